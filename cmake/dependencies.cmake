@@ -1,0 +1,27 @@
+# Debian 12 packages behind imported targets. Names the package to install when one is missing.
+include_guard(GLOBAL)
+
+function(accel_require_header header package)
+  string(MAKE_C_IDENTIFIER "ACCEL_HAVE_${header}" variable)
+  find_path(${variable} NAMES ${header})
+  if(NOT ${variable})
+    message(FATAL_ERROR "${header} was not found. Install ${package}, or run scripts/setup.sh")
+  endif()
+endfunction()
+
+accel_require_header(boost/asio.hpp libboost1.81-dev)
+accel_require_header(nlohmann/json.hpp nlohmann-json3-dev)
+accel_require_header(CLI/CLI.hpp libcli11-dev)
+accel_require_header(hwloc.h libhwloc-dev)
+accel_require_header(xxhash.h libxxhash-dev)
+find_package(Threads REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(spdlog REQUIRED)
+
+add_library(accel_asio INTERFACE)
+target_compile_definitions(accel_asio INTERFACE BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_DISABLE_BOOST_COROUTINE)
+target_link_libraries(accel_asio INTERFACE Threads::Threads)
+add_library(accel_hwloc INTERFACE)
+target_link_libraries(accel_hwloc INTERFACE hwloc)
+add_library(accel_xxhash INTERFACE)
+target_compile_definitions(accel_xxhash INTERFACE XXH_INLINE_ALL)

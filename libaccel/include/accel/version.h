@@ -1,0 +1,16 @@
+// Version: which accel this is and which LibTorch it was built for.
+#pragma once
+
+#include <string_view>
+
+#include <accel/export.h>
+
+namespace accel {
+
+// "0.1.0".
+ACCEL_EXPORT std::string_view version() noexcept;
+
+// "2.11.0": the version of LibTorch that libaccel was compiled against.
+ACCEL_EXPORT std::string_view torch_version() noexcept;
+
+}  // namespace accel
