@@ -1,0 +1,35 @@
+// StateDict: what an object hands over to be checkpointed: named tensors and named plain values.
+//
+// Anything with state_dict() and load_state_dict(const StateDict&) can be registered for checkpointing.
+// Tensors go into a safetensors file, values into JSON; both keep their names.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <torch/types.h>
+
+#include <accel/export.h>
+
+namespace accel {
+
+using StateValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>, std::vector<double>>;
+
+struct StateDict {
+  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, StateValue> values;
+};
+
+// The interface behind register_for_checkpointing(), schedulers and data loaders.
+class ACCEL_EXPORT Stateful {
+ public:
+  virtual ~Stateful() = default;
+  [[nodiscard]] virtual StateDict state_dict() const = 0;
+  // Throws kCheckpointMismatch when a name is missing or has another type.
+  virtual void load_state_dict(const StateDict& state) = 0;
+};
+
+}  // namespace accel

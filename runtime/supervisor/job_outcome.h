@@ -1,0 +1,63 @@
+// JobOutcome: how a job ended, with enough evidence to explain it.
+//
+// The shim fills it in and sends it to its owner, which renders the report.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace accel::supervisor {
+
+enum class ExitCause {
+  kOk,
+  kNonZero,
+  kSignaled,
+  kOutOfMemory,   // only when provable (memory.events of the cgroup)
+  kExecFailed,
+  kUnkillable,
+  kStoppedByUs,   // after our own signal
+  kLost,
+};
+
+// One worker's end. Times are of CLOCK_MONOTONIC.
+struct WorkerExit {
+  int global_rank = 0;
+  int local_rank = 0;
+  int generation = 0;
+  std::int64_t pid = 0;
+  ExitCause cause = ExitCause::kOk;
+  int exit_code = 0;                   // when it exited
+  int signal = 0;                      // when a signal ended it
+  bool core_dumped = false;
+  std::string core_path;               // empty when unknown
+  std::string stage;                   // kExecFailed: the step before exec that failed ("execve", "chdir")
+  int error_number = 0;                // kExecFailed: errno
+  std::string program;                 // argv[0] as executed
+  std::uint64_t peak_rss_bytes = 0;
+  std::chrono::nanoseconds seen_at{0};
+  std::string tail;                    // the last lines of its stderr (else stdout), at most 64 KiB
+  std::string error_file;              // content of TORCHELASTIC_ERROR_FILE, when written
+  std::string last_error;              // the error record of the worker channel, when written
+};
+
+// A process that outlived its rank and had to be ended.
+struct Leftover {
+  std::int64_t pid = 0;
+  std::string command;
+};
+
+struct JobOutcome {
+  bool success = false;
+  int exit_code = 0;                       // the launcher's: the worker's code, or 128 + signal
+  std::string reason;                      // "succeeded", "failed", "stopped by SIGINT", ...
+  int restarts = 0;
+  std::optional<WorkerExit> first_failure; // of the last generation, by time
+  std::vector<WorkerExit> exits;           // of the last generation, by time
+  std::vector<Leftover> leftovers;
+  std::vector<std::string> notices;        // a log that had to drop, an unkillable process, ...
+};
+
+}  // namespace accel::supervisor
