@@ -4,7 +4,8 @@
 # accel_executable(NAME SOURCES ... DEPENDS ... [FOLDER bin|examples|bench])
 # accel_test(NAME SOURCES ... DEPENDS ... LABELS ... [ENVIRONMENT ...] [TIMEOUT seconds])
 #   one gtest binary; every source named *_test.cc below tests/ must be registered, or configuring fails
-# accel_script_test(NAME COMMAND ... LABELS ... [TIMEOUT seconds])
+# accel_script_test(NAME COMMAND script [argument ...] LABELS ... [TIMEOUT seconds])
+#   the script's path is relative to the CMakeLists.txt; it exits with 77 to skip with a reason
 include_guard(GLOBAL)
 
 set(ACCEL_SANITIZE "" CACHE STRING "address,undefined | thread | empty")
@@ -77,7 +78,9 @@ function(accel_script_test name)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
-  add_test(NAME ${name} COMMAND ${A_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  list(POP_FRONT A_COMMAND script)
+  cmake_path(ABSOLUTE_PATH script BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+  add_test(NAME ${name} COMMAND ${script} ${A_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} SKIP_RETURN_CODE 77
     ENVIRONMENT "ACCEL_BUILD_DIR=${PROJECT_BINARY_DIR};ACCEL_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
 endfunction()

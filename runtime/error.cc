@@ -12,6 +12,7 @@ namespace {
 using enum ErrorCode;
 
 // One row per code, in the order of the enumeration.
+// clang-format off
 constexpr ErrorInfo kTable[] = {
     {kInternal, "internal", 70, "accel itself did something it should not.",
      "run again with --debug and report the output"},
@@ -100,6 +101,7 @@ constexpr ErrorInfo kTable[] = {
     {kUnsupported, "unsupported", 1, "This build or this machine cannot do what was asked.",
      "see docs/parity.md for what is supported"},
 };
+// clang-format on
 static_assert(std::size(kTable) == static_cast<size_t>(kCount_), "every ErrorCode needs its row");
 
 constexpr bool rows_are_in_order() {
@@ -150,7 +152,9 @@ Error& Error::while_doing(std::string what) & {
   return *this;
 }
 
-Error&& Error::while_doing(std::string what) && { return std::move(while_doing(std::move(what))); }
+Error&& Error::while_doing(std::string what) && {
+  return std::move(while_doing(std::move(what)));
+}
 
 Error& Error::with_detail(std::string label, std::string text) & {
   details_.emplace_back(std::move(label), std::move(text));

@@ -15,10 +15,10 @@ enum class ExitCause {
   kOk,
   kNonZero,
   kSignaled,
-  kOutOfMemory,   // only when provable (memory.events of the cgroup)
+  kOutOfMemory,  // only when provable (memory.events of the cgroup)
   kExecFailed,
   kUnkillable,
-  kStoppedByUs,   // after our own signal
+  kStoppedByUs,  // after our own signal
   kLost,
 };
 
@@ -29,18 +29,18 @@ struct WorkerExit {
   int generation = 0;
   std::int64_t pid = 0;
   ExitCause cause = ExitCause::kOk;
-  int exit_code = 0;                   // when it exited
-  int signal = 0;                      // when a signal ended it
+  int exit_code = 0;  // when it exited
+  int signal = 0;     // when a signal ended it
   bool core_dumped = false;
-  std::string core_path;               // empty when unknown
-  std::string stage;                   // kExecFailed: the step before exec that failed ("execve", "chdir")
-  int error_number = 0;                // kExecFailed: errno
-  std::string program;                 // argv[0] as executed
+  std::string core_path;  // empty when unknown
+  std::string stage;      // kExecFailed: the step before exec that failed ("execve", "chdir")
+  int error_number = 0;   // kExecFailed: errno
+  std::string program;    // argv[0] as executed
   std::uint64_t peak_rss_bytes = 0;
   std::chrono::nanoseconds seen_at{0};
-  std::string tail;                    // the last lines of its stderr (else stdout), at most 64 KiB
-  std::string error_file;              // content of TORCHELASTIC_ERROR_FILE, when written
-  std::string last_error;              // the error record of the worker channel, when written
+  std::string tail;        // the last lines of its stderr (else stdout), at most 64 KiB
+  std::string error_file;  // content of TORCHELASTIC_ERROR_FILE, when written
+  std::string last_error;  // the error record of the worker channel, when written
 };
 
 // A process that outlived its rank and had to be ended.
@@ -51,13 +51,13 @@ struct Leftover {
 
 struct JobOutcome {
   bool success = false;
-  int exit_code = 0;                       // the launcher's: the worker's code, or 128 + signal
-  std::string reason;                      // "succeeded", "failed", "stopped by SIGINT", ...
+  int exit_code = 0;   // the launcher's: the worker's code, or 128 + signal
+  std::string reason;  // "succeeded", "failed", "stopped by SIGINT", ...
   int restarts = 0;
-  std::optional<WorkerExit> first_failure; // of the last generation, by time
-  std::vector<WorkerExit> exits;           // of the last generation, by time
+  std::optional<WorkerExit> first_failure;  // of the last generation, by time
+  std::vector<WorkerExit> exits;            // of the last generation, by time
   std::vector<Leftover> leftovers;
-  std::vector<std::string> notices;        // a log that had to drop, an unkillable process, ...
+  std::vector<std::string> notices;  // a log that had to drop, an unkillable process, ...
 };
 
 }  // namespace accel::supervisor

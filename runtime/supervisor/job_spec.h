@@ -1,8 +1,8 @@
 // JobSpec: everything the shim needs to run one job on one node, decided beforehand by its owner.
 //
-// The owner (accel-launch, later accel-agent) resolves flags, files and topology into a JobSpec and hands
-// it to accel-shim as JSON in a memfd. The shim adds only what it alone can know: the store's port, the
-// restart count, the channel's descriptors.
+// The owner (accel-launch, later accel-agent) resolves flags, files and topology into a JobSpec and
+// hands it to accel-shim as JSON in a memfd. The shim adds only what it alone can know: the store's
+// port, the restart count, the channel's descriptors.
 //
 // Threads:  plain values.
 #pragma once
@@ -21,60 +21,61 @@ namespace accel::supervisor {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// Which of a worker's streams go where. Bits as in torchrun's Std: 1 = stdout, 2 = stderr, 3 = both.
+// Which of a worker's streams go where. Bits as in torchrun's Std: 1 = stdout, 2 = stderr, 3 =
+// both.
 enum class Streams : int { kNone = 0, kOut = 1, kErr = 2, kAll = 3 };
 
 struct WorkerSpec {
   int local_rank = 0;
   int global_rank = 0;
-  std::vector<std::string> argv;         // argv[0] is looked up on PATH when it has no '/'
-  EnvMap env;                            // on top of JobSpec::env; the identity comes on top of both
-  std::vector<int> cpus;                 // affinity as OS indices; empty keeps the granted set
-  Streams redirect = Streams::kNone;     // to the log file only
-  Streams tee = Streams::kNone;          // to the log file and the console
+  std::vector<std::string> argv;      // argv[0] is looked up on PATH when it has no '/'
+  EnvMap env;                         // on top of JobSpec::env; the identity comes on top of both
+  std::vector<int> cpus;              // affinity as OS indices; empty keeps the granted set
+  Streams redirect = Streams::kNone;  // to the log file only
+  Streams tee = Streams::kNone;       // to the log file and the console
 };
 
 struct StopPolicy {
   int signal = SIGTERM;
-  Milliseconds grace{30'000};            // from the signal to SIGKILL
-  Milliseconds linger{10'000};           // for the descendants of a rank that ended with 0
-  Milliseconds kill_wait{2'000};         // from SIGKILL to "unkillable"
+  Milliseconds grace{30'000};     // from the signal to SIGKILL
+  Milliseconds linger{10'000};    // for the descendants of a rank that ended with 0
+  Milliseconds kill_wait{2'000};  // from SIGKILL to "unkillable"
 };
 
 struct RestartPolicy {
   int max_restarts = 0;
-  Milliseconds backoff_initial{1'000};   // before the second restart within `stable_after`
+  Milliseconds backoff_initial{1'000};  // before the second restart within `stable_after`
   Milliseconds backoff_max{60'000};
-  Milliseconds stable_after{60'000};     // a generation that lived so long restarts at once again
+  Milliseconds stable_after{60'000};  // a generation that lived so long restarts at once again
 };
 
 struct LogPolicy {
-  std::string dir;                       // empty: no files. Files: <dir>/rank_<r>.{out,err}, see log_files.h
-  bool prefix = false;                   // "[r3 err] " on console lines
-  bool drop = false;                     // drop instead of back-pressure when a sink is slow
+  std::string dir;      // empty: no files. Files: <dir>/rank_<r>.{out,err}, see log_files.h
+  bool prefix = false;  // "[r3 err] " on console lines
+  bool drop = false;    // drop instead of back-pressure when a sink is slow
 };
 
 struct ConsolePolicy {
-  bool use_pty = false;                  // rank 0 gets a pseudo terminal (stdout is a terminal)
-  bool stdin_to_rank0 = true;            // the others read /dev/null
-  bool foreground = false;               // one worker, owner on a terminal: the worker gets the terminal itself
+  bool use_pty = false;        // rank 0 gets a pseudo terminal (stdout is a terminal)
+  bool stdin_to_rank0 = true;  // the others read /dev/null
+  bool foreground = false;  // one worker, owner on a terminal: the worker gets the terminal itself
 };
 
 struct StorePolicy {
   bool enabled = true;
   std::string bind_address = "127.0.0.1";
-  std::uint16_t port = 29500;            // 0: any free one
-  bool exact_port = false;               // the user named it: never another one
+  std::uint16_t port = 29500;  // 0: any free one
+  bool exact_port = false;     // the user named it: never another one
 };
 
 struct JobSpec {
   static constexpr int kVersion = 1;
 
-  std::string job_id;                    // [A-Za-z0-9_.-]{1,64}
-  std::string cwd;                       // empty keeps the owner's
-  EnvMap env;                            // the whole base environment of the workers
+  std::string job_id;  // [A-Za-z0-9_.-]{1,64}
+  std::string cwd;     // empty keeps the owner's
+  EnvMap env;          // the whole base environment of the workers
   EnvMode env_mode = EnvMode::kDistributed;
-  WorkerIdentity identity;               // what all workers share; ranks are overwritten per worker
+  WorkerIdentity identity;  // what all workers share; ranks are overwritten per worker
   std::vector<WorkerSpec> workers;
   StopPolicy stop;
   RestartPolicy restart;
@@ -86,7 +87,8 @@ struct JobSpec {
 
 [[nodiscard]] std::string to_json(const JobSpec& spec);
 
-// Errors  kProtocol for another version or a missing field, kInvalidArgument for an impossible value.
+// Errors  kProtocol for another version or a missing field, kInvalidArgument for an impossible
+// value.
 [[nodiscard]] Result<JobSpec> job_spec_from_json(std::string_view json);
 
 }  // namespace accel::supervisor

@@ -1,7 +1,7 @@
 // StateDict: what an object hands over to be checkpointed: named tensors and named plain values.
 //
-// Anything with state_dict() and load_state_dict(const StateDict&) can be registered for checkpointing.
-// Tensors go into a safetensors file, values into JSON; both keep their names.
+// Anything with state_dict() and load_state_dict(const StateDict&) can be registered for
+// checkpointing. Tensors go into a safetensors file, values into JSON; both keep their names.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,12 @@
 
 namespace accel {
 
-using StateValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>, std::vector<double>>;
+using StateValue = std::variant<bool,
+                                std::int64_t,
+                                double,
+                                std::string,
+                                std::vector<std::int64_t>,
+                                std::vector<double>>;
 
 struct StateDict {
   std::map<std::string, at::Tensor> tensors;

@@ -1,8 +1,8 @@
 // EnvContract: the environment variables a worker is started with, written and read in one place.
 //
-// The launcher's side renders a WorkerIdentity into variables; libaccel (and any torchrun-style program)
-// parses them back. Names and formats are those of torchrun and HF Accelerate, so Python workers need no
-// change; ACCEL_* are ours. docs/env_contract.md is generated from env_variables().
+// The launcher's side renders a WorkerIdentity into variables; libaccel (and any torchrun-style
+// program) parses them back. Names and formats are those of torchrun and HF Accelerate, so Python
+// workers need no change; ACCEL_* are ours. docs/env_contract.md is generated from env_variables().
 //
 // Threads:  pure functions; the caller passes the environment in.
 #pragma once
@@ -32,7 +32,7 @@ struct WorkerIdentity {
   int local_world_size = 1;  // workers on this node
   int node_rank = 0;
   int num_nodes = 1;
-  int restart_count = 0;     // restarts of the job so far: 0 in the first generation
+  int restart_count = 0;  // restarts of the job so far: 0 in the first generation
   int max_restarts = 0;
   std::string role = "default";
   std::string run_id = "none";
@@ -40,8 +40,8 @@ struct WorkerIdentity {
   std::uint16_t master_port = 29500;
   bool use_agent_store = true;  // the supervisor hosts the store: rank 0 connects as a client too
   std::string error_file;       // TORCHELASTIC_ERROR_FILE; empty when there is none
-  std::string channel;          // ACCEL_CHANNEL, "<version>:<memfd>:<socket>"; empty without a supervisor
-  std::string job_id;           // ACCEL_JOB_ID; the orphan sweep finds descendants by it
+  std::string channel;  // ACCEL_CHANNEL, "<version>:<memfd>:<socket>"; empty without a supervisor
+  std::string job_id;   // ACCEL_JOB_ID; the orphan sweep finds descendants by it
 };
 
 // How much of the contract a worker gets.
@@ -53,9 +53,10 @@ enum class EnvMode {
 // The variables of `identity`, and no others.
 ACCEL_EXPORT EnvMap render_worker_env(const WorkerIdentity& identity, EnvMode mode);
 
-// Reads the identity back; also understands the MPI variables (PMI_*, OMPI_COMM_WORLD_*, MV2_COMM_WORLD_*,
-// MPI_LOCALRANKID, MPI_LOCALNRANKS), after RANK and its siblings. Nothing set means one process.
-// Errors  kEnvInvalid: names the variable, its value and what was expected (RANK >= WORLD_SIZE included).
+// Reads the identity back; also understands the MPI variables (PMI_*, OMPI_COMM_WORLD_*,
+// MV2_COMM_WORLD_*, MPI_LOCALRANKID, MPI_LOCALNRANKS), after RANK and its siblings. Nothing set
+// means one process. Errors  kEnvInvalid: names the variable, its value and what was expected (RANK
+// >= WORLD_SIZE included).
 ACCEL_EXPORT Result<WorkerIdentity> parse_worker_env(const EnvLookup& lookup);
 
 // y/yes/t/true/on/1 and n/no/f/false/off/0, any case. Errors kEnvInvalid naming `name`.

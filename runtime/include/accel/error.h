@@ -1,9 +1,10 @@
 // Error: one value that says what went wrong, while doing what, and how to mend it.
 //
-// Every failure that a user can meet has an ErrorCode. The table in runtime/error.cc gives each code its
-// id ("config.unknown_key"), the exit status of a program that stops because of it, and a default remedy;
-// docs/errors.md is generated from that table. An Error carries the message with its values and units,
-// the context pushed while it travelled up, and a remedy that is a command or a key to change.
+// Every failure that a user can meet has an ErrorCode. The table in runtime/error.cc gives each
+// code its id ("config.unknown_key"), the exit status of a program that stops because of it, and a
+// default remedy; docs/errors.md is generated from that table. An Error carries the message with
+// its values and units, the context pushed while it travelled up, and a remedy that is a command or
+// a key to change.
 //
 //   accel: error [store.port_in_use]: cannot listen on 127.0.0.1:29500: address already in use
 //     while     starting the store of generation 0
@@ -74,8 +75,8 @@ enum class ErrorCode {
 
 struct ErrorInfo {
   ErrorCode code;
-  std::string_view id;       // "area.what"; its doc anchor is the id with '.' and '_' turned into '-'
-  int exit_status;           // of a program that ends because of it
+  std::string_view id;  // "area.what"; its doc anchor is the id with '.' and '_' turned into '-'
+  int exit_status;      // of a program that ends because of it
   std::string_view summary;  // one sentence for docs/errors.md
   std::string_view remedy;   // used when the place that failed knows no better one
 };
@@ -104,7 +105,8 @@ class ACCEL_EXPORT Error : public std::runtime_error {
   Error& with_detail(std::string label, std::string text) &;
   Error&& with_detail(std::string label, std::string text) &&;
 
-  // The whole block shown above, without a newline at the end. `program` is the word before ": error".
+  // The whole block shown above, without a newline at the end. `program` is the word before ":
+  // error".
   [[nodiscard]] std::string render(std::string_view program = "accel") const;
 
   // The id and the message on one line; what an uncaught exception prints.

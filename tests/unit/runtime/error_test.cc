@@ -24,7 +24,8 @@ TEST(Error, EveryCodeHasAnIdASummaryAndARemedy) {
 }
 
 TEST(Error, RendersMessageContextRemedyAndAnchor) {
-  Error error = Error(ErrorCode::kPortInUse, "cannot listen on 127.0.0.1:29500").while_doing("starting the store");
+  Error error = Error(ErrorCode::kPortInUse, "cannot listen on 127.0.0.1:29500")
+                    .while_doing("starting the store");
 
   const std::string text = error.render();
 
@@ -53,7 +54,8 @@ TEST(Result, CarriesAValueOrAnError) {
 }
 
 TEST(Result, OrThrowAndToResultAreInverse) {
-  const Result<int> round = to_result([] { return or_throw(Result<int>(Error(ErrorCode::kUsage, "no script"))); });
+  const Result<int> round =
+      to_result([] { return or_throw(Result<int>(Error(ErrorCode::kUsage, "no script"))); });
 
   ASSERT_FALSE(round);
   EXPECT_EQ(round.error().message(), "no script");

@@ -1,0 +1,55 @@
+"""What all benchmarks share: the JSON line, and timing two commands in turn (A B A B ...)."""
+
+import json
+import os
+import statistics
+import subprocess
+import time
+
+BUILD = os.environ.get("ACCEL_BUILD_DIR", "build")
+SOURCE = os.environ.get("ACCEL_SOURCE_DIR", ".")
+PEER_BIN = os.path.join(SOURCE, ".deps/peer/bin")
+
+
+def emit(bench, case, metric, unit, accel, peer, peer_name, *, goal, passed, limit=None, spread=None):
+    """Prints one result. `ratio` is peer / accel for times and sizes, accel / peer for rates ("MB/s")."""
+    ratio = None
+    if peer:
+        ratio = accel / peer if unit.endswith("/s") else peer / accel
+    line = {
+        "bench": bench, "case": case, "metric": metric, "unit": unit, "accel": rounded(accel),
+        "peer": rounded(peer), "peer_name": peer_name, "ratio": rounded(ratio), "limit": rounded(limit),
+        "of_limit": rounded(accel / limit if limit else None), "goal": goal, "pass": passed,
+    }
+    if spread:
+        line["spread"] = [rounded(value) for value in spread]
+    print(json.dumps(line), flush=True)
+
+
+def rounded(value):
+    return None if value is None else float(f"{value:.4g}")
+
+
+def timed(command, **options):
+    """Runs a command to its end. Returns (seconds, exit status, output)."""
+    started = time.perf_counter()
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    return time.perf_counter() - started, done.returncode, done.stdout
+
+
+def in_turn(first, second, rounds):
+    """Calls first() and second() in turn; returns their results as two lists. One warm-up each is dropped."""
+    first(), second()
+    a, b = [], []
+    for _ in range(rounds):
+        a.append(first())
+        b.append(second())
+    return a, b
+
+
+def median(values):
+    return statistics.median(values)
+
+
+def spread(values):
+    return [min(values), max(values)]

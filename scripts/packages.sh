@@ -1,0 +1,23 @@
+# The Debian 12 packages and PyPI wheels that accel needs: the one list, sourced by setup.sh.
+# shellcheck shell=bash disable=SC2034
+
+# To build and run.
+ACCEL_BUILD_PACKAGES=(
+  g++ cmake ninja-build ccache mold pkg-config git
+  libboost1.81-dev libyaml-cpp-dev libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev
+  libhwloc-dev libnuma-dev libxxhash-dev libgloo-dev
+  python3 python3-venv ca-certificates
+)
+
+# To test: frameworks, sanitizers and fuzzers, and the programs that integration tests drive.
+ACCEL_TEST_PACKAGES=(
+  libgtest-dev libgmock-dev libbenchmark-dev
+  clang libclang-rt-14-dev clang-format clang-tidy
+  tmux procps util-linux iproute2
+)
+
+# LibTorch is the wheel; a machine without GPU needs these three alone.
+ACCEL_TORCH_WHEELS=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+
+# What the peer tests and the benchmarks compare with.
+ACCEL_PEER_WHEELS=(torch==2.11.0 accelerate==1.15.0 safetensors==0.8.0 numpy==2.4.6 pyyaml==6.0.3)

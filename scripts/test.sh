@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs every test, stage by stage, each within its minutes.
+#
+#   scripts/test.sh [--long] [--budget SECONDS] [--seed N] [--stage NAME]...
+#
+#   --long      the whole of every rotating matrix instead of this commit's slice
+#   --budget    seconds for each rotating matrix (default 60)
+#   --seed      which slice (default: from the commit's hash)
+#   --stage     run only this stage (repeatable): setup build style unit peer fault asan tsan fuzz
+#
+# docs/testing.md says what each stage holds. A stage over its share of minutes fails, so that somebody looks.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+export ACCEL_TEST_LONG=0 ACCEL_TEST_BUDGET=60
+ACCEL_TEST_SEED=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 1)))
+export ACCEL_TEST_SEED
+only=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --long) ACCEL_TEST_LONG=1; shift ;;
+    --budget) ACCEL_TEST_BUDGET=$2; shift 2 ;;
+    --seed) ACCEL_TEST_SEED=$2; shift 2 ;;
+    --stage) only+=("$2"); shift 2 ;;
+    *) echo "test.sh: unknown argument '$1'" >&2; exit 2 ;;
+  esac
+done
+
+jobs=$(nproc)
+passed=0
+failed=0
+failures=()
+summary=()
+
+wanted() {
+  [ ${#only[@]} -eq 0 ] && return 0
+  local stage
+  for stage in "${only[@]}"; do [ "$stage" = "$1" ] && return 0; done
+  return 1
+}
+
+# stage NAME MINUTES FUNCTION
+stage() {
+  local name=$1 minutes=$2 run=$3 started=$SECONDS status=0 took verdict=passed
+  wanted "$name" || return 0
+  echo
+  echo "=== $name (at most $minutes min)"
+  "$run" || status=$?
+  took=$((SECONDS - started))
+  if [ $status -ne 0 ]; then
+    verdict="FAILED ($status)"
+  elif [ $ACCEL_TEST_LONG = 0 ] && [ $took -gt $((minutes * 60)) ]; then
+    verdict="FAILED (over its $minutes min)"
+  fi
+  if [ "$verdict" = passed ]; then passed=$((passed + 1)); else failed=$((failed + 1)); failures+=("$name"); fi
+  summary+=("$(printf '%-8s %4d s of %4d s  %s' "$name" "$took" $((minutes * 60)) "$verdict")")
+}
+
+run_ctest() {  # run_ctest BUILD_DIR JOBS LABELS
+  ctest --test-dir "$1" -j "$2" -L "$3" --output-on-failure --no-tests=error
+}
+
+setup() { scripts/setup.sh --tests; }
+build() { cmake --preset release -DACCEL_BUILD_TESTS=ON -DACCEL_BUILD_BENCH=ON >/dev/null && cmake --build build; }
+style() { scripts/check_style.sh; }
+unit() { run_ctest build "$jobs" '^(unit|integration|hostile)$'; }
+peer() { run_ctest build 1 '^peer$'; }
+fault() { run_ctest build 1 '^fault$'; }
+sanitized() {  # sanitized PRESET LABELS
+  cmake --preset "$1" >/dev/null && cmake --build "build-$1" && run_ctest "build-$1" "$jobs" "$2"
+}
+asan() { UBSAN_OPTIONS=print_stacktrace=1 sanitized asan '^(unit|hostile)$'; }
+tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '^unit$'; }
+fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
+
+stage setup 5 setup
+if [ $failed -eq 0 ]; then stage build 15 build; fi
+if [ $failed -eq 0 ]; then
+  stage style 2 style
+  stage unit 10 unit
+  stage peer 8 peer
+  stage fault 8 fault
+  stage asan 10 asan
+  stage tsan 5 tsan
+  stage fuzz 6 fuzz
+fi
+
+echo
+printf '%s\n' "${summary[@]}"
+if [ $failed -gt 0 ]; then echo "failed: ${failures[*]}"; fi
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

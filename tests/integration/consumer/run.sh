@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Installs accel into a folder, builds a project that only knows find_package(accel), and runs it on 2 ranks.
+# Then shows that another version of torch is refused with both versions named.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$ACCEL_BUILD_DIR" --prefix "$work/prefix" >"$work/install.log"
+cmake -S "$here" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/prefix" \
+  >"$work/configure.log" || { cat "$work/configure.log"; exit 1; }
+cmake --build "$work/build" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
+
+out=$("$work/prefix/bin/accel-launch" --cpu --num_processes 2 "$work/build/consumer" | sort)
+expected=$'rank 0 of 2: sum 3\nrank 1 of 2: sum 3'
+if [ "$out" != "$expected" ]; then printf 'unexpected output:\n%s\n' "$out"; exit 1; fi
+
+mkdir -p "$work/other/torch"
+echo "__version__ = '2.10.0+cpu'" >"$work/other/torch/version.py"
+if cmake -S "$here" -B "$work/refused" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" \
+  -DACCEL_TORCH_ROOT="$work/other/torch" >"$work/refused.log" 2>&1; then
+  echo "torch 2.10.0 was accepted"; exit 1
+fi
+tr -s ' \n' ' ' <"$work/refused.log" | grep -q 'built for torch 2.11.0, but .* is torch 2.10.0' || {
+  cat "$work/refused.log"; exit 1; }

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""The layers of docs/design.md, enforced: who may include what, who may link what, what a launch loads.
+
+    runtime <- supervisor <- launcher;   runtime <- libaccel.   Only libaccel and the examples see LibTorch.
+
+Run by ctest. Exits with 1 and names the offending line.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
+BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
+
+TORCH = r"(torch|ATen|c10)/"
+RPC = r"(grpc|grpcpp|google/protobuf|absl)/"
+# folder -> patterns that its includes must not match
+FORBIDDEN_INCLUDES = {
+    "runtime": [TORCH, RPC, r"libaccel/", r"launcher/", r"agent/"],
+    "runtime/include": [TORCH, RPC, r"supervisor/", r"boost/"],
+    "launcher": [TORCH, RPC, r"libaccel/"],
+    "libaccel": [RPC, r"supervisor/", r"launcher/", r"agent/", r"boost/"],
+    "libaccel/include": [RPC, r"torch/torch\.h", r"nlohmann/", r"spdlog/", r'"'],
+}
+# what may be loaded or needed by which program
+FORBIDDEN_LIBRARIES = {
+    "bin/accel-launch": r"lib(torch|c10|grpc|protobuf|absl|python)",
+    "bin/accel-shim": r"lib(torch|c10|grpc|protobuf|absl|python|yaml-cpp)",
+    "libaccel/libaccel.so": r"lib(grpc|protobuf|absl|gloo|boost|torch_cuda|torch_python)",
+}
+
+
+def include_faults():
+    for folder, patterns in FORBIDDEN_INCLUDES.items():
+        for path in sorted((SOURCE / folder).rglob("*")):
+            if path.suffix not in (".h", ".cc"):
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                match = re.match(r'\s*#\s*include\s+([<"][^>"]+[>"])', line)
+                if not match:
+                    continue
+                name = match.group(1)
+                for pattern in patterns:
+                    hit = name.startswith('"') if pattern == '"' else re.match('[<"]' + pattern, name)
+                    if hit:
+                        yield f"{path.relative_to(SOURCE)}:{number}: {folder}/ must not include {name}"
+
+
+def needed(binary):
+    out = subprocess.run(["readelf", "-d", binary], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"\(NEEDED\).*\[(.*)\]", out)
+
+
+def link_faults():
+    for name, pattern in FORBIDDEN_LIBRARIES.items():
+        binary = BUILD / name
+        if not binary.exists():
+            yield f"{binary} was not built"
+            continue
+        for library in needed(binary):
+            if re.match(pattern, library):
+                yield f"{name} links {library}"
+
+
+def gloo_symbol_faults():
+    """Our headers of Gloo are older than the wheel's Gloo: none of its classes may be emitted by us."""
+    library = BUILD / "libaccel/libaccel.so"
+    out = subprocess.run(["nm", "-DC", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    for line in out.splitlines():
+        if re.search(r"\b(vtable|typeinfo) for (gloo::|c10d::.*GlooStore)", line) or re.search(r" [TW] gloo::", line):
+            yield f"libaccel.so defines {line.strip()}"
+
+
+def load_faults():
+    """What a one-machine launch really loads, by the loader's own word, workers and shim included."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = os.path.join(folder, "loader")
+        environment = dict(os.environ, LD_DEBUG="files", LD_DEBUG_OUTPUT=log)
+        command = [str(BUILD / "bin/accel-launch"), "--num_processes", "2", "/bin/true"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            yield f"{' '.join(command)} ended with {done.returncode}: {done.stderr}"
+        text = "".join(path.read_text(errors="replace") for path in pathlib.Path(folder).iterdir())
+        if "libc.so.6" not in text:
+            yield "LD_DEBUG gave nothing: the check would not bite"
+        for library in sorted(set(re.findall(r"file=(\S+)", text))):
+            if re.search(r"lib(torch|c10|grpc|protobuf|absl)", library):
+                yield f"a one-machine launch loads {library}"
+
+
+def bites():
+    """The patterns catch what they are for."""
+    assert re.match('[<"]' + TORCH, "<torch/types.h>") and re.match('[<"]' + RPC, "<grpcpp/server.h>")
+    assert re.match(FORBIDDEN_LIBRARIES["bin/accel-shim"], "libtorch_cpu.so")
+
+
+def main():
+    bites()
+    faults = [*include_faults(), *link_faults(), *gloo_symbol_faults(), *load_faults()]
+    for fault in faults:
+        print("layers:", fault)
+    print(f"layers: {len(faults)} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
