@@ -50,7 +50,7 @@ struct RestartPolicy {
 };
 
 struct LogPolicy {
-  std::string dir;      // empty: no files. Files: <dir>/rank_<r>.{out,err}, see log_files.h
+  std::string dir;      // empty: no files; the files below it: see log_layout.h
   bool prefix = false;  // "[r3 err] " on console lines
   bool drop = false;    // drop instead of back-pressure when a sink is slow
 };

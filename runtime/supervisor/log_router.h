@@ -1,0 +1,127 @@
+// LogRouter: everything between a worker's descriptors 0, 1, 2 and the files and the console.
+//
+// Each stream of each worker is a pipe (or a pseudo terminal) whose other end is here:
+//
+//   worker 1,2 --pipe--> pump --pipe--> file writer    --> <log_dir>/<job>/attempt_<n>/<rank>/...
+//                         | \--lines--> console writer --> the owner's 1 and 2
+//                         \---> tail ring, 64 KiB of every stream, for the failure report
+//
+// The pump thread never touches a file or a terminal, so no disk and no console can hold it up;
+// every sink has a writer thread of its own. Buffers between are bounded: a full one stops the pump
+// from reading that stream (back-pressure, nothing lost) until the sink fails or has not moved for
+// 2 s. Then, or at once under LogPolicy::drop, the surplus is thrown away, counted, and marked
+// where it is missing with "[accel: N bytes dropped]".
+//
+// Threads:  every member is for the supervisor thread, never waits (close() excepted) and touches
+//           neither file system nor terminal. Callbacks come on a thread of the router: post from
+//           them.
+// Cost:     16 KiB fixed, 64 KiB a stream that ever wrote (tail), 64 KiB a stream with an
+// unfinished
+//           line, 512 KiB a console; the rest of the buffering is in kernel pipes of 1 MiB.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include <accel/result.h>
+
+#include "runtime/supervisor/job_spec.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::supervisor {
+
+// What a child must do between clone and exec besides dup2, to own its terminal. When the worker's
+// generation has ended, the launcher takes its terminal back (tcsetpgrp with SIGTTOU blocked).
+enum class TerminalSetup {
+  kNone,        // setsid() as always; no controlling terminal
+  kOwnSession,  // setsid(), then ioctl(1, TIOCSCTTY, 0): descriptor 1 is the pseudo terminal
+  kForeground,  // no setsid(): setpgid(0, 0), then tcsetpgrp(0, getpid()) with SIGTTOU blocked, so
+                // that it is the foreground group of the owner's terminal. The shim must be in the
+                // owner's session too (it does not call setsid() when JobSpec::console.foreground
+                // is set).
+};
+
+// The child's descriptors. All are close-on-exec here: dup2 them to 0, 1, 2 in the child, and
+// destroy this value in the parent once the child exists (else no end of file is ever seen).
+struct WorkerStdio {
+  UniqueFd in;
+  UniqueFd out;
+  UniqueFd err;
+  TerminalSetup terminal = TerminalSetup::kNone;
+};
+
+// The last bytes of a worker's streams, at most 64 KiB each; empty for one that goes straight to
+// the owner's terminal.
+struct WorkerTail {
+  std::string out;
+  std::string err;
+};
+
+struct LogRouterOptions {
+  std::string job_id;
+  LogPolicy log;
+  ConsolePolicy console;
+  std::vector<WorkerSpec> workers;
+  int owner_in = 0;  // borrowed for the router's life; the shim inherits its owner's
+  int owner_out = 1;
+  int owner_err = 2;
+  pid_t owner_pid = 0;  // whose job control decides who may read the terminal; 0: nobody else's
+  // A sink dropped, failed or recovered: the text for an event. Called on a router thread.
+  std::function<void(std::string)> on_notice;
+  std::chrono::milliseconds stall_limit{2'000};     // a sink that does not move for so long drops
+  std::chrono::milliseconds descendant_limit{500};  // see cut()
+};
+
+class LogRouter {
+ public:
+  // Creates the job's log folder (the one call that waits for a disk, before any worker exists; at
+  // most stall_limit) and the threads. Errors  kLogUnwritable: the folder cannot be created or
+  // written.
+  //         kInvalidArgument: a stream is redirected or teed and LogPolicy::dir is empty.
+  [[nodiscard]] static Result<std::unique_ptr<LogRouter>> start(LogRouterOptions options);
+
+  // Gives the writers 1 s to finish, unless close() was called before.
+  ~LogRouter();
+  LogRouter(const LogRouter&) = delete;
+  LogRouter& operator=(const LogRouter&) = delete;
+
+  // The descriptors for the worker with this local rank in generation `generation` (its restart
+  // count, which names the folder attempt_<generation>). The streams of the generation before go on
+  // being drained beside it. Errors  kSpawnFailed: no pipe or pseudo terminal could be had.
+  [[nodiscard]] Result<WorkerStdio> open(int local_rank, int generation);
+
+  // The worker has exited: takes what is still in its pipes, then calls `done` (on a router
+  // thread); the tail is complete by then, the sinks may still be writing. A descendant that keeps
+  // a pipe open is waited for no longer than descendant_limit. Without a running worker `done`
+  // comes at once.
+  void cut(int local_rank, std::function<void()> done);
+
+  // The newest bytes of this worker's latest generation.
+  [[nodiscard]] WorkerTail tail(int local_rank) const;
+
+  // Where the worker's TORCHELASTIC_ERROR_FILE belongs (<its folder>/error.json); empty without a
+  // log folder. The folder is created by open().
+  [[nodiscard]] std::string error_file(int local_rank, int generation) const;
+
+  // The owner's window has another size: passed on to the pseudo terminals.
+  void resize_window(int rows, int columns);
+
+  // Every notice so far, oldest first, for JobOutcome::notices.
+  [[nodiscard]] std::vector<std::string> notices() const;
+
+  // Writes out what is buffered and ends the threads. Waits, at most `limit`; call it when no
+  // worker is left. False when a sink did not take everything in time (a notice says how much).
+  bool close(std::chrono::milliseconds limit);
+
+ private:
+  class Impl;
+  explicit LogRouter(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace accel::supervisor
