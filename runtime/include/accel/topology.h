@@ -1,0 +1,73 @@
+// Topology: the cores this process may use, and how they are divided over workers.
+//
+// Only what is granted counts: the process's affinity mask within what hwloc finds allowed (cgroup
+// cpuset included). A Core is a physical core with its hardware threads; the threads of one core
+// are never given to different workers.
+//
+// Threads:  read_topology() opens hwloc and may be called from any thread; the rest are pure
+// functions. Cost:     read_topology() takes below 1 ms on a small machine, so it is called once,
+// and only when needed.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <accel/result.h>
+
+namespace accel {
+
+// A physical core.
+struct Core {
+  std::vector<int> cpus;  // OS indices of its granted hardware threads, ascending; never empty
+  int numa_node = 0;      // OS index of the memory node it belongs to
+
+  bool operator==(const Core&) const = default;
+};
+
+struct Topology {
+  std::vector<Core> cores;  // ordered by memory node, then by place: neighbours share caches
+};
+
+// The machine as this process sees it. Errors  kTopology.
+ACCEL_EXPORT Result<Topology> read_topology();
+
+// A made-up machine in hwloc's synthetic form, "package:2 [numa] core:4 pu:2"; `granted` limits the
+// usable hardware threads as an affinity mask would. Errors  kTopology when hwloc does not
+// understand it.
+ACCEL_EXPORT Result<Topology> synthetic_topology(
+    const std::string& description, const std::optional<std::vector<int>>& granted = std::nullopt);
+
+enum class AffinityMode {
+  kNone,       // workers keep the granted set; only the thread counts are divided
+  kExclusive,  // each worker gets physical cores of its own, when there are enough
+};
+
+// One worker's part. Memory follows by first touch: a worker bound to one memory node allocates
+// there, so no memory policy is set (a strict one could run a node out of memory while the other
+// has plenty).
+struct WorkerShare {
+  std::vector<int> cpus;         // ascending OS indices; empty keeps the granted set
+  int num_threads = 1;           // physical cores for its compute threads, at least 1
+  std::optional<int> numa_node;  // when all its cores are on one memory node; never for kNone
+
+  bool operator==(const WorkerShare&) const = default;
+};
+
+struct AffinityPlan {
+  std::vector<WorkerShare> workers;
+  int max_workers_per_core = 1;  // above 1: cores are shared, and a warning is due
+};
+
+// Divides the cores evenly (sizes differ by at most one), neighbouring cores to the same worker.
+// With more workers than cores the workers are spread over the cores. Requires num_workers >= 1 and
+// a core.
+ACCEL_EXPORT AffinityPlan plan_affinity(const Topology& topology,
+                                        int num_workers,
+                                        AffinityMode mode);
+
+// "0-3,8,10-11"; the form of taskset and of /proc. Requires ascending numbers.
+ACCEL_EXPORT std::string format_cpu_list(const std::vector<int>& cpus);
+
+}  // namespace accel
