@@ -25,6 +25,11 @@ if(ACCEL_SANITIZE)
     target_compile_options(accel_flags INTERFACE -fno-sanitize-recover=undefined)
   endif()
 endif()
+if(ACCEL_BUILD_FUZZ)
+  target_compile_options(accel_flags INTERFACE -fsanitize=fuzzer-no-link,address,undefined
+    -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_link_options(accel_flags INTERFACE -fsanitize=address,undefined)
+endif()
 
 function(accel_configure_target name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
@@ -83,6 +88,12 @@ function(accel_script_test name)
   add_test(NAME ${name} COMMAND ${script} ${A_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} SKIP_RETURN_CODE 77
     ENVIRONMENT "ACCEL_BUILD_DIR=${PROJECT_BINARY_DIR};ACCEL_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+endfunction()
+
+function(accel_fuzz name)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPENDS" ${ARGN})
+  accel_executable(${name} SOURCES ${A_SOURCES} DEPENDS ${A_DEPENDS} FOLDER fuzz)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 endfunction()
 
 # Fails the configure step when a test source exists that no accel_test() names.
