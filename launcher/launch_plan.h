@@ -1,0 +1,60 @@
+// LaunchPlan: what `accel-launch` will do, decided before anything is started.
+//
+// resolve_launch() is the whole decision: command line, configuration file, environment and machine
+// go in, a JobSpec for the shim comes out. A flag that was given beats the configuration file,
+// which beats the default. All faults are collected before it fails; the first is the error, the
+// others its "also" lines.
+//
+// Threads:  pure but for reading files (the configuration, the script's first bytes).
+// Cost:     below 2 ms; the cores are only read when something depends on them.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <accel/env_contract.h>
+#include <accel/result.h>
+#include <accel/topology.h>
+
+#include "runtime/supervisor/job_spec.h"
+
+namespace accel::launcher {
+
+// The machine and the process that asks. Tests put another one in its place.
+struct LaunchHost {
+  EnvMap environment;                          // of the launcher; the workers' is built on it
+  std::function<Result<Topology>()> topology;  // called at most once, and only when needed
+  std::function<int()> num_gpus;               // visible GPUs, CUDA_VISIBLE_DEVICES respected
+  std::string job_suffix;                      // makes the job's id unique on this machine
+  bool stdin_is_terminal = false;
+  bool stdout_is_terminal = false;
+};
+[[nodiscard]] LaunchHost real_launch_host();
+
+struct LaunchPlan {
+  supervisor::JobSpec spec;
+  bool quiet = false;    // no notices, no report
+  bool debug = false;    // ACCELERATE_DEBUG_MODE for the workers
+  bool dry_run = false;  // print render_dry_run() and start nothing
+
+  // --help or --version: the text to print instead of launching anything.
+  std::optional<std::string> answer;
+
+  std::vector<std::string> notices;  // warnings for stderr, one line each, in the order found
+
+  // For the dry run.
+  std::string config_file;          // empty when none was read
+  EnvMap inherited;                 // what spec.env is compared with
+  std::vector<WorkerShare> shares;  // one per worker; empty when the cores were not needed
+};
+
+// `arguments` is argv without the program's name.
+// Errors  kUsage, kUnknownFlag, kInvalidArgument, kConfig*, kScriptMissing, kScriptNotExecutable,
+//         kTopology, kUnsupported: the message names flag or key and value, the remedy what to
+//         type.
+[[nodiscard]] Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
+                                                const LaunchHost& host);
+
+}  // namespace accel::launcher
