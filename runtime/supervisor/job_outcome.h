@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include <accel/result.h>
 
 namespace accel::supervisor {
 
@@ -18,8 +21,9 @@ enum class ExitCause {
   kOutOfMemory,  // only when provable (memory.events of the cgroup)
   kExecFailed,
   kUnkillable,
-  kStoppedByUs,  // after our own signal
-  kLost,
+  kStoppedByUs,     // after our own signal
+  kLost,            // its supervisor went before it could be reaped
+  kLibraryMissing,  // the loader did not find a shared library (its message is in the tail)
 };
 
 // One worker's end. Times are of CLOCK_MONOTONIC.
@@ -59,5 +63,12 @@ struct JobOutcome {
   std::vector<Leftover> leftovers;
   std::vector<std::string> notices;  // a log that had to drop, an unkillable process, ...
 };
+
+[[nodiscard]] std::string to_json(const WorkerExit& exit);
+[[nodiscard]] std::string to_json(const JobOutcome& outcome);
+
+// Errors  kProtocol for text that is not what to_json() writes.
+[[nodiscard]] Result<WorkerExit> worker_exit_from_json(std::string_view json);
+[[nodiscard]] Result<JobOutcome> job_outcome_from_json(std::string_view json);
 
 }  // namespace accel::supervisor

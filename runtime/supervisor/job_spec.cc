@@ -1,0 +1,276 @@
+// The JSON of a JobSpec, and the checks on it.
+//
+// Writer and reader list the members of each struct once, in each_member(); a member that is added
+// there travels both ways. The version stands first: a shim of another build refuses the job
+// instead of guessing.
+
+#include "runtime/supervisor/job_spec.h"
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/supervisor/json_fields.h"
+
+namespace accel::supervisor {
+namespace {
+
+constexpr std::size_t kMaxJobIdLength = 64;
+constexpr std::size_t kMaxWorkers = 4096;
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, WorkerIdentity>
+void each_member(T& identity, Visit&& visit) {
+  visit("global_rank", identity.global_rank);
+  visit("world_size", identity.world_size);
+  visit("local_rank", identity.local_rank);
+  visit("local_world_size", identity.local_world_size);
+  visit("node_rank", identity.node_rank);
+  visit("num_nodes", identity.num_nodes);
+  visit("restart_count", identity.restart_count);
+  visit("max_restarts", identity.max_restarts);
+  visit("role", identity.role);
+  visit("run_id", identity.run_id);
+  visit("master_addr", identity.master_addr);
+  visit("master_port", identity.master_port);
+  visit("use_agent_store", identity.use_agent_store);
+  visit("error_file", identity.error_file);
+  visit("channel", identity.channel);
+  visit("job_id", identity.job_id);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, WorkerSpec>
+void each_member(T& worker, Visit&& visit) {
+  visit("local_rank", worker.local_rank);
+  visit("global_rank", worker.global_rank);
+  visit("argv", worker.argv);
+  visit("env", worker.env);
+  visit("cpus", worker.cpus);
+  visit("redirect", worker.redirect);
+  visit("tee", worker.tee);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, StopPolicy>
+void each_member(T& stop, Visit&& visit) {
+  visit("signal", stop.signal);
+  visit("grace", stop.grace);
+  visit("linger", stop.linger);
+  visit("kill_wait", stop.kill_wait);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, RestartPolicy>
+void each_member(T& restart, Visit&& visit) {
+  visit("max_restarts", restart.max_restarts);
+  visit("backoff_initial", restart.backoff_initial);
+  visit("backoff_max", restart.backoff_max);
+  visit("stable_after", restart.stable_after);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, LogPolicy>
+void each_member(T& log, Visit&& visit) {
+  visit("dir", log.dir);
+  visit("prefix", log.prefix);
+  visit("drop", log.drop);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, ConsolePolicy>
+void each_member(T& console, Visit&& visit) {
+  visit("use_pty", console.use_pty);
+  visit("stdin_to_rank0", console.stdin_to_rank0);
+  visit("foreground", console.foreground);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, StorePolicy>
+void each_member(T& store, Visit&& visit) {
+  visit("enabled", store.enabled);
+  visit("bind_address", store.bind_address);
+  visit("port", store.port);
+  visit("exact_port", store.exact_port);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, JobSpec>
+void each_member(T& spec, Visit&& visit) {
+  visit("job_id", spec.job_id);
+  visit("cwd", spec.cwd);
+  visit("env", spec.env);
+  visit("env_mode", spec.env_mode);
+  visit("identity", spec.identity);
+  visit("workers", spec.workers);
+  visit("stop", spec.stop);
+  visit("restart", spec.restart);
+  visit("log", spec.log);
+  visit("console", spec.console);
+  visit("store", spec.store);
+  visit("hold_when_owner_is_lost", spec.hold_when_owner_is_lost);
+}
+
+template <typename T>
+concept Struct = requires(T& value) {
+  each_member(value, [](const char*, auto&) {});
+};
+
+template <typename T>
+Json encode(const T& value);
+
+template <typename T>
+Json encode_member(const T& member) {
+  if constexpr (Struct<const T>) {
+    return encode(member);
+  } else {
+    return to_field(member);
+  }
+}
+
+Json encode_member(const std::vector<WorkerSpec>& workers) {
+  Json array = Json::array();
+  for (const WorkerSpec& worker : workers) array.push_back(encode(worker));
+  return array;
+}
+
+template <typename T>
+Json encode(const T& value) {
+  Json json = Json::object();
+  each_member(value,
+              [&](const char* name, const auto& member) { json[name] = encode_member(member); });
+  return json;
+}
+
+template <typename T>
+void decode(const Json& json, T& out);
+
+void decode_member(const Json& json, Streams& out) {
+  from_enum_field(json, out, Streams::kAll);
+}
+void decode_member(const Json& json, EnvMode& out) {
+  from_enum_field(json, out, EnvMode::kDistributed);
+}
+void decode_member(const Json& json, std::vector<WorkerSpec>& out) {
+  if (!json.is_array()) throw FieldError("is not an array");
+  for (const Json& worker : json) decode(worker, out.emplace_back());
+}
+
+template <typename T>
+void decode_member(const Json& json, T& out) {
+  if constexpr (Struct<T>) {
+    decode(json, out);
+  } else {
+    from_field(json, out);
+  }
+}
+
+template <typename T>
+void decode(const Json& json, T& out) {
+  each_member(out, [&](const char* name, auto& member) {
+    read_member(json, name, [&](const Json& field) { decode_member(field, member); });
+  });
+}
+
+bool is_valid_job_id(const std::string& id) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '-';
+  };
+  return !id.empty() && id.size() <= kMaxJobIdLength && std::all_of(id.begin(), id.end(), allowed);
+}
+
+bool has_nul(const std::string& bytes) {
+  return bytes.find('\0') != std::string::npos;
+}
+
+bool is_valid_env(const EnvMap& env) {
+  return std::all_of(env.begin(), env.end(), [](const auto& variable) {
+    const auto& [name, value] = variable;
+    return !name.empty() && name.find('=') == std::string::npos && !has_nul(name) &&
+           !has_nul(value);
+  });
+}
+
+Result<void> invalid(std::string what) {
+  return Error(ErrorCode::kInvalidArgument, std::move(what));
+}
+
+Result<void> check_worker(const WorkerSpec& worker) {
+  const std::string who = "worker " + std::to_string(worker.local_rank);
+  if (worker.argv.empty() || worker.argv[0].empty()) return invalid(who + " has no program");
+  if (std::any_of(worker.argv.begin(), worker.argv.end(), has_nul)) {
+    return invalid(who + " has an argument with a NUL byte");
+  }
+  if (!is_valid_env(worker.env)) return invalid(who + " has an impossible environment variable");
+  if (std::any_of(worker.cpus.begin(), worker.cpus.end(), [](int cpu) { return cpu < 0; })) {
+    return invalid(who + " has a negative core number");
+  }
+  return {};
+}
+
+Result<void> check_policies(const JobSpec& spec) {
+  const auto is_negative = [](Milliseconds time) { return time < Milliseconds::zero(); };
+  if (spec.stop.signal < 1 || spec.stop.signal >= NSIG)
+    return invalid("the stop signal does not exist");
+  if (is_negative(spec.stop.grace) || is_negative(spec.stop.linger) ||
+      is_negative(spec.stop.kill_wait)) {
+    return invalid("a time of the stop policy is negative");
+  }
+  if (spec.restart.max_restarts < 0) return invalid("max_restarts is negative");
+  if (is_negative(spec.restart.backoff_initial) || is_negative(spec.restart.backoff_max) ||
+      is_negative(spec.restart.stable_after)) {
+    return invalid("a time of the restart policy is negative");
+  }
+  if (spec.console.foreground && spec.workers.size() != 1) {
+    return invalid("only a single worker can have the terminal");
+  }
+  return {};
+}
+
+Result<void> check(const JobSpec& spec) {
+  if (!is_valid_job_id(spec.job_id)) {
+    return invalid("job id '" + spec.job_id + "' is not of the form [A-Za-z0-9_.-]{1,64}");
+  }
+  if (has_nul(spec.cwd)) return invalid("the working directory has a NUL byte");
+  if (!is_valid_env(spec.env)) return invalid("the environment has an impossible variable");
+  if (spec.workers.empty()) return invalid("the job has no workers");
+  if (spec.workers.size() > kMaxWorkers) {
+    return invalid("the job has more than " + std::to_string(kMaxWorkers) + " workers");
+  }
+  std::set<int> ranks;
+  for (const WorkerSpec& worker : spec.workers) {
+    if (worker.local_rank < 0 || worker.global_rank < 0) return invalid("a rank is negative");
+    if (!ranks.insert(worker.local_rank).second) {
+      return invalid("local rank " + std::to_string(worker.local_rank) + " is there twice");
+    }
+    if (auto checked = check_worker(worker); !checked) return checked;
+  }
+  return check_policies(spec);
+}
+
+}  // namespace
+
+std::string to_json(const JobSpec& spec) {
+  Json json = encode(spec);
+  json["version"] = JobSpec::kVersion;
+  return json.dump();
+}
+
+Result<JobSpec> job_spec_from_json(std::string_view json) {
+  auto spec = decode_json(json, "the job", [](const Json& object) {
+    int version = 0;
+    read_member(object, "version", version);
+    if (version != JobSpec::kVersion) {
+      throw FieldError("version " + std::to_string(version) + " instead of " +
+                       std::to_string(JobSpec::kVersion));
+    }
+    JobSpec out;
+    decode(object, out);
+    return out;
+  });
+  if (!spec) return spec;
+  if (auto checked = check(*spec); !checked) return std::move(checked).error();
+  return spec;
+}
+
+}  // namespace accel::supervisor
