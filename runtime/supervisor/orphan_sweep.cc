@@ -1,0 +1,105 @@
+#include "runtime/supervisor/orphan_sweep.h"
+
+#include <algorithm>
+#include <csignal>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace accel::supervisor {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kFirstWait = 1ms;
+constexpr Duration kLongestWait = 50ms;
+constexpr int kEmptyScansWanted = 2;
+
+// The pids below `ancestor` in the tree of `table`.
+std::unordered_set<pid_t> descendants_of(pid_t ancestor, const std::vector<ProcessEntry>& table) {
+  std::unordered_multimap<pid_t, pid_t> children;
+  for (const ProcessEntry& entry : table) children.emplace(entry.parent, entry.pid);
+  std::unordered_set<pid_t> found;
+  std::vector<pid_t> to_visit = {ancestor};
+  while (!to_visit.empty()) {
+    const pid_t parent = to_visit.back();
+    to_visit.pop_back();
+    const auto [begin, end] = children.equal_range(parent);
+    for (auto child = begin; child != end; ++child) {
+      if (found.insert(child->second).second) to_visit.push_back(child->second);
+    }
+  }
+  return found;
+}
+
+bool has_tag(System& system, pid_t pid, const std::string& job_id) {
+  if (job_id.empty()) return false;
+  const auto environ = system.read_file("/proc/" + std::to_string(pid) + "/environ");
+  return environ && find_in_environ(*environ, "ACCEL_JOB_ID") == job_id;
+}
+
+}  // namespace
+
+std::uint64_t own_start_time(System& system) {
+  const auto self = read_process(system, ::getpid());
+  return self ? self->start_time : 0;
+}
+
+std::vector<ProcessEntry> find_strays(System& system,
+                                      const SweepScope& scope,
+                                      const std::vector<ProcessEntry>& table) {
+  const auto descendants = descendants_of(scope.ancestor, table);
+  std::vector<ProcessEntry> strays;
+  for (const ProcessEntry& entry : table) {
+    if (entry.pid == scope.ancestor || entry.pid == ::getpid()) continue;
+    if (entry.state == 'Z' || entry.state == 'X' || entry.start_time < scope.started_at) continue;
+    if (descendants.contains(entry.pid) || has_tag(system, entry.pid, scope.job_id)) {
+      strays.push_back(entry);
+    }
+  }
+  return strays;
+}
+
+bool signal_stray(System& system, const ProcessEntry& stray, int signal) {
+  const UniqueFd process = system.open_process(stray.pid);
+  if (!process) return false;
+  const auto current = read_process(system, stray.pid);
+  if (!current || current->start_time != stray.start_time) return false;
+  return system.signal_process(process.get(), signal) == 0;
+}
+
+OrphanSweep::OrphanSweep(System& system, SweepScope scope, Duration kill_wait)
+    : system_(system), scope_(std::move(scope)), kill_wait_(kill_wait), wait_(kFirstWait) {}
+
+OrphanSweep::Step OrphanSweep::step(TimePoint now) {
+  last_scan_ = find_strays(system_, scope_, read_process_table(system_));
+  if (last_scan_.empty()) {
+    if (++empty_scans_ >= kEmptyScansWanted) return {Verdict::kClean};
+    return {Verdict::kScanAgain, Duration::zero()};
+  }
+  empty_scans_ = 0;
+  if (give_up_at_ == TimePoint::max()) give_up_at_ = now + kill_wait_;
+  for (const ProcessEntry& stray : last_scan_) {
+    remember(stray);
+    signal_stray(system_, stray, SIGKILL);
+  }
+  if (now >= give_up_at_) return {Verdict::kGaveUp};
+  return {Verdict::kScanAgain, std::exchange(wait_, std::min(2 * wait_, kLongestWait))};
+}
+
+void OrphanSweep::remember(const ProcessEntry& stray) {
+  const bool is_known = std::any_of(found_.begin(), found_.end(), [&](const Leftover& leftover) {
+    return leftover.pid == stray.pid;
+  });
+  if (!is_known) found_.push_back({stray.pid, read_command(system_, stray.pid)});
+}
+
+int reap_all_children() {
+  int reaped = 0;
+  while (::waitpid(-1, nullptr, WNOHANG) > 0) ++reaped;
+  return reaped;
+}
+
+}  // namespace accel::supervisor

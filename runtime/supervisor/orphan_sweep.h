@@ -1,0 +1,79 @@
+// OrphanSweep: finds and ends every process of a job that is still there, however it got away.
+//
+// Two nets. The caller is a subreaper, so whatever a worker started, forked twice or put into a
+// session of its own, is a descendant of the caller. And every worker carries ACCEL_JOB_ID in its
+// environment, so a process that left the tree in another way is found by that tag. A sweep ends
+// after two scans in a row that found nothing: a process that forks while it is being looked at is
+// seen by the second one.
+//
+// A process is never signalled by its number: it is opened as a pidfd, its start time is compared
+// with the one of the scan, and the signal goes to the pidfd.
+//
+// Threads:  one thread; step() does not block.
+// Cost:     one pass over /proc per scan.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/clock.h"
+#include "runtime/supervisor/job_outcome.h"
+#include "runtime/supervisor/process_table.h"
+#include "runtime/system.h"
+
+namespace accel::supervisor {
+
+// Which processes belong to the job.
+struct SweepScope {
+  pid_t ancestor = 0;            // descendants of this process; itself excluded
+  std::string job_id;            // or those with ACCEL_JOB_ID=<job_id>; empty: no search by tag
+  std::uint64_t started_at = 0;  // clock ticks since boot; older processes are never touched
+};
+
+// Start time of the calling process, for SweepScope::started_at.
+[[nodiscard]] std::uint64_t own_start_time(System& system);
+
+// The processes of `table` in scope, without zombies.
+[[nodiscard]] std::vector<ProcessEntry> find_strays(System& system,
+                                                    const SweepScope& scope,
+                                                    const std::vector<ProcessEntry>& table);
+
+// Sends `signal` if the process is still the one of the scan. Returns whether it was sent.
+bool signal_stray(System& system, const ProcessEntry& stray, int signal);
+
+class OrphanSweep {
+ public:
+  // Gives up `kill_wait` after the first step that found something.
+  OrphanSweep(System& system, SweepScope scope, Duration kill_wait);
+
+  enum class Verdict { kClean, kScanAgain, kGaveUp };
+  struct Step {
+    Verdict verdict = Verdict::kClean;
+    Duration wait{};  // kScanAgain: before the next step
+  };
+
+  // Scans once and kills what it finds. The caller reaps its children between the steps.
+  [[nodiscard]] Step step(TimePoint now);
+
+  // All processes that were found, by name; those of the last scan are still there after kGaveUp.
+  [[nodiscard]] const std::vector<Leftover>& found() const noexcept { return found_; }
+  [[nodiscard]] const std::vector<ProcessEntry>& last_scan() const noexcept { return last_scan_; }
+
+ private:
+  void remember(const ProcessEntry& stray);
+
+  System& system_;
+  SweepScope scope_;
+  Duration kill_wait_;
+  TimePoint give_up_at_ = TimePoint::max();
+  int empty_scans_ = 0;
+  Duration wait_;
+  std::vector<ProcessEntry> last_scan_;
+  std::vector<Leftover> found_;
+};
+
+// Reaps every child that has ended; for callers that track none of them. Returns how many.
+int reap_all_children();
+
+}  // namespace accel::supervisor

@@ -1,0 +1,293 @@
+// Why not posix_spawn, std::system or Boost.Process: a supervisor needs the pidfd from birth (no
+// window in which the pid is reused), a child that dies with its parent, an exact set of
+// descriptors, and to learn errno and the failing step when the program cannot be executed.
+// posix_spawn offers none of these.
+//
+// The parent prepares everything first (path, argument and environment arrays, descriptors, the CPU
+// set), then calls clone3 with CLONE_PIDFD and CLONE_CLEAR_SIGHAND. The child does, in this order:
+//
+//   session or group -> controlling terminal -> signals -> 0, 1, 2 -> close-on-exec for the rest,
+//   cleared for the declared -> affinity -> PR_SET_PDEATHSIG -> is the parent still there? -> chdir
+//   -> execve
+//
+// The question after PR_SET_PDEATHSIG closes the race in which the parent died before the request
+// was in force. Between clone and exec the child makes only async-signal-safe calls and touches
+// only memory that was ready before: other threads of the parent may have held any lock. A step
+// that fails writes {stage, errno} to a close-on-exec pipe and the child ends with 127; a
+// successful exec closes the pipe.
+//
+// Old kernels and old container runtimes answer clone3 with ENOSYS or EPERM: then fork and
+// pidfd_open. The pid cannot be reused in between, since nobody else reaps our children.
+//
+// Not here: changing the user, rlimits, NO_NEW_PRIVS. A launcher runs workers as its own user with
+// its own limits, and a worker may want sudo.
+
+#include "runtime/supervisor/spawner.h"
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace accel::supervisor {
+namespace {
+
+enum Stage : int {
+  kSetsid,
+  kTerminal,
+  kSignals,
+  kDup2,
+  kCloseRange,
+  kKeepFd,
+  kAffinity,
+  kDeathSignal,
+  kParentGone,
+  kChdir,
+  kExecve,
+};
+constexpr std::array kStageNames = {"setsid",
+                                    "TIOCSCTTY",
+                                    "sigaction",
+                                    "dup2",
+                                    "close_range",
+                                    "fcntl",
+                                    "sched_setaffinity",
+                                    "prctl",
+                                    "getppid",
+                                    "chdir",
+                                    "execve"};
+static_assert(kStageNames.size() == kExecve + 1);
+
+struct ChildReport {
+  int stage;
+  int error_number;
+};
+
+// Everything the child needs, ready before it exists.
+struct ChildPlan {
+  const SpawnRequest& request;
+  const char* path;
+  char* const* argv;
+  char* const* envp;
+  std::array<int, 3> stdio;
+  int error_fd;
+  pid_t parent;
+  cpu_set_t cpus;
+};
+
+[[noreturn]] void fail_child(const ChildPlan& plan, Stage stage) {
+  const ChildReport report = {stage, errno};
+  (void)!::write(plan.error_fd, &report, sizeof report);
+  ::_exit(127);
+}
+
+void check_child(const ChildPlan& plan, Stage stage, bool worked) {
+  if (!worked) fail_child(plan, stage);
+}
+
+void enter_session(const ChildPlan& plan) {
+  switch (plan.request.session) {
+    case Session::kNew:
+      check_child(plan, kSetsid, ::setsid() >= 0);
+      break;
+    case Session::kNewGroup:
+      check_child(plan, kSetsid, ::setpgid(0, 0) == 0);
+      break;
+    case Session::kJoin:
+      check_child(plan, kSetsid, ::setpgid(0, plan.request.join_group) == 0);
+      break;
+  }
+  if (plan.request.own_terminal) {
+    check_child(plan, kTerminal, ::ioctl(plan.stdio[0], TIOCSCTTY, 0) == 0);
+  }
+}
+
+// CLONE_CLEAR_SIGHAND resets handlers but keeps what is ignored. What we ignore for ourselves must
+// not reach the program; SIGHUP stays as it is, or nohup would have no effect.
+void reset_signals(const ChildPlan& plan) {
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  for (const int signal : {SIGPIPE, SIGTTOU, SIGTTIN, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGTSTP}) {
+    check_child(plan, kSignals, ::sigaction(signal, &by_default, nullptr) == 0);
+  }
+  sigset_t none;
+  ::sigemptyset(&none);
+  check_child(plan, kSignals, ::sigprocmask(SIG_SETMASK, &none, nullptr) == 0);
+}
+
+void arrange_descriptors(const ChildPlan& plan) {
+  for (int target = 0; target < 3; ++target) {
+    const int source = plan.stdio[target];
+    if (source == target) {
+      check_child(plan, kDup2, ::fcntl(target, F_SETFD, 0) == 0);
+    } else {
+      check_child(plan, kDup2, ::dup2(source, target) >= 0);
+    }
+  }
+  check_child(plan, kCloseRange, ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC) == 0);
+  for (const int fd : plan.request.keep_fds)
+    check_child(plan, kKeepFd, ::fcntl(fd, F_SETFD, 0) == 0);
+}
+
+[[noreturn]] void run_child(const ChildPlan& plan) {
+  enter_session(plan);
+  reset_signals(plan);
+  arrange_descriptors(plan);
+  if (!plan.request.cpus.empty()) {
+    check_child(plan, kAffinity, ::sched_setaffinity(0, sizeof plan.cpus, &plan.cpus) == 0);
+  }
+  if (plan.request.die_with_parent) {
+    check_child(plan, kDeathSignal, ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    errno = ESRCH;
+    check_child(plan, kParentGone, ::getppid() == plan.parent);
+  }
+  if (!plan.request.cwd.empty()) check_child(plan, kChdir, ::chdir(plan.request.cwd.c_str()) == 0);
+  ::execve(plan.path, plan.argv, plan.envp);
+  fail_child(plan, kExecve);
+}
+
+// Returns the pid in the parent, 0 in the child, -1 with errno.
+pid_t clone_process(int* pidfd, int cgroup_fd) {
+  clone_args args{};
+  args.flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND;
+  args.pidfd = reinterpret_cast<std::uintptr_t>(pidfd);
+  args.exit_signal = SIGCHLD;
+  if (cgroup_fd >= 0) {
+    args.flags |= CLONE_INTO_CGROUP;
+    args.cgroup = static_cast<std::uint64_t>(cgroup_fd);
+  }
+  return static_cast<pid_t>(::syscall(SYS_clone3, &args, sizeof args));
+}
+
+// As clone_process(), for kernels and containers without clone3.
+pid_t fork_process(int* pidfd) {
+  const pid_t pid = ::fork();
+  if (pid > 0) *pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  return pid;
+}
+
+pid_t start_child(const SpawnRequest& request, int* pidfd) {
+  if (request.method == SpawnMethod::kAuto) {
+    const pid_t pid = clone_process(pidfd, request.cgroup_fd);
+    if (pid >= 0 || (errno != ENOSYS && errno != EPERM) || request.cgroup_fd >= 0) return pid;
+  }
+  return fork_process(pidfd);
+}
+
+// Moves descriptors that would be overwritten while 0, 1 and 2 are being filled out of the way.
+Result<void> lift_stdio(std::array<int, 3>& stdio, std::array<UniqueFd, 3>& lifted) {
+  for (int target = 0; target < 3; ++target) {
+    if (stdio[target] > 2 || stdio[target] == target) continue;
+    lifted[target].reset(::fcntl(stdio[target], F_DUPFD_CLOEXEC, 3));
+    if (!lifted[target]) {
+      return Error(ErrorCode::kSpawnFailed, "cannot duplicate a descriptor: " + errno_text(errno));
+    }
+    stdio[target] = lifted[target].get();
+  }
+  return {};
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (std::string& string : strings) pointers.push_back(string.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::vector<std::string> flatten(const EnvMap& env) {
+  std::vector<std::string> flat;
+  flat.reserve(env.size());
+  for (const auto& [name, value] : env) flat.push_back(name + "=" + value);
+  return flat;
+}
+
+cpu_set_t cpu_set(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) {
+    if (cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
+  }
+  return set;
+}
+
+bool is_executable_file(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
+}
+
+std::string path_of(const EnvMap& env) {
+  const auto found = env.find("PATH");
+  return found == env.end() ? "/usr/local/bin:/usr/bin:/bin" : found->second;
+}
+
+}  // namespace
+
+std::optional<std::string> find_program(const std::string& name, const std::string& path) {
+  if (name.find('/') != std::string::npos) return name;
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find(':', begin), path.size());
+    const std::string folder = end == begin ? "." : path.substr(begin, end - begin);
+    std::string candidate = folder + "/" + name;
+    if (is_executable_file(candidate)) return candidate;
+    begin = end + 1;
+  }
+  return std::nullopt;
+}
+
+std::optional<ExecFailure> SpawnedProcess::exec_failure() {
+  ChildReport report{};
+  const ssize_t got = ::read(error_pipe_.get(), &report, sizeof report);
+  error_pipe_.reset();
+  if (got != static_cast<ssize_t>(sizeof report)) return std::nullopt;
+  const bool is_known = report.stage >= 0 && report.stage <= kExecve;
+  return ExecFailure{is_known ? kStageNames[report.stage] : "unknown", report.error_number};
+}
+
+Result<SpawnedProcess> spawn(const SpawnRequest& request) {
+  const auto path = find_program(request.argv.at(0), path_of(request.env));
+  if (!path) {
+    return Error(
+        ErrorCode::kExecFailed,
+        "cannot find the program '" + request.argv[0] + "' on PATH=" + path_of(request.env));
+  }
+  std::array<int, 2> pipe{};
+  if (::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
+    return Error(ErrorCode::kSpawnFailed, "cannot make a pipe: " + errno_text(errno));
+  }
+  UniqueFd error_read(pipe[0]);
+  const UniqueFd error_write(pipe[1]);
+  std::array<int, 3> stdio = {request.stdio[0], request.stdio[1], request.stdio[2]};
+  std::array<UniqueFd, 3> lifted;
+  if (auto ready = lift_stdio(stdio, lifted); !ready) return std::move(ready).error();
+  std::vector<std::string> argv = request.argv;
+  std::vector<std::string> env = flatten(request.env);
+  const std::vector<char*> argv_pointers = pointers_to(argv);
+  const std::vector<char*> env_pointers = pointers_to(env);
+  const ChildPlan plan = {.request = request,
+                          .path = path->c_str(),
+                          .argv = argv_pointers.data(),
+                          .envp = env_pointers.data(),
+                          .stdio = stdio,
+                          .error_fd = error_write.get(),
+                          .parent = ::getpid(),
+                          .cpus = cpu_set(request.cpus)};
+  int pidfd = -1;
+  const pid_t pid = start_child(request, &pidfd);
+  if (pid == 0) run_child(plan);
+  if (pid < 0) {
+    return Error(ErrorCode::kSpawnFailed, "cannot start another process: " + errno_text(errno));
+  }
+  return SpawnedProcess(pid, UniqueFd(pidfd), std::move(error_read));
+}
+
+}  // namespace accel::supervisor

@@ -1,0 +1,85 @@
+// Spawner: starts one process, with nothing inherited but what was declared.
+//
+// The new process is a child of the calling thread's process, has a pidfd from birth, and dies with
+// the thread that spawned it when it asks for that. It starts with exactly the descriptors 0, 1, 2
+// and those in `keep_fds`, default signal handlers and an empty signal mask.
+//
+// Threads:  call from one thread that lives as long as the process (PR_SET_PDEATHSIG follows the
+// thread).
+//           Other threads may exist: the child makes only async-signal-safe calls before it
+//           executes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include <accel/env_contract.h>
+#include <accel/result.h>
+
+#include "runtime/unique_fd.h"
+
+namespace accel::supervisor {
+
+enum class Session {
+  kNew,       // setsid: a session and a process group of its own
+  kNewGroup,  // a process group of its own in the caller's session
+  kJoin,      // the process group `join_group` of the caller's session
+};
+
+// kAuto: clone3 where the kernel (and its seccomp filter) lets us, else fork.
+enum class SpawnMethod { kAuto, kFork };
+
+struct SpawnRequest {
+  std::vector<std::string> argv;  // argv[0] without '/' is looked up on PATH of `env`
+  EnvMap env;                     // the whole environment
+  std::string cwd;                // empty keeps the caller's
+  int stdio[3] = {0, 1, 2};       // descriptors of the caller that become 0, 1, 2
+  std::vector<int> keep_fds;      // inherited under the same number; each above 2
+  std::vector<int> cpus;          // affinity as OS indices; empty keeps the caller's
+  Session session = Session::kNew;
+  pid_t join_group = 0;         // for Session::kJoin
+  bool own_terminal = false;    // kNew: stdio[0] becomes the controlling terminal
+  bool die_with_parent = true;  // SIGKILL when the calling thread ends
+  int cgroup_fd = -1;           // the child is born in this cgroup (v2)
+  SpawnMethod method = SpawnMethod::kAuto;
+};
+
+// What kept a child from executing its program.
+struct ExecFailure {
+  std::string stage;  // "execve", "chdir", "dup2", ...
+  int error_number = 0;
+};
+
+class SpawnedProcess {
+ public:
+  SpawnedProcess(pid_t pid, UniqueFd pidfd, UniqueFd error_pipe)
+      : pid_(pid), pidfd_(std::move(pidfd)), error_pipe_(std::move(error_pipe)) {}
+
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+  [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
+
+  // Why the program was never executed; std::nullopt when it was. Does not block.
+  // Requires: the process has ended (before that it may not have got so far).
+  [[nodiscard]] std::optional<ExecFailure> exec_failure();
+
+ private:
+  pid_t pid_;
+  UniqueFd pidfd_;
+  UniqueFd error_pipe_;
+};
+
+// Errors  kExecFailed when argv[0] is not found (its message names the PATH), kSpawnFailed when the
+// system
+//         refuses another process. A program that is found but cannot be executed shows as an
+//         exec_failure() of a process that ended with 127.
+[[nodiscard]] Result<SpawnedProcess> spawn(const SpawnRequest& request);
+
+// The path execve() should get for `name`: itself when it has a '/', else the first executable
+// match on `path` (colon separated). std::nullopt when there is none.
+[[nodiscard]] std::optional<std::string> find_program(const std::string& name,
+                                                      const std::string& path);
+
+}  // namespace accel::supervisor
