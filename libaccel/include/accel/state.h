@@ -1,0 +1,247 @@
+// State: who this process is among the others, and what they agreed on.
+//
+// Three handles on state that exists once per process; constructing one sets the state up when that
+// has not happened yet, and every later one refers to the same:
+//
+//   PartialState      ranks, device, process group; joins the group from the environment contract
+//   AcceleratorState  the same plus the mixed precision
+//   GradientState     gradient accumulation, and where the active data loader stands
+//
+// After reset() every handle that is still around throws kNotInitialized.
+//
+// Threads:  set-up and reset on one thread; the getters on any. Collectives (wait_for_everyone and
+// what is
+//           built on it) from one thread at a time, in the same order on every rank.
+// Cost:     the first PartialState of several processes connects them: some milliseconds.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include <accel/export.h>
+#include <accel/split.h>
+#include <accel/types.h>
+
+namespace accel {
+
+namespace detail {
+class ProcessState;
+}
+
+// How the process group is formed; the names are those of torch.distributed.init_process_group.
+struct InitProcessGroupKwargs {
+  std::string backend = "gloo";  // the only one so far
+  std::chrono::milliseconds timeout{30 * 60 *
+                                    1000};  // of one collective; lower it to see hangs sooner
+  std::chrono::milliseconds store_timeout{5 * 60 * 1000};  // for all ranks to appear at MASTER_ADDR
+};
+
+struct PartialStateOptions {
+  bool cpu = false;  // leave GPUs alone; also set by ACCELERATE_USE_CPU
+  InitProcessGroupKwargs init_process_group;
+};
+
+// Keeps the other ranks waiting until the block of the one that goes first has ended.
+class ACCEL_EXPORT TurnGuard {
+ public:
+  explicit TurnGuard(bool goes_first);
+  // Lets the others go on; throws kPeerLost or kProcessGroup when that fails. Left by an exception
+  // it does nothing: the ranks that wait learn of it when this process ends.
+  ~TurnGuard() noexcept(false);
+  TurnGuard(const TurnGuard&) = delete;
+  TurnGuard& operator=(const TurnGuard&) = delete;
+
+ private:
+  bool goes_first_;
+  int exceptions_at_entry_;
+};
+
+class ACCEL_EXPORT PartialState {
+ public:
+  // Reads the environment contract (RANK, WORLD_SIZE, MASTER_ADDR, ... or MPI's variables) and
+  // joins the process group. `options` only matter for the first one. Errors  kEnvInvalid,
+  // kStoreUnreachable, kProcessGroup, kUnsupported (a device or backend that this
+  //         build lacks); every rank gets one within store_timeout.
+  explicit PartialState(const PartialStateOptions& options = {});
+
+  [[nodiscard]] static bool initialized() noexcept;
+  // Leaves the process group and forgets everything, GradientState and AcceleratorState included.
+  static void reset();
+
+  [[nodiscard]] int process_index() const;
+  [[nodiscard]] int local_process_index() const;
+  [[nodiscard]] int num_processes() const;
+  [[nodiscard]] int local_num_processes() const;
+  [[nodiscard]] DistributedType distributed_type() const;
+  // "gloo", or empty when there is one process that nobody launched.
+  [[nodiscard]] std::string backend() const;
+  [[nodiscard]] c10::Device device() const;
+  // ACCELERATE_DEBUG_MODE: collectives compare the shapes of all ranks first.
+  [[nodiscard]] bool debug() const;
+  // Restarts of the job so far; 0 without a supervisor.
+  [[nodiscard]] int restart_count() const;
+  [[nodiscard]] bool use_distributed() const;
+  [[nodiscard]] bool is_main_process() const;
+  [[nodiscard]] bool is_local_main_process() const;
+  [[nodiscard]] bool is_last_process() const;
+
+  // Blocks until every rank has called it. Errors kPeerLost, kProcessGroup.
+  void wait_for_everyone() const;
+  // Leaves the group; collectives throw kNotInitialized from then on.
+  void destroy_process_group();
+
+  // The block after it runs on the (local) main process first, then on all others:
+  //   { auto turn = state.main_process_first(); download(); }
+  [[nodiscard]] TurnGuard main_process_first() const { return TurnGuard(is_main_process()); }
+  [[nodiscard]] TurnGuard local_main_process_first() const {
+    return TurnGuard(is_local_main_process());
+  }
+
+  // Calls fn() at once where the name says, and nowhere else. Returns its result as an optional.
+  template <typename F>
+  auto on_main_process(F&& fn) const {
+    return call_if(is_main_process(), std::forward<F>(fn));
+  }
+  template <typename F>
+  auto on_local_main_process(F&& fn) const {
+    return call_if(is_local_main_process(), std::forward<F>(fn));
+  }
+  template <typename F>
+  auto on_last_process(F&& fn) const {
+    return call_if(is_last_process(), std::forward<F>(fn));
+  }
+  template <typename F>
+  auto on_process(int index, F&& fn) const {
+    return call_if(process_index() == index || !use_distributed(), std::forward<F>(fn));
+  }
+  template <typename F>
+  auto on_local_process(int local_index, F&& fn) const {
+    return call_if(local_process_index() == local_index || !use_distributed(), std::forward<F>(fn));
+  }
+
+  // This rank's part of a vector, a tensor (rows) or a map of them; see split.h for who gets what.
+  template <typename T>
+  [[nodiscard]] T split_between_processes(const T& inputs, const SplitOptions& options = {}) const {
+    return split_for_process(inputs, num_processes(), process_index(), options);
+  }
+
+  // Writes the values, separated by spaces, and a newline to stdout on each node's main process.
+  template <typename... Args>
+  void print(const Args&... args) const {
+    if (!is_local_main_process()) return;
+    std::ostringstream line;
+    const char* separator = "";
+    ((line << separator << args, separator = " "), ...);
+    write_line(line.str());
+  }
+
+  // The lines that HF Accelerate prints for its state.
+  [[nodiscard]] std::string to_string() const;
+
+ private:
+  static void write_line(const std::string& line);
+
+  template <typename F>
+  static auto call_if(bool chosen, F&& fn) {
+    if constexpr (std::is_void_v<std::invoke_result_t<F>>) {
+      if (chosen) std::forward<F>(fn)();
+    } else {
+      using Value = std::invoke_result_t<F>;
+      return chosen ? std::optional<Value>(std::forward<F>(fn)()) : std::nullopt;
+    }
+  }
+};
+
+ACCEL_EXPORT std::ostream& operator<<(std::ostream& out, const PartialState& state);
+
+struct AcceleratorStateOptions {
+  std::optional<PrecisionType> mixed_precision;  // default: ACCELERATE_MIXED_PRECISION, else no
+  bool cpu = false;
+  InitProcessGroupKwargs init_process_group;
+};
+
+class ACCEL_EXPORT AcceleratorState : public PartialState {
+ public:
+  // Sets PartialState up too. Errors as there, and kInvalidArgument when the state exists with
+  // another precision or a device other than the CPU that `cpu` asks for; kUnsupported for fp8.
+  explicit AcceleratorState(const AcceleratorStateOptions& options = {});
+
+  [[nodiscard]] static bool initialized() noexcept;
+  // Forgets the precision only; PartialState::reset() forgets everything.
+  static void reset();
+
+  [[nodiscard]] PrecisionType mixed_precision() const;
+  [[nodiscard]] std::string to_string() const;
+};
+
+ACCEL_EXPORT std::ostream& operator<<(std::ostream& out, const AcceleratorState& state);
+
+// How gradients are accumulated. `adjust_scheduler`: the scheduler counts the steps between syncs
+// too.
+struct GradientAccumulationPlugin {
+  int num_steps = 1;
+  bool adjust_scheduler = true;
+  bool sync_with_dataloader =
+      true;                      // the last batch of a loader always syncs and restarts the count
+  bool sync_each_batch = false;  // reduce gradients at every batch: less memory, more traffic
+
+  friend bool operator==(const GradientAccumulationPlugin&,
+                         const GradientAccumulationPlugin&) = default;
+};
+
+// What GradientState asks of a data loader that is being iterated.
+class ACCEL_EXPORT ActiveDataLoader {
+ public:
+  virtual ~ActiveDataLoader() = default;
+  [[nodiscard]] virtual bool end_of_dataloader() const = 0;
+  // Samples of the last global batch that are not padding; 0: all of them; -1: length unknown.
+  [[nodiscard]] virtual std::int64_t remainder() const = 0;
+};
+
+class ACCEL_EXPORT GradientState {
+ public:
+  GradientState();
+  explicit GradientState(const GradientAccumulationPlugin& plugin);
+
+  [[nodiscard]] static bool initialized() noexcept;
+  static void reset();
+
+  [[nodiscard]] int num_steps() const;
+  [[nodiscard]] bool adjust_scheduler() const;
+  [[nodiscard]] bool sync_with_dataloader() const;
+  [[nodiscard]] bool sync_each_batch() const;
+
+  // Whether this batch ends an accumulation: gradients are reduced and the optimizer steps.
+  [[nodiscard]] bool sync_gradients() const;
+  void set_sync_gradients(bool sync) const;
+
+  // The innermost loader that is being iterated, or nullptr.
+  [[nodiscard]] const ActiveDataLoader* active_dataloader() const;
+  [[nodiscard]] bool in_dataloader() const { return active_dataloader() != nullptr; }
+  // Of the active loader; false and -1 outside of any.
+  [[nodiscard]] bool end_of_dataloader() const;
+  [[nodiscard]] std::int64_t remainder() const;
+
+  // A loader calls these around each pass; it must remove itself before it is destroyed. Nested
+  // passes form a stack. Removing one that is not there does nothing.
+  void add_dataloader(const ActiveDataLoader* loader) const;
+  void remove_dataloader(const ActiveDataLoader* loader) const;
+
+  [[nodiscard]] std::string to_string() const;
+};
+
+ACCEL_EXPORT std::ostream& operator<<(std::ostream& out, const GradientState& state);
+
+}  // namespace accel

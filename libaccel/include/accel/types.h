@@ -1,0 +1,100 @@
+// Types: the enumerations of the public API, each with its text form both ways.
+//
+// The texts are those of HF Accelerate, so that environment variables, YAML files and printed
+// states mean the same in both: to_string(PrecisionType::kBf16) == "bf16",
+// parse<PrecisionType>("bf16"). Some values name devices and engines that this library does not
+// drive; they exist so that a text that another program wrote can be read, and the place that would
+// need them refuses with kUnsupported.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include <accel/export.h>
+
+namespace accel {
+
+enum class DistributedType {
+  kNo,
+  kMultiCpu,
+  kMultiGpu,
+  kMultiNpu,
+  kMultiMlu,
+  kMultiSdaa,
+  kMultiMusa,
+  kMultiXpu,
+  kDeepspeed,
+  kFsdp,
+  kXla,
+  kMegatronLm,
+  kMultiHpu,
+  kMultiNeuron,
+};
+
+enum class ComputeEnvironment { kLocalMachine, kAmazonSagemaker };
+
+enum class PrecisionType { kNo, kFp8, kFp16, kBf16 };
+
+// Which random generator to synchronise or save. kGenerator is one that the caller hands over.
+enum class RNGType {
+  kTorch,
+  kCuda,
+  kMlu,
+  kSdaa,
+  kMusa,
+  kNpu,
+  kXla,
+  kXpu,
+  kHpu,
+  kNeuron,
+  kGenerator,
+};
+
+// How reduce() combines the values of the ranks.
+enum class Reduction { kMean, kSum, kMax };
+
+enum class LoggerType {
+  kAll,
+  kAim,
+  kTensorboard,
+  kWandb,
+  kTrackio,
+  kCometMl,
+  kMlflow,
+  kClearml,
+  kDvclive,
+  kSwanlab,
+};
+
+// What a checkpoint file is encoded as; a user who names the peer's pickle format gets
+// kUnsupported.
+enum class SaveFormat { kSafetensors, kPickle };
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kCritical };
+
+// One value of E and its text.
+template <typename E>
+struct EnumText {
+  E value;
+  std::string_view text;
+};
+
+// Every value of E, in the order of the enumeration. Defined for the enumerations above.
+template <typename E>
+std::span<const EnumText<E>> enum_texts() noexcept;
+
+// "MULTI_CPU", "bf16", ... Never empty.
+template <typename E>
+std::string_view to_string(E value) noexcept requires requires {
+  enum_texts<E>();
+}
+{ return enum_texts<E>()[static_cast<std::size_t>(value)].text; }
+
+// The value whose text is `text`, upper and lower case alike.
+// Errors  throws kInvalidArgument with the texts that exist.
+template <typename E>
+E parse(std::string_view text);
+
+}  // namespace accel

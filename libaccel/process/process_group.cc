@@ -1,0 +1,255 @@
+// How the ranks find each other, and how a broken connection is reported.
+//
+// Joining has three steps. (1) Everybody opens the key-value store at MASTER_ADDR:MASTER_PORT,
+// which the supervisor or rank 0 hosts. (2) Every rank writes a key and waits for those of all
+// others, so that a rank which never started is named within store_timeout; Gloo alone would wait
+// for its collective timeout and not say for whom. (3) Gloo connects each pair of ranks; it gets
+// the addresses from the same store. Keys carry the restart count, for a store that outlives a
+// generation.
+//
+// The ranks of one machine talk over the loopback device: what the host name resolves to may be
+// unreachable. GLOO_SOCKET_IFNAME overrides that, as in PyTorch.
+//
+// This is the one file that includes ProcessGroupGloo.hpp. Debian's Gloo headers are older than the
+// Gloo inside libtorch_cpu, so only out-of-line members may be used here, no gloo class may be
+// constructed or derived from (its vtable would replace the one of the wheel), and libgloo is not
+// linked. tests/integration/gloo_symbols checks the binaries.
+//
+// Bytes: all_gather and broadcast move raw bytes, since Gloo knows fewer element types than
+// LibTorch.
+
+#include "libaccel/process/process_group.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+namespace accel {
+namespace {
+
+using c10d::ProcessGroupGloo;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+std::string endpoint(const WorkerIdentity& identity) {
+  return identity.master_addr + ":" + std::to_string(identity.master_port);
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 7) + " s";
+}
+
+StorePtr open_store(const WorkerIdentity& identity, const InitProcessGroupKwargs& options) {
+  if (identity.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
+  c10d::TCPStoreOptions store_options;
+  store_options.port = identity.master_port;
+  store_options.isServer = !identity.use_agent_store && identity.global_rank == 0;
+  store_options.waitWorkers = false;
+  store_options.timeout = options.store_timeout;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(identity.master_addr, store_options);
+  } catch (const std::exception& cause) {
+    const bool hosts = store_options.isServer;
+    throw Error(hosts ? ErrorCode::kPortInUse : ErrorCode::kStoreUnreachable,
+                (hosts ? "cannot host the store at " : "cannot reach the store at ") +
+                    endpoint(identity) + " within " + seconds_text(options.store_timeout) + ": " +
+                    first_line(cause.what()),
+                hosts ? "set MASTER_PORT to a free port on every rank" : "")
+        .while_doing("joining the process group as rank " + std::to_string(identity.global_rank));
+  }
+}
+
+std::string arrival_key(int rank) {
+  return "arrived/" + std::to_string(rank);
+}
+
+std::string missing_ranks(c10d::Store& store, int world_size) {
+  std::string missing;
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (store.check({arrival_key(rank)})) continue;
+    if (!missing.empty()) missing += ", ";
+    missing += std::to_string(rank);
+  }
+  return missing;
+}
+
+void wait_for_arrivals(c10d::Store& store,
+                       const WorkerIdentity& identity,
+                       const InitProcessGroupKwargs& options) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < identity.world_size; ++rank) keys.push_back(arrival_key(rank));
+  store.set(arrival_key(identity.global_rank), std::vector<std::uint8_t>{1});
+  try {
+    store.wait(keys, options.store_timeout);
+  } catch (const c10::DistStoreError&) {
+    throw Error(ErrorCode::kStoreTimeout,
+                "of " + std::to_string(identity.world_size) +
+                    " ranks these did not reach the store at " + endpoint(identity) + " within " +
+                    seconds_text(options.store_timeout) + ": " +
+                    missing_ranks(store, identity.world_size))
+        .while_doing("joining the process group as rank " + std::to_string(identity.global_rank));
+  }
+}
+
+c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const WorkerIdentity& identity,
+                                                           std::chrono::milliseconds timeout) {
+  auto options = c10::make_intrusive<ProcessGroupGloo::Options>(timeout);
+  const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interfaces != nullptr && *interfaces != '\0') {
+    std::string_view rest = interfaces;
+    while (!rest.empty()) {
+      const auto name = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(rest.size(), name.size() + 1));
+      options->devices.push_back(ProcessGroupGloo::createDeviceForInterface(std::string(name)));
+    }
+  } else if (identity.local_world_size == identity.world_size) {
+    options->devices.push_back(ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  } else {
+    options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
+  }
+  return options;
+}
+
+bool contains_any(std::string_view text, std::initializer_list<std::string_view> parts) {
+  return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {
+    return text.find(part) != std::string_view::npos;
+  });
+}
+
+// A one-dimensional view of the memory; the tensor must be contiguous.
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  return tensor.view({-1}).view(at::kByte);
+}
+
+c10d::ReduceOp::RedOpType reduce_op(Reduction reduction) {
+  return reduction == Reduction::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+}
+
+// Calls start(), which returns a c10d::Work, and waits for its end.
+template <typename F>
+void run_collective(std::string_view operation, int rank, int size, F&& start) {
+  try {
+    start()->wait();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& cause) {
+    throw collective_error(cause.what(), operation, rank, size);
+  }
+}
+
+}  // namespace
+
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+Error collective_error(std::string_view what, std::string_view operation, int rank, int size) {
+  const bool lost = contains_any(what,
+                                 {"Connection closed by peer",
+                                  "Connection reset",
+                                  "Broken pipe",
+                                  "Connection refused",
+                                  "Socket closed"});
+  const bool late = contains_any(what, {"Timed out", "timed out", "timeout"});
+  std::string message = std::string(operation) + " failed on rank " + std::to_string(rank) +
+                        " of " + std::to_string(size) + ": ";
+  if (lost) {
+    message += "another rank ended (" + first_line(what) + ")";
+    return Error(ErrorCode::kPeerLost, std::move(message));
+  }
+  if (late) {
+    message += "another rank did not answer in time (" + first_line(what) + ")";
+    return Error(ErrorCode::kPeerLost,
+                 std::move(message),
+                 "check that every rank calls the same collectives; raise "
+                 "InitProcessGroupKwargs.timeout for slow ranks");
+  }
+  return Error(ErrorCode::kProcessGroup, message + first_line(what));
+}
+
+ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
+ProcessGroup::~ProcessGroup() = default;
+
+std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
+                                                 const InitProcessGroupKwargs& options) {
+  if (options.backend != "gloo") {
+    throw Error(ErrorCode::kUnsupported,
+                "the process group backend '" + options.backend + "' is not part of this build",
+                "set InitProcessGroupKwargs.backend to gloo");
+  }
+  const int rank = identity.global_rank;
+  const int size = identity.world_size;
+  std::unique_ptr<ProcessGroup> joined(new ProcessGroup(rank, size));
+  joined->backend_ = options.backend;
+  joined->store_ = c10::make_intrusive<c10d::PrefixStore>(
+      "accel/attempt_" + std::to_string(identity.restart_count), open_store(identity, options));
+  wait_for_arrivals(*joined->store_, identity, options);
+  try {
+    auto gloo = c10::make_intrusive<ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>("default_pg", joined->store_),
+        rank,
+        size,
+        gloo_options(identity, options.timeout));
+    joined->group_ = c10::make_intrusive<c10d::ProcessGroup>(joined->store_, rank, size);
+    joined->group_->setBackend(at::kCPU, c10d::ProcessGroup::GLOO, gloo);
+    joined->group_->setDefaultBackend(c10d::ProcessGroup::GLOO);
+    joined->group_->setGroupName("default_pg");
+  } catch (const std::exception& cause) {
+    throw collective_error(cause.what(), "joining the process group", rank, size);
+  }
+  return joined;
+}
+
+std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& input,
+                                                 std::string_view operation) {
+  std::vector<at::Tensor> gathered;
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int rank = 0; rank < size_; ++rank) {
+    gathered.push_back(at::empty_like(input));
+    outputs[0].push_back(as_bytes(gathered.back()));
+  }
+  if (input.numel() == 0) return gathered;
+  std::vector<at::Tensor> inputs{as_bytes(input.detach())};
+  run_collective(operation, rank_, size_, [&] { return group_->allgather(outputs, inputs); });
+  return gathered;
+}
+
+void ProcessGroup::all_reduce_(at::Tensor& values,
+                               Reduction reduction,
+                               std::string_view operation) {
+  if (values.numel() == 0) return;
+  const at::Tensor target = values.detach();
+  std::vector<at::Tensor> tensors{target.contiguous()};
+  c10d::AllreduceOptions options;
+  options.reduceOp = reduce_op(reduction);
+  run_collective(operation, rank_, size_, [&] { return group_->allreduce(tensors, options); });
+  if (reduction == Reduction::kMean) tensors[0].div_(size_);
+  if (!tensors[0].is_same(target)) target.copy_(tensors[0]);
+}
+
+void ProcessGroup::broadcast_(at::Tensor& values, int from_process, std::string_view operation) {
+  if (values.numel() == 0) return;
+  const at::Tensor target = values.detach();
+  const at::Tensor whole = target.contiguous();
+  std::vector<at::Tensor> tensors{as_bytes(whole)};
+  c10d::BroadcastOptions options;
+  options.rootRank = from_process;
+  run_collective(operation, rank_, size_, [&] { return group_->broadcast(tensors, options); });
+  if (!whole.is_same(target)) target.copy_(whole);
+}
+
+void ProcessGroup::barrier(std::string_view operation) {
+  run_collective(operation, rank_, size_, [&] { return group_->barrier(); });
+}
+
+}  // namespace accel

@@ -1,0 +1,77 @@
+// ProcessGroup: the connection between the ranks, and the four collectives that the operations
+// stand on.
+//
+// Wraps a c10d::ProcessGroup with Gloo behind it, so that c10d::Reducer takes the same connection.
+// This header includes no c10d: what needs the c10d type calls c10d_group() and includes
+// <torch/csrc/distributed/c10d/ProcessGroup.hpp> itself.
+//
+// Threads:  one caller at a time; the same calls in the same order on every rank.
+// Errors    all collectives throw kPeerLost when another rank ended, kProcessGroup otherwise,
+// naming
+//           `operation` and the rank.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <accel/env_contract.h>
+#include <accel/error.h>
+#include <accel/state.h>
+
+namespace c10d {
+class ProcessGroup;
+class Store;
+}  // namespace c10d
+
+namespace accel {
+
+class ProcessGroup {
+ public:
+  // Meets the other ranks at identity.master_addr:master_port. Rank 0 hosts the store unless
+  // identity.use_agent_store; a group of one needs no store.
+  static std::unique_ptr<ProcessGroup> join(const WorkerIdentity& identity,
+                                            const InitProcessGroupKwargs& options);
+  ~ProcessGroup();
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] const std::string& backend() const noexcept { return backend_; }
+
+  // The tensors of all ranks, in rank order. `input` is contiguous and of the same shape on every
+  // rank.
+  std::vector<at::Tensor> all_gather(const at::Tensor& input, std::string_view operation);
+  void all_reduce_(at::Tensor& values, Reduction reduction, std::string_view operation);
+  void broadcast_(at::Tensor& values, int from_process, std::string_view operation);
+  void barrier(std::string_view operation);
+
+  [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& c10d_group() const { return group_; }
+  [[nodiscard]] const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
+
+ private:
+  ProcessGroup(int rank, int size);
+
+  int rank_;
+  int size_;
+  std::string backend_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+
+// The group of the current PartialState. Throws kNotInitialized without one, nullptr when the
+// process is alone and nobody launched it.
+std::shared_ptr<ProcessGroup> current_process_group();
+
+// Turns what c10d or Gloo threw into kPeerLost, kStoreTimeout, kStoreUnreachable or kProcessGroup.
+// Pure.
+Error collective_error(std::string_view what, std::string_view operation, int rank, int size);
+
+// The text up to its first newline; LibTorch appends stack traces to its messages.
+std::string first_line(std::string_view text);
+
+}  // namespace accel

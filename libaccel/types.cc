@@ -1,0 +1,179 @@
+// The texts of the public enumerations.
+
+#include <algorithm>
+#include <cctype>
+#include <iterator>
+#include <string>
+
+#include <accel/error.h>
+#include <accel/types.h>
+
+namespace accel {
+namespace {
+
+template <typename E>
+struct Texts;
+
+template <>
+struct Texts<DistributedType> {
+  static constexpr std::string_view kKind = "distributed type";
+  static constexpr EnumText<DistributedType> kRows[] = {
+      {DistributedType::kNo, "NO"},
+      {DistributedType::kMultiCpu, "MULTI_CPU"},
+      {DistributedType::kMultiGpu, "MULTI_GPU"},
+      {DistributedType::kMultiNpu, "MULTI_NPU"},
+      {DistributedType::kMultiMlu, "MULTI_MLU"},
+      {DistributedType::kMultiSdaa, "MULTI_SDAA"},
+      {DistributedType::kMultiMusa, "MULTI_MUSA"},
+      {DistributedType::kMultiXpu, "MULTI_XPU"},
+      {DistributedType::kDeepspeed, "DEEPSPEED"},
+      {DistributedType::kFsdp, "FSDP"},
+      {DistributedType::kXla, "XLA"},
+      {DistributedType::kMegatronLm, "MEGATRON_LM"},
+      {DistributedType::kMultiHpu, "MULTI_HPU"},
+      {DistributedType::kMultiNeuron, "MULTI_NEURON"},
+  };
+};
+
+template <>
+struct Texts<ComputeEnvironment> {
+  static constexpr std::string_view kKind = "compute environment";
+  static constexpr EnumText<ComputeEnvironment> kRows[] = {
+      {ComputeEnvironment::kLocalMachine, "LOCAL_MACHINE"},
+      {ComputeEnvironment::kAmazonSagemaker, "AMAZON_SAGEMAKER"},
+  };
+};
+
+template <>
+struct Texts<PrecisionType> {
+  static constexpr std::string_view kKind = "precision";
+  static constexpr EnumText<PrecisionType> kRows[] = {
+      {PrecisionType::kNo, "no"},
+      {PrecisionType::kFp8, "fp8"},
+      {PrecisionType::kFp16, "fp16"},
+      {PrecisionType::kBf16, "bf16"},
+  };
+};
+
+template <>
+struct Texts<RNGType> {
+  static constexpr std::string_view kKind = "random generator";
+  static constexpr EnumText<RNGType> kRows[] = {
+      {RNGType::kTorch, "torch"},
+      {RNGType::kCuda, "cuda"},
+      {RNGType::kMlu, "mlu"},
+      {RNGType::kSdaa, "sdaa"},
+      {RNGType::kMusa, "musa"},
+      {RNGType::kNpu, "npu"},
+      {RNGType::kXla, "xla"},
+      {RNGType::kXpu, "xpu"},
+      {RNGType::kHpu, "hpu"},
+      {RNGType::kNeuron, "neuron"},
+      {RNGType::kGenerator, "generator"},
+  };
+};
+
+template <>
+struct Texts<Reduction> {
+  static constexpr std::string_view kKind = "reduction";
+  static constexpr EnumText<Reduction> kRows[] = {
+      {Reduction::kMean, "mean"},
+      {Reduction::kSum, "sum"},
+      {Reduction::kMax, "max"},
+  };
+};
+
+template <>
+struct Texts<LoggerType> {
+  static constexpr std::string_view kKind = "tracker";
+  static constexpr EnumText<LoggerType> kRows[] = {
+      {LoggerType::kAll, "all"},
+      {LoggerType::kAim, "aim"},
+      {LoggerType::kTensorboard, "tensorboard"},
+      {LoggerType::kWandb, "wandb"},
+      {LoggerType::kTrackio, "trackio"},
+      {LoggerType::kCometMl, "comet_ml"},
+      {LoggerType::kMlflow, "mlflow"},
+      {LoggerType::kClearml, "clearml"},
+      {LoggerType::kDvclive, "dvclive"},
+      {LoggerType::kSwanlab, "swanlab"},
+  };
+};
+
+template <>
+struct Texts<SaveFormat> {
+  static constexpr std::string_view kKind = "save format";
+  static constexpr EnumText<SaveFormat> kRows[] = {
+      {SaveFormat::kSafetensors, "safetensors"},
+      {SaveFormat::kPickle, "pickle"},
+  };
+};
+
+template <>
+struct Texts<LogLevel> {
+  static constexpr std::string_view kKind = "log level";
+  static constexpr EnumText<LogLevel> kRows[] = {
+      {LogLevel::kDebug, "DEBUG"},
+      {LogLevel::kInfo, "INFO"},
+      {LogLevel::kWarning, "WARNING"},
+      {LogLevel::kError, "ERROR"},
+      {LogLevel::kCritical, "CRITICAL"},
+  };
+};
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
+    return std::tolower(x) == std::tolower(y);
+  });
+}
+
+// to_string() takes the value for an index.
+template <typename E>
+constexpr bool rows_are_in_order() {
+  for (std::size_t i = 0; i < std::size(Texts<E>::kRows); ++i) {
+    if (static_cast<std::size_t>(Texts<E>::kRows[i].value) != i) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+template <typename E>
+std::span<const EnumText<E>> enum_texts() noexcept {
+  static_assert(rows_are_in_order<E>());
+  return Texts<E>::kRows;
+}
+
+template <typename E>
+E parse(std::string_view text) {
+  std::string known;
+  for (const auto& entry : enum_texts<E>()) {
+    if (equal_ignoring_case(entry.text, text)) return entry.value;
+    if (!known.empty()) known += ", ";
+    known += entry.text;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "'" + std::string(text) + "' is no " + std::string(Texts<E>::kKind) +
+                  "; expected one of " + known);
+}
+
+template ACCEL_EXPORT std::span<const EnumText<DistributedType>>
+enum_texts<DistributedType>() noexcept;
+template ACCEL_EXPORT DistributedType parse<DistributedType>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<ComputeEnvironment>>
+enum_texts<ComputeEnvironment>() noexcept;
+template ACCEL_EXPORT ComputeEnvironment parse<ComputeEnvironment>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<PrecisionType>> enum_texts<PrecisionType>() noexcept;
+template ACCEL_EXPORT PrecisionType parse<PrecisionType>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<RNGType>> enum_texts<RNGType>() noexcept;
+template ACCEL_EXPORT RNGType parse<RNGType>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<Reduction>> enum_texts<Reduction>() noexcept;
+template ACCEL_EXPORT Reduction parse<Reduction>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<LoggerType>> enum_texts<LoggerType>() noexcept;
+template ACCEL_EXPORT LoggerType parse<LoggerType>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<SaveFormat>> enum_texts<SaveFormat>() noexcept;
+template ACCEL_EXPORT SaveFormat parse<SaveFormat>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<LogLevel>> enum_texts<LogLevel>() noexcept;
+template ACCEL_EXPORT LogLevel parse<LogLevel>(std::string_view);
+
+}  // namespace accel
