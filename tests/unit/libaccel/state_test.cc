@@ -1,0 +1,299 @@
+// The state of a process: alone, in a group, and after a reset.
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <accel/error.h>
+#include <accel/state.h>
+
+#include "libaccel/process/process_group.h"
+#include "tests/support/rank_group.h"
+
+namespace accel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+ErrorCode code_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::kCount_;
+}
+
+class StateAlone : public ::testing::Test {
+ protected:
+  void SetUp() override { PartialState::reset(); }
+  void TearDown() override {
+    PartialState::reset();
+    for (const char* name :
+         {"ACCELERATE_MIXED_PRECISION", "ACCELERATE_TORCH_DEVICE", "ACCELERATE_DEBUG_MODE"}) {
+      unsetenv(name);
+    }
+  }
+};
+
+TEST_F(StateAlone, IsOneMainProcessOnTheCpu) {
+  const PartialState state;
+
+  EXPECT_EQ(state.num_processes(), 1);
+  EXPECT_EQ(state.process_index(), 0);
+  EXPECT_TRUE(state.is_main_process());
+  EXPECT_TRUE(state.is_local_main_process());
+  EXPECT_TRUE(state.is_last_process());
+  EXPECT_FALSE(state.use_distributed());
+  EXPECT_EQ(state.distributed_type(), DistributedType::kNo);
+  EXPECT_EQ(state.to_string(),
+            "Distributed environment: DistributedType.NO\nNum processes: 1\nProcess index: 0\n"
+            "Local process index: 0\nDevice: cpu\n");
+}
+
+TEST_F(StateAlone, EveryHandleThrowsAfterReset) {
+  const PartialState state;
+  const GradientState gradients;
+  const AcceleratorState accelerator;
+
+  PartialState::reset();
+
+  EXPECT_FALSE(PartialState::initialized());
+  EXPECT_EQ(code_of([&] { (void)state.device(); }), ErrorCode::kNotInitialized);
+  EXPECT_EQ(code_of([&] { state.wait_for_everyone(); }), ErrorCode::kNotInitialized);
+  EXPECT_EQ(code_of([&] { (void)gradients.sync_gradients(); }), ErrorCode::kNotInitialized);
+  EXPECT_EQ(code_of([&] { (void)accelerator.mixed_precision(); }), ErrorCode::kNotInitialized);
+}
+
+TEST_F(StateAlone, PrecisionComesFromTheEnvironmentUnlessGiven) {
+  setenv("ACCELERATE_MIXED_PRECISION", "bf16", 1);
+
+  EXPECT_EQ(AcceleratorState().mixed_precision(), PrecisionType::kBf16);
+  EXPECT_THAT(AcceleratorState().to_string(),
+              HasSubstr("Device: cpu\n\nMixed precision type: bf16\n"));
+  AcceleratorState::reset();
+  EXPECT_EQ(AcceleratorState({.mixed_precision = PrecisionType::kFp16}).mixed_precision(),
+            PrecisionType::kFp16);
+}
+
+TEST_F(StateAlone, PrecisionCannotChangeLater) {
+  const AcceleratorState first({.mixed_precision = PrecisionType::kBf16});
+
+  EXPECT_EQ(code_of([] { AcceleratorState({.mixed_precision = PrecisionType::kNo}); }),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(AcceleratorState().mixed_precision(), PrecisionType::kBf16);
+}
+
+TEST_F(StateAlone, NamesTheDeviceThatItCannotUse) {
+  setenv("ACCELERATE_TORCH_DEVICE", "cuda:3", 1);
+  EXPECT_EQ(code_of([] { PartialState(); }), ErrorCode::kUnsupported);
+
+  setenv("ACCELERATE_TORCH_DEVICE", "toaster", 1);
+  EXPECT_EQ(code_of([] { PartialState(); }), ErrorCode::kEnvInvalid);
+}
+
+TEST_F(StateAlone, CallsRunOnlyWhereTheyShould) {
+  const PartialState state;
+  int calls = 0;
+
+  state.on_main_process([&] { ++calls; });
+  const std::optional<int> result = state.on_last_process([] { return 7; });
+
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(result, 7);
+  EXPECT_EQ(state.on_process(3, [] { return 1; }), 1)
+      << "a process alone runs everything, as in the peer";
+}
+
+class FakeLoader : public ActiveDataLoader {
+ public:
+  FakeLoader(bool end, std::int64_t remainder) : end_(end), remainder_(remainder) {}
+  bool end_of_dataloader() const override { return end_; }
+  std::int64_t remainder() const override { return remainder_; }
+
+ private:
+  bool end_;
+  std::int64_t remainder_;
+};
+
+TEST_F(StateAlone, NestedLoadersFormAStack) {
+  const GradientState state;
+  const FakeLoader outer(false, 3);
+  const FakeLoader inner(true, 5);
+
+  state.add_dataloader(&outer);
+  state.add_dataloader(&inner);
+  EXPECT_TRUE(state.end_of_dataloader());
+  EXPECT_EQ(state.remainder(), 5);
+  state.remove_dataloader(&inner);
+  EXPECT_FALSE(state.end_of_dataloader());
+  EXPECT_EQ(state.remainder(), 3);
+  state.remove_dataloader(&outer);
+  EXPECT_FALSE(state.in_dataloader());
+  EXPECT_EQ(state.remainder(), -1);
+}
+
+TEST_F(StateAlone, GradientStatePrintsThePeersLines) {
+  EXPECT_EQ(GradientState().to_string(),
+            "Sync Gradients: True\nAt end of current dataloader: False\nExtra samples added: -1\n"
+            "Gradient accumulation plugin: {}\n");
+  EXPECT_FALSE(GradientState().adjust_scheduler());
+  EXPECT_THAT(GradientState({.num_steps = 4}).to_string(), HasSubstr("plugin: {'num_steps': 4}\n"));
+  EXPECT_TRUE(GradientState().adjust_scheduler());
+}
+
+TEST(Split, GivesTheFirstProcessesOneMore) {
+  const auto lengths = [](std::int64_t length, int processes) {
+    std::vector<std::int64_t> result;
+    for (int i = 0; i < processes; ++i) {
+      const SplitRange range = split_range(length, processes, i);
+      result.push_back(range.end - range.begin);
+    }
+    return result;
+  };
+
+  EXPECT_THAT(lengths(17, 2), ElementsAre(9, 8));
+  EXPECT_THAT(lengths(17, 4), ElementsAre(5, 4, 4, 4));
+  EXPECT_THAT(lengths(2, 4), ElementsAre(1, 1, 0, 0));
+}
+
+TEST(Split, PaddingRepeatsTheLastElement) {
+  const std::vector<std::string> letters = {"A", "B", "C"};
+  const at::Tensor rows = at::arange(6).view({3, 2});
+
+  EXPECT_THAT(split_for_process(letters, 2, 1, {}), ElementsAre("C"));
+  EXPECT_THAT(split_for_process(letters, 2, 1, {.apply_padding = true}), ElementsAre("C", "C"));
+  EXPECT_THAT(split_for_process(letters, 5, 4, {.apply_padding = true}), ElementsAre("C"));
+  EXPECT_THAT(split_for_process(letters, 5, 4, {}), IsEmpty());
+  EXPECT_TRUE(at::equal(split_for_process(rows, 2, 1, {.apply_padding = true}),
+                        at::cat({rows.slice(0, 2), rows.slice(0, 2)})));
+}
+
+TEST(Split, ValuesOfAMapMustHaveOneLength) {
+  const std::map<std::string, std::vector<int>> even = {{"a", {1, 2, 3}}, {"b", {4, 5, 6}}};
+  const std::map<std::string, std::vector<int>> uneven = {{"a", {1, 2, 3}}, {"b", {4, 5}}};
+
+  EXPECT_THAT(split_for_process(even, 2, 0, {}).at("b"), ElementsAre(4, 5));
+  EXPECT_EQ(code_of([&] { (void)split_for_process(uneven, 2, 0, {}); }),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(StateOfTwoRanks, KnowsItsPlaceAndPrintsIt) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    const std::string index = std::to_string(test::rank_of_this_process());
+
+    EXPECT_EQ(state.distributed_type(), DistributedType::kMultiCpu);
+    EXPECT_TRUE(state.use_distributed());
+    EXPECT_EQ(
+        state.to_string(),
+        "Distributed environment: DistributedType.MULTI_CPU  Backend: gloo\nNum processes: 2\n"
+        "Process index: " +
+            index + "\nLocal process index: " + index + "\nDevice: cpu:0\n");
+  });
+}
+
+TEST(StateOfTwoRanks, MeetsThroughAStoreOnRankZero) {
+  test::run_ranks(2,
+                  [] {
+                    const PartialState state;
+                    state.wait_for_everyone();
+                    EXPECT_EQ(state.num_processes(), 2);
+                  },
+                  {.rank_0_hosts_store = true});
+}
+
+TEST(StateOfTwoRanks, NamesTheRankThatNeverCame) {
+  const auto exits = test::run_ranks(2, [] {
+    if (test::rank_of_this_process() == 1) return;
+    try {
+      PartialState({.init_process_group = {.store_timeout = std::chrono::milliseconds(1500)}});
+      FAIL() << "joined a group of which one rank is missing";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kStoreTimeout);
+      EXPECT_THAT(error.message(), HasSubstr("within 1.5"));
+      EXPECT_THAT(error.message(), ::testing::EndsWith(": 1"));
+      EXPECT_THAT(error.remedy(), Not(IsEmpty()));
+    }
+  });
+  EXPECT_EQ(exits.size(), 2u);
+}
+
+TEST(StateOfTwoRanks, ALostPeerIsAnErrorThatNamesTheOperation) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    state.wait_for_everyone();
+    if (state.process_index() == 1) return;
+    try {
+      for (int i = 0; i < 1000; ++i) state.wait_for_everyone();
+      FAIL() << "a barrier passed without the other rank";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+      EXPECT_THAT(error.message(), HasSubstr("wait_for_everyone failed on rank 0 of 2"));
+    }
+  });
+}
+
+TEST(StateOfTwoRanks, CollectivesAreRefusedAfterTheGroupIsDestroyed) {
+  test::run_ranks(2, [] {
+    PartialState state;
+    state.wait_for_everyone();
+    state.destroy_process_group();
+    EXPECT_EQ(code_of([&] { state.wait_for_everyone(); }), ErrorCode::kNotInitialized);
+    EXPECT_EQ(state.num_processes(), 2);
+  });
+}
+
+TEST(StateOfTwoRanks, CanBeSetUpAgainAfterAReset) {
+  test::run_ranks(1, [] {
+    PartialState state;
+    EXPECT_EQ(state.distributed_type(), DistributedType::kMultiCpu);
+    PartialState::reset();
+    PartialState again;
+    again.wait_for_everyone();
+  });
+}
+
+TEST(StateOfThreeRanks, MainProcessGoesFirst) {
+  test::run_ranks(3, [] {
+    const PartialState state;
+    const auto group = current_process_group();
+    // A counter that all ranks share: the store's.
+    std::int64_t place = 0;
+    {
+      const auto turn = state.main_process_first();
+      place = group->store()->add("place", 1);
+    }
+    EXPECT_EQ(place == 1, state.is_main_process()) << "place " << place;
+  });
+}
+
+TEST(CollectiveError, TellsALostPeerFromOtherFailures) {
+  const Error lost =
+      collective_error("[x.cc:1] Connection closed by peer [127.0.0.1]:1\ntrace", "gather", 0, 2);
+  const Error late =
+      collective_error("Timed out waiting 1000ms for recv operation", "gather", 0, 2);
+  const Error other = collective_error("Invalid scalar type", "reduce", 1, 2);
+
+  EXPECT_EQ(lost.code(), ErrorCode::kPeerLost);
+  EXPECT_THAT(lost.message(), Not(HasSubstr("trace")));
+  EXPECT_EQ(late.code(), ErrorCode::kPeerLost);
+  EXPECT_THAT(late.remedy(), HasSubstr("timeout"));
+  EXPECT_EQ(other.code(), ErrorCode::kProcessGroup);
+  EXPECT_THAT(other.message(), HasSubstr("reduce failed on rank 1 of 2"));
+}
+
+}  // namespace
+}  // namespace accel
