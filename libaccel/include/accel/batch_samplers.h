@@ -1,0 +1,147 @@
+// Batch samplers: which elements make up which batch, for one rank of several.
+//
+// A pass is a BatchList: every batch can be asked for by its number, so the batches of a rank, and
+// those left after an interruption, are found by arithmetic.
+//
+// Shapes:   n = elements, L = batches of all ranks, N = ranks, r = this rank, B = batch size.
+// Threads:  the batch samplers are not synchronised; any thread may read a BatchList.
+// Source:   tests/peer/data_sharding compares every batch with HF Accelerate's, index by index.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <accel/export.h>
+#include <accel/samplers.h>
+
+namespace accel {
+
+// The batches of one pass by number; a batch is made when it is asked for.
+class ACCEL_EXPORT BatchList {
+ public:
+  BatchList(std::int64_t size, std::function<Indices(std::int64_t)> batch)
+      : size_(size), batch_(std::move(batch)) {}
+  explicit BatchList(std::vector<Indices> batches);
+
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  // Requires 0 <= number < size().
+  [[nodiscard]] Indices operator[](std::int64_t number) const { return batch_(number); }
+
+ private:
+  std::int64_t size_;
+  std::function<Indices(std::int64_t)> batch_;
+};
+
+// Groups elements into batches. Derive from it for batches of your own, for instance of like
+// length.
+class ACCEL_EXPORT BatchSamplerBase {
+ public:
+  virtual ~BatchSamplerBase() = default;
+  [[nodiscard]] virtual BatchList begin_pass() = 0;
+  virtual void end_pass() {}
+  // Batches of one pass, as announced (see BatchSamplerShard for where a pass may differ).
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+  // Elements in every batch but the last, which may be shorter; not set when batches vary.
+  [[nodiscard]] virtual std::optional<std::int64_t> batch_size() const { return std::nullopt; }
+  [[nodiscard]] virtual bool drop_last() const { return false; }
+  virtual void set_epoch(std::int64_t /*epoch*/) {}
+  // Where the order comes from; null when there is no such sampler.
+  [[nodiscard]] virtual std::shared_ptr<Sampler> sampler() const { return nullptr; }
+};
+
+// batch_size elements of a sampler at a time; the last batch holds the rest, unless drop_last.
+//
+// Errors  kInvalidArgument when batch_size is not positive or the sampler is null.
+class ACCEL_EXPORT BatchSampler : public BatchSamplerBase {
+ public:
+  BatchSampler(std::shared_ptr<Sampler> sampler, std::int64_t batch_size, bool drop_last = false);
+
+  [[nodiscard]] BatchList begin_pass() override;
+  void end_pass() override { sampler_->end_pass(); }
+  [[nodiscard]] std::int64_t size() const override;
+  [[nodiscard]] std::optional<std::int64_t> batch_size() const override { return batch_size_; }
+  [[nodiscard]] bool drop_last() const override { return drop_last_; }
+  void set_epoch(std::int64_t epoch) override { sampler_->set_epoch(epoch); }
+  [[nodiscard]] std::shared_ptr<Sampler> sampler() const override { return sampler_; }
+
+ private:
+  std::shared_ptr<Sampler> sampler_;  // shared with the loader that saves its state
+  std::int64_t batch_size_;
+  bool drop_last_;
+};
+
+struct BatchShardOptions {
+  std::int64_t num_processes = 1;
+  std::int64_t process_index = 0;
+  bool split_batches = false;  // true: a rank takes a part of every batch, not every N-th batch
+  bool even_batches = true;    // true: the end is completed with elements from the beginning
+};
+
+// Throws kInvalidArgument unless 0 <= process_index < num_processes.
+ACCEL_EXPORT void check_rank(std::int64_t process_index, std::int64_t num_processes);
+
+// Throws kDataSharding, naming the numbers, unless num_processes divides batch_size.
+ACCEL_EXPORT void check_batch_size_divides(std::optional<std::int64_t> batch_size,
+                                           std::int64_t num_processes);
+
+// The batches of one rank.
+//
+// Whole batches (split_batches = false): rank r takes the batches r, r + N, r + 2N, ... . A last
+// round that is not complete is dropped with drop_last; completed from the first batches with
+// even_batches, so that all ranks see as many batches of as many elements; else given out as far as
+// it reaches. Parts (split_batches = true): rank r takes the r-th of N equal parts of each batch.
+//
+// Errors  kDataSharding when split_batches is asked for a batch size that N does not divide, or
+// that
+//         varies; kInvalidArgument when the rank is not one of N.
+class ACCEL_EXPORT BatchSamplerShard : public BatchSamplerBase {
+ public:
+  BatchSamplerShard(std::shared_ptr<BatchSamplerBase> batches, BatchShardOptions options);
+
+  [[nodiscard]] BatchList begin_pass() override;
+  void end_pass() override { batches_->end_pass(); }
+  // With split_batches the announced L may be one more than a pass has: where even_batches is off
+  // and the last batch ends before this rank's part.
+  [[nodiscard]] std::int64_t size() const override;
+  [[nodiscard]] std::optional<std::int64_t> batch_size() const override;
+  [[nodiscard]] bool drop_last() const override { return batches_->drop_last(); }
+  void set_epoch(std::int64_t epoch) override { batches_->set_epoch(epoch); }
+  [[nodiscard]] std::shared_ptr<Sampler> sampler() const override { return batches_->sampler(); }
+
+  // Batches of all ranks.
+  [[nodiscard]] std::int64_t total_length() const { return batches_->size(); }
+  [[nodiscard]] const BatchShardOptions& options() const noexcept { return options_; }
+  [[nodiscard]] const std::shared_ptr<BatchSamplerBase>& inner() const noexcept { return batches_; }
+  void set_even_batches(bool even_batches) noexcept { options_.even_batches = even_batches; }
+
+ private:
+  std::shared_ptr<BatchSamplerBase> batches_;
+  BatchShardOptions options_;
+};
+
+// All batches but the first num_batches.
+class ACCEL_EXPORT SkipBatchSampler : public BatchSamplerBase {
+ public:
+  SkipBatchSampler(std::shared_ptr<BatchSamplerBase> batches, std::int64_t num_batches);
+
+  [[nodiscard]] BatchList begin_pass() override;
+  void end_pass() override { batches_->end_pass(); }
+  [[nodiscard]] std::int64_t size() const override;
+  [[nodiscard]] std::optional<std::int64_t> batch_size() const override {
+    return batches_->batch_size();
+  }
+  [[nodiscard]] bool drop_last() const override { return batches_->drop_last(); }
+  void set_epoch(std::int64_t epoch) override { batches_->set_epoch(epoch); }
+  [[nodiscard]] std::shared_ptr<Sampler> sampler() const override { return batches_->sampler(); }
+  [[nodiscard]] std::int64_t total_length() const { return batches_->size(); }
+
+ private:
+  std::shared_ptr<BatchSamplerBase> batches_;
+  std::int64_t num_batches_;
+};
+
+}  // namespace accel
