@@ -1,0 +1,119 @@
+// Files that are hashed while they are written or read.
+
+#include "libaccel/checkpoint/hashed_file.h"
+
+#include <cerrno>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <accel/error.h>
+
+namespace accel::checkpoint {
+namespace {
+
+constexpr size_t kGatherBytes = 1 << 20;
+
+[[noreturn]] void fail(const std::string& what, const std::filesystem::path& path) {
+  throw Error(ErrorCode::kFileIo,
+              "cannot " + what + " " + path.string() + ": " + errno_text(errno));
+}
+
+}  // namespace
+
+struct RunningHash::State {
+  XXH3_state_t xxh3;
+};
+
+RunningHash::RunningHash() : state_(std::make_unique<State>()) {
+  XXH3_64bits_reset(&state_->xxh3);
+}
+
+RunningHash::~RunningHash() = default;
+
+void RunningHash::update(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(&state_->xxh3, bytes.data(), bytes.size());
+  bytes_ += bytes.size();
+}
+
+FileDigest RunningHash::digest() const {
+  return {bytes_, XXH3_64bits_digest(&state_->xxh3)};
+}
+
+std::uint64_t xxh3(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+OutputFile::OutputFile(FileSystem& file_system, std::filesystem::path path)
+    : file_system_(file_system), path_(std::move(path)), fd_(file_system.create_file(path_)) {
+  gathered_.reserve(kGatherBytes);
+}
+
+void OutputFile::append(std::span<const std::byte> bytes) {
+  hash_.update(bytes);
+  if (gathered_.size() + bytes.size() > kGatherBytes) flush();
+  if (bytes.size() >= kGatherBytes) {
+    file_system_.write(fd_.get(), bytes, path_);
+  } else {
+    gathered_.insert(gathered_.end(), bytes.begin(), bytes.end());
+  }
+}
+
+void OutputFile::flush() {
+  if (!gathered_.empty()) file_system_.write(fd_.get(), gathered_, path_);
+  gathered_.clear();
+}
+
+FileDigest OutputFile::finish() {
+  flush();
+  file_system_.sync_file(fd_.get(), path_);
+  fd_.reset();
+  return hash_.digest();
+}
+
+InputFile::InputFile(std::filesystem::path path)
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (!fd_) fail("open", path_);
+  struct stat status {};
+  if (::fstat(fd_.get(), &status) != 0) fail("stat", path_);
+  size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+void InputFile::read(std::span<std::byte> out) {
+  std::span<std::byte> rest = out;
+  while (!rest.empty()) {
+    const ssize_t n = ::read(fd_.get(), rest.data(), rest.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("read", path_);
+    if (n == 0) {
+      throw Error(ErrorCode::kFileIo, path_.string() + " became shorter while it was read");
+    }
+    rest = rest.subspan(static_cast<size_t>(n));
+  }
+  hash_.update(out);
+}
+
+TextFile read_text_file(const std::filesystem::path& path, std::uint64_t limit) {
+  InputFile file(path);
+  if (file.size() > limit) {
+    throw Error(ErrorCode::kFileIo,
+                path.string() + " has " + std::to_string(file.size()) + " bytes; at most " +
+                    std::to_string(limit) + " are read");
+  }
+  std::string text(file.size(), '\0');
+  file.read(std::as_writable_bytes(std::span(text)));
+  return {std::move(text), file.digest()};
+}
+
+FileDigest write_text_file(FileSystem& file_system,
+                           const std::filesystem::path& path,
+                           std::string_view text) {
+  OutputFile file(file_system, path);
+  file.append(text);
+  return file.finish();
+}
+
+}  // namespace accel::checkpoint
