@@ -1,0 +1,174 @@
+// Checkpoint: everything a training run needs to go on, in one folder that exists whole or not at
+// all.
+//
+//   model.safetensors, model_1.safetensors, ...            parameters and buffers of each model
+//   optimizer.safetensors + optimizer.json, optimizer_1..  state by parameter name; scalars and
+//   groups scheduler.json, scheduler_1.json, ...                  as are scaler.json, loader.json,
+//   loader_1.json random_states_{rank}.json                              one per rank
+//   custom_checkpoint_{i}.json [+ .safetensors]            what was registered
+//   accel_checkpoint.json                                  the manifest, written last
+//
+// A save goes into a hidden folder beside the final one: all ranks write and sync, then rank 0
+// writes the manifest and renames. Whatever kills the job at whatever moment, the folder with the
+// final name is a complete checkpoint or is not there. A failure on one rank fails the save on all,
+// naming that rank.
+//
+// Threads:  the thread that trains; every rank calls the same functions in the same order.
+// Cost:     a save writes the state once, from rank 0 (replicated objects are equal on all ranks),
+// and
+//           syncs it. A load reads every file once on every rank and needs the size of the models
+//           in memory besides the models: nothing is changed before everything was verified.
+// Source:   docs/checkpoint_format.md.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <accel/export.h>
+#include <accel/state_dict.h>
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accel {
+
+// What a checkpoint is made of. Borrowed; the order gives the numbers in the file names, so a load
+// needs the same objects in the same order.
+struct CheckpointObjects {
+  std::vector<torch::nn::Module*> models;
+  // SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS of LibTorch, or any that also derives from
+  // Stateful.
+  std::vector<torch::optim::Optimizer*> optimizers;
+  std::vector<Stateful*> schedulers;
+  std::vector<Stateful*> loaders;
+  Stateful* scaler = nullptr;  // none: no scaler.json
+  Stateful* random = nullptr;  // this rank's generators; the only part that differs between ranks
+  std::vector<Stateful*> custom;
+};
+
+struct CheckpointInfo {
+  std::filesystem::path folder;
+  int version = 0;     // of the format
+  int world_size = 0;  // ranks that saved it
+  std::int64_t step = 0;
+  std::int64_t generation = 0;  // grows each time a run continues in the folder after another one
+  std::int64_t iteration = 0;   // the N of checkpoint_N; 0 for a folder that was named by hand
+};
+
+struct SaveOptions {
+  std::int64_t step = 0;
+  std::int64_t generation = 0;
+  std::int64_t iteration = 0;
+  bool save_on_each_node =
+      false;  // nodes share no disk: local rank 0 of each writes all of it there
+};
+
+// Saves into `folder`. An older checkpoint of that name is replaced in one step and removed
+// afterwards; a folder that holds anything else is kCheckpointExists. Errors  kDiskFull (device,
+// bytes), kFileIo, kUnsupported (an optimizer or tensor that cannot be saved),
+//         kPeerLost. Nothing that existed is changed by a save that fails.
+ACCEL_EXPORT CheckpointInfo save_checkpoint(const std::filesystem::path& folder,
+                                            const CheckpointObjects& objects,
+                                            const SaveOptions& options = {});
+
+struct LoadReport {
+  CheckpointInfo checkpoint;
+  // What the user should know although the load succeeded: a checkpoint that was passed over and
+  // why, a rank without saved random state. Whole sentences without a newline.
+  std::vector<std::string> notices;
+};
+
+// Loads the checkpoint in `folder` into `objects`. Either all of them are changed or none, on every
+// rank (custom objects, schedulers and loaders are changed last, each by its own
+// load_state_dict()). Errors  kCheckpointIncomplete (no valid manifest; a file that is missing, cut
+// short or changed: its name,
+//         the size or hash expected and found), kCheckpointVersion, kCheckpointMismatch (number and
+//         kind of objects, parameter groups), kSafetensorsMismatch (missing, unexpected and
+//         different tensors), kFileIo, kPeerLost.
+ACCEL_EXPORT LoadReport load_checkpoint(const std::filesystem::path& folder,
+                                        const CheckpointObjects& objects);
+
+// Reads the manifest only: kCheckpointIncomplete, kCheckpointVersion.
+ACCEL_EXPORT CheckpointInfo read_checkpoint_info(const std::filesystem::path& folder);
+
+struct CheckpointSeriesOptions {
+  std::filesystem::path folder;    // <project_dir>/checkpoints
+  std::optional<int> total_limit;  // checkpoints kept; at least 1
+  std::int64_t iteration = 0;      // the number of the next checkpoint
+  std::int64_t restart_count = 0;  // above 0: numbers go on after those that exist
+  bool save_on_each_node = false;
+};
+
+// The numbered checkpoints of one project: checkpoint_0, checkpoint_1, ... in one folder.
+//
+// Newest means highest (generation, step, number). Older ones are removed only after a new one is
+// complete, so at least one is on disk at any time after the first save.
+class ACCEL_EXPORT CheckpointSeries {
+ public:
+  // Errors  kInvalidArgument for a total_limit below 1.
+  explicit CheckpointSeries(CheckpointSeriesOptions options);
+
+  // Saves as checkpoint_<iteration()> and removes what is above the limit. Errors as
+  // save_checkpoint; kCheckpointExists when the number is taken (start with load_newest(), or set
+  // the iteration).
+  CheckpointInfo save(const CheckpointObjects& objects, std::int64_t step);
+
+  // Loads the newest complete checkpoint, passing over incomplete and damaged ones with a notice,
+  // and goes on with the number after the highest that exists. Errors  kCheckpointIncomplete when
+  // there is none; otherwise as load_checkpoint: a checkpoint of other
+  //         objects or of a newer format is an error, not passed over.
+  LoadReport load_newest(const CheckpointObjects& objects);
+
+  // Loads from a folder that was named by hand and counts it as the origin of later saves.
+  LoadReport load(const std::filesystem::path& folder, const CheckpointObjects& objects);
+
+  // Complete checkpoints, newest first; notices say what was passed over. Looks at manifests and
+  // file sizes, not at the files' contents. Only this process's view: needs no other rank.
+  [[nodiscard]] std::vector<CheckpointInfo> complete(
+      std::vector<std::string>* notices = nullptr) const;
+
+  // The number of the next checkpoint.
+  [[nodiscard]] std::int64_t iteration() const noexcept { return options_.iteration; }
+  [[nodiscard]] const std::filesystem::path& folder() const noexcept { return options_.folder; }
+
+ private:
+  void prune(const std::filesystem::path& newest) const;
+  void note_origin(const CheckpointInfo& origin);
+
+  CheckpointSeriesOptions options_;
+  std::optional<std::int64_t> generation_;  // of this run; known after the first load or save
+};
+
+struct SaveModelOptions {
+  // "10GB", "500MB" (decimal), "1.5GiB" (binary), or a number of bytes: "100".
+  std::string max_shard_size = "10GB";
+};
+
+// Writes the weights for others to use: model.safetensors, or model-00001-of-0000K.safetensors with
+// model.safetensors.index.json when they exceed max_shard_size. Tied weights are written once.
+// Shards of an earlier save are removed. Writes from this process: call it on one rank. Errors
+// kInvalidArgument for the size, kUnsupported for parameters on the meta device, kDiskFull,
+//         kFileIo.
+ACCEL_EXPORT void save_model(const torch::nn::Module& model,
+                             const std::filesystem::path& folder,
+                             const SaveModelOptions& options = {});
+
+struct LoadModelOptions {
+  bool strict = true;  // false: names that only one side has are left alone
+};
+
+// Fills `model` from a .safetensors file, a .safetensors.index.json, or a folder with either,
+// written by libaccel or by Python. dtypes are converted, shapes must agree. Changes nothing when
+// it throws. Errors  kSafetensorsMismatch (lists names), kSafetensorsHeader, kFileIo.
+ACCEL_EXPORT void load_checkpoint_in_model(torch::nn::Module& model,
+                                           const std::filesystem::path& path,
+                                           const LoadModelOptions& options = {});
+
+}  // namespace accel
