@@ -6,7 +6,7 @@
 // checked then, no length or offset is used unchecked, descriptors sent to us never reach our
 // table, and a worker that does not read its answers loses its socket, not our time.
 //
-// Threads:  one thread, the one that runs the io_context. Handlers do not outlive the object.
+// Threads:  one thread, the one that runs the io_context, which outlives the server.
 // Cost:     3 descriptors and 8 KiB of shared memory per worker; one descriptor per named memory.
 // Source:   docs/worker_channel.md; tests/unit/supervisor/channel_server_test.cc;
 //           tests/fuzz/fuzz_frames.cc.

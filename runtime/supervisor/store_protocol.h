@@ -95,14 +95,19 @@ class StoreRequestParser {
   // Takes bytes as they came from the socket. Views given out before become invalid.
   void feed(std::string_view bytes);
 
-  // The next whole request; std::nullopt when more bytes are needed. The reference stays valid
-  // until the next call.
+  // The next whole request; nullptr when more bytes are needed. What it points to stays valid until
+  // the next call.
   //
   // Errors  kProtocol (an unknown code, no or a second VALIDATE, a wrong magic) and kStoreLimit (a
   //         length or count above its limit). The connection is of no use after that.
   [[nodiscard]] Result<const StoreRequest*> next();
 
-  // Bytes held for a request that is not whole yet.
+  // Whether a client may stay silent now: it was validated, and no request has begun.
+  [[nodiscard]] bool is_between_requests() const noexcept {
+    return validated_ && pending_bytes() == 0;
+  }
+
+  // Bytes held that next() has not given out.
   [[nodiscard]] std::size_t pending_bytes() const noexcept { return buffer_.size() - start_; }
 
  private:
@@ -116,10 +121,15 @@ class StoreRequestParser {
 
   [[nodiscard]] Result<bool> read_code();
   [[nodiscard]] Result<bool> read_field(Field field);
+  [[nodiscard]] Result<bool> read_count();
   [[nodiscard]] Result<bool> read_blob(Field field);
   [[nodiscard]] Result<void> finish();
+  void release_memory();
+  // The number at scanned_; take() goes past it. Nothing when it is not all there.
   template <typename T>
-  [[nodiscard]] std::optional<T> peek(std::size_t at) const noexcept;
+  [[nodiscard]] std::optional<T> peek() const noexcept;
+  template <typename T>
+  [[nodiscard]] std::optional<T> take() noexcept;
 
   std::string buffer_;
   std::size_t start_ = 0;    // where the current request begins in buffer_

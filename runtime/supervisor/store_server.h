@@ -7,12 +7,12 @@
 //   port   given by the user: exactly that one, with SO_REUSEADDR; otherwise the asked one when it
 //   is
 //          free, else any
-//   peers  on a loopback address only processes of `peer_uid` (peer_credentials.h)
+//   peers  on a loopback address only processes of `peer_uid` (tcp_table.h)
 //   slow   a client that does not read is not read from either; nothing here ever blocks
 //   bad    a client that breaks the protocol or a limit is disconnected and reported, the others
 //   stay
 //
-// Threads:  one thread, the one that runs the io_context. Handlers do not outlive the object.
+// Threads:  one thread, the one that runs the io_context, which outlives the server.
 // Cost:     one descriptor and about 0.5 KiB per connection; values and buffers as StoreLimits
 // allow. Source:   docs/supervision.md "The store"; tests/unit/supervisor/store_server_test.cc,
 // tests/peer.
@@ -61,9 +61,7 @@ class StoreServer {
  public:
   // Listens at once; clients are served when the io_context runs.
   //
-  // Errors  kPortInUse: names the process that holds the port when /proc tells (exact_port only).
-  //         kInvalidArgument for an address that is not one; kStoreUnreachable when the address is
-  //         not one of this machine; kInternal with the errno otherwise.
+  // Errors  those of listen_tcp() (tcp_listener.h).
   [[nodiscard]] static Result<std::unique_ptr<StoreServer>> listen(boost::asio::io_context& context,
                                                                    StoreOptions options);
 

@@ -76,28 +76,38 @@ class StoreTable {
     StoreClientId client = 0;
     std::vector<std::string> missing;  // keys that had not arrived when the WAIT came
     std::size_t num_missing = 0;       // of those, how many still have not
+    std::size_t held_bytes = 0;        // charged for it
   };
 
   Result<void> set(std::string_view key, std::string_view value);
   Result<void> compare_set(StoreClientId client, const StoreRequest& request);
-  Result<void> add(StoreClientId client, const StoreRequest& request);
+  Result<void> add(StoreClientId client, std::string_view key, std::int64_t delta);
   Result<void> append(std::string_view key, std::string_view bytes);
   Result<void> multi_set(const StoreRequest& request);
   Result<void> multi_get(StoreClientId client, const StoreRequest& request);
-  Result<void> wait(StoreClientId client, const StoreRequest& request);
-  Result<void> queue_push(const StoreRequest& request);
-  void queue_pop(StoreClientId client, std::string_view key);
   Result<void> list_keys(StoreClientId client);
-  std::int64_t delete_key(std::string_view key);
+  [[nodiscard]] std::int64_t delete_key(std::string_view key);
+
+  Result<void> queue_push(std::string_view key, std::string_view element);
+  void queue_pop(StoreClientId client, std::string_view key);
+  [[nodiscard]] std::size_t queue_length(std::string_view key) const;
+
+  enum class Wake { kAll, kOne };
+  Result<void> wait(StoreClientId client, const StoreRequest& request);
+  void arrived(std::string_view key, Wake wake);
+  void drop_wait(WaitId id);
 
   [[nodiscard]] bool is_present(std::string_view key) const;
   [[nodiscard]] std::string_view value_of(std::string_view key) const;
-  [[nodiscard]] std::size_t queue_length(std::string_view key) const;
+  [[nodiscard]] Result<void> check_room(std::size_t bytes) const;
   Result<void> charge(std::size_t added, std::size_t removed);
+  Result<void> charge_new_key(std::size_t bytes);
+  [[nodiscard]] Error too_many_keys() const;
 
-  enum class Wake { kAll, kOne };
-  void arrived(std::string_view key, Wake wake);
-  void finish_wait(WaitId id);
+  void reply_u8(StoreClientId client, std::uint8_t value);
+  void reply_u32(StoreClientId client, std::uint32_t value);
+  void reply_i64(StoreClientId client, std::int64_t value);
+  void reply_blob(StoreClientId client, std::string_view bytes);
 
   StoreLimits limits_;
   StoreOutbox& outbox_;

@@ -1,0 +1,83 @@
+#include "runtime/supervisor/tcp_listener.h"
+
+#include <cerrno>
+
+#include <boost/asio/ip/address.hpp>
+#include <sys/socket.h>
+
+namespace accel::supervisor {
+
+namespace {
+
+constexpr int kBacklog = 4096;  // every rank of a large node may connect in the same moment
+
+std::string to_text(const TcpEndpoint& endpoint) {
+  const std::string address = endpoint.address().to_string();
+  const std::string host = endpoint.address().is_v6() ? "[" + address + "]" : address;
+  return host + ":" + std::to_string(endpoint.port());
+}
+
+Error listen_error(const TcpEndpoint& endpoint, int error_number) {
+  const std::string what = "cannot listen on " + to_text(endpoint) + ": ";
+  switch (error_number) {
+    case EADDRINUSE: {
+      const auto holder = find_port_holder(endpoint.port());
+      return {ErrorCode::kPortInUse,
+              what + (holder ? "it is held by " + holder->describe() : errno_text(error_number))};
+    }
+    case EACCES:
+      return {ErrorCode::kInvalidArgument,
+              what + errno_text(error_number),
+              "give a port above 1023 with --main_process_port"};
+    case EADDRNOTAVAIL:
+      return {ErrorCode::kInvalidArgument,
+              what + "the address is not one of this machine",
+              "give an address of this machine with --main_process_ip"};
+    default:
+      return {ErrorCode::kInternal, what + errno_text(error_number)};
+  }
+}
+
+struct Attempt {
+  TcpListener listener;
+  int error_number = 0;  // 0: it listens
+};
+
+Attempt try_listen(const TcpEndpoint& wanted) {
+  const auto failed = [] { return Attempt{{}, errno}; };
+  UniqueFd socket(
+      ::socket(wanted.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return failed();
+  // Connections of the generation before may linger in TIME_WAIT under this port.
+  const int yes = 1;
+  if (::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0) return failed();
+  if (::bind(socket.get(), wanted.data(), static_cast<socklen_t>(wanted.size())) != 0) {
+    return failed();
+  }
+  if (::listen(socket.get(), kBacklog) != 0) return failed();
+  TcpEndpoint bound = wanted;
+  auto size = static_cast<socklen_t>(bound.capacity());
+  if (::getsockname(socket.get(), bound.data(), &size) != 0) return failed();
+  return Attempt{{std::move(socket), bound}, 0};
+}
+
+}  // namespace
+
+Result<TcpListener> listen_tcp(const StorePolicy& policy) {
+  boost::system::error_code not_numeric;
+  const auto address = boost::asio::ip::make_address(policy.bind_address, not_numeric);
+  if (not_numeric) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the store cannot listen on '" + policy.bind_address + "': not a numeric address",
+                 "give an IPv4 or IPv6 address of this machine");
+  }
+  const TcpEndpoint wanted(address, policy.port);
+  Attempt attempt = try_listen(wanted);
+  if (attempt.error_number == EADDRINUSE && !policy.exact_port) {
+    attempt = try_listen(TcpEndpoint(address, 0));
+  }
+  if (attempt.error_number != 0) return listen_error(wanted, attempt.error_number);
+  return std::move(attempt.listener);
+}
+
+}  // namespace accel::supervisor

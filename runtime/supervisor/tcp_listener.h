@@ -1,0 +1,30 @@
+// TcpListener: a listening socket under the store's port rule.
+//
+// Threads:  free of state.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <accel/result.h>
+
+#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/tcp_table.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::supervisor {
+
+struct TcpListener {
+  UniqueFd socket;       // close-on-exec, non-blocking
+  TcpEndpoint endpoint;  // with the port that it really has
+};
+
+// Listens on policy.port; when that is taken and the user did not name it, on any free port.
+//
+// Errors  kPortInUse naming the holder when /proc tells; kInvalidArgument for an address that is
+// not
+//         numeric or not of this machine, or a port that needs privileges; kInternal with the
+//         errno.
+[[nodiscard]] Result<TcpListener> listen_tcp(const StorePolicy& policy);
+
+}  // namespace accel::supervisor
