@@ -21,14 +21,12 @@
 #include "libaccel/process/process_group.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -210,15 +208,13 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
   return joined;
 }
 
-std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& input,
-                                                 std::string_view operation) {
-  std::vector<at::Tensor> gathered;
-  std::vector<std::vector<at::Tensor>> outputs(1);
-  for (int rank = 0; rank < size_; ++rank) {
-    gathered.push_back(at::empty_like(input));
-    outputs[0].push_back(as_bytes(gathered.back()));
-  }
+at::Tensor ProcessGroup::all_gather(const at::Tensor& input, std::string_view operation) {
+  auto shape = input.sizes().vec();
+  shape.insert(shape.begin(), size_);
+  at::Tensor gathered = at::empty(shape, input.options().requires_grad(false));
   if (input.numel() == 0) return gathered;
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int rank = 0; rank < size_; ++rank) outputs[0].push_back(as_bytes(gathered.select(0, rank)));
   std::vector<at::Tensor> inputs{as_bytes(input.detach())};
   run_collective(operation, rank_, size_, [&] { return group_->allgather(outputs, inputs); });
   return gathered;

@@ -43,9 +43,8 @@ class ProcessGroup {
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] const std::string& backend() const noexcept { return backend_; }
 
-  // The tensors of all ranks, in rank order. `input` is contiguous and of the same shape on every
-  // rank.
-  std::vector<at::Tensor> all_gather(const at::Tensor& input, std::string_view operation);
+  // [W, ...] the tensors of all W ranks. `input` is contiguous and of the same shape on every rank.
+  at::Tensor all_gather(const at::Tensor& input, std::string_view operation);
   void all_reduce_(at::Tensor& values, Reduction reduction, std::string_view operation);
   void broadcast_(at::Tensor& values, int from_process, std::string_view operation);
   void barrier(std::string_view operation);

@@ -1,0 +1,162 @@
+// Operations: collectives on nested data (see nested.h) and on plain objects (see object_codec.h).
+//
+// Every rank must call the same operations in the same order, with data of the same structure.
+// Without a process group (one process that nobody launched) they return their input.
+//
+//   N = 2, rank r holds [1, 2] + 2r       gather          [1, 2, 3, 4] on both
+//                                         reduce kSum     [4, 6]    kMean [2, 3]    kMax [3, 4]
+//                                         broadcast       [1, 2]
+//
+// With ACCELERATE_DEBUG_MODE=1 the shapes and types of all ranks are compared first, and a mismatch
+// throws kShapeMismatch on every rank with a table of what each one brought; it costs one small
+// collective more.
+//
+// Errors    kPeerLost and kProcessGroup from all of them, naming the operation; kNotInitialized
+// after
+//           PartialState::reset() or destroy_process_group().
+// Threads:  one caller at a time, as with all collectives.
+// Cost:     one collective for each tensor. gather: W times the memory of the input.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <accel/batch.h>
+#include <accel/concatenate.h>
+#include <accel/export.h>
+#include <accel/nested.h>
+#include <accel/object_codec.h>
+#include <accel/types.h>
+
+namespace accel {
+
+class ProcessGroup;
+
+struct PadOptions {
+  std::int64_t dim = 0;    // negative: counted from the last; a tensor without it stays unchanged
+  double pad_index = 0;    // the value of the new elements
+  bool pad_first = false;  // true: in front of the data
+};
+
+namespace detail {
+
+// One operation under way: its name for messages, and the group. Ends what the templates below
+// begin.
+class ACCEL_EXPORT CollectiveCall {
+ public:
+  explicit CollectiveCall(std::string_view operation);
+  ~CollectiveCall();
+  CollectiveCall(const CollectiveCall&) = delete;
+  CollectiveCall& operator=(const CollectiveCall&) = delete;
+
+  // Whether there is nobody to talk to.
+  [[nodiscard]] bool alone() const { return group_ == nullptr; }
+
+  // In debug mode: throws kShapeMismatch when `data` differs between ranks.
+  template <typename T>
+  void verify(const T& data) const {
+    if (!compares_shapes_) return;
+    std::string description;
+    for_each_leaf<at::Tensor>(data,
+                              [&](const at::Tensor& tensor) { describe(tensor, description); });
+    compare(description);
+  }
+
+  [[nodiscard]] at::Tensor gather(const at::Tensor& tensor) const;
+  [[nodiscard]] at::Tensor reduce(const at::Tensor& tensor, Reduction reduction) const;
+  [[nodiscard]] at::Tensor broadcast(const at::Tensor& tensor, int from_process) const;
+  [[nodiscard]] at::Tensor pad(const at::Tensor& tensor, const PadOptions& options) const;
+
+  // The bytes of every rank, in rank order.
+  [[nodiscard]] std::vector<std::string> gather_bytes(const std::string& bytes) const;
+  [[nodiscard]] std::string broadcast_bytes(const std::string& bytes, int from_process) const;
+  [[nodiscard]] bool is_source(int from_process) const;
+
+ private:
+  void describe(const at::Tensor& tensor, std::string& description) const;
+  void compare(const std::string& description) const;
+
+  std::string operation_;
+  std::shared_ptr<ProcessGroup> group_;
+  bool compares_shapes_ = false;
+};
+
+}  // namespace detail
+
+// The tensors of all ranks, one after another along the first dimension, on every rank. 0-d tensors
+// become 1-d. All ranks must bring the same shape: see pad_across_processes().
+template <typename T>
+T gather(const T& data) {
+  const detail::CollectiveCall call("gather");
+  if (call.alone()) return data;
+  call.verify(data);
+  return recursively_apply(data, [&](const at::Tensor& tensor) { return call.gather(tensor); });
+}
+
+// The mean, sum or maximum over the ranks, in new tensors.
+// Errors  kInvalidArgument for the mean of integers.
+template <typename T>
+T reduce(const T& data, Reduction reduction = Reduction::kMean) {
+  const detail::CollectiveCall call("reduce");
+  call.verify(data);
+  return recursively_apply(
+      data, [&](const at::Tensor& tensor) { return call.reduce(tensor, reduction); });
+}
+
+// The values of one rank. The tensors of the other ranks are overwritten, and returned.
+// Errors  kInvalidArgument when there is no such rank.
+template <typename T>
+T broadcast(const T& data, int from_process = 0) {
+  const detail::CollectiveCall call("broadcast");
+  if (call.alone()) return data;
+  call.verify(data);
+  return recursively_apply(
+      data, [&](const at::Tensor& tensor) { return call.broadcast(tensor, from_process); });
+}
+
+// Every tensor as long in options.dim as the longest of all ranks.
+// Errors  kShapeMismatch on every rank when the number of dimensions differs.
+template <typename T>
+T pad_across_processes(const T& data, const PadOptions& options = {}) {
+  const detail::CollectiveCall call("pad_across_processes");
+  if (call.alone()) return data;
+  return recursively_apply(data,
+                           [&](const at::Tensor& tensor) { return call.pad(tensor, options); });
+}
+
+// The elements of all ranks in one list, in rank order; their numbers may differ.
+template <typename T>
+std::vector<T> gather_object(const std::vector<T>& objects) {
+  const detail::CollectiveCall call("gather_object");
+  if (call.alone()) return objects;
+  std::vector<T> gathered;
+  for (const std::string& bytes : call.gather_bytes(encode_object(objects))) {
+    for (auto&& object : decode_object<std::vector<T>>(bytes))
+      gathered.push_back(std::move(object));
+  }
+  return gathered;
+}
+
+// Replaces the objects of all ranks by those of one; the lists may differ in length before.
+template <typename T>
+void broadcast_object_list(std::vector<T>& objects, int from_process = 0) {
+  const detail::CollectiveCall call("broadcast_object_list");
+  if (call.alone()) return;
+  const std::string bytes = call.is_source(from_process) ? encode_object(objects) : std::string();
+  objects = decode_object<std::vector<T>>(call.broadcast_bytes(bytes, from_process));
+}
+
+// A single object of one rank on all of them.
+template <typename T>
+T broadcast_object(const T& object, int from_process = 0) {
+  std::vector<T> objects{object};
+  broadcast_object_list(objects, from_process);
+  return std::move(objects.front());
+}
+
+}  // namespace accel
