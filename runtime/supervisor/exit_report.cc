@@ -63,12 +63,21 @@ void set_cause(WorkerExit& exit, const ExitEvidence& evidence) {
 
 }  // namespace
 
-std::optional<pid_t> peek_ended_child() {
+bool WaitStatus::is_success() const noexcept {
+  return code == CLD_EXITED && status == 0;
+}
+
+std::optional<WaitStatus> peek_ended_child() {
   siginfo_t info{};
   if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
     return std::nullopt;
   }
-  return info.si_pid;
+  return WaitStatus{.pid = info.si_pid, .code = info.si_code, .status = info.si_status};
+}
+
+bool has_children() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
 // The system call takes a struct rusage that glibc's waitid() hides.

@@ -27,10 +27,16 @@ struct WaitStatus {
   int code = 0;    // CLD_EXITED, CLD_KILLED, CLD_DUMPED
   int status = 0;  // exit code or signal
   std::uint64_t peak_rss_bytes = 0;
+
+  [[nodiscard]] bool is_success() const noexcept;
 };
 
 // The next child that has ended, left unreaped: its pid and process group cannot be reused yet.
-[[nodiscard]] std::optional<pid_t> peek_ended_child();
+// The memory is not known before it is reaped.
+[[nodiscard]] std::optional<WaitStatus> peek_ended_child();
+
+// Whether the calling process has a child at all, dead or alive.
+[[nodiscard]] bool has_children();
 
 // Reaps `pid`. std::nullopt when it is not a child of ours or has not ended.
 [[nodiscard]] std::optional<WaitStatus> reap_child(pid_t pid);

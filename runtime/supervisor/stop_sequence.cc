@@ -7,11 +7,11 @@ namespace accel::supervisor {
 
 using Kind = StopAction::Kind;
 
-StopSequence::StopSequence(const StopPolicy& policy, StopMode mode, int signal, TimePoint now)
-    : mode_(mode),
+StopSequence::StopSequence(const StopPolicy& policy, StopStyle style, int signal, TimePoint now)
+    : style_(style),
       signal_(signal),
       signal_at_(now + std::max(Duration::zero(), Duration(policy.grace) - kPreemptionReserve)),
-      kill_at_(mode == StopMode::kKill ? now : now + policy.grace),
+      kill_at_(style == StopStyle::kKill ? now : now + policy.grace),
       kill_wait_(policy.kill_wait) {}
 
 TimePoint StopSequence::deadline() const noexcept {
@@ -40,8 +40,8 @@ std::vector<StopAction> StopSequence::due(TimePoint now) {
     switch (phase_) {
       case Phase::kNew:
         phase_ = Phase::kSignalled;
-        if (mode_ == StopMode::kKill) break;  // the next turn kills
-        if (mode_ == StopMode::kTerminate) {
+        if (style_ == StopStyle::kKill) break;  // the next turn kills
+        if (style_ == StopStyle::kNotify) {
           phase_ = Phase::kNotified;
           actions.push_back({Kind::kNotify, StopTarget::kEveryone, 0});
           actions.push_back({Kind::kSignal, StopTarget::kNotPreemptible, signal_});
@@ -71,7 +71,7 @@ std::vector<StopAction> StopSequence::due(TimePoint now) {
 void StopSequence::escalate(TimePoint now) noexcept {
   resume(now);
   if (phase_ == Phase::kKilled || phase_ == Phase::kGivenUp) return;
-  mode_ = StopMode::kKill;
+  style_ = StopStyle::kKill;
   phase_ = Phase::kSignalled;
   kill_at_ = std::min(kill_at_, now);
 }

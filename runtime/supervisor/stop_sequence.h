@@ -1,9 +1,9 @@
 // StopSequence: what a running generation is sent, and when, until nothing of it is left.
 //
 //   begin ------> kSignalled --grace over--> kKilled --kill_wait over--> kGivenUp
-//     '--(mode kKill, or escalate() at any time)--^
+//     '--(kKill, or escalate() at any time)--^
 //
-// At the start everybody gets the signal. In mode kTerminate a worker that handles preemption gets
+// At the start everybody gets the signal. In style kNotify a worker that handles preemption gets
 // a notice in its channel instead, and the signal only kPreemptionReserve before the grace ends.
 // Time stands still between suspend() and resume() (Ctrl-Z).
 //
@@ -13,13 +13,18 @@
 #include <vector>
 
 #include "runtime/clock.h"
-#include "runtime/supervisor/frames.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::supervisor {
 
 // How long before SIGKILL a worker that handles preemption gets the stop signal after all.
 inline constexpr std::chrono::seconds kPreemptionReserve{5};
+
+enum class StopStyle {
+  kNotify,  // those who handle preemption are asked first, all others get the signal
+  kSignal,  // everybody gets the signal
+  kKill,    // SIGKILL at once
+};
 
 enum class StopTarget {
   kEveryone,
@@ -40,7 +45,7 @@ struct StopAction {
 class StopSequence {
  public:
   // `signal`: what is sent first (SIGINT for Ctrl-C, else the job's stop signal).
-  StopSequence(const StopPolicy& policy, StopMode mode, int signal, TimePoint now);
+  StopSequence(const StopPolicy& policy, StopStyle style, int signal, TimePoint now);
 
   // What is to be done now, in order; each action is given once.
   [[nodiscard]] std::vector<StopAction> due(TimePoint now);
@@ -61,7 +66,7 @@ class StopSequence {
 
   [[nodiscard]] TimePoint deadline() const noexcept;
 
-  StopMode mode_;
+  StopStyle style_;
   int signal_;
   TimePoint signal_at_;  // for workers that handle preemption
   TimePoint kill_at_;
