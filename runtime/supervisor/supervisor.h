@@ -1,23 +1,24 @@
 // Supervisor: the life of one job on one node, inside accel-shim.
 //
 //   state      event                              next       what is done
-//   ---------  ---------------------------------  ---------
-//   -------------------------------------------- idle       start() running    all workers of
-//   generation 0 are started running    a worker cannot be started         stopping   it counts as
-//   the failure running    a worker ends with 0               running    its descendants may linger
+//   ---------  ---------------------------------  ---------  -------------------------------------
+//   idle       start()                            running    generation 0: all workers started
+//   running    a worker cannot be started         stopping   it counts as the failure
+//   running    a worker ends with 0               running    its descendants may linger
 //   running    the last worker ends with 0        lingering
-//   running    a worker fails                     stopping   first failure noted; the others are
-//   stopped running    the owner asks to stop             stopping   in the mode it asked for
+//   running    a worker fails                     stopping   first failure noted, others stopped
+//   running    the owner asks to stop             stopping   in the mode it asked for
 //   running    the owner is gone                  stopping   SIGKILL
 //   stopping   the owner asks again, or is gone   stopping   SIGKILL at once
-//   stopping   no worker and no descendant left   sweeping   (after a failure descendants are not
-//   waited for) stopping   something cannot be killed         sweeping   named in the outcome; no
-//   restart lingering  no descendant left                 sweeping lingering  linger is over
-//   sweeping   TERM, kill_wait, then the sweep kills lingering  the owner asks to stop, or is gone
-//   sweeping sweeping   nothing found, logs are drained    waiting    if the restart policy says so
+//   stopping   no worker and no descendant left   sweeping   after a failure: no worker left
+//   stopping   something cannot be killed         sweeping   named in the outcome; no restart
+//   lingering  no descendant left                 sweeping
+//   lingering  linger is over                     sweeping   TERM, kill_wait, the sweep kills
+//   lingering  the owner asks to stop, is gone    sweeping
+//   sweeping   nothing found, logs are drained    waiting    if the restart policy says so
 //   sweeping   nothing found, logs are drained    finished   else
 //   waiting    the delay is over                  running    the next generation is started
-//   waiting    the owner asks to stop, or is gone finished
+//   waiting    the owner asks to stop, is gone    finished
 //   finished   -                                  -          outcome sent; done() is called
 //
 // A generation starts only when every process of the one before is reaped.
