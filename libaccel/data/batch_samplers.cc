@@ -148,6 +148,13 @@ class PartShard {
 
 }  // namespace
 
+void check_skip(std::int64_t num_batches) {
+  if (num_batches >= 0) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "the number of batches to skip must not be negative, got " + std::to_string(num_batches));
+}
+
 void check_rank(std::int64_t process_index, std::int64_t num_processes) {
   if (num_processes >= 1 && process_index >= 0 && process_index < num_processes) return;
   throw Error(ErrorCode::kInvalidArgument,
@@ -252,11 +259,7 @@ SkipBatchSampler::SkipBatchSampler(std::shared_ptr<BatchSamplerBase> batches,
     : batches_(std::move(batches)), num_batches_(num_batches) {
   if (!batches_)
     throw Error(ErrorCode::kInvalidArgument, "skipping needs a batch sampler, got null");
-  if (num_batches_ < 0) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "the number of batches to skip must not be negative, got " + std::to_string(num_batches_));
-  }
+  check_skip(num_batches_);
 }
 
 BatchList SkipBatchSampler::begin_pass() {

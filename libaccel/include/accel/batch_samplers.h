@@ -51,6 +51,11 @@ class ACCEL_EXPORT BatchSamplerBase {
   virtual void set_epoch(std::int64_t /*epoch*/) {}
   // Where the order comes from; null when there is no such sampler.
   [[nodiscard]] virtual std::shared_ptr<Sampler> sampler() const { return nullptr; }
+  // The same batches of another order; null when that is not possible.
+  [[nodiscard]] virtual std::shared_ptr<BatchSamplerBase> with_sampler(
+      std::shared_ptr<Sampler> /*sampler*/) const {
+    return nullptr;
+  }
 };
 
 // batch_size elements of a sampler at a time; the last batch holds the rest, unless drop_last.
@@ -67,6 +72,10 @@ class ACCEL_EXPORT BatchSampler : public BatchSamplerBase {
   [[nodiscard]] bool drop_last() const override { return drop_last_; }
   void set_epoch(std::int64_t epoch) override { sampler_->set_epoch(epoch); }
   [[nodiscard]] std::shared_ptr<Sampler> sampler() const override { return sampler_; }
+  [[nodiscard]] std::shared_ptr<BatchSamplerBase> with_sampler(
+      std::shared_ptr<Sampler> sampler) const override {
+    return std::make_shared<BatchSampler>(std::move(sampler), batch_size_, drop_last_);
+  }
 
  private:
   std::shared_ptr<Sampler> sampler_;  // shared with the loader that saves its state
@@ -80,6 +89,9 @@ struct BatchShardOptions {
   bool split_batches = false;  // true: a rank takes a part of every batch, not every N-th batch
   bool even_batches = true;    // true: the end is completed with elements from the beginning
 };
+
+// Throws kInvalidArgument when num_batches is negative.
+ACCEL_EXPORT void check_skip(std::int64_t num_batches);
 
 // Throws kInvalidArgument unless 0 <= process_index < num_processes.
 ACCEL_EXPORT void check_rank(std::int64_t process_index, std::int64_t num_processes);

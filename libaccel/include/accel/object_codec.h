@@ -1,8 +1,8 @@
 // ObjectCodec: plain values as bytes, for the collectives that move objects instead of tensors.
 //
 // Covers numbers, bool, enumerations, std::string, at::Tensor (on the CPU), vector, array, map,
-// unordered_map, pair, tuple, optional, variant, and structs that list their members with fields()
-// (see nested.h). Any other type joins by a specialisation:
+// unordered_map, pair, tuple, optional, variant, torch::data::Example, and structs that list their
+// members with fields() (see nested.h). Any other type joins by a specialisation:
 //
 //   template <>
 //   struct accel::ObjectCodec<Mine> {
@@ -221,9 +221,9 @@ struct ObjectCodec<std::variant<Parts...>> {
 };
 
 template <typename T>
-requires(HasFields<T>) struct ObjectCodec<T> {
+requires(HasFields<T> || ExampleLike<T>) struct ObjectCodec<T> {
   static void write(ObjectWriter& out, const T& value) {
-    std::apply([&](auto... member) { (out.write(value.*member), ...); }, T::fields());
+    std::apply([&](auto... member) { (out.write(value.*member), ...); }, detail::fields_of<T>());
   }
   static T read(ObjectReader& in) {
     T value;
@@ -231,7 +231,7 @@ requires(HasFields<T>) struct ObjectCodec<T> {
         [&](auto... member) {
           ((value.*member = in.read<std::remove_cvref_t<decltype(value.*member)>>()), ...);
         },
-        T::fields());
+        detail::fields_of<T>());
     return value;
   }
 };

@@ -1,0 +1,157 @@
+// DispatchStream: rank 0 reads the batches for all ranks and hands each its part.
+//
+// Rank 0 joins the batches of N ranks (or takes one batch with split_batches), broadcasts it, and
+// every rank keeps its slice. Rank 0 also reads ahead, so it completes a last group that N does not
+// divide with the first rows of the pass before it sends it; all ranks get as many rows.
+//
+// Threads:  every rank calls next() equally often; each call is one broadcast.
+// Errors    kShapeMismatch when the batches of one group cannot be joined, kDataSharding when one
+// that
+//           is not the last does not divide. The other ranks throw kPeerLost with the same text.
+// Cost:     the whole group is sent to every rank.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <accel/batch.h>
+#include <accel/batch_stream.h>
+#include <accel/concatenate.h>
+#include <accel/dataloader_base.h>
+#include <accel/operations.h>
+
+namespace accel::detail {
+
+[[noreturn]] ACCEL_EXPORT void throw_cannot_join(const std::string& why);
+[[noreturn]] ACCEL_EXPORT void throw_does_not_divide(std::int64_t rows, std::int64_t num_processes);
+[[noreturn]] ACCEL_EXPORT void throw_reader_failed(const std::string& why);
+[[noreturn]] ACCEL_EXPORT void throw_cannot_send();
+
+// A batch that can be sent to another rank.
+template <typename Batch>
+concept Sendable = requires(ObjectWriter& out, const Batch& batch) {
+  ObjectCodec<Batch>::write(out, batch);
+};
+
+template <Sendable Batch>
+class DispatchStream : public BatchStream<Batch> {
+ public:
+  // local: the batches of this process, on rank 0; null elsewhere. skip: groups to leave out.
+  DispatchStream(std::unique_ptr<BatchStream<Batch>> local,
+                 const LoaderPlan& plan,
+                 std::int64_t skip)
+      : local_(std::move(local)),
+        num_processes_(plan.num_processes),
+        process_index_(plan.process_index),
+        split_batches_(plan.split_batches),
+        drop_last_(plan.drop_last),
+        skip_(skip) {}
+
+  std::optional<Batch> next() override {
+    Group group;
+    std::exception_ptr failure;
+    if (local_) {
+      try {
+        group = read_complete_group();
+      } catch (const std::exception& error) {
+        failure = std::current_exception();
+        group.error = error.what();
+      }
+    }
+    group = receive(broadcast_object(send(group)));
+    if (failure) std::rethrow_exception(failure);
+    if (!group.error.empty()) throw_reader_failed(group.error);
+    if (!group.batch) return std::nullopt;
+    rows_of_last_ = group.rows;
+    const std::int64_t own_rows = find_batch_size(*group.batch) / num_processes_;
+    return slice_tensors(*group.batch, process_index_ * own_rows, (process_index_ + 1) * own_rows);
+  }
+
+  // Rows of the last group before it was completed.
+  [[nodiscard]] std::int64_t rows_of_last() const override { return rows_of_last_; }
+
+ private:
+  struct Group {
+    std::string error;      // what rank 0 failed with
+    std::int64_t rows = 0;  // before completion
+    std::optional<Batch> batch;
+  };
+  using Message = std::tuple<std::string, std::int64_t, std::optional<Batch>>;
+  static Message send(const Group& group) { return {group.error, group.rows, group.batch}; }
+  static Group receive(Message message) {
+    auto& [error, rows, batch] = message;
+    return {std::move(error), rows, std::move(batch)};
+  }
+
+  Group read_complete_group() {
+    if (!has_begun_) begin();
+    Group group;
+    group.batch = std::exchange(ahead_, std::nullopt);
+    if (!group.batch) return group;
+    ahead_ = read_group();
+    group.rows = find_batch_size(*group.batch);
+    if (group.rows % num_processes_ == 0) return group;
+    if (ahead_) throw_does_not_divide(group.rows, num_processes_);
+    if (drop_last_) {
+      group.batch = slice_tensors(*group.batch, 0, group.rows / num_processes_ * num_processes_);
+    } else {
+      complete(*group.batch, group.rows);
+    }
+    return group;
+  }
+
+  void begin() {
+    has_begun_ = true;
+    ahead_ = read_group();
+    if (ahead_) first_rows_ = slice_tensors(*ahead_, 0, num_processes_);
+    for (std::int64_t skipped = 0; skipped < skip_ && ahead_; ++skipped) ahead_ = read_group();
+  }
+
+  // Appends rows of the beginning, over and over, until every rank has one more.
+  void complete(Batch& batch, std::int64_t rows) const {
+    const std::int64_t wanted = (rows / num_processes_ + 1) * num_processes_;
+    std::vector<Batch> parts = {std::move(batch)};
+    const std::int64_t first_rows = find_batch_size(*first_rows_);
+    for (std::int64_t have = rows; have < wanted; have += first_rows) {
+      parts.push_back(slice_tensors(*first_rows_, 0, std::min(first_rows, wanted - have)));
+    }
+    batch = concatenate(parts);
+  }
+
+  // The next N batches in one, or what is left of them; std::nullopt at the end.
+  std::optional<Batch> read_group() {
+    if (split_batches_) return local_->next();
+    std::vector<Batch> batches;
+    while (std::ssize(batches) < num_processes_) {
+      std::optional<Batch> batch = local_->next();
+      if (!batch) break;
+      batches.push_back(*std::move(batch));
+    }
+    const bool is_whole = std::ssize(batches) == num_processes_;
+    if (batches.empty() || (drop_last_ && !is_whole)) return std::nullopt;
+    try {
+      return concatenate(batches);
+    } catch (const std::exception& error) {
+      throw_cannot_join(error.what());
+    }
+  }
+
+  std::unique_ptr<BatchStream<Batch>> local_;
+  std::int64_t num_processes_;
+  std::int64_t process_index_;
+  bool split_batches_;
+  bool drop_last_;
+  std::int64_t skip_;
+  bool has_begun_ = false;
+  std::optional<Batch> ahead_;
+  std::optional<Batch> first_rows_;
+  std::int64_t rows_of_last_ = -1;
+};
+
+}  // namespace accel::detail

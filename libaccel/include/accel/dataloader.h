@@ -1,0 +1,263 @@
+// DataLoader: batches of a dataset, for one process or for one rank of several.
+//
+//   accel::DataLoader loader(dataset, {.batch_size = 32, .shuffle = true});
+//   for (auto& [images, labels] : loader) ...            // one pass
+//
+// The dataset is one with size() and get(i), as those of torch::data, or an iterable with begin()
+// and end(). A DataLoader is a handle, as a torch::nn module holder is: copies share one loader.
+// What Accelerator::prepare() returns is a DataLoader of the same type that yields this rank's
+// batches.
+//
+// A pass knows whether the batch it yields is the last, because it reads one batch ahead;
+// GradientState asks for that. The epoch advances by itself when a pass was read to its end. A
+// loader can be saved at any batch and goes on behind it: with a map-style dataset by skipping
+// numbers, with an iterable one by reading.
+//
+// Threads:  one thread iterates. num_workers threads call the dataset's get() and the collate
+// function,
+//           which must allow that; random numbers drawn inside them are not repeatable then. An
+//           iterable dataset is read ahead by one thread, whatever num_workers says.
+// Cost:     one batch ahead; with workers num_workers * prefetch_factor more.
+// Source:   the order: batch_samplers.h, iterable_shard.h; rank 0 reading for all:
+// batch_dispatch.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <accel/batch.h>
+#include <accel/batch_dispatch.h>
+#include <accel/batch_reader.h>
+#include <accel/batch_stream.h>
+#include <accel/dataloader_base.h>
+
+namespace accel {
+
+namespace detail {
+
+// One loader: the plan with its position, and the way to read.
+template <typename Batch>
+class LoaderOf : public DataLoaderBase {
+ public:
+  LoaderOf(LoaderPlan plan, std::shared_ptr<const BatchReader<Batch>> reader)
+      : DataLoaderBase(std::move(plan)), reader_(std::move(reader)) {}
+
+  [[nodiscard]] const std::shared_ptr<const BatchReader<Batch>>& reader() const { return reader_; }
+
+  // One pass. Being the active loader ends with it, however it ends.
+  class Pass {
+   public:
+    Pass(std::shared_ptr<LoaderOf> loader, std::int64_t skip_batches)
+        : loader_(std::move(loader)), start_(loader_->begin_pass(skip_batches)), active_{*this} {
+      stream_ = loader_->open_stream(start_);
+      ahead_ = stream_->next();
+      advance();
+    }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+    [[nodiscard]] bool is_over() const { return !current_.has_value(); }
+    Batch& current() { return *current_; }
+
+    void advance() {
+      current_.reset();
+      if (!ahead_) {
+        stream_.reset();
+        loader_->end_pass(start_.number, /*read_to_end=*/true);
+        return;
+      }
+      Batch batch = *std::move(ahead_);
+      const LoaderPlan& plan = loader_->plan();
+      if (plan.device) {
+        batch = send_to_device(batch, *plan.device, {.non_blocking = plan.non_blocking});
+      }
+      ahead_ = stream_->next();
+      loader_->count_batch(start_.number, !ahead_, ahead_ ? -1 : stream_->rows_of_last());
+      current_ = std::move(batch);
+    }
+
+   private:
+    // Ends the pass when it is left early, also by an exception inside the constructor.
+    struct Active {
+      Pass& pass;
+      ~Active() { pass.loader_->end_pass(pass.start_.number, /*read_to_end=*/false); }
+    };
+
+    std::shared_ptr<LoaderOf> loader_;  // shared: a pass outlives a temporary handle
+    PassStart start_;
+    Active active_;
+    std::unique_ptr<BatchStream<Batch>> stream_;
+    std::optional<Batch> ahead_;
+    std::optional<Batch> current_;
+  };
+
+ private:
+  std::unique_ptr<BatchStream<Batch>> open_stream(const PassStart& start) const {
+    if (!plan().dispatch_batches) return open_local_stream(start, start.first_batch);
+    if constexpr (Sendable<Batch>) {
+      std::unique_ptr<BatchStream<Batch>> local;
+      if (plan().process_index == 0) local = open_local_stream(start, 0);
+      return std::make_unique<DispatchStream<Batch>>(std::move(local), plan(), start.first_batch);
+    } else {
+      throw_cannot_send();
+    }
+  }
+
+  std::unique_ptr<BatchStream<Batch>> open_local_stream(const PassStart& start,
+                                                        std::int64_t first) const {
+    const int workers = plan().num_workers;
+    const int prefetch = plan().prefetch_factor;
+    if (start.batches && workers == 0) {
+      return std::make_unique<DirectStream<Batch>>(*start.batches, first, reader_->read);
+    }
+    if (start.batches) {
+      return std::make_unique<WorkerStream<Batch>>(
+          *start.batches, first, reader_->read, workers, prefetch);
+    }
+    std::unique_ptr<BatchStream<Batch>> stream = reader_->open(plan(), start.epoch);
+    for (std::int64_t skipped = 0; skipped < first && stream->next(); ++skipped) {
+    }
+    if (workers > 0) {
+      stream = std::make_unique<StreamReadAhead<Batch>>(std::move(stream), workers * prefetch);
+    }
+    return stream;
+  }
+
+  std::shared_ptr<const BatchReader<Batch>> reader_;  // shared with the loader it was prepared from
+};
+
+}  // namespace detail
+
+template <typename Batch>
+class DataLoader {
+ public:
+  using batch_type = Batch;
+
+  // Errors  kInvalidArgument for options that exclude each other.
+  template <typename Dataset>
+  requires(MapDataset<Dataset> ||
+           IterableDataset<Dataset>) explicit DataLoader(Dataset dataset,
+                                                         const DataLoaderOptions& options = {})
+      : DataLoader(std::move(dataset), options, detail::DefaultCollate{}) {}
+
+  // collate: takes a std::vector of elements and returns a batch.
+  template <typename Dataset, typename Collate>
+  requires(MapDataset<Dataset> || IterableDataset<Dataset>)
+      DataLoader(Dataset dataset, const DataLoaderOptions& options, Collate collate) {
+    const std::optional<std::int64_t> size = detail::size_of_dataset(dataset);
+    LoaderPlan plan = MapDataset<Dataset> ? plan_of_map_dataset(size, options)
+                                          : plan_of_iterable_dataset(size, options);
+    auto reader = detail::make_reader<Batch>(std::move(dataset), std::move(collate));
+    loader_ = std::make_shared<detail::LoaderOf<Batch>>(
+        std::move(plan), std::make_shared<const detail::BatchReader<Batch>>(std::move(reader)));
+  }
+
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Batch*;
+    using reference = Batch&;
+
+    explicit Iterator(std::shared_ptr<typename detail::LoaderOf<Batch>::Pass> pass)
+        : pass_(std::move(pass)) {}
+    Batch& operator*() const { return pass_->current(); }
+    Batch* operator->() const { return &pass_->current(); }
+    Iterator& operator++() {
+      pass_->advance();
+      return *this;
+    }
+    void operator++(int) { pass_->advance(); }
+    bool operator==(std::default_sentinel_t /*end*/) const { return pass_->is_over(); }
+
+   private:
+    std::shared_ptr<typename detail::LoaderOf<Batch>::Pass>
+        pass_;  // shared by the iterator's copies
+  };
+
+  // Begins a pass; it ends when the last copy of the iterator is gone.
+  [[nodiscard]] Iterator begin() const {
+    return Iterator(
+        std::make_shared<typename detail::LoaderOf<Batch>::Pass>(loader_, skip_in_this_epoch()));
+  }
+  [[nodiscard]] std::default_sentinel_t end() const { return {}; }
+
+  // Batches of one pass of this rank, as announced; not set when the dataset does not know its
+  // size.
+  [[nodiscard]] std::optional<std::int64_t> size() const {
+    const std::optional<std::int64_t> all = loader_->plan().num_batches();
+    return all ? std::optional(std::max<std::int64_t>(0, *all - skip_in_this_epoch())) : all;
+  }
+  [[nodiscard]] std::optional<std::int64_t> total_batch_size() const {
+    return loader_->plan().total_batch_size();
+  }
+  // Elements of one pass of all ranks.
+  [[nodiscard]] std::optional<std::int64_t> total_dataset_length() const {
+    return loader_->plan().num_elements();
+  }
+  [[nodiscard]] std::int64_t epoch() const { return loader_->epoch(); }
+  void set_epoch(std::int64_t epoch) { loader_->set_epoch(epoch); }
+
+  // What is behind the handle: position, state, plan.
+  DataLoaderBase* operator->() const { return loader_.get(); }
+  [[nodiscard]] std::shared_ptr<DataLoaderBase> ptr() const { return loader_; }
+
+ private:
+  template <typename B>
+  friend DataLoader<B> prepare_data_loader(const DataLoader<B>& loader,
+                                           const ShardOptions& options);
+  template <typename B>
+  friend DataLoader<B> skip_first_batches(const DataLoader<B>& loader, std::int64_t num_batches);
+
+  explicit DataLoader(std::shared_ptr<detail::LoaderOf<Batch>> loader)
+      : loader_(std::move(loader)) {}
+
+  [[nodiscard]] std::int64_t skip_in_this_epoch() const {
+    return loader_->epoch() == skip_epoch_ ? skip_batches_ : 0;
+  }
+
+  std::shared_ptr<detail::LoaderOf<Batch>> loader_;  // shared by the handle's copies
+  std::int64_t skip_batches_ = 0;
+  std::int64_t skip_epoch_ = -1;
+};
+
+template <typename Dataset>
+explicit DataLoader(Dataset) -> DataLoader<detail::DefaultBatchOf<Dataset>>;
+template <typename Dataset>
+DataLoader(Dataset, DataLoaderOptions) -> DataLoader<detail::DefaultBatchOf<Dataset>>;
+template <typename Dataset, typename Collate>
+DataLoader(Dataset, DataLoaderOptions, Collate) -> DataLoader<detail::BatchOf<Dataset, Collate>>;
+
+// A loader of the batches of one rank; the given one stays as it is. A prepared one is returned as
+// it is.
+//
+// Errors  kDataSharding for batches that do not divide with split_batches.
+template <typename Batch>
+[[nodiscard]] DataLoader<Batch> prepare_data_loader(const DataLoader<Batch>& loader,
+                                                    const ShardOptions& options = {}) {
+  if (loader->is_prepared()) return loader;
+  return DataLoader<Batch>(std::make_shared<detail::LoaderOf<Batch>>(
+      shard_plan(loader->plan(), options), loader.loader_->reader()));
+}
+
+// The same loader, but its passes of the current epoch leave the first num_batches out. Later
+// epochs are whole. A loader that was loaded from a checkpoint goes on by itself; it needs no
+// skipping.
+//
+// Errors  kInvalidArgument when num_batches is negative.
+template <typename Batch>
+[[nodiscard]] DataLoader<Batch> skip_first_batches(const DataLoader<Batch>& loader,
+                                                   std::int64_t num_batches) {
+  check_skip(num_batches);
+  DataLoader<Batch> rest = loader;
+  rest.skip_batches_ = num_batches;
+  rest.skip_epoch_ = loader->epoch();
+  return rest;
+}
+
+}  // namespace accel

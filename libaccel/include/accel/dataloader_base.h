@@ -1,0 +1,164 @@
+// DataLoaderBase: what every DataLoader has, whatever its batches are: options, position, state.
+//
+// The position is the epoch and the batches of it that were yielded. Saved in the middle of a pass,
+// it includes what the sampler needs to draw the same order again; saved while the last batch is
+// yielded, it is the start of the next epoch.
+//
+// Threads:  the thread that iterates.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+
+#include <accel/batch_samplers.h>
+#include <accel/export.h>
+#include <accel/iterable_shard.h>
+#include <accel/samplers.h>
+#include <accel/state.h>
+#include <accel/state_dict.h>
+#include <accel/types.h>
+
+namespace accel {
+
+struct DataLoaderOptions {
+  std::int64_t batch_size = 1;
+  bool shuffle = false;                             // map-style only: a RandomSampler
+  std::shared_ptr<Sampler> sampler;                 // the order; excludes shuffle
+  std::shared_ptr<BatchSamplerBase> batch_sampler;  // the batches; excludes all of the above
+  bool drop_last = false;                           // leave a last batch out that is not full
+  int num_workers = 0;      // threads that read ahead; 0 reads in the thread that iterates
+  int prefetch_factor = 2;  // batches that each worker reads ahead
+  at::Generator generator;  // of shuffle; torch's default one when undefined
+};
+
+// How a loader is divided over the ranks of a job.
+struct ShardOptions {
+  std::optional<std::int64_t> num_processes;  // PartialState's when not set
+  std::optional<std::int64_t> process_index;
+  bool split_batches = false;  // true: batch_size is that of all ranks together
+  bool even_batches = true;    // true: all ranks see as many batches, at the price of repeats
+  std::optional<bool> dispatch_batches;  // rank 0 reads for all; default: for iterable datasets, if
+                                         // `device` is set
+  bool use_seedable_sampler = false;     // shuffle by seed + epoch instead of a generator
+  std::optional<std::int64_t>
+      data_seed;                      // of the seedable sampler; torch's initial seed when not set
+  std::optional<c10::Device> device;  // where batches are put; not set: left where they are
+  bool non_blocking = false;
+  // Synchronised with rank 0 when a pass begins. kGenerator is the generator of the shuffle.
+  std::vector<RNGType> rng_types = {RNGType::kGenerator};
+};
+
+// What a loader reads, and for whom.
+struct LoaderPlan {
+  std::shared_ptr<BatchSamplerBase> batch_sampler;  // null for an iterable dataset
+  std::optional<std::int64_t> dataset_size;
+  std::int64_t iterable_batch_size = 1;
+  bool drop_last = false;
+  at::Generator generator;
+  int num_workers = 0;
+  int prefetch_factor = 2;
+
+  bool is_prepared = false;
+  std::int64_t num_processes = 1;
+  std::int64_t process_index = 0;
+  bool split_batches = false;
+  bool dispatch_batches = false;
+  std::optional<c10::Device> device;
+  bool non_blocking = false;
+  std::vector<RNGType> rng_types;
+  at::Generator synchronized_generator;  // the one that RNGType::kGenerator means
+
+  [[nodiscard]] bool iterable_is_sharded() const { return num_processes > 1 && !dispatch_batches; }
+  [[nodiscard]] IterableShardOptions iterable_shard() const;
+  // Rows that all ranks together read for one batch; not set when batches vary.
+  [[nodiscard]] std::optional<std::int64_t> total_batch_size() const;
+  // Elements that one pass of all ranks reads, without repeats; not set when that is not known.
+  [[nodiscard]] std::optional<std::int64_t> num_elements() const;
+  // Batches of one pass of this rank, as announced.
+  [[nodiscard]] std::optional<std::int64_t> num_batches() const;
+};
+
+// Errors  kInvalidArgument for options that exclude each other or make no sense.
+[[nodiscard]] ACCEL_EXPORT LoaderPlan plan_of_map_dataset(std::optional<std::int64_t> size,
+                                                          const DataLoaderOptions& options);
+[[nodiscard]] ACCEL_EXPORT LoaderPlan plan_of_iterable_dataset(std::optional<std::int64_t> size,
+                                                               const DataLoaderOptions& options);
+
+// The plan of one rank. A plan that is prepared already is returned as it is.
+//
+// Errors  kDataSharding when split_batches is asked for batches that do not divide.
+[[nodiscard]] ACCEL_EXPORT LoaderPlan shard_plan(LoaderPlan plan, const ShardOptions& options);
+
+// How many rows of a gathered batch are elements of the dataset and not repeats that made the ranks
+// even; std::nullopt: all of them. remainder: as in ActiveDataLoader.
+[[nodiscard]] ACCEL_EXPORT std::optional<std::int64_t> rows_to_keep(
+    bool end_of_dataloader, std::int64_t remainder) noexcept;
+
+class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
+ public:
+  explicit DataLoaderBase(LoaderPlan plan);
+  ~DataLoaderBase() override;
+  DataLoaderBase(const DataLoaderBase&) = delete;
+  DataLoaderBase& operator=(const DataLoaderBase&) = delete;
+
+  // True from when the last batch of a pass is yielded until the next pass begins.
+  [[nodiscard]] bool end_of_dataloader() const override { return end_of_dataloader_; }
+  [[nodiscard]] std::int64_t remainder() const override { return remainder_; }
+
+  [[nodiscard]] std::int64_t epoch() const noexcept { return epoch_; }
+  // Chooses the epoch of the next pass; a position within an epoch that was loaded is given up if
+  // it is another one.
+  void set_epoch(std::int64_t epoch);
+  // Batches of the current epoch that were yielded.
+  [[nodiscard]] std::int64_t batches_consumed() const noexcept { return batches_consumed_; }
+
+  // Values "epoch", "batches", "samples" (of all ranks; absent when batches vary) and what the
+  // sampler saves, its names prefixed with "sampler.".
+  [[nodiscard]] StateDict state_dict() const override;
+  // The next pass begins behind the batches that were yielded before. Another number of ranks or
+  // batch size is possible when it divides the samples read so far. Errors  kCheckpointMismatch.
+  void load_state_dict(const StateDict& state) override;
+
+  [[nodiscard]] const LoaderPlan& plan() const noexcept { return plan_; }
+  [[nodiscard]] bool is_prepared() const noexcept { return plan_.is_prepared; }
+  // Of a prepared loader of a map-style dataset; not set otherwise. For join_uneven_inputs.
+  [[nodiscard]] std::optional<bool> even_batches() const;
+  void set_even_batches(bool even_batches);
+
+ protected:
+  struct PassStart {
+    std::int64_t number;  // of the pass, to be handed to the calls below
+    std::int64_t epoch;
+    std::int64_t first_batch;  // the batches before it are skipped
+    std::optional<BatchList>
+        batches;  // none for an iterable dataset, and where rank 0 reads for all
+  };
+
+  // Synchronises the random generators, draws the order and becomes the active loader.
+  PassStart begin_pass(std::int64_t skip_batches);
+  // rows_of_last: of all ranks, when the stream found out; -1 otherwise.
+  // Errors  kInvalidArgument when another pass was begun since.
+  void count_batch(std::int64_t pass, bool is_last, std::int64_t rows_of_last);
+  // Stops being the active loader. read_to_end: the epoch advances.
+  void end_pass(std::int64_t pass, bool read_to_end);
+
+ private:
+  void synchronize_generators();
+
+  LoaderPlan plan_;
+  std::int64_t epoch_ = 0;
+  std::int64_t batches_consumed_ = 0;
+  bool is_in_pass_ = false;
+  bool resumes_ = false;  // the position was loaded; the next pass goes on from it
+  bool end_of_dataloader_ = false;
+  std::int64_t remainder_ = -1;
+  std::int64_t pass_number_ = 0;
+};
+
+}  // namespace accel

@@ -1,0 +1,544 @@
+// DataLoader in one process: batches, positions, workers, and the shards of several ranks by hand.
+
+#include <atomic>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <accel/dataloader.h>
+#include <accel/error.h>
+#include <accel/state.h>
+
+namespace accel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Batches = std::vector<std::vector<std::int64_t>>;
+
+// 0, 1, ..., size - 1; counts what is read.
+struct Numbers {
+  std::int64_t length;
+  std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0);
+
+  [[nodiscard]] std::int64_t get(std::size_t index) const {
+    ++*reads;
+    return static_cast<std::int64_t>(index);
+  }
+  [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(length); }
+};
+
+std::vector<std::int64_t> numbers_of(const at::Tensor& batch) {
+  return {batch.const_data_ptr<std::int64_t>(),
+          batch.const_data_ptr<std::int64_t>() + batch.numel()};
+}
+
+Batches pass_of(const DataLoader<at::Tensor>& loader) {
+  Batches batches;
+  for (const at::Tensor& batch : loader) batches.push_back(numbers_of(batch));
+  return batches;
+}
+
+Batches first_batches(const DataLoader<at::Tensor>& loader, int count) {
+  Batches batches;
+  for (const at::Tensor& batch : loader) {
+    batches.push_back(numbers_of(batch));
+    if (--count == 0) break;
+  }
+  return batches;
+}
+
+at::Generator generator_with(std::uint64_t seed) {
+  return at::detail::createCPUGenerator(seed);
+}
+
+TEST(DataLoader, YieldsBatchesInOrder) {
+  DataLoader loader(Numbers{7}, {.batch_size = 3});
+
+  EXPECT_EQ(pass_of(loader), (Batches{{0, 1, 2}, {3, 4, 5}, {6}}));
+  EXPECT_EQ(loader.size(), 3);
+}
+
+TEST(DataLoader, DropsTheLastBatchOnRequest) {
+  DataLoader loader(Numbers{7}, {.batch_size = 3, .drop_last = true});
+
+  EXPECT_EQ(pass_of(loader), (Batches{{0, 1, 2}, {3, 4, 5}}));
+  EXPECT_EQ(loader.size(), 2);
+}
+
+TEST(DataLoader, ShufflesEachEpochAnew) {
+  DataLoader loader(Numbers{50},
+                    {.batch_size = 50, .shuffle = true, .generator = generator_with(3)});
+
+  const Batches first = pass_of(loader);
+  const Batches second = pass_of(loader);
+
+  EXPECT_NE(first, second);
+  DataLoader again(Numbers{50},
+                   {.batch_size = 50, .shuffle = true, .generator = generator_with(3)});
+  EXPECT_EQ(pass_of(again), first);
+}
+
+TEST(DataLoader, CollatesNestedElements) {
+  struct Rows {
+    using Element = std::tuple<at::Tensor,
+                               std::pair<float, bool>,
+                               std::map<std::string, std::int64_t>,
+                               std::vector<double>,
+                               std::string>;
+    Element get(std::size_t i) const {
+      const auto n = static_cast<std::int64_t>(i);
+      return {at::full({2}, n, at::kLong),
+              {0.5F * static_cast<float>(n), n == 1},
+              {{"id", n}},
+              {1.0, static_cast<double>(n)},
+              std::to_string(n)};
+    }
+    std::size_t size() const { return 2; }
+  };
+  DataLoader loader(Rows{}, {.batch_size = 2});
+
+  for (auto& [rows, pair, map, list, names] : loader) {
+    EXPECT_EQ(numbers_of(rows), (std::vector<std::int64_t>{0, 0, 1, 1}));
+    EXPECT_TRUE(pair.first.equal(at::tensor({0.0F, 0.5F})));
+    EXPECT_EQ(pair.second.scalar_type(), at::kBool);
+    EXPECT_EQ(numbers_of(map.at("id")), (std::vector<std::int64_t>{0, 1}));
+    ASSERT_EQ(list.size(), 2U);
+    EXPECT_TRUE(list[1].equal(at::tensor({0.0, 1.0})));
+    EXPECT_THAT(names, ElementsAre("0", "1"));
+  }
+}
+
+struct Sample {
+  at::Tensor image, label;
+  static constexpr auto fields() { return std::make_tuple(&Sample::image, &Sample::label); }
+};
+
+TEST(DataLoader, CollatesStructsWithFields) {
+  struct Samples {
+    Sample get(std::size_t i) const {
+      return {at::full({3}, static_cast<float>(i)),
+              at::full({}, static_cast<std::int64_t>(i), at::kLong)};
+    }
+    std::size_t size() const { return 4; }
+  };
+  DataLoader loader(Samples{}, {.batch_size = 4});
+
+  for (Sample& batch : loader) {
+    EXPECT_EQ(batch.image.sizes(), (at::IntArrayRef{4, 3}));
+    EXPECT_EQ(numbers_of(batch.label), (std::vector<std::int64_t>{0, 1, 2, 3}));
+  }
+}
+
+TEST(DataLoader, CollatesTorchExamples) {
+  struct Examples {
+    torch::data::Example<> get(std::size_t i) {
+      return {at::full({2}, static_cast<float>(i)), at::full({}, static_cast<float>(i))};
+    }
+    std::optional<std::size_t> size() const { return 3; }
+  };
+  DataLoader loader(Examples{}, {.batch_size = 2});
+
+  std::vector<std::int64_t> rows;
+  for (auto& batch : loader) rows.push_back(batch.data.size(0) + batch.target.size(0));
+
+  EXPECT_THAT(rows, ElementsAre(4, 2));
+}
+
+TEST(DataLoader, TakesACollateFunction) {
+  DataLoader loader(Numbers{5}, {.batch_size = 2}, [](const std::vector<std::int64_t>& numbers) {
+    return std::to_string(numbers.size()) + " from " + std::to_string(numbers.front());
+  });
+
+  std::vector<std::string> batches;
+  for (const std::string& batch : loader) batches.push_back(batch);
+
+  EXPECT_THAT(batches, ElementsAre("2 from 0", "2 from 2", "1 from 4"));
+}
+
+TEST(DataLoader, NamesTheElementThatHasAnotherShape) {
+  struct Ragged {
+    at::Tensor get(std::size_t i) const { return at::arange(i < 2 ? 3 : 4); }
+    std::size_t size() const { return 3; }
+  };
+  DataLoader loader(Ragged{}, {.batch_size = 3});
+
+  try {
+    (void)loader.begin();
+    FAIL() << "shapes that differ were stacked";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kShapeMismatch);
+    EXPECT_THAT(error.message(), HasSubstr("element 2 of a batch has shape [4]"));
+  }
+}
+
+TEST(DataLoader, RefusesOptionsThatExcludeEachOther) {
+  const auto sampler = std::make_shared<SequentialSampler>(3);
+  const auto batches = std::make_shared<BatchSampler>(sampler, 2);
+
+  EXPECT_THROW(DataLoader(Numbers{3}, {.batch_size = 0}), Error);
+  EXPECT_THROW(DataLoader(Numbers{3}, {.shuffle = true, .sampler = sampler}), Error);
+  EXPECT_THROW(DataLoader(Numbers{3}, {.batch_size = 2, .batch_sampler = batches}), Error);
+  EXPECT_THROW(DataLoader(Numbers{3}, {.num_workers = -1}), Error);
+  EXPECT_THROW(DataLoader(std::vector<std::int64_t>{1, 2}, {.shuffle = true}), Error);
+}
+
+// --- workers ---
+
+TEST(DataLoaderWorkers, KeepTheOrder) {
+  DataLoader loader(Numbers{101}, {.batch_size = 2, .num_workers = 4});
+  DataLoader without(Numbers{101}, {.batch_size = 2});
+
+  EXPECT_EQ(pass_of(loader), pass_of(without));
+  EXPECT_EQ(pass_of(loader), pass_of(without));
+}
+
+TEST(DataLoaderWorkers, ReadNoFurtherAheadThanAsked) {
+  Numbers numbers{1000};
+  {
+    DataLoader loader(numbers, {.batch_size = 1, .num_workers = 2, .prefetch_factor = 3});
+    (void)first_batches(loader, 1);
+  }
+
+  // Yielded, read one ahead by the pass, and at most 6 in the slots.
+  EXPECT_LE(*numbers.reads, 8);
+}
+
+TEST(DataLoaderWorkers, HandTheErrorOutAtItsBatch) {
+  struct Broken {
+    std::int64_t get(std::size_t i) const {
+      if (i == 5) throw std::runtime_error("element 5 is unreadable");
+      return static_cast<std::int64_t>(i);
+    }
+    std::size_t size() const { return 10; }
+  };
+  DataLoader loader(Broken{}, {.batch_size = 1, .num_workers = 3});
+
+  std::vector<std::int64_t> seen;
+  try {
+    for (const at::Tensor& batch : loader) seen.push_back(batch.item<std::int64_t>());
+    FAIL() << "the error was lost";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "element 5 is unreadable");
+  }
+  // Batch 4 is not yielded: whether it is the last is only known when batch 5 was read.
+  EXPECT_THAT(seen, ElementsAre(0, 1, 2, 3));
+  EXPECT_FALSE(GradientState().in_dataloader());
+}
+
+TEST(DataLoaderWorkers, ReadAnIterableAhead) {
+  std::vector<std::int64_t> numbers(23);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::int64_t>(i);
+  DataLoader loader(numbers, {.batch_size = 5, .num_workers = 2});
+  DataLoader without(numbers, {.batch_size = 5});
+
+  EXPECT_EQ(pass_of(loader), pass_of(without));
+  EXPECT_EQ(pass_of(loader).back(), (std::vector<std::int64_t>{20, 21, 22}));
+  EXPECT_EQ(loader.size(), 5);
+}
+
+// --- the active loader ---
+
+TEST(ActiveDataLoader, KnowsTheLastBatchWhileItIsYielded) {
+  DataLoader loader(Numbers{16}, {.batch_size = 4});
+  const GradientState state;
+
+  std::vector<bool> ends;
+  for (const at::Tensor& batch : loader) {
+    (void)batch;
+    ends.push_back(state.end_of_dataloader());
+  }
+
+  EXPECT_THAT(ends, ElementsAre(false, false, false, true));
+  EXPECT_EQ(state.active_dataloader(), nullptr);
+}
+
+TEST(ActiveDataLoader, IsTheInnermostOne) {
+  DataLoader outer(Numbers{2}, {.batch_size = 1});
+  DataLoader inner(Numbers{2}, {.batch_size = 1});
+  const GradientState state;
+
+  std::vector<bool> outer_ends;
+  for (const at::Tensor& batch : outer) {
+    (void)batch;
+    for (const at::Tensor& nested : inner) {
+      (void)nested;
+      EXPECT_EQ(state.active_dataloader(), inner.ptr().get());
+    }
+    EXPECT_EQ(state.active_dataloader(), outer.ptr().get());
+    outer_ends.push_back(state.end_of_dataloader());
+  }
+
+  EXPECT_THAT(outer_ends, ElementsAre(false, true));
+  EXPECT_FALSE(state.in_dataloader());
+}
+
+TEST(ActiveDataLoader, IsGivenUpWhenTheLoopIsLeft) {
+  DataLoader loader(Numbers{8}, {.batch_size = 1});
+
+  (void)first_batches(loader, 2);
+
+  EXPECT_FALSE(GradientState().in_dataloader());
+  EXPECT_EQ(loader.epoch(), 0);
+}
+
+TEST(ActiveDataLoader, KnowsTheRemainderOfTheDataset) {
+  DataLoader loader(Numbers{22}, {.batch_size = 4});
+  DataLoader dropping(Numbers{22}, {.batch_size = 4, .drop_last = true});
+  const auto shard = prepare_data_loader(loader, {.num_processes = 2, .process_index = 1});
+
+  (void)first_batches(loader, 1);
+  (void)first_batches(dropping, 1);
+  (void)first_batches(shard, 1);
+
+  EXPECT_EQ(loader->remainder(), 2);
+  EXPECT_EQ(dropping->remainder(), -1);
+  EXPECT_EQ(shard->remainder(), 6);
+  EXPECT_EQ(shard.total_batch_size(), 8);
+  EXPECT_EQ(shard.total_dataset_length(), 22);
+}
+
+TEST(RowsToKeep, AreThoseBelowTheRemainderAtTheEnd) {
+  EXPECT_EQ(rows_to_keep(true, 6), 6);
+  EXPECT_EQ(rows_to_keep(false, 6), std::nullopt);
+  EXPECT_EQ(rows_to_keep(true, 0), std::nullopt);
+  EXPECT_EQ(rows_to_keep(true, -1), std::nullopt);
+}
+
+TEST(RowsToKeep, MakeEveryElementAppearOnce) {
+  std::vector<Batches> of_rank;
+  DataLoader loader(Numbers{22}, {.batch_size = 4});
+  std::int64_t remainder = 0;
+  for (std::int64_t rank = 0; rank < 2; ++rank) {
+    const auto shard = prepare_data_loader(loader, {.num_processes = 2, .process_index = rank});
+    of_rank.push_back(pass_of(shard));
+    remainder = shard->remainder();
+  }
+
+  std::vector<std::int64_t> gathered;
+  for (size_t round = 0; round < of_rank[0].size(); ++round) {
+    std::vector<std::int64_t> rows = of_rank[0][round];
+    rows.insert(rows.end(), of_rank[1][round].begin(), of_rank[1][round].end());
+    const auto keep = rows_to_keep(round + 1 == of_rank[0].size(), remainder);
+    if (keep) rows.resize(static_cast<size_t>(*keep));
+    gathered.insert(gathered.end(), rows.begin(), rows.end());
+  }
+
+  std::vector<std::int64_t> all(22);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
+  EXPECT_EQ(gathered, all);
+}
+
+// --- shards ---
+
+TEST(PreparedDataLoader, YieldsTheBatchesOfItsRank) {
+  DataLoader loader(Numbers{22}, {.batch_size = 3});
+
+  EXPECT_EQ(pass_of(prepare_data_loader(loader, {.num_processes = 2, .process_index = 1})),
+            (Batches{{3, 4, 5}, {9, 10, 11}, {15, 16, 17}, {21, 0, 1}}));
+}
+
+TEST(PreparedDataLoader, IsNotPreparedTwice) {
+  DataLoader loader(Numbers{22}, {.batch_size = 3});
+  const auto once = prepare_data_loader(loader, {.num_processes = 2, .process_index = 1});
+
+  const auto twice = prepare_data_loader(once, {.num_processes = 2, .process_index = 1});
+
+  EXPECT_EQ(once.ptr(), twice.ptr());
+}
+
+TEST(PreparedDataLoader, RefusesABatchSizeThatDoesNotDivide) {
+  DataLoader loader(Numbers{22}, {.batch_size = 3});
+  DataLoader iterable(std::vector<std::int64_t>{1, 2, 3}, {.batch_size = 3});
+  const ShardOptions split{.num_processes = 2, .process_index = 0, .split_batches = true};
+
+  for (const DataLoader<at::Tensor>& refused : {loader, iterable}) {
+    try {
+      (void)prepare_data_loader(refused, split);
+      FAIL() << "3 over 2 was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDataSharding);
+      EXPECT_THAT(error.message(), HasSubstr("batch size (3) must be a round multiple"));
+    }
+  }
+}
+
+TEST(PreparedDataLoader, ShardsAnIterable) {
+  std::vector<std::int64_t> numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+  DataLoader loader(numbers, {.batch_size = 2});
+
+  EXPECT_EQ(pass_of(prepare_data_loader(loader, {.num_processes = 2, .process_index = 1})),
+            (Batches{{2, 3}, {6, 7}, {1, 2}}));
+}
+
+TEST(PreparedDataLoader, CanStopBeingEven) {
+  DataLoader loader(Numbers{3}, {.batch_size = 1});
+  const auto shard = prepare_data_loader(loader, {.num_processes = 2, .process_index = 1});
+
+  ASSERT_EQ(shard->even_batches(), true);
+  shard->set_even_batches(false);
+
+  EXPECT_EQ(pass_of(shard), (Batches{{1}}));
+  EXPECT_EQ(loader->even_batches(), std::nullopt);
+}
+
+TEST(PreparedDataLoader, ShufflesBySeedAndEpochOnRequest) {
+  const auto epochs_with_seed = [](std::int64_t seed, std::int64_t rank) {
+    DataLoader loader(Numbers{40}, {.batch_size = 4, .shuffle = true});
+    auto shard = prepare_data_loader(loader,
+                                     {.num_processes = 2,
+                                      .process_index = rank,
+                                      .use_seedable_sampler = true,
+                                      .data_seed = seed});
+    const Batches first = pass_of(shard);
+    return std::make_pair(first, pass_of(shard));
+  };
+
+  EXPECT_EQ(epochs_with_seed(42, 0), epochs_with_seed(42, 0));
+  EXPECT_NE(epochs_with_seed(42, 0), epochs_with_seed(43, 0));
+  EXPECT_EQ(epochs_with_seed(42, 0).second, epochs_with_seed(43, 0).first);
+}
+
+// --- positions ---
+
+TEST(SkipFirstBatches, LeavesThemOutOfThisEpochOnly) {
+  DataLoader loader(Numbers{16}, {.batch_size = 4});
+  const auto rest = skip_first_batches(loader, 2);
+
+  EXPECT_EQ(rest.size(), 2);
+  EXPECT_EQ(pass_of(rest), (Batches{{8, 9, 10, 11}, {12, 13, 14, 15}}));
+  EXPECT_EQ(pass_of(rest).size(), 4U);
+  EXPECT_EQ(loader.epoch(), 2);
+}
+
+TEST(SkipFirstBatches, ReadsWhatItSkipsOfAnIterable) {
+  DataLoader loader(std::vector<std::int64_t>{0, 1, 2, 3, 4, 5}, {.batch_size = 2});
+
+  EXPECT_EQ(pass_of(skip_first_batches(loader, 1)), (Batches{{2, 3}, {4, 5}}));
+}
+
+TEST(LoaderState, GoesOnBehindTheLastBatchWithoutReadingTheFirst) {
+  DataLoader loader(Numbers{20},
+                    {.batch_size = 2, .shuffle = true, .generator = generator_with(3)});
+  (void)pass_of(loader);
+  const Batches before = first_batches(loader, 4);
+  const StateDict state = loader->state_dict();
+
+  Numbers numbers{20};
+  DataLoader resumed(numbers, {.batch_size = 2, .shuffle = true, .generator = generator_with(8)});
+  resumed->load_state_dict(state);
+  const Batches after = pass_of(resumed);
+
+  EXPECT_EQ(*numbers.reads, 12);
+  DataLoader whole(Numbers{20}, {.batch_size = 2, .shuffle = true, .generator = generator_with(3)});
+  (void)pass_of(whole);
+  Batches expected = pass_of(whole);
+  Batches joined = before;
+  joined.insert(joined.end(), after.begin(), after.end());
+  EXPECT_EQ(joined, expected);
+  EXPECT_EQ(resumed.epoch(), 2);
+  EXPECT_EQ(pass_of(resumed), pass_of(whole));
+}
+
+TEST(LoaderState, GoesOnWithoutAGeneratorOfItsOwn) {
+  DataLoader loader(Numbers{20}, {.batch_size = 2, .shuffle = true});
+  const Batches before = first_batches(loader, 4);
+  const StateDict state = loader->state_dict();
+  const at::Tensor random = at::globalContext().defaultGenerator(at::kCPU).get_state();
+
+  DataLoader resumed(Numbers{20}, {.batch_size = 2, .shuffle = true});
+  resumed->load_state_dict(state);
+  const Batches after = pass_of(resumed);
+
+  std::vector<std::int64_t> seen;
+  for (const auto& batches : {before, after}) {
+    for (const auto& batch : batches) seen.insert(seen.end(), batch.begin(), batch.end());
+  }
+  std::sort(seen.begin(), seen.end());
+  EXPECT_EQ(seen.size(), 20U);
+  EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end());
+  EXPECT_TRUE(random.equal(at::globalContext().defaultGenerator(at::kCPU).get_state()));
+}
+
+TEST(LoaderState, OfTheLastBatchIsTheNextEpoch) {
+  DataLoader loader(Numbers{4}, {.batch_size = 2});
+  StateDict state;
+  for (const at::Tensor& batch : loader) {
+    (void)batch;
+    state = loader->state_dict();
+  }
+
+  EXPECT_EQ(std::get<std::int64_t>(state.values.at("epoch")), 1);
+  EXPECT_EQ(std::get<std::int64_t>(state.values.at("batches")), 0);
+  EXPECT_EQ(loader->state_dict().values, state.values);
+}
+
+TEST(LoaderState, FitsAnotherNumberOfRanks) {
+  DataLoader loader(Numbers{48}, {.batch_size = 2});
+  const auto of_two = prepare_data_loader(loader, {.num_processes = 2, .process_index = 0});
+  (void)first_batches(of_two, 6);
+
+  auto of_three = prepare_data_loader(loader, {.num_processes = 3, .process_index = 1});
+  of_three->load_state_dict(of_two->state_dict());
+
+  EXPECT_EQ(pass_of(of_three), (Batches{{26, 27}, {32, 33}, {38, 39}, {44, 45}}));
+}
+
+TEST(LoaderState, RefusesRanksThatDoNotFit) {
+  DataLoader loader(Numbers{48}, {.batch_size = 2});
+  const auto of_two = prepare_data_loader(loader, {.num_processes = 2, .process_index = 0});
+  (void)first_batches(of_two, 1);
+  auto of_three = prepare_data_loader(loader, {.num_processes = 3, .process_index = 1});
+
+  try {
+    of_three->load_state_dict(of_two->state_dict());
+    FAIL() << "4 samples were taken for a multiple of 6";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCheckpointMismatch);
+    EXPECT_THAT(error.message(), HasSubstr("after 4 samples of epoch 0"));
+  }
+}
+
+TEST(LoaderState, IsGivenUpForAnotherEpoch) {
+  DataLoader loader(Numbers{8}, {.batch_size = 2});
+  (void)first_batches(loader, 2);
+  const StateDict state = loader->state_dict();
+
+  DataLoader resumed(Numbers{8}, {.batch_size = 2});
+  resumed->load_state_dict(state);
+  resumed.set_epoch(5);
+
+  EXPECT_EQ(pass_of(resumed).size(), 4U);
+  EXPECT_EQ(resumed.epoch(), 6);
+}
+
+TEST(LoaderState, NamesWhatIsMissing) {
+  DataLoader loader(Numbers{8}, {.batch_size = 2});
+
+  EXPECT_THROW(loader->load_state_dict({}), Error);
+}
+
+TEST(DataLoader, RefusesToGoOnWithAPassAfterAnotherBegan) {
+  DataLoader loader(Numbers{8}, {.batch_size = 2});
+  auto first = loader.begin();
+  auto second = loader.begin();
+
+  EXPECT_THROW(++first, Error);
+  ++second;
+  EXPECT_EQ(numbers_of(*second), (std::vector<std::int64_t>{2, 3}));
+}
+
+}  // namespace
+}  // namespace accel
