@@ -1,10 +1,10 @@
 // ChannelServer: the supervisor's side of the worker channels of one job on this node.
 //
 // Keeps for each running worker the shared page (accel/channel_layout.h) and the socket
-// (channel_frames.h), and for the job the named shared memory that workers asked for. A worker can
-// write anything into the page and send anything on the socket: what is read is copied first and
-// checked then, no length or offset is used unchecked, descriptors sent to us never reach our
-// table, and a worker that does not read its answers loses its socket, not our time.
+// (runtime/channel_frames.h), and for the job the named shared memory that workers asked for. A
+// worker can write anything into the page and send anything on the socket: what is read is copied
+// first and checked then, no length or offset is used unchecked, descriptors sent to us never reach
+// our table, and a worker that does not read its answers loses its socket, not our time.
 //
 // Threads:  one thread, the one that runs the io_context, which outlives the server.
 // Cost:     3 descriptors and 8 KiB of shared memory per worker; one descriptor per named memory.
@@ -22,6 +22,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include <accel/channel.h>
+#include <accel/channel_layout.h>
 #include <accel/result.h>
 
 #include "runtime/unique_fd.h"
@@ -55,17 +56,6 @@ struct ChannelOptions {
   std::function<void(int global_rank)> on_bye;
   // A worker's socket was closed for what it sent. At most once per worker and generation.
   std::function<void(int global_rank, const Error&)> on_violation;
-};
-
-struct HeartbeatSample {
-  Heartbeat beat;
-  std::uint64_t beats = 0;         // so far; a value that stands still is a worker that does
-  std::uint64_t monotonic_ns = 0;  // of the last one, as the worker says
-};
-
-struct WorkerError {
-  std::string text;  // printable, at most 3,816 bytes of input
-  std::uint64_t monotonic_ns = 0;
 };
 
 class ChannelServer {

@@ -18,13 +18,24 @@
 // an odd one, or another one afterwards, reads again. Every field is an atomic of its natural size,
 // so neither side has a data race whatever the other does.
 //
-// Source:   docs/worker_channel.md; static_asserts in channel_layout.cc.
+// Threads:  one writer per part, any number of readers, in two processes.
+// Source:   docs/worker_channel.md (a test compares its table with channel_parts());
+//           tests/unit/runtime/channel_layout_test.cc.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <accel/channel.h>
+#include <accel/export.h>
+#include <accel/result.h>
 
 namespace accel {
 
@@ -86,5 +97,49 @@ struct ChannelLayout {
   std::array<ChannelNotice, kChannelNotices> notices;
   std::array<std::uint64_t, 24> reserved;
 };
+
+// One row of the table above.
+struct ChannelPart {
+  std::size_t offset;
+  std::size_t bytes;
+  std::string_view name;
+  std::string_view writer;
+};
+ACCEL_EXPORT std::span<const ChannelPart> channel_parts();
+
+// ---- the worker's side: one thread at a time per part, no system call, never waits ----
+
+void write_heartbeat(ChannelSlot& slot, const Heartbeat& beat, std::uint64_t now_ns) noexcept;
+// What does not fit is cut off.
+void write_error(ChannelError& record, std::string_view text, std::uint64_t now_ns) noexcept;
+void write_notice(ChannelLayout& page, std::string_view text, std::uint64_t now_ns) noexcept;
+
+// ---- the supervisor's side: works on copies, whatever the bytes are ----
+
+struct HeartbeatSample {
+  Heartbeat beat;
+  std::uint64_t beats = 0;         // so far; a value that stands still is a worker that does
+  std::uint64_t monotonic_ns = 0;  // of the last one, as the worker says
+};
+
+struct WorkerError {
+  std::string text;  // printable (runtime/printable.h)
+  std::uint64_t monotonic_ns = 0;
+};
+
+// std::nullopt before the first heartbeat, and when the worker was caught writing on every try.
+[[nodiscard]] std::optional<HeartbeatSample> read_heartbeat(const ChannelSlot& slot);
+
+// std::nullopt when there is none, or a worker that died while it wrote left it half written.
+// Errors  kChannelCorrupt: the bytes cannot be an error record.
+[[nodiscard]] Result<std::optional<WorkerError>> read_error(const ChannelError& record);
+
+// The notices from number `first` on, printable, and the number to go on with. Those that were
+// overwritten before they were read, or whose bytes make no sense, are left out.
+struct NoticesRead {
+  std::vector<std::string> texts;
+  std::uint64_t next = 0;
+};
+[[nodiscard]] NoticesRead read_notices(const ChannelLayout& page, std::uint64_t first);
 
 }  // namespace accel
