@@ -140,9 +140,9 @@ AffinityPlan plan_affinity(const Topology& topology, int num_workers, AffinityMo
     const size_t first = i * num_cores / workers;
     const size_t last = std::max(first + 1, (i + 1) * num_cores / workers);
     WorkerShare share = share_of(topology.cores, first, last);
-    if (mode == AffinityMode::kNone) {
-      share.cpus.clear();
-      share.numa_node.reset();
+    if (mode == AffinityMode::kNone) {  // unbound workers are alike
+      share =
+          WorkerShare{.num_threads = static_cast<int>(std::max<size_t>(1, num_cores / workers))};
     }
     plan.workers.push_back(std::move(share));
   }

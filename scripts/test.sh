@@ -76,7 +76,7 @@ fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/f
 stage setup 5 setup
 if [ $failed -eq 0 ]; then stage build 15 build; fi
 if [ $failed -eq 0 ]; then
-  stage style 2 style
+  stage style 4 style
   stage unit 10 unit
   stage peer 8 peer
   stage fault 8 fault

@@ -107,7 +107,6 @@ void each_member(T& spec, Visit&& visit) {
   visit("log", spec.log);
   visit("console", spec.console);
   visit("store", spec.store);
-  visit("hold_when_owner_is_lost", spec.hold_when_owner_is_lost);
 }
 
 template <typename T>

@@ -82,7 +82,6 @@ struct JobSpec {
   LogPolicy log;
   ConsolePolicy console;
   StorePolicy store;
-  bool hold_when_owner_is_lost = false;  // false: stop now and sweep
 };
 
 [[nodiscard]] std::string to_json(const JobSpec& spec);

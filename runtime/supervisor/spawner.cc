@@ -183,16 +183,14 @@ pid_t start_child(const SpawnRequest& request, int* pidfd) {
 }
 
 // Moves descriptors that would be overwritten while 0, 1 and 2 are being filled out of the way.
-Result<void> lift_stdio(std::array<int, 3>& stdio, std::array<UniqueFd, 3>& lifted) {
+bool lift_stdio(std::array<int, 3>& stdio, std::array<UniqueFd, 3>& lifted) {
   for (int target = 0; target < 3; ++target) {
     if (stdio[target] > 2 || stdio[target] == target) continue;
     lifted[target].reset(::fcntl(stdio[target], F_DUPFD_CLOEXEC, 3));
-    if (!lifted[target]) {
-      return Error(ErrorCode::kSpawnFailed, "cannot duplicate a descriptor: " + errno_text(errno));
-    }
+    if (!lifted[target]) return false;
     stdio[target] = lifted[target].get();
   }
-  return {};
+  return true;
 }
 
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
@@ -253,22 +251,16 @@ std::optional<ExecFailure> SpawnedProcess::exec_failure() {
   return ExecFailure{is_known ? kStageNames[report.stage] : "unknown", report.error_number};
 }
 
-Result<SpawnedProcess> spawn(const SpawnRequest& request) {
+SpawnResult spawn(const SpawnRequest& request) {
   const auto path = find_program(request.argv.at(0), path_of(request.env));
-  if (!path) {
-    return Error(
-        ErrorCode::kExecFailed,
-        "cannot find the program '" + request.argv[0] + "' on PATH=" + path_of(request.env));
-  }
+  if (!path) return ExecFailure{"find on PATH", ENOENT};
   std::array<int, 2> pipe{};
-  if (::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
-    return Error(ErrorCode::kSpawnFailed, "cannot make a pipe: " + errno_text(errno));
-  }
+  if (::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0) return ExecFailure{"pipe2", errno};
   UniqueFd error_read(pipe[0]);
   const UniqueFd error_write(pipe[1]);
   std::array<int, 3> stdio = {request.stdio[0], request.stdio[1], request.stdio[2]};
   std::array<UniqueFd, 3> lifted;
-  if (auto ready = lift_stdio(stdio, lifted); !ready) return std::move(ready).error();
+  if (!lift_stdio(stdio, lifted)) return ExecFailure{"fcntl", errno};
   std::vector<std::string> argv = request.argv;
   std::vector<std::string> env = flatten(request.env);
   const std::vector<char*> argv_pointers = pointers_to(argv);
@@ -284,9 +276,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   int pidfd = -1;
   const pid_t pid = start_child(request, &pidfd);
   if (pid == 0) run_child(plan);
-  if (pid < 0) {
-    return Error(ErrorCode::kSpawnFailed, "cannot start another process: " + errno_text(errno));
-  }
+  if (pid < 0) return ExecFailure{"clone", errno};
   return SpawnedProcess(pid, UniqueFd(pidfd), std::move(error_read));
 }
 

@@ -12,12 +12,12 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <sys/types.h>
 
 #include <accel/env_contract.h>
-#include <accel/result.h>
 
 #include "runtime/unique_fd.h"
 
@@ -71,11 +71,11 @@ class SpawnedProcess {
   UniqueFd error_pipe_;
 };
 
-// Errors  kExecFailed when argv[0] is not found (its message names the PATH), kSpawnFailed when the
-// system
-//         refuses another process. A program that is found but cannot be executed shows as an
-//         exec_failure() of a process that ended with 127.
-[[nodiscard]] Result<SpawnedProcess> spawn(const SpawnRequest& request);
+// A process, or why there is none: {"find on PATH", ENOENT} when no folder of PATH has the program,
+// {"pipe2" or "clone", errno} when the system refuses. A program that is found but cannot be
+// executed shows later, as an exec_failure() of a process that ended with 127.
+using SpawnResult = std::variant<SpawnedProcess, ExecFailure>;
+[[nodiscard]] SpawnResult spawn(const SpawnRequest& request);
 
 // The path execve() should get for `name`: itself when it has a '/', else the first executable
 // match on `path` (colon separated). std::nullopt when there is none.

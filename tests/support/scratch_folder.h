@@ -3,8 +3,10 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace accel::test {
 
@@ -23,6 +25,23 @@ class ScratchFolder {
   ScratchFolder& operator=(const ScratchFolder&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  // The path of an entry, which need not exist.
+  [[nodiscard]] std::string file(std::string_view name) const { return (path_ / name).string(); }
+
+  // Writes a file, with the folders it needs, and returns its path.
+  std::string write(std::string_view name,
+                    std::string_view content,
+                    bool is_executable = false) const {
+    const std::filesystem::path target = path_ / name;
+    std::filesystem::create_directories(target.parent_path());
+    std::ofstream(target, std::ios::binary) << content;
+    if (is_executable) {
+      std::filesystem::permissions(
+          target, std::filesystem::perms::owner_all, std::filesystem::perm_options::add);
+    }
+    return target.string();
+  }
 
  private:
   std::filesystem::path path_;

@@ -1,0 +1,69 @@
+#include "launcher/cmd_launch.h"
+
+#include <cstdio>
+
+#include <unistd.h>
+
+#include "launcher/dry_run.h"
+#include "launcher/launch_loop.h"
+#include "launcher/launch_plan.h"
+#include "launcher/report.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr const char* kProgram = "accel-launch";
+
+void print_line(std::FILE* stream, const std::string& text) {
+  std::fprintf(stream, "%s%s", text.c_str(), text.ends_with('\n') ? "" : "\n");
+}
+
+int fail(const Error& error) {
+  print_line(stderr, error.render(kProgram));
+  return error_info(error.code()).exit_status;
+}
+
+void print_notice(const std::string& text) {
+  print_line(stderr, std::string(kProgram) + ": " + text);
+}
+
+// The signals are ours before the shim exists: one that comes in between is not lost.
+Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan) {
+  auto signals = take_over_signals();
+  if (!signals) return std::move(signals).error();
+  auto host = supervisor::start_shim(plan.spec);
+  if (!host) return std::move(host).error();
+  LaunchLoopOptions options;
+  options.shares_terminal = plan.spec.console.foreground;
+  if (!plan.quiet) options.notice = print_notice;
+  LaunchLoop loop(**host, std::move(options));
+  return loop.run(signals->get());
+}
+
+}  // namespace
+
+int cmd_launch(const std::vector<std::string>& arguments) {
+  const auto plan = resolve_launch(arguments, real_launch_host());
+  if (!plan) return fail(plan.error());
+  if (plan->answer) {
+    print_line(stdout, *plan->answer);
+    return 0;
+  }
+  if (!plan->quiet) {
+    for (const std::string& notice : plan->notices) print_notice(notice);
+  }
+  if (plan->dry_run) {
+    print_line(stdout, render_dry_run(*plan));
+    return 0;
+  }
+  const auto outcome = run_job(*plan);
+  if (!outcome) return fail(outcome.error());
+  if (!plan->quiet) {
+    const ReportStyle style = {.color = ::isatty(STDERR_FILENO) == 1};
+    const int num_workers = static_cast<int>(plan->spec.workers.size());
+    std::fputs(render_report(*outcome, num_workers, style).c_str(), stderr);
+  }
+  return outcome->exit_code;
+}
+
+}  // namespace accel::launcher

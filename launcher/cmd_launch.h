@@ -1,0 +1,13 @@
+// cmd_launch: the command `accel-launch`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace accel::launcher {
+
+// `arguments` is argv without the program's name. Returns the exit status: the worker's, 128 +
+// signal, or that of the error.
+int cmd_launch(const std::vector<std::string>& arguments);
+
+}  // namespace accel::launcher

@@ -1,0 +1,259 @@
+// YAML comes from yaml-cpp, JSON from nlohmann's event interface. The latter has no line numbers,
+// so the text is fed to it through an iterator that counts the line feeds it hands out: when an
+// event arrives, the parser has read just to the end of the token.
+
+#include "launcher/config_document.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+#include <yaml-cpp/yaml.h>
+
+#include "launcher/yaml_scalar.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr size_t kMaxBytes = 1 << 20;
+constexpr int kMaxValues = 10'000;
+constexpr int kMaxDepth = 16;
+
+Error syntax_error(const std::string& path, int line, const std::string& what) {
+  return Error(ErrorCode::kConfigSyntax, path + ":" + std::to_string(line) + ": " + what);
+}
+
+// ---- YAML
+
+class YamlReader {
+ public:
+  explicit YamlReader(const std::string& path) : path_(path) {}
+
+  ConfigValue read(const YAML::Node& node, int depth) {
+    const int line = node.Mark().line + 1;
+    if (depth > kMaxDepth) throw syntax_error(path_, line, "more than 16 levels deep");
+    if (++num_values_ > kMaxValues) throw syntax_error(path_, line, "more than 10000 values");
+    ConfigValue value;
+    value.line = line;
+    switch (node.Type()) {
+      case YAML::NodeType::Undefined:
+      case YAML::NodeType::Null:
+        break;
+      case YAML::NodeType::Scalar:
+        read_scalar(node, value);
+        break;
+      case YAML::NodeType::Sequence:
+        read_list(node, depth, value);
+        break;
+      case YAML::NodeType::Map:
+        read_map(node, depth, value);
+        break;
+    }
+    return value;
+  }
+
+ private:
+  static void read_scalar(const YAML::Node& node, ConfigValue& value) {
+    value.text = node.Scalar();
+    value.data = value.text;
+    if (node.Tag() != "?") return;  // quoted, or tagged: text
+    const YamlScalar scalar = resolve_yaml_scalar(value.text);
+    if (std::holds_alternative<YamlNull>(scalar)) value.data = ConfigValue::Null{};
+    if (const auto* boolean = std::get_if<bool>(&scalar)) value.data = *boolean;
+    if (const auto* integer = std::get_if<std::int64_t>(&scalar)) value.data = *integer;
+    if (const auto* number = std::get_if<double>(&scalar)) value.data = *number;
+  }
+
+  void read_list(const YAML::Node& node, int depth, ConfigValue& value) {
+    ConfigValue::List list;
+    for (const YAML::Node& item : node) list.push_back(read(item, depth + 1));
+    value.data = std::move(list);
+  }
+
+  void read_map(const YAML::Node& node, int depth, ConfigValue& value) {
+    ConfigValue::Map map;
+    for (const auto& pair : node) {
+      const int line = pair.first.Mark().line + 1;
+      if (!pair.first.IsScalar()) throw syntax_error(path_, line, "a key must be a word");
+      map.push_back({pair.first.Scalar(), line, read(pair.second, depth + 1)});
+    }
+    value.data = std::move(map);
+  }
+
+  const std::string& path_;
+  int num_values_ = 0;
+};
+
+std::string_view line_of(std::string_view text, int line) {
+  for (int i = 1; i < line && !text.empty(); ++i) {
+    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+Error explain_yaml_failure(const YAML::Exception& failure,
+                           std::string_view text,
+                           const std::string& path) {
+  const int line = failure.mark.line + 1;
+  const std::string_view bad = line_of(text, line);
+  const size_t indent = std::min(bad.find_first_not_of(" \t"), bad.size());
+  if (bad.substr(0, indent).find('\t') != std::string_view::npos) {
+    return Error(ErrorCode::kConfigSyntax,
+                 path + ":" + std::to_string(line) + ": the line is indented with a tab",
+                 "indent with spaces; `expand -t 2 FILE` turns tabs into spaces");
+  }
+  return syntax_error(path, line, failure.msg);
+}
+
+Result<ConfigValue::Map> parse_yaml(std::string_view text, const std::string& path) {
+  ConfigValue top;
+  try {
+    top = YamlReader(path).read(YAML::Load(std::string(text)), 0);
+  } catch (const YAML::Exception& failure) {
+    return explain_yaml_failure(failure, text, path);
+  } catch (const Error& failure) {
+    return failure;
+  }
+  if (top.is_null()) return ConfigValue::Map();
+  if (auto* map = std::get_if<ConfigValue::Map>(&top.data)) return std::move(*map);
+  return syntax_error(path, 1, "expected `key: value` lines at the top level");
+}
+
+// ---- JSON
+
+class LineCounter {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  LineCounter(const char* place, int* line) : place_(place), line_(line) {}
+
+  reference operator*() const { return *place_; }
+  LineCounter& operator++() {
+    if (*place_++ == '\n') ++*line_;
+    return *this;
+  }
+  LineCounter operator++(int) {
+    LineCounter before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const LineCounter& other) const { return place_ == other.place_; }
+  bool operator!=(const LineCounter& other) const { return place_ != other.place_; }
+
+ private:
+  const char* place_;
+  int* line_;
+};
+
+// Builds the tree from nlohmann's events. The innermost open list or map is at the end of `open_`.
+class JsonReader : public nlohmann::json::json_sax_t {
+ public:
+  explicit JsonReader(const int* line) : line_(line) {}
+
+  [[nodiscard]] ConfigValue take_top() { return std::move(top_); }
+  [[nodiscard]] const std::string& fault() const { return fault_; }
+
+  bool null() override { return add({ConfigValue::Null{}, "null", *line_}); }
+  bool boolean(bool value) override { return add({value, value ? "true" : "false", *line_}); }
+  bool number_integer(number_integer_t value) override {
+    return add({static_cast<std::int64_t>(value), std::to_string(value), *line_});
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (value > static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max())) {
+      return add({static_cast<double>(value), std::to_string(value), *line_});
+    }
+    return add({static_cast<std::int64_t>(value), std::to_string(value), *line_});
+  }
+  bool number_float(number_float_t value, const string_t& text) override {
+    return add({value, text, *line_});
+  }
+  bool string(string_t& value) override { return add({value, value, *line_}); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open(ConfigValue::Map()); }
+  bool start_array(std::size_t) override { return open(ConfigValue::List()); }
+  bool key(string_t& value) override {
+    keys_.push_back({value, *line_, {}});
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& e) override {
+    fault_ = e.what();
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..." -> what follows.
+    if (const size_t colon = fault_.find(": "); colon != std::string::npos)
+      fault_.erase(0, colon + 2);
+    return false;
+  }
+
+ private:
+  bool open(ConfigValue value) {
+    if (open_.size() >= kMaxDepth) return fail("more than 16 levels deep");
+    open_.push_back(std::move(value));
+    open_.back().line = *line_;
+    return true;
+  }
+  bool open(ConfigValue::Map map) { return open(ConfigValue{std::move(map), "", 0}); }
+  bool open(ConfigValue::List list) { return open(ConfigValue{std::move(list), "", 0}); }
+
+  bool close() {
+    ConfigValue done = std::move(open_.back());
+    open_.pop_back();
+    return add(std::move(done));
+  }
+
+  bool add(ConfigValue value) {
+    if (++num_values_ > kMaxValues) return fail("more than 10000 values");
+    if (open_.empty()) {
+      top_ = std::move(value);
+    } else if (auto* list = std::get_if<ConfigValue::List>(&open_.back().data)) {
+      list->push_back(std::move(value));
+    } else {
+      ConfigEntry entry = std::move(keys_.back());
+      keys_.pop_back();
+      entry.value = std::move(value);
+      std::get<ConfigValue::Map>(open_.back().data).push_back(std::move(entry));
+    }
+    return true;
+  }
+
+  bool fail(std::string what) {
+    fault_ = std::move(what);
+    return false;
+  }
+
+  const int* line_;
+  int num_values_ = 0;
+  std::vector<ConfigValue> open_;
+  std::vector<ConfigEntry> keys_;  // keys whose value has not ended
+  ConfigValue top_;
+  std::string fault_;
+};
+
+Result<ConfigValue::Map> parse_json(std::string_view text, const std::string& path) {
+  int line = 1;
+  JsonReader reader(&line);
+  const char* end = text.data() + text.size();
+  const bool is_valid =
+      nlohmann::json::sax_parse(LineCounter(text.data(), &line), LineCounter(end, &line), &reader);
+  if (!is_valid) return syntax_error(path, line, reader.fault());
+  ConfigValue top = reader.take_top();
+  if (auto* map = std::get_if<ConfigValue::Map>(&top.data)) return std::move(*map);
+  return syntax_error(path, 1, "expected an object, {\"key\": value, ...}");
+}
+
+}  // namespace
+
+Result<ConfigValue::Map> parse_config(std::string_view text,
+                                      ConfigFormat format,
+                                      const std::string& path) {
+  if (text.size() > kMaxBytes) return syntax_error(path, 1, "the file is larger than 1 MiB");
+  return format == ConfigFormat::kJson ? parse_json(text, path) : parse_yaml(text, path);
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,357 @@
+// From the tree of values to a ConfigFile: unknown keys first (one error for all, in the peer's
+// words), then every value against the schema, so that a user sees all wrong lines at once.
+
+#include "launcher/config_file.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "launcher/config_schema.h"
+#include "launcher/faults.h"
+#include "launcher/flag_table.h"
+#include "launcher/suggest.h"
+
+namespace accel::launcher {
+namespace {
+
+std::string place(const std::string& path, int line) {
+  return path + ":" + std::to_string(line);
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return result;
+}
+
+using Values = std::map<std::string, const ConfigValue*, std::less<>>;
+
+// By key; of a repeated key the last value, with a notice.
+Values last_of_each(const ConfigValue::Map& map,
+                    const std::string& path,
+                    std::vector<std::string>& notices) {
+  Values values;
+  std::map<std::string, int, std::less<>> lines;
+  for (const ConfigEntry& entry : map) {
+    if (const auto before = lines.find(entry.key); before != lines.end()) {
+      notices.push_back(path + ": " + entry.key + " is given on line " +
+                        std::to_string(before->second) + " and again on line " +
+                        std::to_string(entry.line) + ": the last one holds");
+    }
+    lines[entry.key] = entry.line;
+    values[entry.key] = &entry.value;
+  }
+  return values;
+}
+
+// The peer's words, so that scripts and people who know them find them. The remedy and the lines
+// are ours.
+Error unknown_keys(std::vector<const ConfigEntry*> entries, const std::string& path) {
+  std::sort(entries.begin(), entries.end(), [](const ConfigEntry* a, const ConfigEntry* b) {
+    return a->key < b->key;
+  });
+  std::vector<std::string> known;
+  for (const ConfigKey& key : config_keys()) known.emplace_back(key.name);
+  std::string list;
+  std::string remedy;
+  for (const ConfigEntry* entry : entries) {
+    list += (list.empty() ? "'" : ", '") + entry->key + "'";
+    remedy +=
+        (remedy.empty() ? "remove " : ", ") + entry->key + " (line " + std::to_string(entry->line);
+    if (std::optional<std::string> guess = nearest(entry->key, known)) {
+      remedy += ", did you mean " + *guess + "?";
+    }
+    remedy += ")";
+  }
+  return Error(ErrorCode::kConfigUnknownKey,
+               "The config file at " + path + " had unknown keys ([" + list +
+                   "]), please try upgrading your `accelerate` version or fix (and potentially "
+                   "remove) these keys from your config file.",
+               remedy);
+}
+
+// Reads single values; what does not fit becomes a fault.
+class ValueReader {
+ public:
+  ValueReader(const Values& values, std::string path, std::string prefix, Faults& faults)
+      : values_(values), path_(std::move(path)), prefix_(std::move(prefix)), faults_(faults) {}
+
+  std::optional<int> integer(std::string_view key) {
+    const ConfigValue* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    std::optional<std::int64_t> number;
+    if (const auto* integer = std::get_if<std::int64_t>(&value->data)) number = *integer;
+    if (const auto* text = std::get_if<std::string>(&value->data)) {  // a quoted number
+      number = decimal(*text);
+    }
+    constexpr std::int64_t kMost = 1'000'000'000;
+    if (number && *number >= -kMost && *number <= kMost) return static_cast<int>(*number);
+    refuse(key, *value, "a whole number");
+    return std::nullopt;
+  }
+
+  std::optional<bool> boolean(std::string_view key) {
+    const ConfigValue* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    if (const auto* boolean = std::get_if<bool>(&value->data)) return *boolean;
+    if (const auto* text = std::get_if<std::string>(&value->data)) {
+      if (Result<bool> parsed = parse_env_bool(key, *text)) return *parsed;
+    }
+    refuse(key, *value, "true or false");
+    return std::nullopt;
+  }
+
+  // Any scalar, as it was written.
+  std::optional<std::string> text(std::string_view key) {
+    const ConfigValue* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    if (const auto* text = std::get_if<std::string>(&value->data)) return *text;
+    if (is_collection(*value)) {
+      refuse(key, *value, "text");
+      return std::nullopt;
+    }
+    return value->text;
+  }
+
+  // The choice in the schema's own spelling. An unquoted NO, which YAML 1.1 takes for false, counts
+  // as the word when it is a choice.
+  std::optional<std::string> choice(std::string_view key, std::string_view choices) {
+    const std::optional<std::string> written = text(key);
+    if (!written) return std::nullopt;
+    std::string expected;
+    const bool is_false =
+        std::holds_alternative<bool>(find(key)->data) && !std::get<bool>(find(key)->data);
+    for (std::string_view candidate : split_choices(choices)) {
+      const bool is_the_word = lower(*written) == lower(candidate);
+      if (is_the_word || (is_false && lower(candidate) == "no")) return std::string(candidate);
+      expected += (expected.empty() ? "one of " : ", ") + std::string(candidate);
+    }
+    refuse(key, *find(key), expected);
+    return std::nullopt;
+  }
+
+  const ConfigValue::Map* map(std::string_view key) {
+    const ConfigValue* value = find(key);
+    if (value == nullptr) return nullptr;
+    if (const auto* map = std::get_if<ConfigValue::Map>(&value->data)) return map;
+    refuse(key, *value, "a map of keys");
+    return nullptr;
+  }
+
+  void list(std::string_view key) {
+    const ConfigValue* value = find(key);
+    if (value == nullptr || std::holds_alternative<ConfigValue::List>(value->data)) return;
+    refuse(key, *value, "a list");
+  }
+
+ private:
+  static std::optional<std::int64_t> decimal(const std::string& text) {
+    std::int64_t number = 0;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return number;
+  }
+
+  static bool is_collection(const ConfigValue& value) {
+    return std::holds_alternative<ConfigValue::Map>(value.data) ||
+           std::holds_alternative<ConfigValue::List>(value.data);
+  }
+
+  // nullptr when the key is absent or null.
+  [[nodiscard]] const ConfigValue* find(std::string_view key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() || found->second->is_null() ? nullptr : found->second;
+  }
+
+  void refuse(std::string_view key, const ConfigValue& value, const std::string& expected) {
+    const std::string shown = is_collection(value) ? "a list or map" : "'" + value.text + "'";
+    faults_.add(Error(ErrorCode::kConfigInvalidValue,
+                      place(path_, value.line) + ": " + prefix_ + std::string(key) + " is " +
+                          shown + ", expected " + expected,
+                      "change line " + std::to_string(value.line) + " of " + path_));
+  }
+
+  const Values& values_;
+  std::string path_;
+  std::string prefix_;
+  Faults& faults_;
+};
+
+// Values of keys without effect must still have their type: a slip there would bite later.
+void check_types_of_unused_keys(ValueReader& reader) {
+  for (const ConfigKey& key : config_keys()) {
+    if (key.effect == ConfigEffect::kUsed) continue;
+    switch (key.type) {
+      case ConfigType::kInteger:
+        (void)reader.integer(key.name);
+        break;
+      case ConfigType::kBool:
+        (void)reader.boolean(key.name);
+        break;
+      case ConfigType::kChoice:
+        (void)reader.choice(key.name, key.choices);
+        break;
+      case ConfigType::kMap:
+        (void)reader.map(key.name);
+        break;
+      case ConfigType::kList:
+        reader.list(key.name);
+        break;
+      case ConfigType::kText:
+        break;  // anything
+    }
+  }
+}
+
+DynamoSettings read_dynamo(const ConfigValue::Map& map,
+                           const std::string& path,
+                           std::vector<std::string>& notices,
+                           Faults& faults) {
+  constexpr std::string_view kPrefix = "dynamo_";
+  ConfigValue::Map bare = map;  // the prefix is optional in the file
+  for (ConfigEntry& entry : bare) {
+    if (entry.key.starts_with(kPrefix)) entry.key.erase(0, kPrefix.size());
+    const bool is_known = std::any_of(dynamo_keys().begin(),
+                                      dynamo_keys().end(),
+                                      [&](const ConfigKey& key) { return key.name == entry.key; });
+    if (!is_known) {
+      notices.push_back(place(path, entry.line) + ": dynamo_config has no key " + entry.key +
+                        ": it has no effect");
+    }
+  }
+  const Values values = last_of_each(bare, path, notices);
+  ValueReader reader(values, path, "dynamo_config.", faults);
+  DynamoSettings dynamo;
+  dynamo.backend = reader.choice("backend", find_flag("dynamo_backend")->choices);
+  dynamo.mode = reader.choice("mode", find_flag("dynamo_mode")->choices);
+  dynamo.use_fullgraph = reader.boolean("use_fullgraph");
+  dynamo.use_dynamic = reader.boolean("use_dynamic");
+  dynamo.use_regional_compilation = reader.boolean("use_regional_compilation");
+  return dynamo;
+}
+
+void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
+  const auto choices_of = [](std::string_view key) { return find_config_key(key)->choices; };
+  if (auto text = reader.choice("compute_environment", choices_of("compute_environment"))) {
+    file.compute_environment = *text;
+  }
+  if (auto text = reader.choice("distributed_type", choices_of("distributed_type"))) {
+    file.distributed_type = *text;
+  }
+  file.num_processes = reader.integer("num_processes");
+  if (file.num_processes == -1) file.num_processes.reset();
+  file.num_machines = reader.integer("num_machines");
+  file.machine_rank = reader.integer("machine_rank");
+  file.main_process_port = reader.integer("main_process_port");
+  file.main_process_ip = reader.text("main_process_ip");
+  file.gpu_ids = reader.text("gpu_ids");
+  file.mixed_precision = reader.choice("mixed_precision", choices_of("mixed_precision"));
+  if (const std::optional<bool> fp16 = reader.boolean("fp16"); fp16 && *fp16) {
+    if (!file.mixed_precision) file.mixed_precision = "fp16";
+  }
+  file.use_cpu = reader.boolean("use_cpu");
+  file.debug = reader.boolean("debug");
+  file.enable_cpu_affinity = reader.boolean("enable_cpu_affinity");
+  if (const ConfigValue::Map* dynamo = reader.map("dynamo_config")) {
+    file.dynamo = read_dynamo(*dynamo, file.path, file.notices, faults);
+  }
+  if (auto backend = reader.choice("dynamo_backend", find_flag("dynamo_backend")->choices)) {
+    file.dynamo.backend = *backend;
+  }
+}
+
+}  // namespace
+
+std::string default_config_path(const EnvMap& environment) {
+  const auto folder = [&](const char* name) -> std::filesystem::path {
+    const auto found = environment.find(name);
+    return found == environment.end() ? "" : found->second;
+  };
+  std::filesystem::path home = folder("HF_HOME");
+  if (home.empty()) {
+    std::filesystem::path cache = folder("XDG_CACHE_HOME");
+    if (cache.empty()) {
+      if (folder("HOME").empty()) return "";
+      cache = folder("HOME") / ".cache";
+    }
+    home = cache / "huggingface";
+  }
+  const std::string text = home.string();
+  if (text == "~" || text.starts_with("~/")) home = folder("HOME").string() + text.substr(1);
+  return (home / "accelerate" / "default_config.yaml").string();
+}
+
+Result<ConfigFile> parse_config_file(std::string_view text,
+                                     ConfigFormat format,
+                                     const std::string& path) {
+  Result<ConfigValue::Map> document = parse_config(text, format, path);
+  if (!document) return std::move(document).error();
+  ConfigFile file;
+  file.path = path;
+  std::vector<const ConfigEntry*> unknown;
+  for (const ConfigEntry& entry : *document) {
+    const ConfigKey* key = find_config_key(entry.key);
+    if (key == nullptr) unknown.push_back(&entry);
+    if (key != nullptr && key->effect == ConfigEffect::kRetired) {
+      file.notices.push_back(place(path, entry.line) + ": " + entry.key +
+                             " has no effect: " + std::string(key->meaning));
+    }
+  }
+  const Values values = last_of_each(*document, path, file.notices);
+  if (const auto type = values.find("distributed_type");
+      type == values.end() || type->second->is_null()) {
+    return Error(ErrorCode::kConfigInvalidValue,
+                 "A `distributed_type` must be specified in the config file.",
+                 "add the line `distributed_type: 'NO'` to " + path);
+  }
+  if (const auto where = values.find("compute_environment");
+      where != values.end() && where->second->text == "AMAZON_SAGEMAKER") {
+    return Error(ErrorCode::kUnsupported,
+                 place(path, where->second->line) +
+                     ": compute_environment is AMAZON_SAGEMAKER, which accel-launch cannot do yet");
+  }
+  if (!unknown.empty()) return unknown_keys(std::move(unknown), path);
+
+  Faults faults;
+  ValueReader reader(values, path, "", faults);
+  read_values(reader, file, faults);
+  check_types_of_unused_keys(reader);
+  if (!faults.empty()) return faults.merged();
+  if (values.find("num_processes") == values.end() && file.distributed_type == "NO") {
+    file.num_processes = 1;
+  }
+  return file;
+}
+
+Result<ConfigFile> load_config_file(const std::string& path) {
+  constexpr std::streamsize kMostBytes = (1 << 20) + 1;  // one more than parse_config() takes
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return Error(ErrorCode::kConfigUnreadable, "the configuration file " + path + " is a folder");
+  }
+  errno = 0;
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) {
+    return Error(ErrorCode::kConfigUnreadable,
+                 "cannot open the configuration file " + path + ": " + errno_text(errno));
+  }
+  std::string text(kMostBytes, '\0');
+  stream.read(text.data(), kMostBytes);
+  if (stream.bad()) {
+    return Error(ErrorCode::kConfigUnreadable,
+                 "cannot read the configuration file " + path + ": " + errno_text(errno));
+  }
+  text.resize(static_cast<size_t>(stream.gcount()));
+  const bool is_json = path.ends_with(".json");
+  return parse_config_file(text, is_json ? ConfigFormat::kJson : ConfigFormat::kYaml, path);
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,60 @@
+// ConfigFile: a configuration file of HF Accelerate, read, checked against the schema and typed.
+//
+// Threads:  pure functions but for load_config_file(), which reads the file.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <accel/env_contract.h>
+#include <accel/result.h>
+
+#include "launcher/config_document.h"
+
+namespace accel::launcher {
+
+// What the file says of torch.compile. std::nullopt: nothing.
+struct DynamoSettings {
+  std::optional<std::string> backend;
+  std::optional<std::string> mode;
+  std::optional<bool> use_fullgraph;
+  std::optional<bool> use_dynamic;
+  std::optional<bool> use_regional_compilation;
+};
+
+// std::nullopt: the file does not say (or says null).
+struct ConfigFile {
+  std::string path;
+  std::string compute_environment = "LOCAL_MACHINE";
+  std::string distributed_type;      // never empty
+  std::optional<int> num_processes;  // -1 in the file counts as not said; absent with NO is 1
+  std::optional<int> num_machines;
+  std::optional<int> machine_rank;
+  std::optional<int> main_process_port;
+  std::optional<std::string> main_process_ip;
+  std::optional<std::string> gpu_ids;
+  std::optional<std::string> mixed_precision;
+  std::optional<bool> use_cpu;
+  std::optional<bool> debug;
+  std::optional<bool> enable_cpu_affinity;
+  DynamoSettings dynamo;
+  std::vector<std::string> notices;  // repeated and retired keys
+};
+
+// Where the default file is: $HF_HOME/accelerate, else $XDG_CACHE_HOME/huggingface/accelerate, else
+// ~/.cache/huggingface/accelerate; default_config.yaml. Empty when no home is known.
+[[nodiscard]] std::string default_config_path(const EnvMap& environment);
+
+// Errors  kConfigSyntax, kConfigUnknownKey (the peer's text), kConfigInvalidValue (path, line, key
+// and
+//         what was expected; several faults are collected).
+[[nodiscard]] Result<ConfigFile> parse_config_file(std::string_view text,
+                                                   ConfigFormat format,
+                                                   const std::string& path);
+
+// The format follows the name: JSON when it ends in .json. Errors  also kConfigUnreadable.
+[[nodiscard]] Result<ConfigFile> load_config_file(const std::string& path);
+
+}  // namespace accel::launcher

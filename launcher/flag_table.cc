@@ -1,0 +1,383 @@
+#include "launcher/flag_table.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace accel::launcher {
+namespace {
+
+constexpr std::string_view kGeneral = "General";
+constexpr std::string_view kProcesses = "Processes";
+constexpr std::string_view kCompute = "Computing";
+constexpr std::string_view kCompile = "torch.compile (Python scripts)";
+constexpr std::string_view kOutput = "Output";
+constexpr std::string_view kFailure = "Failures and stopping";
+
+constexpr std::string_view kDynamoBackends =
+    "no,eager,aot_eager,inductor,aot_ts_nvfuser,nvprims_nvfuser,cudagraphs,ofi,fx2trt,onnxrt,"
+    "tensorrt,aot_torchxla_trace_once,torhchxla_trace_once,tvm";
+
+constexpr FlagSpec kFlags[] = {
+    {"help", 'h', FlagKind::kSwitch, "", "", kGeneral, "Show this text."},
+    {"version", 0, FlagKind::kSwitch, "", "", kGeneral, "Show the version."},
+    {"config_file",
+     0,
+     FlagKind::kText,
+     "PATH",
+     "",
+     kGeneral,
+     "Configuration in YAML, or JSON when it ends in .json. Without it the default file is read if "
+     "it "
+     "exists: $HF_HOME/accelerate/default_config.yaml."},
+    {"dry_run",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kGeneral,
+     "Show what would be started, and start nothing."},
+    {"quiet", 'q', FlagKind::kSwitch, "", "", kGeneral, "No warnings and no report of a failure."},
+    {"debug",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kGeneral,
+     "Workers check the shapes of their collectives over all ranks."},
+    {"module",
+     'm',
+     FlagKind::kSwitch,
+     "",
+     "",
+     kGeneral,
+     "SCRIPT is a Python module, as with python -m."},
+    {"no_python",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kGeneral,
+     "SCRIPT is a program, also one on PATH; never run it with Python."},
+
+    {"num_processes",
+     0,
+     FlagKind::kInteger,
+     "N",
+     "",
+     kProcesses,
+     "Number of workers. Default: of the configuration, else one for each visible GPU, else 1."},
+    {"num_machines",
+     0,
+     FlagKind::kInteger,
+     "N",
+     "",
+     kProcesses,
+     "Number of machines; only 1 for now."},
+    {"machine_rank",
+     0,
+     FlagKind::kInteger,
+     "R",
+     "",
+     kProcesses,
+     "Rank of this machine; only 0 for now."},
+    {"main_process_ip",
+     0,
+     FlagKind::kText,
+     "IP",
+     "",
+     kProcesses,
+     "Address of rank 0. With one machine the store always listens on 127.0.0.1."},
+    {"main_process_port",
+     0,
+     FlagKind::kInteger,
+     "PORT",
+     "",
+     kProcesses,
+     "Port of the store, exactly this one; 0 takes a free one. Default: 29500 when it is free, "
+     "else any."},
+    {"role", 0, FlagKind::kText, "NAME", "", kProcesses, "Value of ROLE_NAME. Default: default."},
+
+    {"cpu", 0, FlagKind::kSwitch, "", "", kCompute, "Train on the CPU although there are GPUs."},
+    {"multi_gpu",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kCompute,
+     "Train on the GPUs of this machine; needs two."},
+    {"gpu_ids",
+     0,
+     FlagKind::kText,
+     "IDS",
+     "",
+     kCompute,
+     "GPUs that the workers may use, as in 0,1; or all. Sets CUDA_VISIBLE_DEVICES."},
+    {"mixed_precision",
+     0,
+     FlagKind::kChoice,
+     "MODE",
+     "no,fp16,bf16,fp8",
+     kCompute,
+     "Mixed precision of the workers. Default: no."},
+    {"num_cpu_threads_per_process",
+     0,
+     FlagKind::kInteger,
+     "N",
+     "",
+     kCompute,
+     "OMP_NUM_THREADS of every worker. Default: what is set already, else the physical cores "
+     "divided by "
+     "the workers."},
+    {"enable_cpu_affinity",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kCompute,
+     "Bind every worker to physical cores of its own, close to one memory."},
+
+    {"dynamo_backend", 0, FlagKind::kChoice, "NAME", kDynamoBackends, kCompile, "Default: no."},
+    {"dynamo_mode",
+     0,
+     FlagKind::kChoice,
+     "MODE",
+     "default,reduce-overhead,max-autotune",
+     kCompile,
+     "Default: default."},
+    {"dynamo_use_fullgraph", 0, FlagKind::kSwitch, "", "", kCompile, "Compile whole graphs only."},
+    {"dynamo_use_dynamic", 0, FlagKind::kSwitch, "", "", kCompile, "Trace with dynamic shapes."},
+    {"dynamo_use_regional_compilation",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kCompile,
+     "Compile repeated blocks once."},
+
+    {"log_dir",
+     0,
+     FlagKind::kText,
+     "DIR",
+     "",
+     kOutput,
+     "Write the streams of every rank to files below DIR, byte for byte (and to the console, "
+     "unless "
+     "redirected)."},
+    {"tee",
+     't',
+     FlagKind::kText,
+     "STREAMS",
+     "",
+     kOutput,
+     "Streams that go to a file and the console: 0 none, 1 stdout, 2 stderr, 3 both; or by local "
+     "rank, as "
+     "in 0:3,1:1."},
+    {"redirects",
+     'r',
+     FlagKind::kText,
+     "STREAMS",
+     "",
+     kOutput,
+     "Streams that go to a file only; the same form."},
+    {"log_prefix",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kOutput,
+     "Begin console lines with the rank and the stream."},
+    {"no_pty", 0, FlagKind::kSwitch, "", "", kOutput, "Never give rank 0 a terminal."},
+
+    {"max_restarts",
+     0,
+     FlagKind::kInteger,
+     "N",
+     "",
+     kFailure,
+     "How often all workers are started again after one has failed. Default: 0."},
+    {"monitor_interval",
+     0,
+     FlagKind::kSeconds,
+     "S",
+     "",
+     kFailure,
+     "Accepted for torchrun's sake: the end of a worker is an event here, seen at once."},
+    {"stop_grace",
+     0,
+     FlagKind::kSeconds,
+     "S",
+     "",
+     kFailure,
+     "From the signal that asks workers to stop until SIGKILL, as in 30, 500ms or 2m. Default: "
+     "30."},
+    {"linger",
+     0,
+     FlagKind::kSeconds,
+     "S",
+     "",
+     kFailure,
+     "How long processes that a finished rank left behind may live. Default: 10."},
+};
+
+// Families of flags that exist in `accelerate launch` or torchrun: a name that equals an entry, or
+// starts with it when the entry ends in '_' or '-'.
+constexpr std::pair<std::string_view, std::string_view> kNotBuilt[] = {
+    {"use_deepspeed", "DeepSpeed"},
+    {"deepspeed_", "DeepSpeed"},
+    {"zero_stage", "DeepSpeed"},
+    {"zero3_", "DeepSpeed"},
+    {"offload_", "DeepSpeed"},
+    {"gradient_accumulation_steps", "DeepSpeed"},
+    {"gradient_clipping", "DeepSpeed"},
+    {"use_fsdp", "FSDP"},
+    {"fsdp_", "FSDP"},
+    {"use_megatron_lm", "Megatron-LM"},
+    {"megatron_lm_", "Megatron-LM"},
+    {"use_parallelism_config", "parallelism configuration"},
+    {"parallelism_config_", "parallelism configuration"},
+    {"fp8_", "fp8"},
+    {"tpu", "TPU"},
+    {"tpu_", "TPU"},
+    {"no_tpu_cluster", "TPU"},
+    {"vm", "TPU"},
+    {"env", "TPU"},
+    {"main_training_function", "TPU"},
+    {"downcast_bf16", "TPU"},
+    {"aws_", "SageMaker"},
+    {"mpirun_", "mpirun"},
+    {"same_network", "several machines"},
+    {"rdzv_", "several machines"},
+    {"nnodes", "torchrun's flags"},
+    {"node_rank", "torchrun's flags"},
+    {"nproc_per_node", "torchrun's flags"},
+    {"master_addr", "torchrun's flags"},
+    {"master_port", "torchrun's flags"},
+    {"standalone", "torchrun's flags"},
+    {"run_path", "torchrun's flags"},
+    {"local_addr", "torchrun's flags"},
+    {"local_ranks_filter", "torchrun's flags"},
+    {"duplicate_", "torchrun's flags"},
+    {"numa_binding", "torchrun's flags"},
+    {"signals_to_handle", "torchrun's flags"},
+    {"virtual_local_rank", "torchrun's flags"},
+    {"event_log_handler", "torchrun's flags"},
+    {"logs_specs", "torchrun's flags"},
+    {"start_method", "torchrun's flags"},
+};
+
+constexpr size_t kHelpWidth = 80;
+constexpr size_t kHelpIndent = 6;
+
+// Appends `text` word by word, every line indented and at most kHelpWidth columns wide.
+void append_wrapped(std::string& out, std::string_view text, size_t indent) {
+  size_t column = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (column > 0 && column + 1 + word.size() > kHelpWidth) {
+      out += '\n';
+      column = 0;
+    }
+    if (column == 0) {
+      out.append(indent, ' ');
+      column = indent;
+    } else {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  out += '\n';
+}
+
+std::string spaced_choices(std::string_view choices) {
+  std::string text;
+  for (std::string_view choice : split_choices(choices)) {
+    if (!text.empty()) text += ", ";
+    text += choice;
+  }
+  return text;
+}
+
+void append_flag(std::string& out, const FlagSpec& flag) {
+  out += "  ";
+  if (flag.short_name != 0) {
+    out += '-';
+    out += flag.short_name;
+    out += ", ";
+  }
+  out += "--";
+  out += flag.name;
+  if (!flag.value_name.empty()) {
+    out += ' ';
+    out += flag.value_name;
+  }
+  out += '\n';
+  std::string help(flag.help);
+  if (flag.kind == FlagKind::kChoice) help += " One of " + spaced_choices(flag.choices) + ".";
+  append_wrapped(out, help, kHelpIndent);
+}
+
+}  // namespace
+
+std::span<const FlagSpec> flag_table() {
+  return kFlags;
+}
+
+const FlagSpec* find_flag(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kFlags), std::end(kFlags), [&](const FlagSpec& flag) {
+    return flag.name == name;
+  });
+  return found == std::end(kFlags) ? nullptr : found;
+}
+
+std::string_view feature_not_built(std::string_view name) {
+  for (const auto& [entry, feature] : kNotBuilt) {
+    const bool is_family = entry.back() == '_';
+    if (name == entry || (is_family && name.starts_with(entry))) return feature;
+  }
+  return {};
+}
+
+std::vector<std::string_view> split_choices(std::string_view choices) {
+  std::vector<std::string_view> result;
+  while (!choices.empty()) {
+    const size_t comma = std::min(choices.find(','), choices.size());
+    result.push_back(choices.substr(0, comma));
+    choices.remove_prefix(std::min(comma + 1, choices.size()));
+  }
+  return result;
+}
+
+std::string launch_help() {
+  std::string out =
+      "Usage: accel-launch [flags] SCRIPT [arguments of the script]\n"
+      "\n";
+  append_wrapped(out,
+                 "Starts SCRIPT in N workers with ranks, watches them, and says which failed first "
+                 "and why. SCRIPT is a program, a .py file, or with -m a Python module. Everything "
+                 "after it belongs to it; one -- right after it is dropped. Words of a flag are "
+                 "joined by underscores or hyphens.",
+                 0);
+  std::string_view group;
+  for (const FlagSpec& flag : kFlags) {
+    if (flag.group != group) {
+      group = flag.group;
+      out += '\n';
+      out += group;
+      out += ":\n";
+    }
+    append_flag(out, flag);
+  }
+  out +=
+      "\nExamples:\n"
+      "  accel-launch --num_processes 2 build/examples/digits -- --epochs 15\n"
+      "  accel-launch --num_processes 4 --max_restarts 3 --log_dir logs train.py\n"
+      "\nThe exit status is that of the first worker that failed, or 128 + its signal.\n";
+  return out;
+}
+
+}  // namespace accel::launcher

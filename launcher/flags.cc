@@ -1,0 +1,210 @@
+// Parsing with CLI11. It is told to stop at the first word that is no flag (the script) and to
+// leave everything after it alone; values stay text here, because only the plan knows their ranges.
+
+#include "launcher/flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <system_error>
+#include <utility>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include "launcher/flag_table.h"
+#include "launcher/suggest.h"
+
+namespace accel::launcher {
+namespace {
+
+std::string with_hyphens(std::string_view name) {
+  std::string text(name);
+  std::replace(text.begin(), text.end(), '_', '-');
+  return text;
+}
+
+// "-m,--no_python,--no-python", as CLI11 wants it.
+std::string spellings(const FlagSpec& flag) {
+  std::string text;
+  if (flag.short_name != 0) text += std::string("-") + flag.short_name + ",";
+  text += "--" + std::string(flag.name);
+  if (flag.name.find('_') != std::string_view::npos) text += ",--" + with_hyphens(flag.name);
+  return text;
+}
+
+void declare(CLI::App& app, const FlagSpec& flag, CommandLine& line) {
+  const std::string name(flag.name);
+  if (flag.kind == FlagKind::kSwitch) {
+    app.add_flag_function(spellings(flag), [&line, name](std::int64_t count) {
+      line.given[name] = count > 0 ? "true" : "false";
+    });
+    return;
+  }
+  app.add_option(spellings(flag),
+                 [&line, name](const CLI::results_t& values) {
+                   line.given[name] = values.back();
+                   return true;
+                 })
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+}
+
+std::vector<std::string> known_spellings(bool use_hyphens) {
+  std::vector<std::string> names;
+  for (const FlagSpec& flag : flag_table()) {
+    names.push_back("--" + (use_hyphens ? with_hyphens(flag.name) : std::string(flag.name)));
+  }
+  return names;
+}
+
+// The flag's name with underscores: "--fsdp-version=2" gives "fsdp_version".
+std::string bare_name(std::string_view word) {
+  word = word.substr(0, word.find('='));
+  while (word.starts_with('-')) word.remove_prefix(1);
+  std::string name(word);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+Error unknown_flag(const std::string& word) {
+  const std::string typed = word.substr(0, word.find('='));
+  if (std::string_view feature = feature_not_built(bare_name(word)); !feature.empty()) {
+    return Error(
+        ErrorCode::kUnsupported,
+        typed + " belongs to " + std::string(feature) + ", which accel-launch cannot do yet");
+  }
+  const bool use_hyphens = typed.find('-', 2) != std::string::npos;
+  if (std::optional<std::string> guess = nearest(typed, known_spellings(use_hyphens))) {
+    return Error(ErrorCode::kUnknownFlag,
+                 "unknown flag " + typed + ", did you mean " + *guess + "?",
+                 "use " + *guess + "; a flag of the script goes after the script");
+  }
+  return Error(ErrorCode::kUnknownFlag, "unknown flag " + typed);
+}
+
+Error bad_value(std::string_view flag, std::string_view value, const std::string& expected) {
+  return Error(ErrorCode::kInvalidArgument,
+               "--" + std::string(flag) + " is '" + std::string(value) + "', expected " + expected,
+               "give --" + std::string(flag) + " " + expected);
+}
+
+std::optional<double> to_number(std::string_view text) {
+  double number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+bool CommandLine::is_on(std::string_view flag) const {
+  const auto found = given.find(flag);
+  return found != given.end() && found->second == "true";
+}
+
+std::optional<std::string> CommandLine::text(std::string_view flag) const {
+  const auto found = given.find(flag);
+  if (found == given.end()) return std::nullopt;
+  return found->second;
+}
+
+Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments) {
+  CommandLine line;
+  CLI::App app;
+  app.set_help_flag();
+  app.prefix_command();
+  for (const FlagSpec& flag : flag_table()) declare(app, flag, line);
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants it
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ArgumentMismatch&) {
+    return Error(ErrorCode::kUsage, arguments.back() + " needs a value");
+  } catch (const CLI::ParseError& failure) {
+    return Error(ErrorCode::kUsage, failure.what());
+  }
+
+  const std::vector<std::string> rest = app.remaining();
+  Faults faults;
+  auto script = rest.begin();
+  for (; script != rest.end() && script->size() > 1 && script->starts_with('-'); ++script) {
+    if (*script == "--") {
+      ++script;
+      break;
+    }
+    faults.add(unknown_flag(*script));
+  }
+  const auto num_flag_words = arguments.size() - static_cast<size_t>(rest.end() - script);
+  for (size_t i = 0; i < num_flag_words; ++i) {
+    if (arguments[i].ends_with('=') && find_flag(bare_name(arguments[i])) != nullptr) {
+      faults.add(Error(ErrorCode::kUsage, arguments[i] + " needs a value after the '='"));
+    }
+  }
+  if (!faults.empty()) return faults.merged();
+  if (script == rest.end()) return line;
+
+  line.script = *script++;
+  if (script != rest.end() && *script == "--") ++script;
+  line.script_arguments.assign(script, rest.end());
+  return line;
+}
+
+std::optional<int> integer_flag(
+    const CommandLine& line, std::string_view flag, int least, int most, Faults& faults) {
+  const std::optional<std::string> text = line.text(flag);
+  if (!text) return std::nullopt;
+  int number = 0;
+  const auto [end, failure] = std::from_chars(text->data(), text->data() + text->size(), number);
+  const bool is_number = failure == std::errc() && end == text->data() + text->size();
+  if (is_number && number >= least && number <= most) return number;
+  faults.add(bad_value(
+      flag, *text, "a whole number from " + std::to_string(least) + " to " + std::to_string(most)));
+  return std::nullopt;
+}
+
+std::optional<std::string> choice_flag(const CommandLine& line,
+                                       std::string_view flag,
+                                       Faults& faults) {
+  const std::optional<std::string> text = line.text(flag);
+  if (!text) return std::nullopt;
+  std::vector<std::string> names;
+  std::string list;
+  for (std::string_view choice : split_choices(find_flag(flag)->choices)) {
+    if (*text == choice) return text;
+    names.emplace_back(choice);
+    list += (list.empty() ? "" : ", ") + std::string(choice);
+  }
+  std::string expected = "one of " + list;
+  if (std::optional<std::string> guess = nearest(*text, names)) {
+    expected += " (did you mean " + *guess + "?)";
+  }
+  faults.add(bad_value(flag, *text, expected));
+  return std::nullopt;
+}
+
+std::optional<double> seconds_flag(const CommandLine& line, std::string_view flag, Faults& faults) {
+  const std::optional<std::string> text = line.text(flag);
+  if (!text) return std::nullopt;
+  constexpr double kDay = 86'400;
+  const std::pair<std::string_view, double> units[] = {
+      {"ms", 0.001}, {"s", 1}, {"m", 60}, {"h", 3600}};
+  std::string_view digits = *text;
+  double scale = 1;
+  for (const auto& [unit, seconds] : units) {
+    if (digits.ends_with(unit)) {
+      digits.remove_suffix(unit.size());
+      scale = seconds;
+      break;
+    }
+  }
+  const std::optional<double> number = to_number(digits);
+  if (number && std::isfinite(*number) && *number >= 0 && *number * scale <= kDay) {
+    return *number * scale;
+  }
+  faults.add(bad_value(flag, *text, "a time of at most a day, as in 30, 0.5, 500ms or 2m"));
+  return std::nullopt;
+}
+
+}  // namespace accel::launcher

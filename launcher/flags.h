@@ -1,0 +1,49 @@
+// Flags: the command line of accel-launch, cut into given flags, the script and its arguments.
+//
+// Nothing is given a default here: what the user typed must stay apart from what nobody said,
+// because a configuration file stands between the two.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <accel/result.h>
+
+#include "launcher/faults.h"
+
+namespace accel::launcher {
+
+struct CommandLine {
+  // By FlagSpec::name. A switch holds "true" or "false"; a flag that was repeated holds its last
+  // value.
+  std::map<std::string, std::string, std::less<>> given;
+  std::string script;                         // empty when there is none
+  std::vector<std::string> script_arguments;  // one "--" right after the script is dropped
+
+  [[nodiscard]] bool has(std::string_view flag) const { return given.find(flag) != given.end(); }
+  [[nodiscard]] bool is_on(std::string_view flag) const;
+  [[nodiscard]] std::optional<std::string> text(std::string_view flag) const;
+};
+
+// Errors  kUnknownFlag (with the nearest known flag), kUnsupported for a flag of a feature that is
+// not
+//         built yet, kUsage for a missing value.
+[[nodiscard]] Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments);
+
+// Reads a value as its FlagSpec says. A fault is added (kInvalidArgument: flag, value, expected)
+// and std::nullopt returned when it does not fit; std::nullopt without a fault when the flag was
+// not given.
+[[nodiscard]] std::optional<int> integer_flag(
+    const CommandLine& line, std::string_view flag, int least, int most, Faults& faults);
+[[nodiscard]] std::optional<std::string> choice_flag(const CommandLine& line,
+                                                     std::string_view flag,
+                                                     Faults& faults);
+[[nodiscard]] std::optional<double> seconds_flag(const CommandLine& line,
+                                                 std::string_view flag,
+                                                 Faults& faults);
+
+}  // namespace accel::launcher

@@ -1,0 +1,84 @@
+// The real LaunchHost: this process's environment, this machine's cores and GPUs.
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include <unistd.h>
+
+#include "launcher/launch_plan.h"
+
+extern char** environ;
+
+namespace accel::launcher {
+namespace {
+
+EnvMap whole_environment() {
+  EnvMap env;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals == 0) continue;
+    env.try_emplace(std::string(text.substr(0, equals)), text.substr(equals + 1));
+  }
+  return env;
+}
+
+// /dev/nvidia0, /dev/nvidia1, ...: there without loading any CUDA library.
+int num_installed_gpus() {
+  constexpr std::string_view kPrefix = "nvidia";
+  int count = 0;
+  std::error_code failure;
+  for (std::filesystem::directory_iterator entry("/dev", failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
+    const bool is_gpu = name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
+                        std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) {
+                          return std::isdigit(c) != 0;
+                        });
+    if (is_gpu) ++count;
+  }
+  return count;
+}
+
+// CUDA stops at the first entry of CUDA_VISIBLE_DEVICES that names no GPU; -1 is the usual way to
+// say none.
+int num_visible_gpus(const EnvMap& environment) {
+  const int installed = num_installed_gpus();
+  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+  if (visible == environment.end()) return installed;
+  const std::string& list = visible->second;
+  if (list.empty() || list.starts_with('-')) return 0;
+  return std::min<int>(installed, 1 + static_cast<int>(std::count(list.begin(), list.end(), ',')));
+}
+
+std::string unique_suffix() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto ticks = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  char text[40];
+  std::snprintf(text,
+                sizeof text,
+                "%d-%08llx",
+                getpid(),
+                static_cast<unsigned long long>(ticks) & 0xffffffffULL);
+  return text;
+}
+
+}  // namespace
+
+LaunchHost real_launch_host() {
+  LaunchHost host;
+  host.environment = whole_environment();
+  host.topology = read_topology;
+  host.num_gpus = [environment = host.environment] { return num_visible_gpus(environment); };
+  host.job_suffix = unique_suffix();
+  host.stdin_is_terminal = isatty(STDIN_FILENO) == 1;
+  host.stdout_is_terminal = isatty(STDOUT_FILENO) == 1;
+  return host;
+}
+
+}  // namespace accel::launcher

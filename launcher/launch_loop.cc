@@ -1,0 +1,136 @@
+#include "launcher/launch_loop.h"
+
+#include <cerrno>
+#include <csignal>
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "runtime/supervisor/exit_report.h"
+
+namespace accel::launcher {
+namespace {
+
+using supervisor::StopMode;
+
+std::optional<supervisor::WindowSize> terminal_size() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
+  return supervisor::WindowSize{size.ws_row, size.ws_col};
+}
+
+std::string describe_restart(const supervisor::Restarting& restarting) {
+  const supervisor::WorkerExit& exit = restarting.because;
+  std::string text = "rank " + std::to_string(exit.global_rank);
+  text += exit.signal != 0 ? " was ended by " + supervisor::signal_name(exit.signal)
+                           : " failed with exit code " + std::to_string(exit.exit_code);
+  text += "; restart " + std::to_string(restarting.next_generation);
+  if (restarting.delay.count() > 0)
+    text += " in " + std::to_string(restarting.delay.count()) + " ms";
+  return text;
+}
+
+}  // namespace
+
+LaunchLoop::LaunchLoop(supervisor::WorkerHost& host, LaunchLoopOptions options)
+    : host_(host), options_(std::move(options)) {
+  if (!options_.notice) options_.notice = [](const std::string&) {};
+  if (!options_.stop_self) options_.stop_self = [] { ::raise(SIGSTOP); };
+  if (!options_.window_size) options_.window_size = terminal_size;
+}
+
+void LaunchLoop::on_signal(const ReceivedSignal& signal) {
+  switch (signal.number) {
+    case SIGINT:
+      return ask_to_stop(StopMode::kInterrupt, signal);
+    case SIGTERM:
+    case SIGHUP:
+    case SIGUSR1:
+      return ask_to_stop(StopMode::kTerminate, signal);
+    case SIGTSTP:
+      return suspend();
+    case SIGCONT:
+      return host_.request(supervisor::Resume{});
+    case SIGQUIT:
+      return host_.request(supervisor::DumpStacks{});
+    case SIGWINCH:
+      if (const auto size = options_.window_size()) host_.request(*size);
+      return;
+    default:
+      return;
+  }
+}
+
+void LaunchLoop::ask_to_stop(StopMode mode, const ReceivedSignal& signal) {
+  const bool is_again = ++num_stops_ > 1;
+  host_.request(
+      supervisor::Stop{.mode = is_again ? StopMode::kKill : mode,
+                       .signal = signal.number,
+                       .is_delivered = options_.shares_terminal && signal.is_from_terminal});
+}
+
+// The shim stops the workers while we go on to stop ourselves; whoever continues us (fg, or
+// SIGCONT) continues them.
+void LaunchLoop::suspend() {
+  host_.request(supervisor::Suspend{});
+  options_.stop_self();
+  host_.request(supervisor::Resume{});
+}
+
+void LaunchLoop::on_event(const supervisor::HostEvent& event) {
+  if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
+    options_.notice(notice->text);
+  } else if (const auto* restarting = std::get_if<supervisor::Restarting>(&event)) {
+    options_.notice(describe_restart(*restarting));
+  } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
+    outcome_ = *outcome;
+  }
+}
+
+Result<void> LaunchLoop::take_events() {
+  while (!outcome_) {
+    auto event = host_.next_event();
+    if (!event) return std::move(event).error();
+    if (!*event) return {};
+    on_event(**event);
+  }
+  return {};
+}
+
+void LaunchLoop::take_signals(int signal_fd) {
+  signalfd_siginfo info{};
+  while (::read(signal_fd, &info, sizeof info) == sizeof info) {
+    on_signal({.number = static_cast<int>(info.ssi_signo),
+               .is_from_terminal = info.ssi_code == SI_KERNEL});
+  }
+}
+
+Result<supervisor::JobOutcome> LaunchLoop::run(int signal_fd) {
+  while (!outcome_) {
+    pollfd fds[] = {{signal_fd, POLLIN, 0}, {host_.event_fd(), POLLIN, 0}};
+    if (::poll(fds, std::size(fds), -1) < 0 && errno != EINTR) {
+      return Error(ErrorCode::kInternal, "cannot wait for events: " + errno_text(errno));
+    }
+    if (fds[0].revents != 0) take_signals(signal_fd);
+    if (auto taken = take_events(); !taken) return std::move(taken).error();
+  }
+  return *outcome_;
+}
+
+Result<UniqueFd> take_over_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP, SIGCONT, SIGQUIT, SIGWINCH}) {
+    struct sigaction current {};
+    ::sigaction(signal, nullptr, &current);
+    if (current.sa_handler != SIG_IGN) ::sigaddset(&set, signal);
+  }
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  UniqueFd fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) return Error(ErrorCode::kInternal, "cannot make a signalfd: " + errno_text(errno));
+  return fd;
+}
+
+}  // namespace accel::launcher

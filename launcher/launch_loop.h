@@ -1,0 +1,69 @@
+// LaunchLoop: what accel-launch does while a job runs.
+//
+// Turns the signals of the launcher into requests to the shim, and the events of the shim into
+// lines for the user. All decisions are in on_signal() and on_event(), which a test calls with a
+// fake WorkerHost; run() only waits and passes on.
+//
+//   SIGINT              stop(interrupt); the second one stop(kill); exit status 130
+//   SIGTERM SIGHUP USR1 stop(terminate); the second one stop(kill); exit status 128 + signal
+//   SIGTSTP             workers are stopped, then the launcher stops itself; SIGCONT resumes both
+//   SIGQUIT             all ranks are asked for their stacks
+//   SIGWINCH            the new window size is passed on
+//
+// Threads:  one thread, which must be the only one (the signals are blocked in it).
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <accel/result.h>
+
+#include "runtime/supervisor/worker_host.h"
+
+namespace accel::launcher {
+
+// A signal as signalfd gives it.
+struct ReceivedSignal {
+  int number = 0;
+  bool is_from_terminal = false;  // the kernel sent it to the whole foreground group
+};
+
+struct LaunchLoopOptions {
+  bool shares_terminal = false;                    // the worker is in our foreground group
+  std::function<void(const std::string&)> notice;  // a line for the user
+  std::function<void()> stop_self;                 // SIGTSTP: default is raise(SIGSTOP)
+  std::function<std::optional<supervisor::WindowSize>()> window_size;  // default asks the terminal
+};
+
+class LaunchLoop {
+ public:
+  LaunchLoop(supervisor::WorkerHost& host, LaunchLoopOptions options);
+
+  void on_signal(const ReceivedSignal& signal);
+  void on_event(const supervisor::HostEvent& event);
+
+  // Set once the job has ended.
+  [[nodiscard]] const std::optional<supervisor::JobOutcome>& outcome() const { return outcome_; }
+
+  // Waits for signals on `signal_fd` and events until the job has ended.
+  // Errors  those of WorkerHost::next_event().
+  [[nodiscard]] Result<supervisor::JobOutcome> run(int signal_fd);
+
+ private:
+  void ask_to_stop(supervisor::StopMode mode, const ReceivedSignal& signal);
+  void suspend();
+  Result<void> take_events();
+  void take_signals(int signal_fd);
+
+  supervisor::WorkerHost& host_;
+  LaunchLoopOptions options_;
+  int num_stops_ = 0;
+  std::optional<supervisor::JobOutcome> outcome_;
+};
+
+// Blocks the signals above (but those that were ignored before: nohup) and gives a signalfd for
+// them. Call it before anything is started.
+[[nodiscard]] Result<UniqueFd> take_over_signals();
+
+}  // namespace accel::launcher

@@ -1,0 +1,221 @@
+// Puts the pieces together: command line -> configuration -> settings -> command -> shares ->
+// JobSpec.
+//
+// Faults of independent pieces are collected: a wrong flag value and a missing script are reported
+// at once. A command line or configuration that cannot be read ends the resolution, because
+// everything after it would only repeat the same mistake.
+
+#include "launcher/launch_plan.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <utility>
+
+#include "launcher/config_file.h"
+#include "launcher/faults.h"
+#include "launcher/flag_table.h"
+#include "launcher/flags.h"
+#include "launcher/launch_settings.h"
+#include "launcher/script.h"
+#include "launcher/worker_environment.h"
+
+#ifndef ACCEL_VERSION
+#error "ACCEL_VERSION comes from the build"
+#endif
+
+namespace accel::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using supervisor::JobSpec;
+using supervisor::Streams;
+using supervisor::WorkerSpec;
+
+constexpr std::uint16_t kDefaultPort = 29500;
+
+supervisor::Milliseconds milliseconds(double seconds) {
+  return supervisor::Milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+// The file that holds for this command line, or std::nullopt. The default file is optional, and
+// --cpu ignores it as the peer does.
+Result<std::optional<ConfigFile>> find_config(const CommandLine& line, const EnvMap& environment) {
+  std::string path = line.text("config_file").value_or("");
+  if (!line.has("config_file")) {
+    path = default_config_path(environment);
+    std::error_code ignored;
+    if (line.is_on("cpu") || path.empty() || !fs::is_regular_file(path, ignored)) {
+      return std::optional<ConfigFile>();
+    }
+  }
+  Result<ConfigFile> file = load_config_file(path);
+  if (!file) return std::move(file).error();
+  return std::optional(*std::move(file));
+}
+
+Result<WorkerCommand> find_command(const CommandLine& line, const EnvMap& environment) {
+  if (line.is_on("module") && line.is_on("no_python")) {
+    return Error(ErrorCode::kUsage,
+                 "--module and --no_python cannot be used together",
+                 "leave one of them out");
+  }
+  const ScriptKind kind = line.is_on("module")      ? ScriptKind::kModule
+                          : line.is_on("no_python") ? ScriptKind::kProgram
+                                                    : ScriptKind::kFile;
+  return resolve_command(line.script, line.script_arguments, kind, environment);
+}
+
+// At most 64 characters of [A-Za-z0-9_.-].
+std::string job_id(const std::string& name, const std::string& suffix) {
+  constexpr size_t kMostNameLetters = 32;
+  std::string id;
+  for (unsigned char c : name.substr(0, kMostNameLetters)) {
+    id += std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-' ? static_cast<char>(c) : '_';
+  }
+  return id + "-" + suffix;
+}
+
+// The cores of each worker. Without --enable_cpu_affinity a machine that cannot be read only costs
+// the thread counts.
+Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
+                                  const LaunchHost& host,
+                                  std::vector<std::string>& notices) {
+  const bool must_bind = settings.enable_cpu_affinity;
+  const bool is_needed =
+      must_bind || settings.num_processes > 1 || decides_num_threads(host.environment, settings);
+  if (!is_needed) return AffinityPlan();
+  Result<Topology> topology = host.topology();
+  if (!topology) {
+    if (must_bind) return std::move(topology).error();
+    notices.push_back("the cores cannot be read (" + topology.error().message() +
+                      "): every worker computes with one thread");
+    return AffinityPlan();
+  }
+  AffinityPlan plan = plan_affinity(*topology,
+                                    settings.num_processes,
+                                    must_bind ? AffinityMode::kExclusive : AffinityMode::kNone);
+  if (plan.max_workers_per_core > 1) {
+    const size_t cores = topology->cores.size();
+    notices.push_back(
+        std::to_string(settings.num_processes) + " workers share " + std::to_string(cores) +
+        (cores == 1 ? " core" : " cores") +
+        ": they will wait for one another; lower --num_processes or grant more cores");
+  }
+  return plan;
+}
+
+std::vector<WorkerSpec> make_workers(const LaunchSettings& settings,
+                                     const WorkerCommand& command,
+                                     const AffinityPlan& cores,
+                                     const EnvMap& inherited) {
+  std::vector<WorkerSpec> workers;
+  for (int rank = 0; rank < settings.num_processes; ++rank) {
+    const auto index = static_cast<size_t>(rank);
+    const WorkerShare share = cores.workers.empty() ? WorkerShare{} : cores.workers[index];
+    WorkerSpec worker;
+    worker.local_rank = worker.global_rank = rank;
+    worker.argv = command.argv;
+    worker.env = thread_environment(inherited, settings, share.num_threads);
+    worker.cpus = share.cpus;
+    worker.redirect = settings.redirect[index];
+    worker.tee = settings.tee[index];
+    workers.push_back(std::move(worker));
+  }
+  return workers;
+}
+
+// Files are needed when a stream goes to one; without --log_dir they go to a folder of the job.
+std::string choose_log_dir(const LaunchSettings& settings,
+                           const EnvMap& environment,
+                           std::vector<std::string>& notices) {
+  if (!settings.log_dir.empty()) return fs::absolute(settings.log_dir).lexically_normal().string();
+  const auto goes_to_file = [](Streams streams) { return streams != Streams::kNone; };
+  const bool needs_files =
+      std::any_of(settings.tee.begin(), settings.tee.end(), goes_to_file) ||
+      std::any_of(settings.redirect.begin(), settings.redirect.end(), goes_to_file);
+  if (!needs_files) return "";
+  const auto tmp = environment.find("TMPDIR");
+  const std::string folder =
+      (tmp != environment.end() && !tmp->second.empty() ? tmp->second : "/tmp") + "/accel_logs";
+  notices.push_back("log files go to " + folder + " (choose another place with --log_dir)");
+  return folder;
+}
+
+JobSpec make_spec(const CommandLine& line,
+                  const LaunchSettings& settings,
+                  const WorkerCommand& command,
+                  const AffinityPlan& cores,
+                  const LaunchHost& host,
+                  std::vector<std::string>& notices) {
+  JobSpec spec;
+  spec.job_id = job_id(command.name, host.job_suffix);
+  const bool is_simple = settings.num_processes == 1 && !settings.multi_gpu;
+  spec.env_mode = is_simple ? EnvMode::kSimple : EnvMode::kDistributed;
+  spec.env = base_environment(host.environment, settings, spec.env_mode, command.is_python);
+  spec.identity.world_size = spec.identity.local_world_size = settings.num_processes;
+  spec.identity.max_restarts = settings.max_restarts;
+  spec.identity.role = settings.role;
+  spec.identity.job_id = spec.job_id;
+  spec.workers = make_workers(settings, command, cores, host.environment);
+  if (settings.stop_grace_seconds) spec.stop.grace = milliseconds(*settings.stop_grace_seconds);
+  if (settings.linger_seconds) spec.stop.linger = milliseconds(*settings.linger_seconds);
+  spec.restart.max_restarts = settings.max_restarts;
+  spec.log.dir = choose_log_dir(settings, host.environment, notices);
+  spec.log.prefix = line.is_on("log_prefix");
+
+  const bool may_use_terminal = host.stdout_is_terminal && !line.is_on("no_pty");
+  spec.console.foreground = may_use_terminal && host.stdin_is_terminal &&
+                            settings.num_processes == 1 && spec.log.dir.empty();
+  spec.console.use_pty = may_use_terminal && !spec.console.foreground;
+
+  spec.store.enabled = !is_simple;
+  spec.store.exact_port = settings.main_process_port.value_or(0) != 0;
+  spec.store.port = static_cast<std::uint16_t>(settings.main_process_port.value_or(kDefaultPort));
+  spec.identity.master_port = spec.store.port;
+  return spec;
+}
+
+}  // namespace
+
+Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
+                                  const LaunchHost& host) {
+  Result<CommandLine> parsed = parse_command_line(arguments);
+  if (!parsed) return std::move(parsed).error();
+  const CommandLine& line = *parsed;
+  LaunchPlan plan;
+  if (line.is_on("help")) {
+    plan.answer = launch_help();
+    return plan;
+  }
+  if (line.is_on("version")) {
+    plan.answer = "accel " ACCEL_VERSION "\n";
+    return plan;
+  }
+  Result<std::optional<ConfigFile>> config = find_config(line, host.environment);
+  if (!config) return std::move(config).error();
+  const ConfigFile* file = config->has_value() ? &**config : nullptr;
+  if (file != nullptr) {
+    plan.config_file = file->path;
+    plan.notices = file->notices;
+  }
+
+  Faults faults;
+  Result<LaunchSettings> settings = merge_settings(line, file, host.num_gpus, plan.notices);
+  if (!settings) faults.add(std::move(settings).error());
+  Result<WorkerCommand> command = find_command(line, host.environment);
+  if (!command) faults.add(std::move(command).error());
+  if (!faults.empty()) return faults.merged();
+
+  Result<AffinityPlan> cores = divide_cores(*settings, host, plan.notices);
+  if (!cores) return std::move(cores).error();
+  plan.shares = cores->workers;
+  plan.spec = make_spec(line, *settings, *command, *cores, host, plan.notices);
+  plan.quiet = line.is_on("quiet");
+  plan.debug = settings->debug;
+  plan.dry_run = line.is_on("dry_run");
+  plan.inherited = host.environment;
+  return plan;
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,337 @@
+// The merge, value by value. Rules that tie several values together (--multi_gpu wants two
+// processes, one machine has machine rank 0) come after the single values, in check_*().
+
+#include "launcher/launch_settings.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <utility>
+
+#include "launcher/faults.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr int kMaxPort = 65535;
+constexpr int kMostRestarts = 1'000'000;
+constexpr int kMostThreads = 4096;
+
+using supervisor::Streams;
+
+Error config_fault(const ConfigFile& file,
+                   std::string_view key,
+                   int value,
+                   const std::string& expected) {
+  return Error(ErrorCode::kConfigInvalidValue,
+               file.path + ": " + std::string(key) + " is " + std::to_string(value) +
+                   ", expected " + expected,
+               "change " + std::string(key) + " in " + file.path);
+}
+
+// Merges one value after the other; faults are collected.
+class Merge {
+ public:
+  Merge(const CommandLine& line,
+        const ConfigFile* file,
+        const std::function<int()>& num_gpus,
+        std::vector<std::string>& notices)
+      : line_(line), file_(file), ask_num_gpus_(num_gpus), notices_(notices) {}
+
+  Result<LaunchSettings> run() {
+    check_machines();
+    choose_hardware();
+    choose_num_processes();
+    choose_computing();
+    choose_dynamo();
+    choose_output();
+    choose_failures();
+    if (!faults_.empty()) return faults_.merged();
+    return std::move(settings_);
+  }
+
+ private:
+  // The flag if given, else the file's value if it is in range.
+  std::optional<int> integer(std::string_view name,
+                             std::optional<int> ConfigFile::*key,
+                             int least,
+                             int most) {
+    if (line_.has(name)) return integer_flag(line_, name, least, most, faults_);
+    if (file_ == nullptr || !(file_->*key)) return std::nullopt;
+    const int value = *(file_->*key);
+    if (value >= least && value <= most) return value;
+    faults_.add(config_fault(
+        *file_,
+        name,
+        value,
+        "a whole number from " + std::to_string(least) + " to " + std::to_string(most)));
+    return std::nullopt;
+  }
+
+  bool boolean(std::string_view name, std::optional<bool> ConfigFile::*key) {
+    if (line_.has(name)) return line_.is_on(name);
+    return file_ != nullptr && (file_->*key).value_or(false);
+  }
+
+  void unsupported(std::string message, std::string remedy = {}) {
+    faults_.add(Error(ErrorCode::kUnsupported, std::move(message), std::move(remedy)));
+  }
+
+  int num_gpus() {
+    if (!num_gpus_) num_gpus_ = ask_num_gpus_ ? ask_num_gpus_() : 0;
+    return *num_gpus_;
+  }
+
+  void check_machines() {
+    constexpr int kMostMachines = 1'000'000;
+    const int machines =
+        integer("num_machines", &ConfigFile::num_machines, 1, kMostMachines).value_or(1);
+    const int rank =
+        integer("machine_rank", &ConfigFile::machine_rank, 0, kMostMachines).value_or(0);
+    std::optional<std::string> address = line_.text("main_process_ip");
+    if (!address && file_ != nullptr) address = file_->main_process_ip;
+    settings_.main_process_port =
+        integer("main_process_port", &ConfigFile::main_process_port, 0, kMaxPort);
+    if (machines > 1) {
+      unsupported("--num_machines is " + std::to_string(machines) +
+                      ", but accel-launch starts workers on one machine only",
+                  "give --num_machines 1");
+    } else if (rank > 0) {
+      faults_.add(
+          Error(ErrorCode::kInvalidArgument,
+                "--machine_rank is " + std::to_string(rank) + " with one machine, expected 0",
+                "leave --machine_rank out"));
+    }
+    const bool is_loopback = !address || address->empty() || *address == "localhost" ||
+                             *address == "::1" || address->starts_with("127.");
+    if (machines == 1 && !is_loopback) {
+      notices_.push_back("--main_process_ip " + *address +
+                         " has no effect: with one machine the store listens on 127.0.0.1");
+    }
+  }
+
+  void choose_hardware() {
+    const bool cpu_flag = line_.is_on("cpu");
+    settings_.use_cpu = line_.has("cpu") ? cpu_flag : boolean("use_cpu", &ConfigFile::use_cpu);
+    settings_.multi_gpu = line_.is_on("multi_gpu");
+    if (cpu_flag && settings_.multi_gpu) {
+      faults_.add(
+          Error(ErrorCode::kUsage,
+                "You can only use one of `--cpu`, `--multi_gpu`, `--tpu`, `--use_deepspeed`, "
+                "`--use_fsdp` at a time.",
+                "leave --cpu or --multi_gpu out"));
+    }
+    if (file_ != nullptr && !settings_.multi_gpu && !settings_.use_cpu) {
+      const std::string& type = file_->distributed_type;
+      settings_.multi_gpu = type == "MULTI_GPU";
+      if (type != "NO" && type != "MULTI_CPU" && type != "MULTI_GPU") {
+        unsupported(
+            file_->path + ": distributed_type is " + type + ", which accel-launch cannot do yet",
+            "give --cpu to train on the CPU with data parallelism, or set distributed_type to "
+            "MULTI_GPU");
+      }
+    }
+    settings_.gpu_ids = line_.text("gpu_ids").value_or(
+        file_ != nullptr && file_->gpu_ids ? *file_->gpu_ids : "all");
+    if (settings_.gpu_ids.empty()) settings_.gpu_ids = "all";
+  }
+
+  // How many GPUs the workers will see: the visible ones, or those of --gpu_ids.
+  int num_usable_gpus() {
+    if (settings_.gpu_ids == "all") return num_gpus();
+    const auto commas = std::count(settings_.gpu_ids.begin(), settings_.gpu_ids.end(), ',');
+    return std::min(num_gpus(), static_cast<int>(commas) + 1);
+  }
+
+  void choose_num_processes() {
+    std::optional<int> number = requested_num_processes();
+    const bool must_be_given = file_ != nullptr && !number && !line_.has("num_processes");
+    if (must_be_given && faults_.empty()) {
+      faults_.add(Error(ErrorCode::kConfigInvalidValue,
+                        "You need to manually pass in `--num_processes` using this config yaml.",
+                        "give --num_processes N, or add `num_processes: N` to " + file_->path));
+    }
+    const bool is_undecided = file_ == nullptr && !line_.has("num_processes");
+    if (is_undecided) {
+      number = settings_.use_cpu ? 1 : std::max(1, num_usable_gpus());
+      notices_.push_back("nothing says how many workers to start: --num_processes is " +
+                         std::to_string(*number) + ", --num_machines 1, --mixed_precision " +
+                         line_.text("mixed_precision").value_or("no") + ", --dynamo_backend " +
+                         line_.text("dynamo_backend").value_or("no"));
+    }
+    settings_.num_processes = number.value_or(1);
+    if (file_ == nullptr && !settings_.use_cpu && settings_.num_processes > 1 && num_gpus() > 1) {
+      settings_.multi_gpu = true;
+    }
+    if (settings_.multi_gpu && number) check_gpus();
+  }
+
+  std::optional<int> requested_num_processes() {
+    constexpr int kAnyInt = 2'147'483'647;
+    const std::optional<int> number =
+        integer("num_processes", &ConfigFile::num_processes, 1, kAnyInt);
+    if (!number || *number <= kMaxProcesses) return number;
+    faults_.add(Error(ErrorCode::kInvalidArgument,
+                      "--num_processes is " + std::to_string(*number) + ", but at most " +
+                          std::to_string(kMaxProcesses) +
+                          " workers run on one machine (each takes descriptors and buffers of the "
+                          "supervisor)",
+                      "give --num_processes of at most the cores or GPUs of this machine"));
+    return std::nullopt;
+  }
+
+  void check_gpus() {
+    if (settings_.num_processes < 2 && line_.is_on("multi_gpu")) {
+      faults_.add(Error(ErrorCode::kUsage,
+                        "You need to use at least 2 processes to use `--multi_gpu`.",
+                        "give --num_processes 2 or more, or leave --multi_gpu out"));
+      return;
+    }
+    const bool is_single_id =
+        settings_.gpu_ids != "all" && settings_.gpu_ids.find(',') == std::string::npos;
+    if (file_ != nullptr && is_single_id) {
+      faults_.add(
+          Error(ErrorCode::kUsage,
+                "Less than two GPU ids were configured and tried to run on multiple GPUs. Please "
+                "ensure at least two are specified for `--gpu_ids`, or use `--gpu_ids='all'`.",
+                "give --gpu_ids all, or two ids or more"));
+      return;
+    }
+    const int gpus = num_usable_gpus();
+    if (gpus == 0) {
+      unsupported("training on several GPUs was asked for, but no GPU is visible",
+                  "give --cpu to train on the CPU");
+    } else if (gpus < settings_.num_processes) {
+      unsupported(std::to_string(settings_.num_processes) + " workers cannot share " +
+                      std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs"),
+                  "give --num_processes " + std::to_string(gpus) + ", or --cpu");
+    }
+  }
+
+  void choose_computing() {
+    if (line_.has("mixed_precision")) {
+      settings_.mixed_precision = choice_flag(line_, "mixed_precision", faults_).value_or("no");
+    } else if (file_ != nullptr) {
+      settings_.mixed_precision = file_->mixed_precision.value_or("no");
+    }
+    if (settings_.mixed_precision == "fp8") {
+      unsupported("--mixed_precision fp8 cannot be done yet", "give --mixed_precision bf16");
+    }
+    settings_.num_cpu_threads =
+        integer_flag(line_, "num_cpu_threads_per_process", 1, kMostThreads, faults_);
+    settings_.enable_cpu_affinity =
+        boolean("enable_cpu_affinity", &ConfigFile::enable_cpu_affinity);
+    settings_.debug = boolean("debug", &ConfigFile::debug);
+    settings_.role = line_.text("role").value_or("default");
+  }
+
+  void choose_dynamo() {
+    const DynamoSettings none;
+    const DynamoSettings& said = file_ != nullptr ? file_->dynamo : none;
+    const auto text = [&](std::string_view name, const std::optional<std::string>& otherwise) {
+      return line_.has(name) ? choice_flag(line_, name, faults_) : otherwise;
+    };
+    const auto is_on = [&](std::string_view name, std::optional<bool> otherwise) {
+      return line_.has(name) ? line_.is_on(name) : otherwise.value_or(false);
+    };
+    DynamoOptions& dynamo = settings_.dynamo;
+    dynamo.backend = text("dynamo_backend", said.backend).value_or("no");
+    std::transform(
+        dynamo.backend.begin(), dynamo.backend.end(), dynamo.backend.begin(), [](unsigned char c) {
+          return static_cast<char>(std::toupper(c));
+        });
+    dynamo.mode = text("dynamo_mode", said.mode).value_or("default");
+    dynamo.use_fullgraph = is_on("dynamo_use_fullgraph", said.use_fullgraph);
+    dynamo.use_dynamic = is_on("dynamo_use_dynamic", said.use_dynamic);
+    dynamo.use_regional_compilation =
+        is_on("dynamo_use_regional_compilation", said.use_regional_compilation);
+  }
+
+  // --log_dir alone writes everything to files and shows it too; --tee and --redirects say it
+  // exactly.
+  void choose_output() {
+    settings_.log_dir = line_.text("log_dir").value_or("");
+    if (line_.has("log_dir") && settings_.log_dir.empty()) {
+      faults_.add(Error(ErrorCode::kInvalidArgument, "--log_dir is empty", "give --log_dir DIR"));
+    }
+    const bool is_detailed = line_.has("tee") || line_.has("redirects");
+    const std::string default_tee = !settings_.log_dir.empty() && !is_detailed ? "3" : "0";
+    const auto streams = [&](std::string_view flag, const std::string& otherwise) {
+      Result<std::vector<Streams>> parsed =
+          parse_streams(flag, line_.text(flag).value_or(otherwise), settings_.num_processes);
+      if (parsed) return *std::move(parsed);
+      faults_.add(std::move(parsed).error());
+      return std::vector<Streams>();
+    };
+    settings_.tee = streams("tee", default_tee);
+    settings_.redirect = streams("redirects", "0");
+  }
+
+  void choose_failures() {
+    settings_.max_restarts =
+        integer_flag(line_, "max_restarts", 0, kMostRestarts, faults_).value_or(0);
+    settings_.stop_grace_seconds = seconds_flag(line_, "stop_grace", faults_);
+    settings_.linger_seconds = seconds_flag(line_, "linger", faults_);
+    (void)seconds_flag(line_, "monitor_interval", faults_);  // checked, and not needed
+  }
+
+  const CommandLine& line_;
+  const ConfigFile* file_;
+  const std::function<int()>& ask_num_gpus_;
+  std::vector<std::string>& notices_;
+  std::optional<int> num_gpus_;
+  Faults faults_;
+  LaunchSettings settings_;
+};
+
+std::optional<Streams> streams_of(std::string_view digit) {
+  if (digit.size() != 1 || digit[0] < '0' || digit[0] > '3') return std::nullopt;
+  return static_cast<Streams>(digit[0] - '0');
+}
+
+}  // namespace
+
+Result<std::vector<Streams>> parse_streams(std::string_view flag,
+                                           std::string_view text,
+                                           int num_workers) {
+  const auto fault = [&](const std::string& expected) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "--" + std::string(flag) + " is '" + std::string(text) + "', expected " + expected,
+                 "give --" + std::string(flag) + " 3 for all ranks, or 0:3,1:1 by local rank");
+  };
+  if (const std::optional<Streams> all = streams_of(text)) {
+    return std::vector<Streams>(static_cast<size_t>(num_workers), *all);
+  }
+  std::vector<Streams> result(static_cast<size_t>(num_workers), Streams::kNone);
+  std::string_view rest = text;
+  while (true) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view pair = rest.substr(0, comma);
+    const size_t colon = pair.find(':');
+    if (colon == std::string_view::npos) return fault("0, 1, 2 or 3, or pairs as in 0:3,1:1");
+    int local_rank = -1;
+    const std::string_view rank_text = pair.substr(0, colon);
+    const auto [end, failure] =
+        std::from_chars(rank_text.data(), rank_text.data() + rank_text.size(), local_rank);
+    const std::optional<Streams> streams = streams_of(pair.substr(colon + 1));
+    if (failure != std::errc() || end != rank_text.data() + rank_text.size() || local_rank < 0 ||
+        !streams) {
+      return fault("pairs of a local rank and 0, 1, 2 or 3, as in 0:3,1:1");
+    }
+    if (local_rank >= num_workers) {
+      return fault("local ranks below " + std::to_string(num_workers) + ", the number of workers");
+    }
+    result[static_cast<size_t>(local_rank)] = *streams;
+    if (comma == rest.size()) return result;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+Result<LaunchSettings> merge_settings(const CommandLine& line,
+                                      const ConfigFile* file,
+                                      const std::function<int()>& num_gpus,
+                                      std::vector<std::string>& notices) {
+  return Merge(line, file, num_gpus, notices).run();
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,70 @@
+// LaunchSettings: flags, configuration file and defaults merged into one set of values.
+//
+// A flag that was given beats the file, the file beats the default; that holds for every value (the
+// peer ignores enable_cpu_affinity of the file, for one). Values are checked here, wherever they
+// came from.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <accel/result.h>
+
+#include "launcher/config_file.h"
+#include "launcher/flags.h"
+#include "runtime/supervisor/job_spec.h"
+
+namespace accel::launcher {
+
+// More workers on one machine are a slip of the finger: each takes about ten descriptors and a
+// stack of log buffers in the shim, and no machine has so many cores.
+inline constexpr int kMaxProcesses = 1024;
+
+struct DynamoOptions {
+  std::string backend = "NO";  // upper case, as ACCELERATE_DYNAMO_BACKEND wants it
+  std::string mode = "default";
+  bool use_fullgraph = false;
+  bool use_dynamic = false;
+  bool use_regional_compilation = false;
+};
+
+struct LaunchSettings {
+  bool use_cpu = false;
+  bool multi_gpu = false;
+  int num_processes = 1;
+  std::optional<int> main_process_port;  // 0: any; absent: 29500 when free, else any
+  std::string role = "default";
+  std::string gpu_ids = "all";
+  std::string mixed_precision = "no";
+  std::optional<int> num_cpu_threads;
+  bool enable_cpu_affinity = false;
+  DynamoOptions dynamo;
+  bool debug = false;
+
+  std::string log_dir;                        // empty: no files
+  std::vector<supervisor::Streams> tee;       // one per worker
+  std::vector<supervisor::Streams> redirect;  // one per worker
+  int max_restarts = 0;
+  std::optional<double> stop_grace_seconds;
+  std::optional<double> linger_seconds;
+};
+
+// `file` is nullptr without a configuration; `num_gpus` is called at most once. What a user should
+// know but need not mend goes to `notices`. Errors  the first fault, the others as its "also"
+// lines: kInvalidArgument, kConfigInvalidValue, kUsage,
+//         kUnsupported.
+[[nodiscard]] Result<LaunchSettings> merge_settings(const CommandLine& line,
+                                                    const ConfigFile* file,
+                                                    const std::function<int()>& num_gpus,
+                                                    std::vector<std::string>& notices);
+
+// "3" for every worker, or "0:3,1:1" by local rank (others kNone). Errors  kInvalidArgument.
+[[nodiscard]] Result<std::vector<supervisor::Streams>> parse_streams(std::string_view flag,
+                                                                     std::string_view text,
+                                                                     int num_workers);
+
+}  // namespace accel::launcher

@@ -1,0 +1,27 @@
+// accel-launch: starts the workers of a job on this machine and watches over them.
+
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "launcher/cmd_launch.h"
+
+namespace {
+
+// A program started without 0, 1 or 2 would hand its own files to the workers under these numbers.
+void open_missing_stdio() {
+  int fd = 0;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= 2);
+  if (fd > 2) ::close(fd);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  open_missing_stdio();
+  return accel::launcher::cmd_launch(std::vector<std::string>(argv + 1, argv + argc));
+}

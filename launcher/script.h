@@ -1,0 +1,42 @@
+// Script: from what stands after the flags to the command line of a worker.
+//
+//   x.py, or a folder with __main__.py   $PYTHON -u x.py ...
+//   -m package.module                    $PYTHON -u -m package.module ...
+//   --no_python tool                     tool ... (looked up on PATH)
+//   an executable file                   itself (a program, or a script with #!)
+//
+// $PYTHON is $PYTHON_EXEC, $VIRTUAL_ENV/bin/python, $CONDA_PREFIX/bin/python, then python3 and
+// python on PATH. Everything that exec would refuse later is found here, with the reason.
+//
+// Threads:  reads the file system; no state.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <accel/env_contract.h>
+#include <accel/result.h>
+
+namespace accel::launcher {
+
+enum class ScriptKind {
+  kFile,     // decided by looking at it
+  kModule,   // -m
+  kProgram,  // --no_python
+};
+
+struct WorkerCommand {
+  std::vector<std::string> argv;
+  bool is_python = false;
+  std::string name;  // "train" for path/train.py; names the job
+};
+
+// Errors  kScriptMissing (with a similar name in the same folder), kScriptNotExecutable,
+// kExecFailed (the
+//         interpreter of a script does not exist), kUsage when `script` is empty.
+[[nodiscard]] Result<WorkerCommand> resolve_command(const std::string& script,
+                                                    const std::vector<std::string>& arguments,
+                                                    ScriptKind kind,
+                                                    const EnvMap& environment);
+
+}  // namespace accel::launcher

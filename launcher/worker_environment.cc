@@ -1,0 +1,62 @@
+#include "launcher/worker_environment.h"
+
+namespace accel::launcher {
+namespace {
+
+const char* python_bool(bool value) {
+  return value ? "True" : "False";
+}
+
+// Inside a worker of another accel-launch its ranks would make our workers look like members of its
+// job.
+void drop_outer_identity(EnvMap& env) {
+  if (env.count("ACCEL_JOB_ID") == 0) return;
+  WorkerIdentity any;
+  any.job_id = any.channel = any.error_file = "any";
+  for (const auto& [name, value] : render_worker_env(any, EnvMode::kDistributed)) env.erase(name);
+}
+
+}  // namespace
+
+EnvMap base_environment(const EnvMap& inherited,
+                        const LaunchSettings& settings,
+                        EnvMode mode,
+                        bool is_python) {
+  EnvMap env = inherited;
+  drop_outer_identity(env);
+  if (!settings.multi_gpu) env["ACCELERATE_USE_CPU"] = python_bool(settings.use_cpu);
+  env["ACCELERATE_MIXED_PRECISION"] = settings.mixed_precision;
+  const DynamoOptions& dynamo = settings.dynamo;
+  env["ACCELERATE_DYNAMO_BACKEND"] = dynamo.backend;
+  env["ACCELERATE_DYNAMO_MODE"] = dynamo.mode;
+  env["ACCELERATE_DYNAMO_USE_FULLGRAPH"] = python_bool(dynamo.use_fullgraph);
+  env["ACCELERATE_DYNAMO_USE_DYNAMIC"] = python_bool(dynamo.use_dynamic);
+  env["ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"] = python_bool(dynamo.use_regional_compilation);
+  if (settings.debug) env["ACCELERATE_DEBUG_MODE"] = "true";
+  if (settings.enable_cpu_affinity) env["ACCELERATE_CPU_AFFINITY"] = "1";
+  if (settings.gpu_ids != "all") env["CUDA_VISIBLE_DEVICES"] = settings.gpu_ids;
+  if (is_python) env.try_emplace("PYTHONUNBUFFERED", "1");
+  if (mode == EnvMode::kDistributed) env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  return env;
+}
+
+bool decides_num_threads(const EnvMap& inherited, const LaunchSettings& settings) {
+  return !settings.num_cpu_threads && inherited.count("OMP_NUM_THREADS") == 0;
+}
+
+EnvMap thread_environment(const EnvMap& inherited,
+                          const LaunchSettings& settings,
+                          int num_threads) {
+  EnvMap env;
+  if (inherited.count("KMP_BLOCKTIME") == 0) env["KMP_BLOCKTIME"] = "1";
+  // A user's own OMP_NUM_THREADS also guides MKL, OpenBLAS and numexpr: nothing to add.
+  if (!settings.num_cpu_threads && !decides_num_threads(inherited, settings)) return env;
+  const std::string threads = std::to_string(settings.num_cpu_threads.value_or(num_threads));
+  env["OMP_NUM_THREADS"] = threads;
+  for (const char* name : {"MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"}) {
+    if (inherited.count(name) == 0) env[name] = threads;
+  }
+  return env;
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,105 @@
+#include "runtime/supervisor/owner_link.h"
+
+#include <utility>
+
+#include <fcntl.h>
+
+namespace accel::supervisor {
+namespace {
+
+using boost::asio::posix::descriptor_base;
+
+int duplicate(int fd) {
+  return fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+}
+
+}  // namespace
+
+OwnerLink::OwnerLink(boost::asio::io_context& context, FrameSocket socket, UniqueFd owner_pidfd)
+    : socket_(std::move(socket)),
+      owner_pidfd_(std::move(owner_pidfd)),
+      stream_(context, duplicate(socket_.fd())),
+      owner_(context) {
+  if (owner_pidfd_) owner_.assign(owner_pidfd_.release());
+}
+
+void OwnerLink::listen(Handlers handlers) {
+  handlers_ = std::move(handlers);
+  wait_readable();
+  wait_for_death();
+}
+
+void OwnerLink::send(const HostEvent& event) {
+  if (is_lost_) return;
+  const bool is_outcome = std::holds_alternative<JobOutcome>(event);
+  if (queue_.size() >= kMaxQueuedEvents && !is_outcome) return;
+  queue_.push_back(encode(event));
+  if (!is_waiting_writable_) write_all();
+}
+
+void OwnerLink::flush(std::function<void()> done) {
+  if (is_lost_ || queue_.empty()) return done();
+  on_flushed_ = std::move(done);
+}
+
+void OwnerLink::wait_readable() {
+  stream_.async_wait(descriptor_base::wait_read, [this](const boost::system::error_code& error) {
+    if (error || is_lost_) return;
+    read_all();
+    if (!is_lost_) wait_readable();
+  });
+}
+
+void OwnerLink::wait_writable() {
+  is_waiting_writable_ = true;
+  stream_.async_wait(descriptor_base::wait_write, [this](const boost::system::error_code& error) {
+    is_waiting_writable_ = false;
+    if (!error && !is_lost_) write_all();
+  });
+}
+
+void OwnerLink::wait_for_death() {
+  if (!owner_.is_open()) return;
+  owner_.async_wait(descriptor_base::wait_read, [this](const boost::system::error_code& error) {
+    if (!error) lose();
+  });
+}
+
+void OwnerLink::read_all() {
+  while (!is_lost_) {
+    auto received = socket_.receive();
+    if (!received) return lose();
+    if (received->status == FrameSocket::Received::Status::kNothing) return;
+    if (received->status == FrameSocket::Received::Status::kPeerGone) return lose();
+    const auto request = decode_request(received->frame);
+    if (!request) return lose();
+    handlers_.on_request(*request);
+  }
+}
+
+void OwnerLink::write_all() {
+  while (!queue_.empty()) {
+    switch (socket_.send(queue_.front())) {
+      case FrameSocket::SendStatus::kSent:
+        queue_.pop_front();
+        break;
+      case FrameSocket::SendStatus::kFull:
+        return wait_writable();
+      case FrameSocket::SendStatus::kPeerGone:
+        return lose();
+    }
+  }
+  if (on_flushed_) std::exchange(on_flushed_, nullptr)();
+}
+
+void OwnerLink::lose() {
+  if (std::exchange(is_lost_, true)) return;
+  queue_.clear();
+  boost::system::error_code ignored;
+  stream_.cancel(ignored);
+  if (owner_.is_open()) owner_.cancel(ignored);
+  if (handlers_.on_lost) handlers_.on_lost();
+  if (on_flushed_) std::exchange(on_flushed_, nullptr)();
+}
+
+}  // namespace accel::supervisor

@@ -1,0 +1,38 @@
+#include "runtime/supervisor/restart_policy.h"
+
+#include <algorithm>
+
+namespace accel::supervisor {
+namespace {
+
+bool would_fail_again(ExitCause cause) {
+  return cause == ExitCause::kExecFailed || cause == ExitCause::kLibraryMissing;
+}
+
+// The delay before restart number `quick_failures` + 1 in a row of quick failures.
+Milliseconds backoff(const RestartPolicy& policy, int quick_failures, double jitter) {
+  if (quick_failures == 0) return Milliseconds::zero();
+  constexpr int kMostDoublings = 30;  // keeps the arithmetic far from overflow
+  const int doublings = std::min(quick_failures - 1, kMostDoublings);
+  const double full = static_cast<double>(policy.backoff_initial.count()) *
+                      static_cast<double>(std::int64_t{1} << doublings);
+  const double capped = std::min(full, static_cast<double>(policy.backoff_max.count()));
+  return Milliseconds(static_cast<Milliseconds::rep>(capped * (0.5 + 0.5 * jitter)));
+}
+
+}  // namespace
+
+RestartDecision decide_restart(const RestartPolicy& policy,
+                               RestartHistory history,
+                               const GenerationFacts& facts,
+                               double jitter) {
+  if (would_fail_again(facts.cause)) return {RestartVerdict::kWouldFailAgain, {}, history};
+  if (history.restarts >= policy.max_restarts) return {RestartVerdict::kBudgetSpent, {}, history};
+  if (facts.made_progress || facts.lived >= policy.stable_after) history.quick_failures = 0;
+  const Milliseconds delay = backoff(policy, history.quick_failures, jitter);
+  ++history.restarts;
+  ++history.quick_failures;
+  return {RestartVerdict::kRestart, delay, history};
+}
+
+}  // namespace accel::supervisor

@@ -1,0 +1,45 @@
+// decide_restart: whether a failed generation gets a successor, and how soon.
+//
+//   the cause would come again (no such program, no such library)   give up
+//   the budget is used up                                            give up
+//   the generation was stable (lived stable_after, or made a step)   at once, and the count starts
+//   anew first failure of the count                                       at once each further one
+//   backoff_initial * 2^k, at most
+//                                                                    backoff_max, times 0.5 .. 1.0
+//
+// Threads:  a pure function.
+#pragma once
+
+#include "runtime/clock.h"
+#include "runtime/supervisor/job_outcome.h"
+#include "runtime/supervisor/job_spec.h"
+
+namespace accel::supervisor {
+
+// What the job remembers from one failure to the next.
+struct RestartHistory {
+  int restarts = 0;        // so far
+  int quick_failures = 0;  // in a row, without a stable generation between
+};
+
+struct GenerationFacts {
+  ExitCause cause = ExitCause::kNonZero;  // of the first failure
+  Duration lived{};
+  bool made_progress = false;  // a worker's channel reported a step
+};
+
+enum class RestartVerdict { kRestart, kWouldFailAgain, kBudgetSpent };
+
+struct RestartDecision {
+  RestartVerdict verdict = RestartVerdict::kRestart;
+  Milliseconds delay{0};
+  RestartHistory history;  // for the next failure
+};
+
+// `jitter`: a random number in [0, 1).
+[[nodiscard]] RestartDecision decide_restart(const RestartPolicy& policy,
+                                             RestartHistory history,
+                                             const GenerationFacts& facts,
+                                             double jitter);
+
+}  // namespace accel::supervisor

@@ -1,0 +1,156 @@
+#include "runtime/supervisor/shim.h"
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "runtime/supervisor/owner_link.h"
+#include "runtime/supervisor/supervisor.h"
+
+namespace accel::supervisor {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr int kExitUnusable = 70;
+constexpr const char* kBuild = "0.1.0";
+
+struct ShimArguments {
+  int socket = -1;
+  int spec = -1;
+  pid_t owner = 0;
+};
+
+Error misuse(std::string what) {
+  return Error(ErrorCode::kProtocol, std::move(what));
+}
+
+Result<ShimArguments> parse_arguments(int argc, char** argv) {
+  ShimArguments arguments;
+  int* const numbers[] = {&arguments.socket, &arguments.spec, &arguments.owner};
+  if (argc != 4) return misuse("accel-shim is started by accel-launch, not by hand");
+  for (int i = 0; i < 3; ++i) {
+    const char* text = argv[i + 1];
+    const char* end = text + std::strlen(text);
+    const auto parsed = std::from_chars(text, end, *numbers[i]);
+    if (parsed.ec != std::errc{} || parsed.ptr != end || *numbers[i] < 1) {
+      return misuse("accel-shim got '" + std::string(text) + "' where a number belongs");
+    }
+  }
+  for (const int fd : {arguments.socket, arguments.spec}) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return arguments;
+}
+
+Result<JobSpec> read_spec(int fd) {
+  std::string json;
+  char buffer[16 * 1024];
+  const UniqueFd owned(fd);
+  while (true) {
+    const ssize_t got = ::pread(fd, buffer, sizeof buffer, static_cast<off_t>(json.size()));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return misuse("accel-shim cannot read the job: " + errno_text(errno));
+    if (got == 0) return job_spec_from_json(json);
+    json.append(buffer, static_cast<std::size_t>(got));
+  }
+}
+
+// Which signals are answered through the event loop; they are blocked from here on.
+sigset_t block_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::sigaddset(&set, signal);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  // The shim may write to a terminal whose foreground group it is not in, and to pipes without
+  // readers.
+  for (const int signal : {SIGTTOU, SIGTTIN, SIGTSTP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  return set;
+}
+
+// Reads signals as they come and hands them to the supervisor.
+class SignalSource {
+ public:
+  SignalSource(asio::io_context& context, const sigset_t& set, Supervisor& supervisor)
+      : stream_(context, ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)),
+        supervisor_(supervisor) {
+    wait();
+  }
+  void cancel() { stream_.close(); }
+
+ private:
+  void wait() {
+    stream_.async_wait(asio::posix::descriptor_base::wait_read,
+                       [this](const boost::system::error_code& error) {
+                         if (error) return;
+                         read_all();
+                         if (stream_.is_open()) wait();
+                       });
+  }
+
+  void read_all() {
+    signalfd_siginfo info{};
+    while (stream_.is_open() &&
+           ::read(stream_.native_handle(), &info, sizeof info) == sizeof info) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGCHLD) {
+        supervisor_.children_changed();
+      } else if (signal == SIGQUIT) {
+        supervisor_.handle(DumpStacks{});
+      } else {
+        supervisor_.handle(Stop{.mode = StopMode::kTerminate, .signal = signal});
+      }
+    }
+  }
+
+  asio::posix::stream_descriptor stream_;
+  Supervisor& supervisor_;
+};
+
+Result<void> run(const ShimArguments& arguments) {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::prctl(PR_SET_NAME, "accel-shim");
+  FrameSocket socket{UniqueFd(arguments.socket)};
+  UniqueFd owner(static_cast<int>(::syscall(SYS_pidfd_open, arguments.owner, 0)));
+  if (::getppid() != arguments.owner) return misuse("the owner of accel-shim is gone");
+  auto spec = read_spec(arguments.spec);
+  if (!spec) return std::move(spec).error();
+  const sigset_t signals = block_signals();
+  const pid_t owner_group = ::getpgid(arguments.owner);
+  asio::io_context context(1);
+  OwnerLink link(context, std::move(socket), std::move(owner));
+  std::function<void()> quit;
+  Supervisor supervisor(
+      context,
+      {.spec = *std::move(spec), .owner_group = owner_group},
+      [&](const HostEvent& event) { link.send(event); },
+      [&] { link.flush([&] { quit(); }); });
+  SignalSource source(context, signals, supervisor);
+  quit = [&] { context.stop(); };
+  link.listen({.on_request = [&](const HostRequest& request) { supervisor.handle(request); },
+               .on_lost = [&] { supervisor.owner_lost(); }});
+  link.send(Hello{.build = kBuild, .pid = ::getpid()});
+  supervisor.start();
+  context.run();
+  return {};
+}
+
+}  // namespace
+
+int run_shim(int argc, char** argv) {
+  const auto arguments = parse_arguments(argc, argv);
+  const Result<void> result = arguments ? run(*arguments) : Result<void>(arguments.error());
+  if (result) return 0;
+  std::fprintf(stderr, "%s\n", result.error().render("accel-shim").c_str());
+  return kExitUnusable;
+}
+
+}  // namespace accel::supervisor

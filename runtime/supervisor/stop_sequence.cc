@@ -1,0 +1,91 @@
+#include "runtime/supervisor/stop_sequence.h"
+
+#include <algorithm>
+#include <csignal>
+
+namespace accel::supervisor {
+
+using Kind = StopAction::Kind;
+
+StopSequence::StopSequence(const StopPolicy& policy, StopStyle style, int signal, TimePoint now)
+    : style_(style),
+      signal_(signal),
+      signal_at_(now + std::max(Duration::zero(), Duration(policy.grace) - kPreemptionReserve)),
+      kill_at_(style == StopStyle::kKill ? now : now + policy.grace),
+      kill_wait_(policy.kill_wait) {}
+
+TimePoint StopSequence::deadline() const noexcept {
+  switch (phase_) {
+    case Phase::kNew:
+      return TimePoint::min();
+    case Phase::kNotified:
+      return std::min(signal_at_, kill_at_);
+    case Phase::kSignalled:
+      return kill_at_;
+    case Phase::kKilled:
+      return kill_at_ + kill_wait_;
+    case Phase::kGivenUp:
+      break;
+  }
+  return TimePoint::max();
+}
+
+TimePoint StopSequence::next() const noexcept {
+  return suspended_at_ == TimePoint::max() ? deadline() : TimePoint::max();
+}
+
+std::vector<StopAction> StopSequence::due(TimePoint now) {
+  std::vector<StopAction> actions;
+  while (next() <= now) {
+    switch (phase_) {
+      case Phase::kNew:
+        phase_ = Phase::kSignalled;
+        if (style_ == StopStyle::kKill) break;  // the next turn kills
+        if (style_ == StopStyle::kNotify) {
+          phase_ = Phase::kNotified;
+          actions.push_back({Kind::kNotify, StopTarget::kEveryone, 0});
+          actions.push_back({Kind::kSignal, StopTarget::kNotPreemptible, signal_});
+        } else {
+          actions.push_back({Kind::kSignal, StopTarget::kEveryone, signal_});
+        }
+        break;
+      case Phase::kNotified:
+        phase_ = Phase::kSignalled;
+        if (kill_at_ > now) actions.push_back({Kind::kSignal, StopTarget::kPreemptible, signal_});
+        break;
+      case Phase::kSignalled:
+        phase_ = Phase::kKilled;
+        actions.push_back({Kind::kSignal, StopTarget::kEveryone, SIGKILL});
+        break;
+      case Phase::kKilled:
+        phase_ = Phase::kGivenUp;
+        actions.push_back({Kind::kGiveUp, StopTarget::kEveryone, 0});
+        break;
+      case Phase::kGivenUp:
+        break;
+    }
+  }
+  return actions;
+}
+
+void StopSequence::escalate(TimePoint now) noexcept {
+  resume(now);
+  if (phase_ == Phase::kKilled || phase_ == Phase::kGivenUp) return;
+  style_ = StopStyle::kKill;
+  phase_ = Phase::kSignalled;
+  kill_at_ = std::min(kill_at_, now);
+}
+
+void StopSequence::suspend(TimePoint now) noexcept {
+  if (suspended_at_ == TimePoint::max()) suspended_at_ = now;
+}
+
+void StopSequence::resume(TimePoint now) noexcept {
+  if (suspended_at_ == TimePoint::max()) return;
+  const Duration pause = now - suspended_at_;
+  signal_at_ += pause;
+  kill_at_ += pause;
+  suspended_at_ = TimePoint::max();
+}
+
+}  // namespace accel::supervisor

@@ -1,0 +1,475 @@
+// The state table is in the header. Everything that is decided is decided elsewhere, by values
+// without effects: StopSequence (what to send when), decide_restart (whether again), describe_exit
+// (why it ended). This file connects them with the event loop; one timer serves the state that is
+// current.
+//
+// The shim is a subreaper: the kernel gives every orphan below it to it. So "no children" means "no
+// descendants", and between two generations that is all there is to ask. When the job ends, /proc
+// is searched for its tag as well.
+//
+// Ends are learned from SIGCHLD and peeked at before they are reaped: while a leader is a zombie
+// its process group number cannot be reused, so what is left of the group can be killed by that
+// number.
+
+#include "runtime/supervisor/supervisor.h"
+
+#include <algorithm>
+#include <csignal>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <unistd.h>
+
+#include "runtime/supervisor/orphan_sweep.h"
+#include "runtime/supervisor/restart_policy.h"
+#include "runtime/supervisor/stop_sequence.h"
+#include "runtime/supervisor/worker_group.h"
+
+namespace accel::supervisor {
+namespace {
+
+enum class State { kIdle, kRunning, kStopping, kLingering, kSweeping, kWaiting, kFinished };
+
+StopStyle style_of(StopMode mode) {
+  switch (mode) {
+    case StopMode::kInterrupt:
+      return StopStyle::kSignal;
+    case StopMode::kTerminate:
+      return StopStyle::kNotify;
+    case StopMode::kKill:
+      break;
+  }
+  return StopStyle::kKill;
+}
+
+std::chrono::nanoseconds since_epoch(TimePoint time) {
+  return time.time_since_epoch();
+}
+
+}  // namespace
+
+class Supervisor::Impl {
+ public:
+  Impl(boost::asio::io_context& context,
+       SupervisorOptions options,
+       std::function<void(const HostEvent&)> send,
+       std::function<void()> done)
+      : spec_(std::move(options.spec)),
+        owner_group_(options.owner_group),
+        system_(*options.system),
+        send_(std::move(send)),
+        done_(std::move(done)),
+        timer_(context),
+        group_(system_),
+        scope_{::getpid(), spec_.job_id, own_start_time(system_)} {}
+
+  void start() { start_generation(); }
+  void handle(const HostRequest& request);
+  void owner_lost();
+  void children_changed();
+
+ private:
+  // running
+  void start_generation();
+  void start_workers();
+  SpawnRequest request_for(const WorkerSpec& worker) const;
+  void worker_ended(Worker& worker, bool succeeded);
+  void record(WorkerExit exit);
+
+  // stopping
+  void stop_after_failure(const WorkerExit& failure);
+  void stop_for_owner(const Stop& stop);
+  void begin_stop(StopStyle style, int signal);
+  void run_stop_sequence();
+  void apply(const StopAction& action);
+  void give_up_on_workers();
+  [[nodiscard]] bool is_stop_complete() const;
+
+  // lingering
+  void begin_linger();
+  void end_linger();
+
+  // sweeping and after
+  void begin_sweep();
+  [[nodiscard]] std::optional<RestartDecision> plan_next() const;
+  void run_sweep();
+  void give_up_on_strays();
+  void conclude();
+  void finish();
+  [[nodiscard]] JobOutcome outcome() const;
+
+  void suspend();
+  void resume();
+  void signal_all(int signal);
+  void set_timer(TimePoint when, void (Impl::*then)());
+  void cancel_timer() { timer_.cancel(); }
+  [[nodiscard]] bool is_failed() const { return first_failure_.has_value(); }
+
+  const JobSpec spec_;
+  const pid_t owner_group_;
+  System& system_;
+  SteadyClock clock_;
+  std::function<void(const HostEvent&)> send_;
+  std::function<void()> done_;
+  boost::asio::steady_timer timer_;
+
+  State state_ = State::kIdle;
+  WorkerGroup group_;
+  SweepScope scope_;
+  std::optional<StopSequence> stop_;
+  std::optional<OrphanSweep> sweep_;
+  std::optional<Stop> owner_stop_;  // what the owner asked for first
+  RestartHistory history_;
+  std::optional<RestartDecision> next_;  // while sweeping
+  TimePoint started_at_{};
+  std::optional<std::uint64_t> oom_kills_before_;
+  bool is_unkillable_ = false;
+  bool is_linger_over_ = false;
+
+  // of the current generation
+  std::optional<WorkerExit> first_failure_;
+  std::vector<WorkerExit> exits_;
+  // of the job
+  std::vector<Leftover> leftovers_;
+  std::vector<std::string> notices_;
+};
+
+// ---- running ----
+
+void Supervisor::Impl::start_generation() {
+  state_ = State::kRunning;
+  started_at_ = clock_.now();
+  first_failure_.reset();
+  exits_.clear();
+  stop_.reset();
+  sweep_.reset();
+  is_linger_over_ = false;
+  group_.clear();
+  oom_kills_before_ = count_oom_kills(system_);
+  start_workers();
+  GenerationStarted event{.generation = history_.restarts};
+  for (const Worker& worker : group_.workers()) event.pids.push_back(worker.process->pid());
+  send_(event);
+  if (is_failed()) stop_after_failure(*first_failure_);
+}
+
+void Supervisor::Impl::start_workers() {
+  for (const WorkerSpec& worker : spec_.workers) {
+    if (auto failure = group_.start(worker, request_for(worker))) {
+      record(*std::move(failure));
+      return;
+    }
+  }
+}
+
+SpawnRequest Supervisor::Impl::request_for(const WorkerSpec& worker) const {
+  WorkerIdentity identity = spec_.identity;
+  identity.global_rank = worker.global_rank;
+  identity.local_rank = worker.local_rank;
+  identity.restart_count = history_.restarts;
+  identity.max_restarts = spec_.restart.max_restarts;
+  identity.job_id = spec_.job_id;
+  SpawnRequest request;
+  request.argv = worker.argv;
+  request.env = render_worker_env(identity, spec_.env_mode);
+  request.env.insert(worker.env.begin(), worker.env.end());
+  request.env.insert(spec_.env.begin(), spec_.env.end());
+  request.cwd = spec_.cwd;
+  request.cpus = worker.cpus;
+  if (spec_.console.foreground) {
+    request.session = Session::kJoin;
+    request.join_group = owner_group_;
+  }
+  return request;
+}
+
+void Supervisor::Impl::children_changed() {
+  while (const auto ended = peek_ended_child()) {
+    if (Worker* worker = group_.find(ended->pid)) {
+      worker_ended(*worker, ended->is_success());
+    } else {
+      (void)reap_child(ended->pid);
+    }
+  }
+  if (state_ == State::kStopping && is_stop_complete()) begin_sweep();
+  if (state_ == State::kLingering && !has_children()) begin_sweep();
+}
+
+void Supervisor::Impl::worker_ended(Worker& worker, bool succeeded) {
+  if (!succeeded && !owner_stop_) group_.kill_group(worker);
+  WorkerExit exit = group_.reap(worker, count_oom_kills(system_) > oom_kills_before_);
+  record(exit);
+  if (state_ != State::kRunning) return;
+  if (exit.cause != ExitCause::kOk) {
+    stop_after_failure(exit);
+  } else if (group_.num_alive() == 0) {
+    begin_linger();
+  }
+}
+
+void Supervisor::Impl::record(WorkerExit exit) {
+  exit.generation = history_.restarts;
+  exit.seen_at = since_epoch(clock_.now());
+  const bool is_failure = exit.cause != ExitCause::kOk && exit.cause != ExitCause::kStoppedByUs;
+  if (is_failure && !first_failure_ && !owner_stop_) first_failure_ = exit;
+  send_(exit);
+  exits_.push_back(std::move(exit));
+}
+
+// ---- stopping ----
+
+void Supervisor::Impl::stop_after_failure(const WorkerExit& failure) {
+  for (const WorkerExit& exit : exits_) {
+    if (exit.cause != ExitCause::kOk) continue;
+    notices_.push_back("rank " + std::to_string(exit.global_rank) +
+                       " had ended with exit code 0 before rank " +
+                       std::to_string(failure.global_rank) + " failed");
+  }
+  begin_stop(StopStyle::kSignal, spec_.stop.signal);
+}
+
+void Supervisor::Impl::stop_for_owner(const Stop& stop) {
+  const bool is_first = !owner_stop_;
+  if (is_first) owner_stop_ = stop;
+  switch (state_) {
+    case State::kRunning:
+      begin_stop(style_of(stop.mode),
+                 stop.mode == StopMode::kInterrupt ? SIGINT : spec_.stop.signal);
+      break;
+    case State::kStopping:
+      if (stop.mode == StopMode::kKill || !is_first) {
+        stop_->escalate(clock_.now());
+        run_stop_sequence();
+      }
+      break;
+    case State::kLingering:
+      begin_sweep();
+      break;
+    case State::kWaiting:
+      finish();
+      break;
+    case State::kIdle:
+    case State::kSweeping:
+    case State::kFinished:
+      break;
+  }
+}
+
+void Supervisor::Impl::begin_stop(StopStyle style, int signal) {
+  state_ = State::kStopping;
+  stop_.emplace(spec_.stop, style, signal, clock_.now());
+  run_stop_sequence();
+  if (state_ == State::kStopping && is_stop_complete()) begin_sweep();
+}
+
+void Supervisor::Impl::run_stop_sequence() {
+  for (const StopAction& action : stop_->due(clock_.now())) apply(action);
+  if (state_ == State::kStopping) set_timer(stop_->next(), &Impl::run_stop_sequence);
+}
+
+void Supervisor::Impl::apply(const StopAction& action) {
+  switch (action.kind) {
+    case StopAction::Kind::kNotify:
+      break;
+    case StopAction::Kind::kSignal:
+      for (Worker& worker : group_.workers()) {
+        group_.signal(worker, action.signal);
+        if (action.signal != SIGKILL) group_.signal(worker, SIGCONT);
+      }
+      if (action.signal == SIGKILL && group_.num_alive() == 0) begin_sweep();
+      break;
+    case StopAction::Kind::kGiveUp:
+      give_up_on_workers();
+      break;
+  }
+}
+
+void Supervisor::Impl::give_up_on_workers() {
+  is_unkillable_ = true;
+  for (Worker& worker : group_.workers()) {
+    if (!worker.is_alive) continue;
+    WorkerExit exit;
+    exit.cause = ExitCause::kUnkillable;
+    exit.pid = worker.process->pid();
+    exit.global_rank = worker.spec->global_rank;
+    exit.local_rank = worker.spec->local_rank;
+    exit.program = worker.program;
+    record(std::move(exit));
+  }
+  begin_sweep();
+}
+
+// After a failure the job wants its successor or its end: descendants are swept at once. When the
+// owner asked, what the workers started has the same grace as they.
+bool Supervisor::Impl::is_stop_complete() const {
+  return group_.num_alive() == 0 && (!owner_stop_ || !has_children());
+}
+
+// ---- lingering ----
+
+void Supervisor::Impl::begin_linger() {
+  state_ = State::kLingering;
+  if (!has_children()) return begin_sweep();
+  set_timer(clock_.now() + spec_.stop.linger, &Impl::end_linger);
+}
+
+void Supervisor::Impl::end_linger() {
+  if (std::exchange(is_linger_over_, true)) return begin_sweep();
+  for (const ProcessEntry& stray : find_strays(system_, scope_, read_process_table(system_))) {
+    leftovers_.push_back({stray.pid, read_command(system_, stray.pid)});
+    signal_stray(system_, stray, SIGTERM);
+    signal_stray(system_, stray, SIGCONT);
+  }
+  set_timer(clock_.now() + spec_.stop.kill_wait, &Impl::end_linger);
+}
+
+// ---- sweeping and after ----
+
+void Supervisor::Impl::begin_sweep() {
+  state_ = State::kSweeping;
+  cancel_timer();
+  next_ = plan_next();
+  sweep_.emplace(
+      system_, scope_, is_unkillable_ ? Duration::zero() : Duration(spec_.stop.kill_wait));
+  boost::asio::post(timer_.get_executor(), [this] { run_sweep(); });
+}
+
+// The successor of this generation, if it gets one.
+std::optional<RestartDecision> Supervisor::Impl::plan_next() const {
+  if (owner_stop_ || !is_failed() || is_unkillable_) return std::nullopt;
+  std::random_device random;
+  const double jitter = static_cast<double>(random() % 1024) / 1024;
+  const GenerationFacts facts = {
+      .cause = first_failure_->cause, .lived = clock_.now() - started_at_, .made_progress = false};
+  const RestartDecision decision = decide_restart(spec_.restart, history_, facts, jitter);
+  if (decision.verdict != RestartVerdict::kRestart) return std::nullopt;
+  return decision;
+}
+
+void Supervisor::Impl::run_sweep() {
+  while (true) {
+    children_changed();
+    if (next_ && !has_children()) return conclude();
+    const OrphanSweep::Step step = sweep_->step(clock_.now());
+    if (step.verdict == OrphanSweep::Verdict::kScanAgain) {
+      if (step.wait == Duration::zero()) continue;
+      return set_timer(clock_.now() + step.wait, &Impl::run_sweep);
+    }
+    if (step.verdict == OrphanSweep::Verdict::kGaveUp) give_up_on_strays();
+    return conclude();
+  }
+}
+
+void Supervisor::Impl::give_up_on_strays() {
+  is_unkillable_ = true;
+  next_.reset();
+  for (const ProcessEntry& stray : sweep_->last_scan()) {
+    notices_.push_back("process " + std::to_string(stray.pid) + " (" +
+                       read_command(system_, stray.pid) + ", state " + stray.state +
+                       ") did not end after SIGKILL");
+  }
+}
+
+void Supervisor::Impl::conclude() {
+  if (next_ && owner_stop_) return begin_sweep();  // it came during the sweep: search everything
+  if (!next_) return finish();
+  history_ = next_->history;
+  send_(Restarting{history_.restarts, next_->delay, *first_failure_});
+  if (next_->delay == Milliseconds::zero()) return start_generation();
+  state_ = State::kWaiting;
+  set_timer(clock_.now() + next_->delay, &Impl::start_generation);
+}
+
+void Supervisor::Impl::finish() {
+  state_ = State::kFinished;
+  cancel_timer();
+  send_(outcome());
+  done_();
+}
+
+JobOutcome Supervisor::Impl::outcome() const {
+  JobOutcome outcome;
+  outcome.restarts = history_.restarts;
+  outcome.exits = exits_;
+  outcome.leftovers = leftovers_;
+  outcome.notices = notices_;
+  if (owner_stop_) {
+    const int signal = owner_stop_->signal;
+    outcome.exit_code = signal != 0 ? 128 + signal : 1;
+    outcome.reason = signal != 0 ? "stopped by " + signal_name(signal) : "stopped";
+  } else if (first_failure_) {
+    outcome.first_failure = first_failure_;
+    outcome.exit_code = shell_exit_code(*first_failure_);
+    outcome.reason = "failed";
+  } else {
+    outcome.success = true;
+    outcome.reason = "succeeded";
+  }
+  return outcome;
+}
+
+// ---- requests ----
+
+void Supervisor::Impl::handle(const HostRequest& request) {
+  if (const auto* stop = std::get_if<Stop>(&request)) {
+    stop_for_owner(*stop);
+  } else if (std::holds_alternative<Suspend>(request)) {
+    suspend();
+  } else if (std::holds_alternative<Resume>(request)) {
+    resume();
+  }
+}
+
+void Supervisor::Impl::owner_lost() {
+  stop_for_owner({.mode = StopMode::kKill});
+}
+
+// SIGSTOP, because a SIGTSTP does nothing to process groups that have no shell above them.
+void Supervisor::Impl::suspend() {
+  if (stop_) stop_->suspend(clock_.now());
+  signal_all(SIGSTOP);
+}
+
+void Supervisor::Impl::resume() {
+  if (stop_) stop_->resume(clock_.now());
+  signal_all(SIGCONT);
+  if (state_ == State::kStopping) run_stop_sequence();
+}
+
+void Supervisor::Impl::signal_all(int signal) {
+  for (Worker& worker : group_.workers()) group_.signal(worker, signal);
+}
+
+void Supervisor::Impl::set_timer(TimePoint when, void (Impl::*then)()) {
+  timer_.expires_at(when);
+  if (when == TimePoint::max()) return;
+  timer_.async_wait([this, then](const boost::system::error_code& error) {
+    if (!error) (this->*then)();
+  });
+}
+
+Supervisor::Supervisor(boost::asio::io_context& context,
+                       SupervisorOptions options,
+                       std::function<void(const HostEvent&)> send,
+                       std::function<void()> done)
+    : impl_(std::make_unique<Impl>(context, std::move(options), std::move(send), std::move(done))) {
+}
+
+Supervisor::~Supervisor() = default;
+void Supervisor::start() {
+  impl_->start();
+}
+void Supervisor::handle(const HostRequest& request) {
+  impl_->handle(request);
+}
+void Supervisor::owner_lost() {
+  impl_->owner_lost();
+}
+void Supervisor::children_changed() {
+  impl_->children_changed();
+}
+
+}  // namespace accel::supervisor

@@ -1,0 +1,73 @@
+// Supervisor: the life of one job on one node, inside accel-shim.
+//
+//   state      event                              next       what is done
+//   ---------  ---------------------------------  ---------  -------------------------------------
+//   idle       start()                            running    generation 0: all workers started
+//   running    a worker cannot be started         stopping   it counts as the failure
+//   running    a worker ends with 0               running    its descendants may linger
+//   running    the last worker ends with 0        lingering
+//   running    a worker fails                     stopping   first failure noted, others stopped
+//   running    the owner asks to stop             stopping   in the mode it asked for
+//   running    the owner is gone                  stopping   SIGKILL
+//   stopping   the owner asks again, or is gone   stopping   SIGKILL at once
+//   stopping   no worker and no descendant left   sweeping   after a failure: no worker left
+//   stopping   something cannot be killed         sweeping   named in the outcome; no restart
+//   lingering  no descendant left                 sweeping
+//   lingering  linger is over                     sweeping   TERM, kill_wait, the sweep kills
+//   lingering  the owner asks to stop, is gone    sweeping
+//   sweeping   nothing found, logs are drained    waiting    if the restart policy says so
+//   sweeping   nothing found, logs are drained    finished   else
+//   waiting    the delay is over                  running    the next generation is started
+//   waiting    the owner asks to stop, is gone    finished
+//   finished   -                                  -          outcome sent; done() is called
+//
+// A generation starts only when every process of the one before is reaped.
+//
+// Threads:  everything on the thread that runs the io_context; it is also the one that spawns.
+// Source:   tests/fault/, tests/unit/supervisor/; docs/supervision.md.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include <boost/asio/io_context.hpp>
+
+#include "runtime/clock.h"
+#include "runtime/supervisor/frames.h"
+#include "runtime/supervisor/job_spec.h"
+#include "runtime/system.h"
+
+namespace accel::supervisor {
+
+struct SupervisorOptions {
+  JobSpec spec;
+  pid_t owner_group = 0;  // the owner's process group, for a worker that shares the terminal
+  System* system = &real_system();
+};
+
+class Supervisor {
+ public:
+  // `send` takes the events for the owner; `done` is called once, after the outcome was given to
+  // it.
+  Supervisor(boost::asio::io_context& context,
+             SupervisorOptions options,
+             std::function<void(const HostEvent&)> send,
+             std::function<void()> done);
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  void start();
+
+  void handle(const HostRequest& request);
+  void owner_lost();
+
+  // A child has ended (SIGCHLD).
+  void children_changed();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace accel::supervisor

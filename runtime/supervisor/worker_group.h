@@ -1,0 +1,61 @@
+// WorkerGroup: the processes of one generation.
+//
+// Starts them, passes signals on, and takes the evidence of their ends. Knows nothing of policies.
+//
+// Threads:  the supervisor's thread (the one that spawns must live as long as the process).
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/job_outcome.h"
+#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/spawner.h"
+#include "runtime/system.h"
+
+namespace accel::supervisor {
+
+// One worker of the generation.
+struct Worker {
+  const WorkerSpec* spec = nullptr;
+  std::optional<SpawnedProcess> process;
+  bool owns_group = true;    // false: it shares the owner's process group (foreground)
+  bool is_alive = false;     // started and not reaped
+  bool was_stopped = false;  // got a signal that ends it from us
+  std::string program;       // argv[0]
+  std::string cwd;
+};
+
+class WorkerGroup {
+ public:
+  explicit WorkerGroup(System& system) : system_(system) {}
+
+  // Starts a worker. A failure to start is given back as its end (kExecFailed).
+  [[nodiscard]] std::optional<WorkerExit> start(const WorkerSpec& spec,
+                                                const SpawnRequest& request);
+
+  // Forgets all workers. Requires: none is alive.
+  void clear() { workers_.clear(); }
+
+  [[nodiscard]] int num_alive() const noexcept;
+  [[nodiscard]] Worker* find(pid_t pid) noexcept;
+  [[nodiscard]] std::vector<Worker>& workers() noexcept { return workers_; }
+
+  // To the worker's whole process group (the worker alone when it shares the owner's).
+  void signal(Worker& worker, int signal);
+
+  // SIGKILL to what is left of the group of a worker that has ended and is not reaped yet.
+  void kill_group(const Worker& worker);
+
+  // Reaps a worker that has ended and says what is known about it; ranks are filled in.
+  [[nodiscard]] WorkerExit reap(Worker& worker, bool memory_ran_out);
+
+ private:
+  System& system_;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace accel::supervisor

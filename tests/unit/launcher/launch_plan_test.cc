@@ -1,0 +1,415 @@
+#include "launcher/launch_plan.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/dry_run.h"
+#include "tests/support/scratch_folder.h"
+
+namespace accel::launcher {
+namespace {
+
+using supervisor::Streams;
+using supervisor::WorkerSpec;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::Pair;
+
+using Words = std::vector<std::string>;
+
+class LaunchPlanTest : public ::testing::Test {
+ protected:
+  LaunchPlanTest() {
+    host_.environment = {{"PATH", folder_.file("bin")}, {"HOME", folder_.file("home")}};
+    host_.topology = [this] { return synthetic_topology(machine_); };
+    host_.num_gpus = [this] { return num_gpus_; };
+    host_.job_suffix = "1-abc";
+    python_ = folder_.write("bin/python3", "#!/bin/sh\n", true);
+    program_ = folder_.write("digits", "#!/bin/sh\n", true);
+    script_ = folder_.write("train.py", "print(1)\n");
+  }
+
+  LaunchPlan plan(const Words& words) { return or_throw(resolve_launch(words, host_)); }
+
+  Error refused(const Words& words) {
+    Result<LaunchPlan> result = resolve_launch(words, host_);
+    if (result) throw std::logic_error("the command line was accepted");
+    return result.error();
+  }
+
+  test::ScratchFolder folder_;
+  LaunchHost host_;
+  std::string machine_ = "package:1 [numa] core:8 pu:1";
+  int num_gpus_ = 0;
+  std::string python_;
+  std::string program_;
+  std::string script_;
+};
+
+TEST_F(LaunchPlanTest, OneProcessIsTheSimpleMode) {
+  const LaunchPlan result = plan({"--cpu", program_, "--", "--epochs", "3"});
+
+  EXPECT_EQ(result.spec.env_mode, EnvMode::kSimple);
+  EXPECT_FALSE(result.spec.store.enabled);
+  ASSERT_EQ(result.spec.workers.size(), 1u);
+  EXPECT_THAT(result.spec.workers[0].argv, ElementsAre(program_, "--epochs", "3"));
+  EXPECT_EQ(result.spec.env.at("ACCELERATE_USE_CPU"), "True");
+  EXPECT_EQ(result.spec.env.at("ACCELERATE_MIXED_PRECISION"), "no");
+  EXPECT_EQ(result.spec.env.at("ACCELERATE_DYNAMO_BACKEND"), "NO");
+  EXPECT_EQ(result.spec.job_id, "digits-1-abc");
+}
+
+TEST_F(LaunchPlanTest, CpuWithTwoProcessesStartsTwo) {
+  const LaunchPlan result = plan({"--cpu", "--num_processes", "2", program_});
+
+  ASSERT_EQ(result.spec.workers.size(), 2u);
+  EXPECT_EQ(result.spec.env_mode, EnvMode::kDistributed);
+  EXPECT_EQ(result.spec.identity.world_size, 2);
+  EXPECT_EQ(result.spec.workers[1].global_rank, 1);
+  EXPECT_TRUE(result.spec.store.enabled);
+  EXPECT_EQ(result.spec.env.at("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "1");
+}
+
+TEST_F(LaunchPlanTest, WithoutAnyNumberThereIsOneWorkerForEachGpu) {
+  num_gpus_ = 3;
+  const LaunchPlan on_gpus = plan({program_});
+  const LaunchPlan on_cpu = plan({"--cpu", program_});
+
+  EXPECT_EQ(on_gpus.spec.workers.size(), 3u);
+  EXPECT_THAT(on_gpus.spec.env, Not(Contains(Key("ACCELERATE_USE_CPU"))));
+  EXPECT_EQ(on_cpu.spec.workers.size(), 1u);
+  EXPECT_THAT(on_cpu.notices, Contains(HasSubstr("--num_processes is 1")));
+}
+
+TEST_F(LaunchPlanTest, ThreadsAreTheCoresOfTheShare) {
+  const LaunchPlan result = plan({"--num_processes", "3", program_});
+
+  for (const WorkerSpec& worker : result.spec.workers) {
+    EXPECT_EQ(worker.env.at("OMP_NUM_THREADS"), "2");
+    EXPECT_EQ(worker.env.at("MKL_NUM_THREADS"), "2");
+    EXPECT_THAT(worker.cpus, IsEmpty());
+  }
+}
+
+TEST_F(LaunchPlanTest, ThreadsThatTheUserSetStay) {
+  host_.environment["OMP_NUM_THREADS"] = "5";
+  const LaunchPlan kept = plan({"--num_processes", "2", program_});
+  const LaunchPlan given =
+      plan({"--num_processes", "2", "--num_cpu_threads_per_process", "7", program_});
+
+  EXPECT_EQ(kept.spec.env.at("OMP_NUM_THREADS"), "5");
+  EXPECT_THAT(kept.spec.workers[0].env, Not(Contains(Key("OMP_NUM_THREADS"))));
+  EXPECT_EQ(given.spec.workers[0].env.at("OMP_NUM_THREADS"), "7");
+}
+
+TEST_F(LaunchPlanTest, AffinityGivesEveryWorkerCoresOfItsOwn) {
+  machine_ = "package:2 [numa] core:2 pu:2";
+  const LaunchPlan result = plan({"--num_processes", "2", "--enable_cpu_affinity", program_});
+
+  EXPECT_THAT(result.spec.workers[0].cpus, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(result.spec.workers[1].cpus, ElementsAre(4, 5, 6, 7));
+  EXPECT_EQ(result.spec.workers[1].env.at("OMP_NUM_THREADS"), "2");
+  EXPECT_EQ(result.spec.env.at("ACCELERATE_CPU_AFFINITY"), "1");
+}
+
+TEST_F(LaunchPlanTest, EightWorkersOnOneCoreAreWarnedAbout) {
+  machine_ = "package:1 [numa] core:1 pu:1";
+  const LaunchPlan result = plan({"--num_processes", "8", program_});
+
+  EXPECT_THAT(result.notices, Contains(HasSubstr("8 workers share 1 core")));
+}
+
+TEST_F(LaunchPlanTest, AMachineThatCannotBeReadOnlyCostsTheThreads) {
+  host_.topology = [] { return Error(ErrorCode::kTopology, "no hwloc"); };
+
+  EXPECT_EQ(plan({"--num_processes", "2", program_}).spec.workers[0].env.at("OMP_NUM_THREADS"),
+            "1");
+  EXPECT_EQ(refused({"--num_processes", "2", "--enable_cpu_affinity", program_}).code(),
+            ErrorCode::kTopology);
+}
+
+TEST_F(LaunchPlanTest, PythonScriptsRunUnbuffered) {
+  const LaunchPlan script = plan({script_, "--lr", "1"});
+  const LaunchPlan module = plan({"-m", "pkg.train", "x"});
+
+  EXPECT_THAT(script.spec.workers[0].argv, ElementsAre(python_, "-u", script_, "--lr", "1"));
+  EXPECT_EQ(script.spec.env.at("PYTHONUNBUFFERED"), "1");
+  EXPECT_THAT(module.spec.workers[0].argv, ElementsAre(python_, "-u", "-m", "pkg.train", "x"));
+  EXPECT_EQ(module.spec.job_id, "train-1-abc");
+}
+
+TEST_F(LaunchPlanTest, PythonIsTakenFromTheEnvironmentThatIsActive) {
+  const std::string conda = folder_.write("conda/bin/python", "#!/bin/sh\n", true);
+  host_.environment["CONDA_PREFIX"] = folder_.file("conda");
+  EXPECT_EQ(plan({script_}).spec.workers[0].argv[0], conda);
+
+  const std::string venv = folder_.write("venv/bin/python", "#!/bin/sh\n", true);
+  host_.environment["VIRTUAL_ENV"] = folder_.file("venv");
+  EXPECT_EQ(plan({script_}).spec.workers[0].argv[0], venv);
+
+  host_.environment["PYTHON_EXEC"] = python_;
+  EXPECT_EQ(plan({script_}).spec.workers[0].argv[0], python_);
+}
+
+TEST_F(LaunchPlanTest, ThePortIsExactOnlyWhenItWasNamed) {
+  const auto port_of = [&](const Words& words) {
+    Words all = {"--num_processes", "2"};
+    all.insert(all.end(), words.begin(), words.end());
+    all.push_back(program_);
+    return plan(all).spec.store;
+  };
+
+  EXPECT_EQ(port_of({}).port, 29500);
+  EXPECT_FALSE(port_of({}).exact_port);
+  EXPECT_EQ(port_of({"--main_process_port", "1234"}).port, 1234);
+  EXPECT_TRUE(port_of({"--main_process_port", "1234"}).exact_port);
+  EXPECT_EQ(port_of({"--main_process_port", "0"}).port, 0);
+  EXPECT_FALSE(port_of({"--main_process_port", "0"}).exact_port);
+}
+
+TEST_F(LaunchPlanTest, LogFlagsFollowTorchrun) {
+  const LaunchPlan per_rank = plan({"--num_processes",
+                                    "2",
+                                    "--log_dir",
+                                    folder_.file("logs"),
+                                    "--tee",
+                                    "0:3",
+                                    "-r",
+                                    "1:1",
+                                    program_});
+  const LaunchPlan dir_only =
+      plan({"--num_processes", "2", "--log_dir", folder_.file("logs"), program_});
+  const LaunchPlan no_dir = plan({"--num_processes", "2", "--tee", "3", program_});
+
+  EXPECT_EQ(per_rank.spec.workers[0].tee, Streams::kAll);
+  EXPECT_EQ(per_rank.spec.workers[1].tee, Streams::kNone);
+  EXPECT_EQ(per_rank.spec.workers[1].redirect, Streams::kOut);
+  EXPECT_EQ(dir_only.spec.workers[1].tee, Streams::kAll);
+  EXPECT_EQ(no_dir.spec.log.dir, "/tmp/accel_logs");
+  EXPECT_THAT(no_dir.notices, Contains(HasSubstr("/tmp/accel_logs")));
+}
+
+TEST_F(LaunchPlanTest, TheTerminalGoesToASingleWorker) {
+  host_.stdin_is_terminal = host_.stdout_is_terminal = true;
+
+  EXPECT_TRUE(plan({"--cpu", program_}).spec.console.foreground);
+  EXPECT_TRUE(plan({"--num_processes", "2", program_}).spec.console.use_pty);
+  EXPECT_FALSE(plan({"--num_processes", "2", "--no_pty", program_}).spec.console.use_pty);
+  EXPECT_FALSE(plan({"--cpu", "--no_pty", program_}).spec.console.foreground);
+}
+
+TEST_F(LaunchPlanTest, TimesAreRead) {
+  const LaunchPlan result = plan({"--stop_grace",
+                                  "500ms",
+                                  "--linger",
+                                  "2m",
+                                  "--max_restarts",
+                                  "3",
+                                  "--monitor_interval",
+                                  "0.1",
+                                  program_});
+
+  EXPECT_EQ(result.spec.stop.grace.count(), 500);
+  EXPECT_EQ(result.spec.stop.linger.count(), 120'000);
+  EXPECT_EQ(result.spec.restart.max_restarts, 3);
+  EXPECT_EQ(result.spec.identity.max_restarts, 3);
+}
+
+TEST_F(LaunchPlanTest, InsideAWorkerOfAnotherJobItsIdentityIsDropped) {
+  host_.environment.insert({{"ACCEL_JOB_ID", "outer"}, {"RANK", "1"}, {"ACCEL_CHANNEL", "1:5:6"}});
+  EXPECT_THAT(plan({"--cpu", program_}).spec.env, Not(Contains(Key("RANK"))));
+
+  host_.environment.erase("ACCEL_JOB_ID");  // started by mpirun or by hand: the ranks are meant
+  EXPECT_THAT(plan({"--cpu", program_}).spec.env, Contains(Pair("RANK", "1")));
+}
+
+TEST_F(LaunchPlanTest, HelpAndVersionNeedNoScript) {
+  EXPECT_THAT(plan({"--help"}).answer.value(), HasSubstr("Usage: accel-launch"));
+  EXPECT_THAT(plan({"--version"}).answer.value(), HasSubstr("accel "));
+}
+
+TEST_F(LaunchPlanTest, FlagBeatsFileBeatsDefault) {
+  const std::string config = folder_.write("c.yaml",
+                                           "distributed_type: 'NO'\n"
+                                           "num_processes: 3\n"
+                                           "mixed_precision: bf16\n"
+                                           "enable_cpu_affinity: yes\n"
+                                           "use_cpu: true\n"
+                                           "debug: true\n"
+                                           "main_process_port: 4000\n"
+                                           "dynamo_config:\n"
+                                           "  dynamo_backend: INDUCTOR\n"
+                                           "  use_dynamic: on\n");
+
+  const LaunchPlan from_file = plan({"--config_file", config, program_});
+  const LaunchPlan from_flags = plan({"--config_file",
+                                      config,
+                                      "--num_processes",
+                                      "2",
+                                      "--mixed_precision",
+                                      "no",
+                                      "--dynamo_backend",
+                                      "eager",
+                                      program_});
+
+  EXPECT_EQ(from_file.spec.workers.size(), 3u);
+  EXPECT_EQ(from_file.spec.env.at("ACCELERATE_MIXED_PRECISION"), "bf16");
+  EXPECT_EQ(from_file.spec.env.at("ACCELERATE_CPU_AFFINITY"), "1");
+  EXPECT_EQ(from_file.spec.env.at("ACCELERATE_DEBUG_MODE"), "true");
+  EXPECT_EQ(from_file.spec.env.at("ACCELERATE_USE_CPU"), "True");
+  EXPECT_EQ(from_file.spec.env.at("ACCELERATE_DYNAMO_BACKEND"), "INDUCTOR");
+  EXPECT_EQ(from_file.spec.env.at("ACCELERATE_DYNAMO_USE_DYNAMIC"), "True");
+  EXPECT_EQ(from_file.spec.store.port, 4000);
+  EXPECT_EQ(from_flags.spec.workers.size(), 2u);
+  EXPECT_EQ(from_flags.spec.env.at("ACCELERATE_MIXED_PRECISION"), "no");
+  EXPECT_EQ(from_flags.spec.env.at("ACCELERATE_DYNAMO_BACKEND"), "EAGER");
+  EXPECT_EQ(from_flags.spec.env.at("ACCELERATE_DEBUG_MODE"), "true");
+}
+
+TEST_F(LaunchPlanTest, TheDefaultFileIsReadUnlessCpuIsGiven) {
+  folder_.write("home/.cache/huggingface/accelerate/default_config.yaml",
+                "distributed_type: 'NO'\nnum_processes: 4\n");
+
+  EXPECT_EQ(plan({program_}).spec.workers.size(), 4u);
+  EXPECT_EQ(plan({"--cpu", program_}).spec.workers.size(), 1u);
+
+  folder_.write("hf/accelerate/default_config.yaml", "distributed_type: 'NO'\nnum_processes: 2\n");
+  host_.environment["HF_HOME"] = folder_.file("hf");
+  EXPECT_EQ(plan({program_}).spec.workers.size(), 2u);
+}
+
+TEST_F(LaunchPlanTest, TheGpusOfAConfigurationMustBeThere) {
+  const std::string config =
+      folder_.write("c.yaml", "distributed_type: MULTI_GPU\nnum_processes: 2\n");
+  EXPECT_EQ(refused({"--config_file", config, program_}).code(), ErrorCode::kUnsupported);
+
+  num_gpus_ = 2;
+  const LaunchPlan on_gpus = plan({"--config_file", config, "--gpu_ids", "0,1", program_});
+  EXPECT_EQ(on_gpus.spec.env.at("CUDA_VISIBLE_DEVICES"), "0,1");
+  EXPECT_EQ(on_gpus.spec.env.count("ACCELERATE_USE_CPU"), 0u);
+}
+
+TEST_F(LaunchPlanTest, TheDryRunShowsRanksEnvironmentAndFiles) {
+  const LaunchPlan result = plan({"--num_processes",
+                                  "2",
+                                  "--enable_cpu_affinity",
+                                  "--log_dir",
+                                  "/logs",
+                                  "--mixed_precision",
+                                  "bf16",
+                                  "--dry_run",
+                                  program_,
+                                  "a b"});
+
+  const std::string text = render_dry_run(result);
+
+  EXPECT_TRUE(result.dry_run);
+  EXPECT_THAT(text, HasSubstr("rank 1\n"));
+  EXPECT_THAT(text, HasSubstr("cpus      0-3 (memory node 0)\n"));
+  EXPECT_THAT(text, HasSubstr("'a b'\n"));
+  EXPECT_THAT(text, HasSubstr("  ACCELERATE_MIXED_PRECISION=bf16\n"));
+  EXPECT_THAT(text, HasSubstr("  RANK=0\n"));
+  EXPECT_THAT(text, HasSubstr("127.0.0.1:29500, or any free port when it is taken\n"));
+  EXPECT_THAT(text, HasSubstr("/logs/digits-1-abc/attempt_0/1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("PATH=")));
+}
+
+// ---- What is refused
+
+TEST_F(LaunchPlanTest, AllFaultsAreReportedAtOnce) {
+  const Error error = refused(
+      {"--num_processes", "0", "--mixed_precision", "bf61", "--tee", "9", folder_.file("none")});
+
+  const std::string text = error.render();
+  EXPECT_THAT(text, HasSubstr("--num_processes is '0'"));
+  EXPECT_THAT(text, HasSubstr("--mixed_precision is 'bf61'"));
+  EXPECT_THAT(text, HasSubstr("did you mean bf16?"));
+  EXPECT_THAT(text, HasSubstr("--tee is '9'"));
+  EXPECT_THAT(text, HasSubstr("there is no " + folder_.file("none")));
+}
+
+TEST_F(LaunchPlanTest, TooManyProcessesAreRefusedWithTheReason) {
+  const Error error = refused({"--num_processes", "10000", program_});
+
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message(), HasSubstr("at most 1024 workers run on one machine"));
+}
+
+TEST_F(LaunchPlanTest, AMissingScriptNamesASimilarOne) {
+  const Error error = refused({folder_.file("trian.py")});
+
+  EXPECT_EQ(error.code(), ErrorCode::kScriptMissing);
+  EXPECT_THAT(error.message(), HasSubstr("did you mean " + script_ + "?"));
+}
+
+TEST_F(LaunchPlanTest, AFileWithoutThePermissionNamesTheCommand) {
+  const Error error = refused({folder_.write("prog",
+                                             "\x7f"
+                                             "ELF")});
+
+  EXPECT_EQ(error.code(), ErrorCode::kScriptNotExecutable);
+  EXPECT_THAT(error.remedy(), HasSubstr("chmod +x " + folder_.file("prog")));
+}
+
+TEST_F(LaunchPlanTest, AScriptWhoseInterpreterIsMissingSaysWhich) {
+  const Error error = refused({folder_.write("prog", "#!/no/such/python\n", true)});
+
+  EXPECT_EQ(error.code(), ErrorCode::kExecFailed);
+  EXPECT_THAT(error.message(), HasSubstr("/no/such/python"));
+}
+
+TEST_F(LaunchPlanTest, FoldersAndEmptyFilesAreNoPrograms) {
+  EXPECT_EQ(refused({folder_.file("bin")}).code(), ErrorCode::kScriptNotExecutable);
+  EXPECT_THAT(refused({folder_.write("empty", "", true)}).message(), HasSubstr("empty file"));
+}
+
+TEST_F(LaunchPlanTest, AProgramOnPathIsPointedAt) {
+  folder_.write("bin/accel_test_tool", "#!/bin/sh\n", true);
+
+  EXPECT_THAT(refused({"accel_test_tool"}).remedy(), HasSubstr("--no_python accel_test_tool"));
+  EXPECT_EQ(plan({"--no_python", "accel_test_tool"}).spec.workers[0].argv[0],
+            folder_.file("bin/accel_test_tool"));
+  EXPECT_EQ(refused({"--no_python", "accel_no_such_tool"}).code(), ErrorCode::kScriptMissing);
+}
+
+TEST_F(LaunchPlanTest, ModuleAndNoPythonExcludeEachOther) {
+  EXPECT_THAT(refused({"-m", "--no_python", "x"}).message(),
+              HasSubstr("--module and --no_python cannot be used together"));
+}
+
+TEST_F(LaunchPlanTest, SeveralMachinesAreNotThereYet) {
+  EXPECT_EQ(refused({"--num_machines", "2", program_}).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(refused({"--machine_rank", "1", program_}).code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(LaunchPlanTest, MultiGpuNeedsTwoProcessesAndTheGpus) {
+  EXPECT_THAT(refused({"--multi_gpu", "--num_processes", "1", program_}).message(),
+              HasSubstr("You need to use at least 2 processes to use `--multi_gpu`."));
+  EXPECT_EQ(refused({"--multi_gpu", "--num_processes", "2", program_}).code(),
+            ErrorCode::kUnsupported);
+  EXPECT_EQ(refused({"--multi_gpu", "--cpu", program_}).code(), ErrorCode::kUsage);
+}
+
+TEST_F(LaunchPlanTest, AConfigurationWithoutANumberAsksForIt) {
+  const std::string config = folder_.write("c.yaml", "distributed_type: MULTI_CPU\n");
+
+  EXPECT_THAT(refused({"--config_file", config, program_}).message(),
+              HasSubstr("You need to manually pass in `--num_processes` using this config yaml."));
+  EXPECT_EQ(plan({"--config_file", config, "--num_processes", "2", program_}).spec.workers.size(),
+            2u);
+}
+
+TEST_F(LaunchPlanTest, NoScriptAtAllShowsTheUsage) {
+  EXPECT_THAT(refused({"--cpu"}).message(), HasSubstr("no script"));
+  EXPECT_THAT(refused({}).remedy(), HasSubstr("accel-launch --help"));
+}
+
+}  // namespace
+}  // namespace accel::launcher
