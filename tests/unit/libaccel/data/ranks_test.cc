@@ -1,0 +1,210 @@
+// DataLoader on several ranks: rank 0 reading for all, generators that follow rank 0, metrics.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <accel/dataloader.h>
+#include <accel/error.h>
+#include <accel/operations.h>
+#include <accel/state.h>
+
+#include "tests/support/rank_group.h"
+
+namespace accel {
+namespace {
+
+using ::testing::HasSubstr;
+using Batches = std::vector<std::vector<std::int64_t>>;
+
+struct Numbers {
+  std::int64_t length;
+  [[nodiscard]] std::int64_t get(std::size_t index) const {
+    return static_cast<std::int64_t>(index);
+  }
+  [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(length); }
+};
+
+std::vector<std::int64_t> numbers_of(const at::Tensor& batch) {
+  const at::Tensor numbers = batch.contiguous();
+  return {numbers.const_data_ptr<std::int64_t>(),
+          numbers.const_data_ptr<std::int64_t>() + numbers.numel()};
+}
+
+Batches pass_of(const DataLoader<at::Tensor>& loader) {
+  Batches batches;
+  for (const at::Tensor& batch : loader) batches.push_back(numbers_of(batch));
+  return batches;
+}
+
+DataLoader<at::Tensor> dispatched(std::int64_t size,
+                                  std::int64_t batch_size,
+                                  bool split,
+                                  bool drop_last) {
+  DataLoader loader(Numbers{size}, {.batch_size = batch_size, .drop_last = drop_last});
+  return prepare_data_loader(loader, {.split_batches = split, .dispatch_batches = true});
+}
+
+// Both ranks' batches, on every rank.
+std::vector<Batches> of_all_ranks(const Batches& own) {
+  return gather_object(std::vector<Batches>{own});
+}
+
+TEST(DispatchedDataLoader, GivesEveryRankItsSliceOfWhatRank0Read) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    auto loader = dispatched(10, 2, false, false);
+
+    const auto seen = of_all_ranks(pass_of(loader));
+
+    // The last group has 2 rows: one for each rank. Nothing had to be completed.
+    EXPECT_EQ(seen[0], (Batches{{0, 1}, {4, 5}, {8}}));
+    EXPECT_EQ(seen[1], (Batches{{2, 3}, {6, 7}, {9}}));
+    EXPECT_EQ(loader->remainder(), 2);
+    EXPECT_EQ(loader.size(), 3);
+
+    auto odd = dispatched(9, 2, false, false);
+    const auto completed = of_all_ranks(pass_of(odd));
+    EXPECT_EQ(completed[0].back(), (std::vector<std::int64_t>{8}));
+    EXPECT_EQ(completed[1].back(), (std::vector<std::int64_t>{0}));
+    EXPECT_EQ(odd->remainder(), 1);
+
+    auto dropping = dispatched(9, 2, false, true);
+    EXPECT_EQ(of_all_ranks(pass_of(dropping))[1], (Batches{{2, 3}, {6, 7}}));
+
+    auto split = dispatched(9, 4, true, false);
+    const auto parts = of_all_ranks(pass_of(split));
+    EXPECT_EQ(parts[0], (Batches{{0, 1}, {4, 5}, {8}}));
+    EXPECT_EQ(parts[1], (Batches{{2, 3}, {6, 7}, {0}}));
+  });
+}
+
+TEST(DispatchedDataLoader, IsTheDefaultForAnIterableThatGoesToADevice) {
+  test::run_ranks(3, [] {
+    const PartialState state;
+    const std::vector<std::int64_t> numbers = {0, 1, 2, 3, 4, 5, 6};
+    DataLoader loader(numbers, {.batch_size = 2});
+    const auto shard = prepare_data_loader(loader, {.device = state.device()});
+
+    const auto seen = of_all_ranks(pass_of(shard));
+
+    EXPECT_TRUE(shard->plan().dispatch_batches);
+    EXPECT_EQ(seen[0], (Batches{{0, 1}, {6}}));
+    EXPECT_EQ(seen[1], (Batches{{2, 3}, {0}}));
+    EXPECT_EQ(seen[2], (Batches{{4, 5}, {1}}));
+    EXPECT_EQ(pass_of(skip_first_batches(shard, 1)).size(), 1U);
+  });
+}
+
+TEST(DispatchedDataLoader, NamesShapesThatCannotBeJoinedOnEveryRank) {
+  test::run_ranks(2, [] {
+    struct Growing {
+      at::Tensor get(std::size_t i) const { return at::arange(static_cast<std::int64_t>(i) + 1); }
+      std::size_t size() const { return 4; }
+    };
+    const PartialState state;
+    DataLoader loader(Growing{}, {.batch_size = 1});
+    const auto shard = prepare_data_loader(loader, {.dispatch_batches = true});
+
+    try {
+      for (const at::Tensor& batch : shard) (void)batch;
+      ADD_FAILURE() << "batches of [1, 1] and [1, 2] were joined";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(),
+                state.is_main_process() ? ErrorCode::kShapeMismatch : ErrorCode::kPeerLost);
+      EXPECT_THAT(error.what(), HasSubstr("dispatch_batches = false"));
+      EXPECT_THAT(error.what(), HasSubstr("split_batches = true"));
+    }
+    EXPECT_FALSE(GradientState().in_dataloader());
+  });
+}
+
+TEST(PreparedDataLoader, ShufflesAsRank0Does) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    // Seeds that differ between the ranks, as after set_seed(seed, device_specific).
+    at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+    generator.set_current_seed(100 + static_cast<std::uint64_t>(state.process_index()));
+    DataLoader loader(Numbers{24}, {.batch_size = 3, .shuffle = true});
+    for (const bool seedable : {false, true}) {
+      const auto shard = prepare_data_loader(loader, {.use_seedable_sampler = seedable});
+
+      const Batches epochs[] = {pass_of(shard), pass_of(shard)};
+
+      EXPECT_NE(epochs[0], epochs[1]);
+      for (const Batches& own : epochs) {
+        std::vector<std::int64_t> seen;
+        for (const Batches& batches : of_all_ranks(own)) {
+          for (const auto& batch : batches) seen.insert(seen.end(), batch.begin(), batch.end());
+        }
+        std::sort(seen.begin(), seen.end());
+        EXPECT_EQ(seen, numbers_of(at::arange(24)));
+      }
+    }
+  });
+}
+
+TEST(PreparedDataLoader, GathersEveryElementOnceForMetrics) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    const GradientState gradients;
+    DataLoader loader(Numbers{22}, {.batch_size = 4});
+    for (const bool dispatch : {false, true}) {
+      const auto shard = prepare_data_loader(loader, {.dispatch_batches = dispatch});
+
+      std::vector<std::int64_t> seen;
+      for (const at::Tensor& batch : shard) {
+        at::Tensor gathered = gather(batch);
+        const auto keep = rows_to_keep(gradients.end_of_dataloader(), gradients.remainder());
+        if (keep) gathered = slice_tensors(gathered, 0, *keep);
+        for (const std::int64_t number : numbers_of(gathered)) seen.push_back(number);
+      }
+
+      EXPECT_EQ(seen, numbers_of(at::arange(22)));
+    }
+  });
+}
+
+TEST(PreparedDataLoader, GoesOnFromRank0sStateOnEveryRank) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    const auto make = [](std::uint64_t seed) {
+      at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+      generator.set_current_seed(seed);
+      DataLoader loader(Numbers{24}, {.batch_size = 3, .shuffle = true});
+      return prepare_data_loader(loader);
+    };
+    const auto whole = make(5);
+    const Batches expected = pass_of(whole);
+
+    const auto interrupted = make(5);
+    StateDict saved;
+    int batches = 0;
+    for (const at::Tensor& batch : interrupted) {
+      (void)batch;
+      if (++batches < 2) continue;
+      saved = interrupted->state_dict();
+      break;
+    }
+    // Rank 1 loads what rank 0 saved.
+    saved.tensors = broadcast_object(saved.tensors);
+    saved.values = broadcast_object(saved.values);
+    const auto resumed = make(77);
+    resumed->load_state_dict(saved);
+
+    EXPECT_EQ(pass_of(resumed), Batches(expected.begin() + 2, expected.end()));
+    EXPECT_EQ(pass_of(resumed), pass_of(whole));
+  });
+}
+
+}  // namespace
+}  // namespace accel
