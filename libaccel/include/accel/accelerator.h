@@ -1,0 +1,360 @@
+// Accelerator: one object through which a training loop runs on one process or on many.
+//
+//   accel::Accelerator accelerator({.mixed_precision = "bf16", .gradient_accumulation_steps = 4});
+//   auto [model, optimizer, loader, scheduler] =
+//       accelerator.prepare(net, adamw, data_loader, schedule);
+//   for (auto& batch : loader) {
+//     auto accumulating = accelerator.accumulate(model);
+//     auto loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
+//     accelerator.backward(loss);
+//     if (accelerator.sync_gradients()) accelerator.clip_grad_norm_(model->parameters(), 1.0);
+//     optimizer.step();
+//     scheduler.step();
+//     optimizer.zero_grad();
+//   }
+//
+// Names and behaviour are those of HF Accelerate; docs/parity.md lists the differences.
+//
+// Threads:  the thread that trains. Collectives in the same order on every rank.
+// Cost:     nothing per step beyond what the job needs: no allocation, no synchronisation with a device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <accel/accelerator_options.h>
+#include <accel/export.h>
+#include <accel/optim.h>
+#include <accel/precision.h>
+#include <accel/prepared_model.h>
+#include <accel/state.h>
+#include <accel/state_dict.h>
+
+namespace accel {
+
+// Keeps gradients local while it lives: the backward passes of the models do not synchronise.
+class ACCEL_EXPORT NoSyncScope {
+ public:
+  // A scope that changes nothing.
+  [[nodiscard]] NoSyncScope() = default;
+  [[nodiscard]] explicit NoSyncScope(std::initializer_list<detail::ModelRuntime*> models);
+  ~NoSyncScope();
+  NoSyncScope(const NoSyncScope&) = delete;
+  NoSyncScope& operator=(const NoSyncScope&) = delete;
+
+ private:
+  c10::SmallVector<std::pair<detail::ModelRuntime*, bool>, 4> previous_;
+};
+
+// Makes the next backward synchronise although its forward ran inside a NoSyncScope.
+class ACCEL_EXPORT SyncScope {
+ public:
+  [[nodiscard]] explicit SyncScope(detail::ModelRuntime& model);
+  ~SyncScope();
+  SyncScope(const SyncScope&) = delete;
+  SyncScope& operator=(const SyncScope&) = delete;
+
+ private:
+  detail::ModelRuntime& model_;
+  bool previous_ = true;
+};
+
+namespace detail {
+
+template <typename T>
+struct Pointee {
+  using type = void;
+};
+template <typename T>
+struct Pointee<std::shared_ptr<T>> {
+  using type = T;
+};
+template <typename T>
+struct Pointee<std::unique_ptr<T>> {
+  using type = T;
+};
+
+template <typename T>
+concept ModuleHandle =
+    requires { typename T::ContainedType; } ||
+    std::is_convertible_v<typename Pointee<T>::type*, torch::nn::Module*>;
+
+template <typename T>
+concept OptimizerObject = !std::is_void_v<T> && std::is_convertible_v<T*, torch::optim::Optimizer*>;
+
+template <typename T>
+concept SchedulerObject = !std::is_void_v<T> && std::is_convertible_v<T*, Stateful*> &&
+                          requires(T& scheduler) { scheduler.step(); };
+
+// Lets a scheduler that only has step() and a state be stepped by AcceleratedScheduler.
+template <typename T>
+class SchedulerAdapter final : public Scheduler {
+ public:
+  explicit SchedulerAdapter(std::shared_ptr<T> scheduler) : scheduler_(std::move(scheduler)) {}
+  void step() override { scheduler_->step(); }
+  [[nodiscard]] StateDict state_dict() const override { return scheduler_->state_dict(); }
+  void load_state_dict(const StateDict& state) override { scheduler_->load_state_dict(state); }
+
+ private:
+  std::shared_ptr<T> scheduler_;
+};
+
+// An object that the caller keeps alive.
+template <typename T>
+std::shared_ptr<T> borrowed(T& object) {
+  return std::shared_ptr<T>(std::shared_ptr<void>(), &object);
+}
+
+// The object behind what a caller passed: borrowed when it is an lvalue, taken over when it is an rvalue,
+// shared when it is a smart pointer.
+template <typename T>
+auto share(T&& object) {
+  using Object = std::remove_cvref_t<T>;
+  using Target = typename Pointee<Object>::type;
+  if constexpr (!std::is_void_v<Target>) {
+    return std::shared_ptr<Target>(std::forward<T>(object));
+  } else if constexpr (std::is_lvalue_reference_v<T>) {
+    return borrowed(object);
+  } else {
+    return std::make_shared<Object>(std::move(object));
+  }
+}
+
+// The type behind what a caller passed, smart pointers followed.
+template <typename T>
+using ObjectOf = std::conditional_t<std::is_void_v<typename Pointee<std::remove_cvref_t<T>>::type>,
+                                    std::remove_cvref_t<T>,
+                                    typename Pointee<std::remove_cvref_t<T>>::type>;
+
+}  // namespace detail
+
+class ACCEL_EXPORT Accelerator {
+ public:
+  // Sets up the state of the process (accel/state.h) and joins the other ranks.
+  // Throws what AcceleratorState throws, and kInvalidArgument for options that contradict each other.
+  explicit Accelerator(const AcceleratorOptions& options = {});
+  ~Accelerator();
+  Accelerator(Accelerator&&) noexcept;
+  Accelerator& operator=(Accelerator&&) noexcept;
+
+  // --- preparing
+
+  // Prepares any mix of models, optimizers, data loaders and schedulers and returns them in the order
+  // given: a tuple, or the object itself when there is one. What was prepared already comes back as it is.
+  //
+  //   model      a module holder or shared_ptr to a module    -> Prepared<the same>
+  //   optimizer  lvalue (borrowed: keep it alive), rvalue     -> AcceleratedOptimizer
+  //              (taken over) or shared_ptr
+  //   scheduler  the same three; anything Stateful with       -> AcceleratedScheduler
+  //              step(). Follows the optimizer it was made for.
+  //
+  // Throws kShapeMismatch when the ranks have different models; kPeerLost, kProcessGroup.
+  // Requires: every rank prepares the same objects in the same order.
+  template <typename... Objects>
+  auto prepare(Objects&&... objects) {
+    static_assert(sizeof...(Objects) > 0, "prepare() wants at least one object");
+    std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...> prepared{
+        prepare_one(std::forward<Objects>(objects))...};
+    match_schedulers();
+    if constexpr (sizeof...(Objects) == 1) {
+      return std::get<0>(std::move(prepared));
+    } else {
+      return prepared;
+    }
+  }
+
+  template <detail::ModuleHandle Handle>
+  Prepared<Handle> prepare_model(const Handle& model) {
+    return Prepared<Handle>(model, runtime_for(detail::module_of(model)));
+  }
+  AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  AcceleratedScheduler prepare_scheduler(std::shared_ptr<Scheduler> scheduler);
+
+  // What was prepared.
+  template <typename Handle>
+  static Handle unwrap_model(const Prepared<Handle>& model) {
+    return model.unwrap();
+  }
+
+  // Forgets every prepared and registered object and starts counting batches anew; they live on for as
+  // long as the caller holds them.
+  void free_memory();
+  void clear() { free_memory(); }
+
+  // --- the training step
+
+  // loss.backward(), divided by the number of accumulation steps and scaled for fp16.
+  // Throws kPeerLost or kProcessGroup when the gradients could not be exchanged.
+  void backward(const at::Tensor& loss);
+
+  // Counts a batch and decides whether it ends an accumulation: every gradient_accumulation_steps batches
+  // and at the end of the loader. While the scope lives, models that are not to synchronise do not.
+  template <typename... Handles>
+  [[nodiscard]] NoSyncScope accumulate(const Prepared<Handles>&... models) {
+    if (next_batch_syncs()) return NoSyncScope();
+    return NoSyncScope({models.runtime().get()...});
+  }
+  template <typename... Handles>
+  [[nodiscard]] static NoSyncScope no_sync(const Prepared<Handles>&... models) {
+    return NoSyncScope({models.runtime().get()...});
+  }
+  // Around a backward whose forward ran inside no_sync().
+  template <typename Handle>
+  [[nodiscard]] static SyncScope trigger_sync_in_backward(const Prepared<Handle>& model) {
+    return SyncScope(*model.runtime());
+  }
+
+  // Whether this batch ends an accumulation.
+  [[nodiscard]] bool sync_gradients() const;
+  [[nodiscard]] int gradient_accumulation_steps() const;
+  void set_gradient_accumulation_steps(int steps);
+
+  // Scales the gradients so that the norm of all of them together is at most max_norm; returns the norm
+  // before, as a 0-d tensor, without waiting for a device. norm_type may be infinity. fp16 gradients are
+  // unscaled first; then it throws kInvalidArgument while gradients are still being accumulated.
+  at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters,
+                             double max_norm,
+                             double norm_type = 2.0);
+  // Cuts each gradient to [-clip_value, clip_value].
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+  // fp16: divides the gradients of all optimizers, or of one, by the scale. Otherwise does nothing.
+  void unscale_gradients();
+  void unscale_gradients(const AcceleratedOptimizer& optimizer);
+
+  // Runs what follows in the precision of the Accelerator (the loss, say; forwards do so by themselves).
+  [[nodiscard]] Autocast autocast() const { return Autocast(autocast_options()); }
+  [[nodiscard]] Autocast autocast(const AutocastKwargs& options) const;
+
+  // Whether an optimizer left its last step out because of an overflow (fp16).
+  [[nodiscard]] bool optimizer_step_was_skipped() const;
+  [[nodiscard]] GradScaler* scaler() const noexcept;  // nullptr unless fp16
+
+  // A flag that one rank sets and all ranks see: check_trigger() is true on every rank when any of them
+  // called set_trigger() since; it clears the flag. Requires: every rank calls check_trigger().
+  void set_trigger();
+  [[nodiscard]] bool check_trigger();
+
+  // --- processes
+
+  [[nodiscard]] const AcceleratorState& state() const noexcept;
+  [[nodiscard]] const GradientState& gradient_state() const noexcept;
+  [[nodiscard]] c10::Device device() const { return state().device(); }
+  [[nodiscard]] DistributedType distributed_type() const { return state().distributed_type(); }
+  [[nodiscard]] bool use_distributed() const { return state().use_distributed(); }
+  [[nodiscard]] int num_processes() const { return state().num_processes(); }
+  [[nodiscard]] int process_index() const { return state().process_index(); }
+  [[nodiscard]] int local_process_index() const { return state().local_process_index(); }
+  [[nodiscard]] bool is_main_process() const { return state().is_main_process(); }
+  [[nodiscard]] bool is_local_main_process() const { return state().is_local_main_process(); }
+  [[nodiscard]] bool is_last_process() const { return state().is_last_process(); }
+  [[nodiscard]] PrecisionType mixed_precision() const { return state().mixed_precision(); }
+  // How often the job was restarted before this run; above 0 a program continues from its checkpoint.
+  [[nodiscard]] int restart_count() const { return state().restart_count(); }
+
+  void wait_for_everyone() const { state().wait_for_everyone(); }
+  [[nodiscard]] TurnGuard main_process_first() const { return state().main_process_first(); }
+  [[nodiscard]] TurnGuard local_main_process_first() const {
+    return state().local_main_process_first();
+  }
+  template <typename F>
+  auto on_main_process(F&& fn) const {
+    return state().on_main_process(std::forward<F>(fn));
+  }
+  template <typename F>
+  auto on_local_main_process(F&& fn) const {
+    return state().on_local_main_process(std::forward<F>(fn));
+  }
+  template <typename F>
+  auto on_last_process(F&& fn) const {
+    return state().on_last_process(std::forward<F>(fn));
+  }
+  template <typename F>
+  auto on_process(int index, F&& fn) const {
+    return state().on_process(index, std::forward<F>(fn));
+  }
+  template <typename F>
+  auto on_local_process(int local_index, F&& fn) const {
+    return state().on_local_process(local_index, std::forward<F>(fn));
+  }
+  template <typename T>
+  [[nodiscard]] T split_between_processes(const T& inputs, const SplitOptions& options = {}) const {
+    return state().split_between_processes(inputs, options);
+  }
+  template <typename... Args>
+  void print(const Args&... args) const {
+    state().print(args...);
+  }
+
+  // --- project and checkpoints
+
+  [[nodiscard]] const ProjectConfiguration& project_configuration() const noexcept;
+  [[nodiscard]] const std::string& project_dir() const noexcept;
+  [[nodiscard]] const std::string& logging_dir() const noexcept;
+  [[nodiscard]] int save_iteration() const noexcept;
+
+  // Saves and loads the objects with the prepared ones, in the order of registration. They must outlive
+  // the Accelerator or free_memory().
+  template <typename... Objects>
+  void register_for_checkpointing(Objects&... objects) {
+    static_assert((std::is_convertible_v<Objects*, Stateful*> && ...),
+                  "register_for_checkpointing() wants objects that derive from accel::Stateful");
+    (add_custom_object(objects), ...);
+  }
+
+  // The last call of a training program: leaves the process group.
+  void end_training();
+
+ private:
+  struct Impl;
+
+  template <typename T>
+  auto prepare_one(T&& object);
+
+  // The runtime of a module, made at the first call for it.
+  std::shared_ptr<detail::ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module);
+  AcceleratedScheduler add_scheduler(std::shared_ptr<Scheduler> scheduler);
+  void add_custom_object(Stateful& object);
+  // The optimizer at `from` now lives at `to`: schedulers that were made for it follow.
+  void note_move(const void* from, std::shared_ptr<torch::optim::Optimizer> to);
+  void match_schedulers();
+  bool next_batch_syncs();
+  [[nodiscard]] AutocastOptions autocast_options() const;
+
+  std::unique_ptr<Impl> impl_;
+};
+
+template <typename T>
+auto Accelerator::prepare_one(T&& object) {
+  using Passed = std::remove_cvref_t<T>;
+  using Object = detail::ObjectOf<T>;
+  if constexpr (detail::is_prepared<Passed> || std::is_same_v<Passed, AcceleratedOptimizer> ||
+                std::is_same_v<Passed, AcceleratedScheduler>) {
+    return Passed(object);
+  } else if constexpr (detail::ModuleHandle<Passed>) {
+    return prepare_model(object);
+  } else if constexpr (detail::OptimizerObject<Object>) {
+    const void* const from = &object;
+    auto shared = detail::share(std::forward<T>(object));
+    if constexpr (!std::is_lvalue_reference_v<T>) note_move(from, shared);
+    return prepare_optimizer(std::move(shared));
+  } else if constexpr (std::is_convertible_v<Object*, Scheduler*>) {
+    return add_scheduler(detail::share(std::forward<T>(object)));
+  } else {
+    static_assert(detail::SchedulerObject<Object>,
+                  "prepare() wants a module, an optimizer, a data loader, or a scheduler: a class that "
+                  "derives from accel::Stateful and has step()");
+    return add_scheduler(
+        std::make_shared<detail::SchedulerAdapter<Object>>(detail::share(std::forward<T>(object))));
+  }
+}
+
+}  // namespace accel

@@ -1,0 +1,83 @@
+// AcceleratorOptions: everything an Accelerator can be told, with the names of HF Accelerate.
+//
+//   accel::Accelerator accelerator({.mixed_precision = "bf16", .gradient_accumulation_steps = 4});
+//
+// What is left out comes from the environment that accel-launch sets, then from the defaults below.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <accel/precision.h>
+#include <accel/state.h>
+#include <accel/types.h>
+
+namespace accel {
+
+// A precision by value or by text ("no", "bf16", "fp16").
+class MixedPrecision {
+ public:
+  MixedPrecision(PrecisionType value) : value_(value) {}                          // NOLINT: implicit
+  MixedPrecision(const char* text) : value_(parse<PrecisionType>(text)) {}        // NOLINT
+  MixedPrecision(const std::string& text) : value_(parse<PrecisionType>(text)) {}  // NOLINT
+  operator PrecisionType() const noexcept { return value_; }                      // NOLINT
+
+ private:
+  PrecisionType value_;
+};
+
+// How c10d::Reducer exchanges gradients. Sizes are in MiB.
+struct DistributedDataParallelKwargs {
+  bool broadcast_buffers = true;         // rank 0's buffers (BatchNorm's averages) before each forward
+  double bucket_cap_mb = 25.0;           // gradients reduced in one message
+  bool find_unused_parameters = false;   // parameters may have no gradient; costs a walk over the graph
+  bool gradient_as_bucket_view = true;   // gradients live in the buckets: saves a copy of all gradients
+  bool static_graph = false;             // the graph is the same in every step: activation checkpointing,
+                                         // parameters used several times
+};
+
+struct DataLoaderConfiguration {
+  bool split_batches = false;             // the loader's batch is divided over the ranks
+  std::optional<bool> dispatch_batches;   // rank 0 reads and sends; default: only iterable datasets
+  bool even_batches = true;               // every rank gets as many batches, repeating first samples
+  bool use_seedable_sampler = false;      // the order depends on the seed and the epoch alone
+  std::optional<std::uint64_t> data_seed;  // of the seedable sampler; default: the global seed
+};
+
+struct AutocastKwargs {
+  bool enabled = true;
+  bool cache_enabled = true;
+};
+
+struct ProjectConfiguration {
+  std::string project_dir;                   // empty: none
+  std::string logging_dir;                   // empty: project_dir
+  bool automatic_checkpoint_naming = false;  // save_state() without a folder numbers its own
+  std::optional<int> total_limit;            // checkpoints kept; older ones are removed
+  int iteration = 0;                         // the number of the next checkpoint
+  bool save_on_each_node = false;            // every node has its own disk
+};
+
+struct AcceleratorOptions {
+  bool device_placement = true;  // prepare() moves models to the device
+  std::optional<MixedPrecision> mixed_precision;  // default: ACCELERATE_MIXED_PRECISION, else no
+  // Batches per optimizer step. ACCELERATE_GRADIENT_ACCUMULATION_STEPS wins over it, as in the peer.
+  int gradient_accumulation_steps = 1;
+  std::optional<GradientAccumulationPlugin> gradient_accumulation_plugin;  // instead of the number
+  bool cpu = false;  // leave GPUs alone
+  DataLoaderConfiguration dataloader_config;
+  std::vector<RNGType> rng_types = {RNGType::kGenerator};  // synchronized when a loader starts a pass
+  std::string project_dir;  // short for project_config.project_dir
+  ProjectConfiguration project_config;
+  // false: the scheduler is stepped by you alone, once for each call (at the end of an epoch, say).
+  bool step_scheduler_with_optimizer = true;
+  DistributedDataParallelKwargs ddp;
+  GradScalerKwargs grad_scaler;
+  AutocastKwargs autocast;
+  InitProcessGroupKwargs init_process_group;
+};
+
+}  // namespace accel

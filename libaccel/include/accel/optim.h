@@ -1,0 +1,102 @@
+// Optim: the optimizer and the scheduler that Accelerator::prepare() hands back.
+//
+// They forward to the wrapped objects, but only when this batch ends an accumulation
+// (GradientState::sync_gradients()); in between step() and zero_grad() do nothing. So the training loop
+// is the same with and without accumulation, ranks and loss scaling.
+//
+// Both are handles: copies refer to the same object.
+//
+// Threads:  the thread that trains.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <accel/export.h>
+#include <accel/precision.h>
+#include <accel/schedulers.h>
+#include <accel/state_dict.h>
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accel {
+
+class ACCEL_EXPORT AcceleratedOptimizer {
+ public:
+  // scaler: nullptr unless gradients are scaled (fp16). Throws kInvalidArgument for a null optimizer.
+  explicit AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                std::shared_ptr<GradScaler> scaler = nullptr);
+
+  // Steps, unless gradients are still being accumulated or one of them was not finite (fp16).
+  // Throws kPeerLost or kProcessGroup when the gradients could not be reduced.
+  void step() const;
+  // The closure is called by the optimizer and returns the loss, which is passed on; an undefined tensor
+  // when there was no step. Throws kInvalidArgument with a scaler: it cannot see inside the closure.
+  at::Tensor step(std::function<at::Tensor()> closure) const;
+
+  // Clears the gradients, unless they are still being accumulated. set_to_none releases their memory;
+  // gradients that live in the buckets of the reducer stay there.
+  void zero_grad(bool set_to_none = true) const;
+
+  // Whether the last step at a sync was left out because a gradient was not finite.
+  [[nodiscard]] bool step_was_skipped() const noexcept;
+
+  [[nodiscard]] torch::optim::Optimizer& optimizer() const noexcept;
+  torch::optim::Optimizer* operator->() const noexcept { return &optimizer(); }
+  [[nodiscard]] const std::shared_ptr<GradScaler>& scaler() const noexcept;
+
+  friend bool operator==(const AcceleratedOptimizer&, const AcceleratedOptimizer&) = default;
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+struct AcceleratedSchedulerOptions {
+  bool step_with_optimizer = true;  // false: every step() steps, whatever the optimizers did
+  bool split_batches = false;       // true: one step per batch, whatever the number of processes
+};
+
+// Steps the schedule as often as batches were consumed by all processes: num_processes times per
+// optimizer step. That is what keeps schedules written for one process unchanged; with split_batches the
+// global batch stays the same, and so does the count.
+class ACCEL_EXPORT AcceleratedScheduler final : public Stateful {
+ public:
+  // optimizers: those whose skipped steps hold the schedule back.
+  AcceleratedScheduler(std::shared_ptr<Scheduler> scheduler,
+                       std::vector<AcceleratedOptimizer> optimizers,
+                       AcceleratedSchedulerOptions options = {});
+
+  // Steps, unless gradients are still being accumulated, an optimizer's step was skipped, or the schedule
+  // is at its end.
+  void step() const;
+  void step(double metric) const;
+
+  [[nodiscard]] std::vector<double> get_last_lr() const { return scheduler().get_last_lr(); }
+  [[nodiscard]] Scheduler& scheduler() const noexcept;
+
+  [[nodiscard]] StateDict state_dict() const override { return scheduler().state_dict(); }
+  void load_state_dict(const StateDict& state) override { scheduler().load_state_dict(state); }
+
+  friend bool operator==(const AcceleratedScheduler& a, const AcceleratedScheduler& b) {
+    return a.shared_ == b.shared_;
+  }
+
+ private:
+  friend class Accelerator;
+  struct Shared;
+  template <typename Step>
+  void step_with(Step step) const;
+  void set_optimizers(std::vector<AcceleratedOptimizer> optimizers) const;
+
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace accel

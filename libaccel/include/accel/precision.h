@@ -1,0 +1,111 @@
+// Precision: autocast as a scope, and the loss scaler that fp16 needs.
+//
+// Autocast makes LibTorch run matrix products and convolutions in a 16-bit type and keep the rest in
+// fp32. GradScaler multiplies the loss so that small fp16 gradients do not vanish, divides the gradients
+// before the optimizer sees them, and leaves a step out when one of them is not finite.
+//
+//   per optimizer   ready --unscale--> unscaled --step--> stepped --update--> ready
+//
+// Threads:  both belong to the thread that trains; LibTorch's autocast flags are thread-local.
+// Source:   torch.amp; sequences compared in tests/unit/libaccel/train/grad_scaler_test.cc.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+#include <ATen/core/Tensor.h>
+
+#include <accel/export.h>
+#include <accel/state_dict.h>
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accel {
+
+struct AutocastOptions {
+  c10::DeviceType device_type = c10::DeviceType::CPU;
+  at::ScalarType dtype = at::kBFloat16;
+  bool enabled = true;        // false: a scope in fp32 inside an autocast scope
+  bool cache_enabled = true;  // keep 16-bit copies of parameters until the outermost scope ends
+};
+
+// Switches autocast for a scope and restores what was there before, in reverse order of construction.
+// The cache of cast parameters is cleared when the outermost scope ends.
+class ACCEL_EXPORT Autocast {
+ public:
+  // A scope that changes nothing.
+  [[nodiscard]] Autocast() = default;
+  [[nodiscard]] explicit Autocast(const AutocastOptions& options);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool is_active_ = false;
+  bool was_enabled_ = false;
+  bool was_cache_enabled_ = true;
+  c10::DeviceType device_type_ = c10::DeviceType::CPU;
+  at::ScalarType previous_dtype_ = at::kBFloat16;
+};
+
+// Names and defaults of torch.amp.GradScaler.
+struct GradScalerKwargs {
+  double init_scale = 65536.0;
+  double growth_factor = 2.0;          // applied after growth_interval steps without an overflow
+  double backoff_factor = 0.5;         // applied after an overflow
+  std::int64_t growth_interval = 2000;  // in steps
+  bool enabled = true;                 // false: scale() and step() pass through
+};
+
+// state_dict() has the keys of the Python class: scale, growth_factor, backoff_factor, growth_interval,
+// _growth_tracker.
+class ACCEL_EXPORT GradScaler final : public Stateful {
+ public:
+  // Throws kInvalidArgument unless growth_factor > 1, 0 < backoff_factor < 1 and growth_interval > 0.
+  explicit GradScaler(GradScalerKwargs options = {}, c10::Device device = c10::Device(c10::kCPU));
+
+  // loss * scale.
+  [[nodiscard]] at::Tensor scale(const at::Tensor& loss) const;
+
+  // Divides the gradients of the optimizer by the scale and remembers whether all were finite.
+  // Throws kInvalidArgument when called twice for an optimizer between two update(), and for fp16
+  // gradients (keep the parameters in fp32).
+  void unscale_(torch::optim::Optimizer& optimizer);
+
+  // As unscale_, but does nothing when the optimizer's gradients are unscaled already.
+  void ensure_unscaled(torch::optim::Optimizer& optimizer);
+
+  // Steps the optimizer unless a gradient was infinite or NaN. Returns whether it stepped.
+  // Throws kInvalidArgument when called twice between two update(). Waits for the device once.
+  bool step(torch::optim::Optimizer& optimizer);
+
+  // Adapts the scale to what the steps since the last update() found, or, when nothing was stepped, to what
+  // unscale_() found. Throws kInvalidArgument when there was neither.
+  void update();
+
+  // Drops what was recorded for an optimizer whose gradients were cleared.
+  void forget(torch::optim::Optimizer& optimizer);
+
+  [[nodiscard]] bool is_enabled() const noexcept { return options_.enabled; }
+  [[nodiscard]] double get_scale() const;  // 1 when not enabled
+  [[nodiscard]] std::int64_t growth_tracker() const;
+
+  [[nodiscard]] StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+ private:
+  enum class Stage { kReady, kUnscaled, kStepped };
+  struct OptimizerState {
+    Stage stage = Stage::kReady;
+    at::Tensor found_inf;  // 0-d float, not 0 when a gradient was not finite
+  };
+
+  GradScalerKwargs options_;
+  at::Tensor scale_;           // 0-d float on the device
+  at::Tensor growth_tracker_;  // 0-d int32 on the device
+  std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;
+};
+
+}  // namespace accel

@@ -1,0 +1,120 @@
+// Prepared: a model as Accelerator::prepare() hands it back, called like the model itself.
+//
+// Around each forward it does what the job needs: with several ranks the buffers of rank 0 are sent to the
+// others and the reducer is told that a backward will come; with mixed precision the forward runs under
+// autocast and 16-bit outputs come back as fp32. operator-> reaches the module itself.
+//
+// Handle: what was prepared, a torch::nn::ModuleHolder or a std::shared_ptr to a module.
+//
+// Threads:  the thread that trains.
+// Cost:     one process in fp32: two branches. Otherwise one walk over the outputs, no copy.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <accel/export.h>
+#include <accel/nested.h>
+#include <accel/precision.h>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace accel {
+namespace detail {
+
+class ModelRuntime;
+
+// One forward: entered before the module runs, finished with the tensors that it returned.
+class ACCEL_EXPORT ForwardScope {
+ public:
+  // Throws kPeerLost, kProcessGroup, and kInvalidArgument naming the parameters that got no gradient in
+  // the step before.
+  explicit ForwardScope(ModelRuntime& runtime);
+  ~ForwardScope();
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+
+  // Whether finish() has to see the outputs; otherwise it may be called with none.
+  [[nodiscard]] bool wants_outputs() const noexcept;
+  // Ends autocast, converts the outputs in place and prepares the reducer.
+  void finish(std::vector<at::Tensor>& outputs);
+
+ private:
+  ModelRuntime& runtime_;
+  std::optional<Autocast> autocast_;
+};
+
+// The module behind a handle.
+template <typename M>
+const std::shared_ptr<M>& module_of(const std::shared_ptr<M>& handle) {
+  return handle;
+}
+template <typename Holder>
+  requires requires { typename Holder::ContainedType; }
+const std::shared_ptr<typename Holder::ContainedType>& module_of(const Holder& handle) {
+  return handle.ptr();
+}
+
+}  // namespace detail
+
+template <typename Handle>
+class Prepared {
+ public:
+  Prepared(Handle handle, std::shared_ptr<detail::ModelRuntime> runtime)
+      : handle_(std::move(handle)), runtime_(std::move(runtime)) {}
+
+  // Runs the module's forward. Outputs may be tensors or nested containers of them (accel/nested.h).
+  template <typename... Args>
+  auto operator()(Args&&... args) const {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  template <typename... Args>
+  auto forward(Args&&... args) const {
+    detail::ForwardScope scope(*runtime_);
+    std::vector<at::Tensor> tensors;
+    auto outputs = module().forward(std::forward<Args>(args)...);
+    if (!scope.wants_outputs()) {
+      scope.finish(tensors);
+      return outputs;
+    }
+    for_each_leaf<at::Tensor>(outputs, [&](const at::Tensor& tensor) {
+      if (tensor.defined()) tensors.push_back(tensor);
+    });
+    scope.finish(tensors);
+    std::size_t next = 0;
+    return recursively_apply(outputs, [&](const at::Tensor&) { return tensors[next++]; });
+  }
+
+  auto* operator->() const { return &module(); }
+  auto& operator*() const { return module(); }
+
+  // What was prepared.
+  [[nodiscard]] const Handle& unwrap() const noexcept { return handle_; }
+  [[nodiscard]] const std::shared_ptr<detail::ModelRuntime>& runtime() const noexcept {
+    return runtime_;
+  }
+
+ private:
+  [[nodiscard]] auto& module() const { return *detail::module_of(handle_); }
+
+  Handle handle_;
+  std::shared_ptr<detail::ModelRuntime> runtime_;
+};
+
+namespace detail {
+template <typename T>
+inline constexpr bool is_prepared = false;
+template <typename Handle>
+inline constexpr bool is_prepared<Prepared<Handle>> = true;
+}  // namespace detail
+
+}  // namespace accel

@@ -1,0 +1,64 @@
+#include <utility>
+
+#include <torch/optim/optimizer.h>
+
+#include <accel/error.h>
+#include <accel/optim.h>
+#include <accel/state.h>
+
+namespace accel {
+
+struct AcceleratedOptimizer::Shared {
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  std::shared_ptr<GradScaler> scaler;
+  GradientState gradient_state;
+  bool step_was_skipped = false;
+};
+
+AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                           std::shared_ptr<GradScaler> scaler) {
+  if (optimizer == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "prepare() got a null optimizer",
+                "construct the optimizer before prepare()");
+  }
+  shared_ = std::make_shared<Shared>(Shared{std::move(optimizer), std::move(scaler), {}, false});
+}
+
+void AcceleratedOptimizer::step() const {
+  if (!shared_->gradient_state.sync_gradients()) return;
+  if (shared_->scaler == nullptr) {
+    shared_->optimizer->step();
+    return;
+  }
+  shared_->step_was_skipped = !shared_->scaler->step(*shared_->optimizer);
+  shared_->scaler->update();
+}
+
+at::Tensor AcceleratedOptimizer::step(std::function<at::Tensor()> closure) const {
+  if (!shared_->gradient_state.sync_gradients()) return {};
+  if (shared_->scaler != nullptr && shared_->scaler->is_enabled()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "step(closure) cannot be used while gradients are scaled",
+                "use mixed_precision = bf16, or an optimizer without a closure");
+  }
+  return shared_->optimizer->step(std::move(closure));
+}
+
+void AcceleratedOptimizer::zero_grad(bool set_to_none) const {
+  if (!shared_->gradient_state.sync_gradients()) return;
+  shared_->optimizer->zero_grad(set_to_none);
+  if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
+}
+
+bool AcceleratedOptimizer::step_was_skipped() const noexcept { return shared_->step_was_skipped; }
+
+torch::optim::Optimizer& AcceleratedOptimizer::optimizer() const noexcept {
+  return *shared_->optimizer;
+}
+
+const std::shared_ptr<GradScaler>& AcceleratedOptimizer::scaler() const noexcept {
+  return shared_->scaler;
+}
+
+}  // namespace accel

@@ -1,0 +1,69 @@
+#include <algorithm>
+#include <utility>
+
+#include <accel/error.h>
+#include <accel/optim.h>
+#include <accel/state.h>
+
+namespace accel {
+
+struct AcceleratedScheduler::Shared {
+  std::shared_ptr<Scheduler> scheduler;
+  std::vector<AcceleratedOptimizer> optimizers;
+  AcceleratedSchedulerOptions options;
+  PartialState process;
+  GradientState gradient_state;
+};
+
+AcceleratedScheduler::AcceleratedScheduler(std::shared_ptr<Scheduler> scheduler,
+                                           std::vector<AcceleratedOptimizer> optimizers,
+                                           AcceleratedSchedulerOptions options) {
+  if (scheduler == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "prepare() got a null scheduler",
+                "construct the scheduler before prepare()");
+  }
+  shared_ = std::make_shared<Shared>(
+      Shared{std::move(scheduler), std::move(optimizers), options, PartialState(), GradientState()});
+}
+
+template <typename Step>
+void AcceleratedScheduler::step_with(Step step) const {
+  const Shared& shared = *shared_;
+  Scheduler& scheduler = *shared.scheduler;
+  if (!shared.options.step_with_optimizer) {
+    step(scheduler);
+    return;
+  }
+  if (!shared.gradient_state.sync_gradients()) {
+    if (shared.gradient_state.adjust_scheduler()) scheduler.count_step();
+    return;
+  }
+  const bool any_skipped =
+      std::any_of(shared.optimizers.begin(),
+                  shared.optimizers.end(),
+                  [](const AcceleratedOptimizer& optimizer) { return optimizer.step_was_skipped(); });
+  if (any_skipped) return;
+  if (shared.options.split_batches) {
+    step(scheduler);
+    return;
+  }
+  const int num_steps = shared.process.num_processes();
+  for (int i = 0; i < num_steps && scheduler.may_step(); ++i) step(scheduler);
+}
+
+void AcceleratedScheduler::step() const {
+  step_with([](Scheduler& scheduler) { scheduler.step(); });
+}
+
+void AcceleratedScheduler::step(double metric) const {
+  step_with([metric](Scheduler& scheduler) { scheduler.step(metric); });
+}
+
+Scheduler& AcceleratedScheduler::scheduler() const noexcept { return *shared_->scheduler; }
+
+void AcceleratedScheduler::set_optimizers(std::vector<AcceleratedOptimizer> optimizers) const {
+  shared_->optimizers = std::move(optimizers);
+}
+
+}  // namespace accel

@@ -1,0 +1,19 @@
+// GradientClipping: bounds for gradients, equal to torch.nn.utils of Python to the bit.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace accel {
+
+// Scales the defined gradients so that the norm of all of them together is at most max_norm. Returns the
+// norm before as a 0-d tensor (0 without gradients). Never waits for a device.
+at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& parameters,
+                               double max_norm,
+                               double norm_type);
+
+// Cuts the defined gradients to [-clip_value, clip_value].
+void clip_gradient_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+
+}  // namespace accel

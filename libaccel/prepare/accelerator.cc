@@ -1,0 +1,309 @@
+#include <accel/accelerator.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include <ATen/ops/full.h>
+#include <torch/nn/module.h>
+
+#include <accel/env_contract.h>
+#include <accel/error.h>
+
+#include "libaccel/optim/gradient_clipping.h"
+#include "libaccel/prepare/model_runtime.h"
+#include "libaccel/process/process_group.h"
+
+namespace accel {
+namespace {
+
+int accumulation_steps_from_env(int fallback) {
+  constexpr std::string_view kName = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+  const std::optional<std::string> text = process_env()(kName);
+  if (!text || text->empty()) return fallback;
+  int steps = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), steps);
+  if (error != std::errc() || end != text->data() + text->size() || steps < 1) {
+    throw Error(ErrorCode::kEnvInvalid,
+                std::string(kName) + " is '" + *text + "', expected a whole number of at least 1");
+  }
+  return steps;
+}
+
+GradientAccumulationPlugin accumulation_plugin(const AcceleratorOptions& options) {
+  if (options.gradient_accumulation_plugin) {
+    if (options.gradient_accumulation_steps != 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "both gradient_accumulation_steps and gradient_accumulation_plugin are set",
+                  "set num_steps in the plugin, or leave the plugin out");
+    }
+    return *options.gradient_accumulation_plugin;
+  }
+  return {.num_steps = accumulation_steps_from_env(options.gradient_accumulation_steps)};
+}
+
+void check_steps(int steps) {
+  if (steps >= 1) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "gradient_accumulation_steps is " + std::to_string(steps) + ", expected at least 1");
+}
+
+ProjectConfiguration project_of(const AcceleratorOptions& options) {
+  ProjectConfiguration project = options.project_config;
+  if (!options.project_dir.empty()) project.project_dir = options.project_dir;
+  if (project.logging_dir.empty()) project.logging_dir = project.project_dir;
+  return project;
+}
+
+bool has_trainable_parameters(const torch::nn::Module& module) {
+  const std::vector<at::Tensor> parameters = module.parameters();
+  return std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
+    return parameter.requires_grad();
+  });
+}
+
+}  // namespace
+
+struct Accelerator::Impl {
+  explicit Impl(const AcceleratorOptions& options);
+
+  AcceleratorOptions options;
+  ProjectConfiguration project;
+  AcceleratorState state;
+  GradientState gradient_state;
+  std::shared_ptr<GradScaler> scaler;
+  std::int64_t batch_count = 0;  // since the last end of a loader
+  at::Tensor trigger;            // 0-d int64: 1 after set_trigger()
+
+  std::vector<std::shared_ptr<detail::ModelRuntime>> models;
+  std::vector<AcceleratedOptimizer> optimizers;
+  std::vector<AcceleratedScheduler> schedulers;
+  std::vector<Stateful*> custom_objects;
+
+  // Of the prepare() that is running.
+  std::vector<AcceleratedScheduler> unmatched;
+  std::vector<std::pair<const void*, std::shared_ptr<torch::optim::Optimizer>>> moved_optimizers;
+};
+
+Accelerator::Impl::Impl(const AcceleratorOptions& given)
+    : options(given),
+      project(project_of(given)),
+      state({.mixed_precision = given.mixed_precision,
+             .cpu = given.cpu,
+             .init_process_group = given.init_process_group}),
+      gradient_state(accumulation_plugin(given)) {
+  check_steps(gradient_state.num_steps());
+  if (state.mixed_precision() == PrecisionType::kFp16 && options.grad_scaler.enabled) {
+    scaler = std::make_shared<GradScaler>(options.grad_scaler, state.device());
+  }
+}
+
+Accelerator::Accelerator(const AcceleratorOptions& options)
+    : impl_(std::make_unique<Impl>(options)) {}
+Accelerator::~Accelerator() = default;
+Accelerator::Accelerator(Accelerator&&) noexcept = default;
+Accelerator& Accelerator::operator=(Accelerator&&) noexcept = default;
+
+std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
+    std::shared_ptr<torch::nn::Module> module) {
+  if (module == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "prepare() got a module holder without a module",
+                "construct the model before prepare()");
+  }
+  for (const auto& known : impl_->models) {
+    if (known->module() == module) return known;
+  }
+  if (impl_->options.device_placement) module->to(device());
+  std::optional<AutocastOptions> autocast;
+  if (mixed_precision() != PrecisionType::kNo) autocast = autocast_options();
+  std::unique_ptr<DdpReducer> reducer;
+  std::shared_ptr<ProcessGroup> group = current_process_group();
+  if (group != nullptr && group->size() > 1 && has_trainable_parameters(*module)) {
+    reducer = std::make_unique<DdpReducer>(*module, std::move(group), impl_->options.ddp);
+  }
+  impl_->models.push_back(
+      std::make_shared<detail::ModelRuntime>(std::move(module), std::move(reducer), autocast));
+  return impl_->models.back();
+}
+
+AcceleratedOptimizer Accelerator::prepare_optimizer(
+    std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  for (const AcceleratedOptimizer& known : impl_->optimizers) {
+    if (&known.optimizer() == optimizer.get()) return known;
+  }
+  impl_->optimizers.emplace_back(std::move(optimizer), impl_->scaler);
+  return impl_->optimizers.back();
+}
+
+AcceleratedScheduler Accelerator::prepare_scheduler(std::shared_ptr<Scheduler> scheduler) {
+  AcceleratedScheduler prepared = add_scheduler(std::move(scheduler));
+  match_schedulers();
+  return prepared;
+}
+
+AcceleratedScheduler Accelerator::add_scheduler(std::shared_ptr<Scheduler> scheduler) {
+  for (const AcceleratedScheduler& known : impl_->schedulers) {
+    if (&known.scheduler() == scheduler.get()) return known;
+  }
+  impl_->schedulers.emplace_back(
+      std::move(scheduler),
+      std::vector<AcceleratedOptimizer>{},
+      AcceleratedSchedulerOptions{impl_->options.step_scheduler_with_optimizer,
+                                  impl_->options.dataloader_config.split_batches});
+  impl_->unmatched.push_back(impl_->schedulers.back());
+  return impl_->schedulers.back();
+}
+
+void Accelerator::add_custom_object(Stateful& object) { impl_->custom_objects.push_back(&object); }
+
+void Accelerator::note_move(const void* from, std::shared_ptr<torch::optim::Optimizer> to) {
+  impl_->moved_optimizers.emplace_back(from, std::move(to));
+}
+
+// A scheduler waits for the optimizer that it was made for, and for all of them when that is unknown.
+void Accelerator::match_schedulers() {
+  for (const AcceleratedScheduler& prepared : impl_->unmatched) {
+    Scheduler& scheduler = prepared.scheduler();
+    for (const auto& [from, to] : impl_->moved_optimizers) {
+      if (scheduler.optimizer() == from) scheduler.rebind(*to);
+    }
+    std::vector<AcceleratedOptimizer> own;
+    for (const AcceleratedOptimizer& optimizer : impl_->optimizers) {
+      if (&optimizer.optimizer() == scheduler.optimizer()) own.push_back(optimizer);
+    }
+    prepared.set_optimizers(own.empty() ? impl_->optimizers : std::move(own));
+  }
+  impl_->unmatched.clear();
+  impl_->moved_optimizers.clear();
+}
+
+void Accelerator::free_memory() {
+  impl_->models.clear();
+  impl_->optimizers.clear();
+  impl_->schedulers.clear();
+  impl_->custom_objects.clear();
+  impl_->batch_count = 0;
+}
+
+void Accelerator::backward(const at::Tensor& loss) {
+  const int steps = gradient_accumulation_steps();
+  at::Tensor scaled = steps == 1 ? loss : loss / steps;
+  if (impl_->scaler != nullptr) scaled = impl_->scaler->scale(scaled);
+  if (!use_distributed()) {
+    scaled.backward();
+    return;
+  }
+  try {
+    scaled.backward();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    // Only a lost connection can be told apart; everything else is LibTorch's own to explain.
+    Error lost =
+        collective_error(error.what(), "reducing gradients", process_index(), num_processes());
+    if (lost.code() != ErrorCode::kPeerLost) throw;
+    throw lost;
+  }
+}
+
+bool Accelerator::next_batch_syncs() {
+  const GradientState& gradients = impl_->gradient_state;
+  const bool ends_loader = gradients.sync_with_dataloader() && gradients.end_of_dataloader();
+  impl_->batch_count = ends_loader ? 0 : impl_->batch_count + 1;
+  const bool syncs = ends_loader || impl_->batch_count % gradients.num_steps() == 0;
+  gradients.set_sync_gradients(syncs);
+  return syncs || (gradients.sync_each_batch() && use_distributed());
+}
+
+bool Accelerator::sync_gradients() const { return impl_->gradient_state.sync_gradients(); }
+
+int Accelerator::gradient_accumulation_steps() const { return impl_->gradient_state.num_steps(); }
+
+void Accelerator::set_gradient_accumulation_steps(int steps) {
+  check_steps(steps);
+  const GradientState& now = impl_->gradient_state;
+  impl_->gradient_state = GradientState({.num_steps = steps,
+                                         .adjust_scheduler = now.adjust_scheduler(),
+                                         .sync_with_dataloader = now.sync_with_dataloader(),
+                                         .sync_each_batch = now.sync_each_batch()});
+}
+
+at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,
+                                        double max_norm,
+                                        double norm_type) {
+  unscale_gradients();
+  return clip_gradient_norm_(parameters, max_norm, norm_type);
+}
+
+void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  unscale_gradients();
+  clip_gradient_value_(parameters, clip_value);
+}
+
+void Accelerator::unscale_gradients() {
+  for (const AcceleratedOptimizer& optimizer : impl_->optimizers) unscale_gradients(optimizer);
+}
+
+void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
+  if (impl_->scaler == nullptr) return;
+  if (!sync_gradients()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "fp16 gradients cannot be unscaled while they are being accumulated",
+                "clip only when accelerator.sync_gradients() is true");
+  }
+  impl_->scaler->ensure_unscaled(optimizer.optimizer());
+}
+
+AutocastOptions Accelerator::autocast_options() const {
+  return {.device_type = device().type(),
+          .dtype = mixed_precision() == PrecisionType::kFp16 ? at::kHalf : at::kBFloat16,
+          .enabled = impl_->options.autocast.enabled && mixed_precision() != PrecisionType::kNo,
+          .cache_enabled = impl_->options.autocast.cache_enabled};
+}
+
+Autocast Accelerator::autocast(const AutocastKwargs& options) const {
+  AutocastOptions scope = autocast_options();
+  scope.enabled = options.enabled && mixed_precision() != PrecisionType::kNo;
+  scope.cache_enabled = options.cache_enabled;
+  return Autocast(scope);
+}
+
+bool Accelerator::optimizer_step_was_skipped() const {
+  return std::any_of(
+      impl_->optimizers.begin(),
+      impl_->optimizers.end(),
+      [](const AcceleratedOptimizer& optimizer) { return optimizer.step_was_skipped(); });
+}
+
+GradScaler* Accelerator::scaler() const noexcept { return impl_->scaler.get(); }
+
+void Accelerator::set_trigger() {
+  impl_->trigger = at::full({}, 1, at::TensorOptions(at::kLong).device(device()));
+}
+
+bool Accelerator::check_trigger() {
+  at::Tensor raised = impl_->trigger.defined()
+                          ? impl_->trigger
+                          : at::full({}, 0, at::TensorOptions(at::kLong).device(device()));
+  if (const std::shared_ptr<ProcessGroup> group = current_process_group()) {
+    group->all_reduce_(raised, Reduction::kMax, "check_trigger");
+  }
+  impl_->trigger.reset();
+  return raised.item<std::int64_t>() != 0;
+}
+
+const AcceleratorState& Accelerator::state() const noexcept { return impl_->state; }
+const GradientState& Accelerator::gradient_state() const noexcept { return impl_->gradient_state; }
+
+const ProjectConfiguration& Accelerator::project_configuration() const noexcept {
+  return impl_->project;
+}
+const std::string& Accelerator::project_dir() const noexcept { return impl_->project.project_dir; }
+const std::string& Accelerator::logging_dir() const noexcept { return impl_->project.logging_dir; }
+int Accelerator::save_iteration() const noexcept { return impl_->project.iteration; }
+
+void Accelerator::end_training() { impl_->state.destroy_process_group(); }
+
+}  // namespace accel

@@ -1,0 +1,273 @@
+// How gradients meet.
+//
+// c10d::Reducer hooks the gradient accumulator of every parameter. prepare_for_backward() arms the hooks;
+// backward then fills the buckets and all-reduces each when it is full, and the last one waits for all. A
+// forward without prepare_for_backward() leaves the hooks idle, so gradients only add up locally: that is
+// what accumulation and no_sync use.
+//
+// The order of calls is that of Python's DistributedDataParallel, so that losses are equal to the bit:
+// before forward {prepare_for_forward, rebuild buckets once, broadcast buffers}, after it
+// prepare_for_backward. Like there, the buffers are only sent when the forward before synchronised.
+//
+// With find_unused_parameters or static_graph the outputs pass through an autograd node of ours. It keeps
+// undefined gradients undefined (an output that the loss does not use), and for a static graph it puts the
+// all-reduce of the first step at the end of backward, since the number of uses of each parameter is only
+// known then.
+//
+// A parameter without a gradient leaves the reduction open; the Reducer says so at the next forward, with
+// indices. They are turned into names here. The text it is read from belongs to the pinned LibTorch 2.11;
+// ddp_test notices when it changes.
+//
+// This file alone includes reducer.hpp.
+
+#include "libaccel/prepare/ddp_reducer.h"
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <torch/nn/module.h>
+
+#include <accel/error.h>
+
+#include "libaccel/prepare/parameter_list.h"
+
+namespace accel {
+namespace {
+
+constexpr std::size_t kBroadcastBytes = std::size_t{250} << 20;  // of one message, as in Python
+constexpr std::int64_t kFirstBucketBytes = c10d::kDefaultFirstBucketBytes;
+
+std::vector<at::Tensor> tensors_of(const std::vector<NamedParameter>& parameters) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedParameter& parameter : parameters) tensors.push_back(parameter.tensor);
+  return tensors;
+}
+
+std::vector<bool> sparse_flags(const std::vector<NamedParameter>& parameters) {
+  std::vector<bool> flags;
+  for (const NamedParameter& parameter : parameters) flags.push_back(parameter.expects_sparse_gradient);
+  return flags;
+}
+
+// Tensors without history that can be sent: Gloo knows no bool.
+std::vector<at::Tensor> sendable(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> views;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.numel() == 0) continue;
+    const at::Tensor detached = tensor.detach();
+    views.push_back(detached.scalar_type() == at::kBool ? detached.view(at::kByte) : detached);
+  }
+  return views;
+}
+
+// The numbers after "did not receive grad for rank N:" in the Reducer's complaint.
+std::vector<std::size_t> unused_indices(const std::string& complaint) {
+  const std::string_view marker = "did not receive grad for rank";
+  const std::size_t found = complaint.find(marker);
+  if (found == std::string::npos) return {};
+  std::istringstream rest(complaint.substr(found + marker.size()));
+  std::string rank_and_colon;
+  rest >> rank_and_colon;
+  std::vector<std::size_t> indices;
+  for (std::size_t index = 0; rest >> index;) indices.push_back(index);
+  return indices;
+}
+
+}  // namespace
+
+struct DdpReducer::Impl {
+  std::shared_ptr<ProcessGroup> group;
+  DistributedDataParallelKwargs options;
+  std::vector<std::string> names;  // of the parameters, in the reducer's order
+  std::vector<at::Tensor> buffers;
+  std::shared_ptr<c10d::Reducer> reducer;
+  bool sync_in_backward = true;
+  bool buffers_are_due = true;  // the forward before synchronised
+  bool first_static_backward_seen = false;
+
+  void broadcast(const std::vector<at::Tensor>& tensors, const char* operation) {
+    guarded(operation, [&] {
+      c10d::broadcast_coalesced(group->c10d_group(), tensors, kBroadcastBytes, /*rank=*/0);
+    });
+  }
+
+  // Runs a call into c10d and says in our words what went wrong.
+  template <typename F>
+  void guarded(const char* operation, F&& call) {
+    try {
+      std::forward<F>(call)();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      const std::vector<std::size_t> unused = unused_indices(error.what());
+      if (unused.empty()) {
+        throw collective_error(error.what(), operation, group->rank(), group->size());
+      }
+      throw unused_error(unused);
+    }
+  }
+
+  [[nodiscard]] Error unused_error(const std::vector<std::size_t>& unused) const {
+    std::string listed;
+    for (const std::size_t index : unused) {
+      if (!listed.empty()) listed += ", ";
+      listed += index < names.size() ? names[index] : std::to_string(index);
+    }
+    return Error(ErrorCode::kInvalidArgument,
+                 "the backward pass before gave these parameters no gradient on rank " +
+                     std::to_string(group->rank()) + ": " + listed,
+                 "use them in the loss, freeze them with set_requires_grad(false), or set "
+                 "AcceleratorOptions.ddp.find_unused_parameters = true");
+  }
+};
+
+namespace {
+
+// Passes tensors on and lets their gradients pass back unchanged, undefined ones included.
+struct BackwardGate : torch::autograd::Function<BackwardGate> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                const torch::autograd::variable_list& inputs,
+                                                c10::intrusive_ptr<torch::CustomClassHolder> start) {
+    context->set_materialize_grads(false);
+    context->saved_data["start"] = c10::IValue::make_capsule(std::move(start));
+    torch::autograd::variable_list outputs;
+    for (const at::Tensor& input : inputs) outputs.push_back(input.clone());
+    return outputs;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients);
+};
+
+struct StartOfBackward final : torch::CustomClassHolder {
+  explicit StartOfBackward(std::function<void()> call) : call(std::move(call)) {}
+  std::function<void()> call;
+};
+
+torch::autograd::variable_list BackwardGate::backward(torch::autograd::AutogradContext* context,
+                                                      torch::autograd::variable_list gradients) {
+  const auto start = context->saved_data["start"].toCapsule();
+  static_cast<StartOfBackward*>(start.get())->call();
+  gradients.emplace_back();  // for the argument `start`
+  return gradients;
+}
+
+}  // namespace
+
+DdpReducer::DdpReducer(const torch::nn::Module& module,
+                       std::shared_ptr<ProcessGroup> group,
+                       const DistributedDataParallelKwargs& options)
+    : impl_(std::make_shared<Impl>()) {
+  if (options.bucket_cap_mb <= 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "bucket_cap_mb is " + std::to_string(options.bucket_cap_mb) + ", expected more than 0");
+  }
+  const std::vector<NamedParameter> parameters = trainable_parameters(module);
+  verify_same_parameters(parameters, *group);
+  impl_->group = std::move(group);
+  impl_->options = options;
+  for (const NamedParameter& parameter : parameters) impl_->names.push_back(parameter.name);
+  if (options.broadcast_buffers) impl_->buffers = sendable(module.buffers());
+
+  std::vector<at::Tensor> states = sendable(module.parameters());
+  for (const at::Tensor& buffer : sendable(module.buffers())) states.push_back(buffer);
+  impl_->broadcast(states, "sending the model of rank 0 to all ranks");
+
+  const std::vector<bool> is_sparse = sparse_flags(parameters);
+  const auto cap_bytes = static_cast<std::int64_t>(options.bucket_cap_mb * 1024 * 1024);
+  // Without knowing the order of the gradients one bucket is right; the Reducer rebuilds them after the
+  // first backward, when it knows. A changing graph never gets there and starts with small ones.
+  std::vector<std::size_t> limits{std::numeric_limits<std::size_t>::max() >> 1U};
+  if (options.find_unused_parameters && !options.static_graph) {
+    limits = {static_cast<std::size_t>(kFirstBucketBytes), static_cast<std::size_t>(cap_bytes)};
+  }
+  auto [buckets, bucket_limits] =
+      c10d::compute_bucket_assignment_by_size(tensors_of(parameters), limits, is_sparse);
+  std::reverse(buckets.begin(), buckets.end());  // backward runs from the last parameter to the first
+  std::unordered_map<std::size_t, std::string> names;
+  for (std::size_t i = 0; i < impl_->names.size(); ++i) names[i] = impl_->names[i];
+  impl_->guarded("preparing the model", [&] {
+    impl_->reducer = std::make_shared<c10d::Reducer>(tensors_of(parameters),
+                                                     std::move(buckets),
+                                                     impl_->group->c10d_group(),
+                                                     is_sparse,
+                                                     cap_bytes,
+                                                     options.find_unused_parameters,
+                                                     options.gradient_as_bucket_view,
+                                                     std::move(names),
+                                                     kFirstBucketBytes,
+                                                     /*skip_all_reduce_unused_params=*/false,
+                                                     /*use_python_reducer=*/false,
+                                                     /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
+    if (options.static_graph) impl_->reducer->set_static_graph();
+  });
+}
+
+DdpReducer::~DdpReducer() { impl_->reducer->remove_autograd_hooks(); }
+
+void DdpReducer::before_forward() {
+  Impl& impl = *impl_;
+  const bool grad_enabled = at::GradMode::is_enabled();
+  if (grad_enabled) {
+    impl.guarded("preparing a forward pass", [&] {
+      if (impl.sync_in_backward) impl.reducer->prepare_for_forward();
+      impl.reducer->rebuild_buckets();
+    });
+  }
+  if (impl.buffers_are_due && !impl.buffers.empty()) {
+    impl.broadcast(impl.buffers, "sending the buffers of rank 0 to all ranks");
+  }
+}
+
+bool DdpReducer::wants_outputs() const noexcept {
+  const DistributedDataParallelKwargs& options = impl_->options;
+  return options.static_graph ? !impl_->first_static_backward_seen : options.find_unused_parameters;
+}
+
+void DdpReducer::after_forward(std::vector<at::Tensor>& outputs) {
+  Impl& impl = *impl_;
+  impl.buffers_are_due = at::GradMode::is_enabled() && impl.sync_in_backward;
+  if (impl.buffers_are_due) {
+    const bool searches = impl.options.find_unused_parameters && !impl.options.static_graph;
+    impl.guarded("preparing a backward pass", [&] {
+      impl.reducer->prepare_for_backward(searches ? outputs : std::vector<at::Tensor>{});
+    });
+  }
+  if (!at::GradMode::is_enabled() || !wants_outputs()) return;
+
+  auto start = c10::make_intrusive<StartOfBackward>([weak = std::weak_ptr<Impl>(impl_)] {
+    const std::shared_ptr<Impl> owner = weak.lock();
+    if (owner == nullptr || !owner->options.static_graph) return;
+    if (std::exchange(owner->first_static_backward_seen, true)) return;
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [reducer = owner->reducer] { reducer->delay_all_reduce(); });
+  });
+  torch::autograd::variable_list gated;
+  for (const at::Tensor& output : outputs) {
+    if (output.grad_fn() != nullptr) gated.push_back(output);
+  }
+  if (gated.empty()) return;
+  gated = BackwardGate::apply(gated, c10::intrusive_ptr<torch::CustomClassHolder>(std::move(start)));
+  std::size_t next = 0;
+  for (at::Tensor& output : outputs) {
+    if (output.grad_fn() != nullptr) output = gated[next++];
+  }
+}
+
+bool DdpReducer::set_sync_in_backward(bool sync) noexcept {
+  return std::exchange(impl_->sync_in_backward, sync);
+}
+
+void DdpReducer::sync_next_backward() {
+  impl_->sync_in_backward = true;
+  impl_->guarded("preparing a backward pass", [&] { impl_->reducer->prepare_for_backward({}); });
+}
+
+}  // namespace accel

@@ -1,0 +1,42 @@
+#include "libaccel/prepare/model_runtime.h"
+
+#include <utility>
+
+#include <accel/prepared_model.h>
+
+namespace accel::detail {
+namespace {
+
+at::Tensor as_fp32(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return type == at::kHalf || type == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
+}
+
+}  // namespace
+
+ModelRuntime::ModelRuntime(std::shared_ptr<torch::nn::Module> module,
+                           std::unique_ptr<DdpReducer> reducer,
+                           std::optional<AutocastOptions> autocast)
+    : module_(std::move(module)), reducer_(std::move(reducer)), autocast_(autocast) {}
+
+ForwardScope::ForwardScope(ModelRuntime& runtime) : runtime_(runtime) {
+  if (runtime_.reducer() != nullptr) runtime_.reducer()->before_forward();
+  if (runtime_.autocast()) autocast_.emplace(*runtime_.autocast());
+}
+
+ForwardScope::~ForwardScope() = default;
+
+bool ForwardScope::wants_outputs() const noexcept {
+  const DdpReducer* reducer = runtime_.reducer();
+  return runtime_.autocast().has_value() || (reducer != nullptr && reducer->wants_outputs());
+}
+
+void ForwardScope::finish(std::vector<at::Tensor>& outputs) {
+  if (autocast_) {
+    autocast_.reset();
+    for (at::Tensor& output : outputs) output = as_fp32(output);
+  }
+  if (runtime_.reducer() != nullptr) runtime_.reducer()->after_forward(outputs);
+}
+
+}  // namespace accel::detail
