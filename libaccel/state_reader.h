@@ -1,4 +1,5 @@
-// StateReader: takes typed values out of a StateDict and says which one is missing or of another kind.
+// StateReader: takes typed values out of a StateDict and says which one is missing or of another
+// kind.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace accel {
 // Borrows the state. Every member throws kCheckpointMismatch naming `owner` and the key.
 class StateReader {
  public:
-  StateReader(std::string owner, const StateDict& state) : owner_(std::move(owner)), state_(state) {}
+  StateReader(std::string owner, const StateDict& state)
+      : owner_(std::move(owner)), state_(state) {}
 
   // An integer is accepted too: JSON writers drop the ".0" of whole numbers.
   [[nodiscard]] double number(const std::string& key) const {
@@ -39,7 +41,8 @@ class StateReader {
   [[nodiscard]] const StateValue& find(const std::string& key) const {
     const auto found = state_.values.find(key);
     if (found == state_.values.end()) {
-      throw Error(ErrorCode::kCheckpointMismatch, "the state of " + owner_ + " has no '" + key + "'");
+      throw Error(ErrorCode::kCheckpointMismatch,
+                  "the state of " + owner_ + " has no '" + key + "'");
     }
     return found->second;
   }

@@ -51,7 +51,9 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) const {
   if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
 }
 
-bool AcceleratedOptimizer::step_was_skipped() const noexcept { return shared_->step_was_skipped; }
+bool AcceleratedOptimizer::step_was_skipped() const noexcept {
+  return shared_->step_was_skipped;
+}
 
 torch::optim::Optimizer& AcceleratedOptimizer::optimizer() const noexcept {
   return *shared_->optimizer;

@@ -23,8 +23,8 @@ AcceleratedScheduler::AcceleratedScheduler(std::shared_ptr<Scheduler> scheduler,
                 "prepare() got a null scheduler",
                 "construct the scheduler before prepare()");
   }
-  shared_ = std::make_shared<Shared>(
-      Shared{std::move(scheduler), std::move(optimizers), options, PartialState(), GradientState()});
+  shared_ = std::make_shared<Shared>(Shared{
+      std::move(scheduler), std::move(optimizers), options, PartialState(), GradientState()});
 }
 
 template <typename Step>
@@ -39,10 +39,10 @@ void AcceleratedScheduler::step_with(Step step) const {
     if (shared.gradient_state.adjust_scheduler()) scheduler.count_step();
     return;
   }
-  const bool any_skipped =
-      std::any_of(shared.optimizers.begin(),
-                  shared.optimizers.end(),
-                  [](const AcceleratedOptimizer& optimizer) { return optimizer.step_was_skipped(); });
+  const bool any_skipped = std::any_of(
+      shared.optimizers.begin(),
+      shared.optimizers.end(),
+      [](const AcceleratedOptimizer& optimizer) { return optimizer.step_was_skipped(); });
   if (any_skipped) return;
   if (shared.options.split_batches) {
     step(scheduler);
@@ -60,7 +60,9 @@ void AcceleratedScheduler::step(double metric) const {
   step_with([metric](Scheduler& scheduler) { scheduler.step(metric); });
 }
 
-Scheduler& AcceleratedScheduler::scheduler() const noexcept { return *shared_->scheduler; }
+Scheduler& AcceleratedScheduler::scheduler() const noexcept {
+  return *shared_->scheduler;
+}
 
 void AcceleratedScheduler::set_optimizers(std::vector<AcceleratedOptimizer> optimizers) const {
   shared_->optimizers = std::move(optimizers);

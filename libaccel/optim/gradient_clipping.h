@@ -7,8 +7,8 @@
 
 namespace accel {
 
-// Scales the defined gradients so that the norm of all of them together is at most max_norm. Returns the
-// norm before as a 0-d tensor (0 without gradients). Never waits for a device.
+// Scales the defined gradients so that the norm of all of them together is at most max_norm.
+// Returns the norm before as a 0-d tensor (0 without gradients). Never waits for a device.
 at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& parameters,
                                double max_norm,
                                double norm_type);

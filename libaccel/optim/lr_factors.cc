@@ -1,5 +1,5 @@
-// The factors of HF transformers' schedules. The order of operations is the peer's, so that the rates are
-// equal to the bit.
+// The factors of HF transformers' schedules. The order of operations is the peer's, so that the
+// rates are equal to the bit.
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +12,12 @@
 namespace accel {
 namespace {
 
-double as_double(std::int64_t count) { return static_cast<double>(count); }
-double at_least_one(std::int64_t count) { return as_double(std::max<std::int64_t>(1, count)); }
+double as_double(std::int64_t count) {
+  return static_cast<double>(count);
+}
+double at_least_one(std::int64_t count) {
+  return as_double(std::max<std::int64_t>(1, count));
+}
 
 double warmup(std::int64_t step, std::int64_t num_warmup_steps) {
   return as_double(step) / at_least_one(num_warmup_steps);
@@ -106,8 +110,7 @@ LrFactor warmup_stable_decay(WarmupStableDecayOptions options) {
   return [options](std::int64_t step) {
     const double floor = options.min_lr_ratio;
     if (step < options.num_warmup_steps) {
-      const double factor =
-          rising(options.warmup, warmup(step, options.num_warmup_steps));
+      const double factor = rising(options.warmup, warmup(step, options.num_warmup_steps));
       return std::max(0.0, factor * (1.0 - floor) + floor);
     }
     const std::int64_t decay_start = options.num_warmup_steps + options.num_stable_steps;

@@ -124,8 +124,7 @@ std::vector<Phase> phases_of(const OneCycleOptions& o) {
   const double initial = o.max_lr / o.div_factor;
   const double minimum = initial / o.final_div_factor;
   const auto steps = static_cast<double>(o.total_steps);
-  const Phase up = {
-      o.pct_start * steps - 1.0, initial, o.max_lr, o.max_momentum, o.base_momentum};
+  const Phase up = {o.pct_start * steps - 1.0, initial, o.max_lr, o.max_momentum, o.base_momentum};
   if (!o.three_phase) {
     return {up, {steps - 1.0, o.max_lr, minimum, o.base_momentum, o.max_momentum}};
   }
@@ -184,8 +183,7 @@ std::vector<double> OneCycleLR::rates(const std::vector<double>& /*current*/) {
   const double part = (step - start_step) / (phase.end_step - start_step);
 
   if (options_.cycle_momentum) {
-    const double momentum =
-        anneal(options_.linear, phase.start_momentum, phase.end_momentum, part);
+    const double momentum = anneal(options_.linear, phase.start_momentum, phase.end_momentum, part);
     for (auto& group : optimizer()->param_groups()) {
       if (set_momentum(group.options(), momentum)) continue;
       throw Error(ErrorCode::kInvalidArgument,

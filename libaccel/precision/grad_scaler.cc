@@ -20,8 +20,9 @@ namespace {
 void check(const GradScalerKwargs& options) {
   if (options.growth_factor <= 1.0 || options.backoff_factor <= 0.0 ||
       options.backoff_factor >= 1.0 || options.growth_interval <= 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "GradScaler wants growth_factor > 1, 0 < backoff_factor < 1 and growth_interval > 0");
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "GradScaler wants growth_factor > 1, 0 < backoff_factor < 1 and growth_interval > 0");
   }
 }
 
@@ -98,8 +99,8 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   return is_finite;
 }
 
-// Optimizers that were unscaled but not stepped yet keep their state: with several optimizers each step is
-// followed by an update, and the gradients of the later ones must not be divided twice.
+// Optimizers that were unscaled but not stepped yet keep their state: with several optimizers each
+// step is followed by an update, and the gradients of the later ones must not be divided twice.
 void GradScaler::update() {
   if (!options_.enabled) return;
   const bool any_stepped = std::any_of(states_.begin(), states_.end(), [](const auto& entry) {
@@ -130,9 +131,13 @@ void GradScaler::update() {
                          options_.growth_interval);
 }
 
-void GradScaler::forget(torch::optim::Optimizer& optimizer) { states_.erase(&optimizer); }
+void GradScaler::forget(torch::optim::Optimizer& optimizer) {
+  states_.erase(&optimizer);
+}
 
-double GradScaler::get_scale() const { return options_.enabled ? scale_.item<double>() : 1.0; }
+double GradScaler::get_scale() const {
+  return options_.enabled ? scale_.item<double>() : 1.0;
+}
 
 std::int64_t GradScaler::growth_tracker() const {
   return options_.enabled ? growth_tracker_.item<int>() : 0;

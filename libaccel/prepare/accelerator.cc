@@ -1,5 +1,3 @@
-#include <accel/accelerator.h>
-
 #include <algorithm>
 #include <charconv>
 #include <string_view>
@@ -8,6 +6,7 @@
 #include <ATen/ops/full.h>
 #include <torch/nn/module.h>
 
+#include <accel/accelerator.h>
 #include <accel/env_contract.h>
 #include <accel/error.h>
 
@@ -156,13 +155,16 @@ AcceleratedScheduler Accelerator::add_scheduler(std::shared_ptr<Scheduler> sched
   return impl_->schedulers.back();
 }
 
-void Accelerator::add_custom_object(Stateful& object) { impl_->custom_objects.push_back(&object); }
+void Accelerator::add_custom_object(Stateful& object) {
+  impl_->custom_objects.push_back(&object);
+}
 
 void Accelerator::note_move(const void* from, std::shared_ptr<torch::optim::Optimizer> to) {
   impl_->moved_optimizers.emplace_back(from, std::move(to));
 }
 
-// A scheduler waits for the optimizer that it was made for, and for all of them when that is unknown.
+// A scheduler waits for the optimizer that it was made for, and for all of them when that is
+// unknown.
 void Accelerator::match_schedulers() {
   for (const AcceleratedScheduler& prepared : impl_->unmatched) {
     Scheduler& scheduler = prepared.scheduler();
@@ -217,9 +219,13 @@ bool Accelerator::next_batch_syncs() {
   return syncs || (gradients.sync_each_batch() && use_distributed());
 }
 
-bool Accelerator::sync_gradients() const { return impl_->gradient_state.sync_gradients(); }
+bool Accelerator::sync_gradients() const {
+  return impl_->gradient_state.sync_gradients();
+}
 
-int Accelerator::gradient_accumulation_steps() const { return impl_->gradient_state.num_steps(); }
+int Accelerator::gradient_accumulation_steps() const {
+  return impl_->gradient_state.num_steps();
+}
 
 void Accelerator::set_gradient_accumulation_steps(int steps) {
   check_steps(steps);
@@ -277,7 +283,9 @@ bool Accelerator::optimizer_step_was_skipped() const {
       [](const AcceleratedOptimizer& optimizer) { return optimizer.step_was_skipped(); });
 }
 
-GradScaler* Accelerator::scaler() const noexcept { return impl_->scaler.get(); }
+GradScaler* Accelerator::scaler() const noexcept {
+  return impl_->scaler.get();
+}
 
 void Accelerator::set_trigger() {
   impl_->trigger = at::full({}, 1, at::TensorOptions(at::kLong).device(device()));
@@ -294,16 +302,35 @@ bool Accelerator::check_trigger() {
   return raised.item<std::int64_t>() != 0;
 }
 
-const AcceleratorState& Accelerator::state() const noexcept { return impl_->state; }
-const GradientState& Accelerator::gradient_state() const noexcept { return impl_->gradient_state; }
+std::optional<std::int64_t> Accelerator::samples_of_last_batch() const {
+  const GradientState& gradients = impl_->gradient_state;
+  const std::int64_t remainder = gradients.remainder();
+  if (!gradients.end_of_dataloader() || remainder <= 0) return std::nullopt;
+  return remainder;
+}
+
+const AcceleratorState& Accelerator::state() const noexcept {
+  return impl_->state;
+}
+const GradientState& Accelerator::gradient_state() const noexcept {
+  return impl_->gradient_state;
+}
 
 const ProjectConfiguration& Accelerator::project_configuration() const noexcept {
   return impl_->project;
 }
-const std::string& Accelerator::project_dir() const noexcept { return impl_->project.project_dir; }
-const std::string& Accelerator::logging_dir() const noexcept { return impl_->project.logging_dir; }
-int Accelerator::save_iteration() const noexcept { return impl_->project.iteration; }
+const std::string& Accelerator::project_dir() const noexcept {
+  return impl_->project.project_dir;
+}
+const std::string& Accelerator::logging_dir() const noexcept {
+  return impl_->project.logging_dir;
+}
+int Accelerator::save_iteration() const noexcept {
+  return impl_->project.iteration;
+}
 
-void Accelerator::end_training() { impl_->state.destroy_process_group(); }
+void Accelerator::end_training() {
+  impl_->state.destroy_process_group();
+}
 
 }  // namespace accel

@@ -1,22 +1,22 @@
 // How gradients meet.
 //
-// c10d::Reducer hooks the gradient accumulator of every parameter. prepare_for_backward() arms the hooks;
-// backward then fills the buckets and all-reduces each when it is full, and the last one waits for all. A
-// forward without prepare_for_backward() leaves the hooks idle, so gradients only add up locally: that is
-// what accumulation and no_sync use.
+// c10d::Reducer hooks the gradient accumulator of every parameter. prepare_for_backward() arms the
+// hooks; backward then fills the buckets and all-reduces each when it is full, and the last one
+// waits for all. A forward without prepare_for_backward() leaves the hooks idle, so gradients only
+// add up locally: that is what accumulation and no_sync use.
 //
-// The order of calls is that of Python's DistributedDataParallel, so that losses are equal to the bit:
-// before forward {prepare_for_forward, rebuild buckets once, broadcast buffers}, after it
+// The order of calls is that of Python's DistributedDataParallel, so that losses are equal to the
+// bit: before forward {prepare_for_forward, rebuild buckets once, broadcast buffers}, after it
 // prepare_for_backward. Like there, the buffers are only sent when the forward before synchronised.
 //
-// With find_unused_parameters or static_graph the outputs pass through an autograd node of ours. It keeps
-// undefined gradients undefined (an output that the loss does not use), and for a static graph it puts the
-// all-reduce of the first step at the end of backward, since the number of uses of each parameter is only
-// known then.
+// With find_unused_parameters or static_graph the outputs pass through an autograd node of ours. It
+// keeps undefined gradients undefined (an output that the loss does not use), and for a static
+// graph it puts the all-reduce of the first step at the end of backward, since the number of uses
+// of each parameter is only known then.
 //
-// A parameter without a gradient leaves the reduction open; the Reducer says so at the next forward, with
-// indices. They are turned into names here. The text it is read from belongs to the pinned LibTorch 2.11;
-// ddp_test notices when it changes.
+// A parameter without a gradient leaves the reduction open; the Reducer says so at the next
+// forward, with indices. They are turned into names here. The text it is read from belongs to the
+// pinned LibTorch 2.11; ddp_test notices when it changes.
 //
 // This file alone includes reducer.hpp.
 
@@ -52,7 +52,8 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedParameter>& parameters
 
 std::vector<bool> sparse_flags(const std::vector<NamedParameter>& parameters) {
   std::vector<bool> flags;
-  for (const NamedParameter& parameter : parameters) flags.push_back(parameter.expects_sparse_gradient);
+  for (const NamedParameter& parameter : parameters)
+    flags.push_back(parameter.expects_sparse_gradient);
   return flags;
 }
 
@@ -132,9 +133,10 @@ namespace {
 
 // Passes tensors on and lets their gradients pass back unchanged, undefined ones included.
 struct BackwardGate : torch::autograd::Function<BackwardGate> {
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                const torch::autograd::variable_list& inputs,
-                                                c10::intrusive_ptr<torch::CustomClassHolder> start) {
+  static torch::autograd::variable_list forward(
+      torch::autograd::AutogradContext* context,
+      const torch::autograd::variable_list& inputs,
+      c10::intrusive_ptr<torch::CustomClassHolder> start) {
     context->set_materialize_grads(false);
     context->saved_data["start"] = c10::IValue::make_capsule(std::move(start));
     torch::autograd::variable_list outputs;
@@ -166,8 +168,9 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
                        const DistributedDataParallelKwargs& options)
     : impl_(std::make_shared<Impl>()) {
   if (options.bucket_cap_mb <= 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "bucket_cap_mb is " + std::to_string(options.bucket_cap_mb) + ", expected more than 0");
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "bucket_cap_mb is " + std::to_string(options.bucket_cap_mb) + ", expected more than 0");
   }
   const std::vector<NamedParameter> parameters = trainable_parameters(module);
   verify_same_parameters(parameters, *group);
@@ -182,35 +185,40 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
 
   const std::vector<bool> is_sparse = sparse_flags(parameters);
   const auto cap_bytes = static_cast<std::int64_t>(options.bucket_cap_mb * 1024 * 1024);
-  // Without knowing the order of the gradients one bucket is right; the Reducer rebuilds them after the
-  // first backward, when it knows. A changing graph never gets there and starts with small ones.
+  // Without knowing the order of the gradients one bucket is right; the Reducer rebuilds them after
+  // the first backward, when it knows. A changing graph never gets there and starts with small
+  // ones.
   std::vector<std::size_t> limits{std::numeric_limits<std::size_t>::max() >> 1U};
   if (options.find_unused_parameters && !options.static_graph) {
     limits = {static_cast<std::size_t>(kFirstBucketBytes), static_cast<std::size_t>(cap_bytes)};
   }
   auto [buckets, bucket_limits] =
       c10d::compute_bucket_assignment_by_size(tensors_of(parameters), limits, is_sparse);
-  std::reverse(buckets.begin(), buckets.end());  // backward runs from the last parameter to the first
+  std::reverse(buckets.begin(),
+               buckets.end());  // backward runs from the last parameter to the first
   std::unordered_map<std::size_t, std::string> names;
   for (std::size_t i = 0; i < impl_->names.size(); ++i) names[i] = impl_->names[i];
   impl_->guarded("preparing the model", [&] {
-    impl_->reducer = std::make_shared<c10d::Reducer>(tensors_of(parameters),
-                                                     std::move(buckets),
-                                                     impl_->group->c10d_group(),
-                                                     is_sparse,
-                                                     cap_bytes,
-                                                     options.find_unused_parameters,
-                                                     options.gradient_as_bucket_view,
-                                                     std::move(names),
-                                                     kFirstBucketBytes,
-                                                     /*skip_all_reduce_unused_params=*/false,
-                                                     /*use_python_reducer=*/false,
-                                                     /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
+    impl_->reducer =
+        std::make_shared<c10d::Reducer>(tensors_of(parameters),
+                                        std::move(buckets),
+                                        impl_->group->c10d_group(),
+                                        is_sparse,
+                                        cap_bytes,
+                                        options.find_unused_parameters,
+                                        options.gradient_as_bucket_view,
+                                        std::move(names),
+                                        kFirstBucketBytes,
+                                        /*skip_all_reduce_unused_params=*/false,
+                                        /*use_python_reducer=*/false,
+                                        /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
     if (options.static_graph) impl_->reducer->set_static_graph();
   });
 }
 
-DdpReducer::~DdpReducer() { impl_->reducer->remove_autograd_hooks(); }
+DdpReducer::~DdpReducer() {
+  impl_->reducer->remove_autograd_hooks();
+}
 
 void DdpReducer::before_forward() {
   Impl& impl = *impl_;
@@ -254,7 +262,8 @@ void DdpReducer::after_forward(std::vector<at::Tensor>& outputs) {
     if (output.grad_fn() != nullptr) gated.push_back(output);
   }
   if (gated.empty()) return;
-  gated = BackwardGate::apply(gated, c10::intrusive_ptr<torch::CustomClassHolder>(std::move(start)));
+  gated =
+      BackwardGate::apply(gated, c10::intrusive_ptr<torch::CustomClassHolder>(std::move(start)));
   std::size_t next = 0;
   for (at::Tensor& output : outputs) {
     if (output.grad_fn() != nullptr) output = gated[next++];

@@ -1,8 +1,8 @@
 // DdpReducer: averages the gradients of one model over the ranks while backward still runs.
 //
-// Owns a c10d::Reducer. Gradients are packed into buckets in the order in which backward makes them; a full
-// bucket is all-reduced at once. A forward that will be followed by a synchronising backward is bracketed
-// by before_forward() and after_forward().
+// Owns a c10d::Reducer. Gradients are packed into buckets in the order in which backward makes
+// them; a full bucket is all-reduced at once. A forward that will be followed by a synchronising
+// backward is bracketed by before_forward() and after_forward().
 //
 // Threads:  the thread that trains; LibTorch calls back from its backward threads.
 // Cost:     one copy of all gradients; with gradient_as_bucket_view the gradients are that copy.
@@ -25,17 +25,17 @@ namespace accel {
 
 class DdpReducer {
  public:
-  // Checks that every rank has the same parameters and sends rank 0's parameters and buffers to all.
-  // Throws kShapeMismatch on every rank, naming the first parameter that differs and the rank; kPeerLost,
-  // kProcessGroup.
-  // Requires: every rank calls it; at least one parameter that requires a gradient.
+  // Checks that every rank has the same parameters and sends rank 0's parameters and buffers to
+  // all. Throws kShapeMismatch on every rank, naming the first parameter that differs and the rank;
+  // kPeerLost, kProcessGroup. Requires: every rank calls it; at least one parameter that requires a
+  // gradient.
   DdpReducer(const torch::nn::Module& module,
              std::shared_ptr<ProcessGroup> group,
              const DistributedDataParallelKwargs& options);
   ~DdpReducer();
 
-  // Throws kInvalidArgument naming the parameters without a gradient when the backward before did not
-  // complete, kPeerLost or kProcessGroup.
+  // Throws kInvalidArgument naming the parameters without a gradient when the backward before did
+  // not complete, kPeerLost or kProcessGroup.
   void before_forward();
 
   // Whether after_forward() needs the tensors that the forward returned.

@@ -24,9 +24,13 @@ class ModelRuntime {
                std::unique_ptr<DdpReducer> reducer,
                std::optional<AutocastOptions> autocast);
 
-  [[nodiscard]] const std::shared_ptr<torch::nn::Module>& module() const noexcept { return module_; }
+  [[nodiscard]] const std::shared_ptr<torch::nn::Module>& module() const noexcept {
+    return module_;
+  }
   [[nodiscard]] DdpReducer* reducer() const noexcept { return reducer_.get(); }
-  [[nodiscard]] const std::optional<AutocastOptions>& autocast() const noexcept { return autocast_; }
+  [[nodiscard]] const std::optional<AutocastOptions>& autocast() const noexcept {
+    return autocast_;
+  }
 
  private:
   std::shared_ptr<torch::nn::Module> module_;

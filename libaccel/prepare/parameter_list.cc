@@ -40,10 +40,11 @@ std::vector<std::string> gather_texts(const std::string& text,
                                       ProcessGroup& group) {
   at::Tensor padded = at::zeros({longest}, at::kByte);
   std::memcpy(padded.data_ptr(), text.data(), text.size());
+  const at::Tensor all = group.all_gather(padded, "comparing the models of the ranks");
   std::vector<std::string> texts;
-  for (const at::Tensor& bytes : group.all_gather(padded, "comparing the models of the ranks")) {
-    std::string received(static_cast<const char*>(bytes.data_ptr()),
-                         static_cast<std::size_t>(longest));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const char* begin = static_cast<const char*>(all.data_ptr()) + rank * longest;
+    std::string received(begin, static_cast<std::size_t>(longest));
     received.resize(std::min(received.size(), received.find('\0')));
     texts.push_back(std::move(received));
   }
@@ -61,7 +62,8 @@ std::vector<NamedParameter> trainable_parameters(const torch::nn::Module& module
       const at::Tensor& tensor = item.value();
       if (!tensor.defined() || !tensor.requires_grad()) continue;
       if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-      parameters.push_back({prefix.empty() ? item.key() : prefix + "." + item.key(), tensor, is_sparse});
+      parameters.push_back(
+          {prefix.empty() ? item.key() : prefix + "." + item.key(), tensor, is_sparse});
     }
   };
   add("", module);
@@ -80,7 +82,8 @@ std::string describe(const std::vector<NamedParameter>& parameters) {
   return text.str();
 }
 
-std::optional<std::string> first_difference(const std::string& reference, const std::string& other) {
+std::optional<std::string> first_difference(const std::string& reference,
+                                            const std::string& other) {
   const std::vector<std::string> expected = lines_of(reference);
   const std::vector<std::string> found = lines_of(other);
   const std::size_t length = std::max(expected.size(), found.size());
@@ -88,7 +91,8 @@ std::optional<std::string> first_difference(const std::string& reference, const 
     const std::string left = i < expected.size() ? "'" + expected[i] + "'" : "nothing more";
     const std::string right = i < found.size() ? "'" + found[i] + "'" : "nothing more";
     if (left != right) {
-      return "has " + right + " where rank 0 has " + left + " (parameter " + std::to_string(i) + ")";
+      return "has " + right + " where rank 0 has " + left + " (parameter " + std::to_string(i) +
+             ")";
     }
   }
   return std::nullopt;
@@ -100,13 +104,13 @@ void verify_same_parameters(const std::vector<NamedParameter>& parameters, Proce
   auto* values = digest.data_ptr<std::int64_t>();
   values[0] = static_cast<std::int64_t>(XXH3_64bits(own.data(), own.size()));
   values[1] = static_cast<std::int64_t>(own.size());
-  const std::vector<at::Tensor> digests =
-      group.all_gather(digest, "comparing the models of the ranks");
+  const at::Tensor digests = group.all_gather(digest, "comparing the models of the ranks");
+  const auto* all = digests.data_ptr<std::int64_t>();
   std::int64_t longest = 0;
   bool all_equal = true;
-  for (const at::Tensor& other : digests) {
-    all_equal = all_equal && other.equal(digests[0]);
-    longest = std::max(longest, other.data_ptr<std::int64_t>()[1]);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    all_equal = all_equal && all[2 * rank] == all[0] && all[2 * rank + 1] == all[1];
+    longest = std::max(longest, all[2 * rank + 1]);
   }
   if (all_equal) return;
 

@@ -27,7 +27,8 @@ std::vector<NamedParameter> trainable_parameters(const torch::nn::Module& module
 // "name dtype [2, 3]" for each, one per line.
 std::string describe(const std::vector<NamedParameter>& parameters);
 
-// How the first line of `other` that differs from rank 0's `reference` differs, as the end of a sentence
+// How the first line of `other` that differs from rank 0's `reference` differs, as the end of a
+// sentence
 // ("has 'w Float [2]' where ..."); nullopt when they are equal. Pure.
 std::optional<std::string> first_difference(const std::string& reference, const std::string& other);
 

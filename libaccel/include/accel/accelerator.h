@@ -16,7 +16,8 @@
 // Names and behaviour are those of HF Accelerate; docs/parity.md lists the differences.
 //
 // Threads:  the thread that trains. Collectives in the same order on every rank.
-// Cost:     nothing per step beyond what the job needs: no allocation, no synchronisation with a device.
+// Cost:     nothing per step beyond what the job needs: no allocation, no synchronisation with a
+// device.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,7 @@
 
 #include <accel/accelerator_options.h>
 #include <accel/export.h>
+#include <accel/operations.h>
 #include <accel/optim.h>
 #include <accel/precision.h>
 #include <accel/prepared_model.h>
@@ -84,16 +86,19 @@ struct Pointee<std::unique_ptr<T>> {
 };
 
 template <typename T>
-concept ModuleHandle =
-    requires { typename T::ContainedType; } ||
-    std::is_convertible_v<typename Pointee<T>::type*, torch::nn::Module*>;
+concept ModuleHandle = requires {
+  typename T::ContainedType;
+}
+|| std::is_convertible_v<typename Pointee<T>::type*, torch::nn::Module*>;
 
 template <typename T>
 concept OptimizerObject = !std::is_void_v<T> && std::is_convertible_v<T*, torch::optim::Optimizer*>;
 
 template <typename T>
-concept SchedulerObject = !std::is_void_v<T> && std::is_convertible_v<T*, Stateful*> &&
-                          requires(T& scheduler) { scheduler.step(); };
+concept SchedulerObject =
+    !std::is_void_v<T> && std::is_convertible_v<T*, Stateful*> && requires(T & scheduler) {
+  scheduler.step();
+};
 
 // Lets a scheduler that only has step() and a state be stepped by AcceleratedScheduler.
 template <typename T>
@@ -114,8 +119,8 @@ std::shared_ptr<T> borrowed(T& object) {
   return std::shared_ptr<T>(std::shared_ptr<void>(), &object);
 }
 
-// The object behind what a caller passed: borrowed when it is an lvalue, taken over when it is an rvalue,
-// shared when it is a smart pointer.
+// The object behind what a caller passed: borrowed when it is an lvalue, taken over when it is an
+// rvalue, shared when it is a smart pointer.
 template <typename T>
 auto share(T&& object) {
   using Object = std::remove_cvref_t<T>;
@@ -140,7 +145,8 @@ using ObjectOf = std::conditional_t<std::is_void_v<typename Pointee<std::remove_
 class ACCEL_EXPORT Accelerator {
  public:
   // Sets up the state of the process (accel/state.h) and joins the other ranks.
-  // Throws what AcceleratorState throws, and kInvalidArgument for options that contradict each other.
+  // Throws what AcceleratorState throws, and kInvalidArgument for options that contradict each
+  // other.
   explicit Accelerator(const AcceleratorOptions& options = {});
   ~Accelerator();
   Accelerator(Accelerator&&) noexcept;
@@ -148,8 +154,9 @@ class ACCEL_EXPORT Accelerator {
 
   // --- preparing
 
-  // Prepares any mix of models, optimizers, data loaders and schedulers and returns them in the order
-  // given: a tuple, or the object itself when there is one. What was prepared already comes back as it is.
+  // Prepares any mix of models, optimizers, data loaders and schedulers and returns them in the
+  // order given: a tuple, or the object itself when there is one. What was prepared already comes
+  // back as it is.
   //
   //   model      a module holder or shared_ptr to a module    -> Prepared<the same>
   //   optimizer  lvalue (borrowed: keep it alive), rvalue     -> AcceleratedOptimizer
@@ -174,6 +181,9 @@ class ACCEL_EXPORT Accelerator {
 
   template <detail::ModuleHandle Handle>
   Prepared<Handle> prepare_model(const Handle& model) {
+    if constexpr (requires { model.is_empty(); }) {
+      if (model.is_empty()) return Prepared<Handle>(model, runtime_for(nullptr));
+    }
     return Prepared<Handle>(model, runtime_for(detail::module_of(model)));
   }
   AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
@@ -185,8 +195,8 @@ class ACCEL_EXPORT Accelerator {
     return model.unwrap();
   }
 
-  // Forgets every prepared and registered object and starts counting batches anew; they live on for as
-  // long as the caller holds them.
+  // Forgets every prepared and registered object and starts counting batches anew; they live on for
+  // as long as the caller holds them.
   void free_memory();
   void clear() { free_memory(); }
 
@@ -196,8 +206,9 @@ class ACCEL_EXPORT Accelerator {
   // Throws kPeerLost or kProcessGroup when the gradients could not be exchanged.
   void backward(const at::Tensor& loss);
 
-  // Counts a batch and decides whether it ends an accumulation: every gradient_accumulation_steps batches
-  // and at the end of the loader. While the scope lives, models that are not to synchronise do not.
+  // Counts a batch and decides whether it ends an accumulation: every gradient_accumulation_steps
+  // batches and at the end of the loader. While the scope lives, models that are not to synchronise
+  // do not.
   template <typename... Handles>
   [[nodiscard]] NoSyncScope accumulate(const Prepared<Handles>&... models) {
     if (next_batch_syncs()) return NoSyncScope();
@@ -218,9 +229,10 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] int gradient_accumulation_steps() const;
   void set_gradient_accumulation_steps(int steps);
 
-  // Scales the gradients so that the norm of all of them together is at most max_norm; returns the norm
-  // before, as a 0-d tensor, without waiting for a device. norm_type may be infinity. fp16 gradients are
-  // unscaled first; then it throws kInvalidArgument while gradients are still being accumulated.
+  // Scales the gradients so that the norm of all of them together is at most max_norm; returns the
+  // norm before, as a 0-d tensor, without waiting for a device. norm_type may be infinity. fp16
+  // gradients are unscaled first; then it throws kInvalidArgument while gradients are still being
+  // accumulated.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                              double max_norm,
                              double norm_type = 2.0);
@@ -230,7 +242,8 @@ class ACCEL_EXPORT Accelerator {
   void unscale_gradients();
   void unscale_gradients(const AcceleratedOptimizer& optimizer);
 
-  // Runs what follows in the precision of the Accelerator (the loss, say; forwards do so by themselves).
+  // Runs what follows in the precision of the Accelerator (the loss, say; forwards do so by
+  // themselves).
   [[nodiscard]] Autocast autocast() const { return Autocast(autocast_options()); }
   [[nodiscard]] Autocast autocast(const AutocastKwargs& options) const;
 
@@ -238,8 +251,9 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] bool optimizer_step_was_skipped() const;
   [[nodiscard]] GradScaler* scaler() const noexcept;  // nullptr unless fp16
 
-  // A flag that one rank sets and all ranks see: check_trigger() is true on every rank when any of them
-  // called set_trigger() since; it clears the flag. Requires: every rank calls check_trigger().
+  // A flag that one rank sets and all ranks see: check_trigger() is true on every rank when any of
+  // them called set_trigger() since; it clears the flag. Requires: every rank calls
+  // check_trigger().
   void set_trigger();
   [[nodiscard]] bool check_trigger();
 
@@ -257,7 +271,8 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] bool is_local_main_process() const { return state().is_local_main_process(); }
   [[nodiscard]] bool is_last_process() const { return state().is_last_process(); }
   [[nodiscard]] PrecisionType mixed_precision() const { return state().mixed_precision(); }
-  // How often the job was restarted before this run; above 0 a program continues from its checkpoint.
+  // How often the job was restarted before this run; above 0 a program continues from its
+  // checkpoint.
   [[nodiscard]] int restart_count() const { return state().restart_count(); }
 
   void wait_for_everyone() const { state().wait_for_everyone(); }
@@ -294,6 +309,37 @@ class ACCEL_EXPORT Accelerator {
     state().print(args...);
   }
 
+  // --- collectives (accel/operations.h)
+
+  template <typename T>
+  [[nodiscard]] T gather(const T& data) const {
+    return accel::gather(data);
+  }
+  // As gather(), without the samples that were repeated to make the last batch even. Vectors
+  // without tensors are gathered as objects.
+  template <typename T>
+  [[nodiscard]] T gather_for_metrics(const T& data) const {
+    const std::optional<std::int64_t> num_samples = samples_of_last_batch();
+    if constexpr (TensorNested<T>) {
+      T gathered = accel::gather(data);
+      return num_samples ? slice_tensors(gathered, 0, *num_samples) : gathered;
+    } else {
+      T gathered = accel::gather_object(data);
+      if (num_samples && static_cast<std::size_t>(*num_samples) < gathered.size()) {
+        gathered.erase(gathered.begin() + *num_samples, gathered.end());
+      }
+      return gathered;
+    }
+  }
+  template <typename T>
+  [[nodiscard]] T reduce(const T& data, Reduction reduction = Reduction::kSum) const {
+    return accel::reduce(data, reduction);
+  }
+  template <typename T>
+  [[nodiscard]] T pad_across_processes(const T& data, const PadOptions& options = {}) const {
+    return accel::pad_across_processes(data, options);
+  }
+
   // --- project and checkpoints
 
   [[nodiscard]] const ProjectConfiguration& project_configuration() const noexcept;
@@ -301,8 +347,8 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] const std::string& logging_dir() const noexcept;
   [[nodiscard]] int save_iteration() const noexcept;
 
-  // Saves and loads the objects with the prepared ones, in the order of registration. They must outlive
-  // the Accelerator or free_memory().
+  // Saves and loads the objects with the prepared ones, in the order of registration. They must
+  // outlive the Accelerator or free_memory().
   template <typename... Objects>
   void register_for_checkpointing(Objects&... objects) {
     static_assert((std::is_convertible_v<Objects*, Stateful*> && ...),
@@ -327,6 +373,8 @@ class ACCEL_EXPORT Accelerator {
   void note_move(const void* from, std::shared_ptr<torch::optim::Optimizer> to);
   void match_schedulers();
   bool next_batch_syncs();
+  // How many rows of the gathered batch are samples; nullopt: all of them.
+  [[nodiscard]] std::optional<std::int64_t> samples_of_last_batch() const;
   [[nodiscard]] AutocastOptions autocast_options() const;
 
   std::unique_ptr<Impl> impl_;
@@ -349,9 +397,10 @@ auto Accelerator::prepare_one(T&& object) {
   } else if constexpr (std::is_convertible_v<Object*, Scheduler*>) {
     return add_scheduler(detail::share(std::forward<T>(object)));
   } else {
-    static_assert(detail::SchedulerObject<Object>,
-                  "prepare() wants a module, an optimizer, a data loader, or a scheduler: a class that "
-                  "derives from accel::Stateful and has step()");
+    static_assert(
+        detail::SchedulerObject<Object>,
+        "prepare() wants a module, an optimizer, a data loader, or a scheduler: a class that "
+        "derives from accel::Stateful and has step()");
     return add_scheduler(
         std::make_shared<detail::SchedulerAdapter<Object>>(detail::share(std::forward<T>(object))));
   }

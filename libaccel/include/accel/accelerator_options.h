@@ -20,10 +20,10 @@ namespace accel {
 // A precision by value or by text ("no", "bf16", "fp16").
 class MixedPrecision {
  public:
-  MixedPrecision(PrecisionType value) : value_(value) {}                          // NOLINT: implicit
-  MixedPrecision(const char* text) : value_(parse<PrecisionType>(text)) {}        // NOLINT
+  MixedPrecision(PrecisionType value) : value_(value) {}                    // NOLINT: implicit
+  MixedPrecision(const char* text) : value_(parse<PrecisionType>(text)) {}  // NOLINT
   MixedPrecision(const std::string& text) : value_(parse<PrecisionType>(text)) {}  // NOLINT
-  operator PrecisionType() const noexcept { return value_; }                      // NOLINT
+  operator PrecisionType() const noexcept { return value_; }                       // NOLINT
 
  private:
   PrecisionType value_;
@@ -31,19 +31,21 @@ class MixedPrecision {
 
 // How c10d::Reducer exchanges gradients. Sizes are in MiB.
 struct DistributedDataParallelKwargs {
-  bool broadcast_buffers = true;         // rank 0's buffers (BatchNorm's averages) before each forward
-  double bucket_cap_mb = 25.0;           // gradients reduced in one message
-  bool find_unused_parameters = false;   // parameters may have no gradient; costs a walk over the graph
-  bool gradient_as_bucket_view = true;   // gradients live in the buckets: saves a copy of all gradients
-  bool static_graph = false;             // the graph is the same in every step: activation checkpointing,
-                                         // parameters used several times
+  bool broadcast_buffers = true;  // rank 0's buffers (BatchNorm's averages) before each forward
+  double bucket_cap_mb = 25.0;    // gradients reduced in one message
+  bool find_unused_parameters =
+      false;  // parameters may have no gradient; costs a walk over the graph
+  bool gradient_as_bucket_view =
+      true;                   // gradients live in the buckets: saves a copy of all gradients
+  bool static_graph = false;  // the graph is the same in every step: activation checkpointing,
+                              // parameters used several times
 };
 
 struct DataLoaderConfiguration {
-  bool split_batches = false;             // the loader's batch is divided over the ranks
-  std::optional<bool> dispatch_batches;   // rank 0 reads and sends; default: only iterable datasets
-  bool even_batches = true;               // every rank gets as many batches, repeating first samples
-  bool use_seedable_sampler = false;      // the order depends on the seed and the epoch alone
+  bool split_batches = false;            // the loader's batch is divided over the ranks
+  std::optional<bool> dispatch_batches;  // rank 0 reads and sends; default: only iterable datasets
+  bool even_batches = true;              // every rank gets as many batches, repeating first samples
+  bool use_seedable_sampler = false;     // the order depends on the seed and the epoch alone
   std::optional<std::uint64_t> data_seed;  // of the seedable sampler; default: the global seed
 };
 
@@ -62,15 +64,17 @@ struct ProjectConfiguration {
 };
 
 struct AcceleratorOptions {
-  bool device_placement = true;  // prepare() moves models to the device
+  bool device_placement = true;                   // prepare() moves models to the device
   std::optional<MixedPrecision> mixed_precision;  // default: ACCELERATE_MIXED_PRECISION, else no
-  // Batches per optimizer step. ACCELERATE_GRADIENT_ACCUMULATION_STEPS wins over it, as in the peer.
+  // Batches per optimizer step. ACCELERATE_GRADIENT_ACCUMULATION_STEPS wins over it, as in the
+  // peer.
   int gradient_accumulation_steps = 1;
   std::optional<GradientAccumulationPlugin> gradient_accumulation_plugin;  // instead of the number
-  bool cpu = false;  // leave GPUs alone
+  bool cpu = false;                                                        // leave GPUs alone
   DataLoaderConfiguration dataloader_config;
-  std::vector<RNGType> rng_types = {RNGType::kGenerator};  // synchronized when a loader starts a pass
-  std::string project_dir;  // short for project_config.project_dir
+  std::vector<RNGType> rng_types = {
+      RNGType::kGenerator};  // synchronized when a loader starts a pass
+  std::string project_dir;   // short for project_config.project_dir
   ProjectConfiguration project_config;
   // false: the scheduler is stepped by you alone, once for each call (at the end of an epoch, say).
   bool step_scheduler_with_optimizer = true;

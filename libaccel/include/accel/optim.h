@@ -1,8 +1,8 @@
 // Optim: the optimizer and the scheduler that Accelerator::prepare() hands back.
 //
 // They forward to the wrapped objects, but only when this batch ends an accumulation
-// (GradientState::sync_gradients()); in between step() and zero_grad() do nothing. So the training loop
-// is the same with and without accumulation, ranks and loss scaling.
+// (GradientState::sync_gradients()); in between step() and zero_grad() do nothing. So the training
+// loop is the same with and without accumulation, ranks and loss scaling.
 //
 // Both are handles: copies refer to the same object.
 //
@@ -30,19 +30,21 @@ namespace accel {
 
 class ACCEL_EXPORT AcceleratedOptimizer {
  public:
-  // scaler: nullptr unless gradients are scaled (fp16). Throws kInvalidArgument for a null optimizer.
+  // scaler: nullptr unless gradients are scaled (fp16). Throws kInvalidArgument for a null
+  // optimizer.
   explicit AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                 std::shared_ptr<GradScaler> scaler = nullptr);
 
   // Steps, unless gradients are still being accumulated or one of them was not finite (fp16).
   // Throws kPeerLost or kProcessGroup when the gradients could not be reduced.
   void step() const;
-  // The closure is called by the optimizer and returns the loss, which is passed on; an undefined tensor
-  // when there was no step. Throws kInvalidArgument with a scaler: it cannot see inside the closure.
+  // The closure is called by the optimizer and returns the loss, which is passed on; an undefined
+  // tensor when there was no step. Throws kInvalidArgument with a scaler: it cannot see inside the
+  // closure.
   at::Tensor step(std::function<at::Tensor()> closure) const;
 
-  // Clears the gradients, unless they are still being accumulated. set_to_none releases their memory;
-  // gradients that live in the buckets of the reducer stay there.
+  // Clears the gradients, unless they are still being accumulated. set_to_none releases their
+  // memory; gradients that live in the buckets of the reducer stay there.
   void zero_grad(bool set_to_none = true) const;
 
   // Whether the last step at a sync was left out because a gradient was not finite.
@@ -65,8 +67,8 @@ struct AcceleratedSchedulerOptions {
 };
 
 // Steps the schedule as often as batches were consumed by all processes: num_processes times per
-// optimizer step. That is what keeps schedules written for one process unchanged; with split_batches the
-// global batch stays the same, and so does the count.
+// optimizer step. That is what keeps schedules written for one process unchanged; with
+// split_batches the global batch stays the same, and so does the count.
 class ACCEL_EXPORT AcceleratedScheduler final : public Stateful {
  public:
   // optimizers: those whose skipped steps hold the schedule back.
@@ -74,8 +76,8 @@ class ACCEL_EXPORT AcceleratedScheduler final : public Stateful {
                        std::vector<AcceleratedOptimizer> optimizers,
                        AcceleratedSchedulerOptions options = {});
 
-  // Steps, unless gradients are still being accumulated, an optimizer's step was skipped, or the schedule
-  // is at its end.
+  // Steps, unless gradients are still being accumulated, an optimizer's step was skipped, or the
+  // schedule is at its end.
   void step() const;
   void step(double metric) const;
 

@@ -1,8 +1,8 @@
 // Precision: autocast as a scope, and the loss scaler that fp16 needs.
 //
-// Autocast makes LibTorch run matrix products and convolutions in a 16-bit type and keep the rest in
-// fp32. GradScaler multiplies the loss so that small fp16 gradients do not vanish, divides the gradients
-// before the optimizer sees them, and leaves a step out when one of them is not finite.
+// Autocast makes LibTorch run matrix products and convolutions in a 16-bit type and keep the rest
+// in fp32. GradScaler multiplies the loss so that small fp16 gradients do not vanish, divides the
+// gradients before the optimizer sees them, and leaves a step out when one of them is not finite.
 //
 //   per optimizer   ready --unscale--> unscaled --step--> stepped --update--> ready
 //
@@ -31,8 +31,8 @@ struct AutocastOptions {
   bool cache_enabled = true;  // keep 16-bit copies of parameters until the outermost scope ends
 };
 
-// Switches autocast for a scope and restores what was there before, in reverse order of construction.
-// The cache of cast parameters is cleared when the outermost scope ends.
+// Switches autocast for a scope and restores what was there before, in reverse order of
+// construction. The cache of cast parameters is cleared when the outermost scope ends.
 class ACCEL_EXPORT Autocast {
  public:
   // A scope that changes nothing.
@@ -53,17 +53,18 @@ class ACCEL_EXPORT Autocast {
 // Names and defaults of torch.amp.GradScaler.
 struct GradScalerKwargs {
   double init_scale = 65536.0;
-  double growth_factor = 2.0;          // applied after growth_interval steps without an overflow
-  double backoff_factor = 0.5;         // applied after an overflow
+  double growth_factor = 2.0;           // applied after growth_interval steps without an overflow
+  double backoff_factor = 0.5;          // applied after an overflow
   std::int64_t growth_interval = 2000;  // in steps
-  bool enabled = true;                 // false: scale() and step() pass through
+  bool enabled = true;                  // false: scale() and step() pass through
 };
 
-// state_dict() has the keys of the Python class: scale, growth_factor, backoff_factor, growth_interval,
-// _growth_tracker.
+// state_dict() has the keys of the Python class: scale, growth_factor, backoff_factor,
+// growth_interval, _growth_tracker.
 class ACCEL_EXPORT GradScaler final : public Stateful {
  public:
-  // Throws kInvalidArgument unless growth_factor > 1, 0 < backoff_factor < 1 and growth_interval > 0.
+  // Throws kInvalidArgument unless growth_factor > 1, 0 < backoff_factor < 1 and growth_interval >
+  // 0.
   explicit GradScaler(GradScalerKwargs options = {}, c10::Device device = c10::Device(c10::kCPU));
 
   // loss * scale.
@@ -81,8 +82,8 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
   // Throws kInvalidArgument when called twice between two update(). Waits for the device once.
   bool step(torch::optim::Optimizer& optimizer);
 
-  // Adapts the scale to what the steps since the last update() found, or, when nothing was stepped, to what
-  // unscale_() found. Throws kInvalidArgument when there was neither.
+  // Adapts the scale to what the steps since the last update() found, or, when nothing was stepped,
+  // to what unscale_() found. Throws kInvalidArgument when there was neither.
   void update();
 
   // Drops what was recorded for an optimizer whose gradients were cleared.

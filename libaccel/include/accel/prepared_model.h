@@ -1,8 +1,8 @@
 // Prepared: a model as Accelerator::prepare() hands it back, called like the model itself.
 //
-// Around each forward it does what the job needs: with several ranks the buffers of rank 0 are sent to the
-// others and the reducer is told that a backward will come; with mixed precision the forward runs under
-// autocast and 16-bit outputs come back as fp32. operator-> reaches the module itself.
+// Around each forward it does what the job needs: with several ranks the buffers of rank 0 are sent
+// to the others and the reducer is told that a backward will come; with mixed precision the forward
+// runs under autocast and 16-bit outputs come back as fp32. operator-> reaches the module itself.
 //
 // Handle: what was prepared, a torch::nn::ModuleHolder or a std::shared_ptr to a module.
 //
@@ -35,8 +35,8 @@ class ModelRuntime;
 // One forward: entered before the module runs, finished with the tensors that it returned.
 class ACCEL_EXPORT ForwardScope {
  public:
-  // Throws kPeerLost, kProcessGroup, and kInvalidArgument naming the parameters that got no gradient in
-  // the step before.
+  // Throws kPeerLost, kProcessGroup, and kInvalidArgument naming the parameters that got no
+  // gradient in the step before.
   explicit ForwardScope(ModelRuntime& runtime);
   ~ForwardScope();
   ForwardScope(const ForwardScope&) = delete;
@@ -58,7 +58,9 @@ const std::shared_ptr<M>& module_of(const std::shared_ptr<M>& handle) {
   return handle;
 }
 template <typename Holder>
-  requires requires { typename Holder::ContainedType; }
+requires requires {
+  typename Holder::ContainedType;
+}
 const std::shared_ptr<typename Holder::ContainedType>& module_of(const Holder& handle) {
   return handle.ptr();
 }
@@ -71,7 +73,8 @@ class Prepared {
   Prepared(Handle handle, std::shared_ptr<detail::ModelRuntime> runtime)
       : handle_(std::move(handle)), runtime_(std::move(runtime)) {}
 
-  // Runs the module's forward. Outputs may be tensors or nested containers of them (accel/nested.h).
+  // Runs the module's forward. Outputs may be tensors or nested containers of them
+  // (accel/nested.h).
   template <typename... Args>
   auto operator()(Args&&... args) const {
     return forward(std::forward<Args>(args)...);

@@ -1,12 +1,14 @@
 // Schedulers: learning rates as a function of the number of steps.
 //
-// A scheduler belongs to one torch::optim::Optimizer and writes the lr of its parameter groups; group g
-// starts from base lr g, the lr that the group had when the scheduler was made. Constructing a scheduler
-// sets the rate of step 0; each step() moves on by one. Schedulers know nothing of accumulation or of
-// ranks: AcceleratedScheduler (accel/optim.h) decides when to step them.
+// A scheduler belongs to one torch::optim::Optimizer and writes the lr of its parameter groups;
+// group g starts from base lr g, the lr that the group had when the scheduler was made.
+// Constructing a scheduler sets the rate of step 0; each step() moves on by one. Schedulers know
+// nothing of accumulation or of ranks: AcceleratedScheduler (accel/optim.h) decides when to step
+// them.
 //
 // Threads:  the thread that trains.
-// Source:   torch.optim.lr_scheduler and the schedules of HF transformers; numbers compared with Python in
+// Source:   torch.optim.lr_scheduler and the schedules of HF transformers; numbers compared with
+// Python in
 //           tests/peer/schedulers.
 #pragma once
 
@@ -24,8 +26,8 @@ class Optimizer;
 
 namespace accel {
 
-// What Accelerator::prepare() needs of a scheduler. A schedule of your own derives from LRScheduler, or
-// from this one when it has no optimizer.
+// What Accelerator::prepare() needs of a scheduler. A schedule of your own derives from
+// LRScheduler, or from this one when it has no optimizer.
 class ACCEL_EXPORT Scheduler : public Stateful {
  public:
   virtual void step() = 0;
@@ -61,8 +63,8 @@ class ACCEL_EXPORT LRScheduler : public Scheduler {
   [[nodiscard]] std::int64_t step_count() const noexcept { return step_count_; }
 
   [[nodiscard]] StateDict state_dict() const override;
-  // Also sets the loaded rates in the optimizer. Throws kCheckpointMismatch when the number of groups
-  // differs.
+  // Also sets the loaded rates in the optimizer. Throws kCheckpointMismatch when the number of
+  // groups differs.
   void load_state_dict(const StateDict& state) override;
 
  protected:
@@ -115,19 +117,19 @@ class ACCEL_EXPORT StepLR final : public LRScheduler {
 
 struct OneCycleOptions {
   double max_lr = 0.0;
-  std::int64_t total_steps = 0;      // or epochs * steps_per_epoch
-  double pct_start = 0.3;            // part of the cycle in which the rate rises
-  bool linear = false;               // false: cosine
-  bool cycle_momentum = true;        // move momentum (SGD) or beta1 (Adam) the other way
+  std::int64_t total_steps = 0;  // or epochs * steps_per_epoch
+  double pct_start = 0.3;        // part of the cycle in which the rate rises
+  bool linear = false;           // false: cosine
+  bool cycle_momentum = true;    // move momentum (SGD) or beta1 (Adam) the other way
   double base_momentum = 0.85;
   double max_momentum = 0.95;
-  double div_factor = 25.0;          // initial lr = max_lr / div_factor
-  double final_div_factor = 1e4;     // last lr = initial lr / final_div_factor
+  double div_factor = 25.0;       // initial lr = max_lr / div_factor
+  double final_div_factor = 1e4;  // last lr = initial lr / final_div_factor
   bool three_phase = false;
 };
 
-// Up to max_lr and down again, once (arXiv:1708.07120). Throws kInvalidArgument for options that make no
-// cycle and when stepped past total_steps.
+// Up to max_lr and down again, once (arXiv:1708.07120). Throws kInvalidArgument for options that
+// make no cycle and when stepped past total_steps.
 class ACCEL_EXPORT OneCycleLR final : public LRScheduler {
  public:
   OneCycleLR(torch::optim::Optimizer& optimizer, OneCycleOptions options);
@@ -140,14 +142,14 @@ class ACCEL_EXPORT OneCycleLR final : public LRScheduler {
 };
 
 struct PlateauOptions {
-  bool maximize = false;         // the metric should rise (an accuracy), not fall (a loss)
-  double factor = 0.1;           // below 1
-  std::int64_t patience = 10;    // steps without improvement before the rate falls
-  double threshold = 1e-4;       // what counts as improvement
+  bool maximize = false;       // the metric should rise (an accuracy), not fall (a loss)
+  double factor = 0.1;         // below 1
+  std::int64_t patience = 10;  // steps without improvement before the rate falls
+  double threshold = 1e-4;     // what counts as improvement
   bool threshold_is_relative = true;
-  std::int64_t cooldown = 0;     // steps after a fall in which nothing is counted
+  std::int64_t cooldown = 0;  // steps after a fall in which nothing is counted
   double min_lr = 0.0;
-  double eps = 1e-8;             // smaller changes of the rate are not made
+  double eps = 1e-8;  // smaller changes of the rate are not made
 };
 
 // Lowers the rate when a metric stops improving; use step(metric), step() throws kInvalidArgument.

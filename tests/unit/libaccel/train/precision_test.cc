@@ -19,7 +19,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-bool autocast_is_on() { return at::autocast::is_autocast_enabled(at::kCPU); }
+bool autocast_is_on() {
+  return at::autocast::is_autocast_enabled(at::kCPU);
+}
 
 at::ScalarType type_of_product() {
   return at::mm(at::ones({2, 2}), at::ones({2, 2})).scalar_type();
@@ -61,7 +63,7 @@ TEST(Autocast, OutermostScopeDropsTheCopiesOfParameters) {
   };
 
   const float before = product();
-  weight.mutable_data().fill_(3.0);
+  weight.detach().fill_(3.0);
 
   EXPECT_EQ(before, 2.0F);
   EXPECT_EQ(product(), 6.0F) << "the second scope used a stale copy of the parameter";

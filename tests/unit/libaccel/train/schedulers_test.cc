@@ -49,9 +49,9 @@ TEST(LambdaLR, EveryGroupMayHaveItsFactor) {
   groups.emplace_back(std::vector<at::Tensor>{at::ones({1})},
                       std::make_unique<torch::optim::SGDOptions>(10.0));
   torch::optim::SGD optimizer(groups, torch::optim::SGDOptions(1.0));
-  LambdaLR scheduler(optimizer,
-                     std::vector<LrFactor>{[](std::int64_t) { return 0.5; },
-                                           [](std::int64_t) { return 0.1; }});
+  LambdaLR scheduler(
+      optimizer,
+      std::vector<LrFactor>{[](std::int64_t) { return 0.5; }, [](std::int64_t) { return 0.1; }});
 
   EXPECT_THAT(scheduler.get_last_lr(), ElementsAre(DoubleEq(0.5), DoubleEq(1.0)));
 }
@@ -72,8 +72,7 @@ TEST(StepLR, MultipliesAtEveryBoundary) {
     rates.push_back(lr_of(optimizer));
   }
 
-  EXPECT_THAT(rates,
-              ElementsAre(DoubleEq(1.0), DoubleEq(0.1), DoubleEq(0.1), DoubleEq(0.1 * 0.1)));
+  EXPECT_THAT(rates, ElementsAre(DoubleEq(1.0), DoubleEq(0.1), DoubleEq(0.1), DoubleEq(0.1 * 0.1)));
 }
 
 TEST(OneCycleLR, MovesBeta1AgainstTheRateAndStopsAtTheEnd) {
