@@ -1,0 +1,239 @@
+#include "launcher/report.h"
+
+#include <algorithm>
+#include <csignal>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accel::launcher {
+namespace {
+
+using supervisor::ExitCause;
+using supervisor::JobOutcome;
+using supervisor::WorkerExit;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+WorkerExit exit_of(int rank, ExitCause cause) {
+  WorkerExit exit;
+  exit.global_rank = exit.local_rank = rank;
+  exit.pid = 100 + rank;
+  exit.cause = cause;
+  exit.program = "/opt/train";
+  return exit;
+}
+
+JobOutcome failure(WorkerExit first) {
+  JobOutcome outcome;
+  outcome.reason = "failed";
+  outcome.exits = {first,
+                   exit_of(0, ExitCause::kStoppedByUs),
+                   exit_of(2, ExitCause::kStoppedByUs),
+                   exit_of(3, ExitCause::kOk)};
+  outcome.first_failure = std::move(first);
+  return outcome;
+}
+
+std::string report_of(const JobOutcome& outcome) {
+  return render_report(outcome, 4, {});
+}
+
+TEST(Report, ASuccessSaysNothing) {
+  JobOutcome outcome;
+  outcome.success = true;
+
+  EXPECT_THAT(report_of(outcome), IsEmpty());
+}
+
+TEST(Report, TheFirstFailingRankComesFirstAndTheOthersFollow) {
+  WorkerExit first = exit_of(1, ExitCause::kNonZero);
+  first.exit_code = 3;
+  first.tail = "step 1\nout of data\n";
+
+  EXPECT_EQ(report_of(failure(first)),
+            "last lines of rank 1:\n"
+            "  | step 1\n"
+            "  | out of data\n"
+            "accel-launch: error [worker.failed]: rank 1 of 4 ended with exit code 3\n"
+            "  others    2 other ranks were stopped; 1 other rank had finished\n"
+            "  try       read the worker's last lines above\n"
+            "  more      docs/errors.md#worker-failed\n");
+}
+
+TEST(Report, SignalsHaveNamesAndTheCoreFileACommand) {
+  WorkerExit first = exit_of(1, ExitCause::kSignaled);
+  first.signal = SIGSEGV;
+  first.core_dumped = true;
+  first.core_path = "/tmp/core.101";
+
+  const std::string text = report_of(failure(first));
+
+  EXPECT_THAT(text, HasSubstr("rank 1 of 4 was ended by SIGSEGV (Segmentation fault)"));
+  EXPECT_THAT(text, HasSubstr("core      /tmp/core.101"));
+  EXPECT_THAT(text, HasSubstr("try       gdb /opt/train /tmp/core.101"));
+}
+
+TEST(Report, SigkillPointsAtTheOutOfMemoryKillerWithoutClaimingIt) {
+  WorkerExit first = exit_of(1, ExitCause::kSignaled);
+  first.signal = SIGKILL;
+
+  EXPECT_THAT(report_of(failure(first)), AllOf(HasSubstr("SIGKILL (Killed)"), HasSubstr("dmesg")));
+}
+
+TEST(Report, ProvenMemoryExhaustionIsNamed) {
+  WorkerExit first = exit_of(1, ExitCause::kOutOfMemory);
+  first.peak_rss_bytes = 3ULL << 30;
+
+  EXPECT_THAT(report_of(failure(first)),
+              AllOf(HasSubstr("[worker.out_of_memory]"), HasSubstr("3072 MiB")));
+}
+
+TEST(Report, AMissingLibraryIsNamed) {
+  WorkerExit first = exit_of(1, ExitCause::kLibraryMissing);
+  first.tail =
+      "/opt/train: error while loading shared libraries: libfoo.so.1: cannot open shared object "
+      "file: No "
+      "such file or directory\n";
+
+  const std::string text = report_of(failure(first));
+
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "[worker.library_missing]: rank 1 of 4 could not start: /opt/train needs libfoo.so.1"));
+  EXPECT_THAT(text, HasSubstr("ldd /opt/train"));
+}
+
+TEST(Report, AFailedExecSaysTheStepAndTheReason) {
+  WorkerExit first = exit_of(1, ExitCause::kExecFailed);
+  first.stage = "execve";
+  first.error_number = ENOEXEC;
+
+  EXPECT_THAT(report_of(failure(first)),
+              HasSubstr("execve of /opt/train failed: Exec format error"));
+}
+
+TEST(Report, ThePythonTracebackOfTheErrorFileIsShownOnce) {
+  WorkerExit first = exit_of(1, ExitCause::kNonZero);
+  first.exit_code = 1;
+  first.error_file =
+      R"({"message": {"message": "ValueError: bad data", "extraInfo": {"py_callstack":
+      "Traceback (most recent call last):\n  File \"t.py\", line 3, in main\nValueError: bad data\n", "timestamp": "1"}}})";
+  std::erase(first.error_file, '\n');
+
+  const std::string caught = report_of(failure(first));
+  first.tail = "Traceback (most recent call last):\n  File \"t.py\"\nValueError: bad data\n";
+  const std::string printed = report_of(failure(first));
+
+  EXPECT_THAT(caught, StartsWith("traceback of rank 1:\n  | Traceback"));
+  EXPECT_THAT(caught, HasSubstr("cause     ValueError: bad data"));
+  EXPECT_THAT(printed, Not(HasSubstr("traceback of rank 1")));
+}
+
+TEST(Report, TheErrorRecordOfTheChannelIsTheCauseWithoutAnErrorFile) {
+  WorkerExit first = exit_of(1, ExitCause::kNonZero);
+  first.last_error = "[shape.mismatch] rank 1 gave [2, 3]";
+
+  EXPECT_THAT(report_of(failure(first)),
+              HasSubstr("cause     [shape.mismatch] rank 1 gave [2, 3]"));
+}
+
+TEST(Report, HostileErrorFilesAreIgnored) {
+  for (const char* content : {"",
+                              "{",
+                              "[]",
+                              "3",
+                              R"({"message": 3})",
+                              R"({"message": {"message": []}})",
+                              R"({"message": {"extraInfo": {"py_callstack": {}}}})"}) {
+    WorkerExit first = exit_of(1, ExitCause::kNonZero);
+    first.error_file = content;
+    EXPECT_THAT(report_of(failure(first)), Not(HasSubstr("cause"))) << content;
+  }
+}
+
+TEST(Report, AnErrorFileWithPlainTextIsShown) {
+  WorkerExit first = exit_of(1, ExitCause::kNonZero);
+  first.error_file = R"({"message": "out of tokens"})";
+
+  EXPECT_THAT(report_of(failure(first)), HasSubstr("cause     out of tokens"));
+}
+
+TEST(Report, TerminalCodesAndProgressBarsOfTheTailAreReduced) {
+  WorkerExit first = exit_of(1, ExitCause::kNonZero);
+  first.tail = "10%\r50%\r90%\n\x1b[31mred\x1b[0m\x07\n";
+
+  EXPECT_THAT(report_of(failure(first)), HasSubstr("  | 90%\n  | red\n"));
+}
+
+TEST(Report, OnlyTheLastLinesAreShown) {
+  WorkerExit first = exit_of(1, ExitCause::kNonZero);
+  for (int i = 0; i < 1000; ++i) first.tail += "line " + std::to_string(i) + "\n";
+
+  const std::string text = render_report(failure(first), 4, {.tail_lines = 3});
+
+  EXPECT_THAT(
+      text,
+      StartsWith("last lines of rank 1:\n  | line 997\n  | line 998\n  | line 999\naccel-launch"));
+}
+
+TEST(Report, TheBlockHasAtMostSixLines) {
+  WorkerExit first = exit_of(1, ExitCause::kSignaled);
+  first.signal = SIGABRT;
+  first.core_path = "/tmp/core";
+  first.last_error = "something";
+  JobOutcome outcome = failure(first);
+  outcome.restarts = 2;
+
+  const std::string text = report_of(outcome);
+
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 6);
+  EXPECT_THAT(text, HasSubstr("2 restarts were used"));
+}
+
+TEST(Report, OneProcessIsNotCounted) {
+  WorkerExit first = exit_of(0, ExitCause::kNonZero);
+  first.exit_code = 2;
+  JobOutcome outcome;
+  outcome.exits = {first};
+  outcome.first_failure = first;
+
+  EXPECT_THAT(
+      render_report(outcome, 1, {}),
+      StartsWith("accel-launch: error [worker.failed]: rank 0 ended with exit code 2\n  try"));
+}
+
+TEST(Report, AJobThatWasStoppedSaysBySomethingElseThanAnError) {
+  JobOutcome outcome;
+  outcome.reason = "stopped by SIGINT";
+
+  EXPECT_EQ(report_of(outcome), "accel-launch: stopped by SIGINT\n");
+}
+
+TEST(Report, LeftoversAndNoticesAreWarnings) {
+  JobOutcome outcome;
+  outcome.success = true;
+  outcome.leftovers = {{.pid = 7, .command = "sleep 100"}};
+  outcome.notices = {"the log of rank 3 dropped 10 lines"};
+
+  EXPECT_EQ(
+      report_of(outcome),
+      "accel-launch: warning: the log of rank 3 dropped 10 lines\n"
+      "accel-launch: warning: 1 process outlived the rank and had to be ended: 7 sleep 100\n");
+}
+
+TEST(Report, ColorsAreOnlyForTheErrorWord) {
+  WorkerExit first = exit_of(1, ExitCause::kNonZero);
+
+  const std::string text = render_report(failure(first), 4, {.color = true});
+
+  EXPECT_THAT(text, StartsWith("accel-launch: \x1b[1;31merror [worker.failed]\x1b[0m: rank 1"));
+}
+
+}  // namespace
+}  // namespace accel::launcher
