@@ -120,8 +120,8 @@ class LogRouter {
 
  private:
   class Impl;
-  explicit LogRouter(std::shared_ptr<Impl> impl);
-  std::shared_ptr<Impl> impl_;
+  explicit LogRouter(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace accel::supervisor

@@ -1,0 +1,106 @@
+#include "runtime/supervisor/file_writer.h"
+
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <unistd.h>
+
+#include "runtime/supervisor/log_file.h"
+
+namespace accel::supervisor {
+namespace {
+
+namespace asio = boost::asio;
+using std::chrono::steady_clock;
+
+Result<void> create_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) {
+    error = std::error_code(errno, std::system_category());
+  }
+  if (!error) return {};
+  return Error(ErrorCode::kLogUnwritable,
+               "cannot write logs below " + folder.string() + ": " + errno_text(error.value()));
+}
+
+}  // namespace
+
+struct FileWriter::Entry {
+  Entry(std::shared_ptr<FileStage> its_stage, FileWriter& writer)
+      : stage(std::move(its_stage)),
+        file(stage->path, writer.notices_, steady_clock::now()),
+        pipe(writer.io_, stage->read_end.release()) {}
+
+  std::shared_ptr<FileStage> stage;
+  LogFile file;
+  asio::posix::stream_descriptor pipe;
+};
+
+Result<std::shared_ptr<FileWriter>> FileWriter::start(const std::filesystem::path& folder,
+                                                      std::shared_ptr<NoticeBoard> notices,
+                                                      std::chrono::milliseconds limit) {
+  auto writer = std::make_shared<FileWriter>(std::move(notices));
+  auto created = std::make_shared<std::promise<Result<void>>>();
+  auto outcome = created->get_future();
+  asio::post(writer->io_, [folder, created] { created->set_value(create_folder(folder)); });
+  writer->thread_.start("accel-logfiles", [writer] { writer->io_.run(); });
+  if (outcome.wait_for(limit) != std::future_status::ready) {
+    writer->finish();
+    return Error(ErrorCode::kLogUnwritable,
+                 "the file system of " + folder.string() + " did not answer within " +
+                     std::to_string(limit.count()) + " ms");
+  }
+  if (Result<void> result = outcome.get(); !result) {
+    writer->finish();
+    return std::move(result).error();
+  }
+  return writer;
+}
+
+FileWriter::FileWriter(std::shared_ptr<NoticeBoard> notices)
+    : notices_(std::move(notices)), work_(asio::make_work_guard(io_)) {}
+
+void FileWriter::add(std::shared_ptr<FileStage> stage) {
+  asio::post(io_,
+             [this, stage = std::move(stage)] { serve(std::make_shared<Entry>(stage, *this)); });
+}
+
+void FileWriter::make_folder(std::filesystem::path folder) {
+  asio::post(io_, [folder = std::move(folder)] {
+    std::error_code ignored;  // whoever writes there reports it
+    std::filesystem::create_directories(folder, ignored);
+  });
+}
+
+void FileWriter::finish() {
+  asio::post(io_, [this] { work_.reset(); });
+}
+
+void FileWriter::serve(const std::shared_ptr<Entry>& entry) {
+  const std::uint64_t before = entry->file.taken();
+  const LogFile::Taken taken =
+      entry->file.take_from(entry->pipe.native_handle(), steady_clock::now());
+  progress_ += entry->file.taken() - before;
+
+  switch (taken) {
+    case LogFile::Taken::kSome:  // let the other files have their turn
+      asio::post(io_, [this, entry] { serve(entry); });
+      break;
+    case LogFile::Taken::kNothing:
+      entry->pipe.async_wait(asio::posix::stream_descriptor::wait_read,
+                             [this, entry](const boost::system::error_code&) { serve(entry); });
+      break;
+    case LogFile::Taken::kEnd:
+      entry->file.finish(entry->stage->dropped_at_end);
+      break;
+  }
+}
+
+}  // namespace accel::supervisor

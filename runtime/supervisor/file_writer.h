@@ -1,0 +1,67 @@
+// FileWriter: the thread that writes all log files of a job, each from its own pipe.
+//
+// One thread, because the files of a job are on one file system: when that hangs, all would.
+//
+// Threads:  any thread.
+// Cost:     the bytes in flight are in kernel pipes; 64 KiB of stack when a file cannot be written.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include <accel/result.h>
+
+#include "runtime/clock.h"
+#include "runtime/supervisor/notice_board.h"
+#include "runtime/supervisor/writer_thread.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::supervisor {
+
+// A stream's way to its file: the pump fills the pipe, the writer empties it.
+struct FileStage {
+  std::filesystem::path path;
+  UniqueFd read_end;                             // non-blocking; the writer's
+  std::atomic<std::uint64_t> dropped_at_end{0};  // set before the write end is closed
+};
+
+class FileWriter : public std::enable_shared_from_this<FileWriter> {
+ public:
+  // Creates `folder`; waits for that no longer than `limit`.
+  // Errors  kLogUnwritable.
+  static Result<std::shared_ptr<FileWriter>> start(const std::filesystem::path& folder,
+                                                   std::shared_ptr<NoticeBoard> notices,
+                                                   std::chrono::milliseconds limit);
+  explicit FileWriter(std::shared_ptr<NoticeBoard> notices);  // use start()
+
+  // Creates the stage's file and writes what comes, until its pipe ends.
+  void add(std::shared_ptr<FileStage> stage);
+
+  // For files of others (error.json).
+  void make_folder(std::filesystem::path folder);
+
+  // Grows with every byte that was written or given up.
+  [[nodiscard]] std::uint64_t progress() const noexcept { return progress_.load(); }
+
+  // No add() comes after this; the thread ends with the last stage.
+  void finish();
+  bool wait_until(TimePoint deadline) const { return thread_.wait_until(deadline); }
+
+ private:
+  struct Entry;
+  void serve(const std::shared_ptr<Entry>& entry);
+
+  const std::shared_ptr<NoticeBoard> notices_;
+  WriterThread thread_;
+  boost::asio::io_context io_{1};
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  std::atomic<std::uint64_t> progress_{0};
+};
+
+}  // namespace accel::supervisor

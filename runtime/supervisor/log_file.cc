@@ -1,0 +1,159 @@
+// splice(2) moves pages from the pipe to the file; it refuses files opened with O_APPEND, so the
+// file's own position counts, and file systems without support answer EINVAL: then bytes are copied
+// instead.
+
+#include "runtime/supervisor/log_file.h"
+
+#include <array>
+#include <cerrno>
+#include <string_view>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <accel/error.h>
+
+namespace accel::supervisor {
+namespace {
+
+// The descriptor is of no more use; a new one may be.
+bool needs_reopening(int error) {
+  return error == ESTALE || error == EBADF || error == ENXIO;
+}
+
+int write_all(int fd, std::string_view& bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+LogFile::LogFile(std::filesystem::path path, std::shared_ptr<NoticeBoard> notices, TimePoint now)
+    : path_(std::move(path)), notices_(std::move(notices)), ledger_(path_), last_check_(now) {
+  if (!open(Opening::kFirst)) fail(errno, now);
+}
+
+LogFile::Taken LogFile::take_from(int pipe, TimePoint now) {
+  if (ledger_.is_dropping() && !try_again(now)) return discard_from(pipe);
+  reopen_when_deleted(now);
+  if (!can_splice_) return copy_from(pipe, now);
+
+  const ssize_t moved =
+      ::splice(pipe, nullptr, file_.get(), nullptr, kStep, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+  if (moved >= 0) return count(moved);
+  if (errno == EAGAIN || errno == EINTR) return Taken::kNothing;
+  if (errno == EINVAL) {
+    can_splice_ = false;
+    return copy_from(pipe, now);
+  }
+  fail(errno, now);
+  return discard_from(pipe);
+}
+
+void LogFile::finish(std::uint64_t dropped_before) {
+  if (ledger_.is_dropping()) {
+    ledger_.drop(dropped_before);
+    if (file_ || open(Opening::kAgain)) write_marker(ledger_.dropped());
+  } else if (dropped_before > 0) {
+    write_marker(dropped_before);
+  }
+  notices_->post_if(ledger_.last_words());
+}
+
+bool LogFile::open(Opening opening) {
+  std::error_code ignored;  // open() says what is wrong
+  std::filesystem::create_directories(path_.parent_path(), ignored);
+  const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY;
+  file_.reset(::open(path_.c_str(), flags | (opening == Opening::kFirst ? O_TRUNC : 0), 0644));
+  if (!file_) return false;
+  ::lseek(file_.get(), 0, SEEK_END);
+  return true;
+}
+
+// Whether the file can be written again, with the marker in it.
+bool LogFile::try_again(TimePoint now) {
+  if (!ledger_.should_retry(now)) return false;
+  if ((!file_ && !open(Opening::kAgain)) || !write_marker(ledger_.dropped())) {
+    fail(errno, now);
+    return false;
+  }
+  notices_->post_if(ledger_.end(now));
+  return true;
+}
+
+bool LogFile::write_marker(std::uint64_t dropped) {
+  if (dropped == 0) return true;
+  const off_t before = ::lseek(file_.get(), 0, SEEK_CUR);
+  const std::string marker = drop_marker(dropped, at_line_start());
+  std::string_view rest = marker;
+  const int error = write_all(file_.get(), rest);
+  if (error == 0) return true;
+  // Half a marker says something wrong.
+  if (rest.size() < marker.size() && ::ftruncate(file_.get(), before) == 0) {
+    ::lseek(file_.get(), before, SEEK_SET);
+  }
+  errno = error;
+  return false;
+}
+
+bool LogFile::at_line_start() const {
+  const off_t position = ::lseek(file_.get(), 0, SEEK_CUR);
+  char last = '\n';
+  return position <= 0 || ::pread(file_.get(), &last, 1, position - 1) != 1 || last == '\n';
+}
+
+void LogFile::reopen_when_deleted(TimePoint now) {
+  if (now - last_check_ < DropLedger::kRetryEvery) return;
+  last_check_ = now;
+  struct stat info = {};
+  if (::fstat(file_.get(), &info) != 0 || info.st_nlink > 0) return;
+  UniqueFd deleted = std::move(file_);
+  if (open(Opening::kAgain)) {
+    notices_->post(path_.string() + ": was deleted while in use; a new file was begun");
+  } else {
+    file_ =
+        std::move(deleted);  // unreachable by name, but nothing is lost for whoever holds it open
+  }
+}
+
+LogFile::Taken LogFile::copy_from(int pipe, TimePoint now) {
+  std::array<char, 64 * 1024> buffer;
+  const ssize_t got = ::read(pipe, buffer.data(), buffer.size());
+  if (got < 0) return Taken::kNothing;
+  std::string_view rest(buffer.data(), static_cast<std::size_t>(got));
+  if (const int error = write_all(file_.get(), rest); error != 0) {
+    fail(error, now);
+    ledger_.drop(rest.size());
+  }
+  return count(got);
+}
+
+LogFile::Taken LogFile::discard_from(int pipe) {
+  std::array<char, 64 * 1024> buffer;
+  const ssize_t got = ::read(pipe, buffer.data(), buffer.size());
+  if (got < 0) return Taken::kNothing;
+  ledger_.drop(static_cast<std::uint64_t>(got));
+  return count(got);
+}
+
+LogFile::Taken LogFile::count(ssize_t bytes) {
+  taken_ += static_cast<std::uint64_t>(bytes);
+  return bytes == 0 ? Taken::kEnd : Taken::kSome;
+}
+
+void LogFile::fail(int error, TimePoint now) {
+  if (needs_reopening(error)) file_.reset();
+  notices_->post_if(
+      ledger_.begin(errno_text(error) + "; output is dropped until it can be written again", now));
+}
+
+}  // namespace accel::supervisor

@@ -1,0 +1,61 @@
+// LogFile: one stream's file, fed from a pipe without copying through this process.
+//
+// A file that cannot be written (disk full, folder gone, EIO) loses bytes but stops nobody: they
+// are taken from the pipe and counted, once a second one more attempt is made, and a marker comes
+// first when it works. A file that was deleted is made anew.
+//
+// Threads:  one; every call may wait for the file system.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "runtime/supervisor/drop_ledger.h"
+#include "runtime/supervisor/notice_board.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::supervisor {
+
+class LogFile {
+ public:
+  static constexpr std::size_t kStep = 256 * 1024;
+
+  enum class Taken { kSome, kNothing, kEnd };
+
+  // Creates the folders and the file (emptied if it exists). A failure is reported by a notice.
+  LogFile(std::filesystem::path path, std::shared_ptr<NoticeBoard> notices, TimePoint now);
+
+  // Takes up to kStep bytes from a pipe whose read end is non-blocking.
+  Taken take_from(int pipe, TimePoint now);
+
+  // The stream has ended after `dropped_before` bytes that never reached the pipe.
+  void finish(std::uint64_t dropped_before);
+
+  // Bytes taken so far, written or not.
+  [[nodiscard]] std::uint64_t taken() const noexcept { return taken_; }
+
+ private:
+  enum class Opening { kFirst, kAgain };
+
+  bool open(Opening opening);
+  bool try_again(TimePoint now);
+  bool write_marker(std::uint64_t dropped);
+  [[nodiscard]] bool at_line_start() const;
+  void reopen_when_deleted(TimePoint now);
+  Taken copy_from(int pipe, TimePoint now);
+  Taken discard_from(int pipe);
+  Taken count(ssize_t bytes);
+  void fail(int error, TimePoint now);
+
+  const std::filesystem::path path_;
+  const std::shared_ptr<NoticeBoard> notices_;
+  UniqueFd file_;
+  DropLedger ledger_;
+  TimePoint last_check_;
+  std::uint64_t taken_ = 0;
+  bool can_splice_ = true;
+};
+
+}  // namespace accel::supervisor

@@ -1,0 +1,386 @@
+#include "runtime/supervisor/log_router.h"
+
+#include <array>
+#include <cerrno>
+#include <map>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/supervisor/console_writer.h"
+#include "runtime/supervisor/file_writer.h"
+#include "runtime/supervisor/log_layout.h"
+#include "runtime/supervisor/log_pump.h"
+#include "runtime/supervisor/log_sinks.h"
+#include "runtime/supervisor/log_source.h"
+#include "runtime/supervisor/notice_board.h"
+#include "runtime/supervisor/pseudo_terminal.h"
+#include "runtime/supervisor/stdin_pump.h"
+#include "runtime/supervisor/stdio_plan.h"
+
+namespace accel::supervisor {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr int kPipeBytes = 1024 * 1024;
+
+struct Pipe {
+  UniqueFd read_end;
+  UniqueFd write_end;
+};
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    return Error(ErrorCode::kSpawnFailed, "no pipe for a worker: " + errno_text(errno));
+  }
+  // An unprivileged user past his 64 MiB of pipes gets EPERM: then it stays at 64 KiB.
+  ::fcntl(ends[0], F_SETPIPE_SZ, kPipeBytes);
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+void set_non_blocking(int fd) {
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+Result<UniqueFd> duplicate(int fd) {
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  if (copy) return copy;
+  return Error(ErrorCode::kSpawnFailed,
+               "cannot pass descriptor " + std::to_string(fd) + " on: " + errno_text(errno));
+}
+
+// Two descriptors of one terminal (or file) are one console: their lines must not mix either.
+bool are_same_console(int one, int other) {
+  struct stat a = {};
+  struct stat b = {};
+  return ::fstat(one, &a) == 0 && ::fstat(other, &b) == 0 && a.st_dev == b.st_dev &&
+         a.st_ino == b.st_ino && a.st_rdev == b.st_rdev;
+}
+
+const char* name_of(Stream stream) {
+  return stream == Stream::kOut ? "out" : "err";
+}
+
+}  // namespace
+
+class LogRouter::Impl {
+ public:
+  explicit Impl(LogRouterOptions options)
+      : options_(std::move(options)),
+        layout_(options_.log.dir, options_.job_id),
+        notices_(std::make_shared<NoticeBoard>(options_.on_notice)),
+        terminals_{.in = ::isatty(options_.owner_in) == 1,
+                   .out = ::isatty(options_.owner_out) == 1,
+                   .err = ::isatty(options_.owner_err) == 1},
+        window_(window_size_of(options_.owner_out)) {}
+
+  Result<void> start();
+  Result<WorkerStdio> open(int local_rank, int generation);
+  void cut(int local_rank, std::function<void()> done);
+  [[nodiscard]] WorkerTail tail(int local_rank) const;
+  void resize_window(WindowSize size);
+  bool close(milliseconds limit);
+
+  [[nodiscard]] const LogLayout& layout() const { return layout_; }
+  [[nodiscard]] const LogRouterOptions& options() const { return options_; }
+  [[nodiscard]] const NoticeBoard& notices() const { return *notices_; }
+
+ private:
+  struct Streams {
+    std::shared_ptr<LogSource> out;
+    std::shared_ptr<LogSource> err;
+  };
+  struct Console {
+    std::shared_ptr<ConsoleWriter> writer;
+    std::shared_ptr<ConsoleSink> sink;
+  };
+
+  Result<void> check_routes() const;
+  Console make_console(int fd, const char* name);
+  Result<const WorkerSpec*> find_worker(int local_rank) const;
+  Result<UniqueFd> open_stream(
+      OutputKind kind, const WorkerSpec& worker, int generation, Stream stream, Streams& streams);
+  Result<std::shared_ptr<LogSource>> route(std::shared_ptr<LogSource> source,
+                                           const WorkerSpec& worker,
+                                           int generation,
+                                           Stream stream);
+  Result<UniqueFd> open_input(InputKind kind, const WorkerStdio& stdio);
+  void feed_from_terminal(UniqueFd target, StdinPump::Target kind);
+
+  const LogRouterOptions options_;
+  const LogLayout layout_;
+  const std::shared_ptr<NoticeBoard> notices_;
+  const OwnerTerminals terminals_;
+  WindowSize window_;
+
+  std::shared_ptr<FileWriter> file_writer_;
+  std::shared_ptr<FileSink> file_sink_;
+  std::array<Console, 2> consoles_;  // by Stream; both the same when stdout and stderr are
+  std::shared_ptr<LogPump> pump_;
+  std::shared_ptr<StdinPump> stdin_pump_;
+  std::map<int, Streams> streams_;  // by local rank; of its latest generation
+  std::vector<UniqueFd>
+      terminals_of_rank0_;  // masters, to resize and to feed; the first is stdout's
+  bool is_closed_ = false;
+};
+
+Result<void> LogRouter::Impl::start() {
+  if (Result<void> checked = check_routes(); !checked) return checked;
+  const SinkPolicy policy{.drop = options_.log.drop, .stall_limit = options_.stall_limit};
+  if (!options_.log.dir.empty()) {
+    auto writer = FileWriter::start(layout_.job_folder(), notices_, options_.stall_limit);
+    if (!writer) return std::move(writer).error();
+    file_writer_ = *writer;
+    file_sink_ = std::make_shared<FileSink>(file_writer_, policy, notices_);
+  }
+  pump_ = LogPump::start();
+  consoles_[0] = make_console(options_.owner_out, "stdout");
+  consoles_[1] = are_same_console(options_.owner_out, options_.owner_err)
+                     ? consoles_[0]
+                     : make_console(options_.owner_err, "stderr");
+  std::vector<std::shared_ptr<ConsoleSink>> sinks{consoles_[0].sink};
+  if (consoles_[1].sink != consoles_[0].sink) sinks.push_back(consoles_[1].sink);
+  pump_->use_sinks(file_sink_, std::move(sinks));
+  return {};
+}
+
+Result<void> LogRouter::Impl::check_routes() const {
+  if (!options_.log.dir.empty()) return {};
+  for (const WorkerSpec& worker : options_.workers) {
+    if (route_of(worker, Stream::kOut).to_file || route_of(worker, Stream::kErr).to_file) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "rank " + std::to_string(worker.global_rank) +
+                       " has a stream that goes to a file, but there is no folder for it",
+                   "name the folder with --log_dir");
+    }
+  }
+  return {};
+}
+
+LogRouter::Impl::Console LogRouter::Impl::make_console(int fd, const char* name) {
+  Console console;
+  console.writer = ConsoleWriter::start(
+      {.fd = fd, .name = name, .notices = notices_, .on_space = [weak = std::weak_ptr(pump_)] {
+         if (const auto pump = weak.lock()) {
+           pump->console_has_room();
+         }
+       }});
+  const SinkPolicy policy{.drop = options_.log.drop, .stall_limit = options_.stall_limit};
+  console.sink = std::make_shared<ConsoleSink>(console.writer, name, policy, notices_);
+  return console;
+}
+
+Result<const WorkerSpec*> LogRouter::Impl::find_worker(int local_rank) const {
+  for (const WorkerSpec& worker : options_.workers) {
+    if (worker.local_rank == local_rank) return &worker;
+  }
+  return Error(ErrorCode::kInvalidArgument,
+               "there is no worker with local rank " + std::to_string(local_rank));
+}
+
+Result<WorkerStdio> LogRouter::Impl::open(int local_rank, int generation) {
+  const Result<const WorkerSpec*> found = find_worker(local_rank);
+  if (!found) return found.error();
+  const WorkerSpec& worker = **found;
+  const StdioPlan plan =
+      plan_stdio(worker, options_.workers.size(), options_.log, options_.console, terminals_);
+  if (local_rank == 0) terminals_of_rank0_.clear();
+  if (file_writer_) file_writer_->make_folder(layout_.worker_folder(local_rank, generation));
+
+  Streams streams;
+  WorkerStdio stdio;
+  stdio.terminal = plan.terminal;
+  auto out = open_stream(plan.out, worker, generation, Stream::kOut, streams);
+  if (!out) return std::move(out).error();
+  stdio.out = *std::move(out);
+  auto err = open_stream(plan.err, worker, generation, Stream::kErr, streams);
+  if (!err) return std::move(err).error();
+  stdio.err = *std::move(err);
+  auto in = open_input(plan.in, stdio);
+  if (!in) return std::move(in).error();
+  stdio.in = *std::move(in);
+
+  if (streams.out) pump_->add(streams.out);
+  if (streams.err) pump_->add(streams.err);
+  streams_[local_rank] = std::move(streams);
+  return stdio;
+}
+
+// Returns the child's descriptor.
+Result<UniqueFd> LogRouter::Impl::open_stream(
+    OutputKind kind, const WorkerSpec& worker, int generation, Stream stream, Streams& streams) {
+  if (kind == OutputKind::kInherited) {
+    return duplicate(stream == Stream::kOut ? options_.owner_out : options_.owner_err);
+  }
+  UniqueFd for_child;
+  std::shared_ptr<LogSource> source;
+  if (kind == OutputKind::kPipe) {
+    auto pipe = make_pipe();
+    if (!pipe) return std::move(pipe).error();
+    set_non_blocking(pipe->read_end.get());
+    for_child = std::move(pipe->write_end);
+    source = std::make_shared<LogSource>(LogSource::Kind::kPipe, std::move(pipe->read_end));
+  } else {
+    auto pty = open_pseudo_terminal(window_);
+    if (!pty) return std::move(pty).error();
+    auto kept = duplicate(pty->master.get());
+    if (!kept) return std::move(kept).error();
+    terminals_of_rank0_.push_back(*std::move(kept));
+    for_child = std::move(pty->slave);
+    source = std::make_shared<LogSource>(LogSource::Kind::kPseudoTerminal, std::move(pty->master));
+  }
+  auto routed = route(std::move(source), worker, generation, stream);
+  if (!routed) return std::move(routed).error();
+  (stream == Stream::kOut ? streams.out : streams.err) = *std::move(routed);
+  return for_child;
+}
+
+Result<std::shared_ptr<LogSource>> LogRouter::Impl::route(std::shared_ptr<LogSource> source,
+                                                          const WorkerSpec& worker,
+                                                          int generation,
+                                                          Stream stream) {
+  const StreamRoute route = route_of(worker, stream);
+  if (route.to_file) {
+    auto pipe = make_pipe();
+    if (!pipe) return std::move(pipe).error();
+    set_non_blocking(pipe->read_end.get());
+    set_non_blocking(pipe->write_end.get());
+    auto stage = std::make_shared<FileStage>();
+    stage->path = layout_.stream_file(worker.local_rank, generation, stream);
+    stage->read_end = std::move(pipe->read_end);
+    file_writer_->add(stage);
+    source->send_to_file(file_sink_, std::move(stage), std::move(pipe->write_end));
+  }
+  if (route.to_console) {
+    std::string prefix;
+    if (options_.log.prefix) {
+      prefix = "[r" + std::to_string(worker.global_rank) + " " + name_of(stream) + "] ";
+    }
+    source->send_to_console(consoles_[static_cast<std::size_t>(stream)].sink, std::move(prefix));
+  }
+  return source;
+}
+
+Result<UniqueFd> LogRouter::Impl::open_input(InputKind kind, const WorkerStdio& stdio) {
+  switch (kind) {
+    case InputKind::kNull: {
+      UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (null) return null;
+      return Error(ErrorCode::kSpawnFailed, "cannot open /dev/null: " + errno_text(errno));
+    }
+    case InputKind::kInherited:
+      return duplicate(options_.owner_in);
+    case InputKind::kPumpedPipe: {
+      auto pipe = make_pipe();
+      if (!pipe) return std::move(pipe).error();
+      set_non_blocking(pipe->write_end.get());
+      feed_from_terminal(std::move(pipe->write_end), StdinPump::Target::kPipe);
+      return std::move(pipe->read_end);
+    }
+    case InputKind::kPseudoTerminal: {
+      auto master = duplicate(terminals_of_rank0_.front().get());
+      if (!master) return std::move(master).error();
+      feed_from_terminal(*std::move(master), StdinPump::Target::kPseudoTerminal);
+      return duplicate(stdio.out.get());
+    }
+  }
+  return Error(ErrorCode::kInternal, "an unknown kind of input");
+}
+
+void LogRouter::Impl::feed_from_terminal(UniqueFd target, StdinPump::Target kind) {
+  if (!stdin_pump_) stdin_pump_ = StdinPump::start(options_.owner_in, options_.owner_pid);
+  stdin_pump_->feed(std::move(target), kind);
+}
+
+void LogRouter::Impl::cut(int local_rank, std::function<void()> done) {
+  std::vector<std::shared_ptr<LogSource>> sources;
+  if (const auto found = streams_.find(local_rank); found != streams_.end()) {
+    if (found->second.out) sources.push_back(found->second.out);
+    if (found->second.err) sources.push_back(found->second.err);
+  }
+  pump_->cut(std::move(sources), options_.descendant_limit, std::move(done));
+}
+
+WorkerTail LogRouter::Impl::tail(int local_rank) const {
+  const auto found = streams_.find(local_rank);
+  if (found == streams_.end()) return {};
+  const auto& [out, err] = found->second;
+  return {.out = out ? out->tail().contents() : "", .err = err ? err->tail().contents() : ""};
+}
+
+void LogRouter::Impl::resize_window(WindowSize size) {
+  window_ = size;
+  for (const UniqueFd& master : terminals_of_rank0_) set_window_size(master.get(), size);
+}
+
+bool LogRouter::Impl::close(milliseconds limit) {
+  if (std::exchange(is_closed_, true)) return true;
+  const TimePoint deadline = steady_clock::now() + limit;
+  if (stdin_pump_) stdin_pump_->stop();
+  if (file_writer_) file_writer_->finish();
+  pump_->close();
+  bool is_complete = pump_->wait_until(deadline);
+  if (!is_complete) {
+    pump_->abandon();
+    notices_->post("the sinks did not take all output in time; what was left is lost");
+  }
+  for (const Console& console : consoles_) {
+    if (console.writer->wait_until(deadline)) continue;
+    is_complete = false;
+    notices_->post("console: " + std::to_string(console.writer->backlog()) +
+                   " bytes were not written in time");
+  }
+  if (file_writer_ && !file_writer_->wait_until(deadline)) {
+    is_complete = false;
+    notices_->post(layout_.job_folder().string() + ": not all output was written in time");
+  }
+  return is_complete;
+}
+
+Result<std::unique_ptr<LogRouter>> LogRouter::start(LogRouterOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  if (Result<void> started = impl->start(); !started) return std::move(started).error();
+  return std::unique_ptr<LogRouter>(new LogRouter(std::move(impl)));
+}
+
+LogRouter::LogRouter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+LogRouter::~LogRouter() {
+  impl_->close(std::chrono::seconds(1));
+}
+
+Result<WorkerStdio> LogRouter::open(int local_rank, int generation) {
+  return impl_->open(local_rank, generation);
+}
+
+void LogRouter::cut(int local_rank, std::function<void()> done) {
+  impl_->cut(local_rank, std::move(done));
+}
+
+WorkerTail LogRouter::tail(int local_rank) const {
+  return impl_->tail(local_rank);
+}
+
+std::string LogRouter::error_file(int local_rank, int generation) const {
+  if (impl_->options().log.dir.empty()) return {};
+  return impl_->layout().error_file(local_rank, generation);
+}
+
+void LogRouter::resize_window(int rows, int columns) {
+  impl_->resize_window({.rows = rows, .columns = columns});
+}
+
+std::vector<std::string> LogRouter::notices() const {
+  return impl_->notices().all();
+}
+
+bool LogRouter::close(milliseconds limit) {
+  return impl_->close(limit);
+}
+
+}  // namespace accel::supervisor

@@ -1,0 +1,84 @@
+#include "runtime/supervisor/log_sinks.h"
+
+#include <utility>
+
+namespace accel::supervisor {
+
+SinkPressure::SinkPressure(std::string sink,
+                           SinkPolicy policy,
+                           std::shared_ptr<NoticeBoard> notices)
+    : policy_(policy),
+      notices_(std::move(notices)),
+      ledger_(std::move(sink)),
+      watch_(policy.stall_limit) {}
+
+void SinkPressure::drop(std::uint64_t bytes, TimePoint now) {
+  if (!ledger_.is_dropping()) {
+    const std::string reason =
+        watch_.is_stalled()
+            ? "took nothing for " + std::to_string(policy_.stall_limit.count()) + " ms"
+            : "does not keep up";
+    notices_->post_if(ledger_.begin(reason + "; output is dropped until it does", now));
+  }
+  ledger_.drop(bytes);
+}
+
+void SinkPressure::observe(std::uint64_t progress, int num_waiting, TimePoint now) {
+  watch_.observe(progress, num_waiting > 0, now);
+}
+
+LineMerger::StreamId ConsoleSink::add(std::string prefix, std::chrono::milliseconds patience) {
+  merger_.add(next_id_, std::move(prefix), patience);
+  return next_id_++;
+}
+
+bool ConsoleSink::can_take() {
+  return writer_->has_room() || pressure.may_drop(writer_->progress());
+}
+
+void ConsoleSink::feed(LineMerger::StreamId stream, std::string_view bytes, TimePoint now) {
+  if (!writer_->has_room()) {
+    const std::size_t lost = merger_.drop(stream, bytes);
+    dropped_ += lost;
+    owes_marker_ = true;
+    pressure.drop(lost, now);
+    return;
+  }
+  if (std::exchange(owes_marker_, false)) {
+    show_marker();
+    pressure.recovered(now);
+  }
+  merger_.feed(stream, bytes, now, ready_);
+  // The rests of lines that lost their beginning are counted, but not marked one by one.
+  if (const std::size_t skipped = merger_.take_skipped(); skipped > 0) {
+    dropped_ += skipped;
+    pressure.drop_more(skipped);
+  }
+  writer_->push(ready_);
+}
+
+void ConsoleSink::show_marker() {
+  std::string marker = drop_marker(std::exchange(dropped_, 0), true);
+  marker.pop_back();
+  merger_.note(marker, ready_);
+}
+
+void ConsoleSink::finish_stream(LineMerger::StreamId stream) {
+  merger_.finish(stream, ready_);
+  writer_->push(ready_);
+}
+
+void ConsoleSink::observe(TimePoint now) {
+  merger_.flush_waiting(now, ready_);
+  writer_->push(ready_);
+  pressure.observe(writer_->progress(), num_waiting, now);
+}
+
+void ConsoleSink::finish() {
+  if (dropped_ > 0) show_marker();
+  writer_->push(ready_);
+  pressure.finish();
+  writer_->finish();
+}
+
+}  // namespace accel::supervisor
