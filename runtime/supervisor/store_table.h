@@ -58,6 +58,7 @@ class StoreTable {
   void forget(StoreClientId client);
 
   [[nodiscard]] std::size_t num_keys() const noexcept { return values_.size(); }
+  [[nodiscard]] std::size_t num_queues() const noexcept { return queues_.size(); }
   [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_; }
   [[nodiscard]] std::size_t num_waits() const noexcept { return waits_.size(); }
 
