@@ -25,6 +25,9 @@ template <typename... Visitors>
 struct Overloaded : Visitors... {
   using Visitors::operator()...;
 };
+// Clang 14 does not deduce aggregates.
+template <typename... Visitors>
+Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 Json parse_own(const std::string& json) {
   return Json::parse(json);
