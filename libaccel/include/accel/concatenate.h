@@ -59,13 +59,12 @@ T concatenate_maps(const std::vector<T>& batches, std::int64_t dim) {
     if (batch.size() != result.size())
       throw_cannot_concatenate("they hold maps with different keys");
   }
-  for (auto& [key, value] : result) {
-    value = concatenate_part(
-        batches, dim, [&](const T& batch) -> const auto& {
-          const auto found = batch.find(key);
-          if (found == batch.end()) throw_cannot_concatenate("they hold maps with different keys");
-          return found->second;
-        });
+  for (auto& entry : result) {
+    entry.second = concatenate_part(batches, dim, [&](const T& batch) -> const auto& {
+      const auto found = batch.find(entry.first);
+      if (found == batch.end()) throw_cannot_concatenate("they hold maps with different keys");
+      return found->second;
+    });
   }
   return result;
 }
