@@ -36,6 +36,10 @@ class Module;
 namespace torch::optim {
 class Optimizer;
 }
+namespace accel::checkpoint {
+class FileSystem;
+class RankExchange;
+}  // namespace accel::checkpoint
 
 namespace accel {
 
@@ -114,6 +118,10 @@ class ACCEL_EXPORT CheckpointSeries {
  public:
   // Errors  kInvalidArgument for a total_limit below 1.
   explicit CheckpointSeries(CheckpointSeriesOptions options);
+  // For tests: another disk and other ranks, both borrowed.
+  CheckpointSeries(CheckpointSeriesOptions options,
+                   checkpoint::FileSystem& file_system,
+                   checkpoint::RankExchange& ranks);
 
   // Saves as checkpoint_<iteration()> and removes what is above the limit. Errors as
   // save_checkpoint; kCheckpointExists when the number is taken (start with load_newest(), or set
@@ -139,11 +147,19 @@ class ACCEL_EXPORT CheckpointSeries {
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return options_.folder; }
 
  private:
-  void prune(const std::filesystem::path& newest) const;
-  void note_origin(const CheckpointInfo& origin);
+  // Calls use(ranks) with the ranks of the process group, or those given to the constructor.
+  template <typename Use>
+  auto with_ranks(Use use);
+  LoadReport load_on(checkpoint::RankExchange& ranks,
+                     const std::filesystem::path& folder,
+                     const CheckpointObjects& objects);
+  void start_run();
+  void prune() const;
 
   CheckpointSeriesOptions options_;
-  std::optional<std::int64_t> generation_;  // of this run; known after the first load or save
+  checkpoint::FileSystem* file_system_;
+  checkpoint::RankExchange* ranks_ = nullptr;  // nullptr: those of the process group
+  std::optional<std::int64_t> generation_;     // of this run; known from its first load or save on
 };
 
 struct SaveModelOptions {

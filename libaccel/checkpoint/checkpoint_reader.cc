@@ -1,0 +1,244 @@
+// Reading a checkpoint.
+//
+// A load that fails half way would leave a model that is neither the old nor the new one. So it has
+// two halves: staging reads every file this rank needs into memory, compares size and hash with the
+// manifest and names, shapes and types with the objects; then the ranks agree; only then is
+// anything changed. Objects of the user's own (schedulers, loaders, registered ones) may still
+// refuse their state in load_state_dict(); they come before the tensors, and the ranks agree on
+// that too.
+
+#include "libaccel/checkpoint/checkpoint_reader.h"
+
+#include <memory>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <accel/error.h>
+
+#include "libaccel/checkpoint/layout.h"
+#include "libaccel/checkpoint/manifest.h"
+#include "libaccel/checkpoint/module_state.h"
+#include "libaccel/checkpoint/optimizer_state.h"
+#include "libaccel/checkpoint/state_files.h"
+#include "libaccel/checkpoint/tensor_file.h"
+
+namespace accel::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A number of objects that differs, as "2 models were saved, 1 is there now".
+void compare_counts(const fs::path& folder,
+                    const ObjectCounts& saved,
+                    const CheckpointObjects& objects) {
+  std::string differences;
+  const auto compare = [&](const char* what, std::int64_t then, size_t now) {
+    if (then == static_cast<std::int64_t>(now)) return;
+    if (!differences.empty()) differences += ", ";
+    differences += std::to_string(then) + " " + what + " (now " + std::to_string(now) + ")";
+  };
+  compare("models", saved.models, objects.models.size());
+  compare("optimizers", saved.optimizers, objects.optimizers.size());
+  compare("schedulers", saved.schedulers, objects.schedulers.size());
+  compare("loaders", saved.loaders, objects.loaders.size());
+  compare("registered objects", saved.custom, objects.custom.size());
+  if (!differences.empty()) {
+    throw Error(ErrorCode::kCheckpointMismatch,
+                folder.string() + " was saved with other objects: " + differences);
+  }
+}
+
+}  // namespace
+
+// Fills a StagedCheckpoint, file by file.
+class Stager {
+ public:
+  Stager(StagedCheckpoint& staged, const CheckpointObjects& objects, int rank)
+      : staged_(staged), folder_(staged.info_.folder), objects_(objects), rank_(rank) {}
+
+  void run() {
+    manifest_ = or_throw(read_manifest(folder_));
+    staged_.info_.version = manifest_.version;
+    staged_.info_.world_size = manifest_.world_size;
+    staged_.info_.step = manifest_.step;
+    staged_.info_.generation = manifest_.generation;
+    staged_.info_.iteration = manifest_.iteration;
+    or_throw(check_sizes(folder_, manifest_));
+    compare_counts(folder_, manifest_.objects, objects_);
+
+    for (size_t i = 0; i < objects_.schedulers.size(); ++i) {
+      stage_state(numbered("scheduler", i), *objects_.schedulers[i], staged_.states_);
+    }
+    for (size_t i = 0; i < objects_.loaders.size(); ++i) {
+      stage_state(numbered("loader", i), *objects_.loaders[i], staged_.states_);
+    }
+    stage_scaler();
+    for (size_t i = 0; i < objects_.custom.size(); ++i) {
+      stage_state(custom_stem(i), *objects_.custom[i], staged_.states_);
+    }
+    stage_optimizers();
+    stage_models();
+    stage_random();
+  }
+
+ private:
+  void stage_models() {
+    for (size_t i = 0; i < objects_.models.size(); ++i) {
+      const std::string name = numbered("model", i) + std::string(kTensorSuffix);
+      FittedState fitted = fit_state(*objects_.models[i], tensors(name), folder_ / name);
+      staged_.tensors_.emplace_back([fitted = std::move(fitted)] { fitted.apply(); });
+    }
+  }
+
+  void stage_optimizers() {
+    const ParameterNames names(objects_.models);
+    for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
+      const std::string stem = numbered("optimizer", i);
+      SavedOptimizer saved{tensors(stem + std::string(kTensorSuffix)),
+                           text(stem + std::string(kValueSuffix))};
+      staged_.tensors_.push_back(
+          prepare_optimizer_load(*objects_.optimizers[i], names, std::move(saved), stem));
+    }
+  }
+
+  void stage_scaler() {
+    const bool is_saved = manifest_.objects.has_scaler;
+    if (objects_.scaler != nullptr && is_saved) {
+      stage_state("scaler", *objects_.scaler, staged_.states_);
+    } else if (objects_.scaler != nullptr) {
+      notice("has no state for the gradient scaler, which starts anew");
+    } else if (is_saved) {
+      notice("has the state of a gradient scaler, which is not used now");
+    }
+  }
+
+  void stage_random() {
+    if (objects_.random == nullptr) return;
+    const std::string stem = random_stem(rank_);
+    if (manifest_.files.contains(stem + std::string(kValueSuffix))) {
+      stage_state(stem, *objects_.random, staged_.tensors_);
+    } else {
+      notice("has no random state for rank " + std::to_string(rank_) + ": it was saved by " +
+             std::to_string(manifest_.world_size) +
+             " ranks; this rank's generators go on as they are");
+    }
+  }
+
+  void stage_state(const std::string& stem,
+                   Stateful& object,
+                   std::vector<std::function<void()>>& actions) {
+    DecodedState decoded = decode_state(text(stem + std::string(kValueSuffix)));
+    auto state = std::make_shared<StateDict>(std::move(decoded.state));
+    if (decoded.has_tensors) state->tensors = tensors(stem + std::string(kTensorSuffix));
+    actions.emplace_back([&object, state, what = (folder_ / stem).string()] {
+      try {
+        object.load_state_dict(*state);
+      } catch (Error& error) {
+        error.while_doing("loading " + what);
+        throw;
+      }
+    });
+  }
+
+  safetensors::TensorMap tensors(const std::string& name) {
+    const FileDigest expected = expected_digest(name);
+    LoadedTensors loaded;
+    try {
+      loaded = read_tensor_file(folder_ / name);
+    } catch (const Error& error) {
+      // Its size is right, so its content is not what was saved.
+      if (error.code() != ErrorCode::kSafetensorsHeader) throw;
+      throw Error(ErrorCode::kCheckpointIncomplete,
+                  (folder_ / name).string() + " is damaged: " + error.message());
+    }
+    verify(name, expected, loaded.digest);
+    return std::move(loaded.tensors);
+  }
+
+  std::string text(const std::string& name) {
+    const FileDigest expected = expected_digest(name);
+    TextFile file = read_text_file(folder_ / name);
+    verify(name, expected, file.digest);
+    return std::move(file.text);
+  }
+
+  FileDigest expected_digest(const std::string& name) const {
+    const auto found = manifest_.files.find(name);
+    if (found != manifest_.files.end()) return found->second;
+    throw Error(ErrorCode::kCheckpointMismatch, folder_.string() + " was saved without " + name);
+  }
+
+  void verify(const std::string& name, const FileDigest& expected, const FileDigest& found) const {
+    if (found == expected) return;
+    throw Error(ErrorCode::kCheckpointIncomplete,
+                (folder_ / name).string() + " is damaged: its XXH3 hash is " +
+                    hash_text(found.xxh3) + ", the manifest says " + hash_text(expected.xxh3));
+  }
+
+  void notice(const std::string& text) {
+    staged_.notices_.push_back(folder_.string() + " " + text);
+  }
+
+  StagedCheckpoint& staged_;
+  fs::path folder_;
+  const CheckpointObjects& objects_;
+  int rank_;
+  Manifest manifest_;
+};
+
+StagedCheckpoint::StagedCheckpoint(const fs::path& folder,
+                                   const CheckpointObjects& objects,
+                                   int rank) {
+  info_.folder = folder;
+  Stager(*this, objects, rank).run();
+}
+
+void StagedCheckpoint::apply_states() {
+  for (const auto& action : states_) action();
+}
+
+void StagedCheckpoint::apply_tensors() {
+  for (const auto& action : tensors_) action();
+}
+
+LoadReport read_checkpoint(RankExchange& ranks,
+                           const fs::path& folder,
+                           const CheckpointObjects& objects) {
+  try {
+    std::unique_ptr<StagedCheckpoint> staged;
+    const auto agree_on = [&ranks](auto work) {
+      std::ignore = agree(ranks, [&]() -> std::string {
+                      work();
+                      return {};
+                    }).payloads_or_throw();
+    };
+    agree_on([&] { staged = std::make_unique<StagedCheckpoint>(folder, objects, ranks.rank()); });
+    agree_on([&] { staged->apply_states(); });
+    staged->apply_tensors();
+    return {.checkpoint = staged->info(), .notices = staged->notices()};
+  } catch (Error& error) {
+    error.while_doing("loading the checkpoint " + folder.string());
+    throw;
+  }
+}
+
+}  // namespace accel::checkpoint
+
+namespace accel {
+
+LoadReport load_checkpoint(const std::filesystem::path& folder, const CheckpointObjects& objects) {
+  return checkpoint::read_checkpoint(*checkpoint::current_ranks(), folder, objects);
+}
+
+CheckpointInfo read_checkpoint_info(const std::filesystem::path& folder) {
+  const checkpoint::Manifest manifest = or_throw(checkpoint::read_manifest(folder));
+  return {.folder = folder,
+          .version = manifest.version,
+          .world_size = manifest.world_size,
+          .step = manifest.step,
+          .generation = manifest.generation,
+          .iteration = manifest.iteration};
+}
+
+}  // namespace accel

@@ -1,0 +1,230 @@
+// The numbered checkpoints of a project.
+//
+// Which one is newest cannot be told by number or by time alone: a run may go on from an older
+// checkpoint, and clocks differ between machines. Every run that continues in a folder therefore
+// takes a generation above all that are there (and at least its restart count); within a generation
+// the step decides, then the number.
+//
+// Only complete checkpoints are counted against the limit and only they are removed. One that is to
+// go is renamed first: a removal that is cut short leaves no half checkpoint under a checkpoint's
+// name. Folders that are not ours, and incomplete ones, are left for the user to look at.
+
+#include <algorithm>
+#include <iterator>
+#include <tuple>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <accel/checkpoint.h>
+#include <accel/error.h>
+
+#include "libaccel/checkpoint/checkpoint_reader.h"
+#include "libaccel/checkpoint/checkpoint_writer.h"
+#include "libaccel/checkpoint/layout.h"
+#include "libaccel/checkpoint/manifest.h"
+
+namespace accel {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::RankExchange;
+
+// Names in `folder` for which choose(name) holds; none when there is no such folder.
+template <typename Choose>
+std::vector<fs::path> entries(const fs::path& folder, Choose choose) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (choose(it->path().filename().string())) found.push_back(it->path());
+  }
+  return found;
+}
+
+std::vector<fs::path> numbered_folders(const fs::path& folder) {
+  return entries(
+      folder, [](const std::string& name) { return checkpoint::series_number(name).has_value(); });
+}
+
+// One above the highest number in use; 0 when there is none.
+std::int64_t next_free_number(const fs::path& folder) {
+  std::int64_t next = 0;
+  for (const fs::path& path : numbered_folders(folder)) {
+    next = std::max(next, *checkpoint::series_number(path.filename().string()) + 1);
+  }
+  return next;
+}
+
+auto age_of(const CheckpointInfo& info) {
+  return std::tuple(-info.generation, -info.step, -info.iteration);
+}
+
+Error none_complete(const fs::path& folder, const std::vector<std::string>& notices) {
+  Error error(ErrorCode::kCheckpointIncomplete,
+              "there is no complete checkpoint in " + folder.string(),
+              "check project_dir, or start without loading");
+  for (const std::string& notice : notices) error.with_detail("passed over", notice);
+  return error;
+}
+
+}  // namespace
+
+CheckpointSeries::CheckpointSeries(CheckpointSeriesOptions options)
+    : options_(std::move(options)), file_system_(&checkpoint::real_file_system()) {
+  if (options_.total_limit && *options_.total_limit < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "total_limit is " + std::to_string(*options_.total_limit) +
+                    "; at least 1 checkpoint is kept",
+                "set ProjectConfiguration.total_limit to 1 or more, or leave it out to keep all");
+  }
+}
+
+CheckpointSeries::CheckpointSeries(CheckpointSeriesOptions options,
+                                   checkpoint::FileSystem& file_system,
+                                   RankExchange& ranks)
+    : CheckpointSeries(std::move(options)) {
+  file_system_ = &file_system;
+  ranks_ = &ranks;
+}
+
+template <typename Use>
+auto CheckpointSeries::with_ranks(Use use) {
+  if (ranks_ != nullptr) return use(*ranks_);
+  return use(*checkpoint::current_ranks());
+}
+
+// Settles the generation and, after a restart, the number. What a save that was killed left behind
+// goes.
+void CheckpointSeries::start_run() {
+  if (!generation_) {
+    std::int64_t generation = options_.restart_count;
+    for (const CheckpointInfo& info : complete())
+      generation = std::max(generation, info.generation + 1);
+    generation_ = generation;
+    if (options_.restart_count > 0) {
+      options_.iteration = std::max(options_.iteration, next_free_number(options_.folder));
+    }
+  }
+  for (const fs::path& left : entries(options_.folder, [](const std::string& name) {
+         return name.starts_with(std::string(checkpoint::kTemporaryPrefix) +
+                                 std::string(checkpoint::kSeriesPrefix));
+       })) {
+    file_system_->remove(left);
+  }
+}
+
+CheckpointInfo CheckpointSeries::save(const CheckpointObjects& objects, std::int64_t step) {
+  return with_ranks([&](RankExchange& ranks) {
+    const int leader = checkpoint::leader_of(ranks, options_.save_on_each_node);
+    // Ranks may see the folder at different moments; rank 0's view is everybody's.
+    const auto plans = checkpoint::agree(ranks, [&]() -> std::string {
+                         if (ranks.rank() == leader) start_run();
+                         return nlohmann::json{generation_.value_or(0), options_.iteration}.dump();
+                       }).payloads_or_throw();
+    const auto plan = nlohmann::json::parse(plans.front());
+    generation_ = plan.at(0).get<std::int64_t>();
+    options_.iteration = plan.at(1).get<std::int64_t>();
+
+    const CheckpointInfo info =
+        checkpoint::write_checkpoint(*file_system_,
+                                     ranks,
+                                     options_.folder / checkpoint::series_name(options_.iteration),
+                                     objects,
+                                     {.step = step,
+                                      .generation = *generation_,
+                                      .iteration = options_.iteration,
+                                      .save_on_each_node = options_.save_on_each_node},
+                                     checkpoint::Existing::kRefuse);
+    ++options_.iteration;
+    if (ranks.rank() == leader) prune();
+    return info;
+  });
+}
+
+void CheckpointSeries::prune() const {
+  if (!options_.total_limit) return;
+  try {
+    const std::vector<CheckpointInfo> newest_first = complete();
+    for (size_t i = static_cast<size_t>(*options_.total_limit); i < newest_first.size(); ++i) {
+      const fs::path temporary = checkpoint::temporary_folder(newest_first[i].folder);
+      file_system_->rename(newest_first[i].folder, temporary);
+      file_system_->remove(temporary);
+    }
+  } catch (const Error&) {
+    // The new checkpoint is safe; one too many is no reason to end a training run. The next save
+    // tries again.
+  }
+}
+
+std::vector<CheckpointInfo> CheckpointSeries::complete(std::vector<std::string>* notices) const {
+  std::vector<CheckpointInfo> found;
+  for (const fs::path& path : numbered_folders(options_.folder)) {
+    const auto pass_over = [&](const Error& error) {
+      if (notices != nullptr) notices->push_back(path.filename().string() + ": " + error.message());
+    };
+    const Result<checkpoint::Manifest> manifest = checkpoint::read_manifest(path);
+    if (!manifest) {
+      if (manifest.error().code() == ErrorCode::kCheckpointVersion) throw manifest.error();
+      pass_over(manifest.error());
+      continue;
+    }
+    if (const Result<void> sizes = checkpoint::check_sizes(path, *manifest); !sizes) {
+      pass_over(sizes.error());
+      continue;
+    }
+    found.push_back({.folder = path,
+                     .version = manifest->version,
+                     .world_size = manifest->world_size,
+                     .step = manifest->step,
+                     .generation = manifest->generation,
+                     .iteration = manifest->iteration});
+  }
+  std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
+    return age_of(a) < age_of(b);
+  });
+  return found;
+}
+
+LoadReport CheckpointSeries::load_newest(const CheckpointObjects& objects) {
+  return with_ranks([&](RankExchange& ranks) {
+    std::vector<std::string> notices;
+    const auto lists = checkpoint::agree(ranks, [&]() -> std::string {
+                         if (ranks.rank() != 0) return "[]";
+                         nlohmann::json names = nlohmann::json::array();
+                         for (const CheckpointInfo& info : complete(&notices)) {
+                           names.push_back(info.folder.filename().string());
+                         }
+                         return names.dump();
+                       }).payloads_or_throw();
+    for (const auto& name : nlohmann::json::parse(lists.front())) {
+      try {
+        LoadReport report = load_on(ranks, options_.folder / name.get<std::string>(), objects);
+        report.notices.insert(report.notices.begin(), notices.begin(), notices.end());
+        return report;
+      } catch (const Error& error) {
+        // Every rank gets the same error, so every rank goes on to the next one.
+        if (error.code() != ErrorCode::kCheckpointIncomplete) throw;
+        notices.push_back(name.get<std::string>() + ": " + error.message());
+      }
+    }
+    throw none_complete(options_.folder, notices);
+  });
+}
+
+LoadReport CheckpointSeries::load(const fs::path& folder, const CheckpointObjects& objects) {
+  return with_ranks([&](RankExchange& ranks) { return load_on(ranks, folder, objects); });
+}
+
+LoadReport CheckpointSeries::load_on(RankExchange& ranks,
+                                     const fs::path& folder,
+                                     const CheckpointObjects& objects) {
+  LoadReport report = checkpoint::read_checkpoint(ranks, folder, objects);
+  std::int64_t generation = std::max(options_.restart_count, report.checkpoint.generation + 1);
+  for (const CheckpointInfo& info : complete())
+    generation = std::max(generation, info.generation + 1);
+  generation_ = generation;
+  options_.iteration = std::max(options_.iteration, next_free_number(options_.folder));
+  return report;
+}
+
+}  // namespace accel

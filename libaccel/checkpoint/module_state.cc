@@ -1,0 +1,147 @@
+// Modules as named tensors, and the comparison with a file.
+
+#include "libaccel/checkpoint/module_state.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include <torch/nn/module.h>
+
+#include <accel/error.h>
+
+namespace accel::checkpoint {
+namespace {
+
+// Two tensors with the same key are one piece of memory seen the same way.
+using MemoryKey =
+    std::tuple<const void*, at::ScalarType, std::vector<std::int64_t>, std::vector<std::int64_t>>;
+
+MemoryKey memory_key(const at::Tensor& tensor) {
+  return {
+      tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec()};
+}
+
+// Tensors without data are never tied: they all lie at the same address.
+bool may_be_tied(const at::Tensor& tensor) {
+  return !tensor.is_meta() && tensor.layout() == at::kStrided && tensor.numel() > 0;
+}
+
+void append_state(const torch::nn::Module& module,
+                  const std::string& prefix,
+                  std::vector<NamedTensor>& state) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    if (item.value().defined()) state.push_back({prefix + item.key(), item.value()});
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    if (item.value().defined()) state.push_back({prefix + item.key(), item.value()});
+  }
+  for (const auto& child : module.named_children()) {
+    append_state(*child.value(), prefix + child.key() + ".", state);
+  }
+}
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::ostringstream out;
+  out << c10::toString(tensor.scalar_type()) << tensor.sizes();
+  return out.str();
+}
+
+// Collects what does not fit, by kind, and turns it into one message.
+class Faults {
+ public:
+  void add(const std::string& kind, const std::string& text) { by_kind_[kind].push_back(text); }
+  [[nodiscard]] bool empty() const { return by_kind_.empty(); }
+
+  [[nodiscard]] std::string text() const {
+    constexpr size_t kShown = 8;
+    std::string out;
+    for (const auto& [kind, items] : by_kind_) {
+      out += (out.empty() ? "" : "; ") + std::to_string(items.size()) + " " + kind + ": ";
+      for (size_t i = 0; i < std::min(items.size(), kShown); ++i)
+        out += (i > 0 ? ", " : "") + items[i];
+      if (items.size() > kShown) out += " and " + std::to_string(items.size() - kShown) + " more";
+    }
+    return out;
+  }
+
+ private:
+  std::map<std::string, std::vector<std::string>> by_kind_;
+};
+
+}  // namespace
+
+std::vector<NamedTensor> state_of(const torch::nn::Module& module) {
+  std::vector<NamedTensor> state;
+  append_state(module, "", state);
+  return state;
+}
+
+UniqueState unique_state(const std::vector<NamedTensor>& state) {
+  UniqueState unique;
+  std::map<MemoryKey, std::string> kept;
+  for (const NamedTensor& item : state) {
+    if (may_be_tied(item.tensor)) {
+      const auto [first, is_new] = kept.try_emplace(memory_key(item.tensor), item.name);
+      if (!is_new) {
+        unique.aliases[item.name] = first->second;
+        continue;
+      }
+    }
+    unique.tensors.push_back(item);
+  }
+  return unique;
+}
+
+void FittedState::apply() const {
+  const at::NoGradGuard no_grad;
+  for (const Copy& copy : copies_) copy.to.detach().copy_(copy.from);
+}
+
+FittedState fit_state(const torch::nn::Module& module,
+                      const safetensors::TensorMap& tensors,
+                      const std::filesystem::path& source,
+                      const FitOptions& options) {
+  const std::vector<NamedTensor> state = state_of(module);
+  std::set<MemoryKey> present;
+  for (const NamedTensor& item : state) {
+    if (tensors.contains(item.name) && may_be_tied(item.tensor))
+      present.insert(memory_key(item.tensor));
+  }
+
+  FittedState fitted;
+  Faults faults;
+  std::set<std::string> expected;
+  for (const auto& [name, tensor] : state) {
+    expected.insert(name);
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
+      const bool is_tied = may_be_tied(tensor) && present.contains(memory_key(tensor));
+      if (!is_tied && options.strict) faults.add("missing in the file", name);
+      continue;
+    }
+    const at::Tensor& value = found->second;
+    const std::string difference =
+        name + " (" + shape_text(value) + " in the file, " + shape_text(tensor) + " in the model)";
+    if (value.sizes() != tensor.sizes()) {
+      faults.add("of another shape", difference);
+    } else if (value.scalar_type() != tensor.scalar_type() && options.dtypes == DtypeRule::kSame) {
+      faults.add("of another dtype", difference);
+    } else {
+      fitted.copies_.push_back({tensor, value});
+    }
+  }
+  for (const auto& [name, value] : tensors) {
+    if (options.strict && !expected.contains(name)) faults.add("unknown to the model", name);
+  }
+  if (!faults.empty()) {
+    throw Error(ErrorCode::kSafetensorsMismatch,
+                source.string() + " does not fit the model: " + faults.text());
+  }
+  return fitted;
+}
+
+}  // namespace accel::checkpoint

@@ -1,0 +1,380 @@
+// Optimizers to and from named tensors and JSON.
+//
+// Each of LibTorch's optimizers keeps a state object per parameter and an options object per group,
+// of types of their own and without a common way to list their fields. optimizer_fields.h lists
+// them; the writer and the reader below are the two visitors; kKinds connects them to an optimizer
+// whose type is known only at run time. An optimizer of the user's own is asked for its
+// state_dict() when it has one.
+//
+// Loading is in two steps: first everything is read into fresh objects and compared with the
+// optimizer, then, when all ranks have succeeded, the fresh objects take the place of the old ones.
+// Options are overwritten in place, since schedulers may hold on to them.
+
+#include "libaccel/checkpoint/optimizer_state.h"
+
+#include <array>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <typeinfo>
+#include <utility>
+
+#include <c10/util/Type.h>
+#include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
+
+#include <accel/error.h>
+#include <accel/state_dict.h>
+
+#include "libaccel/checkpoint/optimizer_fields.h"
+#include "libaccel/checkpoint/state_files.h"
+
+namespace accel::checkpoint {
+namespace {
+
+using nlohmann::json;
+using torch::optim::Optimizer;
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamState;
+
+constexpr std::string_view kStatefulType = "stateful";
+
+[[noreturn]] void mismatch(const std::string& message) {
+  throw Error(ErrorCode::kCheckpointMismatch, message);
+}
+
+class FieldWriter {
+ public:
+  FieldWriter(std::string prefix, json& scalars, safetensors::TensorMap* tensors)
+      : prefix_(std::move(prefix)), scalars_(scalars), tensors_(tensors) {}
+
+  void operator()(const char* name, const at::Tensor& tensor) {
+    if (tensor.defined()) tensors_->emplace(prefix_ + name, tensor);
+  }
+  void operator()(const char* name, const std::deque<at::Tensor>& list) {
+    scalars_[name] = list.size();
+    for (size_t i = 0; i < list.size(); ++i)
+      (*this)((name + ("." + std::to_string(i))).c_str(), list[i]);
+  }
+  void operator()(const char* name, const std::tuple<double, double>& pair) {
+    scalars_[name] = {std::get<0>(pair), std::get<1>(pair)};
+  }
+  // JSON has no infinity and no NaN; an LBFGS that diverged has them.
+  void operator()(const char* name, double value) {
+    scalars_[name] = std::isfinite(value) ? json(value)
+                                          : json(std::isnan(value) ? "nan"
+                                                 : value > 0       ? "inf"
+                                                                   : "-inf");
+  }
+  template <typename T>
+  void operator()(const char* name, const std::optional<T>& value) {
+    scalars_[name] = value ? json(*value) : json(nullptr);
+  }
+  template <typename T>
+  requires std::is_integral_v<T>
+  void operator()(const char* name, T value) { scalars_[name] = value; }
+
+ private:
+  std::string prefix_;
+  json& scalars_;
+  safetensors::TensorMap* tensors_;  // nullptr for options, which have none
+};
+
+// Takes tensors out of the map, so that what is left in the end was not expected.
+class FieldReader {
+ public:
+  FieldReader(std::string prefix, const json& scalars, safetensors::TensorMap* tensors)
+      : prefix_(std::move(prefix)), scalars_(scalars), tensors_(tensors) {}
+
+  void operator()(const char* name, at::Tensor& tensor) {
+    const auto found = tensors_->find(prefix_ + name);
+    if (found == tensors_->end()) return;  // was undefined
+    tensor = std::move(found->second);
+    tensors_->erase(found);
+  }
+  void operator()(const char* name, std::deque<at::Tensor>& list) {
+    const auto size = scalars_.at(name).get<size_t>();
+    list.clear();
+    for (size_t i = 0; i < size; ++i) {
+      at::Tensor item;
+      (*this)((name + ("." + std::to_string(i))).c_str(), item);
+      if (!item.defined())
+        mismatch("the tensor " + prefix_ + name + "." + std::to_string(i) + " is missing");
+      list.push_back(std::move(item));
+    }
+  }
+  void operator()(const char* name, std::tuple<double, double>& pair) {
+    pair = {scalars_.at(name).at(0).get<double>(), scalars_.at(name).at(1).get<double>()};
+  }
+  void operator()(const char* name, double& value) {
+    const json& saved = scalars_.at(name);
+    if (saved.is_number()) {
+      value = saved.get<double>();
+    } else {
+      const auto text = saved.get<std::string>();
+      value = text == "nan" ? std::numeric_limits<double>::quiet_NaN()
+                            : std::copysign(std::numeric_limits<double>::infinity(),
+                                            text == "inf" ? 1.0 : -1.0);
+    }
+  }
+  template <typename T>
+  void operator()(const char* name, std::optional<T>& value) {
+    value =
+        scalars_.at(name).is_null() ? std::nullopt : std::optional<T>(scalars_.at(name).get<T>());
+  }
+  template <typename T>
+  requires std::is_integral_v<T>
+  void operator()(const char* name, T& value) { value = scalars_.at(name).get<T>(); }
+
+ private:
+  std::string prefix_;
+  const json& scalars_;
+  safetensors::TensorMap* tensors_;
+};
+
+// What can be done with an optimizer of a type that is only known at run time.
+struct Kind {
+  const char* name;
+  bool (*matches)(const Optimizer&);
+  void (*write_state)(OptimizerParamState&, FieldWriter);
+  std::unique_ptr<OptimizerParamState> (*read_state)(FieldReader);
+  void (*write_options)(OptimizerOptions&, FieldWriter);
+  void (*read_options)(OptimizerOptions&, FieldReader);
+  bool states_are_shaped_as_parameters;
+};
+
+template <typename O, typename State, typename Options>
+constexpr Kind kind_of(const char* name, bool states_are_shaped_as_parameters = true) {
+  return {
+      name,
+      [](const Optimizer& optimizer) { return typeid(optimizer) == typeid(O); },
+      [](OptimizerParamState& state, FieldWriter writer) {
+        visit_fields(dynamic_cast<State&>(state), writer);
+      },
+      [](FieldReader reader) -> std::unique_ptr<OptimizerParamState> {
+        auto state = std::make_unique<State>();
+        visit_fields(*state, reader);
+        return state;
+      },
+      [](OptimizerOptions& options, FieldWriter writer) {
+        visit_fields(dynamic_cast<Options&>(options), writer);
+      },
+      [](OptimizerOptions& options, FieldReader reader) {
+        visit_fields(dynamic_cast<Options&>(options), reader);
+      },
+      states_are_shaped_as_parameters,
+  };
+}
+
+const std::array kKinds = {
+    kind_of<torch::optim::SGD, torch::optim::SGDParamState, torch::optim::SGDOptions>("SGD"),
+    kind_of<torch::optim::Adam, torch::optim::AdamParamState, torch::optim::AdamOptions>("Adam"),
+    kind_of<torch::optim::AdamW, torch::optim::AdamWParamState, torch::optim::AdamWOptions>(
+        "AdamW"),
+    kind_of<torch::optim::RMSprop, torch::optim::RMSpropParamState, torch::optim::RMSpropOptions>(
+        "RMSprop"),
+    kind_of<torch::optim::Adagrad, torch::optim::AdagradParamState, torch::optim::AdagradOptions>(
+        "Adagrad"),
+    // Its one state holds flattened vectors over all parameters.
+    kind_of<torch::optim::LBFGS, torch::optim::LBFGSParamState, torch::optim::LBFGSOptions>("LBFGS",
+                                                                                            false),
+};
+
+const Kind& kind_for(const Optimizer& optimizer) {
+  for (const Kind& kind : kKinds) {
+    if (kind.matches(optimizer)) return kind;
+  }
+  throw Error(ErrorCode::kUnsupported,
+              "the state of an optimizer of type " + c10::demangle(typeid(optimizer).name()) +
+                  " cannot be saved: it is none of SGD, Adam, AdamW, RMSprop, Adagrad, LBFGS",
+              "derive it from accel::Stateful too, with state_dict() and load_state_dict()");
+}
+
+json parse_json(const std::string& text, const std::string& what) {
+  json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object()) mismatch(what + ".json is not a JSON object");
+  return root;
+}
+
+// A loaded optimizer, complete and compared, waiting to take the place of the present one.
+struct PendingLoad {
+  Optimizer* optimizer;
+  const Kind* kind;
+  std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>> states;
+  std::vector<json> options;  // one per group
+
+  void apply() {
+    auto& present = optimizer->state();
+    present.clear();
+    for (auto& [key, state] : states) present[key] = std::move(state);
+    for (size_t g = 0; g < options.size(); ++g) {
+      kind->read_options(optimizer->param_groups()[g].options(),
+                         FieldReader("", options[g], nullptr));
+    }
+  }
+};
+
+class OptimizerLoader {
+ public:
+  OptimizerLoader(Optimizer& optimizer, const ParameterNames& names, std::string what)
+      : names_(names), what_(std::move(what)) {
+    pending_->optimizer = &optimizer;
+    pending_->kind = &kind_for(optimizer);
+  }
+
+  std::function<void()> prepare(const json& root, safetensors::TensorMap tensors) {
+    if (const auto type = root.at("type").get<std::string>(); type != pending_->kind->name) {
+      mismatch(what_ + " was saved from " + type + ", but is " + pending_->kind->name + " now");
+    }
+    const json& groups = root.at("param_groups");
+    auto& present_groups = pending_->optimizer->param_groups();
+    if (groups.size() != present_groups.size()) {
+      mismatch(what_ + " was saved with " + std::to_string(groups.size()) +
+               " parameter groups, but has " + std::to_string(present_groups.size()) + " now");
+    }
+    for (size_t g = 0; g < groups.size(); ++g) {
+      read_group(g, groups[g], root.at("state"), tensors);
+    }
+    if (!tensors.empty())
+      mismatch(what_ + ".safetensors holds the unknown tensor " + tensors.begin()->first);
+    return [pending = pending_] { pending->apply(); };
+  }
+
+ private:
+  void read_group(size_t g,
+                  const json& group,
+                  const json& states,
+                  safetensors::TensorMap& tensors) {
+    auto& present = pending_->optimizer->param_groups()[g];
+    const json& saved_names = group.at("params");
+    if (saved_names.size() != present.params().size()) {
+      mismatch(what_ + " was saved with " + std::to_string(saved_names.size()) +
+               " parameters in group " + std::to_string(g) + ", but has " +
+               std::to_string(present.params().size()) + " now");
+    }
+    for (size_t i = 0; i < saved_names.size(); ++i) {
+      const at::Tensor& parameter = present.params()[i];
+      const std::string name = names_.name_of(parameter, g, i);
+      if (const auto saved = saved_names[i].get<std::string>(); saved != name) {
+        mismatch(what_ + " was saved with " + saved + " as parameter " + std::to_string(i) +
+                 " of group " + std::to_string(g) + ", but has " + name + " there now");
+      }
+      if (states.contains(name)) read_state(name, parameter, states.at(name), tensors);
+    }
+    // Read once into a copy: what is wrong with the options shows now, not while they are applied.
+    const std::unique_ptr<OptimizerOptions> trial = present.options().clone();
+    pending_->kind->read_options(*trial, FieldReader("", group.at("options"), nullptr));
+    pending_->options.push_back(group.at("options"));
+  }
+
+  void read_state(const std::string& name,
+                  const at::Tensor& parameter,
+                  const json& scalars,
+                  safetensors::TensorMap& tensors) {
+    const std::string prefix = name + ".";
+    for (auto item = tensors.lower_bound(prefix);
+         item != tensors.end() && item->first.starts_with(prefix);
+         ++item) {
+      if (pending_->kind->states_are_shaped_as_parameters &&
+          item->second.sizes() != parameter.sizes() && is_field_of(item->first, prefix)) {
+        mismatch(what_ + ".safetensors holds " + item->first + " of " +
+                 std::to_string(item->second.numel()) + " elements for a parameter of " +
+                 std::to_string(parameter.numel()) + " or another shape");
+      }
+      item->second = item->second.to(parameter.device());
+    }
+    pending_->states.emplace_back(
+        parameter.unsafeGetTensorImpl(),
+        pending_->kind->read_state(FieldReader(prefix, scalars, &tensors)));
+  }
+
+  // "a.b.exp_avg" belongs to "a.b", not to a parameter "a" whose prefix it has too.
+  static bool is_field_of(const std::string& tensor, const std::string& prefix) {
+    return tensor.find('.', prefix.size()) == std::string::npos;
+  }
+
+  const ParameterNames& names_;
+  std::string what_;
+  std::shared_ptr<PendingLoad> pending_ = std::make_shared<PendingLoad>();
+};
+
+SavedOptimizer save_stateful(const Stateful& stateful) {
+  StateDict state = stateful.state_dict();
+  const json root = {{"type", kStatefulType}, {"state_dict", json::parse(encode_state(state))}};
+  return {std::move(state.tensors), root.dump(2) + "\n"};
+}
+
+std::function<void()> prepare_stateful_load(Stateful& stateful,
+                                            const json& root,
+                                            SavedOptimizer saved) {
+  auto state = std::make_shared<StateDict>(decode_state(root.at("state_dict").dump()).state);
+  state->tensors = std::move(saved.tensors);
+  return [&stateful, state] { stateful.load_state_dict(*state); };
+}
+
+}  // namespace
+
+ParameterNames::ParameterNames(const std::vector<torch::nn::Module*>& models) {
+  for (size_t m = 0; m < models.size(); ++m) {
+    const std::string prefix = m == 0 ? "" : "model_" + std::to_string(m) + ":";
+    for (const auto& item : models[m]->named_parameters()) {
+      names_.try_emplace(item.value().unsafeGetTensorImpl(), prefix + item.key());
+    }
+  }
+}
+
+std::string ParameterNames::name_of(const at::Tensor& parameter, size_t group, size_t index) const {
+  const auto found = names_.find(parameter.unsafeGetTensorImpl());
+  if (found != names_.end()) return found->second;
+  return "group_" + std::to_string(group) + ":" + std::to_string(index);
+}
+
+SavedOptimizer save_optimizer(Optimizer& optimizer, const ParameterNames& names) {
+  if (const auto* stateful = dynamic_cast<const Stateful*>(&optimizer))
+    return save_stateful(*stateful);
+  const Kind& kind = kind_for(optimizer);
+  SavedOptimizer saved;
+  json states = json::object();
+  json groups = json::array();
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    auto& group = optimizer.param_groups()[g];
+    json group_names = json::array();
+    for (size_t i = 0; i < group.params().size(); ++i) {
+      const at::Tensor& parameter = group.params()[i];
+      const std::string name = names.name_of(parameter, g, i);
+      group_names.push_back(name);
+      const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (state == optimizer.state().end()) continue;  // it never had a gradient
+      json& scalars = states[name] = json::object();
+      kind.write_state(*state->second, FieldWriter(name + ".", scalars, &saved.tensors));
+    }
+    json options = json::object();
+    kind.write_options(group.options(), FieldWriter("", options, nullptr));
+    groups.push_back({{"params", std::move(group_names)}, {"options", std::move(options)}});
+  }
+  const json root = {
+      {"type", kind.name}, {"state", std::move(states)}, {"param_groups", std::move(groups)}};
+  saved.json = root.dump(2) + "\n";
+  return saved;
+}
+
+std::function<void()> prepare_optimizer_load(Optimizer& optimizer,
+                                             const ParameterNames& names,
+                                             SavedOptimizer saved,
+                                             const std::string& what) {
+  const json root = parse_json(saved.json, what);
+  try {
+    if (auto* stateful = dynamic_cast<Stateful*>(&optimizer)) {
+      return prepare_stateful_load(*stateful, root, std::move(saved));
+    }
+    return OptimizerLoader(optimizer, names, what).prepare(root, std::move(saved.tensors));
+  } catch (const json::exception& error) {
+    mismatch(what + ".json lacks a field or has one of another type: " + error.what());
+  }
+}
+
+}  // namespace accel::checkpoint

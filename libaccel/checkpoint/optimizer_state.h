@@ -1,0 +1,62 @@
+// OptimizerState: a torch::optim optimizer as named tensors and JSON, and back.
+//
+// LibTorch keys an optimizer's state by the address of a tensor's implementation, which no other
+// process shares. Here it is keyed by the name of the parameter, so a checkpoint fits any process
+// that builds the same model:
+//
+//   tensors   <parameter>.<field>         layer.weight.exp_avg
+//   JSON      {"type": "AdamW",
+//              "state": {"layer.weight": {"step": 12}},
+//              "param_groups": [{"params": ["layer.weight", ...], "options": {"lr": 0.001, ...}}]}
+//
+// Parameters of the second model are named model_1:<name>, and so on; those of no model by their
+// place: group_0:3.
+//
+// Threads:  the thread that trains.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <accel/safetensors_file.h>
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accel::checkpoint {
+
+class ParameterNames {
+ public:
+  explicit ParameterNames(const std::vector<torch::nn::Module*>& models);
+  // `group` and `index` are its place in the optimizer, for a parameter of no model.
+  [[nodiscard]] std::string name_of(const at::Tensor& parameter, size_t group, size_t index) const;
+
+ private:
+  std::unordered_map<const void*, std::string> names_;
+};
+
+struct SavedOptimizer {
+  safetensors::TensorMap tensors;
+  std::string json;
+};
+
+// Errors  throws kUnsupported, naming the type, for an optimizer that is none of LibTorch's.
+[[nodiscard]] SavedOptimizer save_optimizer(torch::optim::Optimizer& optimizer,
+                                            const ParameterNames& names);
+
+// Checks everything now; the returned function changes the optimizer and cannot fail on what was
+// saved. `what` names the optimizer in messages ("optimizer_1"). Errors  throws
+// kCheckpointMismatch: another type, other groups or parameters, a tensor of another shape.
+[[nodiscard]] std::function<void()> prepare_optimizer_load(torch::optim::Optimizer& optimizer,
+                                                           const ParameterNames& names,
+                                                           SavedOptimizer saved,
+                                                           const std::string& what);
+
+}  // namespace accel::checkpoint

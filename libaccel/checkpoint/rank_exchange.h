@@ -1,0 +1,44 @@
+// RankExchange: how the ranks of a save or load agree on going on.
+//
+// A checkpoint is made in phases. In each one every rank does its part and then tells the others
+// how it went; the phase has failed everywhere when it failed anywhere. So no rank waits for one
+// that gave up, and all of them report the same first failure.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <accel/error.h>
+
+namespace accel::checkpoint {
+
+class RankExchange {
+ public:
+  virtual ~RankExchange() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  // Position among the ranks of this node.
+  [[nodiscard]] virtual int local_rank() const = 0;
+  // What each rank passed, by rank. Blocks until every rank has called it. Errors kPeerLost.
+  [[nodiscard]] virtual std::vector<std::string> all_gather(const std::string& mine) = 0;
+};
+
+// Over the process group of the PartialState; a process alone when there is none.
+[[nodiscard]] std::unique_ptr<RankExchange> current_ranks();
+
+struct Agreement {
+  std::vector<std::string> payloads;  // what work() returned, by rank; empty after a failure
+  std::optional<Error> failure;       // of the lowest failing rank, which its message names
+
+  // The payloads, or throws the failure.
+  [[nodiscard]] std::vector<std::string> payloads_or_throw() &&;
+};
+
+// Runs work() on this rank and learns how it went on all. Requires: every rank calls it.
+// Errors  kPeerLost; what work() throws becomes the failure.
+[[nodiscard]] Agreement agree(RankExchange& ranks, const std::function<std::string()>& work);
+
+}  // namespace accel::checkpoint
