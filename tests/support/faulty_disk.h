@@ -1,0 +1,129 @@
+// FaultyDisk: a file system that stops after a number of steps, forgets what was not synced, or is
+// full.
+//
+// It works on the real one, so that what is left can be looked at with ordinary means. After the
+// step at which it stops every call throws, as if the process had been killed there: nothing cleans
+// up. lose_unsynced() then does to the folder what a power cut may do.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <accel/error.h>
+
+#include "libaccel/checkpoint/file_system.h"
+
+namespace accel::test {
+
+class FaultyDisk final : public checkpoint::FileSystem {
+ public:
+  // Steps beyond this number throw.
+  void stop_after(int steps) { steps_left_ = steps; }
+  // Writes beyond this number of bytes throw kDiskFull.
+  void set_free_bytes(std::size_t bytes) { free_bytes_ = bytes; }
+  [[nodiscard]] int steps() const { return steps_; }
+
+  UniqueFd create_file(const std::filesystem::path& path) override {
+    step();
+    unsynced_names_.insert(path);
+    unsynced_data_.insert(path);
+    return real_.create_file(path);
+  }
+  void write(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) override {
+    step();
+    if (free_bytes_ && bytes.size() > *free_bytes_) {
+      throw Error(ErrorCode::kDiskFull,
+                  "the disk is full: cannot write " + std::to_string(bytes.size()) + " bytes to " +
+                      path.string());
+    }
+    if (free_bytes_) *free_bytes_ -= bytes.size();
+    real_.write(fd, bytes, path);
+  }
+  void sync_file(int fd, const std::filesystem::path& path) override {
+    step();
+    real_.sync_file(fd, path);
+    unsynced_data_.erase(path);
+  }
+  void make_folder(const std::filesystem::path& path) override {
+    step();
+    real_.make_folder(path);
+  }
+  void sync_folder(const std::filesystem::path& path) override {
+    step();
+    real_.sync_folder(path);
+    std::erase_if(unsynced_names_, [&](const auto& name) { return name.parent_path() == path; });
+    std::erase_if(unsynced_renames_,
+                  [&](const auto& names) { return names.second.parent_path() == path; });
+  }
+  void rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    step();
+    real_.rename(from, to);
+    unsynced_renames_.emplace_back(from, to);
+    unsynced_data_ = moved(unsynced_data_, from, to);
+    unsynced_names_ = moved(unsynced_names_, from, to);
+  }
+  void exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
+    step();
+    real_.exchange(a, b);
+  }
+  void remove(const std::filesystem::path& path) override {
+    step();
+    real_.remove(path);
+  }
+
+  enum class Renames { kHappened, kLost };
+
+  // Cuts files whose data was not synced to half, removes files whose names were not, and takes
+  // back renames that were not (or not: a file system may have done them early).
+  void lose_unsynced(Renames renames) {
+    for (const auto& path : unsynced_data_) {
+      std::error_code gone;
+      const auto bytes = std::filesystem::file_size(path, gone);
+      if (!gone) std::filesystem::resize_file(path, bytes / 2);
+    }
+    for (const auto& path : unsynced_names_) {
+      std::error_code ignored;
+      std::filesystem::remove(path, ignored);
+    }
+    if (renames == Renames::kHappened) return;
+    for (auto it = unsynced_renames_.rbegin(); it != unsynced_renames_.rend(); ++it) {
+      if (std::filesystem::exists(it->second)) std::filesystem::rename(it->second, it->first);
+    }
+  }
+
+ private:
+  using Paths = std::set<std::filesystem::path>;
+
+  void step() {
+    ++steps_;
+    if (steps_left_ && --*steps_left_ < 0) throw Error(ErrorCode::kInternal, "stopped by the test");
+  }
+
+  // `paths` after `from` got the name `to`.
+  static Paths moved(const Paths& paths,
+                     const std::filesystem::path& from,
+                     const std::filesystem::path& to) {
+    Paths result;
+    for (const auto& path : paths) {
+      const auto relative = path.lexically_relative(from);
+      const bool is_below = !relative.empty() && *relative.begin() != "..";
+      result.insert(is_below ? to / relative : path);
+    }
+    return result;
+  }
+
+  checkpoint::FileSystem& real_ = checkpoint::real_file_system();
+  std::optional<int> steps_left_;
+  std::optional<std::size_t> free_bytes_;
+  int steps_ = 0;
+  Paths unsynced_data_;
+  Paths unsynced_names_;
+  std::vector<std::pair<std::filesystem::path, std::filesystem::path>> unsynced_renames_;
+};
+
+}  // namespace accel::test

@@ -1,0 +1,73 @@
+// ThreadRanks: the ranks of a checkpoint as threads of this process, for tests of what they agree
+// on.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "libaccel/checkpoint/rank_exchange.h"
+
+namespace accel::test {
+
+class ThreadRanks {
+ public:
+  // ranks_per_node: how many share a local_rank() of 0.
+  explicit ThreadRanks(int size, int ranks_per_node = 1 << 20)
+      : size_(size), ranks_per_node_(ranks_per_node), slots_(static_cast<size_t>(size)) {}
+
+  // Calls body(ranks) on one thread per rank and waits for all.
+  void run(const std::function<void(checkpoint::RankExchange&)>& body) {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size_; ++rank) {
+      threads.emplace_back([this, rank, &body] {
+        Member member(*this, rank);
+        body(member);
+      });
+    }
+  }
+
+ private:
+  class Member final : public checkpoint::RankExchange {
+   public:
+    Member(ThreadRanks& group, int rank) : group_(group), rank_(rank) {}
+    int rank() const override { return rank_; }
+    int size() const override { return group_.size_; }
+    int local_rank() const override { return rank_ % group_.ranks_per_node_; }
+    std::vector<std::string> all_gather(const std::string& mine) override {
+      return group_.all_gather(rank_, mine);
+    }
+
+   private:
+    ThreadRanks& group_;
+    int rank_;
+  };
+
+  std::vector<std::string> all_gather(int rank, const std::string& mine) {
+    std::unique_lock lock(mutex_);
+    slots_[static_cast<size_t>(rank)] = mine;
+    const int round = round_;
+    if (++arrived_ == size_) {
+      gathered_ = slots_;
+      arrived_ = 0;
+      ++round_;
+      everybody_.notify_all();
+    }
+    everybody_.wait(lock, [&] { return round_ != round; });
+    return gathered_;  // the next round cannot end before this rank has joined it
+  }
+
+  int size_;
+  int ranks_per_node_;
+  std::mutex mutex_;
+  std::condition_variable everybody_;
+  std::vector<std::string> slots_;
+  std::vector<std::string> gathered_;
+  int arrived_ = 0;
+  int round_ = 0;
+};
+
+}  // namespace accel::test

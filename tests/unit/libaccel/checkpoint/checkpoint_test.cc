@@ -1,0 +1,280 @@
+// Checkpoints within one process: what comes back, what is refused, and that nothing changes then.
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <accel/checkpoint.h>
+#include <accel/error.h>
+
+#include "libaccel/checkpoint/hashed_file.h"
+#include "libaccel/checkpoint/manifest.h"
+#include "tests/support/scratch_folder.h"
+#include "tests/support/tensor_matchers.h"
+#include "tests/unit/libaccel/checkpoint/training_run.h"
+
+namespace accel {
+namespace {
+
+namespace fs = std::filesystem;
+using test::SameTensor;
+using test::TrainingRun;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
+void expect_same(const TrainingRun& a, const TrainingRun& b) {
+  const auto left = a.tensors();
+  const auto right = b.tensors();
+  ASSERT_EQ(left.size(), right.size());
+  for (size_t i = 0; i < left.size(); ++i) {
+    EXPECT_THAT(left[i].second, SameTensor(right[i].second)) << left[i].first;
+  }
+}
+
+template <typename F>
+Error error_of(F&& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return Error(ErrorCode::kInternal, "no error");
+}
+
+class Checkpoint : public ::testing::Test {
+ protected:
+  // Changes one byte of a file of the checkpoint.
+  void flip_byte(const std::string& name, int offset) {
+    std::fstream file(folder_ / name, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(offset);
+    const char changed = static_cast<char>(file.get() ^ 1);
+    file.seekp(offset);
+    file.put(changed);
+  }
+
+  test::ScratchFolder scratch_;
+  fs::path folder_ = scratch_.path() / "saved";
+};
+
+TEST_F(Checkpoint, ResumedTrainingIsEqualToTheBitToUninterruptedTraining) {
+  TrainingRun uninterrupted(1);
+  uninterrupted.train(3);
+  save_checkpoint(folder_, uninterrupted.objects(), {.step = 3});
+  uninterrupted.train(4);
+
+  TrainingRun resumed(99);
+  resumed.train(1);
+  const LoadReport report = load_checkpoint(folder_, resumed.objects());
+  resumed.train(4);
+
+  EXPECT_EQ(report.checkpoint.step, 3);
+  EXPECT_THAT(report.notices, IsEmpty());
+  expect_same(resumed, uninterrupted);
+  EXPECT_EQ(resumed.loader.value, 7);
+  EXPECT_EQ(resumed.custom.value, 21);
+  EXPECT_EQ(resumed.optimizer->param_groups()[1].options().get_lr(),
+            uninterrupted.optimizer->param_groups()[1].options().get_lr());
+}
+
+TEST_F(Checkpoint, HasTheNamesOfTheContract) {
+  TrainingRun run(1);
+  run.train(1);
+  CheckpointObjects objects = run.objects();
+  torch::nn::Linear second(2, 2);
+  test::Counter scaler;
+  objects.models.push_back(second.get());
+  objects.schedulers.push_back(&run.custom);
+  objects.scaler = &scaler;
+
+  save_checkpoint(folder_, objects);
+
+  EXPECT_THAT(names_in(folder_),
+              UnorderedElementsAre("model.safetensors",
+                                   "model_1.safetensors",
+                                   "optimizer.json",
+                                   "optimizer.safetensors",
+                                   "scheduler.json",
+                                   "scheduler_1.json",
+                                   "loader.json",
+                                   "scaler.json",
+                                   "random_states_0.json",
+                                   "random_states_0.safetensors",
+                                   "custom_checkpoint_0.json",
+                                   "accel_checkpoint.json"));
+  EXPECT_THAT(names_in(scratch_.path()), ElementsAre("saved"));
+}
+
+TEST_F(Checkpoint, ManifestSaysWhatWasSaved) {
+  TrainingRun run(1);
+  save_checkpoint(folder_, run.objects(), {.step = 40, .generation = 2});
+
+  const CheckpointInfo info = read_checkpoint_info(folder_);
+  EXPECT_EQ(info.step, 40);
+  EXPECT_EQ(info.generation, 2);
+  EXPECT_EQ(info.world_size, 1);
+
+  const auto manifest = checkpoint::read_manifest(folder_);
+  ASSERT_TRUE(manifest.has_value());
+  for (const auto& [name, digest] : manifest->files) {
+    EXPECT_EQ(checkpoint::read_text_file(folder_ / name).digest, digest) << name;
+  }
+}
+
+TEST_F(Checkpoint, SavingAgainReplacesTheCheckpointButNothingElse) {
+  TrainingRun run(1);
+  save_checkpoint(folder_, run.objects(), {.step = 1});
+  run.train(1);
+  save_checkpoint(folder_, run.objects(), {.step = 2});
+
+  TrainingRun loaded(2);
+  EXPECT_EQ(load_checkpoint(folder_, loaded.objects()).checkpoint.step, 2);
+  expect_same(loaded, run);
+  EXPECT_THAT(names_in(scratch_.path()), ElementsAre("saved"));
+
+  const fs::path foreign = scratch_.path() / "thesis";
+  fs::create_directory(foreign);
+  std::ofstream(foreign / "chapter1.tex") << "x";
+  const Error error = error_of([&] { save_checkpoint(foreign, run.objects()); });
+  EXPECT_EQ(error.code(), ErrorCode::kCheckpointExists);
+  EXPECT_THAT(names_in(foreign), ElementsAre("chapter1.tex"));
+}
+
+TEST_F(Checkpoint, TruncatedFileIsNamedWithBothSizes) {
+  TrainingRun run(1);
+  save_checkpoint(folder_, run.objects());
+  const auto bytes = fs::file_size(folder_ / "model.safetensors");
+  fs::resize_file(folder_ / "model.safetensors", bytes - 10);
+
+  const Error error = error_of([&] { load_checkpoint(folder_, run.objects()); });
+
+  EXPECT_EQ(error.code(), ErrorCode::kCheckpointIncomplete);
+  EXPECT_THAT(error.message(),
+              HasSubstr("model.safetensors has " + std::to_string(bytes - 10) +
+                        " bytes instead of " + std::to_string(bytes)));
+}
+
+TEST_F(Checkpoint, OneChangedBitIsFoundInEveryFile) {
+  TrainingRun run(1);
+  run.train(1);
+  save_checkpoint(folder_, run.objects());
+
+  for (const std::string& name : names_in(folder_)) {
+    flip_byte(name, 20);
+    const Error error = error_of([&] { load_checkpoint(folder_, run.objects()); });
+    EXPECT_EQ(error.code(), ErrorCode::kCheckpointIncomplete) << name << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(name)) << name;
+    flip_byte(name, 20);
+  }
+  load_checkpoint(folder_, run.objects());
+}
+
+TEST_F(Checkpoint, MissingFilesAreAllNamed) {
+  TrainingRun run(1);
+  save_checkpoint(folder_, run.objects());
+  fs::remove(folder_ / "random_states_0.json");
+  fs::remove(folder_ / "scheduler.json");
+
+  const Error error = error_of([&] { load_checkpoint(folder_, run.objects()); });
+
+  EXPECT_EQ(error.code(), ErrorCode::kCheckpointIncomplete);
+  EXPECT_THAT(
+      error.message(),
+      AllOf(HasSubstr("random_states_0.json is missing"), HasSubstr("scheduler.json is missing")));
+}
+
+TEST_F(Checkpoint, FolderWithoutManifestIsNoCheckpoint) {
+  TrainingRun run(1);
+  save_checkpoint(folder_, run.objects());
+  fs::remove(folder_ / "accel_checkpoint.json");
+
+  EXPECT_THAT(error_of([&] { load_checkpoint(folder_, run.objects()); }).message(),
+              HasSubstr("has no accel_checkpoint.json"));
+  EXPECT_THAT(error_of([&] { load_checkpoint(scratch_.path() / "none", run.objects()); }).message(),
+              HasSubstr("none does not exist"));
+}
+
+TEST_F(Checkpoint, NewerFormatIsRefusedNamingBothVersions) {
+  TrainingRun run(1);
+  save_checkpoint(folder_, run.objects());
+  std::string text = checkpoint::read_text_file(folder_ / "accel_checkpoint.json").text;
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 7");
+  std::ofstream(folder_ / "accel_checkpoint.json") << text;
+
+  const Error error = error_of([&] { load_checkpoint(folder_, run.objects()); });
+
+  EXPECT_EQ(error.code(), ErrorCode::kCheckpointVersion);
+  EXPECT_THAT(error.message(), AllOf(HasSubstr("version 7"), HasSubstr("up to 1")));
+}
+
+TEST_F(Checkpoint, CheckpointOfAnotherModelNamesWhatDiffersAndChangesNothing) {
+  TrainingRun wide(1, 9);
+  save_checkpoint(folder_, wide.objects());
+  TrainingRun run(2);
+  TrainingRun untouched(2);
+
+  CheckpointObjects model_only{.models = {run.net.get()}};
+  save_checkpoint(scratch_.path() / "wide", {.models = {wide.net.get()}});
+  const Error error = error_of([&] { load_checkpoint(scratch_.path() / "wide", model_only); });
+  EXPECT_EQ(error.code(), ErrorCode::kSafetensorsMismatch);
+  EXPECT_THAT(error.message(),
+              HasSubstr("first.weight (Float[9, 4] in the file, Float[6, 4] in the model)"));
+
+  const Error whole = error_of([&] { load_checkpoint(folder_, run.objects()); });
+  EXPECT_EQ(whole.code(), ErrorCode::kCheckpointMismatch) << whole.what();
+  expect_same(run, untouched);
+  EXPECT_EQ(run.custom.value, 0);
+}
+
+TEST_F(Checkpoint, OtherNumbersOfObjectsAreListed) {
+  TrainingRun run(1);
+  save_checkpoint(folder_, run.objects());
+  CheckpointObjects fewer = run.objects();
+  fewer.optimizers.clear();
+  fewer.custom.push_back(&run.loader);
+
+  const Error error = error_of([&] { load_checkpoint(folder_, fewer); });
+
+  EXPECT_EQ(error.code(), ErrorCode::kCheckpointMismatch);
+  EXPECT_THAT(error.message(), HasSubstr("1 optimizers (now 0), 1 registered objects (now 2)"));
+}
+
+TEST_F(Checkpoint, ObjectThatRefusesItsStateLeavesModelAndOptimizerAlone) {
+  TrainingRun run(1);
+  run.train(2);
+  save_checkpoint(folder_, run.objects());
+  TrainingRun other(2);
+  TrainingRun untouched(2);
+  other.custom.refuses = true;
+
+  const Error error = error_of([&] { load_checkpoint(folder_, other.objects()); });
+
+  EXPECT_THAT(error.what(), HasSubstr("custom_checkpoint_0"));
+  expect_same(other, untouched);
+  EXPECT_TRUE(other.optimizer->state().empty());
+}
+
+TEST_F(Checkpoint, ScalerThatOnlyOneSideHasIsNoticed) {
+  TrainingRun run(1);
+  save_checkpoint(folder_, run.objects());
+  CheckpointObjects objects = run.objects();
+  test::Counter scaler;
+  objects.scaler = &scaler;
+
+  EXPECT_THAT(load_checkpoint(folder_, objects).notices,
+              ElementsAre(HasSubstr("no state for the gradient scaler")));
+}
+
+}  // namespace
+}  // namespace accel
