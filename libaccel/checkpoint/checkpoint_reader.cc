@@ -77,8 +77,8 @@ class Stager {
     for (size_t i = 0; i < objects_.custom.size(); ++i) {
       stage_state(custom_stem(i), *objects_.custom[i], staged_.states_);
     }
-    stage_optimizers();
     stage_models();
+    stage_optimizers();
     stage_random();
   }
 

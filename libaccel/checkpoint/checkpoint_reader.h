@@ -22,7 +22,7 @@ class StagedCheckpoint {
 
   // Hands schedulers, loaders, scaler and custom objects their states: each may refuse its own.
   void apply_states();
-  // Optimizers, models, and the random state last. Does not fail.
+  // Models, optimizers, and the random state last. Does not fail.
   void apply_tensors();
 
   [[nodiscard]] const CheckpointInfo& info() const noexcept { return info_; }

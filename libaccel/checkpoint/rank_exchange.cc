@@ -2,17 +2,13 @@
 
 #include "libaccel/checkpoint/rank_exchange.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include <ATen/ops/zeros.h>
 #include <nlohmann/json.hpp>
 
+#include <accel/operations.h>
 #include <accel/result.h>
 #include <accel/state.h>
-
-#include "libaccel/process/process_group.h"
 
 namespace accel::checkpoint {
 namespace {
@@ -29,33 +25,15 @@ class Alone final : public RankExchange {
 
 class GroupExchange final : public RankExchange {
  public:
-  GroupExchange(std::shared_ptr<ProcessGroup> group, int local_rank)
-      : group_(std::move(group)), local_rank_(local_rank) {}
-
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-  int local_rank() const override { return local_rank_; }
-
+  int rank() const override { return state_.process_index(); }
+  int size() const override { return state_.num_processes(); }
+  int local_rank() const override { return state_.local_process_index(); }
   std::vector<std::string> all_gather(const std::string& mine) override {
-    const at::Tensor my_size =
-        at::zeros({1}, at::kLong).fill_(static_cast<std::int64_t>(mine.size()));
-    std::vector<std::int64_t> sizes;
-    for (const at::Tensor& size : group_->all_gather(my_size, "checkpoint")) {
-      sizes.push_back(*size.const_data_ptr<std::int64_t>());
-    }
-    at::Tensor padded = at::zeros({*std::max_element(sizes.begin(), sizes.end()) + 1}, at::kByte);
-    std::memcpy(padded.mutable_data_ptr(), mine.data(), mine.size());
-    std::vector<std::string> all;
-    for (const at::Tensor& bytes : group_->all_gather(padded, "checkpoint")) {
-      all.emplace_back(static_cast<const char*>(bytes.const_data_ptr()),
-                       static_cast<size_t>(sizes[all.size()]));
-    }
-    return all;
+    return detail::CollectiveCall("checkpoint").gather_bytes(mine);
   }
 
  private:
-  std::shared_ptr<ProcessGroup> group_;
-  int local_rank_;
+  PartialState state_;
 };
 
 json encode(const Error& error) {
@@ -76,10 +54,11 @@ Error decode(const json& text) {
 }  // namespace
 
 std::unique_ptr<RankExchange> current_ranks() {
-  if (!PartialState::initialized()) return std::make_unique<Alone>();
-  std::shared_ptr<ProcessGroup> group = current_process_group();
-  if (group == nullptr) return std::make_unique<Alone>();
-  return std::make_unique<GroupExchange>(std::move(group), PartialState().local_process_index());
+  // Not constructed here: that would join a process group nobody asked for.
+  if (!PartialState::initialized() || PartialState().num_processes() == 1) {
+    return std::make_unique<Alone>();
+  }
+  return std::make_unique<GroupExchange>();
 }
 
 std::vector<std::string> Agreement::payloads_or_throw() && {

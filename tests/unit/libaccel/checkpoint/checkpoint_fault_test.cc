@@ -30,8 +30,10 @@ using test::FaultyDisk;
 using test::ThreadRanks;
 using test::TrainingRun;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
@@ -55,8 +57,18 @@ struct Scene {
       : folder(root / "checkpoints"), limit(total_limit) {
     before.train(1);
     after.train(1);
-    CheckpointSeries({.folder = folder}).save(before.objects(), 1);
+    on_good_disk({.folder = folder},
+                 [&](CheckpointSeries& series) { series.save(before.objects(), 1); });
     after.train(1);
+  }
+
+  static void on_good_disk(const CheckpointSeriesOptions& options,
+                           const std::function<void(CheckpointSeries&)>& use) {
+    ThreadRanks(1).run([&](checkpoint::RankExchange& ranks) {
+      FaultyDisk disk;
+      CheckpointSeries series(options, disk, ranks);
+      use(series);
+    });
   }
 
   void save_next(FaultyDisk& disk) {
@@ -104,18 +116,17 @@ TEST_P(StoppedSave, LeavesACompleteCheckpointWhateverTheStep) {
       disk.lose_unsynced(FaultyDisk::Renames::kHappened);
     if (GetParam() == Loss::kPowerRenamesLost) disk.lose_unsynced(FaultyDisk::Renames::kLost);
 
-    TrainingRun loaded(7);
-    CheckpointSeries series({.folder = scene.folder});
-    const LoadReport report = series.load_newest(loaded.objects());
-
-    const bool is_new = report.checkpoint.step == 2;
-    EXPECT_TRUE(is_same(loaded, is_new ? scene.after : scene.before))
-        << "stopped after step " << stop;
-    (is_new ? num_new : num_old) += 1;
-    // And the run goes on: the next save succeeds and removes what was left behind.
-    series.save(loaded.objects(), 3);
-    for (const std::string& name : names_in(scene.folder))
-      EXPECT_THAT(name, ::testing::StartsWith("checkpoint_"));
+    Scene::on_good_disk({.folder = scene.folder}, [&](CheckpointSeries& series) {
+      TrainingRun loaded(7);
+      const LoadReport report = series.load_newest(loaded.objects());
+      const bool is_new = report.checkpoint.step == 2;
+      EXPECT_TRUE(is_same(loaded, is_new ? scene.after : scene.before))
+          << "stopped after step " << stop;
+      (is_new ? num_new : num_old) += 1;
+      // And the run goes on: the next save succeeds and removes what was left behind.
+      series.save(loaded.objects(), 3);
+    });
+    EXPECT_THAT(names_in(scene.folder), Each(StartsWith("checkpoint_")));
   }
   EXPECT_GT(num_old, 20);
   EXPECT_GT(num_new, 0);

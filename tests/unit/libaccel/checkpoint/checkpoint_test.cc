@@ -220,19 +220,16 @@ TEST_F(Checkpoint, NewerFormatIsRefusedNamingBothVersions) {
 
 TEST_F(Checkpoint, CheckpointOfAnotherModelNamesWhatDiffersAndChangesNothing) {
   TrainingRun wide(1, 9);
+  wide.train(1);
   save_checkpoint(folder_, wide.objects());
   TrainingRun run(2);
   TrainingRun untouched(2);
 
-  CheckpointObjects model_only{.models = {run.net.get()}};
-  save_checkpoint(scratch_.path() / "wide", {.models = {wide.net.get()}});
-  const Error error = error_of([&] { load_checkpoint(scratch_.path() / "wide", model_only); });
+  const Error error = error_of([&] { load_checkpoint(folder_, run.objects()); });
+
   EXPECT_EQ(error.code(), ErrorCode::kSafetensorsMismatch);
   EXPECT_THAT(error.message(),
               HasSubstr("first.weight (Float[9, 4] in the file, Float[6, 4] in the model)"));
-
-  const Error whole = error_of([&] { load_checkpoint(folder_, run.objects()); });
-  EXPECT_EQ(whole.code(), ErrorCode::kCheckpointMismatch) << whole.what();
   expect_same(run, untouched);
   EXPECT_EQ(run.custom.value, 0);
 }
