@@ -28,8 +28,7 @@
 //   frames       received into kMaxChannelFrame + 1 bytes: a longer one is seen as such
 //   descriptors  received without a control buffer: the kernel drops what was passed before it gets
 //                a number here
-//   answers      sent with MSG_DONTWAIT; a socket that is full is closed, for a worker that asks
-//   one
+//   answers      sent with MSG_DONTWAIT; a socket that is full is closed: a worker that asks one
 //                question at a time can never fill it
 //   flooding     16 frames, then the others have their turn
 

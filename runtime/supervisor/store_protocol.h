@@ -20,8 +20,9 @@
 //      12  CANCEL_WAIT  -                                u8 1
 //      13  PING         u32 nonce                        u32 the same
 //      14  QUEUE_PUSH   str key, bytes                   none
-//      15  QUEUE_POP    str key                          i64 length before; then bytes unless it is
-//      0 16  QUEUE_LEN    str key                          i64 17  LIST_KEYS    - u64 n, n x str
+//      15  QUEUE_POP    str key                          i64 length before; bytes unless it is 0
+//      16  QUEUE_LEN    str key                          i64
+//      17  LIST_KEYS    -                                u64 n, n x str
 //
 // Threads:  values; no state is shared.
 // Source:   the protocol is PyTorch's (torch/csrc/distributed/c10d, TCPStore);

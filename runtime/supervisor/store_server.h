@@ -4,18 +4,16 @@
 // as to torchrun's agent store. One server per generation: destroying it cuts every client, and the
 // next generation starts empty.
 //
-//   port   given by the user: exactly that one, with SO_REUSEADDR; otherwise the asked one when it
-//   is
-//          free, else any
+//   port   given by the user: exactly that one, with SO_REUSEADDR; otherwise the asked one when
+//          it is free, else any
 //   peers  on a loopback address only processes of `peer_uid` (tcp_table.h)
 //   slow   a client that does not read is not read from either; nothing here ever blocks
-//   bad    a client that breaks the protocol or a limit is disconnected and reported, the others
-//   stay
+//   bad    a client that breaks the protocol or a limit is disconnected and reported
 //
 // Threads:  one thread, the one that runs the io_context, which outlives the server.
-// Cost:     one descriptor and about 0.5 KiB per connection; values and buffers as StoreLimits
-// allow. Source:   docs/supervision.md "The store"; tests/unit/supervisor/store_server_test.cc,
-// tests/peer.
+// Cost:     one descriptor and about 1 KiB per connection; values and buffers within the limits.
+// Source:   docs/supervision.md "The store"; tests/unit/supervisor/store_server_test.cc;
+//           tests/peer/store_client.py.
 #pragma once
 
 #include <chrono>
