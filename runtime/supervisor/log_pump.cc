@@ -73,8 +73,9 @@ void LogPump::use_sinks(std::shared_ptr<FileSink> file,
 void LogPump::add(std::shared_ptr<LogSource> source) {
   asio::post(io_, [this, source = std::move(source)] {
     source->start();
-    entries_.push_back(std::make_shared<Entry>(source, io_));
-    serve(entries_.back());
+    const auto entry = std::make_shared<Entry>(source, io_);
+    entries_.push_back(entry);
+    serve(entry);  // not a reference into entries_: a stream that is over is erased there
   });
 }
 
