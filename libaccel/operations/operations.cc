@@ -24,13 +24,15 @@ namespace accel::detail {
 namespace {
 
 constexpr std::int64_t kMaxDims = 64;  // LibTorch's own limit
+constexpr std::int64_t kRecordSize = 2 + kMaxDims;
 
-// [1 + kMaxDims] the number of dimensions, then their sizes.
+// [R] the element type, the number of dimensions, then their sizes.
 at::Tensor shape_record(const at::Tensor& tensor) {
-  at::Tensor record = at::zeros({1 + kMaxDims}, at::kLong);
+  at::Tensor record = at::zeros({kRecordSize}, at::kLong);
   auto* values = record.mutable_data_ptr<std::int64_t>();
-  values[0] = tensor.dim();
-  std::copy(tensor.sizes().begin(), tensor.sizes().end(), values + 1);
+  values[0] = static_cast<std::int64_t>(tensor.scalar_type());
+  values[1] = tensor.dim();
+  std::copy(tensor.sizes().begin(), tensor.sizes().end(), values + 2);
   return record;
 }
 
@@ -48,6 +50,22 @@ Error shape_mismatch(std::string_view operation, const std::vector<std::string>&
   }
   return Error(ErrorCode::kShapeMismatch,
                std::string(operation) + ": the tensors differ between the ranks" + table);
+}
+
+// What every rank brings: "[1, 5] Float". `records` is [W, R].
+std::vector<std::string> record_texts(const at::Tensor& records) {
+  std::vector<std::string> texts;
+  for (std::int64_t rank = 0; rank < records.size(0); ++rank) {
+    const auto* record = records.const_data_ptr<std::int64_t>() + rank * kRecordSize;
+    texts.push_back(shape_text(record + 2, record[1]) + " " +
+                    c10::toString(static_cast<at::ScalarType>(record[0])));
+  }
+  return texts;
+}
+
+bool all_equal(const std::vector<std::string>& texts) {
+  return std::all_of(
+      texts.begin(), texts.end(), [&](const std::string& text) { return text == texts.front(); });
 }
 
 void require_rank(int from_process, int size, std::string_view operation) {
@@ -79,6 +97,8 @@ CollectiveCall::~CollectiveCall() = default;
 
 at::Tensor CollectiveCall::gather(const at::Tensor& tensor) const {
   const at::Tensor rows = tensor.dim() == 0 ? tensor.view({1}) : tensor;
+  const auto shapes = record_texts(group_->all_gather(shape_record(rows), operation_));
+  if (!all_equal(shapes)) throw shape_mismatch(operation_, shapes);
   return group_->all_gather(rows.contiguous(), operation_).flatten(0, 1);
 }
 
@@ -104,26 +124,15 @@ at::Tensor CollectiveCall::broadcast(const at::Tensor& tensor, int from_process)
 
 at::Tensor CollectiveCall::pad(const at::Tensor& tensor, const PadOptions& options) const {
   const at::Tensor records = group_->all_gather(shape_record(tensor), operation_);
-  const auto* values = records.const_data_ptr<std::int64_t>();
-  std::vector<std::string> shapes;
-  bool same_dims = true;
-  for (int rank = 0; rank < group_->size(); ++rank) {
-    const std::int64_t* record = values + rank * (1 + kMaxDims);
-    shapes.push_back(shape_text(record + 1, record[0]));
-    same_dims = same_dims && record[0] == tensor.dim();
+  // Compared with rank 0, so that every rank comes to the same answer.
+  const at::Tensor num_dims = records.select(1, 1);
+  if (!num_dims.eq(num_dims[0]).all().item<bool>()) {
+    throw shape_mismatch(operation_, record_texts(records));
   }
-  // Compared with rank 0, so that every rank sees the same answer.
-  for (int rank = 0; rank < group_->size(); ++rank) {
-    same_dims = same_dims && values[rank * (1 + kMaxDims)] == values[0];
-  }
-  if (!same_dims) throw shape_mismatch(operation_, shapes);
   const std::int64_t dim = options.dim < 0 ? options.dim + tensor.dim() : options.dim;
   if (dim < 0 || dim >= tensor.dim()) return tensor;
 
-  std::int64_t longest = 0;
-  for (int rank = 0; rank < group_->size(); ++rank) {
-    longest = std::max(longest, values[rank * (1 + kMaxDims) + 1 + dim]);
-  }
+  const auto longest = records.select(1, 2 + dim).max().item<std::int64_t>();
   const std::int64_t length = tensor.size(dim);
   if (longest == length) return tensor;
   auto shape = tensor.sizes().vec();

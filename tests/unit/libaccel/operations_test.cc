@@ -248,6 +248,23 @@ TEST(DebugMode, AShapeMismatchIsAnErrorOnAllRanks) {
       {.env = {{"ACCELERATE_DEBUG_MODE", "true"}}});
 }
 
+TEST(Operations, GatherComparesShapesAndTypesAlways) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    const at::Tensor rows = at::ones({state.is_main_process() ? 4 : 4000});
+    const at::Tensor types = at::ones({4}, state.is_main_process() ? at::kFloat : at::kLong);
+
+    const Error shape = error_of([&] { gather(rows); });
+    const Error type = error_of([&] { gather(types); });
+
+    EXPECT_EQ(shape.code(), ErrorCode::kShapeMismatch);
+    EXPECT_THAT(shape.message(),
+                AllOf(HasSubstr("Process 0: [4] Float"), HasSubstr("Process 1: [4000] Float")));
+    EXPECT_EQ(type.code(), ErrorCode::kShapeMismatch);
+    EXPECT_THAT(type.message(), HasSubstr("Process 1: [4] Long"));
+  });
+}
+
 TEST(Objects, AreGatheredInRankOrder) {
   test::run_ranks(3, [] {
     const PartialState state;
