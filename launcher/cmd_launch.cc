@@ -27,6 +27,15 @@ void print_notice(const std::string& text) {
   print_line(stderr, std::string(kProgram) + ": " + text);
 }
 
+// The last lines of a single worker stand right above the report already, unless they went to a file.
+ReportStyle report_style(const supervisor::JobSpec& spec) {
+  ReportStyle style = {.color = ::isatty(STDERR_FILENO) == 1};
+  const bool is_on_screen =
+      spec.workers.size() == 1 && spec.workers.front().redirect == supervisor::Streams::kNone;
+  if (is_on_screen) style.tail_lines = 0;
+  return style;
+}
+
 // The signals are ours before the shim exists: one that comes in between is not lost.
 Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan) {
   auto signals = take_over_signals();
@@ -59,9 +68,8 @@ int cmd_launch(const std::vector<std::string>& arguments) {
   const auto outcome = run_job(*plan);
   if (!outcome) return fail(outcome.error());
   if (!plan->quiet) {
-    const ReportStyle style = {.color = ::isatty(STDERR_FILENO) == 1};
     const int num_workers = static_cast<int>(plan->spec.workers.size());
-    std::fputs(render_report(*outcome, num_workers, style).c_str(), stderr);
+    std::fputs(render_report(*outcome, num_workers, report_style(plan->spec)).c_str(), stderr);
   }
   return outcome->exit_code;
 }

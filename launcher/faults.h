@@ -1,6 +1,8 @@
 // Faults: collects everything that is wrong, so that a user mends it in one go.
 #pragma once
 
+#include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 

@@ -29,6 +29,18 @@ Error config_fault(const ConfigFile& file,
                "change " + std::string(key) + " in " + file.path);
 }
 
+// "0", "0,1", "GPU-8f2a,GPU-11c0": names between commas.
+bool is_id_list(std::string_view text) {
+  char before = ',';
+  for (char c : text) {
+    if (c == ',' ? before == ',' : std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-') {
+      return false;
+    }
+    before = c;
+  }
+  return before != ',';
+}
+
 // Merges one value after the other; faults are collected.
 class Merge {
  public:
@@ -134,6 +146,11 @@ class Merge {
     settings_.gpu_ids = line_.text("gpu_ids").value_or(
         file_ != nullptr && file_->gpu_ids ? *file_->gpu_ids : "all");
     if (settings_.gpu_ids.empty()) settings_.gpu_ids = "all";
+    if (!is_id_list(settings_.gpu_ids)) {
+      faults_.add(Error(ErrorCode::kInvalidArgument,
+                        "--gpu_ids is '" + settings_.gpu_ids + "', expected all, or ids as in 0,1",
+                        "give --gpu_ids all, or ids as in 0,1"));
+    }
   }
 
   // How many GPUs the workers will see: the visible ones, or those of --gpu_ids.

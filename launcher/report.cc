@@ -19,6 +19,8 @@
 
 #include <accel/error.h>
 
+#include "runtime/printable.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -59,7 +61,7 @@ std::string plain_line(std::string_view line) {
       out += static_cast<char>(c);
     }
   }
-  return out;
+  return printable(out);
 }
 
 std::vector<std::string> last_lines(std::string_view text, size_t most) {

@@ -1,5 +1,6 @@
 #include "launcher/launch_plan.h"
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -321,7 +322,66 @@ TEST_F(LaunchPlanTest, TheDryRunShowsRanksEnvironmentAndFiles) {
   EXPECT_THAT(text, Not(HasSubstr("PATH=")));
 }
 
+TEST_F(LaunchPlanTest, TheFixturesOfThePeerLaunch) {
+  const char* folder = std::getenv("ACCEL_SOURCE_DIR");
+  ASSERT_NE(folder, nullptr) << "ctest sets ACCEL_SOURCE_DIR";
+  for (const char* name :
+       {"0_11_0.yaml", "0_12_0.yaml", "latest.yaml", "validate_launch_cmd.yaml"}) {
+    const std::string path = std::string(folder) + "/tests/unit/launcher/configs/" + name;
+    const LaunchPlan result = plan({"--config_file", path, program_});
+    EXPECT_EQ(result.spec.workers.size(), 1u) << name;
+    EXPECT_THAT(result.notices, IsEmpty()) << name;
+  }
+}
+
+TEST_F(LaunchPlanTest, AGivenFlagBeatsTheFixtureAndTheRestHolds) {
+  const std::string path = std::string(std::getenv("ACCEL_SOURCE_DIR")) +
+                           "/tests/unit/launcher/configs/validate_launch_cmd.yaml";
+
+  const LaunchPlan result = plan({"--num-processes", "2", "--config-file", path, program_});
+
+  EXPECT_EQ(result.spec.workers.size(), 2u);  // the file says 1
+  EXPECT_TRUE(result.debug);
+}
+
 // ---- What is refused
+
+struct HostileFlag {
+  const char* name;
+  const char* flag;
+  std::vector<const char*> values;
+};
+
+class HostileFlagTest : public LaunchPlanTest, public ::testing::WithParamInterface<HostileFlag> {};
+
+TEST_P(HostileFlagTest, IsAnErrorThatNamesFlagAndValue) {
+  for (const char* value : GetParam().values) {
+    const Error error = refused({"--num_processes", "2", GetParam().flag, value, program_});
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << value;
+    EXPECT_THAT(error.message(), HasSubstr(std::string(GetParam().flag) + " is '" + value + "'"));
+    EXPECT_THAT(error.remedy(), Not(IsEmpty()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Values,
+    HostileFlagTest,
+    ::testing::Values(
+        HostileFlag{"Processes",
+                    "--num_processes",
+                    {"0", "-1", "two", "", "1e3", "2.0", "99999999999", "2 "}},
+        HostileFlag{"Port", "--main_process_port", {"-1", "65536", "http", "0x10"}},
+        HostileFlag{"Threads", "--num_cpu_threads_per_process", {"0", "-2", "many"}},
+        HostileFlag{"Restarts", "--max_restarts", {"-1", "often", "1000001"}},
+        HostileFlag{"Grace", "--stop_grace", {"soon", "-1", "1w", "nan", "inf", "", "25h"}},
+        HostileFlag{"Interval", "--monitor_interval", {"fast", "-0.1"}},
+        HostileFlag{"Tee",
+                    "--tee",
+                    {"4", "", "0:4", "0:3,", ",", "2:3", "a:1", ":1", "-1:1", "0:", "0:3;1:1"}},
+        HostileFlag{"Precision", "--mixed_precision", {"fp61", "", "BF16 "}},
+        HostileFlag{"Dynamo", "--dynamo_backend", {"inducto", ""}},
+        HostileFlag{"Gpus", "--gpu_ids", {"0,,1", ",", "0,", "0 1", "0;rm"}}),
+    [](const auto& param_info) { return param_info.param.name; });
 
 TEST_F(LaunchPlanTest, AllFaultsAreReportedAtOnce) {
   const Error error = refused(
