@@ -97,7 +97,7 @@ std::optional<YamlScalar> as_integer(std::string_view body, bool is_negative) {
   }
   if (body == "0") return std::int64_t{0};
   if (body.starts_with('0') && consists_of(body.substr(1), "01234567_")) {
-    return to_integer(body.substr(1), 8, is_negative);
+    return to_integer(body, 8, is_negative);
   }
   if (body[0] >= '1' && body[0] <= '9' && consists_of(body, "0123456789_")) {
     return to_integer(body, 10, is_negative);
