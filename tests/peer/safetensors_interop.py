@@ -17,10 +17,11 @@ if os.path.realpath(sys.prefix) != os.path.realpath(os.path.join(SOURCE, ".deps/
     os.execv(PEER, [PEER] + sys.argv)
 
 import torch
+from accelerate import Accelerator, load_checkpoint_in_model
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-TOOL = os.path.join(BUILD, "tests/safetensors_copy")
+TOOL = os.path.join(BUILD, "tests/weights_exchange")
 # Every dtype that both sides can hold; the float8 without a Python name are written as raw bytes above.
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.float8_e5m2, torch.float8_e4m3fn, torch.float8_e5m2fnuz,
@@ -105,6 +106,43 @@ class Interop(unittest.TestCase):
             self.assertIn("[safetensors.header]", done.stderr, name)
             self.assertIn(name, done.stderr)
         self.assertFalse(os.path.exists(self.path("out")))
+
+
+class Network(torch.nn.Module):
+    """The network of weights_exchange.cc."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear1 = torch.nn.Linear(3, 4)
+        self.batchnorm = torch.nn.BatchNorm1d(4)
+        self.linear2 = torch.nn.Linear(4, 5)
+
+
+class Models(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = os.path.join(scratch.name, "weights")
+
+    def test_accelerate_loads_the_shards_of_save_model(self):
+        run("save-model", self.folder)
+
+        self.assertEqual(len([name for name in os.listdir(self.folder) if name.startswith("model-")]), 3)
+        network = Network()
+        load_checkpoint_in_model(network, self.folder)
+        for name, parameter in network.named_parameters():
+            expected = torch.arange(parameter.numel(), dtype=torch.float32).reshape(parameter.shape)
+            self.assertTrue(torch.equal(parameter, expected), name)
+
+    def test_libaccel_loads_the_shards_of_accelerate(self):
+        network = Network()
+        Accelerator(cpu=True).save_model(network, self.folder, max_shard_size=100)
+
+        run("load-model", self.folder, self.folder + ".one")
+
+        loaded = load_file(self.folder + ".one")
+        for name, tensor in network.state_dict().items():
+            self.assertTrue(torch.equal(loaded[name], tensor), name)
 
 
 if __name__ == "__main__":

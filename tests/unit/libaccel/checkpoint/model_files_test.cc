@@ -1,0 +1,204 @@
+// Weights for others: shards, tied weights, and what a file must have in common with a model.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+
+#include <accel/checkpoint.h>
+#include <accel/error.h>
+#include <accel/safetensors_file.h>
+
+#include "libaccel/checkpoint/module_state.h"
+#include "libaccel/checkpoint/shard_split.h"
+#include "tests/support/scratch_folder.h"
+#include "tests/support/tensor_matchers.h"
+
+namespace accel {
+namespace {
+
+namespace fs = std::filesystem;
+using test::SameTensor;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// 236 bytes of parameters and statistics: the model that HF Accelerate's own tests use.
+struct ThreeLayersImpl : torch::nn::Module {
+  ThreeLayersImpl()
+      : linear1(register_module("linear1", torch::nn::Linear(3, 4))),
+        batchnorm(register_module("batchnorm", torch::nn::BatchNorm1d(4))),
+        linear2(register_module("linear2", torch::nn::Linear(4, 5))) {}
+  torch::nn::Linear linear1;
+  torch::nn::BatchNorm1d batchnorm;
+  torch::nn::Linear linear2;
+};
+TORCH_MODULE(ThreeLayers);
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Error error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return Error(ErrorCode::kInternal, "no error");
+}
+
+class ModelFiles : public ::testing::Test {
+ protected:
+  test::ScratchFolder scratch_;
+  fs::path folder_ = scratch_.path() / "weights";
+};
+
+TEST(ShardSize, UnderstandsDecimalAndBinaryUnits) {
+  const auto bytes = [](std::string_view text) {
+    const auto size = checkpoint::parse_shard_size(text);
+    return size ? *size : 0;
+  };
+  EXPECT_EQ(bytes("10GB"), 10'000'000'000u);
+  EXPECT_EQ(bytes("1.5GB"), 1'500'000'000u);
+  EXPECT_EQ(bytes("2GiB"), std::uint64_t{2} << 30);
+  EXPECT_EQ(bytes("5MB"), 5'000'000u);
+  EXPECT_EQ(bytes("8Gb"), 1'000'000'000u);
+  EXPECT_EQ(bytes("100"), 100u);
+  for (const char* text : {"5MBB", "5k0MB", "-1GB", "", "GB", "nanGB", "infGB", "1e99TB", "0"}) {
+    EXPECT_EQ(bytes(text), 0u) << text;
+  }
+}
+
+TEST(ShardSplit, TensorAboveTheLimitGetsItsOwnShard) {
+  const auto shards =
+      checkpoint::split_into_shards({{"a", 40}, {"big", 500}, {"b", 60}, {"c", 1}}, 100);
+
+  EXPECT_THAT(shards, ElementsAre(ElementsAre("big"), ElementsAre("a", "b"), ElementsAre("c")));
+}
+
+TEST_F(ModelFiles, ThreeLayersWithALimitOfHundredBytesMakeThreeShards) {
+  ThreeLayers net;
+  save_model(*net, folder_, {.max_shard_size = "100"});
+
+  EXPECT_THAT(names_in(folder_),
+              ElementsAre("model-00001-of-00003.safetensors",
+                          "model-00002-of-00003.safetensors",
+                          "model-00003-of-00003.safetensors",
+                          "model.safetensors.index.json"));
+  std::ifstream index(folder_ / "model.safetensors.index.json");
+  const auto root = nlohmann::json::parse(index);
+  EXPECT_EQ(root["metadata"]["total_size"], 236);
+  EXPECT_EQ(root["weight_map"]["linear2.bias"], "model-00003-of-00003.safetensors");
+
+  ThreeLayers loaded;
+  load_checkpoint_in_model(*loaded, folder_);
+  EXPECT_THAT(loaded->linear2->weight, SameTensor(net->linear2->weight));
+  EXPECT_THAT(loaded->batchnorm->running_var, SameTensor(net->batchnorm->running_var));
+}
+
+TEST_F(ModelFiles, ShardsOfAnEarlierSaveAreRemovedAndOtherFilesAreNot) {
+  ThreeLayers net;
+  save_model(*net, folder_, {.max_shard_size = "100"});
+  std::ofstream(folder_ / "README.md") << "x";
+
+  save_model(*net, folder_);
+
+  EXPECT_THAT(names_in(folder_), ElementsAre("README.md", "model.safetensors"));
+}
+
+TEST_F(ModelFiles, TiedWeightsAreWrittenOnceAndComeBackTied) {
+  torch::nn::Linear encoder(3, 3);
+  torch::nn::Linear decoder(3, 3);
+  decoder->weight.set_data(encoder->weight.data());
+  torch::nn::Module net;
+  net.register_module("encoder", encoder);
+  net.register_module("decoder", decoder);
+
+  save_model(net, folder_);
+
+  const auto saved = safetensors::load_file(folder_ / "model.safetensors");
+  EXPECT_TRUE(saved.contains("encoder.weight"));
+  EXPECT_FALSE(saved.contains("decoder.weight"));
+  EXPECT_EQ(safetensors::load_metadata(folder_ / "model.safetensors").at("decoder.weight"),
+            "encoder.weight");
+  {
+    const at::NoGradGuard no_grad;
+    encoder->weight.zero_();
+  }
+  load_checkpoint_in_model(net, folder_);
+  EXPECT_THAT(decoder->weight, SameTensor(saved.at("encoder.weight")));
+}
+
+TEST_F(ModelFiles, WhatDoesNotFitIsListedAndNothingIsChanged) {
+  ThreeLayers net;
+  const at::Tensor before = net->linear1->bias.detach().clone();
+  safetensors::save_file({{"linear1.weight", at::ones({4, 3})},
+                          {"linear1.bias", at::ones({7})},
+                          {"batchnorm.weight", at::ones({4})},
+                          {"batchnorm.bias", at::ones({4})},
+                          {"batchnorm.running_mean", at::ones({4})},
+                          {"batchnorm.running_var", at::ones({4})},
+                          {"linear2.weight", at::ones({5, 4})},
+                          {"head.weight", at::ones({1})}},
+                         scratch_.path() / "other.safetensors");
+
+  const Error error =
+      error_of([&] { load_checkpoint_in_model(*net, scratch_.path() / "other.safetensors"); });
+
+  EXPECT_EQ(error.code(), ErrorCode::kSafetensorsMismatch);
+  EXPECT_THAT(error.message(),
+              AllOf(HasSubstr("2 missing in the file: batchnorm.num_batches_tracked, linear2.bias"),
+                    HasSubstr("1 unknown to the model: head.weight"),
+                    HasSubstr("linear1.bias (Float[7] in the file, Float[4] in the model)")));
+  EXPECT_THAT(net->linear1->bias, SameTensor(before));
+}
+
+TEST_F(ModelFiles, WithoutStrictOnlyCommonNamesAreLoadedAndDtypesAreConverted) {
+  ThreeLayers net;
+  safetensors::save_file({{"linear2.bias", at::ones({5}, at::kBFloat16)}, {"head", at::ones({1})}},
+                         scratch_.path() / "part.safetensors");
+
+  load_checkpoint_in_model(*net, scratch_.path() / "part.safetensors", {.strict = false});
+
+  EXPECT_THAT(net->linear2->bias, SameTensor(at::ones({5})));
+}
+
+TEST_F(ModelFiles, IndexThatLeavesItsFolderIsRefused) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ / "model.safetensors.index.json")
+      << R"({"weight_map": {"linear1.weight": "../secret.safetensors"}})";
+  ThreeLayers net;
+
+  EXPECT_THAT(error_of([&] { load_checkpoint_in_model(*net, folder_); }).message(),
+              HasSubstr("names a file outside of its folder"));
+}
+
+TEST_F(ModelFiles, FailedSaveLeavesTheEarlierFiles) {
+  ThreeLayers net;
+  save_model(*net, folder_, {.max_shard_size = "100"});
+  const auto before = names_in(folder_);
+  net->register_buffer("ghost", at::empty({5}, at::TensorOptions().device(at::kMeta)));
+
+  const Error error = error_of([&] { save_model(*net, folder_); });
+
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.message(), HasSubstr("\"ghost\" is on the meta device"));
+  EXPECT_EQ(names_in(folder_), before);
+  EXPECT_THAT(error_of([&] { save_model(*net, folder_, {.max_shard_size = "5MBB"}); }).code(),
+              ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace accel
