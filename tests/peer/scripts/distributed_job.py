@@ -12,6 +12,7 @@ def leave_a_key_behind(store, restarts):
     """What an earlier generation stored must be gone."""
     if restarts > 0 and store.check(["left_behind"]):
         sys.exit("the store of the first generation is still there")
+    dist.barrier()  # every rank has looked before one writes
     store.set("left_behind", "1")
 
 
