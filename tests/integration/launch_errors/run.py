@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""What a user sees and what a script gets (the exit status) when a launch goes wrong, with the real programs."""
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
+BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
+LAUNCHER = BUILD / "bin/accel-launch"
+HOSTILE = SOURCE / "tests/hostile/configs"
+
+
+class LaunchErrors(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+
+    def launch(self, *arguments):
+        environment = os.environ | {"HF_HOME": str(self.folder)}
+        return subprocess.run([LAUNCHER, *map(str, arguments)], env=environment, cwd=self.folder, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=60)
+
+    def assert_refused(self, status, parts, *arguments):
+        done = self.launch(*arguments)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertTrue(done.stderr.startswith("accel-launch: error ["), done.stderr)
+        self.assertIn("\n  try       ", done.stderr)
+        self.assertIn("\n  more      docs/errors.md#", done.stderr)
+        for part in parts:
+            self.assertIn(part, done.stderr)
+
+    def program(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def test_command_lines(self):
+        (self.folder / "data.bin").write_bytes(b"\x7fELF")
+        self.program("train", "#!/bin/sh\n")
+        cases = [
+            (127, ["there is no trian, did you mean train?"], ["trian"]),
+            (126, ["data.bin has no permission to be executed", "chmod +x"], ["data.bin"]),
+            (2, ["unknown flag --num_process, did you mean --num_processes?"], ["--num_process", "2", "train"]),
+            (2, ["--num_processes is '0'"], ["--num_processes", "0", "train"]),
+            (2, ["at most 1024 workers"], ["--num_processes", "10000", "train"]),
+            (2, ["no script or program is given"], ["--cpu"]),
+            (1, ["--use_fsdp belongs to FSDP"], ["--use_fsdp", "train"]),
+            (2, ["unknown keys (['another_invalid_key', 'invalid_key'])"],
+             ["--config_file", HOSTILE / "unknown_keys.yaml", "train"]),
+            (2, [":3: the line is indented with a tab"], ["--config_file", HOSTILE / "indented_with_tab.yaml", "train"]),
+            (2, ["No such file or directory"], ["--config_file", "none.yaml", "train"]),
+        ]
+        for status, parts, arguments in cases:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(status, parts, *arguments)
+
+    def test_the_port_that_was_named_is_taken(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            self.assert_refused(98, ["[store.port_in_use]", str(port)],
+                                "--num_processes", "2", "--main_process_port", port, "/bin/true")
+
+    def test_a_default_port_that_is_taken_is_no_error(self):
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                taken.bind(("127.0.0.1", 29500))
+            except OSError:
+                pass  # somebody else has it: as good
+            else:
+                taken.listen()
+            script = self.program("show", "#!/bin/sh\necho port=$MASTER_PORT\n")
+            done = self.launch("--num_processes", "2", script)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        ports = set(done.stdout.split())
+        self.assertEqual(len(ports), 1)
+        self.assertNotIn("port=29500", ports)
+
+    def test_the_exit_code_of_the_first_failing_rank_is_ours(self):
+        script = self.program("fail", "#!/bin/sh\nif [ $RANK = 1 ]; then echo out of tokens >&2; exit 7; fi\nexec sleep 60\n")
+        done = self.launch("--num_processes", "3", script)
+        self.assertEqual(done.returncode, 7, done.stderr)
+        self.assertIn("rank 1 of 3 ended with exit code 7", done.stderr)
+        self.assertIn("last lines of rank 1:\n  | out of tokens\n", done.stderr)
+        self.assertIn("others    2 other ranks were stopped", done.stderr)
+
+    def test_a_signal_gives_128_and_its_number(self):
+        script = self.program("die", "#!/bin/sh\nif [ $RANK = 0 ]; then kill -USR1 $$; fi\nexec sleep 60\n")
+        done = self.launch("--num_processes", "2", script)
+        self.assertEqual(done.returncode, 128 + signal.SIGUSR1, done.stderr)
+        self.assertIn("rank 0 of 2 was ended by SIGUSR1", done.stderr)
+
+    def test_a_missing_library_is_named(self):
+        (self.folder / "gone.c").write_text("int gone(void) { return 0; }\n")
+        (self.folder / "main.c").write_text("int gone(void);\nint main(void) { return gone(); }\n")
+        compiler = os.environ.get("CC", "cc")
+        for command in ([compiler, "-shared", "-fPIC", "-o", "libgone.so", "gone.c"],
+                        [compiler, "-o", "needs_gone", "main.c", "-L.", "-lgone"]):
+            subprocess.run(command, cwd=self.folder, check=True)
+        (self.folder / "libgone.so").unlink()
+        self.assert_is_missing_library(self.launch("--num_processes", "2", "needs_gone"))
+
+    def assert_is_missing_library(self, done):
+        self.assertEqual(done.returncode, 127, done.stderr)
+        self.assertIn("[worker.library_missing]", done.stderr)
+        self.assertIn("libgone.so", done.stderr)
+        self.assertIn("ldd ", done.stderr)
+
+    def test_a_file_that_no_machine_runs_says_so(self):
+        done = self.launch("--num_processes", "2", self.program("noise", "\x01\x02\x03\x04"))
+        self.assertEqual(done.returncode, 126, done.stderr)
+        self.assertIn("Exec format error", done.stderr)
+
+    def test_quiet_keeps_only_the_status(self):
+        done = self.launch("--quiet", "--num_processes", "2", self.program("fail", "#!/bin/sh\nexit 9\n"))
+        self.assertEqual(done.returncode, 9)
+        self.assertEqual(done.stderr, "")
+
+    def test_help_and_dry_run_start_nothing(self):
+        marker = self.folder / "started"
+        script = self.program("touch", f"#!/bin/sh\ntouch {marker}\n")
+        for arguments in (["--help"], ["--version"], ["--dry-run", "--num_processes", "2", script]):
+            done = self.launch(*arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotEqual(done.stdout, "")
+        self.assertFalse(marker.exists())
+
+
+if __name__ == "__main__":
+    if not LAUNCHER.exists():
+        print(f"launch_errors: {LAUNCHER} is not built")
+        sys.exit(1)
+    unittest.main()
