@@ -101,15 +101,6 @@ struct Texts<LoggerType> {
 };
 
 template <>
-struct Texts<SaveFormat> {
-  static constexpr std::string_view kKind = "save format";
-  static constexpr EnumText<SaveFormat> kRows[] = {
-      {SaveFormat::kSafetensors, "safetensors"},
-      {SaveFormat::kPickle, "pickle"},
-  };
-};
-
-template <>
 struct Texts<LogLevel> {
   static constexpr std::string_view kKind = "log level";
   static constexpr EnumText<LogLevel> kRows[] = {
@@ -171,8 +162,6 @@ template ACCEL_EXPORT std::span<const EnumText<Reduction>> enum_texts<Reduction>
 template ACCEL_EXPORT Reduction parse<Reduction>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<LoggerType>> enum_texts<LoggerType>() noexcept;
 template ACCEL_EXPORT LoggerType parse<LoggerType>(std::string_view);
-template ACCEL_EXPORT std::span<const EnumText<SaveFormat>> enum_texts<SaveFormat>() noexcept;
-template ACCEL_EXPORT SaveFormat parse<SaveFormat>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<LogLevel>> enum_texts<LogLevel>() noexcept;
 template ACCEL_EXPORT LogLevel parse<LogLevel>(std::string_view);
 

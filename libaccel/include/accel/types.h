@@ -68,10 +68,6 @@ enum class LoggerType {
   kSwanlab,
 };
 
-// What a checkpoint file is encoded as; a user who names the peer's pickle format gets
-// kUnsupported.
-enum class SaveFormat { kSafetensors, kPickle };
-
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kCritical };
 
 // One value of E and its text.

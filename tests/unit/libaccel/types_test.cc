@@ -19,7 +19,6 @@ using AllEnums = ::testing::Types<DistributedType,
                                   RNGType,
                                   Reduction,
                                   LoggerType,
-                                  SaveFormat,
                                   LogLevel>;
 TYPED_TEST_SUITE(EnumTexts, AllEnums);
 
