@@ -22,6 +22,7 @@
 #include <accel/state.h>
 
 #include "libaccel/process/process_group.h"
+#include "libaccel/process/supervisor_link.h"
 
 namespace accel {
 
@@ -118,6 +119,7 @@ std::shared_ptr<ProcessState> set_up(const PartialStateOptions& options) {
   const EnvLookup env = process_env();
   auto state = std::make_shared<ProcessState>();
   state->identity = or_throw(parse_worker_env(env));
+  detail::connect_to_supervisor(env);
   state->debug = env_flag(env, "ACCELERATE_DEBUG_MODE");
   state->device =
       choose_device(env, state->identity, options.cpu || env_flag(env, "ACCELERATE_USE_CPU"));

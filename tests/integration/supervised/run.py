@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""What a worker with libaccel tells the launcher: its uncaught error in the report, its stacks on Ctrl-\\."""
+
+import os
+import signal
+import subprocess
+import sys
+
+BUILD = os.environ["ACCEL_BUILD_DIR"]
+LAUNCH = [f"{BUILD}/bin/accel-launch", "--cpu", "--num_processes", "2", "--stop_grace", "5"]
+WORKER = f"{BUILD}/tests/supervised_worker"
+
+
+def uncaught_error_is_in_the_report():
+    done = subprocess.run([*LAUNCH, WORKER, "throw"], capture_output=True, text=True, timeout=60)
+    text = done.stdout + done.stderr
+    assert done.returncode == 128 + signal.SIGABRT, (done.returncode, text)
+    report = text[text.rindex("error ["):]
+    assert "rank 1" in report and "SIGABRT" in report, text
+    assert "a batch of 7 cannot be split over 2 ranks" in report, text
+
+
+def every_thread_writes_its_stack():
+    job = subprocess.Popen([*LAUNCH, WORKER, "sleep"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = []
+    for line in job.stdout:
+        lines.append(line)
+        if sum(text.startswith("ready") for text in lines) == 2:
+            job.send_signal(signal.SIGQUIT)
+            break
+    for line in job.stdout:
+        lines.append(line)
+        if sum("supervised_worker" in text and "main" in text for text in lines) >= 2:
+            break
+        if sum("__libc_start" in text for text in lines) >= 2:
+            break
+    job.send_signal(signal.SIGTERM)
+    lines += job.communicate(timeout=60)[0].splitlines(True)
+    text = "".join(lines)
+    assert text.count("stack of thread supervised_work") >= 2, text
+    assert job.returncode == 128 + signal.SIGTERM, (job.returncode, text)
+
+
+def main():
+    uncaught_error_is_in_the_report()
+    every_thread_writes_its_stack()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
