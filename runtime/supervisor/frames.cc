@@ -42,6 +42,40 @@ T unwrap(Result<T> result) {
   return *std::move(result);
 }
 
+Json encode_error(const Error& error) {
+  Json details = Json::array();
+  for (const auto& [label, text] : error.details()) {
+    details.push_back(to_field(std::vector<std::string>{label, text}));
+  }
+  return {{"code", static_cast<int>(error.code())},
+          {"message", to_field(error.message())},
+          {"remedy", to_field(error.remedy())},
+          {"context", to_field(error.context())},
+          {"details", std::move(details)}};
+}
+
+Error error_from(const Json& json) {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+  std::string remedy;
+  std::vector<std::string> context;
+  std::vector<std::vector<std::string>> details;
+  read_member(json, "code", [&](const Json& number) {
+    from_enum_field(number, code, static_cast<ErrorCode>(static_cast<int>(ErrorCode::kCount_) - 1));
+  });
+  read_member(json, "message", message);
+  read_member(json, "remedy", remedy);
+  read_member(json, "context", context);
+  read_member(json, "details", details);
+  Error error(code, std::move(message), std::move(remedy));
+  for (std::string& step : context) error.while_doing(std::move(step));
+  for (const auto& detail : details) {
+    if (detail.size() != 2) throw FieldError("a detail is not a label and a text");
+    error.with_detail(detail[0], detail[1]);
+  }
+  return error;
+}
+
 HostEvent event_from(const Json& json) {
   std::string type;
   read_member(json, "type", type);
@@ -51,6 +85,11 @@ HostEvent event_from(const Json& json) {
     read_member(json, "build", hello.build);
     read_member(json, "pid", hello.pid);
     return hello;
+  }
+  if (type == "refused") {
+    Refused refused;
+    read_member(json, "error", [&](const Json& error) { refused.error = error_from(error); });
+    return refused;
   }
   if (type == "generation_started") {
     GenerationStarted started;
@@ -210,6 +249,9 @@ std::string encode(const HostEvent& event) {
                                {"protocol", hello.protocol},
                                {"build", to_field(hello.build)},
                                {"pid", hello.pid}};
+                     },
+                     [](const Refused& refused) -> Json {
+                       return {{"type", "refused"}, {"error", encode_error(refused.error)}};
                      },
                      [](const GenerationStarted& started) -> Json {
                        return {{"type", "generation_started"},

@@ -1,7 +1,7 @@
 // Frames: what shim and owner say to each other, one JSON object per packet of a SOCK_SEQPACKET
 // pair.
 //
-//   shim -> owner   hello, generation_started, worker_exited, restarting, notice, outcome
+//   shim -> owner   hello, refused, generation_started, worker_exited, restarting, notice, outcome
 //   owner -> shim   stop, suspend, resume, window_size, dump_stacks
 //
 // The first frame of the shim is hello with its protocol version; the owner goes on only with its
@@ -55,8 +55,13 @@ struct Notice {
   std::string text;
 };
 
+// The job cannot be run (a port in use, a log folder that cannot be written). The last event.
+struct Refused {
+  Error error{ErrorCode::kInternal, ""};
+};
+
 using HostEvent =
-    std::variant<Hello, GenerationStarted, WorkerExit, Restarting, Notice, JobOutcome>;
+    std::variant<Hello, Refused, GenerationStarted, WorkerExit, Restarting, Notice, JobOutcome>;
 
 // ---- owner -> shim ----
 

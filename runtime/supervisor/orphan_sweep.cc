@@ -17,12 +17,13 @@ constexpr Duration kFirstWait = 1ms;
 constexpr Duration kLongestWait = 50ms;
 constexpr int kEmptyScansWanted = 2;
 
-// The pids below `ancestor` in the tree of `table`.
-std::unordered_set<pid_t> descendants_of(pid_t ancestor, const std::vector<ProcessEntry>& table) {
+// `roots` and the pids below them in the tree of `table`.
+std::unordered_set<pid_t> pids_below(const std::vector<pid_t>& roots,
+                                     const std::vector<ProcessEntry>& table) {
   std::unordered_multimap<pid_t, pid_t> children;
   for (const ProcessEntry& entry : table) children.emplace(entry.parent, entry.pid);
-  std::unordered_set<pid_t> found;
-  std::vector<pid_t> to_visit = {ancestor};
+  std::unordered_set<pid_t> found(roots.begin(), roots.end());
+  std::vector<pid_t> to_visit = roots;
   while (!to_visit.empty()) {
     const pid_t parent = to_visit.back();
     to_visit.pop_back();
@@ -50,7 +51,7 @@ std::uint64_t own_start_time(System& system) {
 std::vector<ProcessEntry> find_strays(System& system,
                                       const SweepScope& scope,
                                       const std::vector<ProcessEntry>& table) {
-  const auto descendants = descendants_of(scope.ancestor, table);
+  const auto descendants = pids_below({scope.ancestor}, table);
   std::vector<ProcessEntry> strays;
   for (const ProcessEntry& entry : table) {
     if (entry.pid == scope.ancestor || entry.pid == ::getpid()) continue;
@@ -60,6 +61,16 @@ std::vector<ProcessEntry> find_strays(System& system,
     }
   }
   return strays;
+}
+
+std::vector<ProcessEntry> find_descendants(const std::vector<pid_t>& roots,
+                                           const std::vector<ProcessEntry>& table) {
+  const auto pids = pids_below(roots, table);
+  std::vector<ProcessEntry> found;
+  for (const ProcessEntry& entry : table) {
+    if (pids.contains(entry.pid)) found.push_back(entry);
+  }
+  return found;
 }
 
 bool signal_stray(System& system, const ProcessEntry& stray, int signal) {

@@ -39,6 +39,10 @@ struct SweepScope {
                                                     const SweepScope& scope,
                                                     const std::vector<ProcessEntry>& table);
 
+// The processes of `table` that are one of `roots` or below one.
+[[nodiscard]] std::vector<ProcessEntry> find_descendants(const std::vector<pid_t>& roots,
+                                                         const std::vector<ProcessEntry>& table);
+
 // Sends `signal` if the process is still the one of the scan. Returns whether it was sent.
 bool signal_stray(System& system, const ProcessEntry& stray, int signal);
 

@@ -31,8 +31,9 @@ void OwnerLink::listen(Handlers handlers) {
 
 void OwnerLink::send(const HostEvent& event) {
   if (is_lost_) return;
-  const bool is_outcome = std::holds_alternative<JobOutcome>(event);
-  if (queue_.size() >= kMaxQueuedEvents && !is_outcome) return;
+  const bool is_last =
+      std::holds_alternative<JobOutcome>(event) || std::holds_alternative<Refused>(event);
+  if (queue_.size() >= kMaxQueuedEvents && !is_last) return;
   queue_.push_back(encode(event));
   if (!is_waiting_writable_) write_all();
 }

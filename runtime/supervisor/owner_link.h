@@ -1,7 +1,7 @@
 // OwnerLink: the shim's end of the pair with its owner, on the event loop.
 //
 // Events are queued and written as the owner takes them: an owner that is stopped (Ctrl-Z) or slow
-// never holds the supervisor up. Above kMaxQueuedEvents everything but the outcome is dropped.
+// never holds the supervisor up. Above kMaxQueuedEvents everything but the last event is dropped.
 //
 // Threads:  the one that runs the io_context.
 #pragma once

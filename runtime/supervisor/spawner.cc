@@ -106,7 +106,7 @@ void enter_session(const ChildPlan& plan) {
       break;
   }
   if (plan.request.own_terminal) {
-    check_child(plan, kTerminal, ::ioctl(plan.stdio[0], TIOCSCTTY, 0) == 0);
+    check_child(plan, kTerminal, ::ioctl(plan.stdio[1], TIOCSCTTY, 0) == 0);
   }
 }
 

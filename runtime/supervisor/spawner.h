@@ -41,7 +41,7 @@ struct SpawnRequest {
   std::vector<int> cpus;          // affinity as OS indices; empty keeps the caller's
   Session session = Session::kNew;
   pid_t join_group = 0;         // for Session::kJoin
-  bool own_terminal = false;    // kNew: stdio[0] becomes the controlling terminal
+  bool own_terminal = false;    // kNew: stdio[1] becomes the controlling terminal
   bool die_with_parent = true;  // SIGKILL when the calling thread ends
   int cgroup_fd = -1;           // the child is born in this cgroup (v2)
   SpawnMethod method = SpawnMethod::kAuto;

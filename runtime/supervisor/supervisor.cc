@@ -23,10 +23,12 @@
 #include <boost/asio/steady_timer.hpp>
 #include <unistd.h>
 
+#include "runtime/supervisor/leftovers.h"
 #include "runtime/supervisor/orphan_sweep.h"
 #include "runtime/supervisor/restart_policy.h"
 #include "runtime/supervisor/stop_sequence.h"
 #include "runtime/supervisor/worker_group.h"
+#include "runtime/supervisor/worker_services.h"
 
 namespace accel::supervisor {
 namespace {
@@ -64,7 +66,10 @@ class Supervisor::Impl {
         done_(std::move(done)),
         timer_(context),
         group_(system_),
-        scope_{::getpid(), spec_.job_id, own_start_time(system_)} {}
+        scope_{::getpid(), spec_.job_id, own_start_time(system_)},
+        services_(context, spec_, [this](const std::string& text) { tell(text); }),
+        leftover_timer_(context),
+        leftovers_(system_, scope_, spec_.stop) {}
 
   void start() { start_generation(); }
   void handle(const HostRequest& request);
@@ -82,6 +87,7 @@ class Supervisor::Impl {
   // stopping
   void stop_after_failure(const WorkerExit& failure);
   void stop_for_owner(const Stop& stop);
+  [[nodiscard]] int first_signal(const Stop& stop) const;
   void begin_stop(StopStyle style, int signal);
   void run_stop_sequence();
   void apply(const StopAction& action);
@@ -91,6 +97,7 @@ class Supervisor::Impl {
   // lingering
   void begin_linger();
   void end_linger();
+  void watch_leftovers();
 
   // sweeping and after
   void begin_sweep();
@@ -98,9 +105,12 @@ class Supervisor::Impl {
   void run_sweep();
   void give_up_on_strays();
   void conclude();
+  void refuse(const Error& error);
   void finish();
+  void tell(const std::string& text);
   [[nodiscard]] JobOutcome outcome() const;
 
+  void dump_stacks();
   void suspend();
   void resume();
   void signal_all(int signal);
@@ -133,7 +143,10 @@ class Supervisor::Impl {
   std::optional<WorkerExit> first_failure_;
   std::vector<WorkerExit> exits_;
   // of the job
-  std::vector<Leftover> leftovers_;
+  WorkerServices services_;
+  boost::asio::steady_timer leftover_timer_;
+  Leftovers leftovers_;
+  std::vector<Leftover> named_leftovers_;
   std::vector<std::string> notices_;
 };
 
@@ -147,10 +160,13 @@ void Supervisor::Impl::start_generation() {
   stop_.reset();
   sweep_.reset();
   is_linger_over_ = false;
+  leftovers_.forget_all();
   group_.clear();
+  if (auto ready = services_.begin_generation(history_.restarts); !ready)
+    return refuse(ready.error());
   oom_kills_before_ = count_oom_kills(system_);
   start_workers();
-  GenerationStarted event{.generation = history_.restarts};
+  GenerationStarted event{.generation = history_.restarts, .store_port = services_.store_port()};
   for (const Worker& worker : group_.workers()) event.pids.push_back(worker.process->pid());
   send_(event);
   if (is_failed()) stop_after_failure(*first_failure_);
@@ -172,6 +188,8 @@ SpawnRequest Supervisor::Impl::request_for(const WorkerSpec& worker) const {
   identity.restart_count = history_.restarts;
   identity.max_restarts = spec_.restart.max_restarts;
   identity.job_id = spec_.job_id;
+  if (const int port = services_.store_port())
+    identity.master_port = static_cast<std::uint16_t>(port);
   SpawnRequest request;
   request.argv = worker.argv;
   request.env = render_worker_env(identity, spec_.env_mode);
@@ -207,6 +225,9 @@ void Supervisor::Impl::worker_ended(Worker& worker, bool succeeded) {
     stop_after_failure(exit);
   } else if (group_.num_alive() == 0) {
     begin_linger();
+  } else {
+    leftovers_.rank_ended(exit.local_rank, static_cast<pid_t>(exit.pid), clock_.now());
+    watch_leftovers();
   }
 }
 
@@ -236,8 +257,7 @@ void Supervisor::Impl::stop_for_owner(const Stop& stop) {
   if (is_first) owner_stop_ = stop;
   switch (state_) {
     case State::kRunning:
-      begin_stop(style_of(stop.mode),
-                 stop.mode == StopMode::kInterrupt ? SIGINT : spec_.stop.signal);
+      begin_stop(style_of(stop.mode), first_signal(stop));
       break;
     case State::kStopping:
       if (stop.mode == StopMode::kKill || !is_first) {
@@ -258,6 +278,12 @@ void Supervisor::Impl::stop_for_owner(const Stop& stop) {
   }
 }
 
+// 0 when the terminal has given it to the workers already.
+int Supervisor::Impl::first_signal(const Stop& stop) const {
+  if (stop.mode != StopMode::kInterrupt) return spec_.stop.signal;
+  return stop.is_delivered ? 0 : SIGINT;
+}
+
 void Supervisor::Impl::begin_stop(StopStyle style, int signal) {
   state_ = State::kStopping;
   stop_.emplace(spec_.stop, style, signal, clock_.now());
@@ -276,7 +302,7 @@ void Supervisor::Impl::apply(const StopAction& action) {
       break;
     case StopAction::Kind::kSignal:
       for (Worker& worker : group_.workers()) {
-        group_.signal(worker, action.signal);
+        if (action.signal != 0) group_.signal(worker, action.signal);
         if (action.signal != SIGKILL) group_.signal(worker, SIGCONT);
       }
       if (action.signal == SIGKILL && group_.num_alive() == 0) begin_sweep();
@@ -319,11 +345,23 @@ void Supervisor::Impl::begin_linger() {
 void Supervisor::Impl::end_linger() {
   if (std::exchange(is_linger_over_, true)) return begin_sweep();
   for (const ProcessEntry& stray : find_strays(system_, scope_, read_process_table(system_))) {
-    leftovers_.push_back({stray.pid, read_command(system_, stray.pid)});
+    named_leftovers_.push_back({stray.pid, read_command(system_, stray.pid)});
     signal_stray(system_, stray, SIGTERM);
     signal_stray(system_, stray, SIGCONT);
   }
   set_timer(clock_.now() + spec_.stop.kill_wait, &Impl::end_linger);
+}
+
+void Supervisor::Impl::watch_leftovers() {
+  leftover_timer_.expires_at(leftovers_.next());
+  if (leftovers_.next() == TimePoint::max()) return;
+  leftover_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || (state_ != State::kRunning && state_ != State::kLingering)) return;
+    for (Leftover& leftover : leftovers_.step(clock_.now(), group_.live_pids())) {
+      named_leftovers_.push_back(std::move(leftover));
+    }
+    watch_leftovers();
+  });
 }
 
 // ---- sweeping and after ----
@@ -331,6 +369,7 @@ void Supervisor::Impl::end_linger() {
 void Supervisor::Impl::begin_sweep() {
   state_ = State::kSweeping;
   cancel_timer();
+  leftover_timer_.cancel();
   next_ = plan_next();
   sweep_.emplace(
       system_, scope_, is_unkillable_ ? Duration::zero() : Duration(spec_.stop.kill_wait));
@@ -340,6 +379,8 @@ void Supervisor::Impl::begin_sweep() {
 // The successor of this generation, if it gets one.
 std::optional<RestartDecision> Supervisor::Impl::plan_next() const {
   if (owner_stop_ || !is_failed() || is_unkillable_) return std::nullopt;
+  // Ctrl-C from a shared terminal reaches the worker before the owner's word reaches us.
+  if (spec_.console.foreground && first_failure_->signal == SIGINT) return std::nullopt;
   std::random_device random;
   const double jitter = static_cast<double>(random() % 1024) / 1024;
   const GenerationFacts facts = {
@@ -383,9 +424,16 @@ void Supervisor::Impl::conclude() {
   set_timer(clock_.now() + next_->delay, &Impl::start_generation);
 }
 
+void Supervisor::Impl::refuse(const Error& error) {
+  state_ = State::kFinished;
+  send_(Refused{error});
+  done_();
+}
+
 void Supervisor::Impl::finish() {
   state_ = State::kFinished;
   cancel_timer();
+  services_.end_generation();
   send_(outcome());
   done_();
 }
@@ -394,7 +442,7 @@ JobOutcome Supervisor::Impl::outcome() const {
   JobOutcome outcome;
   outcome.restarts = history_.restarts;
   outcome.exits = exits_;
-  outcome.leftovers = leftovers_;
+  outcome.leftovers = named_leftovers_;
   outcome.notices = notices_;
   if (owner_stop_) {
     const int signal = owner_stop_->signal;
@@ -420,6 +468,8 @@ void Supervisor::Impl::handle(const HostRequest& request) {
     suspend();
   } else if (std::holds_alternative<Resume>(request)) {
     resume();
+  } else if (std::holds_alternative<DumpStacks>(request)) {
+    dump_stacks();
   }
 }
 
@@ -427,14 +477,35 @@ void Supervisor::Impl::owner_lost() {
   stop_for_owner({.mode = StopMode::kKill});
 }
 
+// In the report, and to the user at once.
+void Supervisor::Impl::tell(const std::string& text) {
+  notices_.push_back(text);
+  send_(Notice{text});
+}
+
+// What the kernel shows of each worker. A worker that uses libaccel writes its own stacks on top.
+void Supervisor::Impl::dump_stacks() {
+  for (const Worker& worker : group_.workers()) {
+    if (!worker.is_alive) continue;
+    const std::string pid = std::to_string(worker.process->pid());
+    const auto entry = read_process(system_, worker.process->pid());
+    const auto wait = system_.read_file("/proc/" + pid + "/wchan");
+    send_(Notice{"rank " + std::to_string(worker.spec->global_rank) + " (pid " + pid + "): state " +
+                 (entry ? entry->state : '?') + ", waits in " +
+                 (wait && *wait != "0" ? *wait : "user code")});
+  }
+}
+
 // SIGSTOP, because a SIGTSTP does nothing to process groups that have no shell above them.
 void Supervisor::Impl::suspend() {
   if (stop_) stop_->suspend(clock_.now());
+  services_.suspend();
   signal_all(SIGSTOP);
 }
 
 void Supervisor::Impl::resume() {
   if (stop_) stop_->resume(clock_.now());
+  services_.resume();
   signal_all(SIGCONT);
   if (state_ == State::kStopping) run_stop_sequence();
 }

@@ -43,6 +43,14 @@ int WorkerGroup::num_alive() const noexcept {
       workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.is_alive; }));
 }
 
+std::vector<pid_t> WorkerGroup::live_pids() const {
+  std::vector<pid_t> pids;
+  for (const Worker& worker : workers_) {
+    if (worker.is_alive) pids.push_back(worker.process->pid());
+  }
+  return pids;
+}
+
 Worker* WorkerGroup::find(pid_t pid) noexcept {
   const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& worker) {
     return worker.is_alive && worker.process->pid() == pid;

@@ -41,6 +41,7 @@ class WorkerGroup {
   void clear() { workers_.clear(); }
 
   [[nodiscard]] int num_alive() const noexcept;
+  [[nodiscard]] std::vector<pid_t> live_pids() const;
   [[nodiscard]] Worker* find(pid_t pid) noexcept;
   [[nodiscard]] std::vector<Worker>& workers() noexcept { return workers_; }
 

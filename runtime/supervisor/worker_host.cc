@@ -92,10 +92,12 @@ class ShimHost final : public WorkerHost {
     auto event = decode_event(received->frame);
     if (!event) return std::move(event).error();
     if (auto agreed = check_protocol(*event); !agreed) return std::move(agreed).error();
-    if (std::holds_alternative<JobOutcome>(*event)) {
+    const auto* refused = std::get_if<Refused>(&*event);
+    if (refused != nullptr || std::holds_alternative<JobOutcome>(*event)) {
       socket_.close();
       wait_for_shim();
     }
+    if (refused != nullptr) return refused->error;
     return std::optional(*std::move(event));
   }
 
@@ -181,8 +183,8 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec, ShimHostOpti
       *path, std::to_string(theirs.fd()), std::to_string(memfd->get()), std::to_string(::getpid())};
   request.env = own_environment();
   request.keep_fds = {theirs.fd(), memfd->get()};
-  // A session of its own keeps the terminal's signals away. A worker that is to have the terminal must be
-  // in the terminal's session, so then the shim stays there too.
+  // A session of its own keeps the terminal's signals away. A worker that is to have the terminal
+  // must be in the terminal's session, so then the shim stays there too.
   request.session = spec.console.foreground ? Session::kNewGroup : Session::kNew;
   request.die_with_parent = false;  // it has to outlive us long enough to sweep
   SpawnResult result = spawn(request);
