@@ -130,7 +130,7 @@ Result<void> run(const ShimArguments& arguments) {
   std::function<void()> quit;
   Supervisor supervisor(
       context,
-      {.spec = *std::move(spec), .owner_group = owner_group},
+      {.spec = *std::move(spec), .owner = arguments.owner, .owner_group = owner_group},
       [&](const HostEvent& event) { link.send(event); },
       [&] { link.flush([&] { quit(); }); });
   SignalSource source(context, signals, supervisor);

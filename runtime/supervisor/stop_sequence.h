@@ -59,7 +59,10 @@ class StopSequence {
   void suspend(TimePoint now) noexcept;
   void resume(TimePoint now) noexcept;
 
-  [[nodiscard]] bool has_given_up() const noexcept { return phase_ == Phase::kGivenUp; }
+  // Whether SIGKILL was sent.
+  [[nodiscard]] bool has_killed() const noexcept {
+    return phase_ == Phase::kKilled || phase_ == Phase::kGivenUp;
+  }
 
  private:
   enum class Phase { kNew, kNotified, kSignalled, kKilled, kGivenUp };

@@ -23,6 +23,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <unistd.h>
 
+#include "runtime/supervisor/job_record.h"
 #include "runtime/supervisor/leftovers.h"
 #include "runtime/supervisor/orphan_sweep.h"
 #include "runtime/supervisor/restart_policy.h"
@@ -33,7 +34,7 @@
 namespace accel::supervisor {
 namespace {
 
-enum class State { kIdle, kRunning, kStopping, kLingering, kSweeping, kWaiting, kFinished };
+enum class State { kIdle, kRunning, kStopping, kLingering, kSweeping, kDraining, kWaiting, kFinished };
 
 StopStyle style_of(StopMode mode) {
   switch (mode) {
@@ -47,10 +48,6 @@ StopStyle style_of(StopMode mode) {
   return StopStyle::kKill;
 }
 
-std::chrono::nanoseconds since_epoch(TimePoint time) {
-  return time.time_since_epoch();
-}
-
 }  // namespace
 
 class Supervisor::Impl {
@@ -60,18 +57,22 @@ class Supervisor::Impl {
        std::function<void(const HostEvent&)> send,
        std::function<void()> done)
       : spec_(std::move(options.spec)),
-        owner_group_(options.owner_group),
+        context_(context),
         system_(*options.system),
         send_(std::move(send)),
         done_(std::move(done)),
         timer_(context),
         group_(system_),
         scope_{::getpid(), spec_.job_id, own_start_time(system_)},
-        services_(context, spec_, [this](const std::string& text) { tell(text); }),
+        services_(context,
+                  spec_,
+                  {.owner = options.owner,
+                   .owner_group = options.owner_group,
+                   .notice = [this](const std::string& text) { tell(text); }}),
         leftover_timer_(context),
         leftovers_(system_, scope_, spec_.stop) {}
 
-  void start() { start_generation(); }
+  void start();
   void handle(const HostRequest& request);
   void owner_lost();
   void children_changed();
@@ -80,17 +81,19 @@ class Supervisor::Impl {
   // running
   void start_generation();
   void start_workers();
-  SpawnRequest request_for(const WorkerSpec& worker) const;
+  [[nodiscard]] std::optional<WorkerExit> start_worker(const WorkerSpec& worker);
   void worker_ended(Worker& worker, bool succeeded);
-  void record(WorkerExit exit);
+  const WorkerExit& record(WorkerExit exit);
+  void await_tail(int local_rank);
 
   // stopping
-  void stop_after_failure(const WorkerExit& failure);
+  void stop_after_failure();
   void stop_for_owner(const Stop& stop);
   [[nodiscard]] int first_signal(const Stop& stop) const;
   void begin_stop(StopStyle style, int signal);
   void run_stop_sequence();
   void apply(const StopAction& action);
+  [[nodiscard]] bool is_target(const Worker& worker, StopTarget target) const;
   void give_up_on_workers();
   [[nodiscard]] bool is_stop_complete() const;
 
@@ -108,7 +111,6 @@ class Supervisor::Impl {
   void refuse(const Error& error);
   void finish();
   void tell(const std::string& text);
-  [[nodiscard]] JobOutcome outcome() const;
 
   void dump_stacks();
   void suspend();
@@ -116,10 +118,10 @@ class Supervisor::Impl {
   void signal_all(int signal);
   void set_timer(TimePoint when, void (Impl::*then)());
   void cancel_timer() { timer_.cancel(); }
-  [[nodiscard]] bool is_failed() const { return first_failure_.has_value(); }
+  [[nodiscard]] bool is_failed() const { return record_.first_failure().has_value(); }
 
   const JobSpec spec_;
-  const pid_t owner_group_;
+  boost::asio::io_context& context_;
   System& system_;
   SteadyClock clock_;
   std::function<void(const HostEvent&)> send_;
@@ -139,69 +141,53 @@ class Supervisor::Impl {
   bool is_unkillable_ = false;
   bool is_linger_over_ = false;
 
-  // of the current generation
-  std::optional<WorkerExit> first_failure_;
-  std::vector<WorkerExit> exits_;
-  // of the job
+  int tails_awaited_ = 0;  // of the current generation
+
+  JobRecord record_;
   WorkerServices services_;
   boost::asio::steady_timer leftover_timer_;
   Leftovers leftovers_;
-  std::vector<Leftover> named_leftovers_;
-  std::vector<std::string> notices_;
 };
 
 // ---- running ----
 
+void Supervisor::Impl::start() {
+  if (auto ready = services_.start(); !ready) return refuse(ready.error());
+  start_generation();
+}
+
 void Supervisor::Impl::start_generation() {
   state_ = State::kRunning;
   started_at_ = clock_.now();
-  first_failure_.reset();
-  exits_.clear();
+  record_.begin_generation(history_.restarts);
   stop_.reset();
   sweep_.reset();
   is_linger_over_ = false;
   leftovers_.forget_all();
   group_.clear();
-  if (auto ready = services_.begin_generation(history_.restarts); !ready)
-    return refuse(ready.error());
+  auto ready = services_.begin_generation(history_.restarts);
+  if (!ready) return refuse(ready.error());
   oom_kills_before_ = count_oom_kills(system_);
   start_workers();
   GenerationStarted event{.generation = history_.restarts, .store_port = services_.store_port()};
   for (const Worker& worker : group_.workers()) event.pids.push_back(worker.process->pid());
   send_(event);
-  if (is_failed()) stop_after_failure(*first_failure_);
+  if (is_failed()) stop_after_failure();
 }
 
 void Supervisor::Impl::start_workers() {
   for (const WorkerSpec& worker : spec_.workers) {
-    if (auto failure = group_.start(worker, request_for(worker))) {
+    if (auto failure = start_worker(worker)) {
       record(*std::move(failure));
       return;
     }
   }
 }
 
-SpawnRequest Supervisor::Impl::request_for(const WorkerSpec& worker) const {
-  WorkerIdentity identity = spec_.identity;
-  identity.global_rank = worker.global_rank;
-  identity.local_rank = worker.local_rank;
-  identity.restart_count = history_.restarts;
-  identity.max_restarts = spec_.restart.max_restarts;
-  identity.job_id = spec_.job_id;
-  if (const int port = services_.store_port())
-    identity.master_port = static_cast<std::uint16_t>(port);
-  SpawnRequest request;
-  request.argv = worker.argv;
-  request.env = render_worker_env(identity, spec_.env_mode);
-  request.env.insert(worker.env.begin(), worker.env.end());
-  request.env.insert(spec_.env.begin(), spec_.env.end());
-  request.cwd = spec_.cwd;
-  request.cpus = worker.cpus;
-  if (spec_.console.foreground) {
-    request.session = Session::kJoin;
-    request.join_group = owner_group_;
-  }
-  return request;
+std::optional<WorkerExit> Supervisor::Impl::start_worker(const WorkerSpec& worker) {
+  const auto prepared = services_.prepare(worker);
+  if (prepared) return group_.start(worker, prepared->request);
+  return never_started(worker, {prepared.error().message(), errno});
 }
 
 void Supervisor::Impl::children_changed() {
@@ -218,11 +204,12 @@ void Supervisor::Impl::children_changed() {
 
 void Supervisor::Impl::worker_ended(Worker& worker, bool succeeded) {
   if (!succeeded && !owner_stop_) group_.kill_group(worker);
-  WorkerExit exit = group_.reap(worker, count_oom_kills(system_) > oom_kills_before_);
-  record(exit);
+  const WorkerExit exit =
+      record(group_.reap(worker, count_oom_kills(system_) > oom_kills_before_));
+  await_tail(exit.local_rank);
   if (state_ != State::kRunning) return;
   if (exit.cause != ExitCause::kOk) {
-    stop_after_failure(exit);
+    stop_after_failure();
   } else if (group_.num_alive() == 0) {
     begin_linger();
   } else {
@@ -231,24 +218,25 @@ void Supervisor::Impl::worker_ended(Worker& worker, bool succeeded) {
   }
 }
 
-void Supervisor::Impl::record(WorkerExit exit) {
-  exit.generation = history_.restarts;
-  exit.seen_at = since_epoch(clock_.now());
-  const bool is_failure = exit.cause != ExitCause::kOk && exit.cause != ExitCause::kStoppedByUs;
-  if (is_failure && !first_failure_ && !owner_stop_) first_failure_ = exit;
-  send_(exit);
-  exits_.push_back(std::move(exit));
+const WorkerExit& Supervisor::Impl::record(WorkerExit exit) {
+  const WorkerExit& recorded = record_.add(std::move(exit), clock_.now(), owner_stop_.has_value());
+  send_(recorded);
+  return recorded;
+}
+
+void Supervisor::Impl::await_tail(int local_rank) {
+  ++tails_awaited_;
+  services_.worker_ended(local_rank, [this, local_rank] {
+    --tails_awaited_;
+    record_.complete(local_rank, [this](WorkerExit& exit) { services_.fill_in_texts(exit); });
+    if (state_ == State::kDraining) conclude();
+  });
 }
 
 // ---- stopping ----
 
-void Supervisor::Impl::stop_after_failure(const WorkerExit& failure) {
-  for (const WorkerExit& exit : exits_) {
-    if (exit.cause != ExitCause::kOk) continue;
-    notices_.push_back("rank " + std::to_string(exit.global_rank) +
-                       " had ended with exit code 0 before rank " +
-                       std::to_string(failure.global_rank) + " failed");
-  }
+void Supervisor::Impl::stop_after_failure() {
+  record_.note_early_returns();
   begin_stop(StopStyle::kSignal, spec_.stop.signal);
 }
 
@@ -273,6 +261,7 @@ void Supervisor::Impl::stop_for_owner(const Stop& stop) {
       break;
     case State::kIdle:
     case State::kSweeping:
+    case State::kDraining:
     case State::kFinished:
       break;
   }
@@ -288,24 +277,26 @@ void Supervisor::Impl::begin_stop(StopStyle style, int signal) {
   state_ = State::kStopping;
   stop_.emplace(spec_.stop, style, signal, clock_.now());
   run_stop_sequence();
-  if (state_ == State::kStopping && is_stop_complete()) begin_sweep();
 }
 
 void Supervisor::Impl::run_stop_sequence() {
   for (const StopAction& action : stop_->due(clock_.now())) apply(action);
-  if (state_ == State::kStopping) set_timer(stop_->next(), &Impl::run_stop_sequence);
+  if (state_ != State::kStopping) return;
+  if (is_stop_complete()) return begin_sweep();
+  set_timer(stop_->next(), &Impl::run_stop_sequence);
 }
 
 void Supervisor::Impl::apply(const StopAction& action) {
   switch (action.kind) {
     case StopAction::Kind::kNotify:
+      services_.ask_for_preemption();
       break;
     case StopAction::Kind::kSignal:
       for (Worker& worker : group_.workers()) {
+        if (!is_target(worker, action.target)) continue;
         if (action.signal != 0) group_.signal(worker, action.signal);
         if (action.signal != SIGKILL) group_.signal(worker, SIGCONT);
       }
-      if (action.signal == SIGKILL && group_.num_alive() == 0) begin_sweep();
       break;
     case StopAction::Kind::kGiveUp:
       give_up_on_workers();
@@ -313,17 +304,17 @@ void Supervisor::Impl::apply(const StopAction& action) {
   }
 }
 
+bool Supervisor::Impl::is_target(const Worker& worker, StopTarget target) const {
+  if (target == StopTarget::kEveryone) return true;
+  const bool handles_preemption = services_.handles_preemption(worker.spec->global_rank);
+  return handles_preemption == (target == StopTarget::kPreemptible);
+}
+
 void Supervisor::Impl::give_up_on_workers() {
   is_unkillable_ = true;
   for (Worker& worker : group_.workers()) {
     if (!worker.is_alive) continue;
-    WorkerExit exit;
-    exit.cause = ExitCause::kUnkillable;
-    exit.pid = worker.process->pid();
-    exit.global_rank = worker.spec->global_rank;
-    exit.local_rank = worker.spec->local_rank;
-    exit.program = worker.program;
-    record(std::move(exit));
+    record(unkillable(worker));
   }
   begin_sweep();
 }
@@ -331,7 +322,8 @@ void Supervisor::Impl::give_up_on_workers() {
 // After a failure the job wants its successor or its end: descendants are swept at once. When the
 // owner asked, what the workers started has the same grace as they.
 bool Supervisor::Impl::is_stop_complete() const {
-  return group_.num_alive() == 0 && (!owner_stop_ || !has_children());
+  const bool has_grace = owner_stop_ && !stop_->has_killed();
+  return group_.num_alive() == 0 && (!has_grace || !has_children());
 }
 
 // ---- lingering ----
@@ -345,7 +337,7 @@ void Supervisor::Impl::begin_linger() {
 void Supervisor::Impl::end_linger() {
   if (std::exchange(is_linger_over_, true)) return begin_sweep();
   for (const ProcessEntry& stray : find_strays(system_, scope_, read_process_table(system_))) {
-    named_leftovers_.push_back({stray.pid, read_command(system_, stray.pid)});
+    record_.add_leftover({stray.pid, read_command(system_, stray.pid)});
     signal_stray(system_, stray, SIGTERM);
     signal_stray(system_, stray, SIGCONT);
   }
@@ -358,7 +350,7 @@ void Supervisor::Impl::watch_leftovers() {
   leftover_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error || (state_ != State::kRunning && state_ != State::kLingering)) return;
     for (Leftover& leftover : leftovers_.step(clock_.now(), group_.live_pids())) {
-      named_leftovers_.push_back(std::move(leftover));
+      record_.add_leftover(std::move(leftover));
     }
     watch_leftovers();
   });
@@ -380,11 +372,11 @@ void Supervisor::Impl::begin_sweep() {
 std::optional<RestartDecision> Supervisor::Impl::plan_next() const {
   if (owner_stop_ || !is_failed() || is_unkillable_) return std::nullopt;
   // Ctrl-C from a shared terminal reaches the worker before the owner's word reaches us.
-  if (spec_.console.foreground && first_failure_->signal == SIGINT) return std::nullopt;
+  if (spec_.console.foreground && record_.first_failure()->signal == SIGINT) return std::nullopt;
   std::random_device random;
   const double jitter = static_cast<double>(random() % 1024) / 1024;
   const GenerationFacts facts = {
-      .cause = first_failure_->cause, .lived = clock_.now() - started_at_, .made_progress = false};
+      .cause = record_.first_failure()->cause, .lived = clock_.now() - started_at_, .made_progress = services_.made_progress()};
   const RestartDecision decision = decide_restart(spec_.restart, history_, facts, jitter);
   if (decision.verdict != RestartVerdict::kRestart) return std::nullopt;
   return decision;
@@ -408,17 +400,21 @@ void Supervisor::Impl::give_up_on_strays() {
   is_unkillable_ = true;
   next_.reset();
   for (const ProcessEntry& stray : sweep_->last_scan()) {
-    notices_.push_back("process " + std::to_string(stray.pid) + " (" +
+    record_.add_notice("process " + std::to_string(stray.pid) + " (" +
                        read_command(system_, stray.pid) + ", state " + stray.state +
                        ") did not end after SIGKILL");
   }
 }
 
+// The last lines of all workers must be in: they are part of the report, and one may name a cause that
+// makes another try pointless.
 void Supervisor::Impl::conclude() {
-  if (next_ && owner_stop_) return begin_sweep();  // it came during the sweep: search everything
+  state_ = State::kDraining;
+  if (tails_awaited_ > 0) return;
+  if (next_ && !plan_next()) return begin_sweep();  // it is the end after all: search everything
   if (!next_) return finish();
   history_ = next_->history;
-  send_(Restarting{history_.restarts, next_->delay, *first_failure_});
+  send_(Restarting{history_.restarts, next_->delay, *record_.first_failure()});
   if (next_->delay == Milliseconds::zero()) return start_generation();
   state_ = State::kWaiting;
   set_timer(clock_.now() + next_->delay, &Impl::start_generation);
@@ -426,6 +422,7 @@ void Supervisor::Impl::conclude() {
 
 void Supervisor::Impl::refuse(const Error& error) {
   state_ = State::kFinished;
+  services_.close();
   send_(Refused{error});
   done_();
 }
@@ -433,30 +430,16 @@ void Supervisor::Impl::refuse(const Error& error) {
 void Supervisor::Impl::finish() {
   state_ = State::kFinished;
   cancel_timer();
-  services_.end_generation();
-  send_(outcome());
-  done_();
-}
-
-JobOutcome Supervisor::Impl::outcome() const {
-  JobOutcome outcome;
-  outcome.restarts = history_.restarts;
-  outcome.exits = exits_;
-  outcome.leftovers = named_leftovers_;
-  outcome.notices = notices_;
-  if (owner_stop_) {
-    const int signal = owner_stop_->signal;
-    outcome.exit_code = signal != 0 ? 128 + signal : 1;
-    outcome.reason = signal != 0 ? "stopped by " + signal_name(signal) : "stopped";
-  } else if (first_failure_) {
-    outcome.first_failure = first_failure_;
-    outcome.exit_code = shell_exit_code(*first_failure_);
-    outcome.reason = "failed";
-  } else {
-    outcome.success = true;
-    outcome.reason = "succeeded";
+  for (const WorkerExit& exit : record_.exits()) {
+    record_.complete(exit.local_rank, [this](WorkerExit& completed) {
+      completed.error_file = services_.error_file_content(completed.local_rank);
+    });
   }
-  return outcome;
+  services_.close();
+  boost::asio::post(context_, [this] {  // behind the last notices
+    send_(record_.outcome(owner_stop_, history_.restarts));
+    done_();
+  });
 }
 
 // ---- requests ----
@@ -470,6 +453,8 @@ void Supervisor::Impl::handle(const HostRequest& request) {
     resume();
   } else if (std::holds_alternative<DumpStacks>(request)) {
     dump_stacks();
+  } else if (const auto* size = std::get_if<WindowSize>(&request)) {
+    services_.resize_window(size->rows, size->columns);
   }
 }
 
@@ -479,12 +464,13 @@ void Supervisor::Impl::owner_lost() {
 
 // In the report, and to the user at once.
 void Supervisor::Impl::tell(const std::string& text) {
-  notices_.push_back(text);
+  record_.add_notice(text);
   send_(Notice{text});
 }
 
 // What the kernel shows of each worker. A worker that uses libaccel writes its own stacks on top.
 void Supervisor::Impl::dump_stacks() {
+  services_.ask_for_stacks();
   for (const Worker& worker : group_.workers()) {
     if (!worker.is_alive) continue;
     const std::string pid = std::to_string(worker.process->pid());

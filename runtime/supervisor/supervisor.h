@@ -15,7 +15,7 @@
 //   lingering  no descendant left                 sweeping
 //   lingering  linger is over                     sweeping   TERM, kill_wait, the sweep kills
 //   lingering  the owner asks to stop, is gone    sweeping
-//   sweeping   nothing found, logs are drained    waiting    if the restart policy says so
+//   sweeping   nothing found                      draining   if the restart policy says so
 //   sweeping   nothing found, logs are drained    finished   else
 //   waiting    the delay is over                  running    the next generation is started
 //   waiting    the owner asks to stop, is gone    finished
@@ -41,6 +41,7 @@ namespace accel::supervisor {
 
 struct SupervisorOptions {
   JobSpec spec;
+  pid_t owner = 0;
   pid_t owner_group = 0;  // the owner's process group, for a worker that shares the terminal
   System* system = &real_system();
 };

@@ -20,15 +20,24 @@ bool ends_a_process(int signal) {
 
 }  // namespace
 
+WorkerExit never_started(const WorkerSpec& spec, const ExecFailure& failure) {
+  WorkerExit exit = named_after(spec);
+  exit.cause = ExitCause::kExecFailed;
+  exit.stage = failure.stage;
+  exit.error_number = failure.error_number;
+  return exit;
+}
+
+WorkerExit unkillable(const Worker& worker) {
+  WorkerExit exit = named_after(*worker.spec);
+  exit.cause = ExitCause::kUnkillable;
+  exit.pid = worker.process->pid();
+  return exit;
+}
+
 std::optional<WorkerExit> WorkerGroup::start(const WorkerSpec& spec, const SpawnRequest& request) {
   SpawnResult result = spawn(request);
-  if (const auto* failure = std::get_if<ExecFailure>(&result)) {
-    WorkerExit exit = named_after(spec);
-    exit.cause = ExitCause::kExecFailed;
-    exit.stage = failure->stage;
-    exit.error_number = failure->error_number;
-    return exit;
-  }
+  if (const auto* failure = std::get_if<ExecFailure>(&result)) return never_started(spec, *failure);
   workers_.push_back({.spec = &spec,
                       .process = std::get<SpawnedProcess>(std::move(result)),
                       .owns_group = request.session != Session::kJoin,

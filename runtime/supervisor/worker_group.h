@@ -29,6 +29,10 @@ struct Worker {
   std::string cwd;
 };
 
+// The end of a worker that was never started, and of one that did not end after SIGKILL.
+[[nodiscard]] WorkerExit never_started(const WorkerSpec& spec, const ExecFailure& failure);
+[[nodiscard]] WorkerExit unkillable(const Worker& worker);
+
 class WorkerGroup {
  public:
   explicit WorkerGroup(System& system) : system_(system) {}

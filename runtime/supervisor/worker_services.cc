@@ -1,22 +1,73 @@
 #include "runtime/supervisor/worker_services.h"
 
+#include <algorithm>
+#include <charconv>
 #include <utility>
 
+#include <boost/asio/post.hpp>
+
+#include "runtime/system.h"
+
 namespace accel::supervisor {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A sink that does not move for 2 s drops; this is for the last bytes of one that does.
+constexpr std::chrono::milliseconds kCloseLimit = 3s;
+constexpr std::size_t kMaxErrorFileBytes = 64 * 1024;
+
+ChannelOptions channel_options(const JobSpec& spec, const ServiceOptions& options) {
+  ChannelOptions channels;
+  channels.job_id = spec.job_id;
+  channels.on_report = [notice = options.notice](int rank, const std::string& text) {
+    notice("rank " + std::to_string(rank) + ": " + text);
+  };
+  channels.on_violation = [notice = options.notice](int rank, const Error& error) {
+    notice("rank " + std::to_string(rank) + ": " + error.message());
+  };
+  return channels;
+}
+
+Session session_for(TerminalSetup terminal) {
+  return terminal == TerminalSetup::kForeground ? Session::kJoin : Session::kNew;
+}
+
+}  // namespace
 
 WorkerServices::WorkerServices(boost::asio::io_context& context,
                                const JobSpec& spec,
-                               std::function<void(const std::string&)> notice)
-    : context_(context), spec_(spec), notice_(std::move(notice)) {}
+                               ServiceOptions options)
+    : context_(context),
+      spec_(spec),
+      options_(std::move(options)),
+      channels_(context, channel_options(spec, options_)) {}
 
 WorkerServices::~WorkerServices() = default;
 
+Result<void> WorkerServices::start() {
+  LogRouterOptions options;
+  options.job_id = spec_.job_id;
+  options.log = spec_.log;
+  options.console = spec_.console;
+  options.workers = spec_.workers;
+  options.owner_pid = options_.owner;
+  options.on_notice = [this](std::string text) {
+    boost::asio::post(context_, [this, text = std::move(text)] { options_.notice(text); });
+  };
+  auto logs = LogRouter::start(std::move(options));
+  if (!logs) return std::move(logs).error();
+  logs_ = *std::move(logs);
+  return {};
+}
+
 Result<void> WorkerServices::begin_generation(int generation) {
   end_generation();
+  generation_ = generation;
   if (!spec_.store.enabled) return {};
   StoreOptions options;
   options.policy = spec_.store;
-  options.on_notice = [this](const Error& error) { notice_(error.message()); };
+  options.on_notice = [this](const Error& error) { options_.notice(error.message()); };
   auto store = StoreServer::listen(context_, std::move(options));
   if (!store) {
     return std::move(store).error().while_doing("starting the store of generation " +
@@ -28,11 +79,85 @@ Result<void> WorkerServices::begin_generation(int generation) {
 
 void WorkerServices::end_generation() {
   store_.reset();
+  channels_.end_generation();
 }
 
-int WorkerServices::store_port() const {
-  return store_ ? store_->port() : 0;
+WorkerIdentity WorkerServices::identity_of(const WorkerSpec& worker,
+                                           const std::string& channel) const {
+  WorkerIdentity identity = spec_.identity;
+  identity.global_rank = worker.global_rank;
+  identity.local_rank = worker.local_rank;
+  identity.restart_count = generation_;
+  identity.max_restarts = spec_.restart.max_restarts;
+  identity.job_id = spec_.job_id;
+  identity.channel = channel;
+  identity.error_file = logs_->error_file(worker.local_rank, generation_);
+  if (store_) identity.master_port = store_->port();
+  return identity;
 }
+
+Result<PreparedWorker> WorkerServices::prepare(const WorkerSpec& worker) {
+  PreparedWorker prepared;
+  auto stdio = logs_->open(worker.local_rank, generation_);
+  if (!stdio) return std::move(stdio).error();
+  prepared.stdio = *std::move(stdio);
+  auto channel = channels_.open(worker.global_rank, generation_);
+  if (!channel) return std::move(channel).error();
+  prepared.channel = *std::move(channel);
+
+  SpawnRequest& request = prepared.request;
+  request.argv = worker.argv;
+  request.env = render_worker_env(identity_of(worker, prepared.channel.env_value), spec_.env_mode);
+  request.env.insert(worker.env.begin(), worker.env.end());
+  request.env.insert(spec_.env.begin(), spec_.env.end());
+  request.cwd = spec_.cwd;
+  request.cpus = worker.cpus;
+  request.stdio[0] = prepared.stdio.in.get();
+  request.stdio[1] = prepared.stdio.out.get();
+  request.stdio[2] = prepared.stdio.err.get();
+  request.keep_fds = {prepared.channel.memory.get(), prepared.channel.socket.get()};
+  request.session = session_for(prepared.stdio.terminal);
+  request.join_group = options_.owner_group;
+  request.own_terminal = prepared.stdio.terminal == TerminalSetup::kOwnSession;
+  return prepared;
+}
+
+void WorkerServices::worker_ended(int local_rank, std::function<void()> done) {
+  logs_->cut(local_rank, [this, done = std::move(done)] { boost::asio::post(context_, done); });
+}
+
+void WorkerServices::fill_in_texts(WorkerExit& exit) const {
+  WorkerTail tail = logs_->tail(exit.local_rank);
+  exit.tail = tail.err.empty() ? std::move(tail.out) : std::move(tail.err);
+  const auto last = channels_.last_error(exit.global_rank);
+  if (last && *last) exit.last_error = (*last)->text;
+}
+
+std::string WorkerServices::error_file_content(int local_rank) const {
+  const std::string path = logs_->error_file(local_rank, generation_);
+  if (path.empty()) return {};
+  auto content = real_system().read_file(path, kMaxErrorFileBytes);
+  return content ? *std::move(content) : std::string();
+}
+
+int WorkerServices::store_port() const { return store_ ? store_->port() : 0; }
+
+bool WorkerServices::made_progress() const {
+  return std::any_of(spec_.workers.begin(), spec_.workers.end(), [this](const WorkerSpec& worker) {
+    const auto sample = channels_.heartbeat(worker.global_rank);
+    return sample && sample->beats > 1;  // the first only says where it stands
+  });
+}
+
+bool WorkerServices::handles_preemption(int global_rank) const {
+  return channels_.declares(global_rank, WorkerAbility::kHandlesPreemption);
+}
+
+void WorkerServices::ask_for_preemption() { channels_.request_all(WorkerRequest::kPreempt); }
+
+void WorkerServices::ask_for_stacks() { channels_.request_all(WorkerRequest::kDumpStacks); }
+
+void WorkerServices::resize_window(int rows, int columns) { logs_->resize_window(rows, columns); }
 
 void WorkerServices::suspend() {
   if (store_) store_->suspend_timeouts();
@@ -40,6 +165,11 @@ void WorkerServices::suspend() {
 
 void WorkerServices::resume() {
   if (store_) store_->resume_timeouts();
+}
+
+void WorkerServices::close() {
+  end_generation();
+  if (logs_) (void)logs_->close(kCloseLimit);  // what did not get out in time is a notice
 }
 
 }  // namespace accel::supervisor

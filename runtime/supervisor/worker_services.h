@@ -1,7 +1,7 @@
 // WorkerServices: what the workers of a generation get besides their processes.
 //
-// The store (a new one per generation), each worker's descriptors 0, 1, 2 with the logs behind
-// them, and its channel. The supervisor says when; this is where the three meet.
+// The store (a new one per generation), each worker's descriptors 0, 1, 2 with the logs behind them, its
+// channel, and the environment that tells it of all three. The supervisor says when; here the three meet.
 //
 // Threads:  the one that runs the io_context.
 #pragma once
@@ -9,46 +9,86 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
-#include <accel/env_contract.h>
 #include <accel/result.h>
 
+#include "runtime/supervisor/channel_server.h"
+#include "runtime/supervisor/job_outcome.h"
 #include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/log_router.h"
 #include "runtime/supervisor/spawner.h"
 #include "runtime/supervisor/store_server.h"
 
 namespace accel::supervisor {
 
+// What one spawn needs; the descriptors are closed here once the child has its own.
+struct PreparedWorker {
+  SpawnRequest request;
+  WorkerStdio stdio;
+  ChannelEnds channel;
+};
+
+struct ServiceOptions {
+  pid_t owner = 0;        // for job control of the terminal
+  pid_t owner_group = 0;  // its process group, for a worker that shares the terminal
+  std::function<void(const std::string&)> notice;  // something the user should read
+};
+
 class WorkerServices {
  public:
-  // `notice`: something the user should read; called on the supervisor's thread.
-  WorkerServices(boost::asio::io_context& context,
-                 const JobSpec& spec,
-                 std::function<void(const std::string&)> notice);
+  WorkerServices(boost::asio::io_context& context, const JobSpec& spec, ServiceOptions options);
   ~WorkerServices();
 
-  // Cuts what the generation before had, and opens the store of the next one.
+  // Errors  those of LogRouter::start().
+  [[nodiscard]] Result<void> start();
+
+  // Ends what the generation before had, and opens the store of the next one.
   // Errors  those of StoreServer::listen().
   [[nodiscard]] Result<void> begin_generation(int generation);
 
-  // Ends the store's connections; its port is free then.
-  void end_generation();
+  // Errors  kSpawnFailed: no descriptors are left.
+  [[nodiscard]] Result<PreparedWorker> prepare(const WorkerSpec& worker);
+
+  // Takes what is left in the worker's pipes, then calls `done` on the supervisor's thread.
+  void worker_ended(int local_rank, std::function<void()> done);
+
+  // The last words of a worker, after worker_ended() is done: tail and last error.
+  void fill_in_texts(WorkerExit& exit) const;
+
+  // What the worker wrote into its error file. Reads a file: only when nothing is left to supervise.
+  [[nodiscard]] std::string error_file_content(int local_rank) const;
 
   // 0 without a store.
   [[nodiscard]] int store_port() const;
+
+  // Whether a worker of this generation reported that it got on.
+  [[nodiscard]] bool made_progress() const;
+
+  [[nodiscard]] bool handles_preemption(int global_rank) const;
+  void ask_for_preemption();
+  void ask_for_stacks();
+  void resize_window(int rows, int columns);
 
   // While the workers are stopped their silence is nobody's fault.
   void suspend();
   void resume();
 
+  // Ends store and channels, and writes the logs out (waits a bounded time). No worker may be left.
+  void close();
+
  private:
+  void end_generation();
+  [[nodiscard]] WorkerIdentity identity_of(const WorkerSpec& worker, const std::string& channel) const;
+
   boost::asio::io_context& context_;
   const JobSpec& spec_;
-  std::function<void(const std::string&)> notice_;
+  ServiceOptions options_;
+  int generation_ = 0;
+  std::unique_ptr<LogRouter> logs_;
   std::unique_ptr<StoreServer> store_;
+  ChannelServer channels_;
 };
 
 }  // namespace accel::supervisor

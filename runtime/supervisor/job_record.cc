@@ -1,0 +1,76 @@
+#include "runtime/supervisor/job_record.h"
+
+#include <utility>
+
+#include "runtime/supervisor/exit_report.h"
+
+namespace accel::supervisor {
+namespace {
+
+constexpr int kSignalBase = 128;
+constexpr int kExitCodeOfLoader = 127;
+
+bool is_failure(const WorkerExit& exit) {
+  return exit.cause != ExitCause::kOk && exit.cause != ExitCause::kStoppedByUs;
+}
+
+}  // namespace
+
+void JobRecord::begin_generation(int generation) {
+  generation_ = generation;
+  first_failure_.reset();
+  exits_.clear();
+}
+
+const WorkerExit& JobRecord::add(WorkerExit exit, TimePoint now, bool was_asked_to_stop) {
+  exit.generation = generation_;
+  exit.seen_at = now.time_since_epoch();
+  if (is_failure(exit) && !first_failure_ && !was_asked_to_stop) first_failure_ = exit;
+  return exits_.emplace_back(std::move(exit));
+}
+
+void JobRecord::complete(int local_rank, const std::function<void(WorkerExit&)>& fill_in) {
+  for (WorkerExit& exit : exits_) {
+    if (exit.local_rank != local_rank) continue;
+    fill_in(exit);
+    const bool may_be_the_loader =
+        exit.cause == ExitCause::kNonZero && exit.exit_code == kExitCodeOfLoader;
+    if (may_be_the_loader && names_missing_library(exit.tail)) {
+      exit.cause = ExitCause::kLibraryMissing;
+    }
+    if (first_failure_ && first_failure_->local_rank == local_rank) first_failure_ = exit;
+  }
+}
+
+void JobRecord::note_early_returns() {
+  if (!first_failure_) return;
+  for (const WorkerExit& exit : exits_) {
+    if (exit.cause != ExitCause::kOk) continue;
+    add_notice("rank " + std::to_string(exit.global_rank) +
+               " had ended with exit code 0 before rank " +
+               std::to_string(first_failure_->global_rank) + " failed");
+  }
+}
+
+JobOutcome JobRecord::outcome(const std::optional<Stop>& asked, int restarts) const {
+  JobOutcome outcome;
+  outcome.restarts = restarts;
+  outcome.exits = exits_;
+  outcome.leftovers = leftovers_;
+  outcome.notices = notices_;
+  if (asked) {
+    const bool has_signal = asked->signal != 0;
+    outcome.exit_code = has_signal ? kSignalBase + asked->signal : 1;
+    outcome.reason = has_signal ? "stopped by " + signal_name(asked->signal) : "stopped";
+  } else if (first_failure_) {
+    outcome.first_failure = first_failure_;
+    outcome.exit_code = shell_exit_code(*first_failure_);
+    outcome.reason = "failed";
+  } else {
+    outcome.success = true;
+    outcome.reason = "succeeded";
+  }
+  return outcome;
+}
+
+}  // namespace accel::supervisor

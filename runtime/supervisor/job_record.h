@@ -1,0 +1,50 @@
+// JobRecord: what has happened in a job so far, and the outcome made of it.
+//
+// Threads:  a plain value.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/clock.h"
+#include "runtime/supervisor/frames.h"
+#include "runtime/supervisor/job_outcome.h"
+
+namespace accel::supervisor {
+
+class JobRecord {
+ public:
+  // Forgets the exits of the generation before; leftovers and notices stay.
+  void begin_generation(int generation);
+
+  // Records an end. The first that is neither success nor our own doing, and came before anybody asked the
+  // job to stop, is the first failure. Returns the exit as recorded.
+  const WorkerExit& add(WorkerExit exit, TimePoint now, bool was_asked_to_stop);
+
+  // Lets `fill_in` add the texts of a worker that ended in this generation. A loader's complaint about a
+  // missing library among them changes the cause.
+  void complete(int local_rank, const std::function<void(WorkerExit&)>& fill_in);
+
+  void add_notice(std::string text) { notices_.push_back(std::move(text)); }
+  void add_leftover(Leftover leftover) { leftovers_.push_back(std::move(leftover)); }
+
+  // Notes which ranks had ended with 0 before the first failure.
+  void note_early_returns();
+
+  [[nodiscard]] const std::optional<WorkerExit>& first_failure() const { return first_failure_; }
+  [[nodiscard]] const std::vector<WorkerExit>& exits() const { return exits_; }
+
+  // `asked`: the owner's wish to stop, when there was one; it decides the exit code.
+  [[nodiscard]] JobOutcome outcome(const std::optional<Stop>& asked, int restarts) const;
+
+ private:
+  int generation_ = 0;
+  std::optional<WorkerExit> first_failure_;
+  std::vector<WorkerExit> exits_;
+  std::vector<Leftover> leftovers_;
+  std::vector<std::string> notices_;
+};
+
+}  // namespace accel::supervisor

@@ -1,0 +1,174 @@
+// How a job is stopped from outside (faults 7, 9, 69 and 70 of docs/faults.md).
+
+#include <csignal>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/supervisor/process_table.h"
+#include "tests/support/fault_job.h"
+
+namespace accel::test {
+namespace {
+
+using supervisor::Stop;
+using supervisor::StopMode;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class Stopping : public ::testing::Test {
+ protected:
+  const std::string token_ = unique_token();
+
+  std::vector<std::string> launch_arguments(const std::string& mode,
+                                            const std::string& grace = "20") const {
+    std::vector<std::string> arguments = {
+        "--num_processes", "2", "--stop_grace", grace, "--no_python"};
+    const auto command = worker_command(mode, token_);
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    return arguments;
+  }
+};
+
+TEST_F(Stopping, Fault70CtrlCReachesTheWorkersAsSigint) {
+  LaunchProcess launch(launch_arguments("stops 2"), token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
+
+  launch.signal(SIGINT);
+
+  EXPECT_EQ(launch.wait(), 128 + SIGINT);
+  EXPECT_THAT(launch.wait_for_lines("got ", 2), ElementsAre("2", "2"));
+  EXPECT_THAT(processes_with(token_), IsEmpty());
+}
+
+TEST_F(Stopping, Fault70SecondCtrlCKillsNow) {
+  LaunchProcess launch(launch_arguments("stubborn", "3600"), token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
+
+  launch.signal(SIGINT);
+  // The first one is taken before the second is sent: a signal that is pending cannot pend twice.
+  EXPECT_TRUE(eventually([&] {
+    const auto status =
+        real_system().read_file("/proc/" + std::to_string(launch.pid()) + "/status");
+    return status && status->find("ShdPnd:\t0000000000000000") != std::string::npos;
+  }));
+  launch.signal(SIGINT);
+
+  EXPECT_EQ(launch.wait(), 128 + SIGINT);
+  EXPECT_THAT(processes_with(token_), IsEmpty());
+}
+
+TEST_F(Stopping, Fault69SigtermGivesTheStopSignalAndExits143) {
+  LaunchProcess launch(launch_arguments("stops 15"), token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
+
+  launch.signal(SIGTERM);
+
+  EXPECT_EQ(launch.wait(), 128 + SIGTERM);
+  EXPECT_THAT(launch.wait_for_lines("got ", 2), ElementsAre("15", "15"));
+}
+
+TEST_F(Stopping, SighupStopsLikeSigterm) {
+  LaunchProcess launch(launch_arguments("stops 15"), token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
+
+  launch.signal(SIGHUP);
+
+  EXPECT_EQ(launch.wait(), 128 + SIGHUP);
+  EXPECT_THAT(launch.wait_for_lines("got ", 2), ElementsAre("15", "15"));
+}
+
+TEST_F(Stopping, Fault9WorkerThatIgnoresSigtermIsKilledAfterTheGrace) {
+  auto spec = make_job("stubborn", token_, 2);
+  spec.stop.grace = std::chrono::milliseconds(100);
+  const JobRun run = run_job(spec, [](auto& host, const auto& event) {
+    if (std::holds_alternative<supervisor::GenerationStarted>(event)) {
+      host.request(Stop{.mode = StopMode::kTerminate, .signal = SIGTERM});
+    }
+  });
+
+  ASSERT_TRUE(run.outcome.has_value());
+  EXPECT_EQ(run.outcome->exit_code, 128 + SIGTERM);
+  EXPECT_EQ(run.outcome->reason, "stopped by SIGTERM");
+  EXPECT_THAT(processes_with(token_), IsEmpty());
+}
+
+TEST_F(Stopping, Fault9FailureOfOneRankKillsAnotherThatIgnoresSigterm) {
+  auto spec = make_job("rank0 exit 5", token_, 2);
+  spec.workers[1].argv = worker_command("stubborn", token_);
+  spec.stop.grace = std::chrono::milliseconds(100);
+  const JobRun run = run_job(spec);
+
+  ASSERT_TRUE(run.outcome.has_value());
+  EXPECT_EQ(run.outcome->exit_code, 5);
+  EXPECT_THAT(processes_with(token_), IsEmpty());
+}
+
+TEST_F(Stopping, StoppedWorkersAreStoppedAgainstTheirWill) {
+  LaunchProcess launch(launch_arguments("pause"), token_);
+  const auto workers = launch.wait_for_lines("ready ", 2);
+  ASSERT_THAT(workers, SizeIs(2));
+  const auto all_are_in = [&](char state) {
+    for (const std::string& worker : workers) {
+      const auto entry = supervisor::read_process(real_system(), std::stoi(worker));
+      if (!entry || entry->state != state) return false;
+    }
+    const auto self = supervisor::read_process(real_system(), launch.pid());
+    return self && self->state == state;
+  };
+
+  launch.signal(SIGTSTP);
+  EXPECT_TRUE(eventually([&] { return all_are_in('T'); }));
+  launch.signal(SIGCONT);
+  EXPECT_TRUE(eventually([&] { return all_are_in('S'); }));
+
+  launch.signal(SIGTERM);
+  EXPECT_EQ(launch.wait(), 128 + SIGTERM);
+}
+
+TEST_F(Stopping, Fault7WorkerThatIsStoppedFollowsTheStopSignal) {
+  LaunchProcess launch(launch_arguments("pause"), token_);
+  const auto workers = launch.wait_for_lines("ready ", 2);
+  ASSERT_THAT(workers, SizeIs(2));
+  for (const std::string& worker : workers) ::kill(std::stoi(worker), SIGSTOP);
+
+  launch.signal(SIGTERM);
+
+  EXPECT_EQ(launch.wait(), 128 + SIGTERM);
+  EXPECT_THAT(processes_with(token_), IsEmpty());
+}
+
+TEST_F(Stopping, SigquitSaysWhereEveryRankIs) {
+  LaunchProcess launch(launch_arguments("pause"), token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
+
+  launch.signal(SIGQUIT);
+
+  EXPECT_THAT(launch.wait_for_lines("accel-launch: rank ", 2), SizeIs(2));
+  launch.signal(SIGTERM);
+  EXPECT_EQ(launch.wait(), 128 + SIGTERM);
+}
+
+TEST_F(Stopping, DescendantsOfAStoppedRankHaveTheSameGrace) {
+  auto spec = make_job("exit 0", token_);
+  spec.workers[0].argv = {
+      "/bin/sh",
+      "-c",
+      "( trap 'echo saved; exit 0' TERM; echo ready 1; while :; do sleep 0.01; done ) & "
+      "trap 'exit 0' TERM; wait",
+      token_};
+  const JobRun run = run_job(spec, [](auto& host, const auto& event) {
+    if (std::holds_alternative<supervisor::GenerationStarted>(event)) {
+      host.request(Stop{.mode = StopMode::kTerminate, .signal = SIGTERM});
+    }
+  });
+
+  ASSERT_TRUE(run.outcome.has_value());
+  EXPECT_THAT(run.outcome->leftovers, IsEmpty());
+  EXPECT_THAT(processes_with(token_), IsEmpty());
+}
+
+}  // namespace
+}  // namespace accel::test
