@@ -1,5 +1,6 @@
 #include "runtime/supervisor/job_record.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/supervisor/exit_report.h"
@@ -40,6 +41,14 @@ void JobRecord::complete(int local_rank, const std::function<void(WorkerExit&)>&
     }
     if (first_failure_ && first_failure_->local_rank == local_rank) first_failure_ = exit;
   }
+}
+
+void JobRecord::add_leftover(Leftover leftover) {
+  const bool is_known =
+      std::any_of(leftovers_.begin(), leftovers_.end(), [&](const Leftover& known) {
+        return known.pid == leftover.pid;
+      });
+  if (!is_known) leftovers_.push_back(std::move(leftover));
 }
 
 void JobRecord::note_early_returns() {

@@ -28,7 +28,9 @@ class JobRecord {
   void complete(int local_rank, const std::function<void(WorkerExit&)>& fill_in);
 
   void add_notice(std::string text) { notices_.push_back(std::move(text)); }
-  void add_leftover(Leftover leftover) { leftovers_.push_back(std::move(leftover)); }
+
+  // Each process once.
+  void add_leftover(Leftover leftover);
 
   // Notes which ranks had ended with 0 before the first failure.
   void note_early_returns();

@@ -35,15 +35,13 @@
 
 namespace accel::supervisor {
 
-// What a child must do between clone and exec besides dup2, to own its terminal. When the worker's
-// generation has ended, the launcher takes its terminal back (tcsetpgrp with SIGTTOU blocked).
+// What a child must do between clone and exec besides dup2, to own its terminal.
 enum class TerminalSetup {
   kNone,        // setsid() as always; no controlling terminal
   kOwnSession,  // setsid(), then ioctl(1, TIOCSCTTY, 0): descriptor 1 is the pseudo terminal
-  kForeground,  // no setsid(): setpgid(0, 0), then tcsetpgrp(0, getpid()) with SIGTTOU blocked, so
-                // that it is the foreground group of the owner's terminal. The shim must be in the
-                // owner's session too (it does not call setsid() when JobSpec::console.foreground
-                // is set).
+  kForeground,  // no setsid(): it joins the owner's process group, so the terminal's signals and a
+                // shell's job control reach it as they reach the owner. The shim stays in the
+                // owner's session for it (JobSpec::console.foreground).
 };
 
 // The child's descriptors. All are close-on-exec here: dup2 them to 0, 1, 2 in the child, and

@@ -100,6 +100,15 @@ OrphanSweep::Step OrphanSweep::step(TimePoint now) {
   return {Verdict::kScanAgain, std::exchange(wait_, std::min(2 * wait_, kLongestWait))};
 }
 
+std::vector<std::string> OrphanSweep::describe_last_scan() const {
+  std::vector<std::string> texts;
+  for (const ProcessEntry& stray : last_scan_) {
+    texts.push_back("process " + std::to_string(stray.pid) + " (" +
+                    read_command(system_, stray.pid) + ", state " + stray.state + ")");
+  }
+  return texts;
+}
+
 void OrphanSweep::remember(const ProcessEntry& stray) {
   const bool is_known = std::any_of(found_.begin(), found_.end(), [&](const Leftover& leftover) {
     return leftover.pid == stray.pid;

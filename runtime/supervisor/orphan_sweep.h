@@ -60,9 +60,11 @@ class OrphanSweep {
   // Scans once and kills what it finds. The caller reaps its children between the steps.
   [[nodiscard]] Step step(TimePoint now);
 
-  // All processes that were found, by name; those of the last scan are still there after kGaveUp.
+  // All processes that were found, by name.
   [[nodiscard]] const std::vector<Leftover>& found() const noexcept { return found_; }
-  [[nodiscard]] const std::vector<ProcessEntry>& last_scan() const noexcept { return last_scan_; }
+
+  // Those of the last scan, which are still there after kGaveUp: "process 12 (name, state D)".
+  [[nodiscard]] std::vector<std::string> describe_last_scan() const;
 
  private:
   void remember(const ProcessEntry& stray);

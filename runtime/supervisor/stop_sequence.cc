@@ -7,6 +7,18 @@ namespace accel::supervisor {
 
 using Kind = StopAction::Kind;
 
+StopStyle style_of(StopMode mode) {
+  switch (mode) {
+    case StopMode::kInterrupt:
+      return StopStyle::kSignal;
+    case StopMode::kTerminate:
+      return StopStyle::kNotify;
+    case StopMode::kKill:
+      break;
+  }
+  return StopStyle::kKill;
+}
+
 StopSequence::StopSequence(const StopPolicy& policy, StopStyle style, int signal, TimePoint now)
     : style_(style),
       signal_(signal),

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/clock.h"
+#include "runtime/supervisor/frames.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::supervisor {
@@ -25,6 +26,8 @@ enum class StopStyle {
   kSignal,  // everybody gets the signal
   kKill,    // SIGKILL at once
 };
+
+[[nodiscard]] StopStyle style_of(StopMode mode);
 
 enum class StopTarget {
   kEveryone,

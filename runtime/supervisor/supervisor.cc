@@ -34,19 +34,16 @@
 namespace accel::supervisor {
 namespace {
 
-enum class State { kIdle, kRunning, kStopping, kLingering, kSweeping, kDraining, kWaiting, kFinished };
-
-StopStyle style_of(StopMode mode) {
-  switch (mode) {
-    case StopMode::kInterrupt:
-      return StopStyle::kSignal;
-    case StopMode::kTerminate:
-      return StopStyle::kNotify;
-    case StopMode::kKill:
-      break;
-  }
-  return StopStyle::kKill;
-}
+enum class State {
+  kIdle,
+  kRunning,
+  kStopping,
+  kLingering,
+  kSweeping,
+  kDraining,
+  kWaiting,
+  kFinished
+};
 
 }  // namespace
 
@@ -204,8 +201,7 @@ void Supervisor::Impl::children_changed() {
 
 void Supervisor::Impl::worker_ended(Worker& worker, bool succeeded) {
   if (!succeeded && !owner_stop_) group_.kill_group(worker);
-  const WorkerExit exit =
-      record(group_.reap(worker, count_oom_kills(system_) > oom_kills_before_));
+  const WorkerExit exit = record(group_.reap(worker, count_oom_kills(system_) > oom_kills_before_));
   await_tail(exit.local_rank);
   if (state_ != State::kRunning) return;
   if (exit.cause != ExitCause::kOk) {
@@ -375,8 +371,9 @@ std::optional<RestartDecision> Supervisor::Impl::plan_next() const {
   if (spec_.console.foreground && record_.first_failure()->signal == SIGINT) return std::nullopt;
   std::random_device random;
   const double jitter = static_cast<double>(random() % 1024) / 1024;
-  const GenerationFacts facts = {
-      .cause = record_.first_failure()->cause, .lived = clock_.now() - started_at_, .made_progress = services_.made_progress()};
+  const GenerationFacts facts = {.cause = record_.first_failure()->cause,
+                                 .lived = clock_.now() - started_at_,
+                                 .made_progress = services_.made_progress()};
   const RestartDecision decision = decide_restart(spec_.restart, history_, facts, jitter);
   if (decision.verdict != RestartVerdict::kRestart) return std::nullopt;
   return decision;
@@ -399,10 +396,8 @@ void Supervisor::Impl::run_sweep() {
 void Supervisor::Impl::give_up_on_strays() {
   is_unkillable_ = true;
   next_.reset();
-  for (const ProcessEntry& stray : sweep_->last_scan()) {
-    record_.add_notice("process " + std::to_string(stray.pid) + " (" +
-                       read_command(system_, stray.pid) + ", state " + stray.state +
-                       ") did not end after SIGKILL");
+  for (std::string& text : sweep_->describe_last_scan()) {
+    record_.add_notice(text + " did not end after SIGKILL");
   }
 }
 
@@ -468,17 +463,11 @@ void Supervisor::Impl::tell(const std::string& text) {
   send_(Notice{text});
 }
 
-// What the kernel shows of each worker. A worker that uses libaccel writes its own stacks on top.
+// A worker that uses libaccel writes its own stacks on top.
 void Supervisor::Impl::dump_stacks() {
   services_.ask_for_stacks();
   for (const Worker& worker : group_.workers()) {
-    if (!worker.is_alive) continue;
-    const std::string pid = std::to_string(worker.process->pid());
-    const auto entry = read_process(system_, worker.process->pid());
-    const auto wait = system_.read_file("/proc/" + pid + "/wchan");
-    send_(Notice{"rank " + std::to_string(worker.spec->global_rank) + " (pid " + pid + "): state " +
-                 (entry ? entry->state : '?') + ", waits in " +
-                 (wait && *wait != "0" ? *wait : "user code")});
+    if (worker.is_alive) send_(Notice{group_.describe(worker)});
   }
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <csignal>
 
+#include "runtime/supervisor/process_table.h"
+
 namespace accel::supervisor {
 namespace {
 
@@ -74,6 +76,15 @@ void WorkerGroup::signal(Worker& worker, int signal) {
   if (!worker.owns_group || system_.signal_group(worker.process->pid(), signal) != 0) {
     system_.signal_process(worker.process->pidfd(), signal);
   }
+}
+
+std::string WorkerGroup::describe(const Worker& worker) const {
+  const std::string pid = std::to_string(worker.process->pid());
+  const auto entry = read_process(system_, worker.process->pid());
+  const auto wait = system_.read_file("/proc/" + pid + "/wchan");
+  const bool is_waiting = wait && !wait->empty() && *wait != "0";
+  return "rank " + std::to_string(worker.spec->global_rank) + " (pid " + pid + "): state " +
+         (entry ? entry->state : '?') + (is_waiting ? ", waits in " + *wait : ", runs user code");
 }
 
 void WorkerGroup::kill_group(const Worker& worker) {

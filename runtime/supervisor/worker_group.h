@@ -52,6 +52,9 @@ class WorkerGroup {
   // To the worker's whole process group (the worker alone when it shares the owner's).
   void signal(Worker& worker, int signal);
 
+  // What the kernel shows of it: "rank 0 (pid 12): state S, waits in futex_wait".
+  [[nodiscard]] std::string describe(const Worker& worker) const;
+
   // SIGKILL to what is left of the group of a worker that has ended and is not reaped yet.
   void kill_group(const Worker& worker);
 

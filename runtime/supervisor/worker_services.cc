@@ -140,7 +140,9 @@ std::string WorkerServices::error_file_content(int local_rank) const {
   return content ? *std::move(content) : std::string();
 }
 
-int WorkerServices::store_port() const { return store_ ? store_->port() : 0; }
+int WorkerServices::store_port() const {
+  return store_ ? store_->port() : 0;
+}
 
 bool WorkerServices::made_progress() const {
   return std::any_of(spec_.workers.begin(), spec_.workers.end(), [this](const WorkerSpec& worker) {
@@ -153,11 +155,17 @@ bool WorkerServices::handles_preemption(int global_rank) const {
   return channels_.declares(global_rank, WorkerAbility::kHandlesPreemption);
 }
 
-void WorkerServices::ask_for_preemption() { channels_.request_all(WorkerRequest::kPreempt); }
+void WorkerServices::ask_for_preemption() {
+  channels_.request_all(WorkerRequest::kPreempt);
+}
 
-void WorkerServices::ask_for_stacks() { channels_.request_all(WorkerRequest::kDumpStacks); }
+void WorkerServices::ask_for_stacks() {
+  channels_.request_all(WorkerRequest::kDumpStacks);
+}
 
-void WorkerServices::resize_window(int rows, int columns) { logs_->resize_window(rows, columns); }
+void WorkerServices::resize_window(int rows, int columns) {
+  logs_->resize_window(rows, columns);
+}
 
 void WorkerServices::suspend() {
   if (store_) store_->suspend_timeouts();

@@ -80,7 +80,8 @@ class WorkerServices {
 
  private:
   void end_generation();
-  [[nodiscard]] WorkerIdentity identity_of(const WorkerSpec& worker, const std::string& channel) const;
+  [[nodiscard]] WorkerIdentity identity_of(const WorkerSpec& worker,
+                                           const std::string& channel) const;
 
   boost::asio::io_context& context_;
   const JobSpec& spec_;

@@ -64,7 +64,8 @@ TEST_F(Orphans, Fault2KillingAWorkerLeavesNoProcess) {
   for (const auto& entry : supervisor::read_process_table(real_system())) {
     const std::string command = supervisor::read_command(real_system(), entry.pid);
     const bool is_worker = command.find(" family ") != std::string::npos;
-    if (entry.parent == launch.shim() && entry.pid == entry.session && is_worker) worker = entry.pid;
+    if (entry.parent == launch.shim() && entry.pid == entry.session && is_worker)
+      worker = entry.pid;
   }
   ASSERT_GT(worker, 0);
 
@@ -86,7 +87,9 @@ TEST_F(Orphans, Fault27StoppedLauncherThatIsKilledLeavesNoProcess) {
 }
 
 TEST_F(Orphans, Fault10LeftoversOfASuccessfulRankAreEndedAndNamed) {
-  const JobRun run = run_job(make_job("leave", token_, 2));
+  auto spec = make_job("leave", token_, 2);
+  spec.stop.kill_wait = std::chrono::milliseconds(50);
+  const JobRun run = run_job(spec);
 
   ASSERT_TRUE(run.outcome.has_value());
   EXPECT_TRUE(run.outcome->success);

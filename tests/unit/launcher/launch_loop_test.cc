@@ -1,0 +1,129 @@
+#include "launcher/launch_loop.h"
+
+#include <csignal>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_worker_host.h"
+
+namespace accel::launcher {
+namespace {
+
+using supervisor::Stop;
+using supervisor::StopMode;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class LaunchLoopTest : public ::testing::Test {
+ protected:
+  LaunchLoop make(bool shares_terminal = false) {
+    return {host_,
+            {.shares_terminal = shares_terminal,
+             .notice = [this](const std::string& text) { notices_.push_back(text); },
+             .stop_self = [this] { order_.push_back("stopped"); },
+             .window_size =
+                 [] {
+                   return supervisor::WindowSize{24, 80};
+                 }}};
+  }
+
+  Stop stop_number(std::size_t index) const { return std::get<Stop>(host_.requests.at(index)); }
+
+  test::FakeWorkerHost host_;
+  std::vector<std::string> notices_;
+  std::vector<std::string> order_;
+};
+
+TEST_F(LaunchLoopTest, CtrlCInterruptsAndASecondOneKills) {
+  auto loop = make();
+
+  loop.on_signal({.number = SIGINT});
+  loop.on_signal({.number = SIGINT});
+
+  EXPECT_EQ(stop_number(0).mode, StopMode::kInterrupt);
+  EXPECT_EQ(stop_number(1).mode, StopMode::kKill);
+}
+
+TEST_F(LaunchLoopTest, PreemptionSignalsTerminateAndNameThemselves) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGUSR1}) {
+    test::FakeWorkerHost host;
+    LaunchLoop loop(host, {});
+
+    loop.on_signal({.number = signal});
+
+    const Stop stop = std::get<Stop>(host.requests.at(0));
+    EXPECT_EQ(stop.mode, StopMode::kTerminate);
+    EXPECT_EQ(stop.signal, signal);
+  }
+}
+
+TEST_F(LaunchLoopTest, SignalFromASharedTerminalIsNotSentTwice) {
+  auto loop = make(/*shares_terminal=*/true);
+
+  loop.on_signal({.number = SIGINT, .is_from_terminal = true});
+
+  EXPECT_TRUE(stop_number(0).is_delivered);
+}
+
+TEST_F(LaunchLoopTest, SignalFromKillReachesAWorkerOnTheTerminalToo) {
+  auto loop = make(/*shares_terminal=*/true);
+
+  loop.on_signal({.number = SIGINT, .is_from_terminal = false});
+
+  EXPECT_FALSE(stop_number(0).is_delivered);
+}
+
+TEST_F(LaunchLoopTest, CtrlZStopsTheWorkersThenItselfThenResumes) {
+  auto loop = make();
+
+  loop.on_signal({.number = SIGTSTP});
+
+  ASSERT_THAT(host_.requests, SizeIs(2));
+  EXPECT_TRUE(std::holds_alternative<supervisor::Suspend>(host_.requests[0]));
+  EXPECT_TRUE(std::holds_alternative<supervisor::Resume>(host_.requests[1]));
+  EXPECT_THAT(order_, ElementsAre("stopped"));
+}
+
+TEST_F(LaunchLoopTest, WindowSizeIsPassedOn) {
+  auto loop = make();
+
+  loop.on_signal({.number = SIGWINCH});
+
+  EXPECT_EQ(std::get<supervisor::WindowSize>(host_.requests.at(0)).columns, 80);
+}
+
+TEST_F(LaunchLoopTest, RestartIsTold) {
+  auto loop = make();
+  supervisor::WorkerExit exit = {.global_rank = 3, .signal = SIGKILL};
+
+  loop.on_event(supervisor::Restarting{1, std::chrono::milliseconds(500), exit});
+
+  EXPECT_THAT(notices_, ElementsAre("rank 3 was ended by SIGKILL; restart 1 in 500 ms"));
+}
+
+TEST_F(LaunchLoopTest, RunEndsWithTheOutcome) {
+  host_.push(supervisor::Hello{});
+  host_.push(supervisor::JobOutcome{.exit_code = 7});
+  auto loop = make();
+
+  const auto outcome = loop.run(host_.silent_fd());
+
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(outcome->exit_code, 7);
+}
+
+TEST_F(LaunchLoopTest, RunEndsWithTheErrorOfALostShim) {
+  host_.fail(Error(ErrorCode::kShimLost, "gone"));
+  auto loop = make();
+
+  const auto outcome = loop.run(host_.silent_fd());
+
+  ASSERT_FALSE(outcome.has_value());
+  EXPECT_EQ(outcome.error().code(), ErrorCode::kShimLost);
+}
+
+}  // namespace
+}  // namespace accel::launcher

@@ -1,0 +1,140 @@
+#include "runtime/supervisor/frames.h"
+
+#include <csignal>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "runtime/supervisor/json_bytes.h"
+
+namespace accel::supervisor {
+namespace {
+
+using Status = FrameSocket::Received::Status;
+
+std::string every_byte() {
+  std::string bytes;
+  for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+  return bytes;
+}
+
+template <typename T>
+T round_trip(const T& event) {
+  auto decoded = decode_event(encode(HostEvent(event)));
+  EXPECT_TRUE(decoded.has_value()) << decoded.error().what();
+  return std::get<T>(*decoded);
+}
+
+TEST(JsonBytes, EveryByteComesBack) {
+  EXPECT_EQ(text_to_bytes(bytes_to_text(every_byte())), every_byte());
+}
+
+TEST(JsonBytes, CodePointsAbove255AreRefused) {
+  EXPECT_FALSE(text_to_bytes("\xE2\x82\xAC").has_value());
+  EXPECT_FALSE(text_to_bytes("\xC3").has_value());
+}
+
+TEST(Frames, OutcomeKeepsTailsByteForByte) {
+  WorkerExit exit = {.global_rank = 3, .cause = ExitCause::kSignaled, .signal = SIGSEGV};
+  exit.tail = every_byte();
+  exit.seen_at = std::chrono::nanoseconds(123456789012345);
+  JobOutcome outcome = {.exit_code = 139, .reason = "failed", .first_failure = exit};
+  outcome.leftovers.push_back({12, "sleep 5"});
+  const JobOutcome back = round_trip(outcome);
+
+  EXPECT_EQ(back.exit_code, 139);
+  EXPECT_EQ(back.first_failure->tail, every_byte());
+  EXPECT_EQ(back.first_failure->seen_at, exit.seen_at);
+  EXPECT_EQ(back.leftovers.at(0).command, "sleep 5");
+}
+
+TEST(Frames, RefusalKeepsTheWholeError) {
+  Error error(ErrorCode::kPortInUse, "cannot listen", "take another");
+  error.while_doing("starting").with_detail("held by", "12");
+  const Refused back = round_trip(Refused{error});
+
+  EXPECT_EQ(back.error.render(), error.render());
+}
+
+TEST(Frames, RequestsComeBack) {
+  const Stop stop = {.mode = StopMode::kInterrupt, .signal = SIGINT, .is_delivered = true};
+  const auto decoded = decode_request(encode(HostRequest(stop)));
+
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_EQ(std::get<Stop>(*decoded).mode, StopMode::kInterrupt);
+  EXPECT_EQ(std::get<Stop>(*decoded).signal, SIGINT);
+  EXPECT_TRUE(std::get<Stop>(*decoded).is_delivered);
+}
+
+TEST(Frames, NonsenseIsAProtocolError) {
+  for (const char* text : {"",
+                           "{",
+                           "[]",
+                           "null",
+                           "{}",
+                           R"({"type":"no"})",
+                           R"({"type":7})",
+                           R"({"type":"hello","protocol":99999999999,"build":"","pid":1})",
+                           R"({"type":"outcome","outcome":{"success":1}})",
+                           R"({"type":"refused","error":{"code":-1}})"}) {
+    const auto decoded = decode_event(text);
+    ASSERT_FALSE(decoded.has_value()) << text;
+    EXPECT_EQ(decoded.error().code(), ErrorCode::kProtocol);
+  }
+}
+
+TEST(FrameSocket, BigFrameTravelsAsAMemfd) {
+  auto pair = FrameSocket::make_pair();
+  ASSERT_TRUE(pair.has_value());
+  const std::string big(kMaxFrameBytes * 5, 'x');
+
+  ASSERT_EQ(pair->first.send(big), FrameSocket::SendStatus::kSent);
+  const auto received = pair->second.receive();
+
+  ASSERT_TRUE(received.has_value());
+  EXPECT_EQ(received->status, Status::kFrame);
+  EXPECT_EQ(received->frame, big);
+}
+
+TEST(FrameSocket, ClosedPeerIsSeen) {
+  auto pair = FrameSocket::make_pair();
+  pair->first.close();
+
+  EXPECT_EQ(pair->second.receive()->status, Status::kPeerGone);
+  EXPECT_EQ(pair->second.send("{}"), FrameSocket::SendStatus::kPeerGone);
+}
+
+TEST(FrameSocket, NothingThereIsNotAnError) {
+  auto pair = FrameSocket::make_pair();
+
+  EXPECT_EQ(pair->second.receive()->status, Status::kNothing);
+}
+
+TEST(FrameSocket, PayloadWithoutSealsIsRefused) {
+  auto pair = FrameSocket::make_pair();
+  const UniqueFd memfd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  std::string text = R"({"type":"payload","size":0})";
+  iovec part = {text.data(), text.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  *reinterpret_cast<int*>(CMSG_DATA(header)) = memfd.get();
+  ASSERT_GT(::sendmsg(pair->first.fd(), &message, 0), 0);
+
+  const auto received = pair->second.receive();
+
+  ASSERT_FALSE(received.has_value());
+  EXPECT_EQ(received.error().code(), ErrorCode::kProtocol);
+}
+
+}  // namespace
+}  // namespace accel::supervisor

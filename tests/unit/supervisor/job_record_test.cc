@@ -1,0 +1,80 @@
+#include "runtime/supervisor/job_record.h"
+
+#include <csignal>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accel::supervisor {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+WorkerExit end_of(int rank, ExitCause cause, int code = 0) {
+  return {.global_rank = rank, .local_rank = rank, .cause = cause, .exit_code = code};
+}
+
+TEST(JobRecord, FirstFailureIsTheFirstByTime) {
+  JobRecord record;
+  record.add(end_of(0, ExitCause::kOk), {}, false);
+  record.add(end_of(2, ExitCause::kNonZero, 5), {}, false);
+  record.add(end_of(1, ExitCause::kNonZero, 6), {}, false);
+
+  EXPECT_EQ(record.first_failure()->global_rank, 2);
+  EXPECT_EQ(record.outcome({}, 0).exit_code, 5);
+}
+
+TEST(JobRecord, OurOwnDoingIsNoFailure) {
+  JobRecord record;
+  record.add(end_of(0, ExitCause::kStoppedByUs, 1), {}, false);
+
+  EXPECT_FALSE(record.first_failure().has_value());
+}
+
+TEST(JobRecord, NothingFailsAfterSomebodyAskedToStop) {
+  JobRecord record;
+  record.add(end_of(0, ExitCause::kNonZero, 1), {}, true);
+
+  EXPECT_FALSE(record.first_failure().has_value());
+  const auto outcome = record.outcome(Stop{.signal = SIGTERM}, 0);
+  EXPECT_EQ(outcome.exit_code, 143);
+  EXPECT_EQ(outcome.reason, "stopped by SIGTERM");
+}
+
+TEST(JobRecord, LoadersComplaintInTheTailIsTheCause) {
+  JobRecord record;
+  record.add(end_of(0, ExitCause::kNonZero, 127), {}, false);
+
+  record.complete(0, [](WorkerExit& exit) {
+    exit.tail = "a: error while loading shared libraries: libz.so: cannot open shared object file";
+  });
+
+  EXPECT_EQ(record.first_failure()->cause, ExitCause::kLibraryMissing);
+}
+
+TEST(JobRecord, EarlyReturnsAreNotedBesideTheFailure) {
+  JobRecord record;
+  record.add(end_of(0, ExitCause::kOk), {}, false);
+  record.add(end_of(1, ExitCause::kNonZero, 1), {}, false);
+
+  record.note_early_returns();
+
+  EXPECT_THAT(record.outcome({}, 0).notices,
+              ElementsAre("rank 0 had ended with exit code 0 before rank 1 failed"));
+}
+
+TEST(JobRecord, NewGenerationForgetsTheExitsAndKeepsTheNotices) {
+  JobRecord record;
+  record.add_notice("a log dropped");
+  record.add(end_of(1, ExitCause::kNonZero, 1), {}, false);
+
+  record.begin_generation(1);
+
+  EXPECT_THAT(record.exits(), IsEmpty());
+  EXPECT_TRUE(record.outcome({}, 1).success);
+  EXPECT_THAT(record.outcome({}, 1).notices, ElementsAre("a log dropped"));
+}
+
+}  // namespace
+}  // namespace accel::supervisor

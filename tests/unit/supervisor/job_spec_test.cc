@@ -1,0 +1,86 @@
+#include "runtime/supervisor/job_spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace accel::supervisor {
+namespace {
+
+using ::testing::HasSubstr;
+
+JobSpec example() {
+  JobSpec spec;
+  spec.job_id = "job-1";
+  spec.cwd = "/tmp";
+  spec.env = {{"PATH", "/bin"}, {"BYTES", "\xFF\xFE"}};
+  spec.identity.world_size = 2;
+  spec.workers = {{.local_rank = 0, .global_rank = 0, .argv = {"a", "\x80"}, .cpus = {0, 2}},
+                  {.local_rank = 1, .global_rank = 1, .argv = {"b"}, .tee = Streams::kErr}};
+  spec.stop.grace = Milliseconds(1234);
+  spec.restart.max_restarts = 3;
+  spec.log.dir = "/logs";
+  spec.store.port = 0;
+  return spec;
+}
+
+Result<JobSpec> with(const std::string& pointer, const nlohmann::json& value) {
+  auto json = nlohmann::json::parse(to_json(example()));
+  json[nlohmann::json::json_pointer(pointer)] = value;
+  return job_spec_from_json(json.dump());
+}
+
+TEST(JobSpecJson, ComesBackUnchanged) {
+  const auto back = job_spec_from_json(to_json(example()));
+
+  ASSERT_TRUE(back.has_value()) << back.error().what();
+  EXPECT_EQ(to_json(*back), to_json(example()));
+  EXPECT_EQ(back->env.at("BYTES"), "\xFF\xFE");
+  EXPECT_EQ(back->workers[1].tee, Streams::kErr);
+}
+
+TEST(JobSpecJson, AnotherVersionIsRefused) {
+  const auto result = with("/version", 2);
+
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().code(), ErrorCode::kProtocol);
+  EXPECT_THAT(result.error().message(), HasSubstr("version 2 instead of 1"));
+}
+
+TEST(JobSpecJson, MissingMemberIsNamed) {
+  auto json = nlohmann::json::parse(to_json(example()));
+  json["workers"][1].erase("argv");
+  const auto result = job_spec_from_json(json.dump());
+
+  ASSERT_FALSE(result.has_value());
+  EXPECT_THAT(result.error().message(), HasSubstr("workers argv is missing"));
+}
+
+TEST(JobSpecJson, WrongKindIsNamed) {
+  EXPECT_THAT(with("/stop/grace", "soon").error().message(), HasSubstr("stop grace"));
+  EXPECT_THAT(with("/store/port", 70000).error().message(), HasSubstr("out of range"));
+}
+
+TEST(JobSpecJson, ImpossibleValuesAreRefused) {
+  const std::pair<const char*, nlohmann::json> cases[] = {
+      {"/job_id", "a/b"},
+      {"/job_id", ""},
+      {"/workers", nlohmann::json::array()},
+      {"/workers/1/local_rank", 0},
+      {"/workers/0/argv", nlohmann::json::array()},
+      {"/workers/0/cpus/0", -1},
+      {"/stop/signal", 0},
+      {"/stop/grace", -1},
+      {"/restart/max_restarts", -1},
+      {"/console/foreground", true},
+      {"/env", {{"A=B", "c"}}},
+  };
+  for (const auto& [pointer, value] : cases) {
+    const auto result = with(pointer, value);
+    ASSERT_FALSE(result.has_value()) << pointer;
+    EXPECT_EQ(result.error().code(), ErrorCode::kInvalidArgument) << pointer;
+  }
+}
+
+}  // namespace
+}  // namespace accel::supervisor

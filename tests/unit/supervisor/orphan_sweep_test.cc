@@ -1,0 +1,104 @@
+#include "runtime/supervisor/orphan_sweep.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_system.h"
+#include "tests/support/manual_clock.h"
+
+namespace accel::supervisor {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::Pair;
+using ::testing::SizeIs;
+using Verdict = OrphanSweep::Verdict;
+
+const std::string kTag = std::string("PATH=/bin\0ACCEL_JOB_ID=job-1\0", 29);
+
+class OrphanSweepTest : public ::testing::Test {
+ protected:
+  static constexpr pid_t kShim = 1'000'000;
+  const SweepScope scope_ = {.ancestor = kShim, .job_id = "job-1", .started_at = 100};
+
+  OrphanSweepTest() { system_.add_process(kShim, 1, 100); }
+
+  // Steps until the sweep is done; at most ten times.
+  Verdict run(OrphanSweep& sweep) {
+    OrphanSweep::Step step{Verdict::kScanAgain, {}};
+    for (int i = 0; i < 10 && step.verdict == Verdict::kScanAgain; ++i) {
+      step = sweep.step(clock_.now());
+      clock_.advance(step.wait);
+    }
+    return step.verdict;
+  }
+
+  test::FakeSystem system_;
+  test::ManualClock clock_;
+};
+
+TEST_F(OrphanSweepTest, KillsDescendantsAndThoseWithTheTag) {
+  system_.add_process(1'000'001, kShim, 120);
+  system_.add_process(1'000'002, 1'000'001, 130);
+  system_.add_process(1'000'003, 1, 140, kTag);
+  OrphanSweep sweep(system_, scope_, 2s);
+
+  EXPECT_EQ(run(sweep), Verdict::kClean);
+  EXPECT_THAT(sweep.found(), SizeIs(3));
+  EXPECT_EQ(sweep.found()[0].command, "work er");
+}
+
+TEST_F(OrphanSweepTest, LeavesOthersAlone) {
+  system_.add_process(1'000'001, 1, 120, std::string("ACCEL_JOB_ID=job-11\0", 20));
+  system_.add_process(1'000'002, 1, 120);
+  OrphanSweep sweep(system_, scope_, 2s);
+
+  EXPECT_EQ(run(sweep), Verdict::kClean);
+  EXPECT_THAT(system_.signals, IsEmpty());
+}
+
+TEST_F(OrphanSweepTest, NeverTouchesAProcessThatIsOlderThanTheJob) {
+  system_.add_process(1'000'001, kShim, 99, kTag);
+  OrphanSweep sweep(system_, scope_, 2s);
+
+  EXPECT_EQ(run(sweep), Verdict::kClean);
+  EXPECT_THAT(system_.signals, IsEmpty());
+}
+
+TEST_F(OrphanSweepTest, NeedsTwoEmptyScans) {
+  OrphanSweep sweep(system_, scope_, 2s);
+
+  EXPECT_EQ(sweep.step(clock_.now()).verdict, Verdict::kScanAgain);
+  EXPECT_EQ(sweep.step(clock_.now()).verdict, Verdict::kClean);
+}
+
+TEST_F(OrphanSweepTest, DoesNotSignalAnotherProcessWithTheSameNumber) {
+  system_.add_process(1'000'001, kShim, 120);
+  const auto seen = find_strays(system_, scope_, read_process_table(system_));
+  system_.remove_process(1'000'001);
+  system_.add_process(1'000'001, 1, 500);
+
+  ASSERT_THAT(seen, SizeIs(1));
+  EXPECT_FALSE(signal_stray(system_, seen[0], SIGKILL));
+  EXPECT_THAT(system_.signals, Not(Contains(Pair(1'000'001, SIGKILL))));
+}
+
+TEST_F(OrphanSweepTest, Fault8GivesUpOnAProcessThatCannotBeKilled) {
+  system_.add_process(1'000'001, kShim, 120);
+  system_.unkillable.insert(1'000'001);
+  OrphanSweep sweep(system_, scope_, 2s);
+
+  EXPECT_EQ(sweep.step(clock_.now()).verdict, Verdict::kScanAgain);
+  clock_.advance(2s);
+  EXPECT_EQ(sweep.step(clock_.now()).verdict, Verdict::kGaveUp);
+  EXPECT_THAT(sweep.describe_last_scan(),
+              ElementsAre(HasSubstr("process 1000001 (work er, state S")));
+}
+
+}  // namespace
+}  // namespace accel::supervisor
