@@ -5,7 +5,8 @@
 // fake WorkerHost; run() only waits and passes on.
 //
 //   SIGINT              stop(interrupt); the second one stop(kill); exit status 130
-//   SIGTERM SIGHUP USR1 stop(terminate); the second one stop(kill); exit status 128 + signal
+//   SIGTERM SIGHUP USR1 stop(terminate); the second one stop(kill); exit status 143, after
+//                       SIGHUP 129
 //   SIGTSTP             workers are stopped, then the launcher stops itself; SIGCONT resumes both
 //   SIGQUIT             all ranks are asked for their stacks
 //   SIGWINCH            the new window size is passed on

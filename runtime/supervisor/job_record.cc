@@ -1,6 +1,7 @@
 #include "runtime/supervisor/job_record.h"
 
 #include <algorithm>
+#include <csignal>
 #include <utility>
 
 #include "runtime/supervisor/exit_report.h"
@@ -10,6 +11,11 @@ namespace {
 
 constexpr int kSignalBase = 128;
 constexpr int kExitCodeOfLoader = 127;
+
+// SIGUSR1 is another scheduler's word for what most say with SIGTERM.
+int exit_code_after(int signal) {
+  return kSignalBase + (signal == SIGUSR1 ? SIGTERM : signal);
+}
 
 bool is_failure(const WorkerExit& exit) {
   return exit.cause != ExitCause::kOk && exit.cause != ExitCause::kStoppedByUs;
@@ -69,7 +75,7 @@ JobOutcome JobRecord::outcome(const std::optional<Stop>& asked, int restarts) co
   outcome.notices = notices_;
   if (asked) {
     const bool has_signal = asked->signal != 0;
-    outcome.exit_code = has_signal ? kSignalBase + asked->signal : 1;
+    outcome.exit_code = has_signal ? exit_code_after(asked->signal) : 1;
     outcome.reason = has_signal ? "stopped by " + signal_name(asked->signal) : "stopped";
   } else if (first_failure_) {
     outcome.first_failure = first_failure_;

@@ -237,6 +237,8 @@ void Supervisor::Impl::stop_after_failure() {
 }
 
 void Supervisor::Impl::stop_for_owner(const Stop& stop) {
+  const bool is_past_running = state_ == State::kSweeping || state_ == State::kDraining;
+  if (is_past_running && !next_) return;  // how it ended is settled
   const bool is_first = !owner_stop_;
   if (is_first) owner_stop_ = stop;
   switch (state_) {

@@ -42,6 +42,10 @@ TEST(JobRecord, NothingFailsAfterSomebodyAskedToStop) {
   EXPECT_EQ(outcome.reason, "stopped by SIGTERM");
 }
 
+TEST(JobRecord, PreemptionBySigusr1EndsLikeOneBySigterm) {
+  EXPECT_EQ(JobRecord().outcome(Stop{.signal = SIGUSR1}, 0).exit_code, 143);
+}
+
 TEST(JobRecord, LoadersComplaintInTheTailIsTheCause) {
   JobRecord record;
   record.add(end_of(0, ExitCause::kNonZero, 127), {}, false);
