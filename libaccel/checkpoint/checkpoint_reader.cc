@@ -214,6 +214,9 @@ LoadReport read_checkpoint(RankExchange& ranks,
                     }).payloads_or_throw();
     };
     agree_on([&] { staged = std::make_unique<StagedCheckpoint>(folder, objects, ranks.rank()); });
+    agree_on([&] {
+      for (const CheckpointHook& hook : objects.before_load) hook(folder);
+    });
     agree_on([&] { staged->apply_states(); });
     staged->apply_tensors();
     return {.checkpoint = staged->info(), .notices = staged->notices()};

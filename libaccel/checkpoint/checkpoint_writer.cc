@@ -140,6 +140,7 @@ class Save {
 
   std::string write() {
     FileSet files(file_system_, temporary_);
+    for (const CheckpointHook& hook : objects_.before_save) hook(temporary_);
     if (is_leader()) write_replicated(files);
     if (objects_.random != nullptr) files.add_state(random_stem(ranks_.rank()), *objects_.random);
     return files.report(leader_);
@@ -194,10 +195,27 @@ class Save {
     return manifest;
   }
 
+  // What is in the folder although no rank reported it.
+  void add_files_of_hooks(Manifest& manifest) const {
+    for (const fs::directory_entry& entry : fs::directory_iterator(temporary_)) {
+      const std::string name = entry.path().filename().string();
+      if (manifest.files.contains(name)) continue;
+      if (!entry.is_regular_file()) {
+        throw Error(ErrorCode::kUnsupported,
+                    "a hook left " + name + " in the checkpoint, which is not a plain file",
+                    "let the hook write files only");
+      }
+      InputFile file(entry.path());
+      file_system_.sync_file(file.fd(), entry.path());
+      manifest.files[name] = file.digest_of_rest();
+    }
+  }
+
   void commit(const std::vector<std::string>& reports) {
+    Manifest manifest = manifest_of(reports);
+    if (!objects_.before_save.empty()) add_files_of_hooks(manifest);
     file_system_.sync_folder(temporary_);
-    write_text_file(
-        file_system_, temporary_ / kManifestName, encode_manifest(manifest_of(reports)));
+    write_text_file(file_system_, temporary_ / kManifestName, encode_manifest(manifest));
     file_system_.sync_folder(temporary_);
     std::error_code error;
     const bool replaces = fs::exists(folder_ / kManifestName, error);

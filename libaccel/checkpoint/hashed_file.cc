@@ -2,6 +2,7 @@
 
 #include "libaccel/checkpoint/hashed_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -94,6 +95,16 @@ void InputFile::read(std::span<std::byte> out) {
     rest = rest.subspan(static_cast<size_t>(n));
   }
   hash_.update(out);
+}
+
+FileDigest InputFile::digest_of_rest() {
+  std::vector<std::byte> piece(kGatherBytes);
+  for (std::uint64_t left = size_ - digest().bytes; left > 0;) {
+    const size_t bytes = std::min<std::uint64_t>(left, piece.size());
+    read(std::span(piece).first(bytes));
+    left -= bytes;
+  }
+  return digest();
 }
 
 TextFile read_text_file(const std::filesystem::path& path, std::uint64_t limit) {

@@ -70,6 +70,8 @@ class InputFile {
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   // Fills `out` with the next bytes. Errors kFileIo, also when the file ends before.
   void read(std::span<std::byte> out);
+  // Reads on to the end. Errors kFileIo.
+  FileDigest digest_of_rest();
   // Of what was read so far.
   [[nodiscard]] FileDigest digest() const { return hash_.digest(); }
 

@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,6 +44,8 @@ class RankExchange;
 
 namespace accel {
 
+using CheckpointHook = std::function<void(const std::filesystem::path& folder)>;
+
 // What a checkpoint is made of. Borrowed; the order gives the numbers in the file names, so a load
 // needs the same objects in the same order.
 struct CheckpointObjects {
@@ -55,6 +58,12 @@ struct CheckpointObjects {
   Stateful* scaler = nullptr;  // none: no scaler.json
   Stateful* random = nullptr;  // this rank's generators; the only part that differs between ranks
   std::vector<Stateful*> custom;
+  // Called on every rank before a save writes anything, with the folder that is being built: files that
+  // a hook leaves there (no folders) become part of the checkpoint. What it throws fails the save.
+  std::vector<CheckpointHook> before_save;
+  // Called on every rank when a load has verified everything and changed nothing yet. What it throws
+  // fails the load.
+  std::vector<CheckpointHook> before_load;
 };
 
 struct CheckpointInfo {

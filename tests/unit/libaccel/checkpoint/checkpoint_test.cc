@@ -273,5 +273,35 @@ TEST_F(Checkpoint, ScalerThatOnlyOneSideHasIsNoticed) {
               ElementsAre(HasSubstr("no state for the gradient scaler")));
 }
 
+TEST_F(Checkpoint, HooksAddFilesThatTheManifestListsAndSeeThemAgain) {
+  TrainingRun run(1);
+  CheckpointObjects objects = run.objects();
+  objects.before_save.push_back(
+      [](const fs::path& folder) { std::ofstream(folder / "vocabulary.txt") << "a b c"; });
+  save_checkpoint(folder_, objects);
+  EXPECT_EQ(checkpoint::read_manifest(folder_)->files.at("vocabulary.txt").bytes, 5);
+
+  std::string seen;
+  objects.before_load.push_back([&](const fs::path& folder) {
+    seen = checkpoint::read_text_file(folder / "vocabulary.txt").text;
+  });
+  load_checkpoint(folder_, objects);
+  EXPECT_EQ(seen, "a b c");
+
+  fs::remove(folder_ / "vocabulary.txt");
+  EXPECT_THAT(error_of([&] { load_checkpoint(folder_, objects); }).message(),
+              HasSubstr("vocabulary.txt is missing"));
+}
+
+TEST_F(Checkpoint, HookThatThrowsFailsTheSaveAndLeavesNothing) {
+  TrainingRun run(1);
+  CheckpointObjects objects = run.objects();
+  objects.before_save.push_back([](const fs::path&) { throw std::runtime_error("no vocabulary"); });
+
+  EXPECT_THAT(error_of([&] { save_checkpoint(folder_, objects); }).message(),
+              HasSubstr("no vocabulary"));
+  EXPECT_TRUE(fs::is_empty(scratch_.path()));
+}
+
 }  // namespace
 }  // namespace accel
