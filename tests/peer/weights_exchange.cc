@@ -1,4 +1,4 @@
-// What tests/peer/safetensors_interop.py drives: moves weights between files that Python wrote or will read.
+// What tests/peer/safetensors_interop.py drives: moves weights between files of Python and ours.
 //
 //   weights_exchange copy IN OUT         loads a file and saves it again, metadata included
 //   weights_exchange make OUT            views, single values and empty tensors

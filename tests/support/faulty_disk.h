@@ -1,8 +1,8 @@
 // FaultyDisk: a file system that stops after a number of steps, forgets what was not synced, or is
 // full.
 //
-// It works on the real one, so that what is left can be looked at with ordinary means, but does not wait for
-// the device: a sync is only noted. After the
+// It works on the real one, so that what is left can be looked at with ordinary means, but does not
+// wait for the device: a sync is only noted. After the
 // step at which it stops every call throws, as if the process had been killed there: nothing cleans
 // up. lose_unsynced() then does to the folder what a power cut may do.
 #pragma once

@@ -19,7 +19,8 @@ class ThreadRanks {
   explicit ThreadRanks(int size, int ranks_per_node = 1 << 20)
       : size_(size), ranks_per_node_(ranks_per_node), slots_(static_cast<size_t>(size)) {}
 
-  // Calls body(ranks) on one thread per rank and waits for all; a single rank is the caller's thread.
+  // Calls body(ranks) on one thread per rank and waits for all; a single rank is the caller's
+  // thread.
   void run(const std::function<void(checkpoint::RankExchange&)>& body) {
     if (size_ == 1) {  // LibTorch starts a pool of threads for every thread that computes
       Member alone(*this, 0);

@@ -58,11 +58,12 @@ struct CheckpointObjects {
   Stateful* scaler = nullptr;  // none: no scaler.json
   Stateful* random = nullptr;  // this rank's generators; the only part that differs between ranks
   std::vector<Stateful*> custom;
-  // Called on every rank before a save writes anything, with the folder that is being built: files that
-  // a hook leaves there (no folders) become part of the checkpoint. What it throws fails the save.
+  // Called on every rank before a save writes anything, with the folder that is being built: files
+  // that a hook leaves there (no folders) become part of the checkpoint. What it throws fails the
+  // save.
   std::vector<CheckpointHook> before_save;
-  // Called on every rank when a load has verified everything and changed nothing yet. What it throws
-  // fails the load.
+  // Called on every rank when a load has verified everything and changed nothing yet. What it
+  // throws fails the load.
   std::vector<CheckpointHook> before_load;
 };
 
