@@ -1,5 +1,6 @@
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
 
 #include <accel/error.h>
@@ -7,6 +8,27 @@
 #include <accel/state.h>
 
 namespace accel {
+namespace {
+
+// torch::optim::Optimizer::zero_grad() detaches gradients in place, which those that are views of the
+// reducer's buckets refuse.
+void clear_gradients(torch::optim::Optimizer& optimizer, bool set_to_none) {
+  const at::NoGradGuard no_grad;
+  for (auto& group : optimizer.param_groups()) {
+    for (at::Tensor& parameter : group.params()) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (!gradient.defined()) continue;
+      if (set_to_none) {
+        gradient.reset();
+        continue;
+      }
+      if (gradient.grad_fn() != nullptr) gradient = gradient.detach();
+      gradient.zero_();
+    }
+  }
+}
+
+}  // namespace
 
 struct AcceleratedOptimizer::Shared {
   std::shared_ptr<torch::optim::Optimizer> optimizer;
@@ -47,7 +69,7 @@ at::Tensor AcceleratedOptimizer::step(std::function<at::Tensor()> closure) const
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) const {
   if (!shared_->gradient_state.sync_gradients()) return;
-  shared_->optimizer->zero_grad(set_to_none);
+  clear_gradients(*shared_->optimizer, set_to_none);
   if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
 }
 

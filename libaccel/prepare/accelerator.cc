@@ -11,6 +11,7 @@
 #include <accel/error.h>
 
 #include "libaccel/optim/gradient_clipping.h"
+#include "libaccel/prepare/accelerator_impl.h"
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/process/process_group.h"
 
@@ -39,7 +40,9 @@ GradientAccumulationPlugin accumulation_plugin(const AcceleratorOptions& options
     }
     return *options.gradient_accumulation_plugin;
   }
-  return {.num_steps = accumulation_steps_from_env(options.gradient_accumulation_steps)};
+  // Only a plugin asks for adjust_scheduler; with the number alone the peer's schedules stand still.
+  return {.num_steps = accumulation_steps_from_env(options.gradient_accumulation_steps),
+          .adjust_scheduler = false};
 }
 
 void check_steps(int steps) {
@@ -63,27 +66,6 @@ bool has_trainable_parameters(const torch::nn::Module& module) {
 }
 
 }  // namespace
-
-struct Accelerator::Impl {
-  explicit Impl(const AcceleratorOptions& options);
-
-  AcceleratorOptions options;
-  ProjectConfiguration project;
-  AcceleratorState state;
-  GradientState gradient_state;
-  std::shared_ptr<GradScaler> scaler;
-  std::int64_t batch_count = 0;  // since the last end of a loader
-  at::Tensor trigger;            // 0-d int64: 1 after set_trigger()
-
-  std::vector<std::shared_ptr<detail::ModelRuntime>> models;
-  std::vector<AcceleratedOptimizer> optimizers;
-  std::vector<AcceleratedScheduler> schedulers;
-  std::vector<Stateful*> custom_objects;
-
-  // Of the prepare() that is running.
-  std::vector<AcceleratedScheduler> unmatched;
-  std::vector<std::pair<const void*, std::shared_ptr<torch::optim::Optimizer>>> moved_optimizers;
-};
 
 Accelerator::Impl::Impl(const AcceleratorOptions& given)
     : options(given),
@@ -185,11 +167,13 @@ void Accelerator::free_memory() {
   impl_->models.clear();
   impl_->optimizers.clear();
   impl_->schedulers.clear();
+  impl_->data_loaders.clear();
   impl_->custom_objects.clear();
   impl_->batch_count = 0;
 }
 
 void Accelerator::backward(const at::Tensor& loss) {
+  ++impl_->num_batches;
   const int steps = gradient_accumulation_steps();
   at::Tensor scaled = steps == 1 ? loss : loss / steps;
   if (impl_->scaler != nullptr) scaled = impl_->scaler->scale(scaled);
@@ -302,11 +286,42 @@ bool Accelerator::check_trigger() {
   return raised.item<std::int64_t>() != 0;
 }
 
+ShardOptions Accelerator::shard_options() const {
+  const DataLoaderConfiguration& config = impl_->options.dataloader_config;
+  ShardOptions shard;
+  shard.split_batches = config.split_batches;
+  shard.even_batches = config.even_batches;
+  shard.dispatch_batches = config.dispatch_batches;
+  shard.use_seedable_sampler = config.use_seedable_sampler;
+  shard.data_seed = config.data_seed;
+  if (impl_->options.device_placement) shard.device = device();
+  shard.rng_types = impl_->options.rng_types;
+  return shard;
+}
+
+void Accelerator::add_data_loader(std::shared_ptr<DataLoaderBase> loader) {
+  auto& known = impl_->data_loaders;
+  if (std::find(known.begin(), known.end(), loader) == known.end()) {
+    known.push_back(std::move(loader));
+  }
+}
+
+void Accelerator::warn_of_join() const {
+  if (!use_distributed()) return;
+  impl_->logger.warning_once(
+      "join_uneven_inputs has no effect: joining is only supported for DDP on several GPUs");
+}
+
 std::optional<std::int64_t> Accelerator::samples_of_last_batch() const {
   const GradientState& gradients = impl_->gradient_state;
+  const bool at_end = gradients.end_of_dataloader();
   const std::int64_t remainder = gradients.remainder();
-  if (!gradients.end_of_dataloader() || remainder <= 0) return std::nullopt;
-  return remainder;
+  if (at_end && remainder == -1) {
+    impl_->logger.info(
+        "the dataset has no known length: gather_for_metrics() keeps what was repeated to fill the "
+        "last batch");
+  }
+  return rows_to_keep(at_end, remainder);
 }
 
 const AcceleratorState& Accelerator::state() const noexcept {
@@ -324,9 +339,6 @@ const std::string& Accelerator::project_dir() const noexcept {
 }
 const std::string& Accelerator::logging_dir() const noexcept {
   return impl_->project.logging_dir;
-}
-int Accelerator::save_iteration() const noexcept {
-  return impl_->project.iteration;
 }
 
 void Accelerator::end_training() {

@@ -23,14 +23,17 @@
 #include "libaccel/prepare/ddp_reducer.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <sstream>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <torch/nn/module.h>
 
@@ -89,6 +92,7 @@ struct DdpReducer::Impl {
   std::vector<std::string> names;  // of the parameters, in the reducer's order
   std::vector<at::Tensor> buffers;
   std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Logger> logger;  // the Reducer calls it unasked when the graph changes
   bool sync_in_backward = true;
   bool buffers_are_due = true;  // the forward before synchronised
   bool first_static_backward_seen = false;
@@ -131,35 +135,41 @@ struct DdpReducer::Impl {
 
 namespace {
 
-// Passes tensors on and lets their gradients pass back unchanged, undefined ones included.
-struct BackwardGate : torch::autograd::Function<BackwardGate> {
-  static torch::autograd::variable_list forward(
-      torch::autograd::AutogradContext* context,
-      const torch::autograd::variable_list& inputs,
-      c10::intrusive_ptr<torch::CustomClassHolder> start) {
-    context->set_materialize_grads(false);
-    context->saved_data["start"] = c10::IValue::make_capsule(std::move(start));
-    torch::autograd::variable_list outputs;
-    for (const at::Tensor& input : inputs) outputs.push_back(input.clone());
-    return outputs;
+// Passes gradients back unchanged, undefined ones included, after calling start(). One node for all outputs:
+// when the loss uses some of them only, the others' gradients still arrive, undefined, and so do those of
+// the parameters behind them. (torch::autograd::Function sees no tensors inside a list.)
+class BackwardGate final : public torch::autograd::Node {
+ public:
+  explicit BackwardGate(std::function<void()> start) : start_(std::move(start)) {}
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    start_();
+    return std::move(gradients);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients);
-};
+  // Replaces the outputs that have a history by copies whose gradients pass through a gate.
+  static void insert(std::vector<at::Tensor>& outputs, std::function<void()> start) {
+    std::vector<at::Tensor*> gated;
+    torch::autograd::edge_list edges;
+    for (at::Tensor& output : outputs) {
+      if (output.grad_fn() == nullptr) continue;
+      gated.push_back(&output);
+      edges.push_back(torch::autograd::impl::gradient_edge(output));
+    }
+    if (gated.empty()) return;
+    const std::shared_ptr<BackwardGate> gate(new BackwardGate(std::move(start)),
+                                             torch::autograd::deleteNode);
+    gate->set_next_edges(std::move(edges));
+    for (at::Tensor* output : gated) {
+      const at::NoGradGuard no_grad;
+      *output = output->clone();
+      torch::autograd::set_history(*output, gate);
+    }
+  }
 
-struct StartOfBackward final : torch::CustomClassHolder {
-  explicit StartOfBackward(std::function<void()> call) : call(std::move(call)) {}
-  std::function<void()> call;
+ private:
+  std::function<void()> start_;
 };
-
-torch::autograd::variable_list BackwardGate::backward(torch::autograd::AutogradContext* context,
-                                                      torch::autograd::variable_list gradients) {
-  const auto start = context->saved_data["start"].toCapsule();
-  static_cast<StartOfBackward*>(start.get())->call();
-  gradients.emplace_back();  // for the argument `start`
-  return gradients;
-}
 
 }  // namespace
 
@@ -212,6 +222,8 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
                                         /*skip_all_reduce_unused_params=*/false,
                                         /*use_python_reducer=*/false,
                                         /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
+    impl_->logger = std::make_shared<c10d::Logger>(impl_->reducer);
+    impl_->reducer->set_logger(impl_->logger);
     if (options.static_graph) impl_->reducer->set_static_graph();
   });
 }
@@ -250,24 +262,13 @@ void DdpReducer::after_forward(std::vector<at::Tensor>& outputs) {
   }
   if (!at::GradMode::is_enabled() || !wants_outputs()) return;
 
-  auto start = c10::make_intrusive<StartOfBackward>([weak = std::weak_ptr<Impl>(impl_)] {
+  BackwardGate::insert(outputs, [weak = std::weak_ptr<Impl>(impl_)] {
     const std::shared_ptr<Impl> owner = weak.lock();
     if (owner == nullptr || !owner->options.static_graph) return;
     if (std::exchange(owner->first_static_backward_seen, true)) return;
     torch::autograd::Engine::get_default_engine().queue_callback(
         [reducer = owner->reducer] { reducer->delay_all_reduce(); });
   });
-  torch::autograd::variable_list gated;
-  for (const at::Tensor& output : outputs) {
-    if (output.grad_fn() != nullptr) gated.push_back(output);
-  }
-  if (gated.empty()) return;
-  gated =
-      BackwardGate::apply(gated, c10::intrusive_ptr<torch::CustomClassHolder>(std::move(start)));
-  std::size_t next = 0;
-  for (at::Tensor& output : outputs) {
-    if (output.grad_fn() != nullptr) output = gated[next++];
-  }
 }
 
 bool DdpReducer::set_sync_in_backward(bool sync) noexcept {

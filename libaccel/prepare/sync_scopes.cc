@@ -1,4 +1,4 @@
-#include <accel/accelerator.h>
+#include <accel/sync_scopes.h>
 
 #include "libaccel/prepare/model_runtime.h"
 

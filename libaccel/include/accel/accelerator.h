@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,117 +31,21 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/SmallVector.h>
 
 #include <accel/accelerator_options.h>
+#include <accel/checkpoint.h>
+#include <accel/dataloader_base.h>
 #include <accel/export.h>
 #include <accel/operations.h>
 #include <accel/optim.h>
 #include <accel/precision.h>
+#include <accel/preparable.h>
 #include <accel/prepared_model.h>
 #include <accel/state.h>
 #include <accel/state_dict.h>
+#include <accel/sync_scopes.h>
 
 namespace accel {
-
-// Keeps gradients local while it lives: the backward passes of the models do not synchronise.
-class ACCEL_EXPORT NoSyncScope {
- public:
-  // A scope that changes nothing.
-  [[nodiscard]] NoSyncScope() = default;
-  [[nodiscard]] explicit NoSyncScope(std::initializer_list<detail::ModelRuntime*> models);
-  ~NoSyncScope();
-  NoSyncScope(const NoSyncScope&) = delete;
-  NoSyncScope& operator=(const NoSyncScope&) = delete;
-
- private:
-  c10::SmallVector<std::pair<detail::ModelRuntime*, bool>, 4> previous_;
-};
-
-// Makes the next backward synchronise although its forward ran inside a NoSyncScope.
-class ACCEL_EXPORT SyncScope {
- public:
-  [[nodiscard]] explicit SyncScope(detail::ModelRuntime& model);
-  ~SyncScope();
-  SyncScope(const SyncScope&) = delete;
-  SyncScope& operator=(const SyncScope&) = delete;
-
- private:
-  detail::ModelRuntime& model_;
-  bool previous_ = true;
-};
-
-namespace detail {
-
-template <typename T>
-struct Pointee {
-  using type = void;
-};
-template <typename T>
-struct Pointee<std::shared_ptr<T>> {
-  using type = T;
-};
-template <typename T>
-struct Pointee<std::unique_ptr<T>> {
-  using type = T;
-};
-
-template <typename T>
-concept ModuleHandle = requires {
-  typename T::ContainedType;
-}
-|| std::is_convertible_v<typename Pointee<T>::type*, torch::nn::Module*>;
-
-template <typename T>
-concept OptimizerObject = !std::is_void_v<T> && std::is_convertible_v<T*, torch::optim::Optimizer*>;
-
-template <typename T>
-concept SchedulerObject =
-    !std::is_void_v<T> && std::is_convertible_v<T*, Stateful*> && requires(T & scheduler) {
-  scheduler.step();
-};
-
-// Lets a scheduler that only has step() and a state be stepped by AcceleratedScheduler.
-template <typename T>
-class SchedulerAdapter final : public Scheduler {
- public:
-  explicit SchedulerAdapter(std::shared_ptr<T> scheduler) : scheduler_(std::move(scheduler)) {}
-  void step() override { scheduler_->step(); }
-  [[nodiscard]] StateDict state_dict() const override { return scheduler_->state_dict(); }
-  void load_state_dict(const StateDict& state) override { scheduler_->load_state_dict(state); }
-
- private:
-  std::shared_ptr<T> scheduler_;
-};
-
-// An object that the caller keeps alive.
-template <typename T>
-std::shared_ptr<T> borrowed(T& object) {
-  return std::shared_ptr<T>(std::shared_ptr<void>(), &object);
-}
-
-// The object behind what a caller passed: borrowed when it is an lvalue, taken over when it is an
-// rvalue, shared when it is a smart pointer.
-template <typename T>
-auto share(T&& object) {
-  using Object = std::remove_cvref_t<T>;
-  using Target = typename Pointee<Object>::type;
-  if constexpr (!std::is_void_v<Target>) {
-    return std::shared_ptr<Target>(std::forward<T>(object));
-  } else if constexpr (std::is_lvalue_reference_v<T>) {
-    return borrowed(object);
-  } else {
-    return std::make_shared<Object>(std::move(object));
-  }
-}
-
-// The type behind what a caller passed, smart pointers followed.
-template <typename T>
-using ObjectOf = std::conditional_t<std::is_void_v<typename Pointee<std::remove_cvref_t<T>>::type>,
-                                    std::remove_cvref_t<T>,
-                                    typename Pointee<std::remove_cvref_t<T>>::type>;
-
-}  // namespace detail
 
 class ACCEL_EXPORT Accelerator {
  public:
@@ -161,10 +66,12 @@ class ACCEL_EXPORT Accelerator {
   //   model      a module holder or shared_ptr to a module    -> Prepared<the same>
   //   optimizer  lvalue (borrowed: keep it alive), rvalue     -> AcceleratedOptimizer
   //              (taken over) or shared_ptr
+  //   loader     accel::DataLoader                            -> the same, for this rank
   //   scheduler  the same three; anything Stateful with       -> AcceleratedScheduler
   //              step(). Follows the optimizer it was made for.
   //
-  // Throws kShapeMismatch when the ranks have different models; kPeerLost, kProcessGroup.
+  // Throws kShapeMismatch when the ranks have different models, kDataSharding for batches that cannot
+  // be divided; kPeerLost, kProcessGroup.
   // Requires: every rank prepares the same objects in the same order.
   template <typename... Objects>
   auto prepare(Objects&&... objects) {
@@ -188,6 +95,14 @@ class ACCEL_EXPORT Accelerator {
   }
   AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   AcceleratedScheduler prepare_scheduler(std::shared_ptr<Scheduler> scheduler);
+
+  // This rank's part of a loader; a loader that was prepared comes back as it is.
+  template <detail::DataLoaderHandle Loader>
+  Loader prepare_data_loader(const Loader& loader) {
+    Loader prepared = detail::shard_loader(loader, shard_options());
+    add_data_loader(prepared.ptr());
+    return prepared;
+  }
 
   // What was prepared.
   template <typename Handle>
@@ -222,6 +137,13 @@ class ACCEL_EXPORT Accelerator {
   template <typename Handle>
   [[nodiscard]] static SyncScope trigger_sync_in_backward(const Prepared<Handle>& model) {
     return SyncScope(*model.runtime());
+  }
+
+  // For loaders of different lengths; has no effect here and says so once: collectives of a rank
+  // that ended cannot be made up for on Gloo. Use even_batches, the default.
+  template <typename... Handles>
+  void join_uneven_inputs(const Prepared<Handles>&... /*models*/) const {
+    warn_of_join();
   }
 
   // Whether this batch ends an accumulation.
@@ -345,7 +267,8 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] const ProjectConfiguration& project_configuration() const noexcept;
   [[nodiscard]] const std::string& project_dir() const noexcept;
   [[nodiscard]] const std::string& logging_dir() const noexcept;
-  [[nodiscard]] int save_iteration() const noexcept;
+  // The number of the next checkpoint.
+  [[nodiscard]] std::int64_t save_iteration() const noexcept;
 
   // Saves and loads the objects with the prepared ones, in the order of registration. They must
   // outlive the Accelerator or free_memory().
@@ -355,6 +278,24 @@ class ACCEL_EXPORT Accelerator {
                   "register_for_checkpointing() wants objects that derive from accel::Stateful");
     (add_custom_object(objects), ...);
   }
+
+  // Saves everything that was prepared or registered. With automatic_checkpoint_naming into the next
+  // <project_dir>/checkpoints/checkpoint_N, older ones being removed above total_limit; otherwise
+  // into `folder`. Throws kInvalidArgument without either, and what save_checkpoint() throws.
+  // Requires: every rank calls it.
+  CheckpointInfo save_state(const std::filesystem::path& folder = {});
+  // Loads from `folder`; without one the newest complete checkpoint of the project. Throws
+  // kCheckpointIncomplete when there is none, and what load_checkpoint() throws.
+  CheckpointInfo load_state(const std::filesystem::path& folder = {});
+  // Writes the weights of one model for others to use, from the main process; every rank waits.
+  template <typename Handle>
+  void save_model(const Prepared<Handle>& model,
+                  const std::filesystem::path& folder,
+                  const SaveModelOptions& options = {}) const {
+    save_weights(*model.runtime(), folder, options);
+  }
+  // What save_state() saves. Borrowed from the Accelerator.
+  [[nodiscard]] CheckpointObjects checkpoint_objects() const;
 
   // The last call of a training program: leaves the process group.
   void end_training();
@@ -376,6 +317,12 @@ class ACCEL_EXPORT Accelerator {
   // How many rows of the gathered batch are samples; nullopt: all of them.
   [[nodiscard]] std::optional<std::int64_t> samples_of_last_batch() const;
   [[nodiscard]] AutocastOptions autocast_options() const;
+  [[nodiscard]] ShardOptions shard_options() const;
+  void warn_of_join() const;
+  void add_data_loader(std::shared_ptr<DataLoaderBase> loader);
+  void save_weights(const detail::ModelRuntime& model,
+                    const std::filesystem::path& folder,
+                    const SaveModelOptions& options) const;
 
   std::unique_ptr<Impl> impl_;
 };
@@ -389,6 +336,8 @@ auto Accelerator::prepare_one(T&& object) {
     return Passed(object);
   } else if constexpr (detail::ModuleHandle<Passed>) {
     return prepare_model(object);
+  } else if constexpr (detail::DataLoaderHandle<Passed>) {
+    return this->prepare_data_loader(object);
   } else if constexpr (detail::OptimizerObject<Object>) {
     const void* const from = &object;
     auto shared = detail::share(std::forward<T>(object));

@@ -46,7 +46,7 @@ struct DataLoaderConfiguration {
   std::optional<bool> dispatch_batches;  // rank 0 reads and sends; default: only iterable datasets
   bool even_batches = true;              // every rank gets as many batches, repeating first samples
   bool use_seedable_sampler = false;     // the order depends on the seed and the epoch alone
-  std::optional<std::uint64_t> data_seed;  // of the seedable sampler; default: the global seed
+  std::optional<std::int64_t> data_seed;  // of the seedable sampler; default: the global seed
 };
 
 struct AutocastKwargs {

@@ -36,7 +36,6 @@ class ACCEL_EXPORT AcceleratedOptimizer {
                                 std::shared_ptr<GradScaler> scaler = nullptr);
 
   // Steps, unless gradients are still being accumulated or one of them was not finite (fp16).
-  // Throws kPeerLost or kProcessGroup when the gradients could not be reduced.
   void step() const;
   // The closure is called by the optimizer and returns the loss, which is passed on; an undefined
   // tensor when there was no step. Throws kInvalidArgument with a scaler: it cannot see inside the
@@ -44,7 +43,8 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   at::Tensor step(std::function<at::Tensor()> closure) const;
 
   // Clears the gradients, unless they are still being accumulated. set_to_none releases their
-  // memory; gradients that live in the buckets of the reducer stay there.
+  // memory. On several ranks the wrapped optimizer's own zero_grad() throws: it cannot clear
+  // gradients that are views of the reducer's buckets.
   void zero_grad(bool set_to_none = true) const;
 
   // Whether the last step at a sync was left out because a gradient was not finite.

@@ -1,0 +1,60 @@
+// Accelerator::Impl: the members of an Accelerator, shared by the sources that implement it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <accel/accelerator.h>
+#include <accel/checkpoint.h>
+#include <accel/logging.h>
+
+#include "libaccel/prepare/model_runtime.h"
+
+namespace accel {
+
+struct Accelerator::Impl {
+  explicit Impl(const AcceleratorOptions& options);
+
+  // This rank's generators, and where it stands in an accumulation.
+  class RandomStates final : public Stateful {
+   public:
+    explicit RandomStates(Impl& owner) : owner_(owner) {}
+    [[nodiscard]] StateDict state_dict() const override;
+    void load_state_dict(const StateDict& state) override;
+
+   private:
+    Impl& owner_;
+  };
+
+  // The numbered checkpoints of the project. Throws kInvalidArgument without a project_dir.
+  CheckpointSeries& checkpoint_series();
+
+  AcceleratorOptions options;
+  ProjectConfiguration project;
+  AcceleratorState state;
+  GradientState gradient_state;
+  Logger logger = get_logger("accel.accelerator");
+  std::shared_ptr<GradScaler> scaler;
+  std::int64_t batch_count = 0;  // since the last end of a loader
+  std::int64_t num_batches = 0;  // backward() calls since training began, restarts included
+  at::Tensor trigger;            // 0-d int64: 1 after set_trigger()
+
+  std::vector<std::shared_ptr<detail::ModelRuntime>> models;
+  std::vector<AcceleratedOptimizer> optimizers;
+  std::vector<AcceleratedScheduler> schedulers;
+  std::vector<std::shared_ptr<DataLoaderBase>> data_loaders;
+  std::vector<Stateful*> custom_objects;
+  RandomStates random_states{*this};
+  std::optional<CheckpointSeries> checkpoints;  // made at the first save or load
+
+  // Of the prepare() that is running.
+  std::vector<AcceleratedScheduler> unmatched;
+  std::vector<std::pair<const void*, std::shared_ptr<torch::optim::Optimizer>>> moved_optimizers;
+};
+
+}  // namespace accel

@@ -1,0 +1,216 @@
+// The C++ side of train_peer.py: trains, schedules and accumulates as it says, and prints what came out.
+//
+//   train_peer loss MODEL FILE PRECISION ACCUMULATION   one rank; losses, one line each
+//   train_peer schedules                                "NAME rate rate ..." for every schedule
+//   train_peer sequence ACCUMULATION                    one line per batch: synced, rate, step counts
+//
+// Numbers are printed as C hexadecimal floats: no digit is lost.
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <accel/accelerator.h>
+#include <accel/checkpoint.h>
+#include <accel/dataloader.h>
+#include <accel/safetensors_file.h>
+
+namespace {
+
+namespace nn = torch::nn;
+
+struct FlattenImpl : nn::Module {
+  at::Tensor forward(const at::Tensor& input) { return input.flatten(1); }
+};
+TORCH_MODULE(Flatten);
+
+nn::Sequential make_model(const std::string& name) {
+  if (name == "mlp") {
+    return nn::Sequential(
+        nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 32), nn::ReLU(), nn::Linear(32, 4));
+  }
+  return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 4, 3).padding(1)),
+                        nn::BatchNorm2d(4),
+                        nn::ReLU(),
+                        Flatten(),
+                        nn::Linear(4 * 8 * 8, 4));
+}
+
+void fill(nn::Module& model, const std::map<std::string, at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  for (auto& item : model.named_parameters()) item.value().copy_(tensors.at("model." + item.key()));
+  for (auto& item : model.named_buffers()) item.value().copy_(tensors.at("model." + item.key()));
+}
+
+int train(char** arguments) {
+  const std::string model_name = arguments[0];
+  const auto tensors = accel::safetensors::load_file(arguments[1]);
+  accel::Accelerator accelerator({.mixed_precision = std::string(arguments[2]),
+                                  .gradient_accumulation_steps = std::atoi(arguments[3])});
+  nn::Sequential net = make_model(model_name);
+  fill(*net, tensors);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+
+  const at::Tensor& inputs = tensors.at("inputs");  // [batches, ranks, samples, ...]
+  const at::Tensor& labels = tensors.at("labels");
+  const int rank = accelerator.process_index();
+  for (std::int64_t batch = 0; batch < inputs.size(0); ++batch) {
+    const auto scope = accelerator.accumulate(model);
+    const at::Tensor loss = at::cross_entropy_loss(model(inputs[batch][rank]), labels[batch][rank]);
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+    std::printf("%a\n", loss.item<double>());
+  }
+  model->eval();
+  const at::NoGradGuard no_grad;
+  const at::Tensor loss = at::cross_entropy_loss(model(inputs[0][rank]), labels[0][rank]);
+  std::printf("%a\n", loss.item<double>());
+  accelerator.end_training();
+  return 0;
+}
+
+torch::optim::SGD sgd_with_rate(double rate) {
+  return torch::optim::SGD({at::ones({1}).set_requires_grad(true)}, torch::optim::SGDOptions(rate));
+}
+
+void print_rates(
+    const char* name,
+    const std::function<std::unique_ptr<accel::LRScheduler>(torch::optim::Optimizer&)>& make,
+    int steps) {
+  torch::optim::SGD optimizer = sgd_with_rate(0.3);
+  const auto scheduler = make(optimizer);
+  std::printf("%s", name);
+  for (int step = 0; step <= steps; ++step) {
+    std::printf(" %a", optimizer.param_groups()[0].options().get_lr());
+    if (step < steps) scheduler->step(1.0 / (1 + step / 4));
+  }
+  std::printf("\n");
+}
+
+int schedules() {
+  using accel::LambdaLR;
+  using Optimizer = torch::optim::Optimizer;
+  const auto print_factor = [](const char* name, accel::LrFactor factor) {
+    print_rates(
+        name, [&](Optimizer& o) { return std::make_unique<LambdaLR>(o, factor); }, 30);
+  };
+  print_factor("constant_with_warmup", accel::constant_with_warmup(5));
+  print_factor("linear",
+               accel::linear_with_warmup({.num_warmup_steps = 5, .num_training_steps = 25}));
+  print_factor("cosine",
+               accel::cosine_with_warmup({.num_warmup_steps = 5, .num_training_steps = 25}));
+  print_factor("cosine_restarts",
+               accel::cosine_with_hard_restarts(
+                   {.num_warmup_steps = 5, .num_training_steps = 25, .num_cycles = 3}));
+  print_factor(
+      "polynomial",
+      accel::polynomial_with_warmup(
+          {.num_warmup_steps = 5, .num_training_steps = 25, .lr_end = 1e-4, .power = 2.0}, 0.3));
+  print_factor("wsd",
+               accel::warmup_stable_decay({.num_warmup_steps = 5,
+                                           .num_stable_steps = 8,
+                                           .num_decay_steps = 10,
+                                           .warmup = accel::DecayShape::kCosine,
+                                           .decay = accel::DecayShape::kOneMinusSqrt,
+                                           .min_lr_ratio = 0.1}));
+  print_factor("wsd_cosine",
+               accel::warmup_stable_decay(
+                   {.num_warmup_steps = 5, .num_stable_steps = 8, .num_decay_steps = 10}));
+  print_rates(
+      "step", [](Optimizer& o) { return std::make_unique<accel::StepLR>(o, 4, 0.5); }, 30);
+  print_rates(
+      "one_cycle",
+      [](Optimizer& o) {
+        return std::make_unique<accel::OneCycleLR>(
+            o, accel::OneCycleOptions{.max_lr = 0.5, .total_steps = 30});
+      },
+      30);
+  print_rates(
+      "one_cycle_three_phase_linear",
+      [](Optimizer& o) {
+        return std::make_unique<accel::OneCycleLR>(
+            o,
+            accel::OneCycleOptions{
+                .max_lr = 0.5, .total_steps = 30, .linear = true, .three_phase = true});
+      },
+      30);
+  print_rates(
+      "plateau",
+      [](Optimizer& o) {
+        return std::make_unique<accel::ReduceLROnPlateau>(
+            o, accel::PlateauOptions{.factor = 0.5, .patience = 2, .cooldown = 1});
+      },
+      30);
+  return 0;
+}
+
+// 80 samples, each its own number.
+struct Numbers {
+  [[nodiscard]] at::Tensor get(std::size_t index) const {
+    return at::full({1}, static_cast<double>(index));
+  }
+  [[nodiscard]] std::size_t size() const { return 80; }
+};
+
+int sequence(char** arguments) {
+  accel::Accelerator accelerator({.gradient_accumulation_steps = std::atoi(arguments[0])});
+  nn::Linear net(1, 1);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0));
+  accel::LambdaLR schedule(
+      sgd, [](std::int64_t step) { return 1.0 - 0.01 * static_cast<double>(step); });
+  accel::DataLoader numbers(Numbers{}, {.batch_size = 8});
+  auto [model, optimizer, loader, scheduler] = accelerator.prepare(net, sgd, numbers, schedule);
+
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (const at::Tensor& batch : loader) {
+      const auto scope = accelerator.accumulate(model);
+      accelerator.backward(model(batch).mean() * 0.0);
+      optimizer.step();
+      scheduler.step();
+      optimizer.zero_grad();
+      std::printf("%d %a %lld %lld\n",
+                  accelerator.sync_gradients() ? 1 : 0,
+                  scheduler.get_last_lr()[0],
+                  static_cast<long long>(schedule.last_epoch()),
+                  static_cast<long long>(schedule.step_count()));
+    }
+  }
+  accelerator.end_training();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  const std::string mode = argc > 1 ? argv[1] : "";
+  try {
+    if (mode == "loss" && argc == 6) return train(argv + 2);
+    if (mode == "schedules" && argc == 2) return schedules();
+    if (mode == "sequence" && argc == 3) return sequence(argv + 2);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_peer: %s\n", error.what());
+    return 1;
+  }
+  std::fprintf(stderr,
+               "use: train_peer loss MODEL FILE PRECISION STEPS | schedules | sequence STEPS\n");
+  return 2;
+}

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""libaccel trains, accumulates and schedules as PyTorch DDP and HF Accelerate do.
+
+Losses: two Python processes train with torch.nn.parallel.DistributedDataParallel on Gloo, two C++ processes
+with accel::Accelerator, from the same weights on the same batches with one thread each. Both call the same
+ATen kernels in the same order, and the sum of two ranks' gradients is the same in either order, so fp32
+losses must be equal to the bit. Under bf16 autocast they are equal only up to rounding: Python casts the
+weight of a linear layer and multiplies by its transpose, C++ transposes and then casts, and the matrix
+kernels may add up in another order. See BF16_TOLERANCE.
+"""
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = os.environ.get("ACCEL_SOURCE_DIR", os.getcwd())
+BUILD = os.environ.get("ACCEL_BUILD_DIR", os.path.join(SOURCE, "build"))
+PEER = os.path.join(SOURCE, ".deps/peer/bin/python")
+if not os.path.exists(PEER):
+    print(f"skipped: {PEER} is missing; run scripts/setup.sh")
+    sys.exit(77)
+if os.path.realpath(sys.prefix) != os.path.realpath(os.path.join(SOURCE, ".deps/peer")):
+    os.execv(PEER, [PEER] + sys.argv)
+
+import contextlib
+import math
+
+import torch
+from safetensors.torch import load_file, save_file
+
+TOOL = os.path.join(BUILD, "tests/train_peer")
+RANKS = 2
+BATCHES = 12
+SAMPLES = 6
+# bf16 has 8 bits: one rounding is off by at most 2^-9 of the value. The logits are sums of at most 32
+# products of rounded numbers of order 1 (three layers), the loss is their log-sum-exp, of order 1; 12 steps
+# with rate 0.1 and momentum 0.9 (at most 10 times the rate) carry earlier differences on.
+BF16_TOLERANCE = 3 * 2.0 ** -9 * 10
+
+
+def make_model(name):
+    nn = torch.nn
+    if name == "mlp":
+        return nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 8 * 8, 4))
+
+
+def write_case(name, path):
+    torch.manual_seed(3)
+    tensors = {"model." + key: value for key, value in make_model(name).state_dict().items()}
+    shape = (8,) if name == "mlp" else (1, 8, 8)
+    tensors["inputs"] = torch.randn(BATCHES, RANKS, SAMPLES, *shape)
+    tensors["labels"] = torch.randint(0, 4, (BATCHES, RANKS, SAMPLES))
+    save_file(tensors, path)
+
+
+def ddp_worker(name, path, precision, accumulation):
+    """One rank of the peer: plain PyTorch, as its documentation shows it."""
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    tensors = load_file(path)
+    net = make_model(name)
+    net.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+    model = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def forward(batch):
+        if precision == "no":
+            return model(batch)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = model(batch)
+        return output.float()
+
+    def loss_of(index):
+        return torch.nn.functional.cross_entropy(
+            forward(tensors["inputs"][index][rank]), tensors["labels"][index][rank])
+
+    for batch in range(BATCHES):
+        syncs = (batch + 1) % accumulation == 0
+        with contextlib.nullcontext() if syncs else model.no_sync():
+            loss = loss_of(batch)
+            (loss / accumulation).backward()
+        if syncs:
+            optimizer.step()
+            optimizer.zero_grad()
+        print(float(loss.item()).hex())
+    model.eval()
+    with torch.no_grad():
+        print(float(loss_of(0).item()).hex())
+    torch.distributed.destroy_process_group()
+
+
+def accelerate_worker(accumulation):
+    """One rank of HF Accelerate: when it syncs, and where the schedule stands after each batch."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(gradient_accumulation_steps=accumulation, cpu=True)
+    net = torch.nn.Linear(1, 1)
+    sgd = torch.optim.SGD(net.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: 1.0 - 0.01 * step)
+    numbers = torch.utils.data.DataLoader([torch.full((1,), float(i)) for i in range(80)], batch_size=8)
+    model, optimizer, loader, scheduler = accelerator.prepare(net, sgd, numbers, schedule)
+    for _ in range(2):
+        for batch in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch).mean() * 0.0)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            print(int(accelerator.sync_gradients), float(scheduler.get_last_lr()[0]).hex(),
+                  schedule.last_epoch, schedule._step_count)
+    accelerator.end_training()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_ranks(command, ranks):
+    """Runs a command as the ranks of a job; returns the lines of each."""
+    port = str(free_port())
+    workers = []
+    for rank in range(ranks):
+        environment = dict(
+            os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
+            LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+            TORCHELASTIC_USE_AGENT_STORE="False", OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
+        workers.append(subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    outputs = []
+    for rank, worker in enumerate(workers):
+        output, errors = worker.communicate(timeout=240)
+        if worker.returncode != 0:
+            for other in workers:
+                other.kill()
+                other.wait()
+            raise AssertionError(f"rank {rank} of {command}: exit {worker.returncode}\n{errors}")
+        outputs.append(output.splitlines())
+    return outputs
+
+
+def run_peer(ranks, *arguments):
+    return run_ranks([PEER, os.path.abspath(__file__), "--worker", *map(str, arguments)], ranks)
+
+
+def run_accel(ranks, *arguments):
+    return run_ranks([TOOL, *map(str, arguments)], ranks)
+
+
+class Losses(unittest.TestCase):
+    def compare(self, model, precision, accumulation, tolerance):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "case.safetensors")
+            write_case(model, path)
+            peer = run_peer(RANKS, "ddp", model, path, precision, accumulation)
+            accel = run_accel(RANKS, "loss", model, path, precision, accumulation)
+        for rank in range(RANKS):
+            expected = [float.fromhex(line) for line in peer[rank]]
+            found = [float.fromhex(line) for line in accel[rank]]
+            self.assertEqual(len(found), BATCHES + 1)
+            self.assertEqual(len(expected), BATCHES + 1)
+            self.assertLess(min(expected), expected[0], "the peer did not learn anything")
+            for step, (left, right) in enumerate(zip(expected, found)):
+                self.assertLessEqual(
+                    abs(left - right), tolerance,
+                    f"{model}, {precision}, accumulation {accumulation}, rank {rank}, step {step}: "
+                    f"peer {left.hex()}, accel {right.hex()}")
+
+    def test_mlp_has_the_losses_of_ddp_to_the_bit(self):
+        self.compare("mlp", "no", 1, 0.0)
+
+    def test_mlp_with_accumulation_has_the_losses_of_ddp_to_the_bit(self):
+        self.compare("mlp", "no", 3, 0.0)
+
+    def test_conv_with_batchnorm_has_the_losses_of_ddp_to_the_bit(self):
+        self.compare("conv", "no", 1, 0.0)
+
+    def test_conv_with_batchnorm_and_accumulation_has_the_losses_of_ddp_to_the_bit(self):
+        self.compare("conv", "no", 2, 0.0)
+
+    def test_mlp_under_bf16_autocast_has_the_losses_of_ddp(self):
+        self.compare("mlp", "bf16", 1, BF16_TOLERANCE)
+
+
+def parsed(outputs):
+    """(synced, rate, last_epoch, _step_count) of every batch, by rank."""
+    rows = [[line.split() for line in lines] for lines in outputs]
+    return [[(int(a), float.fromhex(b), int(c), int(d)) for a, b, c, d in lines] for lines in rows]
+
+
+class Sequences(unittest.TestCase):
+    def test_batches_sync_and_schedules_move_as_in_accelerate(self):
+        for ranks in (1, 2):
+            for accumulation in (1, 2, 3):
+                with self.subTest(ranks=ranks, accumulation=accumulation):
+                    expected = parsed(run_peer(ranks, "accelerate", accumulation))
+                    found = parsed(run_accel(ranks, "sequence", accumulation))
+                    self.assertGreater(len(expected[0]), 0)
+                    self.assertEqual(found, expected)
+
+
+def rates_of(make, metric=False):
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.3, momentum=0.0)
+    scheduler = make(optimizer)
+    rates = []
+    for step in range(31):
+        rates.append(float(optimizer.param_groups[0]["lr"]).hex())
+        if step < 30:
+            optimizer.step()
+            scheduler.step(1.0 / (1 + step // 4)) if metric else scheduler.step()
+    return rates
+
+
+def warmup_then(decay, warmup=5):
+    return lambda step: step / warmup if step < warmup else decay(step)
+
+
+def wsd(step):
+    """Warm-up along a cosine, 8 stable steps, then 1 - sqrt down to a tenth."""
+    if step < 5:
+        return 0.5 * (1.0 - math.cos(math.pi * (step / 5))) * (1.0 - 0.1) + 0.1
+    if step < 13:
+        return 1.0
+    return (1.0 - math.sqrt((step - 13) / 10)) * (1.0 - 0.1) + 0.1 if step < 23 else 0.1
+
+
+def wsd_cosine(step):
+    if step < 5:
+        return step / 5
+    if step < 13:
+        return 1.0
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * 0.5 * 2.0 * ((step - 13) / 10)))) if step < 23 else 0.0
+
+
+class Schedules(unittest.TestCase):
+    """The rates of PyTorch's schedulers; for the schedules of transformers, its formulas on LambdaLR."""
+
+    def test_rates_equal_pythons_to_the_bit(self):
+        lr = torch.optim.lr_scheduler
+        factors = {
+            "constant_with_warmup": warmup_then(lambda step: 1.0),
+            "linear": warmup_then(lambda step: max(0.0, (25 - step) / 20)),
+            "cosine": warmup_then(
+                lambda step: max(0.0, 0.5 * (1.0 + math.cos(math.pi * 0.5 * 2.0 * ((step - 5) / 20))))),
+            "cosine_restarts": warmup_then(
+                lambda step: 0.0 if step >= 25
+                else 0.5 * (1.0 + math.cos(math.pi * ((3.0 * ((step - 5) / 20)) % 1.0)))),
+            "polynomial": warmup_then(
+                lambda step: 1e-4 / 0.3 if step > 25
+                else ((0.3 - 1e-4) * (1 - (step - 5) / 20) ** 2.0 + 1e-4) / 0.3),
+            "wsd": wsd,
+            "wsd_cosine": wsd_cosine,
+        }
+        expected = {name: rates_of(lambda o, f=f: lr.LambdaLR(o, f)) for name, f in factors.items()}
+        expected["step"] = rates_of(lambda o: lr.StepLR(o, 4, 0.5))
+        expected["one_cycle"] = rates_of(lambda o: lr.OneCycleLR(o, 0.5, total_steps=30))
+        expected["one_cycle_three_phase_linear"] = rates_of(lambda o: lr.OneCycleLR(
+            o, 0.5, total_steps=30, anneal_strategy="linear", three_phase=True))
+        expected["plateau"] = rates_of(
+            lambda o: lr.ReduceLROnPlateau(o, factor=0.5, patience=2, cooldown=1), metric=True)
+
+        found = {}
+        for line in run_accel(1, "schedules")[0]:
+            name, *rates = line.split()
+            found[name] = [float.fromhex(rate).hex() for rate in rates]
+
+        self.assertEqual(sorted(found), sorted(expected))
+        for name, rates in expected.items():
+            self.assertEqual(found[name], rates, name)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if len(sys.argv) > 2 and sys.argv[1:3] == ["--worker", "ddp"]:
+        ddp_worker(sys.argv[3], sys.argv[4], sys.argv[5], int(sys.argv[6]))
+    elif len(sys.argv) > 2 and sys.argv[1:3] == ["--worker", "accelerate"]:
+        accelerate_worker(int(sys.argv[3]))
+    else:
+        unittest.main(verbosity=2)
