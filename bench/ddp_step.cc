@@ -1,0 +1,157 @@
+// One rank of ddp_bench.py: trains a small transformer and reports the losses and the time of each step.
+//
+//   ddp_step FILE STEPS      prints "loss seconds" per step
+//
+// FILE is a safetensors file with the weights ("model.*"), tokens [steps, ranks, length + 1] and the shape
+// of the model as metadata (width, layers, heads). Without a job (WORLD_SIZE 1) it trains alone, on the
+// part of rank BENCH_RANK: that is the limit, a step without communication.
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <torch/nn/functional/activation.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/adamw.h>
+
+#include <accel/accelerator.h>
+#include <accel/safetensors_file.h>
+
+namespace {
+
+namespace nn = torch::nn;
+constexpr std::int64_t kVocabulary = 256;
+
+struct BlockImpl : nn::Module {
+  std::int64_t heads;
+  nn::LayerNorm norm1{nullptr};
+  nn::LayerNorm norm2{nullptr};
+  nn::Linear qkv{nullptr};
+  nn::Linear projection{nullptr};
+  nn::Linear up{nullptr};
+  nn::Linear down{nullptr};
+
+  BlockImpl(std::int64_t width, std::int64_t heads) : heads(heads) {
+    norm1 = register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})));
+    qkv = register_module("qkv", nn::Linear(width, 3 * width));
+    projection = register_module("projection", nn::Linear(width, width));
+    norm2 = register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({width})));
+    up = register_module("up", nn::Linear(width, 4 * width));
+    down = register_module("down", nn::Linear(4 * width, width));
+  }
+
+  at::Tensor attend(const at::Tensor& input) {
+    const auto batch = input.size(0);
+    const auto length = input.size(1);
+    const auto width = input.size(2);
+    const std::vector<at::Tensor> parts = qkv(input)
+                                              .view({batch, length, 3, heads, width / heads})
+                                              .permute({2, 0, 3, 1, 4})
+                                              .unbind(0);
+    const at::Tensor mixed =
+        at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
+    return projection(mixed.transpose(1, 2).reshape({batch, length, width}));
+  }
+
+  at::Tensor forward(const at::Tensor& input) {
+    const at::Tensor mixed = input + attend(norm1(input));
+    return mixed + down(nn::functional::gelu(up(norm2(mixed))));
+  }
+};
+TORCH_MODULE(Block);
+
+struct TransformerImpl : nn::Module {
+  nn::Embedding tokens{nullptr};
+  nn::Embedding positions{nullptr};
+  nn::ModuleList blocks{nullptr};
+  nn::LayerNorm norm{nullptr};
+  nn::Linear head{nullptr};
+
+  TransformerImpl(std::int64_t width,
+                  std::int64_t layers,
+                  std::int64_t heads,
+                  std::int64_t length) {
+    tokens = register_module("tokens", nn::Embedding(kVocabulary, width));
+    positions = register_module("positions", nn::Embedding(length, width));
+    blocks = register_module("blocks", nn::ModuleList());
+    for (std::int64_t i = 0; i < layers; ++i) blocks->push_back(Block(width, heads));
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})));
+    head = register_module("head", nn::Linear(width, kVocabulary));
+  }
+
+  at::Tensor forward(const at::Tensor& input) {
+    at::Tensor hidden = tokens(input) + positions(at::arange(input.size(1), at::kLong));
+    for (const auto& block : *blocks) hidden = block->as<Block>()->forward(hidden);
+    return head(norm(hidden));
+  }
+};
+TORCH_MODULE(Transformer);
+
+int environment_int(const char* name, int fallback) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? fallback : std::atoi(text);
+}
+
+int run(const std::string& file, int steps) {
+  const auto tensors = accel::safetensors::load_file(file);
+  const auto shape = accel::safetensors::load_metadata(file);
+  const at::Tensor& tokens = tensors.at("tokens");
+  const std::int64_t length = tokens.size(2) - 1;
+  accel::Accelerator accelerator;
+  Transformer net(std::stoi(shape.at("width")),
+                  std::stoi(shape.at("layers")),
+                  std::stoi(shape.at("heads")),
+                  length);
+  {
+    const at::NoGradGuard no_grad;
+    for (auto& item : net->named_parameters())
+      item.value().copy_(tensors.at("model." + item.key()));
+  }
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(3e-4));
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  const int part = accelerator.use_distributed() ? accelerator.process_index()
+                                                 : environment_int("BENCH_RANK", 0);
+  std::vector<std::pair<double, double>> results;
+  for (int step = 0; step < steps; ++step) {
+    const auto started = std::chrono::steady_clock::now();
+    const at::Tensor sample = tokens[step % tokens.size(0)][part].unsqueeze(0);
+    const at::Tensor logits = model(sample.slice(1, 0, length));
+    const at::Tensor loss =
+        at::cross_entropy_loss(logits.flatten(0, 1), sample.slice(1, 1).flatten());
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+    const double value = loss.item<double>();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
+    results.emplace_back(value, took.count());
+  }
+  for (const auto& [loss, seconds] : results) std::printf("%.9g %.9g\n", loss, seconds);
+  accelerator.end_training();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "use: ddp_step FILE STEPS\n");
+    return 2;
+  }
+  at::set_num_threads(1);
+  try {
+    return run(argv[1], std::atoi(argv[2]));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ddp_step: %s\n", error.what());
+    return 1;
+  }
+}
