@@ -32,6 +32,14 @@ class RealSystem final : public System {
     return content;
   }
 
+  Result<std::string> read_once(const std::string& path) override {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    char buffer[4096];
+    const ssize_t got = fd ? ::read(fd.get(), buffer, sizeof buffer) : -1;
+    if (got < 0) return Error(ErrorCode::kFileIo, "cannot read " + path + ": " + errno_text(errno));
+    return std::string(buffer, static_cast<std::size_t>(got));
+  }
+
   std::vector<pid_t> process_ids() override {
     std::vector<pid_t> pids;
     const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), &::closedir);

@@ -28,6 +28,11 @@ class System {
   [[nodiscard]] virtual Result<std::string> read_file(const std::string& path,
                                                       std::size_t limit = 1 << 20) = 0;
 
+  // What one read gives, at most 4 KiB: for files of /proc that come in one piece.
+  [[nodiscard]] virtual Result<std::string> read_once(const std::string& path) {
+    return read_file(path, 4096);
+  }
+
   // The numbers in /proc, in no order; a process may be gone by the time its number is used.
   [[nodiscard]] virtual std::vector<pid_t> process_ids() = 0;
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <csignal>
 #include <unordered_map>
-#include <unordered_set>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -85,7 +84,7 @@ OrphanSweep::OrphanSweep(System& system, SweepScope scope, Duration kill_wait)
     : system_(system), scope_(std::move(scope)), kill_wait_(kill_wait), wait_(kFirstWait) {}
 
 OrphanSweep::Step OrphanSweep::step(TimePoint now) {
-  last_scan_ = find_strays(system_, scope_, read_process_table(system_));
+  last_scan_ = scan();
   if (last_scan_.empty()) {
     if (++empty_scans_ >= kEmptyScansWanted) return {Verdict::kClean};
     return {Verdict::kScanAgain, Duration::zero()};
@@ -98,6 +97,20 @@ OrphanSweep::Step OrphanSweep::step(TimePoint now) {
   }
   if (now >= give_up_at_) return {Verdict::kGaveUp};
   return {Verdict::kScanAgain, std::exchange(wait_, std::min(2 * wait_, kLongestWait))};
+}
+
+// A process that is not of the job cannot become part of it: nobody moves into another's tree, and the
+// tag is inherited. So what was found foreign once is not looked at again.
+std::vector<ProcessEntry> OrphanSweep::scan() {
+  const std::vector<ProcessEntry> table = read_process_table(system_, foreign_);
+  std::vector<ProcessEntry> strays = find_strays(system_, scope_, table);
+  for (const ProcessEntry& entry : table) {
+    const bool is_ended = entry.state == 'Z' || entry.state == 'X';  // its number may come again
+    if (!is_ended) foreign_.insert(entry.pid);
+  }
+  for (const ProcessEntry& stray : strays) foreign_.erase(stray.pid);
+  foreign_.erase(scope_.ancestor);
+  return strays;
 }
 
 std::vector<std::string> OrphanSweep::describe_last_scan() const {

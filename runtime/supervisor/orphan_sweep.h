@@ -10,11 +10,12 @@
 // with the one of the scan, and the signal goes to the pidfd.
 //
 // Threads:  one thread; step() does not block.
-// Cost:     one pass over /proc per scan.
+// Cost:     one pass over /proc for the first scan; later ones look only at what is new since.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "runtime/clock.h"
@@ -67,6 +68,7 @@ class OrphanSweep {
   [[nodiscard]] std::vector<std::string> describe_last_scan() const;
 
  private:
+  [[nodiscard]] std::vector<ProcessEntry> scan();
   void remember(const ProcessEntry& stray);
 
   System& system_;
@@ -75,6 +77,7 @@ class OrphanSweep {
   TimePoint give_up_at_ = TimePoint::max();
   int empty_scans_ = 0;
   Duration wait_;
+  std::unordered_set<pid_t> foreign_;  // seen before, and not of the job
   std::vector<ProcessEntry> last_scan_;
   std::vector<Leftover> found_;
 };

@@ -46,13 +46,15 @@ std::optional<ProcessEntry> parse_stat(std::string_view stat) {
 }
 
 std::optional<ProcessEntry> read_process(System& system, pid_t pid) {
-  const auto stat = system.read_file(proc_path(pid, "stat"));
+  const auto stat = system.read_once(proc_path(pid, "stat"));
   return stat ? parse_stat(*stat) : std::nullopt;
 }
 
-std::vector<ProcessEntry> read_process_table(System& system) {
+std::vector<ProcessEntry> read_process_table(System& system,
+                                             const std::unordered_set<pid_t>& except) {
   std::vector<ProcessEntry> table;
   for (const pid_t pid : system.process_ids()) {
+    if (except.contains(pid)) continue;
     if (const auto entry = read_process(system, pid)) table.push_back(*entry);
   }
   return table;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include <sys/types.h>
@@ -31,7 +32,9 @@ struct ProcessEntry {
 // The entry of `pid`, std::nullopt when it is gone.
 [[nodiscard]] std::optional<ProcessEntry> read_process(System& system, pid_t pid);
 
-[[nodiscard]] std::vector<ProcessEntry> read_process_table(System& system);
+// Every process but those in `except`.
+[[nodiscard]] std::vector<ProcessEntry> read_process_table(
+    System& system, const std::unordered_set<pid_t>& except = {});
 
 // The value of `name` in an environment block as in /proc/PID/environ.
 [[nodiscard]] std::optional<std::string> find_in_environ(std::string_view environ,

@@ -23,7 +23,7 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr int kExitUnusable = 70;
-constexpr const char* kBuild = "0.1.0";
+constexpr const char* kBuild = ACCEL_VERSION;
 
 struct ShimArguments {
   int socket = -1;

@@ -1,0 +1,132 @@
+// Supervisor::Impl: what the supervisor knows and does; private to supervisor.cc.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <unistd.h>
+
+#include "runtime/supervisor/job_record.h"
+#include "runtime/supervisor/leftovers.h"
+#include "runtime/supervisor/orphan_sweep.h"
+#include "runtime/supervisor/restart_policy.h"
+#include "runtime/supervisor/stop_sequence.h"
+#include "runtime/supervisor/supervisor.h"
+#include "runtime/supervisor/worker_group.h"
+#include "runtime/supervisor/worker_services.h"
+
+namespace accel::supervisor {
+
+class Supervisor::Impl {
+ public:
+  Impl(boost::asio::io_context& context,
+       SupervisorOptions options,
+       std::function<void(const HostEvent&)> send,
+       std::function<void()> done)
+      : spec_(std::move(options.spec)),
+        context_(context),
+        system_(*options.system),
+        send_(std::move(send)),
+        done_(std::move(done)),
+        timer_(context),
+        group_(system_),
+        scope_{::getpid(), spec_.job_id, own_start_time(system_)},
+        services_(context,
+                  spec_,
+                  {.owner = options.owner,
+                   .owner_group = options.owner_group,
+                   .notice = [this](const std::string& text) { tell(text); }}),
+        leftover_timer_(context),
+        leftovers_(system_, scope_, spec_.stop) {}
+
+  void start();
+  void handle(const HostRequest& request);
+  void owner_lost();
+  void children_changed();
+
+ private:
+  enum class State {
+    kIdle,
+    kRunning,
+    kStopping,
+    kLingering,
+    kSweeping,
+    kDraining,
+    kWaiting,
+    kFinished
+  };
+
+  // running
+  void start_generation();
+  void start_workers();
+  [[nodiscard]] std::optional<WorkerExit> start_worker(const WorkerSpec& worker);
+  void worker_ended(Worker& worker, bool succeeded, TimePoint seen_at);
+  const WorkerExit& record(WorkerExit exit, TimePoint seen_at);
+  void await_tail(int local_rank);
+
+  // stopping
+  void stop_after_failure();
+  void stop_for_owner(const Stop& stop);
+  [[nodiscard]] int first_signal(const Stop& stop) const;
+  void begin_stop(StopStyle style, int signal);
+  void run_stop_sequence();
+  void apply(const StopAction& action);
+  [[nodiscard]] bool is_target(const Worker& worker, StopTarget target) const;
+  void give_up_on_workers();
+  [[nodiscard]] bool is_stop_complete() const;
+
+  // lingering
+  void begin_linger();
+  void end_linger();
+  void watch_leftovers();
+
+  // sweeping and after
+  void begin_sweep();
+  [[nodiscard]] std::optional<RestartDecision> plan_next() const;
+  void run_sweep();
+  void give_up_on_strays();
+  void conclude();
+  void refuse(const Error& error);
+  void finish();
+  void tell(const std::string& text);
+
+  void dump_stacks();
+  void suspend();
+  void resume();
+  void signal_all(int signal);
+  void set_timer(TimePoint when, void (Impl::*then)());
+  void cancel_timer() { timer_.cancel(); }
+  [[nodiscard]] bool is_failed() const { return record_.first_failure().has_value(); }
+
+  const JobSpec spec_;
+  boost::asio::io_context& context_;
+  System& system_;
+  SteadyClock clock_;
+  std::function<void(const HostEvent&)> send_;
+  std::function<void()> done_;
+  boost::asio::steady_timer timer_;
+
+  State state_ = State::kIdle;
+  WorkerGroup group_;
+  SweepScope scope_;
+  std::optional<StopSequence> stop_;
+  std::optional<OrphanSweep> sweep_;
+  std::optional<Stop> owner_stop_;  // what the owner asked for first
+  RestartHistory history_;
+  std::optional<RestartDecision> next_;  // while sweeping
+  TimePoint started_at_{};
+  std::optional<std::uint64_t> oom_kills_before_;
+  bool is_unkillable_ = false;
+  bool is_linger_over_ = false;
+
+  int tails_awaited_ = 0;  // of the current generation
+
+  JobRecord record_;
+  WorkerServices services_;
+  boost::asio::steady_timer leftover_timer_;
+  Leftovers leftovers_;
+};
+
+}  // namespace accel::supervisor
