@@ -9,8 +9,9 @@ void LineMerger::add(StreamId stream, std::string prefix, std::chrono::milliseco
   sources_[stream] = Source{.prefix = std::move(prefix), .patience = patience};
 }
 
-void LineMerger::feed(StreamId stream, std::string_view bytes, TimePoint now, std::string& out) {
+void LineMerger::feed(StreamId stream, std::string_view bytes, std::string& out) {
   Source& source = sources_.at(stream);
+  source.paused_since.reset();
   if (source.may_skip > 0) {
     const std::size_t newline = bytes.find('\n');
     const bool is_end_here = newline < source.may_skip;
@@ -28,14 +29,18 @@ void LineMerger::feed(StreamId stream, std::string_view bytes, TimePoint now, st
     bytes.remove_prefix(last_newline + 1);
   }
   if (bytes.empty()) return;
-  if (source.unfinished.empty()) source.waiting_since = now;
   source.unfinished += bytes;
   if (source.unfinished.size() >= kMaxLine) show_unfinished(stream, source, out);
 }
 
+void LineMerger::pause(StreamId stream, TimePoint now) {
+  Source& source = sources_.at(stream);
+  if (!source.paused_since) source.paused_since = now;
+}
+
 void LineMerger::flush_waiting(TimePoint now, std::string& out) {
   for (auto& [id, source] : sources_) {
-    const bool is_due = !source.unfinished.empty() && now - source.waiting_since >= source.patience;
+    const bool is_due = source.paused_since && now - *source.paused_since >= source.patience;
     if (is_due && may_show_unfinished(id)) show_unfinished(id, source, out);
   }
 }
@@ -43,8 +48,8 @@ void LineMerger::flush_waiting(TimePoint now, std::string& out) {
 std::optional<TimePoint> LineMerger::next_deadline() const {
   std::optional<TimePoint> earliest;
   for (const auto& [id, source] : sources_) {
-    if (source.unfinished.empty() || !may_show_unfinished(id)) continue;
-    const TimePoint due = source.waiting_since + source.patience;
+    if (source.unfinished.empty() || !source.paused_since || !may_show_unfinished(id)) continue;
+    const TimePoint due = *source.paused_since + source.patience;
     if (!earliest || due < *earliest) earliest = due;
   }
   return earliest;

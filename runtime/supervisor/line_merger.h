@@ -1,10 +1,10 @@
 // LineMerger: many streams into one console, so that whole lines are never mixed.
 //
 // Bytes are not changed, only their order between streams. A line goes out when its newline has
-// come. An unfinished line (a prompt, a progress bar) goes out once it has waited for `patience`,
-// but not while another stream's unfinished line is the last thing on the console; then it waits
-// for its own newline, for that line to end, or for its stream to end. A line longer than
-// `max_line` goes out in pieces.
+// come. An unfinished line (a prompt, a progress bar) goes out once its worker has paused for
+// `patience`, but not while another stream's unfinished line is the last thing on the console; then
+// it waits for its own newline, for that line to end, or for its stream to end. A line longer than
+// kMaxLine goes out in pieces.
 //
 // Threads:  one thread. Pure: the time is passed in, output is appended to a string.
 // Cost:     up to max_line for each stream with an unfinished line.
@@ -28,13 +28,17 @@ class LineMerger {
   static constexpr std::size_t kMaxLine = 64 * 1024;
 
   // prefix    put before each line, "" for none.
-  // patience  how long an unfinished line may wait.
+  // patience  how long a worker must have paused in the middle of a line.
   void add(StreamId stream, std::string prefix, std::chrono::milliseconds patience);
 
-  // Appends to `out` what may be shown now.
-  void feed(StreamId stream, std::string_view bytes, TimePoint now, std::string& out);
+  // Appends to `out` what may be shown now. The stream is not paused.
+  void feed(StreamId stream, std::string_view bytes, std::string& out);
 
-  // Shows the unfinished lines that have waited long enough. Call at next_deadline().
+  // The worker has written nothing since the last feed(). (That alone is a pause: time in which
+  // nobody took what it wrote is none.)
+  void pause(StreamId stream, TimePoint now);
+
+  // Shows the unfinished lines whose pause is long enough. Call at next_deadline().
   void flush_waiting(TimePoint now, std::string& out);
   [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
@@ -55,10 +59,10 @@ class LineMerger {
   struct Source {
     std::string prefix;
     std::chrono::milliseconds patience{0};
-    std::string unfinished;    // not shown yet
-    TimePoint waiting_since;   // when `unfinished` became non-empty
-    bool mid_line = false;     // the beginning of the current line was shown already
-    std::size_t may_skip = 0;  // bytes of a line that lost its beginning
+    std::string unfinished;                 // not shown yet
+    std::optional<TimePoint> paused_since;  // the worker wrote nothing after it
+    bool mid_line = false;                  // the beginning of the current line was shown already
+    std::size_t may_skip = 0;               // bytes of a line that lost its beginning
   };
 
   void show(StreamId id, Source& source, std::string_view text, std::string& out);

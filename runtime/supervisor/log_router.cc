@@ -1,5 +1,6 @@
 #include "runtime/supervisor/log_router.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <map>
@@ -84,7 +85,7 @@ class LogRouter::Impl {
   void cut(int local_rank, std::function<void()> done);
   [[nodiscard]] WorkerTail tail(int local_rank) const;
   void resize_window(WindowSize size);
-  bool close(milliseconds limit);
+  bool close(milliseconds standstill, milliseconds at_most);
 
   [[nodiscard]] const LogLayout& layout() const { return layout_; }
   [[nodiscard]] const LogRouterOptions& options() const { return options_; }
@@ -109,8 +110,11 @@ class LogRouter::Impl {
                                            const WorkerSpec& worker,
                                            int generation,
                                            Stream stream);
+  [[nodiscard]] milliseconds patience_for(LogSource::Kind kind, Stream stream) const;
   Result<UniqueFd> open_input(InputKind kind, const WorkerStdio& stdio);
   void feed_from_terminal(UniqueFd target, StdinPump::Target kind);
+  [[nodiscard]] bool wait_for_writers(milliseconds standstill, milliseconds at_most) const;
+  void report_unwritten();
 
   const LogRouterOptions options_;
   const LogLayout layout_;
@@ -261,9 +265,20 @@ Result<std::shared_ptr<LogSource>> LogRouter::Impl::route(std::shared_ptr<LogSou
     if (options_.log.prefix) {
       prefix = "[r" + std::to_string(worker.global_rank) + " " + name_of(stream) + "] ";
     }
-    source->send_to_console(consoles_[static_cast<std::size_t>(stream)].sink, std::move(prefix));
+    source->send_to_console(consoles_[static_cast<std::size_t>(stream)].sink,
+                            std::move(prefix),
+                            patience_for(source->kind(), stream));
   }
   return source;
+}
+
+// A person before a terminal wants to see a prompt at once, above all from the rank that has it as its
+// own. Elsewhere an unfinished line is more often a line in two write()s of a worker that had to wait
+// for a processor.
+milliseconds LogRouter::Impl::patience_for(LogSource::Kind kind, Stream stream) const {
+  if (kind == LogSource::Kind::kPseudoTerminal) return milliseconds(15);
+  const bool on_terminal = stream == Stream::kOut ? terminals_.out : terminals_.err;
+  return on_terminal ? milliseconds(100) : options_.line_patience;
 }
 
 Result<UniqueFd> LogRouter::Impl::open_input(InputKind kind, const WorkerStdio& stdio) {
@@ -318,28 +333,52 @@ void LogRouter::Impl::resize_window(WindowSize size) {
   for (const UniqueFd& master : terminals_of_rank0_) set_window_size(master.get(), size);
 }
 
-bool LogRouter::Impl::close(milliseconds limit) {
+bool LogRouter::Impl::close(milliseconds standstill, milliseconds at_most) {
   if (std::exchange(is_closed_, true)) return true;
-  const TimePoint deadline = steady_clock::now() + limit;
   if (stdin_pump_) stdin_pump_->stop();
   if (file_writer_) file_writer_->finish();
   pump_->close();
-  bool is_complete = pump_->wait_until(deadline);
-  if (!is_complete) {
+  const bool is_complete = wait_for_writers(standstill, at_most);
+  if (!is_complete) report_unwritten();
+  notices_->stop_passing_on();
+  return is_complete;
+}
+
+bool LogRouter::Impl::wait_for_writers(milliseconds standstill, milliseconds at_most) const {
+  constexpr milliseconds kLookEvery{20};
+  const TimePoint end = steady_clock::now() + at_most;
+  TimePoint moved_at = steady_clock::now();
+  std::uint64_t seen = 0;
+  for (;;) {
+    const TimePoint now = steady_clock::now();
+    const TimePoint soon = std::min(now + kLookEvery, end);
+    const bool is_done = pump_->wait_until(soon) && consoles_[0].writer->wait_until(soon) &&
+                         consoles_[1].writer->wait_until(soon) &&
+                         (!file_writer_ || file_writer_->wait_until(soon));
+    if (is_done) return true;
+    const std::uint64_t progress = consoles_[0].writer->progress() +
+                                   consoles_[1].writer->progress() +
+                                   (file_writer_ ? file_writer_->progress() : 0);
+    if (std::exchange(seen, progress) != progress) moved_at = now;
+    if (now - moved_at >= standstill || now >= end) return false;
+  }
+}
+
+void LogRouter::Impl::report_unwritten() {
+  const TimePoint now = steady_clock::now();
+  if (!pump_->wait_until(now)) {
     pump_->abandon();
-    notices_->post("the sinks did not take all output in time; what was left is lost");
+    notices_->post("the last output of some ranks was not taken in time and is lost");
   }
   for (const Console& console : consoles_) {
-    if (console.writer->wait_until(deadline)) continue;
-    is_complete = false;
+    if (console.writer->wait_until(now)) continue;
     notices_->post("console: " + std::to_string(console.writer->backlog()) +
                    " bytes were not written in time");
+    if (consoles_[0].writer == consoles_[1].writer) break;
   }
-  if (file_writer_ && !file_writer_->wait_until(deadline)) {
-    is_complete = false;
+  if (file_writer_ && !file_writer_->wait_until(now)) {
     notices_->post(layout_.job_folder().string() + ": not all output was written in time");
   }
-  return is_complete;
 }
 
 Result<std::unique_ptr<LogRouter>> LogRouter::start(LogRouterOptions options) {
@@ -351,7 +390,7 @@ Result<std::unique_ptr<LogRouter>> LogRouter::start(LogRouterOptions options) {
 LogRouter::LogRouter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 LogRouter::~LogRouter() {
-  impl_->close(std::chrono::seconds(1));
+  impl_->close(std::chrono::seconds(1), std::chrono::seconds(1));
 }
 
 Result<WorkerStdio> LogRouter::open(int local_rank, int generation) {
@@ -379,8 +418,8 @@ std::vector<std::string> LogRouter::notices() const {
   return impl_->notices().all();
 }
 
-bool LogRouter::close(milliseconds limit) {
-  return impl_->close(limit);
+bool LogRouter::close(milliseconds standstill, milliseconds at_most) {
+  return impl_->close(standstill, at_most);
 }
 
 }  // namespace accel::supervisor

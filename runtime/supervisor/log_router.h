@@ -69,10 +69,14 @@ struct LogRouterOptions {
   int owner_out = 1;
   int owner_err = 2;
   pid_t owner_pid = 0;  // whose job control decides who may read the terminal; 0: nobody else's
-  // A sink dropped, failed or recovered: the text for an event. Called on a router thread.
+  // A sink dropped, failed or recovered: the text for an event. Called on a router thread,
+  // never after close(); must not call the router.
   std::function<void(std::string)> on_notice;
   std::chrono::milliseconds stall_limit{2'000};     // a sink that does not move for so long drops
   std::chrono::milliseconds descendant_limit{500};  // see cut()
+  // How long a worker must pause in the middle of a line before a console that is no terminal shows
+  // it (see LineMerger); a terminal shows it after 100 ms, of rank 0 after 15 ms.
+  std::chrono::milliseconds line_patience{1'000};
 };
 
 class LogRouter {
@@ -83,7 +87,7 @@ class LogRouter {
   //         kInvalidArgument: a stream is redirected or teed and LogPolicy::dir is empty.
   [[nodiscard]] static Result<std::unique_ptr<LogRouter>> start(LogRouterOptions options);
 
-  // Gives the writers 1 s to finish, unless close() was called before.
+  // Gives the writers 1 s in all, unless close() was called before.
   ~LogRouter();
   LogRouter(const LogRouter&) = delete;
   LogRouter& operator=(const LogRouter&) = delete;
@@ -112,9 +116,11 @@ class LogRouter {
   // Every notice so far, oldest first, for JobOutcome::notices.
   [[nodiscard]] std::vector<std::string> notices() const;
 
-  // Writes out what is buffered and ends the threads. Waits, at most `limit`; call it when no
-  // worker is left. False when a sink did not take everything in time (a notice says how much).
-  bool close(std::chrono::milliseconds limit);
+  // Writes out what is buffered and ends the threads; call it when no worker is left. Waits while the
+  // sinks move: a slow one loses nothing. Gives up once none has moved for `standstill`, and after
+  // `at_most` in any case (for a user who wants to leave now). False then; a notice says what was lost.
+  bool close(std::chrono::milliseconds standstill,
+             std::chrono::milliseconds at_most = std::chrono::hours(1));
 
  private:
   class Impl;

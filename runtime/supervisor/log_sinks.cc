@@ -48,7 +48,7 @@ void ConsoleSink::feed(LineMerger::StreamId stream, std::string_view bytes, Time
     show_marker();
     pressure.recovered(now);
   }
-  merger_.feed(stream, bytes, now, ready_);
+  merger_.feed(stream, bytes, ready_);
   // The rests of lines that lost their beginning are counted, but not marked one by one.
   if (const std::size_t skipped = merger_.take_skipped(); skipped > 0) {
     dropped_ += skipped;

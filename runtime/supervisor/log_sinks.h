@@ -89,6 +89,8 @@ class ConsoleSink {
 
   // Shows the bytes, or drops them when there is no room.
   void feed(LineMerger::StreamId stream, std::string_view bytes, TimePoint now);
+  // The stream's worker has written nothing more.
+  void pause(LineMerger::StreamId stream, TimePoint now) { merger_.pause(stream, now); }
   void finish_stream(LineMerger::StreamId stream);
 
   // Shows unfinished lines that are due, and watches for a stall.

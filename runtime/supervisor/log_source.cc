@@ -11,13 +11,6 @@
 namespace accel::supervisor {
 namespace {
 
-using std::chrono::milliseconds;
-
-// A person sits before the terminal: a prompt must be there at once. In a pipe an unfinished line
-// is more often a line in two write()s.
-constexpr milliseconds kTerminalPatience{15};
-constexpr milliseconds kPipePatience{100};
-
 std::size_t available_in(int fd) {
   int bytes = 0;
   return ::ioctl(fd, FIONREAD, &bytes) == 0 && bytes > 0 ? static_cast<std::size_t>(bytes) : 0;
@@ -33,15 +26,16 @@ void LogSource::send_to_file(std::shared_ptr<FileSink> sink,
   stage_write_ = std::move(stage_write);
 }
 
-void LogSource::send_to_console(std::shared_ptr<ConsoleSink> sink, std::string prefix) {
+void LogSource::send_to_console(std::shared_ptr<ConsoleSink> sink,
+                                std::string prefix,
+                                std::chrono::milliseconds patience) {
   console_sink_ = std::move(sink);
   prefix_ = std::move(prefix);
+  patience_ = patience;
 }
 
 void LogSource::start() {
-  if (!console_sink_) return;
-  const milliseconds patience = kind_ == Kind::kPipe ? kPipePatience : kTerminalPatience;
-  console_stream_ = console_sink_->add(prefix_, patience);
+  if (console_sink_) console_stream_ = console_sink_->add(prefix_, patience_);
 }
 
 LogSource::Moved LogSource::move(std::span<char> scratch, TimePoint now) {
@@ -61,7 +55,10 @@ LogSource::Moved LogSource::move(std::span<char> scratch, TimePoint now) {
   const ssize_t got = ::read(fd(), scratch.data(), limit);
   // A pseudo terminal whose other side was closed by all answers EIO.
   if (got == 0 || (got < 0 && errno == EIO)) return Moved::kEnd;
-  if (got < 0) return Moved::kNothing;
+  if (got < 0) {
+    if (console_sink_) console_sink_->pause(console_stream_, now);
+    return Moved::kNothing;
+  }
 
   const std::string_view bytes(scratch.data(), static_cast<std::size_t>(got));
   moved_ += bytes.size();

@@ -33,7 +33,10 @@ class LogSource {
   void send_to_file(std::shared_ptr<FileSink> sink,
                     std::shared_ptr<FileStage> stage,
                     UniqueFd stage_write);
-  void send_to_console(std::shared_ptr<ConsoleSink> sink, std::string prefix);
+  // patience  see LineMerger.
+  void send_to_console(std::shared_ptr<ConsoleSink> sink,
+                       std::string prefix,
+                       std::chrono::milliseconds patience);
 
   // Joins its sinks. On the pump's thread, before the first move().
   void start();
@@ -48,6 +51,7 @@ class LogSource {
   // No move() comes after this: closes the stream and its way to the file.
   void finish();
 
+  [[nodiscard]] Kind kind() const noexcept { return kind_; }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   [[nodiscard]] int stage_fd() const noexcept { return stage_write_.get(); }
   [[nodiscard]] FileSink* file_sink() const noexcept { return file_sink_.get(); }
@@ -78,6 +82,7 @@ class LogSource {
 
   std::shared_ptr<ConsoleSink> console_sink_;
   std::string prefix_;
+  std::chrono::milliseconds patience_{0};
   LineMerger::StreamId console_stream_ = 0;
 };
 

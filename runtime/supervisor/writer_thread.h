@@ -4,16 +4,15 @@
 // what it uses alive by shared ownership, says when it is done, and whoever closes it waits for
 // that only as long as he likes.
 //
-// Threads:  start() from any thread; all signals are blocked in the new one (a closed pipe then
-// gives
-//           EPIPE, and the signals of the program go to the thread that expects them).
+// Threads:  start() from any thread, once; all signals are blocked in the new one (a closed pipe
+//           then gives EPIPE, and the program's signals go to the thread that expects them).
 #pragma once
 
-#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <functional>
-#include <future>
-#include <string>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -27,28 +26,37 @@ class WriterThread {
  public:
   // name  at most 15 characters, shown by ps -L.
   void start(const char* name, std::function<void()> body) {
-    std::promise<void> promise;
-    done_ = promise.get_future().share();
+    state_ = std::make_shared<State>();
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([name, body = std::move(body), promise = std::move(promise)]() mutable {
+    std::thread([name, body = std::move(body), state = state_]() mutable {
       pthread_setname_np(pthread_self(), name);
       body();
       body = nullptr;  // what the body owns goes before anybody hears that it is done
-      promise.set_value_at_thread_exit();
+      const std::lock_guard lock(state->mutex);
+      state->is_done = true;
+      state->done.notify_all();
     }).detach();
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   // True once the body has returned; at once when it was never started.
   bool wait_until(TimePoint deadline) const {
-    return !done_.valid() || done_.wait_until(deadline) == std::future_status::ready;
+    if (!state_) return true;
+    std::unique_lock lock(state_->mutex);
+    return state_->done.wait_until(lock, deadline, [this] { return state_->is_done; });
   }
 
  private:
-  std::shared_future<void> done_;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable done;
+    bool is_done = false;
+  };
+
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace accel::supervisor

@@ -21,8 +21,10 @@ class LineMergerTest : public ::testing::Test {
     merger_.add(kRank1, "", 100ms);
   }
 
-  void feed(int stream, std::string_view bytes) {
-    merger_.feed(stream, bytes, clock_.now(), shown_);
+  void feed(int stream, std::string_view bytes) { merger_.feed(stream, bytes, shown_); }
+  void feed_and_pause(int stream, std::string_view bytes) {
+    feed(stream, bytes);
+    merger_.pause(stream, clock_.now());
   }
   void wait(Duration time) {
     clock_.advance(time);
@@ -45,7 +47,7 @@ TEST_F(LineMergerTest, ALineInPiecesComesOutWhole) {
 }
 
 TEST_F(LineMergerTest, APromptIsShownAfterItsPatience) {
-  feed(kRank0, "name? ");
+  feed_and_pause(kRank0, "name? ");
   wait(99ms);
   EXPECT_EQ(shown_, "");
 
@@ -54,20 +56,31 @@ TEST_F(LineMergerTest, APromptIsShownAfterItsPatience) {
   EXPECT_EQ(shown_, "name? ");
 }
 
-TEST_F(LineMergerTest, TheDeadlineIsThatOfTheOldestUnfinishedLine) {
-  feed(kRank0, "a");
+TEST_F(LineMergerTest, ALineThatNobodyTookTheRestOfIsNotShown) {
+  feed(kRank0, "half a li");
+
+  wait(1h);
+
+  EXPECT_EQ(shown_, "");
+  EXPECT_FALSE(merger_.next_deadline());
+}
+
+TEST_F(LineMergerTest, TheDeadlineIsThatOfTheOldestPause) {
+  feed_and_pause(kRank0, "a");
+  clock_.advance(10ms);
+  feed_and_pause(kRank0, "b");
   const TimePoint due = clock_.now() + 100ms;
   clock_.advance(10ms);
-  feed(kRank1, "b");
-  feed(kRank0, "c");
+  feed_and_pause(kRank1, "c");
+  merger_.pause(kRank0, clock_.now());
 
   EXPECT_EQ(merger_.next_deadline(), due);
 }
 
 TEST_F(LineMergerTest, TwoUnfinishedLinesAreNotMixed) {
-  feed(kRank0, "name? ");
+  feed_and_pause(kRank0, "name? ");
   wait(100ms);
-  feed(kRank1, "progress 10%");
+  feed_and_pause(kRank1, "progress 10%");
   wait(1h);
   EXPECT_EQ(shown_, "name? ");
   EXPECT_FALSE(merger_.next_deadline());
@@ -79,7 +92,7 @@ TEST_F(LineMergerTest, TwoUnfinishedLinesAreNotMixed) {
 }
 
 TEST_F(LineMergerTest, AWholeLineDoesNotWaitForAPrompt) {
-  feed(kRank0, "name? ");
+  feed_and_pause(kRank0, "name? ");
   wait(100ms);
 
   feed(kRank1, "done\n");
@@ -118,7 +131,7 @@ TEST_F(LineMergerTest, BytesThatAreNoTextPassUnchanged) {
 TEST_F(LineMergerTest, APrefixStandsBeforeEachLineOnce) {
   merger_.add(7, "[r7 err] ", 100ms);
 
-  feed(7, "a\nb\nc");
+  feed_and_pause(7, "a\nb\nc");
   wait(100ms);
   feed(7, "d\n\n");
 
@@ -155,7 +168,7 @@ TEST_F(LineMergerTest, AStreamWithoutNewlinesIsNotLeftOutForEver) {
 }
 
 TEST_F(LineMergerTest, ANoteStartsOnARowOfItsOwn) {
-  feed(kRank0, "name? ");
+  feed_and_pause(kRank0, "name? ");
   wait(100ms);
 
   merger_.note("[accel: 5 bytes dropped]", shown_);

@@ -78,6 +78,12 @@ class FakeConsole {
   }
   void hang_up() { read_end_.reset(); }
 
+  // Ends a writer that was given up and still uses its descriptor, which therefore stays open.
+  void leave_to_writer() {
+    (void)write_end_.release();
+    hang_up();
+  }
+
   [[nodiscard]] std::string so_far() {
     const std::lock_guard lock(mutex_);
     return text_;
@@ -185,6 +191,7 @@ TEST_F(LogRouterTest, APromptAppearsWithoutANewline) {
 TEST_F(LogRouterTest, LinesOfEightWritersAreNeverMixed) {
   constexpr int kRanks = 8;
   constexpr int kLines = 2'000;
+  options_.line_patience = kGenerous;  // however long a writer waits for a processor
   out_.read_along();
   start(kRanks);
   std::vector<std::thread> writers;
@@ -390,6 +397,36 @@ TEST_F(LogRouterTest, ASlowConsoleHoldsTheWorkerBackAndLosesNothing) {
 
   EXPECT_EQ(out_.all(), bytes);
   EXPECT_THAT(router_->notices(), IsEmpty());
+}
+
+// What a slow reader has not taken when the workers end is still written.
+TEST_F(LogRouterTest, ClosingWaitsForASinkThatMoves) {
+  options_.stall_limit = kGenerous;
+  start(2);
+  const std::string bytes = random_bytes(1'000'000, 7);
+  say(open(0).out, bytes);
+  say(open(1).out, bytes);
+  std::thread late([this] {
+    pollfd full{.fd = out_.fd(), .events = POLLOUT, .revents = 0};
+    EXPECT_TRUE(wait_for([&full] { return ::poll(&full, 1, 0) == 0; }));
+    out_.read_along();
+  });
+
+  EXPECT_TRUE(router_->close(kGenerous));
+  late.join();
+
+  EXPECT_EQ(out_.all().size(), 2 * bytes.size());
+}
+
+TEST_F(LogRouterTest, ClosingGivesUpOnASinkThatStandsStill) {
+  options_.stall_limit = kGenerous;
+  start(1);
+  say(open(0).out, random_bytes(1'000'000, 8));
+
+  EXPECT_FALSE(router_->close(50ms));
+
+  EXPECT_THAT(router_->notices(), Contains(HasSubstr("not written in time")));
+  out_.leave_to_writer();
 }
 
 TEST_F(LogRouterTest, AClosedConsoleStopsNobody) {
