@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# By default the console shows the lines of all ranks, unchanged and never mixed, each on its own stream.
+set -euo pipefail
+launch=$ACCEL_BUILD_DIR/bin/accel-launch
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+# Eight writers, each line in two write()s; the lines to stderr carry the same numbers.
+cat >"$work/writer.sh" <<'END'
+for i in $(seq 300); do
+  printf 'rank %s line %s ' "$RANK" "$i"
+  printf 'to the end\n'
+  printf 'rank %s error %s\n' "$RANK" "$i" >&2
+done
+END
+"$launch" --num_processes 8 --no_python sh "$work/writer.sh" >"$work/out" 2>"$work/err"
+
+grep -vE '^rank [0-7] line [0-9]+ to the end$' "$work/out" && fail "a line of stdout was changed or mixed"
+grep -vE '^rank [0-7] error [0-9]+$|^accel-launch: ' "$work/err" && fail "a line of stderr was changed or mixed"
+for rank in 0 1 2 3 4 5 6 7; do
+  grep "^rank $rank " "$work/out" | awk '{ if ($4 != NR) exit 1 } END { if (NR != 300) exit 1 }' ||
+    fail "rank $rank lost lines of stdout or their order"
+  [ "$(grep -c "^rank $rank " "$work/err")" = 300 ] || fail "rank $rank lost lines of stderr"
+done
+
+# Bytes that are no text, and a last line without a newline.
+printf 'a\0b\377\r\033[1mc' >"$work/bytes"
+"$launch" --num_processes 1 --no_python cat "$work/bytes" >"$work/out"
+cmp "$work/bytes" "$work/out" || fail "bytes were changed"
+
+# A prompt appears although its line is not finished, and the answer gets in.
+mkfifo "$work/answer"
+"$launch" --num_processes 2 --no_python sh -c \
+  'if [ "$RANK" = 0 ]; then printf "name? "; read -r name; echo "hello $name"; fi' \
+  <"$work/answer" >"$work/prompt" &
+exec 3>"$work/answer"
+for _ in $(seq 600); do [ "$(cat "$work/prompt")" = "name? " ] && break; sleep 0.1; done
+[ "$(cat "$work/prompt")" = "name? " ] || fail "the prompt did not appear"
+echo you >&3
+exec 3>&-
+wait $!
+[ "$(cat "$work/prompt")" = "name? hello you" ] || fail "input did not reach rank 0: $(cat "$work/prompt")"
+
+# The other ranks read the end of file, at once.
+"$launch" --num_processes 2 --no_python sh -c '[ "$RANK" = 0 ] || cat' <<<"for rank 0 only" >"$work/out"
+[ ! -s "$work/out" ] || fail "rank 1 got input"
+
+# A prefix on request.
+"$launch" --num_processes 2 --log_prefix --no_python sh -c 'echo "from $RANK"; echo "e$RANK" >&2' >"$work/out" 2>"$work/err"
+[ "$(sort "$work/out")" = "$(printf '[r0 out] from 0\n[r1 out] from 1')" ] || fail "prefix: $(cat "$work/out")"
+[ "$(sort "$work/err")" = "$(printf '[r0 err] e0\n[r1 err] e1')" ] || fail "prefix: $(cat "$work/err")"
