@@ -20,6 +20,8 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
+#include "tests/support/scratch_folder.h"
+
 namespace accel {
 namespace {
 
@@ -379,6 +381,61 @@ TEST_F(AcceleratorTest, AnEmptyModuleHolderIsRefused) {
   torch::nn::Linear nothing{nullptr};
 
   EXPECT_THROW(accelerator.prepare(nothing), Error);
+}
+
+TEST_F(AcceleratorTest, LoadStateGoesOnFromTheNewestSaveStateInTheMiddleOfAnAccumulation) {
+  const test::ScratchFolder scratch;
+  const AcceleratorOptions options{
+      .gradient_accumulation_steps = 3,
+      .project_dir = scratch.path().string(),
+      .project_config = {.automatic_checkpoint_naming = true, .total_limit = 1}};
+  at::Tensor saved_weight;
+  {
+    Accelerator accelerator(options);
+    LambdaLR schedule = falling(sgd_);
+    CountingSchedule counter;
+    auto [model, optimizer, scheduler] = accelerator.prepare(net_, sgd_, schedule);
+    accelerator.register_for_checkpointing(counter);
+    for (int batch = 0; batch < 4; ++batch) {
+      const auto scope = accelerator.accumulate(model);
+      accelerator.backward(model(at::ones({1, 2})).sum());
+      optimizer.step();
+      scheduler.step();
+      optimizer.zero_grad();
+      counter.step();
+      accelerator.save_state();
+    }
+    saved_weight = net_->weight.detach().clone();
+  }
+  PartialState::reset();
+
+  Accelerator accelerator(options);
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0));
+  LambdaLR schedule = falling(sgd);
+  CountingSchedule counter;
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, schedule);
+  accelerator.register_for_checkpointing(counter);
+  const CheckpointInfo loaded = accelerator.load_state();
+
+  EXPECT_EQ(loaded.iteration, 3);
+  EXPECT_EQ(loaded.step, 4);
+  EXPECT_EQ(accelerator.save_iteration(), 4);
+  EXPECT_TRUE(net->weight.equal(saved_weight));
+  EXPECT_NEAR(lr_of(sgd), 0.9, 1e-12);
+  EXPECT_EQ(counter.steps, 4);
+  std::vector<bool> synced;
+  for (int batch = 4; batch < 6; ++batch) {
+    const auto scope = accelerator.accumulate(model);
+    synced.push_back(accelerator.sync_gradients());
+  }
+  EXPECT_THAT(synced, ElementsAre(false, true)) << "batch 5 is the sixth";
+}
+
+TEST_F(AcceleratorTest, SavingWithoutAFolderOrAProjectIsRefused) {
+  Accelerator accelerator;
+
+  EXPECT_THROW(accelerator.save_state(), Error);
 }
 
 TEST_F(AcceleratorTest, ProjectDirFillsTheLoggingDir) {

@@ -18,6 +18,7 @@
 #include <torch/optim/sgd.h>
 
 #include <accel/accelerator.h>
+#include <accel/dataloader.h>
 #include <accel/error.h>
 #include <accel/random.h>
 
@@ -427,6 +428,30 @@ TEST_F(SchedulerOnTwoRanks, OneCycleStopsAtItsTotalSteps) {
     scheduler.step();
 
     EXPECT_EQ(schedule.last_epoch(), 2);
+  });
+}
+
+// Contract 4.8: 22 samples in batches of 4 on 2 ranks; the last gather of 8 keeps 22 % 8 = 6.
+TEST(GatherForMetrics, EverySampleIsSeenOnce) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator;
+    struct Numbers {
+      [[nodiscard]] at::Tensor get(std::size_t index) const {
+        return at::full({}, static_cast<std::int64_t>(index), at::kLong);
+      }
+      [[nodiscard]] std::size_t size() const { return 22; }
+    };
+    auto loader = accelerator.prepare(DataLoader(Numbers{}, {.batch_size = 4}));
+    std::vector<std::int64_t> sizes;
+    std::vector<at::Tensor> parts;
+
+    for (const at::Tensor& batch : loader) {
+      parts.push_back(accelerator.gather_for_metrics(batch));
+      sizes.push_back(parts.back().size(0));
+    }
+
+    EXPECT_THAT(sizes, ::testing::ElementsAre(8, 8, 6));
+    EXPECT_TRUE(std::get<0>(at::cat(parts).sort()).equal(at::arange(22, at::kLong)));
   });
 }
 
