@@ -29,6 +29,15 @@ class StateReader {
     return get<std::int64_t>(key, find(key), "an integer");
   }
 
+  [[nodiscard]] bool has(const std::string& key) const { return state_.values.contains(key); }
+
+  [[nodiscard]] const at::Tensor& tensor(const std::string& key) const {
+    const auto found = state_.tensors.find(key);
+    if (found != state_.tensors.end()) return found->second;
+    throw Error(ErrorCode::kCheckpointMismatch,
+                "the state of " + owner_ + " has no tensor '" + key + "'");
+  }
+
   [[nodiscard]] std::vector<double> numbers(const std::string& key) const {
     const StateValue& value = find(key);
     if (const auto* whole = std::get_if<std::vector<std::int64_t>>(&value)) {

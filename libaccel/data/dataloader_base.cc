@@ -7,15 +7,15 @@
 #include <string>
 #include <utility>
 
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
 #include <accel/dataloader_base.h>
 #include <accel/error.h>
 #include <accel/operations.h>
+#include <accel/random.h>
 
-#include "libaccel/data/state_access.h"
+#include "libaccel/state_reader.h"
 
 namespace accel {
 namespace {
@@ -37,10 +37,6 @@ void add_unprefixed(const Map& from, Map& to) {
 // What PyTorch draws as the seed of its worker processes.
 void draw_worker_seed(const at::Generator& generator) {
   at::empty({}, at::kLong).random_(generator.defined() ? std::optional(generator) : std::nullopt);
-}
-
-void take_state_of_rank_0(at::Generator generator) {
-  generator.set_state(broadcast(generator.get_state()));
 }
 
 }  // namespace
@@ -83,13 +79,9 @@ DataLoaderBase::PassStart DataLoaderBase::begin_pass(std::int64_t skip_batches) 
 
 void DataLoaderBase::synchronize_generators() {
   if (plan_.num_processes == 1 || !PartialState::initialized()) return;
-  for (const RNGType type : plan_.rng_types) {
-    if (type == RNGType::kTorch)
-      take_state_of_rank_0(at::globalContext().defaultGenerator(at::kCPU));
-    if (type == RNGType::kGenerator && plan_.synchronized_generator.defined()) {
-      take_state_of_rank_0(plan_.synchronized_generator);
-    }
-  }
+  std::vector<RNGType> types = plan_.rng_types;
+  if (!plan_.synchronized_generator.defined()) std::erase(types, RNGType::kGenerator);
+  synchronize_rng_states(types, plan_.synchronized_generator);
   const auto sampler = plan_.batch_sampler ? plan_.batch_sampler->sampler() : nullptr;
   if (const auto seedable = std::dynamic_pointer_cast<SeedableRandomSampler>(sampler)) {
     seedable->set_initial_seed(broadcast_object(seedable->initial_seed()));
@@ -135,11 +127,12 @@ StateDict DataLoaderBase::state_dict() const {
 }
 
 void DataLoaderBase::load_state_dict(const StateDict& state) {
-  const auto epoch = value_of<std::int64_t>(state, "epoch");
-  auto batches = value_of<std::int64_t>(state, "batches");
+  const StateReader reader("a data loader", state);
+  const std::int64_t epoch = reader.integer("epoch");
+  std::int64_t batches = reader.integer("batches");
   const auto rows = plan_.total_batch_size();
-  if (rows && state.values.contains("samples")) {
-    const auto samples = value_of<std::int64_t>(state, "samples");
+  if (rows && reader.has("samples")) {
+    const std::int64_t samples = reader.integer("samples");
     if (samples % *rows != 0) {
       throw Error(ErrorCode::kCheckpointMismatch,
                   "the checkpoint was saved after " + std::to_string(samples) +

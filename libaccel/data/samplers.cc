@@ -10,7 +10,6 @@
 
 #include <string>
 #include <utility>
-#include <variant>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -22,7 +21,7 @@
 #include <accel/error.h>
 #include <accel/samplers.h>
 
-#include "libaccel/data/state_access.h"
+#include "libaccel/state_reader.h"
 
 namespace accel {
 namespace {
@@ -100,12 +99,13 @@ StateDict RandomSampler::state_dict() const {
 }
 
 void RandomSampler::load_state_dict(const StateDict& state) {
+  const StateReader reader("a random sampler", state);
   end_pass();
   seed_to_repeat_.reset();
   if (options_.generator.defined()) {
-    options_.generator.set_state(tensor_of(state, "generator"));
-  } else if (state.values.contains("seed")) {
-    seed_to_repeat_ = value_of<std::int64_t>(state, "seed");
+    options_.generator.set_state(reader.tensor("generator"));
+  } else if (reader.has("seed")) {
+    seed_to_repeat_ = reader.integer("seed");
   }
 }
 
@@ -134,8 +134,9 @@ StateDict SeedableRandomSampler::state_dict() const {
 }
 
 void SeedableRandomSampler::load_state_dict(const StateDict& state) {
-  epoch_ = value_of<std::int64_t>(state, "epoch");
-  initial_seed_ = value_of<std::int64_t>(state, "seed");
+  const StateReader reader("a seedable sampler", state);
+  epoch_ = reader.integer("epoch");
+  initial_seed_ = reader.integer("seed");
 }
 
 }  // namespace accel

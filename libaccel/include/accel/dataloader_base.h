@@ -55,7 +55,7 @@ struct ShardOptions {
 };
 
 // What a loader reads, and for whom.
-struct LoaderPlan {
+struct ACCEL_EXPORT LoaderPlan {
   std::shared_ptr<BatchSamplerBase> batch_sampler;  // null for an iterable dataset
   std::optional<std::int64_t> dataset_size;
   std::int64_t iterable_batch_size = 1;

@@ -101,7 +101,9 @@ class ProgressRange {
  private:
   template <typename R>
   static ProgressOptions with_total(const R& range, ProgressOptions options) {
-    if constexpr (requires { static_cast<std::int64_t>(range.size()); }) {
+    if constexpr (requires { range.size().has_value(); }) {
+      if (!options.total) options.total = range.size();  // of a loader, which may not know
+    } else if constexpr (requires { static_cast<std::int64_t>(range.size()); }) {
       if (!options.total) options.total = static_cast<std::int64_t>(range.size());
     }
     return options;

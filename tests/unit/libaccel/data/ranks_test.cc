@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -18,33 +17,17 @@
 #include <accel/operations.h>
 #include <accel/state.h>
 
+#include "tests/support/numbers.h"
 #include "tests/support/rank_group.h"
 
 namespace accel {
 namespace {
 
+using test::Numbers;
+using test::numbers_of;
+using test::pass_of;
 using ::testing::HasSubstr;
-using Batches = std::vector<std::vector<std::int64_t>>;
-
-struct Numbers {
-  std::int64_t length;
-  [[nodiscard]] std::int64_t get(std::size_t index) const {
-    return static_cast<std::int64_t>(index);
-  }
-  [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(length); }
-};
-
-std::vector<std::int64_t> numbers_of(const at::Tensor& batch) {
-  const at::Tensor numbers = batch.contiguous();
-  return {numbers.const_data_ptr<std::int64_t>(),
-          numbers.const_data_ptr<std::int64_t>() + numbers.numel()};
-}
-
-Batches pass_of(const DataLoader<at::Tensor>& loader) {
-  Batches batches;
-  for (const at::Tensor& batch : loader) batches.push_back(numbers_of(batch));
-  return batches;
-}
+using Batches = test::NumberBatches;
 
 DataLoader<at::Tensor> dispatched(std::int64_t size,
                                   std::int64_t batch_size,
