@@ -85,7 +85,7 @@ def accel_command(folder, worker):
 
 
 def torchrun_command(folder, worker):
-    return [os.path.join(PEER_BIN, "torchrun"), "--nproc_per_node", str(RANKS), "--no_python", "--log_dir",
+    return [os.path.join(PEER_BIN, "torchrun"), "--standalone", "--nproc_per_node", str(RANKS), "--no_python", "--log_dir",
             folder + "/logs", "--redirects", "3", *worker]
 
 
