@@ -1,5 +1,6 @@
 #include "runtime/supervisor/file_writer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <future>
@@ -44,13 +45,16 @@ struct FileWriter::Entry {
 };
 
 Result<std::shared_ptr<FileWriter>> FileWriter::start(const std::filesystem::path& folder,
+                                                      int num_threads,
                                                       std::shared_ptr<NoticeBoard> notices,
                                                       std::chrono::milliseconds limit) {
   auto writer = std::make_shared<FileWriter>(std::move(notices));
   auto created = std::make_shared<std::promise<Result<void>>>();
   auto outcome = created->get_future();
   asio::post(writer->io_, [folder, created] { created->set_value(create_folder(folder)); });
-  writer->thread_.start("accel-logfiles", [writer] { writer->io_.run(); });
+  for (int i = 0; i < num_threads; ++i) {
+    writer->threads_.emplace_back().start("accel-logfiles", [writer] { writer->io_.run(); });
+  }
   if (outcome.wait_for(limit) != std::future_status::ready) {
     writer->finish();
     return Error(ErrorCode::kLogUnwritable,
@@ -81,6 +85,12 @@ void FileWriter::make_folder(std::filesystem::path folder) {
 
 void FileWriter::finish() {
   asio::post(io_, [this] { work_.reset(); });
+}
+
+bool FileWriter::wait_until(TimePoint deadline) const {
+  return std::all_of(threads_.begin(), threads_.end(), [deadline](const WriterThread& thread) {
+    return thread.wait_until(deadline);
+  });
 }
 
 void FileWriter::serve(const std::shared_ptr<Entry>& entry) {

@@ -1,9 +1,12 @@
-// FileWriter: the thread that writes all log files of a job, each from its own pipe.
+// FileWriter: the threads that write all log files of a job, each file from its own pipe.
 //
-// One thread, because the files of a job are on one file system: when that hangs, all would.
+// A few threads, because copying into the page cache costs as much as all else together, and a single
+// thread gets too small a share of a machine whose cores the workers use. A file is never served by two
+// at once. The files of a job are on one file system: when that hangs, all threads do.
 //
 // Threads:  any thread.
-// Cost:     the bytes in flight are in kernel pipes; 64 KiB of stack when a file cannot be written.
+// Cost:     the bytes in flight are in kernel pipes; 64 KiB of stack for a thread that met a file it
+//           cannot write.
 #pragma once
 
 #include <atomic>
@@ -11,6 +14,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -36,6 +40,7 @@ class FileWriter : public std::enable_shared_from_this<FileWriter> {
   // Creates `folder`; waits for that no longer than `limit`.
   // Errors  kLogUnwritable.
   static Result<std::shared_ptr<FileWriter>> start(const std::filesystem::path& folder,
+                                                   int num_threads,
                                                    std::shared_ptr<NoticeBoard> notices,
                                                    std::chrono::milliseconds limit);
   explicit FileWriter(std::shared_ptr<NoticeBoard> notices);  // use start()
@@ -49,17 +54,17 @@ class FileWriter : public std::enable_shared_from_this<FileWriter> {
   // Grows with every byte that was written or given up.
   [[nodiscard]] std::uint64_t progress() const noexcept { return progress_.load(); }
 
-  // No add() comes after this; the thread ends with the last stage.
+  // No add() comes after this; the threads end with the last stage.
   void finish();
-  bool wait_until(TimePoint deadline) const { return thread_.wait_until(deadline); }
+  bool wait_until(TimePoint deadline) const;
 
  private:
   struct Entry;
   void serve(const std::shared_ptr<Entry>& entry);
 
   const std::shared_ptr<NoticeBoard> notices_;
-  WriterThread thread_;
-  boost::asio::io_context io_{1};
+  std::vector<WriterThread> threads_;
+  boost::asio::io_context io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   std::atomic<std::uint64_t> progress_{0};
 };

@@ -27,9 +27,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Between two evils, tried with a flood of eight workers (bench/run logs): what is in flight in pipes of
-// 1 MiB no longer fits the processor's caches, and pipes of 128 KiB need too many changes of thread.
-constexpr int kPipeBytes = 512 * 1024;
+// Between two evils, tried with a flood of eight workers (bench/run logs): what is in flight in larger
+// pipes no longer fits the processor's caches, and smaller ones need too many changes of thread.
+constexpr int kPipeBytes = 128 * 1024;
+constexpr std::size_t kMostFileThreads = 4;
 
 struct Pipe {
   UniqueFd read_end;
@@ -41,7 +42,7 @@ Result<Pipe> make_pipe() {
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     return Error(ErrorCode::kSpawnFailed, "no pipe for a worker: " + errno_text(errno));
   }
-  // An unprivileged user past his 64 MiB of pipes gets EPERM: then it stays at 64 KiB.
+  // An unprivileged user past his 64 MiB of pipes gets EPERM: then it stays as it is.
   ::fcntl(ends[0], F_SETPIPE_SZ, kPipeBytes);
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
@@ -139,7 +140,10 @@ Result<void> LogRouter::Impl::start() {
   if (Result<void> checked = check_routes(); !checked) return checked;
   const SinkPolicy policy{.drop = options_.log.drop, .stall_limit = options_.stall_limit};
   if (!options_.log.dir.empty()) {
-    auto writer = FileWriter::start(layout_.job_folder(), notices_, options_.stall_limit);
+    const int num_threads =
+        static_cast<int>(std::clamp<std::size_t>(options_.workers.size(), 1, kMostFileThreads));
+    auto writer =
+        FileWriter::start(layout_.job_folder(), num_threads, notices_, options_.stall_limit);
     if (!writer) return std::move(writer).error();
     file_writer_ = *writer;
     file_sink_ = std::make_shared<FileSink>(file_writer_, policy, notices_);

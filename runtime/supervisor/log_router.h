@@ -17,7 +17,7 @@
 //           them.
 // Cost:     16 KiB fixed, 64 KiB a stream that ever wrote (tail), 64 KiB a stream with an
 // unfinished
-//           line, 512 KiB a console; the rest of the buffering is in kernel pipes of 512 KiB.
+//           line, 512 KiB a console; the rest of the buffering is in kernel pipes of 128 KiB.
 #pragma once
 
 #include <chrono>
