@@ -72,9 +72,9 @@ int main(int argc, char** argv) {
   took.reserve(options.times.empty() ? 0 : 1 << 20);
   const Clock::time_point began = Clock::now();
   Clock::time_point now = began;
-  for (std::size_t done = 0; options.bytes > 0 ? done < options.bytes
-                                               : now - began < std::chrono::duration<double>(
-                                                                   options.seconds);) {
+  for (std::size_t done = 0; options.bytes > 0
+                                 ? done < options.bytes
+                                 : now - began < std::chrono::duration<double>(options.seconds);) {
     const std::size_t at = done % kBlock;
     std::size_t size = std::min(options.write, kBlock - at);
     if (options.bytes > 0) size = std::min(size, options.bytes - done);
@@ -91,8 +91,9 @@ int main(int argc, char** argv) {
 
   std::sort(took.begin(), took.end());
   const auto percentile = [&took](double part) {
-    return took.empty() ? 0.0F
-                        : took[static_cast<std::size_t>(part * static_cast<double>(took.size() - 1))];
+    return took.empty()
+               ? 0.0F
+               : took[static_cast<std::size_t>(part * static_cast<double>(took.size() - 1))];
   };
   std::ofstream(options.times + "/" + name + ".json")
       << "{\"began\": " << nanoseconds(began) << ", \"ended\": " << nanoseconds(now)

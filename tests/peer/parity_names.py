@@ -64,7 +64,7 @@ def faults():
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
             yield f"{where} is no public name of the peer"
         if status in ("done", "differs"):
-            for symbol in re.findall(r"`([A-Za-z_:]+)[^`]*`", symbols):
+            for symbol in re.findall(r"`([A-Za-z0-9_:]+)[^`]*`", symbols):
                 if not re.search(rf"\b{symbol.split('::')[-1]}\b", headers):
                     yield f"{where}: {symbol} is in no public header"
             tests = re.findall(r"`(tests/[^`]+)`", test)

@@ -60,11 +60,12 @@ T concatenate_maps(const std::vector<T>& batches, std::int64_t dim) {
       throw_cannot_concatenate("they hold maps with different keys");
   }
   for (auto& entry : result) {
-    entry.second = concatenate_part(batches, dim, [&](const T& batch) -> const auto& {
-      const auto found = batch.find(entry.first);
-      if (found == batch.end()) throw_cannot_concatenate("they hold maps with different keys");
-      return found->second;
-    });
+    entry.second = concatenate_part(
+        batches, dim, [&](const T& batch) -> const auto& {
+          const auto found = batch.find(entry.first);
+          if (found == batch.end()) throw_cannot_concatenate("they hold maps with different keys");
+          return found->second;
+        });
   }
   return result;
 }

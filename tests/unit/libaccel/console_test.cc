@@ -43,10 +43,9 @@ TEST_F(ConsoleAlone, ALineNamesLevelLoggerPlaceAndRank) {
   const int place = __LINE__ + 1;
   const std::string line = stderr_of([&] { logger.warning("odd batch"); });
 
-  EXPECT_THAT(
-      line,
-      AllOf(HasSubstr(" warning train console_test.cc:" + std::to_string(place) + " "),
-            HasSubstr(" [RANK 0] odd batch\n")));
+  EXPECT_THAT(line,
+              AllOf(HasSubstr(" warning train console_test.cc:" + std::to_string(place) + " "),
+                    HasSubstr(" [RANK 0] odd batch\n")));
 }
 
 TEST_F(ConsoleAlone, LinesBelowTheLevelAreLeftOut) {

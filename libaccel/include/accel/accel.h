@@ -1,0 +1,19 @@
+// accel: everything a training program uses. Include single headers where compile time matters.
+#pragma once
+
+#include <accel/accelerator.h>
+#include <accel/checkpoint.h>
+#include <accel/dataloader.h>
+#include <accel/error.h>
+#include <accel/logging.h>
+#include <accel/operations.h>
+#include <accel/optim.h>
+#include <accel/precision.h>
+#include <accel/progress.h>
+#include <accel/random.h>
+#include <accel/safetensors_file.h>
+#include <accel/samplers.h>
+#include <accel/schedulers.h>
+#include <accel/state.h>
+#include <accel/state_dict.h>
+#include <accel/version.h>
