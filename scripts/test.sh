@@ -66,23 +66,28 @@ style() { scripts/check_style.sh; }
 unit() { run_ctest build "$jobs" '^(unit|integration|hostile)$'; }
 peer() { run_ctest build 1 '^peer$'; }
 fault() { run_ctest build 1 '^fault$'; }
-sanitized() {  # sanitized PRESET LABELS
-  cmake --preset "$1" >/dev/null && cmake --build "build-$1" && run_ctest "build-$1" "$jobs" "$2"
+sanitized() {  # sanitized PRESET TEST...: builds these tests and the programs they start, and runs them
+  local preset=$1 tests
+  shift
+  tests=$(IFS='|'; echo "$*")
+  cmake --preset "$preset" >/dev/null &&
+    cmake --build "build-$preset" --target "$@" accel-launch accel-shim &&
+    ctest --test-dir "build-$preset" -j "$jobs" -R "^($tests)$" --output-on-failure --no-tests=error
 }
-asan() { UBSAN_OPTIONS=print_stacktrace=1 sanitized asan '^(unit|hostile)$'; }
-tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '^unit$'; }
+asan() { UBSAN_OPTIONS=print_stacktrace=1 sanitized asan runtime_test supervisor_test launcher_test; }
+tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan runtime_test supervisor_test; }
 fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
 
 stage setup 5 setup
-if [ $failed -eq 0 ]; then stage build 15 build; fi
+if [ $failed -eq 0 ]; then stage build 14 build; fi
 if [ $failed -eq 0 ]; then
   stage style 4 style
-  stage unit 10 unit
+  stage unit 5 unit
   stage peer 8 peer
-  stage fault 8 fault
-  stage asan 10 asan
-  stage tsan 5 tsan
-  stage fuzz 6 fuzz
+  stage fault 5 fault
+  stage asan 12 asan
+  stage tsan 10 tsan
+  stage fuzz 7 fuzz
 fi
 
 echo
