@@ -14,6 +14,7 @@
 #include "libaccel/prepare/accelerator_impl.h"
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/process/process_group.h"
+#include "libaccel/process/supervisor_link.h"
 
 namespace accel {
 namespace {
@@ -179,6 +180,7 @@ void Accelerator::backward(const at::Tensor& loss) {
   if (impl_->scaler != nullptr) scaled = impl_->scaler->scale(scaled);
   if (!use_distributed()) {
     scaled.backward();
+    detail::beat();
     return;
   }
   try {
@@ -192,6 +194,7 @@ void Accelerator::backward(const at::Tensor& loss) {
     if (lost.code() != ErrorCode::kPeerLost) throw;
     throw lost;
   }
+  detail::beat();
 }
 
 bool Accelerator::next_batch_syncs() {

@@ -152,13 +152,4 @@ void beat(WorkerPhase phase) noexcept {
   if (Link* const link = g_link.load()) link->channel.heartbeat({.step = step, .phase = phase});
 }
 
-std::uint64_t num_beats() noexcept {
-  return g_steps.load();
-}
-
-void announce_checkpoint(const std::string& path, const std::string& digest) noexcept {
-  Link* const link = g_link.load();
-  if (link != nullptr) (void)link->channel.commit(num_beats(), path, digest);
-}
-
 }  // namespace accel::detail

@@ -8,9 +8,6 @@
 // Cost:     nothing without a supervisor; with one, a sleeping thread and 20 ns a beat.
 #pragma once
 
-#include <cstdint>
-#include <string>
-
 #include <accel/channel.h>
 #include <accel/env_contract.h>
 
@@ -24,14 +21,7 @@ void connect_to_supervisor(const EnvLookup& env);
 // nullptr without a supervisor.
 [[nodiscard]] WorkerChannel* supervisor_channel() noexcept;
 
-// One more step was computed. Tells the supervisor that the job makes progress.
+// One more backward pass is done: the supervisor learns that the job makes progress.
 void beat(WorkerPhase phase = WorkerPhase::kTraining) noexcept;
-
-// Steps since the process started.
-[[nodiscard]] std::uint64_t num_beats() noexcept;
-
-// A complete checkpoint lies at `path`; the restart policy counts it as progress. Never fails: the
-// checkpoint is valid whether the supervisor knows of it or not.
-void announce_checkpoint(const std::string& path, const std::string& digest) noexcept;
 
 }  // namespace accel::detail
