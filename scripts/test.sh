@@ -79,7 +79,7 @@ tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan runtime_test supervisor_tes
 fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
 
 stage setup 5 setup
-if [ $failed -eq 0 ]; then stage build 14 build; fi
+if [ $failed -eq 0 ]; then stage build 30 build; fi
 if [ $failed -eq 0 ]; then
   stage style 4 style
   stage unit 5 unit
@@ -87,7 +87,7 @@ if [ $failed -eq 0 ]; then
   stage fault 5 fault
   stage asan 12 asan
   stage tsan 10 tsan
-  stage fuzz 7 fuzz
+  stage fuzz 10 fuzz
 fi
 
 echo
