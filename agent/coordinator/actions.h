@@ -1,0 +1,67 @@
+// Actions: everything the coordinator wants done, carried out in order by the one who runs it.
+//
+// Threads:  plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agent/coordinator/events.h"
+#include "agent/coordinator/messages.h"
+#include "agent/coordinator/records.h"
+
+namespace accel::agent {
+
+// A connection that is gone meanwhile: drop it.
+struct Send {
+  ConnectionId connection = 0;
+  CoordinatorMessage message;
+};
+
+// After what was sent to it.
+struct CloseConnection {
+  ConnectionId connection = 0;
+};
+
+// Writes `record` and answers with Persisted{ticket}. `sync`: durable against a power cut first.
+struct Persist {
+  std::uint64_t ticket = 0;
+  Record record;
+  bool sync = false;
+};
+
+// The answer to StartJob, once: after the job's record is written, or it is refused.
+struct JobReply {
+  std::string request_id;
+  JobUuid job_uuid;
+  bool accepted = true;
+  std::string message;
+};
+
+enum class ReportKind {
+  kNodeSuspect,
+  kNodeLost,
+  kNodeBack,
+  kNodeQuarantined,
+  kNodesMissing,
+  kJobPhase,
+  kFirstFailure,
+  kJournalFull,
+  kJournalBack,
+  kOutdated,  // a higher leader epoch was seen: this coordinator must step down
+};
+
+// For logs, `accel status` and Watch. Nothing depends on it.
+struct Report {
+  ReportKind kind = ReportKind::kJobPhase;
+  JobUuid job_uuid;
+  NodeId node_id;
+  std::string text;
+};
+
+using Action = std::variant<Send, CloseConnection, Persist, JobReply, Report>;
+using Actions = std::vector<Action>;
+
+}  // namespace accel::agent

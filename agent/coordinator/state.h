@@ -1,0 +1,205 @@
+// State: everything the coordinator knows. Values only; see coordinator.h for what they mean.
+//
+// Threads:  belongs to one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/coordinator/events.h"
+#include "agent/coordinator/ledger.h"
+#include "agent/coordinator/messages.h"
+#include "runtime/supervisor/restart_policy.h"
+
+namespace accel::agent {
+
+struct CoordinatorConfig {
+  Milliseconds beat_every{1'000};
+  Milliseconds suspect_after{2'500};
+  Milliseconds lost_after{4'500};
+  Milliseconds reconnect_window{200};  // from a broken connection to lost
+  Milliseconds coalesce{500};          // losses so close together are one change
+  Milliseconds rebuild_window{5'000};  // after a take-over: for nodes to say Hello again
+  Milliseconds name_missing_after{10'000};
+  Milliseconds resend_after{1'000};  // to a node whose beats stand behind
+  Milliseconds journal_retry{5'000};
+  // Flapping: so many losses within the window put a node aside; each time twice as long.
+  int flap_losses = 3;
+  Milliseconds flap_window{600'000};
+  Milliseconds quarantine_first{600'000};
+  Milliseconds quarantine_most{86'400'000};
+  int max_jobs = 1'000;
+};
+
+enum class Liveness { kLive, kSuspect, kLost };
+
+// One life of an agent process.
+struct Session {
+  SessionId id;
+  ConnectionId connection = 0;
+  bool is_connected = false;
+  TimePoint connection_lost_at;
+  TimePoint heard_at;                      // last beat, or Hello
+  std::chrono::nanoseconds last_mono{-1};  // of the last beat: older ones are dropped
+  std::uint64_t acked_seq = 0;             // this and all before it arrived
+  std::set<std::uint64_t> ahead;           // arrived out of order
+  std::uint64_t sent_seq = 0;
+  // Least (coordinator's clock - agent's clock) seen: what turns its times into ours.
+  std::optional<std::chrono::nanoseconds> clock_offset;
+};
+
+struct QuarantineState {
+  TimePoint until{};
+  Milliseconds ttl{0};  // of the last one; 0: never was
+  std::string reason;
+};
+
+struct Node {
+  NodeInfo info;
+  Liveness liveness = Liveness::kLost;
+  Session session;
+  TimePoint loss_seen_at{};
+  bool is_drained = false;
+  std::string drain_reason;
+  QuarantineState quarantine;
+  std::deque<TimePoint> losses;  // within flap_window
+};
+
+enum class JobPhase {
+  kPending,
+  kGathering,
+  kPreparing,
+  kRunning,
+  kStopping,
+  kSuspended,
+  kSucceeded,
+  kFailed,
+  kCancelled,
+};
+
+[[nodiscard]] constexpr bool is_terminal(JobPhase phase) noexcept {
+  return phase >= JobPhase::kSucceeded;
+}
+
+// A node that joined a job, whether it has a seat in the present generation or not.
+struct Joined {
+  bool spare = false;
+  int slots = 1;
+  int preferred_index = -1;
+  int previous_index = -1;            // sticky
+  std::uint64_t order = 0;            // of arrival
+  std::uint64_t busy_generation = 0;  // not over there yet, as the node itself says; 0: idle
+};
+
+// A node with a seat in the present generation.
+struct Member {
+  NodeId node_id;
+  int node_index = 0;
+  int first_rank = 0;
+  int num_ranks = 1;
+  MemberPhase phase = MemberPhase::kPreparing;
+  bool is_gone = false;          // lost or left since it was assigned
+  TimePoint lease_over{};        // is_gone and hard fencing: its workers are dead by then
+  TimePoint sent_at{};           // of the last Assign, Start or Stop
+  std::set<int> finished_ranks;  // local ranks that ended with 0
+};
+
+enum class FailureKind { kWorker, kNodeLost, kPreflight, kFinishSkew };
+
+struct Failure {
+  FailureKind kind = FailureKind::kWorker;
+  TimePoint at{};  // on the coordinator's clock, as well as that can be told
+  NodeId node_id;
+  int global_rank = -1;
+  std::int64_t step = -1;
+  supervisor::ExitCause cause = supervisor::ExitCause::kOk;
+  int code = 0;  // exit code or signal
+  std::string text;
+};
+
+// Why a generation is being stopped, and what comes after.
+struct StopPlan {
+  StopReason reason = StopReason::kFailure;
+  std::optional<JobPhase> end;     // decided already; none: decided when all have stopped
+  std::optional<Failure> failure;  // the first by time, so far
+  bool kill = false;
+  bool was_started = true;  // false: the generation was never committed
+  TimePoint since{};
+  std::string text;
+};
+
+// The failure that came last, and how often in a row.
+struct CrashSeries {
+  std::string key;
+  int count = 0;
+};
+
+struct Job {
+  std::shared_ptr<const JobDescription> description;
+  std::string request_id;
+  JobPhase phase = JobPhase::kPending;
+  TimePoint phase_since{};
+  std::string text;  // why it ended, or what it waits for
+
+  std::uint64_t generation = 0;  // of `members`
+  std::uint64_t assigned_epoch = 0;
+  std::vector<Member> members;            // by node_index
+  std::map<NodeId, std::size_t> seat_of;  // index into members
+  std::map<NodeId, Joined> joined;
+  std::uint64_t next_order = 0;
+  int previous_nodes = 0;
+  std::shared_ptr<const std::string> hostlist;
+  std::shared_ptr<const std::string> members_digest;
+  std::string store_endpoint;
+  int num_ready = 0;
+  int num_done = 0;
+  std::optional<std::uint64_t> commit_ticket;  // COMMIT is being written
+  TimePoint commit_retry_at{};
+
+  TimePoint gather_not_before{};       // back-off, coalescing
+  std::optional<TimePoint> min_since;  // min_nodes are there since
+  std::optional<TimePoint> first_done_at;
+  bool missing_named = false;
+  StopPlan stop;
+
+  supervisor::RestartHistory history;
+  int restarts_out_of_memory = 0;
+  CrashSeries crashes;
+  std::optional<Failure> last_failure;
+  TimePoint started_at{};
+  std::int64_t start_step = -1;  // highest step before this generation: up to it, it replays
+  std::int64_t max_step = -1;    // highest step of any generation
+  LedgerState ledger;
+};
+
+// Messages that changed nothing, by reason.
+struct DropCounts {
+  std::uint64_t lower_epoch = 0;
+  std::uint64_t lower_generation = 0;
+  std::uint64_t unknown_session = 0;
+  std::uint64_t lost_session = 0;
+  std::uint64_t repeated = 0;
+  std::uint64_t old_beat = 0;
+};
+
+struct State {
+  CoordinatorConfig config;
+  std::uint64_t epoch = 0;
+  bool is_outdated = false;  // a higher epoch was seen: nothing is decided any more
+  std::map<NodeId, Node> nodes;
+  std::map<SessionId, NodeId> sessions;
+  std::map<ConnectionId, SessionId> connections;
+  std::map<JobUuid, Job> jobs;
+  std::map<std::uint64_t, JobUuid> tickets;  // records being written whose answer matters
+  std::uint64_t next_ticket = 1;
+  bool journal_full = false;
+  DropCounts dropped;
+};
+
+}  // namespace accel::agent
