@@ -6,7 +6,7 @@
 //
 //   SIGINT              stop(interrupt); the second one stop(kill); exit status 130
 //   SIGTERM SIGHUP USR1 stop(terminate); the second one stop(kill); exit status 143, after
-//                       SIGHUP 129
+//                       SIGHUP 129, and 85 when every rank has saved
 //   SIGTSTP             workers are stopped, then the launcher stops itself; SIGCONT resumes both
 //   SIGQUIT             all ranks are asked for their stacks
 //   SIGWINCH            the new window size is passed on

@@ -211,6 +211,13 @@ void WorkerChannel::declare(WorkerAbility ability) noexcept {
   state_->page->declared.word.fetch_or(static_cast<std::uint32_t>(ability));
 }
 
+void WorkerChannel::mark_saved(std::uint64_t step) noexcept {
+  ChannelDeclared& declared = state_->page->declared;
+  declared.saved_step.store(step, std::memory_order_relaxed);
+  declared.marks.fetch_or(static_cast<std::uint32_t>(WorkerMark::kSaved),
+                          std::memory_order_release);
+}
+
 WorkerRequests WorkerChannel::requests() const noexcept {
   return WorkerRequests(state_->page->requests.word.load(std::memory_order_acquire));
 }

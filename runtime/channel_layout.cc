@@ -21,6 +21,7 @@ static_assert(offsetof(ChannelHeader, magic) == 0 && offsetof(ChannelHeader, ver
 static_assert(offsetof(ChannelSlot, sequence) == 0 && offsetof(ChannelSlot, step) == 8 &&
               offsetof(ChannelSlot, monotonic_ns) == 16 && offsetof(ChannelSlot, samples) == 24 &&
               offsetof(ChannelSlot, phase) == 32 && offsetof(ChannelSlot, flags) == 36);
+static_assert(offsetof(ChannelDeclared, marks) == 4 && offsetof(ChannelDeclared, saved_step) == 8);
 static_assert(offsetof(ChannelError, text) == 24 && offsetof(ChannelNotice, text) == 24);
 static_assert(sizeof(ChannelHeader) == 64 && sizeof(ChannelSlot) == 64);
 static_assert(sizeof(ChannelRequests) == 64 && sizeof(ChannelDeclared) == 64);

@@ -387,6 +387,15 @@ bool ChannelServer::declares(int global_rank, WorkerAbility ability) const {
          (channel->page->declared.word.load() & static_cast<std::uint32_t>(ability)) != 0;
 }
 
+std::optional<std::uint64_t> ChannelServer::saved_step(int global_rank) const {
+  const Channel* channel = impl_->find(global_rank);
+  if (channel == nullptr) return std::nullopt;
+  const ChannelDeclared& declared = channel->page->declared;
+  const auto saved = static_cast<std::uint32_t>(WorkerMark::kSaved);
+  if ((declared.marks.load(std::memory_order_acquire) & saved) == 0) return std::nullopt;
+  return declared.saved_step.load();
+}
+
 std::optional<HeartbeatSample> ChannelServer::heartbeat(int global_rank) const {
   const Channel* channel = impl_->find(global_rank);
   return channel == nullptr ? std::nullopt : read_heartbeat(channel->page->slot);

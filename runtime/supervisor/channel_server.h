@@ -75,6 +75,9 @@ class ChannelServer {
 
   [[nodiscard]] bool declares(int global_rank, WorkerAbility ability) const;
 
+  // The step at which the worker has saved for its preemption; std::nullopt when it has not said so.
+  [[nodiscard]] std::optional<std::uint64_t> saved_step(int global_rank) const;
+
   // std::nullopt before the first one, and when the worker was caught writing each time it was
   // tried.
   [[nodiscard]] std::optional<HeartbeatSample> heartbeat(int global_rank) const;

@@ -24,6 +24,8 @@ void each_member(Exit& exit, Visit&& visit) {
   visit("tail", exit.tail);
   visit("error_file", exit.error_file);
   visit("last_error", exit.last_error);
+  visit("has_saved", exit.has_saved);
+  visit("saved_step", exit.saved_step);
 }
 
 Json encode(const WorkerExit& exit) {
@@ -47,6 +49,7 @@ JobOutcome decode_outcome(const Json& json) {
   read_member(json, "exit_code", outcome.exit_code);
   read_member(json, "reason", outcome.reason);
   read_member(json, "restarts", outcome.restarts);
+  read_member(json, "has_saved", outcome.has_saved);
   read_member(json, "notices", outcome.notices);
   read_member(json, "first_failure", [&](const Json& exit) {
     if (!exit.is_null()) outcome.first_failure = decode_exit(exit);
@@ -77,6 +80,7 @@ std::string to_json(const JobOutcome& outcome) {
                {"exit_code", outcome.exit_code},
                {"reason", to_field(outcome.reason)},
                {"restarts", outcome.restarts},
+               {"has_saved", outcome.has_saved},
                {"notices", to_field(outcome.notices)},
                {"first_failure", nullptr},
                {"exits", Json::array()},

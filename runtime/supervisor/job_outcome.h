@@ -45,6 +45,8 @@ struct WorkerExit {
   std::string tail;        // the last lines of its stderr (else stdout), at most 64 KiB
   std::string error_file;  // content of TORCHELASTIC_ERROR_FILE, when written
   std::string last_error;  // the error record of the worker channel, when written
+  bool has_saved = false;  // it marked in its channel that it saved for its preemption
+  std::uint64_t saved_step = 0;
 };
 
 // A process that outlived its rank and had to be ended.
@@ -55,9 +57,10 @@ struct Leftover {
 
 struct JobOutcome {
   bool success = false;
-  int exit_code = 0;   // the launcher's: the worker's code, or 128 + signal
+  int exit_code = 0;   // the launcher's: the worker's code, 128 + signal, or the requeue code
   std::string reason;  // "succeeded", "failed", "stopped by SIGINT", ...
   int restarts = 0;
+  bool has_saved = false;  // preempted, and every rank had saved: start it again to go on
   std::optional<WorkerExit> first_failure;  // of the last generation, by time
   std::vector<WorkerExit> exits;            // of the last generation, by time
   std::vector<Leftover> leftovers;

@@ -67,7 +67,15 @@ void JobRecord::note_early_returns() {
   }
 }
 
-JobOutcome JobRecord::outcome(const std::optional<Stop>& asked, int restarts) const {
+bool JobRecord::has_saved() const {
+  return !exits_.empty() && std::all_of(exits_.begin(), exits_.end(), [](const WorkerExit& exit) {
+    return exit.has_saved;
+  });
+}
+
+JobOutcome JobRecord::outcome(const std::optional<Stop>& asked,
+                              int restarts,
+                              int requeue_code) const {
   JobOutcome outcome;
   outcome.restarts = restarts;
   outcome.exits = exits_;
@@ -77,6 +85,11 @@ JobOutcome JobRecord::outcome(const std::optional<Stop>& asked, int restarts) co
     const bool has_signal = asked->signal != 0;
     outcome.exit_code = has_signal ? exit_code_after(asked->signal) : 1;
     outcome.reason = has_signal ? "stopped by " + signal_name(asked->signal) : "stopped";
+    outcome.has_saved = asked->mode == StopMode::kTerminate && has_saved();
+    if (outcome.has_saved) {
+      outcome.reason += "; every rank has saved";
+      if (requeue_code != 0) outcome.exit_code = requeue_code;
+    }
   } else if (first_failure_) {
     outcome.first_failure = first_failure_;
     outcome.exit_code = shell_exit_code(*first_failure_);

@@ -38,8 +38,14 @@ class JobRecord {
   [[nodiscard]] const std::optional<WorkerExit>& first_failure() const { return first_failure_; }
   [[nodiscard]] const std::vector<WorkerExit>& exits() const { return exits_; }
 
-  // `asked`: the owner's wish to stop, when there was one; it decides the exit code.
-  [[nodiscard]] JobOutcome outcome(const std::optional<Stop>& asked, int restarts) const;
+  // Whether every rank that ended in this generation has said that it saved for its preemption.
+  [[nodiscard]] bool has_saved() const;
+
+  // `asked`: the owner's wish to stop, when there was one; it decides the exit code, and when it was
+  // a preemption that every rank has saved for, that is `requeue_code` (0: none).
+  [[nodiscard]] JobOutcome outcome(const std::optional<Stop>& asked,
+                                   int restarts,
+                                   int requeue_code = 0) const;
 
  private:
   int generation_ = 0;

@@ -57,6 +57,7 @@ void each_member(T& stop, Visit&& visit) {
   visit("grace", stop.grace);
   visit("linger", stop.linger);
   visit("kill_wait", stop.kill_wait);
+  visit("requeue_exit_code", stop.requeue_exit_code);
 }
 
 template <typename T, typename Visit>
@@ -214,6 +215,10 @@ Result<void> check_policies(const JobSpec& spec) {
   if (is_negative(spec.stop.grace) || is_negative(spec.stop.linger) ||
       is_negative(spec.stop.kill_wait)) {
     return invalid("a time of the stop policy is negative");
+  }
+  if (spec.stop.requeue_exit_code < 0 || spec.stop.requeue_exit_code > 255) {
+    return invalid("the requeue exit code is " + std::to_string(spec.stop.requeue_exit_code) +
+                   ", expected 0 to 255");
   }
   if (spec.restart.max_restarts < 0) return invalid("max_restarts is negative");
   if (is_negative(spec.restart.backoff_initial) || is_negative(spec.restart.backoff_max) ||

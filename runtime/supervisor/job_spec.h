@@ -40,6 +40,7 @@ struct StopPolicy {
   Milliseconds grace{30'000};     // from the signal to SIGKILL
   Milliseconds linger{10'000};    // for the descendants of a rank that ended with 0
   Milliseconds kill_wait{2'000};  // from SIGKILL to "unkillable"
+  int requeue_exit_code = 85;     // of a preempted job whose ranks have all saved; 0: as any other
 };
 
 struct RestartPolicy {

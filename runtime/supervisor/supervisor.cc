@@ -93,6 +93,10 @@ void Supervisor::Impl::worker_ended(Worker& worker, bool succeeded, TimePoint se
 }
 
 const WorkerExit& Supervisor::Impl::record(WorkerExit exit, TimePoint seen_at) {
+  if (const auto step = services_.saved_step(exit.global_rank)) {
+    exit.has_saved = true;
+    exit.saved_step = *step;
+  }
   const WorkerExit& recorded = record_.add(std::move(exit), seen_at, owner_stop_.has_value());
   send_(recorded);
   return recorded;
@@ -312,7 +316,7 @@ void Supervisor::Impl::finish() {
   }
   services_.close();
   boost::asio::post(context_, [this] {  // behind the last notices
-    send_(record_.outcome(owner_stop_, history_.restarts));
+    send_(record_.outcome(owner_stop_, history_.restarts, spec_.stop.requeue_exit_code));
     done_();
   });
 }

@@ -155,6 +155,10 @@ bool WorkerServices::handles_preemption(int global_rank) const {
   return channels_.declares(global_rank, WorkerAbility::kHandlesPreemption);
 }
 
+std::optional<std::uint64_t> WorkerServices::saved_step(int global_rank) const {
+  return channels_.saved_step(global_rank);
+}
+
 void WorkerServices::ask_for_preemption() {
   channels_.request_all(WorkerRequest::kPreempt);
 }

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -67,6 +68,8 @@ class WorkerServices {
   [[nodiscard]] bool made_progress() const;
 
   [[nodiscard]] bool handles_preemption(int global_rank) const;
+  // The step at which it saved for its preemption, once it says so.
+  [[nodiscard]] std::optional<std::uint64_t> saved_step(int global_rank) const;
   void ask_for_preemption();
   void ask_for_stacks();
   void resize_window(int rows, int columns);

@@ -70,6 +70,26 @@ TEST_F(Stopping, Fault69SigtermGivesTheStopSignalAndExits143) {
   EXPECT_THAT(launch.wait_for_lines("got ", 2), ElementsAre("15", "15"));
 }
 
+TEST_F(Stopping, Fault69PreemptedRanksThatAllSavedEndWithTheRequeueCode) {
+  LaunchProcess launch(launch_arguments("saves all"), token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
+
+  launch.signal(SIGUSR1);
+
+  EXPECT_EQ(launch.wait(), 85);
+  EXPECT_THAT(launch.wait_for_lines("saved", 2), SizeIs(2));
+  EXPECT_THAT(launch.output(), HasSubstr("every rank has saved"));
+}
+
+TEST_F(Stopping, Fault69PreemptedRanksThatDidNotSaveEndWith143) {
+  LaunchProcess launch(launch_arguments("saves not"), token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
+
+  launch.signal(SIGTERM);
+
+  EXPECT_EQ(launch.wait(), 128 + SIGTERM);
+}
+
 TEST_F(Stopping, SighupStopsLikeSigterm) {
   LaunchProcess launch(launch_arguments("stops 15"), token_);
   ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));

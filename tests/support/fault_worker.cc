@@ -13,10 +13,13 @@
 //   descriptors      prints its open descriptors
 //   zombies          leaves dead grandchildren to the subreaper, then pauses
 //   stops SIGNAL     waits for the signal, says "got", ends with 0
+//   saves HOW        handles preemption: when asked it marks itself saved (unless HOW is "not"),
+//                    says "saved", ends with 85
 //
 // Announcements are lines "ready PID" on stdout.
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -27,6 +30,8 @@
 #include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <accel/channel.h>
 
 namespace {
 
@@ -150,6 +155,19 @@ int run(int argc, char** argv, int at) {
     ::sigwait(&set, &number);
     say("got " + std::to_string(number));
     return 0;
+  }
+  if (mode == "saves") {
+    auto channel = accel::WorkerChannel::open(accel::process_env());
+    if (!channel || !*channel) return 65;
+    (*channel)->declare(accel::WorkerAbility::kHandlesPreemption);
+    announce();
+    accel::WorkerRequests asked;
+    while (!asked.has(accel::WorkerRequest::kPreempt)) {
+      asked = (*channel)->wait_for_requests(asked, std::chrono::seconds(60));
+    }
+    if (argument != "not") (*channel)->mark_saved(7);
+    say("saved");
+    return 85;
   }
   return 64;
 }

@@ -120,6 +120,10 @@ class ACCEL_EXPORT WorkerChannel {
 
   void declare(WorkerAbility ability) noexcept;
 
+  // Says that what this rank has to save when it is preempted is complete, and at which step. When
+  // every rank of a preempted job has said so, the launcher ends with the requeue code.
+  void mark_saved(std::uint64_t step) noexcept;
+
   [[nodiscard]] WorkerRequests requests() const noexcept;
 
   // Says that one-time requests (kCheckpointNow, kDumpStacks) are being carried out.

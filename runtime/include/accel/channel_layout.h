@@ -8,7 +8,7 @@
 //        0     64  header     supervisor  magic, layout version, size
 //       64     64  slot       worker      the heartbeat, under a sequence lock
 //      128     64  requests   both        what the worker is asked to do; a futex word
-//      192     64  declared   worker      what the worker says it can do
+//      192     64  declared   worker      what the worker says it can do, and that it has saved
 //      256   3840  error      worker      the last error, under a sequence lock
 //     4096     64  ring       worker      how many notices were ever written
 //     4160   3840  notices    worker      the last 15 of them, 256 bytes each
@@ -63,7 +63,14 @@ struct alignas(64) ChannelRequests {
 };
 
 struct alignas(64) ChannelDeclared {
-  std::atomic<std::uint32_t> word;  // WorkerAbility bits
+  std::atomic<std::uint32_t> word;        // WorkerAbility bits
+  std::atomic<std::uint32_t> marks;       // WorkerMark bits
+  std::atomic<std::uint64_t> saved_step;  // valid once the mark kSaved is set
+};
+
+// What a worker has done and says so. A set of bits.
+enum class WorkerMark : std::uint32_t {
+  kSaved = 1,  // everything this rank has to save when it is preempted is on disk
 };
 
 inline constexpr std::size_t kChannelErrorWords = 477;  // 3816 bytes of text

@@ -149,6 +149,16 @@ TEST_F(ChannelServerTest, KnowsWhatAWorkerDeclared) {
   EXPECT_TRUE(server().declares(0, WorkerAbility::kHandlesPreemption));
 }
 
+TEST_F(ChannelServerTest, TheSupervisorSeesThatAWorkerHasSaved) {
+  WorkerChannel worker = connect();
+  EXPECT_FALSE(server().saved_step(0));
+
+  worker.mark_saved(41);
+
+  EXPECT_EQ(server().saved_step(0), 41u);
+  EXPECT_FALSE(server().saved_step(1));
+}
+
 TEST_F(ChannelServerTest, WorkersShareMemoryByName) {
   WorkerChannel a = connect(0);
   WorkerChannel b = connect(1);

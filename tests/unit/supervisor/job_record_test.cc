@@ -46,6 +46,44 @@ TEST(JobRecord, PreemptionBySigusr1EndsLikeOneBySigterm) {
   EXPECT_EQ(JobRecord().outcome(Stop{.signal = SIGUSR1}, 0).exit_code, 143);
 }
 
+TEST(JobRecord, PreemptedJobWhoseRanksAllSavedEndsWithTheRequeueCode) {
+  JobRecord record;
+  for (int rank = 0; rank < 2; ++rank) {
+    WorkerExit exit = end_of(rank, ExitCause::kNonZero, 85);
+    exit.has_saved = true;
+    record.add(exit, {}, true);
+  }
+
+  const auto outcome = record.outcome(Stop{.signal = SIGTERM}, 0, 85);
+
+  EXPECT_EQ(outcome.exit_code, 85);
+  EXPECT_TRUE(outcome.has_saved);
+  EXPECT_EQ(outcome.reason, "stopped by SIGTERM; every rank has saved");
+}
+
+TEST(JobRecord, OneRankThatHasNotSavedKeepsTheJobFromTheQueue) {
+  JobRecord record;
+  WorkerExit exit = end_of(0, ExitCause::kNonZero, 85);
+  exit.has_saved = true;
+  record.add(exit, {}, true);
+  record.add(end_of(1, ExitCause::kNonZero, 85), {}, true);
+
+  const auto outcome = record.outcome(Stop{.signal = SIGTERM}, 0, 85);
+
+  EXPECT_EQ(outcome.exit_code, 143);
+  EXPECT_FALSE(outcome.has_saved);
+}
+
+TEST(JobRecord, SavedRanksChangeNothingAfterCtrlC) {
+  JobRecord record;
+  WorkerExit exit = end_of(0, ExitCause::kNonZero, 1);
+  exit.has_saved = true;
+  record.add(exit, {}, true);
+
+  EXPECT_EQ(record.outcome(Stop{.mode = StopMode::kInterrupt, .signal = SIGINT}, 0, 85).exit_code,
+            130);
+}
+
 TEST(JobRecord, LoadersComplaintInTheTailIsTheCause) {
   JobRecord record;
   record.add(end_of(0, ExitCause::kNonZero, 127), {}, false);
