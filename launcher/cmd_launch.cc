@@ -1,5 +1,6 @@
 #include "launcher/cmd_launch.h"
 
+#include <csignal>
 #include <cstdio>
 
 #include <unistd.h>
@@ -37,16 +38,23 @@ ReportStyle report_style(const supervisor::JobSpec& spec) {
 }
 
 // The signals are ours before the shim exists: one that comes in between is not lost.
-Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan) {
-  auto signals = take_over_signals();
-  if (!signals) return std::move(signals).error();
+Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan, NoticeQueue& notices) {
+  const auto signals = TakenSignals::take();
+  if (!signals) return signals.error();
+  ::signal(SIGPIPE,
+           SIG_IGN);  // a notice for a console that is gone is no reason to leave the workers
   auto host = supervisor::start_shim(plan.spec);
   if (!host) return std::move(host).error();
   LaunchLoopOptions options;
   options.shares_terminal = plan.spec.console.foreground;
-  if (!plan.quiet) options.notice = print_notice;
+  options.notices = &notices;
+  if (!plan.quiet) {
+    options.notice = [&notices](const std::string& text) {
+      notices.push(std::string(kProgram) + ": " + text);
+    };
+  }
   LaunchLoop loop(**host, std::move(options));
-  return loop.run(signals->get());
+  return loop.run(signals->fd());
 }
 
 }  // namespace
@@ -65,7 +73,9 @@ int cmd_launch(const std::vector<std::string>& arguments) {
     print_line(stdout, render_dry_run(*plan));
     return 0;
   }
-  const auto outcome = run_job(*plan);
+  NoticeQueue notices(STDERR_FILENO);
+  const auto outcome = run_job(*plan, notices);
+  std::fputs(notices.take_unwritten().c_str(), stderr);
   if (!outcome) return fail(outcome.error());
   if (!plan->quiet) {
     const int num_workers = static_cast<int>(plan->spec.workers.size());

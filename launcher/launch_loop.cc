@@ -109,28 +109,39 @@ void LaunchLoop::take_signals(int signal_fd) {
 
 Result<supervisor::JobOutcome> LaunchLoop::run(int signal_fd) {
   while (!outcome_) {
-    pollfd fds[] = {{signal_fd, POLLIN, 0}, {host_.event_fd(), POLLIN, 0}};
+    const int console = options_.notices != nullptr ? options_.notices->waiting_fd() : -1;
+    pollfd fds[] = {{signal_fd, POLLIN, 0}, {host_.event_fd(), POLLIN, 0}, {console, POLLOUT, 0}};
     if (::poll(fds, std::size(fds), -1) < 0 && errno != EINTR) {
       return Error(ErrorCode::kInternal, "cannot wait for events: " + errno_text(errno));
     }
     if (fds[0].revents != 0) take_signals(signal_fd);
+    if (fds[2].revents != 0) options_.notices->write_some();
     if (auto taken = take_events(); !taken) return std::move(taken).error();
   }
   return *outcome_;
 }
 
-Result<UniqueFd> take_over_signals() {
+Result<TakenSignals> TakenSignals::take() {
   sigset_t set;
+  sigset_t before;
   ::sigemptyset(&set);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP, SIGCONT, SIGQUIT, SIGWINCH}) {
     struct sigaction current {};
     ::sigaction(signal, nullptr, &current);
     if (current.sa_handler != SIG_IGN) ::sigaddset(&set, signal);
   }
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  ::sigprocmask(SIG_BLOCK, &set, &before);
   UniqueFd fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd) return Error(ErrorCode::kInternal, "cannot make a signalfd: " + errno_text(errno));
-  return fd;
+  return TakenSignals(std::move(fd), before);
+}
+
+TakenSignals::~TakenSignals() {
+  if (!fd_) return;
+  signalfd_siginfo info{};
+  while (::read(fd_.get(), &info, sizeof info) == sizeof info) {
+  }
+  ::sigprocmask(SIG_SETMASK, &before_, nullptr);
 }
 
 }  // namespace accel::launcher

@@ -14,12 +14,15 @@
 // Threads:  one thread, which must be the only one (the signals are blocked in it).
 #pragma once
 
+#include <csignal>
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <accel/result.h>
 
+#include "launcher/notice_queue.h"
 #include "runtime/supervisor/worker_host.h"
 
 namespace accel::launcher {
@@ -32,7 +35,8 @@ struct ReceivedSignal {
 
 struct LaunchLoopOptions {
   bool shares_terminal = false;                    // the worker is in our foreground group
-  std::function<void(const std::string&)> notice;  // a line for the user
+  std::function<void(const std::string&)> notice;  // a line for the user; must not wait for him
+  NoticeQueue* notices = nullptr;                  // written out while the loop waits; may be none
   std::function<void()> stop_self;                 // SIGTSTP: default is raise(SIGSTOP)
   std::function<std::optional<supervisor::WindowSize>()> window_size;  // default asks the terminal
 };
@@ -63,8 +67,24 @@ class LaunchLoop {
   std::optional<supervisor::JobOutcome> outcome_;
 };
 
-// Blocks the signals above (but those that were ignored before: nohup) and gives a signalfd for
-// them. Call it before anything is started.
-[[nodiscard]] Result<UniqueFd> take_over_signals();
+// The signals above (but those that were ignored before: nohup), blocked and readable from fd() for the
+// life of this value. After it they act as before: a Ctrl-C ends a launcher that only has its report
+// left to write, to a console that does not take it. Those that came and were not read are dropped.
+class TakenSignals {
+ public:
+  // Call it before anything is started.
+  [[nodiscard]] static Result<TakenSignals> take();
+  ~TakenSignals();
+  TakenSignals(TakenSignals&& other) noexcept = default;
+  TakenSignals& operator=(TakenSignals&&) = delete;
+
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+
+ private:
+  TakenSignals(UniqueFd fd, const sigset_t& before) : fd_(std::move(fd)), before_(before) {}
+
+  UniqueFd fd_;
+  sigset_t before_;
+};
 
 }  // namespace accel::launcher

@@ -52,6 +52,7 @@ class ConsoleWriter {
   // No push() comes after this; the thread ends when all is written.
   void finish();
   bool wait_until(TimePoint deadline) const { return thread_.wait_until(deadline); }
+  void when_done(std::function<void()> on_done) const { thread_.when_done(std::move(on_done)); }
 
   // Bytes that were not written yet.
   [[nodiscard]] std::size_t backlog() const;

@@ -93,6 +93,10 @@ bool FileWriter::wait_until(TimePoint deadline) const {
   });
 }
 
+void FileWriter::when_done(const std::function<void()>& on_done) const {
+  for (const WriterThread& thread : threads_) thread.when_done(on_done);
+}
+
 void FileWriter::serve(const std::shared_ptr<Entry>& entry) {
   const std::uint64_t before = entry->file.taken();
   const LogFile::Taken taken =

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -57,6 +58,7 @@ class FileWriter : public std::enable_shared_from_this<FileWriter> {
   // No add() comes after this; the threads end with the last stage.
   void finish();
   bool wait_until(TimePoint deadline) const;
+  void when_done(const std::function<void()>& on_done) const;  // for each thread that ends
 
  private:
   struct Entry;

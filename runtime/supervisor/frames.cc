@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -339,9 +340,12 @@ Result<FrameSocket::Received> FrameSocket::receive() {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   ssize_t got = -1;
+  bool was_reset = false;
   do {
     got = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  } while (got < 0 && errno == EINTR);
+    // A peer that closes before it has read everything leaves ECONNRESET, once and ahead of the frames
+    // that it had sent: its last word must not be lost to a request that came too late for it.
+  } while (got < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(was_reset, true))));
   using Status = Received::Status;
   if (got < 0 && errno == EAGAIN) return Received{Status::kNothing, {}};
   if (got <= 0) return Received{Status::kPeerGone, {}};

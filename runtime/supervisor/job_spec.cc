@@ -58,6 +58,7 @@ void each_member(T& stop, Visit&& visit) {
   visit("linger", stop.linger);
   visit("kill_wait", stop.kill_wait);
   visit("requeue_exit_code", stop.requeue_exit_code);
+  visit("drain", stop.drain);
 }
 
 template <typename T, typename Visit>
@@ -213,7 +214,7 @@ Result<void> check_policies(const JobSpec& spec) {
   if (spec.stop.signal < 1 || spec.stop.signal >= NSIG)
     return invalid("the stop signal does not exist");
   if (is_negative(spec.stop.grace) || is_negative(spec.stop.linger) ||
-      is_negative(spec.stop.kill_wait)) {
+      is_negative(spec.stop.kill_wait) || is_negative(spec.stop.drain)) {
     return invalid("a time of the stop policy is negative");
   }
   if (spec.stop.requeue_exit_code < 0 || spec.stop.requeue_exit_code > 255) {

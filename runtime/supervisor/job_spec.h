@@ -41,6 +41,7 @@ struct StopPolicy {
   Milliseconds linger{10'000};    // for the descendants of a rank that ended with 0
   Milliseconds kill_wait{2'000};  // from SIGKILL to "unkillable"
   int requeue_exit_code = 85;     // of a preempted job whose ranks have all saved; 0: as any other
+  Milliseconds drain{3'000};      // at the end, for a console or file that takes nothing any more
 };
 
 struct RestartPolicy {

@@ -51,6 +51,7 @@ class LogPump : public std::enable_shared_from_this<LogPump> {
   // after.
   void close();
   bool wait_until(TimePoint deadline) const { return thread_.wait_until(deadline); }
+  void when_done(std::function<void()> on_done) const { thread_.when_done(std::move(on_done)); }
 
   // Ends the thread now; what the sources still hold is lost.
   void abandon();

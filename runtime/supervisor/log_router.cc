@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/supervisor/console_writer.h"
+#include "runtime/supervisor/drain_watch.h"
 #include "runtime/supervisor/file_writer.h"
 #include "runtime/supervisor/log_layout.h"
 #include "runtime/supervisor/log_pump.h"
@@ -88,6 +89,10 @@ class LogRouter::Impl {
   void cut(int local_rank, std::function<void()> done);
   [[nodiscard]] WorkerTail tail(int local_rank) const;
   void resize_window(WindowSize size);
+  void begin_close(const std::function<void()>& on_change);
+  [[nodiscard]] bool is_drained(TimePoint until) const;
+  [[nodiscard]] std::uint64_t progress() const;
+  bool end_close(const std::string& why);
   bool close(milliseconds standstill, milliseconds at_most);
 
   [[nodiscard]] const LogLayout& layout() const { return layout_; }
@@ -116,8 +121,7 @@ class LogRouter::Impl {
   [[nodiscard]] milliseconds patience_for(LogSource::Kind kind, Stream stream) const;
   Result<UniqueFd> open_input(InputKind kind, const WorkerStdio& stdio);
   void feed_from_terminal(UniqueFd target, StdinPump::Target kind);
-  [[nodiscard]] bool wait_for_writers(milliseconds standstill, milliseconds at_most) const;
-  void report_unwritten();
+  void report_unwritten(const std::string& why);
 
   const LogRouterOptions options_;
   const LogLayout layout_;
@@ -133,6 +137,7 @@ class LogRouter::Impl {
   std::map<int, Streams> streams_;  // by local rank; of its latest generation
   std::vector<UniqueFd>
       terminals_of_rank0_;  // masters, to resize and to feed; the first is stdout's
+  bool is_closing_ = false;
   bool is_closed_ = false;
 };
 
@@ -339,51 +344,67 @@ void LogRouter::Impl::resize_window(WindowSize size) {
   for (const UniqueFd& master : terminals_of_rank0_) set_window_size(master.get(), size);
 }
 
-bool LogRouter::Impl::close(milliseconds standstill, milliseconds at_most) {
-  if (std::exchange(is_closed_, true)) return true;
+void LogRouter::Impl::begin_close(const std::function<void()>& on_change) {
+  if (std::exchange(is_closing_, true)) return;
   if (stdin_pump_) stdin_pump_->stop();
   if (file_writer_) file_writer_->finish();
+  pump_->when_done(on_change);
+  for (const Console& console : consoles_) console.writer->when_done(on_change);
+  if (file_writer_) file_writer_->when_done(on_change);
   pump_->close();
-  const bool is_complete = wait_for_writers(standstill, at_most);
-  if (!is_complete) report_unwritten();
+}
+
+// Waits for each thread in turn, but for none past `until`.
+bool LogRouter::Impl::is_drained(TimePoint until) const {
+  return pump_->wait_until(until) && consoles_[0].writer->wait_until(until) &&
+         consoles_[1].writer->wait_until(until) &&
+         (!file_writer_ || file_writer_->wait_until(until));
+}
+
+std::uint64_t LogRouter::Impl::progress() const {
+  return consoles_[0].writer->progress() + consoles_[1].writer->progress() +
+         (file_writer_ ? file_writer_->progress() : 0);
+}
+
+bool LogRouter::Impl::end_close(const std::string& why) {
+  if (std::exchange(is_closed_, true)) return true;
+  const bool is_complete = is_drained(steady_clock::now());
+  if (!is_complete) report_unwritten(why);
   notices_->stop_passing_on();
+  pump_->when_done({});
+  for (const Console& console : consoles_) console.writer->when_done({});
+  if (file_writer_) file_writer_->when_done({});
   return is_complete;
 }
 
-bool LogRouter::Impl::wait_for_writers(milliseconds standstill, milliseconds at_most) const {
-  constexpr milliseconds kLookEvery{20};
-  const TimePoint end = steady_clock::now() + at_most;
-  TimePoint moved_at = steady_clock::now();
-  std::uint64_t seen = 0;
-  for (;;) {
-    const TimePoint now = steady_clock::now();
-    const TimePoint soon = std::min(now + kLookEvery, end);
-    const bool is_done = pump_->wait_until(soon) && consoles_[0].writer->wait_until(soon) &&
-                         consoles_[1].writer->wait_until(soon) &&
-                         (!file_writer_ || file_writer_->wait_until(soon));
-    if (is_done) return true;
-    const std::uint64_t progress = consoles_[0].writer->progress() +
-                                   consoles_[1].writer->progress() +
-                                   (file_writer_ ? file_writer_->progress() : 0);
-    if (std::exchange(seen, progress) != progress) moved_at = now;
-    if (now - moved_at >= standstill || now >= end) return false;
+bool LogRouter::Impl::close(milliseconds standstill, milliseconds at_most) {
+  if (is_closed_) return true;
+  begin_close({});
+  const TimePoint start = steady_clock::now();
+  DrainWatch watch(standstill, start);
+  watch.end_by(start + at_most);
+  TimePoint now = start;
+  while (watch.observe(is_drained(watch.next(now)), progress(), now) ==
+         DrainWatch::Verdict::kWait) {
+    now = steady_clock::now();
   }
+  return end_close("in time");
 }
 
-void LogRouter::Impl::report_unwritten() {
+void LogRouter::Impl::report_unwritten(const std::string& why) {
   const TimePoint now = steady_clock::now();
   if (!pump_->wait_until(now)) {
     pump_->abandon();
-    notices_->post("the last output of some ranks was not taken in time and is lost");
+    notices_->post("the last output of some ranks was not taken " + why + " and is lost");
   }
   for (const Console& console : consoles_) {
     if (console.writer->wait_until(now)) continue;
     notices_->post("console: " + std::to_string(console.writer->backlog()) +
-                   " bytes were not written in time");
+                   " bytes were not written " + why);
     if (consoles_[0].writer == consoles_[1].writer) break;
   }
   if (file_writer_ && !file_writer_->wait_until(now)) {
-    notices_->post(layout_.job_folder().string() + ": not all output was written in time");
+    notices_->post(layout_.job_folder().string() + ": not all output was written " + why);
   }
 }
 
@@ -422,6 +443,22 @@ void LogRouter::resize_window(int rows, int columns) {
 
 std::vector<std::string> LogRouter::notices() const {
   return impl_->notices().all();
+}
+
+void LogRouter::begin_close(std::function<void()> on_change) {
+  impl_->begin_close(on_change);
+}
+
+bool LogRouter::is_drained() const {
+  return impl_->is_drained(steady_clock::now());
+}
+
+std::uint64_t LogRouter::progress() const {
+  return impl_->progress();
+}
+
+bool LogRouter::end_close(const std::string& why) {
+  return impl_->end_close(why);
 }
 
 bool LogRouter::close(milliseconds standstill, milliseconds at_most) {

@@ -116,9 +116,19 @@ class LogRouter {
   // Every notice so far, oldest first, for JobOutcome::notices.
   [[nodiscard]] std::vector<std::string> notices() const;
 
-  // Writes out what is buffered and ends the threads; call it when no worker is left. Waits while the
-  // sinks move: a slow one loses nothing. Gives up once none has moved for `standstill`, and after
-  // `at_most` in any case (for a user who wants to leave now). False then; a notice says what was lost.
+  // Writes out what is buffered and ends the threads; call it when no worker is left. Does not wait:
+  // `on_change` (on a router thread; it must not call the router) says that it is worth looking at
+  // is_drained() again, and comes at least once. The caller decides how long it is patient (DrainWatch)
+  // and ends the waiting with end_close().
+  void begin_close(std::function<void()> on_change);
+  [[nodiscard]] bool is_drained() const;
+  // Grows with every byte that a sink has taken or given up.
+  [[nodiscard]] std::uint64_t progress() const;
+  // Gives up on what is not written, with a notice that says how much and `why` ("in time"). False when
+  // something was lost. Nothing is called back after this.
+  bool end_close(const std::string& why);
+
+  // The three in one, waiting: until no sink has moved for `standstill`, and `at_most` in any case.
   bool close(std::chrono::milliseconds standstill,
              std::chrono::milliseconds at_most = std::chrono::hours(1));
 

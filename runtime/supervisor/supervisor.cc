@@ -119,8 +119,15 @@ void Supervisor::Impl::stop_after_failure() {
 }
 
 void Supervisor::Impl::stop_for_owner(const Stop& stop) {
-  const bool is_past_running = state_ == State::kSweeping || state_ == State::kDraining;
-  if (is_past_running && !next_) return;  // how it ended is settled
+  const bool is_past_running =
+      state_ == State::kSweeping || state_ == State::kDraining || state_ == State::kClosing;
+  const bool is_settled = is_past_running && !next_;  // how it ended
+  is_in_hurry_ = is_in_hurry_ || is_settled || owner_stop_ || stop.mode == StopMode::kKill;
+  if (state_ == State::kClosing) {
+    drain_->hurry(clock_.now());
+    return watch_drain();
+  }
+  if (is_settled) return;
   const bool is_first = !owner_stop_;
   if (is_first) owner_stop_ = stop;
   switch (state_) {
@@ -142,6 +149,7 @@ void Supervisor::Impl::stop_for_owner(const Stop& stop) {
     case State::kIdle:
     case State::kSweeping:
     case State::kDraining:
+    case State::kClosing:
     case State::kFinished:
       break;
   }
@@ -300,23 +308,43 @@ void Supervisor::Impl::conclude() {
 }
 
 void Supervisor::Impl::refuse(const Error& error) {
-  state_ = State::kFinished;
-  services_.close();
-  send_(Refused{error});
-  done_();
+  close_with([this, error] { send_(Refused{error}); });
 }
 
 void Supervisor::Impl::finish() {
-  state_ = State::kFinished;
-  cancel_timer();
   for (const WorkerExit& exit : record_.exits()) {
     record_.complete(exit.local_rank, [this](WorkerExit& completed) {
       completed.error_file = services_.error_file_content(completed.local_rank);
     });
   }
-  services_.close();
-  boost::asio::post(context_, [this] {  // behind the last notices
+  close_with([this] {
     send_(record_.outcome(owner_stop_, history_.restarts, spec_.stop.requeue_exit_code));
+  });
+}
+
+// Nothing is left to supervise but the way of the last output to its sinks; then `last_word`.
+void Supervisor::Impl::close_with(std::function<void()> last_word) {
+  state_ = State::kClosing;
+  cancel_timer();
+  last_word_ = std::move(last_word);
+  drain_.emplace(spec_.stop.drain, clock_.now());
+  if (is_in_hurry_) drain_->hurry(clock_.now());
+  services_.begin_close([this] { watch_drain(); });
+  watch_drain();
+}
+
+void Supervisor::Impl::watch_drain() {
+  if (state_ != State::kClosing) return;
+  const TimePoint now = clock_.now();
+  const auto verdict = drain_->observe(services_.is_drained(), services_.drain_progress(), now);
+  if (verdict == DrainWatch::Verdict::kWait) {
+    return set_timer(drain_->next(now), &Impl::watch_drain);
+  }
+  state_ = State::kFinished;
+  cancel_timer();
+  services_.end_close(drain_->is_hurried() ? "before the job was left" : "in time");
+  boost::asio::post(context_, [this] {  // behind the last notices
+    last_word_();
     done_();
   });
 }

@@ -16,9 +16,12 @@
 //   lingering  linger is over                     sweeping   TERM, kill_wait, the sweep kills
 //   lingering  the owner asks to stop, is gone    sweeping
 //   sweeping   nothing found                      draining   if the restart policy says so
-//   sweeping   nothing found, logs are drained    finished   else
+//   sweeping   nothing found, tails are in        closing    else
 //   waiting    the delay is over                  running    the next generation is started
-//   waiting    the owner asks to stop, is gone    finished
+//   waiting    the owner asks to stop, is gone    closing
+//   closing    all output is written              finished
+//   closing    no sink moves any more             finished   a notice says what was lost
+//   closing    the owner asks to stop, is gone    finished   200 ms later, the same
 //   finished   -                                  -          outcome sent; done() is called
 //
 // A generation starts only when every process of the one before is reaped.

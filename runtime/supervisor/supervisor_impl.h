@@ -8,6 +8,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <unistd.h>
 
+#include "runtime/supervisor/drain_watch.h"
 #include "runtime/supervisor/job_record.h"
 #include "runtime/supervisor/leftovers.h"
 #include "runtime/supervisor/orphan_sweep.h"
@@ -55,6 +56,7 @@ class Supervisor::Impl {
     kSweeping,
     kDraining,
     kWaiting,
+    kClosing,
     kFinished
   };
 
@@ -90,6 +92,8 @@ class Supervisor::Impl {
   void conclude();
   void refuse(const Error& error);
   void finish();
+  void close_with(std::function<void()> last_word);
+  void watch_drain();
   void tell(const std::string& text);
 
   void dump_stacks();
@@ -120,6 +124,10 @@ class Supervisor::Impl {
   std::optional<std::uint64_t> oom_kills_before_;
   bool is_unkillable_ = false;
   bool is_linger_over_ = false;
+  bool is_in_hurry_ = false;  // the owner asked twice, or for the end now
+
+  std::optional<DrainWatch> drain_;  // while closing
+  std::function<void()> last_word_;
 
   int tails_awaited_ = 0;  // of the current generation
 

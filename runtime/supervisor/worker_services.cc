@@ -11,10 +11,6 @@
 namespace accel::supervisor {
 namespace {
 
-using namespace std::chrono_literals;
-
-// A sink that does not move for 2 s drops; this is for the last bytes of one that does.
-constexpr std::chrono::milliseconds kCloseLimit = 3s;
 constexpr std::size_t kMaxErrorFileBytes = 64 * 1024;
 
 ChannelOptions channel_options(const JobSpec& spec, const ServiceOptions& options) {
@@ -179,9 +175,23 @@ void WorkerServices::resume() {
   if (store_) store_->resume_timeouts();
 }
 
-void WorkerServices::close() {
+void WorkerServices::begin_close(std::function<void()> on_change) {
   end_generation();
-  if (logs_) (void)logs_->close(kCloseLimit);  // what did not get out in time is a notice
+  if (!logs_) return;
+  logs_->begin_close(
+      [this, on_change = std::move(on_change)] { boost::asio::post(context_, on_change); });
+}
+
+bool WorkerServices::is_drained() const {
+  return !logs_ || logs_->is_drained();
+}
+
+std::uint64_t WorkerServices::drain_progress() const {
+  return logs_ ? logs_->progress() : 0;
+}
+
+void WorkerServices::end_close(const std::string& why) {
+  if (logs_) (void)logs_->end_close(why);
 }
 
 }  // namespace accel::supervisor

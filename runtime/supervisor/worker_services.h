@@ -6,6 +6,7 @@
 // Threads:  the one that runs the io_context.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -78,8 +79,13 @@ class WorkerServices {
   void suspend();
   void resume();
 
-  // Ends store and channels, and writes the logs out (waits a bounded time). No worker may be left.
-  void close();
+  // Ends store and channels, and begins to write the logs out. No worker may be left. `on_change` comes
+  // on the supervisor's thread when it is worth looking at is_drained() again.
+  void begin_close(std::function<void()> on_change);
+  [[nodiscard]] bool is_drained() const;
+  [[nodiscard]] std::uint64_t drain_progress() const;
+  // Gives up on output that is not written yet, with a notice that says `why`.
+  void end_close(const std::string& why);
 
  private:
   void end_generation();

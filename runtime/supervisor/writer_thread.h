@@ -38,8 +38,18 @@ class WriterThread {
       const std::lock_guard lock(state->mutex);
       state->is_done = true;
       state->done.notify_all();
+      if (state->on_done) state->on_done();
     }).detach();
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  // Calls `on_done` on the thread when the body has returned, or now when it has already. It must
+  // neither wait nor call this object. An empty one takes it back: no call comes after that.
+  void when_done(std::function<void()> on_done) const {
+    if (!state_) return;
+    const std::lock_guard lock(state_->mutex);
+    state_->on_done = std::move(on_done);
+    if (state_->is_done && state_->on_done) state_->on_done();
   }
 
   // True once the body has returned; at once when it was never started.
@@ -54,6 +64,7 @@ class WriterThread {
     std::mutex mutex;
     std::condition_variable done;
     bool is_done = false;
+    std::function<void()> on_done;
   };
 
   std::shared_ptr<State> state_;

@@ -109,7 +109,7 @@ TEST_F(Exits, Fault5RankThatReturnsEarlyLetsTheOthersGoOn) {
         }
       });
 
-  ASSERT_TRUE(run.outcome.has_value());
+  ASSERT_TRUE(run.outcome.has_value()) << (run.error ? run.error->what() : "no outcome in time");
   ASSERT_THAT(run.outcome->exits, SizeIs(2));
   EXPECT_EQ(run.outcome->exits[0].cause, ExitCause::kOk);
   EXPECT_EQ(run.outcome->exits[1].cause, ExitCause::kStoppedByUs);

@@ -2,8 +2,10 @@
 
 #include <csignal>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "runtime/supervisor/process_table.h"
 #include "tests/support/fault_job.h"
@@ -13,6 +15,7 @@ namespace {
 
 using supervisor::Stop;
 using supervisor::StopMode;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -98,6 +101,33 @@ TEST_F(Stopping, SighupStopsLikeSigterm) {
 
   EXPECT_EQ(launch.wait(), 128 + SIGHUP);
   EXPECT_THAT(launch.wait_for_lines("got ", 2), ElementsAre("15", "15"));
+}
+
+// Every wait of the shim for its console is an hour here: only the second Ctrl-C can end the job.
+TEST_F(Stopping, Fault70CtrlCEndsAJobWhoseConsoleNobodyReads) {
+  int console[2];
+  ASSERT_EQ(::pipe2(console, O_CLOEXEC), 0);
+  const UniqueFd read_end(console[0]);
+  const UniqueFd write_end(console[1]);
+  auto spec = make_job("fill 400000", token_);  // more than a pipe holds, less than all buffers do
+  spec.console.stdin_to_rank0 = false;
+  spec.stop.drain = std::chrono::hours(1);
+  const UniqueFd own_out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+  ::dup2(write_end.get(), STDOUT_FILENO);  // the shim writes to the stdout that it is started with
+  const JobRun run = run_job(spec, [&](auto& host, const auto& event) {
+    if (std::holds_alternative<supervisor::Hello>(event)) {
+      ::dup2(own_out.get(), STDOUT_FILENO);
+    } else if (std::holds_alternative<supervisor::WorkerExit>(event)) {
+      host.request(Stop{.mode = StopMode::kInterrupt, .signal = SIGINT});
+      host.request(Stop{.mode = StopMode::kKill, .signal = SIGINT});
+    }
+  });
+  ::dup2(own_out.get(), STDOUT_FILENO);
+
+  ASSERT_TRUE(run.outcome.has_value());
+  EXPECT_THAT(run.outcome->notices,
+              Contains(HasSubstr("were not written before the job was left")));
+  EXPECT_THAT(processes_with(token_), IsEmpty());
 }
 
 TEST_F(Stopping, Fault9WorkerThatIgnoresSigtermIsKilledAfterTheGrace) {

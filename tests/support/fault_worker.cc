@@ -12,6 +12,7 @@
 //   rank0 MODE..     rank 0 follows MODE, the others pause
 //   descriptors      prints its open descriptors
 //   zombies          leaves dead grandchildren to the subreaper, then pauses
+//   fill BYTES       writes so many to stdout, ends with 0
 //   stops SIGNAL     waits for the signal, says "got", ends with 0
 //   saves HOW        handles preemption: when asked it marks itself saved (unless HOW is "not"),
 //                    says "saved", ends with 85
@@ -144,6 +145,10 @@ int run(int argc, char** argv, int at) {
     leave_zombies();
     announce();
     wait_for_ever();
+  }
+  if (mode == "fill") {
+    say(std::string(std::stoul(argument), 'x'));
+    return 0;
   }
   if (mode == "stops") {
     sigset_t set;

@@ -3,8 +3,10 @@
 #include <csignal>
 #include <vector>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "tests/support/fake_worker_host.h"
 
@@ -113,6 +115,39 @@ TEST_F(LaunchLoopTest, RunEndsWithTheOutcome) {
 
   ASSERT_TRUE(outcome.has_value());
   EXPECT_EQ(outcome->exit_code, 7);
+}
+
+TEST_F(LaunchLoopTest, ConsoleThatIsNotReadHoldsTheLoopUpNeitherForNoticesNorForTheEnd) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd read_end(ends[0]);
+  const UniqueFd write_end(ends[1]);
+  const std::string page(4096, 'x');
+  while (::write(write_end.get(), page.data(), page.size()) > 0) {
+  }
+  ::fcntl(write_end.get(), F_SETFL, 0);  // a write would wait from here on
+  NoticeQueue queue(write_end.get());
+  host_.push(supervisor::Notice{"stdout: took nothing for 2000 ms"});
+  host_.push(supervisor::JobOutcome{.exit_code = 7});
+  LaunchLoop loop(
+      host_,
+      {.notice = [&queue](const std::string& text) { queue.push(text); }, .notices = &queue});
+
+  const auto outcome = loop.run(host_.silent_fd());
+
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(queue.take_unwritten(), "stdout: took nothing for 2000 ms\n");
+}
+
+TEST(TakenSignals, GiveTheSignalsBackWithoutThoseThatCameMeanwhile) {
+  {
+    const auto signals = TakenSignals::take();
+    ASSERT_TRUE(signals.has_value());
+    ::raise(SIGINT);  // would end this test at the closing brace if it were still pending
+  }
+  sigset_t blocked;
+  ::sigprocmask(SIG_BLOCK, nullptr, &blocked);
+  EXPECT_EQ(::sigismember(&blocked, SIGINT), 0);
 }
 
 TEST_F(LaunchLoopTest, RunEndsWithTheErrorOfALostShim) {

@@ -106,6 +106,16 @@ TEST(FrameSocket, ClosedPeerIsSeen) {
   EXPECT_EQ(pair->second.send("{}"), FrameSocket::SendStatus::kPeerGone);
 }
 
+TEST(FrameSocket, LastWordArrivesThoughARequestCameTooLateToBeRead) {
+  auto pair = FrameSocket::make_pair();
+  (void)pair->first.send("the outcome");
+  (void)pair->second.send("a request");
+  pair->first.close();
+
+  EXPECT_EQ(pair->second.receive()->frame, "the outcome");
+  EXPECT_EQ(pair->second.receive()->status, Status::kPeerGone);
+}
+
 TEST(FrameSocket, NothingThereIsNotAnError) {
   auto pair = FrameSocket::make_pair();
 
