@@ -6,6 +6,7 @@ ACCEL_BUILD_PACKAGES=(
   g++ cmake ninja-build ccache mold pkg-config git
   libboost1.81-dev libyaml-cpp-dev libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev
   libhwloc-dev libnuma-dev libxxhash-dev libgloo-dev
+  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libssl-dev libsystemd-dev
   python3 python3-venv ca-certificates
 )
 

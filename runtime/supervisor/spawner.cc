@@ -7,7 +7,7 @@
 // set), then calls clone3 with CLONE_PIDFD and CLONE_CLEAR_SIGHAND. The child does, in this order:
 //
 //   session or group -> controlling terminal -> signals -> 0, 1, 2 -> close-on-exec for the rest,
-//   cleared for the declared -> affinity -> PR_SET_PDEATHSIG -> is the parent still there? -> chdir
+//   cleared for the declared -> affinity -> groups and user -> PR_SET_PDEATHSIG -> is the parent still there? -> chdir
 //   -> execve
 //
 // The question after PR_SET_PDEATHSIG closes the race in which the parent died before the request
@@ -19,7 +19,9 @@
 // Old kernels and old container runtimes answer clone3 with ENOSYS or EPERM: then fork and
 // pidfd_open. The pid cannot be reused in between, since nobody else reaps our children.
 //
-// Not here: changing the user, rlimits, NO_NEW_PRIVS. A launcher runs workers as its own user with
+// A change of user clears PR_SET_PDEATHSIG, so the user comes first.
+//
+// Not here: rlimits, NO_NEW_PRIVS. A launcher runs workers as its own user with
 // its own limits, and a worker may want sudo.
 
 #include "runtime/supervisor/spawner.h"
@@ -48,6 +50,8 @@ enum Stage : int {
   kCloseRange,
   kKeepFd,
   kAffinity,
+  kGroups,
+  kUser,
   kDeathSignal,
   kParentGone,
   kChdir,
@@ -60,6 +64,8 @@ constexpr std::array kStageNames = {"setsid",
                                     "close_range",
                                     "fcntl",
                                     "sched_setaffinity",
+                                    "setgroups",
+                                    "setresuid",
                                     "prctl",
                                     "getppid",
                                     "chdir",
@@ -137,6 +143,18 @@ void arrange_descriptors(const ChildPlan& plan) {
     check_child(plan, kKeepFd, ::fcntl(fd, F_SETFD, 0) == 0);
 }
 
+// The C library's functions would ask every thread of the parent, which this child does not have:
+// the plain system calls change this one thread, which is all there is.
+void become(const ChildPlan& plan, const Credentials& credentials) {
+  const auto groups =
+      ::syscall(SYS_setgroups, credentials.groups.size(), credentials.groups.data());
+  check_child(plan, kGroups, groups == 0);
+  const uid_t uid = credentials.uid;
+  const gid_t gid = credentials.gid;
+  check_child(plan, kUser, ::syscall(SYS_setresgid, gid, gid, gid) == 0);
+  check_child(plan, kUser, ::syscall(SYS_setresuid, uid, uid, uid) == 0);
+}
+
 [[noreturn]] void run_child(const ChildPlan& plan) {
   enter_session(plan);
   reset_signals(plan);
@@ -144,6 +162,7 @@ void arrange_descriptors(const ChildPlan& plan) {
   if (!plan.request.cpus.empty()) {
     check_child(plan, kAffinity, ::sched_setaffinity(0, sizeof plan.cpus, &plan.cpus) == 0);
   }
+  if (plan.request.credentials) become(plan, *plan.request.credentials);
   if (plan.request.die_with_parent) {
     check_child(plan, kDeathSignal, ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
     errno = ESRCH;

@@ -29,6 +29,13 @@ enum class Session {
   kJoin,      // the process group `join_group` of the caller's session
 };
 
+// Whose rights the program gets. Resolved by the caller: a child must not ask the user database.
+struct Credentials {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::vector<gid_t> groups;  // the whole list of supplementary groups
+};
+
 // kAuto: clone3 where the kernel (and its seccomp filter) lets us, else fork.
 enum class SpawnMethod { kAuto, kFork };
 
@@ -40,10 +47,11 @@ struct SpawnRequest {
   std::vector<int> keep_fds;      // inherited under the same number; each above 2
   std::vector<int> cpus;          // affinity as OS indices; empty keeps the caller's
   Session session = Session::kNew;
-  pid_t join_group = 0;         // for Session::kJoin
-  bool own_terminal = false;    // kNew: stdio[1] becomes the controlling terminal
-  bool die_with_parent = true;  // SIGKILL when the calling thread ends
-  int cgroup_fd = -1;           // the child is born in this cgroup (v2)
+  pid_t join_group = 0;                    // for Session::kJoin
+  bool own_terminal = false;               // kNew: stdio[1] becomes the controlling terminal
+  bool die_with_parent = true;             // SIGKILL when the calling thread ends
+  std::optional<Credentials> credentials;  // empty keeps the caller's
+  int cgroup_fd = -1;                      // the child is born in this cgroup (v2)
   SpawnMethod method = SpawnMethod::kAuto;
 };
 

@@ -69,10 +69,12 @@ EnvMap own_environment() {
 
 class ShimHost final : public WorkerHost {
  public:
-  ShimHost(FrameSocket socket, SpawnedProcess shim, SweepScope scope, System& system)
+  ShimHost(
+      FrameSocket socket, SpawnedProcess shim, SweepScope scope, OwnerKind owner, System& system)
       : socket_(std::move(socket)),
         shim_(std::move(shim)),
         scope_(std::move(scope)),
+        owner_(owner),
         system_(system) {}
 
   ~ShimHost() override {
@@ -127,11 +129,11 @@ class ShimHost final : public WorkerHost {
     SteadyClock clock;
     OrphanSweep::Step step;
     do {
-      reap_all_children();
+      reap_strays(sweep);
       step = sweep.step(clock.now());
       if (step.wait > Duration::zero()) pause_for(step.wait);
     } while (step.verdict == OrphanSweep::Verdict::kScanAgain);
-    reap_all_children();
+    reap_strays(sweep);
     const std::string how = status.code == CLD_EXITED
                                 ? "ended with exit code " + std::to_string(status.status)
                                 : "was ended by " + signal_name(status.status);
@@ -143,6 +145,17 @@ class ShimHost final : public WorkerHost {
       error.with_detail("left", "some of them did not end after SIGKILL");
     }
     return error;
+  }
+
+  // What has fallen to us and has ended. Children of other jobs are left to their own hosts.
+  void reap_strays(const OrphanSweep& sweep) const {
+    if (owner_ == OwnerKind::kOneJob) {
+      reap_all_children();
+      return;
+    }
+    for (const Leftover& found : sweep.found()) {
+      ::waitpid(static_cast<pid_t>(found.pid), nullptr, WNOHANG);
+    }
   }
 
   // Waits for a descriptor that never gets ready: a sleep that a test's clock need not know.
@@ -162,6 +175,7 @@ class ShimHost final : public WorkerHost {
   FrameSocket socket_;
   SpawnedProcess shim_;
   SweepScope scope_;
+  OwnerKind owner_;
   System& system_;
   bool is_greeted_ = false;
   bool is_reaped_ = false;
@@ -181,7 +195,9 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec, ShimHostOpti
   SpawnRequest request;
   request.argv = {
       *path, std::to_string(theirs.fd()), std::to_string(memfd->get()), std::to_string(::getpid())};
-  request.env = own_environment();
+  request.env = options.env ? *std::move(options.env) : own_environment();
+  request.credentials = std::move(options.credentials);
+  std::copy(std::begin(options.stdio), std::end(options.stdio), std::begin(request.stdio));
   request.keep_fds = {theirs.fd(), memfd->get()};
   // A session of its own keeps the terminal's signals away. A worker that is to have the terminal
   // must be in the terminal's session, so then the shim stays there too.
@@ -195,9 +211,10 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec, ShimHostOpti
   }
   auto& shim = std::get<SpawnedProcess>(result);
   const auto entry = read_process(*options.system, shim.pid());
-  SweepScope scope = {::getpid(), spec.job_id, entry ? entry->start_time : 0};
+  const pid_t ancestor = options.owner == OwnerKind::kOneJob ? ::getpid() : -1;
+  SweepScope scope = {ancestor, spec.job_id, entry ? entry->start_time : 0};
   return std::unique_ptr<WorkerHost>(std::make_unique<ShimHost>(
-      std::move(ours), std::move(shim), std::move(scope), *options.system));
+      std::move(ours), std::move(shim), std::move(scope), options.owner, *options.system));
 }
 
 }  // namespace accel::supervisor

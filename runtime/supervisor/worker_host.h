@@ -15,6 +15,7 @@
 
 #include "runtime/supervisor/frames.h"
 #include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/spawner.h"
 #include "runtime/system.h"
 
 namespace accel::supervisor {
@@ -35,8 +36,16 @@ class WorkerHost {
   virtual void request(const HostRequest& request) = 0;
 };
 
+// kOneJob: everything below the owner belongs to the job, and is swept when the shim is lost.
+// kManyJobs: the owner has other children, so a lost shim's processes are found by their tag alone.
+enum class OwnerKind { kOneJob, kManyJobs };
+
 struct ShimHostOptions {
   std::string shim_path;  // empty: $ACCEL_SHIM, else accel-shim beside this program
+  OwnerKind owner = OwnerKind::kOneJob;
+  std::optional<Credentials> credentials;  // whose rights shim and workers get; empty: ours
+  std::optional<EnvMap> env;               // of the shim (its user can read it); empty: ours
+  int stdio[3] = {0, 1, 2};                // of the shim: where unredirected streams go
   System* system = &real_system();
 };
 

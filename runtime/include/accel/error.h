@@ -69,6 +69,15 @@ enum class ErrorCode {
   kFileIo,
   kDiskFull,
   kOutOfMemory,
+  kAgentUnreachable,
+  kAgentRefused,
+  kAgentRunning,
+  kJobUnknown,
+  kAuthentication,
+  kTls,
+  kRendezvousTimeout,
+  kCoordinatorLost,
+  kClusterMissing,
   kUnsupported,
   kCount_,  // not a code: the number of codes
 };

@@ -1,0 +1,73 @@
+// AccessPolicy: who may do what on this agent, decided without any I/O.
+//
+//   caller                                    sees            stops, signals   starts                      drains, scales
+//   local user                                its own jobs    its own          as itself, if allowed       its own jobs
+//   local uid 0, or the agent's own uid       all             all              as itself (0: allow_root)   yes
+//   certificate, role viewer                  all             -                -                           -
+//   certificate, role operator                all             all              by remote_users alone       yes
+//   certificate, role node                    -               -                -                           -
+//
+// An agent that does not run as root serves its own uid alone.
+//
+// Threads:  pure functions.
+// Source:   docs/security.md.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <sys/types.h>
+
+#include <accel/result.h>
+
+#include "agent/agent_config.h"
+
+namespace accel::agent {
+
+enum class Role { kLocal, kNode, kOperator, kViewer };
+
+// Who makes a call, as far as the transport proves it.
+struct Caller {
+  Role role = Role::kLocal;
+  uid_t uid = 0;     // kLocal
+  std::string name;  // for audit lines: "uid 1000", or the certificate's name
+};
+
+// "accel://<cluster>/<role>/<name>" -> the role; std::nullopt for another cluster or form.
+struct CertificateName {
+  Role role = Role::kNode;
+  std::string name;
+};
+[[nodiscard]] std::optional<CertificateName> parse_certificate_name(std::string_view uri,
+                                                                    std::string_view cluster);
+
+enum class Deed { kSee, kControl };
+
+class AccessPolicy {
+ public:
+  AccessPolicy(const AgentConfig& config, uid_t agent_uid)
+      : config_(config), agent_uid_(agent_uid) {}
+
+  // Whether `caller` may do that to a job of `owner`.
+  [[nodiscard]] bool allows(const Caller& caller, Deed deed, uid_t owner) const;
+
+  // Whether `caller` may drain the node, scale any job.
+  [[nodiscard]] bool allows_operation(const Caller& caller) const;
+
+  // The user as whom a job of `caller` runs. `asked_user` counts for operators only, who must name one.
+  // Errors  kAgentRefused.
+  [[nodiscard]] Result<std::string> user_for(const Caller& caller,
+                                             const std::string& caller_user,
+                                             const std::string& asked_user) const;
+
+  // Whether the agent may run anything as `uid`. Errors  kAgentRefused.
+  [[nodiscard]] Result<void> check_uid(uid_t uid, bool is_remote) const;
+
+ private:
+  const AgentConfig& config_;
+  uid_t agent_uid_;
+};
+
+}  // namespace accel::agent

@@ -1,0 +1,197 @@
+#include "agent/agent.h"
+
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <unistd.h>
+
+#include "agent/control_service.h"
+#include "agent/grpc_server.h"
+#include "agent/job_runner.h"
+#include "agent/service_manager.h"
+#include "agent/state_folder.h"
+#include "agent/ticket_server.h"
+#include "runtime/printable.h"
+
+namespace accel::agent {
+namespace {
+
+namespace asio = boost::asio;
+using supervisor::StopMode;
+
+class Agent {
+ public:
+  Agent(const AgentOptions& options, AgentConfig config)
+      : options_(options),
+        config_(std::move(config)),
+        signals_(loop_),
+        grace_(loop_),
+        manager_(loop_, [] { return true; }) {}
+
+  Result<void> start() {
+    auto lock = take_state_folder(config_);
+    if (!lock) return std::move(lock).error();
+    lock_ = *std::move(lock);
+    JobRunnerOptions jobs = {.log_dir = config_.log_dir,
+                             .changes_user = ::geteuid() == 0,
+                             .max_jobs = config_.max_jobs,
+                             .keep_finished = config_.keep_finished,
+                             .shim_path = {}};
+    jobs_ = std::make_unique<JobRunner>(
+        loop_, std::move(jobs), [this](const v1::Job& job) { on_change(job); });
+    control_ = std::make_unique<ControlService>(
+        ControlService::Parts{.loop = loop_,
+                              .config = config_,
+                              .tickets = tickets_,
+                              .jobs = *jobs_,
+                              .audit = [this](const auto& line) { audit(line); },
+                              .agent_uid = ::geteuid()});
+    if (auto opened = open_sockets(); !opened) return opened;
+    listen_for_signals();
+    return {};
+  }
+
+  int run() {
+    const std::string where =
+        config_.runtime_dir + "/agent.sock" +
+        (server_->tcp_port() != 0
+             ? " and " + config_.listen + " (port " + std::to_string(server_->tcp_port()) + ")"
+             : "");
+    options_.log("node " + config_.node_id + " serves at " + where);
+    manager_.ready("serving");
+    loop_.run();
+    if (closer_.joinable()) closer_.join();
+    for (const char* name : {"/agent.sock", "/tickets.sock"})
+      ::unlink((config_.runtime_dir + name).c_str());
+    return 0;
+  }
+
+ private:
+  Result<void> open_sockets() {
+    const std::string socket = config_.runtime_dir + "/agent.sock";
+    const std::string tickets = config_.runtime_dir + "/tickets.sock";
+    ::unlink(socket.c_str());
+    auto server = GrpcServer::start(config_, socket, {control_.get()});
+    if (!server) return std::move(server).error();
+    server_ = *std::move(server);
+    server_->set_health("accel.v1.Control", true);
+    auto listening = TicketServer::listen(loop_, tickets, tickets_);
+    if (!listening) return std::move(listening).error();
+    ticket_server_ = *std::move(listening);
+    if (auto opened = open_socket_to_users(socket, config_); !opened) return opened;
+    return open_socket_to_users(tickets, config_);
+  }
+
+  void listen_for_signals() {
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) signals_.add(signal);
+    wait_for_signal();
+  }
+
+  void wait_for_signal() {
+    signals_.async_wait([this](const boost::system::error_code& error, int signal) {
+      if (error) return;
+      if (signal == SIGHUP) {
+        reload();
+      } else {
+        drain(signal);
+      }
+      wait_for_signal();
+    });
+  }
+
+  // A bad file leaves everything as it was. Addresses and folders stay until the next start.
+  void reload() {
+    manager_.reloading();
+    auto fresh = options_.load();
+    if (!fresh) {
+      options_.log("the configuration is kept, the new one cannot be used:\n" +
+                   fresh.error().render("accel-agent"));
+    } else {
+      config_.allow_root = fresh->allow_root;
+      config_.allow_users = fresh->allow_users;
+      config_.remote_users = fresh->remote_users;
+      config_.drain_grace = fresh->drain_grace;
+      options_.log("the configuration was read again");
+    }
+    manager_.ready("serving");
+  }
+
+  // The first signal stops the jobs gently, the second one kills them.
+  void drain(int signal) {
+    const bool is_again = is_draining_;
+    is_draining_ = true;
+    jobs_->set_draining(true);
+    options_.log("signal " + std::to_string(signal) + ": " + std::to_string(jobs_->num_running()) +
+                 " jobs to stop");
+    manager_.stopping("stopping jobs");
+    manager_.extend(config_.drain_grace + std::chrono::seconds(15));
+    jobs_->stop_all(is_again ? StopMode::kKill : StopMode::kTerminate);
+    if (!is_again) {
+      grace_.expires_after(config_.drain_grace);
+      grace_.async_wait([this](const boost::system::error_code& error) {
+        if (!error) jobs_->stop_all(StopMode::kKill);
+      });
+    }
+    close_when_idle();
+  }
+
+  void on_change(const v1::Job& job) {
+    control_->on_change(job);
+    server_->set_health("job/" + job.job_id(), !has_ended(job));
+    if (has_ended(job)) options_.log("job " + job.job_id() + " ended: " + printable(job.reason()));
+    // The job that changed is still being handled: look at the others afterwards.
+    if (is_draining_) asio::post(loop_, [this] { close_when_idle(); });
+  }
+
+  void close_when_idle() {
+    if (is_closing_ || jobs_->num_running() > 0) return;
+    is_closing_ = true;
+    grace_.cancel();
+    control_->close_streams();
+    // The loop must run on while calls end: they finish there.
+    closer_ = std::thread([this] {
+      server_->shutdown();
+      asio::post(loop_, [this] { loop_.stop(); });
+    });
+  }
+
+  void audit(const std::string& line) { options_.log("audit: " + printable(line)); }
+
+  const AgentOptions& options_;
+  AgentConfig config_;
+  asio::io_context loop_{1};
+  asio::signal_set signals_;
+  asio::steady_timer grace_;
+  ServiceManager manager_;
+  SteadyClock clock_;
+  TicketBook tickets_{clock_};
+  UniqueFd lock_;
+  std::unique_ptr<JobRunner> jobs_;
+  std::unique_ptr<ControlService> control_;
+  std::unique_ptr<GrpcServer> server_;
+  std::unique_ptr<TicketServer> ticket_server_;
+  std::thread closer_;
+  bool is_draining_ = false;
+  bool is_closing_ = false;
+};
+
+}  // namespace
+
+Result<int> run_agent(const AgentOptions& options) {
+  auto config = options.load();
+  if (!config) return std::move(config).error();
+  Agent agent(options, *std::move(config));
+  if (auto started = agent.start(); !started) {
+    ServiceManager::failed(EINVAL, started.error().message());
+    return std::move(started).error();
+  }
+  return agent.run();
+}
+
+}  // namespace accel::agent

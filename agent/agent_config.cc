@@ -1,0 +1,302 @@
+#include "agent/agent_config.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include <arpa/inet.h>
+#include <unistd.h>
+#include <yaml-cpp/yaml.h>
+
+namespace accel::agent {
+namespace {
+
+constexpr std::array kKeys = {
+    AgentConfigKey{"cluster", "the name of the cluster; the first part of certificate names"},
+    AgentConfigKey{"node_id", "the name of this node; the host's name when empty"},
+    AgentConfigKey{"state_dir", "the folder of what outlives the agent"},
+    AgentConfigKey{"runtime_dir", "the folder of the sockets for local users"},
+    AgentConfigKey{"socket_group", "the group whose members may use the sockets"},
+    AgentConfigKey{"listen", "the TCP address for other nodes and operators"},
+    AgentConfigKey{"insecure", "TCP without TLS; loopback only"},
+    AgentConfigKey{"tls", "authority, certificate and key"},
+    AgentConfigKey{"token_file", "the token that nodes of this cluster prove"},
+    AgentConfigKey{"allow_root", "whether uid 0 may run jobs as itself"},
+    AgentConfigKey{"allow_users", "the users who may run jobs"},
+    AgentConfigKey{"remote_users", "which certificates may run jobs, as whom"},
+    AgentConfigKey{"max_jobs", "jobs at the same time"},
+    AgentConfigKey{"keep_finished", "ended jobs that are still shown"},
+    AgentConfigKey{"log_dir", "where the output of jobs goes"},
+    AgentConfigKey{"drain_grace_seconds", "how long jobs have when the agent is told to end"},
+    AgentConfigKey{"beat_every_ms", "the pace of heartbeats between agent and coordinator"},
+    AgentConfigKey{"labels", "free words about this node"},
+};
+
+// Reads the keys of one mapping and collects what is wrong with them.
+class KeyReader {
+ public:
+  KeyReader(const YAML::Node& map, std::string path, std::vector<Error>& faults)
+      : map_(map), path_(std::move(path)), faults_(faults) {}
+
+  void fault(const YAML::Node& at, const std::string& key, const std::string& expected) {
+    faults_.emplace_back(
+        ErrorCode::kConfigInvalidValue,
+        path_ + ":" + std::to_string(at.Mark().line + 1) + ": " + key + " must be " + expected);
+  }
+
+  void read(const std::string& key, std::string& out) {
+    with(key, [&](const YAML::Node& node) {
+      if (node.IsNull()) return out.clear();
+      if (!node.IsScalar()) return fault(node, key, "a text");
+      out = node.Scalar();
+    });
+  }
+  void read(const std::string& key, bool& out) {
+    with(key, [&](const YAML::Node& node) {
+      if (!YAML::convert<bool>::decode(node, out)) fault(node, key, "true or false");
+    });
+  }
+  void read(const std::string& key, int& out, int low, int high) {
+    with(key, [&](const YAML::Node& node) {
+      int value = 0;
+      if (!YAML::convert<int>::decode(node, value) || value < low || value > high) {
+        return fault(node,
+                     key,
+                     "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+      }
+      out = value;
+    });
+  }
+  void read(const std::string& key, std::vector<std::string>& out) {
+    with(key, [&](const YAML::Node& node) {
+      if (node.IsNull()) return out.clear();
+      if (!node.IsSequence()) return fault(node, key, "a list of texts");
+      out.clear();
+      for (const auto& item : node) {
+        if (!item.IsScalar()) return fault(item, key, "a list of texts");
+        out.push_back(item.Scalar());
+      }
+    });
+  }
+  void with(const std::string& key, const std::function<void(const YAML::Node&)>& read) {
+    const YAML::Node node = map_[key];
+    if (node.IsDefined()) read(node);
+  }
+
+ private:
+  const YAML::Node& map_;
+  std::string path_;
+  std::vector<Error>& faults_;
+};
+
+bool is_known_key(const std::string& name) {
+  return std::any_of(kKeys.begin(), kKeys.end(), [&](const auto& key) { return key.name == name; });
+}
+
+void read_tls(KeyReader& reader,
+              const std::string& path,
+              std::vector<Error>& faults,
+              TlsFiles& tls) {
+  reader.with("tls", [&](const YAML::Node& node) {
+    if (node.IsNull()) return;
+    if (!node.IsMap())
+      return reader.fault(node, "tls", "a mapping of authority, certificate and key");
+    for (const auto& entry : node) {
+      const std::string name = entry.first.Scalar();
+      if (name == "authority" || name == "certificate" || name == "key") continue;
+      faults.emplace_back(ErrorCode::kConfigUnknownKey,
+                          path + ":" + std::to_string(entry.first.Mark().line + 1) + ": tls." +
+                              name + " is not known");
+    }
+    KeyReader inner(node, path, faults);
+    inner.read("authority", tls.authority);
+    inner.read("certificate", tls.certificate);
+    inner.read("key", tls.key);
+  });
+}
+
+void read_maps(KeyReader& reader, AgentConfig& config) {
+  reader.with("remote_users", [&](const YAML::Node& node) {
+    if (node.IsNull()) return;
+    if (!node.IsMap())
+      return reader.fault(node, "remote_users", "a mapping of certificate names to lists of users");
+    for (const auto& entry : node) {
+      if (!entry.second.IsSequence())
+        return reader.fault(entry.second, "remote_users", "lists of users");
+      for (const auto& user : entry.second)
+        config.remote_users[entry.first.Scalar()].push_back(user.Scalar());
+    }
+  });
+  reader.with("labels", [&](const YAML::Node& node) {
+    if (node.IsNull()) return;
+    if (!node.IsMap()) return reader.fault(node, "labels", "a mapping of texts");
+    for (const auto& entry : node) {
+      if (!entry.second.IsScalar())
+        return reader.fault(entry.second, "labels", "a mapping of texts");
+      config.labels[entry.first.Scalar()] = entry.second.Scalar();
+    }
+  });
+}
+
+AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vector<Error>& faults) {
+  AgentConfig config;
+  for (const auto& entry : root) {
+    const std::string name = entry.first.Scalar();
+    if (is_known_key(name)) continue;
+    faults.emplace_back(
+        ErrorCode::kConfigUnknownKey,
+        path + ":" + std::to_string(entry.first.Mark().line + 1) + ": " + name + " is not known",
+        "remove it, or correct its spelling; configs/agent.yaml lists every key");
+  }
+  KeyReader reader(root, path, faults);
+  reader.read("cluster", config.cluster);
+  reader.read("node_id", config.node_id);
+  reader.read("state_dir", config.state_dir);
+  reader.read("runtime_dir", config.runtime_dir);
+  reader.read("socket_group", config.socket_group);
+  reader.read("listen", config.listen);
+  reader.read("insecure", config.insecure);
+  read_tls(reader, path, faults, config.tls);
+  reader.read("token_file", config.token_file);
+  reader.read("allow_root", config.allow_root);
+  reader.read("allow_users", config.allow_users);
+  read_maps(reader, config);
+  reader.read("max_jobs", config.max_jobs, 1, 4096);
+  reader.read("keep_finished", config.keep_finished, 0, 100'000);
+  reader.read("log_dir", config.log_dir);
+  int drain_seconds = static_cast<int>(config.drain_grace.count() / 1000);
+  reader.read("drain_grace_seconds", drain_seconds, 0, 86'400);
+  config.drain_grace = std::chrono::seconds(drain_seconds);
+  int beat_ms = static_cast<int>(config.beat_every.count());
+  reader.read("beat_every_ms", beat_ms, 50, 60'000);
+  config.beat_every = std::chrono::milliseconds(beat_ms);
+  return config;
+}
+
+// The first fault, with the others as its "also" lines.
+Error merged(std::vector<Error> faults) {
+  Error first = std::move(faults.front());
+  for (std::size_t i = 1; i < faults.size(); ++i) first.with_detail("also", faults[i].message());
+  return first;
+}
+
+Error invalid(std::string message, std::string remedy = {}) {
+  return Error(ErrorCode::kConfigInvalidValue, std::move(message), std::move(remedy));
+}
+
+std::string host_id() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  std::string id = std::string(name).substr(0, 64);
+  for (char& c : id) {
+    if (!is_valid_id(std::string_view(&c, 1))) c = '-';
+  }
+  return id.empty() ? "node" : id;
+}
+
+}  // namespace
+
+std::span<const AgentConfigKey> agent_config_keys() {
+  return kKeys;
+}
+
+bool is_valid_id(std::string_view id) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '-';
+  };
+  return !id.empty() && id.size() <= 64 && id != "." && id != ".." &&
+         std::all_of(id.begin(), id.end(), allowed);
+}
+
+Result<AgentConfig> parse_agent_config(std::string_view text, const std::string& path) {
+  YAML::Node root;
+  try {
+    root = YAML::Load(std::string(text));
+    if (root.IsNull()) return AgentConfig();
+    if (!root.IsMap())
+      return Error(ErrorCode::kConfigSyntax, path + " is not a mapping of keys to values");
+    std::vector<Error> faults;
+    AgentConfig config = read_keys(root, path, faults);
+    if (!faults.empty()) return merged(std::move(faults));
+    return config;
+  } catch (const YAML::Exception& error) {
+    return Error(ErrorCode::kConfigSyntax,
+                 path + ":" + std::to_string(error.mark.line + 1) + ": " + error.msg);
+  }
+}
+
+Result<AgentConfig> load_agent_config(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || file.bad()) {
+    return Error(ErrorCode::kConfigUnreadable,
+                 path + " cannot be read: " + errno_text(errno),
+                 "check the path given with --config and its permissions");
+  }
+  return parse_agent_config(text.str(), path);
+}
+
+Result<TcpAddress> parse_tcp_address(std::string_view text) {
+  const auto bad = [&] {
+    return Error(ErrorCode::kInvalidArgument,
+                 "'" + std::string(text) + "' is not a numeric ADDR:PORT",
+                 "give an address of this machine, as 10.0.0.7:29400 or [::1]:29400");
+  };
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return bad();
+  TcpAddress address;
+  const std::string_view port = text.substr(colon + 1);
+  const auto parsed = std::from_chars(port.data(), port.data() + port.size(), address.port);
+  if (port.empty() || parsed.ec != std::errc{} || parsed.ptr != port.data() + port.size())
+    return bad();
+  address.host = text.substr(0, colon);
+  in_addr v4{};
+  in6_addr v6{};
+  if (::inet_pton(AF_INET, address.host.c_str(), &v4) == 1) {
+    address.is_loopback = (ntohl(v4.s_addr) >> 24) == 127;
+    return address;
+  }
+  if (address.host.size() < 2 || address.host.front() != '[' || address.host.back() != ']')
+    return bad();
+  address.host = address.host.substr(1, address.host.size() - 2);
+  if (::inet_pton(AF_INET6, address.host.c_str(), &v6) != 1) return bad();
+  address.is_loopback = IN6_IS_ADDR_LOOPBACK(&v6) != 0;
+  return address;
+}
+
+Result<AgentConfig> complete_agent_config(AgentConfig config) {
+  if (config.node_id.empty()) config.node_id = host_id();
+  if (config.log_dir.empty()) config.log_dir = config.state_dir + "/logs";
+  for (const auto& [key, id] :
+       {std::pair{"node_id", &config.node_id}, {"cluster", &config.cluster}}) {
+    if (!is_valid_id(*id))
+      return invalid(std::string(key) + " '" + *id + "' is not of the form [A-Za-z0-9_.-]{1,64}");
+  }
+  for (const auto& [key, path] : {std::pair{"state_dir", &config.state_dir},
+                                  {"runtime_dir", &config.runtime_dir},
+                                  {"log_dir", &config.log_dir}}) {
+    if (!path->starts_with('/'))
+      return invalid(std::string(key) + " '" + *path + "' is not an absolute path");
+  }
+  if (config.listen.empty()) return config;
+  const auto address = parse_tcp_address(config.listen);
+  if (!address) return invalid("listen: " + address.error().message(), address.error().remedy());
+  if (config.insecure && !address->is_loopback) {
+    return invalid("insecure is allowed on loopback addresses only, and listen is " + config.listen,
+                   "use TLS: `accel-agent init-tls` makes the certificates");
+  }
+  if (!config.insecure &&
+      (config.tls.authority.empty() || config.tls.certificate.empty() || config.tls.key.empty())) {
+    return invalid(
+        "listen needs tls.authority, tls.certificate and tls.key",
+        "make them with `accel-agent init-tls`, or use --insecure on a loopback address");
+  }
+  return config;
+}
+
+}  // namespace accel::agent

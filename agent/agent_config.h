@@ -1,0 +1,75 @@
+// AgentConfig: what configs/agent.yaml and the command line say.
+//
+// Threads:  plain values; load_agent_config() reads one file.
+// Source:   configs/agent.yaml names every key with its default; a test compares it with agent_config_keys().
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <accel/result.h>
+
+namespace accel::agent {
+
+struct TlsFiles {
+  std::string authority;    // PEM; who signs the certificates of the cluster
+  std::string certificate;  // PEM; this node's
+  std::string key;          // PEM, mode 0600
+};
+
+struct AgentConfig {
+  std::string cluster = "default";  // the first part of certificate names
+  std::string node_id;              // empty: the host's name
+  std::string state_dir = "/var/lib/accel";
+  std::string runtime_dir = "/run/accel";  // agent.sock and tickets.sock
+  std::string socket_group;                // empty: every user may connect when the agent is root
+  std::string listen;                      // "ADDR:PORT"; empty: no TCP
+  bool insecure = false;                   // no TLS on TCP: loopback addresses only
+  TlsFiles tls;
+  std::string token_file;  // 0600; the token of jobs whose nodes join over TCP
+  bool allow_root = false;
+  std::vector<std::string> allow_users;                          // empty: everybody
+  std::map<std::string, std::vector<std::string>> remote_users;  // certificate name -> users
+  int max_jobs = 64;
+  int keep_finished = 256;                        // ended jobs that `accel status` still shows
+  std::string log_dir;                            // empty: logs below state_dir
+  std::chrono::milliseconds drain_grace{30'000};  // on SIGTERM, until the jobs are killed
+  std::chrono::milliseconds beat_every{1'000};
+  std::map<std::string, std::string> labels;
+};
+
+struct AgentConfigKey {
+  std::string_view name;
+  std::string_view meaning;
+};
+[[nodiscard]] std::span<const AgentConfigKey> agent_config_keys();
+
+// Errors  kConfigSyntax, kConfigUnknownKey, kConfigInvalidValue: path, line, key, what was expected; all faults.
+[[nodiscard]] Result<AgentConfig> parse_agent_config(std::string_view text,
+                                                     const std::string& path);
+
+// Errors  also kConfigUnreadable.
+[[nodiscard]] Result<AgentConfig> load_agent_config(const std::string& path);
+
+// Fills in what follows from the machine, and checks what one key alone does not show (TCP without TLS, an address
+// that is none). Errors  kConfigInvalidValue.
+[[nodiscard]] Result<AgentConfig> complete_agent_config(AgentConfig config);
+
+struct TcpAddress {
+  std::string host;  // numeric, IPv6 without brackets
+  std::uint16_t port = 0;
+  bool is_loopback = false;
+};
+// "10.0.0.7:29400", "[::1]:0". Errors  kInvalidArgument.
+[[nodiscard]] Result<TcpAddress> parse_tcp_address(std::string_view text);
+
+// [A-Za-z0-9_.-]{1,64}: what a job's or node's id may be, and so a part of a path or a certificate's name.
+[[nodiscard]] bool is_valid_id(std::string_view id);
+
+}  // namespace accel::agent

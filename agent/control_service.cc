@@ -1,0 +1,433 @@
+#include "agent/control_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <unistd.h>
+
+#include "agent/diagnosis.h"
+#include "agent/job_request.h"
+#include "agent/log_reader.h"
+#include "agent/queued_stream.h"
+
+namespace accel::agent {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::size_t kMaxQueuedEvents = 1024;
+constexpr std::chrono::milliseconds kLogPause{50};  // between looks at files that have nothing new
+
+std::string first_metadata(const grpc::ServerContextBase& context, const char* name) {
+  const auto found = context.client_metadata().find(name);
+  return found == context.client_metadata().end()
+             ? ""
+             : std::string(found->second.data(), found->second.size());
+}
+
+}  // namespace
+
+CallIdentity identify_call(const grpc::ServerContextBase& context) {
+  CallIdentity call;
+  call.peer = context.peer();
+  call.ticket = first_metadata(context, kTicketMetadata);
+  const auto auth = context.auth_context();
+  if (auth == nullptr) return call;
+  for (const auto& type : auth->FindPropertyValues("transport_security_type")) {
+    call.is_tls = std::string_view(type.data(), type.size()) == "ssl";
+  }
+  for (const auto& uri : auth->FindPropertyValues("peer_uri")) {
+    if (!call.cert_uri) call.cert_uri = std::string(uri.data(), uri.size());
+  }
+  return call;
+}
+
+Result<Caller> authenticate(const CallIdentity& call,
+                            const TicketBook& tickets,
+                            const AgentConfig& config,
+                            uid_t agent_uid) {
+  if (call.peer.starts_with("unix:")) {
+    const auto user = tickets.find(call.ticket);
+    if (!user)
+      return Error(ErrorCode::kAuthentication, "the call carries no valid ticket of this agent");
+    return Caller{
+        .role = Role::kLocal, .uid = user->uid, .name = "uid " + std::to_string(user->uid)};
+  }
+  if (call.is_tls) {
+    const auto name = parse_certificate_name(call.cert_uri.value_or(""), config.cluster);
+    if (name) return Caller{.role = name->role, .uid = 0, .name = name->name};
+    return Error(ErrorCode::kAuthentication,
+                 "the certificate of " + call.peer + " has no name of the form accel://" +
+                     config.cluster + "/ROLE/NAME");
+  }
+  // --insecure, which is loopback alone: whoever reaches it may look and take part, and runs nothing as somebody else.
+  if (config.insecure)
+    return Caller{.role = Role::kNode, .uid = agent_uid, .name = "insecure " + call.peer};
+  return Error(ErrorCode::kAuthentication, call.peer + " did not prove who it is");
+}
+
+grpc::Status to_status(const Error& error) {
+  using enum grpc::StatusCode;
+  const std::string text = error.message() + "\n" + error.remedy();
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+      return {INVALID_ARGUMENT, text};
+    case ErrorCode::kAgentRefused:
+      return {PERMISSION_DENIED, text};
+    case ErrorCode::kJobUnknown:
+      return {NOT_FOUND, text};
+    case ErrorCode::kAuthentication:
+      return {UNAUTHENTICATED, text};
+    case ErrorCode::kUnsupported:
+      return {grpc::StatusCode::UNIMPLEMENTED, text};
+    default:
+      return {INTERNAL, text};
+  }
+}
+
+// ---- streams ----
+
+class ControlService::Watcher final
+    : public QueuedStream<grpc::ServerWriteReactor<v1::Event>, v1::Event> {
+ public:
+  Watcher(ControlService& service, asio::io_context& loop)
+      : QueuedStream(loop, kMaxQueuedEvents), service_(service) {}
+
+  Caller caller;
+  std::string job;
+
+ private:
+  void on_closed() override {
+    service_.watchers_.erase(std::static_pointer_cast<Watcher>(shared_from_this()));
+  }
+  ControlService& service_;
+};
+
+class ControlService::DiagnoseStream final
+    : public QueuedStream<grpc::ServerWriteReactor<v1::DiagChunk>, v1::DiagChunk> {
+ public:
+  explicit DiagnoseStream(asio::io_context& loop) : QueuedStream(loop, kMaxQueuedEvents) {}
+};
+
+// One chunk in flight; the next is read when gRPC has taken it: a slow reader costs 64 KiB.
+class ControlService::LogStream final
+    : public QueuedStream<grpc::ServerWriteReactor<v1::LogChunk>, v1::LogChunk> {
+ public:
+  LogStream(ControlService& service, asio::io_context& loop)
+      : QueuedStream(loop, 4), service_(service), pause_(loop) {}
+
+  void begin(const v1::Job& job, v1::LogReq request) {
+    request_ = std::move(request);
+    job_uuid_ = job.job_uuid();
+    LogReader::Source source = {
+        .folder = service_.parts_.jobs.log_folder_of(job),
+        .job_id = job.job_id(),
+        .owner = job.uid(),
+        .local_ranks = {request_.ranks().begin(), request_.ranks().end()},
+        .out = request_.stream() != v1::STREAM_ERR,
+        .err = request_.stream() != v1::STREAM_OUT,
+        .from = request_.from(),
+        .first_generation = request_.follow() ? 0 : static_cast<int>(job.generation())};
+    if (source.local_ranks.empty()) {
+      for (int rank = 0; rank < std::max(1, job.workers_size()); ++rank)
+        source.local_ranks.push_back(rank);
+    }
+    reader_ = std::make_shared<LogReader>(std::move(source));
+    look();
+  }
+
+ private:
+  void on_written() override { look(); }
+  void on_closed() override {
+    pause_.cancel();
+    service_.log_streams_.erase(std::static_pointer_cast<LogStream>(shared_from_this()));
+  }
+
+  // Reads on the thread for files, and comes back to the loop with what was there.
+  void look() {
+    if (!is_open() || !is_idle()) return;
+    const v1::Job* job = service_.parts_.jobs.find(job_uuid_);
+    const bool is_last_look = job == nullptr || has_ended(*job) || !request_.follow();
+    const int generation = job == nullptr ? 0 : static_cast<int>(job->generation());
+    auto self = std::static_pointer_cast<LogStream>(shared_from_this());
+    asio::post(service_.files_, [self, generation, is_last_look] {
+      auto chunk = self->reader_->next(generation);
+      self->post([self, is_last_look, chunk = std::move(chunk)](auto&) mutable {
+        self->give(std::move(chunk), is_last_look);
+      });
+    });
+  }
+
+  void give(std::optional<v1::LogChunk> chunk, bool is_last_look) {
+    if (!is_open()) return;
+    if (chunk) return send(*std::move(chunk));
+    if (is_last_look) return finish(grpc::Status::OK);
+    pause_.expires_after(kLogPause);
+    pause_.async_wait([self = std::static_pointer_cast<LogStream>(shared_from_this())](auto error) {
+      if (!error) self->look();
+    });
+  }
+
+  ControlService& service_;
+  asio::steady_timer pause_;
+  v1::LogReq request_;
+  std::string job_uuid_;
+  std::shared_ptr<LogReader> reader_;
+};
+
+// ---- the service ----
+
+ControlService::ControlService(Parts parts) : parts_(std::move(parts)) {}
+
+ControlService::~ControlService() {
+  files_.join();
+}
+
+void ControlService::on_change(const v1::Job& job) {
+  v1::Event event;
+  event.set_seq(next_event_++);
+  event.set_node(parts_.config.node_id);
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  event.mutable_wall()->set_seconds(now.tv_sec);
+  event.mutable_wall()->set_nanos(static_cast<int>(now.tv_nsec));
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  event.set_mono_ns(static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+                    static_cast<std::uint64_t>(now.tv_nsec));
+  *event.mutable_job() = job;
+  const AccessPolicy policy(parts_.config, parts_.agent_uid);
+  const auto watchers = watchers_;
+  for (const auto& watcher : watchers) {
+    const bool is_wanted = watcher->job.empty() || watcher->job == job.job_uuid();
+    if (!is_wanted || !policy.allows(watcher->caller, Deed::kSee, job.uid())) continue;
+    watcher->send(event);
+    if (!watcher->job.empty() && has_ended(job)) watcher->finish(grpc::Status::OK);
+  }
+}
+
+void ControlService::close_streams() {
+  const grpc::Status status(grpc::StatusCode::UNAVAILABLE, "the agent ends");
+  for (const auto& watcher : std::set(watchers_)) watcher->finish(status);
+}
+
+Result<Caller> ControlService::caller_of(const CallIdentity& call) const {
+  auto caller = authenticate(call, parts_.tickets, parts_.config, parts_.agent_uid);
+  if (!caller) parts_.audit("refused " + call.peer + ": " + caller.error().message());
+  return caller;
+}
+
+grpc::ServerUnaryReactor* ControlService::answer(
+    Context* context, std::function<Result<void>(const Caller&)> handle) {
+  auto* reactor = context->DefaultReactor();
+  asio::post(parts_.loop,
+             [this, reactor, call = identify_call(*context), handle = std::move(handle)] {
+               const auto caller = caller_of(call);
+               if (!caller) return reactor->Finish(to_status(caller.error()));
+               const auto handled = handle(*caller);
+               reactor->Finish(handled ? grpc::Status::OK : to_status(handled.error()));
+             });
+  return reactor;
+}
+
+Result<const v1::Job*> ControlService::job_for(const Caller& caller,
+                                               const std::string& job,
+                                               Deed deed) const {
+  const v1::Job* found = parts_.jobs.find(job);
+  const AccessPolicy policy(parts_.config, parts_.agent_uid);
+  // Whose job it is decides whether there is one at all: names of others' jobs are not given away.
+  if (found == nullptr || !policy.allows(caller, Deed::kSee, found->uid())) {
+    return Error(ErrorCode::kJobUnknown, "there is no job '" + job.substr(0, 64) + "' here");
+  }
+  if (!policy.allows(caller, deed, found->uid())) {
+    return Error(ErrorCode::kAgentRefused, caller.name + " may look at jobs, not change them");
+  }
+  return found;
+}
+
+Result<UserAccount> ControlService::account_for(const Caller& caller,
+                                                const v1::JobSpec& spec) const {
+  const AccessPolicy policy(parts_.config, parts_.agent_uid);
+  const bool is_remote = caller.role != Role::kLocal;
+  std::string own_name;
+  if (!is_remote) {
+    const auto own = find_user(caller.uid);
+    if (!own) return own;
+    own_name = own->name;
+  }
+  const auto name = policy.user_for(caller, own_name, spec.user());
+  if (!name) return name.error();
+  auto account = is_remote ? find_user(*name) : find_user(caller.uid);
+  if (!account) return account;
+  if (auto allowed = policy.check_uid(account->credentials.uid, is_remote); !allowed)
+    return std::move(allowed).error();
+  return account;
+}
+
+grpc::ServerUnaryReactor* ControlService::StartJob(Context* context,
+                                                   const v1::StartReq* request,
+                                                   v1::Job* job) {
+  return answer(context, [this, request, job](const Caller& caller) -> Result<void> {
+    if (auto checked = check_job_request(request->spec()); !checked) return checked;
+    const auto account = account_for(caller, request->spec());
+    if (!account) {
+      parts_.audit("start refused for " + caller.name + ": " + account.error().message());
+      return account.error();
+    }
+    const auto started = parts_.jobs.start(request->spec(), *account, request->request_id());
+    if (!started) return started.error();
+    *job = **started;
+    parts_.audit("start " + job->job_id() + " as " + account->name + " for " + caller.name);
+    return {};
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::StopJob(Context* context,
+                                                  const v1::StopReq* request,
+                                                  v1::Job* job) {
+  return answer(context, [this, request, job](const Caller& caller) -> Result<void> {
+    const auto found = job_for(caller, request->job(), Deed::kControl);
+    if (!found) return found.error();
+    parts_.audit("stop " + (*found)->job_id() + (request->kill() ? " (kill)" : "") + " for " +
+                 caller.name);
+    parts_.jobs.stop(
+        (*found)->job_uuid(),
+        request->kill() ? supervisor::StopMode::kKill : supervisor::StopMode::kTerminate,
+        request->kill() ? SIGKILL : SIGTERM);
+    *job = **found;
+    return {};
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::SignalJob(Context* context,
+                                                    const v1::SignalReq* request,
+                                                    v1::Job* job) {
+  return answer(context, [this, request, job](const Caller& caller) -> Result<void> {
+    const auto found = job_for(caller, request->job(), Deed::kControl);
+    if (!found) return found.error();
+    parts_.audit("signal " + std::to_string(request->signal()) + " to " + (*found)->job_id() +
+                 " for " + caller.name);
+    *job = **found;
+    return parts_.jobs.signal((*found)->job_uuid(), request->signal());
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::GetJob(Context* context,
+                                                 const v1::JobRef* request,
+                                                 v1::Job* job) {
+  return answer(context, [this, request, job](const Caller& caller) -> Result<void> {
+    const auto found = job_for(caller, request->job(), Deed::kSee);
+    if (!found) return found.error();
+    *job = **found;
+    return {};
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::ListJobs(Context* context,
+                                                   const v1::ListReq*,
+                                                   v1::JobList* list) {
+  return answer(context, [this, list](const Caller& caller) -> Result<void> {
+    const AccessPolicy policy(parts_.config, parts_.agent_uid);
+    for (const v1::Job* job : parts_.jobs.all()) {
+      if (policy.allows(caller, Deed::kSee, job->uid())) *list->add_jobs() = *job;
+    }
+    list->set_node_id(parts_.config.node_id);
+    list->set_draining(parts_.jobs.is_draining());
+    return {};
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::DrainNode(Context* context,
+                                                    const v1::NodeReq* request,
+                                                    v1::Done*) {
+  return answer(context, [this, request](const Caller& caller) -> Result<void> {
+    const AccessPolicy policy(parts_.config, parts_.agent_uid);
+    if (!policy.allows_operation(caller))
+      return Error(ErrorCode::kAgentRefused, caller.name + " may not drain nodes");
+    if (!request->node_id().empty() && request->node_id() != parts_.config.node_id) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "this agent is node '" + parts_.config.node_id + "'",
+                   "ask the agent of that node");
+    }
+    parts_.audit("drain for " + caller.name);
+    parts_.jobs.set_draining(true);
+    if (request->stop_jobs()) parts_.jobs.stop_all(supervisor::StopMode::kTerminate);
+    return {};
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::UndrainNode(Context* context,
+                                                      const v1::NodeReq*,
+                                                      v1::Done*) {
+  return answer(context, [this](const Caller& caller) -> Result<void> {
+    const AccessPolicy policy(parts_.config, parts_.agent_uid);
+    if (!policy.allows_operation(caller))
+      return Error(ErrorCode::kAgentRefused, caller.name + " may not undrain nodes");
+    parts_.audit("undrain for " + caller.name);
+    parts_.jobs.set_draining(false);
+    return {};
+  });
+}
+
+grpc::ServerWriteReactor<v1::Event>* ControlService::Watch(Context* context,
+                                                           const v1::WatchReq* request) {
+  auto watcher = std::make_shared<Watcher>(*this, parts_.loop);
+  watcher->live_until_done();
+  asio::post(parts_.loop, [this, watcher, call = identify_call(*context), wanted = *request] {
+    const auto caller = caller_of(call);
+    if (!caller) return watcher->finish(to_status(caller.error()));
+    watcher->caller = *caller;
+    if (!wanted.job().empty()) {
+      const auto found = job_for(*caller, wanted.job(), Deed::kSee);
+      if (!found) return watcher->finish(to_status(found.error()));
+      watcher->job = (*found)->job_uuid();
+    }
+    watchers_.insert(watcher);
+    const AccessPolicy policy(parts_.config, parts_.agent_uid);
+    for (const v1::Job* job : parts_.jobs.all()) {
+      if (!watcher->job.empty() && watcher->job != job->job_uuid()) continue;
+      if (!policy.allows(*caller, Deed::kSee, job->uid())) continue;
+      v1::Event event;
+      event.set_node(parts_.config.node_id);
+      *event.mutable_job() = *job;
+      watcher->send(std::move(event));
+      if (!watcher->job.empty() && has_ended(*job)) watcher->finish(grpc::Status::OK);
+    }
+  });
+  return watcher.get();
+}
+
+grpc::ServerWriteReactor<v1::LogChunk>* ControlService::Logs(Context* context,
+                                                             const v1::LogReq* request) {
+  auto stream = std::make_shared<LogStream>(*this, parts_.loop);
+  stream->live_until_done();
+  asio::post(parts_.loop, [this, stream, call = identify_call(*context), wanted = *request] {
+    const auto caller = caller_of(call);
+    if (!caller) return stream->finish(to_status(caller.error()));
+    const auto found = job_for(*caller, wanted.job(), Deed::kSee);
+    if (!found) return stream->finish(to_status(found.error()));
+    log_streams_.insert(stream);
+    stream->begin(**found, wanted);
+  });
+  return stream.get();
+}
+
+grpc::ServerWriteReactor<v1::DiagChunk>* ControlService::Diagnose(Context* context,
+                                                                  const v1::DiagReq* request) {
+  auto stream = std::make_shared<DiagnoseStream>(parts_.loop);
+  stream->live_until_done();
+  asio::post(parts_.loop, [this, stream, call = identify_call(*context), job = request->job()] {
+    const auto caller = caller_of(call);
+    if (!caller) return stream->finish(to_status(caller.error()));
+    const auto found = job_for(*caller, job, Deed::kControl);
+    if (!found) return stream->finish(to_status(found.error()));
+    parts_.jobs.dump_stacks(job);
+    for (v1::DiagChunk& chunk : diagnose(**found, real_system())) stream->send(std::move(chunk));
+    stream->finish(grpc::Status::OK);
+  });
+  return stream.get();
+}
+
+}  // namespace accel::agent

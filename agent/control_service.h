@@ -1,0 +1,101 @@
+// ControlService: the Control service on the agent's jobs.
+//
+// gRPC's threads copy what identifies the caller and post; the loop decides, and answers. Only the output of jobs is
+// read elsewhere, on one thread for files.
+//
+// Threads:  constructed and destroyed on the loop; the RPC methods are called by gRPC.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <grpcpp/grpcpp.h>
+
+#include "accel/v1/control.grpc.pb.h"
+#include "agent/access_policy.h"
+#include "agent/job_runner.h"
+#include "agent/ticket_book.h"
+
+namespace accel::agent {
+
+// The name under which a local caller's ticket stands in the metadata of a call.
+inline constexpr const char* kTicketMetadata = "accel-ticket";
+
+// What a call says about its caller; taken on gRPC's thread.
+struct CallIdentity {
+  std::string peer;                     // "unix:", "ipv4:10.0.0.7:40412"
+  std::string ticket;                   // of the metadata
+  std::optional<std::string> cert_uri;  // of the verified certificate, when there is one
+  bool is_tls = false;
+};
+[[nodiscard]] CallIdentity identify_call(const grpc::ServerContextBase& context);
+
+// Turns what a call says into who calls. Errors  kAuthentication.
+[[nodiscard]] Result<Caller> authenticate(const CallIdentity& call,
+                                          const TicketBook& tickets,
+                                          const AgentConfig& config,
+                                          uid_t agent_uid);
+
+// The gRPC status of an error: its code by kind, its rendered lines as the message.
+[[nodiscard]] grpc::Status to_status(const Error& error);
+
+class ControlService final : public v1::Control::CallbackService {
+ public:
+  struct Parts {
+    boost::asio::io_context& loop;
+    const AgentConfig& config;
+    TicketBook& tickets;
+    JobRunner& jobs;
+    std::function<void(const std::string&)> audit;
+    uid_t agent_uid = 0;
+  };
+  explicit ControlService(Parts parts);
+  ~ControlService() override;
+
+  // A job has changed; watchers are told.
+  void on_change(const v1::Job& job);
+
+  // Ends the streams that would go on for ever. Those of the output of ended jobs end by themselves.
+  void close_streams();
+
+  // The RPCs, by proto/accel/v1/control.proto.
+  using Context = grpc::CallbackServerContext;
+  grpc::ServerUnaryReactor* StartJob(Context*, const v1::StartReq*, v1::Job*) override;
+  grpc::ServerUnaryReactor* StopJob(Context*, const v1::StopReq*, v1::Job*) override;
+  grpc::ServerUnaryReactor* SignalJob(Context*, const v1::SignalReq*, v1::Job*) override;
+  grpc::ServerUnaryReactor* GetJob(Context*, const v1::JobRef*, v1::Job*) override;
+  grpc::ServerUnaryReactor* ListJobs(Context*, const v1::ListReq*, v1::JobList*) override;
+  grpc::ServerUnaryReactor* DrainNode(Context*, const v1::NodeReq*, v1::Done*) override;
+  grpc::ServerUnaryReactor* UndrainNode(Context*, const v1::NodeReq*, v1::Done*) override;
+  grpc::ServerWriteReactor<v1::Event>* Watch(Context*, const v1::WatchReq*) override;
+  grpc::ServerWriteReactor<v1::LogChunk>* Logs(Context*, const v1::LogReq*) override;
+  grpc::ServerWriteReactor<v1::DiagChunk>* Diagnose(Context*, const v1::DiagReq*) override;
+
+ private:
+  class Watcher;
+  class LogStream;
+  class DiagnoseStream;
+  friend class LogStream;
+
+  // Authenticates on the loop, runs `handle(caller)` and finishes the call with what it gives.
+  grpc::ServerUnaryReactor* answer(Context* context,
+                                   std::function<Result<void>(const Caller&)> handle);
+
+  // The job, when `caller` may do that to it. Errors  kJobUnknown, also for jobs of others.
+  Result<const v1::Job*> job_for(const Caller& caller, const std::string& job, Deed deed) const;
+  Result<UserAccount> account_for(const Caller& caller, const v1::JobSpec& spec) const;
+  Result<Caller> caller_of(const CallIdentity& call) const;
+
+  Parts parts_;
+  std::uint64_t next_event_ = 1;
+  std::set<std::shared_ptr<Watcher>> watchers_;
+  std::set<std::shared_ptr<LogStream>> log_streams_;
+  boost::asio::thread_pool files_{1};
+};
+
+}  // namespace accel::agent

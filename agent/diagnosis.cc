@@ -1,0 +1,81 @@
+#include "agent/diagnosis.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <sstream>
+
+#include "runtime/printable.h"
+
+namespace accel::agent {
+namespace {
+
+constexpr std::size_t kMaxThreads = 256;
+
+// The lines of /proc/PID/status that tell about progress.
+std::string summary(const std::string& status) {
+  constexpr const char* kWanted[] = {
+      "State:", "Threads:", "VmRSS:", "voluntary_ctxt_switches:", "Cpus_allowed_list:"};
+  std::istringstream lines(status);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_wanted = std::any_of(std::begin(kWanted),
+                                       std::end(kWanted),
+                                       [&](const char* start) { return line.starts_with(start); });
+    if (is_wanted) text += line + "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> threads_of(const std::string& folder) {
+  std::vector<std::string> threads;
+  std::error_code failure;
+  for (std::filesystem::directory_iterator entry(folder + "/task", failure), end;
+       !failure && entry != end;
+       entry.increment(failure)) {
+    if (threads.size() < kMaxThreads) threads.push_back(entry->path().filename().string());
+  }
+  std::sort(threads.begin(), threads.end());
+  return threads;
+}
+
+std::string describe_thread(const std::string& folder, const std::string& thread, System& system) {
+  const std::string path = folder + "/task/" + thread;
+  const auto name = system.read_once(path + "/comm");
+  const auto waits = system.read_once(path + "/wchan");
+  const auto stack = system.read_once(path + "/stack");
+  std::string text = "thread " + thread;
+  if (name) text += " " + name->substr(0, name->find('\n'));
+  if (waits && !waits->empty() && *waits != "0") text += " waits in " + *waits;
+  text += "\n";
+  if (stack) text += *stack;
+  return text;
+}
+
+}  // namespace
+
+std::vector<v1::DiagChunk> diagnose(const v1::Job& job, System& system) {
+  std::vector<v1::DiagChunk> chunks;
+  for (const v1::Worker& worker : job.workers()) {
+    v1::DiagChunk& chunk = chunks.emplace_back();
+    chunk.set_title("rank " + std::to_string(worker.rank()) + ", pid " +
+                    std::to_string(worker.pid()));
+    if (worker.pid() <= 0) {
+      chunk.set_text("has ended\n");
+      continue;
+    }
+    const std::string folder = "/proc/" + std::to_string(worker.pid());
+    const auto status = system.read_once(folder + "/status");
+    if (!status) {
+      chunk.set_text("cannot be read: " + status.error().message() + "\n");
+      continue;
+    }
+    std::string text = summary(*status);
+    for (const std::string& thread : threads_of(folder))
+      text += describe_thread(folder, thread, system);
+    chunk.set_text(printable(text));
+  }
+  return chunks;
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,188 @@
+#include "agent/job_request.h"
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+
+#include "agent/agent_config.h"
+#include "agent/ticket_book.h"
+
+namespace accel::agent {
+namespace {
+
+using supervisor::Milliseconds;
+using supervisor::Streams;
+
+constexpr std::size_t kMaxEnvironmentBytes = 512 * 1024;
+
+Milliseconds to_ms(const google::protobuf::Duration& time) {
+  return Milliseconds(time.seconds() * 1000 + time.nanos() / 1'000'000);
+}
+
+bool is_sane(const google::protobuf::Duration& time) {
+  return time.seconds() >= 0 && time.seconds() <= 366 * 86'400 && time.nanos() >= 0 &&
+         time.nanos() < 1'000'000'000;
+}
+
+bool has_nul(const std::string& text) {
+  return text.find('\0') != std::string::npos;
+}
+
+// Variables by which the caller would decide what the loader, the C library or a shell does before the program.
+bool steers_loading(const std::string& name) {
+  constexpr const char* kNames[] = {"BASH_ENV",
+                                    "ENV",
+                                    "GCONV_PATH",
+                                    "HOSTALIASES",
+                                    "LOCALDOMAIN",
+                                    "LOCPATH",
+                                    "MALLOC_TRACE",
+                                    "NIS_PATH",
+                                    "NLSPATH",
+                                    "RESOLV_HOST_CONF",
+                                    "RES_OPTIONS",
+                                    "GLIBC_TUNABLES",
+                                    "GETCONF_DIR",
+                                    "TZDIR"};
+  return name.starts_with("LD_") || std::any_of(std::begin(kNames),
+                                                std::end(kNames),
+                                                [&](const char* known) { return name == known; });
+}
+
+void check_environment(const v1::JobSpec& request, std::vector<std::string>& faults) {
+  std::size_t bytes = 0;
+  for (const auto& [name, value] : request.env()) {
+    bytes += name.size() + value.size() + 2;
+    if (name.empty() || name.find('=') != std::string::npos || has_nul(name) || has_nul(value)) {
+      faults.push_back("env has an impossible variable '" + name.substr(0, 64) + "'");
+    }
+  }
+  if (bytes > kMaxEnvironmentBytes) {
+    faults.push_back("env has " + std::to_string(bytes) + " bytes; at most " +
+                     std::to_string(kMaxEnvironmentBytes) + " are possible");
+  }
+}
+
+void check_program(const v1::JobSpec& request, std::vector<std::string>& faults) {
+  if (request.argv().empty() || request.argv(0).empty()) faults.push_back("argv names no program");
+  if (std::any_of(request.argv().begin(), request.argv().end(), has_nul))
+    faults.push_back("argv has a NUL byte");
+  if (!request.cwd().empty() && (!request.cwd().starts_with('/') || has_nul(request.cwd()))) {
+    faults.push_back("cwd '" + request.cwd().substr(0, 128) + "' is not an absolute path");
+  }
+}
+
+void check_policies(const v1::JobSpec& request, std::vector<std::string>& faults) {
+  const auto& stop = request.stop();
+  if (stop.signal() < 0 || stop.signal() >= NSIG)
+    faults.push_back("stop.signal " + std::to_string(stop.signal()) + " does not exist");
+  if (!is_sane(stop.grace())) faults.push_back("stop.grace is out of range");
+  if (!is_sane(request.restart().backoff_initial()) || !is_sane(request.restart().backoff_max()) ||
+      !is_sane(request.restart().reset_after_progress())) {
+    faults.push_back("a time of restart is out of range");
+  }
+  if (request.restart().max_restarts() > 1'000'000)
+    faults.push_back("restart.max_restarts is above 1000000");
+}
+
+// The whole environment of the workers but for what the user brought: nothing of the agent's own.
+EnvMap login_environment(const UserAccount& user) {
+  return {{"HOME", user.home},
+          {"LOGNAME", user.name},
+          {"PATH", "/usr/local/bin:/usr/bin:/bin"},
+          {"SHELL", user.shell},
+          {"USER", user.name}};
+}
+
+template <typename T>
+void set_if_given(bool is_given, const google::protobuf::Duration& time, T& out) {
+  if (is_given) out = to_ms(time);
+}
+
+}  // namespace
+
+Result<void> check_job_request(const v1::JobSpec& request) {
+  std::vector<std::string> faults;
+  if (!request.job_id().empty() && !is_valid_id(request.job_id())) {
+    faults.push_back("job_id '" + request.job_id().substr(0, 64) +
+                     "' is not of the form [A-Za-z0-9_.-]{1,64}");
+  }
+  if (request.procs_per_node() > kMaxLocalWorkers) {
+    faults.push_back("procs_per_node " + std::to_string(request.procs_per_node()) + " is above " +
+                     std::to_string(kMaxLocalWorkers));
+  }
+  if (request.max_nodes() != 0 && request.max_nodes() < request.min_nodes()) {
+    faults.push_back("max_nodes " + std::to_string(request.max_nodes()) + " is below min_nodes " +
+                     std::to_string(request.min_nodes()));
+  }
+  if (request.max_nodes() > 100'000 || request.min_nodes() > 100'000)
+    faults.push_back("more than 100000 nodes");
+  check_program(request, faults);
+  check_environment(request, faults);
+  check_policies(request, faults);
+  if (faults.empty()) return {};
+  Error error(ErrorCode::kInvalidArgument, faults.front());
+  for (std::size_t i = 1; i < faults.size(); ++i) error.with_detail("also", faults[i]);
+  return error;
+}
+
+std::string make_job_id(const v1::JobSpec& request) {
+  std::string id = std::filesystem::path(request.argv(0)).filename().string().substr(0, 32);
+  for (char& c : id) {
+    if (!is_valid_id("x" + std::string(1, c))) c = '_';
+  }
+  return (id.empty() ? "job" : id) + "-" + to_hex(random_bytes(4));
+}
+
+supervisor::JobSpec make_job_spec(const v1::JobSpec& request,
+                                  const LocalPart& part,
+                                  const UserAccount& user,
+                                  const std::string& log_dir,
+                                  bool scrub,
+                                  std::vector<std::string>& scrubbed) {
+  supervisor::JobSpec spec;
+  spec.job_id = request.job_id();
+  spec.cwd = request.cwd().empty() ? user.home : request.cwd();
+  spec.env = login_environment(user);
+  for (const auto& [name, value] : request.env()) {
+    if (scrub && steers_loading(name)) {
+      scrubbed.push_back(name);
+    } else {
+      spec.env[name] = value;
+    }
+  }
+  std::sort(scrubbed.begin(), scrubbed.end());
+  spec.env_mode = EnvMode::kDistributed;
+  spec.identity.world_size = part.world_size;
+  spec.identity.local_world_size = part.num_ranks;
+  spec.identity.node_rank = part.node_rank;
+  spec.identity.num_nodes = part.num_nodes;
+  spec.identity.job_id = spec.job_id;
+  spec.identity.run_id = spec.job_id;
+  spec.identity.max_restarts = static_cast<int>(request.restart().max_restarts());
+  for (int rank = 0; rank < part.num_ranks; ++rank) {
+    supervisor::WorkerSpec worker;
+    worker.local_rank = rank;
+    worker.global_rank = part.first_rank + rank;
+    worker.argv.assign(request.argv().begin(), request.argv().end());
+    worker.redirect = Streams::kAll;
+    spec.workers.push_back(std::move(worker));
+  }
+  if (request.stop().signal() != 0) spec.stop.signal = request.stop().signal();
+  set_if_given(request.stop().has_grace(), request.stop().grace(), spec.stop.grace);
+  const auto& restart = request.restart();
+  spec.restart.max_restarts = static_cast<int>(restart.max_restarts());
+  set_if_given(
+      restart.has_backoff_initial(), restart.backoff_initial(), spec.restart.backoff_initial);
+  set_if_given(restart.has_backoff_max(), restart.backoff_max(), spec.restart.backoff_max);
+  set_if_given(restart.has_reset_after_progress(),
+               restart.reset_after_progress(),
+               spec.restart.stable_after);
+  spec.log.dir = log_dir;
+  spec.log.drop = request.log().overflow() == v1::LogPolicy::OVERFLOW_DROP;
+  spec.console.stdin_to_rank0 = false;
+  spec.store.port = 0;
+  return spec;
+}
+
+}  // namespace accel::agent

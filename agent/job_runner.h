@@ -1,0 +1,93 @@
+// JobRunner: the jobs of this node, each under a shim of its own.
+//
+//   pending --the shim's first generation--> running --somebody asks--> stopping
+//      |                                        |                          |
+//      '------------- the outcome: succeeded, failed or cancelled <--------'
+//
+// Threads:  the one that runs the io_context; start() waits for the shim's exec, nothing else blocks.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include <accel/result.h>
+
+#include "accel/v1/control.pb.h"
+#include "agent/user_account.h"
+#include "runtime/supervisor/worker_host.h"
+
+namespace accel::agent {
+
+struct JobRunnerOptions {
+  std::string log_dir;        // <log_dir>/<uid> belongs to the user
+  bool changes_user = false;  // the agent is root: shims get the rights of their users
+  int max_jobs = 64;
+  int keep_finished = 256;
+  std::string shim_path;  // empty: as start_shim()
+};
+
+class JobRunner {
+ public:
+  // `on_change` is called after each change of a job; the job may be read, not removed, in it.
+  JobRunner(boost::asio::io_context& context,
+            JobRunnerOptions options,
+            std::function<void(const v1::Job&)> on_change);
+  ~JobRunner();
+  JobRunner(const JobRunner&) = delete;
+  JobRunner& operator=(const JobRunner&) = delete;
+
+  // Starts a job on this node alone. A request_id that `user` gave before starts nothing: the job of then.
+  // Requires: check_job_request(), and a user whom the policy allows.
+  // Errors  kInvalidArgument (the id is taken), kAgentRefused (too many jobs, draining), kSpawnFailed, kShimMissing.
+  [[nodiscard]] Result<const v1::Job*> start(v1::JobSpec request,
+                                             const UserAccount& user,
+                                             const std::string& request_id);
+
+  // By id or uuid; nullptr when unknown.
+  [[nodiscard]] const v1::Job* find(const std::string& job) const;
+  [[nodiscard]] std::vector<const v1::Job*> all() const;
+
+  // The folder below which the job's files are; see LogLayout.
+  [[nodiscard]] std::string log_folder_of(const v1::Job& job) const;
+
+  // Nothing when the job has ended.
+  void stop(const std::string& job, supervisor::StopMode mode, int signal);
+  void dump_stacks(const std::string& job);
+  // Sends `signal` to the workers. Errors  kJobUnknown.
+  [[nodiscard]] Result<void> signal(const std::string& job, int signal);
+  void stop_all(supervisor::StopMode mode);
+
+  void set_draining(bool draining) { is_draining_ = draining; }
+  [[nodiscard]] bool is_draining() const { return is_draining_; }
+  [[nodiscard]] int num_running() const;
+
+ private:
+  struct Entry;
+
+  Result<void> prepare_log_folder(const UserAccount& user) const;
+  Entry* entry(const std::string& job);
+  void wait(Entry& entry);
+  void take_events(Entry& entry);
+  void on_event(Entry& entry, const supervisor::HostEvent& event);
+  void end(Entry& entry, const supervisor::JobOutcome& outcome);
+  void end(Entry& entry, const Error& error);
+  void forget_oldest();
+
+  boost::asio::io_context& context_;
+  JobRunnerOptions options_;
+  std::function<void(const v1::Job&)> on_change_;
+  std::list<std::unique_ptr<Entry>> entries_;  // in the order of their starts
+  std::map<std::string, Entry*> by_request_;
+  bool is_draining_ = false;
+};
+
+[[nodiscard]] bool has_ended(const v1::Job& job);
+
+}  // namespace accel::agent

@@ -1,0 +1,119 @@
+#include "agent/ticket_server.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace accel::agent {
+namespace {
+
+namespace asio = boost::asio;
+
+// Waits for the client to go, then takes its ticket back.
+struct Connection {
+  asio::posix::stream_descriptor stream;
+  std::string ticket;
+};
+
+bool fill_address(const std::string& path, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return false;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return true;
+}
+
+UniqueFd seqpacket_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TicketServer>> TicketServer::listen(asio::io_context& context,
+                                                           const std::string& path,
+                                                           TicketBook& book) {
+  sockaddr_un address{};
+  if (!fill_address(path, address)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 path + " is too long for a socket",
+                 "choose a shorter runtime_dir: a socket's path has at most 107 bytes");
+  }
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ::unlink(path.c_str());
+  if (!socket ||
+      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(socket.get(), 64) != 0) {
+    return Error(ErrorCode::kFileIo, "cannot listen at " + path + ": " + errno_text(errno));
+  }
+  return std::make_unique<TicketServer>(context, std::move(socket), book);
+}
+
+TicketServer::TicketServer(asio::io_context& context, UniqueFd socket, TicketBook& book)
+    : context_(context), listener_(context, socket.release()), book_(book) {
+  wait();
+}
+
+void TicketServer::wait() {
+  listener_.async_wait(asio::posix::descriptor_base::wait_read,
+                       [this](const boost::system::error_code& error) {
+                         if (error) return;
+                         accept_all();
+                         wait();
+                       });
+}
+
+void TicketServer::accept_all() {
+  while (true) {
+    UniqueFd connection(
+        ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!connection) return;
+    // Too many: the newcomer sees its connection closed and says so.
+    if (num_connections_ < kMaxConnections) serve(std::move(connection));
+  }
+}
+
+void TicketServer::serve(UniqueFd connection) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
+  const auto ticket = book_.issue({peer.uid, peer.gid, peer.pid});
+  if (!ticket) return;
+  if (::send(connection.get(), ticket->data(), ticket->size(), MSG_NOSIGNAL) < 0)
+    return book_.take_back(*ticket);
+  auto held = std::make_shared<Connection>(
+      Connection{asio::posix::stream_descriptor(context_, connection.release()), *ticket});
+  ++num_connections_;
+  held->stream.async_wait(asio::posix::descriptor_base::wait_read,
+                          [this, held](const boost::system::error_code& error) {
+                            if (error == asio::error::operation_aborted) return;
+                            --num_connections_;
+                            book_.take_back(held->ticket);
+                          });
+}
+
+Result<Ticket> fetch_ticket(const std::string& path) {
+  sockaddr_un address{};
+  Ticket ticket = {.text = {}, .connection = seqpacket_socket()};
+  const timeval patience = {.tv_sec = 5, .tv_usec = 0};
+  ::setsockopt(ticket.connection.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  if (!fill_address(path, address))
+    return Error(ErrorCode::kAgentUnreachable, path + " is too long for a socket");
+  if (::connect(ticket.connection.get(),
+                reinterpret_cast<const sockaddr*>(&address),
+                sizeof address) != 0) {
+    const ErrorCode code =
+        errno == EACCES ? ErrorCode::kAgentRefused : ErrorCode::kAgentUnreachable;
+    return Error(code, "cannot connect to " + path + ": " + errno_text(errno));
+  }
+  char buffer[128];
+  const ssize_t got = ::recv(ticket.connection.get(), buffer, sizeof buffer, 0);
+  if (got <= 0)
+    return Error(ErrorCode::kAgentUnreachable, "the agent at " + path + " gave no ticket");
+  ticket.text.assign(buffer, static_cast<std::size_t>(got));
+  return ticket;
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,52 @@
+// TicketServer: the SEQPACKET socket on which local callers get their tickets.
+//
+// A connection gets one packet, the ticket in hexadecimal, and holds it until the connection is closed. What a client
+// sends is not read.
+//
+// Threads:  the one that runs the io_context.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include <accel/result.h>
+
+#include "agent/ticket_book.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::agent {
+
+class TicketServer {
+ public:
+  static constexpr int kMaxConnections = 256;
+
+  // Listens at `path` (an old socket there is removed). Errors  kAgentRunning never; kFileIo.
+  [[nodiscard]] static Result<std::unique_ptr<TicketServer>> listen(
+      boost::asio::io_context& context, const std::string& path, TicketBook& book);
+  TicketServer(boost::asio::io_context& context, UniqueFd socket, TicketBook& book);
+
+  void close() { listener_.close(); }
+
+ private:
+  void wait();
+  void accept_all();
+  void serve(UniqueFd connection);
+
+  boost::asio::io_context& context_;
+  boost::asio::posix::stream_descriptor listener_;
+  TicketBook& book_;
+  int num_connections_ = 0;
+};
+
+// The client's side: connects, gives the ticket and the connection that keeps it valid.
+// Errors  kAgentUnreachable, kAgentRefused.
+struct Ticket {
+  std::string text;
+  UniqueFd connection;
+};
+[[nodiscard]] Result<Ticket> fetch_ticket(const std::string& path);
+
+}  // namespace accel::agent

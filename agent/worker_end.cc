@@ -1,0 +1,91 @@
+#include "agent/worker_end.h"
+
+#include <array>
+
+#include "runtime/printable.h"
+#include "runtime/supervisor/exit_report.h"
+
+namespace accel::agent {
+namespace {
+
+using supervisor::ExitCause;
+
+struct CausePair {
+  ExitCause ours;
+  v1::ExitInfo::Cause theirs;
+};
+constexpr std::array kCauses = {
+    CausePair{ExitCause::kOk, v1::ExitInfo::CAUSE_OK},
+    CausePair{ExitCause::kNonZero, v1::ExitInfo::CAUSE_NONZERO},
+    CausePair{ExitCause::kSignaled, v1::ExitInfo::CAUSE_SIGNALED},
+    CausePair{ExitCause::kOutOfMemory, v1::ExitInfo::CAUSE_OOM},
+    CausePair{ExitCause::kExecFailed, v1::ExitInfo::CAUSE_EXEC_FAILED},
+    CausePair{ExitCause::kUnkillable, v1::ExitInfo::CAUSE_UNKILLABLE},
+    CausePair{ExitCause::kStoppedByUs, v1::ExitInfo::CAUSE_STOPPED_BY_US},
+    CausePair{ExitCause::kLost, v1::ExitInfo::CAUSE_LOST},
+};
+
+constexpr std::size_t kTailBytes = 4096;
+
+}  // namespace
+
+v1::ExitInfo describe_end(const supervisor::WorkerExit& exit) {
+  v1::ExitInfo info;
+  info.set_cause(v1::ExitInfo::CAUSE_UNKNOWN);
+  for (const CausePair& pair : kCauses) {
+    if (pair.ours == exit.cause) info.set_cause(pair.theirs);
+  }
+  info.set_code(exit.exit_code);
+  info.set_signal(exit.signal);
+  info.set_core(exit.core_dumped);
+  info.set_core_path(exit.core_path);
+  info.set_peak_rss(exit.peak_rss_bytes);
+  info.set_tail_err(exit.tail.size() > kTailBytes ? exit.tail.substr(exit.tail.size() - kTailBytes)
+                                                  : exit.tail);
+  if (exit.cause == ExitCause::kExecFailed) {
+    info.set_detail(printable(exit.program) + ": " + exit.stage + ": " +
+                    errno_text(exit.error_number));
+  }
+  return info;
+}
+
+supervisor::WorkerExit to_worker_exit(const v1::ExitInfo& info) {
+  supervisor::WorkerExit exit;
+  exit.cause = ExitCause::kLost;
+  for (const CausePair& pair : kCauses) {
+    if (pair.theirs == info.cause()) exit.cause = pair.ours;
+  }
+  exit.exit_code = info.code();
+  exit.signal = info.signal();
+  exit.core_dumped = info.core();
+  exit.core_path = info.core_path();
+  exit.peak_rss_bytes = info.peak_rss();
+  exit.tail = info.tail_err();
+  return exit;
+}
+
+std::string describe_outcome(const supervisor::JobOutcome& outcome) {
+  std::string text;
+  if (outcome.first_failure) {
+    const supervisor::WorkerExit& exit = *outcome.first_failure;
+    text += "rank " + std::to_string(exit.global_rank);
+    if (exit.cause == ExitCause::kExecFailed) {
+      text += " could not be started: " + describe_end(exit).detail();
+    } else if (exit.signal != 0) {
+      text += " was ended by " + supervisor::signal_name(exit.signal);
+    } else {
+      text += " failed with exit code " + std::to_string(exit.exit_code);
+    }
+    text += "\n";
+    if (!exit.tail.empty()) text += printable(describe_end(exit).tail_err());
+    if (!text.ends_with('\n')) text += "\n";
+  }
+  for (const auto& leftover : outcome.leftovers) {
+    text += "ended a process it left behind: " + std::to_string(leftover.pid) + " " +
+            printable(leftover.command) + "\n";
+  }
+  for (const auto& notice : outcome.notices) text += printable(notice) + "\n";
+  return text;
+}
+
+}  // namespace accel::agent

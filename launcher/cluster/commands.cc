@@ -1,0 +1,441 @@
+// The commands of `accel` that speak to an agent: run, status, logs, stop, signal, drain, undrain, diagnose.
+//
+// The one entry point of libaccel_cluster.so. Everything else in it is hidden, so that a program which opens it never
+// meets gRPC or Protobuf by accident.
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <google/protobuf/util/json_util.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "launcher/cluster/agent_client.h"
+#include "launcher/cluster/entry.h"
+#include "runtime/printable.h"
+
+namespace accel::cluster {
+namespace {
+
+constexpr const char* kProgram = "accel";
+
+struct Flags {
+  std::string agent;
+  std::string tls_dir;
+  bool insecure = false;
+  bool json = false;
+  std::string job;
+
+  // run
+  std::vector<std::string> command;
+  std::string name;
+  unsigned num_processes = 1;
+  unsigned max_restarts = 0;
+  double stop_grace = -1;
+  std::string cwd;
+  std::vector<std::string> env;
+  bool detach = false;
+
+  // logs, stop, signal, drain
+  std::vector<unsigned> ranks;
+  bool follow = false;
+  bool kill = false;
+  int signal = SIGTERM;
+  std::string reason;
+  bool stop_jobs = false;
+};
+
+int fail(const Error& error) {
+  std::fprintf(stderr, "%s\n", error.render(kProgram).c_str());
+  return error_info(error.code()).exit_status;
+}
+
+std::string state_name(v1::JobState state) {
+  const std::string name = v1::JobState_Name(state);
+  constexpr std::string_view kPrefix = "JOB_STATE_";
+  std::string text = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+bool has_ended(const v1::Job& job) {
+  return job.state() >= v1::JOB_STATE_SUCCEEDED;
+}
+
+void print_json(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string text;
+  (void)google::protobuf::util::MessageToJsonString(message, &text, options);
+  std::printf("%s\n", text.c_str());
+}
+
+void write_all(int fd, const std::string& bytes) {
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t put = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno != EINTR) return;
+    if (put > 0) done += static_cast<std::size_t>(put);
+  }
+}
+
+// ---- run ----
+
+v1::JobSpec make_spec(const Flags& flags) {
+  v1::JobSpec spec;
+  spec.set_job_id(flags.name);
+  spec.set_min_nodes(1);
+  spec.set_procs_per_node(flags.num_processes);
+  for (const std::string& argument : flags.command) spec.add_argv(argument);
+  for (char** variable = ::environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals == 0) continue;
+    (*spec.mutable_env())[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+  }
+  for (const std::string& text : flags.env) {
+    const std::size_t equals = text.find('=');
+    (*spec.mutable_env())[text.substr(0, equals)] =
+        equals == std::string::npos ? "" : text.substr(equals + 1);
+  }
+  std::string cwd = flags.cwd;
+  if (cwd.empty()) {
+    if (char* here = ::get_current_dir_name(); here != nullptr) {
+      cwd = here;
+      std::free(here);
+    }
+  }
+  spec.set_cwd(cwd);
+  spec.mutable_restart()->set_max_restarts(flags.max_restarts);
+  if (flags.stop_grace >= 0) {
+    const auto ms = static_cast<std::int64_t>(flags.stop_grace * 1000);
+    spec.mutable_stop()->mutable_grace()->set_seconds(ms / 1000);
+    spec.mutable_stop()->mutable_grace()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
+  }
+  return spec;
+}
+
+// Asks the agent to stop the job at each SIGINT or SIGTERM, until it is destroyed. The signals are blocked in every
+// thread beforehand.
+class SignalForwarder {
+ public:
+  SignalForwarder(const AgentClient& client, std::string job)
+      : client_(client),
+        job_(std::move(job)),
+        quit_(::eventfd(0, EFD_CLOEXEC)),
+        thread_([this] { watch(); }) {}
+  ~SignalForwarder() {
+    const std::uint64_t one = 1;
+    (void)!::write(quit_.get(), &one, sizeof one);
+    thread_.join();
+  }
+
+  static void block() {
+    const sigset_t set = wanted();
+    ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  }
+
+ private:
+  static sigset_t wanted() {
+    sigset_t set;
+    ::sigemptyset(&set);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, signal);
+    return set;
+  }
+
+  void watch() {
+    const sigset_t set = wanted();
+    const UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC));
+    int count = 0;
+    while (true) {
+      pollfd fds[] = {{signals.get(), POLLIN, 0}, {quit_.get(), POLLIN, 0}};
+      if (::poll(fds, std::size(fds), -1) < 0) continue;
+      if (fds[1].revents != 0) return;
+      signalfd_siginfo info{};
+      if (::read(signals.get(), &info, sizeof info) != sizeof info) continue;
+      v1::StopReq request;
+      request.set_job(job_);
+      request.set_kill(++count > 1);
+      const auto stopped = client_.call(&v1::Control::Stub::StopJob, request);
+      if (!stopped) (void)fail(stopped.error());
+    }
+  }
+
+  const AgentClient& client_;
+  std::string job_;
+  UniqueFd quit_;
+  std::thread thread_;
+};
+
+Result<void> copy_logs(const AgentClient& client, const v1::LogReq& request) {
+  auto call = client.begin(AgentClient::Kind::kStream);
+  if (!call) return std::move(call).error();
+  const auto reader = client.stub().Logs(call->context.get(), request);
+  v1::LogChunk chunk;
+  while (reader->Read(&chunk)) {
+    write_all(chunk.stream() == v1::STREAM_ERR ? STDERR_FILENO : STDOUT_FILENO, chunk.data());
+  }
+  const grpc::Status status = reader->Finish();
+  if (!status.ok()) return client.to_error(status);
+  return {};
+}
+
+int finish_run(const Flags& flags, const v1::Job& job) {
+  if (flags.json) {
+    print_json(job);
+  } else if (job.state() != v1::JOB_STATE_SUCCEEDED) {
+    std::fprintf(stderr,
+                 "accel: job %s %s: %s\n%s",
+                 job.job_id().c_str(),
+                 state_name(job.state()).c_str(),
+                 printable(job.reason()).c_str(),
+                 printable(job.report()).c_str());
+  }
+  return job.exit_code();
+}
+
+int run(const AgentClient& client, const Flags& flags) {
+  v1::StartReq request;
+  *request.mutable_spec() = make_spec(flags);
+  const auto job = client.call(&v1::Control::Stub::StartJob, request);
+  if (!job) return fail(job.error());
+  if (flags.detach) {
+    if (flags.json) {
+      print_json(*job);
+    } else {
+      std::printf("%s\n", job->job_id().c_str());
+    }
+    return 0;
+  }
+  const SignalForwarder forwarder(client, job->job_uuid());
+  v1::LogReq logs;
+  logs.set_job(job->job_uuid());
+  logs.set_follow(true);
+  for (unsigned rank = 0; rank < flags.num_processes; ++rank) logs.add_ranks(rank);
+  if (auto copied = copy_logs(client, logs); !copied) return fail(copied.error());
+  v1::JobRef ref;
+  ref.set_job(job->job_uuid());
+  const auto ended = client.call(&v1::Control::Stub::GetJob, ref);
+  if (!ended) return fail(ended.error());
+  return finish_run(flags, *ended);
+}
+
+// ---- the other commands ----
+
+void print_row(const v1::Job& job) {
+  int num_alive = 0;
+  for (const v1::Worker& worker : job.workers()) num_alive += worker.pid() > 0 ? 1 : 0;
+  std::printf("%-40s %-10s %-12s %7d %8u %5s\n",
+              job.job_id().c_str(),
+              state_name(job.state()).c_str(),
+              job.user().c_str(),
+              num_alive,
+              job.restarts(),
+              has_ended(job) ? std::to_string(job.exit_code()).c_str() : "");
+}
+
+void print_details(const v1::Job& job) {
+  std::printf("job       %s\nuuid      %s\nstate     %s\nuser      %s (uid %u)\nrestarts  %u\n",
+              job.job_id().c_str(),
+              job.job_uuid().c_str(),
+              state_name(job.state()).c_str(),
+              job.user().c_str(),
+              job.uid(),
+              job.restarts());
+  for (const v1::Worker& worker : job.workers()) {
+    std::printf("rank %-4u %s\n",
+                worker.rank(),
+                worker.pid() > 0 ? ("pid " + std::to_string(worker.pid())).c_str() : "ended");
+  }
+  if (has_ended(job))
+    std::printf("exit      %d (%s)\n", job.exit_code(), printable(job.reason()).c_str());
+  std::printf("%s", printable(job.report()).c_str());
+}
+
+int status(const AgentClient& client, const Flags& flags) {
+  if (!flags.job.empty()) {
+    v1::JobRef ref;
+    ref.set_job(flags.job);
+    const auto job = client.call(&v1::Control::Stub::GetJob, ref);
+    if (!job) return fail(job.error());
+    flags.json ? print_json(*job) : print_details(*job);
+    return 0;
+  }
+  const auto list = client.call(&v1::Control::Stub::ListJobs, v1::ListReq());
+  if (!list) return fail(list.error());
+  if (flags.json) {
+    print_json(*list);
+    return 0;
+  }
+  std::printf("node %s%s\n", list->node_id().c_str(), list->draining() ? " (drained)" : "");
+  if (list->jobs_size() > 0) {
+    std::printf(
+        "%-40s %-10s %-12s %7s %8s %5s\n", "JOB", "STATE", "USER", "WORKERS", "RESTARTS", "EXIT");
+  }
+  for (const v1::Job& job : list->jobs()) print_row(job);
+  return 0;
+}
+
+int logs(const AgentClient& client, const Flags& flags) {
+  v1::LogReq request;
+  request.set_job(flags.job);
+  request.set_follow(flags.follow);
+  for (const unsigned rank : flags.ranks) request.add_ranks(rank);
+  const auto copied = copy_logs(client, request);
+  return copied ? 0 : fail(copied.error());
+}
+
+int answer_with_job(const Flags& flags, const Result<v1::Job>& job) {
+  if (!job) return fail(job.error());
+  if (flags.json) {
+    print_json(*job);
+  } else {
+    std::printf("%s %s\n", job->job_id().c_str(), state_name(job->state()).c_str());
+  }
+  return 0;
+}
+
+int stop(const AgentClient& client, const Flags& flags) {
+  v1::StopReq request;
+  request.set_job(flags.job);
+  request.set_kill(flags.kill);
+  return answer_with_job(flags, client.call(&v1::Control::Stub::StopJob, request));
+}
+
+int send_signal(const AgentClient& client, const Flags& flags) {
+  v1::SignalReq request;
+  request.set_job(flags.job);
+  request.set_signal(flags.signal);
+  return answer_with_job(flags, client.call(&v1::Control::Stub::SignalJob, request));
+}
+
+int drain(const AgentClient& client, const Flags& flags) {
+  v1::NodeReq request;
+  request.set_reason(flags.reason);
+  request.set_stop_jobs(flags.stop_jobs);
+  const auto done = client.call(&v1::Control::Stub::DrainNode, request);
+  return done ? 0 : fail(done.error());
+}
+
+int undrain(const AgentClient& client, const Flags&) {
+  const auto done = client.call(&v1::Control::Stub::UndrainNode, v1::NodeReq());
+  return done ? 0 : fail(done.error());
+}
+
+int diagnose(const AgentClient& client, const Flags& flags) {
+  auto call = client.begin(AgentClient::Kind::kStream);
+  if (!call) return fail(call.error());
+  v1::DiagReq request;
+  request.set_job(flags.job);
+  const auto reader = client.stub().Diagnose(call->context.get(), request);
+  v1::DiagChunk chunk;
+  while (reader->Read(&chunk)) {
+    if (flags.json) {
+      print_json(chunk);
+    } else {
+      std::printf("== %s\n%s", chunk.title().c_str(), printable(chunk.text()).c_str());
+    }
+  }
+  const grpc::Status status = reader->Finish();
+  return status.ok() ? 0 : fail(client.to_error(status));
+}
+
+// ---- the command line ----
+
+using Command = std::function<int(const AgentClient&, const Flags&)>;
+
+CLI::App* add_command(CLI::App& app, Flags& flags, const char* name, const char* help) {
+  CLI::App* command = app.add_subcommand(name, help);
+  command->add_option(
+      "--agent",
+      flags.agent,
+      "folder of the agent's sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel");
+  command->add_option(
+      "--tls-dir", flags.tls_dir, "folder with ca.pem, cert.pem and key.pem, for ADDR:PORT");
+  command->add_flag("--insecure", flags.insecure, "no TLS, for ADDR:PORT on loopback");
+  command->add_flag("--json", flags.json, "print JSON");
+  return command;
+}
+
+std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
+  std::map<CLI::App*, Command> commands;
+  CLI::App* command =
+      add_command(app, flags, "run", "submit a job to the agent of this machine and follow it");
+  command->add_option(
+      "--name", flags.name, "the job's id; made from the program's name when not given");
+  command->add_option("-n,--num_processes", flags.num_processes, "workers")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--max_restarts", flags.max_restarts, "restarts after failures");
+  command->add_option(
+      "--stop-grace", flags.stop_grace, "seconds from the stop signal to SIGKILL (30)");
+  command->add_option("--cwd", flags.cwd, "the workers' folder; this one when not given");
+  command->add_option("--env", flags.env, "NAME=VALUE on top of this environment (repeatable)")
+      ->allow_extra_args(false);
+  command->add_flag("--detach", flags.detach, "print the job's id and return");
+  command->add_option("command", flags.command, "the program and its arguments, after --")
+      ->required();
+  commands[command] = run;
+  command = add_command(app, flags, "status", "the jobs of an agent, or one job");
+  command->add_option("job", flags.job, "id or uuid");
+  commands[command] = status;
+  command = add_command(app, flags, "logs", "what the workers of a job wrote");
+  command->add_option("job", flags.job, "id or uuid")->required();
+  command->add_flag("-f,--follow", flags.follow, "until the job ends");
+  command->add_option("--rank", flags.ranks, "only this rank (repeatable)")
+      ->allow_extra_args(false);
+  commands[command] = logs;
+  command = add_command(app, flags, "stop", "stop a job: its stop signal, its grace, then SIGKILL");
+  command->add_option("job", flags.job, "id or uuid")->required();
+  command->add_flag("--kill", flags.kill, "SIGKILL at once");
+  commands[command] = stop;
+  command = add_command(app, flags, "signal", "send a signal to the workers of a job");
+  command->add_option("job", flags.job, "id or uuid")->required();
+  command->add_option("number", flags.signal, "the signal's number")->required();
+  commands[command] = send_signal;
+  command = add_command(app, flags, "drain", "let the node start no more jobs");
+  command->add_option("--reason", flags.reason, "for those who look");
+  command->add_flag("--stop", flags.stop_jobs, "stop what runs there");
+  commands[command] = drain;
+  commands[add_command(app, flags, "undrain", "let the node start jobs again")] = undrain;
+  command =
+      add_command(app, flags, "diagnose", "where the workers of a job stand, by the kernel's word");
+  command->add_option("job", flags.job, "id or uuid")->required();
+  commands[command] = diagnose;
+  return commands;
+}
+
+int command_line(int argc, const char* const* argv) {
+  Flags flags;
+  CLI::App app("Starts, watches and restarts the processes of training jobs.", kProgram);
+  app.require_subcommand(1);
+  const auto commands = add_commands(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  // Before gRPC has threads: what they do not block would end the program there.
+  CLI::App* chosen = app.get_subcommands().front();
+  if (chosen->get_name() == "run" && !flags.detach) SignalForwarder::block();
+  const auto client =
+      AgentClient::make(parse_agent_address(flags.agent, flags.tls_dir, flags.insecure));
+  if (!client) return fail(client.error());
+  return commands.at(chosen)(*client, flags);
+}
+
+}  // namespace
+}  // namespace accel::cluster
+
+extern "C" __attribute__((visibility("default"))) int accel_cluster_main(int argc,
+                                                                         const char* const* argv) {
+  return accel::cluster::command_line(argc, argv);
+}

@@ -1,0 +1,46 @@
+#include "launcher/cluster_library.h"
+
+#include <filesystem>
+
+#include <dlfcn.h>
+
+namespace accel::launcher {
+namespace {
+
+constexpr const char* kLibrary = "libaccel_cluster.so";
+constexpr const char* kEntry = "accel_cluster_main";
+
+// Beside the program (a build folder), or in the lib folder beside its own (an installation).
+std::vector<std::filesystem::path> candidates() {
+  std::error_code failure;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", failure);
+  const auto folder = self.parent_path();
+  return {folder / kLibrary,
+          folder.parent_path() / "lib" / kLibrary,
+          folder.parent_path() / "lib/accel" / kLibrary};
+}
+
+}  // namespace
+
+Result<int> run_cluster_command(const std::vector<std::string>& arguments) {
+  std::string tried;
+  for (const auto& path : candidates()) {
+    void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      const char* reason = ::dlerror();
+      tried = reason == nullptr || !std::filesystem::exists(path) ? tried : reason;
+      continue;
+    }
+    using Entry = int (*)(int, const char* const*);
+    const auto entry = reinterpret_cast<Entry>(::dlsym(library, kEntry));
+    if (entry == nullptr)
+      return Error(ErrorCode::kClusterMissing, path.string() + " has no " + kEntry);
+    std::vector<const char*> argv = {"accel"};
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    return entry(static_cast<int>(argv.size()), argv.data());
+  }
+  return Error(ErrorCode::kClusterMissing,
+               tried.empty() ? std::string(kLibrary) + " was not found" : tried);
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,17 @@
+// ClusterLibrary: opens libaccel_cluster.so, the part of the launcher that speaks gRPC, only when a command needs it.
+//
+// Threads:  one thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <accel/result.h>
+
+namespace accel::launcher {
+
+// Runs a command of the cluster part; `arguments` begins with the command's name. Gives the exit status.
+// Errors  kClusterMissing.
+[[nodiscard]] Result<int> run_cluster_command(const std::vector<std::string>& arguments);
+
+}  // namespace accel::launcher

@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+"""One accel-agent with real jobs: submitted, followed, stopped, drained, and kept apart by user.
+
+Run by ctest. The tests with two users need root and are skipped without it.
+"""
+import json
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
+BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
+BIN = BUILD / "bin"
+PATIENCE = 60
+IS_ROOT = os.geteuid() == 0
+
+
+class Agent:
+    """An accel-agent with a state folder of its own; stopped with it."""
+
+    def __init__(self, folder, *arguments, config="", user=None, env=None):
+        self.state = pathlib.Path(folder) / "state"
+        config_file = pathlib.Path(folder) / "agent.yaml"
+        config_file.write_text(config)
+        config_file.chmod(0o644)
+        self.log = open(pathlib.Path(folder) / "agent.log", "w+")
+        identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
+        self.process = subprocess.Popen([BIN / "accel-agent", "--state-dir", self.state, "--config", config_file, *arguments],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, **(env or {})}, **identity)
+        self.lines = []
+        self.is_serving = threading.Event()
+        self.reader = threading.Thread(target=self.read_lines)
+        self.reader.start()
+        self.is_serving.wait(PATIENCE)
+
+    def read_lines(self):
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if " serves at " in line:
+                self.is_serving.set()
+        self.is_serving.set()
+
+    def text(self):
+        return "".join(self.lines)
+
+    def end(self, number=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        finally:
+            self.reader.join()
+            self.process.stderr.close()
+            self.log.close()
+        return self.process.returncode
+
+
+class AgentTest(unittest.TestCase):
+    CONFIG = "allow_root: true\n"
+
+    def setUp(self):
+        # Other users must reach the sockets below it.
+        self.folder = tempfile.mkdtemp(prefix="accel-agent-")
+        os.chmod(self.folder, 0o755)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.agent = Agent(self.folder, config=self.CONFIG)
+        self.addCleanup(self.agent.end)
+
+    def accel(self, *arguments, user=None, env=None, input=None):
+        identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
+        command, *rest = map(str, arguments)
+        return subprocess.run([BIN / "accel", command, "--agent", self.agent.state / "run", *rest], capture_output=True, text=True,
+                              timeout=PATIENCE, cwd="/", env={**os.environ, **(env or {})}, input=input, **identity)
+
+    def job(self, name, **more):
+        done = self.accel("status", name, "--json", **more)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def wait_for_line(self, follower, start):
+        for line in follower.stdout:
+            if line.startswith(start):
+                return line.strip()
+        self.fail(f"no line that begins with {start}")
+
+    def follow(self, name, user=None):
+        identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
+        follower = subprocess.Popen([BIN / "accel", "logs", "-f", name, "--agent", self.agent.state / "run"], stdout=subprocess.PIPE,
+                                    text=True, **identity)
+        self.addCleanup(follower.stdout.close)
+        self.addCleanup(follower.wait, PATIENCE)
+        return follower
+
+
+class Jobs(AgentTest):
+    def test_a_job_runs_and_its_output_and_exit_code_come_back(self):
+        done = self.accel("run", "--", "/bin/sh", "-c", "echo out; echo err >&2; exit 3")
+        self.assertEqual((done.returncode, done.stdout), (3, "out\n"))
+        self.assertTrue(done.stderr.startswith("err\n"), done.stderr)
+        self.assertIn("failed with exit code 3", done.stderr)
+
+    def test_output_comes_back_unchanged_however_long(self):
+        done = self.accel("run", "--", "/usr/bin/seq", "200000")
+        self.assertEqual(done.stdout, "".join(f"{i}\n" for i in range(1, 200001)))
+        self.assertEqual(done.returncode, 0)
+
+    def test_workers_know_their_ranks_and_restart(self):
+        script = 'echo $RANK/$WORLD_SIZE/$TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 1'
+        done = self.accel("run", "-n", 2, "--max_restarts", 1, "--name", "twice", "--", "/bin/sh", "-c", script)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertLessEqual({"0/2/1", "1/2/1"}, set(done.stdout.split()))
+        self.assertEqual(self.job("twice")["restarts"], 1)
+
+    def test_the_environment_is_the_callers_and_nothing_of_the_agents(self):
+        done = self.accel("run", "--env", "MINE=2", "--", "/usr/bin/env", env={"FROM_CALLER": "1"})
+        self.assertIn("FROM_CALLER=1\n", done.stdout)
+        self.assertIn("MINE=2\n", done.stdout)
+
+    def test_status_lists_jobs_and_stop_ends_one(self):
+        done = self.accel("run", "--detach", "--name", "sleeper", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")
+        self.assertEqual(done.stdout, "sleeper\n", done.stderr)
+        follower = self.follow("sleeper")
+        self.wait_for_line(follower, "ready")
+        self.assertEqual(self.job("sleeper")["state"], "JOB_STATE_RUNNING")
+        self.assertIn("sleeper", self.accel("status").stdout)
+        self.assertEqual(self.accel("stop", "sleeper").returncode, 0)
+        self.assertEqual(follower.wait(PATIENCE), 0)
+        job = self.job("sleeper")
+        self.assertEqual((job["state"], job["exit_code"]), ("JOB_STATE_CANCELLED", 143))
+
+    def test_an_interrupt_of_run_stops_the_job(self):
+        runner = subprocess.Popen([BIN / "accel", "run", "--agent", self.agent.state / "run", "--name", "i", "--", "/bin/sh", "-c",
+                                   "echo ready; exec sleep 1000"], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+        self.addCleanup(runner.stdout.close)
+        self.wait_for_line(runner, "ready")
+        runner.send_signal(signal.SIGINT)
+        self.assertEqual(runner.wait(PATIENCE), 143)
+        self.assertEqual(self.job("i")["state"], "JOB_STATE_CANCELLED")
+
+    def test_a_signal_reaches_the_workers(self):
+        self.accel("run", "--detach", "--name", "s", "--", "/bin/sh", "-c", "trap 'echo got; exit 7' USR2; echo ready; while :; do sleep 0.05; done")
+        follower = self.follow("s")
+        self.wait_for_line(follower, "ready")
+        self.assertEqual(self.accel("signal", "s", int(signal.SIGUSR2)).returncode, 0)
+        self.wait_for_line(follower, "got")
+        self.assertEqual(follower.wait(PATIENCE), 0)
+        self.assertEqual(self.job("s")["exit_code"], 7)
+
+    def test_diagnose_names_what_each_worker_waits_for(self):
+        self.accel("run", "--detach", "--name", "d", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")
+        self.wait_for_line(self.follow("d"), "ready")
+        done = self.accel("diagnose", "d")
+        self.assertIn("== rank 0, pid ", done.stdout)
+        self.assertIn("State:", done.stdout)
+        self.accel("stop", "--kill", "d")
+
+    def test_a_drained_node_starts_nothing_until_it_is_undrained(self):
+        self.assertEqual(self.accel("drain").returncode, 0)
+        refused = self.accel("run", "--", "/bin/true")
+        self.assertEqual(refused.returncode, 77, refused.stderr)
+        self.assertIn("drained", refused.stderr)
+        self.assertEqual(self.accel("undrain").returncode, 0)
+        self.assertEqual(self.accel("run", "--", "/bin/true").returncode, 0)
+
+    def test_wrong_requests_get_an_error_with_a_remedy(self):
+        for status, part, arguments in [(66, "no job 'nix'", ["status", "nix"]), (66, "no job", ["stop", "nix"]),
+                                        (2, "job_id", ["run", "--name", "../x", "--", "true"])]:
+            done = self.accel(*arguments)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn(part, done.stderr)
+            self.assertIn("\n  try       ", done.stderr)
+        missing = self.accel("run", "--", "/no/such/program")
+        self.assertEqual(missing.returncode, 127, missing.stderr)
+        self.assertIn("No such file", missing.stderr)
+
+    def test_without_an_agent_the_error_says_so(self):
+        done = subprocess.run([BIN / "accel", "status", "--agent", self.folder], capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 69)
+        self.assertIn("[agent.unreachable]", done.stderr)
+
+    def test_a_second_agent_of_the_same_folder_is_refused(self):
+        second = subprocess.run([BIN / "accel-agent", "--state-dir", self.agent.state], capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(second.returncode, 71)
+        self.assertIn(f"pid {self.agent.process.pid}", second.stderr)
+
+    def test_a_bad_configuration_is_refused_and_named(self):
+        bad = pathlib.Path(self.folder) / "bad.yaml"
+        bad.write_text("max_jobs: -1\nfoo: 1\n")
+        done = subprocess.run([BIN / "accel-agent", "--check", "--config", bad], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("bad.yaml:2: foo", done.stderr)
+        self.assertIn("bad.yaml:1: max_jobs", done.stderr)
+        good = subprocess.run([BIN / "accel-agent", "--check", "--config", SOURCE / "configs/agent.yaml"], capture_output=True, text=True)
+        self.assertEqual(good.returncode, 0, good.stderr)
+
+    def test_a_call_without_a_ticket_is_refused(self):
+        """The gRPC socket alone proves nothing: a ticket that was closed is worth nothing any more."""
+        tickets = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        tickets.connect(str(self.agent.state / "run/tickets.sock"))
+        ticket = tickets.recv(128)
+        self.assertEqual(len(ticket), 64)
+        tickets.close()
+
+
+class Ending(AgentTest):
+    CONFIG = "allow_root: true\ndrain_grace_seconds: 30\n"
+
+    def test_sigterm_stops_the_jobs_and_then_the_agent(self):
+        self.accel("run", "--detach", "--name", "e", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")
+        self.wait_for_line(self.follow("e"), "ready")
+        pid = int(self.job("e")["workers"][0]["pid"])
+        self.assertEqual(self.agent.end(), 0)
+        self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
+        self.assertIn("job e ended", self.agent.text())
+
+    def test_a_second_sigterm_kills_stubborn_jobs(self):
+        self.accel("run", "--detach", "--name", "e", "--", "/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+        self.wait_for_line(self.follow("e"), "ready")
+        self.agent.process.send_signal(signal.SIGTERM)
+        while "1 jobs to stop" not in self.agent.text():
+            signal.sigtimedwait([], 0.02)
+        self.assertEqual(self.agent.end(), 0)
+
+
+class Supervised(unittest.TestCase):
+    def test_the_service_manager_hears_of_every_change(self):
+        folder = tempfile.mkdtemp(prefix="accel-agent-")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(manager.close)
+        manager.bind(folder + "/notify")
+        manager.settimeout(PATIENCE)
+        agent = Agent(folder, env={"NOTIFY_SOCKET": folder + "/notify", "WATCHDOG_USEC": "300000"})
+
+        def wait_for(part):
+            while True:
+                message = manager.recv(4096).decode()
+                if part in message:
+                    return message
+
+        try:
+            wait_for("READY=1")
+            wait_for("WATCHDOG=1")
+            agent.process.send_signal(signal.SIGHUP)
+            self.assertIn("MONOTONIC_USEC=", wait_for("RELOADING=1"))
+            wait_for("READY=1")
+        finally:
+            agent.process.send_signal(signal.SIGTERM)
+            wait_for("STOPPING=1")
+            self.assertEqual(agent.end(), 0)
+
+
+@unittest.skipUnless(IS_ROOT, "two users need root")
+class TwoUsers(AgentTest):
+    CONFIG = ""
+    ANN = pwd.getpwnam("daemon").pw_uid
+    BOB = pwd.getpwnam("nobody").pw_uid
+
+    def setUp(self):
+        super().setUp()
+        probe = subprocess.run([BIN / "accel", "--help"], user=self.BOB, group=self.BOB, extra_groups=[], capture_output=True)
+        if probe.returncode != 0:
+            self.skipTest(f"{BIN} cannot be reached by other users")
+
+    def start_for_ann(self):
+        done = self.accel("run", "--detach", "--name", "anns", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000", user=self.ANN)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.wait_for_line(self.follow("anns", user=self.ANN), "ready")
+        return self.job("anns", user=self.ANN)
+
+    def test_a_job_runs_as_its_caller_with_its_groups_alone(self):
+        done = self.accel("run", "--", "/bin/sh", "-c", "id -u; id -g; id -G; echo $HOME; grep -c . /proc/self/environ", user=self.ANN)
+        entry = pwd.getpwuid(self.ANN)
+        self.assertEqual(done.stdout.split()[:2], [str(self.ANN), str(entry.pw_gid)], done.stderr)
+        self.assertNotIn("0", done.stdout.split("\n")[2].split())
+
+    def test_root_is_refused(self):
+        done = self.accel("run", "--", "/bin/true")
+        self.assertEqual(done.returncode, 77)
+        self.assertIn("allow_root", done.stderr)
+
+    def test_another_user_neither_sees_nor_stops_nor_signals_nor_reads_a_job(self):
+        job = self.start_for_ann()
+        for arguments in (["status", "anns"], ["stop", "anns"], ["stop", "--kill", job["job_uuid"]], ["signal", "anns", 9],
+                          ["logs", "anns"], ["diagnose", "anns"]):
+            done = self.accel(*arguments, user=self.BOB)
+            self.assertEqual(done.returncode, 66, (arguments, done.stdout, done.stderr))
+        self.assertNotIn("anns", self.accel("status", user=self.BOB).stdout)
+        self.assertEqual(self.accel("drain", user=self.BOB).returncode, 77)
+        worker = int(job["workers"][0]["pid"])
+        self.assertEqual(subprocess.run(["kill", "-9", str(worker)], user=self.BOB, capture_output=True).returncode, 1)
+        logs = self.agent.state / "logs" / str(self.ANN)
+        self.assertNotEqual(subprocess.run(["ls", logs], user=self.BOB, group=self.BOB, extra_groups=[], capture_output=True).returncode, 0)
+        self.assertEqual(self.job("anns", user=self.ANN)["state"], "JOB_STATE_RUNNING")
+        self.assertEqual(self.accel("stop", "anns", user=self.ANN).returncode, 0)
+
+    def test_the_user_of_a_request_is_the_kernels_word(self):
+        """A caller may write any user into its JobSpec: it still runs as itself."""
+        done = self.accel("run", "--", "/usr/bin/id", "-u", user=self.BOB)
+        self.assertEqual(done.stdout.strip(), str(self.BOB))
+
+    def test_loader_variables_do_not_reach_the_program(self):
+        done = self.accel("run", "--env", "LD_PRELOAD=/nonexistent.so", "--", "/bin/sh", "-c", "echo [$LD_PRELOAD]", user=self.ANN)
+        self.assertEqual(done.stdout, "[]\n", done.stderr)
+
+    def test_a_log_that_was_made_a_link_is_not_read_for_anybody(self):
+        self.start_for_ann()
+        log = self.agent.state / "logs" / str(self.ANN) / "anns/attempt_0/0/stdout.log"
+        secret = pathlib.Path(self.folder) / "secret"
+        secret.write_text("secret of root\n")
+        secret.chmod(0o600)
+        swap = f"mv {log} {log}.old && ln -s {secret} {log}"
+        done = subprocess.run(["/bin/sh", "-c", swap], user=self.ANN, group=pwd.getpwuid(self.ANN).pw_gid, extra_groups=[], capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        read = self.accel("logs", "anns", user=self.ANN)
+        self.assertNotIn("secret", read.stdout)
+        self.accel("stop", "--kill", "anns", user=self.ANN)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

@@ -1,0 +1,118 @@
+#include "agent/access_policy.h"
+
+#include <gmock/gmock.h>
+
+#include "agent/ticket_book.h"
+#include "tests/support/manual_clock.h"
+
+namespace accel::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+Caller local(uid_t uid) {
+  return {.role = Role::kLocal, .uid = uid, .name = "uid " + std::to_string(uid)};
+}
+
+TEST(AccessPolicy, AUserSeesAndStopsItsOwnJobsAlone) {
+  const AgentConfig config;
+  const AccessPolicy policy(config, 0);
+  EXPECT_TRUE(policy.allows(local(1000), Deed::kControl, 1000));
+  EXPECT_FALSE(policy.allows(local(1000), Deed::kSee, 1001));
+  EXPECT_TRUE(policy.allows(local(0), Deed::kControl, 1001));
+  EXPECT_FALSE(policy.allows_operation(local(1000)));
+}
+
+TEST(AccessPolicy, AViewerLooksAndAnOperatorActs) {
+  const AgentConfig config;
+  const AccessPolicy policy(config, 0);
+  const Caller viewer = {.role = Role::kViewer, .name = "v"};
+  const Caller operator_ = {.role = Role::kOperator, .name = "o"};
+  const Caller node = {.role = Role::kNode, .name = "n"};
+  EXPECT_TRUE(policy.allows(viewer, Deed::kSee, 1000));
+  EXPECT_FALSE(policy.allows(viewer, Deed::kControl, 1000));
+  EXPECT_FALSE(policy.allows_operation(viewer));
+  EXPECT_TRUE(policy.allows(operator_, Deed::kControl, 1000));
+  EXPECT_FALSE(policy.allows(node, Deed::kSee, 1000));
+  EXPECT_FALSE(policy.user_for(viewer, "", "ann"));
+  EXPECT_FALSE(policy.user_for(node, "", "ann"));
+}
+
+TEST(AccessPolicy, ARemoteStartNeedsItsLineInTheConfiguration) {
+  AgentConfig config;
+  const Caller ann = {.role = Role::kOperator, .name = "accel://default/operator/ann"};
+  EXPECT_FALSE(AccessPolicy(config, 0).user_for(ann, "", "ann"));
+  config.remote_users[ann.name] = {"ann"};
+  EXPECT_TRUE(AccessPolicy(config, 0).user_for(ann, "", "ann"));
+  EXPECT_FALSE(AccessPolicy(config, 0).user_for(ann, "", "bob"));
+}
+
+TEST(AccessPolicy, NobodyBecomesASystemUserFromAfar) {
+  AgentConfig config;
+  config.allow_root = true;
+  const AccessPolicy policy(config, 0);
+  EXPECT_FALSE(policy.check_uid(0, /*is_remote=*/true));
+  EXPECT_FALSE(policy.check_uid(33, /*is_remote=*/true));
+  EXPECT_TRUE(policy.check_uid(1000, /*is_remote=*/true));
+}
+
+TEST(AccessPolicy, RootRunsNoJobsUnlessAllowedTo) {
+  AgentConfig config;
+  EXPECT_FALSE(AccessPolicy(config, 0).check_uid(0, false));
+  config.allow_root = true;
+  EXPECT_TRUE(AccessPolicy(config, 0).check_uid(0, false));
+}
+
+TEST(AccessPolicy, AnAgentWithoutRootServesItsOwnUserAlone) {
+  const AgentConfig config;
+  EXPECT_TRUE(AccessPolicy(config, 1000).check_uid(1000, false));
+  EXPECT_FALSE(AccessPolicy(config, 1000).check_uid(1001, false));
+}
+
+TEST(AccessPolicy, ACertificateNameGivesTheRoleWithinItsCluster) {
+  ASSERT_TRUE(parse_certificate_name("accel://c1/node/n1", "c1"));
+  EXPECT_EQ(parse_certificate_name("accel://c1/operator/ann", "c1")->role, Role::kOperator);
+  for (const char* bad : {"",
+                          "accel://c2/node/n1",
+                          "accel://c1/root/n1",
+                          "accel://c1/node/",
+                          "accel://c1/node/a/b",
+                          "http://c1/node/n1",
+                          "accel://c1/node"}) {
+    EXPECT_FALSE(parse_certificate_name(bad, "c1")) << bad;
+  }
+}
+
+TEST(TicketBook, ATicketIsGoodForItsUserUntilItIsOver) {
+  test::ManualClock clock;
+  TicketBook book(clock);
+  const auto ticket = book.issue({.uid = 1000, .gid = 1000, .pid = 7});
+  ASSERT_TRUE(ticket);
+  EXPECT_EQ(ticket->size(), 64U);
+  ASSERT_TRUE(book.find(*ticket));
+  EXPECT_EQ(book.find(*ticket)->uid, 1000U);
+  EXPECT_FALSE(book.find(""));
+  EXPECT_FALSE(book.find(ticket->substr(1)));
+  clock.advance(30s);
+  EXPECT_FALSE(book.find(*ticket));
+}
+
+TEST(TicketBook, ATicketThatWasTakenBackIsWorthNothing) {
+  test::ManualClock clock;
+  TicketBook book(clock);
+  const auto ticket = book.issue({.uid = 1000, .gid = 1000, .pid = 7});
+  book.take_back(*ticket);
+  EXPECT_FALSE(book.find(*ticket));
+}
+
+TEST(TicketBook, TooManyTicketsAreRefusedUntilSomeAreOver) {
+  test::ManualClock clock;
+  TicketBook book(clock);
+  for (std::size_t i = 0; i < TicketBook::kMaxTickets; ++i) ASSERT_TRUE(book.issue({}));
+  EXPECT_FALSE(book.issue({}));
+  clock.advance(31s);
+  EXPECT_TRUE(book.issue({}));
+}
+
+}  // namespace
+}  // namespace accel::agent

@@ -1,0 +1,96 @@
+#include "agent/agent_config.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <yaml-cpp/yaml.h>
+
+namespace accel::agent {
+namespace {
+
+using testing::HasSubstr;
+
+std::string source_file(const std::string& name) {
+  const char* root = std::getenv("ACCEL_SOURCE_DIR");
+  return std::string(root == nullptr ? "." : root) + "/" + name;
+}
+
+TEST(AgentConfig, TheExampleFileHoldsEveryKeyWithItsDefault) {
+  const YAML::Node file = YAML::LoadFile(source_file("configs/agent.yaml"));
+  for (const AgentConfigKey& key : agent_config_keys()) {
+    EXPECT_TRUE(file[std::string(key.name)].IsDefined())
+        << key.name << " is missing in configs/agent.yaml";
+  }
+  EXPECT_EQ(file.size(), agent_config_keys().size());
+  const auto config = load_agent_config(source_file("configs/agent.yaml"));
+  ASSERT_TRUE(config) << config.error().what();
+  const AgentConfig defaults;
+  EXPECT_EQ(config->state_dir, defaults.state_dir);
+  EXPECT_EQ(config->runtime_dir, defaults.runtime_dir);
+  EXPECT_EQ(config->max_jobs, defaults.max_jobs);
+  EXPECT_EQ(config->keep_finished, defaults.keep_finished);
+  EXPECT_EQ(config->drain_grace, defaults.drain_grace);
+  EXPECT_EQ(config->beat_every, defaults.beat_every);
+  EXPECT_EQ(config->allow_root, defaults.allow_root);
+  EXPECT_TRUE(config->listen.empty());
+  EXPECT_TRUE(config->remote_users.empty());
+}
+
+TEST(AgentConfig, EveryFaultOfAFileIsNamedWithItsLine) {
+  const auto config = parse_agent_config("max_jobs: many\nallow_rot: true\nlabels: 3\n", "a.yaml");
+  ASSERT_FALSE(config);
+  const std::string text = config.error().render();
+  EXPECT_THAT(text, HasSubstr("a.yaml:2: allow_rot is not known"));
+  EXPECT_THAT(text, HasSubstr("a.yaml:1: max_jobs must be a whole number from 1 to 4096"));
+  EXPECT_THAT(text, HasSubstr("a.yaml:3: labels must be a mapping"));
+}
+
+TEST(AgentConfig, InsecureIsRefusedBeyondLoopback) {
+  AgentConfig config;
+  config.insecure = true;
+  for (const char* address : {"0.0.0.0:1", "10.1.2.3:29400", "[::]:1"}) {
+    config.listen = address;
+    EXPECT_FALSE(complete_agent_config(config)) << address;
+  }
+  for (const char* address : {"127.0.0.1:0", "127.8.8.8:1", "[::1]:29400"}) {
+    config.listen = address;
+    EXPECT_TRUE(complete_agent_config(config)) << address;
+  }
+}
+
+TEST(AgentConfig, TcpWithoutCertificatesIsRefused) {
+  AgentConfig config;
+  config.listen = "127.0.0.1:1";
+  const auto completed = complete_agent_config(config);
+  ASSERT_FALSE(completed);
+  EXPECT_THAT(completed.error().remedy(), HasSubstr("init-tls"));
+}
+
+TEST(AgentConfig, AnAddressIsNumericWithAPort) {
+  for (const char* bad : {"",
+                          "localhost:1",
+                          "1.2.3.4",
+                          "1.2.3.4:",
+                          "1.2.3.4:70000",
+                          "1.2.3.4:1x",
+                          "::1:5",
+                          "[::1]"}) {
+    EXPECT_FALSE(parse_tcp_address(bad)) << bad;
+  }
+  const auto v6 = parse_tcp_address("[::1]:8");
+  ASSERT_TRUE(v6);
+  EXPECT_EQ(v6->host, "::1");
+  EXPECT_EQ(v6->port, 8);
+}
+
+TEST(AgentConfig, AnIdIsNoPath) {
+  for (const char* bad : {"", ".", "..", "a/b", "a b", "a\n", "\xff"})
+    EXPECT_FALSE(is_valid_id(bad)) << bad;
+  EXPECT_FALSE(is_valid_id(std::string(65, 'a')));
+  EXPECT_TRUE(is_valid_id("Job_1.a-b"));
+}
+
+}  // namespace
+}  // namespace accel::agent
