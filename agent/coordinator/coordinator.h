@@ -41,7 +41,6 @@
 // Source:   docs/rendezvous.md.
 #pragma once
 
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -58,8 +57,9 @@ struct Step {
 
 [[nodiscard]] Step step(State state, const Event& event);
 
-// When step() wants a Tick at the latest; nothing before the next event otherwise. Cost: O(nodes).
-[[nodiscard]] std::optional<TimePoint> next_wake(const State& state);
+// When step() wants a Tick at the latest, always after `now`; TimePoint::max(): not before the next
+// event. Cost: O(nodes); a Tick every 100 ms serves as well.
+[[nodiscard]] TimePoint next_wake(const State& state, TimePoint now);
 
 // A coordinator that knows nothing: `epoch` must be higher than any before it. The first record to
 // be written is in `actions`.

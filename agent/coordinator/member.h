@@ -87,6 +87,9 @@ struct Adopted {
   Join join;
   LocalJob local;
   int num_ranks = 1;
+  // When the last acked beat before this agent's start was sent (CLOCK_MONOTONIC, kept by the shim).
+  // Unknown: the lease counts as over.
+  TimePoint acked_at{};
 };
 
 struct MemberTick {};
@@ -117,6 +120,7 @@ struct SendUp {
 // Check the node and spawn the workers as far as they may go without Start.
 struct ParkWorkers {
   std::uint64_t generation = 0;
+  std::uint64_t assigned_epoch = 0;
   Assign assign;
 };
 
@@ -126,7 +130,7 @@ struct ReleaseWorkers {
   std::string store_endpoint;
 };
 
-// Answered by WorkersGone.
+// Answered by WorkersGone, also when nothing was left.
 struct StopWorkers {
   JobUuid job_uuid;
   std::uint64_t generation = 0;
@@ -182,8 +186,8 @@ struct MemberState {
   Milliseconds beat_every{1'000};
   TimePoint next_beat{};
   TimePoint resend_at{};
-  TimePoint acked_at{};     // when the last acked beat was sent: the lease's start
-  bool is_cut_off = false;  // the lease or the grace ran out; workers were killed
+  TimePoint hello_at{};  // the first Hello that is not answered yet
+  TimePoint acked_at{};  // when the last acked beat was sent: the lease's start
   std::map<JobUuid, LocalMembership> jobs;
   std::uint64_t dropped = 0;  // messages of a lower epoch, another session or an older generation
 };

@@ -241,7 +241,6 @@ enum class RefusalCode {
   kAlreadyExists,       // a live node has this id
   kFailedPrecondition,  // no common protocol version
   kResourceExhausted,   // the journal's disk is full: no new jobs
-  kNotFound,            // no such job
 };
 
 // The connection is closed after it.

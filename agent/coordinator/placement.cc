@@ -4,9 +4,9 @@
 //   2. nodes that came to take part, in the order given
 //   3. spares, only while the world is smaller than it was (or than min_nodes)
 //
-// Survivors sit down first, on their old index as long as it is below the new size. Those whose
-// index is beyond it (the world shrank) move, in their old order, into the holes; newcomers fill
-// what is left. So a rank that stays is never moved by a rank that comes.
+// Survivors sit down first, each on its old index; when one of those is beyond the new size (the world
+// shrank) all of them move together, in their old order. Newcomers fill what is left. So a rank that
+// stays is never moved by a rank that comes.
 
 #include "agent/coordinator/placement.h"
 
@@ -53,9 +53,15 @@ std::vector<Seat> place(std::vector<Candidate> candidates, PlacementLimits limit
     if (is_free) seated[index] = &candidate;
     return is_free;
   };
+  const bool all_fit =
+      std::all_of(candidates.begin(), candidates.end(), [&](const auto& candidate) {
+        return candidate.previous_index < static_cast<int>(size);
+      });
+  int next = 0;
   for (const Candidate& candidate : candidates) {
-    const bool keeps = claim_of(candidate) == kSurvivor && sit(candidate, candidate.previous_index);
-    if (!keeps) standing.push_back(&candidate);
+    const bool stays = claim_of(candidate) == kSurvivor &&
+                       sit(candidate, all_fit ? candidate.previous_index : next++);
+    if (!stays) standing.push_back(&candidate);
   }
   std::erase_if(standing, [&](const Candidate* candidate) {
     return claim_of(*candidate) != kSurvivor && sit(*candidate, candidate->preferred_index);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/coordinator/events.h"
@@ -35,6 +36,7 @@ struct CoordinatorConfig {
   Milliseconds quarantine_first{600'000};
   Milliseconds quarantine_most{86'400'000};
   int max_jobs = 1'000;
+  Milliseconds keep_ended{3'600'000};  // how long an ended job can be asked about
 };
 
 enum class Liveness { kLive, kSuspect, kLost };
@@ -47,8 +49,7 @@ struct Session {
   TimePoint connection_lost_at;
   TimePoint heard_at;                      // last beat, or Hello
   std::chrono::nanoseconds last_mono{-1};  // of the last beat: older ones are dropped
-  std::uint64_t acked_seq = 0;             // this and all before it arrived
-  std::set<std::uint64_t> ahead;           // arrived out of order
+  std::uint64_t acked_seq = 0;             // all up to it arrived, in order
   std::uint64_t sent_seq = 0;
   // Least (coordinator's clock - agent's clock) seen: what turns its times into ours.
   std::optional<std::chrono::nanoseconds> clock_offset;
@@ -64,7 +65,9 @@ struct Node {
   NodeInfo info;
   Liveness liveness = Liveness::kLost;
   Session session;
-  TimePoint loss_seen_at{};
+  TimePoint lost_not_before{};            // after a take-over: until then it may say Hello again
+  bool has_left = false;                  // said Leave: its end is no loss
+  std::map<JobUuid, std::uint64_t> busy;  // generations not over there, as it says itself
   bool is_drained = false;
   std::string drain_reason;
   QuarantineState quarantine;
@@ -83,6 +86,8 @@ enum class JobPhase {
   kCancelled,
 };
 
+[[nodiscard]] std::string_view name_of(JobPhase phase);
+
 [[nodiscard]] constexpr bool is_terminal(JobPhase phase) noexcept {
   return phase >= JobPhase::kSucceeded;
 }
@@ -92,9 +97,8 @@ struct Joined {
   bool spare = false;
   int slots = 1;
   int preferred_index = -1;
-  int previous_index = -1;            // sticky
-  std::uint64_t order = 0;            // of arrival
-  std::uint64_t busy_generation = 0;  // not over there yet, as the node itself says; 0: idle
+  int previous_index = -1;  // sticky
+  std::uint64_t order = 0;  // of arrival
 };
 
 // A node with a seat in the present generation.
@@ -147,7 +151,8 @@ struct Job {
   TimePoint phase_since{};
   std::string text;  // why it ended, or what it waits for
 
-  std::uint64_t generation = 0;  // of `members`
+  std::uint64_t generation = 0;        // of `members`
+  std::uint64_t generation_floor = 0;  // higher ones were seen: never to be used again
   std::uint64_t assigned_epoch = 0;
   std::vector<Member> members;            // by node_index
   std::map<NodeId, std::size_t> seat_of;  // index into members
@@ -158,14 +163,17 @@ struct Job {
   std::shared_ptr<const std::string> members_digest;
   std::string store_endpoint;
   int num_ready = 0;
-  int num_done = 0;
+  int num_done = 0;                            // members whose ranks all ended with 0
+  int num_settled = 0;                         // members that are stopped or gone
   std::optional<std::uint64_t> commit_ticket;  // COMMIT is being written
   TimePoint commit_retry_at{};
 
   TimePoint gather_not_before{};       // back-off, coalescing
   std::optional<TimePoint> min_since;  // min_nodes are there since
   std::optional<TimePoint> first_done_at;
+  std::optional<TimePoint> parked_since;  // scale_up = auto: somebody waits since
   bool missing_named = false;
+  bool was_started = false;  // some generation was committed
   StopPlan stop;
 
   supervisor::RestartHistory history;
@@ -185,6 +193,7 @@ struct DropCounts {
   std::uint64_t unknown_session = 0;
   std::uint64_t lost_session = 0;
   std::uint64_t repeated = 0;
+  std::uint64_t early = 0;  // a message before it is missing: both come again
   std::uint64_t old_beat = 0;
 };
 

@@ -1,0 +1,179 @@
+// PREPARING: the first phase of two. Everybody is told its part and parks its workers; only when all
+// are ready and that is written down does anything run.
+//
+// The text that grows with the number of nodes (the host list) and its digest are made once and shared
+// by all Assigns: the bytes of a generation grow as nodes x (own part) + one list.
+
+#include <algorithm>
+#include <charconv>
+
+#include <xxhash.h>
+
+#include "agent/coordinator/placement.h"
+#include "agent/coordinator/turn.h"
+#include "runtime/hostlist.h"
+
+namespace accel::agent {
+namespace {
+
+std::string host_of(const State& state, const NodeId& id) {
+  const auto node = state.nodes.find(id);
+  return node == state.nodes.end() ? id : node->second.info.hostname;
+}
+
+std::string first_address(const State& state, const NodeId& id) {
+  const auto node = state.nodes.find(id);
+  if (node == state.nodes.end()) return {};
+  const NodeInfo& info = node->second.info;
+  return info.addresses.empty() ? info.hostname : info.addresses.front();
+}
+
+// Of ids, seats and ranks: two members that hold the same digest agree on who is who.
+std::string digest_of(const Job& job) {
+  std::string all;
+  for (const Member& member : job.members) {
+    all += member.node_id + ' ' + std::to_string(member.first_rank) + ' ' +
+           std::to_string(member.num_ranks) + '\n';
+  }
+  const XXH128_hash_t hash = XXH3_128bits(all.data(), all.size());
+  std::string hex;
+  for (const std::uint64_t half : {hash.high64, hash.low64}) {
+    char digits[16];
+    const auto end = std::to_chars(digits, digits + sizeof digits, half, 16).ptr;
+    hex.append(16 - static_cast<std::size_t>(end - digits), '0').append(digits, end);
+  }
+  return hex;
+}
+
+}  // namespace
+
+void prepare(Turn& turn, Job& job, std::vector<Seat> seats) {
+  job.generation = std::max(job.generation, job.generation_floor) + 1;
+  job.assigned_epoch = turn.state.epoch;
+  job.members.clear();
+  job.seat_of.clear();
+  job.store_endpoint.clear();
+  job.num_ready = job.num_done = job.num_settled = 0;
+  job.commit_ticket.reset();
+  job.first_done_at.reset();
+  job.stop = StopPlan{};
+
+  std::vector<std::string> hosts;
+  hosts.reserve(seats.size());
+  for (Seat& seat : seats) {
+    hosts.push_back(host_of(turn.state, seat.node_id));
+    job.seat_of[seat.node_id] = job.members.size();
+    Member member;
+    member.node_id = std::move(seat.node_id);
+    member.node_index = seat.node_index;
+    member.first_rank = seat.first_rank;
+    member.num_ranks = seat.num_ranks;
+    job.members.push_back(std::move(member));
+  }
+  for (auto& [id, joined] : job.joined) {
+    const auto seat = job.seat_of.find(id);
+    joined.previous_index = seat == job.seat_of.end() ? -1 : static_cast<int>(seat->second);
+  }
+  job.hostlist = std::make_shared<const std::string>(compress_hostlist(hosts));
+  job.members_digest = std::make_shared<const std::string>(digest_of(job));
+
+  enter(turn, job, JobPhase::kPreparing, std::to_string(job.members.size()) + " nodes");
+  open_account(job.ledger, Account::kSpawn, turn.now);
+  for (Member& member : job.members) send_assign(turn, job, member);
+}
+
+void send_assign(Turn& turn, Job& job, Member& member) {
+  Node* node = find_node(turn.state, member.node_id);
+  if (!node) return;
+  member.sent_at = turn.now;
+  const Member& last = job.members.back();
+  Assign assign;
+  assign.job = job.description;
+  assign.node_index = member.node_index;
+  assign.first_rank = member.first_rank;
+  assign.num_ranks = member.num_ranks;
+  assign.world_size = last.first_rank + last.num_ranks;
+  assign.num_nodes = static_cast<int>(job.members.size());
+  assign.hostlist = job.hostlist;
+  assign.members_digest = job.members_digest;
+  assign.first_address = first_address(turn.state, job.members.front().node_id);
+  assign.restart_count = job.history.restarts + job.restarts_out_of_memory;
+  send(turn, *node, job.generation, std::move(assign));
+}
+
+void take_ready(Turn& turn, Job& job, Node& node, const Ready& ready) {
+  Member* member = find_member(job, node.info.node_id);
+  if (!member || job.phase != JobPhase::kPreparing || member->phase != MemberPhase::kPreparing) {
+    return;
+  }
+  if (!ready.failed_checks.empty()) {
+    const FailedCheck& check = ready.failed_checks.front();
+    const std::string text = "preflight check '" + check.name + "' failed: " + check.detail;
+    quarantine(turn, node, text);
+    return fail_job(turn,
+                    job,
+                    {FailureKind::kPreflight,
+                     turn.now,
+                     node.info.node_id,
+                     -1,
+                     -1,
+                     supervisor::ExitCause::kOk,
+                     0,
+                     node.info.hostname + ": " + text});
+  }
+  member->phase = MemberPhase::kPrepared;
+  if (member->node_index == 0) job.store_endpoint = ready.store_endpoint;
+  if (++job.num_ready == static_cast<int>(job.members.size())) commit(turn, job);
+}
+
+void commit(Turn& turn, Job& job) {
+  // Written as it will be: whoever recovers from this record may find workers running.
+  Job committed = job;
+  committed.phase = JobPhase::kRunning;
+  job.commit_ticket = persist_job(turn, committed, Sync::kYes);
+  turn.state.tickets[*job.commit_ticket] = uuid_of(job);
+}
+
+void take_committed(Turn& turn, Job& job, bool ok) {
+  job.commit_ticket.reset();
+  if (ok) return start_all(turn, job);
+  job.commit_retry_at = turn.now + turn.state.config.journal_retry;
+  job.text = "all nodes are ready, but the commit cannot be written";
+}
+
+void tick_preparing(Turn& turn, Job& job) {
+  const JobDescription& wanted = *job.description;
+  const Duration waited = turn.now - job.phase_since;
+  const bool all_ready = job.num_ready == static_cast<int>(job.members.size());
+  if (all_ready) {
+    if (job.commit_ticket) return;
+    if (waited >= wanted.restart.regroup_timeout) {
+      finish(turn, job, JobPhase::kFailed, job.text);
+    } else if (turn.now >= job.commit_retry_at) {
+      commit(turn, job);
+    }
+    return;
+  }
+  if (waited < wanted.prepare_limit) return;
+  for (const Member& member : job.members) {
+    if (member.phase != MemberPhase::kPreparing) continue;
+    Node* node = find_node(turn.state, member.node_id);
+    if (!node) continue;
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(wanted.prepare_limit);
+    const std::string text = "not ready within " + std::to_string(seconds.count()) + " s";
+    const std::string host = node->info.hostname;
+    quarantine(turn, *node, text);
+    return fail_job(turn,
+                    job,
+                    {FailureKind::kPreflight,
+                     turn.now,
+                     member.node_id,
+                     -1,
+                     -1,
+                     supervisor::ExitCause::kOk,
+                     0,
+                     host + " was " + text});
+  }
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,180 @@
+// What operators and users ask for; already authorized.
+
+#include <algorithm>
+
+#include "agent/coordinator/turn.h"
+#include "runtime/hostlist.h"
+
+namespace accel::agent {
+namespace {
+
+void reply(Turn& turn, const StartJob& request, bool accepted, std::string message) {
+  turn.actions.emplace_back(
+      JobReply{request.request_id, request.job.job_uuid, accepted, std::move(message)});
+}
+
+// Empty: nothing is wrong with it.
+std::string fault_of(const JobDescription& job) {
+  if (job.job_uuid.empty()) return "the job has no uuid";
+  if (job.min_nodes < 1 || job.max_nodes < job.min_nodes) {
+    return "nodes must be 1 <= min <= max, not " + std::to_string(job.min_nodes) + ':' +
+           std::to_string(job.max_nodes);
+  }
+  if (job.procs_per_node < 1) {
+    return "a node must have at least 1 process, not " + std::to_string(job.procs_per_node);
+  }
+  return {};
+}
+
+// Ends the generation to form another one; what stands still anyway needs nothing.
+void form_anew(Turn& turn, Job& job, StopReason reason, const std::string& text) {
+  if (job.phase != JobPhase::kPreparing && job.phase != JobPhase::kRunning) return;
+  StopPlan plan;
+  plan.reason = reason;
+  plan.text = text;
+  begin_stopping(turn, job, std::move(plan));
+}
+
+bool is_needed(Job& job, const NodeId& node) {
+  const Member* member = find_member(job, node);
+  return member && !member->is_gone && member->phase != MemberPhase::kDone &&
+         member->phase != MemberPhase::kStopped;
+}
+
+}  // namespace
+
+void start_job(Turn& turn, const StartJob& request) {
+  if (const Job* known = find_job(turn.state, request.job.job_uuid)) {
+    // While its record is being written the answer is still to come.
+    if (known->phase != JobPhase::kPending) reply(turn, request, true, "accepted before");
+    return;
+  }
+  if (std::string fault = fault_of(request.job); !fault.empty()) {
+    return reply(turn, request, false, std::move(fault));
+  }
+  const auto running = static_cast<std::size_t>(
+      std::count_if(turn.state.jobs.begin(), turn.state.jobs.end(), [](const auto& entry) {
+        return !is_terminal(entry.second.phase);
+      }));
+  if (running >= static_cast<std::size_t>(turn.state.config.max_jobs)) {
+    return reply(turn,
+                 request,
+                 false,
+                 "this coordinator has " + std::to_string(running) + " jobs, its limit");
+  }
+  Job& job = turn.state.jobs[request.job.job_uuid];
+  job.description = std::make_shared<const JobDescription>(request.job);
+  job.request_id = request.request_id;
+  job.ledger.since = turn.now;
+  enter(turn, job, JobPhase::kPending, "being written down");
+  const std::uint64_t ticket = persist_job(turn, job, Sync::kNo);
+  turn.state.tickets[ticket] = uuid_of(job);
+}
+
+void stop_job(Turn& turn, const StopJob& request) {
+  Job* job = find_job(turn.state, request.job_uuid);
+  if (!job || is_terminal(job->phase)) return;
+  const std::string text = "stopped on request";
+  switch (job->phase) {
+    case JobPhase::kPreparing:
+    case JobPhase::kRunning: {
+      StopPlan plan;
+      plan.reason = StopReason::kCancelled;
+      plan.end = JobPhase::kCancelled;
+      plan.kill = request.kill;
+      plan.text = text;
+      return begin_stopping(turn, *job, std::move(plan));
+    }
+    case JobPhase::kStopping:
+      job->stop.end = JobPhase::kCancelled;
+      job->stop.text = text;
+      if (!request.kill || job->stop.kill) return;
+      job->stop.kill = true;
+      for (Member& member : job->members) {
+        if (!member.is_gone && member.phase != MemberPhase::kStopped) {
+          send_stop(turn, *job, member);
+        }
+      }
+      return;
+    default:
+      return finish(turn, *job, JobPhase::kCancelled, text);
+  }
+}
+
+void scale_job(Turn& turn, const ScaleJob& request) {
+  Job* job = find_job(turn.state, request.job_uuid);
+  if (!job || is_terminal(job->phase)) return;
+  if (request.min_nodes < 1 || request.max_nodes < request.min_nodes) return;
+  auto changed = std::make_shared<JobDescription>(*job->description);
+  changed->min_nodes = request.min_nodes;
+  changed->max_nodes = request.max_nodes;
+  job->description = std::move(changed);
+  // The old size is no longer what is waited for.
+  job->previous_nodes = std::min(job->previous_nodes, request.max_nodes);
+  persist_job(turn, *job, Sync::kNo);
+  const auto now = static_cast<std::size_t>(
+      std::count_if(job->joined.begin(), job->joined.end(), [&](const auto& entry) {
+        return !entry.second.spare && is_eligible(turn.state, entry.first, turn.now);
+      }));
+  const auto possible = std::min(now, static_cast<std::size_t>(request.max_nodes));
+  if (job->phase == JobPhase::kRunning && possible != job->members.size()) {
+    form_anew(turn,
+              *job,
+              StopReason::kScale,
+              "scaled to " + std::to_string(request.min_nodes) + ':' +
+                  std::to_string(request.max_nodes) + " nodes");
+  }
+}
+
+void drain_node(Turn& turn, const DrainNode& request) {
+  if (!is_host_name(request.node_id)) return;
+  Node& node = turn.state.nodes[request.node_id];
+  node.info.node_id = request.node_id;
+  node.is_drained = true;
+  node.drain_reason = request.reason;
+  persist_node(turn, node);
+  for (auto& [uuid, job] : turn.state.jobs) {
+    if (is_needed(job, request.node_id)) {
+      form_anew(turn, job, StopReason::kDrain, request.node_id + " is drained: " + request.reason);
+    }
+  }
+}
+
+void undrain_node(Turn& turn, const UndrainNode& request) {
+  Node* node = find_node(turn.state, request.node_id);
+  if (!node) return;
+  node->is_drained = false;
+  node->drain_reason.clear();
+  // An operator who has looked at it vouches for it.
+  node->quarantine = QuarantineState{};
+  node->losses.clear();
+  persist_node(turn, *node);
+  send(turn, *node, 0, Quarantine{Milliseconds(0), ""});
+}
+
+void confirm_down(Turn& turn, const NodeDown& request) {
+  Node* node = find_node(turn.state, request.node_id);
+  if (!node) return;
+  if (node->liveness != Liveness::kLost) lose_node(turn, *node, "said to be down");
+  node->busy.clear();
+  for (auto& [uuid, job] : turn.state.jobs) {
+    Member* member = find_member(job, request.node_id);
+    if (member && member->is_gone && job.phase == JobPhase::kStopping) {
+      mark_stopped(turn, job, *member);
+    }
+  }
+}
+
+void leave(Turn& turn, Node& node, const Leave& message) {
+  node.has_left = node.has_left || message.job_uuid.empty();
+  for (auto& [uuid, job] : turn.state.jobs) {
+    const bool is_meant = message.job_uuid.empty() || message.job_uuid == uuid;
+    if (!is_meant || is_terminal(job.phase)) continue;
+    job.joined.erase(node.info.node_id);
+    if (is_needed(job, node.info.node_id)) {
+      form_anew(turn, job, StopReason::kDrain, node.info.hostname + " leaves: " + message.reason);
+    }
+  }
+}
+
+}  // namespace accel::agent

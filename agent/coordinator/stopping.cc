@@ -1,0 +1,237 @@
+// STOPPING: nothing of the generation may be left, then it is decided what comes.
+//
+// The decision waits for the end, because only then the first failure is known: a rank whose peer died
+// fails within milliseconds, the peer's node is declared lost seconds later, and was the cause.
+
+#include <algorithm>
+
+#include "agent/coordinator/turn.h"
+
+namespace accel::agent {
+namespace {
+
+using supervisor::ExitCause;
+
+// How long after an agent's last beat its workers are dead for certain, should it be cut off: clocks
+// may differ by 1 % in speed, and the kill itself takes its time.
+Duration lease_bound(const JobDescription& job) {
+  return job.fence.lease * 101 / 100 + Milliseconds(500);
+}
+
+bool is_settled(const Member& member) {
+  return member.is_gone || member.phase == MemberPhase::kStopped;
+}
+
+// An unreachable member may still have workers; with hard fencing its lease must be over.
+bool may_still_run(const Job& job, const Member& member, TimePoint now) {
+  return job.description->fence.fencing == Fencing::kHard && job.stop.was_started &&
+         member.phase != MemberPhase::kStopped && now < member.lease_over;
+}
+
+struct Verdict {
+  bool goes_on = true;
+  Duration delay{};
+  std::string text;
+};
+
+std::string crash_key(const Failure& failure) {
+  return std::to_string(static_cast<int>(failure.cause)) + ':' + std::to_string(failure.code) +
+         ':' + std::to_string(failure.global_rank) + ':' + std::to_string(failure.step);
+}
+
+// Counts the crash; true when it is one too many of the same.
+bool repeats_itself(Job& job, const Failure& failure) {
+  if (failure.kind != FailureKind::kWorker) {
+    job.crashes = {};
+    return false;
+  }
+  const std::string key = crash_key(failure);
+  job.crashes.count = key == job.crashes.key ? job.crashes.count + 1 : 1;
+  job.crashes.key = key;
+  const int most = job.description->restart.max_same_crash;
+  return most > 0 && job.crashes.count >= most;
+}
+
+Verdict judge_worker_failure(Turn& turn, Job& job, const Failure& failure) {
+  const JobRestartPolicy& policy = job.description->restart;
+  if (repeats_itself(job, failure)) {
+    return {false,
+            {},
+            failure.text + ", the same for the " + std::to_string(job.crashes.count) + "th time"};
+  }
+  const supervisor::GenerationFacts facts{
+      failure.cause, job.stop.since - job.started_at, job.max_step > job.start_step};
+  supervisor::RestartPolicy budget = policy.budget;
+  supervisor::RestartHistory history = job.history;
+  const bool is_memory = failure.cause == ExitCause::kOutOfMemory;
+  if (is_memory) {
+    budget.max_restarts = policy.max_out_of_memory;
+    history.restarts = job.restarts_out_of_memory;
+  }
+  const auto decision = supervisor::decide_restart(budget, history, facts, turn.chance);
+  switch (decision.verdict) {
+    case supervisor::RestartVerdict::kWouldFailAgain:
+      return {false, {}, failure.text + "; it would fail again"};
+    case supervisor::RestartVerdict::kBudgetSpent:
+      return {false,
+              {},
+              failure.text + "; all " + std::to_string(budget.max_restarts) +
+                  (is_memory ? " restarts after running out of memory are used up"
+                             : " restarts are used up")};
+    case supervisor::RestartVerdict::kRestart:
+      break;
+  }
+  job.history.quick_failures = decision.history.quick_failures;
+  (is_memory ? job.restarts_out_of_memory : job.history.restarts) = decision.history.restarts;
+  return {true, decision.delay, failure.text};
+}
+
+Verdict judge(Turn& turn, Job& job) {
+  if (!job.stop.failure) return {true, {}, job.stop.text};
+  const Failure& failure = *job.stop.failure;
+  const bool is_of_node =
+      failure.kind == FailureKind::kNodeLost || failure.kind == FailureKind::kPreflight;
+  // Nothing had run: the node is at fault, and its own count of losses deals with it.
+  if (is_of_node && !job.stop.was_started) return {true, {}, failure.text};
+  return judge_worker_failure(turn, job, failure);
+}
+
+void conclude(Turn& turn, Job& job) {
+  if (job.stop.failure) job.last_failure = job.stop.failure;
+  if (job.stop.end) return finish(turn, job, *job.stop.end, job.stop.text);
+  if (job.stop.failure) {
+    report(turn,
+           ReportKind::kFirstFailure,
+           uuid_of(job),
+           job.stop.failure->node_id,
+           job.stop.failure->text);
+  }
+  const Verdict verdict = judge(turn, job);
+  if (!verdict.goes_on) return finish(turn, job, JobPhase::kFailed, verdict.text);
+  job.gather_not_before = turn.now + verdict.delay;
+  const bool lost_somebody = std::any_of(
+      job.members.begin(), job.members.end(), [](const Member& member) { return member.is_gone; });
+  if (lost_somebody) {
+    job.gather_not_before =
+        std::max(job.gather_not_before, job.stop.since + turn.state.config.coalesce);
+  }
+  Job next = job;
+  next.phase = JobPhase::kGathering;
+  persist_job(turn, next, Sync::kNo);
+  begin_gathering(turn, job, verdict.text);
+}
+
+void check_stopped(Turn& turn, Job& job) {
+  if (job.phase != JobPhase::kStopping) return;
+  if (job.num_settled < static_cast<int>(job.members.size())) return;
+  const bool waits = std::any_of(job.members.begin(), job.members.end(), [&](const Member& member) {
+    return may_still_run(job, member, turn.now);
+  });
+  if (!waits) conclude(turn, job);
+}
+
+NoticeKind notice_of(JobPhase phase) {
+  if (phase == JobPhase::kSucceeded) return NoticeKind::kSucceeded;
+  return phase == JobPhase::kFailed ? NoticeKind::kFailed : NoticeKind::kCancelled;
+}
+
+}  // namespace
+
+void begin_stopping(Turn& turn, Job& job, StopPlan plan) {
+  plan.was_started = job.phase == JobPhase::kRunning;
+  plan.kill = plan.kill || !plan.was_started;
+  plan.since = turn.now;
+  const bool was_committing = job.commit_ticket.has_value();
+  job.stop = std::move(plan);
+  job.commit_ticket.reset();
+  job.parked_since.reset();
+  enter(turn, job, JobPhase::kStopping, job.stop.text);
+  open_account(job.ledger, Account::kStop, turn.now);
+  // The commit may be written by now: what is written after it takes it back.
+  if (was_committing) persist_job(turn, job, Sync::kNo);
+  for (Member& member : job.members) {
+    if (!is_settled(member)) send_stop(turn, job, member);
+  }
+  check_stopped(turn, job);
+}
+
+void send_stop(Turn& turn, Job& job, Member& member) {
+  Node* node = find_node(turn.state, member.node_id);
+  if (!node) return;
+  member.sent_at = turn.now;
+  send(turn,
+       *node,
+       job.generation,
+       Stop{uuid_of(job), job.description->stop.grace, job.stop.reason, job.stop.kill});
+}
+
+void mark_stopped(Turn& turn, Job& job, Member& member) {
+  if (member.phase == MemberPhase::kStopped) return;
+  if (!member.is_gone) ++job.num_settled;
+  member.phase = MemberPhase::kStopped;
+  check_stopped(turn, job);
+}
+
+void mark_gone(Turn& turn, Job& job, Member& member, TimePoint heard_at) {
+  if (member.is_gone) return;
+  if (member.phase != MemberPhase::kStopped) ++job.num_settled;
+  member.is_gone = true;
+  member.lease_over = heard_at + lease_bound(*job.description);
+  check_stopped(turn, job);
+}
+
+void fail_job(Turn& turn, Job& job, Failure failure) {
+  if (job.phase == JobPhase::kStopping) {
+    auto& first = job.stop.failure;
+    if (first && failure.at < first->at) {
+      job.stop.text = failure.text;
+      first = std::move(failure);
+    }
+    return;
+  }
+  if (job.phase != JobPhase::kPreparing && job.phase != JobPhase::kRunning) return;
+  if (job.phase == JobPhase::kRunning) {
+    rebook_since(job.ledger, Account::kDetect, failure.at, turn.now);
+  }
+  StopPlan plan;
+  plan.reason =
+      failure.kind == FailureKind::kNodeLost ? StopReason::kNodeLost : StopReason::kFailure;
+  plan.text = failure.text;
+  plan.failure = std::move(failure);
+  begin_stopping(turn, job, std::move(plan));
+}
+
+Duration stop_patience(const Job& job) {
+  // Beyond its grace and its kill: it is alive and does not do what it is told.
+  constexpr Milliseconds kPatience{30'000};
+  const auto& stop = job.description->stop;
+  return (job.stop.kill ? Milliseconds(0) : stop.grace) + stop.kill_wait + kPatience;
+}
+
+void tick_stopping(Turn& turn, Job& job) {
+  if (turn.now - job.stop.since >= stop_patience(job)) {
+    for (const Member& member : job.members) {
+      if (is_settled(member)) continue;
+      Node* node = find_node(turn.state, member.node_id);
+      if (!node || node->liveness == Liveness::kLost) continue;
+      quarantine(turn, *node, "did not stop its workers");
+      lose_node(turn, *node, "did not stop its workers");
+      if (job.phase != JobPhase::kStopping) return;
+    }
+  }
+  check_stopped(turn, job);
+}
+
+void finish(Turn& turn, Job& job, JobPhase phase, std::string text) {
+  enter(turn, job, phase, std::move(text));
+  open_account(job.ledger, Account::kClosed, turn.now);
+  job.commit_ticket.reset();
+  persist_job(turn, job, Sync::kYes);
+  for (const auto& [id, joined] : job.joined) {
+    if (Node* node = find_node(turn.state, id)) {
+      send(turn, *node, job.generation, Notice{uuid_of(job), notice_of(phase), job.text});
+    }
+  }
+}
+
+}  // namespace accel::agent
