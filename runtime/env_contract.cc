@@ -63,7 +63,7 @@ Result<std::optional<NamedInt>> first_number(const EnvLookup& lookup,
 // The numbers of the contract as they were found, before anything is derived.
 struct Found {
   std::optional<NamedInt> rank, world_size, local_rank, local_world_size, node_rank, num_nodes;
-  std::optional<NamedInt> restart_count, max_restarts, master_port;
+  std::optional<NamedInt> restart_count, max_restarts, generation, master_port;
 };
 
 Result<Found> find_numbers(const EnvLookup& lookup) {
@@ -86,6 +86,7 @@ Result<Found> find_numbers(const EnvLookup& lookup) {
       {&found.num_nodes, {"GROUP_WORLD_SIZE"}},
       {&found.restart_count, {"TORCHELASTIC_RESTART_COUNT", "ACCEL_GENERATION"}},
       {&found.max_restarts, {"TORCHELASTIC_MAX_RESTARTS"}},
+      {&found.generation, {"ACCEL_GENERATION"}},
       {&found.master_port, {"MASTER_PORT"}},
   };
   for (const auto& [slot, names] : wanted) {
@@ -260,7 +261,12 @@ constexpr EnvVariable kVariables[] = {
      "accel-launch",
      "libaccel",
      "int",
-     "Restarts so far, also where the torchrun set is absent."},
+     "Number of this life of all workers, from 0. On one machine it is the number of restarts."},
+    {"ACCEL_NODE_ID",
+     "accel-agent",
+     "accel-shim",
+     "text of at most 64 characters",
+     "Name of the machine among those of the job; leftover processes of a node are found by it."},
     {"ACCEL_CHANNEL",
      "accel-launch",
      "libaccel",
@@ -380,8 +386,10 @@ EnvMap render_worker_env(const WorkerIdentity& identity, EnvMode mode) {
   EnvMap env;
   if (!identity.job_id.empty()) {
     env["ACCEL_JOB_ID"] = identity.job_id;
-    env["ACCEL_GENERATION"] = std::to_string(identity.restart_count);
+    env["ACCEL_GENERATION"] =
+        std::to_string(identity.generation < 0 ? identity.restart_count : identity.generation);
   }
+  if (!identity.node_id.empty()) env["ACCEL_NODE_ID"] = identity.node_id;
   if (!identity.channel.empty()) env["ACCEL_CHANNEL"] = identity.channel;
   if (!identity.error_file.empty()) env["TORCHELASTIC_ERROR_FILE"] = identity.error_file;
   if (mode == EnvMode::kSimple) return env;
@@ -410,6 +418,7 @@ Result<WorkerIdentity> parse_worker_env(const EnvLookup& lookup) {
   if (Result<void> ok = resolve_store(*found, lookup, identity); !ok) return std::move(ok).error();
   if (found->restart_count) identity.restart_count = found->restart_count->value;
   if (found->max_restarts) identity.max_restarts = found->max_restarts->value;
+  if (found->generation) identity.generation = found->generation->value;
 
   const std::pair<std::string_view, std::string*> texts[] = {
       {"ROLE_NAME", &identity.role},
@@ -417,6 +426,7 @@ Result<WorkerIdentity> parse_worker_env(const EnvLookup& lookup) {
       {"TORCHELASTIC_ERROR_FILE", &identity.error_file},
       {"ACCEL_CHANNEL", &identity.channel},
       {"ACCEL_JOB_ID", &identity.job_id},
+      {"ACCEL_NODE_ID", &identity.node_id},
   };
   for (const auto& [name, slot] : texts) {
     if (std::optional<std::string> text = lookup(name)) *slot = *std::move(text);

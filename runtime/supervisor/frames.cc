@@ -1,21 +1,10 @@
-// A frame is {"type": ..., members}. A frame above kMaxFrameBytes is written to a memfd, sealed
-// against changes, and announced by {"type": "payload", "size": N} with the descriptor as
-// SCM_RIGHTS. The receiver asks fstat for the size and the seals before it reads: an announcement
-// is never believed.
+// A frame is {"type": ..., members}. Members that an older protocol lacks are read with
+// read_new_member() and keep their defaults; an unknown type is an error.
 
 #include "runtime/supervisor/frames.h"
 
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
-#include <utility>
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <concepts>
+#include <type_traits>
 
 #include "runtime/supervisor/json_fields.h"
 
@@ -34,13 +23,108 @@ Json parse_own(const std::string& json) {
   return Json::parse(json);
 }
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
-
 // An exit or an outcome inside a frame goes through its own reader; its Error becomes a FieldError.
 template <typename T>
 T unwrap(Result<T> result) {
   if (!result) throw FieldError(result.error().message());
   return *std::move(result);
+}
+
+// ---- frames whose members are plain fields: listed once for both directions ----
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, Prepared>
+void each_member(T& prepared, Visit&& visit) {
+  visit("generation", prepared.generation);
+  visit("store_port", prepared.store_port);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, WorkerSnapshot>
+void each_member(T& worker, Visit&& visit) {
+  visit("local_rank", worker.local_rank);
+  visit("global_rank", worker.global_rank);
+  visit("pid", worker.pid);
+  visit("is_alive", worker.is_alive);
+  visit("beats", worker.beats);
+  visit("step", worker.step);
+  visit("samples", worker.samples);
+  visit("phase", worker.phase);
+  visit("silent_for", worker.silent_for);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, PrepareGeneration>
+void each_member(T& prepare, Visit&& visit) {
+  visit("generation", prepare.generation);
+  visit("restart_count", prepare.restart_count);
+  visit("first_rank", prepare.first_rank);
+  visit("world_size", prepare.world_size);
+  visit("node_rank", prepare.node_rank);
+  visit("num_nodes", prepare.num_nodes);
+  visit("hosts_store", prepare.hosts_store);
+  visit("bind_address", prepare.bind_address);
+  visit("port", prepare.port);
+  visit("is_exact_port", prepare.is_exact_port);
+  visit("members", prepare.members);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, StartGeneration>
+void each_member(T& start, Visit&& visit) {
+  visit("generation", start.generation);
+  visit("master_addr", start.master_addr);
+  visit("master_port", start.master_port);
+}
+
+template <typename T>
+concept Plain = requires(T& value) {
+  each_member(value, [](const char*, auto&) {});
+};
+
+template <Plain T>
+Json encode_plain(const T& value, const char* type = nullptr) {
+  Json json = Json::object();
+  if (type != nullptr) json["type"] = type;
+  each_member(value, [&](const char* name, const auto& member) { json[name] = to_field(member); });
+  return json;
+}
+
+template <Plain T>
+T decode_plain(const Json& json) {
+  T value;
+  each_member(value, [&](const char* name, auto& member) { read_member(json, name, member); });
+  return value;
+}
+
+// ---- the others ----
+
+Json encode_snapshot(const Snapshot& snapshot) {
+  Json json = {{"type", "snapshot"},
+               {"job_id", to_field(snapshot.job_id)},
+               {"state", to_field(snapshot.state)},
+               {"generation", snapshot.generation},
+               {"store_port", snapshot.store_port},
+               {"workers", Json::array()},
+               {"stale_requests", snapshot.stale_requests}};
+  for (const auto& worker : snapshot.workers) json["workers"].push_back(encode_plain(worker));
+  return json;
+}
+
+Snapshot snapshot_from(const Json& json) {
+  Snapshot snapshot;
+  read_member(json, "job_id", snapshot.job_id);
+  read_member(json, "state", snapshot.state);
+  read_member(json, "generation", snapshot.generation);
+  read_member(json, "store_port", snapshot.store_port);
+  read_member(json, "stale_requests", snapshot.stale_requests);
+  read_member(json, "workers", [&](const Json& workers) {
+    if (!workers.is_array()) throw FieldError("is not an array");
+    for (const Json& worker : workers) {
+      snapshot.workers.push_back(decode_plain<WorkerSnapshot>(worker));
+    }
+  });
+  return snapshot;
 }
 
 Json encode_error(const Error& error) {
@@ -77,12 +161,25 @@ Error error_from(const Json& json) {
   return error;
 }
 
+GenerationEnded generation_ended_from(const Json& json) {
+  GenerationEnded ended;
+  read_member(json, "generation", ended.generation);
+  read_member(json, "is_clean", ended.is_clean);
+  read_member(json, "made_progress", ended.made_progress);
+  read_member(json, "outcome", [&](const Json& text) {
+    ended.outcome = unwrap(job_outcome_from_json(text.dump()));
+  });
+  return ended;
+}
+
 HostEvent event_from(const Json& json) {
   std::string type;
   read_member(json, "type", type);
   if (type == "hello") {
     Hello hello;
     read_member(json, "protocol", hello.protocol);
+    hello.oldest_protocol = hello.protocol;
+    read_new_member(json, "oldest_protocol", hello.oldest_protocol);
     read_member(json, "build", hello.build);
     read_member(json, "pid", hello.pid);
     return hello;
@@ -126,6 +223,15 @@ HostEvent event_from(const Json& json) {
     });
     return outcome;
   }
+  if (type == "prepared") return decode_plain<Prepared>(json);
+  if (type == "prepare_failed") {
+    PrepareFailed failed;
+    read_member(json, "generation", failed.generation);
+    read_member(json, "error", [&](const Json& error) { failed.error = error_from(error); });
+    return failed;
+  }
+  if (type == "generation_ended") return generation_ended_from(json);
+  if (type == "snapshot") return snapshot_from(json);
   throw FieldError("unknown type '" + type + "'");
 }
 
@@ -143,6 +249,18 @@ HostRequest request_from(const Json& json) {
   if (type == "suspend") return Suspend{};
   if (type == "resume") return Resume{};
   if (type == "dump_stacks") return DumpStacks{};
+  if (type == "take_snapshot") return TakeSnapshot{};
+  if (type == "finish") return Finish{};
+  if (type == "prepare_generation") return decode_plain<PrepareGeneration>(json);
+  if (type == "start_generation") return decode_plain<StartGeneration>(json);
+  if (type == "stop_generation") {
+    StopGeneration stop;
+    read_member(json, "generation", stop.generation);
+    read_member(
+        json, "mode", [&](const Json& mode) { from_enum_field(mode, stop.mode, StopMode::kKill); });
+    read_member(json, "grace", stop.grace);
+    return stop;
+  }
   if (type == "window_size") {
     WindowSize size;
     read_member(json, "rows", size.rows);
@@ -152,131 +270,67 @@ HostRequest request_from(const Json& json) {
   throw FieldError("unknown type '" + type + "'");
 }
 
-// Writes `payload` into a sealed memfd.
-UniqueFd make_payload(const std::string& payload) {
-  UniqueFd fd(::memfd_create("accel-frame", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  std::size_t written = 0;
-  while (fd && written < payload.size()) {
-    const ssize_t put = ::write(fd.get(), payload.data() + written, payload.size() - written);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return UniqueFd();
-    written += static_cast<std::size_t>(put);
-  }
-  if (!fd || ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return UniqueFd();
-  return fd;
-}
-
-Error protocol_error(std::string what) {
-  return Error(ErrorCode::kProtocol, std::move(what));
-}
-
-Result<std::string> read_payload(const UniqueFd& fd, std::size_t announced) {
-  struct stat info {};
-  if (!fd || ::fstat(fd.get(), &info) != 0) return protocol_error("a frame lacks its payload");
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  const auto size = static_cast<std::size_t>(info.st_size);
-  if (seals < 0 || (seals & kSeals) != kSeals || size != announced || size > kMaxPayloadBytes) {
-    return protocol_error("a payload is not as it was announced");
-  }
-  std::string payload(size, '\0');
-  for (std::size_t done = 0; done < size;) {
-    const ssize_t got =
-        ::pread(fd.get(), payload.data() + done, size - done, static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return protocol_error("a payload cannot be read");
-    done += static_cast<std::size_t>(got);
-  }
-  return payload;
-}
-
-FrameSocket::SendStatus send_packet(int socket, std::string_view packet, int attached_fd) {
-  iovec part = {const_cast<char*>(packet.data()), packet.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (attached_fd >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &attached_fd, sizeof attached_fd);
-  }
-  while (true) {
-    if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
-      return FrameSocket::SendStatus::kSent;
-    }
-    if (errno == EINTR) continue;
-    const bool is_full = errno == EAGAIN || errno == ENOBUFS;
-    return is_full ? FrameSocket::SendStatus::kFull : FrameSocket::SendStatus::kPeerGone;
-  }
-}
-
-// Takes the descriptors of `message` over; keeps the first, closes the others.
-UniqueFd take_descriptors(msghdr& message) {
-  UniqueFd first;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
-      UniqueFd taken(fd);
-      if (!first) first = std::move(taken);
-    }
-  }
-  return first;
-}
-
-// The size that `frame` announces, when it announces a payload.
-std::optional<std::size_t> announced_payload(const std::string& frame) {
-  const Json json = Json::parse(frame, nullptr, false);
-  if (!json.is_object() || json.value("type", Json()) != "payload") return std::nullopt;
-  const auto size = json.find("size");
-  if (size == json.end() || !size->is_number_unsigned()) return 0;
-  return size->get<std::size_t>();
-}
-
 }  // namespace
 
+bool has_common_protocol(const Hello& hello) {
+  return hello.protocol >= kOldestProtocol && hello.oldest_protocol <= kProtocolVersion;
+}
+
+std::string describe_protocols(int oldest, int newest) {
+  if (oldest == newest) return std::to_string(newest);
+  return std::to_string(oldest) + " to " + std::to_string(newest);
+}
+
 std::string encode(const HostEvent& event) {
-  const Json json =
-      std::visit(Overloaded{
-                     [](const Hello& hello) -> Json {
-                       return {{"type", "hello"},
-                               {"protocol", hello.protocol},
-                               {"build", to_field(hello.build)},
-                               {"pid", hello.pid}};
-                     },
-                     [](const Refused& refused) -> Json {
-                       return {{"type", "refused"}, {"error", encode_error(refused.error)}};
-                     },
-                     [](const GenerationStarted& started) -> Json {
-                       return {{"type", "generation_started"},
-                               {"generation", started.generation},
-                               {"pids", to_field(started.pids)},
-                               {"store_port", started.store_port}};
-                     },
-                     [](const WorkerExit& exit) -> Json {
-                       return {{"type", "worker_exited"}, {"exit", parse_own(to_json(exit))}};
-                     },
-                     [](const Restarting& restarting) -> Json {
-                       return {{"type", "restarting"},
-                               {"next_generation", restarting.next_generation},
-                               {"delay", restarting.delay.count()},
-                               {"because", parse_own(to_json(restarting.because))}};
-                     },
-                     [](const Notice& notice) -> Json {
-                       return {{"type", "notice"}, {"text", to_field(notice.text)}};
-                     },
-                     [](const JobOutcome& outcome) -> Json {
-                       return {{"type", "outcome"}, {"outcome", parse_own(to_json(outcome))}};
-                     },
-                 },
-                 event);
+  const Json json = std::visit(
+      Overloaded{
+          [](const Hello& hello) -> Json {
+            return {{"type", "hello"},
+                    {"protocol", hello.protocol},
+                    {"oldest_protocol", hello.oldest_protocol},
+                    {"build", to_field(hello.build)},
+                    {"pid", hello.pid}};
+          },
+          [](const Refused& refused) -> Json {
+            return {{"type", "refused"}, {"error", encode_error(refused.error)}};
+          },
+          [](const GenerationStarted& started) -> Json {
+            return {{"type", "generation_started"},
+                    {"generation", started.generation},
+                    {"pids", to_field(started.pids)},
+                    {"store_port", started.store_port}};
+          },
+          [](const WorkerExit& exit) -> Json {
+            return {{"type", "worker_exited"}, {"exit", parse_own(to_json(exit))}};
+          },
+          [](const Restarting& restarting) -> Json {
+            return {{"type", "restarting"},
+                    {"next_generation", restarting.next_generation},
+                    {"delay", restarting.delay.count()},
+                    {"because", parse_own(to_json(restarting.because))}};
+          },
+          [](const Notice& notice) -> Json {
+            return {{"type", "notice"}, {"text", to_field(notice.text)}};
+          },
+          [](const JobOutcome& outcome) -> Json {
+            return {{"type", "outcome"}, {"outcome", parse_own(to_json(outcome))}};
+          },
+          [](const Prepared& prepared) -> Json { return encode_plain(prepared, "prepared"); },
+          [](const PrepareFailed& failed) -> Json {
+            return {{"type", "prepare_failed"},
+                    {"generation", failed.generation},
+                    {"error", encode_error(failed.error)}};
+          },
+          [](const GenerationEnded& ended) -> Json {
+            return {{"type", "generation_ended"},
+                    {"generation", ended.generation},
+                    {"is_clean", ended.is_clean},
+                    {"made_progress", ended.made_progress},
+                    {"outcome", parse_own(to_json(ended.outcome))}};
+          },
+          [](const Snapshot& snapshot) -> Json { return encode_snapshot(snapshot); },
+      },
+      event);
   return json.dump();
 }
 
@@ -301,6 +355,24 @@ std::string encode(const HostRequest& request) {
           [](const WindowSize& size) -> Json {
             return {{"type", "window_size"}, {"rows", size.rows}, {"columns", size.columns}};
           },
+          [](const TakeSnapshot&) -> Json {
+            return {{"type", "take_snapshot"}};
+          },
+          [](const PrepareGeneration& prepare) -> Json {
+            return encode_plain(prepare, "prepare_generation");
+          },
+          [](const StartGeneration& start) -> Json {
+            return encode_plain(start, "start_generation");
+          },
+          [](const StopGeneration& stop) -> Json {
+            return {{"type", "stop_generation"},
+                    {"generation", stop.generation},
+                    {"mode", static_cast<int>(stop.mode)},
+                    {"grace", stop.grace.count()}};
+          },
+          [](const Finish&) -> Json {
+            return {{"type", "finish"}};
+          },
       },
       request);
   return json.dump();
@@ -312,52 +384,6 @@ Result<HostEvent> decode_event(std::string_view frame) {
 
 Result<HostRequest> decode_request(std::string_view frame) {
   return decode_json(frame, "a frame of the owner", request_from);
-}
-
-Result<std::pair<FrameSocket, FrameSocket>> FrameSocket::make_pair() {
-  int fds[2] = {-1, -1};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0) {
-    return Error(ErrorCode::kSpawnFailed, "cannot make a socket pair: " + errno_text(errno));
-  }
-  return std::pair(FrameSocket(UniqueFd(fds[0])), FrameSocket(UniqueFd(fds[1])));
-}
-
-FrameSocket::SendStatus FrameSocket::send(const std::string& frame) {
-  if (frame.size() <= kMaxFrameBytes) return send_packet(fd_.get(), frame, -1);
-  const UniqueFd payload = make_payload(frame);
-  if (!payload) return SendStatus::kFull;  // no memory now; the caller tries again
-  const Json announcement = {{"type", "payload"}, {"size", frame.size()}};
-  return send_packet(fd_.get(), announcement.dump(), payload.get());
-}
-
-Result<FrameSocket::Received> FrameSocket::receive() {
-  std::string packet(kMaxFrameBytes, '\0');
-  iovec part = {packet.data(), packet.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  ssize_t got = -1;
-  bool was_reset = false;
-  do {
-    got = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    // A peer that closes before it has read everything leaves ECONNRESET, once and ahead of the frames
-    // that it had sent: its last word must not be lost to a request that came too late for it.
-  } while (got < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(was_reset, true))));
-  using Status = Received::Status;
-  if (got < 0 && errno == EAGAIN) return Received{Status::kNothing, {}};
-  if (got <= 0) return Received{Status::kPeerGone, {}};
-  const UniqueFd attached = take_descriptors(message);
-  if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) return protocol_error("a frame is too big");
-  packet.resize(static_cast<std::size_t>(got));
-  if (!attached) return Received{Status::kFrame, std::move(packet)};
-  const auto announced = announced_payload(packet);
-  if (!announced) return protocol_error("a frame carries a descriptor that it does not announce");
-  auto payload = read_payload(attached, *announced);
-  if (!payload) return std::move(payload).error();
-  return Received{Status::kFrame, *std::move(payload)};
 }
 
 }  // namespace accel::supervisor

@@ -1,12 +1,14 @@
 // Frames: what shim and owner say to each other, one JSON object per packet of a SOCK_SEQPACKET
 // pair.
 //
-//   shim -> owner   hello, refused, generation_started, worker_exited, restarting, notice, outcome
-//   owner -> shim   stop, suspend, resume, window_size, dump_stacks
+//   shim -> owner   hello, refused, generation_started, worker_exited, restarting, notice, outcome;
+//                   prepared, prepare_failed, generation_ended when the owner drives generations;
+//                   snapshot
+//   owner -> shim   stop, suspend, resume, window_size, dump_stacks, take_snapshot;
+//                   prepare_generation, start_generation, stop_generation, finish
 //
-// The first frame of the shim is hello with its protocol version; the owner goes on only with its
-// own. A frame is at most kMaxFrameBytes; a bigger one travels as a sealed memfd beside a small
-// frame. The end of the stream means that the other side is gone.
+// The first frame of the shim is hello with the protocols that it speaks; the owner goes on when
+// its own is among them. The end of the stream means that the other side is gone.
 //
 // Threads:  one thread per socket.
 // Source:   docs/supervision.md; round trips and hostile bytes in
@@ -22,19 +24,19 @@
 
 #include <accel/result.h>
 
+#include "runtime/supervisor/frame_socket.h"
 #include "runtime/supervisor/job_outcome.h"
-#include "runtime/unique_fd.h"
 
 namespace accel::supervisor {
 
-inline constexpr int kProtocolVersion = 1;
-inline constexpr std::size_t kMaxFrameBytes = 64 * 1024;
-inline constexpr std::size_t kMaxPayloadBytes = 512 * 1024 * 1024;  // of a memfd
+inline constexpr int kProtocolVersion = 2;
+inline constexpr int kOldestProtocol = 1;  // that this build still understands
 
 // ---- shim -> owner ----
 
 struct Hello {
   int protocol = kProtocolVersion;
+  int oldest_protocol = kOldestProtocol;
   std::string build;  // version of the shim's build, for the message when the protocols differ
   std::int64_t pid = 0;
 };
@@ -60,8 +62,60 @@ struct Refused {
   Error error{ErrorCode::kInternal, ""};
 };
 
-using HostEvent =
-    std::variant<Hello, Refused, GenerationStarted, WorkerExit, Restarting, Notice, JobOutcome>;
+// The generation is ready to start: its store listens, nothing of an older one is left.
+struct Prepared {
+  int generation = 0;
+  int store_port = 0;  // 0: this node does not host the store
+};
+
+// It could not be made ready; another try, of this or a later generation, may be asked for.
+struct PrepareFailed {
+  int generation = 0;
+  Error error{ErrorCode::kInternal, ""};
+};
+
+// A generation that the owner drives is over on this node. Its store, when it is here, goes on
+// serving the other nodes until the next generation is prepared or the job is finished.
+struct GenerationEnded {
+  int generation = 0;
+  JobOutcome outcome;          // of the workers of this node
+  bool is_clean = true;        // false: something could not be killed
+  bool made_progress = false;  // a worker reported a step
+};
+
+struct WorkerSnapshot {
+  int local_rank = 0;
+  int global_rank = 0;
+  std::int64_t pid = 0;
+  bool is_alive = false;
+  std::uint64_t beats = 0;  // 0: it has not reported anything in its channel
+  std::uint64_t step = 0;
+  std::uint64_t samples = 0;
+  int phase = 0;                            // accel::WorkerPhase
+  std::chrono::milliseconds silent_for{0};  // since its last beat
+};
+
+// Where the job stands.
+struct Snapshot {
+  std::string job_id;
+  std::string state;  // "idle", "parked", "prepared", "running", "stopping", "waiting", "finished"
+  int generation = 0;
+  int store_port = 0;
+  std::vector<WorkerSnapshot> workers;
+  std::uint64_t stale_requests = 0;  // of another generation than the current one; not obeyed
+};
+
+using HostEvent = std::variant<Hello,
+                               Refused,
+                               GenerationStarted,
+                               WorkerExit,
+                               Restarting,
+                               Notice,
+                               JobOutcome,
+                               Prepared,
+                               PrepareFailed,
+                               GenerationEnded,
+                               Snapshot>;
 
 // ---- owner -> shim ----
 
@@ -84,7 +138,55 @@ struct WindowSize {
 };
 struct DumpStacks {};
 
-using HostRequest = std::variant<Stop, Suspend, Resume, WindowSize, DumpStacks>;
+struct TakeSnapshot {};
+
+// Makes a generation ready: who this node is in it, and where its store is. Answered by Prepared or
+// PrepareFailed. Nothing starts before StartGeneration.
+struct PrepareGeneration {
+  int generation = 0;  // above every one that has ended
+  int restart_count = 0;
+  int first_rank = 0;  // global rank of local rank 0; the others follow
+  int world_size = 1;
+  int node_rank = 0;
+  int num_nodes = 1;
+  bool hosts_store = true;
+  std::string bind_address = "127.0.0.1";  // of the store, numeric
+  int port = 0;                            // of the store; 0: any free one
+  bool is_exact_port = false;              // never another one
+  std::vector<std::string> members;        // numeric addresses that may connect to the store
+};
+
+struct StartGeneration {
+  int generation = 0;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;  // 0: the port of the store of this node
+};
+
+// Answered by GenerationEnded once nothing of the generation is left.
+struct StopGeneration {
+  int generation = 0;
+  StopMode mode = StopMode::kTerminate;
+  std::chrono::milliseconds grace{-1};  // below 0: the job's
+};
+
+// No generation follows: the job ends, with its outcome, once the current generation has.
+struct Finish {};
+
+using HostRequest = std::variant<Stop,
+                                 Suspend,
+                                 Resume,
+                                 WindowSize,
+                                 DumpStacks,
+                                 TakeSnapshot,
+                                 PrepareGeneration,
+                                 StartGeneration,
+                                 StopGeneration,
+                                 Finish>;
+
+// Whether this build and the one that says hello understand each other.
+[[nodiscard]] bool has_common_protocol(const Hello& hello);
+// "1", "1 to 2".
+[[nodiscard]] std::string describe_protocols(int oldest, int newest);
 
 [[nodiscard]] std::string encode(const HostEvent& event);
 [[nodiscard]] std::string encode(const HostRequest& request);
@@ -92,32 +194,5 @@ using HostRequest = std::variant<Stop, Suspend, Resume, WindowSize, DumpStacks>;
 // Errors  kProtocol for bytes that are no such frame.
 [[nodiscard]] Result<HostEvent> decode_event(std::string_view frame);
 [[nodiscard]] Result<HostRequest> decode_request(std::string_view frame);
-
-// One end of the pair. The descriptor is non-blocking.
-class FrameSocket {
- public:
-  explicit FrameSocket(UniqueFd fd) : fd_(std::move(fd)) {}
-
-  // Both ends, close-on-exec. Errors kSpawnFailed.
-  [[nodiscard]] static Result<std::pair<FrameSocket, FrameSocket>> make_pair();
-
-  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-  [[nodiscard]] bool is_open() const noexcept { return static_cast<bool>(fd_); }
-  void close() noexcept { fd_.reset(); }
-
-  enum class SendStatus { kSent, kFull, kPeerGone };
-  [[nodiscard]] SendStatus send(const std::string& frame);
-
-  struct Received {
-    enum class Status { kFrame, kNothing, kPeerGone } status = Status::kNothing;
-    std::string frame;
-  };
-  // Errors  kProtocol for a frame that is too big, cut short, or carries a memfd that is not as
-  // announced.
-  [[nodiscard]] Result<Received> receive();
-
- private:
-  UniqueFd fd_;
-};
 
 }  // namespace accel::supervisor

@@ -24,13 +24,13 @@ void each_member(Exit& exit, Visit&& visit) {
   visit("tail", exit.tail);
   visit("error_file", exit.error_file);
   visit("last_error", exit.last_error);
-  visit("has_saved", exit.has_saved);
-  visit("saved_step", exit.saved_step);
 }
 
 Json encode(const WorkerExit& exit) {
   Json json = {{"cause", to_field(exit.cause)}};
   each_member(exit, [&](const char* name, const auto& member) { json[name] = to_field(member); });
+  json["has_saved"] = exit.has_saved;
+  json["saved_step"] = exit.saved_step;
   return json;
 }
 
@@ -40,6 +40,8 @@ WorkerExit decode_exit(const Json& json) {
     from_enum_field(cause, exit.cause, ExitCause::kLibraryMissing);
   });
   each_member(exit, [&](const char* name, auto& member) { read_member(json, name, member); });
+  read_new_member(json, "has_saved", exit.has_saved);
+  read_new_member(json, "saved_step", exit.saved_step);
   return exit;
 }
 
@@ -49,7 +51,7 @@ JobOutcome decode_outcome(const Json& json) {
   read_member(json, "exit_code", outcome.exit_code);
   read_member(json, "reason", outcome.reason);
   read_member(json, "restarts", outcome.restarts);
-  read_member(json, "has_saved", outcome.has_saved);
+  read_new_member(json, "has_saved", outcome.has_saved);
   read_member(json, "notices", outcome.notices);
   read_member(json, "first_failure", [&](const Json& exit) {
     if (!exit.is_null()) outcome.first_failure = decode_exit(exit);

@@ -93,6 +93,7 @@ void each_member(T& store, Visit&& visit) {
   visit("bind_address", store.bind_address);
   visit("port", store.port);
   visit("exact_port", store.exact_port);
+  visit("members", store.members);
 }
 
 template <typename T, typename Visit>
@@ -109,6 +110,8 @@ void each_member(T& spec, Visit&& visit) {
   visit("log", spec.log);
   visit("console", spec.console);
   visit("store", spec.store);
+  visit("control", spec.control);
+  visit("node_id", spec.node_id);
 }
 
 template <typename T>
@@ -142,33 +145,39 @@ Json encode(const T& value) {
   return json;
 }
 
+// What an older version may lack is known by its number.
 template <typename T>
-void decode(const Json& json, T& out);
+void decode(const Json& json, T& out, int version);
 
-void decode_member(const Json& json, Streams& out) {
+void decode_member(const Json& json, Streams& out, int) {
   from_enum_field(json, out, Streams::kAll);
 }
-void decode_member(const Json& json, EnvMode& out) {
+void decode_member(const Json& json, EnvMode& out, int) {
   from_enum_field(json, out, EnvMode::kDistributed);
 }
-void decode_member(const Json& json, std::vector<WorkerSpec>& out) {
+void decode_member(const Json& json, GenerationControl& out, int) {
+  from_enum_field(json, out, GenerationControl::kOwner);
+}
+void decode_member(const Json& json, std::vector<WorkerSpec>& out, int version) {
   if (!json.is_array()) throw FieldError("is not an array");
-  for (const Json& worker : json) decode(worker, out.emplace_back());
+  for (const Json& worker : json) decode(worker, out.emplace_back(), version);
 }
 
 template <typename T>
-void decode_member(const Json& json, T& out) {
+void decode_member(const Json& json, T& out, int version) {
   if constexpr (Struct<T>) {
-    decode(json, out);
+    decode(json, out, version);
   } else {
     from_field(json, out);
   }
 }
 
 template <typename T>
-void decode(const Json& json, T& out) {
+void decode(const Json& json, T& out, int version) {
   each_member(out, [&](const char* name, auto& member) {
-    read_member(json, name, [&](const Json& field) { decode_member(field, member); });
+    const bool may_lack = version < JobSpec::kVersion && json.is_object();
+    if (may_lack && !json.contains(name)) return;
+    read_member(json, name, [&](const Json& field) { decode_member(field, member, version); });
   });
 }
 
@@ -236,6 +245,9 @@ Result<void> check(const JobSpec& spec) {
   if (!is_valid_job_id(spec.job_id)) {
     return invalid("job id '" + spec.job_id + "' is not of the form [A-Za-z0-9_.-]{1,64}");
   }
+  if (!spec.node_id.empty() && !is_valid_job_id(spec.node_id)) {
+    return invalid("node id '" + spec.node_id + "' is not of the form [A-Za-z0-9_.-]{1,64}");
+  }
   if (has_nul(spec.cwd)) return invalid("the working directory has a NUL byte");
   if (!is_valid_env(spec.env)) return invalid("the environment has an impossible variable");
   if (spec.workers.empty()) return invalid("the job has no workers");
@@ -249,6 +261,13 @@ Result<void> check(const JobSpec& spec) {
       return invalid("local rank " + std::to_string(worker.local_rank) + " is there twice");
     }
     if (auto checked = check_worker(worker); !checked) return checked;
+  }
+  const bool is_numbered = *ranks.rbegin() + 1 == static_cast<int>(ranks.size());
+  if (spec.control == GenerationControl::kOwner && !is_numbered) {
+    return invalid("the local ranks are not numbered from 0");
+  }
+  if (spec.control == GenerationControl::kOwner && spec.console.foreground) {
+    return invalid("a job whose generations the owner drives cannot have the terminal");
   }
   return check_policies(spec);
 }
@@ -265,12 +284,12 @@ Result<JobSpec> job_spec_from_json(std::string_view json) {
   auto spec = decode_json(json, "the job", [](const Json& object) {
     int version = 0;
     read_member(object, "version", version);
-    if (version != JobSpec::kVersion) {
+    if (version < JobSpec::kOldestVersion || version > JobSpec::kVersion) {
       throw FieldError("version " + std::to_string(version) + " instead of " +
                        std::to_string(JobSpec::kVersion));
     }
     JobSpec out;
-    decode(object, out);
+    decode(object, out, version);
     return out;
   });
   if (!spec) return spec;

@@ -68,10 +68,19 @@ struct StorePolicy {
   std::string bind_address = "127.0.0.1";
   std::uint16_t port = 29500;  // 0: any free one
   bool exact_port = false;     // the user named it: never another one
+  // Numeric addresses of other machines that may connect. From this machine only the job's user may.
+  std::vector<std::string> members;
+};
+
+// Who decides when a generation starts and whether another one follows.
+enum class GenerationControl {
+  kShim,   // the shim, by RestartPolicy
+  kOwner,  // the owner, by PrepareGeneration, StartGeneration, StopGeneration and Finish
 };
 
 struct JobSpec {
-  static constexpr int kVersion = 1;
+  static constexpr int kVersion = 2;
+  static constexpr int kOldestVersion = 1;  // members that it lacks keep their defaults
 
   std::string job_id;  // [A-Za-z0-9_.-]{1,64}
   std::string cwd;     // empty keeps the owner's
@@ -83,7 +92,9 @@ struct JobSpec {
   RestartPolicy restart;
   LogPolicy log;
   ConsolePolicy console;
-  StorePolicy store;
+  StorePolicy store;  // with GenerationControl::kOwner only `enabled` counts: see PrepareGeneration
+  GenerationControl control = GenerationControl::kShim;
+  std::string node_id;  // ACCEL_NODE_ID: the sweep ends only processes that carry it; may be empty
 };
 
 [[nodiscard]] std::string to_json(const JobSpec& spec);

@@ -149,6 +149,13 @@ void read_member(const Json& object, const char* name, T& out) {
   read_member(object, name, [&](const Json& json) { from_field(json, out); });
 }
 
+// A member that an older protocol did not have: `out` keeps its value when it is missing.
+template <typename T>
+void read_new_member(const Json& object, const char* name, T& out) {
+  if (object.is_object() && !object.contains(name)) return;
+  read_member(object, name, out);
+}
+
 // Parses `text` and runs `decode(json)`; any fault becomes kProtocol, naming `what`.
 template <typename Decode>
 auto decode_json(std::string_view text, const char* what, Decode&& decode)

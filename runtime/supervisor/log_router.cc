@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fcntl.h>
@@ -98,6 +99,8 @@ class LogRouter::Impl {
   [[nodiscard]] const LogLayout& layout() const { return layout_; }
   [[nodiscard]] const LogRouterOptions& options() const { return options_; }
   [[nodiscard]] const NoticeBoard& notices() const { return *notices_; }
+
+  std::optional<int> first_rank;  // of this node, when it is not as in the options
 
  private:
   struct Streams {
@@ -274,7 +277,8 @@ Result<std::shared_ptr<LogSource>> LogRouter::Impl::route(std::shared_ptr<LogSou
   if (route.to_console) {
     std::string prefix;
     if (options_.log.prefix) {
-      prefix = "[r" + std::to_string(worker.global_rank) + " " + name_of(stream) + "] ";
+      const int rank = first_rank ? *first_rank + worker.local_rank : worker.global_rank;
+      prefix = "[r" + std::to_string(rank) + " " + name_of(stream) + "] ";
     }
     source->send_to_console(consoles_[static_cast<std::size_t>(stream)].sink,
                             std::move(prefix),
@@ -422,6 +426,10 @@ LogRouter::~LogRouter() {
 
 Result<WorkerStdio> LogRouter::open(int local_rank, int generation) {
   return impl_->open(local_rank, generation);
+}
+
+void LogRouter::renumber(int first_rank) {
+  impl_->first_rank = first_rank;
 }
 
 void LogRouter::cut(int local_rank, std::function<void()> done) {

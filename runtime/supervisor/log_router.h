@@ -97,6 +97,9 @@ class LogRouter {
   // being drained beside it. Errors  kSpawnFailed: no pipe or pseudo terminal could be had.
   [[nodiscard]] Result<WorkerStdio> open(int local_rank, int generation);
 
+  // From now on the worker with local rank k is called rank `first_rank` + k in prefixes.
+  void renumber(int first_rank);
+
   // The worker has exited: takes what is still in its pipes, then calls `done` (on a router
   // thread); the tail is complete by then, the sinks may still be writing. A descendant that keeps
   // a pipe open is waited for no longer than descendant_limit. Without a running worker `done`

@@ -34,10 +34,11 @@ std::unordered_set<pid_t> pids_below(const std::vector<pid_t>& roots,
   return found;
 }
 
-bool has_tag(System& system, pid_t pid, const std::string& job_id) {
-  if (job_id.empty()) return false;
+bool has_tag(System& system, pid_t pid, const SweepScope& scope) {
+  if (scope.job_id.empty()) return false;
   const auto environ = system.read_file("/proc/" + std::to_string(pid) + "/environ");
-  return environ && find_in_environ(*environ, "ACCEL_JOB_ID") == job_id;
+  if (!environ || find_in_environ(*environ, "ACCEL_JOB_ID") != scope.job_id) return false;
+  return scope.node_id.empty() || find_in_environ(*environ, "ACCEL_NODE_ID") == scope.node_id;
 }
 
 }  // namespace
@@ -55,7 +56,7 @@ std::vector<ProcessEntry> find_strays(System& system,
   for (const ProcessEntry& entry : table) {
     if (entry.pid == scope.ancestor || entry.pid == ::getpid()) continue;
     if (entry.state == 'Z' || entry.state == 'X' || entry.start_time < scope.started_at) continue;
-    if (descendants.contains(entry.pid) || has_tag(system, entry.pid, scope.job_id)) {
+    if (descendants.contains(entry.pid) || has_tag(system, entry.pid, scope)) {
       strays.push_back(entry);
     }
   }

@@ -29,6 +29,7 @@ namespace accel::supervisor {
 struct SweepScope {
   pid_t ancestor = 0;            // descendants of this process; itself excluded
   std::string job_id;            // or those with ACCEL_JOB_ID=<job_id>; empty: no search by tag
+  std::string node_id;           // and, unless empty, ACCEL_NODE_ID=<node_id>
   std::uint64_t started_at = 0;  // clock ticks since boot; older processes are never touched
 };
 

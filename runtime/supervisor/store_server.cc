@@ -5,10 +5,12 @@
 #include <cerrno>
 #include <chrono>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -63,6 +65,12 @@ struct Connection {
   std::optional<TimePoint> unfinished_since;  // when the request began that is not whole yet
 };
 
+// A socket of IPv6 shows the addresses of IPv4 as ::ffff:a.b.c.d.
+asio::ip::address plain_address(const asio::ip::address& address) {
+  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
+  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+}
+
 // Gives the descriptor to asio; when asio cannot watch it (ENOSPC: the user's epoll watches are
 // used up) it is closed.
 boost::system::error_code adopt(asio::posix::stream_descriptor& target, UniqueFd fd) {
@@ -100,7 +108,7 @@ class StoreServer::Impl : public StoreOutbox, public std::enable_shared_from_thi
   void wait_for_clients();
   void on_acceptable();
   [[nodiscard]] Accepted accept_one();
-  [[nodiscard]] bool may_connect(const TcpEndpoint& peer);
+  [[nodiscard]] bool may_connect(const UniqueFd& socket, const TcpEndpoint& peer);
   void admit(UniqueFd socket);
 
   void arm_reading(Connection& connection);
@@ -136,6 +144,7 @@ class StoreServer::Impl : public StoreOutbox, public std::enable_shared_from_thi
   asio::io_context& context_;
   StoreOptions options_;
   TcpEndpoint endpoint_;
+  std::set<asio::ip::address> members_;
   asio::posix::stream_descriptor listener_;
   asio::steady_timer backoff_;
   asio::steady_timer sweep_;
@@ -183,6 +192,16 @@ void StoreServer::resume_timeouts() {
 
 Result<void> StoreServer::Impl::start(TcpListener listener) {
   endpoint_ = listener.endpoint;
+  for (const std::string& member : options_.policy.members) {
+    boost::system::error_code not_numeric;
+    const auto address = asio::ip::make_address(member, not_numeric);
+    if (not_numeric) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "the store cannot admit '" + member + "': not a numeric address",
+                   "give the IPv4 or IPv6 addresses of the members");
+    }
+    members_.insert(plain_address(address));
+  }
   if (const auto error = adopt(listener_, std::move(listener.socket))) {
     return Error(ErrorCode::kInternal, "cannot watch the socket of the store: " + error.message());
   }
@@ -247,7 +266,7 @@ StoreServer::Impl::Accepted StoreServer::Impl::accept_one() {
     // A client that gave up before it was accepted is not the end of the queue.
     return errno == ECONNABORTED || errno == EINTR ? Accepted::kOne : Accepted::kNoneLeft;
   }
-  if (connections_.size() >= options_.max_connections || !may_connect(peer)) {
+  if (connections_.size() >= options_.max_connections || !may_connect(socket, peer)) {
     ++counters_.refused;
     return Accepted::kOne;
   }
@@ -255,9 +274,23 @@ StoreServer::Impl::Accepted StoreServer::Impl::accept_one() {
   return Accepted::kOne;
 }
 
-bool StoreServer::Impl::may_connect(const TcpEndpoint& peer) {
-  if (!endpoint_.address().is_loopback()) return true;
-  return owners_.owner_of(peer, endpoint_) == options_.peer_uid;
+// From this machine the kernel knows whose the other end is; of other machines only the address can
+// be known, so they must be members.
+bool StoreServer::Impl::may_connect(const UniqueFd& socket, const TcpEndpoint& peer) {
+  TcpEndpoint here = endpoint_;
+  auto size = static_cast<socklen_t>(here.capacity());
+  if (::getsockname(socket.get(), here.data(), &size) != 0) return false;
+  const auto address = plain_address(peer.address());
+  const auto owner = owners_.owner_of(peer, here);
+  if (owner || address.is_loopback() || address == plain_address(here.address())) {
+    return owner == options_.peer_uid;
+  }
+  if (members_.contains(address)) return true;
+  notice(Error(
+      ErrorCode::kStoreLimit,
+      "the store refused " + peer.address().to_string() + ", which is no member of this generation",
+      "find out what connects from there to port " + std::to_string(endpoint_.port())));
+  return false;
 }
 
 void StoreServer::Impl::admit(UniqueFd socket) {

@@ -6,7 +6,7 @@
 //
 //   port   given by the user: exactly that one, with SO_REUSEADDR; otherwise the asked one when
 //          it is free, else any
-//   peers  on a loopback address only processes of `peer_uid` (tcp_table.h)
+//   peers  of this machine only processes of `peer_uid` (tcp_table.h), of others only members
 //   slow   a client that does not read is not read from either; nothing here ever blocks
 //   bad    a client that breaks the protocol or a limit is disconnected and reported
 //
@@ -34,7 +34,7 @@ namespace accel::supervisor {
 
 struct StoreOptions {
   StorePolicy policy;            // address and port
-  uid_t peer_uid = ::geteuid();  // who may connect when the address is a loopback one
+  uid_t peer_uid = ::geteuid();  // who may connect from this machine
   StoreLimits limits;
   std::size_t max_connections = 65'536;
   std::size_t max_buffered_bytes = 512u

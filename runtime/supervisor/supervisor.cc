@@ -27,23 +27,39 @@ namespace accel::supervisor {
 
 void Supervisor::Impl::start() {
   if (auto ready = services_.start(); !ready) return refuse(ready.error());
-  start_generation();
+  if (is_owner_driven()) {
+    state_ = State::kParked;
+  } else {
+    start_generation();
+  }
 }
 
 void Supervisor::Impl::start_generation() {
-  state_ = State::kRunning;
-  started_at_ = clock_.now();
-  record_.begin_generation(history_.restarts);
+  generation_ = history_.restarts;
+  forget_generation();
+  GenerationPlan plan = {.number = generation_, .restart_count = history_.restarts};
+  if (spec_.store.enabled) plan.store = spec_.store;
+  if (auto ready = services_.begin_generation(std::move(plan)); !ready) {
+    return refuse(ready.error());
+  }
+  run_generation();
+}
+
+void Supervisor::Impl::forget_generation() {
+  record_.begin_generation(generation_);
   stop_.reset();
   sweep_.reset();
   is_linger_over_ = false;
   leftovers_.forget_all();
   group_.clear();
-  auto ready = services_.begin_generation(history_.restarts);
-  if (!ready) return refuse(ready.error());
+}
+
+void Supervisor::Impl::run_generation() {
+  state_ = State::kRunning;
+  started_at_ = clock_.now();
   oom_kills_before_ = count_oom_kills(system_);
   start_workers();
-  GenerationStarted event{.generation = history_.restarts, .store_port = services_.store_port()};
+  GenerationStarted event{.generation = generation_, .store_port = services_.store_port()};
   for (const Worker& worker : group_.workers()) event.pids.push_back(worker.process->pid());
   send_(event);
   if (is_failed()) stop_after_failure();
@@ -115,24 +131,25 @@ void Supervisor::Impl::await_tail(int local_rank) {
 
 void Supervisor::Impl::stop_after_failure() {
   record_.note_early_returns();
-  begin_stop(StopStyle::kSignal, spec_.stop.signal);
+  begin_stop(StopStyle::kSignal, spec_.stop.signal, spec_.stop);
 }
 
 void Supervisor::Impl::stop_for_owner(const Stop& stop) {
   const bool is_past_running =
       state_ == State::kSweeping || state_ == State::kDraining || state_ == State::kClosing;
-  const bool is_settled = is_past_running && !next_;  // how it ended
-  is_in_hurry_ = is_in_hurry_ || is_settled || owner_stop_ || stop.mode == StopMode::kKill;
+  const bool is_settled = is_past_running && !expects_successor_;  // how it ended
+  is_in_hurry_ = is_in_hurry_ || is_settled || is_stop_asked_ || stop.mode == StopMode::kKill;
   if (state_ == State::kClosing) {
     drain_->hurry(clock_.now());
     return watch_drain();
   }
   if (is_settled) return;
-  const bool is_first = !owner_stop_;
+  const bool is_first = !std::exchange(is_stop_asked_, true);
   if (is_first) owner_stop_ = stop;
+  is_job_ending_ = true;
   switch (state_) {
     case State::kRunning:
-      begin_stop(style_of(stop.mode), first_signal(stop));
+      begin_stop(style_of(stop.mode), first_signal(stop), spec_.stop);
       break;
     case State::kStopping:
       if (stop.mode == StopMode::kKill || !is_first) {
@@ -141,6 +158,8 @@ void Supervisor::Impl::stop_for_owner(const Stop& stop) {
       }
       break;
     case State::kLingering:
+    case State::kParked:
+    case State::kPrepared:
       begin_sweep();
       break;
     case State::kWaiting:
@@ -161,9 +180,9 @@ int Supervisor::Impl::first_signal(const Stop& stop) const {
   return stop.is_delivered ? 0 : SIGINT;
 }
 
-void Supervisor::Impl::begin_stop(StopStyle style, int signal) {
+void Supervisor::Impl::begin_stop(StopStyle style, int signal, const StopPolicy& policy) {
   state_ = State::kStopping;
-  stop_.emplace(spec_.stop, style, signal, clock_.now());
+  stop_.emplace(policy, style, signal, clock_.now());
   run_stop_sequence();
 }
 
@@ -251,6 +270,7 @@ void Supervisor::Impl::begin_sweep() {
   cancel_timer();
   leftover_timer_.cancel();
   next_ = plan_next();
+  expects_successor_ = has_successor();
   sweep_.emplace(
       system_, scope_, is_unkillable_ ? Duration::zero() : Duration(spec_.stop.kill_wait));
   boost::asio::post(timer_.get_executor(), [this] { run_sweep(); });
@@ -258,7 +278,7 @@ void Supervisor::Impl::begin_sweep() {
 
 // The successor of this generation, if it gets one.
 std::optional<RestartDecision> Supervisor::Impl::plan_next() const {
-  if (owner_stop_ || !is_failed() || is_unkillable_) return std::nullopt;
+  if (is_owner_driven() || owner_stop_ || !is_failed() || is_unkillable_) return std::nullopt;
   // Ctrl-C from a shared terminal reaches the worker before the owner's word reaches us.
   if (spec_.console.foreground && record_.first_failure()->signal == SIGINT) return std::nullopt;
   std::random_device random;
@@ -274,7 +294,7 @@ std::optional<RestartDecision> Supervisor::Impl::plan_next() const {
 void Supervisor::Impl::run_sweep() {
   while (true) {
     children_changed();
-    if (next_ && !has_children()) return conclude();
+    if (expects_successor_ && !has_children()) return conclude();
     const OrphanSweep::Step step = sweep_->step(clock_.now());
     if (step.verdict == OrphanSweep::Verdict::kScanAgain) {
       if (step.wait == Duration::zero()) continue;
@@ -291,6 +311,7 @@ void Supervisor::Impl::give_up_on_strays() {
   for (std::string& text : sweep_->describe_last_scan()) {
     record_.add_notice(text + " did not end after SIGKILL");
   }
+  if (!is_owner_driven()) expects_successor_ = false;
 }
 
 // The last lines of all workers must be in: they are part of the report, and one may name a cause that
@@ -298,7 +319,10 @@ void Supervisor::Impl::give_up_on_strays() {
 void Supervisor::Impl::conclude() {
   state_ = State::kDraining;
   if (tails_awaited_ > 0) return;
-  if (next_ && !plan_next()) return begin_sweep();  // it is the end after all: search everything
+  if (next_) next_ = plan_next();
+  // It is the end after all: search everything.
+  if (expects_successor_ && !has_successor()) return begin_sweep();
+  if (expects_successor_ && is_owner_driven()) return end_generation();
   if (!next_) return finish();
   history_ = next_->history;
   send_(Restarting{history_.restarts, next_->delay, *record_.first_failure()});
@@ -311,12 +335,17 @@ void Supervisor::Impl::refuse(const Error& error) {
   close_with([this, error] { send_(Refused{error}); });
 }
 
-void Supervisor::Impl::finish() {
+// Touches the disk: only when nothing is left to supervise.
+void Supervisor::Impl::read_error_files() {
   for (const WorkerExit& exit : record_.exits()) {
     record_.complete(exit.local_rank, [this](WorkerExit& completed) {
       completed.error_file = services_.error_file_content(completed.local_rank);
     });
   }
+}
+
+void Supervisor::Impl::finish() {
+  read_error_files();
   close_with([this] {
     send_(record_.outcome(owner_stop_, history_.restarts, spec_.stop.requeue_exit_code));
   });
@@ -362,6 +391,18 @@ void Supervisor::Impl::handle(const HostRequest& request) {
     dump_stacks();
   } else if (const auto* size = std::get_if<WindowSize>(&request)) {
     services_.resize_window(size->rows, size->columns);
+  } else if (std::holds_alternative<TakeSnapshot>(request)) {
+    send_(snapshot());
+  } else if (!is_owner_driven()) {
+    ++stale_requests_;  // of generations that are the shim's
+  } else if (const auto* prepare_request = std::get_if<PrepareGeneration>(&request)) {
+    prepare(*prepare_request);
+  } else if (const auto* start_request = std::get_if<StartGeneration>(&request)) {
+    start_prepared(*start_request);
+  } else if (const auto* stop_request = std::get_if<StopGeneration>(&request)) {
+    stop_generation(*stop_request);
+  } else if (std::holds_alternative<Finish>(request)) {
+    finish_job();
   }
 }
 

@@ -3,6 +3,11 @@
 //   state      event                              next       what is done
 //   ---------  ---------------------------------  ---------  -------------------------------------
 //   idle       start()                            running    generation 0: all workers started
+//   idle       start(), the owner drives          parked
+//   parked     the owner prepares a generation    prepared   its store listens
+//   prepared   the owner starts it                running    all its workers started
+//   prepared   the owner stops it                 parked     the owner is told of its end
+//   parked     the owner finishes, asks to stop   sweeping   also when prepared
 //   running    a worker cannot be started         stopping   it counts as the failure
 //   running    a worker ends with 0               running    its descendants may linger
 //   running    the last worker ends with 0        lingering
@@ -16,6 +21,7 @@
 //   lingering  linger is over                     sweeping   TERM, kill_wait, the sweep kills
 //   lingering  the owner asks to stop, is gone    sweeping
 //   sweeping   nothing found                      draining   if the restart policy says so
+//   sweeping   no descendant left                 parked     if the owner drives, and goes on
 //   sweeping   nothing found, tails are in        closing    else
 //   waiting    the delay is over                  running    the next generation is started
 //   waiting    the owner asks to stop, is gone    closing

@@ -33,7 +33,7 @@ class Supervisor::Impl {
         done_(std::move(done)),
         timer_(context),
         group_(system_),
-        scope_{::getpid(), spec_.job_id, own_start_time(system_)},
+        scope_{::getpid(), spec_.job_id, spec_.node_id, own_start_time(system_)},
         services_(context,
                   spec_,
                   {.owner = options.owner,
@@ -50,6 +50,8 @@ class Supervisor::Impl {
  private:
   enum class State {
     kIdle,
+    kParked,
+    kPrepared,
     kRunning,
     kStopping,
     kLingering,
@@ -60,8 +62,21 @@ class Supervisor::Impl {
     kFinished
   };
 
+  // generations that the owner drives: owner_generations.cc
+  void prepare(const PrepareGeneration& wanted);
+  [[nodiscard]] Result<void> check(const PrepareGeneration& wanted) const;
+  void start_prepared(const StartGeneration& wanted);
+  void stop_generation(const StopGeneration& wanted);
+  void finish_job();
+  void end_generation();
+  [[nodiscard]] bool is_owner_driven() const { return spec_.control == GenerationControl::kOwner; }
+  [[nodiscard]] bool has_successor() const;
+  [[nodiscard]] Snapshot snapshot() const;
+
   // running
   void start_generation();
+  void forget_generation();
+  void run_generation();
   void start_workers();
   [[nodiscard]] std::optional<WorkerExit> start_worker(const WorkerSpec& worker);
   void worker_ended(Worker& worker, bool succeeded, TimePoint seen_at);
@@ -72,7 +87,7 @@ class Supervisor::Impl {
   void stop_after_failure();
   void stop_for_owner(const Stop& stop);
   [[nodiscard]] int first_signal(const Stop& stop) const;
-  void begin_stop(StopStyle style, int signal);
+  void begin_stop(StopStyle style, int signal, const StopPolicy& policy);
   void run_stop_sequence();
   void apply(const StopAction& action);
   [[nodiscard]] bool is_target(const Worker& worker, StopTarget target) const;
@@ -91,6 +106,7 @@ class Supervisor::Impl {
   void give_up_on_strays();
   void conclude();
   void refuse(const Error& error);
+  void read_error_files();
   void finish();
   void close_with(std::function<void()> last_word);
   void watch_drain();
@@ -104,7 +120,7 @@ class Supervisor::Impl {
   void cancel_timer() { timer_.cancel(); }
   [[nodiscard]] bool is_failed() const { return record_.first_failure().has_value(); }
 
-  const JobSpec spec_;
+  JobSpec spec_;  // ranks, world and store change with the generations of the owner, nothing else
   boost::asio::io_context& context_;
   System& system_;
   SteadyClock clock_;
@@ -118,6 +134,12 @@ class Supervisor::Impl {
   std::optional<StopSequence> stop_;
   std::optional<OrphanSweep> sweep_;
   std::optional<Stop> owner_stop_;  // what the owner asked for first
+  int generation_ = 0;
+  int num_ended_ = 0;               // generations up to this number are over
+  bool is_stop_asked_ = false;      // of the whole job; else owner_stop_ is of a generation
+  bool is_job_ending_ = false;      // no generation follows, whatever the owner drives
+  bool expects_successor_ = false;  // while sweeping: only what a successor needs is swept
+  std::uint64_t stale_requests_ = 0;
   RestartHistory history_;
   std::optional<RestartDecision> next_;  // while sweeping
   TimePoint started_at_{};

@@ -48,6 +48,7 @@ class WorkerGroup {
   [[nodiscard]] std::vector<pid_t> live_pids() const;
   [[nodiscard]] Worker* find(pid_t pid) noexcept;
   [[nodiscard]] std::vector<Worker>& workers() noexcept { return workers_; }
+  [[nodiscard]] const std::vector<Worker>& workers() const noexcept { return workers_; }
 
   // To the worker's whole process group (the worker alone when it shares the owner's).
   void signal(Worker& worker, int signal);

@@ -112,12 +112,15 @@ class ShimHost final : public WorkerHost {
  private:
   Result<void> check_protocol(const HostEvent& event) {
     const auto* hello = std::get_if<Hello>(&event);
-    if (hello != nullptr && hello->protocol == kProtocolVersion) is_greeted_ = true;
+    if (hello != nullptr && has_common_protocol(*hello)) is_greeted_ = true;
     if (is_greeted_) return {};
-    const std::string theirs = hello == nullptr ? "none" : std::to_string(hello->protocol);
+    const std::string theirs = hello == nullptr
+                                   ? "none"
+                                   : describe_protocols(hello->oldest_protocol, hello->protocol) +
+                                         " (build " + hello->build + ")";
     return Error(ErrorCode::kProtocol,
                  "accel-shim speaks protocol " + theirs + ", this program " +
-                     std::to_string(kProtocolVersion));
+                     describe_protocols(kOldestProtocol, kProtocolVersion));
   }
 
   // The shim has ended without an outcome. Its workers die with it; what they had started is now
@@ -212,7 +215,7 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec, ShimHostOpti
   auto& shim = std::get<SpawnedProcess>(result);
   const auto entry = read_process(*options.system, shim.pid());
   const pid_t ancestor = options.owner == OwnerKind::kOneJob ? ::getpid() : -1;
-  SweepScope scope = {ancestor, spec.job_id, entry ? entry->start_time : 0};
+  SweepScope scope = {ancestor, spec.job_id, spec.node_id, entry ? entry->start_time : 0};
   return std::unique_ptr<WorkerHost>(std::make_unique<ShimHost>(
       std::move(ours), std::move(shim), std::move(scope), options.owner, *options.system));
 }

@@ -57,20 +57,29 @@ Result<void> WorkerServices::start() {
   return {};
 }
 
-Result<void> WorkerServices::begin_generation(int generation) {
+Result<void> WorkerServices::begin_generation(GenerationPlan plan) {
   end_generation();
-  generation_ = generation;
-  if (!spec_.store.enabled) return {};
+  plan_ = std::move(plan);
+  if (!plan_.store) return {};
   StoreOptions options;
-  options.policy = spec_.store;
+  options.policy = *plan_.store;
   options.on_notice = [this](const Error& error) { options_.notice(error.message()); };
   auto store = StoreServer::listen(context_, std::move(options));
   if (!store) {
     return std::move(store).error().while_doing("starting the store of generation " +
-                                                std::to_string(generation));
+                                                std::to_string(plan_.number));
   }
   store_ = *std::move(store);
   return {};
+}
+
+void WorkerServices::renumber(int first_rank) {
+  logs_->renumber(first_rank);
+}
+
+void WorkerServices::use_store_at(const std::string& address, std::uint16_t port) {
+  store_address_ = address;
+  store_port_ = port;
 }
 
 void WorkerServices::end_generation() {
@@ -83,21 +92,28 @@ WorkerIdentity WorkerServices::identity_of(const WorkerSpec& worker,
   WorkerIdentity identity = spec_.identity;
   identity.global_rank = worker.global_rank;
   identity.local_rank = worker.local_rank;
-  identity.restart_count = generation_;
+  identity.restart_count = plan_.restart_count;
+  identity.generation = plan_.number;
   identity.max_restarts = spec_.restart.max_restarts;
   identity.job_id = spec_.job_id;
+  identity.node_id = spec_.node_id;
   identity.channel = channel;
-  identity.error_file = logs_->error_file(worker.local_rank, generation_);
-  if (store_) identity.master_port = store_->port();
+  identity.error_file = logs_->error_file(worker.local_rank, plan_.number);
+  if (!store_address_.empty()) identity.master_addr = store_address_;
+  if (store_port_ != 0) {
+    identity.master_port = store_port_;
+  } else if (store_) {
+    identity.master_port = store_->port();
+  }
   return identity;
 }
 
 Result<PreparedWorker> WorkerServices::prepare(const WorkerSpec& worker) {
   PreparedWorker prepared;
-  auto stdio = logs_->open(worker.local_rank, generation_);
+  auto stdio = logs_->open(worker.local_rank, plan_.number);
   if (!stdio) return std::move(stdio).error();
   prepared.stdio = *std::move(stdio);
-  auto channel = channels_.open(worker.global_rank, generation_);
+  auto channel = channels_.open(worker.global_rank, plan_.number);
   if (!channel) return std::move(channel).error();
   prepared.channel = *std::move(channel);
 
@@ -130,7 +146,7 @@ void WorkerServices::fill_in_texts(WorkerExit& exit) const {
 }
 
 std::string WorkerServices::error_file_content(int local_rank) const {
-  const std::string path = logs_->error_file(local_rank, generation_);
+  const std::string path = logs_->error_file(local_rank, plan_.number);
   if (path.empty()) return {};
   auto content = real_system().read_file(path, kMaxErrorFileBytes);
   return content ? *std::move(content) : std::string();
@@ -138,6 +154,10 @@ std::string WorkerServices::error_file_content(int local_rank) const {
 
 int WorkerServices::store_port() const {
   return store_ ? store_->port() : 0;
+}
+
+std::optional<HeartbeatSample> WorkerServices::heartbeat(int global_rank) const {
+  return channels_.heartbeat(global_rank);
 }
 
 bool WorkerServices::made_progress() const {

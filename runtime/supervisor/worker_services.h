@@ -32,6 +32,13 @@ struct PreparedWorker {
   ChannelEnds channel;
 };
 
+// What is special about one generation.
+struct GenerationPlan {
+  int number = 0;
+  int restart_count = 0;
+  std::optional<StorePolicy> store;  // std::nullopt: it is on another node, or there is none
+};
+
 struct ServiceOptions {
   pid_t owner = 0;        // for job control of the terminal
   pid_t owner_group = 0;  // its process group, for a worker that shares the terminal
@@ -48,7 +55,16 @@ class WorkerServices {
 
   // Ends what the generation before had, and opens the store of the next one.
   // Errors  those of StoreServer::listen().
-  [[nodiscard]] Result<void> begin_generation(int generation);
+  [[nodiscard]] Result<void> begin_generation(GenerationPlan plan);
+
+  // From the next generation on local rank k is global rank `first_rank` + k.
+  void renumber(int first_rank);
+
+  // Where workers find the store; port 0: the one that is here.
+  void use_store_at(const std::string& address, std::uint16_t port);
+
+  // Ends the store and the channels of the current generation.
+  void end_generation();
 
   // Errors  kSpawnFailed: no descriptors are left.
   [[nodiscard]] Result<PreparedWorker> prepare(const WorkerSpec& worker);
@@ -64,6 +80,9 @@ class WorkerServices {
 
   // 0 without a store.
   [[nodiscard]] int store_port() const;
+
+  // What the worker reported last about its progress.
+  [[nodiscard]] std::optional<HeartbeatSample> heartbeat(int global_rank) const;
 
   // Whether a worker of this generation reported that it got on.
   [[nodiscard]] bool made_progress() const;
@@ -88,14 +107,15 @@ class WorkerServices {
   void end_close(const std::string& why);
 
  private:
-  void end_generation();
   [[nodiscard]] WorkerIdentity identity_of(const WorkerSpec& worker,
                                            const std::string& channel) const;
 
   boost::asio::io_context& context_;
   const JobSpec& spec_;
   ServiceOptions options_;
-  int generation_ = 0;
+  GenerationPlan plan_;
+  std::string store_address_;     // empty: as the spec says
+  std::uint16_t store_port_ = 0;  // 0: of the store that is here
   std::unique_ptr<LogRouter> logs_;
   std::unique_ptr<StoreServer> store_;
   ChannelServer channels_;

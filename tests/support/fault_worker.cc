@@ -14,6 +14,7 @@
 //   zombies          leaves dead grandchildren to the subreaper, then pauses
 //   fill BYTES       writes so many to stdout, ends with 0
 //   stops SIGNAL     waits for the signal, says "got", ends with 0
+//   environment      prints its environment to stderr, ends with 0
 //   saves HOW        handles preemption: when asked it marks itself saved (unless HOW is "not"),
 //                    says "saved", ends with 85
 //
@@ -159,6 +160,14 @@ int run(int argc, char** argv, int at) {
     int number = 0;
     ::sigwait(&set, &number);
     say("got " + std::to_string(number));
+    return 0;
+  }
+  if (mode == "environment") {
+    std::string lines = "\n";
+    for (char** variable = ::environ; *variable != nullptr; ++variable) {
+      lines += std::string(*variable) + "\n";
+    }
+    (void)!::write(2, lines.data(), lines.size());
     return 0;
   }
   if (mode == "saves") {

@@ -34,6 +34,7 @@ struct WorkerIdentity {
   int num_nodes = 1;
   int restart_count = 0;  // restarts of the job so far: 0 in the first generation
   int max_restarts = 0;
+  int generation = -1;  // ACCEL_GENERATION; -1: the same as restart_count
   std::string role = "default";
   std::string run_id = "none";
   std::string master_addr = "127.0.0.1";
@@ -42,6 +43,7 @@ struct WorkerIdentity {
   std::string error_file;       // TORCHELASTIC_ERROR_FILE; empty when there is none
   std::string channel;  // ACCEL_CHANNEL, "<version>:<memfd>:<socket>"; empty without a supervisor
   std::string job_id;   // ACCEL_JOB_ID; the orphan sweep finds descendants by it
+  std::string node_id;  // ACCEL_NODE_ID; the sweep keeps to it where nodes share a process table
 };
 
 // How much of the contract a worker gets.

@@ -68,6 +68,43 @@ TEST(Frames, RequestsComeBack) {
   EXPECT_TRUE(std::get<Stop>(*decoded).is_delivered);
 }
 
+TEST(Frames, GenerationsOfTheOwnerComeBack) {
+  const PrepareGeneration prepare = {.generation = 3,
+                                     .restart_count = 1,
+                                     .first_rank = 4,
+                                     .world_size = 8,
+                                     .node_rank = 1,
+                                     .num_nodes = 2,
+                                     .hosts_store = false,
+                                     .bind_address = "::",
+                                     .port = 29500,
+                                     .is_exact_port = true,
+                                     .members = {"10.0.0.1", "fd00::2"}};
+  const auto decoded = decode_request(encode(HostRequest(prepare)));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
+  const auto& back = std::get<PrepareGeneration>(*decoded);
+  EXPECT_EQ(encode(HostRequest(back)), encode(HostRequest(prepare)));
+  EXPECT_EQ(back.members, prepare.members);
+
+  GenerationEnded ended = {.generation = 3, .is_clean = false, .made_progress = true};
+  ended.outcome.reason = "failed";
+  EXPECT_EQ(round_trip(ended).outcome.reason, "failed");
+  EXPECT_FALSE(round_trip(ended).is_clean);
+  const Snapshot snapshot = {
+      .job_id = "j", .state = "running", .workers = {{.pid = 12, .is_alive = true, .step = 9}}};
+  EXPECT_EQ(round_trip(snapshot).workers.at(0).step, 9u);
+}
+
+TEST(Frames, Fault55AnOlderShimLacksTheNewMembersAndIsUnderstood) {
+  const auto hello = decode_event(R"({"type":"hello","protocol":1,"build":"0.0.9","pid":4})");
+  ASSERT_TRUE(hello.has_value());
+  EXPECT_TRUE(has_common_protocol(std::get<Hello>(*hello)));
+  EXPECT_FALSE(has_common_protocol(Hello{.protocol = 9, .oldest_protocol = 8}));
+  EXPECT_FALSE(has_common_protocol(Hello{.protocol = 0, .oldest_protocol = 0}));
+  EXPECT_TRUE(has_common_protocol(Hello{.protocol = 9, .oldest_protocol = kProtocolVersion}));
+  EXPECT_EQ(describe_protocols(1, 2), "1 to 2");
+}
+
 TEST(Frames, NonsenseIsAProtocolError) {
   for (const char* text : {"",
                            "{",

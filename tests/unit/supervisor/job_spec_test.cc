@@ -40,11 +40,28 @@ TEST(JobSpecJson, ComesBackUnchanged) {
 }
 
 TEST(JobSpecJson, AnotherVersionIsRefused) {
-  const auto result = with("/version", 2);
+  for (const int version : {0, JobSpec::kVersion + 1}) {
+    const auto result = with("/version", version);
+    ASSERT_FALSE(result.has_value());
+    EXPECT_EQ(result.error().code(), ErrorCode::kProtocol);
+    EXPECT_THAT(result.error().message(),
+                HasSubstr("version " + std::to_string(version) + " instead of " +
+                          std::to_string(JobSpec::kVersion)));
+  }
+}
 
-  ASSERT_FALSE(result.has_value());
-  EXPECT_EQ(result.error().code(), ErrorCode::kProtocol);
-  EXPECT_THAT(result.error().message(), HasSubstr("version 2 instead of 1"));
+TEST(JobSpecJson, Fault55TheVersionBeforeMayLackWhatIsNew) {
+  auto json = nlohmann::json::parse(to_json(example()));
+  json["version"] = 1;
+  for (const char* name : {"control", "node_id"}) json.erase(name);
+  json["stop"].erase("requeue_exit_code");
+  json["store"].erase("members");
+
+  const auto back = job_spec_from_json(json.dump());
+
+  ASSERT_TRUE(back.has_value()) << back.error().what();
+  EXPECT_EQ(back->control, GenerationControl::kShim);
+  EXPECT_EQ(to_json(*back), to_json(example()));
 }
 
 TEST(JobSpecJson, MissingMemberIsNamed) {
