@@ -167,7 +167,7 @@ std::optional<int> integer_flag(
 std::optional<std::string> choice_flag(const CommandLine& line,
                                        std::string_view flag,
                                        Faults& faults) {
-  const std::optional<std::string> text = line.text(flag);
+  std::optional<std::string> text = line.text(flag);
   if (!text) return std::nullopt;
   std::vector<std::string> names;
   std::string list;

@@ -136,7 +136,7 @@ std::string choose_log_dir(const LaunchSettings& settings,
       std::any_of(settings.redirect.begin(), settings.redirect.end(), goes_to_file);
   if (!needs_files) return "";
   const auto tmp = environment.find("TMPDIR");
-  const std::string folder =
+  std::string folder =
       (tmp != environment.end() && !tmp->second.empty() ? tmp->second : "/tmp") + "/accel_logs";
   notices.push_back("log files go to " + folder + " (choose another place with --log_dir)");
   return folder;
@@ -201,10 +201,10 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   }
 
   Faults faults;
-  Result<LaunchSettings> settings = merge_settings(line, file, host.num_gpus, plan.notices);
-  if (!settings) faults.add(std::move(settings).error());
-  Result<WorkerCommand> command = find_command(line, host.environment);
-  if (!command) faults.add(std::move(command).error());
+  const Result<LaunchSettings> settings = merge_settings(line, file, host.num_gpus, plan.notices);
+  if (!settings) faults.add(settings.error());
+  const Result<WorkerCommand> command = find_command(line, host.environment);
+  if (!command) faults.add(command.error());
   if (!faults.empty()) return faults.merged();
 
   Result<AffinityPlan> cores = divide_cores(*settings, host, plan.notices);

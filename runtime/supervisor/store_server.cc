@@ -124,7 +124,7 @@ class StoreServer::Impl : public StoreOutbox, public std::enable_shared_from_thi
   [[nodiscard]] Error too_much_buffered() const;
   void disconnect(StoreClientId id);
   void disconnect_for(StoreClientId id, const Error& why);
-  void notice(Error error);
+  void notice(const Error& error);
 
   void note_progress(Connection& connection, bool completed_a_request);
   void arm_sweep();
@@ -174,6 +174,7 @@ Result<std::unique_ptr<StoreServer>> StoreServer::listen(asio::io_context& conte
 }
 
 StoreServer::StoreServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+// NOLINTNEXTLINE(bugprone-exception-escape): the timers' cancel() has no case that throws
 StoreServer::~StoreServer() {
   impl_->stop();
 }
@@ -465,7 +466,7 @@ void StoreServer::Impl::disconnect_for(StoreClientId id, const Error& why) {
 }
 
 // The one who is told may end this server: nothing is done to a client after it.
-void StoreServer::Impl::notice(Error error) {
+void StoreServer::Impl::notice(const Error& error) {
   if (notices_++ >= kMaxNotices || !options_.on_notice) return;
   const auto tell = options_.on_notice;
   tell(error);

@@ -63,7 +63,7 @@ class StoreServer {
   [[nodiscard]] static Result<std::unique_ptr<StoreServer>> listen(boost::asio::io_context& context,
                                                                    StoreOptions options);
 
-  ~StoreServer();
+  ~StoreServer();  // NOLINT(bugprone-exception-escape): cancelling a timer does not throw
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
