@@ -220,6 +220,7 @@ void VirtualCluster::carry_out(VirtualNode& node, const std::vector<MemberAction
                             if (node.connection == 0) return;
                             node.up.emplace_back(ConnectionLost{node.connection});
                             node.connection = 0;
+                            node.connect_at = now_ + Milliseconds(1'000);
                             node.down.clear();
                             node.member.is_connected = node.member.is_welcome = false;
                           }},
@@ -278,10 +279,12 @@ void VirtualCluster::deliver_down(VirtualNode& node, int index, bool keep) {
   const auto at = node.down.begin() + index;
   auto [connection, message] = *at;
   if (!keep) node.down.erase(at);
-  if (connection != node.connection || !node.is_agent_up) return;
+  if (connection != node.connection || !node.is_agent_up || node.is_paused) return;
   const auto* fenced = std::get_if<Fenced>(&message.body);
   if (fenced && fenced->reason != FenceReason::kUnknownSession) {
-    if (message.fence.session_id == node.member.session_id) {
+    const bool is_heard = message.fence.session_id == node.member.session_id &&
+                          message.fence.leader_epoch >= node.member.epoch;
+    if (is_heard) {
       void_sessions_.insert(node.member.session_id);
       if (options_.bug == SeededBug::kKeepsVoidSession) return;
     }
@@ -333,7 +336,10 @@ TimePoint VirtualCluster::next_moment() const {
       consider(node.workers.ends_at);
       consider(node.member.acked_at + options_.job.fence.lease);
     }
-    if (node.is_agent_up && !node.is_paused) consider(next_wake(node.member));
+    if (node.is_agent_up && !node.is_paused) {
+      consider(next_wake(node.member));
+      if (node.connection == 0) consider(node.connect_at);
+    }
   }
   return next;
 }
@@ -387,7 +393,8 @@ std::vector<Move> VirtualCluster::moves(int window) const {
     if (node.is_cut) {
       result.push_back({MoveKind::kHeal, index});
     } else {
-      if (node.connection == 0 && node.is_agent_up && !node.is_paused && is_coordinator_up_) {
+      const bool may_connect = node.is_agent_up && !node.is_paused && is_coordinator_up_;
+      if (node.connection == 0 && may_connect && now_ >= node.connect_at) {
         result.push_back({MoveKind::kConnect, index});
       }
       for (int k = 0; k < std::min<int>(window, static_cast<int>(node.up.size())); ++k) {
@@ -485,7 +492,8 @@ void VirtualCluster::mend() {
 }
 
 void VirtualCluster::settle() {
-  while (true) {
+  constexpr int kMost = 100'000;
+  for (int i = 0; i < kMost; ++i) {
     const auto next = moves(1);
     const auto move = std::find_if(next.begin(), next.end(), [](const Move& candidate) {
       return candidate.kind <= MoveKind::kConnect;
@@ -493,6 +501,7 @@ void VirtualCluster::settle() {
     if (move == next.end()) return;
     apply(*move);
   }
+  breach("messages go to and fro without end");
 }
 
 void VirtualCluster::run_for(Milliseconds time) {

@@ -86,6 +86,7 @@ struct VirtualNode {
   MemberState member;
   Workers workers;
   ConnectionId connection = 0;  // 0: none
+  TimePoint connect_at{};       // not before
   int num_sessions = 0;
   int num_boots = 0;
   using Up = std::variant<FromAgent, ConnectionLost>;
@@ -132,6 +133,7 @@ class VirtualCluster {
   void tell(decltype(Event::what) what);  // to the coordinator
   void tell_node(int node, decltype(MemberEvent::what) what);
   [[nodiscard]] VirtualNode& node(int index) { return nodes_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] std::size_t num_nodes() const { return nodes_.size(); }
   [[nodiscard]] const State& state() const { return state_; }
   [[nodiscard]] TimePoint now() const { return now_; }
   [[nodiscard]] bool is_coordinator_up() const { return is_coordinator_up_; }
