@@ -3,18 +3,10 @@
 import os
 import struct
 import subprocess
-import sys
 import tempfile
 import unittest
 
-SOURCE = os.environ.get("ACCEL_SOURCE_DIR", os.getcwd())
-BUILD = os.environ.get("ACCEL_BUILD_DIR", os.path.join(SOURCE, "build"))
-PEER = os.path.join(SOURCE, ".deps/peer/bin/python")
-if not os.path.exists(PEER):
-    print(f"skipped: {PEER} is missing; run scripts/setup.sh")
-    sys.exit(77)
-if os.path.realpath(sys.prefix) != os.path.realpath(os.path.join(SOURCE, ".deps/peer")):
-    os.execv(PEER, [PEER] + sys.argv)
+from peer_python import BUILD, SOURCE
 
 import torch
 from accelerate import Accelerator, load_checkpoint_in_model

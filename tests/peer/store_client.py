@@ -2,19 +2,11 @@
 """PyTorch's own TCPStore client finds in our store the server that it knows: every call it has."""
 import os
 import subprocess
-import sys
 import threading
 import unittest
 from datetime import timedelta
 
-SOURCE = os.environ.get("ACCEL_SOURCE_DIR", os.getcwd())
-BUILD = os.environ.get("ACCEL_BUILD_DIR", os.path.join(SOURCE, "build"))
-PEER = os.path.join(SOURCE, ".deps/peer/bin/python")
-if not os.path.exists(PEER):
-    print(f"skipped: {PEER} is missing; run scripts/setup.sh")
-    sys.exit(77)
-if os.path.realpath(sys.prefix) != os.path.realpath(os.path.join(SOURCE, ".deps/peer")):
-    os.execv(PEER, [PEER] + sys.argv)
+from peer_python import BUILD
 
 from torch.distributed import PrefixStore, TCPStore
 
