@@ -1,7 +1,7 @@
 // How the ranks find each other, and how a broken connection is reported.
 //
 // Joining has three steps. (1) Everybody opens the key-value store at MASTER_ADDR:MASTER_PORT,
-// which the supervisor or rank 0 hosts. (2) Every rank writes a key and waits for those of all
+// which the supervisor or rank 0 hosts; store_contact.h waits for it. (2) Every rank writes a key and waits for those of all
 // others, so that a rank which never started is named within store_timeout; Gloo alone would wait
 // for its collective timeout and not say for whom. (3) Gloo connects each pair of ranks; it gets
 // the addresses from the same store. Keys carry the restart count, for a store that outlives a
@@ -33,6 +33,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "libaccel/process/store_contact.h"
+
 namespace accel {
 namespace {
 
@@ -47,6 +49,10 @@ std::string seconds_text(std::chrono::milliseconds time) {
   return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 7) + " s";
 }
 
+std::string joining(const WorkerIdentity& identity) {
+  return "joining the process group as rank " + std::to_string(identity.global_rank);
+}
+
 StorePtr open_store(const WorkerIdentity& identity, const InitProcessGroupKwargs& options) {
   if (identity.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
   c10d::TCPStoreOptions store_options;
@@ -54,16 +60,23 @@ StorePtr open_store(const WorkerIdentity& identity, const InitProcessGroupKwargs
   store_options.isServer = !identity.use_agent_store && identity.global_rank == 0;
   store_options.waitWorkers = false;
   store_options.timeout = options.store_timeout;
+  const bool hosts = store_options.isServer;
+  UniqueFd first_contact;
   try {
+    if (!hosts) {
+      first_contact =
+          contact_store(identity.master_addr, identity.master_port, options.store_timeout);
+    }
     return c10::make_intrusive<c10d::TCPStore>(identity.master_addr, store_options);
+  } catch (Error& error) {
+    error.while_doing(joining(identity));
+    throw;
   } catch (const std::exception& cause) {
-    const bool hosts = store_options.isServer;
     throw Error(hosts ? ErrorCode::kPortInUse : ErrorCode::kStoreUnreachable,
-                (hosts ? "cannot host the store at " : "cannot reach the store at ") +
-                    endpoint(identity) + " within " + seconds_text(options.store_timeout) + ": " +
-                    first_line(cause.what()),
+                (hosts ? "cannot host the store at " : "lost the store at ") + endpoint(identity),
                 hosts ? "set MASTER_PORT to a free port on every rank" : "")
-        .while_doing("joining the process group as rank " + std::to_string(identity.global_rank));
+        .with_detail("cause", first_line(cause.what()))
+        .while_doing(joining(identity));
   }
 }
 
@@ -95,7 +108,7 @@ void wait_for_arrivals(c10d::Store& store,
                     " ranks these did not reach the store at " + endpoint(identity) + " within " +
                     seconds_text(options.store_timeout) + ": " +
                     missing_ranks(store, identity.world_size))
-        .while_doing("joining the process group as rank " + std::to_string(identity.global_rank));
+        .while_doing(joining(identity));
   }
 }
 

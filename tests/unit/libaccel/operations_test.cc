@@ -228,7 +228,15 @@ TEST(PadAcrossProcesses, DifferentNumbersOfDimensionsAreAnErrorOnAllRanks) {
   });
 }
 
-TEST(DebugMode, AShapeMismatchIsAnErrorOnAllRanks) {
+// With the table at once, and with a fingerprint first.
+class Mismatch : public ::testing::TestWithParam<const char*> {
+ protected:
+  test::RankGroupOptions options() const {
+    return {.env = {{"ACCELERATE_DEBUG_MODE", GetParam()}}};
+  }
+};
+
+TEST_P(Mismatch, OfShapesIsAnErrorOnAllRanks) {
   test::run_ranks(
       2,
       [] {
@@ -240,30 +248,65 @@ TEST(DebugMode, AShapeMismatchIsAnErrorOnAllRanks) {
         for (const auto& operation : operations) {
           const Error error = error_of(operation);
           EXPECT_EQ(error.code(), ErrorCode::kShapeMismatch);
-          EXPECT_THAT(error.message(),
-                      AllOf(HasSubstr("Process 0: [1, 5]"), HasSubstr("Process 1: [1, 1, 6]")));
+          EXPECT_THAT(
+              error.message(),
+              AllOf(HasSubstr("Process 0: [1, 5] Float"), HasSubstr("Process 1: [1, 1, 6] Float")));
+          EXPECT_THAT(error.remedy(), HasSubstr("pad_across_processes"));
         }
         EXPECT_THAT(values(gather(two_numbers(state))), ElementsAre(1, 2, 3, 4));
       },
-      {.env = {{"ACCELERATE_DEBUG_MODE", "true"}}});
+      options());
 }
 
-TEST(Operations, GatherComparesShapesAndTypesAlways) {
-  test::run_ranks(2, [] {
-    const PartialState state;
-    const at::Tensor rows = at::ones({state.is_main_process() ? 4 : 4000});
-    const at::Tensor types = at::ones({4}, state.is_main_process() ? at::kFloat : at::kLong);
+// Sizes at which Gloo alone would end the process (the smaller side gets more than it expects), or
+// leave one rank waiting.
+TEST_P(Mismatch, OfSizesAndTypesIsAnErrorOnAllRanks) {
+  test::run_ranks(
+      2,
+      [] {
+        const PartialState state;
+        const at::Tensor rows = at::ones({state.is_main_process() ? 4 : 4000});
+        const at::Tensor types = at::ones({4}, state.is_main_process() ? at::kFloat : at::kLong);
+        const std::function<void(const at::Tensor&)> operations[] = {
+            [](const at::Tensor& input) { gather(input); },
+            [](const at::Tensor& input) { reduce(input, Reduction::kSum); },
+            [](const at::Tensor& input) { broadcast(input); },
+            [](const at::Tensor& input) { broadcast(input, 1); }};
 
-    const Error shape = error_of([&] { gather(rows); });
-    const Error type = error_of([&] { gather(types); });
-
-    EXPECT_EQ(shape.code(), ErrorCode::kShapeMismatch);
-    EXPECT_THAT(shape.message(),
-                AllOf(HasSubstr("Process 0: [4] Float"), HasSubstr("Process 1: [4000] Float")));
-    EXPECT_EQ(type.code(), ErrorCode::kShapeMismatch);
-    EXPECT_THAT(type.message(), HasSubstr("Process 1: [4] Long"));
-  });
+        for (const auto& operation : operations) {
+          const Error shape = error_of([&] { operation(rows); });
+          const Error type = error_of([&] { operation(types); });
+          EXPECT_EQ(shape.code(), ErrorCode::kShapeMismatch);
+          EXPECT_THAT(
+              shape.message(),
+              AllOf(HasSubstr("Process 0: [4] Float"), HasSubstr("Process 1: [4000] Float")));
+          EXPECT_EQ(type.code(), ErrorCode::kShapeMismatch);
+          EXPECT_THAT(type.message(), HasSubstr("Process 1: [4] Long"));
+        }
+        EXPECT_THAT(values(gather(two_numbers(state))), ElementsAre(1, 2, 3, 4));
+      },
+      options());
 }
+
+TEST_P(Mismatch, OfOperationsNamesThemAll) {
+  test::run_ranks(
+      2,
+      [] {
+        const PartialState state;
+
+        const Error error = error_of([&] {
+          state.is_main_process() ? (void)gather(at::ones({2})) : (void)reduce(at::ones({2}));
+        });
+
+        EXPECT_EQ(error.code(), ErrorCode::kShapeMismatch);
+        EXPECT_THAT(error.message(),
+                    AllOf(HasSubstr("Process 0: gather of [2] Float"),
+                          HasSubstr("Process 1: reduce of [2] Float")));
+      },
+      options());
+}
+
+INSTANTIATE_TEST_SUITE_P(Operations, Mismatch, ::testing::Values("", "true"));
 
 TEST(Objects, AreGatheredInRankOrder) {
   test::run_ranks(3, [] {

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -11,12 +13,15 @@
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <accel/error.h>
 #include <accel/state.h>
 
 #include "libaccel/process/process_group.h"
+#include "runtime/unique_fd.h"
 #include "tests/support/rank_group.h"
 
 namespace accel {
@@ -202,6 +207,7 @@ TEST(StateOfTwoRanks, KnowsItsPlaceAndPrintsIt) {
         "Distributed environment: DistributedType.MULTI_CPU  Backend: gloo\nNum processes: 2\n"
         "Process index: " +
             index + "\nLocal process index: " + index + "\nDevice: cpu:0\n");
+    state.wait_for_everyone();  // a rank that ends at once is lost to one that is still joining
   });
 }
 
@@ -213,6 +219,79 @@ TEST(StateOfTwoRanks, MeetsThroughAStoreOnRankZero) {
                     EXPECT_EQ(state.num_processes(), 2);
                   },
                   {.rank_0_hosts_store = true});
+}
+
+// A port of this machine. Bound and silent: nobody else gets it, and connections are refused until it
+// listens. A server answers the first connection with what it was given.
+class OccupiedPort {
+ public:
+  OccupiedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof address;
+    ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), size);
+    ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size);
+    text_ = std::to_string(ntohs(address.sin_port));
+  }
+  void listen() { ::listen(socket_.get(), 8); }
+  void answer(std::string_view text) {
+    listen();
+    server_ = std::jthread([this, text = std::string(text)] {
+      const UniqueFd client(::accept(socket_.get(), nullptr, nullptr));
+      ::send(client.get(), text.data(), text.size(), MSG_NOSIGNAL);
+      char byte;
+      while (::recv(client.get(), &byte, 1, 0) > 0) {
+      }
+    });
+  }
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  UniqueFd socket_;
+  std::string text_;
+  std::jthread server_;
+};
+
+// How a rank that is sent to that port fails. Only accel's own words reach its output.
+void expect_store_unreachable(const OccupiedPort& port, const std::string& why) {
+  const auto exits = test::run_ranks(
+      1,
+      [&] {
+        try {
+          PartialState({.init_process_group = {.store_timeout = std::chrono::milliseconds(300)}});
+          FAIL() << "joined a group without a store";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kStoreUnreachable);
+          EXPECT_THAT(error.message(),
+                      ::testing::MatchesRegex(
+                          "the store at 127.0.0.1:[0-9]+ did not answer, waited [0-9.]+ s: .*"));
+          EXPECT_THAT(error.message(), HasSubstr(why));
+          EXPECT_THAT(error.remedy(), HasSubstr("MASTER_PORT"));
+          EXPECT_THAT(error.context(), ElementsAre("joining the process group as rank 1"));
+        }
+      },
+      {.env = {{"MASTER_PORT", port.text()}, {"WORLD_SIZE", "2"}, {"RANK", "1"}}});
+  EXPECT_THAT(exits[0].output, Not(HasSubstr("c10d")));
+  EXPECT_THAT(exits[0].output, Not(HasSubstr("socket.cpp")));
+}
+
+TEST(StoreUnreachable, SaysThatNobodyListens) {
+  const OccupiedPort port;
+
+  expect_store_unreachable(port, "Connection refused");
+}
+
+TEST(StoreUnreachable, SaysThatWhatListensDoesNotAnswer) {
+  OccupiedPort port;
+  if (test::rank_of_this_process() < 0) port.listen();
+
+  expect_store_unreachable(port, "something listens there and does not answer");
+}
+
+TEST(StoreUnreachable, SaysThatAnotherServiceHasThePort) {
+  OccupiedPort port;
+  if (test::rank_of_this_process() < 0) port.answer("220 mail.example.org ready\r\n");
+
+  expect_store_unreachable(port, "no key-value store of c10d");
 }
 
 TEST(StateOfTwoRanks, NamesTheRankThatNeverCame) {
