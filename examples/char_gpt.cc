@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -67,23 +66,6 @@ std::string sample(Gpt& model, const std::string& prompt, int length) {
   return text;
 }
 
-// Loads the newest complete checkpoint of the project, if there is one.
-void load_newest(accel::Accelerator& accelerator) {
-  try {
-    const accel::CheckpointInfo checkpoint = accelerator.load_state();
-    accelerator.print("going on from", checkpoint.folder.string());
-  } catch (const accel::Error& error) {
-    if (error.code() != accel::ErrorCode::kCheckpointIncomplete) throw;
-    accelerator.print("no complete checkpoint: starting from the beginning");
-  }
-}
-
-// A run from the beginning does not mix its checkpoints with those of an earlier one.
-void remove_checkpoints(const accel::Accelerator& accelerator) {
-  const auto turn = accelerator.main_process_first();
-  std::filesystem::remove_all(std::filesystem::path(accelerator.project_dir()) / "checkpoints");
-}
-
 struct Settings {
   int epochs = 3;
   std::int64_t batch_size = 32;  // of each process
@@ -129,10 +111,9 @@ void train(const Settings& settings) {
   auto [model, optimizer, loader, scheduler] = accelerator.prepare(net, adamw, windows, schedule);
   accelerator.register_for_checkpointing(steps);
 
-  if (settings.resume || accelerator.restart_count() > 0) {
-    load_newest(accelerator);
-  } else {
-    remove_checkpoints(accelerator);
+  const auto start = settings.resume ? accel::RunStart::kResume : accel::RunStart::kAnew;
+  if (const auto checkpoint = accelerator.begin_run(start)) {
+    accelerator.print("going on from", checkpoint->folder.string());
   }
 
   const auto is_done = [&] { return settings.max_steps >= 0 && steps.value >= settings.max_steps; };

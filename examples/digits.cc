@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -84,23 +83,6 @@ double test_accuracy(const accel::Accelerator& accelerator, Model& model, Loader
   return static_cast<double>(right) / static_cast<double>(total);
 }
 
-// Loads the newest complete checkpoint of the project, if there is one.
-void load_newest(accel::Accelerator& accelerator) {
-  try {
-    const accel::CheckpointInfo checkpoint = accelerator.load_state();
-    accelerator.print("going on from", checkpoint.folder.string());
-  } catch (const accel::Error& error) {
-    if (error.code() != accel::ErrorCode::kCheckpointIncomplete) throw;
-    accelerator.print("no complete checkpoint: starting from the beginning");
-  }
-}
-
-// A run from the beginning does not mix its checkpoints with those of an earlier one.
-void remove_checkpoints(const accel::Accelerator& accelerator) {
-  const auto turn = accelerator.main_process_first();
-  std::filesystem::remove_all(std::filesystem::path(accelerator.project_dir()) / "checkpoints");
-}
-
 struct Settings {
   int epochs = 15;
   std::int64_t batch_size = 16;  // of each process
@@ -134,10 +116,9 @@ void train(const Settings& settings) {
   auto [model, optimizer, train_loader, test_loader, scheduler] =
       accelerator.prepare(net, adamw, train_digits, test_digits, schedule);
 
-  if (settings.resume || accelerator.restart_count() > 0) {
-    load_newest(accelerator);
-  } else {
-    remove_checkpoints(accelerator);
+  const auto start = settings.resume ? accel::RunStart::kResume : accel::RunStart::kAnew;
+  if (const auto checkpoint = accelerator.begin_run(start)) {
+    accelerator.print("going on from", checkpoint->folder.string());
   }
 
   for (auto epoch = train_loader.epoch(); epoch < settings.epochs; ++epoch) {

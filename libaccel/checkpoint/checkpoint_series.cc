@@ -141,14 +141,32 @@ CheckpointInfo CheckpointSeries::save(const CheckpointObjects& objects, std::int
   });
 }
 
+void CheckpointSeries::remove(const fs::path& checkpoint) const {
+  const fs::path temporary = checkpoint::temporary_folder(checkpoint);
+  file_system_->rename(checkpoint, temporary);
+  file_system_->remove(temporary);
+}
+
+void CheckpointSeries::remove_all() {
+  with_ranks([&](RankExchange& ranks) {
+    return checkpoint::agree(
+               ranks,
+               [&]() -> std::string {
+                 if (ranks.rank() == checkpoint::leader_of(ranks, options_.save_on_each_node)) {
+                   for (const fs::path& path : numbered_folders(options_.folder)) remove(path);
+                 }
+                 return "";
+               })
+        .payloads_or_throw();
+  });
+}
+
 void CheckpointSeries::prune() const {
   if (!options_.total_limit) return;
   try {
     const std::vector<CheckpointInfo> newest_first = complete();
     for (size_t i = static_cast<size_t>(*options_.total_limit); i < newest_first.size(); ++i) {
-      const fs::path temporary = checkpoint::temporary_folder(newest_first[i].folder);
-      file_system_->rename(newest_first[i].folder, temporary);
-      file_system_->remove(temporary);
+      remove(newest_first[i].folder);
     }
   } catch (const Error&) {
     // The new checkpoint is safe; one too many is no reason to end a training run. The next save
@@ -185,30 +203,46 @@ std::vector<CheckpointInfo> CheckpointSeries::complete(std::vector<std::string>*
   return found;
 }
 
-LoadReport CheckpointSeries::load_newest(const CheckpointObjects& objects) {
-  return with_ranks([&](RankExchange& ranks) {
-    std::vector<std::string> notices;
-    const auto lists = checkpoint::agree(ranks, [&]() -> std::string {
-                         if (ranks.rank() != 0) return "[]";
-                         nlohmann::json names = nlohmann::json::array();
-                         for (const CheckpointInfo& info : complete(&notices)) {
-                           names.push_back(info.folder.filename().string());
-                         }
-                         return names.dump();
-                       }).payloads_or_throw();
-    for (const auto& name : nlohmann::json::parse(lists.front())) {
-      try {
-        LoadReport report = load_on(ranks, options_.folder / name.get<std::string>(), objects);
-        report.notices.insert(report.notices.begin(), notices.begin(), notices.end());
-        return report;
-      } catch (const Error& error) {
-        // Every rank gets the same error, so every rank goes on to the next one.
-        if (error.code() != ErrorCode::kCheckpointIncomplete) throw;
-        notices.push_back(name.get<std::string>() + ": " + error.message());
-      }
+std::optional<LoadReport> CheckpointSeries::load_first_good(RankExchange& ranks,
+                                                            const CheckpointObjects& objects,
+                                                            std::vector<std::string>& notices) {
+  const auto lists = checkpoint::agree(ranks, [&]() -> std::string {
+                       if (ranks.rank() != 0) return "[]";
+                       nlohmann::json names = nlohmann::json::array();
+                       for (const CheckpointInfo& info : complete(&notices)) {
+                         names.push_back(info.folder.filename().string());
+                       }
+                       return names.dump();
+                     }).payloads_or_throw();
+  for (const auto& name : nlohmann::json::parse(lists.front())) {
+    try {
+      LoadReport report = load_on(ranks, options_.folder / name.get<std::string>(), objects);
+      report.notices.insert(report.notices.begin(), notices.begin(), notices.end());
+      return report;
+    } catch (const Error& error) {
+      // Every rank gets the same error, so every rank goes on to the next one.
+      if (error.code() != ErrorCode::kCheckpointIncomplete) throw;
+      notices.push_back(name.get<std::string>() + ": " + error.message());
     }
-    throw none_complete(options_.folder, notices);
-  });
+  }
+  return std::nullopt;
+}
+
+LoadReport CheckpointSeries::load_newest(const CheckpointObjects& objects) {
+  std::vector<std::string> notices;
+  auto report =
+      with_ranks([&](RankExchange& ranks) { return load_first_good(ranks, objects, notices); });
+  if (!report) throw none_complete(options_.folder, notices);
+  return *std::move(report);
+}
+
+std::optional<LoadReport> CheckpointSeries::load_newest_if_any(const CheckpointObjects& objects) {
+  std::vector<std::string> notices;
+  auto report =
+      with_ranks([&](RankExchange& ranks) { return load_first_good(ranks, objects, notices); });
+  // A damaged one keeps its number, so that the user can look at it.
+  if (!report) options_.iteration = std::max(options_.iteration, next_free_number(options_.folder));
+  return report;
 }
 
 LoadReport CheckpointSeries::load(const fs::path& folder, const CheckpointObjects& objects) {

@@ -1,4 +1,5 @@
 #include <utility>
+#include <vector>
 
 #include <accel/accelerator.h>
 #include <accel/checkpoint.h>
@@ -12,6 +13,22 @@ namespace accel {
 namespace {
 
 constexpr const char* kStepKey = "step";  // batches of the accumulation that is under way
+
+RemovableHandle add_hook(const std::shared_ptr<detail::StateHooks>& hooks, StateHook hook) {
+  const std::uint64_t id = hooks->next_id++;
+  hooks->by_id.emplace(id, std::move(hook));
+  return {hooks, id};
+}
+
+// Copies: a hook may remove itself, or another one, while it runs.
+std::vector<CheckpointHook> bound_hooks(const detail::StateHooks& hooks,
+                                        const std::vector<torch::nn::Module*>& models) {
+  std::vector<CheckpointHook> bound;
+  for (const auto& [id, hook] : hooks.by_id) {
+    bound.push_back([hook, models](const std::filesystem::path& folder) { hook(models, folder); });
+  }
+  return bound;
+}
 
 }  // namespace
 
@@ -57,7 +74,17 @@ CheckpointObjects Accelerator::checkpoint_objects() const {
   objects.scaler = impl_->scaler.get();
   objects.random = &impl_->random_states;
   objects.custom = impl_->custom_objects;
+  objects.before_save = bound_hooks(*impl_->save_hooks, objects.models);
+  objects.before_load = bound_hooks(*impl_->load_hooks, objects.models);
   return objects;
+}
+
+RemovableHandle Accelerator::register_save_state_pre_hook(StateHook hook) {
+  return add_hook(impl_->save_hooks, std::move(hook));
+}
+
+RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
+  return add_hook(impl_->load_hooks, std::move(hook));
 }
 
 CheckpointInfo Accelerator::save_state(const std::filesystem::path& folder) {
@@ -82,6 +109,26 @@ CheckpointInfo Accelerator::load_state(const std::filesystem::path& folder) {
   } else {
     report = load_checkpoint(folder, objects);
   }
+  return take_over(report);
+}
+
+std::optional<CheckpointInfo> Accelerator::begin_run(RunStart start) {
+  CheckpointSeries& series = impl_->checkpoint_series();
+  if (start == RunStart::kAnew && restart_count() == 0) {
+    series.remove_all();
+    return std::nullopt;
+  }
+  const std::optional<LoadReport> report = series.load_newest_if_any(checkpoint_objects());
+  if (!report) {
+    impl_->logger.warning("there is no complete checkpoint in " + series.folder().string() +
+                          ": starting from the beginning");
+    return std::nullopt;
+  }
+  return take_over(*report);
+}
+
+// What was loaded decides where the counts of this object go on.
+const CheckpointInfo& Accelerator::take_over(const LoadReport& report) {
   for (const std::string& notice : report.notices) impl_->logger.warning(notice);
   impl_->num_batches = report.checkpoint.step;
   return report.checkpoint;

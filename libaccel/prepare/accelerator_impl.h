@@ -49,6 +49,9 @@ struct Accelerator::Impl {
   std::vector<AcceleratedScheduler> schedulers;
   std::vector<std::shared_ptr<DataLoaderBase>> data_loaders;
   std::vector<Stateful*> custom_objects;
+  // Shared with the handles that remove them.
+  std::shared_ptr<detail::StateHooks> save_hooks = std::make_shared<detail::StateHooks>();
+  std::shared_ptr<detail::StateHooks> load_hooks = std::make_shared<detail::StateHooks>();
   RandomStates random_states{*this};
   std::optional<CheckpointSeries> checkpoints;  // made at the first save or load
 

@@ -43,6 +43,7 @@
 #include <accel/prepared_model.h>
 #include <accel/state.h>
 #include <accel/state_dict.h>
+#include <accel/state_hooks.h>
 #include <accel/sync_scopes.h>
 
 namespace accel {
@@ -279,6 +280,11 @@ class ACCEL_EXPORT Accelerator {
     (add_custom_object(objects), ...);
   }
 
+  // Calls the hook before save_state() writes, or before load_state() changes anything; see
+  // accel/state_hooks.h.
+  RemovableHandle register_save_state_pre_hook(StateHook hook);
+  RemovableHandle register_load_state_pre_hook(StateHook hook);
+
   // Saves everything that was prepared or registered. With automatic_checkpoint_naming into the next
   // <project_dir>/checkpoints/checkpoint_N, older ones being removed above total_limit; otherwise
   // into `folder`. Throws kInvalidArgument without either, and what save_checkpoint() throws.
@@ -287,6 +293,12 @@ class ACCEL_EXPORT Accelerator {
   // Loads from `folder`; without one the newest complete checkpoint of the project. Throws
   // kCheckpointIncomplete when there is none, and what load_checkpoint() throws.
   CheckpointInfo load_state(const std::filesystem::path& folder = {});
+  // What to call between preparing and training: load_state() when there is something to go on from,
+  // or makes room for new checkpoints, so that two runs do not mix theirs. A job that its supervisor
+  // restarted resumes whatever `start` says. Returns the checkpoint that the run goes on from.
+  // Throws kInvalidArgument without a project_dir; otherwise as load_state(), but for the lack of a
+  // complete checkpoint.
+  std::optional<CheckpointInfo> begin_run(RunStart start);
   // Writes the weights of one model for others to use, from the main process; every rank waits.
   template <typename Handle>
   void save_model(const Prepared<Handle>& model,
@@ -309,6 +321,7 @@ class ACCEL_EXPORT Accelerator {
   // The runtime of a module, made at the first call for it.
   std::shared_ptr<detail::ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module);
   AcceleratedScheduler add_scheduler(std::shared_ptr<Scheduler> scheduler);
+  const CheckpointInfo& take_over(const LoadReport& report);
   void add_custom_object(Stateful& object);
   // The optimizer at `from` now lives at `to`: schedulers that were made for it follow.
   void note_move(const void* from, std::shared_ptr<torch::optim::Optimizer> to);

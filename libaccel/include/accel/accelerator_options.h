@@ -63,6 +63,12 @@ struct ProjectConfiguration {
   bool save_on_each_node = false;            // every node has its own disk
 };
 
+// How a run begins in a project that may hold the checkpoints of an earlier one.
+enum class RunStart {
+  kAnew,    // those checkpoints are removed
+  kResume,  // from the newest complete one; from the beginning when there is none
+};
+
 struct AcceleratorOptions {
   bool device_placement = true;                   // prepare() moves models to the device
   std::optional<MixedPrecision> mixed_precision;  // default: ACCELERATE_MIXED_PRECISION, else no

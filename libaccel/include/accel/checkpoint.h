@@ -143,6 +143,12 @@ class ACCEL_EXPORT CheckpointSeries {
   // there is none; otherwise as load_checkpoint: a checkpoint of other
   //         objects or of a newer format is an error, not passed over.
   LoadReport load_newest(const CheckpointObjects& objects);
+  // The same, but std::nullopt when there is none. Numbers go on after those that exist either way.
+  std::optional<LoadReport> load_newest_if_any(const CheckpointObjects& objects);
+
+  // Removes all numbered checkpoints, complete or not; what else is in the folder stays. Errors
+  // kFileIo, kPeerLost.
+  void remove_all();
 
   // Loads from a folder that was named by hand and counts it as the origin of later saves.
   LoadReport load(const std::filesystem::path& folder, const CheckpointObjects& objects);
@@ -160,10 +166,15 @@ class ACCEL_EXPORT CheckpointSeries {
   // Calls use(ranks) with the ranks of the process group, or those given to the constructor.
   template <typename Use>
   auto with_ranks(Use use);
+  // Tries the complete checkpoints, newest first; adds to `notices` what was passed over.
+  std::optional<LoadReport> load_first_good(checkpoint::RankExchange& ranks,
+                                            const CheckpointObjects& objects,
+                                            std::vector<std::string>& notices);
   LoadReport load_on(checkpoint::RankExchange& ranks,
                      const std::filesystem::path& folder,
                      const CheckpointObjects& objects);
   void start_run();
+  void remove(const std::filesystem::path& checkpoint) const;
   void prune() const;
 
   CheckpointSeriesOptions options_;

@@ -1,0 +1,182 @@
+// Saving and loading through the Accelerator: hooks, and how a run begins.
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <accel/accelerator.h>
+#include <accel/error.h>
+
+#include "tests/support/scratch_folder.h"
+
+namespace accel {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Models = std::vector<torch::nn::Module*>;
+
+class AcceleratorCheckpoint : public ::testing::Test {
+ protected:
+  void TearDown() override { PartialState::reset(); }
+
+  AcceleratorOptions options() const {
+    return {.project_dir = scratch_.path().string(),
+            .project_config = {.automatic_checkpoint_naming = true, .total_limit = 2}};
+  }
+  fs::path checkpoints() const { return scratch_.path() / "checkpoints"; }
+
+  test::ScratchFolder scratch_;
+  torch::nn::Linear net_{2, 1};
+};
+
+TEST_F(AcceleratorCheckpoint, HooksSeeTheModelsAndAddFilesToTheCheckpoint) {
+  Accelerator accelerator(options());
+  accelerator.prepare(net_);
+  std::string loaded;
+  Models seen;
+  accelerator.register_save_state_pre_hook([&](const Models& models, const fs::path& folder) {
+    seen = models;
+    std::ofstream(folder / "vocabulary.txt") << "a b c";
+  });
+  accelerator.register_load_state_pre_hook([&](const Models& models, const fs::path& folder) {
+    EXPECT_EQ(models, seen);
+    std::getline(std::ifstream(folder / "vocabulary.txt"), loaded);
+  });
+
+  const CheckpointInfo saved = accelerator.save_state();
+  accelerator.load_state();
+
+  EXPECT_THAT(seen, ElementsAre(net_.get()));
+  EXPECT_EQ(loaded, "a b c");
+  std::stringstream manifest;
+  manifest << std::ifstream(saved.folder / "accel_checkpoint.json").rdbuf();
+  EXPECT_THAT(manifest.str(), HasSubstr("vocabulary.txt"));
+}
+
+TEST_F(AcceleratorCheckpoint, HooksRunInTheirOrderUntilTheirHandleRemovesThem) {
+  Accelerator accelerator(options());
+  std::vector<std::string> calls;
+  const auto note = [&](const char* name) {
+    return [&calls, name](const Models&, const fs::path&) { calls.emplace_back(name); };
+  };
+  accelerator.register_save_state_pre_hook(note("first"));
+  const RemovableHandle second = accelerator.register_save_state_pre_hook(note("second"));
+  accelerator.register_save_state_pre_hook(note("third"));
+  const RemovableHandle load = accelerator.register_load_state_pre_hook(note("load"));
+
+  accelerator.save_state();
+  second.remove();
+  second.remove();
+  accelerator.save_state();
+  load.remove();
+  accelerator.load_state();
+
+  EXPECT_THAT(calls, ElementsAre("first", "second", "third", "first", "third"));
+}
+
+TEST_F(AcceleratorCheckpoint, AHookThatThrowsFailsTheSaveAndLeavesTheOlderCheckpoint) {
+  Accelerator accelerator(options());
+  const fs::path older = accelerator.save_state().folder;
+  accelerator.register_save_state_pre_hook(
+      [](const Models&, const fs::path&) { throw std::runtime_error("no vocabulary"); });
+
+  try {
+    accelerator.save_state();
+    FAIL() << "saved without the hook's file";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no vocabulary"));
+  }
+
+  EXPECT_EQ(accelerator.load_state().folder, older);
+}
+
+TEST_F(AcceleratorCheckpoint, AHandleThatOutlivesTheAcceleratorDoesNothing) {
+  auto accelerator = std::make_unique<Accelerator>(options());
+  const RemovableHandle handle =
+      accelerator->register_save_state_pre_hook([](const Models&, const fs::path&) {});
+
+  accelerator.reset();
+
+  EXPECT_NO_THROW(handle.remove());
+}
+
+// ---- begin_run
+
+TEST_F(AcceleratorCheckpoint, ANewRunRemovesTheCheckpointsOfAnOlderOneAndNothingElse) {
+  Accelerator(options()).save_state();
+  std::ofstream(checkpoints() / "notes.txt") << "x";
+  fs::create_directories(checkpoints() / "checkpoint_best");
+  Accelerator accelerator(options());
+
+  EXPECT_EQ(accelerator.begin_run(RunStart::kAnew), std::nullopt);
+
+  EXPECT_FALSE(fs::exists(checkpoints() / "checkpoint_0"));
+  EXPECT_TRUE(fs::exists(checkpoints() / "notes.txt"));
+  EXPECT_TRUE(fs::exists(checkpoints() / "checkpoint_best"));
+  EXPECT_EQ(accelerator.save_state().iteration, 0);
+}
+
+TEST_F(AcceleratorCheckpoint, AResumedRunGoesOnFromTheNewestCheckpoint) {
+  {
+    Accelerator accelerator(options());
+    accelerator.prepare(net_);
+    accelerator.save_state();
+    accelerator.save_state();
+  }
+  torch::nn::Linear net(2, 1);
+  Accelerator accelerator(options());
+  accelerator.prepare(net);
+
+  const auto checkpoint = accelerator.begin_run(RunStart::kResume);
+
+  ASSERT_TRUE(checkpoint);
+  EXPECT_EQ(checkpoint->folder, checkpoints() / "checkpoint_1");
+  EXPECT_TRUE(net->weight.equal(net_->weight));
+  EXPECT_EQ(accelerator.save_state().iteration, 2);
+}
+
+TEST_F(AcceleratorCheckpoint, ARunThatFindsNothingCompleteBeginsAtTheBeginningAndKeepsTheDamaged) {
+  Accelerator(options()).save_state();
+  fs::remove(checkpoints() / "checkpoint_0" / "accel_checkpoint.json");
+  Accelerator accelerator(options());
+
+  EXPECT_EQ(accelerator.begin_run(RunStart::kResume), std::nullopt);
+
+  EXPECT_TRUE(fs::exists(checkpoints() / "checkpoint_0"));
+  EXPECT_EQ(accelerator.save_state().folder, checkpoints() / "checkpoint_1");
+}
+
+TEST_F(AcceleratorCheckpoint, ARestartedJobResumesWhateverTheProgramAskedFor) {
+  Accelerator(options()).save_state();
+  PartialState::reset();
+  setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
+  Accelerator accelerator(options());
+  unsetenv("TORCHELASTIC_RESTART_COUNT");
+
+  const auto checkpoint = accelerator.begin_run(RunStart::kAnew);
+
+  ASSERT_TRUE(checkpoint);
+  EXPECT_EQ(checkpoint->iteration, 0);
+}
+
+TEST_F(AcceleratorCheckpoint, ARunWithoutAProjectCannotBegin) {
+  Accelerator accelerator;
+
+  EXPECT_THROW(accelerator.begin_run(RunStart::kAnew), Error);
+}
+
+}  // namespace
+}  // namespace accel
