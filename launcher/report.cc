@@ -244,6 +244,10 @@ std::string with_color(std::string block, const ReportStyle& style) {
   return block;
 }
 
+std::string describe(const supervisor::CommittedCheckpoint& checkpoint) {
+  return plain_line(checkpoint.path) + " (step " + std::to_string(checkpoint.step) + ")";
+}
+
 std::string failure_block(const JobOutcome& outcome, int num_workers, const ReportStyle& style) {
   const WorkerExit& first = *outcome.first_failure;
   const OwnWords words = read_error_file(first.error_file);
@@ -253,6 +257,7 @@ std::string failure_block(const JobOutcome& outcome, int num_workers, const Repo
                             : !channel.empty()     ? channel.front()
                                                    : "";
   if (!cause.empty()) error.with_detail("cause", cause);
+  if (outcome.checkpoint) error.with_detail("checkpoint", describe(*outcome.checkpoint));
   if (std::string text = consequences(outcome); !text.empty()) error.with_detail("others", text);
   return own_words(first, words, style.tail_lines) +
          with_color(error.render(style.program), style) + "\n";
@@ -282,7 +287,12 @@ std::string render_report(const JobOutcome& outcome, int num_workers, const Repo
                        " outlived the rank and had to be ended: " + names);
   }
   if (outcome.success) return out;
-  if (!outcome.first_failure) return out + style.program + ": " + outcome.reason + "\n";
+  if (!outcome.first_failure) {
+    out += style.program + ": " + outcome.reason + "\n";
+    if (!outcome.checkpoint) return out;
+    return out + style.program + ": the newest checkpoint is " + describe(*outcome.checkpoint) +
+           "\n";
+  }
   return out + failure_block(outcome, num_workers, style);
 }
 

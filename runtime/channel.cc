@@ -311,6 +311,10 @@ Result<Reply> WorkerChannel::State::ask(ChannelFrame frame) {
       return Error(ErrorCode::kStoreLimit,
                    reply->frame.text,
                    "ask for less shared memory, or start fewer workers on this node");
+    case ChannelStatus::kStale:
+      return Error(ErrorCode::kCheckpointMismatch,
+                   reply->frame.text,
+                   "let this process end: the newer generation saves checkpoints of its own");
     case ChannelStatus::kFailed:
       break;
   }

@@ -112,7 +112,7 @@ GetSharedFrame read_get_shared(Reader& in) {
 ReplyFrame read_reply(Reader& in) {
   ReplyFrame frame;
   const auto status = in.number<std::uint32_t>();
-  if (status > static_cast<std::uint32_t>(ChannelStatus::kFailed)) in.fail();
+  if (status > static_cast<std::uint32_t>(ChannelStatus::kStale)) in.fail();
   frame.status = static_cast<ChannelStatus>(status);
   frame.text = in.text();
   return frame;

@@ -48,7 +48,7 @@ struct ReportFrame {
 };
 struct ByeFrame {};
 
-enum class ChannelStatus : std::uint32_t { kOk, kInvalid, kQuota, kFailed };
+enum class ChannelStatus : std::uint32_t { kOk, kInvalid, kQuota, kFailed, kStale };
 
 struct ReplyFrame {
   ChannelStatus status = ChannelStatus::kOk;

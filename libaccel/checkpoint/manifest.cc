@@ -135,7 +135,9 @@ Result<Manifest> parse_manifest(std::string_view text) {
     if (!digest_matches(text, root.at("digest").get<std::string>())) {
       return incomplete("the manifest does not match its own digest: it was changed or damaged");
     }
-    return decode(root);
+    Manifest manifest = decode(root);
+    manifest.digest = root.at("digest").get<std::string>();
+    return manifest;
   } catch (const Error& error) {
     return error;
   } catch (const ordered_json::exception& error) {

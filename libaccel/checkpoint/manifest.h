@@ -41,6 +41,7 @@ struct Manifest {
   std::int64_t iteration = 0;
   ObjectCounts objects;
   std::map<std::string, FileDigest> files;  // by name within the folder
+  std::string digest;                       // of its text; known once it was parsed
 };
 
 [[nodiscard]] std::string encode_manifest(const Manifest& manifest);

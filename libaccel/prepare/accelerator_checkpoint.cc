@@ -6,7 +6,10 @@
 #include <accel/error.h>
 #include <accel/random.h>
 
+#include "libaccel/checkpoint/manifest.h"
+#include "libaccel/checkpoint/rank_exchange.h"
 #include "libaccel/prepare/accelerator_impl.h"
+#include "libaccel/process/supervisor_link.h"
 #include "libaccel/state_reader.h"
 
 namespace accel {
@@ -18,6 +21,22 @@ RemovableHandle add_hook(const std::shared_ptr<detail::StateHooks>& hooks, State
   const std::uint64_t id = hooks->next_id++;
   hooks->by_id.emplace(id, std::move(hook));
   return {hooks, id};
+}
+
+// The supervisor's token; empty when nobody listens. Errors kCheckpointMismatch: it refused, because
+// a newer generation of the job has begun.
+std::string commit_here(const CheckpointInfo& checkpoint, const Logger& logger) {
+  WorkerChannel* const channel = detail::supervisor_channel();
+  if (channel == nullptr) return "";
+  const std::string digest = or_throw(checkpoint::read_manifest(checkpoint.folder)).digest;
+  Result<std::string> token = channel->commit(static_cast<std::uint64_t>(checkpoint.step),
+                                              std::filesystem::absolute(checkpoint.folder).string(),
+                                              digest);
+  if (!token && token.error().code() == ErrorCode::kPeerLost) {
+    logger.warning("the launcher was not told of the checkpoint: " + token.error().message());
+    return "";
+  }
+  return or_throw(std::move(token));
 }
 
 // Copies: a hook may remove itself, or another one, while it runs.
@@ -61,22 +80,38 @@ CheckpointSeries& Accelerator::Impl::checkpoint_series() {
   return *checkpoints;
 }
 
-CheckpointObjects Accelerator::checkpoint_objects() const {
+// One rank of each node speaks for it. What it is told holds for all: a refusal fails the save on
+// every rank. A supervisor that does not answer is no reason to end a run whose checkpoint is
+// complete.
+void Accelerator::Impl::commit(CheckpointInfo& checkpoint) {
+  const std::unique_ptr<checkpoint::RankExchange> ranks = checkpoint::current_ranks();
+  const auto tokens = checkpoint::agree(*ranks, [&]() -> std::string {
+                        if (ranks->local_rank() != 0) return "";
+                        return commit_here(checkpoint, logger);
+                      }).payloads_or_throw();
+  checkpoint.commit_token = tokens[static_cast<std::size_t>(ranks->rank() - ranks->local_rank())];
+}
+
+CheckpointObjects Accelerator::Impl::checkpoint_objects() {
   CheckpointObjects objects;
-  for (const auto& model : impl_->models) objects.models.push_back(model->module().get());
-  for (const auto& optimizer : impl_->optimizers) {
+  for (const auto& model : models) objects.models.push_back(model->module().get());
+  for (const auto& optimizer : optimizers) {
     objects.optimizers.push_back(&optimizer.optimizer());
   }
-  for (const auto& scheduler : impl_->schedulers) {
+  for (const auto& scheduler : schedulers) {
     objects.schedulers.push_back(&scheduler.scheduler());
   }
-  for (const auto& loader : impl_->data_loaders) objects.loaders.push_back(loader.get());
-  objects.scaler = impl_->scaler.get();
-  objects.random = &impl_->random_states;
-  objects.custom = impl_->custom_objects;
-  objects.before_save = bound_hooks(*impl_->save_hooks, objects.models);
-  objects.before_load = bound_hooks(*impl_->load_hooks, objects.models);
+  for (const auto& loader : data_loaders) objects.loaders.push_back(loader.get());
+  objects.scaler = scaler.get();
+  objects.random = &random_states;
+  objects.custom = custom_objects;
+  objects.before_save = bound_hooks(*save_hooks, objects.models);
+  objects.before_load = bound_hooks(*load_hooks, objects.models);
   return objects;
+}
+
+CheckpointObjects Accelerator::checkpoint_objects() const {
+  return impl_->checkpoint_objects();
 }
 
 RemovableHandle Accelerator::register_save_state_pre_hook(StateHook hook) {
@@ -87,15 +122,23 @@ RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
   return add_hook(impl_->load_hooks, std::move(hook));
 }
 
-CheckpointInfo Accelerator::save_state(const std::filesystem::path& folder) {
-  if (impl_->project.automatic_checkpoint_naming || folder.empty()) {
-    return impl_->checkpoint_series().save(checkpoint_objects(), impl_->num_batches);
+CheckpointInfo Accelerator::Impl::save(const std::filesystem::path& folder) {
+  CheckpointInfo saved;
+  if (project.automatic_checkpoint_naming || folder.empty()) {
+    saved = checkpoint_series().save(checkpoint_objects(), num_batches);
+  } else {
+    saved = save_checkpoint(folder,
+                            checkpoint_objects(),
+                            {.step = num_batches,
+                             .generation = state.restart_count(),
+                             .save_on_each_node = project.save_on_each_node});
   }
-  return save_checkpoint(folder,
-                         checkpoint_objects(),
-                         {.step = impl_->num_batches,
-                          .generation = restart_count(),
-                          .save_on_each_node = impl_->project.save_on_each_node});
+  commit(saved);
+  return saved;
+}
+
+CheckpointInfo Accelerator::save_state(const std::filesystem::path& folder) {
+  return impl_->save(folder);
 }
 
 CheckpointInfo Accelerator::load_state(const std::filesystem::path& folder) {

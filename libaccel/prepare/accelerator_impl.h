@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -33,6 +34,11 @@ struct Accelerator::Impl {
 
   // The numbered checkpoints of the project. Throws kInvalidArgument without a project_dir.
   CheckpointSeries& checkpoint_series();
+  // Tells the supervisor, when there is one, of the checkpoint that was just saved.
+  void commit(CheckpointInfo& checkpoint);
+  [[nodiscard]] CheckpointObjects checkpoint_objects();
+  // Accelerator::save_state().
+  CheckpointInfo save(const std::filesystem::path& folder);
 
   AcceleratorOptions options;
   ProjectConfiguration project;
@@ -53,7 +59,7 @@ struct Accelerator::Impl {
   std::shared_ptr<detail::StateHooks> save_hooks = std::make_shared<detail::StateHooks>();
   std::shared_ptr<detail::StateHooks> load_hooks = std::make_shared<detail::StateHooks>();
   RandomStates random_states{*this};
-  std::optional<CheckpointSeries> checkpoints;  // made at the first save or load
+  std::optional<CheckpointSeries> checkpoints;   // made at the first save or load
 
   // Of the prepare() that is running.
   std::vector<AcceleratedScheduler> unmatched;

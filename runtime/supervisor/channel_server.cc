@@ -1,5 +1,6 @@
 #include "runtime/supervisor/channel_server.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -142,6 +143,7 @@ class ChannelServer::Impl : public std::enable_shared_from_this<Impl> {
   std::map<std::string, Shared, std::less<>> shared_;
   std::uint64_t next_serial_ = 1;
   std::uint64_t num_commits_ = 0;
+  int newest_generation_ = 0;  // that a channel was opened for
 };
 
 // ---- opening and closing ----
@@ -170,6 +172,7 @@ Result<ChannelEnds> ChannelServer::Impl::open(int global_rank, int generation) {
   header.magic.store(kChannelMagic);
   channel->global_rank = global_rank;
   channel->generation = generation;
+  newest_generation_ = std::max(newest_generation_, generation);
   channel->serial = next_serial_++;
   arm(*channel);
   channels[global_rank] = std::move(channel);
@@ -317,6 +320,14 @@ ChannelServer::Impl::SharedAnswer ChannelServer::Impl::share(const GetSharedFram
 Result<void> ChannelServer::Impl::commit(Channel& channel,
                                          std::uint64_t id,
                                          const CommitFrame& frame) {
+  if (channel.generation < newest_generation_) {
+    return answer(channel,
+                  id,
+                  {ChannelStatus::kStale,
+                   "the checkpoint at step " + std::to_string(frame.step) + " is of generation " +
+                       std::to_string(channel.generation) + ", and generation " +
+                       std::to_string(newest_generation_) + " has begun"});
+  }
   CheckpointCommit made;
   made.global_rank = channel.global_rank;
   made.generation = channel.generation;

@@ -45,6 +45,15 @@ WorkerExit decode_exit(const Json& json) {
   return exit;
 }
 
+CommittedCheckpoint decode_checkpoint(const Json& json) {
+  CommittedCheckpoint checkpoint;
+  read_member(json, "step", checkpoint.step);
+  read_member(json, "generation", checkpoint.generation);
+  read_member(json, "path", checkpoint.path);
+  read_member(json, "token", checkpoint.token);
+  return checkpoint;
+}
+
 JobOutcome decode_outcome(const Json& json) {
   JobOutcome outcome;
   read_member(json, "success", outcome.success);
@@ -53,6 +62,9 @@ JobOutcome decode_outcome(const Json& json) {
   read_member(json, "restarts", outcome.restarts);
   read_new_member(json, "has_saved", outcome.has_saved);
   read_member(json, "notices", outcome.notices);
+  read_member(json, "checkpoint", [&](const Json& checkpoint) {
+    if (!checkpoint.is_null()) outcome.checkpoint = decode_checkpoint(checkpoint);
+  });
   read_member(json, "first_failure", [&](const Json& exit) {
     if (!exit.is_null()) outcome.first_failure = decode_exit(exit);
   });
@@ -84,9 +96,16 @@ std::string to_json(const JobOutcome& outcome) {
                {"restarts", outcome.restarts},
                {"has_saved", outcome.has_saved},
                {"notices", to_field(outcome.notices)},
+               {"checkpoint", nullptr},
                {"first_failure", nullptr},
                {"exits", Json::array()},
                {"leftovers", Json::array()}};
+  if (const auto& checkpoint = outcome.checkpoint) {
+    json["checkpoint"] = {{"step", checkpoint->step},
+                          {"generation", checkpoint->generation},
+                          {"path", to_field(checkpoint->path)},
+                          {"token", to_field(checkpoint->token)}};
+  }
   if (outcome.first_failure) json["first_failure"] = encode(*outcome.first_failure);
   for (const WorkerExit& exit : outcome.exits) json["exits"].push_back(encode(exit));
   for (const Leftover& leftover : outcome.leftovers) {

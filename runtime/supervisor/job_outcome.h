@@ -55,12 +55,21 @@ struct Leftover {
   std::string command;
 };
 
+// The newest checkpoint that a worker told of.
+struct CommittedCheckpoint {
+  std::uint64_t step = 0;
+  int generation = 0;
+  std::string path;
+  std::string token;
+};
+
 struct JobOutcome {
   bool success = false;
   int exit_code = 0;   // the launcher's: the worker's code, 128 + signal, or the requeue code
   std::string reason;  // "succeeded", "failed", "stopped by SIGINT", ...
   int restarts = 0;
   bool has_saved = false;  // preempted, and every rank had saved: start it again to go on
+  std::optional<CommittedCheckpoint> checkpoint;
   std::optional<WorkerExit> first_failure;  // of the last generation, by time
   std::vector<WorkerExit> exits;            // of the last generation, by time
   std::vector<Leftover> leftovers;

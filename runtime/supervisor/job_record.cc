@@ -81,6 +81,7 @@ JobOutcome JobRecord::outcome(const std::optional<Stop>& asked,
   outcome.exits = exits_;
   outcome.leftovers = leftovers_;
   outcome.notices = notices_;
+  outcome.checkpoint = checkpoint_;
   if (asked) {
     const bool has_signal = asked->signal != 0;
     outcome.exit_code = has_signal ? exit_code_after(asked->signal) : 1;

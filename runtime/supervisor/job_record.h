@@ -29,6 +29,9 @@ class JobRecord {
 
   void add_notice(std::string text) { notices_.push_back(std::move(text)); }
 
+  // A newer one replaces it; it outlives its generation.
+  void set_checkpoint(CommittedCheckpoint checkpoint) { checkpoint_ = std::move(checkpoint); }
+
   // Each process once.
   void add_leftover(Leftover leftover);
 
@@ -49,6 +52,7 @@ class JobRecord {
 
  private:
   int generation_ = 0;
+  std::optional<CommittedCheckpoint> checkpoint_;
   std::optional<WorkerExit> first_failure_;
   std::vector<WorkerExit> exits_;
   std::vector<Leftover> leftovers_;

@@ -38,7 +38,12 @@ class Supervisor::Impl {
                   spec_,
                   {.owner = options.owner,
                    .owner_group = options.owner_group,
-                   .notice = [this](const std::string& text) { tell(text); }}),
+                   .notice = [this](const std::string& text) { tell(text); },
+                   .commit =
+                       [this](const CheckpointCommit& commit) {
+                         record_.set_checkpoint(
+                             {commit.step, commit.generation, commit.path, commit.token});
+                       }}),
         leftover_timer_(context),
         leftovers_(system_, scope_, spec_.stop) {}
 

@@ -22,6 +22,7 @@ ChannelOptions channel_options(const JobSpec& spec, const ServiceOptions& option
   channels.on_violation = [notice = options.notice](int rank, const Error& error) {
     notice("rank " + std::to_string(rank) + ": " + error.message());
   };
+  channels.on_commit = options.commit;
   return channels;
 }
 
@@ -161,6 +162,8 @@ std::optional<HeartbeatSample> WorkerServices::heartbeat(int global_rank) const 
 }
 
 bool WorkerServices::made_progress() const {
+  const auto& commit = channels_.last_commit();
+  if (commit && commit->generation == plan_.number) return true;
   return std::any_of(spec_.workers.begin(), spec_.workers.end(), [this](const WorkerSpec& worker) {
     const auto sample = channels_.heartbeat(worker.global_rank);
     return sample && sample->beats > 1;  // the first only says where it stands

@@ -74,6 +74,8 @@ struct CheckpointInfo {
   std::int64_t step = 0;
   std::int64_t generation = 0;  // grows each time a run continues in the folder after another one
   std::int64_t iteration = 0;   // the N of checkpoint_N; 0 for a folder that was named by hand
+  // What the supervisor of this job calls it, after Accelerator::save_state(); empty without one.
+  std::string commit_token;
 };
 
 struct SaveOptions {

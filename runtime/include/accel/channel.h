@@ -143,7 +143,8 @@ class ACCEL_EXPORT WorkerChannel {
                                                 Keep keep = Keep::kGeneration);
 
   // Tells the supervisor of a complete checkpoint; this counts as progress for the restart policy.
-  // Returns the token that names the commit in this job. Errors as get_shared().
+  // Returns the token that names the commit in this job. Errors as get_shared(), and
+  // kCheckpointMismatch when it refuses because a newer generation of the job has begun.
   [[nodiscard]] Result<std::string> commit(std::uint64_t step,
                                            std::string_view path,
                                            std::string_view digest);

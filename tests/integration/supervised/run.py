@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What a worker with libaccel tells the launcher: its uncaught error in the report, its stacks on Ctrl-\\."""
+"""What a worker with libaccel tells the launcher: its uncaught error and checkpoints in the report, its stacks on Ctrl-\\."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 
 BUILD = os.environ["ACCEL_BUILD_DIR"]
 LAUNCH = [f"{BUILD}/bin/accel-launch", "--cpu", "--num_processes", "2", "--stop_grace", "5"]
@@ -41,7 +43,28 @@ def every_thread_writes_its_stack():
     assert job.returncode == 128 + signal.SIGTERM, (job.returncode, text)
 
 
+def newest_checkpoint_is_in_the_report():
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([*LAUNCH, WORKER, "save", folder], capture_output=True, text=True, timeout=60)
+        text = done.stdout + done.stderr
+        assert done.returncode == 3, (done.returncode, text)
+        tokens = re.findall(r"^token (\S+)/0/(\d)$", done.stdout, re.MULTILINE)
+        assert [number for _, number in tokens] == ["1", "2"], text
+        assert re.search(rf"checkpoint +{folder}/checkpoints/checkpoint_1 \(step 2\)", done.stderr), text
+
+
+def a_worker_without_supervisor_tells_nobody():
+    with tempfile.TemporaryDirectory() as folder:
+        job = subprocess.Popen([WORKER, "save", folder], stdout=subprocess.PIPE, text=True)
+        lines = [next(job.stdout) for _ in range(3)]
+        job.kill()
+        job.communicate()
+        assert lines == ["ready 0\n", "token none\n", "token none\n"], lines
+
+
 def main():
+    newest_checkpoint_is_in_the_report()
+    a_worker_without_supervisor_tells_nobody()
     uncaught_error_is_in_the_report()
     every_thread_writes_its_stack()
 

@@ -1,12 +1,33 @@
-// A worker in one of the states that a supervisor asks about: "throw" ends with an uncaught error on
-// rank 1, "sleep" waits until it is stopped.
+// A worker in one of the states that a supervisor asks about:
+//
+//   throw           ends with an uncaught error on rank 1
+//   sleep           waits until it is stopped
+//   save FOLDER     saves two checkpoints, then fails on rank 1
 #include <chrono>
 #include <cstdio>
+#include <string>
 #include <string_view>
 #include <thread>
 
+#include <ATen/ops/ones.h>
+
+#include <accel/accelerator.h>
 #include <accel/error.h>
 #include <accel/state.h>
+
+namespace {
+
+void save_twice(const char* folder) {
+  accel::Accelerator accelerator(
+      {.project_dir = folder, .project_config = {.automatic_checkpoint_naming = true}});
+  for (int step = 0; step < 2; ++step) {
+    accelerator.backward(at::ones({1}).set_requires_grad(true).sum());
+    const std::string token = accelerator.save_state().commit_token;
+    accelerator.print("token", token.empty() ? "none" : token);
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
@@ -16,6 +37,10 @@ int main(int argc, char** argv) {
   if (what == "throw" && state.process_index() == 1) {
     throw accel::Error(accel::ErrorCode::kDataSharding,
                        "a batch of 7 cannot be split over 2 ranks");
+  }
+  if (what == "save") {
+    save_twice(argv[2]);
+    if (state.process_index() == 1) return 3;
   }
   std::this_thread::sleep_for(std::chrono::minutes(2));
 }

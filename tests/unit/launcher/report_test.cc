@@ -50,6 +50,20 @@ TEST(Report, ASuccessSaysNothing) {
   EXPECT_THAT(report_of(outcome), IsEmpty());
 }
 
+TEST(Report, TheNewestCheckpointIsNamedWhateverEndedTheJob) {
+  JobOutcome failed = failure(exit_of(1, ExitCause::kNonZero));
+  JobOutcome stopped;
+  stopped.reason = "stopped by SIGTERM";
+  for (JobOutcome* outcome : {&failed, &stopped}) {
+    outcome->checkpoint = {.step = 120, .path = "/runs/a/checkpoint_4"};
+  }
+
+  EXPECT_THAT(report_of(failed), HasSubstr("\n  checkpoint /runs/a/checkpoint_4 (step 120)\n"));
+  EXPECT_EQ(report_of(stopped),
+            "accel-launch: stopped by SIGTERM\n"
+            "accel-launch: the newest checkpoint is /runs/a/checkpoint_4 (step 120)\n");
+}
+
 TEST(Report, TheFirstFailingRankComesFirstAndTheOthersFollow) {
   WorkerExit first = exit_of(1, ExitCause::kNonZero);
   first.exit_code = 3;

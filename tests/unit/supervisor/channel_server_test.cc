@@ -233,6 +233,22 @@ TEST_F(ChannelServerTest, ACommitGetsATokenAndIsRemembered) {
   EXPECT_EQ(server().last_commit()->path, "/ckpt/200");
 }
 
+TEST_F(ChannelServerTest, ACommitOfAnOlderGenerationIsRefused) {
+  WorkerChannel old = connect(0, 1);
+  WorkerChannel worker = connect(1, 2);
+  ASSERT_TRUE(ask([&] { return worker.commit(100, "/ckpt/100", "xxh3:1"); }));
+
+  const auto refused = ask([&] { return old.commit(200, "/ckpt/200", "xxh3:2"); });
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kCheckpointMismatch);
+  EXPECT_THAT(
+      refused.error().message(),
+      HasSubstr("the checkpoint at step 200 is of generation 1, and generation 2 has begun"));
+  EXPECT_THAT(refused.error().remedy(), HasSubstr("newer generation"));
+  EXPECT_EQ(server().last_commit()->step, 100u);
+}
+
 TEST_F(ChannelServerTest, ReportsAndByeComeInOrderAndPrintable) {
   WorkerChannel worker = connect();
 

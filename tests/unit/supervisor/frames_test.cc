@@ -42,12 +42,18 @@ TEST(Frames, OutcomeKeepsTailsByteForByte) {
   exit.seen_at = std::chrono::nanoseconds(123456789012345);
   JobOutcome outcome = {.exit_code = 139, .reason = "failed", .first_failure = exit};
   outcome.leftovers.push_back({12, "sleep 5"});
+  outcome.checkpoint = {.step = 7, .generation = 2, .path = every_byte(), .token = "job/2/1"};
   const JobOutcome back = round_trip(outcome);
 
   EXPECT_EQ(back.exit_code, 139);
   EXPECT_EQ(back.first_failure->tail, every_byte());
   EXPECT_EQ(back.first_failure->seen_at, exit.seen_at);
   EXPECT_EQ(back.leftovers.at(0).command, "sleep 5");
+  ASSERT_TRUE(back.checkpoint);
+  EXPECT_EQ(back.checkpoint->step, 7u);
+  EXPECT_EQ(back.checkpoint->generation, 2);
+  EXPECT_EQ(back.checkpoint->path, every_byte());
+  EXPECT_EQ(back.checkpoint->token, "job/2/1");
 }
 
 TEST(Frames, RefusalKeepsTheWholeError) {
