@@ -96,7 +96,8 @@ void train(const Settings& settings) {
        .gradient_accumulation_steps = settings.gradient_accumulation_steps,
        .project_config = {.project_dir = settings.project_dir,
                           .automatic_checkpoint_naming = true,
-                          .total_limit = 2}});
+                          .total_limit = 2},
+       .on_preemption = accel::OnPreemption::kSaveAndExit});
   accel::set_seed(settings.seed);
 
   Gpt net(settings.large ? kLargeGpt : kSmallGpt);

@@ -56,6 +56,7 @@ void DataLoaderBase::set_epoch(std::int64_t epoch) {
 }
 
 DataLoaderBase::PassStart DataLoaderBase::begin_pass(std::int64_t skip_batches) {
+  reach_boundary();
   synchronize_generators();
   const std::int64_t first = (resumes_ ? batches_consumed_ : 0) + skip_batches;
   const bool goes_on = resumes_ && batches_consumed_ > 0;

@@ -79,6 +79,12 @@ Accelerator::Impl::Impl(const AcceleratorOptions& given)
   if (state.mixed_precision() == PrecisionType::kFp16 && options.grad_scaler.enabled) {
     scaler = std::make_shared<GradScaler>(options.grad_scaler, state.device());
   }
+  set_up_preemption();
+}
+
+// Loaders may outlive this object.
+Accelerator::Impl::~Impl() {
+  for (const auto& loader : data_loaders) loader->set_on_boundary({});
 }
 
 Accelerator::Accelerator(const AcceleratorOptions& options)
@@ -168,6 +174,7 @@ void Accelerator::free_memory() {
   impl_->models.clear();
   impl_->optimizers.clear();
   impl_->schedulers.clear();
+  for (const auto& loader : impl_->data_loaders) loader->set_on_boundary({});
   impl_->data_loaders.clear();
   impl_->custom_objects.clear();
   impl_->batch_count = 0;
@@ -305,6 +312,9 @@ ShardOptions Accelerator::shard_options() const {
 void Accelerator::add_data_loader(std::shared_ptr<DataLoaderBase> loader) {
   auto& known = impl_->data_loaders;
   if (std::find(known.begin(), known.end(), loader) == known.end()) {
+    if (impl_->preemption) {
+      loader->set_on_boundary([impl = impl_.get()] { impl->reach_boundary(); });
+    }
     known.push_back(std::move(loader));
   }
 }

@@ -173,7 +173,7 @@ std::optional<CheckpointInfo> Accelerator::begin_run(RunStart start) {
 // What was loaded decides where the counts of this object go on.
 const CheckpointInfo& Accelerator::take_over(const LoadReport& report) {
   for (const std::string& notice : report.notices) impl_->logger.warning(notice);
-  impl_->num_batches = report.checkpoint.step;
+  impl_->num_batches = impl_->boundary_batch = report.checkpoint.step;
   return report.checkpoint;
 }
 

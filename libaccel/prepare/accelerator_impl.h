@@ -15,11 +15,13 @@
 #include <accel/logging.h>
 
 #include "libaccel/prepare/model_runtime.h"
+#include "libaccel/prepare/preemption.h"
 
 namespace accel {
 
 struct Accelerator::Impl {
   explicit Impl(const AcceleratorOptions& options);
+  ~Impl();
 
   // This rank's generators, and where it stands in an accumulation.
   class RandomStates final : public Stateful {
@@ -39,6 +41,11 @@ struct Accelerator::Impl {
   [[nodiscard]] CheckpointObjects checkpoint_objects();
   // Accelerator::save_state().
   CheckpointInfo save(const std::filesystem::path& folder);
+  // Errors  kInvalidArgument for options that cannot be met.
+  void set_up_preemption();
+  // A prepared loader's loop is done with a batch.
+  void reach_boundary();
+  [[noreturn]] void save_and_exit();
 
   AcceleratorOptions options;
   ProjectConfiguration project;
@@ -60,6 +67,8 @@ struct Accelerator::Impl {
   std::shared_ptr<detail::StateHooks> load_hooks = std::make_shared<detail::StateHooks>();
   RandomStates random_states{*this};
   std::optional<CheckpointSeries> checkpoints;   // made at the first save or load
+  std::optional<detail::Preemption> preemption;  // when it is to save and exit
+  std::int64_t boundary_batch = 0;               // num_batches at the last boundary
 
   // Of the prepare() that is running.
   std::vector<AcceleratedScheduler> unmatched;

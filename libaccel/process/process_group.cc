@@ -27,6 +27,7 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -146,16 +147,22 @@ c10d::ReduceOp::RedOpType reduce_op(Reduction reduction) {
   return reduction == Reduction::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
 }
 
-// Calls start(), which returns a c10d::Work, and waits for its end.
+// Calls act() and says in our words what c10d throws.
 template <typename F>
-void run_collective(std::string_view operation, int rank, int size, F&& start) {
+void translated(std::string_view operation, int rank, int size, F&& act) {
   try {
-    start()->wait();
+    act();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& cause) {
     throw collective_error(cause.what(), operation, rank, size);
   }
+}
+
+// Calls start(), which returns a c10d::Work, and waits for its end.
+template <typename F>
+void run_collective(std::string_view operation, int rank, int size, F&& start) {
+  translated(operation, rank, size, [&] { start()->wait(); });
 }
 
 }  // namespace
@@ -255,6 +262,19 @@ void ProcessGroup::broadcast_(at::Tensor& values, int from_process, std::string_
   options.rootRank = from_process;
   run_collective(operation, rank_, size_, [&] { return group_->broadcast(tensors, options); });
   if (!whole.is_same(target)) target.copy_(whole);
+}
+
+std::function<bool()> ProcessGroup::begin_any(bool mine, std::string_view operation) {
+  const at::Tensor flag = at::full({1}, mine ? 1 : 0, at::kLong);
+  std::vector<at::Tensor> tensors{flag};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  c10::intrusive_ptr<c10d::Work> work;
+  translated(operation, rank_, size_, [&] { work = group_->allreduce(tensors, options); });
+  return [this, flag, work, operation = std::string(operation)] {
+    run_collective(operation, rank_, size_, [&] { return work; });
+    return *flag.const_data_ptr<std::int64_t>() != 0;
+  };
 }
 
 void ProcessGroup::barrier(std::string_view operation) {

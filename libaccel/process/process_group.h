@@ -12,6 +12,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -48,6 +49,9 @@ class ProcessGroup {
   void all_reduce_(at::Tensor& values, Reduction reduction, std::string_view operation);
   void broadcast_(at::Tensor& values, int from_process, std::string_view operation);
   void barrier(std::string_view operation);
+  // Begins to ask all ranks; what it returns gives, once, whether any of them brought true, and blocks
+  // until every rank has begun too. Other collectives may come between.
+  [[nodiscard]] std::function<bool()> begin_any(bool mine, std::string_view operation);
 
   [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& c10d_group() const { return group_; }
   [[nodiscard]] const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }

@@ -299,6 +299,15 @@ class ACCEL_EXPORT Accelerator {
   // Throws kInvalidArgument without a project_dir; otherwise as load_state(), but for the lack of a
   // complete checkpoint.
   std::optional<CheckpointInfo> begin_run(RunStart start);
+  // Whether the launcher has asked this process to make room (see OnPreemption). Ranks learn of it at
+  // different moments; agree with set_trigger() and check_trigger() before acting on it. Cost: 1 to 3
+  // ns.
+  [[nodiscard]] bool preemption_requested() const noexcept;
+  // save_state(), tells the launcher that this rank has saved, and ends the process with
+  // preemption_exit_code: no destructor runs, functions of std::at_quick_exit() do. Throws what
+  // save_state() throws; then the process goes on. Requires: every rank calls it.
+  [[noreturn]] void save_state_and_exit();
+
   // Writes the weights of one model for others to use, from the main process; every rank waits.
   template <typename Handle>
   void save_model(const Prepared<Handle>& model,

@@ -69,6 +69,13 @@ enum class RunStart {
   kResume,  // from the newest complete one; from the beginning when there is none
 };
 
+// What this program does when its job has to make room: SIGTERM, SIGUSR1 or SIGHUP to accel-launch.
+enum class OnPreemption {
+  kStop,         // it gets the signal at once
+  kNotify,       // it gets none until 5 s before the grace ends, and asks preemption_requested()
+  kSaveAndExit,  // as kNotify, and after the next step of the optimizer all ranks save and end
+};
+
 struct AcceleratorOptions {
   bool device_placement = true;                   // prepare() moves models to the device
   std::optional<MixedPrecision> mixed_precision;  // default: ACCELERATE_MIXED_PRECISION, else no
@@ -88,6 +95,10 @@ struct AcceleratorOptions {
   GradScalerKwargs grad_scaler;
   AutocastKwargs autocast;
   InitProcessGroupKwargs init_process_group;
+  // kSaveAndExit wants project_config.automatic_checkpoint_naming, and prepared data loaders: the end
+  // of a batch is where it acts. Costs one all-reduce of 8 bytes per step, beside the computation.
+  OnPreemption on_preemption = OnPreemption::kStop;
+  int preemption_exit_code = 85;  // of this process, after it has saved; 1 to 255
 };
 
 }  // namespace accel

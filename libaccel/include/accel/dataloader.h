@@ -64,6 +64,7 @@ class LoaderOf : public DataLoaderBase {
     Batch& current() { return *current_; }
 
     void advance() {
+      if (current_) loader_->reach_boundary();
       current_.reset();
       if (!ahead_) {
         stream_.reset();

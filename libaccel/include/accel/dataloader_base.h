@@ -8,9 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Generator.h>
@@ -127,6 +129,10 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
 
   [[nodiscard]] const LoaderPlan& plan() const noexcept { return plan_; }
   [[nodiscard]] bool is_prepared() const noexcept { return plan_.is_prepared; }
+  // Called by the thread that iterates when the loop is done with a batch: before the next one is
+  // taken, and before a pass begins. What it throws comes out of the loop. Empty: nothing is called.
+  void set_on_boundary(std::function<void()> on_boundary) { on_boundary_ = std::move(on_boundary); }
+
   // Of a prepared loader of a map-style dataset; not set otherwise. For join_uneven_inputs.
   [[nodiscard]] std::optional<bool> even_batches() const;
   void set_even_batches(bool even_batches);
@@ -140,6 +146,9 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
         batches;  // none for an iterable dataset, and where rank 0 reads for all
   };
 
+  void reach_boundary() const {
+    if (on_boundary_) on_boundary_();
+  }
   // Synchronises the random generators, draws the order and becomes the active loader.
   PassStart begin_pass(std::int64_t skip_batches);
   // rows_of_last: of all ranks, when the stream found out; -1 otherwise.
@@ -152,6 +161,7 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
   void synchronize_generators();
 
   LoaderPlan plan_;
+  std::function<void()> on_boundary_;
   std::int64_t epoch_ = 0;
   std::int64_t batches_consumed_ = 0;
   bool is_in_pass_ = false;
