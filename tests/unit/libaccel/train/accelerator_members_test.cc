@@ -1,0 +1,237 @@
+// Members of the Accelerator that the other tests only pass through, on one process and on several.
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <accel/accelerator.h>
+#include <accel/dataloader.h>
+#include <accel/error.h>
+
+#include "libaccel/process/process_group.h"
+#include "tests/support/rank_group.h"
+
+namespace accel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct Count final : Stateful {
+  [[nodiscard]] StateDict state_dict() const override { return {}; }
+  void load_state_dict(const StateDict& /*state*/) override {}
+};
+
+struct Numbers {
+  [[nodiscard]] at::Tensor get(std::size_t index) const {
+    return at::full({}, static_cast<std::int64_t>(index), at::kLong);
+  }
+  [[nodiscard]] std::size_t size() const { return 4; }
+};
+
+class AcceleratorMembers : public ::testing::Test {
+ protected:
+  void TearDown() override { PartialState::reset(); }
+
+  static LambdaLR falling(torch::optim::Optimizer& optimizer) {
+    return LambdaLR(optimizer, [](std::int64_t step) { return 1.0 - 0.1 * step; });
+  }
+
+  torch::nn::Linear net_{2, 1};
+  std::shared_ptr<torch::optim::SGD> sgd_ =
+      std::make_shared<torch::optim::SGD>(net_->parameters(), torch::optim::SGDOptions(1.0));
+};
+
+TEST_F(AcceleratorMembers, FreeMemoryForgetsWhatWasPreparedAndRegistered) {
+  Accelerator accelerator;
+  LambdaLR schedule = falling(*sgd_);
+  Count count;
+  {
+    auto [model, optimizer, loader, scheduler] =
+        accelerator.prepare(net_, sgd_, DataLoader(Numbers{}, {.batch_size = 2}), schedule);
+    accelerator.register_for_checkpointing(count);
+  }
+  EXPECT_EQ(sgd_.use_count(), 2);
+
+  accelerator.free_memory();
+
+  const CheckpointObjects objects = accelerator.checkpoint_objects();
+  EXPECT_THAT(objects.models, IsEmpty());
+  EXPECT_THAT(objects.optimizers, IsEmpty());
+  EXPECT_THAT(objects.schedulers, IsEmpty());
+  EXPECT_THAT(objects.loaders, IsEmpty());
+  EXPECT_THAT(objects.custom, IsEmpty());
+  EXPECT_EQ(sgd_.use_count(), 1) << "the Accelerator still holds the optimizer";
+}
+
+TEST_F(AcceleratorMembers, FreeMemoryStartsTheCountOfAnAccumulationAnew) {
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  auto model = accelerator.prepare(net_);
+  { const auto first = accelerator.accumulate(model); }
+
+  accelerator.clear();
+
+  model = accelerator.prepare(net_);
+  { const auto first = accelerator.accumulate(model); }
+  EXPECT_FALSE(accelerator.sync_gradients());
+  { const auto second = accelerator.accumulate(model); }
+  EXPECT_TRUE(accelerator.sync_gradients());
+}
+
+TEST_F(AcceleratorMembers, ObjectsPreparedOneByOneWorkTogetherAsThosePreparedAtOnce) {
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  auto schedule = std::make_shared<LambdaLR>(falling(*sgd_));
+
+  auto model = accelerator.prepare_model(net_);
+  const AcceleratedOptimizer optimizer = accelerator.prepare_optimizer(sgd_);
+  const AcceleratedScheduler scheduler = accelerator.prepare_scheduler(schedule);
+
+  EXPECT_EQ(accelerator.prepare_model(net_).runtime(), model.runtime());
+  EXPECT_TRUE(accelerator.prepare_optimizer(sgd_) == optimizer);
+  EXPECT_TRUE(accelerator.prepare_scheduler(schedule) == scheduler);
+  std::vector<double> rates;
+  for (int batch = 0; batch < 4; ++batch) {
+    const auto scope = accelerator.accumulate(model);
+    accelerator.backward(model(at::ones({1, 2})).sum());
+    optimizer.step();
+    scheduler.step();
+    rates.push_back(scheduler.get_last_lr()[0]);
+  }
+  EXPECT_THAT(
+      rates,
+      ElementsAre(
+          1.0, ::testing::DoubleEq(0.9), ::testing::DoubleEq(0.9), ::testing::DoubleEq(0.8)))
+      << "the scheduler follows the optimizer that it was made for";
+}
+
+TEST_F(AcceleratorMembers, APreparedModelWithoutAModuleIsRefused) {
+  Accelerator accelerator;
+  const torch::nn::Linear nothing{nullptr};
+
+  EXPECT_THROW(accelerator.prepare_model(nothing), Error);
+  EXPECT_THROW(accelerator.prepare_optimizer(nullptr), Error);
+}
+
+// The gradient of the sum over [1, 1] is 1 in every weight, times the scale until it is divided again.
+TEST_F(AcceleratorMembers, UnscaleGradientsDividesByTheScaleOnce) {
+  Accelerator accelerator({.mixed_precision = "fp16", .grad_scaler = {.init_scale = 1024.0}});
+  auto [model, optimizer] = accelerator.prepare(net_, sgd_);
+  accelerator.backward(model(at::ones({1, 2})).sum());
+  const at::Tensor scaled = net_->weight.grad().clone();
+
+  accelerator.unscale_gradients(optimizer);
+  accelerator.unscale_gradients();
+  const double norm = accelerator.clip_grad_norm_(net_->parameters(), 100.0).item<double>();
+
+  EXPECT_TRUE(scaled.equal(at::ones({1, 2}) * accelerator.scaler()->get_scale()));
+  EXPECT_TRUE(net_->weight.grad().equal(at::ones({1, 2})));
+  EXPECT_NEAR(norm, std::sqrt(3.0), 1e-6) << "two weights and a bias";
+}
+
+TEST_F(AcceleratorMembers, UnscaleGradientsLeavesUnscaledOnesAlone) {
+  Accelerator accelerator;
+  auto [model, optimizer] = accelerator.prepare(net_, sgd_);
+  accelerator.backward(model(at::ones({1, 2})).sum());
+
+  accelerator.unscale_gradients();
+
+  EXPECT_TRUE(net_->weight.grad().equal(at::ones({1, 2})));
+}
+
+// Each rank on a node of its own.
+const test::RankGroupOptions kTwoNodes = {
+    .env = {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}, {"GLOO_SOCKET_IFNAME", "lo"}}};
+
+std::vector<std::string> calls_on(const Accelerator& accelerator) {
+  std::vector<std::string> calls;
+  const auto note = [&](const char* name) { return [&calls, name] { calls.emplace_back(name); }; };
+  accelerator.on_main_process(note("main"));
+  accelerator.on_local_main_process(note("local main"));
+  accelerator.on_local_process(0, note("local 0"));
+  accelerator.on_local_process(1, note("local 1"));
+  return calls;
+}
+
+TEST(AcceleratorOnRanks, LocalCallsRunOnTheRankOfThisNode) {
+  test::run_ranks(2, [] {
+    const Accelerator accelerator;
+
+    EXPECT_EQ(accelerator.local_process_index(), accelerator.process_index());
+    if (accelerator.process_index() == 0) {
+      EXPECT_THAT(calls_on(accelerator), ElementsAre("main", "local main", "local 0"));
+    } else {
+      EXPECT_THAT(calls_on(accelerator), ElementsAre("local 1"));
+    }
+  });
+}
+
+TEST(AcceleratorOnRanks, LocalCallsRunOnEachNode) {
+  test::run_ranks(
+      2,
+      [] {
+        const Accelerator accelerator;
+
+        EXPECT_EQ(accelerator.local_process_index(), 0);
+        if (accelerator.process_index() == 0) {
+          EXPECT_THAT(calls_on(accelerator), ElementsAre("main", "local main", "local 0"));
+        } else {
+          EXPECT_THAT(calls_on(accelerator), ElementsAre("local main", "local 0"));
+        }
+      },
+      kTwoNodes);
+}
+
+// The places in which the ranks come into the block.
+std::int64_t place_behind_local_main(const Accelerator& accelerator) {
+  const auto turn = accelerator.local_main_process_first();
+  return current_process_group()->store()->add("place", 1);
+}
+
+TEST(AcceleratorOnRanks, LocalMainProcessGoesFirst) {
+  test::run_ranks(3, [] {
+    const Accelerator accelerator;
+
+    EXPECT_EQ(place_behind_local_main(accelerator) == 1, accelerator.is_local_main_process());
+  });
+}
+
+TEST(AcceleratorOnRanks, LocalMainProcessesOfAllNodesGoAtOnce) {
+  test::run_ranks(
+      2,
+      [] {
+        const Accelerator accelerator;
+
+        EXPECT_LE(place_behind_local_main(accelerator), 2);
+        accelerator.wait_for_everyone();
+      },
+      kTwoNodes);
+}
+
+TEST(AcceleratorOnRanks, JoiningUnevenInputsWarnsOnceThatItDoesNothing) {
+  const auto exits = test::run_ranks(2, [] {
+    Accelerator accelerator;
+    torch::nn::Linear net(2, 1);
+    const auto model = accelerator.prepare(net);
+
+    accelerator.join_uneven_inputs(model);
+    accelerator.join_uneven_inputs(model);
+  });
+  if (test::rank_of_this_process() >= 0) return;
+  const std::string& output = exits[0].output;
+  const std::size_t first = output.find("join_uneven_inputs has no effect");
+  ASSERT_NE(first, std::string::npos) << output;
+  EXPECT_EQ(output.find("join_uneven_inputs has no effect", first + 1), std::string::npos);
+}
+
+}  // namespace
+}  // namespace accel
