@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "launcher/launch_plan.h"
@@ -68,6 +69,22 @@ std::string unique_suffix() {
   return text;
 }
 
+// The user's own folder for such things if he has one, else where temporary files go.
+std::string private_base(const EnvMap& environment) {
+  const auto is_usable = [](const std::string& folder) {
+    return folder.starts_with('/') && ::access(folder.c_str(), W_OK | X_OK) == 0;
+  };
+  struct stat info = {};
+  const auto runtime = environment.find("XDG_RUNTIME_DIR");
+  if (runtime != environment.end() && is_usable(runtime->second) &&
+      ::stat(runtime->second.c_str(), &info) == 0 && info.st_uid == ::geteuid()) {
+    return runtime->second;
+  }
+  const auto temporary = environment.find("TMPDIR");
+  if (temporary != environment.end() && is_usable(temporary->second)) return temporary->second;
+  return is_usable("/tmp") ? "/tmp" : "";
+}
+
 }  // namespace
 
 LaunchHost real_launch_host() {
@@ -76,6 +93,7 @@ LaunchHost real_launch_host() {
   host.topology = read_topology;
   host.num_gpus = [environment = host.environment] { return num_visible_gpus(environment); };
   host.job_suffix = unique_suffix();
+  host.private_base = private_base(host.environment);
   host.stdin_is_terminal = isatty(STDIN_FILENO) == 1;
   host.stdout_is_terminal = isatty(STDOUT_FILENO) == 1;
   return host;

@@ -162,6 +162,9 @@ JobSpec make_spec(const CommandLine& line,
   if (settings.linger_seconds) spec.stop.linger = milliseconds(*settings.linger_seconds);
   spec.restart.max_restarts = settings.max_restarts;
   spec.log.dir = choose_log_dir(settings, host.environment, notices);
+  if (spec.log.dir.empty() && !host.private_base.empty()) {
+    spec.log.error_dir = host.private_base + "/accel-" + spec.job_id;
+  }
   spec.log.prefix = line.is_on("log_prefix");
 
   const bool may_use_terminal = host.stdout_is_terminal && !line.is_on("no_pty");

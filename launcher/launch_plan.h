@@ -28,6 +28,7 @@ struct LaunchHost {
   std::function<Result<Topology>()> topology;  // called at most once, and only when needed
   std::function<int()> num_gpus;               // visible GPUs, CUDA_VISIBLE_DEVICES respected
   std::string job_suffix;                      // makes the job's id unique on this machine
+  std::string private_base;  // where private folders of jobs are made; may be empty
   bool stdin_is_terminal = false;
   bool stdout_is_terminal = false;
 };

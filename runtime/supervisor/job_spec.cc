@@ -74,6 +74,7 @@ template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, LogPolicy>
 void each_member(T& log, Visit&& visit) {
   visit("dir", log.dir);
+  visit("error_dir", log.error_dir);
   visit("prefix", log.prefix);
   visit("drop", log.drop);
 }

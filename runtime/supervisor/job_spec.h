@@ -52,9 +52,10 @@ struct RestartPolicy {
 };
 
 struct LogPolicy {
-  std::string dir;      // empty: no files; the files below it: see log_layout.h
-  bool prefix = false;  // "[r3 err] " on console lines
-  bool drop = false;    // drop instead of back-pressure when a sink is slow
+  std::string dir;        // empty: no files; the files below it: see log_layout.h
+  std::string error_dir;  // without `dir`: a folder to be made for error files, gone with the job
+  bool prefix = false;    // "[r3 err] " on console lines
+  bool drop = false;      // drop instead of back-pressure when a sink is slow
 };
 
 struct ConsolePolicy {

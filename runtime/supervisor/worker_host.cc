@@ -16,6 +16,7 @@
 
 #include "runtime/supervisor/exit_report.h"
 #include "runtime/supervisor/orphan_sweep.h"
+#include "runtime/supervisor/private_folder.h"
 #include "runtime/supervisor/spawner.h"
 
 namespace accel::supervisor {
@@ -69,12 +70,17 @@ EnvMap own_environment() {
 
 class ShimHost final : public WorkerHost {
  public:
-  ShimHost(
-      FrameSocket socket, SpawnedProcess shim, SweepScope scope, OwnerKind owner, System& system)
+  ShimHost(FrameSocket socket,
+           SpawnedProcess shim,
+           SweepScope scope,
+           OwnerKind owner,
+           std::string error_dir,
+           System& system)
       : socket_(std::move(socket)),
         shim_(std::move(shim)),
         scope_(std::move(scope)),
         owner_(owner),
+        error_dir_(std::move(error_dir)),
         system_(system) {}
 
   ~ShimHost() override {
@@ -137,6 +143,7 @@ class ShimHost final : public WorkerHost {
       if (step.wait > Duration::zero()) pause_for(step.wait);
     } while (step.verdict == OrphanSweep::Verdict::kScanAgain);
     reap_strays(sweep);
+    remove_private_folder(error_dir_);
     const std::string how = status.code == CLD_EXITED
                                 ? "ended with exit code " + std::to_string(status.status)
                                 : "was ended by " + signal_name(status.status);
@@ -179,6 +186,7 @@ class ShimHost final : public WorkerHost {
   SpawnedProcess shim_;
   SweepScope scope_;
   OwnerKind owner_;
+  const std::string error_dir_;
   System& system_;
   bool is_greeted_ = false;
   bool is_reaped_ = false;
@@ -216,8 +224,12 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec, ShimHostOpti
   const auto entry = read_process(*options.system, shim.pid());
   const pid_t ancestor = options.owner == OwnerKind::kOneJob ? ::getpid() : -1;
   SweepScope scope = {ancestor, spec.job_id, spec.node_id, entry ? entry->start_time : 0};
-  return std::unique_ptr<WorkerHost>(std::make_unique<ShimHost>(
-      std::move(ours), std::move(shim), std::move(scope), options.owner, *options.system));
+  return std::unique_ptr<WorkerHost>(std::make_unique<ShimHost>(std::move(ours),
+                                                                std::move(shim),
+                                                                std::move(scope),
+                                                                options.owner,
+                                                                spec.log.error_dir,
+                                                                *options.system));
 }
 
 }  // namespace accel::supervisor

@@ -55,7 +55,22 @@ Result<void> WorkerServices::start() {
   auto logs = LogRouter::start(std::move(options));
   if (!logs) return std::move(logs).error();
   logs_ = *std::move(logs);
+  make_error_folder();
   return {};
+}
+
+// A job without it runs as well: its report may lack a traceback.
+void WorkerServices::make_error_folder() {
+  if (!spec_.log.dir.empty() || spec_.log.error_dir.empty()) return;
+  auto folder = PrivateFolder::create(spec_.log.error_dir);
+  if (!folder) return options_.notice(folder.error().message());
+  error_folder_.emplace(*std::move(folder));
+}
+
+std::string WorkerServices::error_file(int local_rank) const {
+  if (!error_folder_) return logs_->error_file(local_rank, plan_.number);
+  return error_folder_->path() + "/error_" + std::to_string(plan_.number) + "_" +
+         std::to_string(local_rank) + ".json";
 }
 
 Result<void> WorkerServices::begin_generation(GenerationPlan plan) {
@@ -99,7 +114,7 @@ WorkerIdentity WorkerServices::identity_of(const WorkerSpec& worker,
   identity.job_id = spec_.job_id;
   identity.node_id = spec_.node_id;
   identity.channel = channel;
-  identity.error_file = logs_->error_file(worker.local_rank, plan_.number);
+  identity.error_file = error_file(worker.local_rank);
   if (!store_address_.empty()) identity.master_addr = store_address_;
   if (store_port_ != 0) {
     identity.master_port = store_port_;
@@ -147,10 +162,8 @@ void WorkerServices::fill_in_texts(WorkerExit& exit) const {
 }
 
 std::string WorkerServices::error_file_content(int local_rank) const {
-  const std::string path = logs_->error_file(local_rank, plan_.number);
-  if (path.empty()) return {};
-  auto content = real_system().read_file(path, kMaxErrorFileBytes);
-  return content ? *std::move(content) : std::string();
+  const std::string path = error_file(local_rank);
+  return path.empty() ? std::string() : read_own_file(path, kMaxErrorFileBytes);
 }
 
 int WorkerServices::store_port() const {
@@ -215,6 +228,7 @@ std::uint64_t WorkerServices::drain_progress() const {
 
 void WorkerServices::end_close(const std::string& why) {
   if (logs_) (void)logs_->end_close(why);
+  error_folder_.reset();
 }
 
 }  // namespace accel::supervisor

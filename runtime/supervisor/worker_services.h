@@ -20,6 +20,7 @@
 #include "runtime/supervisor/job_outcome.h"
 #include "runtime/supervisor/job_spec.h"
 #include "runtime/supervisor/log_router.h"
+#include "runtime/supervisor/private_folder.h"
 #include "runtime/supervisor/spawner.h"
 #include "runtime/supervisor/store_server.h"
 
@@ -79,6 +80,9 @@ class WorkerServices {
   // What the worker wrote into its error file. Reads a file: only when nothing is left to supervise.
   [[nodiscard]] std::string error_file_content(int local_rank) const;
 
+  // Where the worker's TORCHELASTIC_ERROR_FILE belongs; empty when no folder could be had.
+  [[nodiscard]] std::string error_file(int local_rank) const;
+
   // 0 without a store.
   [[nodiscard]] int store_port() const;
 
@@ -108,6 +112,7 @@ class WorkerServices {
   void end_close(const std::string& why);
 
  private:
+  void make_error_folder();
   [[nodiscard]] WorkerIdentity identity_of(const WorkerSpec& worker,
                                            const std::string& channel) const;
 
@@ -118,6 +123,7 @@ class WorkerServices {
   std::string store_address_;     // empty: as the spec says
   std::uint16_t store_port_ = 0;  // 0: of the store that is here
   std::unique_ptr<LogRouter> logs_;
+  std::optional<PrivateFolder> error_folder_;  // without a log folder
   std::unique_ptr<StoreServer> store_;
   ChannelServer channels_;
 };

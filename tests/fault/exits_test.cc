@@ -174,6 +174,24 @@ TEST_F(Exits, Fault13MissingInterpreterIsReported) {
   EXPECT_EQ(outcome.first_failure->error_number, ENOENT);
 }
 
+TEST_F(Exits, Fault13MissingSharedLibraryIsNamedAndNotRetried) {
+  auto spec = job_of(build_path("tests/fault_unloadable"));
+  spec.restart.max_restarts = 5;
+  const auto outcome = outcome_of(spec);
+
+  EXPECT_EQ(outcome.exit_code, 127);
+  EXPECT_EQ(outcome.restarts, 0);
+  EXPECT_EQ(outcome.first_failure->cause, ExitCause::kLibraryMissing);
+}
+
+TEST_F(Exits, Fault13ReportNamesTheMissingLibrary) {
+  LaunchProcess launch({"--no_python", build_path("tests/fault_unloadable"), token_}, token_);
+
+  EXPECT_EQ(launch.wait(), 127);
+  EXPECT_THAT(launch.output(), HasSubstr("[worker.library_missing]"));
+  EXPECT_THAT(launch.output(), HasSubstr("needs libfault_library.so, which was not found"));
+}
+
 TEST_F(Exits, Fault13MissingWorkingDirectoryIsReported) {
   auto spec = make_job("exit 0", token_);
   spec.cwd = "/does/not/exist";

@@ -65,6 +65,31 @@ class TorchDistributed(unittest.TestCase):
         self.assertEqual(results, [])
 
 
+class PythonTraceback(unittest.TestCase):
+    """Without --log_dir: recorded errors come through the error file, others are in stderr's tail."""
+
+    def check_report(self, done):
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("rank 1 of 2 ended with exit code 1", done.stderr)
+        self.assertIn("in load_batch", done.stderr)
+        self.assertIn("ValueError: bad data in shard 7", done.stderr)
+
+    def test_of_a_recorded_error_is_shown_and_is_the_cause(self):
+        done, _ = launch("--num_processes", "2", script("raising_job.py"))
+        self.check_report(done)
+        self.assertRegex(done.stderr, r"cause +ValueError: bad data in shard 7")
+
+    def test_of_a_recorded_error_is_shown_though_stderr_saw_nothing(self):
+        done, _ = launch("--num_processes", "2", script("raising_job.py"), "--quiet")
+        self.check_report(done)
+        self.assertIn("traceback of rank 1:", done.stderr)
+
+    def test_of_a_plain_exception_is_in_the_last_lines(self):
+        done, _ = launch("--num_processes", "2", script("raising_job.py"), "--plain")
+        self.check_report(done)
+        self.assertIn("last lines of rank 1:", done.stderr)
+
+
 class HuggingFaceAccelerate(unittest.TestCase):
     def test_trains_on_two_processes(self):
         done, results = launch("--num_processes", "2", script("accelerate_job.py"))

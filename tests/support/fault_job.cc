@@ -129,13 +129,17 @@ JobRun run_job(
   return run;
 }
 
-LaunchProcess::LaunchProcess(std::vector<std::string> arguments, const std::string& token) {
+LaunchProcess::LaunchProcess(std::vector<std::string> arguments,
+                             const std::string& token,
+                             const EnvMap& environment) {
   arguments.insert(arguments.begin(), build_path("bin/accel-launch"));
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   std::vector<std::string> variables;
-  for (const auto& [name, value] : environment_with(token)) variables.push_back(name + "=" + value);
+  EnvMap whole = environment_with(token);
+  whole.insert(environment.begin(), environment.end());
+  for (const auto& [name, value] : whole) variables.push_back(name + "=" + value);
   std::vector<char*> envp;
   for (std::string& variable : variables) envp.push_back(variable.data());
   envp.push_back(nullptr);

@@ -67,8 +67,10 @@ struct JobRun {
 // An accel-launch with its output in a pipe.
 class LaunchProcess {
  public:
-  LaunchProcess(std::vector<std::string> arguments, const std::string& token);
-  ~LaunchProcess();  // kills it, should it still run
+  LaunchProcess(std::vector<std::string> arguments,
+                const std::string& token,
+                const EnvMap& environment = {});  // beside PATH and what marks the test
+  ~LaunchProcess();                               // kills it, should it still run
   LaunchProcess(const LaunchProcess&) = delete;
   LaunchProcess& operator=(const LaunchProcess&) = delete;
 

@@ -175,6 +175,14 @@ TEST_F(LaunchPlanTest, ThePortIsExactOnlyWhenItWasNamed) {
   EXPECT_FALSE(port_of({"--main_process_port", "0"}).exact_port);
 }
 
+TEST_F(LaunchPlanTest, ErrorFilesHaveAPrivatePlaceWithoutALogFolder) {
+  host_.private_base = "/run/user/7";
+
+  EXPECT_EQ(plan({program_}).spec.log.error_dir,
+            "/run/user/7/accel-" + plan({program_}).spec.job_id);
+  EXPECT_EQ(plan({"--log_dir", folder_.file("logs"), program_}).spec.log.error_dir, "");
+}
+
 TEST_F(LaunchPlanTest, LogFlagsFollowTorchrun) {
   const LaunchPlan per_rank = plan({"--num_processes",
                                     "2",
