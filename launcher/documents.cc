@@ -8,6 +8,7 @@
 
 #include "launcher/config_schema.h"
 #include "launcher/flag_table.h"
+#include "launcher/manual.h"
 
 namespace accel::launcher {
 namespace {
@@ -157,7 +158,9 @@ std::vector<Document> generated_documents() {
   return {{"errors.md", errors_page()},
           {"env_contract.md", environment_page()},
           {"config.md", config_page()},
-          {"flags.md", flags_page()}};
+          {"flags.md", flags_page()},
+          {"man/accel-launch.1", launch_manual()},
+          {"completions/accel-launch", launch_completion()}};
 }
 
 }  // namespace accel::launcher

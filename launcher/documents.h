@@ -16,7 +16,7 @@ struct Document {
   std::string text;
 };
 
-// errors.md, env_contract.md, config.md and flags.md.
+// errors.md, env_contract.md, config.md, flags.md, and of accel-launch the man page and the completion.
 [[nodiscard]] std::vector<Document> generated_documents();
 
 }  // namespace accel::launcher

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Runs every command that README.md, CONTRIBUTING.md and the pages of docs/ show in a block of code.
+
+A command is a line of a block that is marked `sh`, or that begins with one of our programs. It runs in a folder with a
+small ./train, train.py and agent.yaml. What cannot run here within seconds is named in EXEMPT with the reason: a command
+that is new in a page fails until it runs or stands there.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+SOURCE = pathlib.Path(os.environ["ACCEL_SOURCE_DIR"])
+BUILD = pathlib.Path(os.environ["ACCEL_BUILD_DIR"])
+PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
+
+EXEMPT = {
+    "scripts/quickstart.sh": "installs packages and LibTorch; proved on a bare system",
+    "scripts/test.sh": "it runs this test",
+    "scripts/test.sh --stage unit": "it runs this test",
+    "scripts/test.sh --long": "takes hours",
+    "ctest --test-dir build -L fault": "runs other tests of this very run",
+    "cmake --install build --prefix /opt/accel": "tests/integration/consumer runs it with a folder of its own",
+    "accel-agent --state-dir /var/lib/accel": "runs until it is stopped; the agent's tests start it",
+    "cpack --config build/CPackConfig.cmake -B packages": "tests/integration/package runs it with a folder of its own",
+    "sudo apt install ./packages/accel_0.1.0_amd64.deb": "tests/integration/package installs it into a root of its own",
+}
+
+TRAIN_SH = "#!/bin/sh\necho \"shell rank ${RANK:-0} of ${WORLD_SIZE:-1}\"\n"
+TRAIN_PY = "import os, sys\nprint('python rank', os.environ['RANK'], sys.argv[1:])\n"
+
+
+def commands():
+    """Yields (page, command), without comments and prompts."""
+    for page in PAGES:
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.S | re.M):
+            for line in block.splitlines():
+                command = line.split(" #")[0].strip()
+                is_ours = language == "" and re.match(r"(?:build/bin/)?accel(?:-launch|-agent)? ", command)
+                if command and not command.startswith("#") and (language == "sh" or is_ours):
+                    yield page.relative_to(SOURCE), command
+
+
+def run(command, root):
+    environment = dict(os.environ, PATH=f"{BUILD}/bin:{os.environ['PATH']}")
+    return subprocess.run(["bash", "-c", command], cwd=root, env=environment,
+                          capture_output=True, text=True, timeout=60)
+
+
+def is_built(command):
+    program = pathlib.Path(command.split()[0]).name
+    return not program.startswith("accel") or (BUILD / "bin" / program).exists()
+
+
+def main():
+    shown = list(commands())
+    unused = set(EXEMPT) - {command for _, command in shown}
+    faults = [f"exempt, but no page shows it: {command}" for command in sorted(unused)]
+    num_run = 0
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        (root / "build").symlink_to(BUILD)
+        (root / "train").write_text(TRAIN_SH)
+        (root / "train").chmod(0o755)
+        (root / "train.py").write_text(TRAIN_PY)
+        (root / "agent.yaml").write_text((SOURCE / "configs/agent.yaml").read_text())
+        for page, command in shown:
+            if command in EXEMPT:
+                print(f"exempt: {page}: {command} ({EXEMPT[command]})")
+                continue
+            if not is_built(command):
+                print(f"skipped: {page}: {command} (not in this build)")
+                continue
+            num_run += 1
+            done = run(command, root)
+            trains = "train" in command and "--dry-run" not in command
+            if done.returncode != 0 or (trains and "rank" not in done.stdout):
+                faults.append(f"{page}: {command}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
+            else:
+                print(f"ok: {page}: {command}")
+    if num_run < 4:
+        faults.append(f"only {num_run} commands ran: were the blocks found?")
+    for fault in faults:
+        print("commands:", fault)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
