@@ -169,6 +169,11 @@ std::optional<std::uint64_t> count_oom_kills(System& system) {
   return std::nullopt;
 }
 
+std::optional<std::uint64_t> count_oom_kills_in(System& system, const std::string& cgroup) {
+  const auto content = system.read_file(cgroup + "/memory.events");
+  return content ? find_counter(*content, "oom_kill") : std::nullopt;
+}
+
 int shell_exit_code(const WorkerExit& exit) {
   constexpr int kSignalBase = 128;
   if (exit.cause == ExitCause::kExecFailed) {

@@ -68,6 +68,10 @@ struct ExitEvidence {
 // OOM kills that the memory cgroup of the calling process has counted; std::nullopt without one.
 [[nodiscard]] std::optional<std::uint64_t> count_oom_kills(System& system);
 
+// The same for the cgroup (v2) whose folder this is.
+[[nodiscard]] std::optional<std::uint64_t> count_oom_kills_in(System& system,
+                                                              const std::string& cgroup);
+
 // The launcher's exit status for this end: the exit code, or 128 + signal.
 [[nodiscard]] int shell_exit_code(const WorkerExit& exit);
 

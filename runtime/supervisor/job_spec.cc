@@ -98,6 +98,13 @@ void each_member(T& store, Visit&& visit) {
 }
 
 template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, LimitPolicy>
+void each_member(T& limits, Visit&& visit) {
+  visit("memory_bytes", limits.memory_bytes);
+  visit("pids", limits.pids);
+}
+
+template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, JobSpec>
 void each_member(T& spec, Visit&& visit) {
   visit("job_id", spec.job_id);
@@ -113,6 +120,7 @@ void each_member(T& spec, Visit&& visit) {
   visit("store", spec.store);
   visit("control", spec.control);
   visit("node_id", spec.node_id);
+  visit("limits", spec.limits);
 }
 
 template <typename T>

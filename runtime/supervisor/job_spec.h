@@ -79,6 +79,14 @@ enum class GenerationControl {
   kOwner,  // the owner, by PrepareGeneration, StartGeneration, StopGeneration and Finish
 };
 
+// Of one worker with all that it starts; 0: none. They need a cgroup that hands the controllers down.
+struct LimitPolicy {
+  std::uint64_t memory_bytes = 0;  // memory.max; past it the kernel ends the whole rank
+  std::uint64_t pids = 0;          // pids.max: processes and threads
+
+  [[nodiscard]] bool any() const noexcept { return memory_bytes > 0 || pids > 0; }
+};
+
 struct JobSpec {
   static constexpr int kVersion = 2;
   static constexpr int kOldestVersion = 1;  // members that it lacks keep their defaults
@@ -95,6 +103,7 @@ struct JobSpec {
   ConsolePolicy console;
   StorePolicy store;  // with GenerationControl::kOwner only `enabled` counts: see PrepareGeneration
   GenerationControl control = GenerationControl::kShim;
+  LimitPolicy limits;
   std::string node_id;  // ACCEL_NODE_ID: the sweep ends only processes that carry it; may be empty
 };
 

@@ -1,6 +1,7 @@
 #include "runtime/supervisor/orphan_sweep.h"
 
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <unordered_map>
 
@@ -41,6 +42,25 @@ bool has_tag(System& system, pid_t pid, const SweepScope& scope) {
   return scope.node_id.empty() || find_in_environ(*environ, "ACCEL_NODE_ID") == scope.node_id;
 }
 
+// The pids in the cgroup.procs of each.
+std::unordered_set<pid_t> members_of(System& system, const std::vector<std::string>& cgroups) {
+  std::unordered_set<pid_t> members;
+  for (const std::string& folder : cgroups) {
+    const auto content = system.read_file(folder + "/cgroup.procs");
+    if (!content) continue;
+    const char* at = content->data();
+    const char* const end = at + content->size();
+    while (at < end) {
+      pid_t pid = 0;
+      const auto parsed = std::from_chars(at, end, pid);
+      if (parsed.ec != std::errc{}) break;
+      members.insert(pid);
+      at = parsed.ptr + 1;  // behind the newline
+    }
+  }
+  return members;
+}
+
 }  // namespace
 
 std::uint64_t own_start_time(System& system) {
@@ -52,11 +72,13 @@ std::vector<ProcessEntry> find_strays(System& system,
                                       const SweepScope& scope,
                                       const std::vector<ProcessEntry>& table) {
   const auto descendants = pids_below({scope.ancestor}, table);
+  const auto members = members_of(system, scope.cgroups);
   std::vector<ProcessEntry> strays;
   for (const ProcessEntry& entry : table) {
     if (entry.pid == scope.ancestor || entry.pid == ::getpid()) continue;
     if (entry.state == 'Z' || entry.state == 'X' || entry.start_time < scope.started_at) continue;
-    if (descendants.contains(entry.pid) || has_tag(system, entry.pid, scope)) {
+    if (descendants.contains(entry.pid) || members.contains(entry.pid) ||
+        has_tag(system, entry.pid, scope)) {
       strays.push_back(entry);
     }
   }

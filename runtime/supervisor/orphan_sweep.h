@@ -1,8 +1,9 @@
 // OrphanSweep: finds and ends every process of a job that is still there, however it got away.
 //
-// Two nets. The caller is a subreaper, so whatever a worker started, forked twice or put into a
+// Three nets. The caller is a subreaper, so whatever a worker started, forked twice or put into a
 // session of its own, is a descendant of the caller. And every worker carries ACCEL_JOB_ID in its
-// environment, so a process that left the tree in another way is found by that tag. A sweep ends
+// environment, so a process that left the tree in another way is found by that tag. Where the job has
+// cgroups, whatever is in them is of the job. A sweep ends
 // after two scans in a row that found nothing: a process that forks while it is being looked at is
 // seen by the second one.
 //
@@ -31,6 +32,7 @@ struct SweepScope {
   std::string job_id;            // or those with ACCEL_JOB_ID=<job_id>; empty: no search by tag
   std::string node_id;           // and, unless empty, ACCEL_NODE_ID=<node_id>
   std::uint64_t started_at = 0;  // clock ticks since boot; older processes are never touched
+  std::vector<std::string> cgroups = {};  // and what is in these folders of cgroups (JobCgroup)
 };
 
 // Start time of the calling process, for SweepScope::started_at.

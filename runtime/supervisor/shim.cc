@@ -10,6 +10,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -115,6 +116,16 @@ class SignalSource {
   Supervisor& supervisor_;
 };
 
+// A store has a connection for each client, so the shim takes as many descriptors as it may. Workers keep
+// the user's limit: programs that use select() or close everything up to it rely on a small one.
+rlimit raise_open_files() {
+  rlimit users{};
+  ::getrlimit(RLIMIT_NOFILE, &users);
+  const rlimit raised = {.rlim_cur = users.rlim_max, .rlim_max = users.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &raised);
+  return users;
+}
+
 Result<void> run(const ShimArguments& arguments) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "accel-shim");
@@ -130,7 +141,10 @@ Result<void> run(const ShimArguments& arguments) {
   std::function<void()> quit;
   Supervisor supervisor(
       context,
-      {.spec = *std::move(spec), .owner = arguments.owner, .owner_group = owner_group},
+      {.spec = *std::move(spec),
+       .owner = arguments.owner,
+       .owner_group = owner_group,
+       .worker_open_files = raise_open_files()},
       [&](const HostEvent& event) { link.send(event); },
       [&] { link.flush([&] { quit(); }); });
   SignalSource source(context, signals, supervisor);

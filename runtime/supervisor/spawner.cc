@@ -49,6 +49,7 @@ enum Stage : int {
   kDup2,
   kCloseRange,
   kKeepFd,
+  kLimits,
   kAffinity,
   kGroups,
   kUser,
@@ -63,6 +64,7 @@ constexpr std::array kStageNames = {"setsid",
                                     "dup2",
                                     "close_range",
                                     "fcntl",
+                                    "setrlimit",
                                     "sched_setaffinity",
                                     "setgroups",
                                     "setresuid",
@@ -159,6 +161,9 @@ void become(const ChildPlan& plan, const Credentials& credentials) {
   enter_session(plan);
   reset_signals(plan);
   arrange_descriptors(plan);
+  if (plan.request.open_files) {
+    check_child(plan, kLimits, ::setrlimit(RLIMIT_NOFILE, &*plan.request.open_files) == 0);
+  }
   if (!plan.request.cpus.empty()) {
     check_child(plan, kAffinity, ::sched_setaffinity(0, sizeof plan.cpus, &plan.cpus) == 0);
   }

@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <accel/env_contract.h>
@@ -52,6 +53,7 @@ struct SpawnRequest {
   bool die_with_parent = true;             // SIGKILL when the calling thread ends
   std::optional<Credentials> credentials;  // empty keeps the caller's
   int cgroup_fd = -1;                      // the child is born in this cgroup (v2)
+  std::optional<rlimit> open_files;        // RLIMIT_NOFILE; empty keeps the caller's
   SpawnMethod method = SpawnMethod::kAuto;
 };
 

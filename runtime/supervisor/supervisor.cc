@@ -27,6 +27,7 @@ namespace accel::supervisor {
 
 void Supervisor::Impl::start() {
   if (auto ready = services_.start(); !ready) return refuse(ready.error());
+  if (auto made = make_cgroup(); !made) return refuse(made.error());
   if (is_owner_driven()) {
     state_ = State::kParked;
   } else {
@@ -58,6 +59,7 @@ void Supervisor::Impl::run_generation() {
   state_ = State::kRunning;
   started_at_ = clock_.now();
   oom_kills_before_ = count_oom_kills(system_);
+  if (cgroup_) cgroup_->begin_generation();
   start_workers();
   GenerationStarted event{.generation = generation_, .store_port = services_.store_port()};
   for (const Worker& worker : group_.workers()) event.pids.push_back(worker.process->pid());
@@ -75,9 +77,10 @@ void Supervisor::Impl::start_workers() {
 }
 
 std::optional<WorkerExit> Supervisor::Impl::start_worker(const WorkerSpec& worker) {
-  const auto prepared = services_.prepare(worker);
-  if (prepared) return group_.start(worker, prepared->request);
-  return never_started(worker, {prepared.error().message(), errno});
+  auto prepared = services_.prepare(worker);
+  if (!prepared) return never_started(worker, {prepared.error().message(), errno});
+  if (cgroup_) prepared->request.cgroup_fd = cgroup_->fd_of(worker.local_rank);
+  return group_.start(worker, prepared->request);
 }
 
 void Supervisor::Impl::children_changed() {
@@ -93,9 +96,11 @@ void Supervisor::Impl::children_changed() {
 }
 
 void Supervisor::Impl::worker_ended(Worker& worker, bool succeeded, TimePoint seen_at) {
-  if (!succeeded && !owner_stop_) group_.kill_group(worker);
-  const bool memory_ran_out = count_oom_kills(system_) > oom_kills_before_;
-  const WorkerExit exit = record(group_.reap(worker, memory_ran_out), seen_at);
+  if (!succeeded && !owner_stop_) {
+    group_.kill_group(worker);
+    kill_cgroup(worker);
+  }
+  const WorkerExit exit = record(group_.reap(worker, ran_out_of_memory(worker)), seen_at);
   await_tail(exit.local_rank);
   if (state_ != State::kRunning) return;
   if (exit.cause != ExitCause::kOk) {
@@ -202,7 +207,11 @@ void Supervisor::Impl::apply(const StopAction& action) {
       for (Worker& worker : group_.workers()) {
         if (!is_target(worker, action.target)) continue;
         if (action.signal != 0) group_.signal(worker, action.signal);
-        if (action.signal != SIGKILL) group_.signal(worker, SIGCONT);
+        if (action.signal != SIGKILL) {
+          group_.signal(worker, SIGCONT);
+        } else {
+          kill_cgroup(worker);
+        }
       }
       break;
     case StopAction::Kind::kGiveUp:

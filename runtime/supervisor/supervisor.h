@@ -38,8 +38,10 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include <boost/asio/io_context.hpp>
+#include <sys/resource.h>
 
 #include "runtime/clock.h"
 #include "runtime/supervisor/frames.h"
@@ -52,6 +54,7 @@ struct SupervisorOptions {
   JobSpec spec;
   pid_t owner = 0;
   pid_t owner_group = 0;  // the owner's process group, for a worker that shares the terminal
+  std::optional<rlimit> worker_open_files;  // RLIMIT_NOFILE of workers; empty: this process's
   System* system = &real_system();
 };
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/supervisor/drain_watch.h"
+#include "runtime/supervisor/job_cgroup.h"
 #include "runtime/supervisor/job_record.h"
 #include "runtime/supervisor/leftovers.h"
 #include "runtime/supervisor/orphan_sweep.h"
@@ -38,6 +39,7 @@ class Supervisor::Impl {
                   spec_,
                   {.owner = options.owner,
                    .owner_group = options.owner_group,
+                   .open_files = options.worker_open_files,
                    .notice = [this](const std::string& text) { tell(text); },
                    .commit =
                        [this](const CheckpointCommit& commit) {
@@ -83,6 +85,9 @@ class Supervisor::Impl {
   void forget_generation();
   void run_generation();
   void start_workers();
+  [[nodiscard]] Result<void> make_cgroup();
+  void kill_cgroup(const Worker& worker);
+  [[nodiscard]] bool ran_out_of_memory(const Worker& worker);
   [[nodiscard]] std::optional<WorkerExit> start_worker(const WorkerSpec& worker);
   void worker_ended(Worker& worker, bool succeeded, TimePoint seen_at);
   const WorkerExit& record(WorkerExit exit, TimePoint seen_at);
@@ -135,6 +140,7 @@ class Supervisor::Impl {
 
   State state_ = State::kIdle;
   WorkerGroup group_;
+  std::optional<JobCgroup> cgroup_;  // where the machine lets us have one
   SweepScope scope_;
   std::optional<StopSequence> stop_;
   std::optional<OrphanSweep> sweep_;

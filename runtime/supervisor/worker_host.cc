@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/job_cgroup.h"
 #include "runtime/supervisor/orphan_sweep.h"
 #include "runtime/supervisor/private_folder.h"
 #include "runtime/supervisor/spawner.h"
@@ -134,6 +135,10 @@ class ShimHost final : public WorkerHost {
   Error shim_lost() {
     socket_.close();
     const WaitStatus status = wait_for_shim();
+    const std::string base = find_cgroup_base(system_);
+    const std::string cgroup =
+        base.empty() ? "" : job_cgroup_path(base, scope_.job_id, scope_.node_id);
+    if (!cgroup.empty()) scope_.cgroups = rank_cgroups(cgroup);
     OrphanSweep sweep(system_, scope_, kKillWait);
     SteadyClock clock;
     OrphanSweep::Step step;
@@ -144,6 +149,7 @@ class ShimHost final : public WorkerHost {
     } while (step.verdict == OrphanSweep::Verdict::kScanAgain);
     reap_strays(sweep);
     remove_private_folder(error_dir_);
+    if (!cgroup.empty()) (void)remove_job_cgroup(cgroup);
     const std::string how = status.code == CLD_EXITED
                                 ? "ended with exit code " + std::to_string(status.status)
                                 : "was ended by " + signal_name(status.status);

@@ -140,6 +140,7 @@ Result<PreparedWorker> WorkerServices::prepare(const WorkerSpec& worker) {
   request.env.insert(spec_.env.begin(), spec_.env.end());
   request.cwd = spec_.cwd;
   request.cpus = worker.cpus;
+  request.open_files = options_.open_files;
   request.stdio[0] = prepared.stdio.in.get();
   request.stdio[1] = prepared.stdio.out.get();
   request.stdio[2] = prepared.stdio.err.get();

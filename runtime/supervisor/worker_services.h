@@ -41,8 +41,9 @@ struct GenerationPlan {
 };
 
 struct ServiceOptions {
-  pid_t owner = 0;        // for job control of the terminal
-  pid_t owner_group = 0;  // its process group, for a worker that shares the terminal
+  pid_t owner = 0;                   // for job control of the terminal
+  pid_t owner_group = 0;             // its process group, for a worker that shares the terminal
+  std::optional<rlimit> open_files;  // SpawnRequest::open_files
   std::function<void(const std::string&)> notice;       // something the user should read
   std::function<void(const CheckpointCommit&)> commit;  // a checkpoint is complete
 };

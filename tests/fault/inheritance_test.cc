@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "tests/support/fault_job.h"
 
@@ -49,6 +50,24 @@ TEST_F(Inheritance, Fault15WorkerStartsWithTheDeclaredDescriptorsOnly) {
     }
     EXPECT_EQ(line.substr(0, at), expected);
   }
+}
+
+TEST_F(Inheritance, Fault15WorkersKeepTheUsersLimitOfOpenFilesAndTheShimTakesMore) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit small = {.rlim_cur = 300, .rlim_max = before.rlim_max};
+  ASSERT_GT(before.rlim_max, small.rlim_cur);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
+  LaunchProcess launch(
+      launch_arguments(
+          {"/bin/sh", "-c", "echo open files $(ulimit -Sn); while :; do sleep 0.05; done"}),
+      token_);
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+
+  EXPECT_EQ(launch.wait_for_lines("open files ", 2), std::vector<std::string>(2, "300"));
+  rlimit of_shim{};
+  ASSERT_EQ(::prlimit(launch.shim(), RLIMIT_NOFILE, nullptr, &of_shim), 0);
+  EXPECT_EQ(of_shim.rlim_cur, before.rlim_max);
 }
 
 TEST_F(Inheritance, WorkerStartsWithoutBlockedOrAddedIgnoredSignals) {

@@ -42,6 +42,19 @@ class OrphanSweepTest : public ::testing::Test {
   test::ManualClock clock_;
 };
 
+TEST_F(OrphanSweepTest, FindsWhatIsInTheJobsCgroupsThoughItShedEverythingElse) {
+  system_.add_process(7, 1, 200);
+  system_.add_process(8, 1, 200);
+  system_.files["/cg/rank-0/cgroup.procs"] = "7\n";
+  SweepScope scope = scope_;
+  scope.cgroups = {"/cg/rank-0", "/cg/rank-1"};
+  OrphanSweep sweep(system_, scope, 2s);
+
+  EXPECT_EQ(run(sweep), Verdict::kClean);
+
+  EXPECT_THAT(system_.signals, ElementsAre(Pair(7, SIGKILL)));
+}
+
 TEST_F(OrphanSweepTest, KillsDescendantsAndThoseWithTheTag) {
   system_.add_process(1'000'001, kShim, 120);
   system_.add_process(1'000'002, 1'000'001, 130);

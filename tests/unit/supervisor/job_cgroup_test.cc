@@ -1,0 +1,143 @@
+// The rules of JobCgroup in plain folders, where every control file is one that "is not there".
+// tests/fault/cgroups_test.cc has the real hierarchy.
+
+#include "runtime/supervisor/job_cgroup.h"
+
+#include <filesystem>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+
+#include "tests/support/fake_system.h"
+#include "tests/support/scratch_folder.h"
+
+namespace accel::supervisor {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(CgroupFolder, IsBelowTheMountOfVersionTwo) {
+  const std::string mounts =
+      "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+  EXPECT_EQ(cgroup_folder(mounts, "0::/user.slice/session-1.scope\n"),
+            "/sys/fs/cgroup/user.slice/session-1.scope");
+  EXPECT_EQ(cgroup_folder(mounts, "0::/\n"), "/sys/fs/cgroup");
+}
+
+TEST(CgroupFolder, OfAHybridMachineIsTheUnifiedOne) {
+  const std::string mounts =
+      "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+      "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+
+  EXPECT_EQ(cgroup_folder(mounts, "4:memory:/a\n0::/b\n"), "/sys/fs/cgroup/unified/b");
+}
+
+TEST(CgroupFolder, TheRootOfAMountIsTakenOffAndItsSpacesComeBack) {
+  const std::string mounts = "41 31 0:38 /docker/7 /mnt/c\\040g rw - cgroup2 none rw\n";
+
+  EXPECT_EQ(cgroup_folder(mounts, "0::/docker/7/job\n"), "/mnt/c g/job");
+  EXPECT_EQ(cgroup_folder(mounts, "0::/docker/77\n"), "");
+}
+
+TEST(CgroupFolder, IsNoneWithoutVersionTwoOrOutsideOfTheNamespace) {
+  EXPECT_EQ(cgroup_folder("35 31 0:32 / /sys/fs/cgroup rw - cgroup cgroup rw\n", "4:memory:/a\n"),
+            "");
+  EXPECT_EQ(cgroup_folder("41 31 0:38 / /c rw - cgroup2 none rw\n", "0::/../other\n"), "");
+}
+
+class JobCgroupTest : public ::testing::Test {
+ protected:
+  JobCgroupTest() {
+    spec_.job_id = "job-1";
+    spec_.workers = {{.local_rank = 0, .argv = {"x"}}, {.local_rank = 1, .argv = {"x"}}};
+  }
+
+  Result<JobCgroup> create(bool can_start = true) {
+    return JobCgroup::create(
+        system_, base_.path(), spec_, can_start ? [](int) { return true; } : [](int) {
+          return false;
+        });
+  }
+  std::string rank(int number) const {
+    return base_.file("accel-job-job-1/rank-" + std::to_string(number));
+  }
+
+  test::FakeSystem system_;
+  const test::ScratchFolder base_;
+  JobSpec spec_;
+};
+
+TEST_F(JobCgroupTest, HasAFolderForEachRankAndTakesThemAlong) {
+  {
+    const auto cgroup = create();
+    ASSERT_TRUE(cgroup.has_value()) << cgroup.error().what();
+    EXPECT_THAT(cgroup->folders(), ElementsAre(rank(0), rank(1)));
+    EXPECT_TRUE(fs::is_directory(rank(1)));
+    EXPECT_GE(cgroup->fd_of(1), 0);
+  }
+  EXPECT_TRUE(fs::is_empty(base_.path()));
+}
+
+TEST_F(JobCgroupTest, LimitWithoutItsControllerIsAnErrorThatNamesTheFile) {
+  spec_.limits.memory_bytes = 1 << 20;
+
+  const auto cgroup = create();
+
+  ASSERT_FALSE(cgroup.has_value());
+  EXPECT_EQ(cgroup.error().code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(cgroup.error().message(), HasSubstr("memory.max = 1048576"));
+  EXPECT_THAT(cgroup.error().message(), HasSubstr(rank(0) + "/memory.max"));
+  EXPECT_TRUE(fs::is_empty(base_.path()));
+}
+
+TEST_F(JobCgroupTest, WhereNoProcessCanBeStartedIsNone) {
+  const auto cgroup = create(/*can_start=*/false);
+
+  ASSERT_FALSE(cgroup.has_value());
+  EXPECT_EQ(cgroup.error().code(), ErrorCode::kUnsupported);
+  EXPECT_TRUE(fs::is_empty(base_.path()));
+}
+
+TEST_F(JobCgroupTest, FoldersOfDeadJobsGoAndThoseOfLivingOnesStay) {
+  fs::create_directories(base_.file("accel-job-dead/rank-0"));
+  fs::create_directories(base_.file("accel-job-alive/rank-0"));
+  fs::create_directories(base_.file("somebody-elses"));
+  const UniqueFd alive(::open(base_.file("accel-job-alive").c_str(), O_RDONLY | O_DIRECTORY));
+  ASSERT_EQ(::flock(alive.get(), LOCK_EX), 0);
+
+  const auto cgroup = create();
+
+  EXPECT_FALSE(fs::exists(base_.file("accel-job-dead")));
+  EXPECT_TRUE(fs::exists(base_.file("accel-job-alive/rank-0")));
+  EXPECT_TRUE(fs::exists(base_.file("somebody-elses")));
+}
+
+TEST_F(JobCgroupTest, OomKillsOfTheGenerationAndOfTheRankAreCounted) {
+  system_.files[rank(0) + "/memory.events"] = "low 0\noom 3\noom_kill 3\noom_group_kill 1\n";
+  system_.files[rank(1) + "/memory.events"] = "low 0\noom 0\noom_kill 0\n";
+  auto cgroup = create();
+  ASSERT_TRUE(cgroup.has_value());
+
+  cgroup->begin_generation();
+  EXPECT_EQ(cgroup->ran_out_of_memory(0), false);
+  system_.files[rank(0) + "/memory.events"] = "low 0\noom 4\noom_kill 5\noom_group_kill 2\n";
+
+  EXPECT_EQ(cgroup->ran_out_of_memory(0), true);
+  EXPECT_EQ(cgroup->ran_out_of_memory(1), false);
+}
+
+TEST_F(JobCgroupTest, WithoutAMemoryControllerItDoesNotKnow) {
+  auto cgroup = create();
+  ASSERT_TRUE(cgroup.has_value());
+  cgroup->begin_generation();
+
+  EXPECT_EQ(cgroup->ran_out_of_memory(0), std::nullopt);
+}
+
+}  // namespace
+}  // namespace accel::supervisor
