@@ -122,7 +122,9 @@ void VirtualCluster::carry_out(const Actions& actions) {
                                                (reply.accepted ? "accepted" : "refused") + " " +
                                                reply.message);
                           },
-                          [&](const Report& report) { reports_.push_back(report.text); }},
+                          [&](const Report& report) {
+                            if (keeps_reports) reports_.push_back(report.text);
+                          }},
                action);
   }
 }
@@ -277,7 +279,7 @@ void VirtualCluster::deliver_up(VirtualNode& node, int index, bool keep) {
 
 void VirtualCluster::deliver_down(VirtualNode& node, int index, bool keep) {
   const auto at = node.down.begin() + index;
-  auto [connection, message] = *at;
+  const auto [connection, message] = *at;
   if (!keep) node.down.erase(at);
   if (connection != node.connection || !node.is_agent_up || node.is_paused) return;
   const auto* fenced = std::get_if<Fenced>(&message.body);
@@ -289,14 +291,7 @@ void VirtualCluster::deliver_down(VirtualNode& node, int index, bool keep) {
       if (options_.bug == SeededBug::kKeepsVoidSession) return;
     }
   }
-  if (options_.bug == SeededBug::kIgnoresGeneration) {
-    const auto mine = node.member.jobs.find(kJob);
-    if (auto* start = std::get_if<Start>(&message.body); start && mine != node.member.jobs.end()) {
-      message.fence.generation = mine->second.generation;
-      start->assigned_epoch = mine->second.assigned_epoch;
-    }
-  }
-  tell_node(static_cast<int>(&node - nodes_.data()), FromCoordinator{std::move(message)});
+  tell_node(static_cast<int>(&node - nodes_.data()), FromCoordinator{message});
 }
 
 void VirtualCluster::end_workers(VirtualNode& node) {
@@ -373,7 +368,7 @@ bool VirtualCluster::is_quiet() const {
   return disk_.empty() && std::all_of(nodes_.begin(), nodes_.end(), [](const VirtualNode& node) {
            const bool can_pass = !node.is_cut;
            return (!can_pass || (node.up.empty() && node.down.empty())) &&
-                  (node.is_paused || node.local.empty());
+                  (node.is_paused || !node.is_agent_up || node.local.empty());
          });
 }
 

@@ -64,7 +64,6 @@ enum class SeededBug {
   kNone,
   kAnswersBeforeWriting,  // the disk says "durable" before it is
   kForgetsLease,          // the coordinator does not wait for the leases of unreachable nodes
-  kIgnoresGeneration,     // an agent obeys a Start of any generation
   kForgetsBudget,         // the coordinator never counts a restart
   kKeepsVoidSession,      // an agent goes on after Fenced
 };
@@ -137,6 +136,8 @@ class VirtualCluster {
   [[nodiscard]] const State& state() const { return state_; }
   [[nodiscard]] TimePoint now() const { return now_; }
   [[nodiscard]] bool is_coordinator_up() const { return is_coordinator_up_; }
+  // Whether the clock can bring anything.
+  [[nodiscard]] bool has_moment() const { return next_moment() != TimePoint::max(); }
   [[nodiscard]] bool is_quiet() const;  // no message, no record is under way
   void set_disk_full(bool full) { disk_full_ = full; }
   [[nodiscard]] const std::vector<std::pair<ConnectionId, CoordinatorMessage>>& sent() const {
@@ -145,6 +146,7 @@ class VirtualCluster {
   void forget_sent() { sent_.clear(); }
   double chance = 0;
   bool keeps_sent = false;
+  bool keeps_reports = true;
 
  private:
   struct Write {
