@@ -126,7 +126,8 @@ TEST_F(Cgroups, Fault27KillingTheShimLeavesNoCgroup) {
 
 // Nobody is left to look for those that got away: the next job beside them does.
 TEST_F(Cgroups, Fault27WhatIsLeftOfTwoKilledAtOnceEndsWithTheNextStart) {
-  LaunchProcess launch(launch_arguments("family"), token_);
+  const ScratchFolder scratch;  // for the private folder, which stays: nobody is left to remove it
+  LaunchProcess launch(launch_arguments("family"), token_, {{"XDG_RUNTIME_DIR", scratch.path()}});
   note_pid(launch.pid());
   ASSERT_THAT(launch.wait_for_lines("ready ", 2 * kFamily), SizeIs(2 * kFamily));
   const pid_t shim = launch.shim();
