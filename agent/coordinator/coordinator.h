@@ -61,8 +61,8 @@ struct Step {
 // event. Cost: O(nodes); a Tick every 100 ms serves as well.
 [[nodiscard]] TimePoint next_wake(const State& state, TimePoint now);
 
-// A coordinator that knows nothing: `epoch` must be higher than any before it. The first record to
-// be written is in `actions`.
+// A coordinator that knows nothing: `epoch` must be higher than any before it. `actions` writes the
+// epoch down: let that be durable before the first agent is heard.
 [[nodiscard]] Step found(std::uint64_t epoch, CoordinatorConfig config, TimePoint now);
 
 // One that takes over from what another one wrote. Jobs keep running; nodes have
