@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "agent/agent.h"
+#include "agent/tls_authority.h"
 
 #ifndef ACCEL_VERSION
 #error "ACCEL_VERSION comes from the build"
@@ -21,6 +22,7 @@ using accel::agent::AgentConfig;
 constexpr const char* kDefaultConfig = "/etc/accel/agent.yaml";
 
 struct Flags {
+  accel::agent::TlsRequest tls;
   std::string config;
   std::string listen;
   std::string state_dir;
@@ -78,11 +80,28 @@ int main(int argc, char** argv) {
   app.add_flag("--foreground",
                flags.foreground,
                "stay in the foreground (it always does; for scripts that say so)");
+  CLI::App* init_tls = app.add_subcommand(
+      "init-tls", "make a certificate authority, and certificates of nodes, operators and viewers");
+  init_tls
+      ->add_option("--dir", flags.tls.folder, "the authority's folder; made when it is not there")
+      ->required();
+  init_tls->add_option("--cluster", flags.tls.cluster, "the cluster's name (default)");
+  init_tls->add_option(
+      "--role", flags.tls.role, "node, operator or viewer; without it only the authority is made");
+  init_tls->add_option("--name", flags.tls.name, "the node's id, or the person's name");
+  init_tls->add_option("--days", flags.tls.days, "how long the certificate is good (365)")
+      ->check(CLI::Range(1, 3650));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const int status = app.exit(error);
     return status == 0 ? 0 : 2;
+  }
+  if (init_tls->parsed()) {
+    const auto folder = accel::agent::issue_certificate(flags.tls);
+    if (!folder) return fail(folder.error());
+    std::printf("%s\n", folder->c_str());
+    return 0;
   }
   if (flags.check) {
     const auto config = load(flags);

@@ -37,7 +37,8 @@ CallIdentity identify_call(const grpc::ServerContextBase& context) {
   const auto auth = context.auth_context();
   if (auth == nullptr) return call;
   for (const auto& type : auth->FindPropertyValues("transport_security_type")) {
-    call.is_tls = std::string_view(type.data(), type.size()) == "ssl";
+    const std::string_view name(type.data(), type.size());
+    call.is_tls = name == "tls" || name == "ssl";
   }
   for (const auto& uri : auth->FindPropertyValues("peer_uri")) {
     if (!call.cert_uri) call.cert_uri = std::string(uri.data(), uri.size());

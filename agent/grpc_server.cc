@@ -44,7 +44,9 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const AgentConfig& config,
   set_limits(builder);
   auto made = std::make_unique<GrpcServer>();
   int unix_port = 0;
-  builder.AddListeningPort("unix:" + socket_path, grpc::InsecureServerCredentials(), &unix_port);
+  if (!socket_path.empty()) {
+    builder.AddListeningPort("unix:" + socket_path, grpc::InsecureServerCredentials(), &unix_port);
+  }
   if (!config.listen.empty()) {
     auto credentials = server_credentials(config);
     if (!credentials) return std::move(credentials).error();
@@ -55,7 +57,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const AgentConfig& config,
   if (made->server_ == nullptr) {
     return Error(
         ErrorCode::kFileIo,
-        "cannot listen at " + socket_path + (config.listen.empty() ? "" : " and " + config.listen),
+        "cannot listen at " + socket_path + (config.listen.empty() ? "" : " " + config.listen),
         "see whether another program uses the address (`ss -ltnp`), and who owns the folder");
   }
   return made;

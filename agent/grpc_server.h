@@ -21,7 +21,7 @@ inline constexpr int kMaxMetadataBytes = 8 * 1024;
 
 class GrpcServer {
  public:
-  // Serves `services` at the unix socket and, when the configuration says so, at TCP. Errors  kFileIo, kTls.
+  // Serves `services` at the unix socket (unless it is empty) and, when the configuration says so, at TCP. Errors  kFileIo, kTls.
   [[nodiscard]] static Result<std::unique_ptr<GrpcServer>> start(
       const AgentConfig& config,
       const std::string& socket_path,

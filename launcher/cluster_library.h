@@ -10,6 +10,9 @@
 
 namespace accel::launcher {
 
+// The command of accel-launch itself; its argument is the JSON of elastic_settings.h.
+inline constexpr const char* kElasticCommand = "elastic-launch";
+
 // Runs a command of the cluster part; `arguments` begins with the command's name. Gives the exit status.
 // Errors  kClusterMissing.
 [[nodiscard]] Result<int> run_cluster_command(const std::vector<std::string>& arguments);

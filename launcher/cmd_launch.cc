@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "launcher/cluster_library.h"
 #include "launcher/dry_run.h"
 #include "launcher/launch_loop.h"
 #include "launcher/launch_plan.h"
@@ -72,6 +73,10 @@ int cmd_launch(const std::vector<std::string>& arguments) {
   if (plan->dry_run) {
     print_line(stdout, render_dry_run(*plan));
     return 0;
+  }
+  if (plan->elastic) {
+    const auto status = run_cluster_command({kElasticCommand, to_json(*plan->elastic, plan->spec)});
+    return status ? *status : fail(status.error());
   }
   NoticeQueue notices(STDERR_FILENO);
   const auto outcome = run_job(*plan, notices);

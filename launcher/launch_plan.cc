@@ -150,7 +150,7 @@ JobSpec make_spec(const CommandLine& line,
                   std::vector<std::string>& notices) {
   JobSpec spec;
   spec.job_id = job_id(command.name, host.job_suffix);
-  const bool is_simple = settings.num_processes == 1 && !settings.multi_gpu;
+  const bool is_simple = settings.num_processes == 1 && !settings.multi_gpu && !settings.elastic;
   spec.env_mode = is_simple ? EnvMode::kSimple : EnvMode::kDistributed;
   spec.env = base_environment(host.environment, settings, spec.env_mode, command.is_python);
   spec.identity.world_size = spec.identity.local_world_size = settings.num_processes;
@@ -167,7 +167,10 @@ JobSpec make_spec(const CommandLine& line,
   }
   spec.log.prefix = line.is_on("log_prefix");
 
-  const bool may_use_terminal = host.stdout_is_terminal && !line.is_on("no_pty");
+  // Several nodes: no worker has this terminal, and which one is rank 0 changes.
+  if (settings.elastic) spec.console.stdin_to_rank0 = false;
+  const bool may_use_terminal =
+      !settings.elastic && host.stdout_is_terminal && !line.is_on("no_pty");
   spec.console.foreground = may_use_terminal && host.stdin_is_terminal &&
                             settings.num_processes == 1 && spec.log.dir.empty();
   spec.console.use_pty = may_use_terminal && !spec.console.foreground;
@@ -214,6 +217,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   if (!cores) return std::move(cores).error();
   plan.shares = cores->workers;
   plan.spec = make_spec(line, *settings, *command, *cores, host, plan.notices);
+  plan.elastic = settings->elastic;
   plan.quiet = line.is_on("quiet");
   plan.debug = settings->debug;
   plan.dry_run = line.is_on("dry_run");

@@ -18,6 +18,7 @@
 #include <accel/result.h>
 #include <accel/topology.h>
 
+#include "launcher/elastic_settings.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
@@ -39,6 +40,8 @@ struct LaunchPlan {
   bool quiet = false;    // no notices, no report
   bool debug = false;    // ACCELERATE_DEBUG_MODE for the workers
   bool dry_run = false;  // print render_dry_run() and start nothing
+
+  std::optional<ElasticSettings> elastic;  // several nodes: `spec` is this node's part
 
   // --help or --version: the text to print instead of launching anything.
   std::optional<std::string> answer;

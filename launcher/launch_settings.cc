@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <tuple>
 #include <utility>
 
 #include "launcher/faults.h"
@@ -58,6 +59,7 @@ class Merge {
     choose_dynamo();
     choose_output();
     choose_failures();
+    choose_nodes();
     if (!faults_.empty()) return faults_.merged();
     return std::move(settings_);
   }
@@ -290,6 +292,49 @@ class Merge {
     settings_.stop_grace_seconds = seconds_flag(line_, "stop_grace", faults_);
     settings_.linger_seconds = seconds_flag(line_, "linger", faults_);
     (void)seconds_flag(line_, "monitor_interval", faults_);  // checked, and not needed
+  }
+
+  void usage(std::string message, std::string remedy) {
+    faults_.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
+  }
+
+  void choose_nodes() {
+    if (!line_.has("nnodes")) {
+      for (const char* name :
+           {"rdzv_endpoint", "rdzv_id", "rdzv_token_file", "rdzv_tls_dir", "rdzv_insecure"}) {
+        if (line_.has(name))
+          usage(std::string("--") + name + " is for several nodes", "give --nnodes too");
+      }
+      return;
+    }
+    ElasticSettings elastic;
+    auto range = parse_num_nodes(line_.text("nnodes").value_or(""));
+    if (!range) return faults_.add(std::move(range).error());
+    std::tie(elastic.min_nodes, elastic.max_nodes) = *range;
+    elastic.endpoint = line_.text("rdzv_endpoint").value_or("");
+    if (elastic.endpoint.empty()) {
+      // As with torchrun, --nnodes 1 alone is a launch on one machine.
+      if (elastic.max_nodes == 1) return;
+      return usage("--nnodes " + line_.text("nnodes").value_or("") + " needs --rdzv_endpoint",
+                   "give the address of one node, as --rdzv_endpoint 10.0.0.7:29400, on each node");
+    }
+    elastic.job = line_.text("rdzv_id").value_or(elastic.job);
+    elastic.node_id = line_.text("node_id").value_or("");
+    elastic.token_file = line_.text("rdzv_token_file").value_or("");
+    elastic.tls_dir = line_.text("rdzv_tls_dir").value_or("");
+    elastic.insecure = line_.is_on("rdzv_insecure");
+    if (elastic.token_file.empty()) {
+      usage("a job of several nodes needs --rdzv_token_file",
+            "make one with `(umask 077; openssl rand -hex 32 > token)` and copy it to each node");
+    }
+    if (elastic.insecure == !elastic.tls_dir.empty()) {
+      usage("a job of several nodes needs either --rdzv_tls_dir or, on loopback, --rdzv_insecure",
+            "make certificates with `accel-agent init-tls`");
+    }
+    if (const auto limit = seconds_flag(line_, "rdzv_join_timeout", faults_))
+      elastic.join_timeout_seconds = std::max(1, static_cast<int>(*limit));
+    elastic.quiet = line_.is_on("quiet");
+    settings_.elastic = std::move(elastic);
   }
 
   const CommandLine& line_;

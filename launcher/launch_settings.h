@@ -15,6 +15,7 @@
 #include <accel/result.h>
 
 #include "launcher/config_file.h"
+#include "launcher/elastic_settings.h"
 #include "launcher/flags.h"
 #include "runtime/supervisor/job_spec.h"
 
@@ -51,6 +52,7 @@ struct LaunchSettings {
   int max_restarts = 0;
   std::optional<double> stop_grace_seconds;
   std::optional<double> linger_seconds;
+  std::optional<ElasticSettings> elastic;  // several nodes
 };
 
 // `file` is nullptr without a configuration; `num_gpus` is called at most once. What a user should

@@ -14,6 +14,7 @@
 
 #include <CLI/CLI.hpp>
 #include <google/protobuf/util/json_util.h>
+#include <grpc/support/log.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
@@ -21,6 +22,7 @@
 
 #include "launcher/cluster/agent_client.h"
 #include "launcher/cluster/entry.h"
+#include "launcher/cluster_library.h"
 #include "runtime/printable.h"
 
 namespace accel::cluster {
@@ -413,6 +415,11 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   return commands;
 }
 
+// gRPC's own lines (a handshake that failed) say nothing that our errors do not; GRPC_VERBOSITY brings them back.
+void silence_grpc() {
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+}
+
 int command_line(int argc, const char* const* argv) {
   Flags flags;
   CLI::App app("Starts, watches and restarts the processes of training jobs.", kProgram);
@@ -437,5 +444,9 @@ int command_line(int argc, const char* const* argv) {
 
 extern "C" __attribute__((visibility("default"))) int accel_cluster_main(int argc,
                                                                          const char* const* argv) {
+  accel::cluster::silence_grpc();
+  if (argc == 3 && std::string_view(argv[1]) == accel::launcher::kElasticCommand) {
+    return accel::cluster::launch_elastic(argv[2]);
+  }
   return accel::cluster::command_line(argc, argv);
 }

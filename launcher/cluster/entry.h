@@ -3,3 +3,10 @@
 
 // `argv` as of a program: argv[1] is the command. Gives the exit status.
 extern "C" int accel_cluster_main(int argc, const char* const* argv);
+
+namespace accel::cluster {
+
+// accel-launch over several nodes; `request` is the JSON of launcher/elastic_settings.h. Gives the exit status.
+int launch_elastic(const char* request);
+
+}  // namespace accel::cluster

@@ -262,6 +262,90 @@ class Supervised(unittest.TestCase):
             self.assertEqual(agent.end(), 0)
 
 
+class Remote(unittest.TestCase):
+    """Operators and viewers over TCP: what a certificate's role allows, and what nobody without one gets."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="accel-agent-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        node = self.certificate("node", "n1")
+        config = (f"node_id: n1\nlisten: {self.address}\nallow_root: true\n"
+                  f"tls: {{authority: {node}/ca.pem, certificate: {node}/cert.pem, key: {node}/key.pem}}\n")
+        self.agent = Agent(self.folder, config=config)
+        self.addCleanup(self.agent.end)
+
+    def certificate(self, role, name, *more, folder="ca"):
+        done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", f"{self.folder}/{folder}", "--role", role, "--name", name, *more],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
+
+    def accel(self, tls_dir, command, *arguments, address=None):
+        secure = ["--insecure"] if tls_dir is None else ["--tls-dir", tls_dir]
+        return subprocess.run([BIN / "accel", command, "--agent", address or self.address, *secure, *arguments], capture_output=True,
+                              text=True, timeout=PATIENCE)
+
+    def local(self, command, *arguments):
+        return subprocess.run([BIN / "accel", command, "--agent", self.agent.state / "run", *arguments], capture_output=True, text=True,
+                              timeout=PATIENCE)
+
+    def test_a_viewer_looks_and_an_operator_acts(self):
+        self.assertEqual(self.local("run", "--detach", "--name", "j", "--", "/bin/sleep", "1000").returncode, 0)
+        viewer, operator = self.certificate("viewer", "vic"), self.certificate("operator", "ann")
+        self.assertIn("j ", self.accel(viewer, "status").stdout)
+        for arguments in (["stop", "j"], ["drain"], ["diagnose", "j"], ["run", "--", "true"]):
+            refused = self.accel(viewer, *arguments)
+            self.assertEqual(refused.returncode, 77, (arguments, refused.stderr))
+        self.assertEqual(self.accel(operator, "run", "--", "true").returncode, 77)
+        self.assertEqual(self.accel(operator, "stop", "--kill", "j").returncode, 0)
+        self.assertIn("audit: stop j (kill) for accel://default/operator/ann", self.agent.text())
+
+    def test_a_node_certificate_neither_sees_nor_acts(self):
+        node = self.certificate("node", "n2")
+        self.local("run", "--detach", "--name", "j", "--", "/bin/sleep", "1000")
+        self.assertNotIn("j ", self.accel(node, "status").stdout)
+        self.assertEqual(self.accel(node, "stop", "j").returncode, 66)
+        self.local("stop", "--kill", "j")
+
+    def test_without_a_certificate_of_the_authority_nothing_is_answered(self):
+        self.assertEqual(self.accel(None, "status").returncode, 69)
+        self.assertEqual(self.accel(self.certificate("operator", "eve", folder="other"), "status").returncode, 69)
+        other_cluster = self.certificate("operator", "bob", "--cluster", "elsewhere")
+        refused = self.accel(other_cluster, "status")
+        self.assertEqual(refused.returncode, 77, refused.stderr)
+
+    def test_a_message_above_the_limit_is_refused_and_the_agent_lives(self):
+        much = [text for i in range(10) for text in ("--env", f"BIG{i}=" + "x" * 120_000)]
+        refused = self.local("run", *much, "--", "true")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertEqual(self.local("status").returncode, 0)
+
+    def test_keys_that_others_may_read_are_refused(self):
+        operator = pathlib.Path(self.certificate("operator", "ann"))
+        (operator / "key.pem").chmod(0o644)
+        refused = self.accel(operator, "status")
+        self.assertEqual(refused.returncode, 78, refused.stderr)
+        self.assertIn("chmod 600", refused.stderr)
+
+    def test_a_new_certificate_serves_without_a_restart(self):
+        """The files are replaced by those of another authority: after a while only its people get in."""
+        fresh = pathlib.Path(self.certificate("node", "n1", folder="fresh"))
+        operator = self.certificate("operator", "ann", folder="fresh")
+        self.assertNotEqual(self.accel(operator, "status").returncode, 0)
+        current = pathlib.Path(self.folder) / "ca/node-n1"
+        for name in ("key.pem", "cert.pem", "ca.pem"):
+            shutil.copy(fresh / name, current / (name + ".new"))
+            os.rename(current / (name + ".new"), current / name)
+        for _ in range(60):  # they are looked at every ten seconds
+            if self.accel(operator, "status").returncode == 0:
+                return
+            signal.sigtimedwait([], 0.5)
+        self.fail("the new certificate never served")
+
+
 @unittest.skipUnless(IS_ROOT, "two users need root")
 class TwoUsers(AgentTest):
     CONFIG = ""

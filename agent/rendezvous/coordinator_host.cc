@@ -1,0 +1,248 @@
+#include "agent/rendezvous/coordinator_host.h"
+
+#include <algorithm>
+#include <random>
+
+#include <boost/asio/post.hpp>
+
+#include "agent/queued_stream.h"
+#include "agent/rendezvous/token_proof.h"
+#include "agent/rendezvous/wire.h"
+#include "agent/ticket_book.h"
+
+namespace accel::agent {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::size_t kMaxQueuedMessages = 256;
+constexpr std::size_t kMaxProofs = 65'536;
+
+double draw_chance() {
+  static std::mt19937_64 generator{std::random_device{}()};
+  return std::uniform_real_distribution<double>(0, 1)(generator);
+}
+
+// The job that a message is about; empty: none.
+std::string job_of(const v1::AgentMsg& message) {
+  switch (message.m_case()) {
+    case v1::AgentMsg::kJoin:
+      return message.join().job_uuid();
+    case v1::AgentMsg::kReady:
+      return message.ready().job_uuid();
+    case v1::AgentMsg::kWorker:
+      return message.worker().job_uuid();
+    case v1::AgentMsg::kStopped:
+      return message.stopped().job_uuid();
+    case v1::AgentMsg::kLeave:
+      return message.leave().job_uuid();
+    case v1::AgentMsg::kAlarm:
+      return message.alarm().job_uuid();
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+class CoordinatorHost::Stream final
+    : public QueuedStream<grpc::ServerBidiReactor<v1::AgentMsg, v1::CoordMsg>, v1::CoordMsg> {
+ public:
+  Stream(CoordinatorHost& host, asio::io_context& loop)
+      : QueuedStream(loop, kMaxQueuedMessages), host_(host) {}
+
+  // The next message is read only when the one before it was handled: a flood waits in the kernel.
+  void OnReadDone(bool ok) override {
+    post([ok](auto& self) {
+      auto& stream = static_cast<Stream&>(self);
+      if (!ok) return stream.finish(grpc::Status::OK);
+      stream.host_.take(stream, stream.incoming_);
+      if (stream.is_open()) stream.StartRead(&stream.incoming_);
+    });
+  }
+  void begin() { StartRead(&incoming_); }
+
+  ConnectionId id = 0;
+  std::string nonce = random_bytes(kNonceBytes);
+  std::string node_id;  // of its Hello
+  Caller caller;
+
+ private:
+  void on_closed() override {
+    if (id == 0 || host_.sessions_.erase(id) == 0) return;
+    host_.handle(ConnectionLost{id});
+  }
+
+  CoordinatorHost& host_;
+  v1::AgentMsg incoming_;
+};
+
+CoordinatorHost::CoordinatorHost(asio::io_context& loop, CoordinatorHostOptions options)
+    : loop_(loop), options_(std::move(options)), timer_(loop) {
+  Step founded = found(options_.epoch, options_.config, SteadyClock().now());
+  state_ = std::move(founded.state);
+  carry_out(std::move(founded.actions));
+  schedule_tick();
+}
+
+CoordinatorHost::~CoordinatorHost() = default;
+
+void CoordinatorHost::handle(decltype(Event::what) what) {
+  Step next = step(std::move(state_),
+                   {.at = SteadyClock().now(), .chance = draw_chance(), .what = std::move(what)});
+  state_ = std::move(next.state);
+  carry_out(std::move(next.actions));
+  schedule_tick();
+}
+
+void CoordinatorHost::carry_out(Actions actions) {
+  std::vector<std::uint64_t> written;
+  for (Action& action : actions) {
+    if (auto* send = std::get_if<Send>(&action)) {
+      const auto stream = sessions_.find(send->connection);
+      if (stream == sessions_.end()) continue;
+      v1::CoordMsg message = to_proto(send->message);
+      if (message.has_welcome()) message.mutable_welcome()->set_nonce(stream->second->nonce);
+      stream->second->send(std::move(message));
+    } else if (const auto* close = std::get_if<CloseConnection>(&action)) {
+      const auto stream = sessions_.find(close->connection);
+      if (stream != sessions_.end()) stream->second->finish(grpc::Status::OK);
+    } else if (const auto* persist = std::get_if<Persist>(&action)) {
+      // Lives and dies with this process: there is nobody who could read a record after it.
+      written.push_back(persist->ticket);
+    } else if (const auto* report = std::get_if<Report>(&action)) {
+      options_.report(*report);
+    } else if (const auto* reply = std::get_if<JobReply>(&action)) {
+      if (!reply->accepted)
+        options_.audit("job " + reply->job_uuid + " refused: " + reply->message);
+    }
+  }
+  for (const std::uint64_t ticket : written) handle(Persisted{.ticket = ticket, .ok = true});
+}
+
+void CoordinatorHost::schedule_tick() {
+  timer_.expires_at(next_wake(state_, SteadyClock().now()));
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) handle(Tick{});
+  });
+}
+
+void CoordinatorHost::close() {
+  timer_.cancel();
+  const auto sessions = sessions_;
+  for (const auto& [id, stream] : sessions) {
+    stream->finish({grpc::StatusCode::UNAVAILABLE, "the coordinator ends"});
+  }
+}
+
+// ---- what comes in ----
+
+void CoordinatorHost::refuse(Stream& stream, v1::RefusalCode code, const std::string& why) {
+  options_.audit("refused " + stream.caller.name + ": " + why);
+  v1::CoordMsg message;
+  message.mutable_refused()->set_code(code);
+  message.mutable_refused()->set_message(why);
+  stream.send(std::move(message));
+  stream.finish({grpc::StatusCode::UNAUTHENTICATED, why});
+}
+
+// A session that has proved a job's token once is believed: its id is 128 random bits that only it knows.
+bool CoordinatorHost::is_proved(Stream& stream, const v1::AgentMsg& message) {
+  const std::string job = job_of(message);
+  if (options_.token_key.empty() || job.empty()) return true;
+  const auto key = std::pair(message.fence().session_id(), job);
+  if (message.has_join()) {
+    const bool is_good = is_proof(
+        message.join().token_proof(), options_.token_key, stream.nonce, stream.node_id, job);
+    if (is_good && proved_.size() < kMaxProofs) proved_.insert(key);
+    return is_good;
+  }
+  return proved_.contains(key);
+}
+
+void CoordinatorHost::create_job_of(const v1::Join& join) {
+  if (!options_.takes_jobs_from_joins || !join.has_spec() || state_.jobs.contains(join.job_uuid()))
+    return;
+  v1::JobSpec spec = join.spec();
+  spec.set_job_uuid(join.job_uuid());
+  handle(StartJob{.request_id = join.job_uuid(), .job = describe_job(spec)});
+}
+
+void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
+  if (message.has_hello()) {
+    const std::string& node = message.hello().node().node_id();
+    if (!is_valid_id(node))
+      return refuse(stream, v1::REFUSAL_CODE_FAILED_PRECONDITION, "the node has no valid id");
+    // A node certificate speaks for its own node alone.
+    const bool is_own = !stream.caller.name.starts_with("accel://") ||
+                        stream.caller.name.ends_with("/node/" + node);
+    if (!is_own)
+      return refuse(stream,
+                    v1::REFUSAL_CODE_UNAUTHENTICATED,
+                    "the certificate is not of node '" + node + "'");
+    stream.node_id = node;
+  } else if (stream.node_id.empty()) {
+    return refuse(stream, v1::REFUSAL_CODE_FAILED_PRECONDITION, "a session begins with Hello");
+  }
+  if (!is_proved(stream, message)) {
+    return refuse(stream,
+                  v1::REFUSAL_CODE_UNAUTHENTICATED,
+                  "node '" + stream.node_id + "' did not prove the token of the job");
+  }
+  if (message.has_join()) create_job_of(message.join());
+  auto decoded = from_proto(message);
+  if (decoded) handle(FromAgent{.connection = stream.id, .message = *std::move(decoded)});
+}
+
+grpc::ServerBidiReactor<v1::AgentMsg, v1::CoordMsg>* CoordinatorHost::Session(
+    grpc::CallbackServerContext* context) {
+  auto stream = std::make_shared<Stream>(*this, loop_);
+  stream->live_until_done();
+  asio::post(loop_, [this, stream, call = identify_call(*context)] {
+    const auto caller = options_.authenticate(call);
+    if (!caller) {
+      options_.audit("refused " + call.peer + ": " + caller.error().message());
+      return stream->finish(to_status(caller.error()));
+    }
+    if (caller->role != Role::kNode) {
+      options_.audit("refused " + caller->name + ": not a node");
+      return stream->finish(
+          {grpc::StatusCode::PERMISSION_DENIED, caller->name + " has not the role node"});
+    }
+    if (num_sessions() >= kMaxSessions)
+      return stream->finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many sessions"});
+    stream->caller = *caller;
+    stream->id = next_connection_++;
+    sessions_[stream->id] = stream;
+    stream->begin();
+  });
+  return stream.get();
+}
+
+grpc::ServerUnaryReactor* CoordinatorHost::GetMembers(grpc::CallbackServerContext* context,
+                                                      const v1::MembersReq* request,
+                                                      v1::MembersPage* page) {
+  auto* reactor = context->DefaultReactor();
+  asio::post(loop_, [this, reactor, request, page, call = identify_call(*context)] {
+    const auto caller = options_.authenticate(call);
+    if (!caller) return reactor->Finish(to_status(caller.error()));
+    if (caller->role != Role::kNode)
+      return reactor->Finish({grpc::StatusCode::PERMISSION_DENIED, "not a node"});
+    constexpr std::uint32_t kMostAPage = 1'000;
+    const std::uint32_t limit =
+        request->limit() == 0 ? kMostAPage : std::min(request->limit(), kMostAPage);
+    const auto members = members_page(state_, request->job_uuid(), request->from(), limit);
+    for (const MemberView& view : members) {
+      v1::Member& member = *page->add_members();
+      member.set_node_id(view.node_id);
+      member.set_address(view.address);
+      member.set_first_rank(static_cast<std::uint32_t>(view.first_rank));
+      member.set_count(static_cast<std::uint32_t>(view.num_ranks));
+    }
+    if (members.size() == limit) page->set_next(request->from() + limit);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+}  // namespace accel::agent

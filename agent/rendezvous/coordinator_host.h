@@ -1,0 +1,83 @@
+// CoordinatorHost: runs the coordinator's step function behind the Rendezvous service.
+//
+// Each session stream is one connection of the step function. What comes in is checked and posted to the loop; actions
+// are carried out there, in order. Records go to a RecordStore; jobs that a node brings along with its Join (those of
+// accel-launch) are created from it.
+//
+// A job whose nodes must know a token takes nothing from a session before a Join with a valid proof, but Hello and Beat.
+//
+// Threads:  everything on the loop but the RPC methods, which post to it.
+// Source:   docs/rendezvous.md, docs/security.md.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <grpcpp/grpcpp.h>
+
+#include "accel/v1/rendezvous.grpc.pb.h"
+#include "agent/access_policy.h"
+#include "agent/control_service.h"
+#include "agent/coordinator/coordinator.h"
+
+namespace accel::agent {
+
+struct CoordinatorHostOptions {
+  CoordinatorConfig config;
+  std::uint64_t epoch = 1;
+  std::string token_key;               // empty: no proof is asked for
+  bool takes_jobs_from_joins = false;  // accel-launch: the first node brings the job
+  // Who is at the other end of a session. Errors  kAuthentication.
+  std::function<Result<Caller>(const CallIdentity&)> authenticate;
+  std::function<void(const Report&)> report;
+  std::function<void(const std::string&)> audit;
+};
+
+class CoordinatorHost final : public v1::Rendezvous::CallbackService {
+ public:
+  static constexpr int kMaxSessions = 16'384;
+
+  CoordinatorHost(boost::asio::io_context& loop, CoordinatorHostOptions options);
+  ~CoordinatorHost() override;
+
+  // An event from this process: StartJob, StopJob, ScaleJob, DrainNode, ...
+  void handle(decltype(Event::what) what);
+
+  [[nodiscard]] const State& state() const { return state_; }
+  [[nodiscard]] int num_sessions() const { return static_cast<int>(sessions_.size()); }
+
+  // Ends every session; the nodes see a coordinator that is gone.
+  void close();
+
+  grpc::ServerBidiReactor<v1::AgentMsg, v1::CoordMsg>* Session(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* GetMembers(grpc::CallbackServerContext* context,
+                                       const v1::MembersReq* request,
+                                       v1::MembersPage* page) override;
+
+ private:
+  class Stream;
+
+  void take(Stream& stream, const v1::AgentMsg& message);
+  void refuse(Stream& stream, v1::RefusalCode code, const std::string& why);
+  bool is_proved(Stream& stream, const v1::AgentMsg& message);
+  void create_job_of(const v1::Join& join);
+  void carry_out(Actions actions);
+  void schedule_tick();
+
+  boost::asio::io_context& loop_;
+  CoordinatorHostOptions options_;
+  boost::asio::steady_timer timer_;
+  State state_;
+  ConnectionId next_connection_ = 1;
+  std::map<ConnectionId, std::shared_ptr<Stream>> sessions_;
+  std::set<std::pair<std::string, std::string>> proved_;  // session id, job uuid
+};
+
+}  // namespace accel::agent

@@ -1,0 +1,79 @@
+// NodeMember: runs the member's step function: this node's part in one job of many nodes.
+//
+// What comes from the coordinator and from the shim goes into the step function; its actions go back to both.
+//
+// Threads:  everything on the loop.
+// Source:   docs/rendezvous.md.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <grpcpp/grpcpp.h>
+
+#include "agent/coordinator/member.h"
+#include "agent/rendezvous/node_workers.h"
+#include "agent/rendezvous/session_client.h"
+
+namespace accel::agent {
+
+struct NodeMemberOptions {
+  NodeInfo node;
+  std::string token_key;  // empty: no token
+  v1::JobSpec job;        // goes with the Join; job_uuid names the job
+  NodeWorkersOptions workers;
+};
+
+class NodeMember {
+ public:
+  struct Handlers {
+    std::function<void(const Notice&)> on_notice;     // parked, or how the job ended
+    std::function<void(const std::string&)> on_line;  // for people
+    std::function<void(bool is_connected, const std::string& why)> on_connection;
+    std::function<void(const std::string&)> on_refused;  // no further try makes sense
+    std::function<void()> on_finished;
+  };
+  NodeMember(boost::asio::io_context& loop,
+             std::shared_ptr<grpc::Channel> channel,
+             NodeMemberOptions options,
+             Handlers handlers);
+
+  void start();
+
+  // Stops the workers with their grace and goes out of the job; then on_finished.
+  void leave(const std::string& reason);
+
+  // After the job's end: ends the shim, then on_finished.
+  void finish();
+
+  // The second Ctrl-C.
+  void kill() { workers_.kill(); }
+
+  void close(std::function<void()> done);
+
+  [[nodiscard]] const NodeWorkers& workers() const { return workers_; }
+
+ private:
+  void handle(decltype(MemberEvent::what) what);
+  void carry_out(MemberAction& action);
+  void send_up(const AgentMessage& message);
+  void on_message(const v1::CoordMsg& message);
+  void park(const ParkWorkers& order);
+  void schedule_tick();
+
+  boost::asio::io_context& loop_;
+  NodeMemberOptions options_;
+  Handlers handlers_;
+  MemberState state_;
+  boost::asio::steady_timer timer_;
+  SessionClient session_;
+  NodeWorkers workers_;
+  std::string nonce_;
+  bool is_leaving_ = false;
+};
+
+}  // namespace accel::agent

@@ -1,0 +1,83 @@
+// NodeWorkers: the workers of one job on this node, through a shim whose generations the owner drives.
+//
+//   none --park--> preparing --Prepared--> parked --release--> running --all ended, or stop--> over --park--> ...
+//
+// Threads:  the one that runs the io_context; starting the shim waits for its exec.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include <accel/result.h>
+
+#include "agent/coordinator/member.h"
+#include "runtime/supervisor/worker_host.h"
+
+namespace accel::agent {
+
+struct NodeWorkersOptions {
+  JobUuid job_uuid;
+  supervisor::JobSpec
+      spec;  // of this node, with its local workers; ranks and world come with each generation
+  supervisor::ShimHostOptions shim;
+  std::string address;           // how other nodes reach this one: where the store listens
+  std::uint16_t store_port = 0;  // 0: any free one
+};
+
+class NodeWorkers {
+ public:
+  struct Handlers {
+    std::function<void(WorkersParked)> on_parked;
+    std::function<void(WorkerExited)> on_exited;
+    std::function<void(WorkersGone)> on_gone;
+    std::function<void(const std::string&)> on_notice;  // a line for people
+    std::function<void()> on_finished;                  // after finish()
+  };
+  NodeWorkers(boost::asio::io_context& loop, NodeWorkersOptions options, Handlers handlers);
+  ~NodeWorkers();
+
+  // Answered by on_parked. `members`: numeric addresses that may connect to the store when it is here.
+  void park(const ParkWorkers& order, std::vector<std::string> members);
+  // Requires: parked for this generation.
+  void release(const ReleaseWorkers& order);
+  // Answered by on_gone, also when there is nothing.
+  void stop(const StopWorkers& order);
+  // No generation follows; answered by on_finished.
+  void finish();
+  // SIGKILL to what runs, now.
+  void kill();
+
+  [[nodiscard]] const std::vector<std::int64_t>& pids() const { return pids_; }
+  // Of the last generation that ended here.
+  [[nodiscard]] const std::optional<supervisor::JobOutcome>& outcome() const { return outcome_; }
+
+ private:
+  Result<void> start_host();
+  void wait();
+  void take_events();
+  void on_event(const supervisor::HostEvent& event);
+  void lose_host(const Error& error);
+  void drop_host();
+  void end_generation(int num_unkillable);
+
+  boost::asio::io_context& loop_;
+  NodeWorkersOptions options_;
+  Handlers handlers_;
+  std::unique_ptr<supervisor::WorkerHost> host_;
+  boost::asio::posix::stream_descriptor
+      events_;  // a copy of the host's descriptor: closed before the host
+  std::uint64_t generation_ = 0;
+  bool is_over_ = true;  // nothing of generation_ is here
+  bool hosts_store_ = false;
+  std::vector<std::int64_t> pids_;
+  std::optional<supervisor::JobOutcome> outcome_;
+};
+
+}  // namespace accel::agent

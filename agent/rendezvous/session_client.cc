@@ -1,0 +1,172 @@
+#include "agent/rendezvous/session_client.h"
+
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include <boost/asio/post.hpp>
+
+namespace accel::agent {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::chrono::milliseconds kFirstBackoff{50};
+constexpr std::chrono::milliseconds kMostBackoff{1'000};
+constexpr std::chrono::seconds kUnaryDeadline{10};
+
+}  // namespace
+
+// The client's reactor. Kept alive by itself until OnDone; `owner` is cleared when the client goes first.
+class SessionClient::Stream final : public grpc::ClientBidiReactor<v1::AgentMsg, v1::CoordMsg>,
+                                    public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(SessionClient& owner, asio::io_context& loop) : owner_(&owner), loop_(loop) {}
+
+  void begin(v1::Rendezvous::Stub& stub) {
+    self_ = shared_from_this();
+    stub.async()->Session(&context_, this);
+    // Writes and reads may be started from the loop at any time while the hold is there.
+    AddHold();
+    StartRead(&incoming_);
+    StartCall();
+  }
+
+  void send(v1::AgentMsg message) {
+    if (is_ending_) return;
+    queue_.push_back(std::move(message));
+    advance();
+  }
+
+  void end() {
+    if (is_ending_) return;
+    context_.TryCancel();
+    let_go();
+  }
+
+  void forget_owner() { owner_ = nullptr; }
+
+  void OnReadDone(bool ok) override {
+    post([ok](Stream& self) {
+      if (!ok) return self.let_go();  // the call is over, and its status says why
+      if (self.owner_ != nullptr && !self.is_ending_)
+        self.owner_->handlers_.on_message(self.incoming_);
+      if (!self.is_ending_) self.StartRead(&self.incoming_);
+    });
+  }
+  void OnWriteDone(bool ok) override {
+    post([ok](Stream& self) {
+      self.is_writing_ = false;
+      self.queue_.pop_front();
+      if (ok) self.advance();  // else the read fails too
+    });
+  }
+  void OnDone(const grpc::Status& status) override {
+    post([status](Stream& self) {
+      if (self.owner_ != nullptr) self.owner_->on_stream_closed(status);
+      self.self_.reset();
+    });
+  }
+
+ private:
+  template <typename Work>
+  void post(Work work) {
+    asio::post(loop_, [self = shared_from_this(), work] { work(*self); });
+  }
+
+  void let_go() {
+    if (is_ending_) return;
+    is_ending_ = true;
+    RemoveHold();
+  }
+
+  void advance() {
+    if (is_writing_ || is_ending_ || queue_.empty()) return;
+    is_writing_ = true;
+    StartWrite(&queue_.front());
+  }
+
+  SessionClient* owner_;
+  asio::io_context& loop_;
+  grpc::ClientContext context_;
+  v1::CoordMsg incoming_;
+  std::deque<v1::AgentMsg> queue_;
+  bool is_writing_ = false;
+  bool is_ending_ = false;
+  std::shared_ptr<Stream> self_;
+};
+
+SessionClient::SessionClient(asio::io_context& loop,
+                             std::shared_ptr<grpc::Channel> channel,
+                             Handlers handlers)
+    : loop_(loop),
+      channel_(std::move(channel)),
+      stub_(v1::Rendezvous::NewStub(channel_)),
+      handlers_(std::move(handlers)),
+      retry_(loop) {}
+
+SessionClient::~SessionClient() {
+  if (stream_) stream_->forget_owner();
+}
+
+void SessionClient::connect() {
+  stream_ = std::make_shared<Stream>(*this, loop_);
+  stream_->begin(*stub_);
+  handlers_.on_open();
+}
+
+void SessionClient::welcomed() {
+  backoff_ = kFirstBackoff;
+}
+
+void SessionClient::send(v1::AgentMsg message) {
+  if (stream_) stream_->send(std::move(message));
+}
+
+void SessionClient::reset() {
+  if (stream_) stream_->end();
+}
+
+void SessionClient::close(std::function<void()> done) {
+  is_closing_ = true;
+  on_last_closed_ = std::move(done);
+  retry_.cancel();
+  if (stream_) {
+    stream_->end();
+  } else {
+    asio::post(loop_, on_last_closed_);
+  }
+}
+
+void SessionClient::on_stream_closed(const grpc::Status& status) {
+  stream_.reset();
+  handlers_.on_closed(status);
+  if (is_closing_) return on_last_closed_();
+  retry_.expires_after(backoff_);
+  backoff_ = std::min(2 * backoff_, kMostBackoff);
+  retry_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) connect();
+  });
+}
+
+void SessionClient::get_members(const std::string& job_uuid,
+                                std::function<void(std::vector<v1::Member>)> done) {
+  struct Call {
+    grpc::ClientContext context;
+    v1::MembersReq request;
+    v1::MembersPage page;
+  };
+  auto call = std::make_shared<Call>();
+  call->context.set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
+  call->request.set_job_uuid(job_uuid);
+  stub_->async()->GetMembers(&call->context,
+                             &call->request,
+                             &call->page,
+                             [this, call, done = std::move(done)](const grpc::Status&) {
+                               asio::post(loop_, [call, done] {
+                                 done({call->page.members().begin(), call->page.members().end()});
+                               });
+                             });
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,66 @@
+// SessionClient: this node's session with the coordinator: one stream at a time, made anew when it breaks.
+//
+//   idle --connect()--> open --stream ends, for whatever reason--> waiting --back-off over--> open
+//
+// Threads:  everything on the loop; gRPC's callbacks post to it.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <grpcpp/grpcpp.h>
+
+#include "accel/v1/rendezvous.grpc.pb.h"
+
+namespace accel::agent {
+
+class SessionClient {
+ public:
+  struct Handlers {
+    std::function<void()> on_open;  // messages may be sent
+    std::function<void(const v1::CoordMsg&)> on_message;
+    std::function<void(const grpc::Status&)> on_closed;  // another stream follows by itself
+  };
+  SessionClient(boost::asio::io_context& loop,
+                std::shared_ptr<grpc::Channel> channel,
+                Handlers handlers);
+  ~SessionClient();
+
+  void connect();
+
+  // The coordinator has answered: the next loss is not one of a series.
+  void welcomed();
+
+  // Dropped when no stream is open.
+  void send(v1::AgentMsg message);
+
+  // Ends the stream; the next one comes after the back-off.
+  void reset();
+
+  // No further stream. `done` is called when the last one is gone.
+  void close(std::function<void()> done);
+
+  // All members of a job, for the node that hosts its store.
+  void get_members(const std::string& job_uuid, std::function<void(std::vector<v1::Member>)> done);
+
+ private:
+  class Stream;
+  void on_stream_closed(const grpc::Status& status);
+
+  boost::asio::io_context& loop_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Rendezvous::Stub> stub_;
+  Handlers handlers_;
+  boost::asio::steady_timer retry_;
+  std::chrono::milliseconds backoff_{50};
+  std::shared_ptr<Stream> stream_;
+  bool is_closing_ = false;
+  std::function<void()> on_last_closed_;
+};
+
+}  // namespace accel::agent

@@ -1,0 +1,38 @@
+// TokenProof: shows that a node knows the token of a job, without sending it.
+//
+//   proof = HMAC-SHA256(SHA-256(token), nonce || 0 || node_id || 0 || job_uuid)
+//
+// The nonce is the coordinator's and lives as long as the connection, so a proof that was overheard is worth nothing on
+// another one. The coordinator keeps the key, SHA-256 of the token; neither is ever logged or sent.
+//
+// Threads:  pure functions; read_token() reads a file.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <accel/result.h>
+
+namespace accel::agent {
+
+inline constexpr std::size_t kNonceBytes = 32;
+
+[[nodiscard]] std::string token_key(std::string_view token);
+
+[[nodiscard]] std::string prove_token(std::string_view key,
+                                      std::string_view nonce,
+                                      std::string_view node_id,
+                                      std::string_view job_uuid);
+
+// In constant time.
+[[nodiscard]] bool is_proof(std::string_view proof,
+                            std::string_view key,
+                            std::string_view nonce,
+                            std::string_view node_id,
+                            std::string_view job_uuid);
+
+// The token in a file that nobody else may read, without white space around it.
+// Errors  kAuthentication: missing, readable by others, shorter than 16 characters.
+[[nodiscard]] Result<std::string> read_token(const std::string& path);
+
+}  // namespace accel::agent

@@ -1,0 +1,480 @@
+#include "agent/rendezvous/wire.h"
+
+#include <algorithm>
+#include <csignal>
+#include <limits>
+
+#include "agent/worker_end.h"
+
+namespace accel::agent {
+namespace {
+
+using google::protobuf::Duration;
+using std::chrono::nanoseconds;
+
+constexpr int kMostNodes = 1'000'000;
+constexpr int kMostRanks = 10'000'000;
+constexpr std::size_t kMostAddresses = 16;
+constexpr std::int64_t kMostMs = 366LL * 86'400'000;
+
+void put(Duration& out, Milliseconds time) {
+  out.set_seconds(time.count() / 1000);
+  out.set_nanos(static_cast<int>(time.count() % 1000) * 1'000'000);
+}
+
+Milliseconds ms_of(const Duration& time) {
+  const std::int64_t seconds = std::clamp<std::int64_t>(time.seconds(), 0, kMostMs / 1000);
+  return Milliseconds(seconds * 1000 + std::clamp(time.nanos(), 0, 999'999'999) / 1'000'000);
+}
+
+void take(bool is_given, const Duration& time, Milliseconds& out) {
+  if (is_given) out = ms_of(time);
+}
+
+int bounded(std::uint32_t value, int most) {
+  return static_cast<int>(std::min<std::uint32_t>(value, static_cast<std::uint32_t>(most)));
+}
+
+// Enumerations of the protocol are those of the domain, one further: 0 is UNSPECIFIED there.
+template <typename Out, typename In>
+Out shifted_up(In value) {
+  return static_cast<Out>(static_cast<int>(value) + 1);
+}
+template <typename Out, typename In>
+Out shifted_down(In value, Out last) {
+  const int number = static_cast<int>(value) - 1;
+  return number < 0 || number > static_cast<int>(last) ? Out{} : static_cast<Out>(number);
+}
+
+v1::MemberPhase phase_to(MemberPhase phase) {
+  return static_cast<v1::MemberPhase>(static_cast<int>(phase));
+}
+MemberPhase phase_from(v1::MemberPhase phase) {
+  const int number = static_cast<int>(phase);
+  return number < 0 || number > static_cast<int>(MemberPhase::kStopped)
+             ? MemberPhase::kNone
+             : static_cast<MemberPhase>(number);
+}
+
+void put(v1::Fence& out, const Fence& fence) {
+  out.set_leader_epoch(fence.leader_epoch);
+  out.set_generation(fence.generation);
+  out.set_session_id(fence.session_id);
+  out.set_seq(fence.seq);
+}
+
+Fence fence_from(const v1::Fence& fence) {
+  return {fence.leader_epoch(), fence.generation(), fence.session_id(), fence.seq()};
+}
+
+// ---- agent -> coordinator ----
+
+void put_body(v1::AgentMsg& out, const Hello& hello) {
+  v1::Hello& to = *out.mutable_hello();
+  to.mutable_v()->set_proto_min(hello.protocol_min);
+  to.mutable_v()->set_proto_max(hello.protocol_max);
+  to.mutable_v()->set_build(hello.build);
+  v1::NodeInfo& node = *to.mutable_node();
+  node.set_node_id(hello.node.node_id);
+  node.set_boot_id(hello.node.boot_id);
+  node.set_hostname(hello.node.hostname);
+  for (const auto& address : hello.node.addresses) node.add_addresses(address);
+  node.set_slots(static_cast<std::uint32_t>(std::max(0, hello.node.slots)));
+  node.mutable_topology()->set_rack(hello.node.rack);
+  put(*to.mutable_readopt_window(), hello.node.readopt_window);
+  for (const LocalJob& job : hello.running) {
+    v1::LocalJob& local = *to.add_running();
+    local.set_job_uuid(job.job_uuid);
+    local.set_leader_epoch(job.leader_epoch);
+    local.set_generation(job.generation);
+    local.set_phase(phase_to(job.phase));
+  }
+}
+
+void put_body(v1::AgentMsg& out, const Join& join) {
+  v1::Join& to = *out.mutable_join();
+  to.set_job_uuid(join.job_uuid);
+  to.set_spare(join.spare);
+  to.set_slots(static_cast<std::uint32_t>(std::max(0, join.slots)));
+  to.set_preferred_index(join.preferred_index);
+}
+
+void put_body(v1::AgentMsg& out, const Ready& ready) {
+  v1::Ready& to = *out.mutable_ready();
+  to.set_job_uuid(ready.job_uuid);
+  if (!ready.store_endpoint.empty()) {
+    v1::Endpoint& endpoint = *to.add_bound();
+    endpoint.set_name("store");
+    endpoint.set_address(ready.store_endpoint);
+  }
+  for (const FailedCheck& check : ready.failed_checks) {
+    v1::CheckResult& result = *to.add_checks();
+    result.set_name(check.name);
+    result.set_detail(check.detail);
+  }
+  put(*to.mutable_took(), ready.took);
+}
+
+void put_body(v1::AgentMsg& out, const Beat& beat) {
+  v1::Beat& to = *out.mutable_beat();
+  for (const JobBeat& job : beat.jobs) {
+    v1::JobBeat& one = *to.add_jobs();
+    one.set_job_uuid(job.job_uuid);
+    one.set_generation(job.generation);
+    one.set_phase(phase_to(job.phase));
+    one.set_min_step(job.min_step);
+    one.set_max_step(job.max_step);
+    for (const int rank : job.stalled_ranks)
+      one.add_stalled_ranks(static_cast<std::uint32_t>(rank));
+    one.set_last_progress_age_ms(job.last_progress_age.count());
+  }
+  to.set_load(beat.load);
+  to.set_mem_free(beat.mem_free_bytes);
+}
+
+void put_body(v1::AgentMsg& out, const WorkerEvent& event) {
+  v1::WorkerEvent& to = *out.mutable_worker();
+  to.set_job_uuid(event.job_uuid);
+  to.set_rank(static_cast<std::uint32_t>(event.global_rank));
+  to.set_local_rank(static_cast<std::uint32_t>(event.local_rank));
+  to.set_phase(event.phase == WorkerPhase::kStarted ? v1::PHASE_STARTED : v1::PHASE_EXITED);
+  to.set_step(event.step);
+  if (!event.exit) return;
+  *to.mutable_exit() = describe_end(*event.exit);
+  to.set_mono_ns(static_cast<std::uint64_t>(event.exit->seen_at.count()));
+}
+
+void put_body(v1::AgentMsg& out, const Stopped& stopped) {
+  out.mutable_stopped()->set_job_uuid(stopped.job_uuid);
+  out.mutable_stopped()->set_num_unkillable(static_cast<std::uint32_t>(stopped.num_unkillable));
+}
+
+void put_body(v1::AgentMsg& out, const Leave& leave) {
+  out.mutable_leave()->set_job_uuid(leave.job_uuid);
+  out.mutable_leave()->set_reason(leave.reason);
+}
+
+void put_body(v1::AgentMsg& out, const NodeAlarm& alarm) {
+  out.mutable_alarm()->set_kind(shifted_up<v1::AlarmKind>(alarm.kind));
+  out.mutable_alarm()->set_job_uuid(alarm.job_uuid);
+  out.mutable_alarm()->set_text(alarm.text);
+}
+
+Hello hello_from(const v1::Hello& from) {
+  Hello hello = {.protocol_min = from.v().proto_min(),
+                 .protocol_max = from.v().proto_max(),
+                 .build = from.v().build().substr(0, 64)};
+  hello.node.node_id = from.node().node_id();
+  hello.node.boot_id = from.node().boot_id();
+  hello.node.hostname = from.node().hostname();
+  for (const auto& address : from.node().addresses()) {
+    if (hello.node.addresses.size() < kMostAddresses) hello.node.addresses.push_back(address);
+  }
+  hello.node.slots = bounded(from.node().slots(), kMostRanks);
+  hello.node.rack = from.node().topology().rack();
+  hello.node.readopt_window = ms_of(from.readopt_window());
+  for (const v1::LocalJob& job : from.running()) {
+    hello.running.push_back(
+        {job.job_uuid(), job.leader_epoch(), job.generation(), phase_from(job.phase())});
+  }
+  return hello;
+}
+
+Ready ready_from(const v1::Ready& from) {
+  Ready ready = {.job_uuid = from.job_uuid()};
+  for (const v1::Endpoint& endpoint : from.bound()) {
+    if (endpoint.name() == "store") ready.store_endpoint = endpoint.address();
+  }
+  for (const v1::CheckResult& check : from.checks()) {
+    if (!check.passed()) ready.failed_checks.push_back({check.name(), check.detail()});
+  }
+  ready.took = ms_of(from.took());
+  return ready;
+}
+
+Beat beat_from(const v1::Beat& from) {
+  Beat beat = {.load = from.load(), .mem_free_bytes = from.mem_free()};
+  for (const v1::JobBeat& job : from.jobs()) {
+    JobBeat one = {.job_uuid = job.job_uuid(),
+                   .generation = job.generation(),
+                   .phase = phase_from(job.phase())};
+    one.min_step = std::max<std::int64_t>(-1, job.min_step());
+    one.max_step = std::max<std::int64_t>(-1, job.max_step());
+    for (const auto rank : job.stalled_ranks())
+      one.stalled_ranks.push_back(bounded(rank, kMostRanks));
+    one.last_progress_age =
+        Milliseconds(std::clamp<std::int64_t>(job.last_progress_age_ms(), 0, kMostMs));
+    beat.jobs.push_back(std::move(one));
+  }
+  return beat;
+}
+
+WorkerEvent worker_from(const v1::WorkerEvent& from) {
+  WorkerEvent event = {.job_uuid = from.job_uuid()};
+  event.phase = from.phase() == v1::PHASE_EXITED ? WorkerPhase::kExited : WorkerPhase::kStarted;
+  event.global_rank = bounded(from.rank(), kMostRanks);
+  event.local_rank = bounded(from.local_rank(), kMostRanks);
+  event.step = std::max<std::int64_t>(-1, from.step());
+  if (!from.has_exit()) return event;
+  event.exit = to_worker_exit(from.exit());
+  event.exit->global_rank = event.global_rank;
+  event.exit->local_rank = event.local_rank;
+  event.exit->seen_at = nanoseconds(
+      std::min<std::uint64_t>(from.mono_ns(), std::numeric_limits<std::int64_t>::max()));
+  return event;
+}
+
+// ---- coordinator -> agent ----
+
+void put_body(v1::CoordMsg& out, const Welcome& welcome) {
+  out.mutable_welcome()->mutable_v()->set_proto_min(welcome.protocol);
+  out.mutable_welcome()->mutable_v()->set_proto_max(welcome.protocol);
+  put(*out.mutable_welcome()->mutable_beat_every(), welcome.beat_every);
+}
+
+void put_body(v1::CoordMsg& out, const Assign& assign) {
+  v1::Assign& to = *out.mutable_assign();
+  if (assign.job) *to.mutable_spec() = to_job_spec(*assign.job);
+  to.set_node_index(static_cast<std::uint32_t>(assign.node_index));
+  to.set_first_rank(static_cast<std::uint32_t>(assign.first_rank));
+  to.set_count(static_cast<std::uint32_t>(assign.num_ranks));
+  to.set_world(static_cast<std::uint32_t>(assign.world_size));
+  to.set_nodes(static_cast<std::uint32_t>(assign.num_nodes));
+  if (assign.hostlist) to.set_hostlist(*assign.hostlist);
+  if (assign.members_digest) to.set_members_sha256(*assign.members_digest);
+  to.set_store_endpoint(assign.first_address);
+  to.set_restart_count(static_cast<std::uint32_t>(assign.restart_count));
+}
+
+void put_body(v1::CoordMsg& out, const Start& start) {
+  out.mutable_start()->set_job_uuid(start.job_uuid);
+  out.mutable_start()->set_assigned_epoch(start.assigned_epoch);
+  out.mutable_start()->set_store_endpoint(start.store_endpoint);
+}
+
+void put_body(v1::CoordMsg& out, const Stop& stop) {
+  out.mutable_stop()->set_job_uuid(stop.job_uuid);
+  put(*out.mutable_stop()->mutable_grace(), stop.grace);
+  out.mutable_stop()->set_reason(shifted_up<v1::Reason>(stop.reason));
+  out.mutable_stop()->set_kill(stop.kill);
+}
+
+void put_body(v1::CoordMsg& out, const Notice& notice) {
+  out.mutable_notice()->set_job_uuid(notice.job_uuid);
+  out.mutable_notice()->set_kind(shifted_up<v1::NoticeKind>(notice.kind));
+  out.mutable_notice()->set_text(notice.text);
+}
+
+void put_body(v1::CoordMsg& out, const BeatAck& ack) {
+  out.mutable_beat_ack()->set_mono_echo(static_cast<std::uint64_t>(ack.mono_echo.count()));
+  out.mutable_beat_ack()->set_acked_seq(ack.acked_seq);
+}
+
+void put_body(v1::CoordMsg& out, const Fenced& fenced) {
+  out.mutable_fenced()->set_reason(shifted_up<v1::FenceReason>(fenced.reason));
+}
+
+void put_body(v1::CoordMsg& out, const Quarantine& quarantine) {
+  out.mutable_quarantine()->set_reason(quarantine.reason);
+  put(*out.mutable_quarantine()->mutable_ttl(), quarantine.remaining);
+}
+
+void put_body(v1::CoordMsg& out, const Refused& refused) {
+  out.mutable_refused()->set_code(shifted_up<v1::RefusalCode>(refused.code));
+  out.mutable_refused()->set_message(refused.message);
+}
+
+std::optional<Assign> assign_from(const v1::Assign& from) {
+  Assign assign;
+  assign.job = std::make_shared<const JobDescription>(describe_job(from.spec()));
+  assign.node_index = bounded(from.node_index(), kMostNodes);
+  assign.first_rank = bounded(from.first_rank(), kMostRanks);
+  assign.num_ranks = bounded(from.count(), 4096);
+  assign.world_size = bounded(from.world(), kMostRanks);
+  assign.num_nodes = bounded(from.nodes(), kMostNodes);
+  assign.hostlist = std::make_shared<const std::string>(from.hostlist());
+  assign.members_digest = std::make_shared<const std::string>(from.members_sha256());
+  assign.first_address = from.store_endpoint();
+  assign.restart_count = bounded(from.restart_count(), 1'000'000);
+  const bool is_possible = assign.num_ranks > 0 && assign.node_index < assign.num_nodes &&
+                           assign.first_rank + assign.num_ranks <= assign.world_size;
+  return is_possible ? std::optional(std::move(assign)) : std::nullopt;
+}
+
+Stop stop_from(const v1::Stop& from) {
+  return {.job_uuid = from.job_uuid(),
+          .grace = ms_of(from.grace()),
+          .reason = shifted_down(from.reason(), StopReason::kStale),
+          .kill = from.kill()};
+}
+
+}  // namespace
+
+v1::AgentMsg to_proto(const AgentMessage& message) {
+  v1::AgentMsg out;
+  put(*out.mutable_fence(), message.fence);
+  out.set_mono_ns(static_cast<std::uint64_t>(message.mono.count()));
+  std::visit([&](const auto& body) { put_body(out, body); }, message.body);
+  return out;
+}
+
+std::optional<AgentMessage> from_proto(const v1::AgentMsg& message) {
+  AgentMessage out;
+  out.fence = fence_from(message.fence());
+  out.mono = nanoseconds(
+      std::min<std::uint64_t>(message.mono_ns(), std::numeric_limits<std::int64_t>::max()));
+  switch (message.m_case()) {
+    case v1::AgentMsg::kHello:
+      out.body = hello_from(message.hello());
+      return out;
+    case v1::AgentMsg::kJoin:
+      out.body =
+          Join{.job_uuid = message.join().job_uuid(),
+               .spare = message.join().spare(),
+               .slots = bounded(message.join().slots(), 4096),
+               .preferred_index = std::clamp(message.join().preferred_index(), -1, kMostNodes)};
+      return out;
+    case v1::AgentMsg::kReady:
+      out.body = ready_from(message.ready());
+      return out;
+    case v1::AgentMsg::kBeat:
+      out.body = beat_from(message.beat());
+      return out;
+    case v1::AgentMsg::kWorker:
+      out.body = worker_from(message.worker());
+      return out;
+    case v1::AgentMsg::kStopped:
+      out.body = Stopped{.job_uuid = message.stopped().job_uuid(),
+                         .num_unkillable = bounded(message.stopped().num_unkillable(), 4096)};
+      return out;
+    case v1::AgentMsg::kLeave:
+      out.body = Leave{.job_uuid = message.leave().job_uuid(), .reason = message.leave().reason()};
+      return out;
+    case v1::AgentMsg::kAlarm:
+      out.body = NodeAlarm{.kind = shifted_down(message.alarm().kind(), AlarmKind::kDeviceLost),
+                           .job_uuid = message.alarm().job_uuid(),
+                           .text = message.alarm().text()};
+      return out;
+    case v1::AgentMsg::kAck:
+    case v1::AgentMsg::M_NOT_SET:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+v1::CoordMsg to_proto(const CoordinatorMessage& message) {
+  v1::CoordMsg out;
+  put(*out.mutable_fence(), message.fence);
+  std::visit([&](const auto& body) { put_body(out, body); }, message.body);
+  return out;
+}
+
+std::optional<CoordinatorMessage> from_proto(const v1::CoordMsg& message) {
+  CoordinatorMessage out;
+  out.fence = fence_from(message.fence());
+  switch (message.m_case()) {
+    case v1::CoordMsg::kWelcome:
+      out.body = Welcome{
+          .protocol = message.welcome().v().proto_max(),
+          .beat_every = std::clamp(
+              ms_of(message.welcome().beat_every()), Milliseconds(10), Milliseconds(60'000))};
+      return out;
+    case v1::CoordMsg::kAssign: {
+      auto assign = assign_from(message.assign());
+      if (!assign) return std::nullopt;
+      out.body = *std::move(assign);
+      return out;
+    }
+    case v1::CoordMsg::kStart:
+      out.body = Start{.job_uuid = message.start().job_uuid(),
+                       .assigned_epoch = message.start().assigned_epoch(),
+                       .store_endpoint = message.start().store_endpoint()};
+      return out;
+    case v1::CoordMsg::kStop:
+      out.body = stop_from(message.stop());
+      return out;
+    case v1::CoordMsg::kNotice:
+      out.body = Notice{.job_uuid = message.notice().job_uuid(),
+                        .kind = shifted_down(message.notice().kind(), NoticeKind::kCancelled),
+                        .text = message.notice().text()};
+      return out;
+    case v1::CoordMsg::kBeatAck:
+      out.body = BeatAck{.mono_echo = nanoseconds(message.beat_ack().mono_echo()),
+                         .acked_seq = message.beat_ack().acked_seq()};
+      return out;
+    case v1::CoordMsg::kFenced:
+      out.body = Fenced{.reason = shifted_down(message.fenced().reason(), FenceReason::kReplaced)};
+      return out;
+    case v1::CoordMsg::kQuarantine:
+      out.body = Quarantine{.remaining = ms_of(message.quarantine().ttl()),
+                            .reason = message.quarantine().reason()};
+      return out;
+    case v1::CoordMsg::kRefused:
+      out.body =
+          Refused{.code = shifted_down(message.refused().code(), RefusalCode::kResourceExhausted),
+                  .message = message.refused().message()};
+      return out;
+    case v1::CoordMsg::kRedirect:
+    case v1::CoordMsg::M_NOT_SET:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+JobDescription describe_job(const v1::JobSpec& spec) {
+  JobDescription job;
+  job.job_id = spec.job_id();
+  job.job_uuid = spec.job_uuid();
+  job.user = spec.user();
+  job.min_nodes = std::max(1, bounded(spec.min_nodes(), kMostNodes));
+  job.max_nodes = std::max(job.min_nodes, bounded(spec.max_nodes(), kMostNodes));
+  job.procs_per_node = std::max(1, bounded(spec.procs_per_node(), 4096));
+  job.expected_hosts.assign(spec.gather().expected_hosts().begin(),
+                            spec.gather().expected_hosts().end());
+  take(spec.gather().has_join_limit(), spec.gather().join_limit(), job.join_limit);
+  take(spec.gather().has_last_call(), spec.gather().last_call(), job.last_call);
+  take(spec.gather().has_prepare_limit(), spec.gather().prepare_limit(), job.prepare_limit);
+  if (spec.gather().has_finish_skew()) job.finish_skew = ms_of(spec.gather().finish_skew());
+  job.scale_up =
+      spec.restart().scale_up() == v1::SCALE_UP_IMMEDIATE ? ScaleUp::kAuto : ScaleUp::kParked;
+  auto& budget = job.restart.budget;
+  budget.max_restarts = bounded(spec.restart().max_restarts(), 1'000'000);
+  take(spec.restart().has_backoff_initial(),
+       spec.restart().backoff_initial(),
+       budget.backoff_initial);
+  take(spec.restart().has_backoff_max(), spec.restart().backoff_max(), budget.backoff_max);
+  take(spec.restart().has_reset_after_progress(),
+       spec.restart().reset_after_progress(),
+       budget.stable_after);
+  if (spec.restart().max_same_cause() != 0)
+    job.restart.max_same_crash = bounded(spec.restart().max_same_cause(), 1'000'000);
+  take(spec.gather().has_regroup_timeout(),
+       spec.gather().regroup_timeout(),
+       job.restart.regroup_timeout);
+  if (spec.stop().signal() > 0 && spec.stop().signal() < NSIG)
+    job.stop.signal = spec.stop().signal();
+  take(spec.stop().has_grace(), spec.stop().grace(), job.stop.grace);
+  job.fence.fencing = spec.fence().hard() ? Fencing::kHard : Fencing::kSoft;
+  take(spec.fence().has_lease(), spec.fence().lease(), job.fence.lease);
+  take(spec.fence().has_control_loss_grace(),
+       spec.fence().control_loss_grace(),
+       job.fence.control_loss_grace);
+  v1::JobSpec carried = spec;
+  carried.clear_token_key();
+  job.payload = std::make_shared<const std::string>(carried.SerializeAsString());
+  return job;
+}
+
+v1::JobSpec to_job_spec(const JobDescription& job) {
+  v1::JobSpec spec;
+  if (job.payload) (void)spec.ParseFromString(*job.payload);
+  spec.clear_token_key();
+  spec.set_job_id(job.job_id);
+  spec.set_job_uuid(job.job_uuid);
+  spec.set_user(job.user);
+  spec.set_min_nodes(static_cast<std::uint32_t>(job.min_nodes));
+  spec.set_max_nodes(static_cast<std::uint32_t>(job.max_nodes));
+  return spec;
+}
+
+}  // namespace accel::agent

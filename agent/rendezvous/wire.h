@@ -1,0 +1,28 @@
+// Wire: the messages of agent/coordinator/messages.h as those of proto/accel/v1/rendezvous.proto, and back.
+//
+// What comes in is a stranger's: sizes, ranges and names are checked here, so that the step functions see only values
+// of their domain. std::nullopt: nothing that this build understands; the message is dropped.
+//
+// Threads:  pure functions.
+// Source:   round trips and hostile messages in tests/unit/agent/wire_test.cc.
+#pragma once
+
+#include <optional>
+
+#include "accel/v1/rendezvous.pb.h"
+#include "agent/coordinator/job_description.h"
+#include "agent/coordinator/messages.h"
+
+namespace accel::agent {
+
+[[nodiscard]] v1::AgentMsg to_proto(const AgentMessage& message);
+[[nodiscard]] std::optional<AgentMessage> from_proto(const v1::AgentMsg& message);
+
+[[nodiscard]] v1::CoordMsg to_proto(const CoordinatorMessage& message);
+[[nodiscard]] std::optional<CoordinatorMessage> from_proto(const v1::CoordMsg& message);
+
+// The description's payload is the serialized JobSpec without its token key.
+[[nodiscard]] JobDescription describe_job(const v1::JobSpec& spec);
+[[nodiscard]] v1::JobSpec to_job_spec(const JobDescription& job);
+
+}  // namespace accel::agent

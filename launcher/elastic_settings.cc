@@ -1,0 +1,74 @@
+#include "launcher/elastic_settings.h"
+
+#include <charconv>
+
+#include "runtime/supervisor/json_fields.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr int kMostNodes = 100'000;
+
+bool parse_count(std::string_view text, int& out) {
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return !text.empty() && failure == std::errc() && end == text.data() + text.size() && out >= 1 &&
+         out <= kMostNodes;
+}
+
+// Each member once, for both directions.
+template <typename T, typename Visit>
+void each_member(T& settings, Visit&& visit) {
+  visit("min_nodes", settings.min_nodes);
+  visit("max_nodes", settings.max_nodes);
+  visit("endpoint", settings.endpoint);
+  visit("job", settings.job);
+  visit("node_id", settings.node_id);
+  visit("token_file", settings.token_file);
+  visit("tls_dir", settings.tls_dir);
+  visit("insecure", settings.insecure);
+  visit("join_timeout_seconds", settings.join_timeout_seconds);
+  visit("quiet", settings.quiet);
+}
+
+}  // namespace
+
+Result<std::pair<int, int>> parse_num_nodes(std::string_view text) {
+  std::pair<int, int> range;
+  const std::size_t colon = text.find(':');
+  const bool is_range = colon != std::string_view::npos;
+  const bool is_good = parse_count(text.substr(0, colon), range.first) &&
+                       (!is_range || parse_count(text.substr(colon + 1), range.second));
+  if (!is_range) range.second = range.first;
+  if (is_good && range.first <= range.second) return range;
+  return Error(ErrorCode::kInvalidArgument,
+               "--nnodes is '" + std::string(text) + "', expected a number of nodes or MIN:MAX",
+               "give --nnodes 4, or --nnodes 2:4 for a job that goes on with two to four nodes");
+}
+
+std::string to_json(const ElasticSettings& settings, const supervisor::JobSpec& spec) {
+  supervisor::Json json = supervisor::Json::object();
+  each_member(settings, [&](const char* name, const auto& member) {
+    json[name] = supervisor::to_field(member);
+  });
+  json["spec"] = supervisor::to_field(supervisor::to_json(spec));
+  return json.dump();
+}
+
+Result<ElasticRequest> elastic_request_from_json(std::string_view text) {
+  std::string spec_text;
+  auto settings =
+      supervisor::decode_json(text, "the elastic launch", [&](const supervisor::Json& json) {
+        ElasticSettings out;
+        each_member(out, [&](const char* name, auto& member) {
+          supervisor::read_member(json, name, member);
+        });
+        supervisor::read_member(json, "spec", spec_text);
+        return out;
+      });
+  if (!settings) return std::move(settings).error();
+  auto spec = supervisor::job_spec_from_json(spec_text);
+  if (!spec) return std::move(spec).error();
+  return ElasticRequest{*std::move(settings), *std::move(spec)};
+}
+
+}  // namespace accel::launcher

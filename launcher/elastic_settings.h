@@ -1,0 +1,42 @@
+// ElasticSettings: what a launch over several nodes needs beside the workers of this one.
+//
+// Travels as JSON to libaccel_cluster.so, with the JobSpec of this node.
+//
+// Threads:  plain values.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <accel/result.h>
+
+#include "runtime/supervisor/job_spec.h"
+
+namespace accel::launcher {
+
+struct ElasticSettings {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  std::string
+      endpoint;  // "ADDR:PORT" of the coordinator; hosted by the launcher whose address it is
+  std::string job = "job";  // the same on every node
+  std::string node_id;      // empty: the host's name and our pid
+  std::string token_file;
+  std::string tls_dir;  // ca.pem, cert.pem, key.pem
+  bool insecure = false;
+  int join_timeout_seconds = 600;
+  bool quiet = false;
+};
+
+// "4" or "2:4". Errors  kInvalidArgument.
+[[nodiscard]] Result<std::pair<int, int>> parse_num_nodes(std::string_view text);
+
+struct ElasticRequest {
+  ElasticSettings settings;
+  supervisor::JobSpec spec;
+};
+[[nodiscard]] std::string to_json(const ElasticSettings& settings, const supervisor::JobSpec& spec);
+// Errors  kProtocol.
+[[nodiscard]] Result<ElasticRequest> elastic_request_from_json(std::string_view json);
+
+}  // namespace accel::launcher

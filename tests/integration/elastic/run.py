@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""accel-launch over several nodes: they meet, one dies, the others go on, a late one waits; and nobody takes part uninvited.
+
+Every node is a launcher of its own on this machine, each with a node id. Run by ctest.
+"""
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
+BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
+BIN = BUILD / "bin"
+PATIENCE = 60
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Node:
+    """One accel-launch, its lines as they come."""
+
+    def __init__(self, name, arguments):
+        self.name = name
+        self.process = subprocess.Popen([BIN / "accel-launch", *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        self.lines = []
+        self.changed = threading.Condition()
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip("\n"))
+                self.changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
+
+    def wait_for(self, part, count=1):
+        def found():
+            return sum(part in line for line in self.lines) >= count
+        with self.changed:
+            if not self.changed.wait_for(found, PATIENCE):
+                raise AssertionError(f"{self.name} never said {part!r} {count} times:\n" + "\n".join(self.lines))
+
+    def wait(self):
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end:\n" + "\n".join(self.lines)) from None
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        self.reader.join()
+        self.process.stdout.close()
+
+
+class Elastic(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-elastic-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.token = self.folder / "token"
+        self.token.touch(0o600)
+        self.token.write_text("0123456789abcdef0123456789abcdef\n")
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        self.nodes = []
+        self.addCleanup(lambda: [node.close() for node in reversed(self.nodes)])
+
+    def worker(self, text):
+        path = self.folder / "worker.sh"
+        path.write_text("#!/bin/sh\n" + text)
+        path.chmod(0o755)
+        return path
+
+    def node(self, name, script, *more, nnodes="2:3", secure=("--rdzv_insecure",), token=None):
+        node = Node(name, ["--nnodes", nnodes, "--rdzv_endpoint", self.endpoint, "--node_id", name, "--rdzv_token_file", token or self.token,
+                           *secure, *more, "--stop_grace", 5, script])
+        self.nodes.append(node)
+        return node
+
+    def wait_for_host(self, node):
+        """Until `node` hosts the coordinator: the others find it there."""
+        address, port = self.endpoint.split(":")
+        for _ in range(PATIENCE * 20):
+            with socket.socket() as probe:
+                if probe.connect_ex((address, int(port))) == 0:
+                    return
+            threading.Event().wait(0.05)
+        raise AssertionError("nobody listens:\n" + "\n".join(node.lines))
+
+    HELLO = 'echo "rank $RANK of $WORLD_SIZE node $GROUP_RANK restart $TORCHELASTIC_RESTART_COUNT store $MASTER_PORT"\n'
+
+    def test_nodes_meet_and_the_job_ends_when_all_ranks_have(self):
+        script = self.worker(self.HELLO)
+        a = self.node("a", script, "--num_processes", 2, nnodes="2")
+        b = self.node("b", script, "--num_processes", 2, nnodes="2")
+        self.assertEqual((a.wait(), b.wait()), (0, 0), a.lines + b.lines)
+        a.close(), b.close()
+        said = [line for line in a.lines + b.lines if line.startswith("rank ")]
+        self.assertEqual(sorted(line.split(" store ")[0] for line in said),
+                         [f"rank {r} of 4 node {r // 2} restart 0" for r in range(4)])
+        self.assertEqual(len({line.split(" store ")[1] for line in said}), 1, said)
+
+    def test_a_failing_rank_restarts_all_nodes_within_the_budget(self):
+        script = self.worker(self.HELLO + '[ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 9\n'
+                             '[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0\nexec sleep 1000\n')
+        a = self.node("a", script, "--max_restarts", 1, nnodes="2")
+        b = self.node("b", script, "--max_restarts", 1, nnodes="2")
+        self.assertEqual((a.wait(), b.wait()), (0, 0), a.lines + b.lines)
+
+    def test_a_failure_beyond_the_budget_ends_the_job_everywhere_and_names_the_cause(self):
+        script = self.worker('[ $RANK = 1 ] && echo no luck >&2 && exit 9\nexec sleep 1000\n')
+        a = self.node("a", script, nnodes="2")
+        b = self.node("b", script, nnodes="2")
+        self.assertNotEqual(a.wait(), 0)
+        self.assertNotEqual(b.wait(), 0)
+        self.assertIn(9, (a.process.returncode, b.process.returncode))
+
+    def test_a_node_dies_and_the_others_go_on_and_a_late_one_waits(self):
+        script = self.worker(self.HELLO + '[ -e "$0.stop" ] && exit 0\nwhile [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
+        a = self.node("a", script, "--max_restarts", 3, nnodes="1:2")
+        self.wait_for_host(a)
+        b = self.node("b", script, "--max_restarts", 3, nnodes="1:2")
+        a.wait_for(" of 2 ")
+        b.wait_for(" of 2 ")
+        late = self.node("late", script, nnodes="1:2")
+        b.process.kill()
+        a.wait_for("restart 1")
+        # The late node was there when the lost one had to be replaced: it has its place now.
+        late.wait_for("of 2 ")
+        (self.folder / "worker.sh.stop").touch()
+        self.assertEqual((a.wait(), late.wait()), (0, 0), a.lines + late.lines)
+
+    def test_a_node_that_is_told_to_end_leaves_and_the_others_go_on(self):
+        script = self.worker(self.HELLO + 'while [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
+        a = self.node("a", script, "--max_restarts", 3, nnodes="1:2")
+        self.wait_for_host(a)
+        b = self.node("b", script, "--max_restarts", 3, nnodes="1:2")
+        a.wait_for(" of 2 ")
+        b.wait_for(" of 2 ")
+        b.process.send_signal(signal.SIGTERM)
+        self.assertEqual(b.wait(), 143, b.lines)
+        a.wait_for(" of 1 ")
+        (self.folder / "worker.sh.stop").touch()
+        self.assertEqual(a.wait(), 0, a.lines)
+
+    def test_the_hosting_node_dies_and_the_others_end_with_a_word(self):
+        script = self.worker(self.HELLO + "exec sleep 1000\n")
+        a = self.node("a", script, nnodes="1:2")
+        a.wait_for(" of 1 ")  # it is there, so it hosts
+        a.process.kill()
+        a.close()
+        b = self.node("b", script, nnodes="1:2")
+        b.wait_for(" of 1 ")  # the address is free again, and the job begins anew
+        c = self.node("c", script, nnodes="1:2")
+        c.wait_for("this node takes part from")
+        b.process.kill()
+        self.assertEqual(c.wait(), 111, c.lines)
+        c.wait_for("[rendezvous.coordinator_lost]")
+
+    # ---- security ----
+
+    def test_a_wrong_token_takes_no_part(self):
+        script = self.worker(self.HELLO + 'while [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
+        a = self.node("a", script, nnodes="1:2")
+        a.wait_for(" of 1 ")
+        wrong = self.folder / "wrong"
+        wrong.touch(0o600)
+        wrong.write_text("another token that is long enough\n")
+        stranger = self.node("stranger", script, nnodes="1:2", token=wrong)
+        self.assertEqual(stranger.wait(), 77, stranger.lines)
+        stranger.wait_for("[auth.failed]")
+        self.assertFalse([line for line in stranger.lines if line.startswith("rank")])
+        a.wait_for("did not prove the token")
+        (self.folder / "worker.sh.stop").touch()
+        self.assertEqual(a.wait(), 0, a.lines)
+        self.assertNotIn("0123456789abcdef", "\n".join(a.lines + stranger.lines))
+
+    def test_a_token_that_others_may_read_is_refused(self):
+        self.token.chmod(0o644)
+        node = self.node("a", self.worker("true\n"))
+        self.assertEqual(node.wait(), 77)
+        node.wait_for("chmod 600")
+
+    def test_insecure_is_refused_beyond_loopback(self):
+        self.endpoint = "10.255.255.1:29400"
+        node = self.node("a", self.worker("true\n"))
+        self.assertEqual(node.wait(), 2)
+        node.wait_for("loopback")
+
+    def certificate(self, role, name, folder="ca"):
+        done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", self.folder / folder, "--role", role, "--name", name],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
+
+    def test_nodes_with_certificates_meet_over_tls(self):
+        script = self.worker(self.HELLO)
+        a = self.node("a", script, nnodes="2", secure=("--rdzv_tls_dir", self.certificate("node", "a")))
+        b = self.node("b", script, nnodes="2", secure=("--rdzv_tls_dir", self.certificate("node", "b")))
+        a.wait_for(" of 2 ")
+        b.wait_for(" of 2 ")
+        self.assertEqual((a.wait(), b.wait()), (0, 0), a.lines + b.lines)
+
+    def test_other_roles_names_authorities_and_plain_text_take_no_part(self):
+        script = self.worker(self.HELLO + 'while [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
+        a = self.node("a", script, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "a")))
+        a.wait_for(" of 1 ")
+        short = ("--rdzv_join_timeout", 3)
+        strangers = [self.node("viewer", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("viewer", "viewer"))),
+                     self.node("c", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "somebody-else"))),
+                     self.node("d", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "d", "other-ca"))),
+                     self.node("e", script, *short, nnodes="1:2")]
+        for stranger in strangers:
+            self.assertIn(stranger.wait(), (77, 110), stranger.lines)
+            self.assertFalse([line for line in stranger.lines if line.startswith("rank")], stranger.lines)
+        a.wait_for("viewer: not a node")
+        a.wait_for("the certificate is not of node 'c'")
+        (self.folder / "worker.sh.stop").touch()
+        self.assertEqual(a.wait(), 0, a.lines)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
