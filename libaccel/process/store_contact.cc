@@ -28,6 +28,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{10};
 constexpr milliseconds kLongestPause{500};
+// Of one address, so that one which swallows packets does not keep the next from being tried.
+constexpr milliseconds kLongestConnect{10'000};
 
 // VALIDATE with its magic, PING with a number that comes back; packed, little-endian.
 constexpr std::uint32_t kNonce = 0x6C656363;
@@ -66,7 +68,9 @@ Attempt connect_to(const addrinfo& address, Clock::time_point deadline) {
   if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0 && errno != EINPROGRESS) {
     return failed(errno_text(errno));
   }
-  if (!wait_for(fd.get(), POLLOUT, deadline)) return failed(errno_text(errno));
+  if (!wait_for(fd.get(), POLLOUT, std::min(deadline, Clock::now() + kLongestConnect))) {
+    return failed(errno_text(errno));
+  }
   int error = 0;
   socklen_t size = sizeof error;
   ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
