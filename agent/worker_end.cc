@@ -23,6 +23,7 @@ constexpr std::array kCauses = {
     CausePair{ExitCause::kUnkillable, v1::ExitInfo::CAUSE_UNKILLABLE},
     CausePair{ExitCause::kStoppedByUs, v1::ExitInfo::CAUSE_STOPPED_BY_US},
     CausePair{ExitCause::kLost, v1::ExitInfo::CAUSE_LOST},
+    CausePair{ExitCause::kHang, v1::ExitInfo::CAUSE_HANG},
 };
 
 constexpr std::size_t kTailBytes = 4096;

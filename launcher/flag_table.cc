@@ -212,6 +212,14 @@ constexpr FlagSpec kFlags[] = {
      kFailure,
      "From the signal that asks workers to stop until SIGKILL, as in 30, 500ms or 2m. Default: "
      "30."},
+    {"hang_timeout",
+     0,
+     FlagKind::kText,
+     "auto|S|off",
+     "",
+     kFailure,
+     "When a worker that reports its steps (libaccel does) counts as hung: auto is three times the "
+     "longest usual step, at least 30 s; or a time as in 600 or 10m. Default: off."},
     {"linger",
      0,
      FlagKind::kSeconds,

@@ -160,6 +160,7 @@ JobSpec make_spec(const CommandLine& line,
   spec.workers = make_workers(settings, command, cores, host.environment);
   if (settings.stop_grace_seconds) spec.stop.grace = milliseconds(*settings.stop_grace_seconds);
   if (settings.linger_seconds) spec.stop.linger = milliseconds(*settings.linger_seconds);
+  spec.hang = settings.hang;
   spec.restart.max_restarts = settings.max_restarts;
   spec.log.dir = choose_log_dir(settings, host.environment, notices);
   if (spec.log.dir.empty() && !host.private_base.empty()) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <chrono>
 #include <tuple>
 #include <utility>
 
@@ -292,6 +293,25 @@ class Merge {
     settings_.stop_grace_seconds = seconds_flag(line_, "stop_grace", faults_);
     settings_.linger_seconds = seconds_flag(line_, "linger", faults_);
     (void)seconds_flag(line_, "monitor_interval", faults_);  // checked, and not needed
+    choose_hang_timeout();
+  }
+
+  void choose_hang_timeout() {
+    const std::string text = line_.text("hang_timeout").value_or("off");
+    if (text == "off") return;
+    if (text == "auto") {
+      settings_.hang.mode = supervisor::HangMode::kAuto;
+      return;
+    }
+    const auto seconds = seconds_flag(line_, "hang_timeout", faults_);
+    if (!seconds) return;
+    const auto time = std::chrono::duration<double>(*seconds);
+    settings_.hang.mode = supervisor::HangMode::kFixed;
+    settings_.hang.timeout = std::chrono::ceil<supervisor::Milliseconds>(time);
+    if (*seconds == 0) {
+      faults_.add(Error(ErrorCode::kInvalidArgument,
+                        "--hang_timeout is '" + text + "', expected auto, off or a time above 0"));
+    }
   }
 
   void usage(std::string message, std::string remedy) {

@@ -53,6 +53,7 @@ struct LaunchSettings {
   std::optional<double> stop_grace_seconds;
   std::optional<double> linger_seconds;
   std::optional<ElasticSettings> elastic;  // several nodes
+  supervisor::HangPolicy hang;
 };
 
 // `file` is nullptr without a configuration; `num_gpus` is called at most once. What a user should

@@ -194,6 +194,8 @@ Error cause_of(const WorkerExit& exit, int num_workers) {
       return Error(ErrorCode::kWorkerUnkillable,
                    rank + " (process " + std::to_string(exit.pid) + ") did not end after SIGKILL",
                    "look where it waits: cat /proc/" + std::to_string(exit.pid) + "/stack");
+    case ExitCause::kHang:
+      return Error(ErrorCode::kWorkerHung, rank + " made no progress: " + exit.detail);
     case ExitCause::kLost:
       return Error(ErrorCode::kShimLost, rank + " was lost: its supervisor ended before it");
     case ExitCause::kStoppedByUs:

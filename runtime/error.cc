@@ -118,6 +118,12 @@ constexpr ErrorInfo kTable[] = {
      "install it beside the program or in ../lib, from the same build"},
     {kUnsupported, "unsupported", 1, "This build or this machine cannot do what was asked.",
      "see docs/parity.md for what is supported"},
+    {kShimState, "shim.state", 71, "The folder or state file of an accel-shim cannot be used.",
+     "give a folder of mode 0700 that the job's user owns; remove a state file that is damaged"},
+    {kShimRefused, "shim.refused", 77, "An accel-shim refused its new owner.",
+     "use the token of the job; one owner at a time can have it"},
+    {kWorkerHung, "worker.hung", 124, "A worker made no progress for longer than its limit.",
+     "read its stacks in the log; raise --hang_timeout if the step is really that long"},
 };
 // clang-format on
 static_assert(std::size(kTable) == static_cast<size_t>(kCount_), "every ErrorCode needs its row");

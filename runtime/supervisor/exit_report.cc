@@ -75,6 +75,14 @@ std::optional<WaitStatus> peek_ended_child() {
   return WaitStatus{.pid = info.si_pid, .code = info.si_code, .status = info.si_status};
 }
 
+std::optional<StopChange> take_stop_change() {
+  siginfo_t info{};
+  if (::waitid(P_ALL, 0, &info, WSTOPPED | WCONTINUED | WNOHANG) != 0 || info.si_pid == 0) {
+    return std::nullopt;
+  }
+  return StopChange{info.si_pid, info.si_code != CLD_CONTINUED};
+}
+
 bool has_children() {
   siginfo_t info{};
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
@@ -175,11 +183,13 @@ std::optional<std::uint64_t> count_oom_kills_in(System& system, const std::strin
 }
 
 int shell_exit_code(const WorkerExit& exit) {
+  constexpr int kExitCodeOfHang = 124;  // as timeout(1)
   constexpr int kSignalBase = 128;
   if (exit.cause == ExitCause::kExecFailed) {
     return exit.error_number == EACCES || exit.error_number == ENOEXEC ? 126
                                                                        : kExitCodeOfExecFailure;
   }
+  if (exit.cause == ExitCause::kHang) return kExitCodeOfHang;
   if (exit.cause == ExitCause::kUnkillable || exit.cause == ExitCause::kLost) {
     return kSignalBase + SIGKILL;
   }

@@ -35,6 +35,13 @@ struct WaitStatus {
 // The memory is not known before it is reaped.
 [[nodiscard]] std::optional<WaitStatus> peek_ended_child();
 
+// A child that was stopped by a signal, or goes on; each change is told once.
+struct StopChange {
+  pid_t pid = 0;
+  bool is_stopped = false;
+};
+[[nodiscard]] std::optional<StopChange> take_stop_change();
+
 // Whether the calling process has a child at all, dead or alive.
 [[nodiscard]] bool has_children();
 

@@ -77,6 +77,45 @@ void each_member(T& start, Visit&& visit) {
   visit("master_port", start.master_port);
 }
 
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, Adopt>
+void each_member(T& adopt, Visit&& visit) {
+  visit("protocol", adopt.protocol);
+  visit("oldest_protocol", adopt.oldest_protocol);
+  visit("build", adopt.build);
+  visit("token", adopt.token);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, WorkerStopped>
+void each_member(T& stopped, Visit&& visit) {
+  visit("global_rank", stopped.global_rank);
+  visit("pid", stopped.pid);
+  visit("is_stopped", stopped.is_stopped);
+  visit("is_traced", stopped.is_traced);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, Hung>
+void each_member(T& hung, Visit&& visit) {
+  visit("generation", hung.generation);
+  visit("global_rank", hung.global_rank);
+  visit("step", hung.step);
+  visit("silent_for", hung.silent_for);
+  visit("limit", hung.limit);
+  visit("silent_ranks", hung.silent_ranks);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, Straggler>
+void each_member(T& straggler, Visit&& visit) {
+  visit("generation", straggler.generation);
+  visit("global_rank", straggler.global_rank);
+  visit("step_time", straggler.step_time);
+  visit("median", straggler.median);
+  visit("score", straggler.score);
+}
+
 template <typename T>
 concept Plain = requires(T& value) {
   each_member(value, [](const char*, auto&) {});
@@ -232,6 +271,9 @@ HostEvent event_from(const Json& json) {
   }
   if (type == "generation_ended") return generation_ended_from(json);
   if (type == "snapshot") return snapshot_from(json);
+  if (type == "worker_stopped") return decode_plain<WorkerStopped>(json);
+  if (type == "hung") return decode_plain<Hung>(json);
+  if (type == "straggler") return decode_plain<Straggler>(json);
   throw FieldError("unknown type '" + type + "'");
 }
 
@@ -251,6 +293,7 @@ HostRequest request_from(const Json& json) {
   if (type == "dump_stacks") return DumpStacks{};
   if (type == "take_snapshot") return TakeSnapshot{};
   if (type == "finish") return Finish{};
+  if (type == "adopt") return decode_plain<Adopt>(json);
   if (type == "prepare_generation") return decode_plain<PrepareGeneration>(json);
   if (type == "start_generation") return decode_plain<StartGeneration>(json);
   if (type == "stop_generation") {
@@ -329,6 +372,11 @@ std::string encode(const HostEvent& event) {
                     {"outcome", parse_own(to_json(ended.outcome))}};
           },
           [](const Snapshot& snapshot) -> Json { return encode_snapshot(snapshot); },
+          [](const WorkerStopped& stopped) -> Json {
+            return encode_plain(stopped, "worker_stopped");
+          },
+          [](const Hung& hung) -> Json { return encode_plain(hung, "hung"); },
+          [](const Straggler& straggler) -> Json { return encode_plain(straggler, "straggler"); },
       },
       event);
   return json.dump();
@@ -373,6 +421,7 @@ std::string encode(const HostRequest& request) {
           [](const Finish&) -> Json {
             return {{"type", "finish"}};
           },
+          [](const Adopt& adopt) -> Json { return encode_plain(adopt, "adopt"); },
       },
       request);
   return json.dump();

@@ -3,9 +3,9 @@
 //
 //   shim -> owner   hello, refused, generation_started, worker_exited, restarting, notice, outcome;
 //                   prepared, prepare_failed, generation_ended when the owner drives generations;
-//                   snapshot
+//                   snapshot; worker_stopped, hung, straggler
 //   owner -> shim   stop, suspend, resume, window_size, dump_stacks, take_snapshot;
-//                   prepare_generation, start_generation, stop_generation, finish
+//                   prepare_generation, start_generation, stop_generation, finish; adopt
 //
 // The first frame of the shim is hello with the protocols that it speaks; the owner goes on when
 // its own is among them. The end of the stream means that the other side is gone.
@@ -105,6 +105,33 @@ struct Snapshot {
   std::uint64_t stale_requests = 0;  // of another generation than the current one; not obeyed
 };
 
+// A worker was stopped (SIGSTOP, a debugger) or goes on. While one is, no rank counts as hung.
+struct WorkerStopped {
+  int global_rank = 0;
+  std::int64_t pid = 0;
+  bool is_stopped = true;
+  bool is_traced = false;
+};
+
+// No progress for longer than the limit. The stacks are being taken; then the workers are stopped.
+struct Hung {
+  int generation = 0;
+  int global_rank = 0;     // which stopped first: the lowest step, then the longest silence
+  std::uint64_t step = 0;  // its last
+  std::chrono::milliseconds silent_for{0};
+  std::chrono::milliseconds limit{0};
+  std::vector<int> silent_ranks;
+};
+
+// A rank whose steps take longer than those of the others on this node.
+struct Straggler {
+  int generation = 0;
+  int global_rank = 0;
+  std::chrono::milliseconds step_time{0};
+  std::chrono::milliseconds median{0};
+  double score = 0;  // robust z-score: distance from the median in units of 1.4826 MAD
+};
+
 using HostEvent = std::variant<Hello,
                                Refused,
                                GenerationStarted,
@@ -115,7 +142,10 @@ using HostEvent = std::variant<Hello,
                                Prepared,
                                PrepareFailed,
                                GenerationEnded,
-                               Snapshot>;
+                               Snapshot,
+                               WorkerStopped,
+                               Hung,
+                               Straggler>;
 
 // ---- owner -> shim ----
 
@@ -169,6 +199,15 @@ struct StopGeneration {
   std::chrono::milliseconds grace{-1};  // below 0: the job's
 };
 
+// The first frame of a new owner to a shim that holds. Answered by Snapshot and the events that
+// nobody heard, or by Refused.
+struct Adopt {
+  int protocol = kProtocolVersion;
+  int oldest_protocol = kOldestProtocol;
+  std::string build;
+  std::string token;
+};
+
 // No generation follows: the job ends, with its outcome, once the current generation has.
 struct Finish {};
 
@@ -181,7 +220,8 @@ using HostRequest = std::variant<Stop,
                                  PrepareGeneration,
                                  StartGeneration,
                                  StopGeneration,
-                                 Finish>;
+                                 Finish,
+                                 Adopt>;
 
 // Whether this build and the one that says hello understand each other.
 [[nodiscard]] bool has_common_protocol(const Hello& hello);

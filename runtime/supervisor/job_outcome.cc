@@ -29,6 +29,7 @@ void each_member(Exit& exit, Visit&& visit) {
 Json encode(const WorkerExit& exit) {
   Json json = {{"cause", to_field(exit.cause)}};
   each_member(exit, [&](const char* name, const auto& member) { json[name] = to_field(member); });
+  json["detail"] = to_field(exit.detail);
   json["has_saved"] = exit.has_saved;
   json["saved_step"] = exit.saved_step;
   return json;
@@ -37,9 +38,10 @@ Json encode(const WorkerExit& exit) {
 WorkerExit decode_exit(const Json& json) {
   WorkerExit exit;
   read_member(json, "cause", [&](const Json& cause) {
-    from_enum_field(cause, exit.cause, ExitCause::kLibraryMissing);
+    from_enum_field(cause, exit.cause, ExitCause::kHang);
   });
   each_member(exit, [&](const char* name, auto& member) { read_member(json, name, member); });
+  read_new_member(json, "detail", exit.detail);
   read_new_member(json, "has_saved", exit.has_saved);
   read_new_member(json, "saved_step", exit.saved_step);
   return exit;

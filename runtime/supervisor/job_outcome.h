@@ -24,6 +24,7 @@ enum class ExitCause {
   kStoppedByUs,     // after our own signal
   kLost,            // its supervisor went before it could be reaped
   kLibraryMissing,  // the loader did not find a shared library (its message is in the tail)
+  kHang,            // it made no progress, and we stopped it
 };
 
 // One worker's end. Times are of CLOCK_MONOTONIC.
@@ -45,6 +46,7 @@ struct WorkerExit {
   std::string tail;        // the last lines of its stderr (else stdout), at most 64 KiB
   std::string error_file;  // content of TORCHELASTIC_ERROR_FILE, when written
   std::string last_error;  // the error record of the worker channel, when written
+  std::string detail;      // kHang: how long it was silent, and since which step
   bool has_saved = false;  // it marked in its channel that it saved for its preemption
   std::uint64_t saved_step = 0;
 };

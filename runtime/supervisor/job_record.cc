@@ -26,13 +26,22 @@ bool is_failure(const WorkerExit& exit) {
 void JobRecord::begin_generation(int generation) {
   generation_ = generation;
   first_failure_.reset();
+  hung_rank_.reset();
   exits_.clear();
 }
 
 const WorkerExit& JobRecord::add(WorkerExit exit, TimePoint now, bool was_asked_to_stop) {
   exit.generation = generation_;
   exit.seen_at = now.time_since_epoch();
-  if (is_failure(exit) && !first_failure_ && !was_asked_to_stop) first_failure_ = exit;
+  const bool has_hung = hung_rank_ == exit.global_rank;
+  if (has_hung && exit.cause != ExitCause::kUnkillable) {
+    exit.cause = ExitCause::kHang;
+    exit.detail = hang_detail_;
+  }
+  const bool is_consequence = hung_rank_ && !has_hung;
+  if (is_failure(exit) && !first_failure_ && !was_asked_to_stop && !is_consequence) {
+    first_failure_ = exit;
+  }
   return exits_.emplace_back(std::move(exit));
 }
 
@@ -47,6 +56,12 @@ void JobRecord::complete(int local_rank, const std::function<void(WorkerExit&)>&
     }
     if (first_failure_ && first_failure_->local_rank == local_rank) first_failure_ = exit;
   }
+}
+
+void JobRecord::note_hang(int global_rank, std::string detail) {
+  if (first_failure_) return;
+  hung_rank_ = global_rank;
+  hang_detail_ = std::move(detail);
 }
 
 void JobRecord::add_leftover(Leftover leftover) {

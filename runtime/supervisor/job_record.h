@@ -32,6 +32,9 @@ class JobRecord {
   // A newer one replaces it; it outlives its generation.
   void set_checkpoint(CommittedCheckpoint checkpoint) { checkpoint_ = std::move(checkpoint); }
 
+  // This rank hangs and is about to be stopped: it is the first failure, however it ends.
+  void note_hang(int global_rank, std::string detail);
+
   // Each process once.
   void add_leftover(Leftover leftover);
 
@@ -54,6 +57,8 @@ class JobRecord {
   int generation_ = 0;
   std::optional<CommittedCheckpoint> checkpoint_;
   std::optional<WorkerExit> first_failure_;
+  std::optional<int> hung_rank_;
+  std::string hang_detail_;
   std::vector<WorkerExit> exits_;
   std::vector<Leftover> leftovers_;
   std::vector<std::string> notices_;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kMaxJobIdLength = 64;
 constexpr std::size_t kMaxWorkers = 4096;
+constexpr std::size_t kMinTokenLength = 16;
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, WorkerIdentity>
@@ -105,6 +106,27 @@ void each_member(T& limits, Visit&& visit) {
 }
 
 template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, OwnerPolicy>
+void each_member(T& owner, Visit&& visit) {
+  visit("on_loss", owner.on_loss);
+  visit("hold", owner.hold);
+  visit("runtime_dir", owner.runtime_dir);
+  visit("token", owner.token);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, HangPolicy>
+void each_member(T& hang, Visit&& visit) {
+  visit("mode", hang.mode);
+  visit("timeout", hang.timeout);
+  visit("floor", hang.floor);
+  visit("safety", hang.safety);
+  visit("first_beat", hang.first_beat);
+  visit("other_phase", hang.other_phase);
+  visit("dump_wait", hang.dump_wait);
+}
+
+template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, JobSpec>
 void each_member(T& spec, Visit&& visit) {
   visit("job_id", spec.job_id);
@@ -119,6 +141,8 @@ void each_member(T& spec, Visit&& visit) {
   visit("console", spec.console);
   visit("store", spec.store);
   visit("control", spec.control);
+  visit("owner", spec.owner);
+  visit("hang", spec.hang);
   visit("node_id", spec.node_id);
   visit("limits", spec.limits);
 }
@@ -163,6 +187,12 @@ void decode_member(const Json& json, Streams& out, int) {
 }
 void decode_member(const Json& json, EnvMode& out, int) {
   from_enum_field(json, out, EnvMode::kDistributed);
+}
+void decode_member(const Json& json, OwnerLoss& out, int) {
+  from_enum_field(json, out, OwnerLoss::kHold);
+}
+void decode_member(const Json& json, HangMode& out, int) {
+  from_enum_field(json, out, HangMode::kFixed);
 }
 void decode_member(const Json& json, GenerationControl& out, int) {
   from_enum_field(json, out, GenerationControl::kOwner);
@@ -250,6 +280,35 @@ Result<void> check_policies(const JobSpec& spec) {
   return {};
 }
 
+Result<void> check_hold(const JobSpec& spec) {
+  if (spec.owner.on_loss == OwnerLoss::kKill) return {};
+  if (spec.owner.hold <= Milliseconds::zero())
+    return invalid("the hold of the owner is not above 0");
+  if (!spec.owner.runtime_dir.starts_with('/') || has_nul(spec.owner.runtime_dir)) {
+    return invalid("the runtime folder '" + spec.owner.runtime_dir + "' is not an absolute path");
+  }
+  if (spec.owner.token.size() < kMinTokenLength) {
+    return invalid("the token has " + std::to_string(spec.owner.token.size()) +
+                   " bytes, expected " + std::to_string(kMinTokenLength) + " or more");
+  }
+  if (spec.console.foreground)
+    return invalid("a job that outlives its owner cannot have the terminal");
+  return {};
+}
+
+Result<void> check_hang(const HangPolicy& hang) {
+  const auto is_above_zero = [](Milliseconds time) { return time > Milliseconds::zero(); };
+  if (hang.mode == HangMode::kOff) return {};
+  if (hang.mode == HangMode::kFixed && !is_above_zero(hang.timeout)) {
+    return invalid("the hang timeout is not above 0");
+  }
+  if (hang.safety < 1 || !is_above_zero(hang.floor) || !is_above_zero(hang.first_beat) ||
+      !is_above_zero(hang.other_phase) || hang.dump_wait < Milliseconds::zero()) {
+    return invalid("a time of the hang policy is not above 0");
+  }
+  return {};
+}
+
 Result<void> check(const JobSpec& spec) {
   if (!is_valid_job_id(spec.job_id)) {
     return invalid("job id '" + spec.job_id + "' is not of the form [A-Za-z0-9_.-]{1,64}");
@@ -278,6 +337,8 @@ Result<void> check(const JobSpec& spec) {
   if (spec.control == GenerationControl::kOwner && spec.console.foreground) {
     return invalid("a job whose generations the owner drives cannot have the terminal");
   }
+  if (auto checked = check_hold(spec); !checked) return checked;
+  if (auto checked = check_hang(spec.hang); !checked) return checked;
   return check_policies(spec);
 }
 

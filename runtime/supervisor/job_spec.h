@@ -87,6 +87,38 @@ struct LimitPolicy {
   [[nodiscard]] bool any() const noexcept { return memory_bytes > 0 || pids > 0; }
 };
 
+// What becomes of the workers when the owner is gone.
+enum class OwnerLoss {
+  kKill,  // they are killed at once
+  kHold,  // they go on, and a new owner is waited for
+};
+
+struct OwnerPolicy {
+  OwnerLoss on_loss = OwnerLoss::kKill;
+  Milliseconds hold{60'000};  // until everything is killed after all
+  std::string
+      runtime_dir;    // kHold: folder of mode 0700 of the job's user, for socket and state file
+  std::string token;  // kHold: what a new owner must know; at least 16 bytes
+};
+
+// When a worker that has reported progress and reports none any more counts as hung.
+enum class HangMode {
+  kOff,
+  kAuto,   // after `safety` times the p99 of the times between its job's reports, at least `floor`
+  kFixed,  // after `timeout`
+};
+
+struct HangPolicy {
+  HangMode mode = HangMode::kOff;
+  Milliseconds timeout{0};            // kFixed
+  Milliseconds floor{30'000};         // kAuto
+  int safety = 3;                     // kAuto
+  Milliseconds first_beat{600'000};   // for a rank that is silent while others report, and for the
+                                      // first steps of all
+  Milliseconds other_phase{600'000};  // at least, outside of training: saving, loading, evaluating
+  Milliseconds dump_wait{2'000};      // for the stacks, before the workers are stopped
+};
+
 struct JobSpec {
   static constexpr int kVersion = 2;
   static constexpr int kOldestVersion = 1;  // members that it lacks keep their defaults
@@ -104,6 +136,8 @@ struct JobSpec {
   StorePolicy store;  // with GenerationControl::kOwner only `enabled` counts: see PrepareGeneration
   GenerationControl control = GenerationControl::kShim;
   LimitPolicy limits;
+  OwnerPolicy owner;
+  HangPolicy hang;
   std::string node_id;  // ACCEL_NODE_ID: the sweep ends only processes that carry it; may be empty
 };
 

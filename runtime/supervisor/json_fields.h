@@ -100,6 +100,11 @@ requires(std::is_integral_v<T> && !std::is_same_v<T, bool>) void from_field(cons
   }
 }
 
+inline void from_field(const Json& json, double& out) {
+  if (!json.is_number()) throw FieldError("is not a number");
+  out = json.get<double>();
+}
+
 template <typename Rep, typename Period>
 void from_field(const Json& json, std::chrono::duration<Rep, Period>& out) {
   Rep count{};

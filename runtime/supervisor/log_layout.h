@@ -3,6 +3,7 @@
 //   <log_dir>/<job id>/attempt_<generation>/<local rank>/stdout.log    the bytes as written
 //                                                        stderr.log
 //                                                        error.json    TORCHELASTIC_ERROR_FILE
+//                                                        stacks.log    of a rank that hung
 //
 // The same shape as torchrun's, except that the job id (unique for each launch) takes the place of
 // its run id with a random ending.
@@ -36,6 +37,10 @@ class LogLayout {
 
   [[nodiscard]] std::filesystem::path error_file(int local_rank, int generation) const {
     return worker_folder(local_rank, generation) / "error.json";
+  }
+
+  [[nodiscard]] std::filesystem::path stacks_file(int local_rank, int generation) const {
+    return worker_folder(local_rank, generation) / "stacks.log";
   }
 
  private:

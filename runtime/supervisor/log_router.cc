@@ -87,6 +87,7 @@ class LogRouter::Impl {
 
   Result<void> start();
   Result<WorkerStdio> open(int local_rank, int generation);
+  void write_stacks(int local_rank, int generation, const std::string& text);
   void cut(int local_rank, std::function<void()> done);
   [[nodiscard]] WorkerTail tail(int local_rank) const;
   void resize_window(WindowSize size);
@@ -327,6 +328,19 @@ void LogRouter::Impl::feed_from_terminal(UniqueFd target, StdinPump::Target kind
   stdin_pump_->feed(std::move(target), kind);
 }
 
+// The bytes wait in the pipe until the writer takes them: nobody here waits for a disk.
+void LogRouter::Impl::write_stacks(int local_rank, int generation, const std::string& text) {
+  auto pipe = file_writer_ ? make_pipe() : Result<Pipe>(Error(ErrorCode::kLogUnwritable, ""));
+  if (!pipe || text.empty()) return;
+  set_non_blocking(pipe->read_end.get());
+  set_non_blocking(pipe->write_end.get());
+  (void)!::write(pipe->write_end.get(), text.data(), text.size());
+  auto stage = std::make_shared<FileStage>();
+  stage->path = layout_.stacks_file(local_rank, generation);
+  stage->read_end = std::move(pipe->read_end);
+  file_writer_->add(std::move(stage));
+}
+
 void LogRouter::Impl::cut(int local_rank, std::function<void()> done) {
   std::vector<std::shared_ptr<LogSource>> sources;
   if (const auto found = streams_.find(local_rank); found != streams_.end()) {
@@ -430,6 +444,10 @@ Result<WorkerStdio> LogRouter::open(int local_rank, int generation) {
 
 void LogRouter::renumber(int first_rank) {
   impl_->first_rank = first_rank;
+}
+
+void LogRouter::write_stacks(int local_rank, int generation, const std::string& text) {
+  impl_->write_stacks(local_rank, generation, text);
 }
 
 void LogRouter::cut(int local_rank, std::function<void()> done) {

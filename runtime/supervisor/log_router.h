@@ -100,6 +100,10 @@ class LogRouter {
   // From now on the worker with local rank k is called rank `first_rank` + k in prefixes.
   void renumber(int first_rank);
 
+  // Puts `text` (what a pipe holds of it, 64 KiB or more) into stacks.log in the worker's folder;
+  // nothing without a log folder.
+  void write_stacks(int local_rank, int generation, const std::string& text);
+
   // The worker has exited: takes what is still in its pipes, then calls `done` (on a router
   // thread); the tail is complete by then, the sinks may still be writing. A descendant that keeps
   // a pipe open is waited for no longer than descendant_limit. Without a running worker `done`

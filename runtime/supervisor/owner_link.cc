@@ -15,11 +15,15 @@ int duplicate(int fd) {
 
 }  // namespace
 
-OwnerLink::OwnerLink(boost::asio::io_context& context, FrameSocket socket, UniqueFd owner_pidfd)
+OwnerLink::OwnerLink(boost::asio::io_context& context,
+                     FrameSocket socket,
+                     UniqueFd owner_pidfd,
+                     bool keeps_events)
     : socket_(std::move(socket)),
       owner_pidfd_(std::move(owner_pidfd)),
       stream_(context, duplicate(socket_.fd())),
-      owner_(context) {
+      owner_(context),
+      keeps_events_(keeps_events) {
   if (owner_pidfd_) owner_.assign(owner_pidfd_.release());
 }
 
@@ -30,40 +34,67 @@ void OwnerLink::listen(Handlers handlers) {
 }
 
 void OwnerLink::send(const HostEvent& event) {
-  if (is_lost_) return;
+  if (is_lost_ && !keeps_events_) return;
   const bool is_last =
       std::holds_alternative<JobOutcome>(event) || std::holds_alternative<Refused>(event);
   if (queue_.size() >= kMaxQueuedEvents && !is_last) return;
   queue_.push_back(encode(event));
-  if (!is_waiting_writable_) write_all();
+  if (!is_lost_ && !is_waiting_writable_) write_all();
 }
 
 void OwnerLink::flush(std::function<void()> done) {
-  if (is_lost_ || queue_.empty()) return done();
+  const bool is_heard = !is_lost_ && queue_.empty();
+  if (is_heard || (is_lost_ && !keeps_events_)) return done();
   on_flushed_ = std::move(done);
 }
 
+void OwnerLink::attach(FrameSocket socket, UniqueFd owner_pidfd, const HostEvent& first) {
+  ++serial_;
+  boost::system::error_code ignored;
+  stream_.close(ignored);
+  owner_.close(ignored);
+  socket_ = std::move(socket);
+  stream_.assign(duplicate(socket_.fd()), ignored);
+  if (owner_pidfd) owner_.assign(owner_pidfd.release(), ignored);
+  is_lost_ = is_waiting_writable_ = false;
+  queue_.push_front(encode(first));
+  wait_readable();
+  wait_for_death();
+  write_all();
+}
+
+void OwnerLink::give_up() {
+  keeps_events_ = false;
+  if (!is_lost_) return;
+  queue_.clear();
+  if (on_flushed_) std::exchange(on_flushed_, nullptr)();
+}
+
 void OwnerLink::wait_readable() {
-  stream_.async_wait(descriptor_base::wait_read, [this](const boost::system::error_code& error) {
-    if (error || is_lost_) return;
-    read_all();
-    if (!is_lost_) wait_readable();
-  });
+  stream_.async_wait(descriptor_base::wait_read,
+                     [this, serial = serial_](const boost::system::error_code& error) {
+                       if (error || is_lost_ || serial != serial_) return;
+                       read_all();
+                       if (!is_lost_ && serial == serial_) wait_readable();
+                     });
 }
 
 void OwnerLink::wait_writable() {
   is_waiting_writable_ = true;
-  stream_.async_wait(descriptor_base::wait_write, [this](const boost::system::error_code& error) {
-    is_waiting_writable_ = false;
-    if (!error && !is_lost_) write_all();
-  });
+  stream_.async_wait(descriptor_base::wait_write,
+                     [this, serial = serial_](const boost::system::error_code& error) {
+                       if (serial != serial_) return;
+                       is_waiting_writable_ = false;
+                       if (!error && !is_lost_) write_all();
+                     });
 }
 
 void OwnerLink::wait_for_death() {
   if (!owner_.is_open()) return;
-  owner_.async_wait(descriptor_base::wait_read, [this](const boost::system::error_code& error) {
-    if (!error) lose();
-  });
+  owner_.async_wait(descriptor_base::wait_read,
+                    [this, serial = serial_](const boost::system::error_code& error) {
+                      if (!error && serial == serial_) lose();
+                    });
 }
 
 void OwnerLink::read_all() {
@@ -95,12 +126,13 @@ void OwnerLink::write_all() {
 
 void OwnerLink::lose() {
   if (std::exchange(is_lost_, true)) return;
-  queue_.clear();
+  if (!keeps_events_) queue_.clear();
+  socket_.close();
   boost::system::error_code ignored;
   stream_.cancel(ignored);
   if (owner_.is_open()) owner_.cancel(ignored);
   if (handlers_.on_lost) handlers_.on_lost();
-  if (on_flushed_) std::exchange(on_flushed_, nullptr)();
+  if (!keeps_events_ && on_flushed_) std::exchange(on_flushed_, nullptr)();
 }
 
 }  // namespace accel::supervisor

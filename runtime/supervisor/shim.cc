@@ -5,9 +5,12 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -15,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/supervisor/owner_door.h"
 #include "runtime/supervisor/owner_link.h"
 #include "runtime/supervisor/supervisor.h"
 
@@ -126,6 +130,54 @@ rlimit raise_open_files() {
   return users;
 }
 
+// Waits for the next owner when the policy says so; else, or when none comes in time, the job ends.
+class OwnerWatch {
+ public:
+  OwnerWatch(asio::io_context& context, OwnerPolicy policy, OwnerLink& link, Supervisor& supervisor)
+      : policy_(std::move(policy)), link_(link), supervisor_(supervisor), hold_(context) {}
+
+  // Errors  those of OwnerDoor::open().
+  Result<void> open_door(asio::io_context& context, const JobSpec& spec) {
+    if (policy_.on_loss == OwnerLoss::kKill) return {};
+    auto door = OwnerDoor::open(
+        context,
+        {.folder = policy_.runtime_dir,
+         .job_id = spec.job_id,
+         .node_id = spec.node_id,
+         .token = policy_.token,
+         .build = kBuild},
+        [this]() -> Result<void> {
+          if (!link_.has_owner()) return {};
+          return Error(ErrorCode::kShimRefused, "the job has an owner");
+        },
+        [this](FrameSocket socket, UniqueFd owner) {
+          hold_.cancel();
+          link_.attach(std::move(socket), std::move(owner), supervisor_.snapshot());
+        });
+    if (!door) return std::move(door).error();
+    door_ = *std::move(door);
+    return {};
+  }
+
+  void owner_lost() {
+    if (!door_) return supervisor_.owner_lost();
+    hold_.expires_after(policy_.hold);
+    hold_.async_wait([this](const boost::system::error_code& error) {
+      if (error || link_.has_owner()) return;
+      door_.reset();
+      link_.give_up();
+      supervisor_.owner_lost();
+    });
+  }
+
+ private:
+  OwnerPolicy policy_;
+  OwnerLink& link_;
+  Supervisor& supervisor_;
+  asio::steady_timer hold_;
+  std::unique_ptr<OwnerDoor> door_;
+};
+
 Result<void> run(const ShimArguments& arguments) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "accel-shim");
@@ -137,11 +189,13 @@ Result<void> run(const ShimArguments& arguments) {
   const sigset_t signals = block_signals();
   const pid_t owner_group = ::getpgid(arguments.owner);
   asio::io_context context(1);
-  OwnerLink link(context, std::move(socket), std::move(owner));
+  const JobSpec job = *std::move(spec);
+  const bool holds = job.owner.on_loss == OwnerLoss::kHold;
+  OwnerLink link(context, std::move(socket), std::move(owner), holds);
   std::function<void()> quit;
   Supervisor supervisor(
       context,
-      {.spec = *std::move(spec),
+      {.spec = job,
        .owner = arguments.owner,
        .owner_group = owner_group,
        .worker_open_files = raise_open_files()},
@@ -149,10 +203,18 @@ Result<void> run(const ShimArguments& arguments) {
       [&] { link.flush([&] { quit(); }); });
   SignalSource source(context, signals, supervisor);
   quit = [&] { context.stop(); };
+  OwnerWatch watch(context, job.owner, link, supervisor);
+  const auto opened = watch.open_door(context, job);  // the owner may be gone already
   link.listen({.on_request = [&](const HostRequest& request) { supervisor.handle(request); },
-               .on_lost = [&] { supervisor.owner_lost(); }});
+               .on_lost = [&] { watch.owner_lost(); }});
   link.send(Hello{.build = kBuild, .pid = ::getpid()});
-  supervisor.start();
+  if (!opened) {
+    link.give_up();  // nobody could find us
+    link.send(Refused{opened.error()});
+    link.flush(quit);
+  } else {
+    supervisor.start();
+  }
   context.run();
   return {};
 }

@@ -3,7 +3,8 @@
 // It is the parent and the subreaper of the workers, so that neither the owner's death nor a
 // worker's can leave a process behind: when the owner goes, the shim sees it and sweeps; when the
 // shim is killed, the workers die with it (PR_SET_PDEATHSIG) and what they had started falls to the
-// owner.
+// owner. A shim that holds (OwnerPolicy) outlives its owner: the workers go on, and the next owner
+// takes it over through the OwnerDoor; when none comes in time everything is killed.
 //
 // Threads:  the supervisor's thread is the main thread; log writers have their own.
 #pragma once

@@ -28,7 +28,9 @@ namespace accel::supervisor {
 void Supervisor::Impl::start() {
   if (auto ready = services_.start(); !ready) return refuse(ready.error());
   if (auto made = make_cgroup(); !made) return refuse(made.error());
-  if (is_owner_driven()) {
+  if (is_stop_asked_) {  // the owner went before it could hear of us
+    begin_sweep();
+  } else if (is_owner_driven()) {
     state_ = State::kParked;
   } else {
     start_generation();
@@ -51,6 +53,7 @@ void Supervisor::Impl::forget_generation() {
   stop_.reset();
   sweep_.reset();
   is_linger_over_ = false;
+  hang_.reset();
   leftovers_.forget_all();
   group_.clear();
 }
@@ -64,7 +67,8 @@ void Supervisor::Impl::run_generation() {
   GenerationStarted event{.generation = generation_, .store_port = services_.store_port()};
   for (const Worker& worker : group_.workers()) event.pids.push_back(worker.process->pid());
   send_(event);
-  if (is_failed()) stop_after_failure();
+  if (is_failed()) return stop_after_failure();
+  begin_hang_watch();
 }
 
 void Supervisor::Impl::start_workers() {
@@ -89,6 +93,11 @@ void Supervisor::Impl::children_changed() {
       worker_ended(*worker, ended->is_success(), clock_.now());
     } else {
       (void)reap_child(ended->pid);
+    }
+  }
+  while (const auto change = take_stop_change()) {
+    if (Worker* worker = group_.find(change->pid)) {
+      note_stopped(*worker, change->is_stopped, worker->is_traced);
     }
   }
   if (state_ == State::kStopping && is_stop_complete()) begin_sweep();
@@ -435,14 +444,18 @@ void Supervisor::Impl::dump_stacks() {
 
 // SIGSTOP, because a SIGTSTP does nothing to process groups that have no shell above them.
 void Supervisor::Impl::suspend() {
+  is_suspended_ = true;
   if (stop_) stop_->suspend(clock_.now());
+  hang_clock_.suspend(clock_.now());
   services_.suspend();
   signal_all(SIGSTOP);
 }
 
 void Supervisor::Impl::resume() {
   if (stop_) stop_->resume(clock_.now());
+  hang_clock_.resume(clock_.now());
   services_.resume();
+  is_suspended_ = false;
   signal_all(SIGCONT);
   if (state_ == State::kStopping) run_stop_sequence();
 }
@@ -478,6 +491,9 @@ void Supervisor::owner_lost() {
 }
 void Supervisor::children_changed() {
   impl_->children_changed();
+}
+Snapshot Supervisor::snapshot() const {
+  return impl_->snapshot();
 }
 
 }  // namespace accel::supervisor

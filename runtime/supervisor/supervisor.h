@@ -12,6 +12,8 @@
 //   running    a worker ends with 0               running    its descendants may linger
 //   running    the last worker ends with 0        lingering
 //   running    a worker fails                     stopping   first failure noted, others stopped
+//   running    a worker hangs                     running    stacks are taken
+//   running    the time for the stacks is over    stopping   the hang is the first failure
 //   running    the owner asks to stop             stopping   in the mode it asked for
 //   running    the owner is gone                  stopping   SIGKILL
 //   stopping   the owner asks again, or is gone   stopping   SIGKILL at once
@@ -75,8 +77,10 @@ class Supervisor {
   void handle(const HostRequest& request);
   void owner_lost();
 
-  // A child has ended (SIGCHLD).
+  // A child has ended, stopped or goes on (SIGCHLD).
   void children_changed();
+
+  [[nodiscard]] Snapshot snapshot() const;
 
  private:
   class Impl;

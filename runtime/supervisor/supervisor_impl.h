@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/supervisor/drain_watch.h"
+#include "runtime/supervisor/hang_clock.h"
 #include "runtime/supervisor/job_cgroup.h"
 #include "runtime/supervisor/job_record.h"
 #include "runtime/supervisor/leftovers.h"
@@ -46,6 +47,8 @@ class Supervisor::Impl {
                          record_.set_checkpoint(
                              {commit.step, commit.generation, commit.path, commit.token});
                        }}),
+        hang_timer_(context),
+        hang_clock_(spec_.hang),
         leftover_timer_(context),
         leftovers_(system_, scope_, spec_.stop) {}
 
@@ -53,6 +56,7 @@ class Supervisor::Impl {
   void handle(const HostRequest& request);
   void owner_lost();
   void children_changed();
+  [[nodiscard]] Snapshot snapshot() const;
 
  private:
   enum class State {
@@ -78,7 +82,6 @@ class Supervisor::Impl {
   void end_generation();
   [[nodiscard]] bool is_owner_driven() const { return spec_.control == GenerationControl::kOwner; }
   [[nodiscard]] bool has_successor() const;
-  [[nodiscard]] Snapshot snapshot() const;
 
   // running
   void start_generation();
@@ -92,6 +95,14 @@ class Supervisor::Impl {
   void worker_ended(Worker& worker, bool succeeded, TimePoint seen_at);
   const WorkerExit& record(WorkerExit exit, TimePoint seen_at);
   void await_tail(int local_rank);
+
+  // reports, hangs and stopped workers: hang_watch.cc
+  void begin_hang_watch();
+  void look_at_reports();
+  void judge_reports();
+  void begin_hang(const Hang& hang);
+  void stop_after_hang();
+  void note_stopped(Worker& worker, bool is_stopped, bool is_traced);
 
   // stopping
   void stop_after_failure();
@@ -166,6 +177,10 @@ class Supervisor::Impl {
 
   JobRecord record_;
   WorkerServices services_;
+  boost::asio::steady_timer hang_timer_;
+  HangClock hang_clock_;
+  std::optional<Hang> hang_;  // of the current generation
+  bool is_suspended_ = false;
   boost::asio::steady_timer leftover_timer_;
   Leftovers leftovers_;
 };

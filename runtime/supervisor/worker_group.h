@@ -25,6 +25,8 @@ struct Worker {
   bool owns_group = true;    // false: it shares the owner's process group (foreground)
   bool is_alive = false;     // started and not reaped
   bool was_stopped = false;  // got a signal that ends it from us
+  bool is_stopped = false;   // by SIGSTOP and its like
+  bool is_traced = false;    // by a debugger
   std::string program;       // argv[0]
   std::string cwd;
 };

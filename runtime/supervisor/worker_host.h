@@ -1,8 +1,9 @@
 // WorkerHost: the owner's side of a job: starts the shim, hears its events, sends it requests.
 //
-// The owner must be a subreaper (ShimHost makes it one): when the shim is killed, what its workers
-// had started falls to the owner. next_event() then sweeps it and ends with an outcome that says
-// so.
+// When the shim is killed its workers die with it. What they had started falls to the owner, which
+// is a subreaper (start_shim() makes it one); next_event() then sweeps it and ends with an error that
+// says so. What falls to another process (the shim was taken over), and what an owner of many jobs
+// cannot tell apart, is found by the job's tags alone (ACCEL_JOB_ID, ACCEL_NODE_ID).
 //
 // Threads:  one thread.
 #pragma once
@@ -10,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <accel/result.h>
 
@@ -50,9 +52,31 @@ struct ShimHostOptions {
 };
 
 // Starts accel-shim for `spec`. Destroying the host ends the job: the shim sees it, stops the
-// workers with SIGKILL and sweeps; the destructor waits for that. Errors  kShimMissing,
-// kSpawnFailed.
+// workers with SIGKILL and sweeps; the destructor waits for that. With OwnerLoss::kHold it only lets
+// go, and the shim begins to hold. Errors  kShimMissing, kSpawnFailed.
 [[nodiscard]] Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec,
                                                              ShimHostOptions options = {});
+
+// Takes over a shim that holds. The first event is a Snapshot; those that nobody heard follow.
+// Destroying the host lets go again.
+//
+// state_file  what the shim wrote into the runtime folder: "<job id>.shim"
+// Errors  kShimState: the file cannot be used (see read_shim_state()).
+//         kShimLost: no such process runs any more; the file can be removed.
+//         kShimRefused: another token, or the job has an owner.
+//         kProtocol: names both versions; the shim and its workers go on until their hold ends.
+[[nodiscard]] Result<std::unique_ptr<WorkerHost>> adopt_shim(const std::string& state_file,
+                                                             const std::string& token,
+                                                             ShimHostOptions options = {});
+
+// Kills every process that carries the tags of the job, the shim included: for a job that cannot be
+// taken over. Waits for their ends; gives what was found, and whether all of it has ended.
+struct EndedJob {
+  std::vector<Leftover> killed;
+  bool is_clean = true;
+};
+[[nodiscard]] EndedJob end_job(const std::string& job_id,
+                               const std::string& node_id,
+                               System& system = real_system());
 
 }  // namespace accel::supervisor

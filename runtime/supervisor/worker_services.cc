@@ -171,6 +171,10 @@ int WorkerServices::store_port() const {
   return store_ ? store_->port() : 0;
 }
 
+void WorkerServices::write_stacks(int local_rank, const std::string& stacks) {
+  logs_->write_stacks(local_rank, plan_.number, stacks);
+}
+
 std::optional<HeartbeatSample> WorkerServices::heartbeat(int global_rank) const {
   return channels_.heartbeat(global_rank);
 }

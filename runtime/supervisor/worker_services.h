@@ -87,6 +87,9 @@ class WorkerServices {
   // 0 without a store.
   [[nodiscard]] int store_port() const;
 
+  // Writes the stacks of a worker beside its logs (stacks.log), when there is a log folder.
+  void write_stacks(int local_rank, const std::string& stacks);
+
   // What the worker reported last about its progress.
   [[nodiscard]] std::optional<HeartbeatSample> heartbeat(int global_rank) const;
 

@@ -14,6 +14,8 @@
 //   zombies          leaves dead grandchildren to the subreaper, then pauses
 //   fill BYTES       writes so many to stdout, ends with 0
 //   stops SIGNAL     waits for the signal, says "got", ends with 0
+//   beats COUNT      reports COUNT steps, 20 ms apart (rank 1: one less), then says "silent" and waits
+//                    for ever; "beats 0" reports for ever
 //   environment      prints its environment to stderr, ends with 0
 //   saves HOW        handles preemption: when asked it marks itself saved (unless HOW is "not"),
 //                    says "saved", ends with 85
@@ -161,6 +163,20 @@ int run(int argc, char** argv, int at) {
     ::sigwait(&set, &number);
     say("got " + std::to_string(number));
     return 0;
+  }
+  if (mode == "beats") {
+    auto channel = accel::WorkerChannel::open(accel::process_env());
+    if (!channel || !*channel) return 65;
+    announce();
+    const bool is_rank1 = rank != nullptr && std::strcmp(rank, "1") == 0;
+    const std::uint64_t wanted = std::stoull(argument);
+    const std::uint64_t steps = wanted > 0 && is_rank1 ? wanted - 1 : wanted;
+    for (std::uint64_t step = 1; wanted == 0 || step <= steps; ++step) {
+      (*channel)->heartbeat({.step = step, .phase = accel::WorkerPhase::kTraining});
+      ::usleep(20'000);
+    }
+    say("silent");
+    wait_for_ever();
   }
   if (mode == "environment") {
     std::string lines = "\n";

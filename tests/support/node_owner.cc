@@ -1,5 +1,6 @@
 // node_owner: owns one shim on behalf of a script, frame by frame.
 //
+//   node_owner adopt STATE_FILE TOKEN    takes over one that holds
 //   node_owner start JOB.json            starts a shim; members that the file lacks have their defaults
 //
 // Each line of stdin is a request, each line "event ..." of stdout an event, both as the JSON of
@@ -38,7 +39,9 @@ Result<std::unique_ptr<WorkerHost>> open_host(int argc, char** argv) {
     if (!spec) return std::move(spec).error();
     return start_shim(*spec);
   }
-  return Error(ErrorCode::kInvalidArgument, "usage: node_owner start JOB.json");
+  if (verb == "adopt" && argc > 3) return adopt_shim(argv[2], argv[3]);
+  return Error(ErrorCode::kInvalidArgument,
+               "usage: node_owner start JOB.json | adopt STATE_FILE TOKEN");
 }
 
 // Sends the whole lines of `text`, and leaves the rest there.

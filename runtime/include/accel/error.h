@@ -79,6 +79,9 @@ enum class ErrorCode {
   kCoordinatorLost,
   kClusterMissing,
   kUnsupported,
+  kShimState,
+  kShimRefused,
+  kWorkerHung,
   kCount_,  // not a code: the number of codes
 };
 

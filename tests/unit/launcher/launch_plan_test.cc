@@ -214,6 +214,16 @@ TEST_F(LaunchPlanTest, TheTerminalGoesToASingleWorker) {
   EXPECT_FALSE(plan({"--cpu", "--no_pty", program_}).spec.console.foreground);
 }
 
+TEST_F(LaunchPlanTest, HangsAreLookedForOnlyWhenAsked) {
+  using supervisor::HangMode;
+  EXPECT_EQ(plan({program_}).spec.hang.mode, HangMode::kOff);
+  EXPECT_EQ(plan({"--hang_timeout", "off", program_}).spec.hang.mode, HangMode::kOff);
+  EXPECT_EQ(plan({"--hang_timeout", "auto", program_}).spec.hang.mode, HangMode::kAuto);
+  const auto fixed = plan({"--hang_timeout", "10m", program_}).spec.hang;
+  EXPECT_EQ(fixed.mode, HangMode::kFixed);
+  EXPECT_EQ(fixed.timeout.count(), 600'000);
+}
+
 TEST_F(LaunchPlanTest, TimesAreRead) {
   const LaunchPlan result = plan({"--stop_grace",
                                   "500ms",
@@ -382,6 +392,7 @@ INSTANTIATE_TEST_SUITE_P(
         HostileFlag{"Threads", "--num_cpu_threads_per_process", {"0", "-2", "many"}},
         HostileFlag{"Restarts", "--max_restarts", {"-1", "often", "1000001"}},
         HostileFlag{"Grace", "--stop_grace", {"soon", "-1", "1w", "nan", "inf", "", "25h"}},
+        HostileFlag{"Hang", "--hang_timeout", {"0", "soon", "-1", "", "Auto", "on"}},
         HostileFlag{"Interval", "--monitor_interval", {"fast", "-0.1"}},
         HostileFlag{"Tee",
                     "--tee",

@@ -101,6 +101,21 @@ TEST(Frames, GenerationsOfTheOwnerComeBack) {
   EXPECT_EQ(round_trip(snapshot).workers.at(0).step, 9u);
 }
 
+TEST(Frames, AdoptionAndHangsComeBack) {
+  const auto adopt = decode_request(encode(HostRequest(Adopt{.build = "b", .token = "secret"})));
+  ASSERT_TRUE(adopt.has_value());
+  EXPECT_EQ(std::get<Adopt>(*adopt).token, "secret");
+  EXPECT_EQ(std::get<Adopt>(*adopt).protocol, kProtocolVersion);
+  const Hung hung = {.global_rank = 3,
+                     .step = 12,
+                     .silent_for = std::chrono::milliseconds(31'000),
+                     .silent_ranks = {0, 3}};
+  EXPECT_EQ(round_trip(hung).silent_for, hung.silent_for);
+  EXPECT_EQ(round_trip(hung).silent_ranks, hung.silent_ranks);
+  EXPECT_EQ(round_trip(Straggler{.global_rank = 1, .score = 4.5}).score, 4.5);
+  EXPECT_TRUE(round_trip(WorkerStopped{.pid = 4, .is_traced = true}).is_traced);
+}
+
 TEST(Frames, Fault55AnOlderShimLacksTheNewMembersAndIsUnderstood) {
   const auto hello = decode_event(R"({"type":"hello","protocol":1,"build":"0.0.9","pid":4})");
   ASSERT_TRUE(hello.has_value());

@@ -84,6 +84,19 @@ TEST(JobRecord, SavedRanksChangeNothingAfterCtrlC) {
             130);
 }
 
+TEST(JobRecord, Fault6AHungRankIsTheFirstFailureWhoeverEndsBefore) {
+  JobRecord record;
+  record.note_hang(1, "no progress for 31 s after step 20, limit 30 s");
+  record.add(end_of(0, ExitCause::kNonZero, 1), {}, false);
+  EXPECT_FALSE(record.first_failure().has_value());
+  record.add(end_of(1, ExitCause::kStoppedByUs), {}, false);
+
+  ASSERT_TRUE(record.first_failure().has_value());
+  EXPECT_EQ(record.first_failure()->cause, ExitCause::kHang);
+  EXPECT_EQ(record.first_failure()->detail, "no progress for 31 s after step 20, limit 30 s");
+  EXPECT_EQ(record.outcome({}, 0).exit_code, 124);
+}
+
 TEST(JobRecord, LoadersComplaintInTheTailIsTheCause) {
   JobRecord record;
   record.add(end_of(0, ExitCause::kNonZero, 127), {}, false);

@@ -53,7 +53,7 @@ TEST(JobSpecJson, AnotherVersionIsRefused) {
 TEST(JobSpecJson, Fault55TheVersionBeforeMayLackWhatIsNew) {
   auto json = nlohmann::json::parse(to_json(example()));
   json["version"] = 1;
-  for (const char* name : {"control", "node_id"}) json.erase(name);
+  for (const char* name : {"control", "node_id", "owner", "hang"}) json.erase(name);
   json["stop"].erase("requeue_exit_code");
   json["store"].erase("members");
 
@@ -91,6 +91,10 @@ TEST(JobSpecJson, ImpossibleValuesAreRefused) {
       {"/restart/max_restarts", -1},
       {"/console/foreground", true},
       {"/env", {{"A=B", "c"}}},
+      {"/stop/requeue_exit_code", 256},
+      {"/node_id", "a b"},
+      {"/owner/on_loss", 1},  // without a folder and a token
+      {"/hang/mode", 2},      // without a time
   };
   for (const auto& [pointer, value] : cases) {
     const auto result = with(pointer, value);

@@ -1,0 +1,178 @@
+#include "runtime/supervisor/shim_state.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cinttypes>
+#include <cstdio>
+#include <set>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "runtime/supervisor/json_fields.h"
+#include "runtime/supervisor/orphan_sweep.h"
+#include "runtime/supervisor/process_table.h"
+
+namespace accel::supervisor {
+namespace {
+
+constexpr std::size_t kMaxStateBytes = 64 * 1024;
+constexpr std::string_view kMagic = "accel-shim-state ";
+
+Error unusable(std::string what) {
+  return Error(ErrorCode::kShimState, std::move(what));
+}
+
+template <typename T, typename Visit>
+void each_member(T& state, Visit&& visit) {
+  visit("job_id", state.job_id);
+  visit("node_id", state.node_id);
+  visit("build", state.build);
+  visit("protocol", state.protocol);
+  visit("pid", state.pid);
+  visit("start_time", state.start_time);
+  visit("boot_id", state.boot_id);
+  visit("socket", state.socket);
+}
+
+std::string checksum(std::string_view text) {
+  char hex[17];
+  std::snprintf(hex, sizeof hex, "%016" PRIx64, XXH3_64bits(text.data(), text.size()));
+  return hex;
+}
+
+std::string without_newline(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+Result<void> write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t put = ::write(fd, text.data(), text.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return unusable("cannot write the state of the shim: " + errno_text(errno));
+    text.remove_prefix(static_cast<std::size_t>(put));
+  }
+  return {};
+}
+
+// The state in `json`, whose place must be a file name and whose number a process number.
+ShimState state_from(const Json& json) {
+  ShimState state;
+  each_member(state, [&](const char* name, auto& member) { read_member(json, name, member); });
+  if (state.pid < 2 || state.pid > std::numeric_limits<pid_t>::max()) {
+    throw FieldError("pid is not that of a process");
+  }
+  if (state.socket.empty() || state.socket.find('/') != std::string::npos) {
+    throw FieldError("socket is not a file name");
+  }
+  return state;
+}
+
+}  // namespace
+
+std::string state_file_name(const std::string& job_id) {
+  return job_id + ".shim";
+}
+std::string socket_name(const std::string& job_id) {
+  return job_id + ".sock";
+}
+
+Result<UniqueFd> open_runtime_folder(const std::string& folder) {
+  UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0) {
+    return unusable("cannot open the runtime folder " + folder + ": " + errno_text(errno));
+  }
+  if (info.st_uid != ::geteuid()) {
+    return unusable("the runtime folder " + folder + " belongs to uid " +
+                    std::to_string(info.st_uid) + ", not to " + std::to_string(::geteuid()));
+  }
+  if ((info.st_mode & 077) != 0) {
+    char mode[8];
+    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
+    return unusable("the runtime folder " + folder + " is open to others (mode " + mode + ")");
+  }
+  return fd;
+}
+
+Result<void> write_shim_state(int folder, const ShimState& state) {
+  Json json = Json::object();
+  each_member(state, [&](const char* name, const auto& member) { json[name] = to_field(member); });
+  const std::string body = json.dump();
+  const std::string text = std::string(kMagic) + std::to_string(ShimState::kVersion) + " " +
+                           checksum(body) + "\n" + body + "\n";
+  const std::string name = state_file_name(state.job_id);
+  const std::string fresh = name + ".new";
+  const UniqueFd file(::openat(folder,
+                               fresh.c_str(),
+                               O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
+                               S_IRUSR | S_IWUSR));
+  if (!file) return unusable("cannot create " + fresh + ": " + errno_text(errno));
+  if (auto written = write_all(file.get(), text); !written) return written;
+  if (::renameat(folder, fresh.c_str(), folder, name.c_str()) != 0) {
+    return unusable("cannot create " + name + ": " + errno_text(errno));
+  }
+  return {};
+}
+
+Result<ShimState> read_shim_state(const std::string& path) {
+  const auto text = real_system().read_file(path, kMaxStateBytes + 1);
+  if (!text) return unusable(path + " cannot be read: " + text.error().message());
+  if (text->size() > kMaxStateBytes) {
+    return unusable(path + " has more than " + std::to_string(kMaxStateBytes) + " bytes");
+  }
+  const std::size_t newline = text->find('\n');
+  const std::string_view head = std::string_view(*text).substr(0, newline);
+  if (!head.starts_with(kMagic) || newline == std::string::npos) {
+    return unusable(path + " is no state file of accel-shim");
+  }
+  const std::string_view fields = head.substr(kMagic.size());
+  int version = 0;
+  const auto [end, failure] =
+      std::from_chars(fields.data(), fields.data() + fields.size(), version);
+  if (failure != std::errc() || version != ShimState::kVersion) {
+    return unusable(path + " has version " + std::string(fields.substr(0, fields.find(' '))) +
+                    ", this program reads version " + std::to_string(ShimState::kVersion));
+  }
+  const std::string body = without_newline(text->substr(newline + 1));
+  const std::string_view sum = fields.substr(static_cast<std::size_t>(end - fields.data()));
+  if (sum != " " + checksum(body))
+    return unusable(path + " is damaged: its checksum does not match");
+  auto state = decode_json(body, "the state of a shim", state_from);
+  if (!state) return unusable(path + ": " + state.error().message());
+  return state;
+}
+
+ShimState own_state(System& system) {
+  ShimState state;
+  state.pid = ::getpid();
+  state.start_time = own_start_time(system);
+  if (const auto boot = system.read_file("/proc/sys/kernel/random/boot_id")) {
+    state.boot_id = without_newline(*boot);
+  }
+  return state;
+}
+
+bool is_running(System& system, const ShimState& state) {
+  const auto boot = system.read_file("/proc/sys/kernel/random/boot_id");
+  if (!boot || without_newline(*boot) != state.boot_id) return false;
+  const auto entry = read_process(system, static_cast<pid_t>(state.pid));
+  return entry && entry->start_time == state.start_time && entry->state != 'Z';
+}
+
+std::vector<std::string> find_jobs_of_node(System& system, const std::string& node_id) {
+  std::set<std::string> jobs;
+  for (const ProcessEntry& entry : read_process_table(system)) {
+    if (entry.state == 'Z' || entry.state == 'X') continue;
+    const auto environ = system.read_file("/proc/" + std::to_string(entry.pid) + "/environ");
+    if (!environ || find_in_environ(*environ, "ACCEL_NODE_ID") != node_id) continue;
+    if (const auto job = find_in_environ(*environ, "ACCEL_JOB_ID")) jobs.insert(*job);
+  }
+  return {jobs.begin(), jobs.end()};
+}
+
+}  // namespace accel::supervisor
