@@ -64,9 +64,9 @@ JobOutcome decode_outcome(const Json& json) {
   read_member(json, "restarts", outcome.restarts);
   read_new_member(json, "has_saved", outcome.has_saved);
   read_member(json, "notices", outcome.notices);
-  read_member(json, "checkpoint", [&](const Json& checkpoint) {
-    if (!checkpoint.is_null()) outcome.checkpoint = decode_checkpoint(checkpoint);
-  });
+  if (json.contains("checkpoint") && !json["checkpoint"].is_null()) {
+    outcome.checkpoint = decode_checkpoint(json["checkpoint"]);
+  }
   read_member(json, "first_failure", [&](const Json& exit) {
     if (!exit.is_null()) outcome.first_failure = decode_exit(exit);
   });

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -114,6 +115,22 @@ TEST(Frames, AdoptionAndHangsComeBack) {
   EXPECT_EQ(round_trip(hung).silent_ranks, hung.silent_ranks);
   EXPECT_EQ(round_trip(Straggler{.global_rank = 1, .score = 4.5}).score, 4.5);
   EXPECT_TRUE(round_trip(WorkerStopped{.pid = 4, .is_traced = true}).is_traced);
+}
+
+TEST(Frames, Fault55AnOutcomeOfTheProtocolBeforeIsUnderstood) {
+  JobOutcome outcome = {.exit_code = 3, .reason = "failed", .first_failure = WorkerExit{}};
+  outcome.exits.emplace_back();
+  auto json = nlohmann::json::parse(encode(HostEvent(outcome)));
+  auto& body = json["outcome"];
+  for (const char* name : {"has_saved", "checkpoint"}) body.erase(name);
+  for (auto* exit : {&body["exits"][0], &body["first_failure"]}) {
+    for (const char* name : {"has_saved", "saved_step", "detail"}) exit->erase(name);
+  }
+
+  const auto decoded = decode_event(json.dump());
+
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
+  EXPECT_EQ(std::get<JobOutcome>(*decoded).exit_code, 3);
 }
 
 TEST(Frames, Fault55AnOlderShimLacksTheNewMembersAndIsUnderstood) {
