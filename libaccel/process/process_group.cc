@@ -1,11 +1,12 @@
 // How the ranks find each other, and how a broken connection is reported.
 //
-// Joining has three steps. (1) Everybody opens the key-value store at MASTER_ADDR:MASTER_PORT,
-// which the supervisor or rank 0 hosts; store_contact.h waits for it. (2) Every rank writes a key and waits for those of all
-// others, so that a rank which never started is named within store_timeout; Gloo alone would wait
-// for its collective timeout and not say for whom. (3) Gloo connects each pair of ranks; it gets
-// the addresses from the same store. Keys carry the restart count, for a store that outlives a
-// generation.
+// Joining has four steps. (1) Everybody opens the key-value store at MASTER_ADDR:MASTER_PORT, which
+// the supervisor or rank 0 hosts; store_contact.h waits for it. (2) Every rank writes a key and waits
+// for those of all others, so that a rank which never started is named within store_timeout; Gloo
+// alone would wait for its collective timeout and not say for whom. (3) Gloo connects each pair of
+// ranks; it gets the addresses from the same store. (4) The ranks meet in the store once more: one
+// that ended at once would cut connections that others have not completed yet. Keys carry the restart
+// count, for a store that outlives a generation.
 //
 // The ranks of one machine talk over the loopback device: what the host name resolves to may be
 // unreachable. GLOO_SOCKET_IFNAME overrides that, as in PyTorch.
@@ -81,36 +82,61 @@ StorePtr open_store(const WorkerIdentity& identity, const InitProcessGroupKwargs
   }
 }
 
-std::string arrival_key(int rank) {
-  return "arrived/" + std::to_string(rank);
+// What every rank tells all others through the store, in this order.
+struct Stage {
+  std::string_view key;
+  std::string_view what_is_missing;  // "these did not ..."
+};
+constexpr Stage kArrived{"arrived", "reach the store"};
+constexpr Stage kConnected{"connected", "connect to every other rank"};
+constexpr Stage kLeft{"left", "take leave of the store"};
+
+std::string stage_key(const Stage& stage, int rank) {
+  return std::string(stage.key) + "/" + std::to_string(rank);
 }
 
-std::string missing_ranks(c10d::Store& store, int world_size) {
+std::string missing_ranks(c10d::Store& store, const Stage& stage, int world_size) {
   std::string missing;
   for (int rank = 0; rank < world_size; ++rank) {
-    if (store.check({arrival_key(rank)})) continue;
+    if (store.check({stage_key(stage, rank)})) continue;
     if (!missing.empty()) missing += ", ";
     missing += std::to_string(rank);
   }
   return missing;
 }
 
-void wait_for_arrivals(c10d::Store& store,
-                       const WorkerIdentity& identity,
-                       const InitProcessGroupKwargs& options) {
+void tell(c10d::Store& store, const Stage& stage, int rank) {
+  store.set(stage_key(stage, rank), std::vector<std::uint8_t>{1});
+}
+
+void wait_for_all(c10d::Store& store,
+                  const Stage& stage,
+                  const WorkerIdentity& identity,
+                  const InitProcessGroupKwargs& options) {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < identity.world_size; ++rank) keys.push_back(arrival_key(rank));
-  store.set(arrival_key(identity.global_rank), std::vector<std::uint8_t>{1});
+  for (int rank = 0; rank < identity.world_size; ++rank) keys.push_back(stage_key(stage, rank));
   try {
     store.wait(keys, options.store_timeout);
   } catch (const c10::DistStoreError&) {
     throw Error(ErrorCode::kStoreTimeout,
-                "of " + std::to_string(identity.world_size) +
-                    " ranks these did not reach the store at " + endpoint(identity) + " within " +
+                "of " + std::to_string(identity.world_size) + " ranks these did not " +
+                    std::string(stage.what_is_missing) + " at " + endpoint(identity) + " within " +
                     seconds_text(options.store_timeout) + ": " +
-                    missing_ranks(store, identity.world_size))
+                    missing_ranks(store, stage, identity.world_size))
         .while_doing(joining(identity));
   }
+}
+
+// Returns when every rank has all its connections. Whoever hosts the store stays until the others
+// need it no more.
+void wait_until_connected(c10d::Store& store,
+                          const WorkerIdentity& identity,
+                          const InitProcessGroupKwargs& options) {
+  tell(store, kConnected, identity.global_rank);
+  wait_for_all(store, kConnected, identity, options);
+  tell(store, kLeft, identity.global_rank);
+  const bool hosts = !identity.use_agent_store && identity.global_rank == 0;
+  if (hosts) wait_for_all(store, kLeft, identity, options);
 }
 
 c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const WorkerIdentity& identity,
@@ -211,7 +237,8 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
   joined->backend_ = options.backend;
   joined->store_ = c10::make_intrusive<c10d::PrefixStore>(
       "accel/attempt_" + std::to_string(identity.restart_count), open_store(identity, options));
-  wait_for_arrivals(*joined->store_, identity, options);
+  tell(*joined->store_, kArrived, rank);
+  wait_for_all(*joined->store_, kArrived, identity, options);
   try {
     auto gloo = c10::make_intrusive<ProcessGroupGloo>(
         c10::make_intrusive<c10d::PrefixStore>("default_pg", joined->store_),
@@ -225,6 +252,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
   } catch (const std::exception& cause) {
     throw collective_error(cause.what(), "joining the process group", rank, size);
   }
+  wait_until_connected(*joined->store_, identity, options);
   return joined;
 }
 
