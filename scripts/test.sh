@@ -74,7 +74,7 @@ sanitized() {  # sanitized PRESET TEST...: builds these tests and the programs t
     cmake --build "build-$preset" --target "$@" accel-launch accel-shim &&
     ctest --test-dir "build-$preset" -j "$jobs" -R "^($tests)$" --output-on-failure --no-tests=error
 }
-asan() { UBSAN_OPTIONS=print_stacktrace=1 sanitized asan runtime_test supervisor_test launcher_test; }
+asan() { UBSAN_OPTIONS=print_stacktrace=1 sanitized asan runtime_test supervisor_test launcher_test coordinator_test; }
 tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan runtime_test supervisor_test; }
 fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
 
@@ -82,7 +82,7 @@ stage setup 5 setup
 if [ $failed -eq 0 ]; then stage build 30 build; fi
 if [ $failed -eq 0 ]; then
   stage style 4 style
-  stage unit 5 unit
+  stage unit 8 unit
   stage peer 8 peer
   stage fault 5 fault
   stage asan 12 asan
