@@ -79,15 +79,15 @@ tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan runtime_test supervisor_tes
 fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
 
 stage setup 5 setup
-if [ $failed -eq 0 ]; then stage build 30 build; fi
+if [ $failed -eq 0 ]; then stage build 32 build; fi
 if [ $failed -eq 0 ]; then
-  stage style 4 style
-  stage unit 8 unit
-  stage peer 8 peer
-  stage fault 5 fault
-  stage asan 12 asan
-  stage tsan 10 tsan
-  stage fuzz 10 fuzz
+  stage style 2 style
+  stage unit 5 unit
+  stage peer 5 peer
+  stage fault 4 fault
+  stage asan 16 asan
+  stage tsan 12 tsan
+  stage fuzz 9 fuzz
 fi
 
 echo
