@@ -17,7 +17,7 @@ while read -r line; do fault "$line: not ASCII"; done \
 while read -r line; do fault "$line: a disabled test needs an issue and an owner"; done \
   < <(grep -nE 'DISABLED_' "${sources[@]}" | head)
 
-# scripts/check_style.sh --tidy also runs clang-tidy over the torch-free sources (about 8 minutes on 2 cores).
+# scripts/check_style.sh --tidy also runs clang-tidy over the torch-free sources (about 15 minutes on 2 cores).
 if [ "${1:-}" = --tidy ]; then
   cmake --preset no-torch >/dev/null
   if ! git ls-files 'runtime/*.cc' 'launcher/*.cc' |
