@@ -438,12 +438,14 @@ void VirtualCluster::apply(const Move& move) {
       return advance();
     case MoveKind::kCrashAgent:
       return crash_agent(node);
-    case MoveKind::kCrashNode:
+    case MoveKind::kCrashNode: {
+      const bool had_connection = node.connection != 0;
       crash_agent(node);
-      node.up.pop_back();  // nobody is there to reset the connection
+      if (had_connection) node.up.pop_back();  // nobody is there to reset the connection
       node.is_up = false;
       node.workers = Workers{};
       return;
+    }
     case MoveKind::kCrashCoordinator:
       return crash_coordinator();
     case MoveKind::kCut:
