@@ -125,8 +125,10 @@ void observe(Turn& turn, Node& node, const std::vector<JobBeat>& jobs) {
   for (const JobBeat& beat : jobs) observer.look_at(beat);
   for (const auto& [uuid, job] : turn.state.jobs) {
     if (!has_seats(job) || job.seat_of.count(node.info.node_id) == 0) continue;
-    const bool is_named = std::any_of(
-        jobs.begin(), jobs.end(), [&](const JobBeat& beat) { return beat.job_uuid == uuid; });
+    const bool is_named =
+        std::any_of(jobs.begin(), jobs.end(), [&wanted = uuid](const JobBeat& beat) {
+          return beat.job_uuid == wanted;
+        });
     if (!is_named) observer.look_at({uuid});
   }
 }
