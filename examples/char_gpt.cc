@@ -147,10 +147,11 @@ void train(const Settings& settings) {
 int main(int argc, char** argv) {
   Settings settings;
   CLI::App app("trains a small GPT on the bytes of a text");
-  app.add_option("--epochs", settings.epochs, "passes over the text")->check(CLI::PositiveNumber);
+  app.add_option("--epochs", settings.epochs, "passes over the text")
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--batch_size", settings.batch_size, "windows per step and process")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--lr", settings.lr, "the highest learning rate")->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--lr", settings.lr, "the highest learning rate")->check(CLI::Range(1e-6, 1e3));
   app.add_option("--seed", settings.seed, "of weights, order and the text at the end");
   app.add_option("--data", settings.data, "a text file");
   app.add_option("--project_dir", settings.project_dir, "where checkpoints go");
@@ -162,9 +163,9 @@ int main(int argc, char** argv) {
   app.add_option("--gradient_accumulation_steps",
                  settings.gradient_accumulation_steps,
                  "batches per optimizer step")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--save_steps", settings.save_steps, "steps between two checkpoints")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--max_steps", settings.max_steps, "stop after so many steps");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -151,10 +151,10 @@ int main(int argc, char** argv) {
   Settings settings;
   CLI::App app("trains a classifier on handwritten digits");
   app.add_option("--epochs", settings.epochs, "passes over the training images")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--batch_size", settings.batch_size, "images per step and process")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--lr", settings.lr, "the first learning rate")->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--lr", settings.lr, "the first learning rate")->check(CLI::Range(1e-6, 1e3));
   app.add_option("--seed", settings.seed, "of weights, order and dropout");
   app.add_option("--data", settings.data, "the file digits.csv");
   app.add_option("--project_dir", settings.project_dir, "where checkpoints go");
@@ -165,7 +165,7 @@ int main(int argc, char** argv) {
   app.add_option("--gradient_accumulation_steps",
                  settings.gradient_accumulation_steps,
                  "batches per optimizer step")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
   CLI11_PARSE(app, argc, argv);
   try {
     train(settings);
