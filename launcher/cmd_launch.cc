@@ -42,8 +42,8 @@ ReportStyle report_style(const supervisor::JobSpec& spec) {
 Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan, NoticeQueue& notices) {
   const auto signals = TakenSignals::take();
   if (!signals) return signals.error();
-  ::signal(SIGPIPE,
-           SIG_IGN);  // a notice for a console that is gone is no reason to leave the workers
+  // A notice for a console that is gone is no reason to leave the workers.
+  ::signal(SIGPIPE, SIG_IGN);
   auto host = supervisor::start_shim(plan.spec);
   if (!host) return std::move(host).error();
   LaunchLoopOptions options;
