@@ -109,22 +109,37 @@ void tell(c10d::Store& store, const Stage& stage, int rank) {
   store.set(stage_key(stage, rank), std::vector<std::uint8_t>{1});
 }
 
-void wait_for_all(c10d::Store& store,
-                  const Stage& stage,
-                  const WorkerIdentity& identity,
-                  const InitProcessGroupKwargs& options) {
+// Tells the others that this rank is there, and waits until all have told it.
+void meet(c10d::Store& store,
+          const Stage& stage,
+          const WorkerIdentity& identity,
+          const InitProcessGroupKwargs& options) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < identity.world_size; ++rank) keys.push_back(stage_key(stage, rank));
+  bool is_late = false;
+  std::string missing;
   try {
-    store.wait(keys, options.store_timeout);
-  } catch (const c10::DistStoreError&) {
-    throw Error(ErrorCode::kStoreTimeout,
-                "of " + std::to_string(identity.world_size) + " ranks these did not " +
-                    std::string(stage.what_is_missing) + " at " + endpoint(identity) + " within " +
-                    seconds_text(options.store_timeout) + ": " +
-                    missing_ranks(store, stage, identity.world_size))
+    tell(store, stage, identity.global_rank);
+    try {
+      store.wait(keys, options.store_timeout);
+    } catch (const c10::DistStoreError&) {
+      is_late = true;
+      missing = missing_ranks(store, stage, identity.world_size);
+    }
+  } catch (const std::exception& cause) {
+    throw Error(ErrorCode::kStoreUnreachable,
+                "lost the store at " + endpoint(identity) +
+                    " while waiting for the other ranks to " + std::string(stage.what_is_missing),
+                "see why the process that hosts it ended")
+        .with_detail("cause", first_line(cause.what()))
         .while_doing(joining(identity));
   }
+  if (!is_late) return;
+  throw Error(ErrorCode::kStoreTimeout,
+              "of " + std::to_string(identity.world_size) + " ranks these did not " +
+                  std::string(stage.what_is_missing) + " at " + endpoint(identity) + " within " +
+                  seconds_text(options.store_timeout) + ": " + missing)
+      .while_doing(joining(identity));
 }
 
 // Returns when every rank has all its connections. Whoever hosts the store stays until the others
@@ -132,11 +147,14 @@ void wait_for_all(c10d::Store& store,
 void wait_until_connected(c10d::Store& store,
                           const WorkerIdentity& identity,
                           const InitProcessGroupKwargs& options) {
-  tell(store, kConnected, identity.global_rank);
-  wait_for_all(store, kConnected, identity, options);
-  tell(store, kLeft, identity.global_rank);
+  meet(store, kConnected, identity, options);
   const bool hosts = !identity.use_agent_store && identity.global_rank == 0;
-  if (hosts) wait_for_all(store, kLeft, identity, options);
+  if (hosts) return meet(store, kLeft, identity, options);
+  try {
+    tell(store, kLeft, identity.global_rank);
+  } catch (const std::exception&) {
+    // Everybody is connected: who hosts the store may be through with it already.
+  }
 }
 
 c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const WorkerIdentity& identity,
@@ -237,8 +255,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
   joined->backend_ = options.backend;
   joined->store_ = c10::make_intrusive<c10d::PrefixStore>(
       "accel/attempt_" + std::to_string(identity.restart_count), open_store(identity, options));
-  tell(*joined->store_, kArrived, rank);
-  wait_for_all(*joined->store_, kArrived, identity, options);
+  meet(*joined->store_, kArrived, identity, options);
   try {
     auto gloo = c10::make_intrusive<ProcessGroupGloo>(
         c10::make_intrusive<c10d::PrefixStore>("default_pg", joined->store_),

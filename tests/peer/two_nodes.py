@@ -22,8 +22,13 @@ def skip(why):
     sys.exit(77)
 
 
-def ip(*words, check=True):
-    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
+def ip(*words, check=True, within=()):
+    return subprocess.run([*within, "ip", *words], check=check, capture_output=True, text=True)
+
+
+def entering(name):
+    """The command that enters a namespace. `ip netns exec` would mount a /sys first, which fails in a chroot."""
+    return ["nsenter", f"--net=/run/netns/{name}"]
 
 
 class Network:
@@ -37,9 +42,9 @@ class Network:
         ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
         for name, end, address in zip(self.names, ends, ADDRESSES):
             ip("link", "set", end, "netns", name, "name", "veth0")
-            ip("-n", name, "addr", "add", address + "/24", "dev", "veth0")
-            ip("-n", name, "link", "set", "veth0", "up")
-            ip("-n", name, "link", "set", "lo", "up")
+            ip("addr", "add", address + "/24", "dev", "veth0", within=entering(name))
+            ip("link", "set", "veth0", "up", within=entering(name))
+            ip("link", "set", "lo", "up", within=entering(name))
 
     def close(self):
         for name in self.names:
@@ -56,7 +61,7 @@ class Node:
         json.dump(spec, self.file)
         self.file.flush()
         self.process = subprocess.Popen(
-            ["ip", "netns", "exec", network.names[index], os.path.join(BUILD, "tests/node_owner"),
+            [*entering(network.names[index]), os.path.join(BUILD, "tests/node_owner"),
              "start", self.file.name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "ACCEL_SHIM": os.path.join(BUILD, "bin/accel-shim")})
@@ -172,7 +177,7 @@ class TwoNodes(unittest.TestCase):
 
     def test_the_store_keeps_strangers_out(self):
         nodes = self.nodes(["/bin/true"])
-        ip("-n", self.network.names[1], "addr", "add", STRANGER + "/24", "dev", "veth0")
+        ip("addr", "add", STRANGER + "/24", "dev", "veth0", within=entering(self.network.names[1]))
         nodes[0].ask(**prepare(0, 0, ADDRESSES))
         port = nodes[0].wait_for("prepared")["store_port"]
         self.assertEqual(self.try_store(port, ADDRESSES[1]), "served")
@@ -195,7 +200,7 @@ class TwoNodes(unittest.TestCase):
             "    print('served' if s.recv(4) == struct.pack('<I', 7) else 'refused')\n"
             "except ConnectionError:\n"
             "    print('refused')\n")
-        done = subprocess.run(["ip", "netns", "exec", self.network.names[node], sys.executable, "-c",
+        done = subprocess.run([*entering(self.network.names[node]), sys.executable, "-c",
                                program], capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(done.stderr, "")
         return done.stdout.strip()

@@ -15,7 +15,9 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <accel/error.h>
 #include <accel/state.h>
@@ -292,6 +294,33 @@ TEST(StoreUnreachable, SaysThatAnotherServiceHasThePort) {
   if (test::rank_of_this_process() < 0) port.answer("220 mail.example.org ready\r\n");
 
   expect_store_unreachable(port, "no key-value store of c10d");
+}
+
+// What hosts the store is killed while rank 1 waits in it for rank 0.
+TEST(StateOfTwoRanks, SaysThatTheStoreWentAwayWhileItWaited) {
+  test::run_ranks(
+      2,
+      [] {
+        if (test::rank_of_this_process() == 0) {
+          c10d::TCPStoreOptions options;
+          options.port = static_cast<std::uint16_t>(std::stoi(std::getenv("MASTER_PORT")));
+          options.isServer = true;
+          options.waitWorkers = false;
+          auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+          c10d::PrefixStore("accel/attempt_0", store).wait({"arrived/1"});
+          std::quick_exit(0);
+        }
+        try {
+          PartialState({.init_process_group = {}});
+          FAIL() << "joined a group whose store is gone";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kStoreUnreachable);
+          EXPECT_THAT(error.message(),
+                      HasSubstr("while waiting for the other ranks to reach the store"));
+          EXPECT_THAT(error.context(), ElementsAre("joining the process group as rank 1"));
+        }
+      },
+      {.rank_0_hosts_store = true});
 }
 
 TEST(StateOfTwoRanks, NamesTheRankThatNeverCame) {
