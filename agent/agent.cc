@@ -11,9 +11,11 @@
 #include <boost/asio/steady_timer.hpp>
 #include <unistd.h>
 
+#include "agent/certificate_expiry.h"
 #include "agent/control_service.h"
 #include "agent/grpc_server.h"
 #include "agent/job_runner.h"
+#include "agent/refusal_log.h"
 #include "agent/service_manager.h"
 #include "agent/state_folder.h"
 #include "agent/ticket_server.h"
@@ -25,6 +27,8 @@ namespace {
 namespace asio = boost::asio;
 using supervisor::StopMode;
 
+constexpr std::chrono::minutes kLookAtCertificates{1};
+
 class Agent {
  public:
   Agent(const AgentOptions& options, AgentConfig config)
@@ -32,6 +36,7 @@ class Agent {
         config_(std::move(config)),
         signals_(loop_),
         grace_(loop_),
+        certificates_(loop_),
         manager_(loop_, [] { return true; }) {}
 
   Result<void> start() {
@@ -51,6 +56,7 @@ class Agent {
                               .tickets = tickets_,
                               .jobs = *jobs_,
                               .audit = [this](const auto& line) { audit(line); },
+                              .audit_refusal = [this](const auto& line) { audit_refusal(line); },
                               .agent_uid = ::geteuid()});
     if (auto opened = open_sockets(); !opened) return opened;
     listen_for_signals();
@@ -58,6 +64,7 @@ class Agent {
   }
 
   int run() {
+    watch_certificates();
     const std::string where =
         config_.runtime_dir + "/agent.sock" +
         (server_->tcp_port() != 0
@@ -162,15 +169,36 @@ class Agent {
   }
 
   void audit(const std::string& line) { options_.log("audit: " + printable(line)); }
+  void audit_refusal(const std::string& line) {
+    if (const auto admitted = refusals_.admit(line)) audit(*admitted);
+  }
+
+  void watch_certificates() {
+    if (config_.listen.empty() || config_.insecure) return;
+    std::vector<CertificateEnd> ends;
+    for (const std::string& path : {config_.tls.certificate, config_.tls.authority}) {
+      // One that is being replaced is read the next time.
+      if (auto end = read_certificate_end(path)) ends.push_back(*std::move(end));
+    }
+    for (const auto& line : expiry_.warnings(ends, std::chrono::system_clock::now()))
+      options_.log("warning: " + line);
+    certificates_.expires_after(kLookAtCertificates);
+    certificates_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) watch_certificates();
+    });
+  }
 
   const AgentOptions& options_;
   AgentConfig config_;
   asio::io_context loop_{1};
   asio::signal_set signals_;
   asio::steady_timer grace_;
+  asio::steady_timer certificates_;
   ServiceManager manager_;
   SteadyClock clock_;
   TicketBook tickets_{clock_};
+  RefusalLog refusals_{clock_};
+  CertificateExpiry expiry_;
   UniqueFd lock_;
   std::unique_ptr<JobRunner> jobs_;
   std::unique_ptr<ControlService> control_;

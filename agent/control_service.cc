@@ -216,7 +216,7 @@ void ControlService::close_streams() {
 
 Result<Caller> ControlService::caller_of(const CallIdentity& call) const {
   auto caller = authenticate(call, parts_.tickets, parts_.config, parts_.agent_uid);
-  if (!caller) parts_.audit("refused " + call.peer + ": " + caller.error().message());
+  if (!caller) parts_.audit_refusal("refused " + call.peer + ": " + caller.error().message());
   return caller;
 }
 

@@ -52,6 +52,7 @@ class ControlService final : public v1::Control::CallbackService {
     TicketBook& tickets;
     JobRunner& jobs;
     std::function<void(const std::string&)> audit;
+    std::function<void(const std::string&)> audit_refusal;  // of strangers: may come in floods
     uid_t agent_uid = 0;
   };
   explicit ControlService(Parts parts);

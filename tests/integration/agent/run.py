@@ -346,6 +346,16 @@ class Remote(unittest.TestCase):
         self.assertEqual(refused.returncode, 78, refused.stderr)
         self.assertIn("chmod 600", refused.stderr)
 
+    def test_a_certificate_that_ends_soon_is_told(self):
+        self.assertNotIn("warning", self.agent.text())
+        node = self.certificate("node", "n1", "--days", "1", folder="short")
+        folder = pathlib.Path(self.folder) / "second"
+        folder.mkdir()
+        agent = Agent(folder, config=f"node_id: n1\nlisten: 127.0.0.1:0\ntls: {{authority: {node}/ca.pem, "
+                                     f"certificate: {node}/cert.pem, key: {node}/key.pem}}\n")
+        self.addCleanup(agent.end)
+        self.assertIn(f"warning: {node}/cert.pem ends within a day (", agent.text())
+
     def test_a_new_certificate_serves_without_a_restart(self):
         """The files are replaced by those of another authority: after a while only its people get in."""
         fresh = pathlib.Path(self.certificate("node", "n1", folder="fresh"))
