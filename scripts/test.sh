@@ -66,16 +66,21 @@ style() { scripts/check_style.sh; }
 unit() { run_ctest build "$jobs" '^(unit|integration|hostile)$'; }
 peer() { run_ctest build 1 '^peer$'; }
 fault() { run_ctest build 1 '^fault$'; }
-sanitized() {  # sanitized PRESET TEST...: builds these tests and the programs they start, and runs them
-  local preset=$1 tests
-  shift
+sanitized() {  # sanitized PRESET TARGETS TEST...: builds these tests with the other targets, and runs them
+  local preset=$1 targets=$2 tests test
+  shift 2
   tests=$(IFS='|'; echo "$*")
+  for test in "$@"; do [[ $test != *_test ]] || targets+=" $test"; done
+  # shellcheck disable=SC2086  # a list of targets
   cmake --preset "$preset" >/dev/null &&
-    cmake --build "build-$preset" --target "$@" accel-launch accel-shim &&
+    cmake --build "build-$preset" --target accel-launch accel-shim $targets &&
     ctest --test-dir "build-$preset" -j "$jobs" -R "^($tests)$" --output-on-failure --no-tests=error
 }
-asan() { UBSAN_OPTIONS=print_stacktrace=1 sanitized asan runtime_test supervisor_test launcher_test coordinator_test; }
-tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan runtime_test supervisor_test; }
+asan() {
+  UBSAN_OPTIONS=print_stacktrace=1 sanitized asan 'accel accel-agent accel_cluster' \
+    runtime_test supervisor_test launcher_test coordinator_test agent_test agent elastic
+}
+tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '' runtime_test supervisor_test; }
 fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
 
 stage setup 5 setup
