@@ -27,6 +27,8 @@ void each_member(T& settings, Visit&& visit) {
   visit("tls_dir", settings.tls_dir);
   visit("insecure", settings.insecure);
   visit("join_timeout_seconds", settings.join_timeout_seconds);
+  visit("hard_fencing", settings.hard_fencing);
+  visit("lease", settings.lease);
   visit("quiet", settings.quiet);
 }
 

@@ -25,6 +25,8 @@ struct ElasticSettings {
   std::string tls_dir;  // ca.pem, cert.pem, key.pem
   bool insecure = false;
   int join_timeout_seconds = 600;
+  bool hard_fencing = false;
+  supervisor::Milliseconds lease{10'000};  // hard fencing
   bool quiet = false;
 };
 

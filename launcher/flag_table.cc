@@ -278,6 +278,24 @@ constexpr FlagSpec kFlags[] = {
      "",
      kNodes,
      "How long to wait for the nodes. Default: 600."},
+    {"fencing",
+     0,
+     FlagKind::kChoice,
+     "MODE",
+     "soft,hard",
+     kNodes,
+     "Whether a node that is cut off must be dead before the others go on: soft, at once; hard, "
+     "its "
+     "workers are killed when its lease is over, and the others wait for that. Default: soft."},
+    {"lease",
+     0,
+     FlagKind::kSeconds,
+     "S",
+     "",
+     kNodes,
+     "How long workers run on without an answer from the coordinator, with --fencing hard. "
+     "Default: "
+     "10."},
 };
 
 // Families of flags that exist in `accelerate launch` or torchrun: a name that equals an entry, or

@@ -320,8 +320,13 @@ class Merge {
 
   void choose_nodes() {
     if (!line_.has("nnodes")) {
-      for (const char* name :
-           {"rdzv_endpoint", "rdzv_id", "rdzv_token_file", "rdzv_tls_dir", "rdzv_insecure"}) {
+      for (const char* name : {"rdzv_endpoint",
+                               "rdzv_id",
+                               "rdzv_token_file",
+                               "rdzv_tls_dir",
+                               "rdzv_insecure",
+                               "fencing",
+                               "lease"}) {
         if (line_.has(name))
           usage(std::string("--") + name + " is for several nodes", "give --nnodes too");
       }
@@ -353,8 +358,26 @@ class Merge {
     }
     if (const auto limit = seconds_flag(line_, "rdzv_join_timeout", faults_))
       elastic.join_timeout_seconds = std::max(1, static_cast<int>(*limit));
+    choose_fencing(elastic);
     elastic.quiet = line_.is_on("quiet");
     settings_.elastic = std::move(elastic);
+  }
+
+  void choose_fencing(ElasticSettings& elastic) {
+    // A beat a second, and room for one that is lost.
+    constexpr double kShortestLease = 2.5;
+    constexpr double kLongestLease = 86'400;
+    elastic.hard_fencing = line_.text("fencing").value_or("soft") == "hard";
+    const auto lease = seconds_flag(line_, "lease", faults_);
+    if (!lease) return;
+    if (!elastic.hard_fencing) usage("--lease is for hard fencing", "give --fencing hard too");
+    if (*lease < kShortestLease || *lease > kLongestLease) {
+      return usage("--lease is " + line_.text("lease").value_or("") +
+                       ", expected 2.5 s to one day: the coordinator answers once a second",
+                   "leave it at 10 s, or make it as long as a break of the network may last");
+    }
+    elastic.lease =
+        std::chrono::ceil<supervisor::Milliseconds>(std::chrono::duration<double>(*lease));
   }
 
   const CommandLine& line_;

@@ -123,6 +123,7 @@ class MemberTurn {
 
   void park(LocalMembership& membership, ParkWorkers order) {
     membership.job = order.assign.job;
+    order.lease_until = lease_of(membership);
     membership.assigned_epoch = order.assigned_epoch;
     membership.generation = order.generation;
     membership.num_ranks = order.assign.num_ranks;
@@ -132,6 +133,23 @@ class MemberTurn {
     membership.next.reset();
     membership.phase = MemberPhase::kPreparing;
     actions_.emplace_back(std::move(order));
+  }
+
+  // Empty: soft fencing, no lease.
+  [[nodiscard]] std::optional<TimePoint> lease_of(const LocalMembership& membership) const {
+    if (!membership.job || membership.job->fence.fencing != Fencing::kHard) return std::nullopt;
+    return state_.acked_at + membership.job->fence.lease;
+  }
+
+  // A beat that was sent at this time is acked.
+  void take_ack_of(TimePoint sent) {
+    if (sent <= state_.acked_at) return;
+    state_.acked_at = sent;
+    for (const auto& [uuid, membership] : state_.jobs) {
+      const auto until = lease_of(membership);
+      if (!until || !is_active(membership.phase)) continue;
+      actions_.emplace_back(RenewLease{uuid, membership.generation, *until});
+    }
   }
 
   void enforce_leases() {
@@ -271,7 +289,7 @@ class MemberTurn {
     if (state_.is_welcome) return;
     state_.is_welcome = true;
     state_.beat_every = welcome.beat_every;
-    state_.acked_at = std::max(state_.acked_at, state_.hello_at);
+    take_ack_of(state_.hello_at);
     say_again();
     for (const auto& [uuid, membership] : state_.jobs) {
       if (membership.wants_in && !is_saying<Join>(uuid, 0)) say(0, membership.join);
@@ -358,7 +376,7 @@ class MemberTurn {
 
   void obey(const Fence&, const BeatAck& ack) {
     const TimePoint sent{std::chrono::duration_cast<Duration>(ack.mono_echo)};
-    state_.acked_at = std::max(state_.acked_at, std::min(sent, now_));
+    take_ack_of(std::min(sent, now_));
     while (!state_.unacked.empty() && state_.unacked.front().fence.seq <= ack.acked_seq) {
       state_.unacked.pop_front();
     }

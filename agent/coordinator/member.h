@@ -6,7 +6,8 @@
 //   - workers run only after Start of exactly the generation that is parked
 //   - what it said is said again until acked, with the same seq
 //   - the lease runs from the *sending* of the last acked beat. Hard fencing: at its end the workers
-//     are killed. Soft: at the end of control_loss_grace.
+//     are killed, by the shim too, which is told of every renewal: it stands in for an agent that is
+//     stopped or dead. Soft: at the end of control_loss_grace.
 //   - Fenced: everything is killed, then a new session says Hello
 //
 //   per job: kNone -> kJoined -> kPreparing -> kPrepared -> kRunning -> kDone | kFailed
@@ -87,7 +88,8 @@ struct Adopted {
   Join join;
   LocalJob local;
   int num_ranks = 1;
-  // When the last acked beat before this agent's start was sent (CLOCK_MONOTONIC, kept by the shim).
+  // When the last acked beat before this agent's start was sent (CLOCK_MONOTONIC): the shim's
+  // Snapshot::lease_until less the lease.
   // Unknown: the lease counts as over.
   TimePoint acked_at{};
 };
@@ -122,6 +124,15 @@ struct ParkWorkers {
   std::uint64_t generation = 0;
   std::uint64_t assigned_epoch = 0;
   Assign assign;
+  std::optional<TimePoint>
+      lease_until;  // hard fencing: the shim kills at that time, unless renewed
+};
+
+// Hard fencing: the workers of this generation may run on.
+struct RenewLease {
+  JobUuid job_uuid;
+  std::uint64_t generation = 0;
+  TimePoint until{};
 };
 
 struct ReleaseWorkers {
@@ -153,8 +164,14 @@ struct Reconnect {
   std::string reason;
 };
 
-using MemberAction = std::
-    variant<SendUp, ParkWorkers, ReleaseWorkers, StopWorkers, TellJob, TellQuarantine, Reconnect>;
+using MemberAction = std::variant<SendUp,
+                                  ParkWorkers,
+                                  RenewLease,
+                                  ReleaseWorkers,
+                                  StopWorkers,
+                                  TellJob,
+                                  TellQuarantine,
+                                  Reconnect>;
 
 // ---- what it knows ----
 

@@ -87,6 +87,8 @@ void NodeMember::carry_out(MemberAction& action) {
     send_up(send->message);
   } else if (const auto* order = std::get_if<ParkWorkers>(&action)) {
     park(*order);
+  } else if (const auto* renewal = std::get_if<RenewLease>(&action)) {
+    workers_.renew(*renewal);
   } else if (const auto* release = std::get_if<ReleaseWorkers>(&action)) {
     workers_.release(*release);
   } else if (const auto* stop = std::get_if<StopWorkers>(&action)) {

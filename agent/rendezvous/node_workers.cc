@@ -57,13 +57,12 @@ void NodeWorkers::park(const ParkWorkers& order, std::vector<std::string> member
   generation_ = order.generation;
   is_over_ = false;
   hosts_store_ = order.assign.node_index == 0;
+  // What was renewed since the order was given counts.
+  const bool is_renewed = renewed_generation_ == generation_ && order.lease_until;
+  lease_until_ = is_renewed ? std::max(renewed_until_, *order.lease_until) : order.lease_until;
   if (!host_) {
     if (auto started = start_host(); !started) {
-      WorkersParked refused = {.job_uuid = options_.job_uuid,
-                               .generation = generation_,
-                               .store_endpoint = {},
-                               .failed_checks = {{"shim", started.error().message()}}};
-      asio::post(loop_, [this, refused] { handlers_.on_parked(refused); });
+      asio::post(loop_, [this, why = started.error().message()] { park_failed("shim", why); });
       return;
     }
   }
@@ -79,7 +78,24 @@ void NodeWorkers::park(const ParkWorkers& order, std::vector<std::string> member
   prepare.port = options_.store_port;
   prepare.is_exact_port = options_.store_port != 0;
   prepare.members = std::move(members);
+  if (lease_until_) prepare.lease_until = supervisor::to_boot_time(*lease_until_);
   host_->request(prepare);
+}
+
+void NodeWorkers::park_failed(const char* check, const std::string& why) {
+  handlers_.on_parked({.job_uuid = options_.job_uuid,
+                       .generation = generation_,
+                       .store_endpoint = {},
+                       .failed_checks = {{check, why}}});
+}
+
+// Also before park(): the order may still wait for the list of members.
+void NodeWorkers::renew(const RenewLease& renewal) {
+  renewed_generation_ = renewal.generation;
+  renewed_until_ = renewal.until;
+  if (!host_ || is_over_ || renewal.generation != generation_ || !lease_until_) return;
+  host_->request(supervisor::RenewLease{.generation = static_cast<int>(generation_),
+                                        .until = supervisor::to_boot_time(renewal.until)});
 }
 
 void NodeWorkers::release(const ReleaseWorkers& order) {
@@ -133,7 +149,13 @@ void NodeWorkers::take_events() {
 
 void NodeWorkers::on_event(const supervisor::HostEvent& event) {
   const std::string& job = options_.job_uuid;
-  if (const auto* prepared = std::get_if<supervisor::Prepared>(&event)) {
+  if (const auto* hello = std::get_if<supervisor::Hello>(&event)) {
+    shim_protocol_ = hello->protocol;
+    shim_build_ = hello->build;
+  } else if (const auto* prepared = std::get_if<supervisor::Prepared>(&event)) {
+    if (lease_until_ && shim_protocol_ < supervisor::kLeaseProtocol) {
+      return park_failed("lease", "accel-shim of build " + shim_build_ + " keeps no lease");
+    }
     handlers_.on_parked(
         {.job_uuid = job,
          .generation = static_cast<std::uint64_t>(prepared->generation),

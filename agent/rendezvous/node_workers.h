@@ -45,6 +45,8 @@ class NodeWorkers {
 
   // Answered by on_parked. `members`: numeric addresses that may connect to the store when it is here.
   void park(const ParkWorkers& order, std::vector<std::string> members);
+  // Hard fencing: what runs of this generation may run on.
+  void renew(const RenewLease& renewal);
   // Requires: parked for this generation.
   void release(const ReleaseWorkers& order);
   // Answered by on_gone, also when there is nothing.
@@ -66,6 +68,7 @@ class NodeWorkers {
   void lose_host(const Error& error);
   void drop_host();
   void end_generation(int num_unkillable);
+  void park_failed(const char* check, const std::string& why);
 
   boost::asio::io_context& loop_;
   NodeWorkersOptions options_;
@@ -76,6 +79,11 @@ class NodeWorkers {
   std::uint64_t generation_ = 0;
   bool is_over_ = true;  // nothing of generation_ is here
   bool hosts_store_ = false;
+  std::uint64_t renewed_generation_ = 0;
+  TimePoint renewed_until_{};
+  std::optional<TimePoint> lease_until_;  // of generation_; none: it needs no lease
+  int shim_protocol_ = supervisor::kProtocolVersion;
+  std::string shim_build_;
   std::vector<std::int64_t> pids_;
   std::optional<supervisor::JobOutcome> outcome_;
 };

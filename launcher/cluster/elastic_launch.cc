@@ -135,6 +135,8 @@ v1::JobSpec describe(const launcher::ElasticRequest& request) {
   *job.mutable_gather()->mutable_join_limit() =
       duration_of(std::chrono::seconds(settings.join_timeout_seconds));
   *job.mutable_fence()->mutable_control_loss_grace() = duration_of(kControlLossGrace);
+  job.mutable_fence()->set_hard(settings.hard_fencing);
+  *job.mutable_fence()->mutable_lease() = duration_of(settings.lease);
   return job;
 }
 

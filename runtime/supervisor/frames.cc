@@ -70,6 +70,13 @@ void each_member(T& prepare, Visit&& visit) {
 }
 
 template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, RenewLease>
+void each_member(T& renewal, Visit&& visit) {
+  visit("generation", renewal.generation);
+  visit("until", renewal.until);
+}
+
+template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, StartGeneration>
 void each_member(T& start, Visit&& visit) {
   visit("generation", start.generation);
@@ -145,7 +152,8 @@ Json encode_snapshot(const Snapshot& snapshot) {
                {"generation", snapshot.generation},
                {"store_port", snapshot.store_port},
                {"workers", Json::array()},
-               {"stale_requests", snapshot.stale_requests}};
+               {"stale_requests", snapshot.stale_requests},
+               {"lease_until", snapshot.lease_until.count()}};
   for (const auto& worker : snapshot.workers) json["workers"].push_back(encode_plain(worker));
   return json;
 }
@@ -157,6 +165,7 @@ Snapshot snapshot_from(const Json& json) {
   read_member(json, "generation", snapshot.generation);
   read_member(json, "store_port", snapshot.store_port);
   read_member(json, "stale_requests", snapshot.stale_requests);
+  read_new_member(json, "lease_until", snapshot.lease_until);
   read_member(json, "workers", [&](const Json& workers) {
     if (!workers.is_array()) throw FieldError("is not an array");
     for (const Json& worker : workers) {
@@ -294,7 +303,12 @@ HostRequest request_from(const Json& json) {
   if (type == "take_snapshot") return TakeSnapshot{};
   if (type == "finish") return Finish{};
   if (type == "adopt") return decode_plain<Adopt>(json);
-  if (type == "prepare_generation") return decode_plain<PrepareGeneration>(json);
+  if (type == "prepare_generation") {
+    auto prepare = decode_plain<PrepareGeneration>(json);
+    read_new_member(json, "lease_until", prepare.lease_until);
+    return prepare;
+  }
+  if (type == "renew_lease") return decode_plain<RenewLease>(json);
   if (type == "start_generation") return decode_plain<StartGeneration>(json);
   if (type == "stop_generation") {
     StopGeneration stop;
@@ -407,7 +421,9 @@ std::string encode(const HostRequest& request) {
             return {{"type", "take_snapshot"}};
           },
           [](const PrepareGeneration& prepare) -> Json {
-            return encode_plain(prepare, "prepare_generation");
+            Json json = encode_plain(prepare, "prepare_generation");
+            json["lease_until"] = prepare.lease_until.count();
+            return json;
           },
           [](const StartGeneration& start) -> Json {
             return encode_plain(start, "start_generation");
@@ -418,6 +434,7 @@ std::string encode(const HostRequest& request) {
                     {"mode", static_cast<int>(stop.mode)},
                     {"grace", stop.grace.count()}};
           },
+          [](const RenewLease& renewal) -> Json { return encode_plain(renewal, "renew_lease"); },
           [](const Finish&) -> Json {
             return {{"type", "finish"}};
           },

@@ -5,7 +5,7 @@
 //                   prepared, prepare_failed, generation_ended when the owner drives generations;
 //                   snapshot; worker_stopped, hung, straggler
 //   owner -> shim   stop, suspend, resume, window_size, dump_stacks, take_snapshot;
-//                   prepare_generation, start_generation, stop_generation, finish; adopt
+//                   prepare_generation, start_generation, stop_generation, renew_lease, finish; adopt
 //
 // The first frame of the shim is hello with the protocols that it speaks; the owner goes on when
 // its own is among them. The end of the stream means that the other side is gone.
@@ -26,11 +26,13 @@
 
 #include "runtime/supervisor/frame_socket.h"
 #include "runtime/supervisor/job_outcome.h"
+#include "runtime/supervisor/lease.h"
 
 namespace accel::supervisor {
 
-inline constexpr int kProtocolVersion = 2;
+inline constexpr int kProtocolVersion = 3;
 inline constexpr int kOldestProtocol = 1;  // that this build still understands
+inline constexpr int kLeaseProtocol = 3;   // the first whose shims keep a lease
 
 // ---- shim -> owner ----
 
@@ -103,6 +105,7 @@ struct Snapshot {
   int store_port = 0;
   std::vector<WorkerSnapshot> workers;
   std::uint64_t stale_requests = 0;  // of another generation than the current one; not obeyed
+  BootTime lease_until{0};           // of the current generation; zero: it needs none
 };
 
 // A worker was stopped (SIGSTOP, a debugger) or goes on. While one is, no rank counts as hung.
@@ -184,6 +187,13 @@ struct PrepareGeneration {
   int port = 0;                            // of the store; 0: any free one
   bool is_exact_port = false;              // never another one
   std::vector<std::string> members;        // numeric addresses that may connect to the store
+  BootTime lease_until{0};  // its workers are dead by then, unless renewed; 0: no lease
+};
+
+// Lets the workers of the generation run on to `until`. Not answered.
+struct RenewLease {
+  int generation = 0;
+  BootTime until{0};
 };
 
 struct StartGeneration {
@@ -220,6 +230,7 @@ using HostRequest = std::variant<Stop,
                                  PrepareGeneration,
                                  StartGeneration,
                                  StopGeneration,
+                                 RenewLease,
                                  Finish,
                                  Adopt>;
 

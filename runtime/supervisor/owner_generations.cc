@@ -88,6 +88,8 @@ void Supervisor::Impl::prepare(const PrepareGeneration& wanted) {
     return send_(PrepareFailed{generation_, ready.error()});
   }
   state_ = State::kPrepared;
+  begin_lease(wanted.lease_until);
+  if (state_ != State::kPrepared) return;  // it was over before it began
   send_(Prepared{generation_, services_.store_port()});
 }
 
@@ -96,6 +98,8 @@ void Supervisor::Impl::start_prepared(const StartGeneration& wanted) {
     ++stale_requests_;
     return;
   }
+  // Here too: a shim that was stopped finds the request before its timer.
+  if (lease_.is_over(boot_time())) return enforce_lease();
   const int port = is_port(wanted.master_port) ? wanted.master_port : 0;
   services_.use_store_at(wanted.master_addr, static_cast<std::uint16_t>(port));
   run_generation();
@@ -139,6 +143,7 @@ void Supervisor::Impl::finish_job() {
 void Supervisor::Impl::end_generation() {
   state_ = State::kParked;
   cancel_timer();
+  end_lease();
   read_error_files();
   GenerationEnded ended = {
       .generation = generation_,
@@ -173,7 +178,8 @@ Snapshot Supervisor::Impl::snapshot() const {
                        .state = kStates[static_cast<std::size_t>(state_)],
                        .generation = generation_,
                        .store_port = services_.store_port(),
-                       .stale_requests = stale_requests_};
+                       .stale_requests = stale_requests_,
+                       .lease_until = lease_.until()};
   const auto now = clock_.now().time_since_epoch();
   for (const Worker& worker : group_.workers()) {
     WorkerSnapshot shown = {.local_rank = worker.spec->local_rank,

@@ -419,6 +419,8 @@ void Supervisor::Impl::handle(const HostRequest& request) {
     start_prepared(*start_request);
   } else if (const auto* stop_request = std::get_if<StopGeneration>(&request)) {
     stop_generation(*stop_request);
+  } else if (const auto* renewal = std::get_if<RenewLease>(&request)) {
+    renew_lease(*renewal);
   } else if (std::holds_alternative<Finish>(request)) {
     finish_job();
   }

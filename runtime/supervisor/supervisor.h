@@ -16,6 +16,7 @@
 //   running    the time for the stacks is over    stopping   the hang is the first failure
 //   running    the owner asks to stop             stopping   in the mode it asked for
 //   running    the owner is gone                  stopping   SIGKILL
+//   running    the lease is over                  stopping   SIGKILL; from prepared: parked
 //   stopping   the owner asks again, or is gone   stopping   SIGKILL at once
 //   stopping   no worker and no descendant left   sweeping   after a failure: no worker left
 //   stopping   something cannot be killed         sweeping   named in the outcome; no restart

@@ -12,6 +12,7 @@
 #include "runtime/supervisor/hang_clock.h"
 #include "runtime/supervisor/job_cgroup.h"
 #include "runtime/supervisor/job_record.h"
+#include "runtime/supervisor/lease.h"
 #include "runtime/supervisor/leftovers.h"
 #include "runtime/supervisor/orphan_sweep.h"
 #include "runtime/supervisor/restart_policy.h"
@@ -49,6 +50,7 @@ class Supervisor::Impl {
                        }}),
         hang_timer_(context),
         hang_clock_(spec_.hang),
+        lease_timer_(context),
         leftover_timer_(context),
         leftovers_(system_, scope_, spec_.stop) {}
 
@@ -82,6 +84,13 @@ class Supervisor::Impl {
   void end_generation();
   [[nodiscard]] bool is_owner_driven() const { return spec_.control == GenerationControl::kOwner; }
   [[nodiscard]] bool has_successor() const;
+
+  // the lease of a generation that the owner drives: lease_watch.cc
+  void begin_lease(BootTime until);
+  void renew_lease(const RenewLease& renewal);
+  void watch_lease();
+  void enforce_lease();
+  void end_lease();
 
   // running
   void start_generation();
@@ -181,6 +190,8 @@ class Supervisor::Impl {
   HangClock hang_clock_;
   std::optional<Hang> hang_;  // of the current generation
   bool is_suspended_ = false;
+  boost::asio::steady_timer lease_timer_;
+  LeaseClock lease_;
   boost::asio::steady_timer leftover_timer_;
   Leftovers leftovers_;
 };

@@ -340,7 +340,10 @@ TEST_F(Hold, Fault30AShimOfAnUnknownProtocolIsRefusedNamingBoth) {
   ASSERT_FALSE(host);
   EXPECT_EQ(host.error().code(), ErrorCode::kProtocol);
   EXPECT_THAT(host.error().message(), HasSubstr("98 to 99 (build 9.9)"));
-  EXPECT_THAT(host.error().message(), HasSubstr("this program 1 to 2"));
+  EXPECT_THAT(
+      host.error().message(),
+      HasSubstr("this program " + supervisor::describe_protocols(supervisor::kOldestProtocol,
+                                                                 supervisor::kProtocolVersion)));
 }
 
 TEST_F(Hold, Fault30AnOwnerOfAnUnknownProtocolIsRefusedAndTheWorkersGoOn) {
@@ -366,7 +369,9 @@ TEST_F(Hold, Fault30AnOwnerOfAnUnknownProtocolIsRefusedAndTheWorkersGoOn) {
   }));
 
   EXPECT_THAT(refusal, HasSubstr("98 to 99"));
-  EXPECT_THAT(refusal, HasSubstr("1 to 2"));
+  EXPECT_THAT(refusal,
+              HasSubstr(supervisor::describe_protocols(supervisor::kOldestProtocol,
+                                                       supervisor::kProtocolVersion)));
   DrivenJob second(adopt());
   for (const auto& worker : second.wait_for<Snapshot>().workers) EXPECT_TRUE(worker.is_alive);
 }

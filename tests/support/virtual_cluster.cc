@@ -199,9 +199,14 @@ void VirtualCluster::carry_out(VirtualNode& node, const std::vector<MemberAction
                                        Workers::Phase::kParked,
                                        park.assign.first_rank,
                                        park.assign.num_ranks,
-                                       {}};
+                                       {},
+                                       park.lease_until};
                             node.local.emplace_back(
                                 WorkersParked{kJob, park.generation, "10.0.0.1:29500", {}, {}});
+                          },
+                          [&](const RenewLease& renewal) {
+                            if (workers.lease_until && workers.generation == renewal.generation)
+                              workers.lease_until = std::max(*workers.lease_until, renewal.until);
                           },
                           [&](const ReleaseWorkers& release) {
                             check_release(node, release);
@@ -231,7 +236,10 @@ void VirtualCluster::carry_out(VirtualNode& node, const std::vector<MemberAction
 }
 
 void VirtualCluster::start_agent(VirtualNode& node) {
-  const TimePoint acked_at = node.member.acked_at;
+  // Hard fencing: the shim tells its next owner until when the lease runs.
+  const TimePoint acked_at = node.workers.lease_until
+                                 ? *node.workers.lease_until - options_.job.fence.lease
+                                 : node.member.acked_at;
   const auto joined = node.member.jobs.find(kJob);
   std::optional<Adopted> adopted;
   if (joined != node.member.jobs.end() && node.workers.phase != Workers::Phase::kNone) {
@@ -329,7 +337,7 @@ TimePoint VirtualCluster::next_moment() const {
   for (const VirtualNode& node : nodes_) {
     if (node.is_up && is_running(node.workers)) {
       consider(node.workers.ends_at);
-      consider(node.member.acked_at + options_.job.fence.lease);
+      if (node.workers.lease_until) consider(*node.workers.lease_until);
     }
     if (node.is_agent_up && !node.is_paused) {
       consider(next_wake(node.member));
@@ -346,11 +354,10 @@ void VirtualCluster::advance() {
 
 void VirtualCluster::advance_to(TimePoint at) {
   now_ = at;
-  const bool is_hard = options_.job.fence.fencing == Fencing::kHard;
   for (VirtualNode& node : nodes_) {
     if (!node.is_up || !is_running(node.workers)) continue;
-    // The shim keeps the lease too: an agent that is stopped or dead cannot.
-    if (is_hard && now_ >= node.member.acked_at + options_.job.fence.lease) {
+    // The shim keeps the lease: an agent that is stopped or dead cannot.
+    if (node.workers.lease_until && now_ >= *node.workers.lease_until) {
       node.workers.phase = Workers::Phase::kNone;
     } else if (now_ >= node.workers.ends_at) {
       end_workers(node);

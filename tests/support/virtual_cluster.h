@@ -73,7 +73,8 @@ struct Workers {
   enum class Phase { kNone, kParked, kRunning, kDone } phase = Phase::kNone;
   int first_rank = 0;
   int num_ranks = 0;
-  TimePoint ends_at{};  // kRunning: when they end with 0
+  TimePoint ends_at{};                   // kRunning: when they end with 0
+  std::optional<TimePoint> lease_until;  // what the shim was told; it survives its agent
 };
 
 struct VirtualNode {

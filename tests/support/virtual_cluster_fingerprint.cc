@@ -186,6 +186,7 @@ std::uint64_t VirtualCluster::fingerprint() const {
     digest.add(node.workers.generation);
     digest.add(node.workers.phase);
     if (node.workers.phase == Workers::Phase::kRunning) digest.add_ahead(node.workers.ends_at);
+    if (node.workers.lease_until) digest.add_ahead(*node.workers.lease_until);
     for (const VirtualNode::Up& up : node.up) {
       digest.add(up.index());
       if (const auto* message = std::get_if<FromAgent>(&up)) {

@@ -224,6 +224,33 @@ TEST_F(LaunchPlanTest, HangsAreLookedForOnlyWhenAsked) {
   EXPECT_EQ(fixed.timeout.count(), 600'000);
 }
 
+TEST_F(LaunchPlanTest, FencingIsSoftUnlessAskedAndALeaseNeedsHardFencing) {
+  const auto with = [&](Words more) {
+    Words words = {"--nnodes", "2", "--rdzv_endpoint", "127.0.0.1:1", "--rdzv_insecure"};
+    words.insert(words.end(), {"--rdzv_token_file", "token"});
+    words.insert(words.end(), more.begin(), more.end());
+    words.push_back(program_);
+    return words;
+  };
+  EXPECT_FALSE(plan(with({})).elastic->hard_fencing);
+  EXPECT_FALSE(plan(with({"--fencing", "soft"})).elastic->hard_fencing);
+  const auto hard = plan(with({"--fencing", "hard"})).elastic;
+  EXPECT_TRUE(hard->hard_fencing);
+  EXPECT_EQ(hard->lease.count(), 10'000);
+  const auto given = plan(with({"--fencing", "hard", "--lease", "5"})).elastic;
+  EXPECT_EQ(given->lease.count(), 5'000);
+  const auto carried =
+      elastic_request_from_json(to_json(*given, supervisor::JobSpec(plan(with({})).spec)));
+  ASSERT_TRUE(carried) << carried.error().what();
+  EXPECT_TRUE(carried->settings.hard_fencing);
+  EXPECT_EQ(carried->settings.lease.count(), 5'000);
+
+  EXPECT_THAT(refused(with({"--lease", "5"})).message(), HasSubstr("for hard fencing"));
+  EXPECT_THAT(refused(with({"--fencing", "hard", "--lease", "1"})).message(),
+              HasSubstr("expected 2.5 s to one day"));
+  EXPECT_EQ(refused({"--fencing", "hard", program_}).code(), ErrorCode::kUsage);
+}
+
 TEST_F(LaunchPlanTest, TimesAreRead) {
   const LaunchPlan result = plan({"--stop_grace",
                                   "500ms",

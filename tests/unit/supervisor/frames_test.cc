@@ -117,6 +117,26 @@ TEST(Frames, AdoptionAndHangsComeBack) {
   EXPECT_TRUE(round_trip(WorkerStopped{.pid = 4, .is_traced = true}).is_traced);
 }
 
+TEST(Frames, LeasesComeBackAndAnOwnerOfTheProtocolBeforeAsksForNone) {
+  const auto until = std::chrono::hours(20'000) + std::chrono::nanoseconds(7);
+  const HostRequest prepare = PrepareGeneration{.generation = 2, .lease_until = until};
+  const auto decoded = decode_request(encode(prepare));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
+  EXPECT_EQ(std::get<PrepareGeneration>(*decoded).lease_until, until);
+  const auto renewal =
+      decode_request(encode(HostRequest(RenewLease{.generation = 2, .until = until})));
+  ASSERT_TRUE(renewal.has_value()) << renewal.error().what();
+  EXPECT_EQ(std::get<RenewLease>(*renewal).generation, 2);
+  EXPECT_EQ(std::get<RenewLease>(*renewal).until, until);
+  EXPECT_EQ(round_trip(Snapshot{.job_id = "j", .lease_until = until}).lease_until, until);
+
+  auto json = nlohmann::json::parse(encode(prepare));
+  json.erase("lease_until");
+  const auto older = decode_request(json.dump());
+  ASSERT_TRUE(older.has_value()) << older.error().what();
+  EXPECT_EQ(std::get<PrepareGeneration>(*older).lease_until, BootTime::zero());
+}
+
 TEST(Frames, Fault55AnOutcomeOfTheProtocolBeforeIsUnderstood) {
   JobOutcome outcome = {.exit_code = 3, .reason = "failed", .first_failure = WorkerExit{}};
   outcome.exits.emplace_back();
