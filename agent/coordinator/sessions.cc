@@ -124,6 +124,7 @@ void take_hello(Turn& turn, const FromAgent& event, const Hello& hello) {
     send(turn, node, 0, Quarantine{left, node.quarantine.reason});
   }
   take_inventory(turn, node, hello, is_same_boot);
+  renew_leases(turn, node);
 }
 
 // The node whose session may speak on this connection; tells the others why not.
@@ -171,6 +172,7 @@ void take_beat(Turn& turn, Node& node, const AgentMessage& message, const Beat& 
     report(turn, ReportKind::kNodeBack, "", node.info.node_id, "beats again");
   }
   send(turn, node, 0, BeatAck{message.mono, session.acked_seq});
+  renew_leases(turn, node);
   // Sent before something already taken, or after something not yet taken: not the whole truth.
   if (message.fence.seq == session.acked_seq) observe(turn, node, beat.jobs);
 }

@@ -180,6 +180,16 @@ void mark_gone(Turn& turn, Job& job, Member& member, TimePoint heard_at) {
   check_stopped(turn, job);
 }
 
+void renew_leases(Turn& turn, const Node& node) {
+  for (const auto& [uuid, generation] : node.busy) {
+    Job* job = find_job(turn.state, uuid);
+    if (!job || job->phase != JobPhase::kStopping || job->generation != generation) continue;
+    Member* member = find_member(*job, node.info.node_id);
+    if (!member || !member->is_gone) continue;
+    member->lease_over = std::max(member->lease_over, turn.now + lease_bound(*job->description));
+  }
+}
+
 void fail_job(Turn& turn, Job& job, Failure failure) {
   if (job.phase == JobPhase::kStopping) {
     auto& first = job.stop.failure;

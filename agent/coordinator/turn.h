@@ -84,6 +84,9 @@ void send_stop(Turn& turn, Job& job, Member& member);
 void mark_stopped(Turn& turn, Job& job, Member& member);
 // The member's node is lost: no seat any more.
 void mark_gone(Turn& turn, Job& job, Member& member, TimePoint heard_at);
+// The node is about to hear from us, and its lease runs anew: also in jobs that count it as gone, because another agent
+// process came back to the workers of the one that was lost.
+void renew_leases(Turn& turn, const Node& node);
 void fail_job(Turn& turn, Job& job, Failure failure);
 void tick_stopping(Turn& turn, Job& job);
 // How long a live agent may take to say Stopped.

@@ -437,6 +437,30 @@ TEST(CoordinatorLosses, Fault38HardFencingWaitsUntilTheLeaseOfTheUnreachableIsOv
   EXPECT_EQ(cluster.violation(), "");
 }
 
+// The Welcome to the new agent renews the lease of workers whose node is lost already.
+TEST(CoordinatorLosses, Fault38HardFencingWaitsForTheLeaseOfAnAgentThatCameBackAfterItsLoss) {
+  ClusterOptions options = options_of(3, 2, 3);
+  options.job.fence.fencing = Fencing::kHard;
+  options.work = 100s;
+  VirtualCluster cluster(options);
+  cluster.settle();
+  cluster.run_for(5s);
+  cluster.apply({MoveKind::kCrashAgent, 2});
+  cluster.run_for(9s);
+  ASSERT_EQ(cluster.phase(), JobPhase::kStopping);  // the workers of node 2 are there still
+
+  cluster.apply({MoveKind::kStartAgent, 2});
+  cluster.apply({MoveKind::kConnect, 2});
+  while (!cluster.node(2).up.empty()) cluster.apply({MoveKind::kDeliverUp, 2});
+  cluster.apply({MoveKind::kDeliverDown, 2});  // Welcome
+  cluster.node(2).is_cut = true;
+  const TimePoint cut_at = cluster.now();
+  while (cluster.job()->generation == 1 && cluster.violation().empty()) cluster.run_for(100ms);
+
+  EXPECT_GE(cluster.now() - cut_at, 10s);
+  EXPECT_EQ(cluster.violation(), "");
+}
+
 TEST(CoordinatorLosses, HardFencingGoesOnAtOnceWhenTheNodeIsSaidToBeDown) {
   ClusterOptions options = options_of(3, 2, 3);
   options.job.fence.fencing = Fencing::kHard;
