@@ -14,6 +14,7 @@
 #include "agent/certificate_expiry.h"
 #include "agent/control_service.h"
 #include "agent/grpc_server.h"
+#include "agent/health_watch.h"
 #include "agent/job_runner.h"
 #include "agent/refusal_log.h"
 #include "agent/service_manager.h"
@@ -36,8 +37,7 @@ class Agent {
         config_(std::move(config)),
         signals_(loop_),
         grace_(loop_),
-        certificates_(loop_),
-        manager_(loop_, [] { return true; }) {}
+        certificates_(loop_) {}
 
   Result<void> start() {
     auto lock = take_state_folder(config_);
@@ -47,7 +47,13 @@ class Agent {
                              .changes_user = ::geteuid() == 0,
                              .max_jobs = config_.max_jobs,
                              .keep_finished = config_.keep_finished,
-                             .shim_path = {}};
+                             .shim_path = {},
+                             .node_id = config_.node_id,
+                             .state_dir = config_.state_dir,
+                             .runtime_dir = config_.runtime_dir,
+                             .hold = config_.hold,
+                             .adopts_damaged = config_.adopts_damaged,
+                             .log = [this](const auto& line) { options_.log(printable(line)); }};
     jobs_ = std::make_unique<JobRunner>(
         loop_, std::move(jobs), [this](const v1::Job& job) { on_change(job); });
     control_ = std::make_unique<ControlService>(
@@ -58,6 +64,7 @@ class Agent {
                               .audit = [this](const auto& line) { audit(line); },
                               .audit_refusal = [this](const auto& line) { audit_refusal(line); },
                               .agent_uid = ::geteuid()});
+    if (auto recovered = jobs_->recover(); !recovered) return recovered;
     if (auto opened = open_sockets(); !opened) return opened;
     listen_for_signals();
     return {};
@@ -72,10 +79,14 @@ class Agent {
              : "");
     options_.log("node " + config_.node_id + " serves at " + where);
     manager_.ready("serving");
+    watch_health();
     loop_.run();
+    health_.reset();
     if (closer_.joinable()) closer_.join();
-    for (const char* name : {"/agent.sock", "/tickets.sock"})
-      ::unlink((config_.runtime_dir + name).c_str());
+    ::unlink((config_.runtime_dir + "/agent.sock").c_str());
+    // Clients of a restarted agent wait in the queue of a socket that systemd keeps.
+    const bool is_waited_at = are_tickets_kept_ && is_leaving_;
+    if (!is_waited_at) ::unlink((config_.runtime_dir + "/tickets.sock").c_str());
     return 0;
   }
 
@@ -88,15 +99,30 @@ class Agent {
     if (!server) return std::move(server).error();
     server_ = *std::move(server);
     server_->set_health("accel.v1.Control", true);
-    auto listening = TicketServer::listen(loop_, tickets, tickets_);
+    auto listening = TicketServer::listen(loop_, tickets, tickets_, manager_.take("tickets"));
     if (!listening) return std::move(listening).error();
     ticket_server_ = *std::move(listening);
+    are_tickets_kept_ = manager_.keep(ticket_server_->fd(), "tickets");
     if (auto opened = open_socket_to_users(socket, config_); !opened) return opened;
     return open_socket_to_users(tickets, config_);
   }
 
+  void watch_health() {
+    if (manager_.watchdog().count() == 0) return;
+    health_ = std::make_unique<HealthWatch>(
+        loop_,
+        config_.runtime_dir + "/agent.sock",
+        manager_.watchdog() / 3,
+        HealthWatch::Handlers{.sign = [this] { manager_.sign_of_life(); },
+                              .on_missing =
+                                  [this](const std::string& what) {
+                                    manager_.status("no sign of life of " + what);
+                                    options_.log("no sign of life of " + what);
+                                  }});
+  }
+
   void listen_for_signals() {
-    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) signals_.add(signal);
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR2}) signals_.add(signal);
     wait_for_signal();
   }
 
@@ -105,6 +131,8 @@ class Agent {
       if (error) return;
       if (signal == SIGHUP) {
         reload();
+      } else if (signal == SIGUSR2) {
+        leave(signal);
       } else {
         drain(signal);
       }
@@ -148,7 +176,22 @@ class Agent {
     close_when_idle();
   }
 
+  // For a restart or an upgrade: the next agent takes the jobs over. Jobs that would not outlive us are stopped instead.
+  void leave(int signal) {
+    if (!jobs_->holds_all()) {
+      options_.log("jobs of this agent are not held (hold_seconds: 0)");
+      return drain(signal);
+    }
+    options_.log("signal " + std::to_string(signal) + ": " + std::to_string(jobs_->num_running()) +
+                 " jobs go on without an agent for up to " +
+                 std::to_string(config_.hold.count() / 1000) + " s");
+    manager_.stopping("leaving jobs to their shims");
+    is_leaving_ = true;
+    close();
+  }
+
   void on_change(const v1::Job& job) {
+    if (!server_) return;  // at the start, before anybody listens
     control_->on_change(job);
     server_->set_health("job/" + job.job_id(), !has_ended(job));
     if (has_ended(job)) options_.log("job " + job.job_id() + " ended: " + printable(job.reason()));
@@ -157,7 +200,11 @@ class Agent {
   }
 
   void close_when_idle() {
-    if (is_closing_ || jobs_->num_running() > 0) return;
+    if (jobs_->num_running() == 0) close();
+  }
+
+  void close() {
+    if (is_closing_) return;
     is_closing_ = true;
     grace_.cancel();
     control_->close_streams();
@@ -205,7 +252,10 @@ class Agent {
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<TicketServer> ticket_server_;
   std::thread closer_;
+  std::unique_ptr<HealthWatch> health_;
   bool is_draining_ = false;
+  bool is_leaving_ = false;
+  bool are_tickets_kept_ = false;
   bool is_closing_ = false;
 };
 

@@ -2,7 +2,8 @@
 //
 //   starting --sockets listen, READY--> serving --SIGTERM, SIGINT--> draining --no job left--> ended
 //                                         |  ^                          '--grace over: SIGKILL--^
-//                                         '--SIGHUP: configuration read again
+//                                         |--SIGHUP: configuration read again
+//                                         '--SIGUSR2: ended; jobs go on under their shims, for the next agent
 //
 // Threads:  run() is the supervisor's thread and owns all state; gRPC's threads only post to it, one thread reads the
 //           output of jobs for clients.

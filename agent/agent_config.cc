@@ -31,6 +31,8 @@ constexpr std::array kKeys = {
     AgentConfigKey{"keep_finished", "ended jobs that are still shown"},
     AgentConfigKey{"log_dir", "where the output of jobs goes"},
     AgentConfigKey{"drain_grace_seconds", "how long jobs have when the agent is told to end"},
+    AgentConfigKey{"hold_seconds", "how long jobs live without an agent"},
+    AgentConfigKey{"damaged_jobs", "what becomes of jobs whose record is damaged"},
     AgentConfigKey{"beat_every_ms", "the pace of heartbeats between agent and coordinator"},
     AgentConfigKey{"labels", "free words about this node"},
 };
@@ -170,6 +172,14 @@ AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vect
   int drain_seconds = static_cast<int>(config.drain_grace.count() / 1000);
   reader.read("drain_grace_seconds", drain_seconds, 0, 86'400);
   config.drain_grace = std::chrono::seconds(drain_seconds);
+  int hold_seconds = static_cast<int>(config.hold.count() / 1000);
+  reader.read("hold_seconds", hold_seconds, 0, 86'400);
+  config.hold = std::chrono::seconds(hold_seconds);
+  reader.with("damaged_jobs", [&](const YAML::Node& node) {
+    const std::string word = node.IsScalar() ? node.Scalar() : "";
+    if (word != "adopt" && word != "end") return reader.fault(node, "damaged_jobs", "adopt or end");
+    config.adopts_damaged = word == "adopt";
+  });
   int beat_ms = static_cast<int>(config.beat_every.count());
   reader.read("beat_every_ms", beat_ms, 50, 60'000);
   config.beat_every = std::chrono::milliseconds(beat_ms);

@@ -40,6 +40,9 @@ struct AgentConfig {
   int keep_finished = 256;                        // ended jobs that `accel status` still shows
   std::string log_dir;                            // empty: logs below state_dir
   std::chrono::milliseconds drain_grace{30'000};  // on SIGTERM, until the jobs are killed
+  std::chrono::milliseconds hold{
+      60'000};                 // jobs live so long without an agent; 0: they end with it
+  bool adopts_damaged = true;  // damaged_jobs: adopt
   std::chrono::milliseconds beat_every{1'000};
   std::map<std::string, std::string> labels;
 };

@@ -131,13 +131,19 @@ class ControlService::LogStream final
         .out = request_.stream() != v1::STREAM_ERR,
         .err = request_.stream() != v1::STREAM_OUT,
         .from = request_.from(),
-        .first_generation = request_.follow() ? 0 : static_cast<int>(job.generation())};
+        .first_generation = request_.follow() ? 0 : static_cast<int>(job.generation()),
+        .resume = {request_.resume().begin(), request_.resume().end()}};
     if (source.local_ranks.empty()) {
       for (int rank = 0; rank < std::max(1, job.workers_size()); ++rank)
         source.local_ranks.push_back(rank);
     }
     reader_ = std::make_shared<LogReader>(std::move(source));
     look();
+  }
+
+  [[nodiscard]] bool is_of_running_job() const {
+    const v1::Job* job = service_.parts_.jobs.find(job_uuid_);
+    return job != nullptr && !has_ended(*job);
   }
 
  private:
@@ -212,6 +218,9 @@ void ControlService::on_change(const v1::Job& job) {
 void ControlService::close_streams() {
   const grpc::Status status(grpc::StatusCode::UNAVAILABLE, "the agent ends");
   for (const auto& watcher : std::set(watchers_)) watcher->finish(status);
+  for (const auto& stream : std::set(log_streams_)) {
+    if (stream->is_of_running_job()) stream->finish(status);
+  }
 }
 
 Result<Caller> ControlService::caller_of(const CallIdentity& call) const {

@@ -3,30 +3,24 @@
 #include <algorithm>
 #include <csignal>
 #include <ctime>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "agent/job_entry.h"
 #include "agent/job_request.h"
 #include "agent/ticket_book.h"
 #include "agent/worker_end.h"
-#include "runtime/supervisor/exit_report.h"
-#include "runtime/supervisor/log_layout.h"
+#include "runtime/supervisor/last_word.h"
 
 namespace accel::agent {
 namespace {
 
 namespace asio = boost::asio;
 using supervisor::StopMode;
-
-void stamp(google::protobuf::Timestamp& time) {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  time.set_seconds(now.tv_sec);
-  time.set_nanos(static_cast<int>(now.tv_nsec));
-}
 
 // The folder, made when it is missing. O_NOFOLLOW: a link in its place is an error, not a way elsewhere.
 Result<UniqueFd> make_folder(int parent, const std::string& path, mode_t mode) {
@@ -46,15 +40,12 @@ int null_device() {
 
 }  // namespace
 
-struct JobRunner::Entry {
-  Entry(asio::io_context& context) : events(context) {}
-
-  v1::Job job;
-  std::string request_key;
-  bool was_asked_to_stop = false;
-  std::unique_ptr<supervisor::WorkerHost> host;  // gone when the job has ended
-  asio::posix::stream_descriptor events;  // a copy of the host's descriptor: closed before the host
-};
+void stamp(google::protobuf::Timestamp& time) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  time.set_seconds(now.tv_sec);
+  time.set_nanos(static_cast<int>(now.tv_nsec));
+}
 
 bool has_ended(const v1::Job& job) {
   return job.state() >= v1::JOB_STATE_SUCCEEDED;
@@ -63,7 +54,10 @@ bool has_ended(const v1::Job& job) {
 JobRunner::JobRunner(asio::io_context& context,
                      JobRunnerOptions options,
                      std::function<void(const v1::Job&)> on_change)
-    : context_(context), options_(std::move(options)), on_change_(std::move(on_change)) {}
+    : context_(context),
+      options_(std::move(options)),
+      on_change_(std::move(on_change)),
+      adopter_(context) {}
 
 JobRunner::~JobRunner() = default;
 
@@ -80,13 +74,73 @@ Result<void> JobRunner::prepare_log_folder(const UserAccount& user) const {
   return {};
 }
 
+// Root's folder for everybody, with one for each user below it, which shims and workers of that user alone can enter.
+Result<std::string> JobRunner::prepare_shim_folder(const UserAccount& user) const {
+  auto top = make_folder(AT_FDCWD, options_.runtime_dir + "/shims", 0711);
+  if (!top) return std::move(top).error();
+  const std::string name = std::to_string(user.credentials.uid);
+  auto own = make_folder(top->get(), name, 0700);
+  if (!own) return std::move(own).error();
+  if (options_.changes_user &&
+      ::fchown(own->get(), user.credentials.uid, user.credentials.gid) != 0) {
+    return Error(ErrorCode::kFileIo,
+                 "cannot give the folder of shims to " + user.name + ": " + errno_text(errno));
+  }
+  return options_.runtime_dir + "/shims/" + name;
+}
+
+supervisor::JobSpec JobRunner::make_spec(const v1::JobSpec& request,
+                                         const UserAccount& user,
+                                         v1::JobRecord& record) const {
+  const int num_workers = std::max(1, static_cast<int>(request.procs_per_node()));
+  const LocalPart part = {.num_ranks = num_workers, .world_size = num_workers};
+  std::vector<std::string> scrubbed;
+  const bool is_other_user = user.credentials.uid != ::geteuid();
+  auto spec = make_job_spec(request, part, user, record.log_dir(), is_other_user, scrubbed);
+  spec.node_id = options_.node_id;
+  if (!record.shim_dir().empty()) {
+    spec.owner.on_loss = supervisor::OwnerLoss::kHold;
+    spec.owner.hold = options_.hold;
+    spec.owner.runtime_dir = record.shim_dir();
+    spec.owner.token = folder_->token_for(spec.job_id);
+  }
+  if (scrubbed.empty()) return spec;
+  std::string names;
+  for (const auto& name : scrubbed) names += (names.empty() ? "" : ", ") + name;
+  record.mutable_job()->set_report(
+      "left out of the environment, because the agent runs as another user: " + names + "\n");
+  return spec;
+}
+
+// The record is there before the shim: one that outlives us is always found.
+Result<void> JobRunner::launch(Entry& made,
+                               const supervisor::JobSpec& spec,
+                               const UserAccount& user) {
+  if (!made.record.shim_dir().empty())
+    supervisor::remove_last_word(made.record.shim_dir(), spec.job_id);
+  if (auto written = folder_->write(made.record); !written) return written;
+  supervisor::ShimHostOptions host;
+  host.shim_path = options_.shim_path;
+  host.owner = supervisor::OwnerKind::kManyJobs;
+  if (options_.changes_user) host.credentials = user.credentials;
+  host.env = EnvMap{{"PATH", "/usr/local/bin:/usr/bin:/bin"}};
+  std::fill(std::begin(host.stdio), std::end(host.stdio), null_device());
+  auto started = supervisor::start_shim(spec, std::move(host));
+  if (!started) {
+    folder_->remove(spec.job_id);
+    return std::move(started).error();
+  }
+  made.host = *std::move(started);
+  return {};
+}
+
 Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
                                         const UserAccount& user,
                                         const std::string& request_id) {
   const std::string key =
       request_id.empty() ? "" : std::to_string(user.credentials.uid) + "/" + request_id;
   if (const auto known = by_request_.find(key); !key.empty() && known != by_request_.end()) {
-    return &known->second->job;
+    return &known->second->job();
   }
   if (is_draining_) {
     return Error(ErrorCode::kAgentRefused,
@@ -107,44 +161,52 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
   }
   if (auto folder = prepare_log_folder(user); !folder) return std::move(folder).error();
 
-  const int num_workers = std::max(1, static_cast<int>(request.procs_per_node()));
-  const LocalPart part = {.num_ranks = num_workers, .world_size = num_workers};
-  std::vector<std::string> scrubbed;
-  const std::string log_dir = options_.log_dir + "/" + std::to_string(user.credentials.uid);
-  const bool is_other_user = user.credentials.uid != ::geteuid();
-  const auto spec = make_job_spec(request, part, user, log_dir, is_other_user, scrubbed);
-  supervisor::ShimHostOptions host;
-  host.shim_path = options_.shim_path;
-  host.owner = supervisor::OwnerKind::kManyJobs;
-  if (options_.changes_user) host.credentials = user.credentials;
-  host.env = EnvMap{{"PATH", "/usr/local/bin:/usr/bin:/bin"}};
-  std::fill(std::begin(host.stdio), std::end(host.stdio), null_device());
-  auto started = supervisor::start_shim(spec, std::move(host));
-  if (!started) return std::move(started).error();
-
-  auto& made = *entries_.emplace_back(std::make_unique<Entry>(context_));
-  made.host = *std::move(started);
-  made.request_key = key;
-  if (!key.empty()) by_request_[key] = &made;
-  v1::Job& job = made.job;
-  job.set_job_id(spec.job_id);
+  auto made = std::make_unique<Entry>(context_);
+  if (options_.hold.count() > 0) {
+    auto shims = prepare_shim_folder(user);
+    if (!shims) return std::move(shims).error();
+    made->record.set_shim_dir(*shims);
+  }
+  made->record.set_log_dir(options_.log_dir + "/" + std::to_string(user.credentials.uid));
+  made->record.set_request_key(key);
+  made->record.set_boot_id(boot_id());
+  v1::Job& job = made->job();
+  job.set_job_id(request.job_id());
   job.set_job_uuid(to_hex(random_bytes(16)));
   job.set_user(user.name);
   job.set_uid(user.credentials.uid);
   job.set_state(v1::JOB_STATE_PENDING);
+  job.set_hold_seconds(static_cast<std::uint32_t>(options_.hold.count() / 1000));
   *job.mutable_argv() = request.argv();
   stamp(*job.mutable_started());
-  if (!scrubbed.empty()) {
-    std::string names;
-    for (const auto& name : scrubbed) names += (names.empty() ? "" : ", ") + name;
-    job.set_report("left out of the environment, because the agent runs as another user: " + names +
-                   "\n");
-  }
-  made.events.assign(::fcntl(made.host->event_fd(), F_DUPFD_CLOEXEC, 3));
-  wait(made);
+  const auto spec = make_spec(request, user, made->record);
+  *made->record.mutable_spec() = std::move(request);
+  made->record.mutable_spec()->clear_env();
+  if (auto launched = launch(*made, spec, user); !launched) return std::move(launched).error();
+
+  Entry& kept = *entries_.emplace_back(std::move(made));
+  if (!key.empty()) by_request_[key] = &kept;
+  kept.events.assign(::fcntl(kept.host->event_fd(), F_DUPFD_CLOEXEC, 3));
+  wait(kept);
   forget_oldest();
-  on_change_(job);
-  return &job;
+  on_change_(kept.job());
+  return &kept.job();
+}
+
+// On the disk first: what a client was told, the next agent knows too.
+void JobRunner::changed(Entry& entry) {
+  write_record(entry);
+  on_change_(entry.job());
+}
+
+void JobRunner::write_record(Entry& entry) {
+  const auto written = folder_->write(entry.record);
+  if (written) {
+    entry.is_record_lost = false;
+  } else if (!std::exchange(entry.is_record_lost, true)) {
+    log("job " + entry.job().job_id() + ": " + written.error().message() +
+        "; an agent that is started now does not know how it stands");
+  }
 }
 
 void JobRunner::wait(Entry& entry) {
@@ -163,21 +225,32 @@ void JobRunner::take_events(Entry& entry) {
   }
 }
 
+void JobRunner::on_generation(Entry& entry, const supervisor::GenerationStarted& started) {
+  v1::Job& job = entry.job();
+  job.set_generation(static_cast<std::uint64_t>(started.generation));
+  job.set_restarts(static_cast<std::uint32_t>(started.generation));
+  if (!entry.record.asked_to_stop()) job.set_state(v1::JOB_STATE_RUNNING);
+  job.clear_workers();
+  for (std::size_t i = 0; i < started.pids.size(); ++i) {
+    v1::Worker& worker = *job.add_workers();
+    worker.set_rank(static_cast<std::uint32_t>(i));
+    worker.set_local_rank(static_cast<std::uint32_t>(i));
+    worker.set_pid(started.pids[i]);
+  }
+}
+
+// Ends of workers and notices change the record in memory alone: a thousand workers end together, and the next agent
+// hears of them from the shim.
 void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
-  v1::Job& job = entry.job;
+  v1::Job& job = entry.job();
   if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
-    job.set_generation(static_cast<std::uint64_t>(started->generation));
-    job.set_restarts(static_cast<std::uint32_t>(started->generation));
-    if (!entry.was_asked_to_stop) job.set_state(v1::JOB_STATE_RUNNING);
-    job.clear_workers();
-    for (std::size_t i = 0; i < started->pids.size(); ++i) {
-      v1::Worker& worker = *job.add_workers();
-      worker.set_rank(static_cast<std::uint32_t>(i));
-      worker.set_local_rank(static_cast<std::uint32_t>(i));
-      worker.set_pid(started->pids[i]);
-    }
+    on_generation(entry, *started);
+    return changed(entry);
+  }
+  if (const auto* snapshot = std::get_if<supervisor::Snapshot>(&event)) {
+    on_snapshot(entry, *snapshot);
   } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
-    if (exit->local_rank < job.workers_size()) {
+    if (exit->local_rank >= 0 && exit->local_rank < job.workers_size()) {
       v1::Worker& worker = *job.mutable_workers(exit->local_rank);
       worker.set_pid(0);
       *worker.mutable_exit() = describe_end(*exit);
@@ -193,11 +266,15 @@ void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
 }
 
 void JobRunner::end(Entry& entry, const supervisor::JobOutcome& outcome) {
-  boost::system::error_code ignored;
-  entry.events.close(ignored);
-  entry.host.reset();
-  v1::Job& job = entry.job;
-  const bool is_cancelled = !outcome.success && entry.was_asked_to_stop && !outcome.first_failure;
+  v1::Job& job = entry.job();
+  for (const supervisor::WorkerExit& exit : outcome.exits) {
+    if (exit.local_rank < 0 || exit.local_rank >= job.workers_size()) continue;
+    v1::Worker& worker = *job.mutable_workers(exit.local_rank);
+    worker.set_pid(0);
+    *worker.mutable_exit() = describe_end(exit);
+  }
+  const bool is_cancelled =
+      !outcome.success && entry.record.asked_to_stop() && !outcome.first_failure;
   job.set_state(outcome.success ? v1::JOB_STATE_SUCCEEDED
                 : is_cancelled  ? v1::JOB_STATE_CANCELLED
                                 : v1::JOB_STATE_FAILED);
@@ -205,62 +282,77 @@ void JobRunner::end(Entry& entry, const supervisor::JobOutcome& outcome) {
   job.set_reason(outcome.reason);
   job.set_restarts(static_cast<std::uint32_t>(outcome.restarts));
   job.set_report(job.report() + describe_outcome(outcome));
-  stamp(*job.mutable_ended());
-  on_change_(job);
+  conclude(entry);
 }
 
 void JobRunner::end(Entry& entry, const Error& error) {
-  boost::system::error_code ignored;
-  entry.events.close(ignored);
-  entry.host.reset();
-  v1::Job& job = entry.job;
+  v1::Job& job = entry.job();
+  for (v1::Worker& worker : *job.mutable_workers()) worker.set_pid(0);
   job.set_state(v1::JOB_STATE_FAILED);
   job.set_exit_code(error_info(error.code()).exit_status);
   job.set_reason(error.message());
   job.set_report(job.report() + error.render("accel-agent") + "\n");
-  stamp(*job.mutable_ended());
-  on_change_(job);
+  conclude(entry);
+}
+
+void JobRunner::conclude(Entry& entry) {
+  boost::system::error_code ignored;
+  entry.events.close(ignored);
+  entry.host.reset();
+  stamp(*entry.job().mutable_ended());
+  write_record(entry);
+  // Ours says it now. One that could not be written keeps the shim's word, for the next agent.
+  if (!entry.record.shim_dir().empty() && !entry.is_record_lost)
+    supervisor::remove_last_word(entry.record.shim_dir(), entry.job().job_id());
+  on_change_(entry.job());
 }
 
 JobRunner::Entry* JobRunner::entry(const std::string& job) {
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
-    return entry->job.job_id() == job || entry->job.job_uuid() == job;
+    return entry->job().job_id() == job || entry->job().job_uuid() == job;
   });
   return found == entries_.end() ? nullptr : found->get();
 }
 
 const v1::Job* JobRunner::find(const std::string& job) const {
   const Entry* found = const_cast<JobRunner*>(this)->entry(job);
-  return found == nullptr ? nullptr : &found->job;
+  return found == nullptr ? nullptr : &found->job();
 }
 
 std::vector<const v1::Job*> JobRunner::all() const {
   std::vector<const v1::Job*> jobs;
-  for (const auto& entry : entries_) jobs.push_back(&entry->job);
+  for (const auto& entry : entries_) jobs.push_back(&entry->job());
   return jobs;
 }
 
 std::string JobRunner::log_folder_of(const v1::Job& job) const {
-  return options_.log_dir + "/" + std::to_string(job.uid());
+  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  return found == nullptr ? "" : found->record.log_dir();
 }
 
 void JobRunner::stop(const std::string& job, StopMode mode, int signal) {
   Entry* found = entry(job);
-  if (found == nullptr || !found->host) return;
-  const bool is_again = found->was_asked_to_stop;
-  found->was_asked_to_stop = true;
-  found->host->request(supervisor::Stop{
-      .mode = is_again && mode != StopMode::kKill ? StopMode::kKill : mode, .signal = signal});
-  if (found->job.state() == v1::JOB_STATE_STOPPING) return;
-  found->job.set_state(v1::JOB_STATE_STOPPING);
-  on_change_(found->job);
+  if (found == nullptr || has_ended(found->job())) return;
+  const bool is_again = found->record.asked_to_stop();
+  found->record.set_asked_to_stop(true);
+  const supervisor::Stop stop = {
+      .mode = is_again && mode != StopMode::kKill ? StopMode::kKill : mode, .signal = signal};
+  if (found->host) {
+    found->host->request(stop);
+  } else {
+    found->waiting_stop = stop;
+    if (stop.mode == StopMode::kKill) adopter_.hurry(found->job().job_id());
+  }
+  if (found->job().state() == v1::JOB_STATE_STOPPING) return;
+  found->job().set_state(v1::JOB_STATE_STOPPING);
+  changed(*found);
 }
 
 void JobRunner::stop_all(StopMode mode) {
   for (const auto& entry : entries_) {
-    if (!entry->host) continue;
-    if (mode == StopMode::kKill || !entry->was_asked_to_stop)
-      stop(entry->job.job_id(), mode, SIGTERM);
+    if (has_ended(entry->job())) continue;
+    if (mode == StopMode::kKill || !entry->record.asked_to_stop())
+      stop(entry->job().job_id(), mode, SIGTERM);
   }
 }
 
@@ -278,32 +370,44 @@ Result<void> JobRunner::signal(const std::string& job, int signal) {
     return Error(ErrorCode::kInvalidArgument,
                  "signal " + std::to_string(signal) + " does not exist");
   }
-  for (const v1::Worker& worker : found->job.workers()) {
+  for (const v1::Worker& worker : found->job().workers()) {
     if (worker.pid() <= 0) continue;
     const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, worker.pid(), 0)));
     if (!process) continue;
     struct stat info {};
     const std::string folder = "/proc/" + std::to_string(worker.pid());
-    if (::stat(folder.c_str(), &info) != 0 || info.st_uid != found->job.uid()) continue;
+    if (::stat(folder.c_str(), &info) != 0 || info.st_uid != found->job().uid()) continue;
     ::syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0);
   }
   return {};
 }
 
 int JobRunner::num_running() const {
-  return static_cast<int>(std::count_if(
-      entries_.begin(), entries_.end(), [](const auto& entry) { return entry->host != nullptr; }));
+  return static_cast<int>(std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) {
+    return !has_ended(entry->job());
+  }));
+}
+
+bool JobRunner::holds_all() const {
+  return std::all_of(entries_.begin(), entries_.end(), [](const auto& entry) {
+    return has_ended(entry->job()) || !entry->record.shim_dir().empty();
+  });
+}
+
+void JobRunner::log(const std::string& line) const {
+  if (options_.log) options_.log(line);
 }
 
 void JobRunner::forget_oldest() {
   int num_finished = static_cast<int>(entries_.size()) - num_running();
   for (auto entry = entries_.begin();
        entry != entries_.end() && num_finished > options_.keep_finished;) {
-    if ((*entry)->host) {
+    if (!has_ended((*entry)->job())) {
       ++entry;
       continue;
     }
-    by_request_.erase((*entry)->request_key);
+    by_request_.erase((*entry)->record.request_key());
+    folder_->remove((*entry)->job().job_id());
     entry = entries_.erase(entry);
     --num_finished;
   }

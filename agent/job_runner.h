@@ -4,22 +4,28 @@
 //      |                                        |                          |
 //      '------------- the outcome: succeeded, failed or cancelled <--------'
 //
+// A shim holds: when this process ends, for whatever reason, its workers go on for `hold`. recover() of the next agent
+// reads the records of this one (JobFolder) and takes the shims over (ShimAdopter).
+//
 // Threads:  the one that runs the io_context; start() waits for the shim's exec, nothing else blocks.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 
 #include <accel/result.h>
 
 #include "accel/v1/control.pb.h"
+#include "agent/job_folder.h"
+#include "agent/shim_adopter.h"
 #include "agent/user_account.h"
 #include "runtime/supervisor/worker_host.h"
 
@@ -30,7 +36,13 @@ struct JobRunnerOptions {
   bool changes_user = false;  // the agent is root: shims get the rights of their users
   int max_jobs = 64;
   int keep_finished = 256;
-  std::string shim_path;  // empty: as start_shim()
+  std::string shim_path;              // empty: as start_shim()
+  std::string node_id;                // ACCEL_NODE_ID of what the jobs start
+  std::string state_dir;              // the records are below it
+  std::string runtime_dir;            // the shims' sockets are below it, a folder for each user
+  std::chrono::milliseconds hold{0};  // how long shims wait for the next agent; 0: not at all
+  bool adopts_damaged = true;         // jobs whose record cannot be read: taken over, else ended
+  std::function<void(const std::string&)> log;
 };
 
 class JobRunner {
@@ -39,9 +51,14 @@ class JobRunner {
   JobRunner(boost::asio::io_context& context,
             JobRunnerOptions options,
             std::function<void(const v1::Job&)> on_change);
+  // Jobs that are held go on; all others are killed.
   ~JobRunner();
   JobRunner(const JobRunner&) = delete;
   JobRunner& operator=(const JobRunner&) = delete;
+
+  // Opens the records, and begins to take over the jobs of the agent before this one: they are there at once, as they
+  // were then, and change as their shims are found. Call it before anything else. Errors  kFileIo, kShimState.
+  [[nodiscard]] Result<void> recover();
 
   // Starts a job on this node alone. A request_id that `user` gave before starts nothing: the job of then.
   // Requires: check_job_request(), and a user whom the policy allows.
@@ -67,25 +84,45 @@ class JobRunner {
   void set_draining(bool draining) { is_draining_ = draining; }
   [[nodiscard]] bool is_draining() const { return is_draining_; }
   [[nodiscard]] int num_running() const;
+  // Whether every job that runs would outlive this process.
+  [[nodiscard]] bool holds_all() const;
 
  private:
   struct Entry;
 
   Result<void> prepare_log_folder(const UserAccount& user) const;
+  Result<std::string> prepare_shim_folder(const UserAccount& user) const;
+  supervisor::JobSpec make_spec(const v1::JobSpec& request,
+                                const UserAccount& user,
+                                v1::JobRecord& record) const;
+  Result<void> launch(Entry& made, const supervisor::JobSpec& spec, const UserAccount& user);
   Entry* entry(const std::string& job);
   void wait(Entry& entry);
   void take_events(Entry& entry);
   void on_event(Entry& entry, const supervisor::HostEvent& event);
+  void on_generation(Entry& entry, const supervisor::GenerationStarted& started);
+  void changed(Entry& entry);
+  void write_record(Entry& entry);
   void end(Entry& entry, const supervisor::JobOutcome& outcome);
   void end(Entry& entry, const Error& error);
+  void conclude(Entry& entry);
   void forget_oldest();
+
+  // job_recovery.cc
+  void adopt(Entry& entry);
+  void take_over(Entry& entry, ShimAdopter::Found found);
+  void recover_damaged(const JobFolder::Damaged& damaged);
+  void on_snapshot(Entry& entry, const supervisor::Snapshot& snapshot);
+  void log(const std::string& line) const;
 
   boost::asio::io_context& context_;
   JobRunnerOptions options_;
   std::function<void(const v1::Job&)> on_change_;
   std::list<std::unique_ptr<Entry>> entries_;  // in the order of their starts
   std::map<std::string, Entry*> by_request_;
+  std::optional<JobFolder> folder_;
   bool is_draining_ = false;
+  ShimAdopter adopter_;  // the last: its threads end before what they were asked for
 };
 
 [[nodiscard]] bool has_ended(const v1::Job& job);

@@ -1,6 +1,8 @@
 #include "agent/log_reader.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <limits>
 
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -11,6 +13,8 @@
 #include "runtime/supervisor/log_layout.h"
 
 namespace accel::agent {
+
+constexpr std::uint64_t kMaxGeneration = 1'000'000'000;
 
 using supervisor::LogLayout;
 using supervisor::Stream;
@@ -24,6 +28,13 @@ LogReader::LogReader(Source source) : source_(std::move(source)) {
       cursor.is_err = is_err;
       cursor.generation = source_.first_generation;
       cursor.offset = source_.from;
+      for (const v1::LogPlace& place : source_.resume) {
+        if (static_cast<int>(place.rank()) != rank || (place.stream() == v1::STREAM_ERR) != is_err)
+          continue;
+        cursor.generation =
+            static_cast<int>(std::min<std::uint64_t>(place.generation(), kMaxGeneration));
+        cursor.offset = std::min<std::uint64_t>(place.offset(), std::numeric_limits<off_t>::max());
+      }
       cursors_.push_back(std::move(cursor));
     }
   }
@@ -63,6 +74,7 @@ std::optional<v1::LogChunk> LogReader::read(Cursor& cursor) {
   chunk.set_rank(static_cast<std::uint32_t>(cursor.local_rank));
   chunk.set_stream(cursor.is_err ? v1::STREAM_ERR : v1::STREAM_OUT);
   chunk.set_offset(cursor.offset);
+  chunk.set_generation(static_cast<std::uint64_t>(cursor.generation));
   chunk.set_data(std::move(data));
   cursor.offset += static_cast<std::uint64_t>(got);
   return chunk;

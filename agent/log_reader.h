@@ -32,6 +32,7 @@ class LogReader {
     bool err = true;
     std::uint64_t from = 0;  // bytes to skip of each file of the first generation read
     int first_generation = 0;
+    std::vector<v1::LogPlace> resume = {};  // where single streams go on instead
   };
   explicit LogReader(Source source);
 

@@ -1,7 +1,9 @@
 #include "agent/service_manager.h"
 
 #include <cstdint>
+#include <cstdlib>
 #include <ctime>
+#include <utility>
 
 #include <systemd/sd-daemon.h>
 
@@ -22,23 +24,34 @@ void notify(const std::string& message) {
 
 }  // namespace
 
-ServiceManager::ServiceManager(boost::asio::io_context& loop, std::function<bool()> is_healthy)
-    : timer_(loop), is_healthy_(std::move(is_healthy)) {
+ServiceManager::ServiceManager() {
   std::uint64_t usec = 0;
   if (::sd_watchdog_enabled(0, &usec) > 0) watchdog_ = std::chrono::microseconds(usec);
+  char** names = nullptr;
+  const int count = ::sd_listen_fds_with_names(/*unset_environment=*/1, &names);
+  for (int i = 0; i < count; ++i) {
+    kept_.emplace(names[i], UniqueFd(SD_LISTEN_FDS_START + i));
+    std::free(names[i]);
+  }
+  std::free(names);
+}
+
+void ServiceManager::sign_of_life() {
+  notify("WATCHDOG=1");
+}
+
+bool ServiceManager::keep(int fd, const std::string& name) {
+  const std::string message = "FDSTORE=1\nFDNAME=" + name;
+  return ::sd_pid_notify_with_fds(0, /*unset_environment=*/0, message.c_str(), &fd, 1) > 0;
+}
+
+UniqueFd ServiceManager::take(const std::string& name) {
+  auto found = kept_.extract(name);
+  return found.empty() ? UniqueFd() : std::move(found.mapped());
 }
 
 void ServiceManager::ready(const std::string& status) {
   notify("READY=1\nSTATUS=" + one_line(status));
-  if (watchdog_.count() > 0) beat();
-}
-
-void ServiceManager::beat() {
-  if (is_healthy_()) notify("WATCHDOG=1");
-  timer_.expires_after(watchdog_ / 3);
-  timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) beat();
-  });
 }
 
 void ServiceManager::status(const std::string& status) {

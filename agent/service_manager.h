@@ -2,24 +2,33 @@
 //
 //   READY=1 -> WATCHDOG=1 ... -> RELOADING=1 with MONOTONIC_USEC -> READY=1 ... -> STOPPING=1
 //
-// Without NOTIFY_SOCKET every call does nothing.
+// Descriptors that are kept in its store (FDSTORE) come back to the next agent by their names. Without NOTIFY_SOCKET every
+// call does nothing.
 //
-// Threads:  the one that runs the io_context.
+// Threads:  take() before there are others; the rest from any one.
 #pragma once
 
 #include <chrono>
-#include <functional>
+#include <map>
 #include <string>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
+#include "runtime/unique_fd.h"
 
 namespace accel::agent {
 
 class ServiceManager {
  public:
-  // `is_healthy` is asked before each sign of life, on the loop: a loop that hangs, or one that says no, gives none.
-  ServiceManager(boost::asio::io_context& loop, std::function<bool()> is_healthy);
+  ServiceManager();
+
+  // How long the manager waits for a sign of life; 0: it does not watch.
+  [[nodiscard]] std::chrono::microseconds watchdog() const { return watchdog_; }
+  void sign_of_life();
+
+  // Lets the manager keep a copy of `fd` under `name`, until the service is stopped for good. Whether there is a manager
+  // that may.
+  bool keep(int fd, const std::string& name);
+  // The descriptor that was kept under `name`; an empty one when there is none. Each is given once.
+  [[nodiscard]] UniqueFd take(const std::string& name);
 
   void ready(const std::string& status);
   void status(const std::string& status);
@@ -31,11 +40,8 @@ class ServiceManager {
   static void failed(int error_number, const std::string& status);
 
  private:
-  void beat();
-
-  boost::asio::steady_timer timer_;
-  std::function<bool()> is_healthy_;
-  std::chrono::microseconds watchdog_{0};  // 0: the manager watches not
+  std::chrono::microseconds watchdog_{0};
+  std::multimap<std::string, UniqueFd> kept_;
 };
 
 }  // namespace accel::agent

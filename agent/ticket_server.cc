@@ -3,8 +3,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 namespace accel::agent {
@@ -26,6 +28,12 @@ bool fill_address(const std::string& path, sockaddr_un& address) {
   return true;
 }
 
+// Whether the socket is the one that clients find at `path`: it was bound there, and the file is there.
+bool is_listening_at(int fd, const std::string& path) {
+  return ::sd_is_socket_unix(fd, SOCK_SEQPACKET, /*listening=*/1, path.c_str(), path.size()) > 0 &&
+         ::access(path.c_str(), F_OK) == 0;
+}
+
 UniqueFd seqpacket_socket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 }
@@ -34,12 +42,17 @@ UniqueFd seqpacket_socket() {
 
 Result<std::unique_ptr<TicketServer>> TicketServer::listen(asio::io_context& context,
                                                            const std::string& path,
-                                                           TicketBook& book) {
+                                                           TicketBook& book,
+                                                           UniqueFd kept) {
   sockaddr_un address{};
   if (!fill_address(path, address)) {
     return Error(ErrorCode::kInvalidArgument,
                  path + " is too long for a socket",
                  "choose a shorter runtime_dir: a socket's path has at most 107 bytes");
+  }
+  if (kept && is_listening_at(kept.get(), path)) {
+    ::fcntl(kept.get(), F_SETFL, ::fcntl(kept.get(), F_GETFL) | O_NONBLOCK);
+    return std::make_unique<TicketServer>(context, std::move(kept), book);
   }
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   ::unlink(path.c_str());

@@ -23,12 +23,17 @@ class TicketServer {
  public:
   static constexpr int kMaxConnections = 256;
 
-  // Listens at `path` (an old socket there is removed). Errors  kAgentRunning never; kFileIo.
+  // Listens at `path`, with `kept` when that is the socket of this path which an agent before this one listened on: who
+  // connected in between is served then. Else an old socket there is removed. Errors  kFileIo.
   [[nodiscard]] static Result<std::unique_ptr<TicketServer>> listen(
-      boost::asio::io_context& context, const std::string& path, TicketBook& book);
+      boost::asio::io_context& context,
+      const std::string& path,
+      TicketBook& book,
+      UniqueFd kept = {});
   TicketServer(boost::asio::io_context& context, UniqueFd socket, TicketBook& book);
 
   void close() { listener_.close(); }
+  [[nodiscard]] int fd() { return listener_.native_handle(); }
 
  private:
   void wait();

@@ -22,6 +22,7 @@
 
 #include "launcher/cluster/agent_client.h"
 #include "launcher/cluster/entry.h"
+#include "launcher/cluster/patience.h"
 #include "launcher/cluster_library.h"
 #include "runtime/printable.h"
 
@@ -82,14 +83,6 @@ void print_json(const google::protobuf::Message& message) {
   std::printf("%s\n", text.c_str());
 }
 
-void write_all(int fd, const std::string& bytes) {
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t put = ::write(fd, bytes.data() + done, bytes.size() - done);
-    if (put < 0 && errno != EINTR) return;
-    if (put > 0) done += static_cast<std::size_t>(put);
-  }
-}
-
 // ---- run ----
 
 v1::JobSpec make_spec(const Flags& flags) {
@@ -130,9 +123,10 @@ v1::JobSpec make_spec(const Flags& flags) {
 // thread beforehand.
 class SignalForwarder {
  public:
-  SignalForwarder(const AgentClient& client, std::string job)
+  SignalForwarder(const AgentClient& client, const v1::Job& job)
       : client_(client),
-        job_(std::move(job)),
+        job_(job.job_uuid()),
+        patience_(job),
         quit_(::eventfd(0, EFD_CLOEXEC)),
         thread_([this] { watch(); }) {}
   ~SignalForwarder() {
@@ -167,29 +161,17 @@ class SignalForwarder {
       v1::StopReq request;
       request.set_job(job_);
       request.set_kill(++count > 1);
-      const auto stopped = client_.call(&v1::Control::Stub::StopJob, request);
+      const auto stopped = call_patiently(client_, &v1::Control::Stub::StopJob, request, patience_);
       if (!stopped) (void)fail(stopped.error());
     }
   }
 
   const AgentClient& client_;
   std::string job_;
+  Patience patience_;
   UniqueFd quit_;
   std::thread thread_;
 };
-
-Result<void> copy_logs(const AgentClient& client, const v1::LogReq& request) {
-  auto call = client.begin(AgentClient::Kind::kStream);
-  if (!call) return std::move(call).error();
-  const auto reader = client.stub().Logs(call->context.get(), request);
-  v1::LogChunk chunk;
-  while (reader->Read(&chunk)) {
-    write_all(chunk.stream() == v1::STREAM_ERR ? STDERR_FILENO : STDOUT_FILENO, chunk.data());
-  }
-  const grpc::Status status = reader->Finish();
-  if (!status.ok()) return client.to_error(status);
-  return {};
-}
 
 int finish_run(const Flags& flags, const v1::Job& job) {
   if (flags.json) {
@@ -218,15 +200,16 @@ int run(const AgentClient& client, const Flags& flags) {
     }
     return 0;
   }
-  const SignalForwarder forwarder(client, job->job_uuid());
+  const SignalForwarder forwarder(client, *job);
+  const Patience patience(*job);
   v1::LogReq logs;
   logs.set_job(job->job_uuid());
   logs.set_follow(true);
   for (unsigned rank = 0; rank < flags.num_processes; ++rank) logs.add_ranks(rank);
-  if (auto copied = copy_logs(client, logs); !copied) return fail(copied.error());
+  if (auto copied = copy_logs(client, logs, patience); !copied) return fail(copied.error());
   v1::JobRef ref;
   ref.set_job(job->job_uuid());
-  const auto ended = client.call(&v1::Control::Stub::GetJob, ref);
+  const auto ended = call_patiently(client, &v1::Control::Stub::GetJob, ref, patience);
   if (!ended) return fail(ended.error());
   return finish_run(flags, *ended);
 }
@@ -288,11 +271,16 @@ int status(const AgentClient& client, const Flags& flags) {
 }
 
 int logs(const AgentClient& client, const Flags& flags) {
+  v1::JobRef ref;
+  ref.set_job(flags.job);
+  const auto job = client.call(&v1::Control::Stub::GetJob, ref);
+  if (!job) return fail(job.error());
   v1::LogReq request;
-  request.set_job(flags.job);
+  request.set_job(job->job_uuid());
   request.set_follow(flags.follow);
   for (const unsigned rank : flags.ranks) request.add_ranks(rank);
-  const auto copied = copy_logs(client, request);
+  const auto copied =
+      copy_logs(client, request, flags.follow ? Patience(*job) : Patience(std::chrono::seconds(0)));
   return copied ? 0 : fail(copied.error());
 }
 

@@ -155,6 +155,8 @@ Json encode_snapshot(const Snapshot& snapshot) {
                {"stale_requests", snapshot.stale_requests},
                {"lease_until", snapshot.lease_until.count()}};
   for (const auto& worker : snapshot.workers) json["workers"].push_back(encode_plain(worker));
+  json["exits"] = Json::array();
+  for (const auto& exit : snapshot.exits) json["exits"].push_back(parse_own(to_json(exit)));
   return json;
 }
 
@@ -170,6 +172,13 @@ Snapshot snapshot_from(const Json& json) {
     if (!workers.is_array()) throw FieldError("is not an array");
     for (const Json& worker : workers) {
       snapshot.workers.push_back(decode_plain<WorkerSnapshot>(worker));
+    }
+  });
+  if (!json.contains("exits")) return snapshot;  // of an older build
+  read_member(json, "exits", [&](const Json& exits) {
+    if (!exits.is_array()) throw FieldError("is not an array");
+    for (const Json& exit : exits) {
+      snapshot.exits.push_back(unwrap(worker_exit_from_json(exit.dump())));
     }
   });
   return snapshot;

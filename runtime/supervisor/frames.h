@@ -104,6 +104,7 @@ struct Snapshot {
   int generation = 0;
   int store_port = 0;
   std::vector<WorkerSnapshot> workers;
+  std::vector<WorkerExit> exits;     // of this generation, without their texts
   std::uint64_t stale_requests = 0;  // of another generation than the current one; not obeyed
   BootTime lease_until{0};           // of the current generation; zero: it needs none
 };

@@ -198,6 +198,10 @@ Snapshot Supervisor::Impl::snapshot() const {
     }
     snapshot.workers.push_back(std::move(shown));
   }
+  for (WorkerExit exit : record_.exits()) {
+    for (std::string* text : {&exit.tail, &exit.error_file, &exit.last_error}) text->clear();
+    snapshot.exits.push_back(std::move(exit));
+  }
   return snapshot;
 }
 

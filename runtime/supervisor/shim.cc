@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/supervisor/last_word.h"
 #include "runtime/supervisor/owner_door.h"
 #include "runtime/supervisor/owner_link.h"
 #include "runtime/supervisor/supervisor.h"
@@ -166,7 +167,8 @@ class OwnerWatch {
       if (error || link_.has_owner()) return;
       door_.reset();
       link_.give_up();
-      supervisor_.owner_lost();
+      supervisor_.owner_lost("no owner came back within " +
+                             std::to_string(policy_.hold.count() / 1000) + " s: the job was ended");
     });
   }
 
@@ -177,6 +179,15 @@ class OwnerWatch {
   asio::steady_timer hold_;
   std::unique_ptr<OwnerDoor> door_;
 };
+
+// The last event is on the disk before it is sent: the owner may die without having read it.
+void leave_last_word(const JobSpec& job, const HostEvent& event) {
+  const bool is_last =
+      std::holds_alternative<JobOutcome>(event) || std::holds_alternative<Refused>(event);
+  if (!is_last || job.owner.on_loss != OwnerLoss::kHold) return;
+  if (const auto left = write_last_word(job.owner.runtime_dir, job.job_id, event); !left)
+    std::fprintf(stderr, "%s\n", left.error().render("accel-shim").c_str());
+}
 
 Result<void> run(const ShimArguments& arguments) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -199,7 +210,10 @@ Result<void> run(const ShimArguments& arguments) {
        .owner = arguments.owner,
        .owner_group = owner_group,
        .worker_open_files = raise_open_files()},
-      [&](const HostEvent& event) { link.send(event); },
+      [&](const HostEvent& event) {
+        leave_last_word(job, event);
+        link.send(event);
+      },
       [&] { link.flush([&] { quit(); }); });
   SignalSource source(context, signals, supervisor);
   quit = [&] { context.stop(); };

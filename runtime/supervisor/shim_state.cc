@@ -2,25 +2,25 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <cinttypes>
 #include <cstdio>
 #include <set>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "runtime/supervisor/json_fields.h"
 #include "runtime/supervisor/orphan_sweep.h"
 #include "runtime/supervisor/process_table.h"
+#include "runtime/supervisor/sealed_file.h"
 
 namespace accel::supervisor {
 namespace {
 
 constexpr std::size_t kMaxStateBytes = 64 * 1024;
-constexpr std::string_view kMagic = "accel-shim-state ";
+constexpr Seal kSeal = {.magic = "accel-shim-state ",
+                        .version = ShimState::kVersion,
+                        .kind = "state file of accel-shim"};
 
 Error unusable(std::string what) {
   return Error(ErrorCode::kShimState, std::move(what));
@@ -38,25 +38,9 @@ void each_member(T& state, Visit&& visit) {
   visit("socket", state.socket);
 }
 
-std::string checksum(std::string_view text) {
-  char hex[17];
-  std::snprintf(hex, sizeof hex, "%016" PRIx64, XXH3_64bits(text.data(), text.size()));
-  return hex;
-}
-
 std::string without_newline(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
-}
-
-Result<void> write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t put = ::write(fd, text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return unusable("cannot write the state of the shim: " + errno_text(errno));
-    text.remove_prefix(static_cast<std::size_t>(put));
-  }
-  return {};
 }
 
 // The state in `json`, whose place must be a file name and whose number a process number.
@@ -102,47 +86,16 @@ Result<UniqueFd> open_runtime_folder(const std::string& folder) {
 Result<void> write_shim_state(int folder, const ShimState& state) {
   Json json = Json::object();
   each_member(state, [&](const char* name, const auto& member) { json[name] = to_field(member); });
-  const std::string body = json.dump();
-  const std::string text = std::string(kMagic) + std::to_string(ShimState::kVersion) + " " +
-                           checksum(body) + "\n" + body + "\n";
-  const std::string name = state_file_name(state.job_id);
-  const std::string fresh = name + ".new";
-  const UniqueFd file(::openat(folder,
-                               fresh.c_str(),
-                               O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
-                               S_IRUSR | S_IWUSR));
-  if (!file) return unusable("cannot create " + fresh + ": " + errno_text(errno));
-  if (auto written = write_all(file.get(), text); !written) return written;
-  if (::renameat(folder, fresh.c_str(), folder, name.c_str()) != 0) {
-    return unusable("cannot create " + name + ": " + errno_text(errno));
-  }
-  return {};
+  return replace_file(folder, state_file_name(state.job_id), seal(kSeal, json.dump()));
 }
 
+// The folder may be another user's, who may have put anything there.
 Result<ShimState> read_shim_state(const std::string& path) {
-  const auto text = real_system().read_file(path, kMaxStateBytes + 1);
-  if (!text) return unusable(path + " cannot be read: " + text.error().message());
-  if (text->size() > kMaxStateBytes) {
-    return unusable(path + " has more than " + std::to_string(kMaxStateBytes) + " bytes");
-  }
-  const std::size_t newline = text->find('\n');
-  const std::string_view head = std::string_view(*text).substr(0, newline);
-  if (!head.starts_with(kMagic) || newline == std::string::npos) {
-    return unusable(path + " is no state file of accel-shim");
-  }
-  const std::string_view fields = head.substr(kMagic.size());
-  int version = 0;
-  const auto [end, failure] =
-      std::from_chars(fields.data(), fields.data() + fields.size(), version);
-  if (failure != std::errc() || version != ShimState::kVersion) {
-    return unusable(path + " has version " + std::string(fields.substr(0, fields.find(' '))) +
-                    ", this program reads version " + std::to_string(ShimState::kVersion));
-  }
-  const std::string body = without_newline(text->substr(newline + 1));
-  const std::string_view sum = fields.substr(static_cast<std::size_t>(end - fields.data()));
-  if (sum != " " + checksum(body))
-    return unusable(path + " is damaged: its checksum does not match");
-  auto state = decode_json(body, "the state of a shim", state_from);
+  const auto text = read_plain_file(AT_FDCWD, path, kMaxStateBytes);
+  if (!text) return text.error();
+  const auto body = unseal(kSeal, *text, path);
+  if (!body) return body.error();
+  auto state = decode_json(*body, "the state of a shim", state_from);
   if (!state) return unusable(path + ": " + state.error().message());
   return state;
 }

@@ -426,7 +426,8 @@ void Supervisor::Impl::handle(const HostRequest& request) {
   }
 }
 
-void Supervisor::Impl::owner_lost() {
+void Supervisor::Impl::owner_lost(const std::string& why) {
+  if (!why.empty() && state_ != State::kFinished) tell(why);
   stop_for_owner({.mode = StopMode::kKill});
 }
 
@@ -488,8 +489,8 @@ void Supervisor::start() {
 void Supervisor::handle(const HostRequest& request) {
   impl_->handle(request);
 }
-void Supervisor::owner_lost() {
-  impl_->owner_lost();
+void Supervisor::owner_lost(const std::string& why) {
+  impl_->owner_lost(why);
 }
 void Supervisor::children_changed() {
   impl_->children_changed();

@@ -76,7 +76,8 @@ class Supervisor {
   void start();
 
   void handle(const HostRequest& request);
-  void owner_lost();
+  // Kills everything. `why`, unless empty, goes into the report.
+  void owner_lost(const std::string& why = {});
 
   // A child has ended, stopped or goes on (SIGCHLD).
   void children_changed();

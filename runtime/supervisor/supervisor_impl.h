@@ -56,7 +56,7 @@ class Supervisor::Impl {
 
   void start();
   void handle(const HostRequest& request);
-  void owner_lost();
+  void owner_lost(const std::string& why);
   void children_changed();
   [[nodiscard]] Snapshot snapshot() const;
 

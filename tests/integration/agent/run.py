@@ -42,16 +42,16 @@ IS_ROOT = os.geteuid() == 0
 class Agent:
     """An accel-agent with a state folder of its own; stopped with it."""
 
-    def __init__(self, folder, *arguments, config="", user=None, env=None):
+    def __init__(self, folder, *arguments, config="", user=None, env=None, program=BIN / "accel-agent", pass_fds=()):
         self.state = pathlib.Path(folder) / "state"
         config_file = pathlib.Path(folder) / "agent.yaml"
         config_file.write_text(config)
         config_file.chmod(0o644)
         self.log = open(pathlib.Path(folder) / "agent.log", "w+")
         identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
-        self.process = subprocess.Popen([BIN / "accel-agent", "--state-dir", self.state, "--config", config_file, *arguments],
+        self.process = subprocess.Popen([program, "--state-dir", self.state, "--config", config_file, *arguments],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                        env={**os.environ, **(env or {})}, **identity)
+                                        env={**os.environ, **(env or {})}, pass_fds=pass_fds, **identity)
         self.lines = []
         self.is_serving = threading.Event()
         self.reader = threading.Thread(target=self.read_lines)

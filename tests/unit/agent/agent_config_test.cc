@@ -32,6 +32,8 @@ TEST(AgentConfig, TheExampleFileHoldsEveryKeyWithItsDefault) {
   EXPECT_EQ(config->max_jobs, defaults.max_jobs);
   EXPECT_EQ(config->keep_finished, defaults.keep_finished);
   EXPECT_EQ(config->drain_grace, defaults.drain_grace);
+  EXPECT_EQ(config->hold, defaults.hold);
+  EXPECT_EQ(config->adopts_damaged, defaults.adopts_damaged);
   EXPECT_EQ(config->beat_every, defaults.beat_every);
   EXPECT_EQ(config->allow_root, defaults.allow_root);
   EXPECT_TRUE(config->listen.empty());

@@ -12,6 +12,7 @@
 #include <google/protobuf/descriptor.h>
 
 #include "accel/v1/control.pb.h"
+#include "accel/v1/record.pb.h"
 #include "accel/v1/rendezvous.pb.h"
 
 namespace accel::agent {
@@ -52,7 +53,8 @@ std::set<std::string> present_fields() {
   const FileDescriptor* control = v1::Job::descriptor()->file();
   const FileDescriptor* rendezvous = v1::Hello::descriptor()->file();
   const FileDescriptor* job = v1::JobSpec::descriptor()->file();
-  for (const FileDescriptor* file : {job, rendezvous, control}) {
+  const FileDescriptor* record = v1::JobRecord::descriptor()->file();
+  for (const FileDescriptor* file : {job, rendezvous, control, record}) {
     for (int i = 0; i < file->message_type_count(); ++i)
       list_message(*file->message_type(i), lines);
     for (int i = 0; i < file->enum_type_count(); ++i) list_enum(*file->enum_type(i), lines);

@@ -102,6 +102,19 @@ TEST(Frames, GenerationsOfTheOwnerComeBack) {
   EXPECT_EQ(round_trip(snapshot).workers.at(0).step, 9u);
 }
 
+TEST(Frames, ASnapshotTellsWhoHasEndedAndOneOfTheProtocolBeforeDoesNot) {
+  Snapshot snapshot = {.job_id = "j", .state = "running"};
+  snapshot.exits.push_back({.local_rank = 1, .exit_code = 4});
+  EXPECT_EQ(round_trip(snapshot).exits.at(0).exit_code, 4);
+
+  auto json = nlohmann::json::parse(encode(HostEvent(snapshot)));
+  json.erase("exits");
+  const auto decoded = decode_event(json.dump());
+
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_TRUE(std::get<Snapshot>(*decoded).exits.empty());
+}
+
 TEST(Frames, AdoptionAndHangsComeBack) {
   const auto adopt = decode_request(encode(HostRequest(Adopt{.build = "b", .token = "secret"})));
   ASSERT_TRUE(adopt.has_value());

@@ -1,0 +1,116 @@
+#include "agent/health_watch.h"
+
+#include <utility>
+
+#include <boost/asio/post.hpp>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <pthread.h>
+
+namespace accel::agent {
+namespace {
+
+constexpr const char* kCheckMethod = "/grpc.health.v1.Health/Check";
+// HealthCheckResponse{status: SERVING}: field 1, varint, 1. The empty request asks for the server as a whole.
+constexpr std::string_view kServing("\x08\x01", 2);
+
+std::string bytes_of(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  std::string bytes;
+  if (!buffer.Dump(&slices).ok()) return bytes;
+  for (const grpc::Slice& slice : slices)
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  return bytes;
+}
+
+}  // namespace
+
+// One health check, on a connection of its own: an agent that accepts no more is not healthy.
+struct HealthWatch::Check {
+  explicit Check(const std::string& socket_path) : stub(connect(socket_path)) {}
+
+  static std::shared_ptr<grpc::Channel> connect(const std::string& socket_path) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel(
+        "unix:" + socket_path, grpc::InsecureChannelCredentials(), arguments);
+  }
+
+  grpc::GenericStub stub;
+  grpc::ClientContext context;
+  grpc::ByteBuffer request;
+  grpc::ByteBuffer response;
+};
+
+HealthWatch::HealthWatch(boost::asio::io_context& loop,
+                         std::string socket_path,
+                         std::chrono::microseconds period,
+                         Handlers handlers)
+    : loop_(loop),
+      socket_path_(std::move(socket_path)),
+      period_(period),
+      handlers_(std::move(handlers)),
+      thread_([this] { run(); }) {}
+
+HealthWatch::~HealthWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_closing_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void HealthWatch::run() {
+  ::pthread_setname_np(::pthread_self(), "accel-heartbeat");
+  handlers_.sign();
+  ask();
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, period_, [this] { return is_closing_; })) {
+    lock.unlock();
+    judge();
+    lock.lock();
+  }
+}
+
+void HealthWatch::ask() {
+  pulses_->has_loop = false;
+  boost::asio::post(loop_, [pulses = pulses_] { pulses->has_loop = true; });
+  pulses_->has_rpc = false;
+  ask_rpc();
+}
+
+// At most one at a time; it has as long as a turn.
+void HealthWatch::ask_rpc() {
+  if (pulses_->is_rpc_in_flight.exchange(true)) return;
+  auto check = std::make_shared<Check>(socket_path_);
+  check->context.set_deadline(std::chrono::system_clock::now() + period_);
+  const grpc::Slice nothing("", 0);
+  check->request = grpc::ByteBuffer(&nothing, 1);
+  check->stub.UnaryCall(&check->context,
+                        kCheckMethod,
+                        grpc::StubOptions(),
+                        &check->request,
+                        &check->response,
+                        [check, pulses = pulses_](const grpc::Status& status) {
+                          if (status.ok() && bytes_of(check->response) == kServing)
+                            pulses->has_rpc = true;
+                          pulses->is_rpc_in_flight = false;
+                        });
+}
+
+void HealthWatch::judge() {
+  std::string missing;
+  if (!pulses_->has_loop) missing = "the supervisor's loop";
+  if (!pulses_->has_rpc) missing += (missing.empty() ? "" : " and ") + std::string("its own RPC");
+  if (missing.empty()) {
+    told_.clear();
+    handlers_.sign();
+    return ask();
+  }
+  if (std::exchange(told_, missing) != missing) handlers_.on_missing(missing);
+  if (!pulses_->has_rpc) ask_rpc();  // a check that failed may do better
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,69 @@
+// HealthWatch: the sign of life that systemd waits for, given only while everything in the agent moves.
+//
+//   pulse | beats when
+//   ------+-----------------------------------------------------------------------------------
+//   loop  | the supervisor's loop took what was posted to it
+//   rpc   | a health check on a fresh connection to the agent's own socket was answered SERVING
+//   beat  | the thread of this class took its turn: it touches neither disk nor any lock of others
+//
+// In each turn of the thread: when both others have beaten since the last sign, the next sign is given and they are
+// asked anew. Otherwise `on_missing` is told once what is missing, and nothing more is asked until it has come.
+//
+// Threads:  constructed and destroyed on the loop's thread; `sign` and `on_missing` are called on the watch's own.
+// Source:   docs/deploy.md.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <boost/asio/io_context.hpp>
+
+namespace accel::agent {
+
+class HealthWatch {
+ public:
+  struct Handlers {
+    std::function<void()> sign;
+    std::function<void(const std::string&)> on_missing;  // "the supervisor's loop", ...
+  };
+  // `period` is a third of what the manager grants.
+  HealthWatch(boost::asio::io_context& loop,
+              std::string socket_path,
+              std::chrono::microseconds period,
+              Handlers handlers);
+  ~HealthWatch();
+  HealthWatch(const HealthWatch&) = delete;
+  HealthWatch& operator=(const HealthWatch&) = delete;
+
+ private:
+  struct Pulses {  // shared with what was posted and with calls in flight
+    std::atomic<bool> has_loop{false};
+    std::atomic<bool> has_rpc{false};
+    std::atomic<bool> is_rpc_in_flight{false};
+  };
+  struct Check;
+
+  void run();
+  void ask();
+  void ask_rpc();
+  void judge();
+
+  boost::asio::io_context& loop_;
+  const std::string socket_path_;
+  const std::chrono::microseconds period_;
+  Handlers handlers_;
+  std::shared_ptr<Pulses> pulses_ = std::make_shared<Pulses>();
+  std::string told_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool is_closing_ = false;
+  std::thread thread_;  // the last: it uses all of the above
+};
+
+}  // namespace accel::agent

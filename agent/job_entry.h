@@ -1,0 +1,31 @@
+// JobRunner::Entry: what the runner knows of one job; private to job_runner.cc and job_recovery.cc.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include "accel/v1/record.pb.h"
+#include "agent/job_runner.h"
+
+namespace accel::agent {
+
+struct JobRunner::Entry {
+  explicit Entry(boost::asio::io_context& context) : events(context) {}
+
+  [[nodiscard]] v1::Job& job() { return *record.mutable_job(); }
+  [[nodiscard]] const v1::Job& job() const { return record.job(); }
+
+  v1::JobRecord record;                          // as on the disk, or newer
+  bool is_record_lost = false;                   // it could not be written; said once
+  std::optional<supervisor::Stop> waiting_stop;  // asked for before the shim was taken over
+  std::unique_ptr<supervisor::WorkerHost> host;  // gone when the job has ended
+  boost::asio::posix::stream_descriptor
+      events;  // a copy of the host's descriptor: closed before the host
+};
+
+// Now, into a field that is for texts only.
+void stamp(google::protobuf::Timestamp& time);
+
+}  // namespace accel::agent

@@ -1,0 +1,91 @@
+#include "launcher/cluster/patience.h"
+
+#include <cerrno>
+#include <map>
+#include <utility>
+
+#include <poll.h>
+#include <unistd.h>
+
+namespace accel::cluster {
+namespace {
+
+constexpr std::chrono::seconds kAfterHold{15};
+constexpr int kPauseMs = 100;
+
+void write_all(int fd, const std::string& bytes) {
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t put = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno != EINTR) return;
+    if (put > 0) done += static_cast<std::size_t>(put);
+  }
+}
+
+// Where each stream goes on after what was copied of it.
+class Places {
+ public:
+  void note(const v1::LogChunk& chunk) {
+    v1::LogPlace& place = places_[{chunk.rank(), chunk.stream()}];
+    place.set_rank(chunk.rank());
+    place.set_stream(chunk.stream());
+    place.set_generation(chunk.generation());
+    place.set_offset(chunk.offset() + chunk.data().size());
+  }
+  void give_to(v1::LogReq& request) const {
+    request.clear_resume();
+    for (const auto& [stream, place] : places_) *request.add_resume() = place;
+  }
+
+ private:
+  std::map<std::pair<std::uint32_t, int>, v1::LogPlace> places_;
+};
+
+Result<void> copy_once(const AgentClient& client,
+                       const v1::LogReq& request,
+                       Places& places,
+                       Patience& patience) {
+  auto call = client.begin(AgentClient::Kind::kStream);
+  if (!call) return std::move(call).error();
+  const auto reader = client.stub().Logs(call->context.get(), request);
+  v1::LogChunk chunk;
+  while (reader->Read(&chunk)) {
+    patience.answered();
+    write_all(chunk.stream() == v1::STREAM_ERR ? STDERR_FILENO : STDOUT_FILENO, chunk.data());
+    places.note(chunk);
+  }
+  const grpc::Status status = reader->Finish();
+  if (status.ok()) return {};
+  // An agent that ends cuts its streams.
+  if (status.error_code() == grpc::StatusCode::CANCELLED)
+    return Error(ErrorCode::kAgentUnreachable, "the agent ended");
+  return client.to_error(status);
+}
+
+}  // namespace
+
+// 0: the job ends with its agent.
+Patience::Patience(std::chrono::seconds hold)
+    : limit_(hold.count() > 0 ? Duration(hold + kAfterHold) : Duration::zero()) {}
+
+// Refused: the sockets of an agent that starts are open to its users a moment after they are there.
+bool Patience::try_again(const Error& error) {
+  const bool is_away =
+      error.code() == ErrorCode::kAgentUnreachable || error.code() == ErrorCode::kAgentRefused;
+  if (!is_away) return false;
+  const TimePoint now = clock_.now();
+  if (gives_up_at_ == TimePoint::max()) gives_up_at_ = now + limit_;
+  if (now >= gives_up_at_) return false;
+  ::poll(nullptr, 0, kPauseMs);
+  return true;
+}
+
+Result<void> copy_logs(const AgentClient& client, v1::LogReq request, Patience patience) {
+  Places places;
+  while (true) {
+    places.give_to(request);
+    auto copied = copy_once(client, request, places, patience);
+    if (copied || !patience.try_again(copied.error())) return copied;
+  }
+}
+
+}  // namespace accel::cluster
