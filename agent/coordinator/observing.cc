@@ -25,6 +25,14 @@ NoticeKind end_of(const Job& job) {
   return job.phase == JobPhase::kFailed ? NoticeKind::kFailed : NoticeKind::kCancelled;
 }
 
+// A number that was used, if only by a coordinator before this one that left no record of it, is not used again: messages
+// about that generation may still be under way. A node that is far ahead of everybody is not believed.
+void note_generation(Job& job, std::uint64_t seen) {
+  constexpr std::uint64_t kMostAhead = 1'000'000;
+  if (seen <= job.generation + kMostAhead)
+    job.generation_floor = std::max(job.generation_floor, seen);
+}
+
 class Observer {
  public:
   Observer(Turn& turn, Node& node) : turn_(turn), node_(node) {}
@@ -32,7 +40,7 @@ class Observer {
   void look_at(const JobBeat& beat) {
     Job* job = find_job(turn_.state, beat.job_uuid);
     if (!job || is_terminal(job->phase)) return look_at_ended(job, beat);
-    job->generation_floor = std::max(job->generation_floor, beat.generation);
+    note_generation(*job, beat.generation);
     Member* member = has_seats(*job) ? find_member(*job, node_.info.node_id) : nullptr;
     if (member && member->is_gone) member = nullptr;
     const bool is_present = member && beat.generation == job->generation;
@@ -137,6 +145,7 @@ void take_inventory(Turn& turn, Node& node, const Hello& hello, bool is_same_boo
   node.busy.clear();
   for (const LocalJob& local : hello.running) {
     if (is_active(local.phase)) node.busy[local.job_uuid] = local.generation;
+    if (Job* job = find_job(turn.state, local.job_uuid)) note_generation(*job, local.generation);
   }
   if (!is_same_boot) return;
   // The very machine says that nothing is left: no need to wait for a lease.

@@ -91,8 +91,11 @@ Verdict judge(Turn& turn, Job& job) {
   const Failure& failure = *job.stop.failure;
   const bool is_of_node =
       failure.kind == FailureKind::kNodeLost || failure.kind == FailureKind::kPreflight;
-  // Nothing had run: the node is at fault, and its own count of losses deals with it.
-  if (is_of_node && !job.stop.was_started) return {true, {}, failure.text};
+  // Nothing had run: the node is at fault, and its own count of losses deals with it. Not at once: a node whose lease is
+  // over drops what it parks until its next beat is acked.
+  if (is_of_node && !job.stop.was_started) {
+    return {true, turn.state.config.beat_every, failure.text};
+  }
   return judge_worker_failure(turn, job, failure);
 }
 

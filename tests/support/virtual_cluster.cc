@@ -517,6 +517,17 @@ void VirtualCluster::run_for(Milliseconds time) {
   }
 }
 
+void VirtualCluster::advance_by(Milliseconds time) {
+  const TimePoint end = now_ + time;
+  while (now_ < end) {
+    advance_to(std::min(end, next_moment()));
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      while (!nodes_[i].local.empty() && nodes_[i].is_agent_up)
+        apply({MoveKind::kDeliverLocal, static_cast<int>(i)});
+    }
+  }
+}
+
 int VirtualCluster::run_fairly(int most) {
   int steps = 0;
   for (; steps < most && !has_ended() && violation_.empty(); ++steps) {

@@ -120,6 +120,8 @@ class VirtualCluster {
   void settle();
   // settle(), then the clock, step by step, until it has moved by `time`.
   void run_for(Milliseconds time);
+  // The clock alone: nothing is delivered but what happens within a node.
+  void advance_by(Milliseconds time);
   // Undoes every fault that lasts.
   void mend();
 

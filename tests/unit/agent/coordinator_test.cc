@@ -474,6 +474,22 @@ TEST(CoordinatorLosses, HardFencingGoesOnAtOnceWhenTheNodeIsSaidToBeDown) {
   EXPECT_EQ(cluster.job()->generation, 2u);
 }
 
+// A node whose lease is over drops whatever it parks, until its next beat is acked.
+TEST(CoordinatorLosses, APartThatIsDroppedWhilePreparingIsNotAskedForAgainAtOnce) {
+  ClusterOptions options = options_of(3, 3, 3);
+  options.job.fence.fencing = Fencing::kHard;
+  VirtualCluster cluster(options);
+  while (cluster.phase() != JobPhase::kPreparing) cluster.apply(cluster.moves(1).front());
+  cluster.node(2).member.acked_at -= 100s;
+
+  cluster.settle();
+  EXPECT_EQ(cluster.violation(), "");
+  EXPECT_EQ(cluster.phase(), JobPhase::kGathering);
+  cluster.run_for(5s);
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_EQ(cluster.job()->generation, 2u);
+}
+
 TEST(CoordinatorLosses, Fault56ALossWhilePreparingStartsNothingAndCostsNothing) {
   VirtualCluster cluster(options_of(3, 2, 3));
   while (cluster.phase() != JobPhase::kPreparing) cluster.apply(cluster.moves(1).front());
@@ -763,6 +779,28 @@ TEST(CoordinatorEnds, AccountsOfTheLedgerAddUpToTheJobsAge) {
 }
 
 // ---- recovery ----
+
+// What was said about a generation that left no record is said again to the next coordinator.
+TEST(CoordinatorRecovery, ANumberThatAgentsHaveSeenIsNotUsedAgain) {
+  ClusterOptions options = options_of(3, 3, 3);
+  options.job.fence.fencing = Fencing::kHard;
+  VirtualCluster cluster(options);
+  while (cluster.phase() != JobPhase::kPreparing) cluster.apply(cluster.moves(1).front());
+  cluster.apply({MoveKind::kDeliverDown, 2, static_cast<int>(cluster.node(2).down.size()) - 1});
+  ASSERT_EQ(cluster.node(2).workers.generation, 1u);
+  cluster.apply({MoveKind::kCrashCoordinator});
+  cluster.advance_by(30s);  // the lease is over: the node drops its part, and cannot say so yet
+  cluster.apply({MoveKind::kStartCoordinator});
+
+  cluster.keeps_sent = true;
+  cluster.run_for(10s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  for (const auto& [connection, message] : cluster.sent()) {
+    const bool is_assign = std::holds_alternative<Assign>(message.body);
+    EXPECT_TRUE(!is_assign || message.fence.generation == 2u);
+  }
+}
 
 TEST(CoordinatorRecovery, Fault35ARunningJobIsNotDisturbed) {
   VirtualCluster cluster(options_of(3, 2, 3));
