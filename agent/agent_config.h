@@ -23,6 +23,12 @@ struct TlsFiles {
   std::string key;          // PEM, mode 0600
 };
 
+// etcd, which keeps the coordinator's records and says which agent hosts it.
+struct EtcdSettings {
+  std::vector<std::string> endpoints;  // "ADDR:PORT"; none: no etcd
+  TlsFiles tls;  // no authority: without TLS, loopback only; no certificate: etcd asks for none
+};
+
 struct AgentConfig {
   std::string cluster = "default";  // the first part of certificate names
   std::string node_id;              // empty: the host's name

@@ -124,6 +124,10 @@ constexpr ErrorInfo kTable[] = {
      "use the token of the job; one owner at a time can have it"},
     {kWorkerHung, "worker.hung", 124, "A worker made no progress for longer than its limit.",
      "read its stacks in the log; raise --hang_timeout if the step is really that long"},
+    {kEtcdUnreachable, "etcd.unreachable", 69, "No member of the etcd cluster answers.",
+     "check that etcd runs, and etcd.endpoints of the agent's configuration (`etcdctl endpoint health`)"},
+    {kLeadershipLost, "rendezvous.leadership_lost", 75, "Another agent hosts the coordinator now.",
+     "nothing is lost: the other agent goes on; ask it, or try again"},
 };
 // clang-format on
 static_assert(std::size(kTable) == static_cast<size_t>(kCount_), "every ErrorCode needs its row");

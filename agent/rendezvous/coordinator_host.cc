@@ -1,7 +1,9 @@
 #include "agent/rendezvous/coordinator_host.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
+#include <utility>
 
 #include <boost/asio/post.hpp>
 
@@ -56,6 +58,7 @@ class CoordinatorHost::Stream final
     post([ok](auto& self) {
       auto& stream = static_cast<Stream&>(self);
       if (!ok) return stream.finish(grpc::Status::OK);
+      if (!stream.is_open()) return;
       stream.host_.take(stream, stream.incoming_);
       if (stream.is_open()) stream.StartRead(&stream.incoming_);
     });
@@ -87,7 +90,69 @@ CoordinatorHost::CoordinatorHost(asio::io_context& loop, CoordinatorHostOptions 
 
 CoordinatorHost::~CoordinatorHost() = default;
 
+// ---- who leads ----
+
+void CoordinatorHost::lead(Reign reign) {
+  end_sessions("the coordinator begins anew");
+  retire_writer();
+  is_leading_ = true;
+  leader_ = {};
+  term_ = std::move(reign.term);
+  state_ = std::move(reign.beginning.state);
+  if (reign.store) writer_ = std::make_unique<RecordWriter>(loop_, std::move(reign.store));
+  carry_out(std::move(reign.beginning.actions));
+  schedule_tick();
+}
+
+void CoordinatorHost::follow(Leader leader) {
+  leader_ = std::move(leader);
+  if (!is_leading_) return;
+  is_leading_ = false;
+  timer_.cancel();
+  retire_writer();
+  state_ = State{};
+  term_.reset();
+  end_sessions("this agent does not lead any more");
+}
+
+// A write may be under way, for as long as its disk takes.
+void CoordinatorHost::retire_writer() {
+  is_unwritable_ = false;
+  if (!writer_) return;
+  const std::shared_ptr<RecordWriter> writer = std::move(writer_);
+  retired_.insert(writer);
+  writer->close([this, old = std::weak_ptr(writer)] { retired_.erase(old.lock()); });
+}
+
+void CoordinatorHost::end_sessions(const std::string& why) {
+  proved_.clear();
+  for (const auto& [id, stream] : std::exchange(sessions_, {})) {
+    stream->finish({grpc::StatusCode::UNAVAILABLE, why});
+  }
+}
+
+void CoordinatorHost::keep(const Persist& persist) {
+  writer_->write(
+      persist.record,
+      persist.sync,
+      [this, ticket = persist.ticket, key = persist.record.key](const Result<void>& written) {
+        if (!written && written.error().code() == ErrorCode::kLeadershipLost) {
+          follow({});
+          if (options_.deposed) options_.deposed(written.error().message());
+          return;
+        }
+        if (!written && !is_unwritable_)
+          options_.audit("record " + key + " cannot be written: " + written.error().message());
+        is_unwritable_ = !written;
+        handle(Persisted{.ticket = ticket, .ok = written.has_value()});
+      });
+}
+
+// ---- events and actions ----
+
 void CoordinatorHost::handle(decltype(Event::what) what) {
+  // A process that was stopped for a while wakes up here: what it knows may be old, and somebody else may lead.
+  if (!is_leading_ || (term_ && term_->is_over(SteadyClock().now()))) return;
   Step next = step(std::move(state_),
                    {.at = SteadyClock().now(), .chance = draw_chance(), .what = std::move(what)});
   state_ = std::move(next.state);
@@ -97,6 +162,7 @@ void CoordinatorHost::handle(decltype(Event::what) what) {
 
 void CoordinatorHost::carry_out(Actions actions) {
   std::vector<std::uint64_t> written;
+  std::optional<std::string> deposed_by;
   for (Action& action : actions) {
     if (auto* send = std::get_if<Send>(&action)) {
       const auto stream = sessions_.find(send->connection);
@@ -108,19 +174,28 @@ void CoordinatorHost::carry_out(Actions actions) {
       const auto stream = sessions_.find(close->connection);
       if (stream != sessions_.end()) stream->second->finish(grpc::Status::OK);
     } else if (const auto* persist = std::get_if<Persist>(&action)) {
-      // Lives and dies with this process: there is nobody who could read a record after it.
-      written.push_back(persist->ticket);
+      if (writer_) {
+        keep(*persist);
+      } else {
+        written.push_back(persist->ticket);
+      }
     } else if (const auto* report = std::get_if<Report>(&action)) {
       options_.report(*report);
+      if (report->kind == ReportKind::kOutdated && options_.deposed) deposed_by = report->text;
     } else if (const auto* reply = std::get_if<JobReply>(&action)) {
       if (!reply->accepted)
         options_.audit("job " + reply->job_uuid + " refused: " + reply->message);
     }
   }
+  if (deposed_by) {
+    follow({});
+    return options_.deposed(*deposed_by);
+  }
   for (const std::uint64_t ticket : written) handle(Persisted{.ticket = ticket, .ok = true});
 }
 
 void CoordinatorHost::schedule_tick() {
+  if (!is_leading_) return;
   timer_.expires_at(next_wake(state_, SteadyClock().now()));
   timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) handle(Tick{});
@@ -185,6 +260,8 @@ void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
     return refuse(stream, v1::REFUSAL_CODE_FAILED_PRECONDITION, "a session begins with Hello");
   }
   if (!is_proved(stream, message)) {
+    // Said to the coordinator before this one, and said again before the Join: it comes once more after it.
+    if (!message.has_join()) return;
     return refuse(stream,
                   v1::REFUSAL_CODE_UNAUTHENTICATED,
                   "node '" + stream.node_id + "' did not prove the token of the job");
@@ -192,6 +269,16 @@ void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
   if (message.has_join()) create_job_of(message.join());
   auto decoded = from_proto(message);
   if (decoded) handle(FromAgent{.connection = stream.id, .message = *std::move(decoded)});
+}
+
+void CoordinatorHost::redirect(Stream& stream) const {
+  if (leader_.address.empty())
+    return stream.finish({grpc::StatusCode::UNAVAILABLE, "nobody leads at present"});
+  v1::CoordMsg message;
+  message.mutable_redirect()->set_leader(leader_.address);
+  message.mutable_redirect()->set_epoch(leader_.epoch);
+  stream.send(std::move(message));
+  stream.finish({grpc::StatusCode::UNAVAILABLE, leader_.address + " leads"});
 }
 
 grpc::ServerBidiReactor<v1::AgentMsg, v1::CoordMsg>* CoordinatorHost::Session(
@@ -209,6 +296,7 @@ grpc::ServerBidiReactor<v1::AgentMsg, v1::CoordMsg>* CoordinatorHost::Session(
       return stream->finish(
           {grpc::StatusCode::PERMISSION_DENIED, caller->name + " has not the role node"});
     }
+    if (!is_leading_) return redirect(*stream);
     if (num_sessions() >= kMaxSessions)
       return stream->finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many sessions"});
     stream->caller = *caller;
@@ -228,6 +316,8 @@ grpc::ServerUnaryReactor* CoordinatorHost::GetMembers(grpc::CallbackServerContex
     if (!caller) return reactor->Finish(to_status(caller.error()));
     if (caller->role != Role::kNode)
       return reactor->Finish({grpc::StatusCode::PERMISSION_DENIED, "not a node"});
+    if (!is_leading_)
+      return reactor->Finish({grpc::StatusCode::UNAVAILABLE, "this agent does not lead"});
     constexpr std::uint32_t kMostAPage = 1'000;
     const std::uint32_t limit =
         request->limit() == 0 ? kMostAPage : std::min(request->limit(), kMostAPage);

@@ -1,8 +1,13 @@
 // CoordinatorHost: runs the coordinator's step function behind the Rendezvous service.
 //
 // Each session stream is one connection of the step function. What comes in is checked and posted to the loop; actions
-// are carried out there, in order. Records go to a RecordStore; jobs that a node brings along with its Join (those of
-// accel-launch) are created from it.
+// are carried out there, in order. Records go to the store of the present reign, on a thread of its own; jobs that a
+// node brings along with its Join (those of accel-launch) are created from it.
+//
+//   leading --follow()--> following --lead()--> leading
+//
+// Constructed, it leads without a store. While it follows, it hears nobody: sessions are told who leads, if that is
+// known, and end.
 //
 // A job whose nodes must know a token takes nothing from a session before a Join with a valid proof, but Hello and Beat.
 //
@@ -25,6 +30,8 @@
 #include "agent/access_policy.h"
 #include "agent/control_service.h"
 #include "agent/coordinator/coordinator.h"
+#include "agent/coordinator/reign.h"
+#include "agent/rendezvous/record_writer.h"
 
 namespace accel::agent {
 
@@ -37,6 +44,8 @@ struct CoordinatorHostOptions {
   std::function<Result<Caller>(const CallIdentity&)> authenticate;
   std::function<void(const Report&)> report;
   std::function<void(const std::string&)> audit;
+  // Somebody else leads, as a refused write or an agent has shown: it follows already, and nobody.
+  std::function<void(const std::string& why)> deposed = {};
 };
 
 class CoordinatorHost final : public v1::Rendezvous::CallbackService {
@@ -45,6 +54,14 @@ class CoordinatorHost final : public v1::Rendezvous::CallbackService {
 
   CoordinatorHost(boost::asio::io_context& loop, CoordinatorHostOptions options);
   ~CoordinatorHost() override;
+
+  // Begins anew, with what the reign begins with. Sessions of before end: the nodes come back by themselves.
+  void lead(Reign reign);
+
+  // Decides nothing any more.
+  void follow(Leader leader);
+
+  [[nodiscard]] bool is_leading() const { return is_leading_; }
 
   // An event from this process: StartJob, StopJob, ScaleJob, DrainNode, ...
   void handle(decltype(Event::what) what);
@@ -65,16 +82,26 @@ class CoordinatorHost final : public v1::Rendezvous::CallbackService {
   class Stream;
 
   void take(Stream& stream, const v1::AgentMsg& message);
+  void redirect(Stream& stream) const;
   void refuse(Stream& stream, v1::RefusalCode code, const std::string& why);
   bool is_proved(Stream& stream, const v1::AgentMsg& message);
   void create_job_of(const v1::Join& join);
   void carry_out(Actions actions);
+  void keep(const Persist& persist);
+  void end_sessions(const std::string& why);
+  void retire_writer();
   void schedule_tick();
 
   boost::asio::io_context& loop_;
   CoordinatorHostOptions options_;
   boost::asio::steady_timer timer_;
   State state_;
+  bool is_leading_ = true;
+  Leader leader_;  // while it follows
+  std::shared_ptr<const LeadTerm> term_;
+  std::unique_ptr<RecordWriter> writer_;
+  std::set<std::shared_ptr<RecordWriter>> retired_;  // with a write under way
+  bool is_unwritable_ = false;                       // said so
   ConnectionId next_connection_ = 1;
   std::map<ConnectionId, std::shared_ptr<Stream>> sessions_;
   std::set<std::pair<std::string, std::string>> proved_;  // session id, job uuid

@@ -42,6 +42,7 @@ NodeMember::NodeMember(asio::io_context& loop,
   state_.node = options_.node;
   state_.build = "accel";
   state_.session_id = to_hex(random_bytes(16));
+  session_.follow_redirects(options_.open_channel);
 }
 
 void NodeMember::start() {

@@ -26,6 +26,8 @@ struct NodeMemberOptions {
   std::string token_key;  // empty: no token
   v1::JobSpec job;        // goes with the Join; job_uuid names the job
   NodeWorkersOptions workers;
+  SessionClient::OpenChannel open_channel =
+      {};  // to a leader that another agent names; none: it is not followed
 };
 
 class NodeMember {

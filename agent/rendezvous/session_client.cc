@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include <boost/asio/post.hpp>
@@ -14,6 +15,7 @@ namespace asio = boost::asio;
 constexpr std::chrono::milliseconds kFirstBackoff{50};
 constexpr std::chrono::milliseconds kMostBackoff{1'000};
 constexpr std::chrono::seconds kUnaryDeadline{10};
+constexpr int kMostRedirects = 3;  // in a row without a pause: the leader may be changing
 
 }  // namespace
 
@@ -49,8 +51,13 @@ class SessionClient::Stream final : public grpc::ClientBidiReactor<v1::AgentMsg,
   void OnReadDone(bool ok) override {
     post([ok](Stream& self) {
       if (!ok) return self.let_go();  // the call is over, and its status says why
-      if (self.owner_ != nullptr && !self.is_ending_)
-        self.owner_->handlers_.on_message(self.incoming_);
+      if (self.owner_ != nullptr && !self.is_ending_) {
+        if (self.incoming_.has_redirect()) {
+          self.owner_->on_redirect(self.incoming_.redirect().leader());
+        } else {
+          self.owner_->handlers_.on_message(self.incoming_);
+        }
+      }
       if (!self.is_ending_) self.StartRead(&self.incoming_);
     });
   }
@@ -100,7 +107,8 @@ SessionClient::SessionClient(asio::io_context& loop,
                              std::shared_ptr<grpc::Channel> channel,
                              Handlers handlers)
     : loop_(loop),
-      channel_(std::move(channel)),
+      home_(std::move(channel)),
+      channel_(home_),
       stub_(v1::Rendezvous::NewStub(channel_)),
       handlers_(std::move(handlers)),
       retry_(loop) {}
@@ -117,6 +125,18 @@ void SessionClient::connect() {
 
 void SessionClient::welcomed() {
   backoff_ = kFirstBackoff;
+  num_redirects_ = 0;
+}
+
+void SessionClient::use(std::shared_ptr<grpc::Channel> channel) {
+  if (channel == channel_) return;
+  channel_ = std::move(channel);
+  stub_ = v1::Rendezvous::NewStub(channel_);
+}
+
+void SessionClient::on_redirect(const std::string& leader) {
+  if (open_channel_) leader_ = leader;
+  reset();
 }
 
 void SessionClient::send(v1::AgentMsg message) {
@@ -142,6 +162,10 @@ void SessionClient::on_stream_closed(const grpc::Status& status) {
   stream_.reset();
   handlers_.on_closed(status);
   if (is_closing_) return on_last_closed_();
+  const std::string leader = std::exchange(leader_, {});
+  auto channel = leader.empty() ? nullptr : open_channel_(leader);
+  use(channel ? channel : home_);
+  if (channel && num_redirects_++ < kMostRedirects) return connect();
   retry_.expires_after(backoff_);
   backoff_ = std::min(2 * backoff_, kMostBackoff);
   retry_.async_wait([this](const boost::system::error_code& error) {

@@ -1,6 +1,10 @@
 // SessionClient: this node's session with the coordinator: one stream at a time, made anew when it breaks.
 //
 //   idle --connect()--> open --stream ends, for whatever reason--> waiting --back-off over--> open
+//                        '--told who leads: open, to that one--^
+//
+// An agent that does not lead names the one that does (Redirect). It is asked at once, a few times in a row; when its
+// stream ends, the first address is asked again.
 //
 // Threads:  everything on the loop; gRPC's callbacks post to it.
 #pragma once
@@ -31,6 +35,10 @@ class SessionClient {
                 Handlers handlers);
   ~SessionClient();
 
+  // Makes the channel to a leader that was named; nullptr: it is not followed. Without it, no leader is.
+  using OpenChannel = std::function<std::shared_ptr<grpc::Channel>(const std::string& address)>;
+  void follow_redirects(OpenChannel open_channel) { open_channel_ = std::move(open_channel); }
+
   void connect();
 
   // The coordinator has answered: the next loss is not one of a series.
@@ -51,9 +59,15 @@ class SessionClient {
  private:
   class Stream;
   void on_stream_closed(const grpc::Status& status);
+  void on_redirect(const std::string& leader);
+  void use(std::shared_ptr<grpc::Channel> channel);
 
   boost::asio::io_context& loop_;
-  std::shared_ptr<grpc::Channel> channel_;
+  const std::shared_ptr<grpc::Channel> home_;
+  std::shared_ptr<grpc::Channel> channel_;  // home_, or to a leader that was named
+  OpenChannel open_channel_;
+  std::string leader_;     // named, to be asked next
+  int num_redirects_ = 0;  // in a row
   std::unique_ptr<v1::Rendezvous::Stub> stub_;
   Handlers handlers_;
   boost::asio::steady_timer retry_;

@@ -217,9 +217,17 @@ class ElasticLaunch {
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
     arguments.SetMaxReceiveMessageSize(agent::kMaxMessageBytes);
-    const auto channel =
-        grpc::CreateCustomChannel(request_.settings.endpoint, *credentials, arguments);
+    const auto open_channel = [arguments, credentials = *credentials](const std::string& address) {
+      return grpc::CreateCustomChannel(address, credentials, arguments);
+    };
     agent::NodeMemberOptions options;
+    // A leader is believed by its certificate, of the role node; without certificates only on this machine.
+    options.open_channel = [open_channel, is_insecure = request_.settings.insecure](
+                               const std::string& address) -> std::shared_ptr<grpc::Channel> {
+      const auto leader = agent::parse_tcp_address(address);
+      if (!leader || (is_insecure && !leader->is_loopback)) return nullptr;
+      return open_channel(address);
+    };
     const std::string own_host = host_name();
     options.node.node_id = request_.settings.node_id.empty()
                                ? own_host + "-" + std::to_string(::getpid())
@@ -237,7 +245,7 @@ class ElasticLaunch {
     options.workers.spec.node_id = options.node.node_id;
     member_ = std::make_unique<agent::NodeMember>(
         loop_,
-        channel,
+        open_channel(request_.settings.endpoint),
         std::move(options),
         agent::NodeMember::Handlers{
             .on_notice = [this](const agent::Notice& notice) { on_notice(notice); },

@@ -82,6 +82,8 @@ enum class ErrorCode {
   kShimState,
   kShimRefused,
   kWorkerHung,
+  kEtcdUnreachable,
+  kLeadershipLost,
   kCount_,  // not a code: the number of codes
 };
 

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/scratch_folder.h"
+#include "tests/support/state_store_suite.h"
 
 namespace accel::agent {
 namespace {
@@ -137,7 +138,7 @@ TEST(Journal, KeepsTheNewestOfEachKeyAndForgetsTheEmptyOnes) {
 }
 
 TEST(Journal, OnTheRealDisk) {
-  const test::ScratchFolder folder;
+  const accel::test::ScratchFolder folder;
   const std::string path = (folder.path() / "journal").string();
   {
     auto journal = Journal::open(path);
@@ -264,5 +265,25 @@ TEST(Journal, OpeningMayBeKilledAnywhere) {
   }
 }
 
+class JournalBackend final : public test::StoreBackend {
+ public:
+  std::unique_ptr<StateStore> open() override {
+    auto journal = Journal::open(folder_.file("journal"));
+    EXPECT_TRUE(journal) << (journal ? "" : journal.error().message());
+    return journal ? *std::move(journal) : nullptr;
+  }
+
+ private:
+  const accel::test::ScratchFolder folder_;
+};
+
+std::unique_ptr<test::StoreBackend> make_journal_backend() {
+  return std::make_unique<JournalBackend>();
+}
+
 }  // namespace
+
+namespace test {
+INSTANTIATE_TEST_SUITE_P(Journal, StateStoreContract, ::testing::Values(&make_journal_backend));
+}  // namespace test
 }  // namespace accel::agent

@@ -1,0 +1,241 @@
+#include "agent/etcd/etcd_election.h"
+
+#include <utility>
+
+#include <boost/asio/post.hpp>
+
+#include "agent/etcd/etcd_state_store.h"
+#include "runtime/printable.h"
+
+namespace accel::agent {
+namespace {
+
+using etcdserverpb::Compare;
+using etcdserverpb::RangeRequest;
+using etcdserverpb::TxnRequest;
+using Answer = decltype(ElectionEvent::what);
+
+LeaderKey key_of(const mvccpb::KeyValue& pair) {
+  return {{printable(pair.value()), static_cast<std::uint64_t>(pair.create_revision())},
+          pair.lease()};
+}
+
+RangeRequest look_request(const std::string& cluster) {
+  RangeRequest request;
+  request.set_key(leader_key(cluster));
+  return request;
+}
+
+Milliseconds ms_of(std::chrono::seconds seconds) {
+  return seconds;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EtcdElection>> EtcdElection::start(boost::asio::io_context& loop,
+                                                          const EtcdSettings& etcd,
+                                                          EtcdElectionOptions options,
+                                                          Handlers handlers) {
+  auto client = EtcdClient::make(etcd);
+  if (!client) return std::move(client).error();
+  if (auto looked = (*client)->range(look_request(options.cluster)); !looked) {
+    return std::move(looked).error().while_doing("asking etcd who hosts the coordinator");
+  }
+  std::unique_ptr<EtcdElection> election(
+      new EtcdElection(loop, *std::move(client), std::move(options), std::move(handlers)));
+  election->handle(ElectionTick{});
+  return election;
+}
+
+EtcdElection::EtcdElection(boost::asio::io_context& loop,
+                           std::shared_ptr<EtcdClient> client,
+                           EtcdElectionOptions options,
+                           Handlers handlers)
+    : loop_(loop),
+      client_(std::move(client)),
+      options_(std::move(options)),
+      handlers_(std::move(handlers)),
+      timer_(loop) {
+  state_.config = options_.election;
+  state_.own_address = options_.own_address;
+}
+
+EtcdElection::~EtcdElection() {
+  *is_there_ = false;
+  watch_.reset();
+  calls_.join();
+}
+
+void EtcdElection::end(std::function<void()> done) {
+  on_ended_ = std::move(done);
+  handle(Quit{});
+}
+
+void EtcdElection::handle(decltype(ElectionEvent::what) what) {
+  ElectionStep next = step(std::move(state_), {SteadyClock().now(), std::move(what)});
+  state_ = std::move(next.state);
+  for (const ElectionAction& action : next.actions) {
+    std::visit([this](const auto& wanted) { carry_out(wanted); }, action);
+  }
+  schedule_tick();
+}
+
+void EtcdElection::schedule_tick() {
+  timer_.expires_at(next_wake(state_));
+  timer_.async_wait([this, is_there = is_there_](const boost::system::error_code& error) {
+    if (!error && *is_there) handle(ElectionTick{});
+  });
+}
+
+// ---- calls ----
+
+template <typename Ask>
+void EtcdElection::call(Ask ask) {
+  boost::asio::post(calls_, [this, is_there = is_there_, client = client_, ask = std::move(ask)] {
+    Answer answer = ask(*client);
+    boost::asio::post(loop_, [this, is_there, answer = std::move(answer)] {
+      if (*is_there) handle(answer);
+    });
+  });
+}
+
+void EtcdElection::carry_out(const Look& look) {
+  call([look, request = look_request(options_.cluster)](EtcdClient& client) -> Answer {
+    auto found = client.range(request);
+    if (!found) return CallFailed{look.call, found.error().message()};
+    Looked looked{look.call, {}, static_cast<std::uint64_t>(found->header().revision())};
+    if (!found->kvs().empty()) looked.key = key_of(found->kvs(0));
+    return looked;
+  });
+}
+
+void EtcdElection::carry_out(const Grant& grant) {
+  term_.reset();
+  opened_.reset();
+  call([grant](EtcdClient& client) -> Answer {
+    auto lease = client.grant(std::chrono::duration_cast<std::chrono::seconds>(grant.ttl));
+    if (!lease) return CallFailed{grant.call, lease.error().message()};
+    return Granted{grant.call, lease->id, ms_of(lease->ttl)};
+  });
+}
+
+void EtcdElection::carry_out(const Campaign& campaign) {
+  const std::string key = leader_key(options_.cluster);
+  TxnRequest txn;
+  Compare& nobody = *txn.add_compare();
+  nobody.set_key(key);
+  nobody.set_target(Compare::CREATE);
+  nobody.set_create_revision(0);
+  auto& put = *txn.add_success()->mutable_request_put();
+  put.set_key(key);
+  put.set_value(options_.own_address);
+  put.set_lease(campaign.lease);
+  call([campaign, txn](EtcdClient& client) -> Answer {
+    auto answer = client.txn(txn);
+    if (!answer) return CallFailed{campaign.call, answer.error().message()};
+    if (!answer->succeeded()) return CallFailed{campaign.call, "another agent was quicker"};
+    return Won{campaign.call, static_cast<std::uint64_t>(answer->header().revision())};
+  });
+}
+
+void EtcdElection::carry_out(const Open& open) {
+  auto reign = std::make_shared<std::optional<Reign>>();
+  auto answered = [this, is_there = is_there_, reign](const Answer& answer) {
+    if (!*is_there) return;
+    if (*reign) opened_ = std::move(*reign);
+    handle(answer);
+  };
+  boost::asio::post(
+      calls_,
+      [&loop = loop_,
+       client = client_,
+       cluster = options_.cluster,
+       config = options_.coordinator,
+       term = term_,
+       open,
+       reign,
+       answered] {
+        auto take = [&]() -> Result<Reign> {
+          auto store = EtcdStateStore::open(client, cluster, open.epoch, term);
+          if (!store) return std::move(store).error();
+          auto taken = take_over(*std::move(store), open.epoch, config, SteadyClock().now());
+          if (taken) taken->term = term;
+          return taken;
+        };
+        auto taken = take();
+        Answer answer = Opened{open.call};
+        if (taken) {
+          *reign = *std::move(taken);
+        } else {
+          answer = CallFailed{open.call, "cannot take over: " + taken.error().message()};
+        }
+        boost::asio::post(loop, [answered, answer] { answered(answer); });
+      });
+}
+
+void EtcdElection::carry_out(const Revoke& revoke) {
+  call([revoke](EtcdClient& client) -> Answer {
+    auto done = client.revoke(revoke.lease);
+    if (!done) return CallFailed{revoke.call, done.error().message()};
+    return Revoked{revoke.call};
+  });
+}
+
+void EtcdElection::carry_out(const KeepAlive& keep_alive) {
+  call([keep_alive](EtcdClient& client) -> Answer {
+    auto lease = client.keep_alive(keep_alive.lease);
+    if (!lease) return KeepAliveFailed{keep_alive.call};
+    return KeptAlive{keep_alive.call, ms_of(lease->ttl)};
+  });
+}
+
+void EtcdElection::carry_out(const WatchKey& watch) {
+  const auto tell = [this, is_there = is_there_](Answer answer) {
+    boost::asio::post(loop_, [this, is_there, answer = std::move(answer)] {
+      if (*is_there) handle(answer);
+    });
+  };
+  EtcdWatch::Handlers handlers;
+  handlers.on_event = [tell, id = watch.watch](const mvccpb::Event& event) {
+    KeySeen seen{id, {}};
+    if (event.type() == mvccpb::Event::PUT) seen.key = key_of(event.kv());
+    tell(seen);
+  };
+  handlers.on_broken = [tell, id = watch.watch] { tell(WatchBroke{id}); };
+  watch_.reset();
+  watch_ = std::make_unique<EtcdWatch>(*client_,
+                                       leader_key(options_.cluster),
+                                       static_cast<std::int64_t>(watch.from_revision),
+                                       std::move(handlers));
+}
+
+// ---- what the coordinator's host hears ----
+
+void EtcdElection::carry_out(const Extend& extend) {
+  if (term_) {
+    term_->extend(extend.until);
+  } else {
+    term_ = std::make_shared<LeadTerm>(extend.until);
+  }
+}
+
+void EtcdElection::carry_out(const Lead&) {
+  if (!opened_) return;
+  handlers_.on_lead(*std::exchange(opened_, std::nullopt));
+}
+
+void EtcdElection::carry_out(const Follow& follow) {
+  if (term_) term_->end();
+  handlers_.on_follow(follow.leader);
+}
+
+void EtcdElection::carry_out(const Tell& tell) {
+  handlers_.on_line(tell.line);
+}
+
+void EtcdElection::carry_out(const Ended&) {
+  timer_.cancel();
+  if (on_ended_) boost::asio::post(loop_, std::exchange(on_ended_, nullptr));
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Coordinators that outlive their process: by a journal, and by a real etcd that says which of several leads.
+
+The nodes are real launchers with real shims and workers; the coordinators are processes of their own
+(coordinator_program), which are killed, stopped and started again while the workers run. Run by ctest.
+"""
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
+BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
+PATIENCE = 90
+ETCD = shutil.which("etcd")
+
+
+def free_address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+class Program:
+    """A process and its lines as they come, each with the time at which it came."""
+
+    def __init__(self, name, *command):
+        self.name = name
+        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        self.lines = []
+        self.changed = threading.Condition()
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append((time.monotonic(), line.rstrip("\n")))
+                self.changed.notify_all()
+
+    def text(self):
+        return f"--- {self.name}\n" + "\n".join(line for _, line in self.lines)
+
+    def count(self, part):
+        return sum(part in line for _, line in self.lines)
+
+    def wait_for(self, part, count=1):
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.count(part) >= count, PATIENCE):
+                raise AssertionError(f"{self.name} never said {part!r} {count} times:\n{self.text()}")
+            return [at for at, line in self.lines if part in line][count - 1]
+
+    def wait(self):
+        return self.process.wait(PATIENCE)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        self.reader.join()
+        self.process.stdout.close()
+
+
+class Leadership(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-leadership-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.token = self.folder / "token"
+        self.token.touch(0o600)
+        self.token.write_text("0123456789abcdef0123456789abcdef\n")
+        self.programs = []
+        self.addCleanup(lambda: [program.kill() for program in reversed(self.programs)])
+        self.script = self.folder / "worker.sh"
+        self.script.write_text('#!/bin/sh\necho "rank $RANK pid $$ restart $TORCHELASTIC_RESTART_COUNT"\n'
+                               'while [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
+        self.script.chmod(0o755)
+
+    def start(self, name, *command):
+        program = Program(name, *command)
+        self.programs.append(program)
+        return program
+
+    def coordinator(self, name, address, *how):
+        return self.start(name, BUILD / "tests/coordinator_program", self.token, address, *how)
+
+    def nodes(self, endpoint, count=2):
+        """A job of `count` launchers whose workers run."""
+        nodes = [self.start(f"node-{i}", BUILD / "bin/accel-launch", "--nnodes", count, "--rdzv_endpoint", endpoint, "--node_id", f"node-{i}",
+                            "--rdzv_token_file", self.token, "--rdzv_insecure", "--stop_grace", 5, self.script) for i in range(count)]
+        for node in nodes:
+            node.wait_for("restart 0")
+        return nodes
+
+    def assert_undisturbed(self, nodes):
+        for node in nodes:
+            self.assertIsNone(node.process.poll(), node.text())
+            self.assertEqual(node.count("rank "), 1, node.text())
+            pid = int(next(line for _, line in node.lines if line.startswith("rank ")).split()[3])
+            self.assertTrue(pathlib.Path(f"/proc/{pid}").exists(), node.text())
+
+    def finish(self, nodes):
+        self.assert_undisturbed(nodes)
+        (self.folder / "worker.sh.stop").touch()
+        for node in nodes:
+            self.assertEqual(node.wait(), 0, "\n".join(program.text() for program in self.programs))
+            self.assertEqual(node.count("restart"), 1, node.text())
+
+
+class Journal(Leadership):
+    def test_fault_35_a_killed_coordinator_goes_on_from_its_journal_and_workers_are_not_disturbed(self):
+        address = free_address()
+        first = self.coordinator("first", address, "journal", self.folder)
+        first.wait_for("serves")
+        nodes = self.nodes(address)
+        for epoch in (2, 3):
+            first.kill()
+            first = self.coordinator(f"epoch-{epoch}", address, "journal", self.folder)
+            first.wait_for(f"epoch {epoch} with 1 jobs")
+            for node in range(2):
+                first.wait_for(f"node-{node} connected")
+            self.assert_undisturbed(nodes)
+        self.finish(nodes)
+
+    def test_a_rank_that_fails_after_a_take_over_restarts_the_job_within_what_is_left_of_the_budget(self):
+        address = free_address()
+        self.script.write_text('#!/bin/sh\necho "rank $RANK restart $TORCHELASTIC_RESTART_COUNT"\n'
+                               '[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0\nwhile [ ! -e "$0.stop" ]; do sleep 0.05; done\nexit 3\n')
+        first = self.coordinator("first", address, "journal", self.folder)
+        first.wait_for("serves")
+        node = self.start("node-0", BUILD / "bin/accel-launch", "--nnodes", 1, "--rdzv_endpoint", address, "--node_id", "node-0",
+                          "--rdzv_token_file", self.token, "--rdzv_insecure", "--max_restarts", 1, self.script)
+        node.wait_for("restart 0")
+        first.kill()
+        second = self.coordinator("second", address, "journal", self.folder)
+        second.wait_for("node-0 connected")
+        (self.folder / "worker.sh.stop").touch()
+        node.wait_for("restart 1")
+        self.assertEqual(node.wait(), 0, node.text())
+
+    def test_a_worker_that_ends_while_nobody_coordinates_is_told_to_the_next_one(self):
+        address = free_address()
+        first = self.coordinator("first", address, "journal", self.folder)
+        first.wait_for("serves")
+        nodes = self.nodes(address)
+        first.kill()
+        (self.folder / "worker.sh.stop").touch()
+        for node in nodes:
+            node.wait_for("is gone")
+        second = self.coordinator("second", address, "journal", self.folder)
+        second.wait_for("epoch 2 with 1 jobs")
+        for node in nodes:
+            self.assertEqual(node.wait(), 0, "\n".join(program.text() for program in self.programs))
+
+
+@unittest.skipIf(ETCD is None, "etcd is not installed (Debian's etcd-server)")
+class Etcd(Leadership):
+    def setUp(self):
+        super().setUp()
+        self.etcd_address, self.peer = free_address(), free_address()
+        self.etcd = self.start_etcd()
+
+    def start_etcd(self):
+        etcd = self.start("etcd", ETCD, "--data-dir", self.folder / "etcd", "--listen-client-urls", f"http://{self.etcd_address}",
+                          "--advertise-client-urls", f"http://{self.etcd_address}", "--listen-peer-urls", f"http://{self.peer}",
+                          "--initial-advertise-peer-urls", f"http://{self.peer}", "--initial-cluster", f"default=http://{self.peer}")
+        etcd.wait_for("ready to serve client requests")
+        return etcd
+
+    def host(self, name, address=None):
+        host = self.coordinator(name, address or free_address(), "etcd", "test", self.etcd_address)
+        host.address = host.process.args[2]
+        return host
+
+    def hosts(self):
+        """One that leads, and one that follows it, by way of which nodes find it."""
+        leader = self.host("leader")
+        leader.wait_for("with 0 jobs")
+        follower = self.host("follower")
+        follower.wait_for(f"follows {leader.address}")
+        follower.wait_for("serves")
+        return leader, follower
+
+    def test_fault_36_the_leader_is_killed_and_another_one_goes_on_with_the_job(self):
+        leader, follower = self.hosts()
+        nodes = self.nodes(follower.address)
+        killed = time.monotonic()
+        leader.process.kill()
+        took = follower.wait_for("with 1 jobs") - killed
+        for node in range(2):
+            follower.wait_for(f"node-{node} connected")
+        print(f"another leads after {took:.1f} s (the lease has 5 s)", file=sys.stderr)
+        self.finish(nodes)
+
+    def test_a_leader_that_ends_gives_up_the_key_at_once_and_the_job_goes_on(self):
+        leader, follower = self.hosts()
+        nodes = self.nodes(follower.address)
+        leader.process.send_signal(signal.SIGTERM)
+        follower.wait_for("with 1 jobs")
+        self.assertEqual(leader.wait(), 0, leader.text())
+        self.finish(nodes)
+
+    def test_fault_41_a_leader_that_was_stopped_leads_no_more_when_it_goes_on(self):
+        leader, follower = self.hosts()
+        nodes = self.nodes(follower.address)
+        leader.process.send_signal(signal.SIGSTOP)
+        follower.wait_for("with 1 jobs")
+        leader.process.send_signal(signal.SIGCONT)
+        leader.wait_for("leads no more")
+        leader.wait_for(f"follows {follower.address}")
+        self.assertEqual(leader.count("with"), 1, leader.text())
+        self.finish(nodes)
+
+    def test_etcd_is_killed_and_comes_back_and_the_job_goes_on(self):
+        leader, follower = self.hosts()
+        nodes = self.nodes(follower.address)
+        self.etcd.kill()
+        leader.wait_for("leads no more")
+        self.assert_undisturbed(nodes)
+        self.etcd = self.start_etcd()
+        deadline = time.monotonic() + PATIENCE
+        while leader.count("with 1 jobs") + follower.count("with 1 jobs") == 0:
+            self.assertLess(time.monotonic(), deadline, leader.text() + follower.text())
+            time.sleep(0.02)
+        self.finish(nodes)
+
+    def test_a_leader_whose_key_an_operator_removes_steps_down_before_it_writes(self):
+        leader, follower = self.hosts()
+        nodes = self.nodes(follower.address)
+        subprocess.run(["etcdctl", "--endpoints", self.etcd_address, "del", "/accel/test/leader"], check=True, capture_output=True,
+                       env={**os.environ, "ETCDCTL_API": "3"}) if shutil.which("etcdctl") else self.skipTest("etcdctl is not installed")
+        leader.wait_for("leads no more")
+        self.finish(nodes)
+
+    def test_etcd_that_is_away_at_the_start_is_named(self):
+        self.etcd.kill()
+        host = self.host("alone")
+        self.assertEqual(host.wait(), 69, host.text())
+        host.wait_for("[etcd.unreachable]")
+        host.wait_for(self.etcd_address)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

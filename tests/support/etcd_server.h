@@ -1,0 +1,34 @@
+// EtcdServer: a real etcd of one member on loopback, to be killed and started again on the same data.
+#pragma once
+
+#include <string>
+
+#include <sys/types.h>
+
+#include "tests/support/scratch_folder.h"
+
+namespace accel::test {
+
+class EtcdServer {
+ public:
+  // Starts it and waits until it answers.
+  EtcdServer();
+  ~EtcdServer();
+  EtcdServer(const EtcdServer&) = delete;
+  EtcdServer& operator=(const EtcdServer&) = delete;
+
+  // Whether this machine has the program (Debian's etcd-server).
+  [[nodiscard]] static bool is_installed();
+
+  void kill();
+  void start();
+  [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
+
+ private:
+  ScratchFolder folder_;
+  std::string endpoint_;
+  std::string peer_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace accel::test
