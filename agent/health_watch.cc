@@ -60,6 +60,9 @@ HealthWatch::~HealthWatch() {
   }
   wake_.notify_all();
   thread_.join();
+  // What gRPC's thread still uses must not go before it.
+  if (check_) check_->context.TryCancel();
+  pulses_->is_rpc_in_flight.wait(true);
 }
 
 void HealthWatch::run() {
@@ -84,20 +87,21 @@ void HealthWatch::ask() {
 // At most one at a time; it has as long as a turn.
 void HealthWatch::ask_rpc() {
   if (pulses_->is_rpc_in_flight.exchange(true)) return;
-  auto check = std::make_shared<Check>(socket_path_);
-  check->context.set_deadline(std::chrono::system_clock::now() + period_);
+  check_ = std::make_unique<Check>(socket_path_);
+  check_->context.set_deadline(std::chrono::system_clock::now() + period_);
   const grpc::Slice nothing("", 0);
-  check->request = grpc::ByteBuffer(&nothing, 1);
-  check->stub.UnaryCall(&check->context,
-                        kCheckMethod,
-                        grpc::StubOptions(),
-                        &check->request,
-                        &check->response,
-                        [check, pulses = pulses_](const grpc::Status& status) {
-                          if (status.ok() && bytes_of(check->response) == kServing)
-                            pulses->has_rpc = true;
-                          pulses->is_rpc_in_flight = false;
-                        });
+  check_->request = grpc::ByteBuffer(&nothing, 1);
+  check_->stub.UnaryCall(&check_->context,
+                         kCheckMethod,
+                         grpc::StubOptions(),
+                         &check_->request,
+                         &check_->response,
+                         [check = check_.get(), pulses = pulses_](const grpc::Status& status) {
+                           if (status.ok() && bytes_of(check->response) == kServing)
+                             pulses->has_rpc = true;
+                           pulses->is_rpc_in_flight = false;
+                           pulses->is_rpc_in_flight.notify_all();
+                         });
 }
 
 void HealthWatch::judge() {

@@ -42,7 +42,7 @@ class HealthWatch {
   HealthWatch& operator=(const HealthWatch&) = delete;
 
  private:
-  struct Pulses {  // shared with what was posted and with calls in flight
+  struct Pulses {  // shared with what was posted and with the call in flight
     std::atomic<bool> has_loop{false};
     std::atomic<bool> has_rpc{false};
     std::atomic<bool> is_rpc_in_flight{false};
@@ -59,6 +59,7 @@ class HealthWatch {
   const std::chrono::microseconds period_;
   Handlers handlers_;
   std::shared_ptr<Pulses> pulses_ = std::make_shared<Pulses>();
+  std::unique_ptr<Check> check_;  // of the thread; replaced only when it is not in flight
   std::string told_;
   std::mutex mutex_;
   std::condition_variable wake_;

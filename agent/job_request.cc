@@ -1,6 +1,7 @@
 #include "agent/job_request.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 
@@ -85,6 +86,59 @@ void check_policies(const v1::JobSpec& request, std::vector<std::string>& faults
     faults.push_back("restart.max_restarts is above 1000000");
 }
 
+void check_hang(const v1::HangPolicy& hang, std::vector<std::string>& faults) {
+  if (!is_sane(hang.first_beat()) || !is_sane(hang.beat()))
+    faults.push_back("a time of hang is out of range");
+  if (!hang.section().empty()) faults.push_back("hang.section is not supported");
+  const bool is_whole = hang.safety() == std::floor(hang.safety());
+  if (hang.safety() != 0 && !(is_whole && hang.safety() >= 1 && hang.safety() <= 1000))
+    faults.push_back("hang.safety is not a whole number from 1 to 1000");
+  if (hang.enabled() && !hang.auto_() && hang.has_beat() && to_ms(hang.beat()).count() <= 0)
+    faults.push_back("hang.beat is not above 0");
+}
+
+// What no part of accel acts on yet: an error instead of a job that is run otherwise than was asked.
+void check_unsupported(const v1::JobSpec& request, std::vector<std::string>& faults) {
+  const auto refuse = [&](bool is_asked, const char* what) {
+    if (is_asked) faults.push_back(std::string(what) + " is not supported");
+  };
+  const auto& affinity = request.affinity();
+  refuse(
+      affinity.mode() > v1::Affinity::MODE_NONE && affinity.mode() != v1::Affinity::MODE_EXCLUSIVE,
+      "an affinity.mode other than NONE and EXCLUSIVE");
+  refuse(affinity.bind_memory(), "affinity.bind_memory");
+  refuse(request.log().rotate_bytes() != 0, "log.rotate_bytes");
+  refuse(request.log().keep() != 0, "log.keep");
+  refuse(request.log().merge_stderr(), "log.merge_stderr");
+  refuse(request.log().overflow() == v1::LogPolicy::OVERFLOW_SAMPLE, "log.overflow SAMPLE");
+  refuse(request.stop().dump_stacks(), "stop.dump_stacks");
+  refuse(request.stop().preempt_signal() != 0, "stop.preempt_signal");
+  refuse(request.preflight_size() > 0, "preflight");
+  for (const auto& name : request.env_pass()) {
+    if (name.empty() || name.find('=') != std::string::npos || has_nul(name))
+      faults.push_back("env_pass has an impossible name '" + name.substr(0, 64) + "'");
+  }
+}
+
+Result<void> merged(const std::vector<std::string>& faults) {
+  if (faults.empty()) return {};
+  Error error(ErrorCode::kInvalidArgument, faults.front());
+  for (std::size_t i = 1; i < faults.size(); ++i) error.with_detail("also", faults[i]);
+  return error;
+}
+
+supervisor::HangPolicy to_hang_policy(const v1::HangPolicy& asked) {
+  supervisor::HangPolicy hang;
+  if (!asked.enabled()) return hang;
+  const bool is_fixed = asked.has_beat() && !asked.auto_();
+  hang.mode = is_fixed ? supervisor::HangMode::kFixed : supervisor::HangMode::kAuto;
+  if (is_fixed) hang.timeout = to_ms(asked.beat());
+  if (asked.has_first_beat() && to_ms(asked.first_beat()).count() > 0)
+    hang.first_beat = to_ms(asked.first_beat());
+  if (asked.safety() >= 1) hang.safety = static_cast<int>(asked.safety());
+  return hang;
+}
+
 // The whole environment of the workers but for what the user brought: nothing of the agent's own.
 EnvMap login_environment(const UserAccount& user) {
   return {{"HOME", user.home},
@@ -120,10 +174,74 @@ Result<void> check_job_request(const v1::JobSpec& request) {
   check_program(request, faults);
   check_environment(request, faults);
   check_policies(request, faults);
-  if (faults.empty()) return {};
-  Error error(ErrorCode::kInvalidArgument, faults.front());
-  for (std::size_t i = 1; i < faults.size(); ++i) error.with_detail("also", faults[i]);
-  return error;
+  check_hang(request.hang(), faults);
+  check_unsupported(request, faults);
+  return merged(faults);
+}
+
+Result<void> check_one_node_request(const v1::JobSpec& request) {
+  std::vector<std::string> faults;
+  const auto refuse = [&](bool is_asked, const char* what) {
+    if (is_asked) faults.push_back(std::string(what) + " is for jobs over several nodes");
+  };
+  const auto& restart = request.restart();
+  refuse(restart.max_same_cause() != 0, "restart.max_same_cause");
+  refuse(restart.jitter() != 0, "restart.jitter");
+  refuse(!restart.on_cause().empty(), "restart.on_cause");
+  refuse(restart.scale_up() != v1::SCALE_UP_UNSPECIFIED, "restart.scale_up");
+  refuse(request.has_fence(), "fence");
+  refuse(request.has_gather(), "gather");
+  refuse(!request.token_key().empty(), "token_key");
+  return merged(faults);
+}
+
+Result<void> apply_affinity(const v1::JobSpec& request,
+                            const std::function<Result<Topology>()>& topology,
+                            supervisor::JobSpec& spec) {
+  const auto& asked = request.affinity();
+  const bool is_exclusive = asked.mode() == v1::Affinity::MODE_EXCLUSIVE;
+  if (!is_exclusive && !asked.set_omp() && asked.reserve_cores() == 0) return {};
+  auto machine = topology();
+  if (!machine) return std::move(machine).error();
+  if (asked.reserve_cores() >= machine->cores.size()) {
+    return Error(ErrorCode::kTopology,
+                 "affinity.reserve_cores is " + std::to_string(asked.reserve_cores()) + ", and " +
+                     std::to_string(machine->cores.size()) + " cores are granted",
+                 "reserve fewer cores");
+  }
+  machine->cores.erase(machine->cores.begin(), machine->cores.begin() + asked.reserve_cores());
+  const auto plan = plan_affinity(*machine,
+                                  static_cast<int>(spec.workers.size()),
+                                  is_exclusive ? AffinityMode::kExclusive : AffinityMode::kNone);
+  std::vector<int> all;
+  for (const Core& core : machine->cores) all.insert(all.end(), core.cpus.begin(), core.cpus.end());
+  std::sort(all.begin(), all.end());
+  for (std::size_t i = 0; i < spec.workers.size(); ++i) {
+    const WorkerShare& share = plan.workers[i];
+    const bool is_kept_off = share.cpus.empty() && asked.reserve_cores() > 0;
+    spec.workers[i].cpus = is_kept_off ? all : share.cpus;
+    const bool is_given = spec.env.contains("OMP_NUM_THREADS");
+    if (asked.set_omp() && !is_given)
+      spec.workers[i].env["OMP_NUM_THREADS"] = std::to_string(share.num_threads);
+  }
+  return {};
+}
+
+Result<void> pass_environment(const v1::JobSpec& request,
+                              const EnvMap& agents,
+                              bool is_other_user,
+                              supervisor::JobSpec& spec) {
+  if (request.env_pass().empty()) return {};
+  if (is_other_user) {
+    return Error(ErrorCode::kAgentRefused,
+                 "env_pass takes variables of the agent, and this job runs as another user",
+                 "give their values in env");
+  }
+  for (const auto& name : request.env_pass()) {
+    const auto found = agents.find(name);
+    if (found != agents.end() && !request.env().contains(name)) spec.env[name] = found->second;
+  }
+  return {};
 }
 
 std::string make_job_id(const v1::JobSpec& request) {
@@ -178,6 +296,13 @@ supervisor::JobSpec make_job_spec(const v1::JobSpec& request,
   set_if_given(restart.has_reset_after_progress(),
                restart.reset_after_progress(),
                spec.restart.stable_after);
+  spec.hang = to_hang_policy(request.hang());
+  const auto& limits = request.limits();
+  spec.limits = {.memory_bytes = limits.mem_bytes(),
+                 .pids = limits.pids(),
+                 .open_files = limits.nofile(),
+                 .core_bytes = limits.core_bytes(),
+                 .locked_bytes = limits.memlock()};
   spec.log.dir = log_dir;
   spec.log.drop = request.log().overflow() == v1::LogPolicy::OVERFLOW_DROP;
   spec.console.stdin_to_rank0 = false;

@@ -3,10 +3,12 @@
 // Threads:  pure functions.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include <accel/result.h>
+#include <accel/topology.h>
 
 #include "accel/v1/job.pb.h"
 #include "agent/user_account.h"
@@ -19,6 +21,22 @@ inline constexpr int kMaxLocalWorkers = 1024;
 // Checks what does not depend on the node: ids, sizes, times, the environment. All faults.
 // Errors  kInvalidArgument.
 [[nodiscard]] Result<void> check_job_request(const v1::JobSpec& request);
+
+// What only a coordinator acts on, and a job on one node would ignore: refused instead. All faults.
+// Errors  kInvalidArgument.
+[[nodiscard]] Result<void> check_one_node_request(const v1::JobSpec& request);
+
+// Gives each worker cores of its own and OMP_NUM_THREADS, as the request's affinity says. Errors  kTopology.
+[[nodiscard]] Result<void> apply_affinity(const v1::JobSpec& request,
+                                          const std::function<Result<Topology>()>& topology,
+                                          supervisor::JobSpec& spec);
+
+// Adds the variables that the request takes from the agent's environment, `agents`; those of the job's own win.
+// Errors  kAgentRefused: the job runs as another user than the agent.
+[[nodiscard]] Result<void> pass_environment(const v1::JobSpec& request,
+                                            const EnvMap& agents,
+                                            bool is_other_user,
+                                            supervisor::JobSpec& spec);
 
 // A name for a job without one: the program's, and eight random digits.
 [[nodiscard]] std::string make_job_id(const v1::JobSpec& request);

@@ -38,6 +38,17 @@ int null_device() {
   return fd;
 }
 
+EnvMap own_environment() {
+  EnvMap env;
+  for (char** variable = ::environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals == 0) continue;
+    env.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return env;
+}
+
 }  // namespace
 
 void stamp(google::protobuf::Timestamp& time) {
@@ -89,15 +100,19 @@ Result<std::string> JobRunner::prepare_shim_folder(const UserAccount& user) cons
   return options_.runtime_dir + "/shims/" + name;
 }
 
-supervisor::JobSpec JobRunner::make_spec(const v1::JobSpec& request,
-                                         const UserAccount& user,
-                                         v1::JobRecord& record) const {
+Result<supervisor::JobSpec> JobRunner::make_spec(const v1::JobSpec& request,
+                                                 const UserAccount& user,
+                                                 v1::JobRecord& record) const {
   const int num_workers = std::max(1, static_cast<int>(request.procs_per_node()));
   const LocalPart part = {.num_ranks = num_workers, .world_size = num_workers};
   std::vector<std::string> scrubbed;
   const bool is_other_user = user.credentials.uid != ::geteuid();
   auto spec = make_job_spec(request, part, user, record.log_dir(), is_other_user, scrubbed);
   spec.node_id = options_.node_id;
+  if (auto bound = apply_affinity(request, read_topology, spec); !bound)
+    return std::move(bound).error();
+  if (auto passed = pass_environment(request, own_environment(), is_other_user, spec); !passed)
+    return std::move(passed).error();
   if (!record.shim_dir().empty()) {
     spec.owner.on_loss = supervisor::OwnerLoss::kHold;
     spec.owner.hold = options_.hold;
@@ -153,6 +168,7 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
         "this agent runs " + std::to_string(options_.max_jobs) + " jobs already (max_jobs)",
         "wait for one to end, or raise max_jobs");
   }
+  if (auto checked = check_one_node_request(request); !checked) return std::move(checked).error();
   if (request.job_id().empty()) request.set_job_id(make_job_id(request));
   if (find(request.job_id()) != nullptr) {
     return Error(ErrorCode::kInvalidArgument,
@@ -180,9 +196,10 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
   *job.mutable_argv() = request.argv();
   stamp(*job.mutable_started());
   const auto spec = make_spec(request, user, made->record);
+  if (!spec) return spec.error();
   *made->record.mutable_spec() = std::move(request);
   made->record.mutable_spec()->clear_env();
-  if (auto launched = launch(*made, spec, user); !launched) return std::move(launched).error();
+  if (auto launched = launch(*made, *spec, user); !launched) return std::move(launched).error();
 
   Entry& kept = *entries_.emplace_back(std::move(made));
   if (!key.empty()) by_request_[key] = &kept;

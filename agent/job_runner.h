@@ -92,9 +92,9 @@ class JobRunner {
 
   Result<void> prepare_log_folder(const UserAccount& user) const;
   Result<std::string> prepare_shim_folder(const UserAccount& user) const;
-  supervisor::JobSpec make_spec(const v1::JobSpec& request,
-                                const UserAccount& user,
-                                v1::JobRecord& record) const;
+  Result<supervisor::JobSpec> make_spec(const v1::JobSpec& request,
+                                        const UserAccount& user,
+                                        v1::JobRecord& record) const;
   Result<void> launch(Entry& made, const supervisor::JobSpec& spec, const UserAccount& user);
   Entry* entry(const std::string& job);
   void wait(Entry& entry);

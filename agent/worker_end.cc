@@ -43,6 +43,8 @@ v1::ExitInfo describe_end(const supervisor::WorkerExit& exit) {
   info.set_peak_rss(exit.peak_rss_bytes);
   info.set_tail_err(exit.tail.size() > kTailBytes ? exit.tail.substr(exit.tail.size() - kTailBytes)
                                                   : exit.tail);
+  if (exit.cause == ExitCause::kHang || exit.cause == ExitCause::kOutOfMemory)
+    info.set_detail(printable(exit.detail));
   if (exit.cause == ExitCause::kExecFailed) {
     info.set_detail(printable(exit.program) + ": " + exit.stage + ": " +
                     errno_text(exit.error_number));
@@ -72,6 +74,12 @@ std::string describe_outcome(const supervisor::JobOutcome& outcome) {
     text += "rank " + std::to_string(exit.global_rank);
     if (exit.cause == ExitCause::kExecFailed) {
       text += " could not be started: " + describe_end(exit).detail();
+    } else if (exit.cause == ExitCause::kHang) {
+      text += " made no progress: " + printable(exit.detail);
+    } else if (exit.cause == ExitCause::kOutOfMemory) {
+      text += " was killed because memory ran out (it used at most " +
+              std::to_string(exit.peak_rss_bytes >> 20) + " MiB" +
+              (exit.detail.empty() ? "" : ", " + printable(exit.detail)) + ")";
     } else if (exit.signal != 0) {
       text += " was ended by " + supervisor::signal_name(exit.signal);
     } else {

@@ -185,7 +185,8 @@ Error cause_of(const WorkerExit& exit, int num_workers) {
     case ExitCause::kOutOfMemory:
       return Error(ErrorCode::kWorkerOutOfMemory,
                    rank + " was killed because memory ran out (it used at most " +
-                       std::to_string(exit.peak_rss_bytes >> 20) + " MiB)");
+                       std::to_string(exit.peak_rss_bytes >> 20) + " MiB" +
+                       (exit.detail.empty() ? "" : ", " + exit.detail) + ")");
     case ExitCause::kExecFailed:
       return Error(ErrorCode::kExecFailed,
                    rank + " could not start: " + exit.stage + " of " + exit.program +

@@ -4,10 +4,12 @@
 // meets gRPC or Protobuf by accident.
 
 #include <atomic>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,6 +46,7 @@ struct Flags {
   unsigned num_processes = 1;
   unsigned max_restarts = 0;
   double stop_grace = -1;
+  std::string hang_timeout = "off";
   std::string cwd;
   std::vector<std::string> env;
   bool detach = false;
@@ -85,6 +88,32 @@ void print_json(const google::protobuf::Message& message) {
 
 // ---- run ----
 
+// Seconds above 0; std::nullopt for anything else.
+std::optional<double> parse_seconds(const std::string& text) {
+  double seconds = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, seconds);
+  const bool is_number = parsed.ec == std::errc() && parsed.ptr == end;
+  if (!is_number || !(seconds >= 0.001) || seconds > 366.0 * 86'400) return std::nullopt;
+  return seconds;
+}
+
+// What is wrong with it; empty: nothing.
+std::string check_hang_timeout(const std::string& text) {
+  const bool is_good = text == "auto" || text == "off" || parse_seconds(text);
+  return is_good ? "" : "'" + text + "' is not auto, off or a number of seconds above 0";
+}
+
+void set_hang(v1::HangPolicy& hang, const std::string& text) {
+  if (text == "off") return;
+  hang.set_enabled(true);
+  hang.set_auto_(text == "auto");
+  if (text == "auto") return;
+  const auto ms = static_cast<std::int64_t>(*parse_seconds(text) * 1000);
+  hang.mutable_beat()->set_seconds(ms / 1000);
+  hang.mutable_beat()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
+}
+
 v1::JobSpec make_spec(const Flags& flags) {
   v1::JobSpec spec;
   spec.set_job_id(flags.name);
@@ -111,6 +140,7 @@ v1::JobSpec make_spec(const Flags& flags) {
   }
   spec.set_cwd(cwd);
   spec.mutable_restart()->set_max_restarts(flags.max_restarts);
+  set_hang(*spec.mutable_hang(), flags.hang_timeout);
   if (flags.stop_grace >= 0) {
     const auto ms = static_cast<std::int64_t>(flags.stop_grace * 1000);
     spec.mutable_stop()->mutable_grace()->set_seconds(ms / 1000);
@@ -367,6 +397,11 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command->add_option("--max_restarts", flags.max_restarts, "restarts after failures");
   command->add_option(
       "--stop-grace", flags.stop_grace, "seconds from the stop signal to SIGKILL (30)");
+  command
+      ->add_option("--hang_timeout",
+                   flags.hang_timeout,
+                   "auto, off, or seconds without a step after which a worker counts as hung (off)")
+      ->check([](const std::string& text) { return check_hang_timeout(text); });
   command->add_option("--cwd", flags.cwd, "the workers' folder; this one when not given");
   command->add_option("--env", flags.env, "NAME=VALUE on top of this environment (repeatable)")
       ->allow_extra_args(false);

@@ -184,7 +184,7 @@ Result<JobCgroup> JobCgroup::create(System& system,
   auto lock = make_locked_folder(folder);
   if (!lock) return std::move(lock).error();
   JobCgroup cgroup(system, folder, *std::move(lock), spec.limits);
-  if (spec.limits.any()) {
+  if (spec.limits.any_of_cgroup()) {
     // Whether it worked shows when the limits are written.
     for (const std::string& parent : {base, folder}) {
       for (const char* controller : {"+memory", "+pids"}) {

@@ -46,7 +46,8 @@ struct WorkerExit {
   std::string tail;        // the last lines of its stderr (else stdout), at most 64 KiB
   std::string error_file;  // content of TORCHELASTIC_ERROR_FILE, when written
   std::string last_error;  // the error record of the worker channel, when written
-  std::string detail;      // kHang: how long it was silent, and since which step
+  std::string
+      detail;  // kHang: how long it was silent, and since which step; kOutOfMemory: its limit
   bool has_saved = false;  // it marked in its channel that it saved for its preemption
   std::uint64_t saved_step = 0;
 };

@@ -103,6 +103,9 @@ requires std::same_as<std::remove_const_t<T>, LimitPolicy>
 void each_member(T& limits, Visit&& visit) {
   visit("memory_bytes", limits.memory_bytes);
   visit("pids", limits.pids);
+  visit("open_files", limits.open_files);
+  visit("core_bytes", limits.core_bytes);
+  visit("locked_bytes", limits.locked_bytes);
 }
 
 template <typename T, typename Visit>

@@ -79,12 +79,18 @@ enum class GenerationControl {
   kOwner,  // the owner, by PrepareGeneration, StartGeneration, StopGeneration and Finish
 };
 
-// Of one worker with all that it starts; 0: none. They need a cgroup that hands the controllers down.
+// Of one worker with all that it starts; 0: none.
 struct LimitPolicy {
+  // These need a cgroup that hands the controllers down.
   std::uint64_t memory_bytes = 0;  // memory.max; past it the kernel ends the whole rank
   std::uint64_t pids = 0;          // pids.max: processes and threads
 
-  [[nodiscard]] bool any() const noexcept { return memory_bytes > 0 || pids > 0; }
+  // Of each process, soft and hard; not above what the owner itself may have.
+  std::uint64_t open_files = 0;    // RLIMIT_NOFILE
+  std::uint64_t core_bytes = 0;    // RLIMIT_CORE
+  std::uint64_t locked_bytes = 0;  // RLIMIT_MEMLOCK
+
+  [[nodiscard]] bool any_of_cgroup() const noexcept { return memory_bytes > 0 || pids > 0; }
 };
 
 // What becomes of the workers when the owner is gone.

@@ -21,8 +21,7 @@
 //
 // A change of user clears PR_SET_PDEATHSIG, so the user comes first.
 //
-// Not here: rlimits, NO_NEW_PRIVS. A launcher runs workers as its own user with
-// its own limits, and a worker may want sudo.
+// Not here: NO_NEW_PRIVS. A launcher runs workers as its own user, and a worker may want sudo.
 
 #include "runtime/supervisor/spawner.h"
 
@@ -163,6 +162,11 @@ void become(const ChildPlan& plan, const Credentials& credentials) {
   arrange_descriptors(plan);
   if (plan.request.open_files) {
     check_child(plan, kLimits, ::setrlimit(RLIMIT_NOFILE, &*plan.request.open_files) == 0);
+  }
+  for (const ResourceLimit& limit : plan.request.limits) {
+    const rlimit both = {.rlim_cur = limit.value, .rlim_max = limit.value};
+    check_child(
+        plan, kLimits, ::setrlimit(static_cast<__rlimit_resource>(limit.resource), &both) == 0);
   }
   if (!plan.request.cpus.empty()) {
     check_child(plan, kAffinity, ::sched_setaffinity(0, sizeof plan.cpus, &plan.cpus) == 0);

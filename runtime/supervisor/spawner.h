@@ -37,6 +37,12 @@ struct Credentials {
   std::vector<gid_t> groups;  // the whole list of supplementary groups
 };
 
+// Soft and hard limit of a process.
+struct ResourceLimit {
+  int resource = 0;  // RLIMIT_CORE, ...
+  std::uint64_t value = 0;
+};
+
 // kAuto: clone3 where the kernel (and its seccomp filter) lets us, else fork.
 enum class SpawnMethod { kAuto, kFork };
 
@@ -54,6 +60,7 @@ struct SpawnRequest {
   std::optional<Credentials> credentials;  // empty keeps the caller's
   int cgroup_fd = -1;                      // the child is born in this cgroup (v2)
   std::optional<rlimit> open_files;        // RLIMIT_NOFILE; empty keeps the caller's
+  std::vector<ResourceLimit> limits;       // after it
   SpawnMethod method = SpawnMethod::kAuto;
 };
 

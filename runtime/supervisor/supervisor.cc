@@ -123,6 +123,8 @@ void Supervisor::Impl::worker_ended(Worker& worker, bool succeeded, TimePoint se
 }
 
 const WorkerExit& Supervisor::Impl::record(WorkerExit exit, TimePoint seen_at) {
+  if (exit.cause == ExitCause::kOutOfMemory && spec_.limits.memory_bytes > 0)
+    exit.detail = "limit " + std::to_string(spec_.limits.memory_bytes >> 20) + " MiB";
   if (const auto step = services_.saved_step(exit.global_rank)) {
     exit.has_saved = true;
     exit.saved_step = *step;

@@ -20,7 +20,7 @@ Result<void> Supervisor::Impl::make_cgroup() {
   if (made) {
     cgroup_.emplace(*std::move(made));
     scope_.cgroups = cgroup_->folders();
-  } else if (spec_.limits.any()) {
+  } else if (spec_.limits.any_of_cgroup()) {
     return std::move(made).error();
   }
   return {};

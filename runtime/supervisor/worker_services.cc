@@ -141,6 +141,12 @@ Result<PreparedWorker> WorkerServices::prepare(const WorkerSpec& worker) {
   request.cwd = spec_.cwd;
   request.cpus = worker.cpus;
   request.open_files = options_.open_files;
+  const std::pair<int, std::uint64_t> limits[] = {{RLIMIT_NOFILE, spec_.limits.open_files},
+                                                  {RLIMIT_CORE, spec_.limits.core_bytes},
+                                                  {RLIMIT_MEMLOCK, spec_.limits.locked_bytes}};
+  for (const auto& [resource, value] : limits) {
+    if (value > 0) request.limits.push_back({resource, value});
+  }
   request.stdio[0] = prepared.stdio.in.get();
   request.stdio[1] = prepared.stdio.out.get();
   request.stdio[2] = prepared.stdio.err.get();

@@ -174,6 +174,7 @@ TEST_F(Cgroups, Fault4LimitsHoldOrTheJobIsRefused) {
     EXPECT_THAT(run.error->message(), HasSubstr("memory.max = 20971520"));
   } else {
     EXPECT_EQ(run.outcome->first_failure->cause, supervisor::ExitCause::kOutOfMemory);
+    EXPECT_EQ(run.outcome->first_failure->detail, "limit 20 MiB");
   }
   EXPECT_THAT(folders(), IsEmpty());
 }

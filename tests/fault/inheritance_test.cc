@@ -52,6 +52,20 @@ TEST_F(Inheritance, Fault15WorkerStartsWithTheDeclaredDescriptorsOnly) {
   }
 }
 
+TEST_F(Inheritance, LimitsOfTheJobAreThoseOfItsWorkersAndNotOfTheShim) {
+  auto spec = make_job("exit 0", token_);
+  spec.workers[0].argv = {
+      "/bin/sh", "-c", "echo $(ulimit -Sn) $(ulimit -Hn) $(ulimit -Hc) $(ulimit -Hl) >&2; exit 3"};
+  spec.limits.open_files = 77;
+  spec.limits.core_bytes = 512 * 8;
+  spec.limits.locked_bytes = 1024 * 4;
+
+  const JobRun run = run_job(spec);
+
+  ASSERT_TRUE(run.outcome.has_value()) << (run.error ? run.error->what() : "no outcome in time");
+  EXPECT_EQ(run.outcome->first_failure->tail, "77 77 8 4\n");
+}
+
 TEST_F(Inheritance, Fault15WorkersKeepTheUsersLimitOfOpenFilesAndTheShimTakesMore) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -174,6 +174,17 @@ class Jobs(AgentTest):
         self.assertEqual(follower.wait(PATIENCE), 0)
         self.assertEqual(self.job("s")["exit_code"], 7)
 
+    def test_fault_6_a_worker_that_hangs_is_named_with_its_cause(self):
+        worker = BUILD / "tests/fault_worker"
+        done = self.accel("run", "--name", "hung", "--hang_timeout", "1", "--", worker, "beats", "6")
+        self.assertEqual(done.returncode, 124, done.stderr)
+        self.assertIn("rank 0 made no progress: no progress for", done.stderr)
+        self.assertIn("limit 1 s", done.stderr)
+        self.assertEqual(self.job("hung")["workers"][0]["exit"]["cause"], "CAUSE_HANG")
+        bad = self.accel("run", "--hang_timeout", "soon", "--", "true")
+        self.assertEqual(bad.returncode, 2)
+        self.assertIn("'soon' is not auto, off or a number of seconds above 0", bad.stderr)
+
     def test_diagnose_names_what_each_worker_waits_for(self):
         self.accel("run", "--detach", "--name", "d", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")
         self.wait_for_line(self.follow("d"), "ready")

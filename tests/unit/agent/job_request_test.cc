@@ -1,5 +1,7 @@
 #include "agent/job_request.h"
 
+#include <set>
+
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -78,6 +80,200 @@ TEST(JobRequest, RanksOfANodeFollowItsFirst) {
   EXPECT_TRUE(supervisor::job_spec_from_json(supervisor::to_json(spec)));
 }
 
+TEST(JobRequest, HangsAreJudgedAsAsked) {
+  v1::JobSpec job = small_job();
+  std::vector<std::string> scrubbed;
+  const auto made = [&] { return make_job_spec(job, {}, ann(), "/logs", false, scrubbed).hang; };
+  EXPECT_EQ(made().mode, supervisor::HangMode::kOff);
+  job.mutable_hang()->set_enabled(true);
+  EXPECT_EQ(made().mode, supervisor::HangMode::kAuto);
+  job.mutable_hang()->mutable_beat()->set_seconds(7);
+  job.mutable_hang()->mutable_first_beat()->set_seconds(90);
+  job.mutable_hang()->set_safety(5);
+  EXPECT_EQ(made().mode, supervisor::HangMode::kFixed);
+  EXPECT_EQ(made().timeout, std::chrono::seconds(7));
+  EXPECT_EQ(made().first_beat, std::chrono::seconds(90));
+  EXPECT_EQ(made().safety, 5);
+  EXPECT_TRUE(check_job_request(job));
+  job.mutable_hang()->mutable_beat()->set_seconds(0);
+  EXPECT_FALSE(check_job_request(job));
+}
+
+TEST(JobRequest, LimitsReachTheShim) {
+  v1::JobSpec job = small_job();
+  job.mutable_limits()->set_mem_bytes(1 << 30);
+  job.mutable_limits()->set_pids(99);
+  job.mutable_limits()->set_nofile(512);
+  job.mutable_limits()->set_core_bytes(1024);
+  job.mutable_limits()->set_memlock(4096);
+  std::vector<std::string> scrubbed;
+  const auto made = make_job_spec(job, {}, ann(), "/logs", false, scrubbed);
+  const auto back = supervisor::job_spec_from_json(supervisor::to_json(made));
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->limits.memory_bytes, 1U << 30);
+  EXPECT_EQ(back->limits.pids, 99U);
+  EXPECT_EQ(back->limits.open_files, 512U);
+  EXPECT_EQ(back->limits.core_bytes, 1024U);
+  EXPECT_EQ(back->limits.locked_bytes, 4096U);
+}
+
+supervisor::JobSpec spec_of(const v1::JobSpec& job, int num_ranks) {
+  std::vector<std::string> scrubbed;
+  return make_job_spec(
+      job, {.num_ranks = num_ranks, .world_size = num_ranks}, ann(), "/logs", false, scrubbed);
+}
+
+TEST(JobRequest, ExclusiveCoresAreDividedAndReservedOnesLeftOut) {
+  v1::JobSpec job = small_job();
+  job.mutable_affinity()->set_mode(v1::Affinity::MODE_EXCLUSIVE);
+  job.mutable_affinity()->set_reserve_cores(1);
+  job.mutable_affinity()->set_set_omp(true);
+  auto spec = spec_of(job, 2);
+  const auto machine = [] { return synthetic_topology("core:5 pu:2"); };
+
+  ASSERT_TRUE(apply_affinity(job, machine, spec));
+
+  EXPECT_THAT(spec.workers[0].cpus, ElementsAre(2, 3, 4, 5));
+  EXPECT_THAT(spec.workers[1].cpus, ElementsAre(6, 7, 8, 9));
+  EXPECT_EQ(spec.workers[0].env.at("OMP_NUM_THREADS"), "2");
+  job.mutable_affinity()->set_mode(v1::Affinity::MODE_NONE);
+  spec = spec_of(job, 2);
+  ASSERT_TRUE(apply_affinity(job, machine, spec));
+  EXPECT_THAT(spec.workers[1].cpus, ElementsAre(2, 3, 4, 5, 6, 7, 8, 9));
+  job.mutable_affinity()->set_reserve_cores(5);
+  EXPECT_THAT(apply_affinity(job, machine, spec).error().message(),
+              HasSubstr("5 cores are granted"));
+}
+
+TEST(JobRequest, VariablesOfTheAgentArePassedToItsOwnUserAlone) {
+  v1::JobSpec job = small_job();
+  for (const char* name : {"PASSED", "OWN", "MISSING"}) job.add_env_pass(name);
+  (*job.mutable_env())["OWN"] = "the job's";
+  auto spec = spec_of(job, 1);
+  const EnvMap agents = {{"PASSED", "1"}, {"OWN", "the agent's"}, {"SECRET", "x"}};
+
+  ASSERT_TRUE(pass_environment(job, agents, /*is_other_user=*/false, spec));
+
+  EXPECT_EQ(spec.env.at("PASSED"), "1");
+  EXPECT_EQ(spec.env.at("OWN"), "the job's");
+  EXPECT_FALSE(spec.env.contains("MISSING"));
+  EXPECT_FALSE(spec.env.contains("SECRET"));
+  EXPECT_EQ(pass_environment(job, agents, /*is_other_user=*/true, spec).error().code(),
+            ErrorCode::kAgentRefused);
+}
+
+// ---- no field is ignored in silence ----
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+// Sets a field to something that is not its default.
+void touch(Message& message, const FieldDescriptor& field) {
+  const auto* reflection = message.GetReflection();
+  if (field.is_map() || field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    field.is_repeated() ? reflection->AddMessage(&message, &field)
+                        : reflection->MutableMessage(&message, &field);
+    return;
+  }
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      field.is_repeated() ? reflection->AddString(&message, &field, "x")
+                          : reflection->SetString(&message, &field, "x");
+      break;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      reflection->SetEnumValue(&message, &field, field.enum_type()->value_count() - 1);
+      break;
+    case FieldDescriptor::CPPTYPE_BOOL:
+      reflection->SetBool(&message, &field, true);
+      break;
+    case FieldDescriptor::CPPTYPE_INT32:
+      reflection->SetInt32(&message, &field, 1);
+      break;
+    case FieldDescriptor::CPPTYPE_UINT32:
+      reflection->SetUInt32(&message, &field, 1);
+      break;
+    case FieldDescriptor::CPPTYPE_UINT64:
+      reflection->SetUInt64(&message, &field, 1);
+      break;
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      reflection->SetDouble(&message, &field, 1);
+      break;
+    default:
+      FAIL() << field.full_name() << " is of a kind that this test does not know";
+  }
+}
+
+// A field that is added to JobSpec fails here until it works, is refused, or is the agent's to set.
+TEST(JobRequest, NoFieldIsIgnoredInSilence) {
+  const std::set<std::string> works = {"job_id",
+                                       "min_nodes",
+                                       "max_nodes",
+                                       "procs_per_node",
+                                       "argv",
+                                       "env",
+                                       "env_pass",
+                                       "cwd",
+                                       "restart",
+                                       "stop",
+                                       "hang",
+                                       "affinity",
+                                       "log",
+                                       "limits",
+                                       "restart.max_restarts",
+                                       "restart.backoff_initial",
+                                       "restart.backoff_max",
+                                       "restart.reset_after_progress",
+                                       "stop.signal",
+                                       "stop.grace",
+                                       "hang.enabled",
+                                       "hang.first_beat",
+                                       "hang.beat",
+                                       "hang.auto",
+                                       "hang.safety",
+                                       "affinity.set_omp",
+                                       "affinity.reserve_cores",
+                                       "log.overflow",
+                                       "limits.mem_bytes",
+                                       "limits.pids",
+                                       "limits.nofile",
+                                       "limits.core_bytes",
+                                       "limits.memlock",
+                                       "affinity.mode"};
+  const std::set<std::string> set_by_the_agent = {"job_uuid", "user", "log.dir"};
+  std::set<std::string> refused;
+  std::set<std::string> ignored;
+  const auto judge = [&](const v1::JobSpec& job, const std::string& name) {
+    if (!check_job_request(job) || !check_one_node_request(job)) {
+      refused.insert(name);
+    } else if (!works.contains(name) && !set_by_the_agent.contains(name)) {
+      ignored.insert(name);
+    }
+  };
+  const auto* top = v1::JobSpec::descriptor();
+  for (int i = 0; i < top->field_count(); ++i) {
+    const FieldDescriptor& field = *top->field(i);
+    v1::JobSpec job = small_job();
+    touch(job, field);
+    judge(job, field.name());
+    const auto* inner = field.is_repeated() ? nullptr : field.message_type();
+    for (int k = 0; inner != nullptr && k < inner->field_count(); ++k) {
+      v1::JobSpec deeper = small_job();
+      touch(*deeper.GetReflection()->MutableMessage(&deeper, &field), *inner->field(k));
+      judge(deeper, field.name() + "." + inner->field(k)->name());
+    }
+  }
+  EXPECT_THAT(ignored, testing::IsEmpty());
+  EXPECT_THAT(refused,
+              testing::IsSupersetOf({"preflight",
+                                     "log.rotate_bytes",
+                                     "log.keep",
+                                     "affinity.bind_memory",
+                                     "hang.section",
+                                     "restart.on_cause",
+                                     "fence",
+                                     "stop.dump_stacks"}));
+}
+
 TEST(JobRequest, AMadeIdIsValid) {
   v1::JobSpec job;
   job.add_argv("/opt/my app/run it!.py");
@@ -103,6 +299,29 @@ TEST_F(LogReaderTest, ReadsGenerationAfterGeneration) {
   LogReader reader(source());
   EXPECT_EQ(reader.next(1)->data(), "first");
   EXPECT_EQ(reader.next(1)->data(), "second");
+  EXPECT_FALSE(reader.next(1));
+}
+
+TEST_F(LogReaderTest, EachStreamGoesOnAtItsOwnPlace) {
+  folder_.write("j/attempt_0/0/stdout.log", "old");
+  folder_.write("j/attempt_1/0/stdout.log", "0123456789");
+  folder_.write("j/attempt_0/0/stderr.log", "abc");
+  auto from = source();
+  from.err = true;
+  v1::LogPlace place;
+  place.set_stream(v1::STREAM_OUT);
+  place.set_generation(1);
+  place.set_offset(7);
+  from.resume.push_back(place);
+  LogReader reader(std::move(from));
+
+  const auto first = reader.next(1);
+  const auto second = reader.next(1);
+
+  EXPECT_EQ(first->data(), "789");
+  EXPECT_EQ(first->generation(), 1U);
+  EXPECT_EQ(first->offset(), 7U);
+  EXPECT_EQ(second->data(), "abc");
   EXPECT_FALSE(reader.next(1));
 }
 
