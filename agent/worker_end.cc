@@ -64,6 +64,7 @@ supervisor::WorkerExit to_worker_exit(const v1::ExitInfo& info) {
   exit.core_path = info.core_path();
   exit.peak_rss_bytes = info.peak_rss();
   exit.tail = info.tail_err();
+  if (exit.cause == ExitCause::kHang) exit.detail = info.detail();
   return exit;
 }
 

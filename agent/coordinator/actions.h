@@ -48,6 +48,7 @@ enum class ReportKind {
   kNodesMissing,
   kJobPhase,
   kFirstFailure,
+  kStraggler,
   kJournalFull,
   kJournalBack,
   kOutdated,  // a higher leader epoch was seen: this coordinator must step down

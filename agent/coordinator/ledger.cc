@@ -1,6 +1,7 @@
 #include "agent/coordinator/ledger.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace accel::agent {
 namespace {
@@ -47,6 +48,37 @@ void rebook_since(LedgerState& ledger, Account account, TimePoint from, TimePoin
   if (Duration* slot = slot_of(ledger, ledger.open)) *slot += from - ledger.since;
   if (Duration* slot = slot_of(ledger, account)) *slot += now - from;
   ledger.since = now;
+}
+
+void book_stepless(LedgerState& ledger) {
+  if (ledger.open == Account::kInit) ledger.open = Account::kProductive;
+  *slot_of(ledger, Account::kProductive) +=
+      std::exchange(*slot_of(ledger, Account::kInit), Duration::zero());
+}
+
+std::string describe(const LedgerState& ledger) {
+  using std::chrono::milliseconds;
+  const auto seconds = [](Duration time) {
+    const auto tenths = (std::chrono::duration_cast<milliseconds>(time).count() + 50) / 100;
+    return std::to_string(tenths / 10) + '.' + std::to_string(tenths % 10) + " s";
+  };
+  Duration all{};
+  for (const Duration booked : ledger.booked) all += booked;
+  std::string text;
+  const auto name_one = [&](Account account) {
+    const Duration booked = ledger.of(account);
+    if (booked < milliseconds(50)) return;
+    text += (text.empty() ? ": " : ", ") + std::string(name_of(account)) + ' ' + seconds(booked);
+    if (account == Account::kProductive) {
+      text += " (" + std::to_string(booked.count() * 100 / all.count()) + " %)";
+    }
+  };
+  name_one(Account::kProductive);
+  for (int i = 0; i < static_cast<int>(Account::kClosed); ++i) {
+    const auto account = static_cast<Account>(i);
+    if (account != Account::kProductive) name_one(account);
+  }
+  return seconds(all) + text;
 }
 
 LedgerState settled(LedgerState ledger, TimePoint now) {

@@ -17,6 +17,7 @@
 
 #include <array>
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "runtime/clock.h"
@@ -53,7 +54,13 @@ void open_account(LedgerState& ledger, Account account, TimePoint now);
 // instead.
 void rebook_since(LedgerState& ledger, Account account, TimePoint from, TimePoint now);
 
+// The job reported no step: what runs without them is productive, so init was.
+void book_stepless(LedgerState& ledger);
+
 // All accounts with what is open added; their sum is the job's age.
 [[nodiscard]] LedgerState settled(LedgerState ledger, TimePoint now);
+
+// For people: "41.2 s: productive 38.0 s (92 %), rendezvous 0.2 s, ..."; accounts below 50 ms are left out.
+[[nodiscard]] std::string describe(const LedgerState& ledger);
 
 }  // namespace accel::agent

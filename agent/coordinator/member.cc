@@ -89,12 +89,15 @@ class MemberTurn {
     AgentMessage message = message_of(0, state_.last_seq);
     Beat beat;
     for (const auto& [uuid, membership] : state_.jobs) {
+      const StepsMade& steps = membership.steps;
       beat.jobs.push_back({uuid,
                            membership.generation,
                            membership.phase,
-                           membership.min_step,
-                           membership.max_step,
-                           membership.stalled_ranks});
+                           steps.min_step,
+                           steps.max_step,
+                           steps.stalled_ranks,
+                           steps.last_progress_age,
+                           steps.ranks});
     }
     message.body = std::move(beat);
     state_.next_beat = now_ + state_.beat_every;
@@ -128,8 +131,7 @@ class MemberTurn {
     membership.generation = order.generation;
     membership.num_ranks = order.assign.num_ranks;
     membership.num_done = 0;
-    membership.min_step = membership.max_step = -1;
-    membership.stalled_ranks.clear();
+    membership.steps = StepsMade{};
     membership.next.reset();
     membership.phase = MemberPhase::kPreparing;
     actions_.emplace_back(std::move(order));
@@ -254,9 +256,7 @@ class MemberTurn {
   void on(const StepsMade& steps) {
     LocalMembership* membership = present(steps.job_uuid, steps.generation);
     if (!membership) return;
-    membership->min_step = steps.min_step;
-    membership->max_step = steps.max_step;
-    membership->stalled_ranks = steps.stalled_ranks;
+    membership->steps = steps;
   }
 
   LocalMembership* present(const JobUuid& uuid, std::uint64_t generation) {
@@ -395,6 +395,11 @@ class MemberTurn {
     state_.session_id = event_.fresh_session;
     state_.last_seq = 0;
     state_.unacked.clear();
+    state_.is_welcome = false;
+    // The first thing that is said of each job: its proof is what the rest of the session is believed by.
+    for (const auto& [uuid, membership] : state_.jobs) {
+      if (membership.wants_in) say(0, membership.join);
+    }
     begin_hello();
   }
 

@@ -80,6 +80,8 @@ struct StepsMade {
   std::int64_t min_step = -1;
   std::int64_t max_step = -1;
   std::vector<int> stalled_ranks;
+  Milliseconds last_progress_age{0};
+  std::vector<RankProgress> ranks;
 };
 
 // Found at the agent's start, in shims that outlived the one before it.
@@ -184,9 +186,7 @@ struct LocalMembership {
   MemberPhase phase = MemberPhase::kNone;
   int num_ranks = 0;
   int num_done = 0;
-  std::int64_t min_step = -1;
-  std::int64_t max_step = -1;
-  std::vector<int> stalled_ranks;
+  StepsMade steps;                       // of this generation, as they were reported last
   std::optional<ParkWorkers> next;       // waits until the old generation is gone
   std::uint64_t highest_generation = 0;  // seen in any message about this job
 };

@@ -109,14 +109,20 @@ struct Ready {
   Milliseconds took{0};
 };
 
+struct RankProgress {
+  std::int64_t step = -1;  // the last one reported; -1: none, or the rank has ended
+  Milliseconds silent_for{0};
+};
+
 struct JobBeat {
   JobUuid job_uuid;
   std::uint64_t generation = 0;
   MemberPhase phase = MemberPhase::kNone;
   std::int64_t min_step = -1;  // over its ranks; -1: none was reported
   std::int64_t max_step = -1;
-  std::vector<int> stalled_ranks;
-  Milliseconds last_progress_age{0};
+  std::vector<int> stalled_ranks;     // global; first the one that stopped first
+  Milliseconds last_progress_age{0};  // since any of its ranks reported
+  std::vector<RankProgress> ranks;    // by local rank
 };
 
 struct Beat {

@@ -99,7 +99,7 @@ class Observer {
     const bool failed = beat.phase == MemberPhase::kFailed || beat.phase == MemberPhase::kDraining;
     if (failed) return lose_part(job, "stopped its part without saying why");
     if (job.phase != JobPhase::kRunning) return;
-    take_progress(turn_, job, beat);
+    take_progress(turn_, job, member, beat);
     if (beat.phase == MemberPhase::kDone) return mark_done(turn_, job, member);
     if (beat.phase == MemberPhase::kPrepared && is_due(member)) send_start(turn_, job, member);
   }

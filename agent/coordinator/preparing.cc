@@ -54,6 +54,8 @@ void prepare(Turn& turn, Job& job, std::vector<Seat> seats) {
   job.seat_of.clear();
   job.store_endpoint.clear();
   job.num_ready = job.num_done = job.num_settled = 0;
+  job.slowest_node.clear();
+  job.slowest_took = Milliseconds(0);
   job.commit_ticket.reset();
   job.first_done_at.reset();
   job.stop = StopPlan{};
@@ -122,6 +124,10 @@ void take_ready(Turn& turn, Job& job, Node& node, const Ready& ready) {
                      node.info.hostname + ": " + text});
   }
   member->phase = MemberPhase::kPrepared;
+  if (ready.took > job.slowest_took) {
+    job.slowest_took = ready.took;
+    job.slowest_node = node.info.node_id;
+  }
   if (member->node_index == 0) job.store_endpoint = ready.store_endpoint;
   if (++job.num_ready == static_cast<int>(job.members.size())) commit(turn, job);
 }

@@ -1,6 +1,7 @@
 // RUNNING: workers run; who fails first, who is done, how far the job is.
 
 #include <algorithm>
+#include <cmath>
 
 #include "agent/coordinator/turn.h"
 
@@ -35,6 +36,8 @@ std::string exit_text(const Node& node, const WorkerExit& exit) {
       return text + " does not end after SIGKILL";
     case ExitCause::kLost:
       return text + " was lost with its supervisor";
+    case ExitCause::kHang:
+      return text + " hangs: " + (exit.detail.empty() ? "it makes no progress" : exit.detail);
     default:
       return text + " ended with exit code " + std::to_string(exit.exit_code);
   }
@@ -43,6 +46,65 @@ std::string exit_text(const Node& node, const WorkerExit& exit) {
 // Whether the exit is one that we, or the agent after a failure, brought about.
 bool is_consequence(const WorkerExit& exit) {
   return exit.cause == ExitCause::kStoppedByUs;
+}
+
+std::string seconds_text(Duration time) {
+  const auto tenths = std::chrono::duration_cast<Milliseconds>(time).count() / 100;
+  return std::to_string(tenths / 10) + '.' + std::to_string(tenths % 10) + " s";
+}
+
+// The rank that stopped first, over all nodes: the lowest step, then the longest silence.
+struct FirstSilent {
+  const Member* member = nullptr;
+  int local_rank = 0;
+  Member::RankSteps steps;
+};
+
+FirstSilent first_silent(const Job& job) {
+  FirstSilent first;
+  for (const Member& member : job.members) {
+    for (std::size_t i = 0; i < member.steps.size(); ++i) {
+      const Member::RankSteps& steps = member.steps[i];
+      const bool is_earlier =
+          steps.step >= 0 &&
+          (first.member == nullptr || std::pair(steps.step, steps.reported_at) <
+                                          std::pair(first.steps.step, first.steps.reported_at));
+      if (is_earlier) first = {&member, static_cast<int>(i), steps};
+    }
+  }
+  return first;
+}
+
+// Each node sees its own ranks alone: the one that names a hang first may only have waited for another
+// node's rank. That one is the failure, when it stood at a lower step, or was silent for longer than
+// beats are apart.
+void blame_first_silent(const Turn& turn, const Job& job, Failure& hang) {
+  const FirstSilent first = first_silent(job);
+  if (first.member == nullptr || hang.step < 0) return;
+  const int rank = first.member->first_rank + first.local_rank;
+  if (rank == hang.global_rank) return;
+  const Member* own = nullptr;
+  for (const Member& member : job.members) {
+    if (member.node_id == hang.node_id) own = &member;
+  }
+  const auto local = static_cast<std::size_t>(hang.global_rank - (own ? own->first_rank : 0));
+  const bool is_known = own && hang.global_rank >= own->first_rank && local < own->steps.size();
+  const TimePoint reported_at = is_known ? own->steps[local].reported_at : turn.now;
+  const Duration slack = 2 * turn.state.config.beat_every;
+  const bool is_earlier =
+      first.steps.step < hang.step ||
+      (first.steps.step == hang.step && first.steps.reported_at + slack < reported_at);
+  if (!is_earlier) return;
+  const auto node = turn.state.nodes.find(first.member->node_id);
+  const std::string host =
+      node == turn.state.nodes.end() ? first.member->node_id : node->second.info.hostname;
+  hang.text = "rank " + std::to_string(rank) + " on " + host + " stopped first, at step " +
+              std::to_string(first.steps.step) + ", silent for " +
+              seconds_text(turn.now - first.steps.reported_at) + " (noticed because " + hang.text +
+              ")";
+  hang.node_id = first.member->node_id;
+  hang.global_rank = rank;
+  hang.step = first.steps.step;
 }
 
 // RUNNING is booked as init until the first step, as replay while steps repeat, then as productive.
@@ -57,9 +119,17 @@ void start_all(Turn& turn, Job& job) {
   job.was_started = true;
   job.started_at = turn.now;
   job.start_step = job.max_step;
+  job.step_times.restart(turn.now);
+  for (Member& member : job.members) member.steps.clear();
   job.previous_nodes = static_cast<int>(job.members.size());
   job.missing_named = false;
-  enter(turn, job, JobPhase::kRunning, std::to_string(job.members.size()) + " nodes");
+  std::string text = std::to_string(job.members.size()) + " nodes";
+  const Node* slowest = find_node(turn.state, job.slowest_node);
+  if (slowest && job.members.size() > 1) {
+    text += ", the last one (" + slowest->info.hostname + ") ready after " +
+            seconds_text(job.slowest_took);
+  }
+  enter(turn, job, JobPhase::kRunning, std::move(text));
   open_account(job.ledger, Account::kInit, turn.now);
   for (Member& member : job.members) {
     member.phase = MemberPhase::kRunning;
@@ -89,16 +159,16 @@ void take_worker_event(Turn& turn, Job& job, Node& node, const WorkerEvent& even
   }
   if (is_consequence(exit)) return;
   const bool has_code = exit.cause == ExitCause::kNonZero;
-  fail_job(turn,
-           job,
-           {FailureKind::kWorker,
-            seen_at(turn, job, node, exit),
-            node.info.node_id,
-            exit.global_rank,
-            event.step,
-            exit.cause,
-            has_code ? exit.exit_code : exit.signal,
-            exit_text(node, exit)});
+  Failure failure = {FailureKind::kWorker,
+                     seen_at(turn, job, node, exit),
+                     node.info.node_id,
+                     exit.global_rank,
+                     event.step,
+                     exit.cause,
+                     has_code ? exit.exit_code : exit.signal,
+                     exit_text(node, exit)};
+  if (exit.cause == ExitCause::kHang) blame_first_silent(turn, job, failure);
+  fail_job(turn, job, std::move(failure));
 }
 
 void mark_done(Turn& turn, Job& job, Member& member) {
@@ -110,14 +180,47 @@ void mark_done(Turn& turn, Job& job, Member& member) {
   }
 }
 
-void take_progress(Turn& turn, Job& job, const JobBeat& beat) {
+void take_progress(Turn& turn, Job& job, Member& member, const JobBeat& beat) {
   if (job.phase != JobPhase::kRunning || beat.max_step < 0) return;
+  const auto num_ranks = std::min(beat.ranks.size(), static_cast<std::size_t>(member.num_ranks));
+  member.steps.resize(num_ranks);
+  for (std::size_t i = 0; i < num_ranks; ++i) {
+    const RankProgress& rank = beat.ranks[i];
+    member.steps[i] = {rank.step, turn.now - rank.silent_for};
+    if (rank.step < 0) continue;
+    job.step_times.see(
+        member.first_rank + static_cast<int>(i), static_cast<std::uint64_t>(rank.step), turn.now);
+  }
   const Account account = account_of(job, beat.max_step);
   if (account > job.ledger.open) open_account(job.ledger, account, turn.now);
   job.max_step = std::max(job.max_step, beat.max_step);
 }
 
+void tell_stragglers(Turn& turn, Job& job) {
+  for (const supervisor::SlowRank& slow : job.step_times.compare(turn.now)) {
+    const auto own =
+        std::find_if(job.members.begin(), job.members.end(), [&](const Member& member) {
+          return slow.global_rank >= member.first_rank &&
+                 slow.global_rank < member.first_rank + member.num_ranks;
+        });
+    const auto percent = std::lround(100.0 * (static_cast<double>(slow.step_time.count()) /
+                                                  static_cast<double>(slow.median.count()) -
+                                              1));
+    const auto ms = [](Duration time) {
+      return std::to_string(std::chrono::duration_cast<Milliseconds>(time).count()) + " ms";
+    };
+    report(turn,
+           ReportKind::kStraggler,
+           uuid_of(job),
+           own == job.members.end() ? "" : own->node_id,
+           "rank " + std::to_string(slow.global_rank) + " is " + std::to_string(percent) +
+               " % slower than the job's median: " + ms(slow.step_time) + " a step instead of " +
+               ms(slow.median));
+  }
+}
+
 void tick_running(Turn& turn, Job& job) {
+  tell_stragglers(turn, job);
   const JobDescription& wanted = *job.description;
   if (wanted.finish_skew && job.first_done_at &&
       turn.now >= *job.first_done_at + *wanted.finish_skew) {

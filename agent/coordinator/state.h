@@ -17,6 +17,7 @@
 #include "agent/coordinator/ledger.h"
 #include "agent/coordinator/messages.h"
 #include "runtime/supervisor/restart_policy.h"
+#include "runtime/supervisor/step_comparison.h"
 
 namespace accel::agent {
 
@@ -112,6 +113,11 @@ struct Member {
   TimePoint lease_over{};        // is_gone and hard fencing: its workers are dead by then
   TimePoint sent_at{};           // of the last Assign, Start or Stop
   std::set<int> finished_ranks;  // local ranks that ended with 0
+  struct RankSteps {
+    std::int64_t step = -1;  // -1: it reported none, or has ended
+    TimePoint reported_at{};
+  };
+  std::vector<RankSteps> steps;  // by local rank, of its last beat
 };
 
 enum class FailureKind { kWorker, kNodeLost, kPreflight, kFinishSkew };
@@ -163,6 +169,8 @@ struct Job {
   std::shared_ptr<const std::string> members_digest;
   std::string store_endpoint;
   int num_ready = 0;
+  NodeId slowest_node;  // to be ready
+  Milliseconds slowest_took{0};
   int num_done = 0;                            // members whose ranks all ended with 0
   int num_settled = 0;                         // members that are stopped or gone
   std::optional<std::uint64_t> commit_ticket;  // COMMIT is being written
@@ -183,6 +191,7 @@ struct Job {
   TimePoint started_at{};
   std::int64_t start_step = -1;  // highest step before this generation: up to it, it replays
   std::int64_t max_step = -1;    // highest step of any generation
+  supervisor::StepComparison step_times;
   LedgerState ledger;
 };
 

@@ -70,7 +70,7 @@ void tick_preparing(Turn& turn, Job& job);
 void start_all(Turn& turn, Job& job);
 void send_start(Turn& turn, Job& job, Member& member);
 void take_worker_event(Turn& turn, Job& job, Node& node, const WorkerEvent& event);
-void take_progress(Turn& turn, Job& job, const JobBeat& beat);
+void take_progress(Turn& turn, Job& job, Member& member, const JobBeat& beat);
 void mark_done(Turn& turn, Job& job, Member& member);
 void tick_running(Turn& turn, Job& job);
 

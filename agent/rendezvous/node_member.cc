@@ -37,6 +37,7 @@ NodeMember::NodeMember(asio::io_context& loop,
                       handle(std::move(event));
                       if (is_leaving_) finish();
                     },
+                .on_steps = [this](StepsMade event) { handle(std::move(event)); },
                 .on_notice = [this](const std::string& line) { handlers_.on_line(line); },
                 .on_finished = [this] { handlers_.on_finished(); }}) {
   state_.node = options_.node;
@@ -86,6 +87,8 @@ void NodeMember::handle(decltype(MemberEvent::what) what) {
 void NodeMember::carry_out(MemberAction& action) {
   if (const auto* send = std::get_if<SendUp>(&action)) {
     send_up(send->message);
+    // For the next beat: what this one says is a beat old.
+    if (std::holds_alternative<Beat>(send->message.body)) workers_.ask_steps();
   } else if (const auto* order = std::get_if<ParkWorkers>(&action)) {
     park(*order);
   } else if (const auto* renewal = std::get_if<RenewLease>(&action)) {

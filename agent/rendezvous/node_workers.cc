@@ -56,6 +56,8 @@ void NodeWorkers::drop_host() {
 void NodeWorkers::park(const ParkWorkers& order, std::vector<std::string> members) {
   generation_ = order.generation;
   is_over_ = false;
+  park_began_ = SteadyClock().now();
+  progress_.restart();
   hosts_store_ = order.assign.node_index == 0;
   // What was renewed since the order was given counts.
   const bool is_renewed = renewed_generation_ == generation_ && order.lease_until;
@@ -119,6 +121,10 @@ void NodeWorkers::stop(const StopWorkers& order) {
       .grace = order.grace});
 }
 
+void NodeWorkers::ask_steps() {
+  if (host_ && !pids_.empty()) host_->request(supervisor::TakeSnapshot{});
+}
+
 void NodeWorkers::finish() {
   if (host_) return host_->request(supervisor::Finish{});
   asio::post(loop_, handlers_.on_finished);
@@ -161,7 +167,8 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
          .generation = static_cast<std::uint64_t>(prepared->generation),
          .store_endpoint =
              hosts_store_ ? join_endpoint(options_.address, prepared->store_port) : "",
-         .failed_checks = {}});
+         .failed_checks = {},
+         .took = std::chrono::duration_cast<Milliseconds>(SteadyClock().now() - park_began_)});
   } else if (const auto* failed = std::get_if<supervisor::PrepareFailed>(&event)) {
     handlers_.on_parked({.job_uuid = job,
                          .generation = static_cast<std::uint64_t>(failed->generation),
@@ -170,7 +177,12 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
   } else if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
     pids_ = started->pids;
   } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
-    handlers_.on_exited({.job_uuid = job, .generation = generation_, .step = -1, .exit = *exit});
+    handlers_.on_exited(
+        {.job_uuid = job, .generation = generation_, .step = exit->step, .exit = *exit});
+  } else if (const auto* snapshot = std::get_if<supervisor::Snapshot>(&event)) {
+    const bool is_present = !is_over_ && snapshot->generation == static_cast<int>(generation_);
+    if (!is_present || !handlers_.on_steps) return;
+    handlers_.on_steps(progress_.observe(job, generation_, *snapshot));
   } else if (const auto* ended = std::get_if<supervisor::GenerationEnded>(&event)) {
     outcome_ = ended->outcome;
     end_generation(ended->is_clean ? 0 : 1);

@@ -18,6 +18,7 @@
 #include <accel/result.h>
 
 #include "agent/coordinator/member.h"
+#include "agent/coordinator/progress.h"
 #include "runtime/supervisor/worker_host.h"
 
 namespace accel::agent {
@@ -37,6 +38,7 @@ class NodeWorkers {
     std::function<void(WorkersParked)> on_parked;
     std::function<void(WorkerExited)> on_exited;
     std::function<void(WorkersGone)> on_gone;
+    std::function<void(StepsMade)> on_steps;
     std::function<void(const std::string&)> on_notice;  // a line for people
     std::function<void()> on_finished;                  // after finish()
   };
@@ -51,6 +53,8 @@ class NodeWorkers {
   void release(const ReleaseWorkers& order);
   // Answered by on_gone, also when there is nothing.
   void stop(const StopWorkers& order);
+  // Where the ranks stand; answered by on_steps when something runs.
+  void ask_steps();
   // No generation follows; answered by on_finished.
   void finish();
   // SIGKILL to what runs, now.
@@ -79,6 +83,8 @@ class NodeWorkers {
   std::uint64_t generation_ = 0;
   bool is_over_ = true;  // nothing of generation_ is here
   bool hosts_store_ = false;
+  TimePoint park_began_{};
+  ProgressWatch progress_;
   std::uint64_t renewed_generation_ = 0;
   TimePoint renewed_until_{};
   std::optional<TimePoint> lease_until_;  // of generation_; none: it needs no lease

@@ -127,6 +127,11 @@ void put_body(v1::AgentMsg& out, const Beat& beat) {
     for (const int rank : job.stalled_ranks)
       one.add_stalled_ranks(static_cast<std::uint32_t>(rank));
     one.set_last_progress_age_ms(job.last_progress_age.count());
+    for (const RankProgress& rank : job.ranks) {
+      v1::RankProgress& progress = *one.add_ranks();
+      progress.set_step(rank.step);
+      progress.set_silent_ms(static_cast<std::uint64_t>(rank.silent_for.count()));
+    }
   }
   to.set_load(beat.load);
   to.set_mem_free(beat.mem_free_bytes);
@@ -204,6 +209,11 @@ Beat beat_from(const v1::Beat& from) {
       one.stalled_ranks.push_back(bounded(rank, kMostRanks));
     one.last_progress_age =
         Milliseconds(std::clamp<std::int64_t>(job.last_progress_age_ms(), 0, kMostMs));
+    for (const v1::RankProgress& rank : job.ranks()) {
+      one.ranks.push_back({std::max<std::int64_t>(-1, rank.step()),
+                           Milliseconds(std::min<std::uint64_t>(
+                               rank.silent_ms(), static_cast<std::uint64_t>(kMostMs)))});
+    }
     beat.jobs.push_back(std::move(one));
   }
   return beat;

@@ -42,6 +42,8 @@ using agent::NoticeKind;
 constexpr const char* kProgram = "accel-launch";
 // How long workers go on without a coordinator that lives in another launcher: it will not come back.
 constexpr std::chrono::seconds kControlLossGrace{10};
+// How long we try to come back, without workers, while its host does not even refuse us: the network may heal.
+constexpr std::chrono::seconds kPartitionGrace{60};
 // How long the hosting launcher waits for the others to hear of the end.
 constexpr std::chrono::seconds kFarewell{5};
 
@@ -217,6 +219,11 @@ class ElasticLaunch {
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
     arguments.SetMaxReceiveMessageSize(agent::kMaxMessageBytes);
+    // A host that swallows packets: an attempt to connect ends after 3 s, a connection 5 s after what is not
+    // acknowledged (keepalive sets TCP_USER_TIMEOUT).
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3'000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
     const auto open_channel = [arguments, credentials = *credentials](const std::string& address) {
       return grpc::CreateCustomChannel(address, credentials, arguments);
     };
@@ -293,20 +300,37 @@ class ElasticLaunch {
                    "another coordinator has the endpoint " + request_.settings.endpoint + " now"));
   }
 
+  // The host is there and nobody listens: the launcher that was the coordinator has ended.
+  [[nodiscard]] bool is_refused() const {
+    return last_trouble_.find("refused") != std::string::npos ||
+           last_trouble_.find("reset by peer") != std::string::npos;
+  }
+
   void wait_for_coordinator(std::chrono::seconds limit) {
     patience_.expires_after(limit);
     patience_.async_wait([this, limit](const boost::system::error_code& error) {
       if (error || is_ending_) return;
-      const std::string where = "the coordinator at " + request_.settings.endpoint;
-      if (was_welcome_) {
-        end_with(Error(ErrorCode::kCoordinatorLost,
-                       where + " did not answer for " + std::to_string(limit.count()) + " s"));
-      } else {
-        end_with(
-            Error(ErrorCode::kRendezvousTimeout,
-                  where + " could not be reached within " + std::to_string(limit.count()) + " s"));
+      if (was_welcome_ && limit < kPartitionGrace && !is_refused()) {
+        patience_.expires_after(kPartitionGrace - limit);
+        return patience_.async_wait([this](const boost::system::error_code& cancelled) {
+          if (!cancelled) give_up_on_coordinator(kPartitionGrace);
+        });
       }
+      give_up_on_coordinator(limit);
     });
+  }
+
+  void give_up_on_coordinator(std::chrono::seconds limit) {
+    if (is_ending_) return;
+    const std::string where = "the coordinator at " + request_.settings.endpoint;
+    if (was_welcome_) {
+      end_with(Error(ErrorCode::kCoordinatorLost,
+                     where + " did not answer for " + std::to_string(limit.count()) + " s"));
+    } else {
+      end_with(
+          Error(ErrorCode::kRendezvousTimeout,
+                where + " could not be reached within " + std::to_string(limit.count()) + " s"));
+    }
   }
 
   void on_notice(const agent::Notice& notice) {
@@ -322,7 +346,17 @@ class ElasticLaunch {
           ": " + notice.text);
       if (outcome) std::fputs(agent::describe_outcome(*outcome).c_str(), stderr);
     }
+    tell_ledger();
     member_->finish();
+  }
+
+  // Where the job's time went; the coordinator knows, and it is here or with another launcher.
+  void tell_ledger() const {
+    if (!coordinator_) return;
+    const auto job = coordinator_->state().jobs.find(request_.settings.job);
+    if (job == coordinator_->state().jobs.end()) return;
+    say("time of the job: " +
+        agent::describe(agent::settled(job->second.ledger, SteadyClock().now())));
   }
 
   void end_with(Error error) {

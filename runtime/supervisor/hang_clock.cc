@@ -1,7 +1,6 @@
 #include "runtime/supervisor/hang_clock.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace accel::supervisor {
@@ -11,21 +10,6 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kMostIntervals = 512;
 constexpr std::size_t kEnoughIntervals = 10;
-constexpr Duration kWindow = 10s;
-constexpr int kSlowWindows = 3;
-constexpr std::size_t kEnoughRanks = 3;
-constexpr double kSlowScore = 3.5;
-constexpr double kSlowRatio = 1.1;
-constexpr double kMadToSigma = 1.4826;
-// Ranks that wait for each other are alike to the microsecond; a deviation of 1 % is still noise.
-constexpr double kLeastDeviation = 0.01;
-
-double median_of(std::vector<double> values) {
-  const std::size_t middle = values.size() / 2;
-  std::nth_element(
-      values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle), values.end());
-  return values[middle];
-}
 
 Duration percentile_99(std::deque<Duration> values) {
   const std::size_t at = (values.size() * 99 + 99) / 100 - 1;
@@ -41,7 +25,8 @@ void HangClock::restart(TimePoint now) {
   slow_ranks_.clear();
   has_beaten_ = false;
   suspended_at_.reset();
-  observed_at_ = window_at_ = now;
+  observed_at_ = now;
+  comparison_.restart(now);
 }
 
 Duration HangClock::limit() const {
@@ -58,7 +43,7 @@ Duration HangClock::limit_of(const Rank& rank) const {
 
 void HangClock::shift(Duration time) {
   for (auto& [number, rank] : ranks_) rank.heard_at += time;
-  window_at_ += time;
+  comparison_.shift(time);
 }
 
 void HangClock::resume(TimePoint now) {
@@ -77,7 +62,6 @@ void HangClock::hear(Rank& rank, const RankReport& report, TimePoint now) {
       intervals_.push_back((now - rank.heard_at) / count);
       if (intervals_.size() > kMostIntervals) intervals_.pop_front();
     }
-    if (rank.beats == 0) rank.window_step = report.step;
     rank.beats = report.beats;
     rank.heard_at = now;
   }
@@ -129,40 +113,12 @@ std::optional<Hang> HangClock::observe(TimePoint now, const std::vector<RankRepo
 }
 
 void HangClock::compare_steps(TimePoint now, const std::vector<RankReport>& reports) {
-  const Duration window = now - window_at_;
-  if (window < kWindow) return;
-  window_at_ = now;
-  std::map<int, double> step_times;  // in nanoseconds
   for (const RankReport& report : reports) {
-    Rank& rank = ranks_.at(report.global_rank);
-    const bool has_moved = report.step > rank.window_step && report.is_training;
-    if (has_moved) {
-      step_times[report.global_rank] =
-          static_cast<double>(window.count()) / static_cast<double>(report.step - rank.window_step);
+    if (report.beats > 0) {
+      comparison_.see(report.global_rank, report.step, now, report.is_training);
     }
-    rank.window_step = report.step;
   }
-  if (step_times.size() < kEnoughRanks) return;
-  std::vector<double> times;
-  for (const auto& [number, time] : step_times) times.push_back(time);
-  const double median = median_of(times);
-  std::vector<double> deviations;
-  for (const double time : times) deviations.push_back(std::abs(time - median));
-  const double sigma =
-      std::max(kMadToSigma * median_of(std::move(deviations)), kLeastDeviation * median);
-  for (const auto& [number, time] : step_times) {
-    Rank& rank = ranks_.at(number);
-    const double score = (time - median) / sigma;
-    const bool is_slow = score > kSlowScore && time >= kSlowRatio * median;
-    rank.slow_windows = is_slow ? rank.slow_windows + 1 : 0;
-    if (!is_slow) rank.is_named = false;
-    if (rank.slow_windows < kSlowWindows || rank.is_named) continue;
-    rank.is_named = true;
-    slow_ranks_.push_back({number,
-                           Duration(static_cast<Duration::rep>(time)),
-                           Duration(static_cast<Duration::rep>(median)),
-                           score});
-  }
+  for (SlowRank& slow : comparison_.compare(now)) slow_ranks_.push_back(slow);
 }
 
 std::vector<SlowRank> HangClock::take_slow_ranks() {

@@ -11,9 +11,7 @@
 //           suspended: silence does not grow
 //   first   the rank of the lowest step among the silent ones, then of the longest silence
 //
-// Stragglers: every 10 s the mean step time of each rank is compared with the others' by a robust
-// z-score; a rank that is above 3.5, and 10 % above the median, three times in a row is named, once.
-// At least three ranks of a node must have made steps.
+// Stragglers: see step_comparison.h.
 //
 // Threads:  a plain value, no clock and no system call.
 // Source:   docs/supervision.md "Hangs"; tests/unit/supervisor/hang_clock_test.cc.
@@ -27,6 +25,7 @@
 
 #include "runtime/clock.h"
 #include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/step_comparison.h"
 
 namespace accel::supervisor {
 
@@ -44,13 +43,6 @@ struct Hang {
   Duration silent_for{};
   Duration limit{};
   std::vector<int> silent_ranks;  // for longer than half of the limit
-};
-
-struct SlowRank {
-  int global_rank = 0;
-  Duration step_time{};
-  Duration median{};
-  double score = 0;
 };
 
 class HangClock {
@@ -80,9 +72,6 @@ class HangClock {
     std::uint64_t step = 0;
     bool is_training = true;
     TimePoint heard_at{};
-    std::uint64_t window_step = 0;  // when the straggler window began
-    int slow_windows = 0;
-    bool is_named = false;
   };
 
   void hear(Rank& rank, const RankReport& report, TimePoint now);
@@ -94,7 +83,7 @@ class HangClock {
   std::map<int, Rank> ranks_;
   std::deque<Duration> intervals_;
   TimePoint observed_at_{};
-  TimePoint window_at_{};
+  StepComparison comparison_;
   bool has_beaten_ = false;  // any rank
   std::optional<TimePoint> suspended_at_;
   std::vector<SlowRank> slow_ranks_;

@@ -32,6 +32,7 @@ Json encode(const WorkerExit& exit) {
   json["detail"] = to_field(exit.detail);
   json["has_saved"] = exit.has_saved;
   json["saved_step"] = exit.saved_step;
+  json["step"] = exit.step;
   return json;
 }
 
@@ -44,6 +45,7 @@ WorkerExit decode_exit(const Json& json) {
   read_new_member(json, "detail", exit.detail);
   read_new_member(json, "has_saved", exit.has_saved);
   read_new_member(json, "saved_step", exit.saved_step);
+  read_new_member(json, "step", exit.step);
   return exit;
 }
 

@@ -42,6 +42,7 @@ struct WorkerExit {
   int error_number = 0;   // kExecFailed: errno
   std::string program;    // argv[0] as executed
   std::uint64_t peak_rss_bytes = 0;
+  std::int64_t step = -1;  // the last one that it reported in its channel; -1: none
   std::chrono::nanoseconds seen_at{0};
   std::string tail;        // the last lines of its stderr (else stdout), at most 64 KiB
   std::string error_file;  // content of TORCHELASTIC_ERROR_FILE, when written

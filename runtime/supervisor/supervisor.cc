@@ -13,7 +13,9 @@
 
 #include "runtime/supervisor/supervisor.h"
 
+#include <algorithm>
 #include <csignal>
+#include <limits>
 #include <random>
 #include <utility>
 
@@ -128,6 +130,11 @@ const WorkerExit& Supervisor::Impl::record(WorkerExit exit, TimePoint seen_at) {
   if (const auto step = services_.saved_step(exit.global_rank)) {
     exit.has_saved = true;
     exit.saved_step = *step;
+  }
+  const auto sample = services_.heartbeat(exit.global_rank);
+  if (sample && sample->beats > 0) {
+    constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+    exit.step = static_cast<std::int64_t>(std::min<std::uint64_t>(sample->beat.step, kMost));
   }
   const WorkerExit& recorded = record_.add(std::move(exit), seen_at, owner_stop_.has_value());
   send_(recorded);

@@ -202,7 +202,11 @@ void VirtualCluster::carry_out(VirtualNode& node, const std::vector<MemberAction
                                        {},
                                        park.lease_until};
                             node.local.emplace_back(
-                                WorkersParked{kJob, park.generation, "10.0.0.1:29500", {}, {}});
+                                WorkersParked{kJob,
+                                              park.generation,
+                                              "10.0.0.1:29500",
+                                              {},
+                                              Milliseconds(100) * (&node - nodes_.data())});
                           },
                           [&](const RenewLease& renewal) {
                             if (workers.lease_until && workers.generation == renewal.generation)

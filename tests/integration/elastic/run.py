@@ -83,9 +83,9 @@ class Elastic(unittest.TestCase):
         path.chmod(0o755)
         return path
 
-    def node(self, name, script, *more, nnodes="2:3", secure=("--rdzv_insecure",), token=None):
+    def node(self, name, script, *more, nnodes="2:3", secure=("--rdzv_insecure",), token=None, arguments=()):
         node = Node(name, ["--nnodes", nnodes, "--rdzv_endpoint", self.endpoint, "--node_id", name, "--rdzv_token_file", token or self.token,
-                           *secure, *more, "--stop_grace", 5, script])
+                           *secure, *more, "--stop_grace", 5, script, *arguments])
         self.nodes.append(node)
         return node
 
@@ -126,6 +126,21 @@ class Elastic(unittest.TestCase):
         self.assertNotEqual(a.wait(), 0)
         self.assertNotEqual(b.wait(), 0)
         self.assertIn(9, (a.process.returncode, b.process.returncode))
+
+    def test_a_hang_names_the_rank_that_stopped_first_over_all_nodes_and_the_time_is_accounted_for(self):
+        # Rank 1 makes a step less than rank 0; each node sees only its own.
+        worker = BUILD / "tests/fault_worker"
+        hang = ("--no_python", "--hang_timeout", "3s")
+        a = self.node("a", worker, *hang, nnodes="2", arguments=("beats", 60, "token"))
+        b = self.node("b", worker, *hang, nnodes="2", arguments=("beats", 60, "token"))
+        self.assertIn(124, (a.wait(), b.wait()), a.lines + b.lines)
+        lines = [line for node in (a, b) for line in node.lines if "the job failed: rank " in line]
+        self.assertTrue(lines, a.lines + b.lines)
+        for line in lines:
+            self.assertIn("the job failed: rank 1 on ", line)
+            self.assertIn("step 59", line)
+        hosting = a if any("time of the job" in line for line in a.lines) else b
+        hosting.wait_for("time of the job: ")
 
     def test_a_node_dies_and_the_others_go_on_and_a_late_one_waits(self):
         script = self.worker(self.HELLO + '[ -e "$0.stop" ] && exit 0\nwhile [ ! -e "$0.stop" ]; do sleep 0.05; done\n')

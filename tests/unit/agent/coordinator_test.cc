@@ -778,6 +778,114 @@ TEST(CoordinatorEnds, AccountsOfTheLedgerAddUpToTheJobsAge) {
   EXPECT_LE(ledger.of(Account::kDetect), 5s);
 }
 
+TEST(CoordinatorEnds, AJobThatReportsNoStepsIsProductiveWhileItRuns) {
+  ClusterOptions options = options_of(3, 2, 3);
+  options.work = Milliseconds(3'000);
+  VirtualCluster cluster(options);
+  cluster.settle();
+  cluster.run_for(20s);
+
+  ASSERT_TRUE(cluster.has_ended());
+  const LedgerState& ledger = cluster.job()->ledger;
+  EXPECT_EQ(ledger.of(Account::kInit), 0s);
+  EXPECT_GE(ledger.of(Account::kProductive), 2s);
+  EXPECT_THAT(describe(ledger), HasSubstr("productive "));
+}
+
+// ---- steps ----
+
+// What the ranks of a node report: two a node.
+void report_steps(VirtualCluster& cluster, int node, std::vector<RankProgress> ranks) {
+  StepsMade made;
+  made.job_uuid = kJob;
+  made.generation = cluster.node(node).workers.generation;
+  made.min_step = std::min(ranks[0].step, ranks[1].step);
+  made.max_step = std::max(ranks[0].step, ranks[1].step);
+  made.ranks = std::move(ranks);
+  cluster.tell_node(node, made);
+}
+
+void hang(VirtualCluster& cluster, int node, int local_rank, std::int64_t step) {
+  supervisor::WorkerExit exit;
+  exit.global_rank = cluster.node(node).workers.first_rank + local_rank;
+  exit.local_rank = local_rank;
+  exit.cause = supervisor::ExitCause::kHang;
+  exit.detail = "no progress for 31 s after step " + std::to_string(step) + ", limit 30 s";
+  exit.seen_at = cluster.now().time_since_epoch();
+  cluster.node(node).workers.phase = test::Workers::Phase::kNone;
+  cluster.tell_node(node, WorkerExited{kJob, cluster.node(node).workers.generation, step, exit});
+}
+
+ClusterOptions long_job() {
+  ClusterOptions options = options_of(3, 2, 3);
+  options.work = Milliseconds(3'600'000);
+  return options;
+}
+
+TEST(CoordinatorSteps, Fault6TheRankThatStoppedFirstIsTheFailureWhicheverNodeNoticed) {
+  VirtualCluster cluster(long_job());
+  cluster.settle();
+  report_steps(cluster, 0, {{41, 30s}, {41, 30s}});
+  report_steps(cluster, 1, {{41, 30s}, {40, 31s}});
+  report_steps(cluster, 2, {{41, 30s}, {41, 30s}});
+  cluster.run_for(2s);
+
+  hang(cluster, 0, 1, 41);
+  cluster.settle();
+
+  ASSERT_TRUE(cluster.job()->last_failure || cluster.job()->stop.failure);
+  const Failure failure =
+      cluster.job()->last_failure ? *cluster.job()->last_failure : *cluster.job()->stop.failure;
+  EXPECT_EQ(failure.node_id, "n1");
+  EXPECT_EQ(failure.global_rank, 3);
+  EXPECT_EQ(failure.step, 40);
+  EXPECT_THAT(failure.text, HasSubstr("rank 3 on host-1 stopped first, at step 40"));
+  EXPECT_THAT(failure.text, HasSubstr("rank 1 on host-0 hangs: no progress for 31 s"));
+}
+
+TEST(CoordinatorSteps, Fault6AHangOfTheRankThatStoppedFirstIsToldAsItWasNoticed) {
+  VirtualCluster cluster(long_job());
+  cluster.settle();
+  report_steps(cluster, 0, {{41, 30s}, {40, 31s}});
+  report_steps(cluster, 1, {{41, 30s}, {41, 30s}});
+  cluster.run_for(2s);
+
+  hang(cluster, 0, 1, 40);
+  cluster.settle();
+
+  const Failure failure =
+      cluster.job()->last_failure ? *cluster.job()->last_failure : *cluster.job()->stop.failure;
+  EXPECT_EQ(failure.global_rank, 1);
+  EXPECT_THAT(failure.text,
+              HasSubstr("rank 1 on host-0 hangs: no progress for 31 s after step 40"));
+}
+
+TEST(CoordinatorSteps, Fault46ARankThatIsSlowerThanThoseOfOtherNodesIsNamedWithinFiveWindows) {
+  VirtualCluster cluster(long_job());
+  cluster.settle();
+  cluster.keeps_reports = true;
+  std::int64_t steps = 0;
+  const auto is_told = [&] {
+    return std::any_of(cluster.reports().begin(), cluster.reports().end(), [](const auto& text) {
+      return text.find("rank 5 is ") == 0 && text.find("slower") != std::string::npos;
+    });
+  };
+  for (int second = 0; second < 50 && !is_told(); ++second) {
+    steps += 100;
+    for (int node = 0; node < 3; ++node) {
+      report_steps(cluster, node, {{steps, 0s}, {node == 2 ? steps * 4 / 5 : steps, 0s}});
+    }
+    cluster.run_for(1s);
+  }
+  EXPECT_TRUE(is_told());
+}
+
+TEST(CoordinatorSteps, TheNodeThatWasReadyLastIsNamed) {
+  VirtualCluster cluster(long_job());
+  cluster.settle();
+  EXPECT_EQ(cluster.job()->text, "3 nodes, the last one (host-2) ready after 0.2 s");
+}
+
 // ---- recovery ----
 
 // What was said about a generation that left no record is said again to the next coordinator.

@@ -91,6 +91,23 @@ TEST(Wire, WhatAnAgentSaysArrivesAsItWasSaid) {
                 .jobs.at(0)
                 .max_step,
             8);
+  JobBeat progress = {.job_uuid = "job"};
+  progress.stalled_ranks = {3, 2};
+  progress.last_progress_age = Milliseconds(900);
+  progress.ranks = {{7, Milliseconds(1'200)}, {-1, Milliseconds(0)}};
+  const JobBeat told = round_trip(Beat{.jobs = {progress}}).jobs.at(0);
+  EXPECT_EQ(told.stalled_ranks, progress.stalled_ranks);
+  EXPECT_EQ(told.last_progress_age, progress.last_progress_age);
+  ASSERT_EQ(told.ranks.size(), 2U);
+  EXPECT_EQ(told.ranks[0].step, 7);
+  EXPECT_EQ(told.ranks[0].silent_for, Milliseconds(1'200));
+  EXPECT_EQ(told.ranks[1].step, -1);
+  supervisor::WorkerExit hang;
+  hang.cause = supervisor::ExitCause::kHang;
+  hang.detail = "no progress for 31 s";
+  const WorkerEvent hung = round_trip(WorkerEvent{.job_uuid = "job", .exit = hang});
+  EXPECT_EQ(hung.exit->cause, supervisor::ExitCause::kHang);
+  EXPECT_EQ(hung.exit->detail, hang.detail);
   supervisor::WorkerExit exit;
   exit.cause = supervisor::ExitCause::kSignaled;
   exit.signal = SIGSEGV;

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Links that go down and come back, one way or both, between hosts that are network namespaces (faults of docs/faults.md).
+
+Every host runs accel-launch; the first one hosts the coordinator. Workers write the machine's uptime to a file of their
+own, so that what two hosts did can be put in order: it is one machine with one clock. Run by ctest.
+"""
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from cluster import BIN, Launcher, Network, eventually, require_namespaces
+
+# Says who it is, then writes the uptime until the file "stop" is there.
+WORKER = """#!/bin/sh
+echo "rank $RANK of $WORLD_SIZE node $ACCEL_NODE_ID restart $TORCHELASTIC_RESTART_COUNT"
+cd "$(dirname "$0")"
+while [ ! -e stop ]; do
+  read -r up rest < /proc/uptime
+  echo "$up" >> "life.$ACCEL_NODE_ID.$TORCHELASTIC_RESTART_COUNT"
+  sleep 0.05
+done
+"""
+
+
+class Hosts(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-network-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.token = self.folder / "token"
+        self.token.touch(0o600)
+        self.token.write_text("0123456789abcdef0123456789abcdef\n")
+        self.script = self.folder / "worker.sh"
+        self.script.write_text(WORKER)
+        self.script.chmod(0o755)
+        self.network = Network("abc")
+        self.addCleanup(self.network.close)
+        self.endpoint = self.network.address("a") + ":29400"
+        self.launchers = []
+        self.addCleanup(lambda: [launcher.close() for launcher in reversed(self.launchers)])
+
+    def certificate(self, name):
+        done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", self.folder / "ca", "--role", "node", "--name", name],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
+
+    def launch(self, name, *more, nnodes="2:3", env=None):
+        launcher = Launcher(name, ["--nnodes", nnodes, "--rdzv_endpoint", self.endpoint, "--node_id", name, "--rdzv_token_file", self.token,
+                                   "--rdzv_tls_dir", self.certificate(name), "--num_processes", 1, "--max_restarts", 5, "--stop_grace", 2, *more, self.script],
+                            prefix=self.network.command(name), env=env)
+        self.launchers.append(launcher)
+        return launcher
+
+    def launch_all(self, *more):
+        launchers = [self.launch(name, *more, nnodes="2:3") for name in "abc"]
+        for launcher in launchers:
+            launcher.wait_for(" of 3 ")
+        return launchers
+
+    def life(self, name, restart):
+        """The uptimes at which the worker of that node and generation was alive."""
+        path = self.folder / f"life.{name}.{restart}"
+        lines = path.read_text().split("\n") if path.exists() else []
+        return [float(line) for line in lines[:-1]]
+
+    def ages(self, name, restart):
+        """Whether that worker still lives: it writes on."""
+        before = len(self.life(name, restart))
+        time.sleep(0.5)
+        return len(self.life(name, restart)) > before
+
+    def stop_all(self, *launchers):
+        (self.folder / "stop").touch()
+        for launcher in launchers:
+            self.assertEqual(launcher.wait(), 0, launcher.text())
+
+    # ---- power loss and partitions ----
+
+    def test_fault37_a_host_without_power_is_lost_and_the_others_go_on(self):
+        a, b, c = self.launch_all()
+        cut_at = time.monotonic()
+        self.network.cut("c")
+        lost_at = a.wait_for("node c: no beat for")
+        a.wait_for(" of 2 node a restart 1")
+        b.wait_for(" of 2 node b restart 1")
+        print(f"seen after {lost_at - cut_at:.1f} s")
+        c.close()
+        self.stop_all(a, b)
+
+    def test_fault38_with_hard_fencing_the_minority_is_dead_before_the_majority_starts(self):
+        a, b, c = self.launch_all("--fencing", "hard", "--lease", 5)
+        self.network.cut("c")
+        a.wait_for(" of 2 node a restart 1")
+        b.wait_for(" of 2 node b restart 1")
+        eventually(lambda: self.life("a", 1) and self.life("b", 1), "signs of life of the next generation")
+        self.assertLess(self.life("c", 0)[-1], min(self.life("a", 1)[0], self.life("b", 1)[0]))
+        self.assertFalse(self.ages("c", 0))
+        # It cannot start anything of its own either.
+        self.assertFalse(self.life("c", 1))
+        self.assertEqual(len([line for line in c.lines if line.startswith("rank ")]), 1, c.text())
+        c.close()
+        self.stop_all(a, b)
+
+    def test_fault38_with_hard_fencing_the_workers_of_a_stopped_launcher_are_dead_first(self):
+        a, b, c = self.launch_all("--fencing", "hard", "--lease", 5)
+        c.process.send_signal(signal.SIGSTOP)
+        a.wait_for(" of 2 node a restart 1")
+        eventually(lambda: self.life("a", 1), "signs of life of the next generation")
+        self.assertLess(self.life("c", 0)[-1], self.life("a", 1)[0])
+        self.assertIn(") T ", pathlib.Path(f"/proc/{c.process.pid}/stat").read_text())
+        # Awake, it finds that it was fenced, and waits for the next generation by itself.
+        c.process.send_signal(signal.SIGCONT)
+        c.wait_for("this node takes part from")
+        self.stop_all(a, b, c)
+
+    def test_fault39_a_partition_heals_and_the_node_comes_back_by_itself(self):
+        a, b, c = self.launch_all()
+        self.network.cut("c")
+        a.wait_for("node c: no beat for")
+        a.wait_for(" of 2 node a restart 1")
+        self.network.mend("c")
+        c.wait_for("this node takes part from")
+        self.assertFalse(self.ages("c", 0))
+        # With the next change it takes part.
+        b.process.send_signal(signal.SIGTERM)
+        c.wait_for(" of 2 node c")
+        a.wait_for(" of 2 node a", count=2)
+        self.stop_all(a, c)
+
+    def test_fault40_a_node_that_is_heard_by_nobody_is_lost_although_it_hears(self):
+        a, b, c = self.launch_all("--fencing", "hard", "--lease", 5)
+        self.network.lose_what_goes("c", "a")
+        a.wait_for(" of 2 node a restart 1")
+        eventually(lambda: self.life("a", 1), "signs of life of the next generation")
+        self.assertLess(self.life("c", 0)[-1], self.life("a", 1)[0])
+        self.network.lose_nothing("c", "a")
+        c.wait_for("this node takes part from")
+        self.stop_all(a, b, c)
+
+    def test_fault40_a_node_that_hears_nobody_is_dead_in_time_although_it_is_heard(self):
+        a, b, c = self.launch_all("--fencing", "hard", "--lease", 5)
+        self.network.lose_what_goes("a", "c")
+        a.wait_for(" of 2 node a restart 1")
+        eventually(lambda: self.life("a", 1), "signs of life of the next generation")
+        self.assertLess(self.life("c", 0)[-1], self.life("a", 1)[0])
+        self.network.lose_nothing("a", "c")
+        c.wait_for("this node takes part from")
+        self.stop_all(a, b, c)
+
+    def test_fault49_an_endpoint_that_swallows_packets_is_named(self):
+        self.network.cut("a")
+        b = self.launch("b", "--rdzv_join_timeout", 8)
+        self.assertEqual(b.wait(), 110, b.text())
+        self.assertIn("rendezvous.timeout", b.text())
+        self.assertIn(self.endpoint, b.text())
+
+
+if __name__ == "__main__":
+    require_namespaces()
+    unittest.main(verbosity=1)
