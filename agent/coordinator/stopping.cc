@@ -39,6 +39,13 @@ std::string crash_key(const Failure& failure) {
          ':' + std::to_string(failure.global_rank) + ':' + std::to_string(failure.step);
 }
 
+// 1st, 2nd, 3rd, 4th, 11th.
+std::string ordinal(int number) {
+  const int last = number % 100 / 10 == 1 ? 0 : number % 10;
+  const char* end = last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th";
+  return std::to_string(number) + end;
+}
+
 // Counts the crash; true when it is one too many of the same.
 bool repeats_itself(Job& job, const Failure& failure) {
   if (failure.kind != FailureKind::kWorker) {
@@ -55,9 +62,7 @@ bool repeats_itself(Job& job, const Failure& failure) {
 Verdict judge_worker_failure(Turn& turn, Job& job, const Failure& failure) {
   const JobRestartPolicy& policy = job.description->restart;
   if (repeats_itself(job, failure)) {
-    return {false,
-            {},
-            failure.text + ", the same for the " + std::to_string(job.crashes.count) + "th time"};
+    return {false, {}, failure.text + ", the same for the " + ordinal(job.crashes.count) + " time"};
   }
   const supervisor::GenerationFacts facts{
       failure.cause, job.stop.since - job.started_at, job.max_step > job.start_step};

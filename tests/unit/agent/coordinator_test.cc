@@ -551,7 +551,7 @@ TEST(CoordinatorFailures, TheSameCrashThreeTimesEndsTheJobWithoutTheRestOfTheBud
 
   EXPECT_EQ(cluster.phase(), JobPhase::kFailed);
   EXPECT_EQ(cluster.job()->history.restarts, 2);
-  EXPECT_THAT(cluster.job()->text, HasSubstr("the same for the 3th time"));
+  EXPECT_THAT(cluster.job()->text, HasSubstr("the same for the 3rd time"));
 }
 
 TEST(CoordinatorFailures, AnotherStepIsAnotherCrash) {
