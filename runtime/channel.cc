@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <charconv>
 #include <climits>
+#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <mutex>
@@ -99,6 +100,41 @@ bool is_packet_socket(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET;
 }
 
+// ---- signals that mean a request ----
+
+// Of the channel whose worker handles preemption, as long as it is mapped.
+std::atomic<std::atomic<std::uint32_t>*> preemption_word{nullptr};
+static_assert(std::atomic<std::atomic<std::uint32_t>*>::is_always_lock_free);
+
+// A scheduler that signals every process of the job means what the launcher will ask for in a moment. The supervisor,
+// our parent, means it as it says: the grace is nearly over.
+void take_preemption_signal(int signal, siginfo_t* info, void*) {
+  const int error = errno;
+  std::atomic<std::uint32_t>* word = preemption_word.load();
+  if (word == nullptr || info->si_pid == ::getppid()) {
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
+  } else {
+    word->fetch_or(static_cast<std::uint32_t>(WorkerRequest::kPreempt));
+    ::syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+  errno = error;
+}
+
+// What the program handles itself stays so.
+void take_preemption_signals() {
+  struct sigaction action {};
+  action.sa_sigaction = take_preemption_signal;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  ::sigfillset(&action.sa_mask);
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    struct sigaction before {};
+    ::sigaction(signal, nullptr, &before);
+    const bool is_default = (before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_DFL;
+    if (is_default) ::sigaction(signal, &action, nullptr);
+  }
+}
+
 void* map_shared(int fd, std::size_t bytes) {
   void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return address == MAP_FAILED ? nullptr : address;
@@ -140,7 +176,11 @@ Error lost(const std::string& why) {
 
 struct WorkerChannel::State {
   State(ChannelLayout* mapped, UniqueFd connected) : page(mapped), socket(std::move(connected)) {}
-  ~State() { ::munmap(page, kChannelBytes); }
+  ~State() {
+    std::atomic<std::uint32_t>* own = &page->requests.word;
+    preemption_word.compare_exchange_strong(own, nullptr);
+    ::munmap(page, kChannelBytes);
+  }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
@@ -208,6 +248,10 @@ void WorkerChannel::notice(std::string_view text) noexcept {
 }
 
 void WorkerChannel::declare(WorkerAbility ability) noexcept {
+  if (ability == WorkerAbility::kHandlesPreemption) {
+    preemption_word.store(&state_->page->requests.word);
+    take_preemption_signals();
+  }
   state_->page->declared.word.fetch_or(static_cast<std::uint32_t>(ability));
 }
 

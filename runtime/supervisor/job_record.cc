@@ -12,16 +12,16 @@ namespace {
 constexpr int kSignalBase = 128;
 constexpr int kExitCodeOfLoader = 127;
 
-// SIGUSR1 is another scheduler's word for what most say with SIGTERM.
-int exit_code_after(int signal) {
-  return kSignalBase + (signal == SIGUSR1 ? SIGTERM : signal);
-}
-
 bool is_failure(const WorkerExit& exit) {
   return exit.cause != ExitCause::kOk && exit.cause != ExitCause::kStoppedByUs;
 }
 
 }  // namespace
+
+// SIGUSR1 is another scheduler's word for what most say with SIGTERM.
+int exit_code_after(int signal) {
+  return kSignalBase + (signal == SIGUSR1 ? SIGTERM : signal);
+}
 
 void JobRecord::begin_generation(int generation) {
   generation_ = generation;

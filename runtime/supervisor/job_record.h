@@ -14,6 +14,9 @@
 
 namespace accel::supervisor {
 
+// Of a launcher that was stopped by `signal`: 128 + signal, as shells say it; SIGUSR1 counts as SIGTERM.
+[[nodiscard]] int exit_code_after(int signal);
+
 class JobRecord {
  public:
   // Forgets the exits of the generation before; leftovers and notices stay.

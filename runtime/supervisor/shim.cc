@@ -74,7 +74,8 @@ Result<JobSpec> read_spec(int fd) {
 sigset_t block_signals() {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::sigaddset(&set, signal);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGQUIT})
+    ::sigaddset(&set, signal);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   // The shim may write to a terminal whose foreground group it is not in, and to pipes without
   // readers.
@@ -82,12 +83,18 @@ sigset_t block_signals() {
   return set;
 }
 
-// Reads signals as they come and hands them to the supervisor.
+// Reads signals as they come and hands them to the supervisor. Those that stop a job are the owner's business as long
+// as there is one: who signals every process of a job, as SLURM does, has signalled the owner too, and two would count
+// as a second request.
 class SignalSource {
  public:
-  SignalSource(asio::io_context& context, const sigset_t& set, Supervisor& supervisor)
+  SignalSource(asio::io_context& context,
+               const sigset_t& set,
+               Supervisor& supervisor,
+               const OwnerLink& link)
       : stream_(context, ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)),
-        supervisor_(supervisor) {
+        supervisor_(supervisor),
+        link_(link) {
     wait();
   }
   void cancel() { stream_.close(); }
@@ -111,7 +118,7 @@ class SignalSource {
         supervisor_.children_changed();
       } else if (signal == SIGQUIT) {
         supervisor_.handle(DumpStacks{});
-      } else {
+      } else if (!link_.has_owner()) {
         supervisor_.handle(Stop{.mode = StopMode::kTerminate, .signal = signal});
       }
     }
@@ -119,6 +126,7 @@ class SignalSource {
 
   asio::posix::stream_descriptor stream_;
   Supervisor& supervisor_;
+  const OwnerLink& link_;
 };
 
 // A store has a connection for each client, so the shim takes as many descriptors as it may. Workers keep
@@ -215,7 +223,7 @@ Result<void> run(const ShimArguments& arguments) {
         link.send(event);
       },
       [&] { link.flush([&] { quit(); }); });
-  SignalSource source(context, signals, supervisor);
+  SignalSource source(context, signals, supervisor, link);
   quit = [&] { context.stop(); };
   OwnerWatch watch(context, job.owner, link, supervisor);
   const auto opened = watch.open_door(context, job);  // the owner may be gone already

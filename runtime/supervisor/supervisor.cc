@@ -114,7 +114,10 @@ void Supervisor::Impl::worker_ended(Worker& worker, bool succeeded, TimePoint se
   const WorkerExit exit = record(group_.reap(worker, ran_out_of_memory(worker)), seen_at);
   await_tail(exit.local_rank);
   if (state_ != State::kRunning) return;
-  if (exit.cause != ExitCause::kOk) {
+  const int requeue = spec_.stop.requeue_exit_code;
+  if (exit.has_saved && requeue != 0 && exit.exit_code == requeue) {
+    follow_preemption();
+  } else if (exit.cause != ExitCause::kOk) {
     stop_after_failure();
   } else if (group_.num_alive() == 0) {
     begin_linger();
@@ -151,6 +154,13 @@ void Supervisor::Impl::await_tail(int local_rank) {
 }
 
 // ---- stopping ----
+
+// A rank has saved for a preemption that it heard of before us (SLURM signals every process): the others are asked.
+void Supervisor::Impl::follow_preemption() {
+  owner_stop_ = Stop{.mode = StopMode::kTerminate, .signal = SIGTERM};
+  if (!is_owner_driven()) is_job_ending_ = true;
+  begin_stop(style_of(StopMode::kTerminate), spec_.stop.signal, spec_.stop);
+}
 
 void Supervisor::Impl::stop_after_failure() {
   record_.note_early_returns();

@@ -115,6 +115,7 @@ class Supervisor::Impl {
 
   // stopping
   void stop_after_failure();
+  void follow_preemption();
   void stop_for_owner(const Stop& stop);
   [[nodiscard]] int first_signal(const Stop& stop) const;
   void begin_stop(StopStyle style, int signal, const StopPolicy& policy);

@@ -93,6 +93,22 @@ TEST_F(Stopping, Fault69PreemptedRanksThatDidNotSaveEndWith143) {
   EXPECT_EQ(launch.wait(), 128 + SIGTERM);
 }
 
+// As SLURM does it: launcher, shim and workers get it, in any order.
+TEST_F(Stopping, Fault69ASignalToEveryProcessOfTheJobIsOneNotice) {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    LaunchProcess launch(launch_arguments("saves all"), token_);
+    const auto workers = launch.wait_for_lines("ready ", 2);
+    ASSERT_THAT(workers, SizeIs(2));
+
+    ::kill(launch.shim(), signal);
+    for (const std::string& pid : workers) ::kill(std::stoi(pid), signal);
+    launch.signal(signal);
+
+    EXPECT_EQ(launch.wait(), 85) << signal;
+    EXPECT_THAT(launch.output(), HasSubstr("every rank has saved"));
+  }
+}
+
 TEST_F(Stopping, SighupStopsLikeSigterm) {
   LaunchProcess launch(launch_arguments("stops 15"), token_);
   ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));

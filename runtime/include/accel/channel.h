@@ -118,6 +118,8 @@ class ACCEL_EXPORT WorkerChannel {
   // most 232 bytes.
   void notice(std::string_view text) noexcept;
 
+  // kHandlesPreemption: from here on SIGTERM and SIGUSR1 of anybody but the supervisor are such a request too, unless
+  // the program handles them itself.
   void declare(WorkerAbility ability) noexcept;
 
   // Says that what this rank has to save when it is preempted is complete, and at which step. When
