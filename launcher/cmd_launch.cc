@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 
 #include <unistd.h>
 
@@ -58,10 +59,19 @@ Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan, NoticeQueue& noti
   return loop.run(signals->fd());
 }
 
+// What this process was started with, for the launchers on other nodes.
+std::vector<std::string> same_command(const std::vector<std::string>& arguments) {
+  std::error_code failure;
+  std::vector<std::string> command = {
+      std::filesystem::read_symlink("/proc/self/exe", failure).string()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
 }  // namespace
 
 int cmd_launch(const std::vector<std::string>& arguments) {
-  const auto plan = resolve_launch(arguments, real_launch_host());
+  auto plan = resolve_launch(arguments, real_launch_host());
   if (!plan) return fail(plan.error());
   if (plan->answer) {
     print_line(stdout, *plan->answer);
@@ -75,6 +85,8 @@ int cmd_launch(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (plan->elastic) {
+    if (plan->elastic->meeting == Meeting::kStarter)
+      plan->elastic->node_command = same_command(arguments);
     const auto status = run_cluster_command({kElasticCommand, to_json(*plan->elastic, plan->spec)});
     return status ? *status : fail(status.error());
   }

@@ -18,6 +18,7 @@ bool parse_count(std::string_view text, int& out) {
 // Each member once, for both directions.
 template <typename T, typename Visit>
 void each_member(T& settings, Visit&& visit) {
+  visit("meeting", settings.meeting);
   visit("min_nodes", settings.min_nodes);
   visit("max_nodes", settings.max_nodes);
   visit("endpoint", settings.endpoint);
@@ -26,10 +27,25 @@ void each_member(T& settings, Visit&& visit) {
   visit("token_file", settings.token_file);
   visit("tls_dir", settings.tls_dir);
   visit("insecure", settings.insecure);
+  visit("node_index", settings.node_index);
+  visit("expected_hosts", settings.expected_hosts);
+  visit("job_folder", settings.job_folder);
+  visit("launch_address", settings.launch_address);
+  visit("node_command", settings.node_command);
   visit("join_timeout_seconds", settings.join_timeout_seconds);
   visit("hard_fencing", settings.hard_fencing);
   visit("lease", settings.lease);
   visit("quiet", settings.quiet);
+}
+
+template <typename T>
+void read_setting(const supervisor::Json& json, const char* name, T& out) {
+  supervisor::read_member(json, name, out);
+}
+void read_setting(const supervisor::Json& json, const char* name, Meeting& out) {
+  supervisor::read_member(json, name, [&](const supervisor::Json& value) {
+    supervisor::from_enum_field(value, out, Meeting::kNode);
+  });
 }
 
 }  // namespace
@@ -61,9 +77,7 @@ Result<ElasticRequest> elastic_request_from_json(std::string_view text) {
   auto settings =
       supervisor::decode_json(text, "the elastic launch", [&](const supervisor::Json& json) {
         ElasticSettings out;
-        each_member(out, [&](const char* name, auto& member) {
-          supervisor::read_member(json, name, member);
-        });
+        each_member(out, [&](const char* name, auto& member) { read_setting(json, name, member); });
         supervisor::read_member(json, "spec", spec_text);
         return out;
       });

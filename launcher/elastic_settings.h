@@ -7,6 +7,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <accel/result.h>
 
@@ -14,7 +16,16 @@
 
 namespace accel::launcher {
 
+// Who brings the nodes together, and who hosts the coordinator.
+enum class Meeting {
+  kEndpoint,  // an address that the user gave; its machine's launcher hosts
+  kStarter,   // SLURM's batch script: hosts, starts the nodes with srun, is no node itself
+  kHostNode,  // the first task of an srun: hosts beside its own part
+  kNode,      // another node of a starter or host node
+};
+
 struct ElasticSettings {
+  Meeting meeting = Meeting::kEndpoint;
   int min_nodes = 1;
   int max_nodes = 1;
   std::string
@@ -24,6 +35,11 @@ struct ElasticSettings {
   std::string token_file;
   std::string tls_dir;  // ca.pem, cert.pem, key.pem
   bool insecure = false;
+  int node_index = -1;                      // the index this node would like; -1: any
+  std::vector<std::string> expected_hosts;  // named while they are missing
+  std::string job_folder;                   // but kEndpoint: see launcher/cluster/job_folder.h
+  std::string launch_address;  // kNode: of the machine whose srun started us; may be empty
+  std::vector<std::string> node_command;  // kStarter: what each node runs
   int join_timeout_seconds = 600;
   bool hard_fencing = false;
   supervisor::Milliseconds lease{10'000};  // hard fencing

@@ -163,6 +163,10 @@ JobSpec make_spec(const CommandLine& line,
   spec.hang = settings.hang;
   spec.restart.max_restarts = settings.max_restarts;
   spec.log.dir = choose_log_dir(settings, host.environment, notices);
+  // The nodes of an allocation share their folders.
+  const bool shares_folder = settings.elastic && settings.elastic->meeting != Meeting::kEndpoint;
+  if (shares_folder && !spec.log.dir.empty() && !settings.elastic->node_id.empty())
+    spec.log.dir += "/" + settings.elastic->node_id;
   if (spec.log.dir.empty() && !host.private_base.empty()) {
     spec.log.error_dir = host.private_base + "/accel-" + spec.job_id;
   }
@@ -181,6 +185,20 @@ JobSpec make_spec(const CommandLine& line,
   spec.store.port = static_cast<std::uint16_t>(settings.main_process_port.value_or(kDefaultPort));
   spec.identity.master_port = spec.store.port;
   return spec;
+}
+
+SlurmView view_of_slurm(const LaunchHost& host, Faults& faults) {
+  SlurmView view;
+  auto place = read_slurm(host.environment);
+  if (place) {
+    view.place = *std::move(place);
+  } else {
+    faults.add(std::move(place).error());
+  }
+  const auto folder = host.environment.find(kSlurmFolderVariable);
+  if (folder != host.environment.end()) view.starter_folder = folder->second;
+  view.unique = host.job_suffix;
+  return view;
 }
 
 }  // namespace
@@ -208,7 +226,9 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   }
 
   Faults faults;
-  const Result<LaunchSettings> settings = merge_settings(line, file, host.num_gpus, plan.notices);
+  const SlurmView slurm = view_of_slurm(host, faults);
+  const Result<LaunchSettings> settings =
+      merge_settings(line, file, slurm, host.num_gpus, plan.notices);
   if (!settings) faults.add(settings.error());
   const Result<WorkerCommand> command = find_command(line, host.environment);
   if (!command) faults.add(command.error());
@@ -219,6 +239,8 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   plan.shares = cores->workers;
   plan.spec = make_spec(line, *settings, *command, *cores, host, plan.notices);
   plan.elastic = settings->elastic;
+  // Its starter has told them already.
+  if (!slurm.starter_folder.empty() && plan.elastic) plan.notices.clear();
   plan.quiet = line.is_on("quiet");
   plan.debug = settings->debug;
   plan.dry_run = line.is_on("dry_run");

@@ -7,7 +7,6 @@
 #include <cctype>
 #include <charconv>
 #include <chrono>
-#include <tuple>
 #include <utility>
 
 #include "launcher/faults.h"
@@ -48,19 +47,20 @@ class Merge {
  public:
   Merge(const CommandLine& line,
         const ConfigFile* file,
+        const SlurmView& slurm,
         const std::function<int()>& num_gpus,
         std::vector<std::string>& notices)
-      : line_(line), file_(file), ask_num_gpus_(num_gpus), notices_(notices) {}
+      : line_(line), file_(file), slurm_(slurm), ask_num_gpus_(num_gpus), notices_(notices) {}
 
   Result<LaunchSettings> run() {
     check_machines();
+    settings_.elastic = choose_nodes(line_, slurm_, faults_);
     choose_hardware();
     choose_num_processes();
     choose_computing();
     choose_dynamo();
     choose_output();
     choose_failures();
-    choose_nodes();
     if (!faults_.empty()) return faults_.merged();
     return std::move(settings_);
   }
@@ -174,10 +174,12 @@ class Merge {
     const bool is_undecided = file_ == nullptr && !line_.has("num_processes");
     if (is_undecided) {
       number = settings_.use_cpu ? 1 : std::max(1, num_usable_gpus());
-      notices_.push_back("nothing says how many workers to start: --num_processes is " +
-                         std::to_string(*number) + ", --num_machines 1, --mixed_precision " +
-                         line_.text("mixed_precision").value_or("no") + ", --dynamo_backend " +
-                         line_.text("dynamo_backend").value_or("no"));
+      // Of several nodes each decides for itself, and the number of machines is not 1.
+      if (!settings_.elastic)
+        notices_.push_back("nothing says how many workers to start: --num_processes is " +
+                           std::to_string(*number) + ", --num_machines 1, --mixed_precision " +
+                           line_.text("mixed_precision").value_or("no") + ", --dynamo_backend " +
+                           line_.text("dynamo_backend").value_or("no"));
     }
     settings_.num_processes = number.value_or(1);
     if (file_ == nullptr && !settings_.use_cpu && settings_.num_processes > 1 && num_gpus() > 1) {
@@ -314,74 +316,9 @@ class Merge {
     }
   }
 
-  void usage(std::string message, std::string remedy) {
-    faults_.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
-  }
-
-  void choose_nodes() {
-    if (!line_.has("nnodes")) {
-      for (const char* name : {"rdzv_endpoint",
-                               "rdzv_id",
-                               "rdzv_token_file",
-                               "rdzv_tls_dir",
-                               "rdzv_insecure",
-                               "fencing",
-                               "lease"}) {
-        if (line_.has(name))
-          usage(std::string("--") + name + " is for several nodes", "give --nnodes too");
-      }
-      return;
-    }
-    ElasticSettings elastic;
-    auto range = parse_num_nodes(line_.text("nnodes").value_or(""));
-    if (!range) return faults_.add(std::move(range).error());
-    std::tie(elastic.min_nodes, elastic.max_nodes) = *range;
-    elastic.endpoint = line_.text("rdzv_endpoint").value_or("");
-    if (elastic.endpoint.empty()) {
-      // As with torchrun, --nnodes 1 alone is a launch on one machine.
-      if (elastic.max_nodes == 1) return;
-      return usage("--nnodes " + line_.text("nnodes").value_or("") + " needs --rdzv_endpoint",
-                   "give the address of one node, as --rdzv_endpoint 10.0.0.7:29400, on each node");
-    }
-    elastic.job = line_.text("rdzv_id").value_or(elastic.job);
-    elastic.node_id = line_.text("node_id").value_or("");
-    elastic.token_file = line_.text("rdzv_token_file").value_or("");
-    elastic.tls_dir = line_.text("rdzv_tls_dir").value_or("");
-    elastic.insecure = line_.is_on("rdzv_insecure");
-    if (elastic.token_file.empty()) {
-      usage("a job of several nodes needs --rdzv_token_file",
-            "make one with `(umask 077; openssl rand -hex 32 > token)` and copy it to each node");
-    }
-    if (elastic.insecure == !elastic.tls_dir.empty()) {
-      usage("a job of several nodes needs either --rdzv_tls_dir or, on loopback, --rdzv_insecure",
-            "make certificates with `accel-agent init-tls`");
-    }
-    if (const auto limit = seconds_flag(line_, "rdzv_join_timeout", faults_))
-      elastic.join_timeout_seconds = std::max(1, static_cast<int>(*limit));
-    choose_fencing(elastic);
-    elastic.quiet = line_.is_on("quiet");
-    settings_.elastic = std::move(elastic);
-  }
-
-  void choose_fencing(ElasticSettings& elastic) {
-    // A beat a second, and room for one that is lost.
-    constexpr double kShortestLease = 2.5;
-    constexpr double kLongestLease = 86'400;
-    elastic.hard_fencing = line_.text("fencing").value_or("soft") == "hard";
-    const auto lease = seconds_flag(line_, "lease", faults_);
-    if (!lease) return;
-    if (!elastic.hard_fencing) usage("--lease is for hard fencing", "give --fencing hard too");
-    if (*lease < kShortestLease || *lease > kLongestLease) {
-      return usage("--lease is " + line_.text("lease").value_or("") +
-                       ", expected 2.5 s to one day: the coordinator answers once a second",
-                   "leave it at 10 s, or make it as long as a break of the network may last");
-    }
-    elastic.lease =
-        std::chrono::ceil<supervisor::Milliseconds>(std::chrono::duration<double>(*lease));
-  }
-
   const CommandLine& line_;
   const ConfigFile* file_;
+  const SlurmView& slurm_;
   const std::function<int()>& ask_num_gpus_;
   std::vector<std::string>& notices_;
   std::optional<int> num_gpus_;
@@ -434,9 +371,10 @@ Result<std::vector<Streams>> parse_streams(std::string_view flag,
 
 Result<LaunchSettings> merge_settings(const CommandLine& line,
                                       const ConfigFile* file,
+                                      const SlurmView& slurm,
                                       const std::function<int()>& num_gpus,
                                       std::vector<std::string>& notices) {
-  return Merge(line, file, num_gpus, notices).run();
+  return Merge(line, file, slurm, num_gpus, notices).run();
 }
 
 }  // namespace accel::launcher

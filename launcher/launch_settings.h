@@ -17,6 +17,7 @@
 #include "launcher/config_file.h"
 #include "launcher/elastic_settings.h"
 #include "launcher/flags.h"
+#include "launcher/node_settings.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
@@ -62,6 +63,7 @@ struct LaunchSettings {
 //         kUnsupported.
 [[nodiscard]] Result<LaunchSettings> merge_settings(const CommandLine& line,
                                                     const ConfigFile* file,
+                                                    const SlurmView& slurm,
                                                     const std::function<int()>& num_gpus,
                                                     std::vector<std::string>& notices);
 

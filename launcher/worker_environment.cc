@@ -1,5 +1,7 @@
 #include "launcher/worker_environment.h"
 
+#include "launcher/slurm_nodes.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -24,6 +26,7 @@ EnvMap base_environment(const EnvMap& inherited,
                         bool is_python) {
   EnvMap env = inherited;
   drop_outer_identity(env);
+  env.erase(kSlurmFolderVariable);
   if (!settings.multi_gpu) env["ACCELERATE_USE_CPU"] = python_bool(settings.use_cpu);
   env["ACCELERATE_MIXED_PRECISION"] = settings.mixed_precision;
   const DynamoOptions& dynamo = settings.dynamo;

@@ -128,6 +128,8 @@ constexpr ErrorInfo kTable[] = {
      "check that etcd runs, and etcd.endpoints of the agent's configuration (`etcdctl endpoint health`)"},
     {kLeadershipLost, "rendezvous.leadership_lost", 75, "Another agent hosts the coordinator now.",
      "nothing is lost: the other agent goes on; ask it, or try again"},
+    {kNodeLost, "node.lost", 71, "A node is gone, and the job cannot go on with those that are left.",
+     "queue the job again; or give --nnodes MIN:MAX and --max_restarts, so that it goes on with fewer nodes"},
 };
 // clang-format on
 static_assert(std::size(kTable) == static_cast<size_t>(kCount_), "every ErrorCode needs its row");

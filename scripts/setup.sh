@@ -33,7 +33,8 @@ install_packages() {
     exit 1
   fi
   echo "setup: installing ${missing[*]}"
-  export DEBIAN_FRONTEND=noninteractive
+  # RUNLEVEL: the daemons among them (SLURM, munge) are for tests that start their own.
+  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }

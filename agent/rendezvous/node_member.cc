@@ -48,7 +48,8 @@ NodeMember::NodeMember(asio::io_context& loop,
 
 void NodeMember::start() {
   handle(WantJob{Join{.job_uuid = options_.job.job_uuid(),
-                      .slots = static_cast<int>(options_.workers.spec.workers.size())}});
+                      .slots = static_cast<int>(options_.workers.spec.workers.size()),
+                      .preferred_index = options_.preferred_index}});
   session_.connect();
 }
 

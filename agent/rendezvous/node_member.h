@@ -23,8 +23,9 @@ namespace accel::agent {
 
 struct NodeMemberOptions {
   NodeInfo node;
-  std::string token_key;  // empty: no token
-  v1::JobSpec job;        // goes with the Join; job_uuid names the job
+  std::string token_key;     // empty: no token
+  int preferred_index = -1;  // the node index it would like; -1: any
+  v1::JobSpec job;           // goes with the Join; job_uuid names the job
   NodeWorkersOptions workers;
   SessionClient::OpenChannel open_channel =
       {};  // to a leader that another agent names; none: it is not followed

@@ -84,6 +84,7 @@ enum class ErrorCode {
   kWorkerHung,
   kEtcdUnreachable,
   kLeadershipLost,
+  kNodeLost,
   kCount_,  // not a code: the number of codes
 };
 

@@ -1,0 +1,258 @@
+#include "launcher/cluster/endpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/unique_fd.h"
+
+namespace accel::cluster {
+namespace {
+
+using agent::TcpAddress;
+using std::chrono::milliseconds;
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+SocketAddress make_socket_address(const TcpAddress& address) {
+  SocketAddress made;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&made.storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&made.storage);
+  if (::inet_pton(AF_INET, address.host.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(address.port);
+    made.size = sizeof *v4;
+  } else {
+    ::inet_pton(AF_INET6, address.host.c_str(), &v6->sin6_addr);
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(address.port);
+    made.size = sizeof *v6;
+  }
+  return made;
+}
+
+std::string host_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  const void* bytes =
+      address->sa_family == AF_INET
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
+          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+  const char* made = ::inet_ntop(address->sa_family, bytes, text, sizeof text);
+  return made == nullptr ? "" : made;
+}
+
+// Where packets to `to` leave from; nothing is sent. Empty: there is no way.
+std::string source_towards(const TcpAddress& to) {
+  const SocketAddress target = make_socket_address(to);
+  const UniqueFd probe(::socket(target.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  auto* address = reinterpret_cast<sockaddr*>(&own);
+  if (::connect(probe.get(), target.get(), target.size) != 0 ||
+      ::getsockname(probe.get(), address, &size) != 0) {
+    return "";
+  }
+  return host_of(address);
+}
+
+Result<TcpAddress> numeric(const std::string& host, std::uint16_t port) {
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return agent::parse_tcp_address((is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port));
+}
+
+bool is_loopback(const std::string& host) {
+  const auto address = numeric(host, 0);
+  return address && address->is_loopback;
+}
+
+struct HostPort {
+  std::string host;
+  std::uint16_t port = 0;
+};
+
+std::optional<HostPort> split(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return std::nullopt;
+  HostPort out{std::string(text.substr(0, colon)), 0};
+  const std::string_view port = text.substr(colon + 1);
+  const auto [end, failure] = std::from_chars(port.data(), port.data() + port.size(), out.port);
+  if (failure != std::errc() || end != port.data() + port.size()) return std::nullopt;
+  const bool is_name = std::all_of(out.host.begin(), out.host.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
+  });
+  return is_name ? std::optional(out) : std::nullopt;
+}
+
+// A look-up that may outlive the one who asks.
+struct Lookup {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_over = false;
+  std::vector<std::string> hosts;
+};
+
+std::optional<std::vector<std::string>> look_up(const std::string& host,
+                                                milliseconds limit,
+                                                const Resolver& resolver) {
+  const auto lookup = std::make_shared<Lookup>();
+  std::thread([lookup, host, resolver] {
+    auto hosts = resolver(host);
+    const std::lock_guard lock(lookup->mutex);
+    lookup->hosts = std::move(hosts);
+    lookup->is_over = true;
+    lookup->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(lookup->mutex);
+  if (!lookup->changed.wait_for(lock, limit, [&] { return lookup->is_over; })) return std::nullopt;
+  return lookup->hosts;
+}
+
+bool takes_connection(const TcpAddress& address, milliseconds limit) {
+  const SocketAddress to = make_socket_address(address);
+  const UniqueFd probe(
+      ::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe) return false;
+  if (::connect(probe.get(), to.get(), to.size) == 0) return true;
+  if (errno != EINPROGRESS) return false;
+  pollfd waiting{probe.get(), POLLOUT, 0};
+  if (::poll(&waiting, 1, static_cast<int>(limit.count())) != 1) return false;
+  int failure = 0;
+  socklen_t size = sizeof failure;
+  return ::getsockopt(probe.get(), SOL_SOCKET, SO_ERROR, &failure, &size) == 0 && failure == 0;
+}
+
+}  // namespace
+
+Resolver system_resolver() {
+  return [](const std::string& host) {
+    addrinfo wanted{};
+    wanted.ai_socktype = SOCK_STREAM;
+    wanted.ai_flags = AI_ADDRCONFIG;
+    addrinfo* found = nullptr;
+    std::vector<std::string> hosts;
+    if (::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return hosts;
+    for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+      if (entry->ai_family == AF_INET || entry->ai_family == AF_INET6)
+        hosts.push_back(host_of(entry->ai_addr));
+    }
+    ::freeaddrinfo(found);
+    return hosts;
+  };
+}
+
+Result<std::vector<TcpAddress>> resolve_endpoint(const std::string& text,
+                                                 milliseconds limit,
+                                                 const Resolver& resolver) {
+  if (auto address = agent::parse_tcp_address(text)) return std::vector{*std::move(address)};
+  const auto parts = split(text);
+  if (!parts) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "'" + text + "' is not of the form HOST:PORT",
+                 "give it as 10.0.0.7:29400, [fd00::7]:29400 or gpu-01:29400");
+  }
+  const auto hosts = look_up(parts->host, limit, resolver);
+  const char* remedy = "give the numeric address instead, or mend the name service";
+  if (!hosts) {
+    return Error(ErrorCode::kRendezvousTimeout,
+                 "the name '" + parts->host + "' was not resolved within " +
+                     std::to_string(limit.count()) + " ms",
+                 remedy);
+  }
+  std::vector<TcpAddress> addresses;
+  for (const std::string& host : *hosts) {
+    if (auto address = numeric(host, parts->port)) addresses.push_back(*std::move(address));
+  }
+  if (addresses.empty()) {
+    return Error(
+        ErrorCode::kRendezvousTimeout, "the name '" + parts->host + "' has no address", remedy);
+  }
+  // An entry for loopback is of use on that one machine alone.
+  std::stable_partition(addresses.begin(), addresses.end(), [](const TcpAddress& address) {
+    return !address.is_loopback;
+  });
+  return addresses;
+}
+
+bool is_by_name(std::string_view text) {
+  return !agent::parse_tcp_address(text) && !text.starts_with("localhost:");
+}
+
+std::string to_text(const TcpAddress& address) {
+  const bool is_v6 = address.host.find(':') != std::string::npos;
+  return (is_v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+}
+
+bool is_ours_and_free(const TcpAddress& address) {
+  const SocketAddress wanted = make_socket_address(address);
+  const UniqueFd probe(::socket(wanted.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ::setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  return ::bind(probe.get(), wanted.get(), wanted.size) == 0 && ::listen(probe.get(), 1) == 0;
+}
+
+std::optional<TcpAddress> first_reachable(std::span<const TcpAddress> addresses,
+                                          milliseconds limit,
+                                          const std::stop_token& stop) {
+  for (const TcpAddress& address : addresses) {
+    if (stop.stop_requested()) return std::nullopt;
+    if (takes_connection(address, limit)) return address;
+  }
+  return std::nullopt;
+}
+
+std::string own_address_towards(const TcpAddress& endpoint, bool is_local) {
+  const std::string source = source_towards(endpoint);
+  if (source.empty()) return endpoint.host;
+  if (is_local || !is_loopback(source)) return source;
+  return own_addresses().front();
+}
+
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> found;
+  std::vector<std::string> loopbacks;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) == 0) {
+    for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+      const sockaddr* address = entry->ifa_addr;
+      const bool is_up = (entry->ifa_flags & IFF_UP) != 0;
+      if (address == nullptr || !is_up) continue;
+      if (address->sa_family != AF_INET && address->sa_family != AF_INET6) continue;
+      // Link-local ones need a zone that means nothing elsewhere.
+      if (address->sa_family == AF_INET6 &&
+          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr)) {
+        continue;
+      }
+      std::string host = host_of(address);
+      (is_loopback(host) ? loopbacks : found).push_back(std::move(host));
+    }
+    ::freeifaddrs(all);
+  }
+  // Addresses for documentation: routed as any, and nothing is sent.
+  for (const char* far : {"2001:db8::1", "192.0.2.1"}) {
+    const std::string source = source_towards({.host = far, .port = 9, .is_loopback = false});
+    const auto at = std::find(found.begin(), found.end(), source);
+    if (at != found.end()) std::rotate(found.begin(), at, at + 1);
+  }
+  if (found.empty()) found = std::move(loopbacks);
+  if (found.empty()) found.emplace_back("127.0.0.1");
+  return found;
+}
+
+}  // namespace accel::cluster

@@ -1,0 +1,59 @@
+// Endpoint: where a coordinator listens, from what a user wrote to an address that answers.
+//
+// "10.0.0.7:29400", "[fd00::7]:29400" or "gpu-01:29400". A name may mean several addresses, some of them of no use (the
+// machine's own loopback entry, an interface that others do not reach): whoever connects tries them in turn, whoever
+// hosts by name listens on all interfaces.
+//
+// Threads:  any; resolve_endpoint() and first_reachable() block for as long as they say.
+// Source:   fault 48 of docs/faults.md.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <accel/result.h>
+
+#include "agent/agent_config.h"
+
+namespace accel::cluster {
+
+// What one look-up gives: numeric addresses, IPv6 without brackets. Empty: no such name.
+using Resolver = std::function<std::vector<std::string>(const std::string& host)>;
+[[nodiscard]] Resolver system_resolver();
+
+// At most `limit` for a name; the look-up itself goes on behind it when it hangs. Errors  kInvalidArgument: no
+// HOST:PORT; kRendezvousTimeout: the name is not known, or there was no answer in time.
+[[nodiscard]] Result<std::vector<agent::TcpAddress>> resolve_endpoint(
+    const std::string& text,
+    std::chrono::milliseconds limit,
+    const Resolver& resolver = system_resolver());
+
+// Whether the text names a machine instead of one of its addresses; "localhost" is an address.
+[[nodiscard]] bool is_by_name(std::string_view text);
+
+// "10.0.0.7:29400", "[::1]:0".
+[[nodiscard]] std::string to_text(const agent::TcpAddress& address);
+
+// Whether it is an address of this machine with nobody at its port yet.
+[[nodiscard]] bool is_ours_and_free(const agent::TcpAddress& address);
+
+// The first that takes a connection, each within `limit`. The answer may come later by the limit of one address.
+[[nodiscard]] std::optional<agent::TcpAddress> first_reachable(
+    std::span<const agent::TcpAddress> addresses,
+    std::chrono::milliseconds limit,
+    const std::stop_token& stop);
+
+// The address by which other nodes reach this machine, as far as one can tell: that from which packets to `endpoint`
+// leave; when that is loopback although the endpoint is not meant to be, that of the default route.
+[[nodiscard]] std::string own_address_towards(const agent::TcpAddress& endpoint, bool is_local);
+
+// Of this machine's interfaces that are up, that of the default route first, loopback left out unless there is no other.
+[[nodiscard]] std::vector<std::string> own_addresses();
+
+}  // namespace accel::cluster

@@ -1,0 +1,158 @@
+#include "launcher/cluster/meeting_place.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "agent/rendezvous/token_proof.h"
+#include "launcher/cluster/endpoint.h"
+#include "runtime/clock.h"
+
+namespace accel::cluster {
+namespace {
+
+using agent::TcpAddress;
+using launcher::ElasticSettings;
+using launcher::Meeting;
+
+constexpr std::chrono::seconds kLookUp{2};
+constexpr std::chrono::seconds kConnect{3};
+constexpr std::chrono::milliseconds kTryAgain{300};
+constexpr const char* kEverywhere = "[::]:";
+
+agent::TlsFiles files_in(const std::string& dir) {
+  return {dir + "/ca.pem", dir + "/cert.pem", dir + "/key.pem"};
+}
+
+// One address is not tried here: gRPC does that, and says why it fails.
+Result<TcpAddress> choose_address(const std::vector<TcpAddress>& addresses,
+                                  TimePoint end,
+                                  const std::stop_token& stop) {
+  if (addresses.size() == 1) return addresses.front();
+  std::string names;
+  for (const TcpAddress& address : addresses)
+    names += (names.empty() ? "" : ", ") + to_text(address);
+  while (true) {
+    if (const auto reached = first_reachable(addresses, kConnect, stop)) return *reached;
+    if (stop.stop_requested() || SteadyClock().now() >= end) {
+      return Error(ErrorCode::kRendezvousTimeout,
+                   "the coordinator answers at none of " + names,
+                   "see whether a firewall is between the nodes, and whether the first one runs");
+    }
+    std::this_thread::sleep_for(kTryAgain);
+  }
+}
+
+// A name service that is slow or not up yet is asked again.
+Result<std::vector<TcpAddress>> resolve(const std::string& text,
+                                        TimePoint end,
+                                        const std::stop_token& stop) {
+  while (true) {
+    auto addresses = resolve_endpoint(text, kLookUp);
+    const bool may_come = !addresses && addresses.error().code() == ErrorCode::kRendezvousTimeout;
+    if (!may_come || stop.stop_requested() || SteadyClock().now() >= end) return addresses;
+    std::this_thread::sleep_for(kTryAgain);
+  }
+}
+
+Result<MeetingPlace> find_endpoint(const ElasticSettings& settings,
+                                   TimePoint end,
+                                   const std::stop_token& stop) {
+  MeetingPlace place;
+  // Before anything that takes time.
+  auto token = agent::read_token(settings.token_file);
+  if (!token) return std::move(token).error();
+  place.token_key = agent::token_key(*token);
+  place.tls = files_in(settings.tls_dir);
+  const auto addresses = resolve(settings.endpoint, end, stop);
+  if (!addresses) return addresses.error();
+  place.is_local = addresses->front().is_loopback && !is_by_name(settings.endpoint);
+  if (settings.insecure && !place.is_local) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "--rdzv_insecure is for loopback addresses, and the endpoint is " + settings.endpoint,
+        "make certificates with `accel-agent init-tls` and give --rdzv_tls_dir");
+  }
+  const auto ours = std::find_if(addresses->begin(), addresses->end(), is_ours_and_free);
+  if (ours != addresses->end()) {
+    // A machine's own name often means its loopback address to itself: others could not come there.
+    place.listen =
+        is_by_name(settings.endpoint) ? kEverywhere + std::to_string(ours->port) : to_text(*ours);
+    place.endpoint = *ours;
+    return place;
+  }
+  const auto chosen = choose_address(*addresses, end, stop);
+  if (!chosen) return chosen.error();
+  place.endpoint = *chosen;
+  return place;
+}
+
+// What the folder of the job gives to a node, host or not.
+Result<void> take_papers(MeetingPlace& place, JobFolder folder, const std::string& node_id) {
+  auto token = agent::read_token(folder.token_file());
+  if (!token) return std::move(token).error();
+  place.token_key = agent::token_key(*token);
+  auto certificate = folder.certificate(node_id);
+  if (!certificate) return std::move(certificate).error();
+  place.tls = files_in(*certificate);
+  place.folder = std::move(folder);
+  return {};
+}
+
+Result<MeetingPlace> make_place(const ElasticSettings& settings) {
+  MeetingPlace place;
+  auto folder = JobFolder::make(settings.job_folder);
+  if (!folder) return std::move(folder).error();
+  if (auto taken = take_papers(place, *std::move(folder), settings.node_id); !taken)
+    return std::move(taken).error();
+  place.listen = std::string(kEverywhere) + "0";
+  return place;
+}
+
+// The address from which srun came is one that reaches its machine; the others are what that machine thinks.
+Result<MeetingPlace> find_host(const ElasticSettings& settings,
+                               TimePoint end,
+                               const std::stop_token& stop) {
+  MeetingPlace place;
+  auto folder = JobFolder::find(
+      settings.job_folder, std::chrono::seconds(settings.join_timeout_seconds), stop);
+  if (!folder) return std::move(folder).error();
+  std::vector<TcpAddress> addresses;
+  for (const std::string& line : folder->endpoints()) {
+    if (auto address = agent::parse_tcp_address(line)) addresses.push_back(*std::move(address));
+  }
+  if (addresses.empty()) {
+    return Error(ErrorCode::kProtocol, settings.job_folder + "/endpoints names no address");
+  }
+  const std::uint16_t port = addresses.front().port;
+  const std::string& from = settings.launch_address;
+  const bool is_v6 = from.find(':') != std::string::npos;
+  auto first =
+      agent::parse_tcp_address((is_v6 ? "[" + from + "]" : from) + ":" + std::to_string(port));
+  if (first) {
+    place.is_local = first->is_loopback;
+    addresses.insert(addresses.begin(), *std::move(first));
+  }
+  const auto chosen = choose_address(addresses, end, stop);
+  if (!chosen) return chosen.error();
+  place.endpoint = *chosen;
+  if (auto taken = take_papers(place, *std::move(folder), settings.node_id); !taken)
+    return std::move(taken).error();
+  return place;
+}
+
+}  // namespace
+
+Result<MeetingPlace> find_meeting_place(const ElasticSettings& settings,
+                                        const std::stop_token& stop) {
+  const TimePoint end = SteadyClock().now() + std::chrono::seconds(settings.join_timeout_seconds);
+  switch (settings.meeting) {
+    case Meeting::kHostNode:
+      return make_place(settings);
+    case Meeting::kNode:
+      return find_host(settings, end, stop);
+    default:
+      return find_endpoint(settings, end, stop);
+  }
+}
+
+}  // namespace accel::cluster

@@ -1,0 +1,18 @@
+// SlurmLaunch: accel-launch in the batch script of an allocation of many nodes: it starts their launchers, and hosts
+// the coordinator, but runs no workers itself.
+//
+// So the coordinator outlives every step of srun. A node whose launcher is lost gets a new one as long as SLURM gives
+// it; a signal reaches all nodes through the coordinator.
+//
+// Threads:  start_slurm_nodes() runs a loop of its own.
+// Source:   docs/deploy.md, "SLURM"; tests/integration/slurm.
+#pragma once
+
+#include "launcher/elastic_settings.h"
+
+namespace accel::cluster {
+
+// Gives the exit status.
+[[nodiscard]] int start_slurm_nodes(launcher::ElasticRequest request);
+
+}  // namespace accel::cluster

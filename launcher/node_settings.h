@@ -1,0 +1,28 @@
+// NodeSettings: what the command line and SLURM say about jobs of several nodes.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "launcher/elastic_settings.h"
+#include "launcher/faults.h"
+#include "launcher/flags.h"
+#include "launcher/slurm_nodes.h"
+
+namespace accel::launcher {
+
+// What SLURM says about this process; `place` is empty outside of it.
+struct SlurmView {
+  std::optional<SlurmPlace> place;
+  std::string starter_folder;  // of kSlurmFolderVariable
+  std::string unique;          // see SlurmWish
+};
+
+// Empty: a launch on one machine. Faults are added.
+[[nodiscard]] std::optional<ElasticSettings> choose_nodes(const CommandLine& line,
+                                                          const SlurmView& slurm,
+                                                          Faults& faults);
+
+}  // namespace accel::launcher

@@ -1,0 +1,40 @@
+// SlurmNodes: which part of a job of several nodes a launch has by its place in a SLURM allocation.
+//
+//   place                                       part
+//   batch script, several nodes                 kStarter: starts one launcher a node with srun
+//   task, several nodes, one task a node        kHostNode on the step's first node, kNode on the others
+//   task of a starter                           kNode
+//   one node                                    none: a launch on one machine
+//   several tasks on one node                   refused, naming the srun line to use
+//
+// A place of several nodes never becomes a job of one: that is an error with its remedy.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <accel/result.h>
+
+#include "launcher/elastic_settings.h"
+#include "launcher/slurm_environment.h"
+
+namespace accel::launcher {
+
+// Set by a starter for the launchers of its nodes: the folder of their job. Never in a worker's environment.
+inline constexpr const char* kSlurmFolderVariable = "ACCEL_SLURM_FOLDER";
+
+struct SlurmWish {
+  std::optional<std::pair<int, int>> num_nodes;  // --nnodes
+  std::string starter_folder;                    // kSlurmFolderVariable
+  std::string base_folder;                       // absolute: where the job's own folder is made
+  std::string unique;                            // makes the folder's name unique
+};
+
+// `meeting`, `node_id`, `expected_hosts` and what else SLURM says; empty for one machine. Errors  kUsage.
+[[nodiscard]] Result<std::optional<ElasticSettings>> plan_slurm_nodes(const SlurmPlace& place,
+                                                                      const SlurmWish& wish);
+
+}  // namespace accel::launcher

@@ -1,0 +1,148 @@
+#include "launcher/cluster/endpoint.h"
+
+#include <future>
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "runtime/unique_fd.h"
+
+namespace accel::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using agent::TcpAddress;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kGenerous = 60'000ms;
+
+Resolver answering(std::vector<std::string> hosts) {
+  return [hosts](const std::string&) { return hosts; };
+}
+
+std::vector<std::string> resolved(const std::string& text, const Resolver& resolver) {
+  std::vector<std::string> texts;
+  for (const TcpAddress& address : or_throw(resolve_endpoint(text, kGenerous, resolver)))
+    texts.push_back(to_text(address));
+  return texts;
+}
+
+// A socket of this machine that listens; its address.
+struct Listener {
+  Listener() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    if (::bind(fd.get(), generic, size) != 0 || ::listen(fd.get(), 4) != 0 ||
+        ::getsockname(fd.get(), generic, &size) != 0) {
+      throw std::runtime_error("cannot listen");
+    }
+    at = {.host = "127.0.0.1", .port = ntohs(address.sin_port), .is_loopback = true};
+  }
+  UniqueFd fd;
+  TcpAddress at;
+};
+
+TEST(Endpoint, AnAddressNeedsNoLookUp) {
+  const Resolver never = [](const std::string&) -> std::vector<std::string> {
+    throw std::logic_error("was asked");
+  };
+  EXPECT_THAT(resolved("10.0.0.7:29400", never), ElementsAre("10.0.0.7:29400"));
+  EXPECT_THAT(resolved("[fd00::7]:29400", never), ElementsAre("[fd00::7]:29400"));
+}
+
+TEST(Endpoint, ANameGivesItsAddressesWithLoopbackLast) {
+  EXPECT_THAT(resolved("gpu-01:29400", answering({"127.0.1.1", "10.0.0.7", "fd00::7"})),
+              ElementsAre("10.0.0.7:29400", "[fd00::7]:29400", "127.0.1.1:29400"));
+}
+
+TEST(Endpoint, Fault48ANameWithoutAddressIsSaidSo) {
+  const auto result = resolve_endpoint("nowhere:1", kGenerous, answering({}));
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code(), ErrorCode::kRendezvousTimeout);
+  EXPECT_THAT(result.error().message(), HasSubstr("the name 'nowhere' has no address"));
+}
+
+TEST(Endpoint, Fault48ANameServiceThatHangsIsLeftBehind) {
+  std::promise<void> hanging;
+  const auto until = hanging.get_future().share();
+  const Resolver hangs = [until](const std::string&) {
+    until.wait();
+    return std::vector<std::string>{"10.0.0.7"};
+  };
+
+  const auto result = resolve_endpoint("gpu-01:29400", 1ms, hangs);
+  hanging.set_value();
+
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code(), ErrorCode::kRendezvousTimeout);
+  EXPECT_THAT(result.error().message(), HasSubstr("'gpu-01' was not resolved within 1 ms"));
+}
+
+TEST(Endpoint, WhatIsNeitherNameNorAddressIsRefused) {
+  for (const char* text :
+       {"", ":", ":29400", "host", "host:", "host:x", "host:99999", "a b:1", "[::1:2", "host:-1"}) {
+    const auto result = resolve_endpoint(text, kGenerous, answering({"10.0.0.7"}));
+    ASSERT_FALSE(result) << text;
+    EXPECT_EQ(result.error().code(), ErrorCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(Endpoint, LocalhostIsAnAddressAndOtherNamesAreNot) {
+  EXPECT_FALSE(is_by_name("localhost:1"));
+  EXPECT_FALSE(is_by_name("127.0.0.1:1"));
+  EXPECT_FALSE(is_by_name("[::1]:1"));
+  EXPECT_TRUE(is_by_name("gpu-01:1"));
+}
+
+TEST(Endpoint, AnAddressIsFreeUntilSomebodyListensThere) {
+  TcpAddress at;
+  {
+    const Listener listener;
+    at = listener.at;
+    EXPECT_FALSE(is_ours_and_free(at));
+  }
+  EXPECT_TRUE(is_ours_and_free(at));
+  EXPECT_FALSE(is_ours_and_free({.host = "192.0.2.1", .port = at.port, .is_loopback = false}));
+}
+
+TEST(Endpoint, Fault48TheFirstAddressThatAnswersIsTaken) {
+  const Listener listener;
+  TcpAddress closed;
+  {
+    const Listener gone;
+    closed = gone.at;
+  }
+  const std::vector<TcpAddress> addresses = {closed, listener.at};
+
+  const auto reached = first_reachable(addresses, kGenerous, {});
+
+  ASSERT_TRUE(reached);
+  EXPECT_EQ(reached->port, listener.at.port);
+}
+
+TEST(Endpoint, OwnAddressesAreOfThisMachine) {
+  const auto own = own_addresses();
+  ASSERT_FALSE(own.empty());
+  for (const std::string& host : own) {
+    auto address = resolve_endpoint(
+        host.find(':') == std::string::npos ? host + ":0" : "[" + host + "]:0", kGenerous);
+    ASSERT_TRUE(address) << host;
+    EXPECT_TRUE(is_ours_and_free(address->front())) << host;
+  }
+}
+
+TEST(Endpoint, LoopbackIsAdvertisedOnlyWhenItIsMeant) {
+  const TcpAddress loopback = {.host = "127.0.0.1", .port = 1, .is_loopback = true};
+  EXPECT_EQ(own_address_towards(loopback, true), "127.0.0.1");
+  EXPECT_EQ(own_address_towards(loopback, false), own_addresses().front());
+}
+
+}  // namespace
+}  // namespace accel::cluster
