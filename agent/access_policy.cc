@@ -68,6 +68,19 @@ Result<std::string> AccessPolicy::user_for(const Caller& caller,
   return asked_user;
 }
 
+Result<void> AccessPolicy::check_cluster_user(const std::string& user, uid_t uid) const {
+  const auto& allowed = config_.allow_users;
+  if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), user) == allowed.end()) {
+    return refused("user " + user + " is not in allow_users");
+  }
+  if (uid < kFirstPersonalUid) {
+    return refused(
+        "uid " + std::to_string(uid) + " is a system user: jobs of many nodes never run as one",
+        "submit the job as a user with a uid of 1000 or more");
+  }
+  return check_uid(uid, /*is_remote=*/true);
+}
+
 Result<void> AccessPolicy::check_uid(uid_t uid, bool is_remote) const {
   if (is_remote && uid < kFirstPersonalUid) {
     return refused("uid " + std::to_string(uid) +

@@ -62,6 +62,10 @@ class AccessPolicy {
                                              const std::string& caller_user,
                                              const std::string& asked_user) const;
 
+  // Whether this node runs jobs of many nodes of that user, for whom another agent vouches. Never as root or as a
+  // system user. Errors  kAgentRefused.
+  [[nodiscard]] Result<void> check_cluster_user(const std::string& user, uid_t uid) const;
+
   // Whether the agent may run anything as `uid`. Errors  kAgentRefused.
   [[nodiscard]] Result<void> check_uid(uid_t uid, bool is_remote) const;
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/certificate_expiry.h"
+#include "agent/cluster_part.h"
 #include "agent/control_service.h"
 #include "agent/grpc_server.h"
 #include "agent/health_watch.h"
@@ -56,6 +57,7 @@ class Agent {
                              .log = [this](const auto& line) { options_.log(printable(line)); }};
     jobs_ = std::make_unique<JobRunner>(
         loop_, std::move(jobs), [this](const v1::Job& job) { on_change(job); });
+    if (auto made = make_cluster_part(); !made) return made;
     control_ = std::make_unique<ControlService>(
         ControlService::Parts{.loop = loop_,
                               .config = config_,
@@ -63,9 +65,11 @@ class Agent {
                               .jobs = *jobs_,
                               .audit = [this](const auto& line) { audit(line); },
                               .audit_refusal = [this](const auto& line) { audit_refusal(line); },
-                              .agent_uid = ::geteuid()});
+                              .agent_uid = ::geteuid(),
+                              .cluster = cluster_ ? &cluster_->client() : nullptr});
     if (auto recovered = jobs_->recover(); !recovered) return recovered;
     if (auto opened = open_sockets(); !opened) return opened;
+    if (cluster_) cluster_->start(server_->tcp_port());
     listen_for_signals();
     return {};
   }
@@ -91,11 +95,37 @@ class Agent {
   }
 
  private:
+  // Without `coordinator` in the configuration there is none.
+  Result<void> make_cluster_part() {
+    if (config_.coordinator.empty()) return {};
+    auto made = ClusterPart::make(ClusterPart::Parts{
+        .loop = loop_,
+        .config = config_,
+        .tickets = tickets_,
+        .jobs = *jobs_,
+        .log = [this](const std::string& line) { options_.log(line); },
+        .audit = [this](const std::string& line) { audit(line); },
+        .audit_refusal = [this](const std::string& line) { audit_refusal(line); },
+        .on_ended =
+            [this] {
+              if (!is_draining_ && !is_leaving_) return;
+              asio::post(loop_, [this] { close_when_idle(); });
+            },
+        .agent_uid = ::geteuid()});
+    if (!made) return std::move(made).error();
+    cluster_ = *std::move(made);
+    return {};
+  }
+
   Result<void> open_sockets() {
     const std::string socket = config_.runtime_dir + "/agent.sock";
     const std::string tickets = config_.runtime_dir + "/tickets.sock";
     ::unlink(socket.c_str());
-    auto server = GrpcServer::start(config_, socket, {control_.get()});
+    std::vector<grpc::Service*> services = {control_.get()};
+    if (cluster_) {
+      for (grpc::Service* service : cluster_->services()) services.push_back(service);
+    }
+    auto server = GrpcServer::start(config_, socket, services);
     if (!server) return std::move(server).error();
     server_ = *std::move(server);
     server_->set_health("accel.v1.Control", true);
@@ -162,15 +192,20 @@ class Agent {
     const bool is_again = is_draining_;
     is_draining_ = true;
     jobs_->set_draining(true);
-    options_.log("signal " + std::to_string(signal) + ": " + std::to_string(jobs_->num_running()) +
+    options_.log("signal " + std::to_string(signal) + ": " + std::to_string(num_running()) +
                  " jobs to stop");
     manager_.stopping("stopping jobs");
     manager_.extend(config_.drain_grace + std::chrono::seconds(15));
     jobs_->stop_all(is_again ? StopMode::kKill : StopMode::kTerminate);
-    if (!is_again) {
+    if (is_again) {
+      kill_parts();
+    } else {
+      if (cluster_) cluster_->leave("its agent ends");
       grace_.expires_after(config_.drain_grace);
       grace_.async_wait([this](const boost::system::error_code& error) {
-        if (!error) jobs_->stop_all(StopMode::kKill);
+        if (error) return;
+        jobs_->stop_all(StopMode::kKill);
+        kill_parts();
       });
     }
     close_when_idle();
@@ -187,7 +222,17 @@ class Agent {
                  std::to_string(config_.hold.count() / 1000) + " s");
     manager_.stopping("leaving jobs to their shims");
     is_leaving_ = true;
-    close();
+    // Parts of jobs over several nodes are not held: the other nodes go on without this one.
+    if (cluster_) cluster_->leave("its agent begins anew");
+    close_when_idle();
+  }
+
+  [[nodiscard]] int num_running() const {
+    return jobs_->num_running() + (cluster_ ? cluster_->num_running() : 0);
+  }
+
+  void kill_parts() {
+    if (cluster_) cluster_->kill();
   }
 
   void on_change(const v1::Job& job) {
@@ -200,7 +245,8 @@ class Agent {
   }
 
   void close_when_idle() {
-    if (jobs_->num_running() == 0) close();
+    const int num_left = is_leaving_ ? (cluster_ ? cluster_->num_running() : 0) : num_running();
+    if (num_left == 0) close();
   }
 
   void close() {
@@ -208,6 +254,11 @@ class Agent {
     is_closing_ = true;
     grace_.cancel();
     control_->close_streams();
+    if (cluster_) return cluster_->close([this] { close_server(); });
+    close_server();
+  }
+
+  void close_server() {
     // The loop must run on while calls end: they finish there.
     closer_ = std::thread([this] {
       server_->shutdown();
@@ -248,6 +299,7 @@ class Agent {
   CertificateExpiry expiry_;
   UniqueFd lock_;
   std::unique_ptr<JobRunner> jobs_;
+  std::unique_ptr<ClusterPart> cluster_;  // nullptr: jobs on this node alone
   std::unique_ptr<ControlService> control_;
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<TicketServer> ticket_server_;

@@ -23,6 +23,8 @@ constexpr std::array kKeys = {
     AgentConfigKey{"listen", "the TCP address for other nodes and operators"},
     AgentConfigKey{"insecure", "TCP without TLS; loopback only"},
     AgentConfigKey{"tls", "authority, certificate and key"},
+    AgentConfigKey{"coordinator", "the agent that hosts the coordinator of jobs of many nodes"},
+    AgentConfigKey{"slots", "workers of jobs of many nodes that this node runs at a time"},
     AgentConfigKey{"token_file", "the token that nodes of this cluster prove"},
     AgentConfigKey{"allow_root", "whether uid 0 may run jobs as itself"},
     AgentConfigKey{"allow_users", "the users who may run jobs"},
@@ -162,6 +164,8 @@ AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vect
   reader.read("listen", config.listen);
   reader.read("insecure", config.insecure);
   read_tls(reader, path, faults, config.tls);
+  reader.read("coordinator", config.coordinator);
+  reader.read("slots", config.slots, 0, 4096);
   reader.read("token_file", config.token_file);
   reader.read("allow_root", config.allow_root);
   reader.read("allow_users", config.allow_users);
@@ -279,6 +283,41 @@ Result<TcpAddress> parse_tcp_address(std::string_view text) {
   return address;
 }
 
+namespace {
+
+// Who may ask for jobs of many nodes vouches for users: that takes certificates, or a token among the processes of one
+// machine and one user.
+Result<void> check_coordinator(const AgentConfig& config) {
+  if (config.coordinator.empty()) return {};
+  const auto address = parse_tcp_address(config.coordinator);
+  if (!address)
+    return invalid("coordinator: " + address.error().message(), address.error().remedy());
+  if (address->port == 0)
+    return invalid("coordinator " + config.coordinator + " has no port",
+                   "give the `listen` address of the agent that hosts it");
+  if (config.listen.empty()) {
+    return invalid("coordinator needs listen: other nodes ask this one for the output of its ranks",
+                   "set listen to an address of this node, as 10.0.0.7:29400");
+  }
+  if (!config.insecure) return {};
+  if (!address->is_loopback) {
+    return invalid(
+        "insecure is allowed on loopback addresses only, and coordinator is " + config.coordinator,
+        "use TLS: `accel-agent init-tls` makes the certificates");
+  }
+  if (::geteuid() == 0) {
+    return invalid("an agent of root does not take jobs of many nodes without certificates",
+                   "use TLS: `accel-agent init-tls` makes the certificates");
+  }
+  if (config.token_file.empty()) {
+    return invalid("coordinator with insecure needs token_file",
+                   "write a token into a file of mode 0600, or use TLS");
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<AgentConfig> complete_agent_config(AgentConfig config) {
   if (config.node_id.empty()) config.node_id = host_id();
   if (config.log_dir.empty()) config.log_dir = config.state_dir + "/logs";
@@ -293,6 +332,13 @@ Result<AgentConfig> complete_agent_config(AgentConfig config) {
     if (!path->starts_with('/'))
       return invalid(std::string(key) + " '" + *path + "' is not an absolute path");
   }
+  if (auto checked = check_coordinator(config); !checked) return std::move(checked).error();
+  const bool has_tls =
+      !config.tls.authority.empty() && !config.tls.certificate.empty() && !config.tls.key.empty();
+  if (!config.coordinator.empty() && !config.insecure && !has_tls) {
+    return invalid("coordinator needs tls.authority, tls.certificate and tls.key",
+                   "make them with `accel-agent init-tls`");
+  }
   if (config.listen.empty()) return config;
   const auto address = parse_tcp_address(config.listen);
   if (!address) return invalid("listen: " + address.error().message(), address.error().remedy());
@@ -300,8 +346,7 @@ Result<AgentConfig> complete_agent_config(AgentConfig config) {
     return invalid("insecure is allowed on loopback addresses only, and listen is " + config.listen,
                    "use TLS: `accel-agent init-tls` makes the certificates");
   }
-  if (!config.insecure &&
-      (config.tls.authority.empty() || config.tls.certificate.empty() || config.tls.key.empty())) {
+  if (!config.insecure && !has_tls) {
     return invalid(
         "listen needs tls.authority, tls.certificate and tls.key",
         "make them with `accel-agent init-tls`, or use --insecure on a loopback address");

@@ -1,16 +1,14 @@
 #include "agent/control_service.h"
 
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <unistd.h>
 
 #include "agent/diagnosis.h"
 #include "agent/job_request.h"
-#include "agent/log_reader.h"
+#include "agent/log_stream.h"
 #include "agent/queued_stream.h"
 
 namespace accel::agent {
@@ -19,7 +17,6 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr std::size_t kMaxQueuedEvents = 1024;
-constexpr std::chrono::milliseconds kLogPause{50};  // between looks at files that have nothing new
 
 std::string first_metadata(const grpc::ServerContextBase& context, const char* name) {
   const auto found = context.client_metadata().find(name);
@@ -84,6 +81,8 @@ grpc::Status to_status(const Error& error) {
       return {UNAUTHENTICATED, text};
     case ErrorCode::kUnsupported:
       return {grpc::StatusCode::UNIMPLEMENTED, text};
+    case ErrorCode::kCoordinatorLost:
+      return {FAILED_PRECONDITION, text};
     default:
       return {INTERNAL, text};
   }
@@ -111,78 +110,6 @@ class ControlService::DiagnoseStream final
     : public QueuedStream<grpc::ServerWriteReactor<v1::DiagChunk>, v1::DiagChunk> {
  public:
   explicit DiagnoseStream(asio::io_context& loop) : QueuedStream(loop, kMaxQueuedEvents) {}
-};
-
-// One chunk in flight; the next is read when gRPC has taken it: a slow reader costs 64 KiB.
-class ControlService::LogStream final
-    : public QueuedStream<grpc::ServerWriteReactor<v1::LogChunk>, v1::LogChunk> {
- public:
-  LogStream(ControlService& service, asio::io_context& loop)
-      : QueuedStream(loop, 4), service_(service), pause_(loop) {}
-
-  void begin(const v1::Job& job, v1::LogReq request) {
-    request_ = std::move(request);
-    job_uuid_ = job.job_uuid();
-    LogReader::Source source = {
-        .folder = service_.parts_.jobs.log_folder_of(job),
-        .job_id = job.job_id(),
-        .owner = job.uid(),
-        .local_ranks = {request_.ranks().begin(), request_.ranks().end()},
-        .out = request_.stream() != v1::STREAM_ERR,
-        .err = request_.stream() != v1::STREAM_OUT,
-        .from = request_.from(),
-        .first_generation = request_.follow() ? 0 : static_cast<int>(job.generation()),
-        .resume = {request_.resume().begin(), request_.resume().end()}};
-    if (source.local_ranks.empty()) {
-      for (int rank = 0; rank < std::max(1, job.workers_size()); ++rank)
-        source.local_ranks.push_back(rank);
-    }
-    reader_ = std::make_shared<LogReader>(std::move(source));
-    look();
-  }
-
-  [[nodiscard]] bool is_of_running_job() const {
-    const v1::Job* job = service_.parts_.jobs.find(job_uuid_);
-    return job != nullptr && !has_ended(*job);
-  }
-
- private:
-  void on_written() override { look(); }
-  void on_closed() override {
-    pause_.cancel();
-    service_.log_streams_.erase(std::static_pointer_cast<LogStream>(shared_from_this()));
-  }
-
-  // Reads on the thread for files, and comes back to the loop with what was there.
-  void look() {
-    if (!is_open() || !is_idle()) return;
-    const v1::Job* job = service_.parts_.jobs.find(job_uuid_);
-    const bool is_last_look = job == nullptr || has_ended(*job) || !request_.follow();
-    const int generation = job == nullptr ? 0 : static_cast<int>(job->generation());
-    auto self = std::static_pointer_cast<LogStream>(shared_from_this());
-    asio::post(service_.files_, [self, generation, is_last_look] {
-      auto chunk = self->reader_->next(generation);
-      self->post([self, is_last_look, chunk = std::move(chunk)](auto&) mutable {
-        self->give(std::move(chunk), is_last_look);
-      });
-    });
-  }
-
-  void give(std::optional<v1::LogChunk> chunk, bool is_last_look) {
-    if (!is_open()) return;
-    if (chunk) return send(*std::move(chunk));
-    if (is_last_look) return finish(grpc::Status::OK);
-    pause_.expires_after(kLogPause);
-    pause_.async_wait([self = std::static_pointer_cast<LogStream>(shared_from_this())](auto error) {
-      if (!error) self->look();
-    });
-  }
-
-  ControlService& service_;
-  asio::steady_timer pause_;
-  v1::LogReq request_;
-  std::string job_uuid_;
-  std::shared_ptr<LogReader> reader_;
 };
 
 // ---- the service ----
@@ -218,8 +145,11 @@ void ControlService::on_change(const v1::Job& job) {
 void ControlService::close_streams() {
   const grpc::Status status(grpc::StatusCode::UNAVAILABLE, "the agent ends");
   for (const auto& watcher : std::set(watchers_)) watcher->finish(status);
-  for (const auto& stream : std::set(log_streams_)) {
-    if (stream->is_of_running_job()) stream->finish(status);
+  for (const auto& [followed, job] : log_streams_) {
+    const auto stream = followed.lock();
+    const v1::Job* known = parts_.jobs.find(job);
+    const bool has_all = known != nullptr && has_ended(*known);
+    if (stream && !has_all) stream->finish(status);
   }
 }
 
@@ -238,6 +168,20 @@ grpc::ServerUnaryReactor* ControlService::answer(
                if (!caller) return reactor->Finish(to_status(caller.error()));
                const auto handled = handle(*caller);
                reactor->Finish(handled ? grpc::Status::OK : to_status(handled.error()));
+             });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ControlService::answer_later(
+    Context* context, std::function<void(const Caller&, Finish)> handle) {
+  auto* reactor = context->DefaultReactor();
+  asio::post(parts_.loop,
+             [this, reactor, call = identify_call(*context), handle = std::move(handle)] {
+               const auto caller = caller_of(call);
+               if (!caller) return reactor->Finish(to_status(caller.error()));
+               handle(*caller, [reactor](const Result<void>& done) {
+                 reactor->Finish(done ? grpc::Status::OK : to_status(done.error()));
+               });
              });
   return reactor;
 }
@@ -279,27 +223,32 @@ Result<UserAccount> ControlService::account_for(const Caller& caller,
 grpc::ServerUnaryReactor* ControlService::StartJob(Context* context,
                                                    const v1::StartReq* request,
                                                    v1::Job* job) {
-  return answer(context, [this, request, job](const Caller& caller) -> Result<void> {
-    if (auto checked = check_job_request(request->spec()); !checked) return checked;
-    const auto account = account_for(caller, request->spec());
+  return answer_later(context, [this, request, job](const Caller& caller, const Finish& finish) {
+    const v1::JobSpec& spec = request->spec();
+    if (auto checked = check_job_request(spec); !checked) return finish(checked);
+    if (spec.min_nodes() > 1 || spec.max_nodes() > 1) return submit(caller, *request, job, finish);
+    const auto account = account_for(caller, spec);
     if (!account) {
       parts_.audit("start refused for " + caller.name + ": " + account.error().message());
-      return account.error();
+      return finish(account.error());
     }
-    const auto started = parts_.jobs.start(request->spec(), *account, request->request_id());
-    if (!started) return started.error();
+    const auto started = parts_.jobs.start(spec, *account, request->request_id());
+    if (!started) return finish(started.error());
     *job = **started;
     parts_.audit("start " + job->job_id() + " as " + account->name + " for " + caller.name);
-    return {};
+    finish({});
   });
 }
 
 grpc::ServerUnaryReactor* ControlService::StopJob(Context* context,
                                                   const v1::StopReq* request,
                                                   v1::Job* job) {
-  return answer(context, [this, request, job](const Caller& caller) -> Result<void> {
+  return answer_later(context, [this, request, job](const Caller& caller, const Finish& finish) {
     const auto found = job_for(caller, request->job(), Deed::kControl);
-    if (!found) return found.error();
+    if (!found && may_be_elsewhere(found.error())) {
+      return stop_elsewhere(caller, *request, job, finish);
+    }
+    if (!found) return finish(found.error());
     parts_.audit("stop " + (*found)->job_id() + (request->kill() ? " (kill)" : "") + " for " +
                  caller.name);
     parts_.jobs.stop(
@@ -307,45 +256,56 @@ grpc::ServerUnaryReactor* ControlService::StopJob(Context* context,
         request->kill() ? supervisor::StopMode::kKill : supervisor::StopMode::kTerminate,
         request->kill() ? SIGKILL : SIGTERM);
     *job = **found;
-    return {};
+    finish({});
   });
 }
 
 grpc::ServerUnaryReactor* ControlService::SignalJob(Context* context,
                                                     const v1::SignalReq* request,
                                                     v1::Job* job) {
-  return answer(context, [this, request, job](const Caller& caller) -> Result<void> {
+  return answer_later(context, [this, request, job](const Caller& caller, const Finish& finish) {
     const auto found = job_for(caller, request->job(), Deed::kControl);
-    if (!found) return found.error();
+    if (!found && may_be_elsewhere(found.error())) {
+      return signal_elsewhere(caller, *request, job, finish);
+    }
+    if (!found) return finish(found.error());
     parts_.audit("signal " + std::to_string(request->signal()) + " to " + (*found)->job_id() +
                  " for " + caller.name);
     *job = **found;
-    return parts_.jobs.signal((*found)->job_uuid(), request->signal());
+    finish(parts_.jobs.signal((*found)->job_uuid(), request->signal()));
   });
 }
 
 grpc::ServerUnaryReactor* ControlService::GetJob(Context* context,
                                                  const v1::JobRef* request,
                                                  v1::Job* job) {
-  return answer(context, [this, request, job](const Caller& caller) -> Result<void> {
+  return answer_later(context, [this, request, job](const Caller& caller, const Finish& finish) {
     const auto found = job_for(caller, request->job(), Deed::kSee);
-    if (!found) return found.error();
-    *job = **found;
-    return {};
+    if (found) {
+      *job = **found;
+      return finish({});
+    }
+    if (!may_be_elsewhere(found.error())) return finish(found.error());
+    find_elsewhere(caller, request->job(), Deed::kSee, [job, finish](Result<v1::Job> elsewhere) {
+      if (!elsewhere) return finish(elsewhere.error());
+      *job = *std::move(elsewhere);
+      finish({});
+    });
   });
 }
 
 grpc::ServerUnaryReactor* ControlService::ListJobs(Context* context,
                                                    const v1::ListReq*,
                                                    v1::JobList* list) {
-  return answer(context, [this, list](const Caller& caller) -> Result<void> {
+  return answer_later(context, [this, list](const Caller& caller, const Finish& finish) {
     const AccessPolicy policy(parts_.config, parts_.agent_uid);
     for (const v1::Job* job : parts_.jobs.all()) {
       if (policy.allows(caller, Deed::kSee, job->uid())) *list->add_jobs() = *job;
     }
     list->set_node_id(parts_.config.node_id);
     list->set_draining(parts_.jobs.is_draining());
-    return {};
+    if (parts_.cluster == nullptr) return finish({});
+    list_elsewhere(caller, list, finish);
   });
 }
 
@@ -411,15 +371,37 @@ grpc::ServerWriteReactor<v1::Event>* ControlService::Watch(Context* context,
 
 grpc::ServerWriteReactor<v1::LogChunk>* ControlService::Logs(Context* context,
                                                              const v1::LogReq* request) {
-  auto stream = std::make_shared<LogStream>(*this, parts_.loop);
+  auto stream = std::make_shared<LogStream>(parts_.loop, files_);
   stream->live_until_done();
   asio::post(parts_.loop, [this, stream, call = identify_call(*context), wanted = *request] {
     const auto caller = caller_of(call);
     if (!caller) return stream->finish(to_status(caller.error()));
+    std::erase_if(log_streams_, [](const auto& entry) { return entry.first.expired(); });
+    log_streams_.emplace_back(stream, wanted.job());
     const auto found = job_for(*caller, wanted.job(), Deed::kSee);
+    if (!found && may_be_elsewhere(found.error())) return logs_elsewhere(*caller, wanted, stream);
     if (!found) return stream->finish(to_status(found.error()));
-    log_streams_.insert(stream);
-    stream->begin(**found, wanted);
+    const v1::Job& job = **found;
+    LogReader::Source source = {
+        .folder = parts_.jobs.log_folder_of(job),
+        .job_id = job.job_id(),
+        .owner = job.uid(),
+        .local_ranks = {wanted.ranks().begin(), wanted.ranks().end()},
+        .out = wanted.stream() != v1::STREAM_ERR,
+        .err = wanted.stream() != v1::STREAM_OUT,
+        .from = wanted.from(),
+        .first_generation = wanted.follow() ? 0 : static_cast<int>(job.generation()),
+        .resume = {wanted.resume().begin(), wanted.resume().end()}};
+    if (source.local_ranks.empty()) {
+      for (int rank = 0; rank < std::max(1, job.workers_size()); ++rank)
+        source.local_ranks.push_back(rank);
+    }
+    stream->begin(std::move(source), [this, uuid = job.job_uuid(), follow = wanted.follow()] {
+      const v1::Job* now = parts_.jobs.find(uuid);
+      if (now == nullptr) return LogStream::Standing{.is_last_look = true};
+      return LogStream::Standing{.generation = static_cast<int>(now->generation()),
+                                 .is_last_look = has_ended(*now) || !follow};
+    });
   });
   return stream.get();
 }

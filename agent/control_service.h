@@ -11,11 +11,14 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <grpcpp/grpcpp.h>
 
+#include "accel/v1/cluster.pb.h"
 #include "accel/v1/control.grpc.pb.h"
 #include "agent/access_policy.h"
 #include "agent/job_runner.h"
@@ -44,6 +47,9 @@ struct CallIdentity {
 // The gRPC status of an error: its code by kind, its rendered lines as the message.
 [[nodiscard]] grpc::Status to_status(const Error& error);
 
+class ClusterClient;
+class LogStream;
+
 class ControlService final : public v1::Control::CallbackService {
  public:
   struct Parts {
@@ -54,6 +60,8 @@ class ControlService final : public v1::Control::CallbackService {
     std::function<void(const std::string&)> audit;
     std::function<void(const std::string&)> audit_refusal;  // of strangers: may come in floods
     uid_t agent_uid = 0;
+    ClusterClient* cluster =
+        nullptr;  // jobs of many nodes; nullptr: this agent takes no part in them
   };
   explicit ControlService(Parts parts);
   ~ControlService() override;
@@ -71,6 +79,7 @@ class ControlService final : public v1::Control::CallbackService {
   grpc::ServerUnaryReactor* SignalJob(Context*, const v1::SignalReq*, v1::Job*) override;
   grpc::ServerUnaryReactor* GetJob(Context*, const v1::JobRef*, v1::Job*) override;
   grpc::ServerUnaryReactor* ListJobs(Context*, const v1::ListReq*, v1::JobList*) override;
+  grpc::ServerUnaryReactor* ScaleJob(Context*, const v1::ScaleReq*, v1::Job*) override;
   grpc::ServerUnaryReactor* DrainNode(Context*, const v1::NodeReq*, v1::Done*) override;
   grpc::ServerUnaryReactor* UndrainNode(Context*, const v1::NodeReq*, v1::Done*) override;
   grpc::ServerWriteReactor<v1::Event>* Watch(Context*, const v1::WatchReq*) override;
@@ -79,23 +88,53 @@ class ControlService final : public v1::Control::CallbackService {
 
  private:
   class Watcher;
-  class LogStream;
   class DiagnoseStream;
-  friend class LogStream;
 
   // Authenticates on the loop, runs `handle(caller)` and finishes the call with what it gives.
   grpc::ServerUnaryReactor* answer(Context* context,
                                    std::function<Result<void>(const Caller&)> handle);
+  // The same for what takes a while: `handle` calls finish() once.
+  using Finish = std::function<void(const Result<void>&)>;
+  grpc::ServerUnaryReactor* answer_later(Context* context,
+                                         std::function<void(const Caller&, Finish)> handle);
 
   // The job, when `caller` may do that to it. Errors  kJobUnknown, also for jobs of others.
   Result<const v1::Job*> job_for(const Caller& caller, const std::string& job, Deed deed) const;
   Result<UserAccount> account_for(const Caller& caller, const v1::JobSpec& spec) const;
   Result<Caller> caller_of(const CallIdentity& call) const;
 
+  // Jobs of many nodes (control_cluster.cc). `may_be_elsewhere`: nothing here has that name, but the cluster may.
+  [[nodiscard]] bool may_be_elsewhere(const Error& error) const;
+  [[nodiscard]] v1::OnBehalf behalf_of(const Caller& caller) const;
+  void find_elsewhere(const Caller& caller,
+                      const std::string& job,
+                      Deed deed,
+                      std::function<void(Result<v1::Job>)> done) const;
+  void submit(const Caller& caller,
+              const v1::StartReq& request,
+              v1::Job* job,
+              const Finish& finish);
+  void list_elsewhere(const Caller& caller, v1::JobList* list, const Finish& finish) const;
+  void stop_elsewhere(const Caller& caller,
+                      const v1::StopReq& request,
+                      v1::Job* job,
+                      const Finish& finish);
+  void signal_elsewhere(const Caller& caller,
+                        const v1::SignalReq& request,
+                        v1::Job* job,
+                        const Finish& finish);
+  void scale_elsewhere(const Caller& caller,
+                       const v1::ScaleReq& request,
+                       v1::Job* job,
+                       const Finish& finish);
+  void logs_elsewhere(const Caller& caller,
+                      const v1::LogReq& request,
+                      const std::shared_ptr<LogStream>& stream);
+
   Parts parts_;
   std::uint64_t next_event_ = 1;
   std::set<std::shared_ptr<Watcher>> watchers_;
-  std::set<std::shared_ptr<LogStream>> log_streams_;
+  std::vector<std::pair<std::weak_ptr<LogStream>, std::string>> log_streams_;  // and whose output
   boost::asio::thread_pool files_{1};
 };
 

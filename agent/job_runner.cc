@@ -6,14 +6,14 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "agent/job_entry.h"
 #include "agent/job_request.h"
+#include "agent/log_folder.h"
 #include "agent/ticket_book.h"
 #include "agent/worker_end.h"
+#include "agent/worker_signals.h"
 #include "runtime/supervisor/last_word.h"
 
 namespace accel::agent {
@@ -21,17 +21,6 @@ namespace {
 
 namespace asio = boost::asio;
 using supervisor::StopMode;
-
-// The folder, made when it is missing. O_NOFOLLOW: a link in its place is an error, not a way elsewhere.
-Result<UniqueFd> make_folder(int parent, const std::string& path, mode_t mode) {
-  if (::mkdirat(parent, path.c_str(), mode) != 0 && errno != EEXIST) {
-    return Error(ErrorCode::kLogUnwritable, "cannot create " + path + ": " + errno_text(errno));
-  }
-  UniqueFd fd(::openat(parent, path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd)
-    return Error(ErrorCode::kLogUnwritable, "cannot open " + path + ": " + errno_text(errno));
-  return fd;
-}
 
 int null_device() {
   static const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -71,19 +60,6 @@ JobRunner::JobRunner(asio::io_context& context,
       adopter_(context) {}
 
 JobRunner::~JobRunner() = default;
-
-Result<void> JobRunner::prepare_log_folder(const UserAccount& user) const {
-  auto top = make_folder(AT_FDCWD, options_.log_dir, 0711);
-  if (!top) return std::move(top).error();
-  auto own = make_folder(top->get(), std::to_string(user.credentials.uid), 0700);
-  if (!own) return std::move(own).error();
-  if (options_.changes_user &&
-      ::fchown(own->get(), user.credentials.uid, user.credentials.gid) != 0) {
-    return Error(ErrorCode::kLogUnwritable,
-                 "cannot give the log folder to " + user.name + ": " + errno_text(errno));
-  }
-  return {};
-}
 
 // Root's folder for everybody, with one for each user below it, which shims and workers of that user alone can enter.
 Result<std::string> JobRunner::prepare_shim_folder(const UserAccount& user) const {
@@ -175,7 +151,9 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
                  "there is a job '" + request.job_id() + "' already",
                  "choose another --name");
   }
-  if (auto folder = prepare_log_folder(user); !folder) return std::move(folder).error();
+  if (auto folder = prepare_log_folder(options_.log_dir, user, options_.changes_user); !folder) {
+    return std::move(folder).error();
+  }
 
   auto made = std::make_unique<Entry>(context_);
   if (options_.hold.count() > 0) {
@@ -378,8 +356,6 @@ void JobRunner::dump_stacks(const std::string& job) {
   if (found != nullptr && found->host) found->host->request(supervisor::DumpStacks{});
 }
 
-// The worker's number cannot be reused while the shim has not said that it ended: it reaps only after that. What the
-// agent may not signal (the job's user changed its uid) is an error of the call.
 Result<void> JobRunner::signal(const std::string& job, int signal) {
   Entry* found = entry(job);
   if (found == nullptr) return Error(ErrorCode::kJobUnknown, "there is no job '" + job + "'");
@@ -387,15 +363,9 @@ Result<void> JobRunner::signal(const std::string& job, int signal) {
     return Error(ErrorCode::kInvalidArgument,
                  "signal " + std::to_string(signal) + " does not exist");
   }
-  for (const v1::Worker& worker : found->job().workers()) {
-    if (worker.pid() <= 0) continue;
-    const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, worker.pid(), 0)));
-    if (!process) continue;
-    struct stat info {};
-    const std::string folder = "/proc/" + std::to_string(worker.pid());
-    if (::stat(folder.c_str(), &info) != 0 || info.st_uid != found->job().uid()) continue;
-    ::syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0);
-  }
+  std::vector<std::int64_t> pids;
+  for (const v1::Worker& worker : found->job().workers()) pids.push_back(worker.pid());
+  signal_workers(pids, found->job().uid(), signal);
   return {};
 }
 

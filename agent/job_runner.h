@@ -90,7 +90,6 @@ class JobRunner {
  private:
   struct Entry;
 
-  Result<void> prepare_log_folder(const UserAccount& user) const;
   Result<std::string> prepare_shim_folder(const UserAccount& user) const;
   Result<supervisor::JobSpec> make_spec(const v1::JobSpec& request,
                                         const UserAccount& user,

@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
         "  logs       what the workers of a job wrote\n"
         "  stop       stop a job\n"
         "  signal     send a signal to the workers of a job\n"
+        "  scale      change how many nodes a job has\n"
         "  diagnose   where the workers of a job stand\n"
         "  drain      let the node start no more jobs; undrain takes it back\n\n"
         "`accel COMMAND --help` says more. docs/agent.md explains agents.\n");

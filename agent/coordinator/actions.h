@@ -51,6 +51,7 @@ enum class ReportKind {
   kStraggler,
   kJournalFull,
   kJournalBack,
+  kDeclined,  // a node does not take part in a job
   kOutdated,  // a higher leader epoch was seen: this coordinator must step down
 };
 

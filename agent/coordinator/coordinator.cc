@@ -50,6 +50,27 @@ struct Dispatch {
   void operator()(const Persisted& answer) { take_persisted(turn, answer); }
 };
 
+// When an invitation is repeated, or a node that was put aside may be asked.
+void add_recruiting_moments(const State& state, const Job& job, std::vector<TimePoint>& moments) {
+  if (!job.description->recruits) return;
+  for (const auto& [id, asked_at] : job.invited) {
+    moments.push_back(asked_at + state.config.resend_after);
+  }
+  for (const auto& [id, node] : state.nodes) {
+    if (node.quarantine.ttl.count() > 0) moments.push_back(node.quarantine.until);
+  }
+}
+
+// Room has come free: jobs that wait for it look again.
+void use_freed_slots(Turn& turn) {
+  for (auto& [uuid, job] : turn.state.jobs) {
+    const bool is_waiting = job.phase == JobPhase::kGathering || job.phase == JobPhase::kSuspended;
+    if (!job.description->recruits) continue;
+    if (is_waiting) tick_gathering(turn, job);
+    if (job.phase == JobPhase::kRunning) recruit(turn, job);
+  }
+}
+
 // Every moment at which a Tick may change something about the job.
 std::vector<TimePoint> moments_of(const State& state, const Job& job) {
   const JobDescription& wanted = *job.description;
@@ -64,6 +85,7 @@ std::vector<TimePoint> moments_of(const State& state, const Job& job) {
       if (!job.missing_named) {
         moments.push_back(job.phase_since + state.config.name_missing_after);
       }
+      add_recruiting_moments(state, job, moments);
       for (const auto& [id, joined] : job.joined) {
         const auto node = state.nodes.find(id);
         if (node != state.nodes.end() && node->second.quarantine.ttl.count() > 0) {
@@ -77,6 +99,7 @@ std::vector<TimePoint> moments_of(const State& state, const Job& job) {
                  job.commit_retry_at};
       break;
     case JobPhase::kRunning:
+      add_recruiting_moments(state, job, moments);
       if (job.parked_since) moments.push_back(*job.parked_since + wanted.last_call);
       if (wanted.finish_skew && job.first_done_at) {
         moments.push_back(*job.first_done_at + *wanted.finish_skew);
@@ -103,6 +126,7 @@ Step step(State state, const Event& event) {
   if (result.state.is_outdated) return result;
   Turn turn{result.state, result.actions, event.at, event.chance};
   std::visit(Dispatch{turn}, event.what);
+  if (turn.frees_slots) use_freed_slots(turn);
   return result;
 }
 

@@ -24,8 +24,9 @@ Round look_around(const Turn& turn, const Job& job) {
   std::vector<std::pair<std::uint64_t, Candidate>> found;
   for (const auto& [id, joined] : job.joined) {
     const auto node = turn.state.nodes.find(id);
-    if (node == turn.state.nodes.end()) continue;
+    if (node == turn.state.nodes.end() || joined.is_forgotten) continue;
     const bool is_idle = node->second.busy.count(uuid_of(job)) == 0;
+    if (!has_room(turn.state, job, node->second)) continue;
     if (is_idle && is_eligible(turn.state, id, turn.now)) {
       found.push_back(
           {joined.order,
@@ -68,11 +69,17 @@ std::string missing_text(const State& state, const Job& job) {
                      nodes_text(static_cast<std::size_t>(wanted.min_nodes)) + " joined";
   const auto missing = missing_hosts(state, job);
   constexpr std::size_t kMostNamed = 32;
+  constexpr std::size_t kMostDeclined = 4;
   for (std::size_t i = 0; i < std::min(missing.size(), kMostNamed); ++i) {
     text += (i == 0 ? "; missing: " : ", ") + missing[i];
   }
   if (missing.size() > kMostNamed) {
     text += " and " + std::to_string(missing.size() - kMostNamed) + " more";
+  }
+  std::size_t num_named = 0;
+  for (const auto& [id, reason] : job.declined) {
+    if (num_named++ == kMostDeclined) break;
+    text += "; " + id + " does not take part: " + reason;
   }
   return text;
 }
@@ -133,6 +140,7 @@ void begin_gathering(Turn& turn, Job& job, const std::string& text) {
   job.parked_since.reset();
   enter(turn, job, JobPhase::kGathering, text);
   open_account(job.ledger, Account::kWaiting, turn.now);
+  recruit(turn, job);
   try_form(turn, job);
 }
 
@@ -140,6 +148,8 @@ void add_joined(Turn& turn, Job& job, Node& node, const Join& join) {
   const auto [entry, is_new] = job.joined.try_emplace(node.info.node_id);
   Joined& joined = entry->second;
   if (is_new) joined.order = job.next_order++;
+  job.invited.erase(node.info.node_id);
+  joined.is_forgotten = false;
   joined.spare = join.spare;
   joined.slots = join.slots > 0 ? join.slots : job.description->procs_per_node;
   joined.preferred_index = join.preferred_index;
@@ -148,9 +158,8 @@ void add_joined(Turn& turn, Job& job, Node& node, const Join& join) {
     return;
   }
   if (job.phase == JobPhase::kPending || find_member(job, node.info.node_id)) return;
-  if (!join.spare && job.description->scale_up == ScaleUp::kAuto && !job.parked_since) {
-    job.parked_since = turn.now;
-  }
+  const bool may_grow = job.is_growing || job.description->scale_up == ScaleUp::kAuto;
+  if (!join.spare && may_grow && !job.parked_since) job.parked_since = turn.now;
   send(turn,
        node,
        job.generation,
@@ -162,6 +171,7 @@ void add_joined(Turn& turn, Job& job, Node& node, const Join& join) {
 
 void tick_gathering(Turn& turn, Job& job) {
   const JobDescription& wanted = *job.description;
+  recruit(turn, job);
   try_form(turn, job);
   if (job.phase != JobPhase::kGathering && job.phase != JobPhase::kSuspended) return;
   const Duration waited = turn.now - job.phase_since;

@@ -51,6 +51,7 @@ struct JobDescription {
   int max_nodes = 1;                        // at least min_nodes
   int procs_per_node = 1;                   // of a node whose Join names no slots
   std::vector<std::string> expected_hosts;  // complete when all are in; empty: not known beforehand
+  bool recruits = false;                    // nodes are invited; else they come by themselves
 
   Milliseconds join_limit{600'000};     // from the request to the first generation's completion
   Milliseconds last_call{3'000};        // wait for more nodes once min_nodes are there

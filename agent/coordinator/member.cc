@@ -202,6 +202,12 @@ class MemberTurn {
     if (state_.is_welcome) say(0, want.join);
   }
 
+  void on(const DeclineJob& decline) {
+    if (!is_saying<Decline>(decline.job_uuid, 0)) {
+      say(0, Decline{decline.job_uuid, decline.reason});
+    }
+  }
+
   void on(const WantLeave& want) {
     say(0, Leave{want.job_uuid, want.reason});
     for (auto it = state_.jobs.begin(); it != state_.jobs.end();) {
@@ -401,6 +407,16 @@ class MemberTurn {
       if (membership.wants_in) say(0, membership.join);
     }
     begin_hello();
+  }
+
+  void obey(const Fence&, const Invite& invite) {
+    const JobUuid& uuid = invite.job->job_uuid;
+    const auto found = state_.jobs.find(uuid);
+    if (found == state_.jobs.end() || !found->second.wants_in) {
+      actions_.emplace_back(ConsiderJob{invite.job});
+    } else if (!is_saying<Join>(uuid, 0)) {
+      say(0, found->second.join);  // it was heard, and forgotten by who leads now
+    }
   }
 
   void obey(const Fence&, const Quarantine& quarantine) {

@@ -84,6 +84,12 @@ struct StepsMade {
   std::vector<RankProgress> ranks;
 };
 
+// The answer to ConsiderJob by a node that does not take part.
+struct DeclineJob {
+  JobUuid job_uuid;
+  std::string reason;
+};
+
 // Found at the agent's start, in shims that outlived the one before it.
 struct Adopted {
   std::shared_ptr<const JobDescription> job;
@@ -106,6 +112,7 @@ struct MemberEvent {
                Disconnected,
                FromCoordinator,
                WantJob,
+               DeclineJob,
                WantLeave,
                WorkersParked,
                WorkerExited,
@@ -152,6 +159,12 @@ struct StopWorkers {
   bool kill = false;
 };
 
+// The coordinator asks this node to take part. Answered by WantJob or DeclineJob; or not at all, and
+// it asks again.
+struct ConsiderJob {
+  std::shared_ptr<const JobDescription> job;
+};
+
 // For the workers' notice board, the console, `accel status`.
 struct TellJob {
   Notice notice;
@@ -173,7 +186,8 @@ using MemberAction = std::variant<SendUp,
                                   StopWorkers,
                                   TellJob,
                                   TellQuarantine,
-                                  Reconnect>;
+                                  Reconnect,
+                                  ConsiderJob>;
 
 // ---- what it knows ----
 

@@ -67,7 +67,8 @@ struct NodeInfo {
   std::string hostname;
   std::vector<std::string> addresses;  // how other nodes reach it, best first
   int slots = 1;
-  std::string rack;  // or link domain; empty when not known
+  std::string endpoint;  // where its agent listens for other nodes; empty: nowhere
+  std::string rack;      // or link domain; empty when not known
   // How long the agent may be gone, after its connection broke, before its node counts as lost:
   // its shims hold the workers meanwhile. 0: as long as any broken connection (200 ms).
   Milliseconds readopt_window{0};
@@ -162,10 +163,16 @@ struct NodeAlarm {
   std::string text;
 };
 
+// The answer to Invite by a node that may not run the job, or whose user does not exist there.
+struct Decline {
+  JobUuid job_uuid;
+  std::string reason;
+};
+
 struct AgentMessage {
   Fence fence;
   std::chrono::nanoseconds mono{0};  // the agent's CLOCK_MONOTONIC when it was sent
-  std::variant<Hello, Join, Ready, Beat, WorkerEvent, Stopped, Leave, NodeAlarm> body;
+  std::variant<Hello, Join, Ready, Beat, WorkerEvent, Stopped, Leave, NodeAlarm, Decline> body;
 };
 
 // ---- to agents ----
@@ -255,9 +262,16 @@ struct Refused {
   std::string message;
 };
 
+// Asks a node to take part in a job that did not come from a node: it answers Join or Decline, or
+// nothing, when it takes no work at present. Sent again until it does.
+struct Invite {
+  std::shared_ptr<const JobDescription> job;
+};
+
 struct CoordinatorMessage {
   Fence fence;
-  std::variant<Welcome, Assign, Start, Stop, Notice, BeatAck, Fenced, Quarantine, Refused> body;
+  std::variant<Welcome, Assign, Start, Stop, Notice, BeatAck, Fenced, Quarantine, Refused, Invite>
+      body;
 };
 
 }  // namespace accel::agent

@@ -47,6 +47,7 @@ void remember_loss(Turn& turn, Node& node) {
 void lose_in_job(Turn& turn, Job& job, Node& node, const std::string& why) {
   if (is_terminal(job.phase)) return;
   const bool was_joined = job.joined.erase(node.info.node_id) > 0;
+  job.invited.erase(node.info.node_id);
   if (was_joined && job.phase == JobPhase::kGathering) {
     job.gather_not_before = std::max(job.gather_not_before, turn.now + turn.state.config.coalesce);
   }

@@ -73,6 +73,7 @@ class Observer {
   void look_at_missing(Job& job, Member& member) {
     switch (job.phase) {
       case JobPhase::kPreparing:
+        if (has_forgotten(job)) return lose_part(job, "began anew and knows nothing of its part");
         if (member.phase == MemberPhase::kPreparing) {
           if (is_due(member)) send_assign(turn_, job, member);
           return;
@@ -102,6 +103,11 @@ class Observer {
     take_progress(turn_, job, member, beat);
     if (beat.phase == MemberPhase::kDone) return mark_done(turn_, job, member);
     if (beat.phase == MemberPhase::kPrepared && is_due(member)) send_start(turn_, job, member);
+  }
+
+  [[nodiscard]] bool has_forgotten(const Job& job) const {
+    const auto joined = job.joined.find(node_.info.node_id);
+    return joined != job.joined.end() && joined->second.is_forgotten;
   }
 
   void lose_part(Job& job, const std::string& what) {

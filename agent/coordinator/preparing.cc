@@ -72,6 +72,7 @@ void prepare(Turn& turn, Job& job, std::vector<Seat> seats) {
     member.num_ranks = seat.num_ranks;
     job.members.push_back(std::move(member));
   }
+  turn.frees_slots = true;  // the world may have shrunk
   for (auto& [id, joined] : job.joined) {
     const auto seat = job.seat_of.find(id);
     joined.previous_index = seat == job.seat_of.end() ? -1 : static_cast<int>(seat->second);

@@ -60,6 +60,7 @@ Json description_json(JobDescription job) {
   Json json = Json::object();
   visit_description(job, [&](const char* name, auto& field) { json[name] = to_field(field); });
   json["finish_skew_ms"] = job.finish_skew ? job.finish_skew->count() : -1;
+  json["recruits"] = job.recruits;
   json["scale_up"] = to_field(job.scale_up);
   json["fencing"] = to_field(job.fence.fencing);
   json["payload"] = bytes_to_text(job.payload ? *job.payload : std::string());
@@ -78,6 +79,7 @@ JobDescription description_from(const Json& json) {
   read_member(json, "fencing", [&](const Json& value) {
     from_enum_field(value, job.fence.fencing, Fencing::kHard);
   });
+  supervisor::read_new_member(json, "recruits", job.recruits);
   std::string payload;
   read_member(json, "payload", payload);
   job.payload = std::make_shared<const std::string>(std::move(payload));

@@ -26,6 +26,15 @@ std::string fault_of(const JobDescription& job) {
   return {};
 }
 
+// People name jobs by their id; those that nodes bring along have no other name than the uuid.
+const std::string* id_in_use(const State& state, const JobDescription& wanted) {
+  if (!wanted.recruits || wanted.job_id.empty()) return nullptr;
+  const auto same = [&](const auto& entry) {
+    return entry.second.description->job_id == wanted.job_id;
+  };
+  return std::any_of(state.jobs.begin(), state.jobs.end(), same) ? &wanted.job_id : nullptr;
+}
+
 // Ends the generation to form another one; what stands still anyway needs nothing.
 void form_anew(Turn& turn, Job& job, StopReason reason, const std::string& text) {
   if (job.phase != JobPhase::kPreparing && job.phase != JobPhase::kRunning) return;
@@ -61,6 +70,9 @@ void start_job(Turn& turn, const StartJob& request) {
                  request,
                  false,
                  "this coordinator has " + std::to_string(running) + " jobs, its limit");
+  }
+  if (const std::string* taken = id_in_use(turn.state, request.job)) {
+    return reply(turn, request, false, "there is a job '" + *taken + "' already");
   }
   Job& job = turn.state.jobs[request.job.job_uuid];
   job.description = std::make_shared<const JobDescription>(request.job);
@@ -112,6 +124,7 @@ void scale_job(Turn& turn, const ScaleJob& request) {
   // The old size is no longer what is waited for.
   job->previous_nodes = std::min(job->previous_nodes, request.max_nodes);
   persist_job(turn, *job, Sync::kNo);
+  turn.frees_slots = true;  // nodes are asked, or given free, at the end of this turn
   const auto now = static_cast<std::size_t>(
       std::count_if(job->joined.begin(), job->joined.end(), [&](const auto& entry) {
         return !entry.second.spare && is_eligible(turn.state, entry.first, turn.now);
@@ -124,6 +137,8 @@ void scale_job(Turn& turn, const ScaleJob& request) {
               "scaled to " + std::to_string(request.min_nodes) + ':' +
                   std::to_string(request.max_nodes) + " nodes");
   }
+  job->is_growing =
+      job->description->recruits && possible < static_cast<std::size_t>(request.max_nodes);
 }
 
 void drain_node(Turn& turn, const DrainNode& request) {
@@ -150,6 +165,7 @@ void undrain_node(Turn& turn, const UndrainNode& request) {
   node->losses.clear();
   persist_node(turn, *node);
   send(turn, *node, 0, Quarantine{Milliseconds(0), ""});
+  recruit_node(turn, *node);
 }
 
 void confirm_down(Turn& turn, const NodeDown& request) {
@@ -171,6 +187,8 @@ void leave(Turn& turn, Node& node, const Leave& message) {
     const bool is_meant = message.job_uuid.empty() || message.job_uuid == uuid;
     if (!is_meant || is_terminal(job.phase)) continue;
     job.joined.erase(node.info.node_id);
+    job.invited.erase(node.info.node_id);
+    turn.frees_slots = true;
     if (is_needed(job, node.info.node_id)) {
       form_anew(turn, job, StopReason::kDrain, node.info.hostname + " leaves: " + message.reason);
     }

@@ -123,6 +123,7 @@ void start_all(Turn& turn, Job& job) {
   for (Member& member : job.members) member.steps.clear();
   job.previous_nodes = static_cast<int>(job.members.size());
   job.missing_named = false;
+  job.is_growing = false;
   std::string text = std::to_string(job.members.size()) + " nodes";
   const Node* slowest = find_node(turn.state, job.slowest_node);
   if (slowest && job.members.size() > 1) {
@@ -237,6 +238,7 @@ void tick_running(Turn& turn, Job& job) {
                      "other ranks still ran " + std::to_string(seconds.count()) +
                          " s after the first had ended"});
   }
+  recruit(turn, job);
   if (!job.parked_since || turn.now < *job.parked_since + wanted.last_call) return;
   job.parked_since.reset();
   if (job.members.size() >= static_cast<std::size_t>(wanted.max_nodes)) return;

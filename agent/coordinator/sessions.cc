@@ -125,6 +125,8 @@ void take_hello(Turn& turn, const FromAgent& event, const Hello& hello) {
   }
   take_inventory(turn, node, hello, is_same_boot);
   renew_leases(turn, node);
+  if (!is_same_session) forget_joined(turn, node, hello);
+  recruit_node(turn, node);
 }
 
 // The node whose session may speak on this connection; tells the others why not.
@@ -256,6 +258,10 @@ struct JobMessage {
     if (Job* job = present(stopped.job_uuid)) take_stopped(turn, *job, node, stopped);
   }
   void operator()(const Leave& message) { leave(turn, node, message); }
+  void operator()(const Decline& decline) {
+    Job* job = find_job(turn.state, decline.job_uuid);
+    if (job && !is_terminal(job->phase)) take_decline(turn, *job, node, decline);
+  }
   void operator()(const NodeAlarm& alarm) { take_alarm(turn, node, alarm); }
   void operator()(const Hello&) {}
   void operator()(const Beat&) {}

@@ -100,6 +100,9 @@ struct Joined {
   int preferred_index = -1;
   int previous_index = -1;  // sticky
   std::uint64_t order = 0;  // of arrival
+  // The agent began anew and knows nothing of it: no seat before it has joined again, which it is
+  // asked for.
+  bool is_forgotten = false;
 };
 
 // A node with a seat in the present generation.
@@ -164,6 +167,9 @@ struct Job {
   std::map<NodeId, std::size_t> seat_of;  // index into members
   std::map<NodeId, Joined> joined;
   std::uint64_t next_order = 0;
+  std::map<NodeId, TimePoint> invited;     // not answered yet; when it was asked last
+  std::map<NodeId, std::string> declined;  // never asked again, and why
+  bool is_growing = false;                 // scaled: whoever comes takes part at once
   int previous_nodes = 0;
   std::shared_ptr<const std::string> hostlist;
   std::shared_ptr<const std::string> members_digest;

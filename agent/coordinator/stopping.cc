@@ -244,6 +244,7 @@ void finish(Turn& turn, Job& job, JobPhase phase, std::string text) {
   enter(turn, job, phase, std::move(text));
   open_account(job.ledger, Account::kClosed, turn.now);
   if (job.max_step < 0) book_stepless(job.ledger);
+  turn.frees_slots = true;
   job.commit_ticket.reset();
   persist_job(turn, job, Sync::kYes);
   for (const auto& [id, joined] : job.joined) {

@@ -1,8 +1,9 @@
 // Turn: one call of step() while it is under way, and the parts of the step function.
 //
 // Private to the coordinator. Each part changes the state and appends actions; the files follow the
-// events: sessions.cc (who speaks), nodes.cc (who is alive), gathering.cc, preparing.cc, running.cc,
-// stopping.cc (a job's phases), requests.cc (Control), durable.cc (what is written down).
+// events: sessions.cc (who speaks), nodes.cc (who is alive), recruiting.cc (who is asked),
+// gathering.cc, preparing.cc, running.cc, stopping.cc (a job's phases), requests.cc (Control),
+// durable.cc (what is written down).
 #pragma once
 
 #include <string>
@@ -18,6 +19,7 @@ struct Turn {
   Actions& actions;
   TimePoint now;
   double chance = 0;
+  bool frees_slots = false;  // jobs that wait for room look again at the end of the turn
 };
 
 // ---- sessions.cc ----
@@ -52,6 +54,18 @@ void enter(Turn& turn, Job& job, JobPhase phase, std::string text);
 [[nodiscard]] Job* find_job(State& state, const JobUuid& uuid);
 [[nodiscard]] Member* find_member(Job& job, const NodeId& id);
 [[nodiscard]] const JobUuid& uuid_of(const Job& job);
+
+// recruiting.cc: jobs that came by Control
+// Invites as many nodes as are missing.
+void recruit(Turn& turn, Job& job);
+// A node has said Hello: the jobs that lack one ask it.
+void recruit_node(Turn& turn, Node& node);
+// A new session began: what its agent does not name any more it has to be asked for again.
+void forget_joined(Turn& turn, Node& node, const Hello& hello);
+void take_decline(Turn& turn, Job& job, Node& node, const Decline& decline);
+// Whether the node has as many free slots as the job needs there. Always, for a job that does not
+// recruit: its nodes know what they offer.
+[[nodiscard]] bool has_room(const State& state, const Job& job, const Node& node);
 
 // gathering.cc: kGathering, kSuspended
 void begin_gathering(Turn& turn, Job& job, const std::string& text);

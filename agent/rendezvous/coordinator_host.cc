@@ -40,6 +40,8 @@ std::string job_of(const v1::AgentMsg& message) {
       return message.leave().job_uuid();
     case v1::AgentMsg::kAlarm:
       return message.alarm().job_uuid();
+    case v1::AgentMsg::kDecline:
+      return "";  // takes no part: nothing to prove
     default:
       return "";
   }
@@ -185,6 +187,7 @@ void CoordinatorHost::carry_out(Actions actions) {
     } else if (const auto* reply = std::get_if<JobReply>(&action)) {
       if (!reply->accepted)
         options_.audit("job " + reply->job_uuid + " refused: " + reply->message);
+      if (options_.reply) options_.reply(*reply);
     }
   }
   if (deposed_by) {

@@ -43,6 +43,7 @@ struct CoordinatorHostOptions {
   // Who is at the other end of a session. Errors  kAuthentication.
   std::function<Result<Caller>(const CallIdentity&)> authenticate;
   std::function<void(const Report&)> report;
+  std::function<void(const JobReply&)> reply;  // to StartJob of this process; empty: nobody waits
   std::function<void(const std::string&)> audit;
   // Somebody else leads, as a refused write or an agent has shown: it follows already, and nobody.
   std::function<void(const std::string& why)> deposed = {};

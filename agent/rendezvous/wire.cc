@@ -15,6 +15,7 @@ using std::chrono::nanoseconds;
 constexpr int kMostNodes = 1'000'000;
 constexpr int kMostRanks = 10'000'000;
 constexpr std::size_t kMostAddresses = 16;
+constexpr std::size_t kMostEndpoint = 64;
 constexpr std::int64_t kMostMs = 366LL * 86'400'000;
 
 void put(Duration& out, Milliseconds time) {
@@ -80,6 +81,7 @@ void put_body(v1::AgentMsg& out, const Hello& hello) {
   node.set_hostname(hello.node.hostname);
   for (const auto& address : hello.node.addresses) node.add_addresses(address);
   node.set_slots(static_cast<std::uint32_t>(std::max(0, hello.node.slots)));
+  node.set_endpoint(hello.node.endpoint);
   node.mutable_topology()->set_rack(hello.node.rack);
   put(*to.mutable_readopt_window(), hello.node.readopt_window);
   for (const LocalJob& job : hello.running) {
@@ -165,6 +167,11 @@ void put_body(v1::AgentMsg& out, const NodeAlarm& alarm) {
   out.mutable_alarm()->set_text(alarm.text);
 }
 
+void put_body(v1::AgentMsg& out, const Decline& decline) {
+  out.mutable_decline()->set_job_uuid(decline.job_uuid);
+  out.mutable_decline()->set_reason(decline.reason);
+}
+
 Hello hello_from(const v1::Hello& from) {
   Hello hello = {.protocol_min = from.v().proto_min(),
                  .protocol_max = from.v().proto_max(),
@@ -176,6 +183,7 @@ Hello hello_from(const v1::Hello& from) {
     if (hello.node.addresses.size() < kMostAddresses) hello.node.addresses.push_back(address);
   }
   hello.node.slots = bounded(from.node().slots(), kMostRanks);
+  hello.node.endpoint = from.node().endpoint().substr(0, kMostEndpoint);
   hello.node.rack = from.node().topology().rack();
   hello.node.readopt_window = ms_of(from.readopt_window());
   for (const v1::LocalJob& job : from.running()) {
@@ -294,6 +302,10 @@ void put_body(v1::CoordMsg& out, const Refused& refused) {
   out.mutable_refused()->set_message(refused.message);
 }
 
+void put_body(v1::CoordMsg& out, const Invite& invite) {
+  if (invite.job) *out.mutable_invite()->mutable_spec() = to_job_spec(*invite.job);
+}
+
 std::optional<Assign> assign_from(const v1::Assign& from) {
   Assign assign;
   assign.job = std::make_shared<const JobDescription>(describe_job(from.spec()));
@@ -365,6 +377,10 @@ std::optional<AgentMessage> from_proto(const v1::AgentMsg& message) {
                            .job_uuid = message.alarm().job_uuid(),
                            .text = message.alarm().text()};
       return out;
+    case v1::AgentMsg::kDecline:
+      out.body =
+          Decline{.job_uuid = message.decline().job_uuid(), .reason = message.decline().reason()};
+      return out;
     case v1::AgentMsg::kAck:
     case v1::AgentMsg::M_NOT_SET:
       return std::nullopt;
@@ -423,6 +439,10 @@ std::optional<CoordinatorMessage> from_proto(const v1::CoordMsg& message) {
       out.body =
           Refused{.code = shifted_down(message.refused().code(), RefusalCode::kResourceExhausted),
                   .message = message.refused().message()};
+      return out;
+    case v1::CoordMsg::kInvite:
+      out.body =
+          Invite{std::make_shared<const JobDescription>(describe_job(message.invite().spec()))};
       return out;
     case v1::CoordMsg::kRedirect:
     case v1::CoordMsg::M_NOT_SET:

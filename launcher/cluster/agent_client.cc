@@ -95,6 +95,8 @@ Error AgentClient::to_error(const grpc::Status& status) const {
       return Error(ErrorCode::kJobUnknown, message, remedy);
     case grpc::StatusCode::UNAUTHENTICATED:
       return Error(ErrorCode::kAuthentication, message, remedy);
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return Error(ErrorCode::kCoordinatorLost, message, remedy);
     case grpc::StatusCode::UNIMPLEMENTED:
       return Error(ErrorCode::kUnsupported, message, remedy);
     case grpc::StatusCode::UNAVAILABLE:

@@ -1,8 +1,9 @@
-// The commands of `accel` that speak to an agent: run, status, logs, stop, signal, drain, undrain, diagnose.
+// The commands of `accel` that speak to an agent: run, status, logs, stop, signal, scale, drain, undrain, diagnose.
 //
 // The one entry point of libaccel_cluster.so. Everything else in it is hidden, so that a program which opens it never
 // meets gRPC or Protobuf by accident.
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <csignal>
@@ -43,6 +44,7 @@ struct Flags {
   // run
   std::vector<std::string> command;
   std::string name;
+  std::string nodes;  // "MIN[:MAX]"; scale too
   unsigned num_processes = 1;
   unsigned max_restarts = 0;
   double stop_grace = -1;
@@ -86,6 +88,30 @@ void print_json(const google::protobuf::Message& message) {
   std::printf("%s\n", text.c_str());
 }
 
+// "2" or "2:4".
+struct NodeRange {
+  std::uint32_t least = 1;
+  std::uint32_t most = 1;
+};
+Result<NodeRange> parse_nodes(const std::string& text, const char* what) {
+  constexpr std::uint32_t kMost = 100'000;
+  const std::size_t colon = text.find(':');
+  const auto read = [](std::string_view part, std::uint32_t& out) {
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), out);
+    return !part.empty() && error == std::errc{} && end == part.data() + part.size();
+  };
+  NodeRange range;
+  bool is_good = read(std::string_view(text).substr(0, colon), range.least);
+  range.most = range.least;
+  if (colon != std::string::npos)
+    is_good = read(std::string_view(text).substr(colon + 1), range.most) && is_good;
+  if (is_good && range.least >= 1 && range.most >= range.least && range.most <= kMost) return range;
+  return Error(ErrorCode::kUsage,
+               std::string(what) + " must be MIN or MIN:MAX with 1 <= MIN <= MAX <= 100000, not '" +
+                   text.substr(0, 64) + "'",
+               std::string("give the numbers of nodes, as ") + what + " 2:4");
+}
+
 // ---- run ----
 
 // Seconds above 0; std::nullopt for anything else.
@@ -114,10 +140,11 @@ void set_hang(v1::HangPolicy& hang, const std::string& text) {
   hang.mutable_beat()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
 }
 
-v1::JobSpec make_spec(const Flags& flags) {
+v1::JobSpec make_spec(const Flags& flags, NodeRange nodes) {
   v1::JobSpec spec;
   spec.set_job_id(flags.name);
-  spec.set_min_nodes(1);
+  spec.set_min_nodes(nodes.least);
+  spec.set_max_nodes(nodes.most);
   spec.set_procs_per_node(flags.num_processes);
   for (const std::string& argument : flags.command) spec.add_argv(argument);
   for (char** variable = ::environ; *variable != nullptr; ++variable) {
@@ -218,8 +245,10 @@ int finish_run(const Flags& flags, const v1::Job& job) {
 }
 
 int run(const AgentClient& client, const Flags& flags) {
+  const auto nodes = parse_nodes(flags.nodes.empty() ? "1" : flags.nodes, "--nnodes");
+  if (!nodes) return fail(nodes.error());
   v1::StartReq request;
-  *request.mutable_spec() = make_spec(flags);
+  *request.mutable_spec() = make_spec(flags, *nodes);
   const auto job = client.call(&v1::Control::Stub::StartJob, request);
   if (!job) return fail(job.error());
   if (flags.detach) {
@@ -235,7 +264,10 @@ int run(const AgentClient& client, const Flags& flags) {
   v1::LogReq logs;
   logs.set_job(job->job_uuid());
   logs.set_follow(true);
-  for (unsigned rank = 0; rank < flags.num_processes; ++rank) logs.add_ranks(rank);
+  // Of a job on one node the ranks are known before it runs; of others the agents know them.
+  if (nodes->most == 1) {
+    for (unsigned rank = 0; rank < flags.num_processes; ++rank) logs.add_ranks(rank);
+  }
   if (auto copied = copy_logs(client, logs, patience); !copied) return fail(copied.error());
   v1::JobRef ref;
   ref.set_job(job->job_uuid());
@@ -246,14 +278,22 @@ int run(const AgentClient& client, const Flags& flags) {
 
 // ---- the other commands ----
 
+// Of a job of many nodes: the workers of the nodes that are there.
+unsigned num_alive(const v1::Job& job) {
+  unsigned count = 0;
+  for (const v1::Worker& worker : job.workers()) count += worker.pid() > 0 ? 1 : 0;
+  if (job.state() != v1::JOB_STATE_RUNNING) return count;
+  for (const v1::JobNode& node : job.nodes()) count += node.is_gone() ? 0 : node.count();
+  return count;
+}
+
 void print_row(const v1::Job& job) {
-  int num_alive = 0;
-  for (const v1::Worker& worker : job.workers()) num_alive += worker.pid() > 0 ? 1 : 0;
-  std::printf("%-40s %-10s %-12s %7d %8u %5s\n",
+  std::printf("%-40s %-10s %-12s %5s %7u %8u %5s\n",
               job.job_id().c_str(),
               state_name(job.state()).c_str(),
               job.user().c_str(),
-              num_alive,
+              std::to_string(job.max_nodes() > 0 ? job.nodes_size() : 1).c_str(),
+              num_alive(job),
               job.restarts(),
               has_ended(job) ? std::to_string(job.exit_code()).c_str() : "");
 }
@@ -266,13 +306,25 @@ void print_details(const v1::Job& job) {
               job.user().c_str(),
               job.uid(),
               job.restarts());
+  if (job.max_nodes() > 0)
+    std::printf("nodes     %u to %u wanted\n", job.min_nodes(), job.max_nodes());
+  for (const v1::JobNode& node : job.nodes()) {
+    std::printf("node      %s: ranks %u to %u%s\n",
+                node.node_id().c_str(),
+                node.first_rank(),
+                node.first_rank() + std::max(1U, node.count()) - 1,
+                node.is_gone() ? " (gone)" : "");
+  }
   for (const v1::Worker& worker : job.workers()) {
     std::printf("rank %-4u %s\n",
                 worker.rank(),
                 worker.pid() > 0 ? ("pid " + std::to_string(worker.pid())).c_str() : "ended");
   }
-  if (has_ended(job))
+  if (has_ended(job)) {
     std::printf("exit      %d (%s)\n", job.exit_code(), printable(job.reason()).c_str());
+  } else if (!job.reason().empty()) {
+    std::printf("reason    %s\n", printable(job.reason()).c_str());
+  }
   std::printf("%s", printable(job.report()).c_str());
 }
 
@@ -293,10 +345,18 @@ int status(const AgentClient& client, const Flags& flags) {
   }
   std::printf("node %s%s\n", list->node_id().c_str(), list->draining() ? " (drained)" : "");
   if (list->jobs_size() > 0) {
-    std::printf(
-        "%-40s %-10s %-12s %7s %8s %5s\n", "JOB", "STATE", "USER", "WORKERS", "RESTARTS", "EXIT");
+    std::printf("%-40s %-10s %-12s %5s %7s %8s %5s\n",
+                "JOB",
+                "STATE",
+                "USER",
+                "NODES",
+                "WORKERS",
+                "RESTARTS",
+                "EXIT");
   }
   for (const v1::Job& job : list->jobs()) print_row(job);
+  if (!list->notice().empty())
+    std::fprintf(stderr, "%s: %s\n", kProgram, printable(list->notice()).c_str());
   return 0;
 }
 
@@ -336,6 +396,16 @@ int send_signal(const AgentClient& client, const Flags& flags) {
   request.set_job(flags.job);
   request.set_signal(flags.signal);
   return answer_with_job(flags, client.call(&v1::Control::Stub::SignalJob, request));
+}
+
+int scale(const AgentClient& client, const Flags& flags) {
+  const auto nodes = parse_nodes(flags.nodes, "the number of nodes");
+  if (!nodes) return fail(nodes.error());
+  v1::ScaleReq request;
+  request.set_job(flags.job);
+  request.set_nodes(nodes->least);
+  request.set_max_nodes(nodes->most);
+  return answer_with_job(flags, client.call(&v1::Control::Stub::ScaleJob, request));
 }
 
 int drain(const AgentClient& client, const Flags& flags) {
@@ -392,7 +462,10 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
       add_command(app, flags, "run", "submit a job to the agent of this machine and follow it");
   command->add_option(
       "--name", flags.name, "the job's id; made from the program's name when not given");
-  command->add_option("-n,--num_processes", flags.num_processes, "workers")
+  command->add_option("--nnodes",
+                      flags.nodes,
+                      "MIN or MIN:MAX nodes, found by the agents' coordinator; 1 when not given");
+  command->add_option("-n,--num_processes", flags.num_processes, "workers on each node")
       ->check(CLI::Range(1, 1024));
   command->add_option("--max_restarts", flags.max_restarts, "restarts after failures");
   command->add_option(
@@ -426,6 +499,10 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command->add_option("job", flags.job, "id or uuid")->required();
   command->add_option("number", flags.signal, "the signal's number")->required();
   commands[command] = send_signal;
+  command = add_command(app, flags, "scale", "change how many nodes a job has");
+  command->add_option("job", flags.job, "id or uuid")->required();
+  command->add_option("nodes", flags.nodes, "MIN or MIN:MAX")->required();
+  commands[command] = scale;
   command = add_command(app, flags, "drain", "let the node start no more jobs");
   command->add_option("--reason", flags.reason, "for those who look");
   command->add_flag("--stop", flags.stop_jobs, "stop what runs there");

@@ -1,11 +1,14 @@
 #include "launcher/cluster/patience.h"
 
 #include <cerrno>
+#include <cstdio>
 #include <map>
 #include <utility>
 
 #include <poll.h>
 #include <unistd.h>
+
+#include "runtime/printable.h"
 
 namespace accel::cluster {
 namespace {
@@ -50,6 +53,10 @@ Result<void> copy_once(const AgentClient& client,
   v1::LogChunk chunk;
   while (reader->Read(&chunk)) {
     patience.answered();
+    if (!chunk.notice().empty()) {
+      std::fprintf(stderr, "accel: %s\n", printable(chunk.notice()).c_str());
+      continue;
+    }
     write_all(chunk.stream() == v1::STREAM_ERR ? STDERR_FILENO : STDOUT_FILENO, chunk.data());
     places.note(chunk);
   }

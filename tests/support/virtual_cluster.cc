@@ -10,6 +10,11 @@ using supervisor::ExitCause;
 using supervisor::WorkerExit;
 
 constexpr const char* kJob = "job-1";
+constexpr const char* kStore = "10.0.0.1:29500";
+
+const JobUuid& uuid_of(const ParkWorkers& park) {
+  return park.assign.job->job_uuid;
+}
 
 bool is_running(const Workers& workers) {
   return workers.phase == Workers::Phase::kRunning;
@@ -202,9 +207,9 @@ void VirtualCluster::carry_out(VirtualNode& node, const std::vector<MemberAction
                                        {},
                                        park.lease_until};
                             node.local.emplace_back(
-                                WorkersParked{kJob,
+                                WorkersParked{uuid_of(park),
                                               park.generation,
-                                              "10.0.0.1:29500",
+                                              kStore,
                                               {},
                                               Milliseconds(100) * (&node - nodes_.data())});
                           },
@@ -223,9 +228,10 @@ void VirtualCluster::carry_out(VirtualNode& node, const std::vector<MemberAction
                             // The shim's workers end at once here: how long they take is its own affair.
                             if (workers.generation == stop.generation)
                               workers.phase = Workers::Phase::kNone;
-                            node.local.emplace_back(WorkersGone{kJob, stop.generation, 0});
+                            node.local.emplace_back(WorkersGone{stop.job_uuid, stop.generation, 0});
                           },
                           [&](const TellJob&) {},
+                          [&](const ConsiderJob& invitation) { consider(node, invitation); },
                           [&](const TellQuarantine&) {},
                           [&](const Reconnect&) {
                             if (node.connection == 0) return;
@@ -265,7 +271,16 @@ void VirtualCluster::start_agent(VirtualNode& node) {
   node.local.clear();
   const int index = static_cast<int>(&node - nodes_.data());
   if (adopted) tell_node(index, *adopted);
-  tell_node(index, WantJob{{kJob}});
+  if (!options_.job.recruits) tell_node(index, WantJob{{kJob}});
+}
+
+void VirtualCluster::consider(VirtualNode& node, const ConsiderJob& invitation) {
+  const int index = static_cast<int>(&node - nodes_.data());
+  const JobUuid& uuid = invitation.job->job_uuid;
+  if (node.ignores_invitations) return;
+  ++node.num_invitations;
+  if (!node.declines.empty()) return tell_node(index, DeclineJob{uuid, node.declines});
+  tell_node(index, WantJob{{uuid}});
 }
 
 void VirtualCluster::crash_agent(VirtualNode& node) {

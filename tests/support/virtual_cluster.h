@@ -89,6 +89,9 @@ struct VirtualNode {
   TimePoint connect_at{};       // not before
   int num_sessions = 0;
   int num_boots = 0;
+  std::string declines;  // the reason why it takes no invitation; empty: it takes any
+  bool ignores_invitations = false;
+  int num_invitations = 0;  // that it looked at
   using Up = std::variant<FromAgent, ConnectionLost>;
   std::deque<Up> up;
   std::deque<std::pair<ConnectionId, CoordinatorMessage>> down;
@@ -173,6 +176,7 @@ class VirtualCluster {
   void advance_to(TimePoint at);
   [[nodiscard]] TimePoint next_moment() const;
   void start_agent(VirtualNode& node);
+  void consider(VirtualNode& node, const ConsiderJob& invitation);
   void crash_agent(VirtualNode& node);
   void crash_coordinator();
   void start_coordinator();

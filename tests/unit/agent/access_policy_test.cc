@@ -114,5 +114,22 @@ TEST(TicketBook, TooManyTicketsAreRefusedUntilSomeAreOver) {
   EXPECT_TRUE(book.issue({}));
 }
 
+TEST(AccessPolicy, JobsOfManyNodesNeverRunAsRootOrASystemUser) {
+  AgentConfig config;
+  config.allow_root = true;
+  const AccessPolicy policy(config, 0);
+  EXPECT_FALSE(policy.check_cluster_user("root", 0));
+  EXPECT_FALSE(policy.check_cluster_user("daemon", 1));
+  EXPECT_TRUE(policy.check_cluster_user("ann", 1000));
+}
+
+TEST(AccessPolicy, JobsOfManyNodesObeyAllowUsersAndTheAgentsOwnUid) {
+  AgentConfig config;
+  config.allow_users = {"ann"};
+  EXPECT_TRUE(AccessPolicy(config, 0).check_cluster_user("ann", 1000));
+  EXPECT_FALSE(AccessPolicy(config, 0).check_cluster_user("bob", 1001));
+  EXPECT_FALSE(AccessPolicy(config, 1001).check_cluster_user("ann", 1000));
+}
+
 }  // namespace
 }  // namespace accel::agent

@@ -70,6 +70,38 @@ TEST(AgentConfig, TcpWithoutCertificatesIsRefused) {
   EXPECT_THAT(completed.error().remedy(), HasSubstr("init-tls"));
 }
 
+TEST(AgentConfig, ACoordinatorNeedsListenAndCertificates) {
+  AgentConfig config;
+  config.coordinator = "10.0.0.1:29400";
+  auto completed = complete_agent_config(config);
+  ASSERT_FALSE(completed);
+  EXPECT_THAT(completed.error().message(), HasSubstr("coordinator needs listen"));
+
+  config.listen = "10.0.0.2:29400";
+  completed = complete_agent_config(config);
+  ASSERT_FALSE(completed);
+  EXPECT_THAT(completed.error().message(), HasSubstr("tls.authority"));
+
+  config.tls = {"ca.pem", "cert.pem", "key.pem"};
+  EXPECT_TRUE(complete_agent_config(config));
+  config.coordinator = "10.0.0.1:0";
+  EXPECT_FALSE(complete_agent_config(config));
+  config.coordinator = "gpu-01:29400";
+  EXPECT_FALSE(complete_agent_config(config));
+}
+
+TEST(AgentConfig, ACoordinatorWithoutCertificatesNeedsLoopbackATokenAndNoRoot) {
+  AgentConfig config;
+  config.insecure = true;
+  config.listen = "127.0.0.1:29401";
+  config.coordinator = "10.0.0.1:29400";
+  EXPECT_FALSE(complete_agent_config(config));
+  config.coordinator = "127.0.0.1:29400";
+  EXPECT_FALSE(complete_agent_config(config));
+  config.token_file = "/etc/accel/token";
+  EXPECT_EQ(complete_agent_config(config).has_value(), ::geteuid() != 0);
+}
+
 TEST(AgentConfig, AnAddressIsNumericWithAPort) {
   for (const char* bad : {"",
                           "localhost:1",

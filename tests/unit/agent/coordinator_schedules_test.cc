@@ -59,6 +59,7 @@ class Schedule {
     options.config.quarantine_most = std::chrono::seconds(60);
     options.bug = bug;
     fault_odds_ = 5 + static_cast<unsigned>(below(40));
+    options.job.recruits = one_in(2);
     return options;
   }
 

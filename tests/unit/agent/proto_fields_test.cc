@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 
+#include "accel/v1/cluster.pb.h"
 #include "accel/v1/control.pb.h"
 #include "accel/v1/record.pb.h"
 #include "accel/v1/rendezvous.pb.h"
@@ -52,9 +53,10 @@ std::set<std::string> present_fields() {
   std::set<std::string> lines;
   const FileDescriptor* control = v1::Job::descriptor()->file();
   const FileDescriptor* rendezvous = v1::Hello::descriptor()->file();
+  const FileDescriptor* cluster = v1::OnBehalf::descriptor()->file();
   const FileDescriptor* job = v1::JobSpec::descriptor()->file();
   const FileDescriptor* record = v1::JobRecord::descriptor()->file();
-  for (const FileDescriptor* file : {job, rendezvous, control, record}) {
+  for (const FileDescriptor* file : {job, rendezvous, control, cluster, record}) {
     for (int i = 0; i < file->message_type_count(); ++i)
       list_message(*file->message_type(i), lines);
     for (int i = 0; i < file->enum_type_count(); ++i) list_enum(*file->enum_type(i), lines);

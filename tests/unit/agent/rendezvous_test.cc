@@ -70,11 +70,13 @@ TEST(Wire, WhatAnAgentSaysArrivesAsItWasSaid) {
                 .hostname = "h",
                 .addresses = {"10.0.0.1"},
                 .slots = 4,
+                .endpoint = "10.0.0.1:29400",
                 .rack = "r"};
   hello.running = {{"job", 3, 2, MemberPhase::kStopped}};
   const Hello heard = round_trip(hello);
   EXPECT_EQ(heard.node.node_id, "n1");
   EXPECT_EQ(heard.node.slots, 4);
+  EXPECT_EQ(heard.node.endpoint, "10.0.0.1:29400");
   EXPECT_EQ(heard.running.at(0).phase, MemberPhase::kStopped);
 
   EXPECT_EQ(round_trip(Join{.job_uuid = "job", .slots = 2, .preferred_index = -1}).preferred_index,
@@ -124,6 +126,8 @@ TEST(Wire, WhatAnAgentSaysArrivesAsItWasSaid) {
   EXPECT_EQ(event.exit->global_rank, 5);
   EXPECT_EQ(event.exit->seen_at.count(), 11);
   EXPECT_EQ(round_trip(Stopped{.job_uuid = "job", .num_unkillable = 1}).num_unkillable, 1);
+  EXPECT_EQ(round_trip(Decline{.job_uuid = "job", .reason = "no such user"}).reason,
+            "no such user");
   EXPECT_EQ(
       round_trip(NodeAlarm{.kind = AlarmKind::kDeviceLost, .job_uuid = "job", .text = "x"}).kind,
       AlarmKind::kDeviceLost);
@@ -161,6 +165,7 @@ TEST(Wire, WhatTheCoordinatorSaysArrivesAsItWasSaid) {
   EXPECT_EQ(heard.job->max_nodes, 4);
   EXPECT_EQ(heard.job->stop.grace.count(), 7'000);
   EXPECT_EQ(*heard.hostlist, "n[1-2]");
+  EXPECT_EQ(back_again(Invite{assign.job}).job->max_nodes, 4);
   const v1::JobSpec carried = to_job_spec(*heard.job);
   EXPECT_EQ(carried.argv(0), "prog");
   EXPECT_TRUE(carried.token_key().empty());

@@ -1,0 +1,64 @@
+// ClusterLogs: the output of a job of many nodes, fetched from their agents and given to one client.
+//
+// Nodes come and go while it is followed: where the job stands is asked every now and then. What cannot be fetched is
+// said in the stream.
+//
+// Threads:  everything on the loop. The object lives as long as its sink.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "agent/log_stream.h"
+#include "agent/rendezvous/cluster_client.h"
+#include "runtime/clock.h"
+
+namespace accel::agent {
+
+class ClusterLogs : public std::enable_shared_from_this<ClusterLogs> {
+ public:
+  ClusterLogs(boost::asio::io_context& loop,
+              ClusterClient& client,
+              std::shared_ptr<LogStream> sink,
+              v1::PartLogsReq request);
+
+  // Call once.
+  void begin(const v1::Job& job);
+
+ private:
+  struct Source {
+    std::shared_ptr<ClusterClient::PartLogs> logs;  // gone when it is over
+    std::uint64_t over_in = 0;                      // generation in which it broke
+    bool is_done = false;                           // ended as it should
+  };
+
+  void take(const v1::Job& job);
+  void open(const v1::JobNode& node, std::uint64_t generation);
+  void look_later();
+  void look();
+  void on_end(const std::string& node, std::uint64_t generation, const grpc::Status& status);
+  void pump();
+  void say(const std::string& text);
+  void close();
+  [[nodiscard]] bool wants(const v1::JobNode& node) const;
+  [[nodiscard]] std::size_t num_open() const;
+
+  boost::asio::io_context& loop_;
+  ClusterClient& client_;
+  std::shared_ptr<LogStream> sink_;
+  v1::PartLogsReq request_;
+  boost::asio::steady_timer pause_;
+  std::map<std::string, Source> sources_;  // by node
+  std::deque<std::pair<v1::LogChunk, std::shared_ptr<ClusterClient::PartLogs>>> ready_;
+  bool is_last_look_ = false;
+  bool said_too_many_ = false;
+  TimePoint give_up_at_{};  // after the last look: how long nodes may still send
+  TimePoint heard_at_{};    // of the coordinator
+};
+
+}  // namespace accel::agent

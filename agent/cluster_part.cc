@@ -1,0 +1,158 @@
+#include "agent/cluster_part.h"
+
+#include <algorithm>
+
+#include "agent/job_request.h"
+#include "agent/rendezvous/node_address.h"
+#include "agent/rendezvous/token_proof.h"
+#include "runtime/printable.h"
+
+namespace accel::agent {
+namespace {
+
+// Suspicion and loss are multiples of the beat (docs/rendezvous.md).
+CoordinatorConfig timing_of(const AgentConfig& config) {
+  CoordinatorConfig timing;
+  timing.beat_every = config.beat_every;
+  timing.suspect_after = config.beat_every * 5 / 2;
+  timing.lost_after = config.beat_every * 9 / 2;
+  return timing;
+}
+
+bool is_wildcard(const std::string& host) {
+  return host == "0.0.0.0" || host == "::";
+}
+
+}  // namespace
+
+ClusterPart::ClusterPart(Parts parts) : parts_(std::move(parts)) {}
+
+Result<std::unique_ptr<ClusterPart>> ClusterPart::make(Parts parts) {
+  auto made = std::unique_ptr<ClusterPart>(new ClusterPart(std::move(parts)));
+  const AgentConfig& config = made->parts_.config;
+  if (!config.token_file.empty()) {
+    auto token = read_token(config.token_file);
+    if (!token) return std::move(token).error();
+    made->token_key_ = token_key(*token);
+  }
+  auto channel = open_channel(config, config.coordinator);
+  if (!channel) return std::move(channel).error();
+  made->channel_ = *std::move(channel);
+  made->client_ = std::make_unique<ClusterClient>(made->parts_.loop, config, made->token_key_);
+  if (config.listen == config.coordinator) {
+    if (auto hosted = made->host_coordinator(); !hosted) return std::move(hosted).error();
+  }
+  made->service_ = std::make_unique<ClusterService>(
+      ClusterService::Parts{.loop = made->parts_.loop,
+                            .config = config,
+                            .tickets = made->parts_.tickets,
+                            .token_key = made->token_key_,
+                            .coordinator = made->host_.get(),
+                            .audit = made->parts_.audit,
+                            .audit_refusal = made->parts_.audit_refusal,
+                            .agent_uid = made->parts_.agent_uid});
+  return made;
+}
+
+// The one place where an agent makes its coordinator.
+Result<void> ClusterPart::host_coordinator() {
+  CoordinatorHostOptions options;
+  options.config = timing_of(parts_.config);
+  options.token_key = token_key_;
+  options.authenticate = [this](const CallIdentity& call) {
+    return authenticate(call, parts_.tickets, parts_.config, parts_.agent_uid);
+  };
+  options.report = [this](const Report& report) {
+    if (report.text.empty()) return;
+    const std::string about =
+        report.node_id.empty() ? "job " + report.job_uuid.substr(0, 8) : "node " + report.node_id;
+    parts_.log("coordinator: " + about + ": " + printable(report.text));
+  };
+  options.audit = [this](const std::string& line) { parts_.audit_refusal("coordinator: " + line); };
+  options.reply = [this](const JobReply& reply) { service_->take_reply(reply); };
+  host_ = std::make_unique<CoordinatorHost>(parts_.loop, std::move(options));
+  return {};
+}
+
+std::vector<grpc::Service*> ClusterPart::services() {
+  std::vector<grpc::Service*> services = {service_.get()};
+  if (host_) services.push_back(host_.get());
+  return services;
+}
+
+void ClusterPart::start(int tcp_port) {
+  const AgentConfig& config = parts_.config;
+  // Both were checked with the configuration.
+  const auto coordinator = parse_tcp_address(config.coordinator);
+  const auto listen = parse_tcp_address(config.listen);
+  NodeJobsOptions options;
+  options.node.node_id = config.node_id;
+  options.node.boot_id = boot_id();
+  options.node.hostname = host_name();
+  options.node.addresses = {own_address_towards(*coordinator)};
+  options.node.endpoint = endpoint_text(
+      is_wildcard(listen->host) ? options.node.addresses.front() : listen->host, tcp_port);
+  options.node.slots = config.slots > 0 ? config.slots : count_slots();
+  const auto rack = config.labels.find("rack");
+  if (rack != config.labels.end()) options.node.rack = rack->second;
+  options.token_key = token_key_;
+  options.log_dir = config.log_dir;
+  options.changes_user = parts_.agent_uid == 0;
+  options.keep_ended = config.keep_finished;
+  node_ = std::make_unique<NodeJobs>(
+      parts_.loop,
+      channel_,
+      std::move(options),
+      NodeJobs::Handlers{.admit = [this](const v1::JobSpec& spec) { return admit(spec); },
+                         .log = [this](const std::string& line) { parts_.log(printable(line)); },
+                         .on_connection =
+                             [this](bool is_connected) {
+                               if (is_connected)
+                                 parts_.log("has a session with the coordinator at " +
+                                            parts_.config.coordinator);
+                             },
+                         .on_ended = [this] { parts_.on_ended(); }});
+  service_->set_node(node_.get());
+  node_->start();
+}
+
+Result<std::optional<UserAccount>> ClusterPart::admit(const v1::JobSpec& spec) const {
+  if (has_left_ || parts_.jobs.is_draining()) return std::optional<UserAccount>();
+  if (auto checked = check_job_request(spec); !checked) return std::move(checked).error();
+  auto user = find_user(spec.user());
+  if (!user) return std::move(user).error();
+  const AccessPolicy policy(parts_.config, parts_.agent_uid);
+  if (auto allowed = policy.check_cluster_user(user->name, user->credentials.uid); !allowed)
+    return std::move(allowed).error();
+  const NodeJobs::Part* known = node_->find(spec.job_id());
+  const bool is_taken =
+      parts_.jobs.find(spec.job_id()) != nullptr || (known != nullptr && !known->has_ended);
+  if (is_taken) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "this node has another job '" + spec.job_id() + "'",
+                 "choose another --name");
+  }
+  parts_.audit("takes part in job " + spec.job_id() + " as " + user->name);
+  return std::optional(*std::move(user));
+}
+
+void ClusterPart::leave(const std::string& reason) {
+  has_left_ = true;
+  if (node_) node_->leave_all(reason);
+}
+
+void ClusterPart::kill() {
+  if (node_) node_->kill_all();
+}
+
+void ClusterPart::close(std::function<void()> done) {
+  service_->close();
+  const auto close_host = [this, done = std::move(done)] {
+    if (host_) host_->close();
+    done();
+  };
+  if (node_) return node_->close(close_host);
+  close_host();
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,78 @@
+// ClusterPart: this agent's share in jobs of many nodes: its session, its parts of jobs and, where its own `listen` is
+// the cluster's `coordinator`, the coordinator.
+//
+// Threads:  everything on the loop.
+// Source:   docs/agent.md.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <grpcpp/grpcpp.h>
+#include <sys/types.h>
+
+#include <accel/result.h>
+
+#include "agent/agent_config.h"
+#include "agent/job_runner.h"
+#include "agent/rendezvous/cluster_client.h"
+#include "agent/rendezvous/cluster_service.h"
+#include "agent/rendezvous/coordinator_host.h"
+#include "agent/rendezvous/node_jobs.h"
+#include "agent/ticket_book.h"
+
+namespace accel::agent {
+
+class ClusterPart {
+ public:
+  struct Parts {
+    boost::asio::io_context& loop;
+    const AgentConfig& config;
+    TicketBook& tickets;
+    JobRunner& jobs;  // of this node alone: whose ids are taken, and whether it is drained
+    std::function<void(const std::string&)> log;
+    std::function<void(const std::string&)> audit;
+    std::function<void(const std::string&)> audit_refusal;  // of strangers: may come in floods
+    std::function<void()> on_ended;                         // a part of this node has ended
+    uid_t agent_uid = 0;
+  };
+  // Requires: config.coordinator is set. Errors  kAuthentication (the token file), kTls.
+  [[nodiscard]] static Result<std::unique_ptr<ClusterPart>> make(Parts parts);
+
+  // To be served by the agent, as long as this object lives.
+  [[nodiscard]] std::vector<grpc::Service*> services();
+
+  // Begins the session. `tcp_port` is what the agent listens at.
+  void start(int tcp_port);
+
+  [[nodiscard]] ClusterClient& client() { return *client_; }
+  [[nodiscard]] bool hosts_coordinator() const { return host_ != nullptr; }
+
+  // Stops this node's parts; other nodes go on without it. Again: kills them.
+  void leave(const std::string& reason);
+  void kill();
+  [[nodiscard]] int num_running() const { return node_ ? node_->num_running() : 0; }
+
+  // Ends the session and the coordinator. `done` is called when the server may be shut down.
+  void close(std::function<void()> done);
+
+ private:
+  explicit ClusterPart(Parts parts);
+
+  Result<void> host_coordinator();
+  Result<std::optional<UserAccount>> admit(const v1::JobSpec& spec) const;
+
+  Parts parts_;
+  std::string token_key_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<CoordinatorHost> host_;  // nullptr: another agent hosts it
+  std::unique_ptr<ClusterClient> client_;
+  std::unique_ptr<NodeJobs> node_;
+  std::unique_ptr<ClusterService> service_;
+  bool has_left_ = false;
+};
+
+}  // namespace accel::agent

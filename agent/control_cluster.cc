@@ -1,0 +1,266 @@
+// The Control service on jobs of many nodes: the caller is identified here, the coordinator and the other agents are
+// asked on its behalf.
+
+#include <algorithm>
+
+#include <boost/asio/post.hpp>
+
+#include "agent/cluster_logs.h"
+#include "agent/control_service.h"
+#include "agent/job_request.h"
+#include "agent/rendezvous/cluster_client.h"
+#include "agent/rendezvous/token_proof.h"
+
+namespace accel::agent {
+namespace {
+
+// No account of this node: nobody here but root and operators may see the job.
+constexpr std::uint32_t kNobodysUid = 0xFFFF'FFFF;
+
+void fill_uid(v1::Job& job) {
+  const auto owner = find_user(job.user());
+  job.set_uid(owner ? owner->credentials.uid : kNobodysUid);
+}
+
+// The same request again must give the same job, whichever way it comes.
+std::string make_uuid(const std::string& user, const std::string& request_id) {
+  if (request_id.empty()) return to_hex(random_bytes(16));
+  return to_hex(token_key(user + '\0' + request_id)).substr(0, 32);
+}
+
+Error unknown_job(const std::string& job) {
+  return Error(ErrorCode::kJobUnknown, "there is no job '" + job.substr(0, 64) + "' here");
+}
+
+}  // namespace
+
+bool ControlService::may_be_elsewhere(const Error& error) const {
+  return parts_.cluster != nullptr && error.code() == ErrorCode::kJobUnknown;
+}
+
+v1::OnBehalf ControlService::behalf_of(const Caller& caller) const {
+  v1::OnBehalf who;
+  const AccessPolicy policy(parts_.config, parts_.agent_uid);
+  who.set_may_do_all(policy.allows_operation(caller));
+  if (caller.role != Role::kLocal) return who;
+  const auto own = find_user(caller.uid);
+  if (own) who.set_user(own->name);
+  return who;
+}
+
+void ControlService::find_elsewhere(const Caller& caller,
+                                    const std::string& job,
+                                    Deed deed,
+                                    std::function<void(Result<v1::Job>)> done) const {
+  v1::JobsReq request;
+  request.set_job(job);
+  parts_.cluster->jobs(
+      request, [this, caller, job, deed, done = std::move(done)](const Result<v1::JobList>& list) {
+        if (!list) return done(list.error());
+        if (list->jobs_size() != 1) return done(unknown_job(job));
+        v1::Job found = list->jobs(0);
+        fill_uid(found);
+        const AccessPolicy policy(parts_.config, parts_.agent_uid);
+        if (!policy.allows(caller, Deed::kSee, found.uid())) return done(unknown_job(job));
+        if (!policy.allows(caller, deed, found.uid())) {
+          return done(
+              Error(ErrorCode::kAgentRefused, caller.name + " may look at jobs, not change them"));
+        }
+        done(std::move(found));
+      });
+}
+
+void ControlService::submit(const Caller& caller,
+                            const v1::StartReq& request,
+                            v1::Job* job,
+                            const Finish& finish) {
+  if (parts_.cluster == nullptr) {
+    return finish(Error(ErrorCode::kAgentRefused,
+                        "this agent knows no coordinator: it runs jobs on one node alone",
+                        "set `coordinator` in the configuration of every agent"));
+  }
+  auto account = account_for(caller, request.spec());
+  const AccessPolicy policy(parts_.config, parts_.agent_uid);
+  if (account) {
+    auto allowed = policy.check_cluster_user(account->name, account->credentials.uid);
+    if (!allowed) account = std::move(allowed).error();
+  }
+  if (!account) {
+    parts_.audit("submit refused for " + caller.name + ": " + account.error().message());
+    return finish(account.error());
+  }
+  v1::SubmitReq submit;
+  v1::JobSpec& spec = *submit.mutable_spec();
+  spec = request.spec();
+  // Whatever the caller wrote there: this agent vouches for the user that it saw.
+  spec.set_user(account->name);
+  spec.set_job_uuid(make_uuid(account->name, request.request_id()));
+  if (spec.job_id().empty()) spec.set_job_id(make_job_id(spec));
+  if (parts_.jobs.find(spec.job_id()) != nullptr) {
+    return finish(Error(ErrorCode::kInvalidArgument,
+                        "there is a job '" + spec.job_id() + "' already",
+                        "choose another --name"));
+  }
+  spec.set_min_nodes(std::max(1U, spec.min_nodes()));
+  spec.set_max_nodes(std::max(spec.min_nodes(), spec.max_nodes()));
+  spec.set_procs_per_node(std::max(1U, spec.procs_per_node()));
+  parts_.audit("submit " + spec.job_id() + " as " + account->name + " for " + caller.name);
+  parts_.cluster->submit(submit, [job, finish](Result<v1::Job> made) {
+    if (!made) return finish(made.error());
+    *job = *std::move(made);
+    fill_uid(*job);
+    finish({});
+  });
+}
+
+void ControlService::list_elsewhere(const Caller& caller,
+                                    v1::JobList* list,
+                                    const Finish& finish) const {
+  parts_.cluster->jobs({}, [this, caller, list, finish](const Result<v1::JobList>& elsewhere) {
+    if (!elsewhere) {
+      list->set_notice("jobs of many nodes are missing: " + elsewhere.error().message());
+      return finish({});
+    }
+    const AccessPolicy policy(parts_.config, parts_.agent_uid);
+    std::map<std::string, std::uint32_t> uids;
+    for (v1::Job job : elsewhere->jobs()) {
+      const auto [known, is_new] = uids.try_emplace(job.user(), 0);
+      if (is_new) {
+        fill_uid(job);
+        known->second = job.uid();
+      }
+      job.set_uid(known->second);
+      if (policy.allows(caller, Deed::kSee, job.uid())) *list->add_jobs() = std::move(job);
+    }
+    finish({});
+  });
+}
+
+void ControlService::stop_elsewhere(const Caller& caller,
+                                    const v1::StopReq& request,
+                                    v1::Job* job,
+                                    const Finish& finish) {
+  find_elsewhere(
+      caller,
+      request.job(),
+      Deed::kControl,
+      [this, caller, job, finish, kill = request.kill()](const Result<v1::Job>& found) {
+        if (!found) return finish(found.error());
+        parts_.audit("stop " + found->job_id() + (kill ? " (kill)" : "") + " for " + caller.name);
+        v1::StopPartsReq stop;
+        *stop.mutable_who() = behalf_of(caller);
+        stop.mutable_request()->set_job(found->job_uuid());
+        stop.mutable_request()->set_kill(kill);
+        parts_.cluster->stop(stop, [job, finish](Result<v1::Job> stopped) {
+          if (!stopped) return finish(stopped.error());
+          *job = *std::move(stopped);
+          fill_uid(*job);
+          finish({});
+        });
+      });
+}
+
+void ControlService::scale_elsewhere(const Caller& caller,
+                                     const v1::ScaleReq& request,
+                                     v1::Job* job,
+                                     const Finish& finish) {
+  find_elsewhere(caller,
+                 request.job(),
+                 Deed::kControl,
+                 [this, caller, job, finish, request](const Result<v1::Job>& found) {
+                   if (!found) return finish(found.error());
+                   parts_.audit("scale " + found->job_id() + " for " + caller.name);
+                   v1::ScalePartsReq scale;
+                   *scale.mutable_who() = behalf_of(caller);
+                   *scale.mutable_request() = request;
+                   scale.mutable_request()->set_job(found->job_uuid());
+                   parts_.cluster->scale(scale, [job, finish](Result<v1::Job> scaled) {
+                     if (!scaled) return finish(scaled.error());
+                     *job = *std::move(scaled);
+                     fill_uid(*job);
+                     finish({});
+                   });
+                 });
+}
+
+grpc::ServerUnaryReactor* ControlService::ScaleJob(Context* context,
+                                                   const v1::ScaleReq* request,
+                                                   v1::Job* job) {
+  return answer_later(context, [this, request, job](const Caller& caller, const Finish& finish) {
+    const auto found = job_for(caller, request->job(), Deed::kControl);
+    if (!found && may_be_elsewhere(found.error())) {
+      return scale_elsewhere(caller, *request, job, finish);
+    }
+    if (!found) return finish(found.error());
+    finish(Error(ErrorCode::kInvalidArgument,
+                 "job '" + (*found)->job_id() + "' runs on one node",
+                 "submit it with `accel run --nnodes MIN:MAX`"));
+  });
+}
+
+// Each node is asked; the first that cannot is the answer.
+void ControlService::signal_elsewhere(const Caller& caller,
+                                      const v1::SignalReq& request,
+                                      v1::Job* job,
+                                      const Finish& finish) {
+  find_elsewhere(
+      caller,
+      request.job(),
+      Deed::kControl,
+      [this, caller, job, finish, number = request.signal()](const Result<v1::Job>& found) {
+        if (!found) return finish(found.error());
+        parts_.audit("signal " + std::to_string(number) + " to " + found->job_id() + " for " +
+                     caller.name);
+        *job = *found;
+        struct Round {
+          int num_waiting = 1;
+          Result<void> result;
+        };
+        auto round = std::make_shared<Round>();
+        const auto done_one = [round, finish] {
+          if (--round->num_waiting == 0) finish(round->result);
+        };
+        v1::PartSignalReq part;
+        *part.mutable_who() = behalf_of(caller);
+        part.mutable_request()->set_job(found->job_uuid());
+        part.mutable_request()->set_signal(number);
+        for (const v1::JobNode& node : found->nodes()) {
+          if (node.is_gone() || node.endpoint().empty()) continue;
+          ++round->num_waiting;
+          parts_.cluster->signal(
+              node.endpoint(),
+              part,
+              [round, done_one, id = node.node_id()](const Result<v1::Done>& done) {
+                if (!done && round->result) {
+                  round->result =
+                      Error(done.error().code(), "node " + id + ": " + done.error().message());
+                }
+                done_one();
+              });
+        }
+        done_one();
+      });
+}
+
+void ControlService::logs_elsewhere(const Caller& caller,
+                                    const v1::LogReq& request,
+                                    const std::shared_ptr<LogStream>& stream) {
+  find_elsewhere(caller,
+                 request.job(),
+                 Deed::kSee,
+                 [this, caller, request, stream](const Result<v1::Job>& found) {
+                   if (!found) return stream->finish(to_status(found.error()));
+                   v1::PartLogsReq parts;
+                   *parts.mutable_who() = behalf_of(caller);
+                   // Who may see the job was decided here; the nodes know users, not viewers.
+                   parts.mutable_who()->set_may_do_all(true);
+                   *parts.mutable_request() = request;
+                   parts.mutable_request()->clear_resume();  // places on one node
+                   parts.mutable_request()->set_job(found->job_uuid());
+                   std::make_shared<ClusterLogs>(
+                       parts_.loop, *parts_.cluster, stream, std::move(parts))
+                       ->begin(*found);
+                 });
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,194 @@
+#include "agent/rendezvous/cluster_client.h"
+
+#include "agent/grpc_server.h"
+#include "agent/rendezvous/token_proof.h"
+#include "agent/ticket_book.h"
+#include "agent/tls_credentials.h"
+#include "runtime/printable.h"
+
+namespace accel::agent {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::chrono::seconds kUnaryDeadline{10};
+
+}  // namespace
+
+Result<std::shared_ptr<grpc::Channel>> open_channel(const AgentConfig& config,
+                                                    const std::string& endpoint) {
+  auto credentials = client_credentials(config.tls, config.insecure);
+  if (!credentials) return std::move(credentials).error();
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  return grpc::CreateCustomChannel(endpoint, *credentials, arguments);
+}
+
+Error to_error(const grpc::Status& status, const std::string& endpoint) {
+  const std::string text = printable(status.error_message());
+  const std::size_t end = text.find('\n');
+  const std::string message = text.substr(0, end);
+  const std::string remedy = end == std::string::npos ? "" : text.substr(end + 1);
+  switch (status.error_code()) {
+    case grpc::StatusCode::INVALID_ARGUMENT:
+      return Error(ErrorCode::kInvalidArgument, message, remedy);
+    case grpc::StatusCode::PERMISSION_DENIED:
+      return Error(ErrorCode::kAgentRefused, message, remedy);
+    case grpc::StatusCode::NOT_FOUND:
+      return Error(ErrorCode::kJobUnknown, message, remedy);
+    case grpc::StatusCode::UNAUTHENTICATED:
+      return Error(ErrorCode::kAuthentication, message, remedy);
+    default:
+      return Error(
+          ErrorCode::kCoordinatorLost,
+          "the agent at " + endpoint + " does not answer: " + message,
+          "see whether the agent there runs, and `coordinator` of this agent's configuration");
+  }
+}
+
+ClusterClient::ClusterClient(asio::io_context& loop,
+                             const AgentConfig& config,
+                             std::string token_key)
+    : loop_(loop), config_(config), token_key_(std::move(token_key)) {}
+
+Result<std::shared_ptr<v1::Cluster::Stub>> ClusterClient::stub(const std::string& endpoint) {
+  auto& known = stubs_[endpoint];
+  if (known) return known;
+  auto channel = open_channel(config_, endpoint);
+  if (!channel) return std::move(channel).error();
+  known = v1::Cluster::NewStub(*channel);
+  return known;
+}
+
+void ClusterClient::sign(grpc::ClientContext& context) const {
+  if (token_key_.empty()) return;
+  const std::string nonce = random_bytes(kNonceBytes);
+  context.AddMetadata(kNodeMetadata, config_.node_id);
+  context.AddMetadata(kNonceMetadata, nonce);
+  context.AddMetadata(kProofMetadata,
+                      prove_token(token_key_, nonce, config_.node_id, kProofSubject));
+}
+
+template <typename Request, typename Response, typename Begin>
+void ClusterClient::call(const std::string& endpoint,
+                         const Request& request,
+                         Done<Response> done,
+                         Begin begin) {
+  struct Call {
+    std::shared_ptr<v1::Cluster::Stub> stub;
+    grpc::ClientContext context;
+    Request request;
+    Response response;
+  };
+  auto to = stub(endpoint);
+  if (!to) {
+    asio::post(loop_, [done, error = to.error()] { done(error); });
+    return;
+  }
+  auto made = std::make_shared<Call>();
+  made->stub = *to;
+  made->request = request;
+  made->context.set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
+  sign(made->context);
+  begin(*made, [this, made, endpoint, done = std::move(done)](const grpc::Status& status) {
+    asio::post(loop_, [made, endpoint, done, status] {
+      if (!status.ok()) return done(to_error(status, endpoint));
+      done(std::move(made->response));
+    });
+  });
+}
+
+void ClusterClient::submit(const v1::SubmitReq& request, Done<v1::Job> done) {
+  call(config_.coordinator, request, std::move(done), [](auto& made, auto answer) {
+    made.stub->async()->Submit(&made.context, &made.request, &made.response, std::move(answer));
+  });
+}
+
+void ClusterClient::jobs(const v1::JobsReq& request, Done<v1::JobList> done) {
+  call(config_.coordinator, request, std::move(done), [](auto& made, auto answer) {
+    made.stub->async()->Jobs(&made.context, &made.request, &made.response, std::move(answer));
+  });
+}
+
+void ClusterClient::stop(const v1::StopPartsReq& request, Done<v1::Job> done) {
+  call(config_.coordinator, request, std::move(done), [](auto& made, auto answer) {
+    made.stub->async()->Stop(&made.context, &made.request, &made.response, std::move(answer));
+  });
+}
+
+void ClusterClient::scale(const v1::ScalePartsReq& request, Done<v1::Job> done) {
+  call(config_.coordinator, request, std::move(done), [](auto& made, auto answer) {
+    made.stub->async()->Scale(&made.context, &made.request, &made.response, std::move(answer));
+  });
+}
+
+void ClusterClient::signal(const std::string& endpoint,
+                           const v1::PartSignalReq& request,
+                           Done<v1::Done> done) {
+  call(endpoint, request, std::move(done), [](auto& made, auto answer) {
+    made.stub->async()->PartSignal(&made.context, &made.request, &made.response, std::move(answer));
+  });
+}
+
+// ---- output ----
+
+std::shared_ptr<ClusterClient::PartLogs> ClusterClient::logs(const std::string& endpoint,
+                                                             const v1::PartLogsReq& request,
+                                                             PartLogsHandlers handlers) {
+  auto made = std::make_shared<PartLogs>(loop_, std::move(handlers));
+  auto to = stub(endpoint);
+  if (!to) {
+    asio::post(loop_, [made, error = to.error()] {
+      made->is_over_ = true;
+      made->handlers_.on_end({grpc::StatusCode::UNAVAILABLE, error.message()});
+    });
+    return made;
+  }
+  made->stub_ = *to;
+  made->request_ = request;
+  made->self_ = made;
+  sign(made->context_);
+  made->stub_->async()->PartLogs(&made->context_, &made->request_, made.get());
+  // The loop may start reads at any time while the hold is there.
+  made->AddHold();
+  made->StartRead(&made->chunk_);
+  made->StartCall();
+  return made;
+}
+
+void ClusterClient::PartLogs::next() {
+  if (!is_over_) StartRead(&chunk_);
+}
+
+void ClusterClient::PartLogs::cancel() {
+  handlers_ = {.on_chunk = [](v1::LogChunk) {}, .on_end = [](const grpc::Status&) {}};
+  if (is_over_) return;
+  is_over_ = true;
+  context_.TryCancel();
+  RemoveHold();
+}
+
+void ClusterClient::PartLogs::OnReadDone(bool ok) {
+  asio::post(loop_, [self = shared_from_this(), ok] {
+    if (self->is_over_) return;
+    if (ok) return self->handlers_.on_chunk(std::move(self->chunk_));
+    self->is_over_ = true;
+    self->RemoveHold();
+  });
+}
+
+void ClusterClient::PartLogs::OnDone(const grpc::Status& status) {
+  asio::post(loop_, [self = shared_from_this(), status] {
+    self->is_over_ = true;
+    self->handlers_.on_end(status);
+    self->self_.reset();
+  });
+}
+
+}  // namespace accel::agent

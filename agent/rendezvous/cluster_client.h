@@ -1,0 +1,100 @@
+// ClusterClient: what this agent asks other agents about jobs of many nodes.
+//
+// Channels are made when they are first needed and kept. Every call carries a proof of the cluster's token, when there
+// is one, beside this node's certificate.
+//
+// Threads:  everything on the loop; answers come there too.
+// Source:   proto/accel/v1/cluster.proto, docs/security.md.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <grpcpp/grpcpp.h>
+
+#include <accel/result.h>
+
+#include "accel/v1/cluster.grpc.pb.h"
+#include "agent/agent_config.h"
+
+namespace accel::agent {
+
+// The metadata of a call by which a node shows that it knows the token: see TokenProof; the nonce is the caller's.
+inline constexpr const char* kNodeMetadata = "accel-node";
+inline constexpr const char* kNonceMetadata = "accel-nonce-bin";
+inline constexpr const char* kProofMetadata = "accel-proof-bin";
+inline constexpr const char* kProofSubject = "accel.v1.Cluster";  // in place of a job's uuid
+
+// To another agent, with this node's certificate. Errors  kTls.
+[[nodiscard]] Result<std::shared_ptr<grpc::Channel>> open_channel(const AgentConfig& config,
+                                                                  const std::string& endpoint);
+
+// What another agent answered. `endpoint` is named when it did not answer at all (kCoordinatorLost).
+[[nodiscard]] Error to_error(const grpc::Status& status, const std::string& endpoint);
+
+class ClusterClient {
+ public:
+  template <typename Response>
+  using Done = std::function<void(Result<Response>)>;
+
+  ClusterClient(boost::asio::io_context& loop, const AgentConfig& config, std::string token_key);
+
+  void submit(const v1::SubmitReq& request, Done<v1::Job> done);
+  void jobs(const v1::JobsReq& request, Done<v1::JobList> done);
+  void stop(const v1::StopPartsReq& request, Done<v1::Job> done);
+  void scale(const v1::ScalePartsReq& request, Done<v1::Job> done);
+  void signal(const std::string& endpoint, const v1::PartSignalReq& request, Done<v1::Done> done);
+
+  // The output of one node's part. One chunk at a time: the next one is asked for with next().
+  class PartLogs;
+  struct PartLogsHandlers {
+    std::function<void(v1::LogChunk)> on_chunk;
+    std::function<void(const grpc::Status&)> on_end;
+  };
+  [[nodiscard]] std::shared_ptr<PartLogs> logs(const std::string& endpoint,
+                                               const v1::PartLogsReq& request,
+                                               PartLogsHandlers handlers);
+
+ private:
+  Result<std::shared_ptr<v1::Cluster::Stub>> stub(const std::string& endpoint);
+  void sign(grpc::ClientContext& context) const;
+  template <typename Request, typename Response, typename Begin>
+  void call(const std::string& endpoint, const Request& request, Done<Response> done, Begin begin);
+
+  boost::asio::io_context& loop_;
+  const AgentConfig& config_;
+  std::string token_key_;
+  std::map<std::string, std::shared_ptr<v1::Cluster::Stub>> stubs_;  // by endpoint
+};
+
+class ClusterClient::PartLogs final : public grpc::ClientReadReactor<v1::LogChunk>,
+                                      public std::enable_shared_from_this<PartLogs> {
+ public:
+  PartLogs(boost::asio::io_context& loop, PartLogsHandlers handlers)
+      : loop_(loop), handlers_(std::move(handlers)) {}
+
+  void next();
+  // Nothing is told any more.
+  void cancel();
+
+  void OnReadDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+ private:
+  friend class ClusterClient;
+  boost::asio::io_context& loop_;
+  PartLogsHandlers handlers_;
+  std::shared_ptr<v1::Cluster::Stub> stub_;
+  grpc::ClientContext context_;
+  v1::PartLogsReq request_;
+  v1::LogChunk chunk_;
+  bool is_over_ = false;
+  std::shared_ptr<PartLogs> self_;  // until OnDone
+};
+
+}  // namespace accel::agent

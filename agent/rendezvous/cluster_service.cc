@@ -1,0 +1,305 @@
+#include "agent/rendezvous/cluster_service.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include <boost/asio/post.hpp>
+
+#include "agent/job_request.h"
+#include "agent/log_stream.h"
+#include "agent/rendezvous/cluster_client.h"
+#include "agent/rendezvous/job_view.h"
+#include "agent/rendezvous/token_proof.h"
+#include "agent/rendezvous/wire.h"
+
+namespace accel::agent {
+namespace {
+
+namespace asio = boost::asio;
+
+std::string metadata(const grpc::ServerContextBase& context, const char* name) {
+  const auto found = context.client_metadata().find(name);
+  return found == context.client_metadata().end()
+             ? ""
+             : std::string(found->second.data(), found->second.size());
+}
+
+Error unknown_job(const std::string& job) {
+  return Error(ErrorCode::kJobUnknown, "there is no job '" + job.substr(0, 64) + "' here");
+}
+
+bool is_owner(const v1::OnBehalf& who, const std::string& user) {
+  return who.may_do_all() || (!who.user().empty() && who.user() == user);
+}
+
+std::string name_of(const v1::OnBehalf& who) {
+  return who.user().empty() ? "an operator" : who.user();
+}
+
+}  // namespace
+
+// What a call says about the node that makes it; taken on gRPC's thread.
+struct ClusterService::NodeCall {
+  CallIdentity identity;
+  std::string node;
+  std::string nonce;
+  std::string proof;
+};
+
+ClusterService::ClusterService(Parts parts) : parts_(std::move(parts)) {}
+
+ClusterService::~ClusterService() {
+  files_.join();
+}
+
+ClusterService::NodeCall ClusterService::identify(const Context& context) {
+  return {identify_call(context),
+          metadata(context, kNodeMetadata),
+          metadata(context, kNonceMetadata),
+          metadata(context, kProofMetadata)};
+}
+
+Result<Caller> ClusterService::caller_of(const NodeCall& call) const {
+  auto caller = authenticate(call.identity, parts_.tickets, parts_.config, parts_.agent_uid);
+  if (caller && caller->role != Role::kNode) {
+    caller = Error(ErrorCode::kAgentRefused, caller->name + " has not the role node");
+  }
+  const bool is_proved =
+      parts_.token_key.empty() ||
+      is_proof(call.proof, parts_.token_key, call.nonce, call.node, kProofSubject);
+  if (caller && !is_proved) {
+    caller = Error(ErrorCode::kAuthentication,
+                   caller->name + " did not prove the token of the cluster",
+                   "give both agents the same token_file");
+  }
+  if (!caller)
+    parts_.audit_refusal("refused " + call.identity.peer + ": " + caller.error().message());
+  return caller;
+}
+
+grpc::ServerUnaryReactor* ClusterService::answer(
+    Context* context, std::function<void(const Caller&, Finish)> handle) {
+  auto* reactor = context->DefaultReactor();
+  asio::post(parts_.loop, [this, reactor, call = identify(*context), handle = std::move(handle)] {
+    const auto caller = caller_of(call);
+    if (!caller) return reactor->Finish(to_status(caller.error()));
+    handle(*caller, [reactor](const Result<void>& done) {
+      reactor->Finish(done ? grpc::Status::OK : to_status(done.error()));
+    });
+  });
+  return reactor;
+}
+
+Result<const Job*> ClusterService::job_of(const std::string& job) const {
+  if (parts_.coordinator == nullptr) {
+    return Error(ErrorCode::kCoordinatorLost,
+                 "node '" + parts_.config.node_id + "' does not host the coordinator",
+                 "give `coordinator` the `listen` address of the agent that shall host it");
+  }
+  const Job* newest = nullptr;
+  for (const auto& [uuid, known] : parts_.coordinator->state().jobs) {
+    if (uuid == job) return &known;
+    if (known.description->job_id == job) newest = &known;
+  }
+  if (newest == nullptr) return unknown_job(job);
+  return newest;
+}
+
+// A job of somebody else answers as one that does not exist.
+Result<const Job*> ClusterService::job_of(const std::string& job, const v1::OnBehalf& who) const {
+  auto found = job_of(job);
+  if (found && !is_owner(who, (*found)->description->user)) return unknown_job(job);
+  return found;
+}
+
+Result<const NodeJobs::Part*> ClusterService::part_of(const std::string& job,
+                                                      const v1::OnBehalf& who) const {
+  const NodeJobs::Part* part = node_ == nullptr ? nullptr : node_->find(job);
+  if (part == nullptr || !is_owner(who, part->user.name)) return unknown_job(job);
+  return part;
+}
+
+// ---- where the coordinator is ----
+
+grpc::ServerUnaryReactor* ClusterService::Submit(Context* context,
+                                                 const v1::SubmitReq* request,
+                                                 v1::Job* job) {
+  return answer(context, [this, request, job](const Caller& caller, const Finish& finish) {
+    const v1::JobSpec& spec = request->spec();
+    if (parts_.coordinator == nullptr) return finish(job_of("").error());
+    if (auto checked = check_job_request(spec); !checked) return finish(checked);
+    if (spec.user().empty() || !is_valid_id(spec.job_uuid()) || !is_valid_id(spec.job_id())) {
+      return finish(
+          Error(ErrorCode::kInvalidArgument, "a job needs its user, its id and its uuid"));
+    }
+    parts_.audit("submit " + spec.job_id() + " as " + spec.user() + " for " + caller.name);
+    waiting_.emplace(spec.job_uuid(), [this, job, finish](const JobReply& reply) {
+      if (!reply.accepted) {
+        return finish(
+            Error(ErrorCode::kAgentRefused, reply.message, "see `accel status`, or use --name"));
+      }
+      const auto made = job_of(reply.job_uuid);
+      if (!made) return finish(made.error());
+      *job = view_of(parts_.coordinator->state(), **made);
+      finish({});
+    });
+    JobDescription description = describe_job(spec);
+    description.recruits = true;
+    parts_.coordinator->handle(
+        agent::StartJob{.request_id = spec.job_uuid(), .job = std::move(description)});
+  });
+}
+
+void ClusterService::take_reply(const JobReply& reply) {
+  const auto [first, last] = waiting_.equal_range(reply.job_uuid);
+  std::vector<std::function<void(const JobReply&)>> told;
+  for (auto entry = first; entry != last; ++entry) told.push_back(std::move(entry->second));
+  waiting_.erase(first, last);
+  if (told.empty()) return;
+  // The coordinator is still carrying out what it decided.
+  asio::post(parts_.loop, [told = std::move(told), reply] {
+    for (const auto& tell : told) tell(reply);
+  });
+}
+
+void ClusterService::close() {
+  for (const auto& [uuid, tell] : waiting_) {
+    tell({.request_id = uuid, .job_uuid = uuid, .accepted = false, .message = "the agent ends"});
+  }
+  waiting_.clear();
+}
+
+grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,
+                                               const v1::JobsReq* request,
+                                               v1::JobList* list) {
+  return answer(context, [this, request, list](const Caller&, const Finish& finish) {
+    if (parts_.coordinator == nullptr) return finish(job_of("").error());
+    const State& state = parts_.coordinator->state();
+    if (request->job().empty()) {
+      for (const auto& [uuid, job] : state.jobs) {
+        *list->add_jobs() = view_of(state, job);
+        list->mutable_jobs(list->jobs_size() - 1)->clear_argv();  // may be long; many must fit
+      }
+      return finish({});
+    }
+    const auto job = job_of(request->job());
+    if (!job) return finish(job.error());
+    *list->add_jobs() = view_of(state, **job);
+    finish({});
+  });
+}
+
+grpc::ServerUnaryReactor* ClusterService::Stop(Context* context,
+                                               const v1::StopPartsReq* request,
+                                               v1::Job* job) {
+  return answer(context, [this, request, job](const Caller& caller, const Finish& finish) {
+    const auto found = job_of(request->request().job(), request->who());
+    if (!found) return finish(found.error());
+    const std::string uuid = (*found)->description->job_uuid;
+    const bool kill = request->request().kill();
+    parts_.audit("stop " + (*found)->description->job_id + (kill ? " (kill)" : "") + " for " +
+                 name_of(request->who()) + ", " + caller.name);
+    // As on one node: who asks a second time means it.
+    const bool is_again =
+        (*found)->phase == JobPhase::kStopping && (*found)->stop.end == JobPhase::kCancelled;
+    parts_.coordinator->handle(agent::StopJob{.job_uuid = uuid, .kill = kill || is_again});
+    const auto now = job_of(uuid);
+    if (now) *job = view_of(parts_.coordinator->state(), **now);
+    finish({});
+  });
+}
+
+grpc::ServerUnaryReactor* ClusterService::Scale(Context* context,
+                                                const v1::ScalePartsReq* request,
+                                                v1::Job* job) {
+  return answer(context, [this, request, job](const Caller& caller, const Finish& finish) {
+    const auto found = job_of(request->request().job(), request->who());
+    if (!found) return finish(found.error());
+    const auto least = request->request().nodes();
+    const auto most = request->request().max_nodes() == 0 ? least : request->request().max_nodes();
+    constexpr std::uint32_t kMostNodes = 100'000;
+    if (least < 1 || most < least || most > kMostNodes) {
+      return finish(Error(ErrorCode::kInvalidArgument,
+                          "nodes must be 1 <= MIN <= MAX <= 100000, not " + std::to_string(least) +
+                              ":" + std::to_string(most)));
+    }
+    if (is_terminal((*found)->phase)) {
+      return finish(Error(ErrorCode::kInvalidArgument,
+                          "job '" + (*found)->description->job_id + "' has ended",
+                          "start it again with `accel run`"));
+    }
+    const std::string uuid = (*found)->description->job_uuid;
+    parts_.audit("scale " + (*found)->description->job_id + " to " + std::to_string(least) + ":" +
+                 std::to_string(most) + " for " + name_of(request->who()) + ", " + caller.name);
+    parts_.coordinator->handle(agent::ScaleJob{.job_uuid = uuid,
+                                               .min_nodes = static_cast<int>(least),
+                                               .max_nodes = static_cast<int>(most)});
+    const auto now = job_of(uuid);
+    if (now) *job = view_of(parts_.coordinator->state(), **now);
+    finish({});
+  });
+}
+
+// ---- this node's parts ----
+
+grpc::ServerUnaryReactor* ClusterService::PartSignal(Context* context,
+                                                     const v1::PartSignalReq* request,
+                                                     v1::Done*) {
+  return answer(context, [this, request](const Caller& caller, const Finish& finish) {
+    const auto part = part_of(request->request().job(), request->who());
+    if (!part) return finish(part.error());
+    const int signal = request->request().signal();
+    if (signal < 1 || signal >= NSIG) {
+      return finish(Error(ErrorCode::kInvalidArgument,
+                          "signal " + std::to_string(signal) + " does not exist"));
+    }
+    parts_.audit("signal " + std::to_string(signal) + " to " + (*part)->spec.job_id() + " for " +
+                 name_of(request->who()) + ", " + caller.name);
+    node_->signal(**part, signal);
+    finish({});
+  });
+}
+
+grpc::ServerWriteReactor<v1::LogChunk>* ClusterService::PartLogs(Context* context,
+                                                                 const v1::PartLogsReq* request) {
+  auto stream = std::make_shared<LogStream>(parts_.loop, files_);
+  stream->live_until_done();
+  asio::post(parts_.loop, [this, stream, call = identify(*context), wanted = *request] {
+    const auto caller = caller_of(call);
+    if (!caller) return stream->finish(to_status(caller.error()));
+    const v1::LogReq& ask = wanted.request();
+    const auto found = part_of(ask.job(), wanted.who());
+    if (!found) return stream->finish(to_status(found.error()));
+    const NodeJobs::Part& part = **found;
+    LogReader::Source source = {
+        .folder = node_->options().log_dir + "/" + std::to_string(part.user.credentials.uid),
+        .job_id = part.spec.job_id(),
+        .owner = part.user.credentials.uid,
+        .local_ranks = {},
+        .out = ask.stream() != v1::STREAM_ERR,
+        .err = ask.stream() != v1::STREAM_OUT,
+        .from = ask.from(),
+        .first_generation =
+            static_cast<int>(ask.follow() ? wanted.from_generation() : part.generation)};
+    const int num_ranks = static_cast<int>(std::max(1U, part.spec.procs_per_node()));
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const auto global = static_cast<std::uint32_t>(part.first_rank + rank);
+      const bool is_wanted =
+          ask.ranks().empty() ||
+          std::find(ask.ranks().begin(), ask.ranks().end(), global) != ask.ranks().end();
+      if (is_wanted) source.local_ranks.push_back(rank);
+    }
+    if (source.local_ranks.empty()) return stream->finish(grpc::Status::OK);
+    const std::string uuid = part.spec.job_uuid();
+    stream->begin(std::move(source), [this, uuid, follow = ask.follow()] {
+      const NodeJobs::Part* now = node_ == nullptr ? nullptr : node_->find(uuid);
+      if (now == nullptr) return LogStream::Standing{.is_last_look = true};
+      return LogStream::Standing{.generation = static_cast<int>(now->generation),
+                                 .first_rank = now->first_rank,
+                                 .is_last_look = now->has_ended || !follow};
+    });
+  });
+  return stream.get();
+}
+
+}  // namespace accel::agent

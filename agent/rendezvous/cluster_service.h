@@ -1,0 +1,74 @@
+// ClusterService: answers other agents about jobs of many nodes.
+//
+// Where the coordinator is hosted it also takes jobs and changes to them. Only nodes may ask; what an agent says about
+// its user is believed.
+//
+// Threads:  everything on the loop but the RPC methods, which post to it.
+// Source:   proto/accel/v1/cluster.proto, docs/security.md.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <grpcpp/grpcpp.h>
+
+#include <accel/result.h>
+
+#include "accel/v1/cluster.grpc.pb.h"
+#include "agent/access_policy.h"
+#include "agent/control_service.h"
+#include "agent/rendezvous/coordinator_host.h"
+#include "agent/rendezvous/node_jobs.h"
+
+namespace accel::agent {
+
+class ClusterService final : public v1::Cluster::CallbackService {
+ public:
+  struct Parts {
+    boost::asio::io_context& loop;
+    const AgentConfig& config;
+    TicketBook& tickets;
+    std::string token_key;                   // empty: certificates alone
+    CoordinatorHost* coordinator = nullptr;  // of this process, if any
+    std::function<void(const std::string&)> audit;
+    std::function<void(const std::string&)> audit_refusal;  // of strangers: may come in floods
+    uid_t agent_uid = 0;
+  };
+  explicit ClusterService(Parts parts);
+  ~ClusterService() override;
+
+  void set_node(NodeJobs* node) { node_ = node; }
+  void take_reply(const JobReply& reply);
+  // Nobody waits for an answer any more.
+  void close();
+
+  using Context = grpc::CallbackServerContext;
+  grpc::ServerUnaryReactor* Submit(Context*, const v1::SubmitReq*, v1::Job*) override;
+  grpc::ServerUnaryReactor* Jobs(Context*, const v1::JobsReq*, v1::JobList*) override;
+  grpc::ServerUnaryReactor* Stop(Context*, const v1::StopPartsReq*, v1::Job*) override;
+  grpc::ServerUnaryReactor* Scale(Context*, const v1::ScalePartsReq*, v1::Job*) override;
+  grpc::ServerUnaryReactor* PartSignal(Context*, const v1::PartSignalReq*, v1::Done*) override;
+  grpc::ServerWriteReactor<v1::LogChunk>* PartLogs(Context*, const v1::PartLogsReq*) override;
+
+ private:
+  struct NodeCall;
+  static NodeCall identify(const Context& context);
+  Result<Caller> caller_of(const NodeCall& call) const;
+  using Finish = std::function<void(const Result<void>&)>;
+  // Authenticates on the loop, then `handle(caller, finish)`, which calls finish() once, now or later.
+  grpc::ServerUnaryReactor* answer(Context* context,
+                                   std::function<void(const Caller&, Finish)> handle);
+  Result<const Job*> job_of(const std::string& job) const;
+  Result<const Job*> job_of(const std::string& job, const v1::OnBehalf& who) const;
+  Result<const NodeJobs::Part*> part_of(const std::string& job, const v1::OnBehalf& who) const;
+
+  Parts parts_;
+  NodeJobs* node_ = nullptr;
+  std::multimap<std::string, std::function<void(const JobReply&)>> waiting_;  // by the job's uuid
+  boost::asio::thread_pool files_{1};
+};
+
+}  // namespace accel::agent

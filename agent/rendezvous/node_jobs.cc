@@ -1,0 +1,316 @@
+#include "agent/rendezvous/node_jobs.h"
+
+#include <algorithm>
+
+#include <boost/asio/post.hpp>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "agent/job_request.h"
+#include "agent/log_folder.h"
+#include "agent/rendezvous/token_proof.h"
+#include "agent/rendezvous/wire.h"
+#include "agent/ticket_book.h"
+#include "agent/worker_signals.h"
+
+namespace accel::agent {
+namespace {
+
+namespace asio = boost::asio;
+
+int null_device() {
+  static const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  return fd;
+}
+
+bool is_end(NoticeKind kind) {
+  return kind == NoticeKind::kSucceeded || kind == NoticeKind::kFailed ||
+         kind == NoticeKind::kCancelled;
+}
+
+}  // namespace
+
+NodeJobs::NodeJobs(asio::io_context& loop,
+                   std::shared_ptr<grpc::Channel> channel,
+                   NodeJobsOptions options,
+                   Handlers handlers)
+    : loop_(loop),
+      options_(std::move(options)),
+      handlers_(std::move(handlers)),
+      timer_(loop),
+      session_(loop,
+               std::move(channel),
+               {.on_open = [this] { handle(Connected{}); },
+                .on_message = [this](const v1::CoordMsg& message) { on_message(message); },
+                .on_closed = [this](const grpc::Status& status) { on_closed(status); }}) {
+  state_.node = options_.node;
+  state_.build = "accel";
+  state_.session_id = to_hex(random_bytes(16));
+}
+
+void NodeJobs::start() {
+  session_.connect();
+}
+
+const NodeJobs::Part* NodeJobs::find(const std::string& job) const {
+  const auto found = std::find_if(parts_.rbegin(), parts_.rend(), [&](const auto& part) {
+    return part->spec.job_uuid() == job || part->spec.job_id() == job;
+  });
+  return found == parts_.rend() ? nullptr : found->get();
+}
+
+NodeJobs::Part* NodeJobs::part_of(const JobUuid& uuid) {
+  for (const auto& part : parts_) {
+    if (part->spec.job_uuid() == uuid && !part->has_ended) return part.get();
+  }
+  return nullptr;
+}
+
+void NodeJobs::signal(const Part& part, int signal) {
+  if (part.workers) signal_workers(part.workers->pids(), part.user.credentials.uid, signal);
+}
+
+int NodeJobs::num_running() const {
+  return static_cast<int>(std::count_if(
+      parts_.begin(), parts_.end(), [](const auto& part) { return part->workers != nullptr; }));
+}
+
+void NodeJobs::leave_all(const std::string& reason) {
+  handle(WantLeave{.job_uuid = {}, .reason = reason});
+  for (const auto& part : parts_) {
+    if (part->has_ended || part->is_leaving) continue;
+    part->is_leaving = true;
+    if (!part->workers) {
+      end(*part);
+      continue;
+    }
+    // What the coordinator has to say about it does not matter to this node any more.
+    part->workers->stop({.job_uuid = part->spec.job_uuid(),
+                         .generation = part->generation,
+                         .grace = describe_job(part->spec).stop.grace,
+                         .reason = StopReason::kCancelled});
+  }
+}
+
+void NodeJobs::kill_all() {
+  for (const auto& part : parts_) {
+    if (part->workers) part->workers->kill();
+  }
+}
+
+void NodeJobs::close(std::function<void()> done) {
+  timer_.cancel();
+  session_.close(std::move(done));
+}
+
+// ---- the step function ----
+
+void NodeJobs::handle(decltype(MemberEvent::what) what) {
+  MemberStep next = step(std::move(state_),
+                         MemberEvent{.at = SteadyClock().now(),
+                                     .fresh_session = to_hex(random_bytes(16)),
+                                     .what = std::move(what)});
+  state_ = std::move(next.state);
+  for (MemberAction& action : next.actions) carry_out(action);
+  schedule_tick();
+}
+
+void NodeJobs::carry_out(MemberAction& action) {
+  if (const auto* send = std::get_if<SendUp>(&action)) {
+    send_up(send->message);
+    if (std::holds_alternative<Beat>(send->message.body)) {
+      // For the next beat: what this one says is a beat old.
+      for (const auto& part : parts_) {
+        if (part->workers) part->workers->ask_steps();
+      }
+    }
+  } else if (const auto* order = std::get_if<ParkWorkers>(&action)) {
+    park(*order);
+  } else if (const auto* renewal = std::get_if<RenewLease>(&action)) {
+    Part* part = part_of(renewal->job_uuid);
+    if (part != nullptr && part->workers) part->workers->renew(*renewal);
+  } else if (const auto* release = std::get_if<ReleaseWorkers>(&action)) {
+    Part* part = part_of(release->job_uuid);
+    if (part != nullptr && part->workers) part->workers->release(*release);
+  } else if (const auto* stop = std::get_if<StopWorkers>(&action)) {
+    Part* part = part_of(stop->job_uuid);
+    if (part != nullptr && part->workers) return part->workers->stop(*stop);
+    asio::post(loop_, [this, gone = *stop] {
+      handle(WorkersGone{.job_uuid = gone.job_uuid, .generation = gone.generation});
+    });
+  } else if (const auto* notice = std::get_if<TellJob>(&action)) {
+    tell(notice->notice);
+  } else if (const auto* quarantine = std::get_if<TellQuarantine>(&action)) {
+    const auto& told = quarantine->quarantine;
+    handlers_.log(told.remaining.count() == 0 ? "this node is no longer set aside"
+                                              : "this node is set aside: " + told.reason);
+  } else if (const auto* again = std::get_if<Reconnect>(&action)) {
+    if (std::exchange(last_trouble_, again->reason) != again->reason)
+      handlers_.log("the coordinator refuses this node: " + again->reason);
+    session_.reset();
+  } else if (const auto* invitation = std::get_if<ConsiderJob>(&action)) {
+    consider(*invitation->job);
+  }
+}
+
+// The proof is made anew for each connection, because its nonce is.
+void NodeJobs::send_up(const AgentMessage& message) {
+  v1::AgentMsg out = to_proto(message);
+  if (out.has_join() && !options_.token_key.empty()) {
+    v1::Join& join = *out.mutable_join();
+    join.set_token_proof(
+        prove_token(options_.token_key, nonce_, options_.node.node_id, join.job_uuid()));
+  }
+  session_.send(std::move(out));
+}
+
+void NodeJobs::on_message(const v1::CoordMsg& message) {
+  if (message.has_welcome()) {
+    nonce_ = message.welcome().nonce();
+    session_.welcomed();
+    last_trouble_.clear();
+    handlers_.on_connection(true);
+  }
+  auto decoded = from_proto(message);
+  if (decoded) handle(FromCoordinator{*std::move(decoded)});
+}
+
+void NodeJobs::on_closed(const grpc::Status& status) {
+  if (std::exchange(last_trouble_, status.error_message()) != status.error_message())
+    handlers_.log("no session with the coordinator: " + status.error_message());
+  handlers_.on_connection(false);
+  handle(Disconnected{});
+}
+
+void NodeJobs::schedule_tick() {
+  // Never at once again: what is due cannot always be done (no connection, no lease yet).
+  constexpr std::chrono::milliseconds kLeastPause{5};
+  timer_.expires_at(std::max(next_wake(state_), SteadyClock().now() + kLeastPause));
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) handle(MemberTick{});
+  });
+}
+
+// ---- parts ----
+
+void NodeJobs::consider(const JobDescription& job) {
+  v1::JobSpec spec = to_job_spec(job);
+  auto user = handlers_.admit(spec);
+  if (!user) {
+    handlers_.log("does not take part in job " + job.job_id + ": " + user.error().message());
+    return handle(DeclineJob{.job_uuid = job.job_uuid, .reason = user.error().message()});
+  }
+  if (!*user) return;
+  auto part = std::make_unique<Part>();
+  part->spec = std::move(spec);
+  part->user = **std::move(user);
+  parts_.push_back(std::move(part));
+  forget_oldest();
+  handle(WantJob{Join{.job_uuid = job.job_uuid, .slots = job.procs_per_node}});
+}
+
+void NodeJobs::make_workers(Part& part, int num_ranks) {
+  const LocalPart local = {.num_ranks = num_ranks, .world_size = num_ranks};
+  std::vector<std::string> scrubbed;
+  const std::string folder = options_.log_dir + "/" + std::to_string(part.user.credentials.uid);
+  const bool is_other_user = part.user.credentials.uid != ::geteuid();
+  NodeWorkersOptions options;
+  options.job_uuid = part.spec.job_uuid();
+  options.spec = make_job_spec(part.spec, local, part.user, folder, is_other_user, scrubbed);
+  options.spec.node_id = options_.node.node_id;
+  options.address = options_.node.addresses.front();
+  options.shim.shim_path = options_.shim_path;
+  options.shim.owner = supervisor::OwnerKind::kManyJobs;
+  if (options_.changes_user) options.shim.credentials = part.user.credentials;
+  options.shim.env = EnvMap{{"PATH", "/usr/local/bin:/usr/bin:/bin"}};
+  std::fill(std::begin(options.shim.stdio), std::end(options.shim.stdio), null_device());
+  const std::string uuid = part.spec.job_uuid();
+  part.workers = std::make_unique<NodeWorkers>(
+      loop_,
+      std::move(options),
+      NodeWorkers::Handlers{
+          .on_parked = [this](WorkersParked event) { handle(std::move(event)); },
+          .on_exited = [this](WorkerExited event) { handle(std::move(event)); },
+          .on_gone =
+              [this](WorkersGone event) {
+                Part* of = part_of(event.job_uuid);
+                handle(std::move(event));
+                if (of != nullptr && of->is_leaving && of->workers) of->workers->finish();
+              },
+          .on_steps = [this](StepsMade event) { handle(std::move(event)); },
+          .on_notice = [this, id = part.spec.job_id()](
+                           const std::string& line) { handlers_.log("job " + id + ": " + line); },
+          // Not from within its own call.
+          .on_finished =
+              [this, uuid] {
+                asio::post(loop_, [this, uuid] {
+                  if (Part* of = part_of(uuid)) end(*of);
+                });
+              }});
+}
+
+void NodeJobs::park(const ParkWorkers& order) {
+  Part* part = part_of(order.assign.job->job_uuid);
+  if (part == nullptr) return;
+  part->generation = order.generation;
+  part->first_rank = order.assign.first_rank;
+  part->num_ranks = order.assign.num_ranks;
+  // The node of rank 0 asks who the others are: only they may connect to its store.
+  if (order.assign.node_index != 0 || order.assign.num_nodes == 1) return park_with(order, {});
+  session_.get_members(order.assign.job->job_uuid,
+                       [this, order](const std::vector<v1::Member>& members) {
+                         std::vector<std::string> addresses;
+                         for (const v1::Member& member : members)
+                           addresses.push_back(member.address());
+                         park_with(order, std::move(addresses));
+                       });
+}
+
+void NodeJobs::park_with(const ParkWorkers& order, std::vector<std::string> members) {
+  // A Stop may have come while the members were asked for.
+  const auto membership = state_.jobs.find(order.assign.job->job_uuid);
+  const bool is_wanted = membership != state_.jobs.end() &&
+                         membership->second.generation == order.generation &&
+                         membership->second.phase == MemberPhase::kPreparing;
+  Part* part = part_of(order.assign.job->job_uuid);
+  if (!is_wanted || part == nullptr) return;
+  const auto folder = prepare_log_folder(options_.log_dir, part->user, options_.changes_user);
+  if (!folder) {
+    return handle(WorkersParked{.job_uuid = order.assign.job->job_uuid,
+                                .generation = order.generation,
+                                .store_endpoint = {},
+                                .failed_checks = {{"log folder", folder.error().message()}}});
+  }
+  if (!part->workers) make_workers(*part, order.assign.num_ranks);
+  part->workers->park(order, std::move(members));
+}
+
+void NodeJobs::tell(const Notice& notice) {
+  Part* part = part_of(notice.job_uuid);
+  if (part == nullptr) return;
+  handlers_.log("job " + part->spec.job_id() + ": " + notice.text);
+  if (!is_end(notice.kind) || part->is_leaving) return;
+  if (part->workers) return part->workers->finish();
+  end(*part);
+}
+
+void NodeJobs::end(Part& part) {
+  part.has_ended = true;
+  part.workers.reset();
+  handlers_.on_ended();
+}
+
+void NodeJobs::forget_oldest() {
+  auto num_ended =
+      std::count_if(parts_.begin(), parts_.end(), [](const auto& part) { return part->has_ended; });
+  for (auto part = parts_.begin(); part != parts_.end() && num_ended > options_.keep_ended;) {
+    if (!(*part)->has_ended) {
+      ++part;
+      continue;
+    }
+    part = parts_.erase(part);
+    --num_ended;
+  }
+}
+
+}  // namespace accel::agent

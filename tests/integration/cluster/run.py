@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+"""Several accel-agents on this machine form jobs of many nodes: recruited, followed, scaled, stopped; nodes die and come.
+
+Every agent has a state folder, a port and a certificate of its own; the first one hosts the coordinator. Run by ctest.
+As root the jobs belong to the user nobody, else to whoever runs the tests.
+"""
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+spec = importlib.util.spec_from_file_location("one_agent", HERE.parent / "agent/run.py")
+one_agent = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(one_agent)
+
+BIN = one_agent.BIN
+PATIENCE = 120
+IS_ROOT = one_agent.IS_ROOT
+ANN = pwd.getpwnam("nobody").pw_uid if IS_ROOT else os.geteuid()
+BOB = pwd.getpwnam("daemon").pw_uid
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def identity_of(user):
+    return {} if user is None or not IS_ROOT else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
+
+
+def children_of(pid):
+    """Every process below `pid`."""
+    parents = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(folder.name))
+    found, todo = [], [pid]
+    while todo:
+        for child in parents.get(todo.pop(), []):
+            found.append(child)
+            todo.append(child)
+    return found
+
+
+class Follower:
+    """An `accel` command that goes on, its lines as they come."""
+
+    def __init__(self, arguments, user):
+        self.process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        text=True, cwd="/", **identity_of(user))
+        self.lines = []
+        self.changed = threading.Condition()
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip("\n"))
+                self.changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
+
+    def wait_for(self, part, count=1):
+        with self.changed:
+            if not self.changed.wait_for(lambda: sum(part in line for line in self.lines) >= count, PATIENCE):
+                raise AssertionError(f"never said {part!r} {count} times:\n" + "\n".join(self.lines))
+
+    def wait(self):
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError("does not end:\n" + "\n".join(self.lines)) from None
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        self.reader.join()
+        self.process.stdout.close()
+
+
+class ClusterTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-cluster-"))
+        self.folder.chmod(0o755)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.coordinator = f"127.0.0.1:{free_port()}"
+        self.agents = {}
+        self.addCleanup(self.end_agents)
+        self.followers = []
+        self.addCleanup(lambda: [follower.close() for follower in self.followers])
+
+    def end_agents(self):
+        for agent in reversed(self.agents.values()):
+            if agent.process.poll() is None:
+                agent.process.send_signal(signal.SIGTERM)
+        for name, agent in reversed(self.agents.items()):
+            agent.end()
+
+    def certificate(self, name, role="node", authority="ca"):
+        done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", self.folder / authority, "--role", role, "--name", name],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
+
+    def start(self, name, more="", authority="ca", certificate=None, wait=True):
+        """An agent; the first one hosts the coordinator."""
+        tls = self.certificate(certificate or name, authority=authority)
+        listen = f"127.0.0.1:{free_port()}" if self.agents else self.coordinator
+        config = (f"node_id: {name}\nlisten: {listen}\ncoordinator: {self.coordinator}\nslots: 2\n"
+                  f"tls: {{authority: {tls}/ca.pem, certificate: {tls}/cert.pem, key: {tls}/key.pem}}\n{more}")
+        folder = self.folder / name
+        folder.mkdir()
+        folder.chmod(0o755)
+        agent = one_agent.Agent(folder, config=config)
+        self.agents[name] = agent
+        if wait:
+            self.wait_for_line(agent, "has a session with the coordinator")
+        return agent
+
+    def wait_for_line(self, agent, part):
+        for _ in range(PATIENCE * 20):
+            if part in agent.text():
+                return
+            threading.Event().wait(0.05)
+        self.fail(f"the agent never said {part!r}:\n{agent.text()}")
+
+    def command(self, node, command, *arguments):
+        return [BIN / "accel", command, "--agent", self.agents[node].state / "run", *map(str, arguments)]
+
+    def accel(self, node, command, *arguments, user=ANN):
+        return subprocess.run(self.command(node, command, *arguments), capture_output=True, text=True, timeout=PATIENCE, cwd="/",
+                              **identity_of(user))
+
+    def follow(self, node, command, *arguments, user=ANN):
+        follower = Follower(self.command(node, command, *arguments), user)
+        self.followers.append(follower)
+        return follower
+
+    def job(self, node, name, user=ANN):
+        done = self.accel(node, "status", name, "--json", user=user)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def nodes_of(self, job):
+        return sorted(node["node_id"] for node in job["nodes"])
+
+    @property
+    def stop_file(self):
+        return self.folder / "stop"
+
+    HELLO = 'echo "rank $RANK of $WORLD_SIZE node $GROUP_RANK restart $TORCHELASTIC_RESTART_COUNT store $MASTER_PORT"; '
+
+    def until_stopped(self):
+        return self.HELLO + f"while [ ! -e {self.stop_file} ]; do sleep 0.05; done"
+
+
+class Forming(ClusterTest):
+    def test_a_job_runs_on_the_nodes_and_all_output_and_the_exit_code_come_back(self):
+        self.start("a")
+        self.start("b")
+        done = self.accel("b", "run", "--nnodes", 2, "-n", 2, "--", "/bin/sh", "-c", self.HELLO + "id -u")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        ranks = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+        self.assertEqual([line.split(" store ")[0] for line in ranks], [f"rank {r} of 4 node {r // 2} restart 0" for r in range(4)])
+        self.assertEqual(len({line.split(" store ")[1] for line in ranks}), 1, ranks)
+        self.assertEqual(done.stdout.splitlines().count(str(ANN)), 4, done.stdout)
+
+    def test_a_failing_rank_gives_its_exit_code_and_the_others_are_stopped(self):
+        self.start("a")
+        self.start("b")
+        done = self.accel("a", "run", "--nnodes", 2, "--name", "f", "--", "/bin/sh", "-c", "[ $RANK = 1 ] && exit 9; exec sleep 1000")
+        self.assertEqual(done.returncode, 9, done.stderr)
+        self.assertIn("rank 1 on", done.stderr)
+        job = self.job("b", "f")
+        self.assertEqual((job["state"], job["exit_code"]), ("JOB_STATE_FAILED", 9))
+
+    def test_a_failing_rank_restarts_all_nodes_within_the_budget(self):
+        self.start("a")
+        self.start("b")
+        done = self.accel("a", "run", "--nnodes", 2, "--max_restarts", 1, "--name", "r", "--", "/bin/sh", "-c",
+                          self.HELLO + "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 1 ] && exit 9; exec sleep 1000")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for rank in (0, 1):
+            self.assertIn(f"rank {rank} of 2 node {rank} restart 1", done.stdout)
+        self.assertEqual(self.job("a", "r")["restarts"], 1)
+
+    def test_a_node_that_may_not_run_the_user_is_not_asked_again_and_another_takes_part(self):
+        self.start("a")
+        self.start("b", more="allow_users: [somebody-else]\n")
+        runner = self.follow("a", "run", "--nnodes", 2, "--name", "d", "--", "/bin/sh", "-c", self.HELLO)
+        self.wait_for_line(self.agents["b"], "is not in allow_users")
+        self.start("c")
+        self.assertEqual(runner.wait(), 0, runner.lines)
+        self.assertEqual(self.nodes_of(self.job("a", "d")), ["a", "c"])
+        self.assertEqual(self.agents["b"].text().count("does not take part in job d"), 1)
+
+    def test_slots_are_counted_over_jobs(self):
+        self.start("a")
+        self.start("b")
+        first = self.follow("a", "run", "--nnodes", 2, "-n", 2, "--name", "first", "--", "/bin/sh", "-c", self.until_stopped())
+        first.wait_for(" of 4 ", 4)
+        second = self.follow("a", "run", "--nnodes", 2, "--name", "second", "--", "/bin/sh", "-c", self.HELLO)
+        self.wait_for_line(self.agents["a"], "submit second")
+        self.assertEqual(self.job("b", "second")["state"], "JOB_STATE_GATHERING")
+        self.stop_file.touch()
+        self.assertEqual(first.wait(), 0, first.lines)
+        self.assertEqual(second.wait(), 0, second.lines)
+        second.wait_for(" of 2 ", 2)
+
+
+class Asking(ClusterTest):
+    def setUp(self):
+        super().setUp()
+        self.start("a")
+        self.start("b")
+
+    def run_until_stopped(self, *more):
+        runner = self.follow("a", "run", "--nnodes", 2, "--name", "j", *more, "--", "/bin/sh", "-c", self.until_stopped())
+        runner.wait_for(" of 2 ", 2)
+        return runner
+
+    def test_stop_from_another_node_ends_the_job_everywhere(self):
+        runner = self.run_until_stopped()
+        done = self.accel("b", "stop", "j")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(runner.wait(), 143, runner.lines)
+        self.assertEqual(self.job("b", "j")["state"], "JOB_STATE_CANCELLED")
+
+    def test_an_interrupt_of_run_stops_the_job(self):
+        runner = self.run_until_stopped()
+        runner.process.send_signal(signal.SIGINT)
+        self.assertEqual(runner.wait(), 143, runner.lines)
+
+    def test_status_and_logs_show_every_node(self):
+        runner = self.run_until_stopped()
+        job = self.job("b", "j")
+        self.assertEqual(job["state"], "JOB_STATE_RUNNING")
+        self.assertEqual([(node["first_rank"], node["count"]) for node in job["nodes"]], [(0, 1), (1, 1)])
+        self.assertEqual(self.nodes_of(job), ["a", "b"])
+        self.assertIn("j ", self.accel("b", "status").stdout)
+        logs = self.accel("b", "logs", "j")
+        self.assertEqual(sorted(line[:6] for line in logs.stdout.splitlines()), ["rank 0", "rank 1"], logs.stderr)
+        one = self.accel("b", "logs", "--rank", 1, "j")
+        self.assertEqual([line[:6] for line in one.stdout.splitlines()], ["rank 1"], one.stderr)
+        self.stop_file.touch()
+        self.assertEqual(runner.wait(), 0, runner.lines)
+
+    def test_a_signal_reaches_the_workers_of_all_nodes(self):
+        runner = self.follow("a", "run", "--nnodes", 2, "--name", "s", "--", "/bin/sh", "-c",
+                             "trap 'echo got $RANK; exit 0' USR2; echo ready; while :; do sleep 0.05; done")
+        runner.wait_for("ready", 2)
+        done = self.accel("b", "signal", "s", int(signal.SIGUSR2))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(runner.wait(), 0, runner.lines)
+        runner.wait_for("got 0")
+        runner.wait_for("got 1")
+
+    def test_a_name_that_is_taken_and_bad_numbers_of_nodes_are_refused(self):
+        runner = self.run_until_stopped()
+        taken = self.accel("b", "run", "--nnodes", 2, "--name", "j", "--", "/bin/true")
+        self.assertEqual(taken.returncode, 77, taken.stderr)
+        self.assertIn("there is a job 'j' already", taken.stderr)
+        for nodes in ("0", "3:2", "x", "2:"):
+            done = self.accel("a", "scale", "j", nodes)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("MIN", done.stderr)
+        self.assertEqual(self.accel("a", "scale", "nix", 2).returncode, 66)
+        self.stop_file.touch()
+        self.assertEqual(runner.wait(), 0, runner.lines)
+
+
+class Changing(ClusterTest):
+    def setUp(self):
+        super().setUp()
+        self.start("a")
+        self.start("b")
+
+    def run_on(self, nodes, *more):
+        return self.follow("a", "run", "--nnodes", nodes, "--max_restarts", 3, "--name", "j", *more, "--", "/bin/sh", "-c",
+                           self.until_stopped())
+
+    def test_a_node_that_dies_with_its_shim_is_left_behind_and_the_others_go_on(self):
+        runner = self.run_on("1:2")
+        runner.wait_for(" of 2 ", 2)
+        for pid in [self.agents["b"].process.pid, *children_of(self.agents["b"].process.pid)]:
+            with contextlib.suppress(ProcessLookupError):  # it went with the one before it
+                os.kill(pid, signal.SIGKILL)
+        runner.wait_for("rank 0 of 1 node 0 restart 1")
+        self.stop_file.touch()
+        self.assertEqual(runner.wait(), 0, runner.lines)
+        self.assertTrue([line for line in runner.lines if "no more output from node b" in line], runner.lines)
+
+    def test_a_late_agent_takes_part_after_scale(self):
+        runner = self.run_on("2")
+        runner.wait_for(" of 2 ", 2)
+        self.start("c")
+        done = self.accel("b", "scale", "j", 3)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        runner.wait_for(" of 3 ", 3)
+        self.assertEqual(self.job("a", "j")["restarts"], 0)
+        self.stop_file.touch()
+        self.assertEqual(runner.wait(), 0, runner.lines)
+
+    def test_an_agent_that_ends_or_begins_anew_leaves_and_the_others_go_on(self):
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            name = f"b{int(number)}"
+            self.start(name)
+            runner = self.follow("a", "run", "--nnodes", "1:3", "--name", name, "--", "/bin/sh", "-c", self.until_stopped())
+            runner.wait_for(" of 3 ", 3)
+            self.assertEqual(self.agents[name].end(number), 0)
+            runner.wait_for(" of 2 node 1 restart 0")
+            self.stop_file.touch()
+            self.assertEqual(runner.wait(), 0, runner.lines)
+            self.stop_file.unlink()
+
+    def test_without_the_coordinator_one_node_jobs_go_on_and_the_rest_is_said(self):
+        self.agents["a"].process.kill()
+        self.agents["a"].process.wait()
+        status = self.accel("b", "status")
+        self.assertEqual(status.returncode, 0, status.stderr)
+        self.assertIn("jobs of many nodes are missing", status.stderr)
+        refused = self.accel("b", "run", "--nnodes", 2, "--", "/bin/true")
+        self.assertEqual(refused.returncode, 111, refused.stderr)
+        self.assertIn(self.coordinator, refused.stderr)
+        self.assertEqual(self.accel("b", "run", "--", "/bin/true").returncode, 0)
+
+
+class Security(ClusterTest):
+    @unittest.skipUnless(IS_ROOT, "two users need root")
+    def test_another_user_neither_sees_nor_changes_a_job_and_root_may(self):
+        self.start("a")
+        self.start("b")
+        runner = self.follow("a", "run", "--nnodes", 2, "--name", "anns", "--", "/bin/sh", "-c", self.until_stopped())
+        runner.wait_for(" of 2 ", 2)
+        for node in ("a", "b"):
+            for arguments in (["status", "anns"], ["stop", "anns"], ["stop", "--kill", "anns"], ["signal", "anns", 9],
+                              ["scale", "anns", 1], ["logs", "anns"]):
+                done = self.accel(node, *arguments, user=BOB)
+                self.assertEqual(done.returncode, 66, (arguments, done.stdout, done.stderr))
+            self.assertNotIn("anns", self.accel(node, "status", user=BOB).stdout)
+        self.assertIn("anns", self.accel("b", "status", user=0).stdout)
+        self.assertEqual(self.accel("b", "stop", "anns", user=0).returncode, 0)
+        self.assertEqual(runner.wait(), 143, runner.lines)
+
+    @unittest.skipUnless(IS_ROOT, "needs root")
+    def test_neither_root_nor_system_users_run_over_nodes(self):
+        self.start("a", more="allow_root: true\n")
+        for user in (0, BOB):
+            refused = self.accel("a", "run", "--nnodes", 2, "--", "/bin/true", user=user)
+            self.assertEqual(refused.returncode, 77, refused.stderr)
+            self.assertIn("system user", refused.stderr)
+
+    def test_agents_of_another_authority_or_name_take_no_part(self):
+        a = self.start("a")
+        self.start("b", authority="other", wait=False)
+        self.start("c", certificate="somebody-else", wait=False)
+        runner = self.follow("a", "run", "--nnodes", 2, "--name", "j", "--", "/bin/sh", "-c", self.HELLO)
+        self.wait_for_line(a, "the certificate is not of node 'c'")
+        self.wait_for_line(self.agents["b"], "no session with the coordinator")
+        self.start("d")
+        self.assertEqual(runner.wait(), 0, runner.lines)
+        self.assertEqual(self.nodes_of(self.job("a", "j")), ["a", "d"])
+
+    def test_operators_and_viewers_are_no_nodes(self):
+        self.start("a")
+        self.start("b")
+        runner = self.follow("a", "run", "--nnodes", 2, "--name", "j", "--", "/bin/sh", "-c", self.until_stopped())
+        runner.wait_for(" of 2 ", 2)
+
+        def remote(role, command, *arguments):
+            return subprocess.run([BIN / "accel", command, "--agent", self.coordinator, "--tls-dir", self.certificate("p-" + role, role),
+                                   *arguments], capture_output=True, text=True, timeout=PATIENCE)
+        self.assertIn("j ", remote("viewer", "status").stdout)
+        self.assertIn("rank 1 of 2", remote("viewer", "logs", "j").stdout)
+        self.assertEqual(remote("viewer", "stop", "j").returncode, 77)
+        self.assertEqual(remote("viewer", "scale", "j", "3").returncode, 77)
+        self.assertEqual(remote("operator", "run", "--nnodes", "2", "--", "/bin/true").returncode, 77)
+        self.assertEqual(remote("operator", "stop", "j").returncode, 0)
+        self.assertEqual(runner.wait(), 143, runner.lines)
+
+    def test_an_agent_without_a_coordinator_says_so(self):
+        folder = self.folder / "alone"
+        folder.mkdir()
+        agent = one_agent.Agent(folder, config="node_id: alone\n")
+        self.agents["alone"] = agent
+        folder.chmod(0o755)
+        refused = self.accel("alone", "run", "--nnodes", 2, "--", "/bin/true")
+        self.assertEqual(refused.returncode, 77, refused.stderr)
+        self.assertIn("set `coordinator`", refused.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
