@@ -25,6 +25,9 @@ constexpr std::array kKeys = {
     AgentConfigKey{"tls", "authority, certificate and key"},
     AgentConfigKey{"coordinator", "the agent that hosts the coordinator of jobs of many nodes"},
     AgentConfigKey{"slots", "workers of jobs of many nodes that this node runs at a time"},
+    AgentConfigKey{
+        "etcd",
+        "endpoints, and authority, certificate and key, of the etcd behind the coordinator"},
     AgentConfigKey{"token_file", "the token that nodes of this cluster prove"},
     AgentConfigKey{"allow_root", "whether uid 0 may run jobs as itself"},
     AgentConfigKey{"allow_users", "the users who may run jobs"},
@@ -122,6 +125,30 @@ void read_tls(KeyReader& reader,
   });
 }
 
+void read_etcd(KeyReader& reader,
+               const std::string& path,
+               std::vector<Error>& faults,
+               EtcdSettings& etcd) {
+  reader.with("etcd", [&](const YAML::Node& node) {
+    if (node.IsNull()) return;
+    if (!node.IsMap())
+      return reader.fault(node, "etcd", "a mapping of endpoints, authority, certificate and key");
+    for (const auto& entry : node) {
+      const std::string name = entry.first.Scalar();
+      if (name == "endpoints" || name == "authority" || name == "certificate" || name == "key")
+        continue;
+      faults.emplace_back(ErrorCode::kConfigUnknownKey,
+                          path + ":" + std::to_string(entry.first.Mark().line + 1) + ": etcd." +
+                              name + " is not known");
+    }
+    KeyReader inner(node, path, faults);
+    inner.read("endpoints", etcd.endpoints);
+    inner.read("authority", etcd.tls.authority);
+    inner.read("certificate", etcd.tls.certificate);
+    inner.read("key", etcd.tls.key);
+  });
+}
+
 void read_maps(KeyReader& reader, AgentConfig& config) {
   reader.with("remote_users", [&](const YAML::Node& node) {
     if (node.IsNull()) return;
@@ -166,6 +193,7 @@ AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vect
   read_tls(reader, path, faults, config.tls);
   reader.read("coordinator", config.coordinator);
   reader.read("slots", config.slots, 0, 4096);
+  read_etcd(reader, path, faults, config.etcd);
   reader.read("token_file", config.token_file);
   reader.read("allow_root", config.allow_root);
   reader.read("allow_users", config.allow_users);
@@ -188,6 +216,17 @@ AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vect
   reader.read("beat_every_ms", beat_ms, 50, 60'000);
   config.beat_every = std::chrono::milliseconds(beat_ms);
   return config;
+}
+
+// "10.0.0.7:2379", "etcd-1.example:2379"
+bool is_endpoint(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return false;
+  int port = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data() + colon + 1, end, port);
+  return parsed.ec == std::errc{} && parsed.ptr == end && port > 0 && port < 65'536 &&
+         text.find('/') == std::string::npos;
 }
 
 // The first fault, with the others as its "also" lines.
@@ -318,6 +357,40 @@ Result<void> check_coordinator(const AgentConfig& config) {
 
 }  // namespace
 
+namespace {
+
+Result<void> check_etcd(const AgentConfig& config) {
+  const EtcdSettings& etcd = config.etcd;
+  if (etcd.endpoints.empty()) return {};
+  for (const std::string& endpoint : etcd.endpoints) {
+    if (!is_endpoint(endpoint))
+      return invalid("etcd.endpoints: '" + endpoint + "' is not of the form ADDR:PORT",
+                     "give 10.0.0.7:2379, without a scheme; TLS is on when etcd.authority is set");
+    const auto address = parse_tcp_address(endpoint);
+    if (etcd.tls.authority.empty() && (!address || !address->is_loopback)) {
+      return invalid(
+          "etcd without TLS is allowed on loopback addresses only, and an endpoint is " + endpoint,
+          "set etcd.authority, and etcd.certificate and etcd.key when etcd asks for them");
+    }
+  }
+  if (etcd.tls.certificate.empty() != etcd.tls.key.empty())
+    return invalid("etcd.certificate and etcd.key belong together, and one is not set");
+  if (config.listen.empty()) {
+    return invalid("etcd needs listen: by it other agents reach this one when it leads",
+                   "set listen to an address of this machine, as 10.0.0.7:29400");
+  }
+  const auto listen = parse_tcp_address(config.listen);
+  const bool is_any = listen && (listen->host == "0.0.0.0" || listen->host == "::");
+  if (!listen || is_any || listen->port == 0) {
+    return invalid(
+        "with etcd, listen must be an address by which other agents reach this one, and is " +
+        config.listen);
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<AgentConfig> complete_agent_config(AgentConfig config) {
   if (config.node_id.empty()) config.node_id = host_id();
   if (config.log_dir.empty()) config.log_dir = config.state_dir + "/logs";
@@ -332,6 +405,10 @@ Result<AgentConfig> complete_agent_config(AgentConfig config) {
     if (!path->starts_with('/'))
       return invalid(std::string(key) + " '" + *path + "' is not an absolute path");
   }
+  if (auto checked = check_etcd(config); !checked) return std::move(checked).error();
+  // The agents that take part in the election find the leader by way of themselves.
+  if (!config.etcd.endpoints.empty() && config.coordinator.empty())
+    config.coordinator = config.listen;
   if (auto checked = check_coordinator(config); !checked) return std::move(checked).error();
   const bool has_tls =
       !config.tls.authority.empty() && !config.tls.certificate.empty() && !config.tls.key.empty();

@@ -39,7 +39,8 @@ struct AgentConfig {
   bool insecure = false;                   // no TLS on TCP: loopback addresses only
   TlsFiles tls;
   std::string coordinator;  // "ADDR:PORT" of the agent that hosts it; empty: jobs on one node alone
-  int slots = 0;           // workers of jobs of many nodes at a time; 0: one a GPU, else one a core
+  int slots = 0;  // workers of jobs of many nodes at a time; 0: one a GPU, else one a core
+  EtcdSettings etcd;
   std::string token_file;  // 0600; the token of jobs whose nodes join over TCP
   bool allow_root = false;
   std::vector<std::string> allow_users;                          // empty: everybody

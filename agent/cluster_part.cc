@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "agent/coordinator/journal.h"
 #include "agent/job_request.h"
 #include "agent/rendezvous/node_address.h"
 #include "agent/rendezvous/token_proof.h"
@@ -39,9 +40,8 @@ Result<std::unique_ptr<ClusterPart>> ClusterPart::make(Parts parts) {
   if (!channel) return std::move(channel).error();
   made->channel_ = *std::move(channel);
   made->client_ = std::make_unique<ClusterClient>(made->parts_.loop, config, made->token_key_);
-  if (config.listen == config.coordinator) {
-    if (auto hosted = made->host_coordinator(); !hosted) return std::move(hosted).error();
-  }
+  const bool hosts = config.listen == config.coordinator || !config.etcd.endpoints.empty();
+  if (hosts) made->make_host();
   made->service_ = std::make_unique<ClusterService>(
       ClusterService::Parts{.loop = made->parts_.loop,
                             .config = config,
@@ -51,11 +51,16 @@ Result<std::unique_ptr<ClusterPart>> ClusterPart::make(Parts parts) {
                             .audit = made->parts_.audit,
                             .audit_refusal = made->parts_.audit_refusal,
                             .agent_uid = made->parts_.agent_uid});
+  if (hosts) {
+    auto begun =
+        config.etcd.endpoints.empty() ? made->lead_by_journal() : made->take_part_in_election();
+    if (!begun) return std::move(begun).error();
+  }
   return made;
 }
 
 // The one place where an agent makes its coordinator.
-Result<void> ClusterPart::host_coordinator() {
+void ClusterPart::make_host() {
   CoordinatorHostOptions options;
   options.config = timing_of(parts_.config);
   options.token_key = token_key_;
@@ -70,8 +75,64 @@ Result<void> ClusterPart::host_coordinator() {
   };
   options.audit = [this](const std::string& line) { parts_.audit_refusal("coordinator: " + line); };
   options.reply = [this](const JobReply& reply) { service_->take_reply(reply); };
+  options.deposed = [this](const std::string& why) {
+    parts_.log("coordinator: " + printable(why));
+    service_->give_up_waiting("another agent hosts the coordinator now: ask again");
+    if (election_) election_->depose(why);
+  };
   host_ = std::make_unique<CoordinatorHost>(parts_.loop, std::move(options));
+}
+
+// The state folder is locked: nobody else has the journal open.
+Result<void> ClusterPart::lead_by_journal() {
+  auto journal = Journal::open(parts_.config.state_dir + "/coordinator.journal");
+  if (!journal) return std::move(journal).error();
+  auto reign =
+      take_over(*std::move(journal), std::nullopt, timing_of(parts_.config), SteadyClock().now());
+  if (!reign) return std::move(reign).error();
+  const State& state = reign->beginning.state;
+  parts_.log("hosts the coordinator, leader epoch " + std::to_string(state.epoch) + ", with " +
+             std::to_string(state.jobs.size()) + " jobs of before");
+  host_->lead(*std::move(reign));
   return {};
+}
+
+Result<void> ClusterPart::take_part_in_election() {
+  host_->follow({});
+  EtcdElection::Handlers handlers;
+  handlers.on_lead = [this](Reign reign) {
+    const State& state = reign.beginning.state;
+    parts_.log("coordinator: leads with " + std::to_string(state.jobs.size()) + " jobs of before");
+    host_->lead(std::move(reign));
+  };
+  handlers.on_follow = [this](const Leader& leader) {
+    parts_.log("coordinator: " +
+               (leader.address.empty() ? "nobody leads" : leader.address + " leads"));
+    host_->follow(leader);
+    service_->give_up_waiting("another agent hosts the coordinator now: ask again");
+  };
+  handlers.on_line = [this](const std::string& line) {
+    parts_.log("coordinator: " + printable(line));
+  };
+  auto election = EtcdElection::start(parts_.loop,
+                                      parts_.config.etcd,
+                                      {.cluster = parts_.config.cluster,
+                                       .own_address = parts_.config.listen,
+                                       .coordinator = timing_of(parts_.config),
+                                       .election = {}},
+                                      std::move(handlers));
+  if (!election) return std::move(election).error();
+  election_ = *std::move(election);
+  return {};
+}
+
+// Named by an agent that does not lead. It is believed by its certificate; without TLS, on this machine alone.
+std::shared_ptr<grpc::Channel> ClusterPart::open_leader(const std::string& address) {
+  const auto parsed = parse_tcp_address(address);
+  if (!parsed || (parts_.config.insecure && !parsed->is_loopback)) return nullptr;
+  auto channel = open_channel(parts_.config, address);
+  if (!channel) return nullptr;
+  return *std::move(channel);
 }
 
 std::vector<grpc::Service*> ClusterPart::services() {
@@ -99,6 +160,7 @@ void ClusterPart::start(int tcp_port) {
   options.log_dir = config.log_dir;
   options.changes_user = parts_.agent_uid == 0;
   options.keep_ended = config.keep_finished;
+  options.open_leader = [this](const std::string& address) { return open_leader(address); };
   node_ = std::make_unique<NodeJobs>(
       parts_.loop,
       channel_,
@@ -107,9 +169,12 @@ void ClusterPart::start(int tcp_port) {
                          .log = [this](const std::string& line) { parts_.log(printable(line)); },
                          .on_connection =
                              [this](bool is_connected) {
-                               if (is_connected)
-                                 parts_.log("has a session with the coordinator at " +
-                                            parts_.config.coordinator);
+                               if (!is_connected) return;
+                               // Commands go where the session goes.
+                               const std::string& leader = node_->leader();
+                               client_->ask(leader.empty() ? parts_.config.coordinator : leader);
+                               parts_.log("has a session with the coordinator at " +
+                                          client_->coordinator());
                              },
                          .on_ended = [this] { parts_.on_ended(); }});
   service_->set_node(node_.get());
@@ -149,6 +214,7 @@ void ClusterPart::close(std::function<void()> done) {
   service_->close();
   const auto close_host = [this, done = std::move(done)] {
     if (host_) host_->close();
+    if (election_) return election_->end(done);
     done();
   };
   if (node_) return node_->close(close_host);

@@ -1,5 +1,6 @@
 // ClusterPart: this agent's share in jobs of many nodes: its session, its parts of jobs and, where its own `listen` is
-// the cluster's `coordinator`, the coordinator.
+// the cluster's `coordinator`, the coordinator with its journal. With etcd every agent hosts one, and etcd says which of
+// them decides.
 //
 // Threads:  everything on the loop.
 // Source:   docs/agent.md.
@@ -17,6 +18,7 @@
 #include <accel/result.h>
 
 #include "agent/agent_config.h"
+#include "agent/etcd/etcd_election.h"
 #include "agent/job_runner.h"
 #include "agent/rendezvous/cluster_client.h"
 #include "agent/rendezvous/cluster_service.h"
@@ -39,7 +41,7 @@ class ClusterPart {
     std::function<void()> on_ended;                         // a part of this node has ended
     uid_t agent_uid = 0;
   };
-  // Requires: config.coordinator is set. Errors  kAuthentication (the token file), kTls.
+  // Requires: config.coordinator is set. Errors  kAuthentication (the token file), kTls; those of the journal, or of etcd.
   [[nodiscard]] static Result<std::unique_ptr<ClusterPart>> make(Parts parts);
 
   // To be served by the agent, as long as this object lives.
@@ -62,13 +64,17 @@ class ClusterPart {
  private:
   explicit ClusterPart(Parts parts);
 
-  Result<void> host_coordinator();
+  void make_host();
+  Result<void> lead_by_journal();
+  Result<void> take_part_in_election();
+  std::shared_ptr<grpc::Channel> open_leader(const std::string& address);
   Result<std::optional<UserAccount>> admit(const v1::JobSpec& spec) const;
 
   Parts parts_;
   std::string token_key_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<CoordinatorHost> host_;  // nullptr: another agent hosts it
+  std::unique_ptr<EtcdElection> election_;
   std::unique_ptr<ClusterClient> client_;
   std::unique_ptr<NodeJobs> node_;
   std::unique_ptr<ClusterService> service_;

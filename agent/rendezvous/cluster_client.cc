@@ -55,7 +55,10 @@ Error to_error(const grpc::Status& status, const std::string& endpoint) {
 ClusterClient::ClusterClient(asio::io_context& loop,
                              const AgentConfig& config,
                              std::string token_key)
-    : loop_(loop), config_(config), token_key_(std::move(token_key)) {}
+    : loop_(loop),
+      config_(config),
+      token_key_(std::move(token_key)),
+      coordinator_(config.coordinator) {}
 
 Result<std::shared_ptr<v1::Cluster::Stub>> ClusterClient::stub(const std::string& endpoint) {
   auto& known = stubs_[endpoint];
@@ -105,25 +108,25 @@ void ClusterClient::call(const std::string& endpoint,
 }
 
 void ClusterClient::submit(const v1::SubmitReq& request, Done<v1::Job> done) {
-  call(config_.coordinator, request, std::move(done), [](auto& made, auto answer) {
+  call(coordinator_, request, std::move(done), [](auto& made, auto answer) {
     made.stub->async()->Submit(&made.context, &made.request, &made.response, std::move(answer));
   });
 }
 
 void ClusterClient::jobs(const v1::JobsReq& request, Done<v1::JobList> done) {
-  call(config_.coordinator, request, std::move(done), [](auto& made, auto answer) {
+  call(coordinator_, request, std::move(done), [](auto& made, auto answer) {
     made.stub->async()->Jobs(&made.context, &made.request, &made.response, std::move(answer));
   });
 }
 
 void ClusterClient::stop(const v1::StopPartsReq& request, Done<v1::Job> done) {
-  call(config_.coordinator, request, std::move(done), [](auto& made, auto answer) {
+  call(coordinator_, request, std::move(done), [](auto& made, auto answer) {
     made.stub->async()->Stop(&made.context, &made.request, &made.response, std::move(answer));
   });
 }
 
 void ClusterClient::scale(const v1::ScalePartsReq& request, Done<v1::Job> done) {
-  call(config_.coordinator, request, std::move(done), [](auto& made, auto answer) {
+  call(coordinator_, request, std::move(done), [](auto& made, auto answer) {
     made.stub->async()->Scale(&made.context, &made.request, &made.response, std::move(answer));
   });
 }

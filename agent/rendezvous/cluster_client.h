@@ -44,6 +44,10 @@ class ClusterClient {
 
   ClusterClient(boost::asio::io_context& loop, const AgentConfig& config, std::string token_key);
 
+  // From now on the coordinator is there; at first, where the configuration says.
+  void ask(const std::string& leader) { coordinator_ = leader; }
+  [[nodiscard]] const std::string& coordinator() const { return coordinator_; }
+
   void submit(const v1::SubmitReq& request, Done<v1::Job> done);
   void jobs(const v1::JobsReq& request, Done<v1::JobList> done);
   void stop(const v1::StopPartsReq& request, Done<v1::Job> done);
@@ -69,6 +73,7 @@ class ClusterClient {
   boost::asio::io_context& loop_;
   const AgentConfig& config_;
   std::string token_key_;
+  std::string coordinator_;
   std::map<std::string, std::shared_ptr<v1::Cluster::Stub>> stubs_;  // by endpoint
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include <boost/asio/post.hpp>
 
@@ -96,6 +97,11 @@ Result<const Job*> ClusterService::job_of(const std::string& job) const {
                  "node '" + parts_.config.node_id + "' does not host the coordinator",
                  "give `coordinator` the `listen` address of the agent that shall host it");
   }
+  if (!parts_.coordinator->is_leading()) {
+    return Error(ErrorCode::kCoordinatorLost,
+                 "node '" + parts_.config.node_id + "' does not lead, or not any more",
+                 "try again in some seconds: another agent is being elected");
+  }
   const Job* newest = nullptr;
   for (const auto& [uuid, known] : parts_.coordinator->state().jobs) {
     if (uuid == job) return &known;
@@ -126,7 +132,8 @@ grpc::ServerUnaryReactor* ClusterService::Submit(Context* context,
                                                  v1::Job* job) {
   return answer(context, [this, request, job](const Caller& caller, const Finish& finish) {
     const v1::JobSpec& spec = request->spec();
-    if (parts_.coordinator == nullptr) return finish(job_of("").error());
+    if (parts_.coordinator == nullptr || !parts_.coordinator->is_leading())
+      return finish(job_of("").error());
     if (auto checked = check_job_request(spec); !checked) return finish(checked);
     if (spec.user().empty() || !is_valid_id(spec.job_uuid()) || !is_valid_id(spec.job_id())) {
       return finish(
@@ -162,18 +169,18 @@ void ClusterService::take_reply(const JobReply& reply) {
   });
 }
 
-void ClusterService::close() {
-  for (const auto& [uuid, tell] : waiting_) {
-    tell({.request_id = uuid, .job_uuid = uuid, .accepted = false, .message = "the agent ends"});
+void ClusterService::give_up_waiting(const std::string& why) {
+  for (const auto& [uuid, tell] : std::exchange(waiting_, {})) {
+    tell({.request_id = uuid, .job_uuid = uuid, .accepted = false, .message = why});
   }
-  waiting_.clear();
 }
 
 grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,
                                                const v1::JobsReq* request,
                                                v1::JobList* list) {
   return answer(context, [this, request, list](const Caller&, const Finish& finish) {
-    if (parts_.coordinator == nullptr) return finish(job_of("").error());
+    if (parts_.coordinator == nullptr || !parts_.coordinator->is_leading())
+      return finish(job_of("").error());
     const State& state = parts_.coordinator->state();
     if (request->job().empty()) {
       for (const auto& [uuid, job] : state.jobs) {

@@ -43,7 +43,8 @@ class ClusterService final : public v1::Cluster::CallbackService {
   void set_node(NodeJobs* node) { node_ = node; }
   void take_reply(const JobReply& reply);
   // Nobody waits for an answer any more.
-  void close();
+  void close() { give_up_waiting("the agent ends"); }
+  void give_up_waiting(const std::string& why);
 
   using Context = grpc::CallbackServerContext;
   grpc::ServerUnaryReactor* Submit(Context*, const v1::SubmitReq*, v1::Job*) override;

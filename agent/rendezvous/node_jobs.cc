@@ -46,6 +46,7 @@ NodeJobs::NodeJobs(asio::io_context& loop,
   state_.node = options_.node;
   state_.build = "accel";
   state_.session_id = to_hex(random_bytes(16));
+  session_.follow_redirects(options_.open_leader);
 }
 
 void NodeJobs::start() {

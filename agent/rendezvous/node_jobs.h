@@ -34,6 +34,8 @@ struct NodeJobsOptions {
   bool changes_user = false;  // the agent is root: shims get the rights of their users
   std::string shim_path;      // empty: as start_shim()
   int keep_ended = 256;
+  SessionClient::OpenChannel open_leader =
+      {};  // to a leader that another agent names; none: it is not followed
 };
 
 class NodeJobs {
@@ -76,6 +78,8 @@ class NodeJobs {
 
   [[nodiscard]] int num_running() const;
   [[nodiscard]] bool is_connected() const { return state_.is_welcome; }
+  // Where its session goes, when that is not where the configuration says.
+  [[nodiscard]] const std::string& leader() const { return session_.leader(); }
   [[nodiscard]] const NodeJobsOptions& options() const { return options_; }
 
   // Ends the session. `done` is called when it is gone.

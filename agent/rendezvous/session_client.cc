@@ -164,6 +164,7 @@ void SessionClient::on_stream_closed(const grpc::Status& status) {
   if (is_closing_) return on_last_closed_();
   const std::string leader = std::exchange(leader_, {});
   auto channel = leader.empty() ? nullptr : open_channel_(leader);
+  asked_ = channel ? leader : "";
   use(channel ? channel : home_);
   if (channel && num_redirects_++ < kMostRedirects) return connect();
   retry_.expires_after(backoff_);

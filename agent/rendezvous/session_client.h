@@ -39,6 +39,9 @@ class SessionClient {
   using OpenChannel = std::function<std::shared_ptr<grpc::Channel>(const std::string& address)>;
   void follow_redirects(OpenChannel open_channel) { open_channel_ = std::move(open_channel); }
 
+  // Whom it asks, when another agent named it; empty: the first address.
+  [[nodiscard]] const std::string& leader() const { return asked_; }
+
   void connect();
 
   // The coordinator has answered: the next loss is not one of a series.
@@ -67,6 +70,7 @@ class SessionClient {
   std::shared_ptr<grpc::Channel> channel_;  // home_, or to a leader that was named
   OpenChannel open_channel_;
   std::string leader_;     // named, to be asked next
+  std::string asked_;      // of channel_; empty: home_
   int num_redirects_ = 0;  // in a row
   std::unique_ptr<v1::Rendezvous::Stub> stub_;
   Handlers handlers_;

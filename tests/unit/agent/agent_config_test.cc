@@ -102,6 +102,54 @@ TEST(AgentConfig, ACoordinatorWithoutCertificatesNeedsLoopbackATokenAndNoRoot) {
   EXPECT_EQ(complete_agent_config(config).has_value(), ::geteuid() != 0);
 }
 
+AgentConfig config_with_etcd() {
+  AgentConfig config;
+  config.listen = "10.0.0.7:29400";
+  config.tls = {"ca", "cert", "key"};
+  config.etcd.endpoints = {"10.0.0.1:2379", "etcd-2.example:2379"};
+  config.etcd.tls.authority = "etcd-ca";
+  return config;
+}
+
+TEST(AgentConfig, WithEtcdAnAgentFindsTheCoordinatorByWayOfItself) {
+  const auto config = complete_agent_config(config_with_etcd());
+  ASSERT_TRUE(config) << config.error().what();
+  EXPECT_EQ(config->coordinator, "10.0.0.7:29400");
+}
+
+TEST(AgentConfig, EtcdNeedsTlsBeyondLoopback) {
+  AgentConfig config = config_with_etcd();
+  config.etcd.tls.authority = "";
+  const auto refused = complete_agent_config(config);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(), HasSubstr("10.0.0.1:2379"));
+  config.etcd.endpoints = {"127.0.0.1:2379"};
+  EXPECT_TRUE(complete_agent_config(config));
+}
+
+TEST(AgentConfig, EtcdNeedsWholeEndpointsPairsOfFilesAndAnAddressForTheOthers) {
+  for (const char* bad :
+       {"", ":1", "host", "host:", "host:0", "host:70000", "http://10.0.0.1:2379"}) {
+    AgentConfig config = config_with_etcd();
+    config.etcd.endpoints = {bad};
+    EXPECT_FALSE(complete_agent_config(config)) << bad;
+  }
+  for (const char* bad : {"", "0.0.0.0:29400", "[::]:29400", "10.0.0.7:0"}) {
+    AgentConfig config = config_with_etcd();
+    config.listen = bad;
+    EXPECT_FALSE(complete_agent_config(config)) << bad;
+  }
+  AgentConfig config = config_with_etcd();
+  config.etcd.tls.certificate = "cert";
+  EXPECT_FALSE(complete_agent_config(config));
+}
+
+TEST(AgentConfig, AnUnknownKeyOfEtcdIsNamed) {
+  const auto config = parse_agent_config("etcd:\n  endpoint: x\n", "a.yaml");
+  ASSERT_FALSE(config);
+  EXPECT_THAT(config.error().render(), HasSubstr("a.yaml:2: etcd.endpoint is not known"));
+}
+
 TEST(AgentConfig, AnAddressIsNumericWithAPort) {
   for (const char* bad : {"",
                           "localhost:1",

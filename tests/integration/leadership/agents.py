@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""The agent that hosts the coordinator is killed: it goes on from its journal, or another one that etcd elects.
+
+Real agents with certificates, one of which hosts the coordinator and runs no worker (it is drained). Run by ctest.
+"""
+import importlib.util
+import pathlib
+import signal
+import threading
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def load(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+cluster = load("cluster", HERE.parent / "cluster/run.py")
+leadership = load("leadership", HERE / "run.py")
+PATIENCE = cluster.PATIENCE
+
+
+class AgentsTest(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        self.pids = self.folder / "pids"
+        self.pids.mkdir()
+        self.pids.chmod(0o777)
+
+    def drain(self, node):
+        done = self.accel(node, "drain", user=None)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def submit(self, node, nodes):
+        script = f"echo $$ > {self.pids}/$RANK.$TORCHELASTIC_RESTART_COUNT; while [ ! -e {self.stop_file} ]; do sleep 0.05; done"
+        done = self.accel(node, "run", "--detach", "--nnodes", nodes, "--name", "j", "--", "/bin/sh", "-c", script)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.wait_until(lambda: self.workers() == [f"{rank}.0" for rank in range(nodes)], "workers run")
+        self.running = {name: int((self.pids / name).read_text() or 0) for name in self.workers()}
+
+    def workers(self):
+        return sorted(path.name for path in self.pids.iterdir() if path.read_text().strip())
+
+    def wait_until(self, condition, what):
+        for _ in range(PATIENCE * 20):
+            if condition():
+                return
+            threading.Event().wait(0.05)
+        self.fail(f"never: {what}\n" + "\n".join(f"--- {name}\n{agent.text()}" for name, agent in self.agents.items()))
+
+    def assert_undisturbed(self):
+        self.assertEqual(self.workers(), sorted(self.running))
+        for pid in self.running.values():
+            self.assertTrue(pathlib.Path(f"/proc/{pid}").exists())
+
+    def finish(self, node):
+        self.assert_undisturbed()
+        self.stop_file.touch()
+        self.wait_until(lambda: self.job(node, "j")["state"] == "JOB_STATE_SUCCEEDED", "the job succeeds")
+        self.assertEqual(self.workers(), sorted(self.running))
+
+    def kill(self, name):
+        agent = self.agents[name]
+        agent.process.kill()
+        agent.process.wait(PATIENCE)
+
+    def start_again(self, name):
+        """The agent of this name on what the one before left."""
+        old = self.agents[name]
+        agent = cluster.one_agent.Agent(self.folder / name, config=(self.folder / name / "agent.yaml").read_text())
+        self.agents[name] = agent
+        old.reader.join()
+        old.process.stderr.close()
+        old.log.close()
+        return agent
+
+
+class Journal(AgentsTest):
+    def test_fault_35_the_hosting_agent_is_killed_and_goes_on_from_its_journal(self):
+        host = self.start("host")
+        self.drain("host")
+        self.start("a")
+        self.start("b")
+        self.submit("a", 2)
+        for _ in range(2):
+            self.kill("host")
+            host = self.start_again("host")
+            self.wait_for_line(host, "with 1 jobs of before")
+            self.wait_for_line(host, "node a: connected")
+            self.wait_for_line(host, "node b: connected")
+            self.assert_undisturbed()
+        self.finish("b")
+
+
+@unittest.skipIf(leadership.ETCD is None, "etcd is not installed (Debian's etcd-server)")
+class Etcd(AgentsTest):
+    def setUp(self):
+        super().setUp()
+        self.etcd_address, peer = leadership.free_address(), leadership.free_address()
+        self.etcd = leadership.Program("etcd", leadership.ETCD, "--data-dir", self.folder / "etcd",
+                                       "--listen-client-urls", f"http://{self.etcd_address}", "--advertise-client-urls", f"http://{self.etcd_address}",
+                                       "--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls", f"http://{peer}",
+                                       "--initial-cluster", f"default=http://{peer}")
+        self.addCleanup(self.etcd.kill)
+        self.etcd.wait_for("ready to serve client requests")
+
+    def test_fault_36_the_leading_agent_is_killed_and_another_one_goes_on_with_the_job(self):
+        etcd = f"etcd: {{endpoints: ['{self.etcd_address}']}}\n"
+        leader = self.start("leader", more=etcd)
+        self.wait_for_line(leader, "leads with 0 jobs")
+        self.drain("leader")
+        # These two are asked by way of themselves; the third has no etcd and asks the second.
+        self.coordinator = ""
+        second = self.start("second", more=etcd)
+        listen = next(line for line in (self.folder / "second/agent.yaml").read_text().splitlines() if line.startswith("listen: "))
+        self.drain("second")
+        self.coordinator = listen.removeprefix("listen: ")
+        self.start("a")
+        self.start("b")
+        self.submit("a", 2)
+        self.assertEqual(self.job("b", "j")["state"], "JOB_STATE_RUNNING")
+        self.kill("leader")
+        self.wait_for_line(second, "leads with 1 jobs of before")
+        for node in "ab":
+            self.wait_for_line(second, f"node {node}: connected")
+        self.assertEqual(self.job("b", "j")["state"], "JOB_STATE_RUNNING")
+        self.finish("b")
+
+    def test_an_etcd_that_is_away_at_the_start_is_named(self):
+        self.etcd.kill()
+        agent = self.start("alone", more=f"etcd: {{endpoints: ['{self.etcd_address}']}}\n", wait=False)
+        self.assertEqual(agent.process.wait(PATIENCE), 69, agent.text())
+        self.assertIn("[etcd.unreachable]", agent.text())
+        self.assertIn(self.etcd_address, agent.text())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
