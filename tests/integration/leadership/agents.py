@@ -37,7 +37,7 @@ class AgentsTest(cluster.ClusterTest):
 
     def submit(self, node, nodes):
         script = f"echo $$ > {self.pids}/$RANK.$TORCHELASTIC_RESTART_COUNT; while [ ! -e {self.stop_file} ]; do sleep 0.05; done"
-        done = self.accel(node, "run", "--detach", "--nnodes", nodes, "--name", "j", "--", "/bin/sh", "-c", script)
+        done = self.accel(node, "run", "--detach", "--nnodes", nodes, "--name", "led", "--", "/bin/sh", "-c", script)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.wait_until(lambda: self.workers() == [f"{rank}.0" for rank in range(nodes)], "workers run")
         self.running = {name: int((self.pids / name).read_text() or 0) for name in self.workers()}
@@ -60,7 +60,7 @@ class AgentsTest(cluster.ClusterTest):
     def finish(self, node):
         self.assert_undisturbed()
         self.stop_file.touch()
-        self.wait_until(lambda: self.job(node, "j")["state"] == "JOB_STATE_SUCCEEDED", "the job succeeds")
+        self.wait_until(lambda: self.job(node, "led")["state"] == "JOB_STATE_SUCCEEDED", "the job succeeds")
         self.assertEqual(self.workers(), sorted(self.running))
 
     def kill(self, name):
@@ -122,12 +122,12 @@ class Etcd(AgentsTest):
         self.start("a")
         self.start("b")
         self.submit("a", 2)
-        self.assertEqual(self.job("b", "j")["state"], "JOB_STATE_RUNNING")
+        self.assertEqual(self.job("b", "led")["state"], "JOB_STATE_RUNNING")
         self.kill("leader")
         self.wait_for_line(second, "leads with 1 jobs of before")
         for node in "ab":
             self.wait_for_line(second, f"node {node}: connected")
-        self.assertEqual(self.job("b", "j")["state"], "JOB_STATE_RUNNING")
+        self.assertEqual(self.job("b", "led")["state"], "JOB_STATE_RUNNING")
         self.finish("b")
 
     def test_an_etcd_that_is_away_at_the_start_is_named(self):
