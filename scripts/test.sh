@@ -83,15 +83,15 @@ asan() {
 tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '' runtime_test supervisor_test; }
 fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
 
-stage setup 5 setup
+stage setup 4 setup
 if [ $failed -eq 0 ]; then stage build 32 build; fi
 if [ $failed -eq 0 ]; then
-  stage style 2 style
-  stage unit 5 unit
-  stage peer 5 peer
-  stage fault 4 fault
-  stage asan 16 asan
-  stage tsan 12 tsan
+  stage style 1 style
+  stage unit 6 unit
+  stage peer 4 peer
+  stage fault 9 fault
+  stage asan 15 asan
+  stage tsan 10 tsan
   stage fuzz 9 fuzz
 fi
 
