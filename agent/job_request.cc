@@ -195,6 +195,17 @@ Result<void> check_one_node_request(const v1::JobSpec& request) {
   return merged(faults);
 }
 
+Result<void> check_many_nodes_request(const v1::JobSpec& request) {
+  std::vector<std::string> faults;
+  const auto refuse = [&](bool is_asked, const char* what) {
+    if (is_asked)
+      faults.push_back(std::string(what) + " is not possible for jobs over several nodes yet");
+  };
+  refuse(request.has_affinity(), "affinity");
+  refuse(!request.env_pass().empty(), "env_pass");
+  return merged(faults);
+}
+
 Result<void> apply_affinity(const v1::JobSpec& request,
                             const std::function<Result<Topology>()>& topology,
                             supervisor::JobSpec& spec) {

@@ -347,5 +347,18 @@ TEST_F(LogReaderTest, AFifoInPlaceOfAFileDoesNotHoldTheReaderUp) {
   EXPECT_FALSE(LogReader(source()).next(0));
 }
 
+TEST(JobRequest, RefusesForSeveralNodesWhatOnlyOneNodeCanDo) {
+  v1::JobSpec job = small_job();
+  EXPECT_TRUE(check_many_nodes_request(job));
+  job.mutable_affinity()->set_set_omp(true);
+  job.add_env_pass("HOME");
+
+  const auto checked = check_many_nodes_request(job);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(checked.error().render("accel"),
+              testing::AllOf(testing::HasSubstr("affinity"), testing::HasSubstr("env_pass")));
+}
+
 }  // namespace
 }  // namespace accel::agent
