@@ -91,6 +91,7 @@ class Lease : public ::testing::Test {
     char byte = 0;
     EXPECT_EQ(::read(ready[0], &byte, 1), 1);
     ::close(ready[0]);
+    EXPECT_TRUE(eventually([&] { return has_workers(); }));  // started, and perhaps not yet exec'd
     return owner;
   }
 
