@@ -25,6 +25,7 @@ void save_twice(const char* folder) {
     const std::string token = accelerator.save_state().commit_token;
     accelerator.print("token", token.empty() ? "none" : token);
   }
+  accelerator.wait_for_everyone();  // rank 0 has printed before rank 1 fails
 }
 
 }  // namespace
