@@ -14,7 +14,6 @@
 #include "agent/agent_config.h"
 #include "agent/ticket_book.h"
 #include "runtime/supervisor/sealed_file.h"
-#include "runtime/system.h"
 
 namespace accel::agent {
 namespace {
@@ -144,13 +143,6 @@ std::string JobFolder::token_for(const std::string& job_id) const {
          reinterpret_cast<unsigned char*>(token.data()),
          &size);
   return to_hex(token);
-}
-
-std::string boot_id() {
-  const auto read = real_system().read_file("/proc/sys/kernel/random/boot_id");
-  std::string text = read ? *read : "";
-  while (text.ends_with('\n')) text.pop_back();
-  return text;
 }
 
 }  // namespace accel::agent

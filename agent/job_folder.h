@@ -59,7 +59,4 @@ class JobFolder {
   std::string complaint_;
 };
 
-// Of the running machine; empty when /proc does not say.
-[[nodiscard]] std::string boot_id();
-
 }  // namespace accel::agent

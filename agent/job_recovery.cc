@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 
 #include "agent/job_entry.h"
+#include "agent/rendezvous/node_address.h"
 #include "agent/ticket_book.h"
 #include "agent/worker_end.h"
 #include "runtime/supervisor/last_word.h"

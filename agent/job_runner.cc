@@ -11,6 +11,7 @@
 #include "agent/job_entry.h"
 #include "agent/job_request.h"
 #include "agent/log_folder.h"
+#include "agent/rendezvous/node_address.h"
 #include "agent/ticket_book.h"
 #include "agent/worker_end.h"
 #include "agent/worker_signals.h"

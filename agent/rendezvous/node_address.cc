@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "runtime/system.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::agent {
@@ -29,28 +30,45 @@ SocketAddress make_socket_address(const TcpAddress& address) {
   return made;
 }
 
-// The address that packets to the endpoint leave from: by it other nodes reach us.
-std::string own_address_towards(const TcpAddress& endpoint) {
-  const SocketAddress to = make_socket_address(endpoint);
-  const UniqueFd probe(::socket(to.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+std::string host_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  const void* bytes =
+      address->sa_family == AF_INET
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
+          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+  const char* made = ::inet_ntop(address->sa_family, bytes, text, sizeof text);
+  return made == nullptr ? "" : made;
+}
+
+std::string source_towards(const TcpAddress& to) {
+  const SocketAddress target = make_socket_address(to);
+  const UniqueFd probe(::socket(target.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own{};
   socklen_t size = sizeof own;
-  char text[INET6_ADDRSTRLEN] = {};
-  if (::connect(probe.get(), to.get(), to.size) != 0 ||
-      ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0) {
-    return endpoint.host;
+  auto* address = reinterpret_cast<sockaddr*>(&own);
+  if (::connect(probe.get(), target.get(), target.size) != 0 ||
+      ::getsockname(probe.get(), address, &size) != 0) {
+    return "";
   }
-  const void* bytes =
-      own.ss_family == AF_INET
-          ? static_cast<const void*>(&reinterpret_cast<sockaddr_in*>(&own)->sin_addr)
-          : static_cast<const void*>(&reinterpret_cast<sockaddr_in6*>(&own)->sin6_addr);
-  return ::inet_ntop(own.ss_family, bytes, text, sizeof text);
+  return host_of(address);
+}
+
+std::string own_address_towards(const TcpAddress& endpoint) {
+  const std::string source = source_towards(endpoint);
+  return source.empty() ? endpoint.host : source;
 }
 
 std::string host_name() {
   char name[128] = {};
   ::gethostname(name, sizeof name - 1);
   return *name == '\0' ? "localhost" : name;
+}
+
+std::string boot_id() {
+  const auto read = real_system().read_file("/proc/sys/kernel/random/boot_id");
+  std::string text = read ? *read : "";
+  while (text.ends_with('\n')) text.pop_back();
+  return text;
 }
 
 std::string endpoint_text(const std::string& host, int port) {

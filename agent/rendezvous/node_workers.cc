@@ -5,6 +5,8 @@
 #include <boost/asio/post.hpp>
 #include <fcntl.h>
 
+#include "agent/rendezvous/node_address.h"
+
 namespace accel::agent {
 namespace {
 
@@ -20,11 +22,6 @@ std::pair<std::string, int> split_endpoint(const std::string& endpoint) {
   int port = 0;
   std::from_chars(endpoint.data() + colon + 1, endpoint.data() + endpoint.size(), port);
   return {host, port};
-}
-
-std::string join_endpoint(const std::string& host, int port) {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
 }  // namespace
@@ -166,7 +163,7 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
         {.job_uuid = job,
          .generation = static_cast<std::uint64_t>(prepared->generation),
          .store_endpoint =
-             hosts_store_ ? join_endpoint(options_.address, prepared->store_port) : "",
+             hosts_store_ ? endpoint_text(options_.address, prepared->store_port) : "",
          .failed_checks = {},
          .took = std::chrono::duration_cast<Milliseconds>(SteadyClock().now() - park_began_)});
   } else if (const auto* failed = std::get_if<supervisor::PrepareFailed>(&event)) {

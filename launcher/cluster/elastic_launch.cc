@@ -11,7 +11,6 @@
 
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,6 +22,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <unistd.h>
 
+#include "agent/rendezvous/node_address.h"
 #include "agent/rendezvous/node_member.h"
 #include "agent/tls_credentials.h"
 #include "agent/worker_end.h"
@@ -49,19 +49,6 @@ constexpr std::chrono::seconds kPartitionGrace{60};
 int fail(const Error& error) {
   std::fprintf(stderr, "%s\n", error.render(kProgram).c_str());
   return error_info(error.code()).exit_status;
-}
-
-std::string host_name() {
-  char name[128] = {};
-  ::gethostname(name, sizeof name - 1);
-  return *name == '\0' ? "localhost" : name;
-}
-
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
 }
 
 class ElasticLaunch {
@@ -149,11 +136,11 @@ class ElasticLaunch {
       if (!leader || (is_insecure && !leader->is_loopback)) return nullptr;
       return open_channel(address);
     };
-    const std::string own_host = host_name();
+    const std::string own_host = agent::host_name();
     options.node.node_id = request_.settings.node_id.empty()
                                ? own_host + "-" + std::to_string(::getpid())
                                : request_.settings.node_id;
-    options.node.boot_id = boot_id();
+    options.node.boot_id = agent::boot_id();
     options.node.hostname = own_host;
     options.node.addresses = {own_address_towards(place_.endpoint, place_.is_local)};
     options.node.slots = static_cast<int>(request_.spec.workers.size());

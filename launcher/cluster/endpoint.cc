@@ -7,7 +7,6 @@
 #include <mutex>
 #include <thread>
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -17,64 +16,21 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "agent/rendezvous/node_address.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::cluster {
 namespace {
 
+using agent::host_of;
+using agent::make_socket_address;
+using agent::SocketAddress;
+using agent::source_towards;
 using agent::TcpAddress;
 using std::chrono::milliseconds;
 
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-};
-
-SocketAddress make_socket_address(const TcpAddress& address) {
-  SocketAddress made;
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&made.storage);
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&made.storage);
-  if (::inet_pton(AF_INET, address.host.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(address.port);
-    made.size = sizeof *v4;
-  } else {
-    ::inet_pton(AF_INET6, address.host.c_str(), &v6->sin6_addr);
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(address.port);
-    made.size = sizeof *v6;
-  }
-  return made;
-}
-
-std::string host_of(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = {};
-  const void* bytes =
-      address->sa_family == AF_INET
-          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
-          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
-  const char* made = ::inet_ntop(address->sa_family, bytes, text, sizeof text);
-  return made == nullptr ? "" : made;
-}
-
-// Where packets to `to` leave from; nothing is sent. Empty: there is no way.
-std::string source_towards(const TcpAddress& to) {
-  const SocketAddress target = make_socket_address(to);
-  const UniqueFd probe(::socket(target.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  auto* address = reinterpret_cast<sockaddr*>(&own);
-  if (::connect(probe.get(), target.get(), target.size) != 0 ||
-      ::getsockname(probe.get(), address, &size) != 0) {
-    return "";
-  }
-  return host_of(address);
-}
-
 Result<TcpAddress> numeric(const std::string& host, std::uint16_t port) {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return agent::parse_tcp_address((is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port));
+  return agent::parse_tcp_address(agent::endpoint_text(host, port));
 }
 
 bool is_loopback(const std::string& host) {
@@ -195,8 +151,7 @@ bool is_by_name(std::string_view text) {
 }
 
 std::string to_text(const TcpAddress& address) {
-  const bool is_v6 = address.host.find(':') != std::string::npos;
-  return (is_v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+  return agent::endpoint_text(address.host, address.port);
 }
 
 bool is_ours_and_free(const TcpAddress& address) {
