@@ -77,7 +77,7 @@ sanitized() {  # sanitized PRESET TARGETS TEST...: builds these tests with the o
     ctest --test-dir "build-$preset" -j "$jobs" -R "^($tests)$" --output-on-failure --no-tests=error
 }
 asan() {
-  UBSAN_OPTIONS=print_stacktrace=1 sanitized asan 'accel accel-agent accel_cluster' \
+  UBSAN_OPTIONS=print_stacktrace=1 sanitized asan 'accel accel-agent accel_cluster fault_worker' \
     runtime_test supervisor_test launcher_test coordinator_test agent_test agent elastic
 }
 tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '' runtime_test supervisor_test; }

@@ -24,6 +24,7 @@ void tick_job(Turn& turn, Job& job) {
 }
 
 void tick(Turn& turn) {
+  turn.state.ticked_at = turn.now;
   watch_nodes(turn);
   std::vector<JobUuid> old;
   for (auto& [uuid, job] : turn.state.jobs) {
@@ -130,10 +131,11 @@ Step step(State state, const Event& event) {
   return result;
 }
 
-TimePoint next_wake(const State& state, TimePoint now) {
+TimePoint next_wake(const State& state) {
   TimePoint next = TimePoint::max();
+  if (state.is_outdated) return next;
   const auto consider = [&](TimePoint at) {
-    if (at > now) next = std::min(next, at);
+    if (at > state.ticked_at) next = std::min(next, at);
   };
   for (const auto& [id, node] : state.nodes) consider(next_change(state, node));
   for (const auto& [uuid, job] : state.jobs) {

@@ -57,9 +57,10 @@ struct Step {
 
 [[nodiscard]] Step step(State state, const Event& event);
 
-// When step() wants a Tick at the latest, always after `now`; TimePoint::max(): not before the next
-// event. Cost: O(nodes); a Tick every 100 ms serves as well.
-[[nodiscard]] TimePoint next_wake(const State& state, TimePoint now);
+// When step() wants a Tick at the latest, always after the last one; TimePoint::max(): not before the
+// next event. It may be past already, because other events do not look at the clock: tick at once then.
+// Cost: O(nodes); a Tick every 100 ms serves as well.
+[[nodiscard]] TimePoint next_wake(const State& state);
 
 // A coordinator that knows nothing: `epoch` must be higher than any before it. `actions` writes the
 // epoch down: let that be durable before the first agent is heard.

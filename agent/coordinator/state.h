@@ -216,6 +216,7 @@ struct State {
   CoordinatorConfig config;
   std::uint64_t epoch = 0;
   bool is_outdated = false;  // a higher epoch was seen: nothing is decided any more
+  TimePoint ticked_at{};     // the last Tick: every moment until then has been looked at
   std::map<NodeId, Node> nodes;
   std::map<SessionId, NodeId> sessions;
   std::map<ConnectionId, SessionId> connections;

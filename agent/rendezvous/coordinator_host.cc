@@ -199,7 +199,7 @@ void CoordinatorHost::carry_out(Actions actions) {
 
 void CoordinatorHost::schedule_tick() {
   if (!is_leading_) return;
-  timer_.expires_at(next_wake(state_, SteadyClock().now()));
+  timer_.expires_at(next_wake(state_));
   timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) handle(Tick{});
   });

@@ -352,7 +352,8 @@ TimePoint VirtualCluster::next_moment() const {
   const auto consider = [&](TimePoint at) {
     if (at > now_) next = std::min(next, at);
   };
-  if (is_coordinator_up_) consider(next_wake(state_, now_));
+  // What is due already is done at once.
+  if (is_coordinator_up_) consider(std::max(next_wake(state_), now_ + Duration(1)));
   for (const VirtualNode& node : nodes_) {
     if (node.is_up && is_running(node.workers)) {
       consider(node.workers.ends_at);

@@ -481,7 +481,7 @@ class OfAnotherUser(HoldTest):
         os.mkfifo(file)
         self.start_agent()
         self.assertTrue(self.taken_over("good"), self.agent.text())
-        self.assertIn("it is no plain file", self.agent.text())
+        self.assertTrue(eventually(lambda: "it is no plain file" in self.agent.text()), self.agent.text())
         pids = self.pids("trick")
         for name in ("trick", "good"):
             self.accel("stop", "--kill", name)

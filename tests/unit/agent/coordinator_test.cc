@@ -90,6 +90,19 @@ TEST(CoordinatorGathering, WaitsForTheLastCallWhenMinNodesHaveJoined) {
   EXPECT_EQ(cluster.job()->members.size(), 2u);
 }
 
+TEST(CoordinatorGathering, AMomentThatAnotherEventCameBeforeIsStillDue) {
+  VirtualCluster cluster = with_nodes_up(options_of(3, 2, 3), 2);
+  cluster.run_for(2'900ms);
+  const TimePoint late = cluster.now() + 200ms;  // the last call is over, and its timer has not fired
+
+  const Step other = step(cluster.state(), {.at = late, .what = ConnectionLost{99}});
+  EXPECT_LE(next_wake(other.state), late);
+  const Step tick = step(other.state, {.at = late, .what = Tick{}});
+
+  EXPECT_EQ(tick.state.jobs.at(kJob).phase, JobPhase::kPreparing);
+  EXPECT_GT(next_wake(tick.state), late);
+}
+
 TEST(CoordinatorGathering, ANodeThatComesWithinTheLastCallTakesPart) {
   VirtualCluster cluster = with_nodes_up(options_of(3, 2, 3), 2);
   cluster.run_for(2s);
