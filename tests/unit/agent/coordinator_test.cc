@@ -93,7 +93,8 @@ TEST(CoordinatorGathering, WaitsForTheLastCallWhenMinNodesHaveJoined) {
 TEST(CoordinatorGathering, AMomentThatAnotherEventCameBeforeIsStillDue) {
   VirtualCluster cluster = with_nodes_up(options_of(3, 2, 3), 2);
   cluster.run_for(2'900ms);
-  const TimePoint late = cluster.now() + 200ms;  // the last call is over, and its timer has not fired
+  const TimePoint late =
+      cluster.now() + 200ms;  // the last call is over, and its timer has not fired
 
   const Step other = step(cluster.state(), {.at = late, .what = ConnectionLost{99}});
   EXPECT_LE(next_wake(other.state), late);
