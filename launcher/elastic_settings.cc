@@ -44,7 +44,7 @@ void read_setting(const supervisor::Json& json, const char* name, T& out) {
 }
 void read_setting(const supervisor::Json& json, const char* name, Meeting& out) {
   supervisor::read_member(json, name, [&](const supervisor::Json& value) {
-    supervisor::from_enum_field(value, out, Meeting::kNode);
+    supervisor::from_enum_field(value, out, Meeting::kAgent);
   });
 }
 

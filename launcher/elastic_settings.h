@@ -1,4 +1,4 @@
-// ElasticSettings: what a launch over several nodes needs beside the workers of this one.
+// ElasticSettings: what a launch over several nodes, or by an agent, needs beside the workers of this one.
 //
 // Travels as JSON to libaccel_cluster.so, with the JobSpec of this node.
 //
@@ -22,6 +22,7 @@ enum class Meeting {
   kStarter,   // SLURM's batch script: hosts, starts the nodes with srun, is no node itself
   kHostNode,  // the first task of an srun: hosts beside its own part
   kNode,      // another node of a starter or host node
+  kAgent,     // the agents: the job is given to the one of this machine, which finds the nodes
 };
 
 struct ElasticSettings {

@@ -237,6 +237,14 @@ constexpr FlagSpec kFlags[] = {
      "Nodes of the job, as 4 or 2:4; inside SLURM by default those of the allocation. "
      "--num_processes "
      "counts the workers of a node then."},
+    {"agent",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kNodes,
+     "Give the job to the agent of this machine and follow it; the agents find the nodes and keep "
+     "the output. The agent is that of $ACCEL_AGENT, else of /run/accel."},
     {"rdzv_endpoint",
      0,
      FlagKind::kText,

@@ -164,7 +164,8 @@ JobSpec make_spec(const CommandLine& line,
   spec.restart.max_restarts = settings.max_restarts;
   spec.log.dir = choose_log_dir(settings, host.environment, notices);
   // The nodes of an allocation share their folders.
-  const bool shares_folder = settings.elastic && settings.elastic->meeting != Meeting::kEndpoint;
+  const bool shares_folder = settings.elastic && settings.elastic->meeting != Meeting::kEndpoint &&
+                             settings.elastic->meeting != Meeting::kAgent;
   if (shares_folder && !spec.log.dir.empty() && !settings.elastic->node_id.empty())
     spec.log.dir += "/" + settings.elastic->node_id;
   if (spec.log.dir.empty() && !host.private_base.empty()) {

@@ -80,6 +80,39 @@ std::optional<ElasticSettings> choose_slurm_nodes(const CommandLine& line,
   return *std::move(planned);
 }
 
+// The agents have their own addresses, certificates, ports and log folders.
+std::optional<ElasticSettings> choose_agent(const CommandLine& line,
+                                            const std::optional<Range>& range,
+                                            Faults& faults) {
+  ElasticSettings elastic;
+  elastic.meeting = Meeting::kAgent;
+  if (range) std::tie(elastic.min_nodes, elastic.max_nodes) = *range;
+  elastic.job.clear();  // the job's own id, unless --rdzv_id names it
+  for (const char* name : {"rdzv_endpoint",
+                           "rdzv_token_file",
+                           "rdzv_tls_dir",
+                           "rdzv_insecure",
+                           "rdzv_dir",
+                           "node_id",
+                           "main_process_port",
+                           "role",
+                           "linger",
+                           "log_dir",
+                           "tee",
+                           "redirects",
+                           "log_prefix"}) {
+    if (line.has(name))
+      usage(faults,
+            std::string("--") + name + " cannot be used together with --agent",
+            "leave it out: agents have addresses, keys, ports and log folders of their own");
+  }
+  for (const char* name : {"rdzv_join_timeout", "fencing", "lease"}) {
+    if (line.has(name) && elastic.max_nodes == 1)
+      usage(faults, std::string("--") + name + " is for several nodes", "give --nnodes too");
+  }
+  return elastic;
+}
+
 void choose_fencing(const CommandLine& line, ElasticSettings& elastic, Faults& faults) {
   // A beat a second, and room for one that is lost.
   constexpr double kShortestLease = 2.5;
@@ -114,7 +147,9 @@ std::optional<ElasticSettings> choose_nodes(const CommandLine& line,
     range = *parsed;
   }
   std::optional<ElasticSettings> elastic;
-  if (slurm.place && !line.has("rdzv_endpoint")) {
+  if (line.is_on("agent")) {
+    elastic = choose_agent(line, range, faults);
+  } else if (slurm.place && !line.has("rdzv_endpoint")) {
     elastic = choose_slurm_nodes(line, slurm, range, faults);
   } else if (range) {
     elastic = choose_endpoint(line, slurm, *range, faults);

@@ -4,7 +4,6 @@
 // meets gRPC or Protobuf by accident.
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -12,19 +11,16 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <google/protobuf/util/json_util.h>
 #include <grpc/support/log.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "launcher/cluster/agent_client.h"
 #include "launcher/cluster/entry.h"
+#include "launcher/cluster/followed_job.h"
 #include "launcher/cluster/patience.h"
 #include "launcher/cluster_library.h"
 #include "runtime/printable.h"
@@ -65,14 +61,6 @@ struct Flags {
 int fail(const Error& error) {
   std::fprintf(stderr, "%s\n", error.render(kProgram).c_str());
   return error_info(error.code()).exit_status;
-}
-
-std::string state_name(v1::JobState state) {
-  const std::string name = v1::JobState_Name(state);
-  constexpr std::string_view kPrefix = "JOB_STATE_";
-  std::string text = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
 }
 
 bool has_ended(const v1::Job& job) {
@@ -176,104 +164,33 @@ v1::JobSpec make_spec(const Flags& flags, NodeRange nodes) {
   return spec;
 }
 
-// Asks the agent to stop the job at each SIGINT or SIGTERM, until it is destroyed. The signals are blocked in every
-// thread beforehand.
-class SignalForwarder {
- public:
-  SignalForwarder(const AgentClient& client, const v1::Job& job)
-      : client_(client),
-        job_(job.job_uuid()),
-        patience_(job),
-        quit_(::eventfd(0, EFD_CLOEXEC)),
-        thread_([this] { watch(); }) {}
-  ~SignalForwarder() {
-    const std::uint64_t one = 1;
-    (void)!::write(quit_.get(), &one, sizeof one);
-    thread_.join();
-  }
-
-  static void block() {
-    const sigset_t set = wanted();
-    ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  }
-
- private:
-  static sigset_t wanted() {
-    sigset_t set;
-    ::sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, signal);
-    return set;
-  }
-
-  void watch() {
-    const sigset_t set = wanted();
-    const UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC));
-    int count = 0;
-    while (true) {
-      pollfd fds[] = {{signals.get(), POLLIN, 0}, {quit_.get(), POLLIN, 0}};
-      if (::poll(fds, std::size(fds), -1) < 0) continue;
-      if (fds[1].revents != 0) return;
-      signalfd_siginfo info{};
-      if (::read(signals.get(), &info, sizeof info) != sizeof info) continue;
-      v1::StopReq request;
-      request.set_job(job_);
-      request.set_kill(++count > 1);
-      const auto stopped = call_patiently(client_, &v1::Control::Stub::StopJob, request, patience_);
-      if (!stopped) (void)fail(stopped.error());
-    }
-  }
-
-  const AgentClient& client_;
-  std::string job_;
-  Patience patience_;
-  UniqueFd quit_;
-  std::thread thread_;
-};
-
-int finish_run(const Flags& flags, const v1::Job& job) {
+// Stays with the job until it ends.
+int follow(const AgentClient& client, const Flags& flags, const v1::JobSpec& spec) {
+  const auto job = submit_and_follow(client, spec, [](const v1::Job&) {});
+  if (!job) return fail(job.error());
   if (flags.json) {
-    print_json(job);
-  } else if (job.state() != v1::JOB_STATE_SUCCEEDED) {
-    std::fprintf(stderr,
-                 "accel: job %s %s: %s\n%s",
-                 job.job_id().c_str(),
-                 state_name(job.state()).c_str(),
-                 printable(job.reason()).c_str(),
-                 printable(job.report()).c_str());
+    print_json(*job);
+  } else if (const std::string text = ending_text(*job); !text.empty()) {
+    std::fprintf(stderr, "%s: %s", kProgram, text.c_str());
   }
-  return job.exit_code();
+  return job->exit_code();
 }
 
 int run(const AgentClient& client, const Flags& flags) {
   const auto nodes = parse_nodes(flags.nodes.empty() ? "1" : flags.nodes, "--nnodes");
   if (!nodes) return fail(nodes.error());
+  const v1::JobSpec spec = make_spec(flags, *nodes);
+  if (!flags.detach) return follow(client, flags, spec);
   v1::StartReq request;
-  *request.mutable_spec() = make_spec(flags, *nodes);
+  *request.mutable_spec() = spec;
   const auto job = client.call(&v1::Control::Stub::StartJob, request);
   if (!job) return fail(job.error());
-  if (flags.detach) {
-    if (flags.json) {
-      print_json(*job);
-    } else {
-      std::printf("%s\n", job->job_id().c_str());
-    }
-    return 0;
+  if (flags.json) {
+    print_json(*job);
+  } else {
+    std::printf("%s\n", job->job_id().c_str());
   }
-  const SignalForwarder forwarder(client, *job);
-  const Patience patience(*job);
-  v1::LogReq logs;
-  logs.set_job(job->job_uuid());
-  logs.set_follow(true);
-  // Of a job on one node the ranks are known before it runs; of others the agents know them.
-  if (nodes->most == 1) {
-    for (unsigned rank = 0; rank < flags.num_processes; ++rank) logs.add_ranks(rank);
-  }
-  if (auto copied = copy_logs(client, logs, patience); !copied) return fail(copied.error());
-  v1::JobRef ref;
-  ref.set_job(job->job_uuid());
-  const auto ended = call_patiently(client, &v1::Control::Stub::GetJob, ref, patience);
-  if (!ended) return fail(ended.error());
-  return finish_run(flags, *ended);
+  return 0;
 }
 
 // ---- the other commands ----
@@ -532,7 +449,7 @@ int command_line(int argc, const char* const* argv) {
   }
   // Before gRPC has threads: what they do not block would end the program there.
   CLI::App* chosen = app.get_subcommands().front();
-  if (chosen->get_name() == "run" && !flags.detach) SignalForwarder::block();
+  if (chosen->get_name() == "run" && !flags.detach) block_forwarded_signals();
   const auto client =
       AgentClient::make(parse_agent_address(flags.agent, flags.tls_dir, flags.insecure));
   if (!client) return fail(client.error());

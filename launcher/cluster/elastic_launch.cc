@@ -341,6 +341,7 @@ int launch_elastic(const char* text) {
   if (!request) return fail(request.error());
   if (request->settings.meeting == launcher::Meeting::kStarter)
     return start_slurm_nodes(*std::move(request));
+  if (request->settings.meeting == launcher::Meeting::kAgent) return launch_by_agent(*request);
   ElasticLaunch launch(*std::move(request));
   const auto status = launch.run();
   return status ? *status : fail(status.error());

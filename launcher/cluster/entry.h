@@ -1,12 +1,18 @@
 // The one entry point of libaccel_cluster.so; see launcher/cluster_library.h for who opens it.
 #pragma once
 
+#include "launcher/elastic_settings.h"
+
 // `argv` as of a program: argv[1] is the command. Gives the exit status.
 extern "C" int accel_cluster_main(int argc, const char* const* argv);
 
 namespace accel::cluster {
 
-// accel-launch over several nodes; `request` is the JSON of launcher/elastic_settings.h. Gives the exit status.
+// accel-launch over several nodes or by an agent; `request` is the JSON of launcher/elastic_settings.h. Gives the
+// exit status.
 int launch_elastic(const char* request);
+
+// accel-launch --agent: gives the job to the agent of this machine and follows it. Gives the exit status.
+int launch_by_agent(const launcher::ElasticRequest& request);
 
 }  // namespace accel::cluster

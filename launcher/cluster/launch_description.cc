@@ -1,5 +1,7 @@
 #include "launcher/cluster/launch_description.h"
 
+#include <filesystem>
+
 namespace accel::cluster {
 namespace {
 
@@ -8,6 +10,20 @@ google::protobuf::Duration duration_of(std::chrono::milliseconds time) {
   out.set_seconds(time.count() / 1000);
   out.set_nanos(static_cast<int>(time.count() % 1000) * 1'000'000);
   return out;
+}
+
+v1::HangPolicy describe_hang(const supervisor::HangPolicy& policy) {
+  v1::HangPolicy hang;
+  if (policy.mode == supervisor::HangMode::kOff) return hang;
+  hang.set_enabled(true);
+  if (policy.mode == supervisor::HangMode::kFixed) {
+    *hang.mutable_beat() = duration_of(policy.timeout);
+  } else {
+    hang.set_auto_(true);
+    hang.set_safety(policy.safety);
+  }
+  *hang.mutable_first_beat() = duration_of(policy.first_beat);
+  return hang;
 }
 
 }  // namespace
@@ -30,6 +46,29 @@ v1::JobSpec describe_launch(const launcher::ElasticRequest& request) {
   *job.mutable_fence()->mutable_control_loss_grace() = duration_of(kControlLossGrace);
   job.mutable_fence()->set_hard(settings.hard_fencing);
   *job.mutable_fence()->mutable_lease() = duration_of(settings.lease);
+  return job;
+}
+
+v1::JobSpec describe_for_agents(const launcher::ElasticRequest& request) {
+  const auto& [settings, spec] = request;
+  v1::JobSpec job = describe_launch(request);
+  job.set_job_id(settings.job.empty() ? spec.job_id : settings.job);
+  job.clear_job_uuid();
+  job.mutable_fence()->clear_control_loss_grace();  // agents come back
+  if (!settings.hard_fencing) job.clear_fence();
+  if (settings.max_nodes == 1) {
+    job.clear_fence();
+    job.clear_gather();
+  }
+  const supervisor::WorkerSpec& worker = spec.workers.front();
+  job.mutable_argv()->Assign(worker.argv.begin(), worker.argv.end());
+  for (const EnvMap* variables : {&spec.env, &worker.env}) {
+    for (const auto& [name, value] : *variables) (*job.mutable_env())[name] = value;
+  }
+  std::error_code failure;
+  job.set_cwd(std::filesystem::current_path(failure).string());
+  *job.mutable_hang() = describe_hang(spec.hang);
+  if (!worker.cpus.empty()) job.mutable_affinity()->set_mode(v1::Affinity::MODE_EXCLUSIVE);
   return job;
 }
 

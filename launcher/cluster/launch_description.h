@@ -1,6 +1,6 @@
-// LaunchDescription: what the coordinator must know of a launch; the program stays with each node.
+// LaunchDescription: what others must know of a launch.
 //
-// Threads:  a pure function.
+// Threads:  pure functions, but for the working folder that describe_for_agents() reads.
 #pragma once
 
 #include <chrono>
@@ -13,6 +13,11 @@ namespace accel::cluster {
 // How long workers go on without a coordinator that lives in another launcher: it will not come back.
 inline constexpr std::chrono::seconds kControlLossGrace{10};
 
+// For the coordinator; the program stays with each node.
 [[nodiscard]] v1::JobSpec describe_launch(const launcher::ElasticRequest& request);
+
+// For agents, which start the program themselves: in the folder where the launcher was started, with the environment
+// that rank 0 would have here.
+[[nodiscard]] v1::JobSpec describe_for_agents(const launcher::ElasticRequest& request);
 
 }  // namespace accel::cluster

@@ -165,6 +165,37 @@ class Jobs(AgentTest):
         self.assertEqual(runner.wait(PATIENCE), 143)
         self.assertEqual(self.job("i")["state"], "JOB_STATE_CANCELLED")
 
+    def launch(self, *arguments, **more):
+        return subprocess.Popen([BIN / "accel-launch", "--agent", *map(str, arguments)], text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, env={**os.environ, "ACCEL_AGENT": str(self.agent.state / "run"), **more})
+
+    def test_accel_launch_gives_a_job_to_the_agent(self):
+        launch = self.launch("--num_processes", 2, "--max_restarts", 1, "--rdzv_id", "given", "--no_python", "/bin/sh", "-c",
+                             '[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 9; echo $RANK/$WORLD_SIZE $MINE; exit 3', MINE="yes")
+        out, err = launch.communicate(timeout=PATIENCE)
+        self.assertEqual(launch.returncode, 3, err)
+        self.assertEqual(set(out.splitlines()), {"0/2 yes", "1/2 yes"} & set(out.splitlines()))
+        self.assertTrue(out, err)
+        self.assertIn("accel-launch: job given was given to the agent\n", err)
+        self.assertIn("accel-launch: job given failed: ", err)
+        job = self.job("given")
+        self.assertEqual((job["restarts"], job["exit_code"]), (1, 3))
+
+    def test_an_interrupt_of_accel_launch_stops_the_job_of_the_agent(self):
+        launch = self.launch("--cpu", "--quiet", "--no_python", "/bin/sh", "-c", "echo ready; exec sleep 1000")
+        self.addCleanup(launch.stdout.close)
+        self.addCleanup(launch.stderr.close)
+        self.wait_for_line(launch, "ready")
+        launch.send_signal(signal.SIGINT)
+        self.assertEqual(launch.wait(PATIENCE), 143)
+        self.assertEqual(launch.stderr.read(), "")
+
+    def test_accel_launch_says_when_there_is_no_agent(self):
+        launch = self.launch("--cpu", "--no_python", "/bin/true", ACCEL_AGENT=self.folder)
+        out, err = launch.communicate(timeout=PATIENCE)
+        self.assertEqual(launch.returncode, 69)
+        self.assertIn("accel-launch: error [agent.unreachable]", err)
+
     def test_a_signal_reaches_the_workers(self):
         self.accel("run", "--detach", "--name", "s", "--", "/bin/sh", "-c", "trap 'echo got; exit 7' USR2; echo ready; while :; do sleep 0.05; done")
         follower = self.follow("s")

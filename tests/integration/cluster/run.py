@@ -182,6 +182,16 @@ class Forming(ClusterTest):
         self.assertEqual(len({line.split(" store ")[1] for line in ranks}), 1, ranks)
         self.assertEqual(done.stdout.splitlines().count(str(ANN)), 4, done.stdout)
 
+    def test_accel_launch_gives_a_job_over_several_nodes_to_the_agents(self):
+        self.start("a")
+        self.start("b")
+        command = [BIN / "accel-launch", "--agent", "--nnodes", "2", "--num_processes", "1", "--no_python", "/bin/sh", "-c", self.HELLO]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd="/",
+                              env={**os.environ, "ACCEL_AGENT": str(self.agents["b"].state / "run")}, **identity_of(ANN))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(line.split(" store ")[0] for line in done.stdout.splitlines()),
+                         ["rank 0 of 2 node 0 restart 0", "rank 1 of 2 node 1 restart 0"])
+
     def test_a_failing_rank_gives_its_exit_code_and_the_others_are_stopped(self):
         self.start("a")
         self.start("b")

@@ -251,6 +251,26 @@ TEST_F(LaunchPlanTest, FencingIsSoftUnlessAskedAndALeaseNeedsHardFencing) {
   EXPECT_EQ(refused({"--fencing", "hard", program_}).code(), ErrorCode::kUsage);
 }
 
+TEST_F(LaunchPlanTest, AnAgentNeedsNoAddressAndTakesNoFlagOfWhatItDecidesItself) {
+  const auto one = plan({"--agent", "--num_processes", "2", program_});
+  ASSERT_TRUE(one.elastic);
+  EXPECT_EQ(one.elastic->meeting, Meeting::kAgent);
+  EXPECT_EQ(one.elastic->max_nodes, 1);
+  EXPECT_EQ(one.elastic->job, "");
+  EXPECT_FALSE(one.spec.console.use_pty);
+  const auto many = plan({"--agent", "--nnodes", "2:4", "--rdzv_id", "mine", program_}).elastic;
+  EXPECT_EQ(many->min_nodes, 2);
+  EXPECT_EQ(many->max_nodes, 4);
+  EXPECT_EQ(many->job, "mine");
+
+  EXPECT_THAT(refused({"--agent", "--log_dir", "logs", program_}).message(),
+              HasSubstr("--log_dir cannot be used together with --agent"));
+  EXPECT_THAT(refused({"--agent", "--rdzv_endpoint", "a:1", program_}).message(),
+              HasSubstr("--rdzv_endpoint cannot"));
+  EXPECT_THAT(refused({"--agent", "--fencing", "hard", program_}).message(),
+              HasSubstr("--fencing is for several nodes"));
+}
+
 TEST_F(LaunchPlanTest, TimesAreRead) {
   const LaunchPlan result = plan({"--stop_grace",
                                   "500ms",

@@ -1,0 +1,37 @@
+#include <cstdio>
+#include <string>
+
+#include "launcher/cluster/agent_client.h"
+#include "launcher/cluster/entry.h"
+#include "launcher/cluster/followed_job.h"
+#include "launcher/cluster/launch_description.h"
+
+namespace accel::cluster {
+namespace {
+
+constexpr const char* kProgram = "accel-launch";
+
+int fail(const Error& error) {
+  std::fprintf(stderr, "%s\n", error.render(kProgram).c_str());
+  return error_info(error.code()).exit_status;
+}
+
+}  // namespace
+
+int launch_by_agent(const launcher::ElasticRequest& request) {
+  block_forwarded_signals();
+  const auto client = AgentClient::make(parse_agent_address("", "", false));
+  if (!client) return fail(client.error());
+  const bool is_quiet = request.settings.quiet;
+  const auto job = submit_and_follow(
+      *client, describe_for_agents(request), [is_quiet](const v1::Job& begun) {
+        if (!is_quiet)
+          std::fprintf(stderr, "%s: job %s was given to the agent\n", kProgram, begun.job_id().c_str());
+      });
+  if (!job) return fail(job.error());
+  if (const std::string text = ending_text(*job); !text.empty() && !is_quiet)
+    std::fprintf(stderr, "%s: %s", kProgram, text.c_str());
+  return job->exit_code();
+}
+
+}  // namespace accel::cluster
