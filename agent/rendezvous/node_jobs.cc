@@ -8,9 +8,7 @@
 
 #include "agent/job_request.h"
 #include "agent/log_folder.h"
-#include "agent/rendezvous/token_proof.h"
 #include "agent/rendezvous/wire.h"
-#include "agent/ticket_book.h"
 #include "agent/worker_signals.h"
 
 namespace accel::agent {
@@ -37,17 +35,28 @@ NodeJobs::NodeJobs(asio::io_context& loop,
     : loop_(loop),
       options_(std::move(options)),
       handlers_(std::move(handlers)),
-      timer_(loop),
-      session_(loop,
-               std::move(channel),
-               {.on_open = [this] { handle(Connected{}); },
-                .on_message = [this](const v1::CoordMsg& message) { on_message(message); },
-                .on_closed = [this](const grpc::Status& status) { on_closed(status); }}) {
-  state_.node = options_.node;
-  state_.build = "accel";
-  state_.session_id = to_hex(random_bytes(16));
-  session_.follow_redirects(options_.open_leader);
-}
+      session_(
+          loop,
+          std::move(channel),
+          {.node = options_.node,
+           .token_key = options_.token_key,
+           .job = std::nullopt,
+           .open_leader = options_.open_leader},
+          {.on_action = [this](const MemberAction& action) { carry_out(action); },
+           // What one says is a beat old.
+           .on_beat =
+               [this] {
+                 for (const auto& part : parts_) {
+                   if (part->workers) part->workers->ask_steps();
+                 }
+               },
+           .on_connection = [this](bool is_connected,
+                                   const std::string& why) { on_connection(is_connected, why); },
+           .on_turned_away =
+               [this](const std::string& why) {
+                 if (std::exchange(last_trouble_, why) != why)
+                   handlers_.log("the coordinator refuses this node: " + why);
+               }}) {}
 
 void NodeJobs::start() {
   session_.connect();
@@ -99,33 +108,10 @@ void NodeJobs::kill_all() {
   }
 }
 
-void NodeJobs::close(std::function<void()> done) {
-  timer_.cancel();
-  session_.close(std::move(done));
-}
+// ---- what the session wants ----
 
-// ---- the step function ----
-
-void NodeJobs::handle(decltype(MemberEvent::what) what) {
-  MemberStep next = step(std::move(state_),
-                         MemberEvent{.at = SteadyClock().now(),
-                                     .fresh_session = to_hex(random_bytes(16)),
-                                     .what = std::move(what)});
-  state_ = std::move(next.state);
-  for (MemberAction& action : next.actions) carry_out(action);
-  schedule_tick();
-}
-
-void NodeJobs::carry_out(MemberAction& action) {
-  if (const auto* send = std::get_if<SendUp>(&action)) {
-    send_up(send->message);
-    if (std::holds_alternative<Beat>(send->message.body)) {
-      // For the next beat: what this one says is a beat old.
-      for (const auto& part : parts_) {
-        if (part->workers) part->workers->ask_steps();
-      }
-    }
-  } else if (const auto* order = std::get_if<ParkWorkers>(&action)) {
+void NodeJobs::carry_out(const MemberAction& action) {
+  if (const auto* order = std::get_if<ParkWorkers>(&action)) {
     park(*order);
   } else if (const auto* renewal = std::get_if<RenewLease>(&action)) {
     Part* part = part_of(renewal->job_uuid);
@@ -145,51 +131,18 @@ void NodeJobs::carry_out(MemberAction& action) {
     const auto& told = quarantine->quarantine;
     handlers_.log(told.remaining.count() == 0 ? "this node is no longer set aside"
                                               : "this node is set aside: " + told.reason);
-  } else if (const auto* again = std::get_if<Reconnect>(&action)) {
-    if (std::exchange(last_trouble_, again->reason) != again->reason)
-      handlers_.log("the coordinator refuses this node: " + again->reason);
-    session_.reset();
   } else if (const auto* invitation = std::get_if<ConsiderJob>(&action)) {
     consider(*invitation->job);
   }
 }
 
-// The proof is made anew for each connection, because its nonce is.
-void NodeJobs::send_up(const AgentMessage& message) {
-  v1::AgentMsg out = to_proto(message);
-  if (out.has_join() && !options_.token_key.empty()) {
-    v1::Join& join = *out.mutable_join();
-    join.set_token_proof(
-        prove_token(options_.token_key, nonce_, options_.node.node_id, join.job_uuid()));
-  }
-  session_.send(std::move(out));
-}
-
-void NodeJobs::on_message(const v1::CoordMsg& message) {
-  if (message.has_welcome()) {
-    nonce_ = message.welcome().nonce();
-    session_.welcomed();
+void NodeJobs::on_connection(bool is_connected, const std::string& why) {
+  if (is_connected) {
     last_trouble_.clear();
-    handlers_.on_connection(true);
+  } else if (std::exchange(last_trouble_, why) != why) {
+    handlers_.log("no session with the coordinator: " + why);
   }
-  auto decoded = from_proto(message);
-  if (decoded) handle(FromCoordinator{*std::move(decoded)});
-}
-
-void NodeJobs::on_closed(const grpc::Status& status) {
-  if (std::exchange(last_trouble_, status.error_message()) != status.error_message())
-    handlers_.log("no session with the coordinator: " + status.error_message());
-  handlers_.on_connection(false);
-  handle(Disconnected{});
-}
-
-void NodeJobs::schedule_tick() {
-  // Never at once again: what is due cannot always be done (no connection, no lease yet).
-  constexpr std::chrono::milliseconds kLeastPause{5};
-  timer_.expires_at(std::max(next_wake(state_), SteadyClock().now() + kLeastPause));
-  timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) handle(MemberTick{});
-  });
+  handlers_.on_connection(is_connected);
 }
 
 // ---- parts ----
@@ -256,21 +209,16 @@ void NodeJobs::park(const ParkWorkers& order) {
   part->generation = order.generation;
   part->first_rank = order.assign.first_rank;
   part->num_ranks = order.assign.num_ranks;
-  // The node of rank 0 asks who the others are: only they may connect to its store.
-  if (order.assign.node_index != 0 || order.assign.num_nodes == 1) return park_with(order, {});
-  session_.get_members(order.assign.job->job_uuid,
-                       [this, order](const std::vector<v1::Member>& members) {
-                         std::vector<std::string> addresses;
-                         for (const v1::Member& member : members)
-                           addresses.push_back(member.address());
-                         park_with(order, std::move(addresses));
-                       });
+  session_.find_members(order.assign, [this, order](std::vector<std::string> members) {
+    park_with(order, std::move(members));
+  });
 }
 
 void NodeJobs::park_with(const ParkWorkers& order, std::vector<std::string> members) {
   // A Stop may have come while the members were asked for.
-  const auto membership = state_.jobs.find(order.assign.job->job_uuid);
-  const bool is_wanted = membership != state_.jobs.end() &&
+  const auto& jobs = session_.state().jobs;
+  const auto membership = jobs.find(order.assign.job->job_uuid);
+  const bool is_wanted = membership != jobs.end() &&
                          membership->second.generation == order.generation &&
                          membership->second.phase == MemberPhase::kPreparing;
   Part* part = part_of(order.assign.job->job_uuid);

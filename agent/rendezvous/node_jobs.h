@@ -16,13 +16,11 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <grpcpp/grpcpp.h>
 
 #include "accel/v1/job.pb.h"
-#include "agent/coordinator/member.h"
+#include "agent/rendezvous/member_session.h"
 #include "agent/rendezvous/node_workers.h"
-#include "agent/rendezvous/session_client.h"
 #include "agent/user_account.h"
 
 namespace accel::agent {
@@ -77,20 +75,18 @@ class NodeJobs {
   void kill_all();
 
   [[nodiscard]] int num_running() const;
-  [[nodiscard]] bool is_connected() const { return state_.is_welcome; }
+  [[nodiscard]] bool is_connected() const { return session_.state().is_welcome; }
   // Where its session goes, when that is not where the configuration says.
   [[nodiscard]] const std::string& leader() const { return session_.leader(); }
   [[nodiscard]] const NodeJobsOptions& options() const { return options_; }
 
   // Ends the session. `done` is called when it is gone.
-  void close(std::function<void()> done);
+  void close(std::function<void()> done) { session_.close(std::move(done)); }
 
  private:
-  void handle(decltype(MemberEvent::what) what);
-  void carry_out(MemberAction& action);
-  void send_up(const AgentMessage& message);
-  void on_message(const v1::CoordMsg& message);
-  void on_closed(const grpc::Status& status);
+  void handle(decltype(MemberEvent::what) what) { session_.handle(std::move(what)); }
+  void carry_out(const MemberAction& action);
+  void on_connection(bool is_connected, const std::string& why);
   void consider(const JobDescription& job);
   void park(const ParkWorkers& order);
   void park_with(const ParkWorkers& order, std::vector<std::string> members);
@@ -98,16 +94,12 @@ class NodeJobs {
   void tell(const Notice& notice);
   void end(Part& part);
   void forget_oldest();
-  void schedule_tick();
   Part* part_of(const JobUuid& uuid);
 
   boost::asio::io_context& loop_;
   NodeJobsOptions options_;
   Handlers handlers_;
-  MemberState state_;
-  boost::asio::steady_timer timer_;
-  SessionClient session_;
-  std::string nonce_;
+  MemberSession session_;
   std::string last_trouble_;                // told once, however often it comes
   std::list<std::unique_ptr<Part>> parts_;  // in the order of their admission
 };

@@ -1,6 +1,6 @@
-// NodeMember: runs the member's step function: this node's part in one job of many nodes.
+// NodeMember: this node's part in the one job of many nodes that a launcher starts.
 //
-// What comes from the coordinator and from the shim goes into the step function; its actions go back to both.
+// What comes from the shim goes into the member's session; what that wants done goes back to the shim.
 //
 // Threads:  everything on the loop.
 // Source:   docs/rendezvous.md.
@@ -12,12 +12,10 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <grpcpp/grpcpp.h>
 
-#include "agent/coordinator/member.h"
+#include "agent/rendezvous/member_session.h"
 #include "agent/rendezvous/node_workers.h"
-#include "agent/rendezvous/session_client.h"
 
 namespace accel::agent {
 
@@ -56,26 +54,17 @@ class NodeMember {
   // The second Ctrl-C.
   void kill() { workers_.kill(); }
 
-  void close(std::function<void()> done);
+  void close(std::function<void()> done) { session_.close(std::move(done)); }
 
   [[nodiscard]] const NodeWorkers& workers() const { return workers_; }
 
  private:
-  void handle(decltype(MemberEvent::what) what);
-  void carry_out(MemberAction& action);
-  void send_up(const AgentMessage& message);
-  void on_message(const v1::CoordMsg& message);
-  void park(const ParkWorkers& order);
-  void schedule_tick();
+  void carry_out(const MemberAction& action);
 
-  boost::asio::io_context& loop_;
   NodeMemberOptions options_;
   Handlers handlers_;
-  MemberState state_;
-  boost::asio::steady_timer timer_;
-  SessionClient session_;
+  MemberSession session_;
   NodeWorkers workers_;
-  std::string nonce_;
   bool is_leaving_ = false;
 };
 
