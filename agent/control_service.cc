@@ -67,27 +67,6 @@ Result<Caller> authenticate(const CallIdentity& call,
   return Error(ErrorCode::kAuthentication, call.peer + " did not prove who it is");
 }
 
-grpc::Status to_status(const Error& error) {
-  using enum grpc::StatusCode;
-  const std::string text = error.message() + "\n" + error.remedy();
-  switch (error.code()) {
-    case ErrorCode::kInvalidArgument:
-      return {INVALID_ARGUMENT, text};
-    case ErrorCode::kAgentRefused:
-      return {PERMISSION_DENIED, text};
-    case ErrorCode::kJobUnknown:
-      return {NOT_FOUND, text};
-    case ErrorCode::kAuthentication:
-      return {UNAUTHENTICATED, text};
-    case ErrorCode::kUnsupported:
-      return {grpc::StatusCode::UNIMPLEMENTED, text};
-    case ErrorCode::kCoordinatorLost:
-      return {FAILED_PRECONDITION, text};
-    default:
-      return {INTERNAL, text};
-  }
-}
-
 // ---- streams ----
 
 class ControlService::Watcher final

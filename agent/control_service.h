@@ -21,6 +21,7 @@
 #include "accel/v1/cluster.pb.h"
 #include "accel/v1/control.grpc.pb.h"
 #include "agent/access_policy.h"
+#include "agent/grpc_status.h"
 #include "agent/job_runner.h"
 #include "agent/ticket_book.h"
 
@@ -43,9 +44,6 @@ struct CallIdentity {
                                           const TicketBook& tickets,
                                           const AgentConfig& config,
                                           uid_t agent_uid);
-
-// The gRPC status of an error: its code by kind, its rendered lines as the message.
-[[nodiscard]] grpc::Status to_status(const Error& error);
 
 class ClusterClient;
 class LogStream;

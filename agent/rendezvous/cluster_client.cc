@@ -1,10 +1,10 @@
 #include "agent/rendezvous/cluster_client.h"
 
-#include "agent/grpc_server.h"
+#include "agent/client_channel.h"
+#include "agent/grpc_status.h"
 #include "agent/rendezvous/token_proof.h"
 #include "agent/ticket_book.h"
 #include "agent/tls_credentials.h"
-#include "runtime/printable.h"
 
 namespace accel::agent {
 namespace {
@@ -13,43 +13,19 @@ namespace asio = boost::asio;
 
 constexpr std::chrono::seconds kUnaryDeadline{10};
 
+Unanswered nobody_at(const std::string& endpoint) {
+  return {.code = ErrorCode::kCoordinatorLost,
+          .endpoint = "the agent at " + endpoint,
+          .remedy = "see whether it runs, and `coordinator` of this agent's configuration"};
+}
+
 }  // namespace
 
 Result<std::shared_ptr<grpc::Channel>> open_channel(const AgentConfig& config,
                                                     const std::string& endpoint) {
   auto credentials = client_credentials(config.tls, config.insecure);
   if (!credentials) return std::move(credentials).error();
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  return grpc::CreateCustomChannel(endpoint, *credentials, arguments);
-}
-
-Error to_error(const grpc::Status& status, const std::string& endpoint) {
-  const std::string text = printable(status.error_message());
-  const std::size_t end = text.find('\n');
-  const std::string message = text.substr(0, end);
-  const std::string remedy = end == std::string::npos ? "" : text.substr(end + 1);
-  switch (status.error_code()) {
-    case grpc::StatusCode::INVALID_ARGUMENT:
-      return Error(ErrorCode::kInvalidArgument, message, remedy);
-    case grpc::StatusCode::PERMISSION_DENIED:
-      return Error(ErrorCode::kAgentRefused, message, remedy);
-    case grpc::StatusCode::NOT_FOUND:
-      return Error(ErrorCode::kJobUnknown, message, remedy);
-    case grpc::StatusCode::UNAUTHENTICATED:
-      return Error(ErrorCode::kAuthentication, message, remedy);
-    default:
-      return Error(
-          ErrorCode::kCoordinatorLost,
-          "the agent at " + endpoint + " does not answer: " + message,
-          "see whether the agent there runs, and `coordinator` of this agent's configuration");
-  }
+  return grpc::CreateCustomChannel(endpoint, *credentials, client_channel_arguments());
 }
 
 ClusterClient::ClusterClient(asio::io_context& loop,
@@ -101,7 +77,7 @@ void ClusterClient::call(const std::string& endpoint,
   sign(made->context);
   begin(*made, [this, made, endpoint, done = std::move(done)](const grpc::Status& status) {
     asio::post(loop_, [made, endpoint, done, status] {
-      if (!status.ok()) return done(to_error(status, endpoint));
+      if (!status.ok()) return done(to_error(status, nobody_at(endpoint)));
       done(std::move(made->response));
     });
   });

@@ -34,9 +34,6 @@ inline constexpr const char* kProofSubject = "accel.v1.Cluster";  // in place of
 [[nodiscard]] Result<std::shared_ptr<grpc::Channel>> open_channel(const AgentConfig& config,
                                                                   const std::string& endpoint);
 
-// What another agent answered. `endpoint` is named when it did not answer at all (kCoordinatorLost).
-[[nodiscard]] Error to_error(const grpc::Status& status, const std::string& endpoint);
-
 class ClusterClient {
  public:
   template <typename Response>

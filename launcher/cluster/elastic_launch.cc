@@ -22,6 +22,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <unistd.h>
 
+#include "agent/client_channel.h"
 #include "agent/rendezvous/node_address.h"
 #include "agent/rendezvous/node_member.h"
 #include "agent/tls_credentials.h"
@@ -113,19 +114,8 @@ class ElasticLaunch {
   Result<void> join() {
     auto credentials = agent::client_credentials(place_.tls, request_.settings.insecure);
     if (!credentials) return std::move(credentials).error();
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-    arguments.SetMaxReceiveMessageSize(agent::kMaxMessageBytes);
-    // A host that swallows packets: an attempt to connect ends after 3 s, a connection 5 s after what is not
-    // acknowledged (keepalive sets TCP_USER_TIMEOUT).
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3'000);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
-    const auto open_channel = [arguments, credentials = *credentials](const std::string& address) {
-      return grpc::CreateCustomChannel(address, credentials, arguments);
+    const auto open_channel = [credentials = *credentials](const std::string& address) {
+      return grpc::CreateCustomChannel(address, credentials, agent::client_channel_arguments());
     };
     endpoint_text_ = to_text(place_.endpoint);
     agent::NodeMemberOptions options;

@@ -12,28 +12,24 @@ import pathlib
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from programs import PATIENCE, Program, free_port, issue_certificate  # noqa: E402
+
 spec = importlib.util.spec_from_file_location("one_agent", HERE.parent / "agent/run.py")
 one_agent = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(one_agent)
 
 BIN = one_agent.BIN
-PATIENCE = 120
 IS_ROOT = one_agent.IS_ROOT
 ANN = pwd.getpwnam("nobody").pw_uid if IS_ROOT else os.geteuid()
 BOB = pwd.getpwnam("daemon").pw_uid
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def identity_of(user):
@@ -57,44 +53,6 @@ def children_of(pid):
     return found
 
 
-class Follower:
-    """An `accel` command that goes on, its lines as they come."""
-
-    def __init__(self, arguments, user):
-        self.process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        text=True, cwd="/", **identity_of(user))
-        self.lines = []
-        self.changed = threading.Condition()
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-
-    def read(self):
-        for line in self.process.stdout:
-            with self.changed:
-                self.lines.append(line.rstrip("\n"))
-                self.changed.notify_all()
-        with self.changed:
-            self.changed.notify_all()
-
-    def wait_for(self, part, count=1):
-        with self.changed:
-            if not self.changed.wait_for(lambda: sum(part in line for line in self.lines) >= count, PATIENCE):
-                raise AssertionError(f"never said {part!r} {count} times:\n" + "\n".join(self.lines))
-
-    def wait(self):
-        try:
-            return self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise AssertionError("does not end:\n" + "\n".join(self.lines)) from None
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(PATIENCE)
-        self.reader.join()
-        self.process.stdout.close()
-
-
 class ClusterTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-cluster-"))
@@ -114,10 +72,7 @@ class ClusterTest(unittest.TestCase):
             agent.end()
 
     def certificate(self, name, role="node", authority="ca"):
-        done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", self.folder / authority, "--role", role, "--name", name],
-                              capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout.strip()
+        return issue_certificate(self.folder / authority, role, name)
 
     def start(self, name, more="", authority="ca", certificate=None, wait=True):
         """An agent; the first one hosts the coordinator."""
@@ -149,7 +104,7 @@ class ClusterTest(unittest.TestCase):
                               **identity_of(user))
 
     def follow(self, node, command, *arguments, user=ANN):
-        follower = Follower(self.command(node, command, *arguments), user)
+        follower = Program(f"accel {command} at {node}", self.command(node, command, *arguments), cwd="/", **identity_of(user))
         self.followers.append(follower)
         return follower
 

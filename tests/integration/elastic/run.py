@@ -8,71 +8,20 @@ import pathlib
 import shutil
 import signal
 import socket
-import subprocess
+import sys
 import tempfile
 import threading
 import unittest
 
-SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
-BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
-BIN = BUILD / "bin"
-PATIENCE = 60
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Node:
-    """One accel-launch, its lines as they come."""
-
-    def __init__(self, name, arguments):
-        self.name = name
-        self.process = subprocess.Popen([BIN / "accel-launch", *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True, start_new_session=True)
-        self.lines = []
-        self.changed = threading.Condition()
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-
-    def read(self):
-        for line in self.process.stdout:
-            with self.changed:
-                self.lines.append(line.rstrip("\n"))
-                self.changed.notify_all()
-        with self.changed:
-            self.changed.notify_all()
-
-    def wait_for(self, part, count=1):
-        def found():
-            return sum(part in line for line in self.lines) >= count
-        with self.changed:
-            if not self.changed.wait_for(found, PATIENCE):
-                raise AssertionError(f"{self.name} never said {part!r} {count} times:\n" + "\n".join(self.lines))
-
-    def wait(self):
-        try:
-            return self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} does not end:\n" + "\n".join(self.lines)) from None
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(PATIENCE)
-        self.reader.join()
-        self.process.stdout.close()
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import BUILD, PATIENCE, free_port, issue_certificate, launch, write_token  # noqa: E402
 
 
 class Elastic(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-elastic-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.token = self.folder / "token"
-        self.token.touch(0o600)
-        self.token.write_text("0123456789abcdef0123456789abcdef\n")
+        self.token = write_token(self.folder)
         self.endpoint = f"127.0.0.1:{free_port()}"
         self.nodes = []
         self.addCleanup(lambda: [node.close() for node in reversed(self.nodes)])
@@ -84,8 +33,8 @@ class Elastic(unittest.TestCase):
         return path
 
     def node(self, name, script, *more, nnodes="2:3", secure=("--rdzv_insecure",), token=None, arguments=()):
-        node = Node(name, ["--nnodes", nnodes, "--rdzv_endpoint", self.endpoint, "--node_id", name, "--rdzv_token_file", token or self.token,
-                           *secure, *more, "--stop_grace", 5, script, *arguments])
+        node = launch(name, ["--nnodes", nnodes, "--rdzv_endpoint", self.endpoint, "--node_id", name, "--rdzv_token_file", token or self.token,
+                             *secure, *more, "--stop_grace", 5, script, *arguments])
         self.nodes.append(node)
         return node
 
@@ -215,10 +164,7 @@ class Elastic(unittest.TestCase):
         node.wait_for("loopback")
 
     def certificate(self, role, name, folder="ca"):
-        done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", self.folder / folder, "--role", role, "--name", name],
-                              capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout.strip()
+        return issue_certificate(self.folder / folder, role, name)
 
     def test_nodes_with_certificates_meet_over_tls(self):
         script = self.worker(self.HELLO)

@@ -6,14 +6,13 @@ import pathlib
 import shutil
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "network"))
-from cluster import BIN, PATIENCE, Launcher  # noqa: E402
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import PATIENCE, issue_certificate, launch, write_token  # noqa: E402
 
 NUM_IDLE = 300
 NUM_STREAMS = 10_000
@@ -41,9 +40,7 @@ class Floods(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-floods-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.token = self.folder / "token"
-        self.token.touch(0o600)
-        self.token.write_text("0123456789abcdef0123456789abcdef\n")
+        self.token = write_token(self.folder)
         self.script = self.folder / "worker.sh"
         self.script.write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE"\nwhile [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
         self.script.chmod(0o755)
@@ -56,11 +53,9 @@ class Floods(unittest.TestCase):
     def launch(self, name, is_secure):
         secure = ["--rdzv_insecure"]
         if is_secure:
-            done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", self.folder / "ca", "--role", "node", "--name", name],
-                                  capture_output=True, text=True, check=True)
-            secure = ["--rdzv_tls_dir", done.stdout.strip()]
-        launcher = Launcher(name, ["--nnodes", "1:2", "--num_processes", 1, "--rdzv_endpoint", "%s:%d" % self.address, "--node_id", name,
-                                   "--rdzv_token_file", self.token, *secure, "--max_restarts", 3, self.script])
+            secure = ["--rdzv_tls_dir", issue_certificate(self.folder / "ca", "node", name)]
+        launcher = launch(name, ["--nnodes", "1:2", "--num_processes", 1, "--rdzv_endpoint", "%s:%d" % self.address, "--node_id", name,
+                                 "--rdzv_token_file", self.token, *secure, "--max_restarts", 3, self.script])
         self.launchers.append(launcher)
         return launcher
 

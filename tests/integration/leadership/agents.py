@@ -5,23 +5,20 @@ Real agents with certificates, one of which hosts the coordinator and runs no wo
 """
 import importlib.util
 import pathlib
-import signal
+import shutil
+import sys
 import threading
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from programs import PATIENCE, Program, free_address  # noqa: E402
 
+spec = importlib.util.spec_from_file_location("cluster", HERE.parent / "cluster/run.py")
+cluster = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(cluster)
 
-def load(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-cluster = load("cluster", HERE.parent / "cluster/run.py")
-leadership = load("leadership", HERE / "run.py")
-PATIENCE = cluster.PATIENCE
+ETCD = shutil.which("etcd")
 
 
 class AgentsTest(cluster.ClusterTest):
@@ -96,16 +93,16 @@ class Journal(AgentsTest):
         self.finish("b")
 
 
-@unittest.skipIf(leadership.ETCD is None, "etcd is not installed (Debian's etcd-server)")
+@unittest.skipIf(ETCD is None, "etcd is not installed (Debian's etcd-server)")
 class Etcd(AgentsTest):
     def setUp(self):
         super().setUp()
-        self.etcd_address, peer = leadership.free_address(), leadership.free_address()
-        self.etcd = leadership.Program("etcd", leadership.ETCD, "--data-dir", self.folder / "etcd",
-                                       "--listen-client-urls", f"http://{self.etcd_address}", "--advertise-client-urls", f"http://{self.etcd_address}",
-                                       "--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls", f"http://{peer}",
-                                       "--initial-cluster", f"default=http://{peer}")
-        self.addCleanup(self.etcd.kill)
+        self.etcd_address, peer = free_address(), free_address()
+        self.etcd = Program("etcd", [ETCD, "--data-dir", self.folder / "etcd",
+                                     "--listen-client-urls", f"http://{self.etcd_address}", "--advertise-client-urls", f"http://{self.etcd_address}",
+                                     "--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls", f"http://{peer}",
+                                     "--initial-cluster", f"default=http://{peer}"])
+        self.addCleanup(self.etcd.close)
         self.etcd.wait_for("ready to serve client requests")
 
     def test_fault_36_the_leading_agent_is_killed_and_another_one_goes_on_with_the_job(self):
@@ -131,7 +128,7 @@ class Etcd(AgentsTest):
         self.finish("b")
 
     def test_an_etcd_that_is_away_at_the_start_is_named(self):
-        self.etcd.kill()
+        self.etcd.close()
         agent = self.start("alone", more=f"etcd: {{endpoints: ['{self.etcd_address}']}}\n", wait=False)
         self.assertEqual(agent.process.wait(PATIENCE), 69, agent.text())
         self.assertIn("[etcd.unreachable]", agent.text())

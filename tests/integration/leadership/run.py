@@ -8,83 +8,32 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 
-SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
-BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
-PATIENCE = 90
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import BIN, BUILD, PATIENCE, Program, free_address, write_token  # noqa: E402
+
 ETCD = shutil.which("etcd")
-
-
-def free_address():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-class Program:
-    """A process and its lines as they come, each with the time at which it came."""
-
-    def __init__(self, name, *command):
-        self.name = name
-        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True, start_new_session=True)
-        self.lines = []
-        self.changed = threading.Condition()
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-
-    def read(self):
-        for line in self.process.stdout:
-            with self.changed:
-                self.lines.append((time.monotonic(), line.rstrip("\n")))
-                self.changed.notify_all()
-
-    def text(self):
-        return f"--- {self.name}\n" + "\n".join(line for _, line in self.lines)
-
-    def count(self, part):
-        return sum(part in line for _, line in self.lines)
-
-    def wait_for(self, part, count=1):
-        with self.changed:
-            if not self.changed.wait_for(lambda: self.count(part) >= count, PATIENCE):
-                raise AssertionError(f"{self.name} never said {part!r} {count} times:\n{self.text()}")
-            return [at for at, line in self.lines if part in line][count - 1]
-
-    def wait(self):
-        return self.process.wait(PATIENCE)
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(PATIENCE)
-        self.reader.join()
-        self.process.stdout.close()
 
 
 class Leadership(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-leadership-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.token = self.folder / "token"
-        self.token.touch(0o600)
-        self.token.write_text("0123456789abcdef0123456789abcdef\n")
+        self.token = write_token(self.folder)
         self.programs = []
-        self.addCleanup(lambda: [program.kill() for program in reversed(self.programs)])
+        self.addCleanup(lambda: [program.close() for program in reversed(self.programs)])
         self.script = self.folder / "worker.sh"
         self.script.write_text('#!/bin/sh\necho "rank $RANK pid $$ restart $TORCHELASTIC_RESTART_COUNT"\n'
                                'while [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
         self.script.chmod(0o755)
 
     def start(self, name, *command):
-        program = Program(name, *command)
+        program = Program(name, command)
         self.programs.append(program)
         return program
 
@@ -93,7 +42,7 @@ class Leadership(unittest.TestCase):
 
     def nodes(self, endpoint, count=2):
         """A job of `count` launchers whose workers run."""
-        nodes = [self.start(f"node-{i}", BUILD / "bin/accel-launch", "--nnodes", count, "--rdzv_endpoint", endpoint, "--node_id", f"node-{i}",
+        nodes = [self.start(f"node-{i}", BIN / "accel-launch", "--nnodes", count, "--rdzv_endpoint", endpoint, "--node_id", f"node-{i}",
                             "--rdzv_token_file", self.token, "--rdzv_insecure", "--stop_grace", 5, self.script) for i in range(count)]
         for node in nodes:
             node.wait_for("restart 0")
@@ -103,7 +52,7 @@ class Leadership(unittest.TestCase):
         for node in nodes:
             self.assertIsNone(node.process.poll(), node.text())
             self.assertEqual(node.count("rank "), 1, node.text())
-            pid = int(next(line for _, line in node.lines if line.startswith("rank ")).split()[3])
+            pid = int(next(line for line in node.lines if line.startswith("rank ")).split()[3])
             self.assertTrue(pathlib.Path(f"/proc/{pid}").exists(), node.text())
 
     def finish(self, nodes):
@@ -121,7 +70,7 @@ class Journal(Leadership):
         first.wait_for("serves")
         nodes = self.nodes(address)
         for epoch in (2, 3):
-            first.kill()
+            first.close()
             first = self.coordinator(f"epoch-{epoch}", address, "journal", self.folder)
             first.wait_for(f"epoch {epoch} with 1 jobs")
             for node in range(2):
@@ -135,10 +84,10 @@ class Journal(Leadership):
                                '[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0\nwhile [ ! -e "$0.stop" ]; do sleep 0.05; done\nexit 3\n')
         first = self.coordinator("first", address, "journal", self.folder)
         first.wait_for("serves")
-        node = self.start("node-0", BUILD / "bin/accel-launch", "--nnodes", 1, "--rdzv_endpoint", address, "--node_id", "node-0",
+        node = self.start("node-0", BIN / "accel-launch", "--nnodes", 1, "--rdzv_endpoint", address, "--node_id", "node-0",
                           "--rdzv_token_file", self.token, "--rdzv_insecure", "--max_restarts", 1, self.script)
         node.wait_for("restart 0")
-        first.kill()
+        first.close()
         second = self.coordinator("second", address, "journal", self.folder)
         second.wait_for("node-0 connected")
         (self.folder / "worker.sh.stop").touch()
@@ -150,7 +99,7 @@ class Journal(Leadership):
         first = self.coordinator("first", address, "journal", self.folder)
         first.wait_for("serves")
         nodes = self.nodes(address)
-        first.kill()
+        first.close()
         (self.folder / "worker.sh.stop").touch()
         for node in nodes:
             node.wait_for("is gone")
@@ -221,7 +170,7 @@ class Etcd(Leadership):
     def test_etcd_is_killed_and_comes_back_and_the_job_goes_on(self):
         leader, follower = self.hosts()
         nodes = self.nodes(follower.address)
-        self.etcd.kill()
+        self.etcd.close()
         leader.wait_for("leads no more")
         self.assert_undisturbed(nodes)
         self.etcd = self.start_etcd()
@@ -240,7 +189,7 @@ class Etcd(Leadership):
         self.finish(nodes)
 
     def test_etcd_that_is_away_at_the_start_is_named(self):
-        self.etcd.kill()
+        self.etcd.close()
         host = self.host("alone")
         self.assertEqual(host.wait(), 69, host.text())
         host.wait_for("[etcd.unreachable]")

@@ -1,15 +1,12 @@
-"""Hosts on one machine for tests: network namespaces at one switch, whose ports can be taken down, and launchers in them."""
+"""Hosts on one machine for tests: network namespaces at one switch, whose ports can be taken down."""
 import os
 import pathlib
 import subprocess
 import sys
-import threading
 import time
 
-SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
-BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
-BIN = BUILD / "bin"
-PATIENCE = 90
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import PATIENCE  # noqa: E402
 
 
 def skip(why):
@@ -87,58 +84,6 @@ class Network:
         for namespace, _ in self.hosts.values():
             ip("netns", "del", namespace, check=False)
         ip("netns", "del", self.switch, check=False)
-
-
-class Launcher:
-    """One accel-launch, its lines as they come, each with the time at which it came."""
-
-    def __init__(self, name, arguments, prefix=(), env=None):
-        self.name = name
-        self.process = subprocess.Popen([*prefix, BIN / "accel-launch", *map(str, arguments)], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-                                        env={**os.environ, **(env or {})})
-        self.lines = []
-        self.times = []
-        self.is_over = False  # nothing more will be said
-        self.changed = threading.Condition()
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-
-    def read(self):
-        for line in self.process.stdout:
-            with self.changed:
-                self.lines.append(line.rstrip("\n"))
-                self.times.append(time.monotonic())
-                self.changed.notify_all()
-        with self.changed:
-            self.is_over = True
-            self.changed.notify_all()
-
-    def wait_for(self, part, count=1):
-        """The time at which the line came that holds `part` for the `count`th time."""
-        def found():
-            return [when for line, when in zip(self.lines, self.times) if part in line]
-        with self.changed:
-            self.changed.wait_for(lambda: len(found()) >= count or self.is_over, PATIENCE)
-            if len(found()) < count:
-                raise AssertionError(f"{self.name} never said {part!r} {count} times:\n" + self.text())
-            return found()[count - 1]
-
-    def text(self):
-        return "\n".join(self.lines)
-
-    def wait(self):
-        try:
-            return self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} does not end:\n" + self.text()) from None
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(PATIENCE)
-        self.reader.join()
-        self.process.stdout.close()
 
 
 def eventually(condition, what):

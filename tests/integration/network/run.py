@@ -4,15 +4,18 @@
 Every host runs accel-launch; the first one hosts the coordinator. Workers write the machine's uptime to a file of their
 own, so that what two hosts did can be put in order: it is one machine with one clock. Run by ctest.
 """
+import os
 import pathlib
 import shutil
 import signal
-import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
-from cluster import BIN, Launcher, Network, eventually, require_namespaces
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from cluster import Network, eventually, require_namespaces  # noqa: E402
+from programs import issue_certificate, launch, write_token  # noqa: E402
 
 # Says who it is, then writes the uptime until the file "stop" is there.
 WORKER = """#!/bin/sh
@@ -30,9 +33,7 @@ class Hosts(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-network-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.token = self.folder / "token"
-        self.token.touch(0o600)
-        self.token.write_text("0123456789abcdef0123456789abcdef\n")
+        self.token = write_token(self.folder)
         self.script = self.folder / "worker.sh"
         self.script.write_text(WORKER)
         self.script.chmod(0o755)
@@ -42,16 +43,11 @@ class Hosts(unittest.TestCase):
         self.launchers = []
         self.addCleanup(lambda: [launcher.close() for launcher in reversed(self.launchers)])
 
-    def certificate(self, name):
-        done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", self.folder / "ca", "--role", "node", "--name", name],
-                              capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout.strip()
-
     def launch(self, name, *more, nnodes="2:3", env=None):
-        launcher = Launcher(name, ["--nnodes", nnodes, "--rdzv_endpoint", self.endpoint, "--node_id", name, "--rdzv_token_file", self.token,
-                                   "--rdzv_tls_dir", self.certificate(name), "--num_processes", 1, "--max_restarts", 5, "--stop_grace", 2, *more, self.script],
-                            prefix=self.network.command(name), env=env)
+        launcher = launch(name, ["--nnodes", nnodes, "--rdzv_endpoint", self.endpoint, "--node_id", name, "--rdzv_token_file", self.token,
+                                 "--rdzv_tls_dir", issue_certificate(self.folder / "ca", "node", name), "--num_processes", 1,
+                                 "--max_restarts", 5, "--stop_grace", 2, *more, self.script],
+                          prefix=self.network.command(name), env={**os.environ, **(env or {})})
         self.launchers.append(launcher)
         return launcher
 

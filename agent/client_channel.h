@@ -1,0 +1,22 @@
+// ClientChannel: what every connection of accel to an agent or a coordinator has in common.
+//
+// Threads:  a pure function.
+// Source:   docs/security.md names the limits.
+#pragma once
+
+#include <chrono>
+
+#include <grpcpp/support/channel_arguments.h>
+
+namespace accel::agent {
+
+// An attempt to connect over a network: longer than a handshake on a bad link takes, and short beside gRPC's 20 s when
+// the host swallows packets.
+inline constexpr std::chrono::milliseconds kConnectLimit{3'000};
+
+// A connection of its own, tried again after 0.1 s to 1 s, and given up 5 s after what is not acknowledged (keepalive
+// sets TCP_USER_TIMEOUT). `connect_limit`: when an attempt to connect makes room for the next one.
+[[nodiscard]] grpc::ChannelArguments client_channel_arguments(
+    std::chrono::milliseconds connect_limit = kConnectLimit);
+
+}  // namespace accel::agent

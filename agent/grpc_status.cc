@@ -1,0 +1,50 @@
+#include "agent/grpc_status.h"
+
+#include "runtime/printable.h"
+
+namespace accel::agent {
+namespace {
+
+struct Meaning {
+  ErrorCode code;
+  grpc::StatusCode status;
+};
+
+constexpr Meaning kMeanings[] = {
+    {ErrorCode::kInvalidArgument, grpc::StatusCode::INVALID_ARGUMENT},
+    {ErrorCode::kAgentRefused, grpc::StatusCode::PERMISSION_DENIED},
+    {ErrorCode::kJobUnknown, grpc::StatusCode::NOT_FOUND},
+    {ErrorCode::kAuthentication, grpc::StatusCode::UNAUTHENTICATED},
+    {ErrorCode::kUnsupported, grpc::StatusCode::UNIMPLEMENTED},
+    {ErrorCode::kCoordinatorLost, grpc::StatusCode::FAILED_PRECONDITION},
+    {ErrorCode::kInternal, grpc::StatusCode::INTERNAL},
+};
+
+}  // namespace
+
+grpc::Status to_status(const Error& error) {
+  const std::string text = error.message() + "\n" + error.remedy();
+  for (const Meaning& known : kMeanings) {
+    if (known.code == error.code()) return {known.status, text};
+  }
+  return {grpc::StatusCode::INTERNAL, text};
+}
+
+Error to_error(const grpc::Status& status, const Unanswered& unanswered) {
+  const std::string& said = status.error_message();
+  const std::size_t end = said.find('\n');
+  const std::string message = printable(said.substr(0, end));
+  const std::string remedy = end == std::string::npos ? "" : printable(said.substr(end + 1));
+  for (const Meaning& known : kMeanings) {
+    if (known.status == status.error_code()) return Error(known.code, message, remedy);
+  }
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return Error(unanswered.code,
+                 "no answer from " + unanswered.endpoint + ": " + message,
+                 unanswered.remedy);
+  }
+  return Error(ErrorCode::kInternal, message, remedy);
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,101 @@
+"""What the scenarios with several programs share: where the build is, free addresses, and a program and what it says."""
+import os
+import pathlib
+import socket
+import subprocess
+import threading
+import time
+
+SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
+BIN = BUILD / "bin"
+PATIENCE = 120
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def free_address():
+    return f"127.0.0.1:{free_port()}"
+
+
+def write_token(folder):
+    """The file of a job's token."""
+    path = folder / "token"
+    path.touch(0o600)
+    path.write_text("0123456789abcdef0123456789abcdef\n")
+    return path
+
+
+def issue_certificate(authority, role, name):
+    """The folder of a certificate, made by the authority in the folder `authority`, which is made with the first one."""
+    done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", authority, "--role", role, "--name", name],
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    return done.stdout.strip()
+
+
+class Program:
+    """A process, the lines of its output as they come, and the time at which each came. Further options are Popen's."""
+
+    def __init__(self, name, command, **options):
+        self.name = name
+        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True, **{"start_new_session": True, **options})
+        self.lines = []
+        self.times = []
+        self.is_over = False  # nothing more will be said
+        self.changed = threading.Condition()
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip("\n"))
+                self.times.append(time.monotonic())
+                self.changed.notify_all()
+        with self.changed:
+            self.is_over = True
+            self.changed.notify_all()
+
+    def text(self):
+        return f"--- {self.name}\n" + "\n".join(self.lines)
+
+    def times_of(self, part):
+        return [when for line, when in zip(self.lines, self.times) if part in line]
+
+    def count(self, part):
+        return len(self.times_of(part))
+
+    def wait_for(self, part, count=1):
+        """The time at which the line came that holds `part` for the `count`th time."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.count(part) >= count or self.is_over, PATIENCE)
+            if self.count(part) < count:
+                raise AssertionError(f"{self.name} never said {part!r} {count} times:\n{self.text()}")
+            return self.times_of(part)[count - 1]
+
+    def wait(self):
+        """Its exit status."""
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end:\n{self.text()}") from None
+
+    def close(self):
+        """Kills it if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        self.reader.join()
+        self.process.stdout.close()
+
+
+def launch(name, arguments, prefix=(), **options):
+    """An accel-launch, behind the command `prefix`."""
+    return Program(name, [*prefix, BIN / "accel-launch", *arguments], **options)
