@@ -1,17 +1,26 @@
-"""P-R1, the part that is the coordinator: N simulated agents as state machine and serialised bytes, no sockets.
+"""P-R1 and P-R2: N simulated agents, with a TCP connection and mutual TLS each, and as state machine and serialised
+bytes alone; and hosts whose link goes down.
 
-The peer's figure is a published one (torchelastic after its fix, 4,000 hosts, about 10 s; pytorch#124982) for a
-real cluster, network included; it is named so and gives no ratio.
+The peer of 64 agents is torchrun's own rendezvous among 64 processes on the same machine: plain TCP, where ours has
+TLS; ours are in one process, theirs in one each. That of 4,000 is a published figure (torchelastic after its fix,
+about 10 s; pytorch#124982) for a real cluster, network included; it is named so and gives no ratio.
 """
 
+import json
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
 
-from measure import BUILD, emit, median, spread
+from measure import BUILD, PEER_BIN, SOURCE, emit, in_turn, median, spread
 
 GOALS = {4000: 2.0, 10000: 5.0}
+SOCKET_GOALS = {64: 0.15, 1000: 1.0}
 ROUNDS = 5
+NUM_HOSTS = 12
 
 
 def run(nodes):
@@ -22,7 +31,49 @@ def run(nodes):
     return float(started), float(joined), int(size)
 
 
-def main():
+def run_json(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"rendezvous_bench: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def run_sockets(nodes):
+    """The program itself checks that every agent got a place of its own in one world."""
+    result = run_json(os.path.join(BUILD, "bench/rendezvous_sockets"), nodes)
+    if result["connections"] != nodes:
+        sys.exit(f"rendezvous_bench: {result['connections']} connections for {nodes} agents")
+    return result
+
+
+def run_peer(nodes):
+    result = run_json(os.path.join(PEER_BIN, "python"), os.path.join(SOURCE, "bench/rendezvous_peer.py"), nodes)
+    if result["ranks"] != list(range(nodes)) or result["world_sizes"] != [nodes]:
+        sys.exit(f"rendezvous_bench: torchrun's agents did not get a place each: {result}")
+    return result
+
+
+def with_sockets():
+    for nodes, goal in SOCKET_GOALS.items():
+        peers, name = None, None
+        if nodes == 64:
+            runs, peers = in_turn(lambda: run_sockets(nodes), lambda: run_peer(nodes), ROUNDS)
+            peers, name = median([peer["rendezvous_s"] for peer in peers]), "torchrun, c10d, 64 processes, no TLS"
+        else:
+            runs = [run_sockets(nodes) for _ in range(ROUNDS)]
+        case = f"{nodes} simulated agents in one process, {nodes} TCP connections with mutual TLS over loopback"
+
+        def tell(metric, field, goal=None, peer=None):
+            values = [result[field] for result in runs]
+            emit("rendezvous", case, metric, "s", median(values), peer, name if peer else None,
+                 goal=f"<= {goal:g} s" if goal else "reported", passed=median(values) <= goal if goal else None, spread=spread(values))
+        tell("first Join to last Start", "rendezvous_s", goal, peers)
+        tell("connect, TLS and Hello of all", "connect_s")
+        tell("an agent ends on a live host: seen by the coordinator", "loss_seen_s", 0.5)
+        tell("from that to the Stop at the last survivor", "stop_s", 0.25)
+
+
+def without_sockets():
     for nodes, goal in GOALS.items():
         runs = [run(nodes) for _ in range(ROUNDS)]
         times = [started for started, _, _ in runs]
@@ -32,6 +83,55 @@ def main():
              goal=f"<= {goal:g} s", passed=median(times) <= goal, spread=spread(times))
         emit("rendezvous", case, "Assign and Start, each node", "bytes", runs[0][2] / nodes, None, None,
              goal="does not grow with the number of nodes", passed=runs[0][2] / nodes <= 4096)
+
+
+def links_down():
+    """Hosts are network namespaces at one switch; their ports go down one after the other, so that the moments are
+    spread over the pace of the beats. One launcher each, the first one hosts the coordinator."""
+    tests = pathlib.Path(SOURCE) / "tests/integration"
+    sys.path += [str(tests), str(tests / "network")]
+    from cluster import Network, require_namespaces
+    from programs import issue_certificate, launch, write_token
+    try:
+        require_namespaces()
+    except SystemExit:
+        print("rendezvous_bench: links that go down are not measured here", file=sys.stderr)
+        return
+    names = [f"h{number}" for number in range(NUM_HOSTS + 1)]
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-bench-"))
+    launchers = []
+    network = Network(names)
+    try:
+        token = write_token(folder)
+        for name in names:
+            launchers.append(launch(name, [
+                "--nnodes", f"1:{len(names)}", "--rdzv_endpoint", network.address("h0") + ":29400", "--node_id", name, "--rdzv_token_file", token,
+                "--rdzv_tls_dir", issue_certificate(folder / "ca", "node", name), "--num_processes", 1, "--max_restarts", 100, "--stop_grace", 1,
+                "--no_python", "sleep", "1000"], prefix=network.command(name)))
+        host = launchers[0]
+        # Late ones wait for the next generation: connected is enough.
+        for name in names[1:]:
+            host.wait_for(f"node {name}: connected")
+        time.sleep(2)
+        cut = {}
+        for name in names[1:]:
+            cut[name] = time.monotonic()
+            network.cut(name)
+            time.sleep(1.0 / NUM_HOSTS)
+        seen = sorted(host.wait_for(f"node {name}: no beat for") - when for name, when in cut.items())
+        emit("rendezvous", f"{NUM_HOSTS} hosts whose link goes down (network namespaces)", "seen by the coordinator, the slowest", "s", seen[-1],
+             None, None, goal="<= 5 s p99", passed=seen[-1] <= 5, spread=spread(seen))
+    finally:
+        for launcher in launchers:
+            launcher.close()
+        network.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main():
+    with_sockets()
+    without_sockets()
+    links_down()
 
 
 if __name__ == "__main__":
