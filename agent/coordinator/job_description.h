@@ -37,7 +37,6 @@ struct FencePolicy {
 
 struct JobRestartPolicy {
   supervisor::RestartPolicy budget;       // of the whole job, wherever its ranks fail
-  int max_out_of_memory = 1;              // restarts after kOutOfMemory; not taken from the budget
   int max_same_crash = 3;                 // same cause, rank and step so often in a row: FAILED
   Milliseconds regroup_timeout{600'000};  // below min_nodes for so long: FAILED
 };

@@ -100,7 +100,7 @@ void send_assign(Turn& turn, Job& job, Member& member) {
   assign.hostlist = job.hostlist;
   assign.members_digest = job.members_digest;
   assign.first_address = first_address(turn.state, job.members.front().node_id);
-  assign.restart_count = job.history.restarts + job.restarts_out_of_memory;
+  assign.restart_count = job.history.total();
   send(turn, *node, job.generation, std::move(assign));
 }
 

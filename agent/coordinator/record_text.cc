@@ -45,7 +45,7 @@ void visit_description(JobDescription& job, Visit&& visit) {
   visit("backoff_initial_ms", job.restart.budget.backoff_initial);
   visit("backoff_max_ms", job.restart.budget.backoff_max);
   visit("stable_after_ms", job.restart.budget.stable_after);
-  visit("max_out_of_memory", job.restart.max_out_of_memory);
+  visit("max_out_of_memory", job.restart.budget.max_out_of_memory);
   visit("max_same_crash", job.restart.max_same_crash);
   visit("regroup_timeout_ms", job.restart.regroup_timeout);
   visit("stop_signal", job.stop.signal);
@@ -127,7 +127,7 @@ void visit_job(Job& job, Visit&& visit) {
   visit("was_started", job.was_started);
   visit("restarts", job.history.restarts);
   visit("quick_failures", job.history.quick_failures);
-  visit("restarts_out_of_memory", job.restarts_out_of_memory);
+  visit("restarts_out_of_memory", job.history.out_of_memory);
   visit("crash_key", job.crashes.key);
   visit("crash_count", job.crashes.count);
   visit("start_step", job.start_step);

@@ -191,7 +191,6 @@ struct Job {
   StopPlan stop;
 
   supervisor::RestartHistory history;
-  int restarts_out_of_memory = 0;
   CrashSeries crashes;
   std::optional<Failure> last_failure;
   TimePoint started_at{};

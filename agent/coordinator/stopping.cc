@@ -66,28 +66,24 @@ Verdict judge_worker_failure(Turn& turn, Job& job, const Failure& failure) {
   }
   const supervisor::GenerationFacts facts{
       failure.cause, job.stop.since - job.started_at, job.max_step > job.start_step};
-  supervisor::RestartPolicy budget = policy.budget;
-  supervisor::RestartHistory history = job.history;
-  const bool is_memory = failure.cause == ExitCause::kOutOfMemory;
-  if (is_memory) {
-    budget.max_restarts = policy.max_out_of_memory;
-    history.restarts = job.restarts_out_of_memory;
-  }
-  const auto decision = supervisor::decide_restart(budget, history, facts, turn.chance);
+  const auto decision = supervisor::decide_restart(policy.budget, job.history, facts, turn.chance);
   switch (decision.verdict) {
     case supervisor::RestartVerdict::kWouldFailAgain:
       return {false, {}, failure.text + "; it would fail again"};
     case supervisor::RestartVerdict::kBudgetSpent:
       return {false,
               {},
-              failure.text + "; all " + std::to_string(budget.max_restarts) +
-                  (is_memory ? " restarts after running out of memory are used up"
-                             : " restarts are used up")};
+              failure.text + "; all " + std::to_string(policy.budget.max_restarts) +
+                  " restarts are used up"};
+    case supervisor::RestartVerdict::kMemoryBudgetSpent:
+      return {false,
+              {},
+              failure.text + "; all " + std::to_string(policy.budget.max_out_of_memory) +
+                  " restarts after running out of memory are used up"};
     case supervisor::RestartVerdict::kRestart:
       break;
   }
-  job.history.quick_failures = decision.history.quick_failures;
-  (is_memory ? job.restarts_out_of_memory : job.history.restarts) = decision.history.restarts;
+  job.history = decision.history;
   return {true, decision.delay, failure.text};
 }
 

@@ -52,7 +52,7 @@ v1::Job view_of(const State& state, const Job& job) {
   view.set_user(wanted.user);
   view.set_state(state_of(job.phase));
   view.set_generation(job.generation);
-  view.set_restarts(static_cast<std::uint32_t>(job.history.restarts + job.restarts_out_of_memory));
+  view.set_restarts(static_cast<std::uint32_t>(job.history.total()));
   view.set_reason(job.text);
   view.set_min_nodes(static_cast<std::uint32_t>(wanted.min_nodes));
   view.set_max_nodes(static_cast<std::uint32_t>(wanted.max_nodes));

@@ -66,6 +66,7 @@ template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, RestartPolicy>
 void each_member(T& restart, Visit&& visit) {
   visit("max_restarts", restart.max_restarts);
+  visit("max_out_of_memory", restart.max_out_of_memory);
   visit("backoff_initial", restart.backoff_initial);
   visit("backoff_max", restart.backoff_max);
   visit("stable_after", restart.stable_after);
@@ -272,7 +273,8 @@ Result<void> check_policies(const JobSpec& spec) {
     return invalid("the requeue exit code is " + std::to_string(spec.stop.requeue_exit_code) +
                    ", expected 0 to 255");
   }
-  if (spec.restart.max_restarts < 0) return invalid("max_restarts is negative");
+  if (spec.restart.max_restarts < 0 || spec.restart.max_out_of_memory < 0)
+    return invalid("a number of restarts is negative");
   if (is_negative(spec.restart.backoff_initial) || is_negative(spec.restart.backoff_max) ||
       is_negative(spec.restart.stable_after)) {
     return invalid("a time of the restart policy is negative");

@@ -46,6 +46,7 @@ struct StopPolicy {
 
 struct RestartPolicy {
   int max_restarts = 0;
+  int max_out_of_memory = 1;            // restarts after running out of memory, beside max_restarts
   Milliseconds backoff_initial{1'000};  // before the second restart within `stable_after`
   Milliseconds backoff_max{60'000};
   Milliseconds stable_after{60'000};  // a generation that lived so long restarts at once again

@@ -147,7 +147,7 @@ void Supervisor::Impl::end_generation() {
   read_error_files();
   GenerationEnded ended = {
       .generation = generation_,
-      .outcome = record_.outcome(owner_stop_, history_.restarts, spec_.stop.requeue_exit_code),
+      .outcome = record_.outcome(owner_stop_, history_.total(), spec_.stop.requeue_exit_code),
       .is_clean = !is_unkillable_,
       .made_progress = services_.made_progress()};
   num_ended_ = generation_ + 1;

@@ -27,10 +27,14 @@ RestartDecision decide_restart(const RestartPolicy& policy,
                                const GenerationFacts& facts,
                                double jitter) {
   if (would_fail_again(facts.cause)) return {RestartVerdict::kWouldFailAgain, {}, history};
-  if (history.restarts >= policy.max_restarts) return {RestartVerdict::kBudgetSpent, {}, history};
+  const bool is_memory = facts.cause == ExitCause::kOutOfMemory && policy.max_restarts > 0;
+  if (is_memory && history.out_of_memory >= policy.max_out_of_memory)
+    return {RestartVerdict::kMemoryBudgetSpent, {}, history};
+  if (!is_memory && history.restarts >= policy.max_restarts)
+    return {RestartVerdict::kBudgetSpent, {}, history};
   if (facts.made_progress || facts.lived >= policy.stable_after) history.quick_failures = 0;
   const Milliseconds delay = backoff(policy, history.quick_failures, jitter);
-  ++history.restarts;
+  ++(is_memory ? history.out_of_memory : history.restarts);
   ++history.quick_failures;
   return {RestartVerdict::kRestart, delay, history};
 }

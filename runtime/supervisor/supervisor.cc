@@ -40,9 +40,9 @@ void Supervisor::Impl::start() {
 }
 
 void Supervisor::Impl::start_generation() {
-  generation_ = history_.restarts;
+  generation_ = history_.total();
   forget_generation();
-  GenerationPlan plan = {.number = generation_, .restart_count = history_.restarts};
+  GenerationPlan plan = {.number = generation_, .restart_count = history_.total()};
   if (spec_.store.enabled) plan.store = spec_.store;
   if (auto ready = services_.begin_generation(std::move(plan)); !ready) {
     return refuse(ready.error());
@@ -362,7 +362,7 @@ void Supervisor::Impl::conclude() {
   if (expects_successor_ && is_owner_driven()) return end_generation();
   if (!next_) return finish();
   history_ = next_->history;
-  send_(Restarting{history_.restarts, next_->delay, *record_.first_failure()});
+  send_(Restarting{history_.total(), next_->delay, *record_.first_failure()});
   if (next_->delay == Milliseconds::zero()) return start_generation();
   state_ = State::kWaiting;
   set_timer(clock_.now() + next_->delay, &Impl::start_generation);
@@ -384,7 +384,7 @@ void Supervisor::Impl::read_error_files() {
 void Supervisor::Impl::finish() {
   read_error_files();
   close_with([this] {
-    send_(record_.outcome(owner_stop_, history_.restarts, spec_.stop.requeue_exit_code));
+    send_(record_.outcome(owner_stop_, history_.total(), spec_.stop.requeue_exit_code));
   });
 }
 

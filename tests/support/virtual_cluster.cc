@@ -606,7 +606,7 @@ void VirtualCluster::check_running() {
 void VirtualCluster::check_budget() {
   const JobRestartPolicy& policy = options_.job.restart;
   const auto most = static_cast<std::size_t>(1 + policy.budget.max_restarts +
-                                             policy.max_out_of_memory + num_planned_);
+                                             policy.budget.max_out_of_memory + num_planned_);
   if (started_.size() > most) breach("more generations ran than the budgets allow");
 }
 

@@ -138,7 +138,7 @@ class Search {
     options.job = test::small_job(2, 3);
     options.job.fence.fencing = Fencing::kHard;
     options.job.fence.lease = Milliseconds(12'000);
-    options.job.restart.max_out_of_memory = 0;
+    options.job.restart.budget.max_out_of_memory = 0;
     options.work = Milliseconds(15'000);
     options.bug = bug;
     auto first = std::make_shared<VirtualCluster>(options);

@@ -538,7 +538,7 @@ TEST(CoordinatorFailures, TheBudgetIsHeldOnceForTheWholeJob) {
 
 TEST(CoordinatorFailures, Fault4OutOfMemoryHasABudgetOfItsOwn) {
   ClusterOptions options = options_of(2, 2, 2);
-  options.job.restart.budget.max_restarts = 0;
+  options.job.restart.budget.max_restarts = 3;
   VirtualCluster cluster(options);
   cluster.settle();
 

@@ -33,27 +33,54 @@ TEST(RestartPolicy, DelayDoublesFromTheSecondQuickFailure) {
 }
 
 TEST(RestartPolicy, JitterHalvesTheDelayAtMost) {
-  const auto decision = decide_restart(kPolicy, {1, 1}, {.lived = 1s}, 0.0);
+  const auto decision =
+      decide_restart(kPolicy, {.restarts = 1, .quick_failures = 1}, {.lived = 1s}, 0.0);
 
   EXPECT_EQ(decision.delay, 500ms);
 }
 
 TEST(RestartPolicy, GenerationThatLivedLongRestartsAtOnce) {
-  const auto decision = decide_restart(kPolicy, {3, 3}, {.lived = 60s}, kNoJitter);
+  const auto decision =
+      decide_restart(kPolicy, {.restarts = 3, .quick_failures = 3}, {.lived = 60s}, kNoJitter);
 
   EXPECT_EQ(decision.delay, 0ms);
   EXPECT_EQ(decision.history.quick_failures, 1);
 }
 
 TEST(RestartPolicy, GenerationThatMadeProgressRestartsAtOnce) {
-  const auto decision =
-      decide_restart(kPolicy, {3, 3}, {.lived = 1s, .made_progress = true}, kNoJitter);
+  const auto decision = decide_restart(kPolicy,
+                                       {.restarts = 3, .quick_failures = 3},
+                                       {.lived = 1s, .made_progress = true},
+                                       kNoJitter);
 
   EXPECT_EQ(decision.delay, 0ms);
 }
 
+TEST(RestartPolicy, Fault4RunningOutOfMemoryHasABudgetOfItsOwn) {
+  const GenerationFacts out_of_memory = {.cause = ExitCause::kOutOfMemory, .lived = 1h};
+
+  const auto first = decide_restart(kPolicy, {.restarts = 10}, out_of_memory, kNoJitter);
+  EXPECT_EQ(first.verdict, RestartVerdict::kRestart);
+  EXPECT_EQ(first.history.restarts, 10);
+  EXPECT_EQ(first.history.total(), 11);
+  const auto second = decide_restart(kPolicy, first.history, out_of_memory, kNoJitter);
+  EXPECT_EQ(second.verdict, RestartVerdict::kMemoryBudgetSpent);
+  const auto other =
+      decide_restart(kPolicy, {.restarts = 9, .out_of_memory = 1}, {.lived = 1h}, kNoJitter);
+  EXPECT_EQ(other.verdict, RestartVerdict::kRestart);
+}
+
+TEST(RestartPolicy, AJobThatIsNeverRestartedIsNotRestartedAfterRunningOutOfMemory) {
+  RestartPolicy never = kPolicy;
+  never.max_restarts = 0;
+
+  const auto decision = decide_restart(never, {}, {.cause = ExitCause::kOutOfMemory}, kNoJitter);
+
+  EXPECT_EQ(decision.verdict, RestartVerdict::kBudgetSpent);
+}
+
 TEST(RestartPolicy, BudgetEndsIt) {
-  const auto decision = decide_restart(kPolicy, {10, 0}, {.lived = 1h}, kNoJitter);
+  const auto decision = decide_restart(kPolicy, {.restarts = 10}, {.lived = 1h}, kNoJitter);
 
   EXPECT_EQ(decision.verdict, RestartVerdict::kBudgetSpent);
 }
@@ -68,7 +95,8 @@ TEST(RestartPolicy, WhatCannotBeStartedIsNotTriedAgain) {
 
 TEST(RestartPolicy, ThousandQuickFailuresStayAtTheLongestDelay) {
   const RestartPolicy policy = {.max_restarts = 2000};
-  const auto decision = decide_restart(policy, {1000, 1000}, {.lived = 1s}, kNoJitter);
+  const auto decision =
+      decide_restart(policy, {.restarts = 1000, .quick_failures = 1000}, {.lived = 1s}, kNoJitter);
 
   EXPECT_EQ(decision.delay, policy.backoff_max);
 }
