@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 status=0
 fault() { echo "style: $*"; status=1; }
 
-mapfile -t sources < <(git ls-files '*.cc' '*.h' '*.cu')
+mapfile -t sources < <(git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.cu')
 clang-format --dry-run --Werror "${sources[@]}" 2>&1 | head -40
 if [ "${PIPESTATUS[0]}" -ne 0 ]; then fault "run clang-format -i on the files above"; fi
 
@@ -20,7 +20,7 @@ while read -r line; do fault "$line: a disabled test needs an issue and an owner
 # scripts/check_style.sh --tidy also runs clang-tidy over the torch-free sources (about 15 minutes on 2 cores).
 if [ "${1:-}" = --tidy ]; then
   cmake --preset no-torch >/dev/null
-  if ! git ls-files 'runtime/*.cc' 'launcher/*.cc' |
+  if ! git ls-files --cached --others --exclude-standard 'runtime/*.cc' 'launcher/*.cc' |
     xargs -P "$(nproc)" -I{} clang-tidy -p build-no-torch --quiet --extra-arg=-Wno-unknown-warning-option {} 2>/dev/null; then
     fault "mend what clang-tidy names above"
   fi
