@@ -13,6 +13,7 @@
 
 #include "agent/agent_config.h"
 #include "agent/ticket_book.h"
+#include "runtime/supervisor/job_spec.h"
 #include "runtime/supervisor/sealed_file.h"
 
 namespace accel::agent {
@@ -132,17 +133,24 @@ JobFolder::Contents JobFolder::read_all() const {
 }
 
 std::string JobFolder::token_for(const std::string& job_id) const {
-  const std::string text = "shim of " + job_id;
-  std::string token(SHA256_DIGEST_LENGTH, '\0');
+  return derive("shim of " + job_id);
+}
+
+std::string JobFolder::instance_for(const std::string& job_id) const {
+  return derive("instance of " + job_id).substr(0, supervisor::JobSpec::kInstanceLength);
+}
+
+std::string JobFolder::derive(const std::string& text) const {
+  std::string derived(SHA256_DIGEST_LENGTH, '\0');
   unsigned size = 0;
   ::HMAC(::EVP_sha256(),
          key_.data(),
          static_cast<int>(key_.size()),
          reinterpret_cast<const unsigned char*>(text.data()),
          text.size(),
-         reinterpret_cast<unsigned char*>(token.data()),
+         reinterpret_cast<unsigned char*>(derived.data()),
          &size);
-  return to_hex(token);
+  return to_hex(derived);
 }
 
 }  // namespace accel::agent

@@ -4,8 +4,9 @@
 //   <state_dir>/jobs/<id>.job     one sealed JobRecord (supervisor/sealed_file.h)
 //   <state_dir>/jobs/<id>.damaged a record that could not be read, kept to be looked at
 //
-// All of it is the agent's alone (0700, 0600). The token that a shim wants from its next owner is derived from the key
-// and the job's id, so that a job whose record is damaged can be taken over all the same.
+// All of it is the agent's alone (0700, 0600). The token that a shim wants from its next owner, and the instance that its
+// processes carry, are derived from the key and the job's id, so that a job whose record is damaged can be taken over
+// all the same, and its processes told from those of another agent's job of the same name.
 //
 // Threads:  the one that runs the io_context. Small local files, not synced (see sealed_file.h).
 #pragma once
@@ -47,7 +48,12 @@ class JobFolder {
   // What the shim of this job wants to hear from a new owner; 64 hexadecimal digits.
   [[nodiscard]] std::string token_for(const std::string& job_id) const;
 
+  // ACCEL_JOB_INSTANCE of what this job starts; 32 hexadecimal digits.
+  [[nodiscard]] std::string instance_for(const std::string& job_id) const;
+
  private:
+  [[nodiscard]] std::string derive(const std::string& text) const;
+
   JobFolder(UniqueFd folder, std::string path, std::string key)
       : folder_(std::move(folder)), path_(std::move(path)), key_(std::move(key)) {}
 

@@ -78,6 +78,7 @@ void JobRunner::adopt(Entry& entry) {
   adopter_.take(
       {.job_id = job.job_id(),
        .node_id = options_.node_id,
+       .instance = entry.record.instance(),
        .folder = entry.record.shim_dir(),
        .owner = job.uid(),
        .token = folder_->token_for(job.job_id()),
@@ -121,8 +122,11 @@ void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {
   if (entry(damaged.job_id) != nullptr) return;
   const std::string shims = options_.runtime_dir + "/shims";
   const auto uid = find_user_of_shim(shims, damaged.job_id);
+  // With another key than the one of then its instance is not known, and its name has to do.
+  const std::string instance =
+      folder_->complaint().empty() ? folder_->instance_for(damaged.job_id) : "";
   if (!uid || !options_.adopts_damaged) {
-    const auto ended = supervisor::end_job(damaged.job_id, options_.node_id);
+    const auto ended = supervisor::end_job(damaged.job_id, options_.node_id, instance);
     log("job " + damaged.job_id + " without a record: " + std::to_string(ended.killed.size()) +
         " of its processes were killed" + (ended.is_clean ? "" : ", some did not end"));
     if (uid) supervisor::remove_last_word(shims + "/" + std::to_string(*uid), damaged.job_id);
@@ -133,6 +137,7 @@ void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {
   kept.record.set_shim_dir(shims + "/" + std::to_string(*uid));
   kept.record.set_log_dir(options_.log_dir + "/" + std::to_string(*uid));
   kept.record.set_boot_id(boot_id());
+  kept.record.set_instance(instance);
   v1::Job& job = kept.job();
   job.set_job_id(damaged.job_id);
   job.set_job_uuid(to_hex(random_bytes(16)));

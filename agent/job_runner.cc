@@ -86,6 +86,7 @@ Result<supervisor::JobSpec> JobRunner::make_spec(const v1::JobSpec& request,
   const bool is_other_user = user.credentials.uid != ::geteuid();
   auto spec = make_job_spec(request, part, user, record.log_dir(), is_other_user, scrubbed);
   spec.node_id = options_.node_id;
+  spec.instance = record.instance();
   if (auto bound = apply_affinity(request, read_topology, spec); !bound)
     return std::move(bound).error();
   if (auto passed = pass_environment(request, own_environment(), is_other_user, spec); !passed)
@@ -165,6 +166,7 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
   made->record.set_log_dir(options_.log_dir + "/" + std::to_string(user.credentials.uid));
   made->record.set_request_key(key);
   made->record.set_boot_id(boot_id());
+  made->record.set_instance(folder_->instance_for(request.job_id()));
   v1::Job& job = made->job();
   job.set_job_id(request.job_id());
   job.set_job_uuid(to_hex(random_bytes(16)));

@@ -20,14 +20,17 @@ using supervisor::ShimState;
 constexpr std::chrono::milliseconds kPause{100};  // between two tries
 
 bool has_processes(const ShimAdopter::Wanted& wanted) {
-  const supervisor::SweepScope scope = {-1, wanted.job_id, wanted.node_id, 0};
+  const supervisor::SweepScope scope = {.ancestor = -1,
+                                        .job_id = wanted.job_id,
+                                        .node_id = wanted.node_id,
+                                        .instance = wanted.instance};
   System& system = real_system();
   return !supervisor::find_strays(system, scope, supervisor::read_process_table(system)).empty();
 }
 
 // The shim was killed: whatever it left is killed too.
 ShimAdopter::Found lost(const ShimAdopter::Wanted& wanted, Error error) {
-  const auto ended = supervisor::end_job(wanted.job_id, wanted.node_id);
+  const auto ended = supervisor::end_job(wanted.job_id, wanted.node_id, wanted.instance);
   for (const auto& killed : ended.killed)
     error.with_detail("killed", std::to_string(killed.pid) + " " + killed.command);
   if (!ended.is_clean) error.with_detail("left", "some of them did not end after SIGKILL");

@@ -35,9 +35,10 @@ class ShimAdopter {
 
   struct Wanted {
     std::string job_id;
-    std::string node_id;  // ACCEL_NODE_ID of its processes
-    std::string folder;   // where its socket and state file are
-    uid_t owner = 0;      // whose folder that is
+    std::string node_id;   // ACCEL_NODE_ID of its processes
+    std::string instance;  // ACCEL_JOB_INSTANCE of them; empty: of a job of a build that knew none
+    std::string folder;    // where its socket and state file are
+    uid_t owner = 0;       // whose folder that is
     std::string token;
     std::chrono::milliseconds patience{0};  // longer than its hold; then it is killed
   };

@@ -14,7 +14,7 @@ const char* python_bool(bool value) {
 void drop_outer_identity(EnvMap& env) {
   if (env.count("ACCEL_JOB_ID") == 0) return;
   WorkerIdentity any;
-  any.job_id = any.node_id = any.channel = any.error_file = "any";
+  any.job_id = any.node_id = any.instance = any.channel = any.error_file = "any";
   for (const auto& [name, value] : render_worker_env(any, EnvMode::kDistributed)) env.erase(name);
 }
 

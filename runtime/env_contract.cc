@@ -257,6 +257,11 @@ constexpr EnvVariable kVariables[] = {
      "libaccel, accel-shim",
      "text of at most 64 characters",
      "Name of the job; leftover processes of a job are found by it."},
+    {"ACCEL_JOB_INSTANCE",
+     "accel-launch, accel-agent",
+     "accel-shim",
+     "32 hexadecimal digits",
+     "Tells jobs of the same name apart; leftover processes are those of this one alone."},
     {"ACCEL_GENERATION",
      "accel-launch",
      "libaccel",
@@ -390,6 +395,7 @@ EnvMap render_worker_env(const WorkerIdentity& identity, EnvMode mode) {
         std::to_string(identity.generation < 0 ? identity.restart_count : identity.generation);
   }
   if (!identity.node_id.empty()) env["ACCEL_NODE_ID"] = identity.node_id;
+  if (!identity.instance.empty()) env["ACCEL_JOB_INSTANCE"] = identity.instance;
   if (!identity.channel.empty()) env["ACCEL_CHANNEL"] = identity.channel;
   if (!identity.error_file.empty()) env["TORCHELASTIC_ERROR_FILE"] = identity.error_file;
   if (mode == EnvMode::kSimple) return env;
@@ -427,6 +433,7 @@ Result<WorkerIdentity> parse_worker_env(const EnvLookup& lookup) {
       {"ACCEL_CHANNEL", &identity.channel},
       {"ACCEL_JOB_ID", &identity.job_id},
       {"ACCEL_NODE_ID", &identity.node_id},
+      {"ACCEL_JOB_INSTANCE", &identity.instance},
   };
   for (const auto& [name, slot] : texts) {
     if (std::optional<std::string> text = lookup(name)) *slot = *std::move(text);

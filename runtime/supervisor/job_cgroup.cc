@@ -149,8 +149,10 @@ std::string find_cgroup_base(System& system) {
 
 std::string job_cgroup_path(const std::string& base,
                             const std::string& job_id,
-                            const std::string& node_id) {
-  return base + "/" + std::string(kJobPrefix) + job_id + (node_id.empty() ? "" : "@" + node_id);
+                            const std::string& node_id,
+                            const std::string& instance) {
+  return base + "/" + std::string(kJobPrefix) + job_id + (node_id.empty() ? "" : "@" + node_id) +
+         (instance.empty() ? "" : "." + instance);
 }
 
 std::vector<std::string> rank_cgroups(const std::string& job_folder) {
@@ -180,7 +182,7 @@ Result<JobCgroup> JobCgroup::create(System& system,
                                     const JobSpec& spec,
                                     bool (*can_start_in)(int)) {
   remove_dead_jobs(base);
-  const std::string folder = job_cgroup_path(base, spec.job_id, spec.node_id);
+  const std::string folder = job_cgroup_path(base, spec.job_id, spec.node_id, spec.instance);
   auto lock = make_locked_folder(folder);
   if (!lock) return std::move(lock).error();
   JobCgroup cgroup(system, folder, *std::move(lock), spec.limits);

@@ -1,6 +1,6 @@
 // JobCgroup: the cgroups (version 2) of one job, where the machine lets us make some.
 //
-//   <base>/accel-job-<id>[@<node>]/rank-<local rank>
+//   <base>/accel-job-<id>[@<node>][.<instance>]/rank-<local rank>
 //
 // `base` is the cgroup that the shim was started in. It can be used when it is writable: delegated by
 // systemd or SLURM, or in a container of root's. A worker is born in the cgroup of its rank, and nothing
@@ -39,10 +39,12 @@ namespace accel::supervisor {
 // mountinfo, cgroup  contents of /proc/PID/mountinfo and /proc/PID/cgroup.
 [[nodiscard]] std::string cgroup_folder(std::string_view mountinfo, std::string_view cgroup);
 
-// node_id  empty unless several nodes of a job may be on one machine.
+// node_id   empty unless several nodes of a job may be on one machine.
+// instance  empty for a job of a build that knew none.
 [[nodiscard]] std::string job_cgroup_path(const std::string& base,
                                           const std::string& job_id,
-                                          const std::string& node_id);
+                                          const std::string& node_id,
+                                          const std::string& instance);
 
 // The folders of its ranks, while they exist.
 [[nodiscard]] std::vector<std::string> rank_cgroups(const std::string& job_folder);

@@ -149,6 +149,7 @@ void each_member(T& spec, Visit&& visit) {
   visit("hang", spec.hang);
   visit("node_id", spec.node_id);
   visit("limits", spec.limits);
+  visit("instance", spec.instance);
 }
 
 template <typename T>
@@ -230,6 +231,11 @@ bool is_valid_job_id(const std::string& id) {
            c == '.' || c == '-';
   };
   return !id.empty() && id.size() <= kMaxJobIdLength && std::all_of(id.begin(), id.end(), allowed);
+}
+
+bool is_valid_instance(const std::string& instance) {
+  return instance.size() == JobSpec::kInstanceLength &&
+         instance.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 bool has_nul(const std::string& bytes) {
@@ -320,6 +326,9 @@ Result<void> check(const JobSpec& spec) {
   }
   if (!spec.node_id.empty() && !is_valid_job_id(spec.node_id)) {
     return invalid("node id '" + spec.node_id + "' is not of the form [A-Za-z0-9_.-]{1,64}");
+  }
+  if (!spec.instance.empty() && !is_valid_instance(spec.instance)) {
+    return invalid("the instance '" + spec.instance + "' is not of the form [0-9a-f]{32}");
   }
   if (has_nul(spec.cwd)) return invalid("the working directory has a NUL byte");
   if (!is_valid_env(spec.env)) return invalid("the environment has an impossible variable");

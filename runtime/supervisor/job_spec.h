@@ -127,8 +127,9 @@ struct HangPolicy {
 };
 
 struct JobSpec {
-  static constexpr int kVersion = 2;
+  static constexpr int kVersion = 3;
   static constexpr int kOldestVersion = 1;  // members that it lacks keep their defaults
+  static constexpr std::size_t kInstanceLength = 32;
 
   std::string job_id;  // [A-Za-z0-9_.-]{1,64}
   std::string cwd;     // empty keeps the owner's
@@ -145,7 +146,8 @@ struct JobSpec {
   LimitPolicy limits;
   OwnerPolicy owner;
   HangPolicy hang;
-  std::string node_id;  // ACCEL_NODE_ID: the sweep ends only processes that carry it; may be empty
+  std::string node_id;   // ACCEL_NODE_ID: the sweep ends only processes that carry it; may be empty
+  std::string instance;  // ACCEL_JOB_INSTANCE, as node_id; 32 digits, empty: start_shim() draws it
 };
 
 [[nodiscard]] std::string to_json(const JobSpec& spec);

@@ -38,8 +38,12 @@ std::unordered_set<pid_t> pids_below(const std::vector<pid_t>& roots,
 bool has_tag(System& system, pid_t pid, const SweepScope& scope) {
   if (scope.job_id.empty()) return false;
   const auto environ = system.read_file("/proc/" + std::to_string(pid) + "/environ");
-  if (!environ || find_in_environ(*environ, "ACCEL_JOB_ID") != scope.job_id) return false;
-  return scope.node_id.empty() || find_in_environ(*environ, "ACCEL_NODE_ID") == scope.node_id;
+  if (!environ) return false;
+  const auto carries = [&](const char* name, const std::string& value) {
+    return value.empty() || find_in_environ(*environ, name) == value;
+  };
+  return carries("ACCEL_JOB_ID", scope.job_id) && carries("ACCEL_NODE_ID", scope.node_id) &&
+         carries("ACCEL_JOB_INSTANCE", scope.instance);
 }
 
 // The pids in the cgroup.procs of each.

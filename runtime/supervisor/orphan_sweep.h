@@ -2,8 +2,9 @@
 //
 // Three nets. The caller is a subreaper, so whatever a worker started, forked twice or put into a
 // session of its own, is a descendant of the caller. And every worker carries ACCEL_JOB_ID in its
-// environment, so a process that left the tree in another way is found by that tag. Where the job has
-// cgroups, whatever is in them is of the job. A sweep ends
+// environment, so a process that left the tree in another way is found by that tag. ACCEL_NODE_ID and
+// ACCEL_JOB_INSTANCE, where the job has them, tell it from another node and from another job of its
+// name. Where the job has cgroups, whatever is in them is of the job. A sweep ends
 // after two scans in a row that found nothing: a process that forks while it is being looked at is
 // seen by the second one.
 //
@@ -30,7 +31,8 @@ namespace accel::supervisor {
 struct SweepScope {
   pid_t ancestor = 0;            // descendants of this process; itself excluded
   std::string job_id;            // or those with ACCEL_JOB_ID=<job_id>; empty: no search by tag
-  std::string node_id;           // and, unless empty, ACCEL_NODE_ID=<node_id>
+  std::string node_id = {};      // and, unless empty, ACCEL_NODE_ID=<node_id>
+  std::string instance = {};     // and, unless empty, ACCEL_JOB_INSTANCE=<instance>
   std::uint64_t started_at = 0;  // clock ticks since boot; older processes are never touched
   std::vector<std::string> cgroups = {};  // and what is in these folders of cgroups (JobCgroup)
 };

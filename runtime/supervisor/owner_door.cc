@@ -116,6 +116,7 @@ Result<void> OwnerDoor::Impl::start() {
   ShimState state = own_state(real_system());
   state.job_id = options_.job_id;
   state.node_id = options_.node_id;
+  state.instance = options_.instance;
   state.build = options_.build;
   state.protocol = kProtocolVersion;
   state.socket = name;

@@ -29,6 +29,7 @@ struct OwnerDoorOptions {
   std::string folder;
   std::string job_id;
   std::string node_id;
+  std::string instance;
   std::string token;
   std::string build;
 };

@@ -153,6 +153,7 @@ class OwnerWatch {
         {.folder = policy_.runtime_dir,
          .job_id = spec.job_id,
          .node_id = spec.node_id,
+         .instance = spec.instance,
          .token = policy_.token,
          .build = kBuild},
         [this]() -> Result<void> {

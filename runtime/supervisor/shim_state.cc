@@ -38,6 +38,8 @@ void each_member(T& state, Visit&& visit) {
   visit("socket", state.socket);
 }
 
+constexpr const char* kInstance = "instance";  // not in the files of the first builds
+
 std::string without_newline(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
@@ -47,6 +49,7 @@ std::string without_newline(std::string text) {
 ShimState state_from(const Json& json) {
   ShimState state;
   each_member(state, [&](const char* name, auto& member) { read_member(json, name, member); });
+  read_new_member(json, kInstance, state.instance);
   if (state.pid < 2 || state.pid > std::numeric_limits<pid_t>::max()) {
     throw FieldError("pid is not that of a process");
   }
@@ -86,6 +89,7 @@ Result<UniqueFd> open_runtime_folder(const std::string& folder) {
 Result<void> write_shim_state(int folder, const ShimState& state) {
   Json json = Json::object();
   each_member(state, [&](const char* name, const auto& member) { json[name] = to_field(member); });
+  json[kInstance] = to_field(state.instance);
   return replace_file(folder, state_file_name(state.job_id), seal(kSeal, json.dump()));
 }
 

@@ -28,6 +28,7 @@ struct ShimState {
 
   std::string job_id;
   std::string node_id;
+  std::string instance;  // empty: written by a build that knew none
   std::string build;
   std::int64_t protocol = 0;
   std::int64_t pid = 0;

@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -63,6 +64,24 @@ Result<UniqueFd> write_memfd(const std::string& content) {
     return Error(ErrorCode::kSpawnFailed, "cannot hand the job over: " + errno_text(errno));
   }
   return fd;
+}
+
+// 128 random bits in hexadecimal digits.
+Result<std::string> draw_instance() {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  unsigned char bytes[JobSpec::kInstanceLength / 2];
+  ssize_t got = -1;
+  do {
+    got = ::getrandom(bytes, sizeof bytes, 0);
+  } while (got < 0 && errno == EINTR);
+  if (got != sizeof bytes)  // so few come whole or not at all
+    return Error(ErrorCode::kSpawnFailed, "no random bytes for the job: " + errno_text(errno));
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
 }
 
 EnvMap own_environment() {
@@ -186,7 +205,7 @@ class ShimHost final : public WorkerHost {
     const auto status = wait_for_shim();
     const std::string base = find_cgroup_base(system_);
     const std::string cgroup =
-        base.empty() ? "" : job_cgroup_path(base, scope_.job_id, scope_.node_id);
+        base.empty() ? "" : job_cgroup_path(base, scope_.job_id, scope_.node_id, scope_.instance);
     if (!cgroup.empty()) scope_.cgroups = rank_cgroups(cgroup);
     const EndedJob ended = sweep_all(system_, scope_, owner_);
     if (!error_dir_.empty()) remove_private_folder(error_dir_);
@@ -331,18 +350,33 @@ Result<std::unique_ptr<WorkerHost>> adopt_shim(const std::string& state_file,
     return std::move(first).error().while_doing("taking over job " + state->job_id);
   }
   ShimProcess process = {.pid = pid, .pidfd = std::move(pidfd), .is_child = false, .holds = true};
-  SweepScope scope = {-1, state->job_id, state->node_id, state->start_time};
+  SweepScope scope = {.ancestor = -1,
+                      .job_id = state->job_id,
+                      .node_id = state->node_id,
+                      .instance = state->instance,
+                      .started_at = state->start_time};
   auto host = std::make_unique<ShimHost>(
       *std::move(socket), std::move(process), std::move(scope), OwnerKind::kManyJobs, "", system);
   host->put_first(*std::move(first));
   return std::unique_ptr<WorkerHost>(std::move(host));
 }
 
-EndedJob end_job(const std::string& job_id, const std::string& node_id, System& system) {
-  return sweep_all(system, {-1, job_id, node_id, 0}, OwnerKind::kManyJobs);
+EndedJob end_job(const std::string& job_id,
+                 const std::string& node_id,
+                 const std::string& instance,
+                 System& system) {
+  const SweepScope scope = {
+      .ancestor = -1, .job_id = job_id, .node_id = node_id, .instance = instance};
+  return sweep_all(system, scope, OwnerKind::kManyJobs);
 }
 
-Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec, ShimHostOptions options) {
+Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOptions options) {
+  JobSpec spec = wanted;
+  if (spec.instance.empty()) {
+    auto drawn = draw_instance();
+    if (!drawn) return std::move(drawn).error();
+    spec.instance = *std::move(drawn);
+  }
   const auto path = find_shim(options.shim_path);
   if (!path) return path.error();
   auto memfd = write_memfd(to_json(spec));
@@ -359,6 +393,7 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec, ShimHostOpti
   request.credentials = std::move(options.credentials);
   if (holds) {  // so that end_job() finds the shim itself too
     request.env["ACCEL_JOB_ID"] = spec.job_id;
+    request.env["ACCEL_JOB_INSTANCE"] = spec.instance;
     if (!spec.node_id.empty()) request.env["ACCEL_NODE_ID"] = spec.node_id;
   }
   std::copy(std::begin(options.stdio), std::end(options.stdio), std::begin(request.stdio));
@@ -376,7 +411,11 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec, ShimHostOpti
   auto& shim = std::get<SpawnedProcess>(result);
   const auto entry = read_process(*options.system, shim.pid());
   const pid_t ancestor = options.owner == OwnerKind::kOneJob ? ::getpid() : -1;
-  SweepScope scope = {ancestor, spec.job_id, spec.node_id, entry ? entry->start_time : 0};
+  SweepScope scope = {.ancestor = ancestor,
+                      .job_id = spec.job_id,
+                      .node_id = spec.node_id,
+                      .instance = spec.instance,
+                      .started_at = entry ? entry->start_time : 0};
   ShimProcess process = {.pid = shim.pid(), .holds = holds};
   return std::unique_ptr<WorkerHost>(std::make_unique<ShimHost>(std::move(ours),
                                                                 std::move(process),

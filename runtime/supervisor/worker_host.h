@@ -3,7 +3,8 @@
 // When the shim is killed its workers die with it. What they had started falls to the owner, which
 // is a subreaper (start_shim() makes it one); next_event() then sweeps it and ends with an error that
 // says so. What falls to another process (the shim was taken over), and what an owner of many jobs
-// cannot tell apart, is found by the job's tags alone (ACCEL_JOB_ID, ACCEL_NODE_ID).
+// cannot tell apart, is found by the job's tags alone (ACCEL_JOB_ID, ACCEL_NODE_ID,
+// ACCEL_JOB_INSTANCE).
 //
 // Threads:  one thread.
 #pragma once
@@ -70,13 +71,15 @@ struct ShimHostOptions {
                                                              ShimHostOptions options = {});
 
 // Kills every process that carries the tags of the job, the shim included: for a job that cannot be
-// taken over. Waits for their ends; gives what was found, and whether all of it has ended.
+// taken over. An empty `instance` is that of any job of this name on this node.
+// Waits for their ends; gives what was found, and whether all of it has ended.
 struct EndedJob {
   std::vector<Leftover> killed;
   bool is_clean = true;
 };
 [[nodiscard]] EndedJob end_job(const std::string& job_id,
                                const std::string& node_id,
+                               const std::string& instance = {},
                                System& system = real_system());
 
 }  // namespace accel::supervisor

@@ -113,6 +113,7 @@ WorkerIdentity WorkerServices::identity_of(const WorkerSpec& worker,
   identity.max_restarts = spec_.restart.max_restarts;
   identity.job_id = spec_.job_id;
   identity.node_id = spec_.node_id;
+  identity.instance = spec_.instance;
   identity.channel = channel;
   identity.error_file = error_file(worker.local_rank);
   if (!store_address_.empty()) identity.master_addr = store_address_;

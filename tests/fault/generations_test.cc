@@ -16,6 +16,7 @@ using supervisor::Finish;
 using supervisor::GenerationEnded;
 using supervisor::GenerationStarted;
 using supervisor::JobOutcome;
+using supervisor::OwnerKind;
 using supervisor::Prepared;
 using supervisor::PrepareFailed;
 using supervisor::PrepareGeneration;
@@ -258,6 +259,48 @@ TEST_F(Generations, TheSweepOfOneNodeSparesTheOtherOnTheSameMachine) {
 
   first.ask(Finish{});
   (void)first.wait_for<JobOutcome>();
+  second.ask(TakeSnapshot{});
+
+  for (const auto& worker : second.wait_for<Snapshot>().workers) EXPECT_TRUE(worker.is_alive);
+}
+
+// The second job is the younger one: by their names alone the sweep of the first would find it.
+TEST_F(Generations, Fault10TheSweepOfAJobSparesAnotherOneOfItsName) {
+  DrivenJob first(job("family"));
+  DrivenJob second(job("pause"));
+  for (DrivenJob* one : {&first, &second}) {
+    one->ask(PrepareGeneration{.generation = 0, .world_size = 2});
+    one->ask(StartGeneration{.generation = 0});
+    (void)one->wait_for<GenerationStarted>();
+  }
+
+  first.ask(Stop{.mode = StopMode::kKill});
+  (void)first.wait_for<JobOutcome>();
+  second.ask(TakeSnapshot{});
+
+  for (const auto& worker : second.wait_for<Snapshot>().workers) EXPECT_TRUE(worker.is_alive);
+}
+
+TEST_F(Generations, Fault27AShimThatIsLostSparesAnotherJobOfItsName) {
+  const auto spec = job("pause");
+  const auto start = [&] {
+    auto host = supervisor::start_shim(
+        spec, {.shim_path = build_path("bin/accel-shim"), .owner = OwnerKind::kManyJobs});
+    if (!host) throw std::runtime_error(host.error().render());
+    return DrivenJob(*std::move(host));
+  };
+  DrivenJob first = start();
+  DrivenJob second = start();
+  for (DrivenJob* one : {&first, &second}) {
+    one->ask(PrepareGeneration{.generation = 0, .world_size = 2});
+    one->ask(StartGeneration{.generation = 0});
+    (void)one->wait_for<GenerationStarted>();
+  }
+  const auto hello = first.all<supervisor::Hello>();
+  ASSERT_THAT(hello, SizeIs(1));
+
+  ::kill(static_cast<pid_t>(hello[0].pid), SIGKILL);
+  EXPECT_THROW((void)first.wait_for<JobOutcome>(), std::runtime_error);
   second.ask(TakeSnapshot{});
 
   for (const auto& worker : second.wait_for<Snapshot>().workers) EXPECT_TRUE(worker.is_alive);

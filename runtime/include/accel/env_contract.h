@@ -41,9 +41,10 @@ struct WorkerIdentity {
   std::uint16_t master_port = 29500;
   bool use_agent_store = true;  // the supervisor hosts the store: rank 0 connects as a client too
   std::string error_file;       // TORCHELASTIC_ERROR_FILE; empty when there is none
-  std::string channel;  // ACCEL_CHANNEL, "<version>:<memfd>:<socket>"; empty without a supervisor
-  std::string job_id;   // ACCEL_JOB_ID; the orphan sweep finds descendants by it
-  std::string node_id;  // ACCEL_NODE_ID; the sweep keeps to it where nodes share a process table
+  std::string channel;   // ACCEL_CHANNEL, "<version>:<memfd>:<socket>"; empty without a supervisor
+  std::string job_id;    // ACCEL_JOB_ID; the orphan sweep finds descendants by it
+  std::string node_id;   // ACCEL_NODE_ID; the sweep keeps to it where nodes share a process table
+  std::string instance;  // ACCEL_JOB_INSTANCE; the sweep spares other jobs of the same name
 };
 
 // How much of the contract a worker gets.

@@ -233,6 +233,23 @@ class Restart(HoldTest):
         self.assertIn("no longer runs", self.job("gone")["reason"])
         self.assertFalse(is_alive(pids[0]))
 
+    def test_fault_27_what_is_left_of_a_job_is_killed_and_one_of_its_name_under_another_agent_is_not(self):
+        pids = self.start_job("twin", "sleep 1001 & exec sleep 1000")
+        shim = self.shim_of("twin")
+        state = self.state
+        other = pathlib.Path(self.folder, "other")
+        other.mkdir()
+        self.agents.append(Agent(str(other), config=f"{self.CONFIG}node_id: {pathlib.Path(self.folder).name}\n"))
+        self.state = other / "state"
+        others = self.start_job("twin", "sleep 1003 & exec sleep 1002")
+        self.state = state
+        self.kill_agent()
+        os.kill(shim, signal.SIGKILL)
+        self.start_agent()
+        self.assertTrue(eventually(lambda: self.job("twin")["state"] == "JOB_STATE_FAILED"))
+        self.assertFalse(is_alive(pids[0]))
+        self.assertTrue(is_alive(others[0]))
+
     def test_ended_jobs_are_still_shown_after_a_restart(self):
         self.assertEqual(self.accel("run", "--name", "old", "--", "/bin/sh", "-c", "exit 9").returncode, 9)
         self.kill_agent()

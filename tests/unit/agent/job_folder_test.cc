@@ -101,6 +101,17 @@ TEST_F(JobFolderTest, TokensDifferByJobAndStayTheSame) {
   EXPECT_NE(open().token_for("b"), token);
 }
 
+TEST_F(JobFolderTest, InstancesDifferByJobAndByAgentAndStayTheSame) {
+  const std::string instance = open().instance_for("a");
+  EXPECT_THAT(instance, testing::MatchesRegex("[0-9a-f]{32}"));
+  EXPECT_EQ(open().instance_for("a"), instance);
+  EXPECT_NE(open().instance_for("b"), instance);
+  EXPECT_THAT(open().token_for("a"), testing::Not(HasSubstr(instance)));
+  const auto others = JobFolder::open(scratch_.file("others"));
+  ASSERT_TRUE(others);
+  EXPECT_NE(others->instance_for("a"), instance);
+}
+
 TEST_F(JobFolderTest, Fault31ADamagedKeyIsMadeAnewWithAWord) {
   const std::string token = open().token_for("a");
   std::ofstream(path_ + "/key", std::ios::trunc) << "";

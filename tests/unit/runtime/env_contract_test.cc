@@ -50,6 +50,7 @@ TEST(EnvContract, WhatIsRenderedIsReadBack) {
   written.error_file = "/logs/error.json";
   written.channel = "1:7:8";
   written.job_id = "job-a";
+  written.instance = "0123456789abcdef0123456789abcdef";
 
   const WorkerIdentity read =
       or_throw(parse_worker_env(lookup_in(render_worker_env(written, EnvMode::kDistributed))));
@@ -59,6 +60,7 @@ TEST(EnvContract, WhatIsRenderedIsReadBack) {
   EXPECT_EQ(read.global_rank, 5);
   EXPECT_EQ(read.restart_count, 3);
   EXPECT_EQ(read.channel, "1:7:8");
+  EXPECT_EQ(read.instance, written.instance);
 }
 
 TEST(EnvContract, TheSimpleModeHasNoRanks) {

@@ -83,6 +83,19 @@ TEST_F(JobCgroupTest, HasAFolderForEachRankAndTakesThemAlong) {
   EXPECT_TRUE(fs::is_empty(base_.path()));
 }
 
+TEST_F(JobCgroupTest, JobsOfTheSameNameHaveFoldersOfTheirOwn) {
+  spec_.node_id = "n";
+  spec_.instance = "aa";
+  const auto one = create();
+  spec_.instance = "bb";
+
+  const auto other = create();
+
+  ASSERT_TRUE(one.has_value() && other.has_value());
+  EXPECT_EQ(one->folders()[0], base_.file("accel-job-job-1@n.aa/rank-0"));
+  EXPECT_EQ(other->folders()[0], base_.file("accel-job-job-1@n.bb/rank-0"));
+}
+
 TEST_F(JobCgroupTest, LimitWithoutItsControllerIsAnErrorThatNamesTheFile) {
   spec_.limits.memory_bytes = 1 << 20;
 

@@ -12,6 +12,7 @@ using ::testing::HasSubstr;
 JobSpec example() {
   JobSpec spec;
   spec.job_id = "job-1";
+  spec.instance = "0123456789abcdef0123456789abcdef";
   spec.cwd = "/tmp";
   spec.env = {{"PATH", "/bin"}, {"BYTES", "\xFF\xFE"}};
   spec.identity.world_size = 2;
@@ -64,6 +65,17 @@ TEST(JobSpecJson, Fault55TheVersionBeforeMayLackWhatIsNew) {
   EXPECT_EQ(to_json(*back), to_json(example()));
 }
 
+TEST(JobSpecJson, Fault55AnOwnerOfVersionTwoNamesNoInstance) {
+  auto json = nlohmann::json::parse(to_json(example()));
+  json["version"] = 2;
+  json.erase("instance");
+
+  const auto back = job_spec_from_json(json.dump());
+
+  ASSERT_TRUE(back.has_value()) << back.error().what();
+  EXPECT_EQ(back->instance, "");
+}
+
 TEST(JobSpecJson, MissingMemberIsNamed) {
   auto json = nlohmann::json::parse(to_json(example()));
   json["workers"][1].erase("argv");
@@ -93,6 +105,8 @@ TEST(JobSpecJson, ImpossibleValuesAreRefused) {
       {"/env", {{"A=B", "c"}}},
       {"/stop/requeue_exit_code", 256},
       {"/node_id", "a b"},
+      {"/instance", "0123456789abcdef"},
+      {"/instance", "0123456789abcdef0123456789ABCDEF"},
       {"/owner/on_loss", 1},  // without a folder and a token
       {"/hang/mode", 2},      // without a time
   };

@@ -75,6 +75,19 @@ TEST_F(OrphanSweepTest, LeavesOthersAlone) {
   EXPECT_THAT(system_.signals, IsEmpty());
 }
 
+TEST_F(OrphanSweepTest, LeavesAJobOfTheSameNameAlone) {
+  SweepScope scope = scope_;
+  scope.instance = "one";
+  const std::string tag = kTag + "ACCEL_JOB_INSTANCE=";
+  system_.add_process(1'000'001, 1, 120, tag + "one" + '\0');
+  system_.add_process(1'000'002, 1, 120, tag + "other" + '\0');
+  system_.add_process(1'000'003, 1, 120, kTag);
+  OrphanSweep sweep(system_, scope, 2s);
+
+  EXPECT_EQ(run(sweep), Verdict::kClean);
+  EXPECT_THAT(system_.signals, ElementsAre(Pair(1'000'001, SIGKILL)));
+}
+
 TEST_F(OrphanSweepTest, NeverTouchesAProcessThatIsOlderThanTheJob) {
   system_.add_process(1'000'001, kShim, 99, kTag);
   OrphanSweep sweep(system_, scope_, 2s);

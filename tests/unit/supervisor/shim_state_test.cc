@@ -4,9 +4,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
 #include "runtime/supervisor/owner_door.h"
+#include "runtime/supervisor/sealed_file.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::supervisor {
@@ -21,6 +23,7 @@ class ShimStateTest : public ::testing::Test {
     state_ = own_state(real_system());
     state_.job_id = "job-1";
     state_.node_id = "node-1";
+    state_.instance = "0123456789abcdef0123456789abcdef";
     state_.protocol = 2;
     state_.socket = "job-1.sock";
   }
@@ -54,9 +57,24 @@ TEST_F(ShimStateTest, ComesBackAndNamesARunningProcess) {
 
   ASSERT_TRUE(read) << read.error().render();
   EXPECT_EQ(read->job_id, "job-1");
+  EXPECT_EQ(read->instance, state_.instance);
   EXPECT_EQ(read->pid, ::getpid());
   EXPECT_EQ(read->start_time, state_.start_time);
   EXPECT_TRUE(is_running(real_system(), *read));
+}
+
+TEST_F(ShimStateTest, Fault30AFileOfABuildThatKnewNoInstanceIsRead) {
+  const std::string now = written();
+  auto json = nlohmann::json::parse(now.substr(now.find('\n')));
+  json.erase("instance");
+  const Seal seal = {.magic = "accel-shim-state ", .version = 1, .kind = "state"};
+  std::ofstream(path_, std::ios::trunc) << supervisor::seal(seal, json.dump());
+
+  const auto read = read_shim_state(path_);
+
+  ASSERT_TRUE(read) << read.error().render();
+  EXPECT_EQ(read->job_id, "job-1");
+  EXPECT_EQ(read->instance, "");
 }
 
 TEST_F(ShimStateTest, Fault20AReusedNumberOrAnotherBootIsNotTheShim) {
