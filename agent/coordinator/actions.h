@@ -49,6 +49,7 @@ enum class ReportKind {
   kJobPhase,
   kFirstFailure,
   kStraggler,
+  kClockOff,  // the wall clock of a node; told by who runs the coordinator
   kJournalFull,
   kJournalBack,
   kDeclined,  // a node does not take part in a job

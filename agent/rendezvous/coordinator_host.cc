@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 
 #include "agent/queued_stream.h"
+#include "agent/rendezvous/clock_skew.h"
 #include "agent/rendezvous/token_proof.h"
 #include "agent/rendezvous/wire.h"
 #include "agent/ticket_book.h"
@@ -70,6 +71,7 @@ class CoordinatorHost::Stream final
   ConnectionId id = 0;
   std::string nonce = random_bytes(kNonceBytes);
   std::string node_id;  // of its Hello
+  ClockSkew clock;
   Caller caller;
 
  private:
@@ -246,6 +248,22 @@ void CoordinatorHost::create_job_of(const v1::Join& join) {
   handle(StartJob{.request_id = join.job_uuid(), .job = describe_job(spec)});
 }
 
+void CoordinatorHost::compare_clocks(Stream& stream, const google::protobuf::Timestamp& wall) {
+  using std::chrono::milliseconds;
+  constexpr std::int64_t kEndOfYear9999 =
+      253'402'300'799;  // the last second that a Timestamp may mean
+  if (wall.seconds() < 0 || wall.seconds() > kEndOfYear9999) return;
+  const milliseconds theirs(wall.seconds() * 1'000 + wall.nanos() / 1'000'000);
+  const auto ours =
+      std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  std::string text = stream.clock.observe(theirs, ours);
+  if (!text.empty())
+    options_.report({.kind = ReportKind::kClockOff,
+                     .job_uuid = "",
+                     .node_id = stream.node_id,
+                     .text = std::move(text)});
+}
+
 void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
   if (message.has_hello()) {
     const std::string& node = message.hello().node().node_id();
@@ -270,6 +288,8 @@ void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
                   "node '" + stream.node_id + "' did not prove the token of the job");
   }
   if (message.has_join()) create_job_of(message.join());
+  if (message.has_beat() && message.beat().has_wall())
+    compare_clocks(stream, message.beat().wall());
   auto decoded = from_proto(message);
   if (decoded) handle(FromAgent{.connection = stream.id, .message = *std::move(decoded)});
 }

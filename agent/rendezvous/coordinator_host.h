@@ -83,6 +83,7 @@ class CoordinatorHost final : public v1::Rendezvous::CallbackService {
   class Stream;
 
   void take(Stream& stream, const v1::AgentMsg& message);
+  void compare_clocks(Stream& stream, const google::protobuf::Timestamp& wall);
   void redirect(Stream& stream) const;
   void refuse(Stream& stream, v1::RefusalCode code, const std::string& why);
   bool is_proved(Stream& stream, const v1::AgentMsg& message);

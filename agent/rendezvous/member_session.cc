@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <google/protobuf/util/time_util.h>
+
 #include "agent/rendezvous/token_proof.h"
 #include "agent/rendezvous/wire.h"
 #include "agent/ticket_book.h"
@@ -60,6 +62,8 @@ void MemberSession::send_up(const AgentMessage& message) {
     }
     if (options_.job) *join.mutable_spec() = *options_.job;
   }
+  if (out.has_beat())
+    *out.mutable_beat()->mutable_wall() = google::protobuf::util::TimeUtil::GetCurrentTime();
   session_.send(std::move(out));
 }
 

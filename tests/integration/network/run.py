@@ -15,7 +15,7 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from cluster import Network, eventually, require_namespaces  # noqa: E402
-from programs import issue_certificate, launch, write_token  # noqa: E402
+from programs import BUILD, issue_certificate, launch, write_token  # noqa: E402
 
 # Says who it is, then writes the uptime until the file "stop" is there.
 WORKER = """#!/bin/sh
@@ -146,6 +146,18 @@ class Hosts(unittest.TestCase):
         self.network.lose_nothing("a", "c")
         c.wait_for("this node takes part from")
         self.stop_all(a, b, c)
+
+    def test_fault44_a_host_whose_clock_is_off_is_named_and_nothing_else_comes_of_it(self):
+        clock = self.folder / "clock"
+        clock.write_text("86400")
+        a = self.launch("a", nnodes="2")
+        b = self.launch("b", nnodes="2", env={"LD_PRELOAD": str(BUILD / "tests/libjumping_clock.so"), "ACCEL_TEST_CLOCK": str(clock)})
+        a.wait_for("node b: its clock is 86")
+        b.wait_for(" of 2 node b restart 0")
+        clock.write_text("00000")
+        a.wait_for("node b: its clock agrees")
+        self.assertTrue(self.ages("a", 0) and self.ages("b", 0))
+        self.stop_all(a, b)
 
     def test_fault49_an_endpoint_that_swallows_packets_is_named(self):
         self.network.cut("a")
