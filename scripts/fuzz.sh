@@ -14,7 +14,9 @@ start() {  # start TARGET: runs it with its own growing corpus
   mkdir -p "$scratch/$name"
   local folders=("$scratch/$name")
   if [ -d "tests/fuzz/corpus/$name" ]; then folders+=("tests/fuzz/corpus/$name"); fi
-  "$1" -max_total_time="$seconds" -seed="${ACCEL_TEST_SEED:-1}" -rss_limit_mb=2048 -timeout=10 \
+  # Without weights by rarity: counting them took two thirds of the time of fuzz_proto, whose inputs reach the most code,
+  # and found nothing more.
+  "$1" -entropic=0 -max_total_time="$seconds" -seed="${ACCEL_TEST_SEED:-1}" -rss_limit_mb=2048 -timeout=10 \
     -artifact_prefix="$scratch/$name/" -print_final_stats=1 "${folders[@]}" >"$scratch/$name.log" 2>&1
 }
 
