@@ -17,6 +17,45 @@ constexpr std::chrono::milliseconds kMostBackoff{1'000};
 constexpr std::chrono::seconds kUnaryDeadline{10};
 constexpr int kMostRedirects = 3;  // in a row without a pause: the leader may be changing
 
+// Asks for one page of members after the other, and keeps itself alive until the last one has come.
+class MemberPages : public std::enable_shared_from_this<MemberPages> {
+ public:
+  MemberPages(asio::io_context& loop,
+              const std::shared_ptr<grpc::Channel>& channel,
+              const std::string& job_uuid,
+              std::function<void(std::vector<v1::Member>)> done)
+      : loop_(loop), stub_(v1::Rendezvous::NewStub(channel)), done_(std::move(done)) {
+    request_.set_job_uuid(job_uuid);
+  }
+
+  void ask() {
+    context_ = std::make_unique<grpc::ClientContext>();
+    context_->set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
+    page_.Clear();
+    stub_->async()->GetMembers(
+        context_.get(), &request_, &page_, [self = shared_from_this()](const grpc::Status& status) {
+          asio::post(self->loop_, [self, status] { self->take(status); });
+        });
+  }
+
+ private:
+  void take(const grpc::Status& status) {
+    if (!status.ok()) return done_({});
+    members_.insert(members_.end(), page_.members().begin(), page_.members().end());
+    if (page_.next() <= request_.from()) return done_(std::move(members_));  // 0: the last one
+    request_.set_from(page_.next());
+    ask();
+  }
+
+  asio::io_context& loop_;
+  std::unique_ptr<v1::Rendezvous::Stub> stub_;
+  std::function<void(std::vector<v1::Member>)> done_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  v1::MembersReq request_;
+  v1::MembersPage page_;
+  std::vector<v1::Member> members_;
+};
+
 }  // namespace
 
 // The client's reactor. Kept alive by itself until OnDone; `owner` is cleared when the client goes first.
@@ -176,22 +215,7 @@ void SessionClient::on_stream_closed(const grpc::Status& status) {
 
 void SessionClient::get_members(const std::string& job_uuid,
                                 std::function<void(std::vector<v1::Member>)> done) {
-  struct Call {
-    grpc::ClientContext context;
-    v1::MembersReq request;
-    v1::MembersPage page;
-  };
-  auto call = std::make_shared<Call>();
-  call->context.set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
-  call->request.set_job_uuid(job_uuid);
-  stub_->async()->GetMembers(&call->context,
-                             &call->request,
-                             &call->page,
-                             [this, call, done = std::move(done)](const grpc::Status&) {
-                               asio::post(loop_, [call, done] {
-                                 done({call->page.members().begin(), call->page.members().end()});
-                               });
-                             });
+  std::make_shared<MemberPages>(loop_, channel_, job_uuid, std::move(done))->ask();
 }
 
 }  // namespace accel::agent

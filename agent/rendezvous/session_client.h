@@ -56,7 +56,7 @@ class SessionClient {
   // No further stream. `done` is called when the last one is gone.
   void close(std::function<void()> done);
 
-  // All members of a job, for the node that hosts its store.
+  // All members of a job, page by page, for the node that hosts its store. None when one of the pages cannot be had.
   void get_members(const std::string& job_uuid, std::function<void(std::vector<v1::Member>)> done);
 
  private:
