@@ -81,6 +81,7 @@ class Agent {
         (server_->tcp_port() != 0
              ? " and " + config_.listen + " (port " + std::to_string(server_->tcp_port()) + ")"
              : "");
+    tell_connection_limit();
     options_.log("node " + config_.node_id + " serves at " + where);
     manager_.ready("serving");
     watch_health();
@@ -125,7 +126,9 @@ class Agent {
     if (cluster_) {
       for (grpc::Service* service : cluster_->services()) services.push_back(service);
     }
-    auto server = GrpcServer::start(config_, socket, services);
+    auto server = GrpcServer::start(config_, socket, services, [this](const std::string& line) {
+      asio::post(loop_, [this, line] { audit_refusal(line); });
+    });
     if (!server) return std::move(server).error();
     server_ = *std::move(server);
     server_->set_health("accel.v1.Control", true);
@@ -135,6 +138,16 @@ class Agent {
     are_tickets_kept_ = manager_.keep(ticket_server_->fd(), "tickets");
     if (auto opened = open_socket_to_users(socket, config_); !opened) return opened;
     return open_socket_to_users(tickets, config_);
+  }
+
+  void tell_connection_limit() const {
+    if (config_.listen.empty()) return;
+    const int held = connection_limits(config_).most;
+    if (held < config_.max_connections) {
+      options_.log("warning: max_connections is " + std::to_string(config_.max_connections) +
+                   ", and the limit of open files has room for " + std::to_string(held) +
+                   ": raise it (`ulimit -n`, LimitNOFILE of the unit)");
+    }
   }
 
   void watch_health() {

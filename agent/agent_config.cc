@@ -33,6 +33,8 @@ constexpr std::array kKeys = {
     AgentConfigKey{"allow_users", "the users who may run jobs"},
     AgentConfigKey{"remote_users", "which certificates may run jobs, as whom"},
     AgentConfigKey{"max_jobs", "jobs at the same time"},
+    AgentConfigKey{"max_connections", "TCP connections at the same time"},
+    AgentConfigKey{"max_connections_each", "TCP connections from one address at the same time"},
     AgentConfigKey{"keep_finished", "ended jobs that are still shown"},
     AgentConfigKey{"log_dir", "where the output of jobs goes"},
     AgentConfigKey{"drain_grace_seconds", "how long jobs have when the agent is told to end"},
@@ -199,6 +201,8 @@ AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vect
   reader.read("allow_users", config.allow_users);
   read_maps(reader, config);
   reader.read("max_jobs", config.max_jobs, 1, 4096);
+  reader.read("max_connections", config.max_connections, 8, 1'000'000);
+  reader.read("max_connections_each", config.max_connections_each, 8, 1'000'000);
   reader.read("keep_finished", config.keep_finished, 0, 100'000);
   reader.read("log_dir", config.log_dir);
   int drain_seconds = static_cast<int>(config.drain_grace.count() / 1000);
@@ -404,6 +408,11 @@ Result<AgentConfig> complete_agent_config(AgentConfig config) {
                                   {"log_dir", &config.log_dir}}) {
     if (!path->starts_with('/'))
       return invalid(std::string(key) + " '" + *path + "' is not an absolute path");
+  }
+  if (config.max_connections_each > config.max_connections) {
+    return invalid("max_connections_each is " + std::to_string(config.max_connections_each) +
+                       ", and max_connections is only " + std::to_string(config.max_connections),
+                   "one address may have at most as many as there are in all");
   }
   if (auto checked = check_etcd(config); !checked) return std::move(checked).error();
   // The agents that take part in the election find the leader by way of themselves.

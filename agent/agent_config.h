@@ -46,6 +46,8 @@ struct AgentConfig {
   std::vector<std::string> allow_users;                          // empty: everybody
   std::map<std::string, std::vector<std::string>> remote_users;  // certificate name -> users
   int max_jobs = 64;
+  int max_connections = 4096;                     // over TCP, in all
+  int max_connections_each = 512;                 // from one address
   int keep_finished = 256;                        // ended jobs that `accel status` still shows
   std::string log_dir;                            // empty: logs below state_dir
   std::chrono::milliseconds drain_grace{30'000};  // on SIGTERM, until the jobs are killed

@@ -33,9 +33,16 @@ void set_limits(grpc::ServerBuilder& builder) {
 
 }  // namespace
 
-Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const AgentConfig& config,
-                                                      const std::string& socket_path,
-                                                      const std::vector<grpc::Service*>& services) {
+ConnectionLimits connection_limits(const AgentConfig& config) {
+  return within_open_files(
+      {.most = config.max_connections, .most_each = config.max_connections_each});
+}
+
+Result<std::unique_ptr<GrpcServer>> GrpcServer::start(
+    const AgentConfig& config,
+    const std::string& socket_path,
+    const std::vector<grpc::Service*>& services,
+    std::function<void(const std::string&)> on_refused) {
   grpc::EnableDefaultHealthCheckService(true);
   // Reflection tells everything about the protocol: to local users, and to those with a certificate.
   const bool is_open_tcp = !config.listen.empty() && config.insecure;
@@ -50,15 +57,30 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const AgentConfig& config,
   if (!config.listen.empty()) {
     auto credentials = server_credentials(config);
     if (!credentials) return std::move(credentials).error();
-    builder.AddListeningPort(config.listen, *credentials, &made->tcp_port_);
+    const auto address = parse_tcp_address(config.listen);
+    if (!address) return address.error();
+    auto gate = ConnectionGate::open(*address, connection_limits(config));
+    if (!gate) return std::move(gate).error();
+    made->gate_ = *std::move(gate);
+    made->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *credentials);
   }
   for (grpc::Service* service : services) builder.RegisterService(service);
   made->server_ = builder.BuildAndStart();
   if (made->server_ == nullptr) {
-    return Error(
-        ErrorCode::kFileIo,
-        "cannot listen at " + socket_path + (config.listen.empty() ? "" : " " + config.listen),
-        "see whether another program uses the address (`ss -ltnp`), and who owns the folder");
+    return Error(ErrorCode::kFileIo,
+                 "cannot listen at " + (socket_path.empty() ? config.listen : socket_path),
+                 "see who owns the folder, and whether the path has at most 107 bytes");
+  }
+  if (made->gate_) {
+    made->gate_->start(
+        {.on_connection =
+             [acceptor = made->acceptor_.get()](UniqueFd connection) {
+               grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters given;
+               given.fd = connection.release();
+               acceptor->HandleNewConnection(&given);
+             },
+         .on_refused = std::move(on_refused)});
   }
   return made;
 }
@@ -69,6 +91,8 @@ void GrpcServer::set_health(const std::string& service, bool is_serving) {
 }
 
 void GrpcServer::shutdown() {
+  // gRPC leaves descriptors open that it is given from now on.
+  if (gate_) gate_->close();
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
   server_->Wait();
 }

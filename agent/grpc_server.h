@@ -4,6 +4,7 @@
 // Source:   docs/security.md names the limits.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,22 +14,29 @@
 #include <accel/result.h>
 
 #include "agent/agent_config.h"
+#include "agent/connection_gate.h"
 
 namespace accel::agent {
 
 inline constexpr int kMaxMessageBytes = 1024 * 1024;
 inline constexpr int kMaxMetadataBytes = 8 * 1024;
 
+// How many TCP connections there may be: what the configuration says, as far as the limit of open files has room.
+[[nodiscard]] ConnectionLimits connection_limits(const AgentConfig& config);
+
 class GrpcServer {
  public:
-  // Serves `services` at the unix socket (unless it is empty) and, when the configuration says so, at TCP. Errors  kFileIo, kTls.
+  // Serves `services` at the unix socket (unless it is empty) and, when the configuration says so, at TCP. `on_refused`
+  // is told of TCP connections beyond the limits, on another thread, as often as they come.
+  // Errors  kFileIo, kTls, kInvalidArgument.
   [[nodiscard]] static Result<std::unique_ptr<GrpcServer>> start(
       const AgentConfig& config,
       const std::string& socket_path,
-      const std::vector<grpc::Service*>& services);
+      const std::vector<grpc::Service*>& services,
+      std::function<void(const std::string& line)> on_refused = [](const std::string&) {});
 
   // The port that was bound; 0 without TCP.
-  [[nodiscard]] int tcp_port() const { return tcp_port_; }
+  [[nodiscard]] int tcp_port() const { return gate_ ? gate_->port() : 0; }
 
   // grpc.health.v1, by the name of a service or "job/<id>".
   void set_health(const std::string& service, bool is_serving);
@@ -38,7 +46,8 @@ class GrpcServer {
 
  private:
   std::unique_ptr<grpc::Server> server_;
-  int tcp_port_ = 0;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<ConnectionGate> gate_;  // nullptr: no TCP; ends before the acceptor
 };
 
 }  // namespace accel::agent

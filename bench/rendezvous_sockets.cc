@@ -126,6 +126,7 @@ class Bench {
   Bench(int nodes, const std::string& folder) : nodes_(nodes) {
     config_.listen = "127.0.0.1:0";
     config_.tls = issue(folder, "coordinator");
+    config_.max_connections = config_.max_connections_each = nodes + 8;
     CoordinatorHostOptions options;
     options.authenticate = [this](const CallIdentity& call) {
       return authenticate(call, tickets_, config_, ::geteuid());

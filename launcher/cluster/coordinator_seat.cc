@@ -25,14 +25,19 @@ CoordinatorSeat::CoordinatorSeat(asio::io_context& loop, SeatOptions options)
     return agent::authenticate(call, tickets_, config_, ::geteuid());
   };
   host.report = [this](const agent::Report& report) { options_.on_report(report); };
-  host.audit = [this](const std::string& line) { options_.on_line("coordinator: " + line); };
+  host.audit = [this](const std::string& line) { say(line); };
   host_ = std::make_unique<agent::CoordinatorHost>(loop_, std::move(host));
 }
 
 Result<std::unique_ptr<CoordinatorSeat>> CoordinatorSeat::take(asio::io_context& loop,
                                                                SeatOptions options) {
   std::unique_ptr<CoordinatorSeat> seat(new CoordinatorSeat(loop, std::move(options)));
-  auto server = agent::GrpcServer::start(seat->config_, "", {seat->host_.get()});
+  auto server = agent::GrpcServer::start(
+      seat->config_, "", {seat->host_.get()}, [&loop, raw = seat.get()](const std::string& line) {
+        asio::post(loop, [raw, line] {
+          if (const auto admitted = raw->refusals_.admit(line)) raw->say(*admitted);
+        });
+      });
   if (!server) return std::move(server).error();
   seat->server_ = *std::move(server);
   return seat;

@@ -15,6 +15,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "agent/grpc_server.h"
+#include "agent/refusal_log.h"
 #include "agent/rendezvous/coordinator_host.h"
 #include "agent/ticket_book.h"
 
@@ -45,6 +46,7 @@ class CoordinatorSeat {
 
  private:
   CoordinatorSeat(boost::asio::io_context& loop, SeatOptions options);
+  void say(const std::string& line) { options_.on_line("coordinator: " + line); }
   void wait_for_farewells();
 
   boost::asio::io_context& loop_;
@@ -52,6 +54,7 @@ class CoordinatorSeat {
   agent::AgentConfig config_;
   SteadyClock clock_;
   agent::TicketBook tickets_{clock_};
+  agent::RefusalLog refusals_{clock_};
   boost::asio::steady_timer farewell_;
   TimePoint farewell_end_{};
   std::unique_ptr<agent::CoordinatorHost> host_;

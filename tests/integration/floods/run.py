@@ -9,6 +9,7 @@ import struct
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
@@ -65,6 +66,18 @@ class Floods(unittest.TestCase):
         self.addCleanup(connection.close)
         return connection
 
+    def is_taken_from(self, source):
+        """Whether a silent connection from there stays: one too many is reset at once."""
+        with socket.create_connection(self.address, PATIENCE, source_address=(source, 0)) as connection:
+            connection.settimeout(1)
+            try:
+                connection.recv(1)
+            except TimeoutError:
+                return True
+            except ConnectionError:
+                pass
+        return False
+
     def end_job(self, *launchers):
         (self.folder / "worker.sh.stop").touch()
         for launcher in launchers:
@@ -103,6 +116,28 @@ class Floods(unittest.TestCase):
         b.wait_for("this node takes part from")  # it is believed and waits for the next generation
         for connection in idle + slow:
             self.assert_is_cut(connection)
+        self.end_job(a, b)
+
+    def test_fault64_an_address_that_takes_more_than_its_share_is_refused_and_others_join(self):
+        a = self.launch("a", is_secure=True)
+        a.wait_for(" of 1")
+        held = []
+        # Silent ones are cut meanwhile: it takes new ones until there are too many at a time.
+        while a.count("refused a connection from 127.0.0.2: it has ") == 0:
+            self.assertFalse(a.is_over, a.text())
+            connection = socket.create_connection(self.address, PATIENCE, source_address=("127.0.0.2", 0))
+            self.addCleanup(connection.close)
+            held.append(connection)
+            if len(held) > 800:
+                held.pop(0).close()
+        b = self.launch("b", is_secure=True)
+        b.wait_for("this node takes part from")
+        # The server sees their ends, and the address has room again.
+        for connection in held:
+            connection.close()
+        deadline = time.monotonic() + PATIENCE
+        while not self.is_taken_from("127.0.0.2"):
+            self.assertLess(time.monotonic(), deadline, a.text())
         self.end_job(a, b)
 
     def test_fault64_streams_that_are_reset_at_once_do_not_disturb_the_job(self):

@@ -30,6 +30,8 @@ TEST(AgentConfig, TheExampleFileHoldsEveryKeyWithItsDefault) {
   EXPECT_EQ(config->state_dir, defaults.state_dir);
   EXPECT_EQ(config->runtime_dir, defaults.runtime_dir);
   EXPECT_EQ(config->max_jobs, defaults.max_jobs);
+  EXPECT_EQ(config->max_connections, defaults.max_connections);
+  EXPECT_EQ(config->max_connections_each, defaults.max_connections_each);
   EXPECT_EQ(config->keep_finished, defaults.keep_finished);
   EXPECT_EQ(config->drain_grace, defaults.drain_grace);
   EXPECT_EQ(config->hold, defaults.hold);
@@ -47,6 +49,19 @@ TEST(AgentConfig, EveryFaultOfAFileIsNamedWithItsLine) {
   EXPECT_THAT(text, HasSubstr("a.yaml:2: allow_rot is not known"));
   EXPECT_THAT(text, HasSubstr("a.yaml:1: max_jobs must be a whole number from 1 to 4096"));
   EXPECT_THAT(text, HasSubstr("a.yaml:3: labels must be a mapping"));
+}
+
+TEST(AgentConfig, OneAddressMayNotHaveMoreConnectionsThanThereAre) {
+  AgentConfig config;
+  config.max_connections = 100;
+  config.max_connections_each = 101;
+  const auto checked = complete_agent_config(config);
+  ASSERT_FALSE(checked);
+  EXPECT_THAT(checked.error().message(), HasSubstr("max_connections_each is 101"));
+  EXPECT_THAT(checked.error().message(), HasSubstr("only 100"));
+
+  config.max_connections_each = 100;
+  EXPECT_TRUE(complete_agent_config(config));
 }
 
 TEST(AgentConfig, InsecureIsRefusedBeyondLoopback) {

@@ -1,0 +1,205 @@
+#include "agent/connection_gate.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+#include <utility>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+
+namespace accel::agent {
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr int kPauseMs = 100;
+// Jobs, logs, records, gRPC's own.
+constexpr rlim_t kOtherFiles = 256;
+// As gRPC sets it on its own listeners, from the keepalive of grpc_server.cc.
+constexpr unsigned kUserTimeoutMs = 5'000;
+
+sockaddr_storage to_sockaddr(const TcpAddress& address) {
+  sockaddr_storage out{};
+  auto& v4 = reinterpret_cast<sockaddr_in&>(out);
+  if (::inet_pton(AF_INET, address.host.c_str(), &v4.sin_addr) == 1) {
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(address.port);
+    return out;
+  }
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(out);
+  ::inet_pton(AF_INET6, address.host.c_str(), &v6.sin6_addr);
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(address.port);
+  return out;
+}
+
+int port_of(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
+                                            : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
+}
+
+// Those that are accepted inherit the options.
+bool set_options(int socket) {
+  const int on = 1;
+  return ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+         ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0 &&
+         ::setsockopt(
+             socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs) == 0;
+}
+
+// The caller learns at once, and nothing of it stays in TIME_WAIT.
+void reset(UniqueFd connection) {
+  const linger now = {.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+}
+
+bool watch_for(int events, int fd, std::uint32_t what) {
+  epoll_event event{};
+  event.events = what;
+  event.data.fd = fd;
+  return ::epoll_ctl(events, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+}  // namespace
+
+ConnectionLimits within_open_files(ConnectionLimits wanted) {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return wanted;
+  const rlim_t room =
+      files.rlim_cur > 2 * kOtherFiles ? (files.rlim_cur - kOtherFiles) / 2 : files.rlim_cur / 4;
+  const int most = static_cast<int>(std::min<rlim_t>(room, INT_MAX));
+  return {.most = std::min(wanted.most, most), .most_each = std::min(wanted.most_each, most)};
+}
+
+Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const TcpAddress& address,
+                                                             ConnectionLimits limits) {
+  const sockaddr_storage to = to_sockaddr(address);
+  UniqueFd listener(::socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener || !set_options(listener.get()) ||
+      ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 ||
+      ::listen(listener.get(), kBacklog) != 0) {
+    return Error(ErrorCode::kFileIo,
+                 "cannot listen at " + address.host + " port " + std::to_string(address.port) +
+                     ": " + errno_text(errno),
+                 "see whether another program uses the address (`ss -ltnp`), and whether it is one "
+                 "of this machine");
+  }
+  const int port = port_of(listener.get());
+  std::unique_ptr<ConnectionGate> gate(new ConnectionGate(std::move(listener), port, limits));
+  gate->events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  gate->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const int events = gate->events_.get();
+  if (!watch_for(events, gate->wake_.get(), EPOLLIN) ||
+      !watch_for(events, gate->listener_.get(), EPOLLIN)) {
+    return Error(ErrorCode::kFileIo, "cannot wait for connections: " + errno_text(errno));
+  }
+  return gate;
+}
+
+ConnectionGate::ConnectionGate(UniqueFd listener, int port, ConnectionLimits limits)
+    : listener_(std::move(listener)), port_(port), shares_(limits) {}
+
+ConnectionGate::~ConnectionGate() {
+  close();
+}
+
+void ConnectionGate::start(Handlers handlers) {
+  handlers_ = std::move(handlers);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_setname_np(thread_.native_handle(), "accel-gate");
+}
+
+void ConnectionGate::close() {
+  if (!thread_.joinable()) return;
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof one);
+  thread_.join();
+  listener_.reset();
+}
+
+void ConnectionGate::run() {
+  std::array<epoll_event, 64> ready{};
+  while (true) {
+    const int count = ::epoll_wait(
+        events_.get(), ready.data(), static_cast<int>(ready.size()), is_paused_ ? kPauseMs : -1);
+    if (is_paused_) listen_again();
+    for (int i = 0; i < count; ++i) {
+      const int fd = ready[static_cast<std::size_t>(i)].data.fd;
+      if (fd == wake_.get()) return;
+      if (fd == listener_.get()) {
+        accept_waiting();
+      } else if ((ready[static_cast<std::size_t>(i)].events & EPOLLHUP) != 0) {
+        forget(fd);
+      }
+    }
+  }
+}
+
+void ConnectionGate::accept_waiting() {
+  // Not without end: those that close want to be heard, too.
+  for (int i = 0; i < 64; ++i) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    UniqueFd connection(::accept4(listener_.get(),
+                                  reinterpret_cast<sockaddr*>(&address),
+                                  &size,
+                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (connection) {
+      admit(std::move(connection), caller_of(address));
+      continue;
+    }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      handlers_.on_refused("no connection can be accepted: " + errno_text(errno));
+      epoll_event none{};
+      none.data.fd = listener_.get();
+      is_paused_ = ::epoll_ctl(events_.get(), EPOLL_CTL_MOD, listener_.get(), &none) == 0;
+      return;
+    }
+    if (errno == EAGAIN) return;
+    // Else: that one was gone before it was accepted.
+  }
+}
+
+void ConnectionGate::listen_again() {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = listener_.get();
+  is_paused_ = ::epoll_ctl(events_.get(), EPOLL_CTL_MOD, listener_.get(), &event) != 0;
+}
+
+void ConnectionGate::admit(UniqueFd connection, const std::string& caller) {
+  if (const auto why = shares_.take(caller)) {
+    reset(std::move(connection));
+    return handlers_.on_refused("refused a connection from " + caller + ": " + *why);
+  }
+  UniqueFd duplicate(::fcntl(connection.get(), F_DUPFD_CLOEXEC, 0));
+  // Edges: an error that gRPC has yet to read is told once.
+  if (!duplicate || !watch_for(events_.get(), duplicate.get(), EPOLLET)) {
+    shares_.give_back(caller);
+    reset(std::move(connection));
+    return handlers_.on_refused("refused a connection from " + caller + ": " + errno_text(errno));
+  }
+  const int number = duplicate.get();
+  watches_[number] = {.duplicate = std::move(duplicate), .caller = caller};
+  handlers_.on_connection(std::move(connection));
+}
+
+void ConnectionGate::forget(int watch) {
+  const auto found = watches_.find(watch);
+  if (found == watches_.end()) return;
+  shares_.give_back(found->second.caller);
+  watches_.erase(found);
+}
+
+}  // namespace accel::agent

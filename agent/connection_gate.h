@@ -1,0 +1,76 @@
+// ConnectionGate: accepts TCP connections for a gRPC server, as many as there may be.
+//
+//   waiting --a share is free--> handed over --gRPC shuts it down--> given back
+//           '-none: reset at once, and told
+//
+// gRPC 1.51 takes whatever comes: no setting of it bounds connections. So the gate accepts in its place, and hands each
+// descriptor over (ExternalConnectionAcceptor). gRPC does not tell when it closes one, but shuts it down before: the gate
+// keeps a duplicate in an epoll set that asks for nothing and so hears of EPOLLHUP alone. What gRPC reads and writes wakes
+// nobody here.
+//
+// Threads:  open(), start() and the destructor from one thread. A thread of its own (accel-gate) accepts; `on_refused`
+//           is called there.
+// Cost:     two descriptors a connection.
+// Source:   docs/design.md (rejected ways), tests/integration/floods.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <accel/result.h>
+
+#include "agent/agent_config.h"
+#include "agent/connection_shares.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::agent {
+
+// As many of `wanted` as the limit of open files of this process has room for, beside what else it opens.
+[[nodiscard]] ConnectionLimits within_open_files(ConnectionLimits wanted);
+
+class ConnectionGate {
+ public:
+  struct Handlers {
+    std::function<void(UniqueFd)> on_connection;
+    std::function<void(const std::string& line)> on_refused;  // may come in floods
+  };
+
+  // Listens, and accepts nothing yet. Errors  kFileIo.
+  [[nodiscard]] static Result<std::unique_ptr<ConnectionGate>> open(const TcpAddress& address,
+                                                                    ConnectionLimits limits);
+  ~ConnectionGate();
+
+  [[nodiscard]] int port() const { return port_; }
+
+  void start(Handlers handlers);
+
+  // Accepts nothing more. What was handed over stays.
+  void close();
+
+ private:
+  ConnectionGate(UniqueFd listener, int port, ConnectionLimits limits);
+  void run();
+  void accept_waiting();
+  void admit(UniqueFd connection, const std::string& caller);
+  void listen_again();
+  void forget(int watch);
+
+  UniqueFd listener_;
+  const int port_;
+  ConnectionShares shares_;
+  Handlers handlers_;
+  UniqueFd events_;  // epoll
+  UniqueFd wake_;    // eventfd: close() was called
+  struct Watch {
+    UniqueFd duplicate;
+    std::string caller;
+  };
+  std::map<int, Watch> watches_;  // by the duplicate's number
+  bool is_paused_ = false;        // no descriptors left
+  std::thread thread_;
+};
+
+}  // namespace accel::agent

@@ -1,0 +1,45 @@
+#include "agent/connection_shares.h"
+
+#include <cstring>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+namespace accel::agent {
+
+std::string caller_of(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    ::inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
+    return text;
+  }
+  in6_addr prefix = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&prefix)) {
+    ::inet_ntop(AF_INET, &prefix.s6_addr[12], text, sizeof text);
+    return text;
+  }
+  std::memset(&prefix.s6_addr[8], 0, 8);
+  ::inet_ntop(AF_INET6, &prefix, text, sizeof text);
+  return std::string(text) + "/64";
+}
+
+std::optional<std::string> ConnectionShares::take(const std::string& caller) {
+  if (count_ >= limits_.most)
+    return std::to_string(count_) + " connections in all are as many as there may be";
+  const auto known = callers_.find(caller);
+  if (known != callers_.end() && known->second >= limits_.most_each)
+    return "it has " + std::to_string(known->second) + " connections, as many as one caller may";
+  ++count_;
+  ++callers_[caller];
+  return std::nullopt;
+}
+
+void ConnectionShares::give_back(const std::string& caller) {
+  const auto known = callers_.find(caller);
+  if (known == callers_.end()) return;
+  --count_;
+  if (--known->second == 0) callers_.erase(known);
+}
+
+}  // namespace accel::agent
