@@ -68,14 +68,14 @@ class Floods(unittest.TestCase):
 
     def is_taken_from(self, source):
         """Whether a silent connection from there stays: one too many is reset at once."""
-        with socket.create_connection(self.address, PATIENCE, source_address=(source, 0)) as connection:
-            connection.settimeout(1)
-            try:
+        try:
+            with socket.create_connection(self.address, PATIENCE, source_address=(source, 0)) as connection:
+                connection.settimeout(1)
                 connection.recv(1)
-            except TimeoutError:
-                return True
-            except ConnectionError:
-                pass
+        except TimeoutError:
+            return True
+        except ConnectionError:
+            pass
         return False
 
     def end_job(self, *launchers):
@@ -125,7 +125,10 @@ class Floods(unittest.TestCase):
         # Silent ones are cut meanwhile: it takes new ones until there are too many at a time.
         while a.count("refused a connection from 127.0.0.2: it has ") == 0:
             self.assertFalse(a.is_over, a.text())
-            connection = socket.create_connection(self.address, PATIENCE, source_address=("127.0.0.2", 0))
+            try:
+                connection = socket.create_connection(self.address, PATIENCE, source_address=("127.0.0.2", 0))
+            except ConnectionError:
+                continue  # it was reset before we knew that it was there
             self.addCleanup(connection.close)
             held.append(connection)
             if len(held) > 800:
