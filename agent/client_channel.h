@@ -10,9 +10,9 @@
 
 namespace accel::agent {
 
-// An attempt to connect over a network: longer than a handshake on a bad link takes, and short beside gRPC's 20 s when
-// the host swallows packets.
-inline constexpr std::chrono::milliseconds kConnectLimit{3'000};
+// An attempt to connect to an agent: when thousands come at once, as after its restart, their handshakes wait for their
+// turn, and who gives up early only comes again.
+inline constexpr std::chrono::milliseconds kConnectLimit{20'000};
 
 // A connection of its own, tried again after 0.1 s to 1 s, and given up 5 s after what is not acknowledged (keepalive
 // sets TCP_USER_TIMEOUT). `connect_limit`: when an attempt to connect makes room for the next one.

@@ -132,7 +132,9 @@ class Bench {
       return authenticate(call, tickets_, config_, ::geteuid());
     };
     options.report = [this](const Report& report) {
-      if (report.kind == ReportKind::kNodeLost) lost_ = SteadyClock().now();
+      if (report.kind != ReportKind::kNodeLost) return;
+      if (died_ == TimePoint{}) fail("this machine is too busy: lost " + report.node_id);
+      lost_ = SteadyClock().now();
     };
     options.audit = [](const std::string& line) { fail(line); };
     host_ = std::make_unique<CoordinatorHost>(loop_, std::move(options));

@@ -93,10 +93,13 @@ class CoordinatorHost final : public v1::Rendezvous::CallbackService {
   void end_sessions(const std::string& why);
   void retire_writer();
   void schedule_tick();
+  void wake_at(TimePoint at);
 
   boost::asio::io_context& loop_;
   CoordinatorHostOptions options_;
   boost::asio::steady_timer timer_;
+  TimePoint wakes_at_ = TimePoint::max();  // of timer_
+  TimePoint looked_at_{};                  // when next_wake() was asked last
   State state_;
   bool is_leading_ = true;
   Leader leader_;  // while it follows

@@ -46,6 +46,8 @@ using agent::NoticeKind;
 constexpr const char* kProgram = "accel-launch";
 // How long we try to come back, without workers, while its host does not even refuse us: the network may heal.
 constexpr std::chrono::seconds kPartitionGrace{60};
+// An attempt to connect to a host that swallows packets makes room for the next one.
+constexpr std::chrono::milliseconds kConnectLimit{3'000};
 
 int fail(const Error& error) {
   std::fprintf(stderr, "%s\n", error.render(kProgram).c_str());
@@ -115,7 +117,8 @@ class ElasticLaunch {
     auto credentials = agent::client_credentials(place_.tls, request_.settings.insecure);
     if (!credentials) return std::move(credentials).error();
     const auto open_channel = [credentials = *credentials](const std::string& address) {
-      return grpc::CreateCustomChannel(address, credentials, agent::client_channel_arguments());
+      return grpc::CreateCustomChannel(
+          address, credentials, agent::client_channel_arguments(kConnectLimit));
     };
     endpoint_text_ = to_text(place_.endpoint);
     agent::NodeMemberOptions options;
