@@ -109,7 +109,7 @@ class Agent {
         .audit_refusal = [this](const std::string& line) { audit_refusal(line); },
         .on_ended =
             [this] {
-              if (!is_draining_ && !is_leaving_) return;
+              if (!is_draining_) return;
               asio::post(loop_, [this] { close_when_idle(); });
             },
         .agent_uid = ::geteuid()});
@@ -226,18 +226,17 @@ class Agent {
 
   // For a restart or an upgrade: the next agent takes the jobs over. Jobs that would not outlive us are stopped instead.
   void leave(int signal) {
-    if (!jobs_->holds_all()) {
+    if (!jobs_->holds_all() || (cluster_ && !cluster_->holds_all())) {
       options_.log("jobs of this agent are not held (hold_seconds: 0)");
       return drain(signal);
     }
-    options_.log("signal " + std::to_string(signal) + ": " + std::to_string(jobs_->num_running()) +
+    options_.log("signal " + std::to_string(signal) + ": " + std::to_string(num_running()) +
                  " jobs go on without an agent for up to " +
                  std::to_string(config_.hold.count() / 1000) + " s");
     manager_.stopping("leaving jobs to their shims");
     is_leaving_ = true;
-    // Parts of jobs over several nodes are not held: the other nodes go on without this one.
-    if (cluster_) cluster_->leave("its agent begins anew");
-    close_when_idle();
+    if (cluster_) cluster_->let_go();
+    close();
   }
 
   [[nodiscard]] int num_running() const {
@@ -258,8 +257,7 @@ class Agent {
   }
 
   void close_when_idle() {
-    const int num_left = is_leaving_ ? (cluster_ ? cluster_->num_running() : 0) : num_running();
-    if (num_left == 0) close();
+    if (num_running() == 0) close();
   }
 
   void close() {

@@ -1,6 +1,7 @@
 #include "agent/cluster_part.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "agent/coordinator/journal.h"
 #include "agent/job_request.h"
@@ -17,6 +18,8 @@ CoordinatorConfig timing_of(const AgentConfig& config) {
   timing.beat_every = config.beat_every;
   timing.suspect_after = config.beat_every * 5 / 2;
   timing.lost_after = config.beat_every * 9 / 2;
+  // Nodes that beat seldom look for a new coordinator as seldom.
+  timing.rebuild_window = std::max<Milliseconds>(timing.rebuild_window, timing.lost_after);
   return timing;
 }
 
@@ -36,6 +39,9 @@ Result<std::unique_ptr<ClusterPart>> ClusterPart::make(Parts parts) {
     if (!token) return std::move(token).error();
     made->token_key_ = token_key(*token);
   }
+  auto records = JobFolder::open(config.state_dir + "/parts");
+  if (!records) return std::move(records).error();
+  made->records_ = *std::move(records);
   auto channel = open_channel(config, config.coordinator);
   if (!channel) return std::move(channel).error();
   made->channel_ = *std::move(channel);
@@ -156,10 +162,14 @@ void ClusterPart::start(int tcp_port) {
   options.node.slots = config.slots > 0 ? config.slots : count_slots();
   const auto rack = config.labels.find("rack");
   if (rack != config.labels.end()) options.node.rack = rack->second;
+  options.node.readopt_window = config.hold;
   options.token_key = token_key_;
   options.log_dir = config.log_dir;
   options.changes_user = parts_.agent_uid == 0;
   options.keep_ended = config.keep_finished;
+  options.shims_dir = config.runtime_dir + "/parts";
+  options.hold = config.hold;
+  options.records = std::exchange(records_, std::nullopt);
   options.open_leader = [this](const std::string& address) { return open_leader(address); };
   node_ = std::make_unique<NodeJobs>(
       parts_.loop,

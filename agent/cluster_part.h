@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 
 #include "agent/agent_config.h"
 #include "agent/etcd/etcd_election.h"
+#include "agent/job_folder.h"
 #include "agent/job_runner.h"
 #include "agent/rendezvous/cluster_client.h"
 #include "agent/rendezvous/cluster_service.h"
@@ -41,7 +43,8 @@ class ClusterPart {
     std::function<void()> on_ended;                         // a part of this node has ended
     uid_t agent_uid = 0;
   };
-  // Requires: config.coordinator is set. Errors  kAuthentication (the token file), kTls; those of the journal, or of etcd.
+  // Requires: config.coordinator is set.
+  // Errors  kAuthentication (the token file), kTls, kFileIo; those of the journal, or of etcd.
   [[nodiscard]] static Result<std::unique_ptr<ClusterPart>> make(Parts parts);
 
   // To be served by the agent, as long as this object lives.
@@ -56,6 +59,9 @@ class ClusterPart {
   // Stops this node's parts; other nodes go on without it. Again: kills them.
   void leave(const std::string& reason);
   void kill();
+  // Begins nothing more; what runs here goes on without this agent. Requires: holds_all().
+  void let_go() { has_left_ = true; }
+  [[nodiscard]] bool holds_all() const { return !node_ || node_->holds_all(); }
   [[nodiscard]] int num_running() const { return node_ ? node_->num_running() : 0; }
 
   // Ends the session and the coordinator. `done` is called when the server may be shut down.
@@ -72,6 +78,7 @@ class ClusterPart {
 
   Parts parts_;
   std::string token_key_;
+  std::optional<JobFolder> records_;  // until node_ has them
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<CoordinatorHost> host_;  // nullptr: another agent hosts it
   std::unique_ptr<EtcdElection> election_;

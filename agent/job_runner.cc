@@ -12,6 +12,7 @@
 #include "agent/job_request.h"
 #include "agent/log_folder.h"
 #include "agent/rendezvous/node_address.h"
+#include "agent/shim_folder.h"
 #include "agent/ticket_book.h"
 #include "agent/worker_end.h"
 #include "agent/worker_signals.h"
@@ -61,21 +62,6 @@ JobRunner::JobRunner(asio::io_context& context,
       adopter_(context) {}
 
 JobRunner::~JobRunner() = default;
-
-// Root's folder for everybody, with one for each user below it, which shims and workers of that user alone can enter.
-Result<std::string> JobRunner::prepare_shim_folder(const UserAccount& user) const {
-  auto top = make_folder(AT_FDCWD, options_.runtime_dir + "/shims", 0711);
-  if (!top) return std::move(top).error();
-  const std::string name = std::to_string(user.credentials.uid);
-  auto own = make_folder(top->get(), name, 0700);
-  if (!own) return std::move(own).error();
-  if (options_.changes_user &&
-      ::fchown(own->get(), user.credentials.uid, user.credentials.gid) != 0) {
-    return Error(ErrorCode::kFileIo,
-                 "cannot give the folder of shims to " + user.name + ": " + errno_text(errno));
-  }
-  return options_.runtime_dir + "/shims/" + name;
-}
 
 Result<supervisor::JobSpec> JobRunner::make_spec(const v1::JobSpec& request,
                                                  const UserAccount& user,
@@ -159,7 +145,7 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
 
   auto made = std::make_unique<Entry>(context_);
   if (options_.hold.count() > 0) {
-    auto shims = prepare_shim_folder(user);
+    auto shims = prepare_shim_folder(options_.runtime_dir + "/shims", user, options_.changes_user);
     if (!shims) return std::move(shims).error();
     made->record.set_shim_dir(*shims);
   }

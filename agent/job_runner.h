@@ -90,7 +90,6 @@ class JobRunner {
  private:
   struct Entry;
 
-  Result<std::string> prepare_shim_folder(const UserAccount& user) const;
   Result<supervisor::JobSpec> make_spec(const v1::JobSpec& request,
                                         const UserAccount& user,
                                         v1::JobRecord& record) const;

@@ -96,9 +96,9 @@ struct Adopted {
   Join join;
   LocalJob local;
   int num_ranks = 1;
-  // When the last acked beat before this agent's start was sent (CLOCK_MONOTONIC): the shim's
-  // Snapshot::lease_until less the lease.
-  // Unknown: the lease counts as over.
+  // When the last acked beat before this agent's start was sent (CLOCK_MONOTONIC). Hard fencing: the
+  // shim's Snapshot::lease_until less the lease. Soft: nobody knows; now, so that control_loss_grace
+  // begins anew.
   TimePoint acked_at{};
 };
 

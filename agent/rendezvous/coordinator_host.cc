@@ -229,6 +229,7 @@ void CoordinatorHost::wake_at(TimePoint at) {
 }
 
 void CoordinatorHost::close() {
+  is_leading_ = false;  // the nodes are not lost: their sessions end because it does
   timer_.cancel();
   const auto sessions = sessions_;
   for (const auto& [id, stream] : sessions) {

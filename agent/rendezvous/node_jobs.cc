@@ -9,7 +9,9 @@
 #include "agent/job_request.h"
 #include "agent/log_folder.h"
 #include "agent/rendezvous/wire.h"
+#include "agent/shim_folder.h"
 #include "agent/worker_signals.h"
+#include "runtime/supervisor/last_word.h"
 
 namespace accel::agent {
 namespace {
@@ -59,7 +61,8 @@ NodeJobs::NodeJobs(asio::io_context& loop,
                }}) {}
 
 void NodeJobs::start() {
-  session_.connect();
+  recover();
+  connect_when_settled();
 }
 
 const NodeJobs::Part* NodeJobs::find(const std::string& job) const {
@@ -85,27 +88,44 @@ int NodeJobs::num_running() const {
       parts_.begin(), parts_.end(), [](const auto& part) { return part->workers != nullptr; }));
 }
 
+bool NodeJobs::holds_all() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) {
+    return part->workers == nullptr || !part->shim_dir.empty();
+  });
+}
+
 void NodeJobs::leave_all(const std::string& reason) {
   handle(WantLeave{.job_uuid = {}, .reason = reason});
   for (const auto& part : parts_) {
     if (part->has_ended || part->is_leaving) continue;
     part->is_leaving = true;
-    if (!part->workers) {
-      end(*part);
-      continue;
-    }
-    // What the coordinator has to say about it does not matter to this node any more.
-    part->workers->stop({.job_uuid = part->spec.job_uuid(),
-                         .generation = part->generation,
-                         .grace = describe_job(part->spec).stop.grace,
-                         .reason = StopReason::kCancelled});
+    // One whose shim is still being taken over follows when it has been.
+    if (!part->is_awaited) leave(*part);
   }
+}
+
+void NodeJobs::leave(Part& part) {
+  if (!part.workers) return end(part);
+  // What the coordinator has to say about it does not matter to this node any more.
+  part.workers->stop({.job_uuid = part.spec.job_uuid(),
+                      .generation = part.generation,
+                      .grace = describe_job(part.spec).stop.grace,
+                      .reason = StopReason::kCancelled});
 }
 
 void NodeJobs::kill_all() {
   for (const auto& part : parts_) {
-    if (part->workers) part->workers->kill();
+    if (part->is_awaited) {
+      adopter_->hurry(part->spec.job_id());
+    } else if (part->workers) {
+      part->workers->kill();
+    }
   }
+}
+
+void NodeJobs::close(std::function<void()> done) {
+  is_closing_ = true;
+  session_.close(std::move(done));
 }
 
 // ---- what the session wants ----
@@ -163,8 +183,8 @@ void NodeJobs::consider(const JobDescription& job) {
   handle(WantJob{Join{.job_uuid = job.job_uuid, .slots = job.procs_per_node}});
 }
 
-void NodeJobs::make_workers(Part& part, int num_ranks) {
-  const LocalPart local = {.num_ranks = num_ranks, .world_size = num_ranks};
+NodeWorkersOptions NodeJobs::workers_options(const Part& part) const {
+  const LocalPart local = {.num_ranks = part.num_ranks, .world_size = part.num_ranks};
   std::vector<std::string> scrubbed;
   const std::string folder = options_.log_dir + "/" + std::to_string(part.user.credentials.uid);
   const bool is_other_user = part.user.credentials.uid != ::geteuid();
@@ -172,16 +192,27 @@ void NodeJobs::make_workers(Part& part, int num_ranks) {
   options.job_uuid = part.spec.job_uuid();
   options.spec = make_job_spec(part.spec, local, part.user, folder, is_other_user, scrubbed);
   options.spec.node_id = options_.node.node_id;
+  if (!part.shim_dir.empty()) {
+    options.spec.owner.on_loss = supervisor::OwnerLoss::kHold;
+    options.spec.owner.hold = options_.hold;
+    options.spec.owner.runtime_dir = part.shim_dir;
+    options.spec.owner.token = options_.records->token_for(part.spec.job_id());
+    options.spec.instance = options_.records->instance_for(part.spec.job_id());
+  }
   options.address = options_.node.addresses.front();
   options.shim.shim_path = options_.shim_path;
   options.shim.owner = supervisor::OwnerKind::kManyJobs;
   if (options_.changes_user) options.shim.credentials = part.user.credentials;
   options.shim.env = EnvMap{{"PATH", "/usr/local/bin:/usr/bin:/bin"}};
   std::fill(std::begin(options.shim.stdio), std::end(options.shim.stdio), null_device());
+  return options;
+}
+
+void NodeJobs::make_workers(Part& part) {
   const std::string uuid = part.spec.job_uuid();
   part.workers = std::make_unique<NodeWorkers>(
       loop_,
-      std::move(options),
+      workers_options(part),
       NodeWorkers::Handlers{
           .on_parked = [this](WorkersParked event) { handle(std::move(event)); },
           .on_exited = [this](WorkerExited event) { handle(std::move(event)); },
@@ -200,13 +231,18 @@ void NodeJobs::make_workers(Part& part, int num_ranks) {
                 asio::post(loop_, [this, uuid] {
                   if (Part* of = part_of(uuid)) end(*of);
                 });
-              }});
+              },
+          .on_adopted = [this,
+                         uuid](const AdoptedGeneration& adopted) { on_adopted(uuid, adopted); },
+          .on_caught_up = [this, uuid] { on_caught_up(uuid); }});
 }
 
 void NodeJobs::park(const ParkWorkers& order) {
   Part* part = part_of(order.assign.job->job_uuid);
   if (part == nullptr) return;
   part->generation = order.generation;
+  part->leader_epoch = order.assigned_epoch;
+  part->node_index = order.assign.node_index;
   part->first_rank = order.assign.first_rank;
   part->num_ranks = order.assign.num_ranks;
   session_.find_members(order.assign, [this, order](std::vector<std::string> members) {
@@ -223,15 +259,43 @@ void NodeJobs::park_with(const ParkWorkers& order, std::vector<std::string> memb
                          membership->second.phase == MemberPhase::kPreparing;
   Part* part = part_of(order.assign.job->job_uuid);
   if (!is_wanted || part == nullptr) return;
-  const auto folder = prepare_log_folder(options_.log_dir, part->user, options_.changes_user);
-  if (!folder) {
+  if (const auto failed = prepare(*part, *order.assign.job)) {
     return handle(WorkersParked{.job_uuid = order.assign.job->job_uuid,
                                 .generation = order.generation,
                                 .store_endpoint = {},
-                                .failed_checks = {{"log folder", folder.error().message()}}});
+                                .failed_checks = {*failed}});
   }
-  if (!part->workers) make_workers(*part, order.assign.num_ranks);
   part->workers->park(order, std::move(members));
+}
+
+// What is there before anything runs: a shim that outlives this agent is always found.
+std::optional<FailedCheck> NodeJobs::prepare(Part& part, const JobDescription& job) {
+  const bool has_shim = part.workers && part.workers->has_shim();
+  if (!has_shim && std::exchange(part.is_recovered, false)) {
+    part.spec = to_job_spec(job);
+    auto user = find_user(part.spec.user());
+    if (!user) return FailedCheck{"user", user.error().message()};
+    part.user = *std::move(user);
+  }
+  const auto folder = prepare_log_folder(options_.log_dir, part.user, options_.changes_user);
+  if (!folder) return FailedCheck{"log folder", folder.error().message()};
+  if (!has_shim) {
+    part.shim_dir.clear();
+    if (options_.records && options_.hold.count() > 0) {
+      auto shims = prepare_shim_folder(options_.shims_dir, part.user, options_.changes_user);
+      if (!shims) return FailedCheck{"shim folder", shims.error().message()};
+      part.shim_dir = *std::move(shims);
+      supervisor::remove_last_word(part.shim_dir, part.spec.job_id());
+    }
+  }
+  if (auto written = write_record(part); !written)
+    return FailedCheck{"record", written.error().message()};
+  if (!part.workers) {
+    make_workers(part);
+  } else if (!has_shim) {
+    part.workers->equip(workers_options(part));
+  }
+  return std::nullopt;
 }
 
 void NodeJobs::tell(const Notice& notice) {
@@ -246,6 +310,7 @@ void NodeJobs::tell(const Notice& notice) {
 void NodeJobs::end(Part& part) {
   part.has_ended = true;
   part.workers.reset();
+  remove_record(part);
   handlers_.on_ended();
 }
 

@@ -4,11 +4,17 @@
 // runs as the job's user. The coordinator invites; `admit` decides whether this node takes part.
 //
 //   part:  admitted --first Assign--> has a shim --told the job's end, or left--> ended
+//             '--of the agent before this one: awaited--^
 //
-// Threads:  everything on the loop; starting a shim waits for its exec.
+// A shim holds: when this process ends without leaving its jobs, for whatever reason, its workers go on for `hold`.
+// The next agent reads the records, takes the shims over, and begins its session when it knows of each part what
+// became of it: a part that its Hello does not name is lost to its job.
+//
+// Threads:  everything on the loop; starting a shim waits for its exec. ShimAdopter's, while shims are taken over.
 // Source:   docs/rendezvous.md, docs/agent.md.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <list>
 #include <memory>
@@ -19,8 +25,10 @@
 #include <grpcpp/grpcpp.h>
 
 #include "accel/v1/job.pb.h"
+#include "agent/job_folder.h"
 #include "agent/rendezvous/member_session.h"
 #include "agent/rendezvous/node_workers.h"
+#include "agent/shim_adopter.h"
 #include "agent/user_account.h"
 
 namespace accel::agent {
@@ -32,6 +40,10 @@ struct NodeJobsOptions {
   bool changes_user = false;  // the agent is root: shims get the rights of their users
   std::string shim_path;      // empty: as start_shim()
   int keep_ended = 256;
+  std::string shims_dir;              // the shims' sockets are below it, a folder for each user
+  std::chrono::milliseconds hold{0};  // how long shims wait for the next agent; 0: not at all
+  std::optional<JobFolder>
+      records;  // for the next agent, and of the one before; none: no shim holds
   SessionClient::OpenChannel open_leader =
       {};  // to a leader that another agent names; none: it is not followed
 };
@@ -51,8 +63,13 @@ class NodeJobs {
     UserAccount user;
     std::unique_ptr<NodeWorkers> workers;  // from the first Assign to the end
     std::uint64_t generation = 0;
+    std::uint64_t leader_epoch = 0;  // of the Assign
+    int node_index = 0;
     int first_rank = 0;
     int num_ranks = 0;
+    std::string shim_dir;       // where its shim has its socket; empty: it does not hold
+    bool is_awaited = false;    // its shim is being taken over
+    bool is_recovered = false;  // from its record: `spec` has no environment
     bool is_leaving = false;
     bool has_ended = false;
   };
@@ -62,6 +79,7 @@ class NodeJobs {
            NodeJobsOptions options,
            Handlers handlers);
 
+  // Takes over what the agent before this one left, then begins the session.
   void start();
 
   // By id or uuid; the newest one. nullptr when nothing of it is, or was, here.
@@ -75,13 +93,15 @@ class NodeJobs {
   void kill_all();
 
   [[nodiscard]] int num_running() const;
+  // Whether every part that has a shim would outlive this process.
+  [[nodiscard]] bool holds_all() const;
   [[nodiscard]] bool is_connected() const { return session_.state().is_welcome; }
   // Where its session goes, when that is not where the configuration says.
   [[nodiscard]] const std::string& leader() const { return session_.leader(); }
   [[nodiscard]] const NodeJobsOptions& options() const { return options_; }
 
-  // Ends the session. `done` is called when it is gone.
-  void close(std::function<void()> done) { session_.close(std::move(done)); }
+  // Ends the session. `done` is called when it is gone. Parts that are held go on without this agent.
+  void close(std::function<void()> done);
 
  private:
   void handle(decltype(MemberEvent::what) what) { session_.handle(std::move(what)); }
@@ -90,10 +110,23 @@ class NodeJobs {
   void consider(const JobDescription& job);
   void park(const ParkWorkers& order);
   void park_with(const ParkWorkers& order, std::vector<std::string> members);
-  void make_workers(Part& part, int num_ranks);
+  [[nodiscard]] NodeWorkersOptions workers_options(const Part& part) const;
+  void make_workers(Part& part);
+  std::optional<FailedCheck> prepare(Part& part, const JobDescription& job);
   void tell(const Notice& notice);
   void end(Part& part);
   void forget_oldest();
+  void leave(Part& part);
+
+  // part_recovery.cc
+  [[nodiscard]] Result<void> write_record(const Part& part) const;
+  void remove_record(const Part& part) const;
+  void recover();
+  void take_up(const v1::JobRecord& record);
+  void take_over(Part& part, ShimAdopter::Found found);
+  void on_adopted(const JobUuid& uuid, const AdoptedGeneration& adopted);
+  void on_caught_up(const JobUuid& uuid);
+  void connect_when_settled();
   Part* part_of(const JobUuid& uuid);
 
   boost::asio::io_context& loop_;
@@ -102,6 +135,9 @@ class NodeJobs {
   MemberSession session_;
   std::string last_trouble_;                // told once, however often it comes
   std::list<std::unique_ptr<Part>> parts_;  // in the order of their admission
+  bool is_closing_ = false;
+  std::unique_ptr<ShimAdopter>
+      adopter_;  // the last: its threads end before what they were asked for
 };
 
 }  // namespace accel::agent

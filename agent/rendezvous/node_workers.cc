@@ -1,6 +1,7 @@
 #include "agent/rendezvous/node_workers.h"
 
 #include <charconv>
+#include <utility>
 
 #include <boost/asio/post.hpp>
 #include <fcntl.h>
@@ -27,8 +28,8 @@ std::pair<std::string, int> split_endpoint(const std::string& endpoint) {
 }  // namespace
 
 NodeWorkers::NodeWorkers(asio::io_context& loop, NodeWorkersOptions options, Handlers handlers)
-    : loop_(loop), options_(std::move(options)), handlers_(std::move(handlers)), events_(loop) {
-  options_.spec.control = supervisor::GenerationControl::kOwner;
+    : loop_(loop), handlers_(std::move(handlers)), events_(loop) {
+  equip(std::move(options));
 }
 
 NodeWorkers::~NodeWorkers() {
@@ -39,9 +40,18 @@ Result<void> NodeWorkers::start_host() {
   auto host = supervisor::start_shim(options_.spec, options_.shim);
   if (!host) return std::move(host).error();
   host_ = *std::move(host);
-  events_.assign(::fcntl(host_->event_fd(), F_DUPFD_CLOEXEC, 3));
+  watch_host();
   wait();
   return {};
+}
+
+void NodeWorkers::watch_host() {
+  events_.assign(::fcntl(host_->event_fd(), F_DUPFD_CLOEXEC, 3));
+}
+
+void NodeWorkers::equip(NodeWorkersOptions options) {
+  options_ = std::move(options);
+  options_.spec.control = supervisor::GenerationControl::kOwner;
 }
 
 void NodeWorkers::drop_host() {
@@ -53,6 +63,8 @@ void NodeWorkers::drop_host() {
 void NodeWorkers::park(const ParkWorkers& order, std::vector<std::string> members) {
   generation_ = order.generation;
   is_over_ = false;
+  is_finishing_ = false;
+  told_.clear();
   park_began_ = SteadyClock().now();
   progress_.restart();
   hosts_store_ = order.assign.node_index == 0;
@@ -123,6 +135,7 @@ void NodeWorkers::ask_steps() {
 }
 
 void NodeWorkers::finish() {
+  is_finishing_ = true;
   if (host_) return host_->request(supervisor::Finish{});
   asio::post(loop_, handlers_.on_finished);
 }
@@ -159,13 +172,7 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
     if (lease_until_ && shim_protocol_ < supervisor::kLeaseProtocol) {
       return park_failed("lease", "accel-shim of build " + shim_build_ + " keeps no lease");
     }
-    handlers_.on_parked(
-        {.job_uuid = job,
-         .generation = static_cast<std::uint64_t>(prepared->generation),
-         .store_endpoint =
-             hosts_store_ ? endpoint_text(options_.address, prepared->store_port) : "",
-         .failed_checks = {},
-         .took = std::chrono::duration_cast<Milliseconds>(SteadyClock().now() - park_began_)});
+    say_parked(prepared->generation, prepared->store_port);
   } else if (const auto* failed = std::get_if<supervisor::PrepareFailed>(&event)) {
     handlers_.on_parked({.job_uuid = job,
                          .generation = static_cast<std::uint64_t>(failed->generation),
@@ -174,21 +181,55 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
   } else if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
     pids_ = started->pids;
   } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
-    handlers_.on_exited(
-        {.job_uuid = job, .generation = generation_, .step = exit->step, .exit = *exit});
+    tell_exit(*exit);
   } else if (const auto* snapshot = std::get_if<supervisor::Snapshot>(&event)) {
+    if (num_snapshots_awaited_ == 2) return begin_from(*snapshot);
+    if (num_snapshots_awaited_ == 1) return catch_up(*snapshot);
     const bool is_present = !is_over_ && snapshot->generation == static_cast<int>(generation_);
     if (!is_present || !handlers_.on_steps) return;
     handlers_.on_steps(progress_.observe(job, generation_, *snapshot));
   } else if (const auto* ended = std::get_if<supervisor::GenerationEnded>(&event)) {
     outcome_ = ended->outcome;
+    if (num_snapshots_awaited_ > 0) tell_missing(ended->outcome.exits);
     end_generation(ended->is_clean ? 0 : 1);
   } else if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
     handlers_.on_notice(notice->text);
-  } else if (std::holds_alternative<supervisor::JobOutcome>(event)) {
-    drop_host();
-    handlers_.on_finished();
+  } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
+    end_shim(*outcome);
   }
+}
+
+void NodeWorkers::say_parked(int generation, int store_port) {
+  handlers_.on_parked(
+      {.job_uuid = options_.job_uuid,
+       .generation = static_cast<std::uint64_t>(generation),
+       .store_endpoint = hosts_store_ ? endpoint_text(options_.address, store_port) : "",
+       .failed_checks = {},
+       .took = std::chrono::duration_cast<Milliseconds>(SteadyClock().now() - park_began_)});
+}
+
+void NodeWorkers::tell_exit(const supervisor::WorkerExit& exit) {
+  told_.insert(exit.local_rank);
+  handlers_.on_exited(
+      {.job_uuid = options_.job_uuid, .generation = generation_, .step = exit.step, .exit = exit});
+}
+
+void NodeWorkers::tell_missing(const std::vector<supervisor::WorkerExit>& exits) {
+  for (const supervisor::WorkerExit& exit : exits) {
+    const bool is_ours = exit.generation == static_cast<int>(generation_);
+    if (is_ours && !told_.contains(exit.local_rank)) tell_exit(exit);
+  }
+}
+
+// Its last word. Without finish() it was its own: it held, and nobody came.
+void NodeWorkers::end_shim(const supervisor::JobOutcome& outcome) {
+  if (!is_over_) {
+    tell_missing(outcome.exits);
+    end_generation(0);
+  }
+  drop_host();
+  end_catching_up();
+  if (is_finishing_) handlers_.on_finished();
 }
 
 void NodeWorkers::end_generation(int num_unkillable) {
@@ -198,18 +239,87 @@ void NodeWorkers::end_generation(int num_unkillable) {
       {.job_uuid = options_.job_uuid, .generation = generation_, .num_unkillable = num_unkillable});
 }
 
+// ---- a shim that outlived its owner ----
+
+void NodeWorkers::take_up(const HeldGeneration& held) {
+  generation_ = held.generation;
+  hosts_store_ = held.hosts_store;
+  is_over_ = false;
+  told_.clear();
+  park_began_ = SteadyClock().now();
+}
+
+// The first snapshot was made before the events that nobody heard; the one that is asked for here stands behind them.
+void NodeWorkers::adopt(std::unique_ptr<supervisor::WorkerHost> host, const HeldGeneration& held) {
+  take_up(held);
+  host_ = std::move(host);
+  watch_host();
+  num_snapshots_awaited_ = 2;
+  host_->request(supervisor::TakeSnapshot{});
+  take_events();
+}
+
+void NodeWorkers::adopt_end(const HeldGeneration& held,
+                            const std::vector<supervisor::WorkerExit>& exits) {
+  take_up(held);
+  handlers_.on_adopted({});
+  tell_missing(exits);
+  if (told_.empty()) tell_lost(ErrorCode::kShimLost);
+  end_generation(0);
+  handlers_.on_caught_up();
+}
+
+void NodeWorkers::begin_from(const supervisor::Snapshot& snapshot) {
+  num_snapshots_awaited_ = 1;
+  const bool is_present = snapshot.generation == static_cast<int>(generation_);
+  AdoptedGeneration adopted;
+  if (is_present) {
+    if (snapshot.lease_until != supervisor::BootTime::zero())
+      lease_until_ = adopted.lease_until = supervisor::to_steady_time(snapshot.lease_until);
+    adopted.is_prepared = snapshot.state == "prepared";
+    for (const auto& worker : snapshot.workers) pids_.push_back(worker.is_alive ? worker.pid : 0);
+  }
+  handlers_.on_adopted(adopted);
+  if (is_present) return;
+  // The agent before this one was killed between its record and its order; the order before it is of no use any more.
+  host_->request(supervisor::StopGeneration{.generation = snapshot.generation,
+                                            .mode = supervisor::StopMode::kKill,
+                                            .grace = supervisor::Milliseconds(0)});
+  end_generation(0);
+}
+
+// What the agent before this one heard, and may have told nobody.
+void NodeWorkers::catch_up(const supervisor::Snapshot& snapshot) {
+  const bool is_present = snapshot.generation == static_cast<int>(generation_);
+  if (!is_over_ && is_present) {
+    tell_missing(snapshot.exits);
+    if (snapshot.state == "prepared") say_parked(snapshot.generation, snapshot.store_port);
+    if (snapshot.state == "parked") end_generation(0);
+  }
+  end_catching_up();
+}
+
+void NodeWorkers::end_catching_up() {
+  if (std::exchange(num_snapshots_awaited_, 0) > 0) handlers_.on_caught_up();
+}
+
 // The shim ended without a word; its host has killed what was left. To the coordinator: every worker failed here.
 void NodeWorkers::lose_host(const Error& error) {
   drop_host();
   handlers_.on_notice(error.message());
-  if (is_over_) return;
+  if (!is_over_) {
+    tell_lost(error.code());
+    end_generation(0);
+  }
+  end_catching_up();
+}
+
+void NodeWorkers::tell_lost(ErrorCode why) {
   supervisor::WorkerExit exit;
   exit.cause = supervisor::ExitCause::kLost;
-  exit.exit_code = error_info(error.code()).exit_status;
+  exit.exit_code = error_info(why).exit_status;
   exit.generation = static_cast<int>(generation_);
-  handlers_.on_exited(
-      {.job_uuid = options_.job_uuid, .generation = generation_, .step = -1, .exit = exit});
-  end_generation(0);
+  tell_exit(exit);
 }
 
 }  // namespace accel::agent

@@ -1,6 +1,7 @@
 // NodeWorkers: the workers of one job on this node, through a shim whose generations the owner drives.
 //
 //   none --park--> preparing --Prepared--> parked --release--> running --all ended, or stop--> over --park--> ...
+//     '--adopt(): where the shim stands, then what nobody heard, as if it happened now--^
 //
 // Threads:  the one that runs the io_context; starting the shim waits for its exec.
 #pragma once
@@ -9,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,19 @@ struct NodeWorkersOptions {
   std::uint16_t store_port = 0;  // 0: any free one
 };
 
+// What the agent before this one had its shim do last.
+struct HeldGeneration {
+  std::uint64_t generation = 0;
+  bool hosts_store = false;
+};
+
+// Where the shim of a held generation stood when it was taken over.
+struct AdoptedGeneration {
+  bool is_prepared =
+      false;  // on_parked follows; else something ran, and on_gone follows if it does not any more
+  std::optional<TimePoint> lease_until;
+};
+
 class NodeWorkers {
  public:
   struct Handlers {
@@ -41,9 +56,21 @@ class NodeWorkers {
     std::function<void(StepsMade)> on_steps;
     std::function<void(const std::string&)> on_notice;  // a line for people
     std::function<void()> on_finished;                  // after finish()
+    // After adopt() and adopt_end(): first of all, and when all that nobody heard was told.
+    std::function<void(const AdoptedGeneration&)> on_adopted = {};
+    std::function<void()> on_caught_up = {};
   };
   NodeWorkers(boost::asio::io_context& loop, NodeWorkersOptions options, Handlers handlers);
   ~NodeWorkers();
+
+  // Takes over a shim that outlived its owner. Before anything else.
+  void adopt(std::unique_ptr<supervisor::WorkerHost> host, const HeldGeneration& held);
+  // Its shim is gone, and left `exits`; of that generation none: nobody knows how they ended.
+  void adopt_end(const HeldGeneration& held, const std::vector<supervisor::WorkerExit>& exits);
+
+  [[nodiscard]] bool has_shim() const { return host_ != nullptr; }
+  // For the next shim. Requires: !has_shim().
+  void equip(NodeWorkersOptions options);
 
   // Answered by on_parked. `members`: numeric addresses that may connect to the store when it is here.
   void park(const ParkWorkers& order, std::vector<std::string> members);
@@ -66,6 +93,7 @@ class NodeWorkers {
 
  private:
   Result<void> start_host();
+  void watch_host();
   void wait();
   void take_events();
   void on_event(const supervisor::HostEvent& event);
@@ -73,6 +101,15 @@ class NodeWorkers {
   void drop_host();
   void end_generation(int num_unkillable);
   void park_failed(const char* check, const std::string& why);
+  void say_parked(int generation, int store_port);
+  void take_up(const HeldGeneration& held);
+  void begin_from(const supervisor::Snapshot& snapshot);
+  void catch_up(const supervisor::Snapshot& snapshot);
+  void end_catching_up();
+  void tell_missing(const std::vector<supervisor::WorkerExit>& exits);
+  void tell_exit(const supervisor::WorkerExit& exit);
+  void tell_lost(ErrorCode why);
+  void end_shim(const supervisor::JobOutcome& outcome);
 
   boost::asio::io_context& loop_;
   NodeWorkersOptions options_;
@@ -83,6 +120,9 @@ class NodeWorkers {
   std::uint64_t generation_ = 0;
   bool is_over_ = true;  // nothing of generation_ is here
   bool hosts_store_ = false;
+  bool is_finishing_ = false;      // finish() was called
+  int num_snapshots_awaited_ = 0;  // of a shim that is being taken over: two, then none
+  std::set<int> told_;             // local ranks of generation_ whose ends were told
   TimePoint park_began_{};
   ProgressWatch progress_;
   std::uint64_t renewed_generation_ = 0;

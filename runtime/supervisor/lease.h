@@ -66,4 +66,7 @@ class LeaseClock {
 // in the middle.
 [[nodiscard]] BootTime to_boot_time(TimePoint until);
 
+// The same instant as `until` on the steady clock, or a day from now, whichever is nearer. Never later either.
+[[nodiscard]] TimePoint to_steady_time(BootTime until);
+
 }  // namespace accel::supervisor

@@ -1,5 +1,6 @@
 // What the supervisor does about the lease of its owner: see lease.h.
 
+#include <algorithm>
 #include <ctime>
 
 #include "runtime/supervisor/lease.h"
@@ -16,6 +17,13 @@ BootTime boot_time() {
 BootTime to_boot_time(TimePoint until) {
   const BootTime boot = boot_time();  // first: what passes before the next line shortens the lease
   return boot + (until - SteadyClock().now());
+}
+
+TimePoint to_steady_time(BootTime until) {
+  constexpr std::chrono::hours kMost{24};  // a shim may say anything
+  const TimePoint now = SteadyClock().now();
+  const BootTime boot = boot_time();
+  return now + (std::clamp<BootTime>(until, boot - kMost, boot + kMost) - boot);
 }
 
 void Supervisor::Impl::begin_lease(BootTime until) {

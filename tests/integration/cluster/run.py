@@ -283,17 +283,23 @@ class Changing(ClusterTest):
         self.stop_file.touch()
         self.assertEqual(runner.wait(), 0, runner.lines)
 
-    def test_an_agent_that_ends_or_begins_anew_leaves_and_the_others_go_on(self):
-        for number in (signal.SIGTERM, signal.SIGUSR2):
-            name = f"b{int(number)}"
-            self.start(name)
-            runner = self.follow("a", "run", "--nnodes", "1:3", "--name", name, "--", "/bin/sh", "-c", self.until_stopped())
-            runner.wait_for(" of 3 ", 3)
-            self.assertEqual(self.agents[name].end(number), 0)
-            runner.wait_for(" of 2 node 1 restart 0")
-            self.stop_file.touch()
-            self.assertEqual(runner.wait(), 0, runner.lines)
-            self.stop_file.unlink()
+    def test_an_agent_that_ends_leaves_and_the_others_go_on(self):
+        self.start("c")
+        runner = self.follow("a", "run", "--nnodes", "1:3", "--name", "j", "--", "/bin/sh", "-c", self.until_stopped())
+        runner.wait_for(" of 3 ", 3)
+        self.assertEqual(self.agents["c"].end(), 0)
+        runner.wait_for(" of 2 node 1 restart 0")
+        self.stop_file.touch()
+        self.assertEqual(runner.wait(), 0, runner.lines)
+
+    def test_an_agent_that_begins_anew_leaves_its_job_when_nothing_is_held(self):
+        self.start("c", more="hold_seconds: 0\n")
+        runner = self.follow("a", "run", "--nnodes", "1:3", "--name", "j", "--", "/bin/sh", "-c", self.until_stopped())
+        runner.wait_for(" of 3 ", 3)
+        self.assertEqual(self.agents["c"].end(signal.SIGUSR2), 0)
+        runner.wait_for(" of 2 node 1 restart 0")
+        self.stop_file.touch()
+        self.assertEqual(runner.wait(), 0, runner.lines)
 
     def test_without_the_coordinator_one_node_jobs_go_on_and_the_rest_is_said(self):
         self.agents["a"].process.kill()

@@ -22,6 +22,8 @@ ETCD = shutil.which("etcd")
 
 
 class AgentsTest(cluster.ClusterTest):
+    NAME = "led"
+
     def setUp(self):
         super().setUp()
         self.pids = self.folder / "pids"
@@ -32,10 +34,16 @@ class AgentsTest(cluster.ClusterTest):
         done = self.accel(node, "drain", user=None)
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def submit(self, node, nodes):
-        script = f"echo $$ > {self.pids}/$RANK.$TORCHELASTIC_RESTART_COUNT; while [ ! -e {self.stop_file} ]; do sleep 0.05; done"
-        done = self.accel(node, "run", "--detach", "--nnodes", nodes, "--name", "led", "--", "/bin/sh", "-c", script)
+    def script(self, end="exit 0"):
+        return (f"echo $$ > {self.pids}/$RANK.$TORCHELASTIC_RESTART_COUNT; "
+                f"while [ ! -e {self.stop_file} ]; do sleep 0.05; done; {end}")
+
+    def submit(self, node, nodes, *options, end="exit 0"):
+        done = self.accel(node, "run", "--detach", "--nnodes", nodes, "--name", self.NAME, *options, "--", "/bin/sh", "-c", self.script(end))
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.await_workers(nodes)
+
+    def await_workers(self, nodes):
         self.wait_until(lambda: self.workers() == [f"{rank}.0" for rank in range(nodes)], "workers run")
         self.running = {name: int((self.pids / name).read_text() or 0) for name in self.workers()}
 
@@ -57,7 +65,7 @@ class AgentsTest(cluster.ClusterTest):
     def finish(self, node):
         self.assert_undisturbed()
         self.stop_file.touch()
-        self.wait_until(lambda: self.job(node, "led")["state"] == "JOB_STATE_SUCCEEDED", "the job succeeds")
+        self.wait_until(lambda: self.job(node, self.NAME)["state"] == "JOB_STATE_SUCCEEDED", "the job succeeds")
         self.assertEqual(self.workers(), sorted(self.running))
 
     def kill(self, name):

@@ -1,0 +1,199 @@
+// A part's workers after a take-over: what the agent before had heard, what nobody heard, and in which order it is told.
+
+#include "agent/rendezvous/node_workers.h"
+
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <sys/eventfd.h>
+
+#include "runtime/unique_fd.h"
+
+namespace accel::agent {
+namespace {
+
+using supervisor::ExitCause;
+using supervisor::GenerationEnded;
+using supervisor::HostEvent;
+using supervisor::Snapshot;
+using supervisor::WorkerExit;
+using testing::ElementsAre;
+
+constexpr int kGeneration = 3;
+
+// A shim's side without a process: gives its events one after the other, a snapshot for each request for one.
+class ScriptedHost final : public supervisor::WorkerHost {
+ public:
+  struct Script {
+    std::deque<HostEvent> events;
+    Snapshot now;  // what it answers
+    std::vector<supervisor::HostRequest> requests;
+  };
+  explicit ScriptedHost(Script& script) : script_(script), fd_(::eventfd(0, EFD_CLOEXEC)) {}
+
+  [[nodiscard]] int event_fd() const override { return fd_.get(); }
+  Result<std::optional<HostEvent>> next_event() override {
+    if (script_.events.empty()) return std::optional<HostEvent>();
+    HostEvent event = std::move(script_.events.front());
+    script_.events.pop_front();
+    return std::optional(std::move(event));
+  }
+  void request(const supervisor::HostRequest& request) override {
+    script_.requests.push_back(request);
+    if (std::holds_alternative<supervisor::TakeSnapshot>(request))
+      script_.events.emplace_back(script_.now);
+  }
+
+ private:
+  Script& script_;
+  UniqueFd fd_;
+};
+
+WorkerExit exit_of(int local_rank, ExitCause cause, const std::string& tail = "") {
+  WorkerExit exit;
+  exit.local_rank = exit.global_rank = local_rank;
+  exit.generation = kGeneration;
+  exit.cause = cause;
+  exit.tail = tail;
+  return exit;
+}
+
+Snapshot snapshot_of(const std::string& state, std::vector<WorkerExit> exits = {}) {
+  Snapshot snapshot;
+  snapshot.state = state;
+  snapshot.generation = kGeneration;
+  snapshot.store_port = 4711;
+  snapshot.exits = std::move(exits);
+  return snapshot;
+}
+
+class NodeWorkersTest : public testing::Test {
+ protected:
+  // Takes a shim over that says `first`, then `unheard`, and answers `now`.
+  void adopt(const Snapshot& first, std::vector<HostEvent> unheard, const Snapshot& now) {
+    script_.now = now;
+    script_.events.emplace_back(first);
+    for (HostEvent& event : unheard) script_.events.push_back(std::move(event));
+    workers_.adopt(std::make_unique<ScriptedHost>(script_),
+                   {.generation = kGeneration, .hosts_store = true});
+  }
+
+  std::vector<std::string> told_;
+  ScriptedHost::Script script_;
+  boost::asio::io_context loop_;
+  NodeWorkers workers_{
+      loop_,
+      {.job_uuid = "u", .spec = {}, .shim = {}, .address = "10.0.0.1"},
+      {.on_parked =
+           [this](const WorkersParked& parked) {
+             told_.push_back("parked " + parked.store_endpoint);
+           },
+       .on_exited =
+           [this](const WorkerExited& exited) {
+             told_.push_back("exit " + std::to_string(exited.exit.local_rank) + " " +
+                             (exited.exit.cause == ExitCause::kOk     ? "ok"
+                              : exited.exit.cause == ExitCause::kLost ? "lost"
+                                                                      : "failed") +
+                             exited.exit.tail);
+           },
+       .on_gone = [this](const WorkersGone&) { told_.emplace_back("gone"); },
+       .on_steps = [this](const StepsMade&) { told_.emplace_back("steps"); },
+       .on_notice = [this](const std::string& line) { told_.push_back("notice " + line); },
+       .on_finished = [this] { told_.emplace_back("finished"); },
+       .on_adopted =
+           [this](const AdoptedGeneration& adopted) {
+             told_.emplace_back(adopted.is_prepared   ? "adopted prepared"
+                                : adopted.lease_until ? "adopted with a lease"
+                                                      : "adopted");
+           },
+       .on_caught_up = [this] { told_.emplace_back("caught up"); }}};
+};
+
+TEST_F(NodeWorkersTest, Fault27WhatRunsGoesOnAndCanBeStopped) {
+  adopt(snapshot_of("running"), {}, snapshot_of("running"));
+
+  EXPECT_THAT(told_, ElementsAre("adopted", "caught up"));
+  workers_.stop({.job_uuid = "u", .generation = kGeneration});
+  EXPECT_TRUE(std::holds_alternative<supervisor::StopGeneration>(script_.requests.back()));
+}
+
+TEST_F(NodeWorkersTest, Fault27AnExitThatNobodyHeardIsToldOnceWithItsText) {
+  const WorkerExit failed = exit_of(1, ExitCause::kNonZero, ": why");
+  adopt(snapshot_of("parked", {exit_of(1, ExitCause::kNonZero)}),
+        {failed, GenerationEnded{.generation = kGeneration, .outcome = {.exits = {failed}}}},
+        snapshot_of("parked", {exit_of(1, ExitCause::kNonZero)}));
+
+  EXPECT_THAT(told_, ElementsAre("adopted", "exit 1 failed: why", "gone", "caught up"));
+}
+
+TEST_F(NodeWorkersTest, Fault27AnExitThatTheAgentBeforeHeardIsToldBeforeTheEnd) {
+  const WorkerExit heard = exit_of(0, ExitCause::kNonZero, ": why");
+  adopt(snapshot_of("parked", {exit_of(0, ExitCause::kNonZero)}),
+        {GenerationEnded{.generation = kGeneration, .outcome = {.exits = {heard}}}},
+        snapshot_of("parked", {exit_of(0, ExitCause::kNonZero)}));
+
+  EXPECT_THAT(told_, ElementsAre("adopted", "exit 0 failed: why", "gone", "caught up"));
+}
+
+TEST_F(NodeWorkersTest, Fault27AnEndThatTheAgentBeforeHeardIsToldAgain) {
+  const std::vector<WorkerExit> exits = {exit_of(0, ExitCause::kOk), exit_of(1, ExitCause::kOk)};
+  adopt(snapshot_of("parked", exits), {}, snapshot_of("parked", exits));
+
+  EXPECT_THAT(told_, ElementsAre("adopted", "exit 0 ok", "exit 1 ok", "gone", "caught up"));
+}
+
+TEST_F(NodeWorkersTest, WhatWasPreparedSaysAgainThatItIsReady) {
+  adopt(snapshot_of("prepared"), {}, snapshot_of("prepared"));
+
+  EXPECT_THAT(told_, ElementsAre("adopted prepared", "parked 10.0.0.1:4711", "caught up"));
+}
+
+TEST_F(NodeWorkersTest, AnOrderThatNeverReachedTheShimIsOverAndTheOneBeforeItIsKilled) {
+  Snapshot older = snapshot_of("running");
+  older.generation = kGeneration - 1;
+  adopt(older, {}, older);
+
+  EXPECT_THAT(told_, ElementsAre("adopted", "gone", "caught up"));
+  const auto& stop = std::get<supervisor::StopGeneration>(script_.requests.back());
+  EXPECT_EQ(stop.generation, kGeneration - 1);
+  EXPECT_EQ(stop.mode, supervisor::StopMode::kKill);
+}
+
+TEST_F(NodeWorkersTest, Fault38TheLeaseOfTheShimIsHandedOnAndRenewed) {
+  Snapshot leased = snapshot_of("running");
+  leased.lease_until = supervisor::boot_time() + std::chrono::seconds(5);
+  adopt(leased, {}, leased);
+
+  EXPECT_THAT(told_, ElementsAre("adopted with a lease", "caught up"));
+  workers_.renew({.job_uuid = "u", .generation = kGeneration, .until = SteadyClock().now()});
+  EXPECT_TRUE(std::holds_alternative<supervisor::RenewLease>(script_.requests.back()));
+}
+
+TEST_F(NodeWorkersTest, AShimThatEndedByItselfLeavesThePartWithoutOne) {
+  adopt(snapshot_of("running"),
+        {supervisor::JobOutcome{.exits = {exit_of(0, ExitCause::kSignaled)}}},
+        snapshot_of("finished"));
+
+  EXPECT_THAT(told_, ElementsAre("adopted", "exit 0 failed", "gone", "caught up"));
+  EXPECT_FALSE(workers_.has_shim());
+}
+
+TEST_F(NodeWorkersTest, AShimThatIsGoneWithoutAWordCountsAsLost) {
+  workers_.adopt_end({.generation = kGeneration, .hosts_store = false}, {});
+
+  EXPECT_THAT(told_, ElementsAre("adopted", "exit 0 lost", "gone", "caught up"));
+}
+
+TEST_F(NodeWorkersTest, TheLastWordOfAnOlderGenerationSaysNothingOfThisOne) {
+  WorkerExit older = exit_of(0, ExitCause::kOk);
+  older.generation = kGeneration - 1;
+  workers_.adopt_end({.generation = kGeneration, .hosts_store = false}, {older});
+
+  EXPECT_THAT(told_, ElementsAre("adopted", "exit 0 lost", "gone", "caught up"));
+}
+
+}  // namespace
+}  // namespace accel::agent
