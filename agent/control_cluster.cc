@@ -244,6 +244,22 @@ void ControlService::signal_elsewhere(const Caller& caller,
       });
 }
 
+void ControlService::ledger_elsewhere(const Caller& caller,
+                                      const std::string& job,
+                                      v1::Ledger* ledger,
+                                      const Finish& finish) {
+  find_elsewhere(caller, job, Deed::kSee, [this, ledger, finish](const Result<v1::Job>& found) {
+    if (!found) return finish(found.error());
+    v1::JobRef ref;
+    ref.set_job(found->job_uuid());
+    parts_.cluster->ledger(ref, [ledger, finish](Result<v1::Ledger> told) {
+      if (!told) return finish(told.error());
+      *ledger = *std::move(told);
+      finish({});
+    });
+  });
+}
+
 void ControlService::logs_elsewhere(const Caller& caller,
                                     const v1::LogReq& request,
                                     const std::shared_ptr<LogStream>& stream) {

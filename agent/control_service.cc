@@ -10,6 +10,7 @@
 #include "agent/job_request.h"
 #include "agent/log_stream.h"
 #include "agent/queued_stream.h"
+#include "agent/rendezvous/job_view.h"
 
 namespace accel::agent {
 namespace {
@@ -285,6 +286,21 @@ grpc::ServerUnaryReactor* ControlService::ListJobs(Context* context,
     list->set_draining(parts_.jobs.is_draining());
     if (parts_.cluster == nullptr) return finish({});
     list_elsewhere(caller, list, finish);
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::GetLedger(Context* context,
+                                                    const v1::JobRef* request,
+                                                    v1::Ledger* ledger) {
+  return answer_later(context, [this, request, ledger](const Caller& caller, const Finish& finish) {
+    const auto found = job_for(caller, request->job(), Deed::kSee);
+    if (!found && may_be_elsewhere(found.error())) {
+      return ledger_elsewhere(caller, request->job(), ledger, finish);
+    }
+    if (!found) return finish(found.error());
+    *ledger = view_of(parts_.jobs.ledger_of(**found), SteadyClock().now());
+    ledger->set_job_id((*found)->job_id());
+    finish({});
   });
 }
 

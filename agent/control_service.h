@@ -80,6 +80,7 @@ class ControlService final : public v1::Control::CallbackService {
   grpc::ServerUnaryReactor* ScaleJob(Context*, const v1::ScaleReq*, v1::Job*) override;
   grpc::ServerUnaryReactor* DrainNode(Context*, const v1::NodeReq*, v1::Done*) override;
   grpc::ServerUnaryReactor* UndrainNode(Context*, const v1::NodeReq*, v1::Done*) override;
+  grpc::ServerUnaryReactor* GetLedger(Context*, const v1::JobRef*, v1::Ledger*) override;
   grpc::ServerWriteReactor<v1::Event>* Watch(Context*, const v1::WatchReq*) override;
   grpc::ServerWriteReactor<v1::LogChunk>* Logs(Context*, const v1::LogReq*) override;
   grpc::ServerWriteReactor<v1::DiagChunk>* Diagnose(Context*, const v1::DiagReq*) override;
@@ -125,6 +126,10 @@ class ControlService final : public v1::Control::CallbackService {
                        const v1::ScaleReq& request,
                        v1::Job* job,
                        const Finish& finish);
+  void ledger_elsewhere(const Caller& caller,
+                        const std::string& job,
+                        v1::Ledger* ledger,
+                        const Finish& finish);
   void logs_elsewhere(const Caller& caller,
                       const v1::LogReq& request,
                       const std::shared_ptr<LogStream>& stream);

@@ -7,6 +7,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 
 #include "accel/v1/record.pb.h"
+#include "agent/job_accounts.h"
 #include "agent/job_runner.h"
 
 namespace accel::agent {
@@ -17,8 +18,10 @@ struct JobRunner::Entry {
   [[nodiscard]] v1::Job& job() { return *record.mutable_job(); }
   [[nodiscard]] const v1::Job& job() const { return record.job(); }
 
-  v1::JobRecord record;                          // as on the disk, or newer
-  bool is_record_lost = false;                   // it could not be written; said once
+  v1::JobRecord record;  // as on the disk, or newer
+  JobAccounts accounts;
+  int num_looks = 0;            // snapshots that were asked for to see steps, and have not come
+  bool is_record_lost = false;  // it could not be written; said once
   std::optional<supervisor::Stop> waiting_stop;  // asked for before the shim was taken over
   std::unique_ptr<supervisor::WorkerHost> host;  // gone when the job has ended
   boost::asio::posix::stream_descriptor

@@ -58,6 +58,8 @@ Result<void> JobRunner::recover() {
   for (v1::JobRecord& record : contents.records) {
     Entry& kept = *entries_.emplace_back(std::make_unique<Entry>(context_));
     kept.record = std::move(record);
+    kept.accounts = JobAccounts::from_record(
+        kept.record.accounts(), kept.record.boot_id() == boot, clock_.now());
     if (!kept.record.request_key().empty()) by_request_[kept.record.request_key()] = &kept;
     if (has_ended(kept.job())) continue;
     if (kept.record.boot_id() == boot) {
@@ -147,6 +149,7 @@ void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {
   job.set_hold_seconds(static_cast<std::uint32_t>(options_.hold.count() / 1000));
   job.set_report("taken over without its record, which was damaged\n");
   stamp(*job.mutable_started());
+  kept.accounts.begin(clock_.now());
   write_record(kept);
   adopt(kept);
 }

@@ -24,6 +24,8 @@ namespace {
 namespace asio = boost::asio;
 using supervisor::StopMode;
 
+constexpr std::chrono::seconds kLookEvery{1};  // for the first step of a generation
+
 int null_device() {
   static const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   return fd;
@@ -59,6 +61,7 @@ JobRunner::JobRunner(asio::io_context& context,
     : context_(context),
       options_(std::move(options)),
       on_change_(std::move(on_change)),
+      look_(context),
       adopter_(context) {}
 
 JobRunner::~JobRunner() = default;
@@ -97,6 +100,7 @@ Result<void> JobRunner::launch(Entry& made,
                                const UserAccount& user) {
   if (!made.record.shim_dir().empty())
     supervisor::remove_last_word(made.record.shim_dir(), spec.job_id);
+  *made.record.mutable_accounts() = made.accounts.to_record();
   if (auto written = folder_->write(made.record); !written) return written;
   supervisor::ShimHostOptions host;
   host.shim_path = options_.shim_path;
@@ -162,6 +166,7 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
   job.set_hold_seconds(static_cast<std::uint32_t>(options_.hold.count() / 1000));
   *job.mutable_argv() = request.argv();
   stamp(*job.mutable_started());
+  made->accounts.begin(clock_.now());
   const auto spec = make_spec(request, user, made->record);
   if (!spec) return spec.error();
   *made->record.mutable_spec() = std::move(request);
@@ -184,6 +189,7 @@ void JobRunner::changed(Entry& entry) {
 }
 
 void JobRunner::write_record(Entry& entry) {
+  *entry.record.mutable_accounts() = entry.accounts.to_record();
   const auto written = folder_->write(entry.record);
   if (written) {
     entry.is_record_lost = false;
@@ -223,15 +229,38 @@ void JobRunner::on_generation(Entry& entry, const supervisor::GenerationStarted&
   }
 }
 
+// Steps come with snapshots alone; without them all of a generation would count as its start.
+void JobRunner::look_for_steps() {
+  is_looking_ = false;
+  for (const auto& entry : entries_) {
+    if (!entry->host || !entry->accounts.wants_snapshots()) continue;
+    is_looking_ = true;
+    ++entry->num_looks;
+    entry->host->request(supervisor::TakeSnapshot{});
+  }
+  if (!is_looking_) return;
+  look_.expires_after(kLookEvery);
+  look_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) look_for_steps();
+  });
+}
+
 // Ends of workers and notices change the record in memory alone: a thousand workers end together, and the next agent
 // hears of them from the shim.
 void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
   v1::Job& job = entry.job();
+  const bool is_other_account = entry.accounts.hear(event, clock_.now());
+  if (entry.accounts.wants_snapshots() && !is_looking_) look_for_steps();
   if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
     on_generation(entry, *started);
     return changed(entry);
   }
   if (const auto* snapshot = std::get_if<supervisor::Snapshot>(&event)) {
+    if (entry.num_looks > 0) {
+      --entry.num_looks;
+      if (is_other_account) write_record(entry);
+      return;
+    }
     on_snapshot(entry, *snapshot);
   } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
     if (exit->local_rank >= 0 && exit->local_rank < job.workers_size()) {
@@ -283,6 +312,7 @@ void JobRunner::conclude(Entry& entry) {
   boost::system::error_code ignored;
   entry.events.close(ignored);
   entry.host.reset();
+  entry.accounts.close(clock_.now());
   stamp(*entry.job().mutable_ended());
   write_record(entry);
   // Ours says it now. One that could not be written keeps the shim's word, for the next agent.
@@ -309,6 +339,11 @@ std::vector<const v1::Job*> JobRunner::all() const {
   return jobs;
 }
 
+LedgerState JobRunner::ledger_of(const v1::Job& job) const {
+  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  return found == nullptr ? LedgerState() : settled(found->accounts.ledger(), SteadyClock().now());
+}
+
 std::string JobRunner::log_folder_of(const v1::Job& job) const {
   const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
   return found == nullptr ? "" : found->record.log_dir();
@@ -319,6 +354,7 @@ void JobRunner::stop(const std::string& job, StopMode mode, int signal) {
   if (found == nullptr || has_ended(found->job())) return;
   const bool is_again = found->record.asked_to_stop();
   found->record.set_asked_to_stop(true);
+  found->accounts.ask_to_stop(clock_.now());
   const supervisor::Stop stop = {
       .mode = is_again && mode != StopMode::kKill ? StopMode::kKill : mode, .signal = signal};
   if (found->host) {

@@ -20,13 +20,16 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include <accel/result.h>
 
 #include "accel/v1/control.pb.h"
+#include "agent/coordinator/ledger.h"
 #include "agent/job_folder.h"
 #include "agent/shim_adopter.h"
 #include "agent/user_account.h"
+#include "runtime/clock.h"
 #include "runtime/supervisor/worker_host.h"
 
 namespace accel::agent {
@@ -71,6 +74,9 @@ class JobRunner {
   [[nodiscard]] const v1::Job* find(const std::string& job) const;
   [[nodiscard]] std::vector<const v1::Job*> all() const;
 
+  // Where its time went, until now.
+  [[nodiscard]] LedgerState ledger_of(const v1::Job& job) const;
+
   // The folder below which the job's files are; see LogLayout.
   [[nodiscard]] std::string log_folder_of(const v1::Job& job) const;
 
@@ -99,6 +105,7 @@ class JobRunner {
   void take_events(Entry& entry);
   void on_event(Entry& entry, const supervisor::HostEvent& event);
   void on_generation(Entry& entry, const supervisor::GenerationStarted& started);
+  void look_for_steps();
   void changed(Entry& entry);
   void write_record(Entry& entry);
   void end(Entry& entry, const supervisor::JobOutcome& outcome);
@@ -120,6 +127,9 @@ class JobRunner {
   std::map<std::string, Entry*> by_request_;
   std::optional<JobFolder> folder_;
   bool is_draining_ = false;
+  SteadyClock clock_;
+  boost::asio::steady_timer look_;
+  bool is_looking_ = false;
   ShimAdopter adopter_;  // the last: its threads end before what they were asked for
 };
 

@@ -107,6 +107,12 @@ void ClusterClient::scale(const v1::ScalePartsReq& request, Done<v1::Job> done) 
   });
 }
 
+void ClusterClient::ledger(const v1::JobRef& request, Done<v1::Ledger> done) {
+  call(coordinator_, request, std::move(done), [](auto& made, auto answer) {
+    made.stub->async()->JobLedger(&made.context, &made.request, &made.response, std::move(answer));
+  });
+}
+
 void ClusterClient::signal(const std::string& endpoint,
                            const v1::PartSignalReq& request,
                            Done<v1::Done> done) {

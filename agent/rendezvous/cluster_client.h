@@ -49,6 +49,7 @@ class ClusterClient {
   void jobs(const v1::JobsReq& request, Done<v1::JobList> done);
   void stop(const v1::StopPartsReq& request, Done<v1::Job> done);
   void scale(const v1::ScalePartsReq& request, Done<v1::Job> done);
+  void ledger(const v1::JobRef& request, Done<v1::Ledger> done);
   void signal(const std::string& endpoint, const v1::PartSignalReq& request, Done<v1::Done> done);
 
   // The output of one node's part. One chunk at a time: the next one is asked for with next().

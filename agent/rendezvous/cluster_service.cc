@@ -247,6 +247,18 @@ grpc::ServerUnaryReactor* ClusterService::Scale(Context* context,
   });
 }
 
+grpc::ServerUnaryReactor* ClusterService::JobLedger(Context* context,
+                                                    const v1::JobRef* request,
+                                                    v1::Ledger* ledger) {
+  return answer(context, [this, request, ledger](const Caller&, const Finish& finish) {
+    const auto job = job_of(request->job());
+    if (!job) return finish(job.error());
+    *ledger = view_of((*job)->ledger, SteadyClock().now());
+    ledger->set_job_id((*job)->description->job_id);
+    finish({});
+  });
+}
+
 // ---- this node's parts ----
 
 grpc::ServerUnaryReactor* ClusterService::PartSignal(Context* context,

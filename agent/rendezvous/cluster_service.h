@@ -51,6 +51,7 @@ class ClusterService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* Jobs(Context*, const v1::JobsReq*, v1::JobList*) override;
   grpc::ServerUnaryReactor* Stop(Context*, const v1::StopPartsReq*, v1::Job*) override;
   grpc::ServerUnaryReactor* Scale(Context*, const v1::ScalePartsReq*, v1::Job*) override;
+  grpc::ServerUnaryReactor* JobLedger(Context*, const v1::JobRef*, v1::Ledger*) override;
   grpc::ServerUnaryReactor* PartSignal(Context*, const v1::PartSignalReq*, v1::Done*) override;
   grpc::ServerWriteReactor<v1::LogChunk>* PartLogs(Context*, const v1::PartLogsReq*) override;
 

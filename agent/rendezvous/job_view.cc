@@ -44,6 +44,26 @@ int exit_code_of(const Job& job) {
   }
 }
 
+v1::Ledger view_of(const LedgerState& ledger, TimePoint now) {
+  const LedgerState all = settled(ledger, now);
+  v1::Ledger view;
+  const auto put = [&all](google::protobuf::Duration& out, Account account) {
+    const std::int64_t ns = std::chrono::nanoseconds(all.of(account)).count();
+    out.set_seconds(ns / 1'000'000'000);
+    out.set_nanos(static_cast<int>(ns % 1'000'000'000));
+  };
+  put(*view.mutable_productive(), Account::kProductive);
+  put(*view.mutable_detect(), Account::kDetect);
+  put(*view.mutable_stop(), Account::kStop);
+  put(*view.mutable_rendezvous(), Account::kRendezvous);
+  put(*view.mutable_spawn(), Account::kSpawn);
+  put(*view.mutable_init(), Account::kInit);
+  put(*view.mutable_replay(), Account::kReplay);
+  put(*view.mutable_waiting_nodes(), Account::kWaiting);
+  if (all.open != Account::kClosed) view.set_open(std::string(name_of(all.open)));
+  return view;
+}
+
 v1::Job view_of(const State& state, const Job& job) {
   const JobDescription& wanted = *job.description;
   v1::Job view;

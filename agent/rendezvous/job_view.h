@@ -11,6 +11,9 @@ namespace accel::agent {
 // `uid` is not filled: each agent knows its own number for `user`.
 [[nodiscard]] v1::Job view_of(const State& state, const Job& job);
 
+// What is booked until now.
+[[nodiscard]] v1::Ledger view_of(const LedgerState& ledger, TimePoint now);
+
 // What a command that follows the job ends with: as for a job on one node.
 [[nodiscard]] int exit_code_of(const Job& job);
 

@@ -1,4 +1,5 @@
-// The commands of `accel` that speak to an agent: run, status, logs, stop, signal, scale, drain, undrain, diagnose.
+// The commands of `accel` that speak to an agent: run, status, logs, stop, signal, scale, drain, undrain, diagnose,
+// ledger.
 //
 // The one entry point of libaccel_cluster.so. Everything else in it is hidden, so that a program which opens it never
 // meets gRPC or Protobuf by accident.
@@ -14,21 +15,20 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <google/protobuf/util/json_util.h>
 #include <grpc/support/log.h>
 #include <unistd.h>
 
 #include "launcher/cluster/agent_client.h"
+#include "launcher/cluster/answers.h"
 #include "launcher/cluster/entry.h"
 #include "launcher/cluster/followed_job.h"
+#include "launcher/cluster/inspection.h"
 #include "launcher/cluster/patience.h"
 #include "launcher/cluster_library.h"
 #include "runtime/printable.h"
 
 namespace accel::cluster {
 namespace {
-
-constexpr const char* kProgram = "accel";
 
 struct Flags {
   std::string agent;
@@ -57,24 +57,6 @@ struct Flags {
   std::string reason;
   bool stop_jobs = false;
 };
-
-int fail(const Error& error) {
-  std::fprintf(stderr, "%s\n", error.render(kProgram).c_str());
-  return error_info(error.code()).exit_status;
-}
-
-bool has_ended(const v1::Job& job) {
-  return job.state() >= v1::JOB_STATE_SUCCEEDED;
-}
-
-void print_json(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.always_print_primitive_fields = true;
-  std::string text;
-  (void)google::protobuf::util::MessageToJsonString(message, &text, options);
-  std::printf("%s\n", text.c_str());
-}
 
 // "2" or "2:4".
 struct NodeRange {
@@ -338,24 +320,6 @@ int undrain(const AgentClient& client, const Flags&) {
   return done ? 0 : fail(done.error());
 }
 
-int diagnose(const AgentClient& client, const Flags& flags) {
-  auto call = client.begin(AgentClient::Kind::kStream);
-  if (!call) return fail(call.error());
-  v1::DiagReq request;
-  request.set_job(flags.job);
-  const auto reader = client.stub().Diagnose(call->context.get(), request);
-  v1::DiagChunk chunk;
-  while (reader->Read(&chunk)) {
-    if (flags.json) {
-      print_json(chunk);
-    } else {
-      std::printf("== %s\n%s", chunk.title().c_str(), printable(chunk.text()).c_str());
-    }
-  }
-  const grpc::Status status = reader->Finish();
-  return status.ok() ? 0 : fail(client.to_error(status));
-}
-
 // ---- the command line ----
 
 using Command = std::function<int(const AgentClient&, const Flags&)>;
@@ -428,7 +392,14 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command =
       add_command(app, flags, "diagnose", "where the workers of a job stand, by the kernel's word");
   command->add_option("job", flags.job, "id or uuid")->required();
-  commands[command] = diagnose;
+  commands[command] = [](const AgentClient& client, const Flags& its) {
+    return show_diagnosis(client, its.job, its.json);
+  };
+  command = add_command(app, flags, "ledger", "where the time of a job went");
+  command->add_option("job", flags.job, "id or uuid")->required();
+  commands[command] = [](const AgentClient& client, const Flags& its) {
+    return show_ledger(client, its.job, its.json);
+  };
   return commands;
 }
 

@@ -224,6 +224,42 @@ class Jobs(AgentTest):
         self.assertIn("State:", done.stdout)
         self.accel("stop", "--kill", "d")
 
+    def ledger(self, name):
+        done = self.accel("ledger", name, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        ledger = json.loads(done.stdout)
+        return ledger, {name: float(time[:-1]) for name, time in ledger.items() if time.endswith("s") and time[0].isdigit()}
+
+    def test_ledger_tells_where_the_time_of_a_job_went(self):
+        done = self.accel("run", "--name", "short", "--", "/bin/sh", "-c", "sleep 0.3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        ledger, accounts = self.ledger("short")
+        self.assertEqual((ledger["job_id"], ledger["open"]), ("short", ""))
+        self.assertGreaterEqual(accounts["productive"], 0.3)
+        self.assertGreater(accounts["spawn"], 0)
+        self.assertEqual(accounts["replay"], 0)
+        text = self.accel("ledger", "short").stdout
+        self.assertRegex(text, r"(?m)^productive +\d+\.\d s +\d+\.\d %$")
+        self.assertEqual(self.accel("ledger", "nix").returncode, 66)
+
+    def test_ledger_counts_steps_that_a_restart_makes_again(self):
+        worker = BUILD / "tests/fault_worker"
+        self.accel("run", "--detach", "--name", "again", "--max_restarts", 1, "--", worker, "beats", "1000000")
+        self.wait_for_account("again", "productive", 3)
+        os.kill(int(self.job("again")["workers"][0]["pid"]), signal.SIGKILL)
+        self.wait_for_account("again", "replay", 0.001)
+        accounts = self.ledger("again")[1]
+        self.assertGreater(accounts["productive"], 0)
+        self.assertGreater(accounts["stop"], 0)
+        self.accel("stop", "--kill", "again")
+
+    def wait_for_account(self, name, account, least):
+        for _ in range(PATIENCE * 20):
+            if self.ledger(name)[1][account] >= least:
+                return
+            threading.Event().wait(0.05)
+        self.fail(f"never {least} s of {account}: {self.ledger(name)}")
+
     def test_a_drained_node_starts_nothing_until_it_is_undrained(self):
         self.assertEqual(self.accel("drain").returncode, 0)
         refused = self.accel("run", "--", "/bin/true")

@@ -227,6 +227,18 @@ class Asking(ClusterTest):
         self.stop_file.touch()
         self.assertEqual(runner.wait(), 0, runner.lines)
 
+    def test_ledger_is_told_by_every_node(self):
+        runner = self.run_until_stopped()
+        for node in ("a", "b"):
+            ledger = json.loads(self.accel(node, "ledger", "j", "--json").stdout)
+            self.assertEqual((ledger["job_id"], ledger["open"]), ("j", "init"), "its workers report no steps")
+        self.stop_file.touch()
+        self.assertEqual(runner.wait(), 0, runner.lines)
+        done = self.accel("b", "ledger", "j")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^productive +\d+\.\d s")
+        self.assertEqual(json.loads(self.accel("b", "ledger", "j", "--json").stdout)["open"], "")
+
     def test_a_signal_reaches_the_workers_of_all_nodes(self):
         runner = self.follow("a", "run", "--nnodes", 2, "--name", "s", "--", "/bin/sh", "-c",
                              "trap 'echo got $RANK; exit 0' USR2; echo ready; while :; do sleep 0.05; done")
@@ -322,7 +334,7 @@ class Security(ClusterTest):
         runner.wait_for(" of 2 ", 2)
         for node in ("a", "b"):
             for arguments in (["status", "anns"], ["stop", "anns"], ["stop", "--kill", "anns"], ["signal", "anns", 9],
-                              ["scale", "anns", 1], ["logs", "anns"]):
+                              ["scale", "anns", 1], ["logs", "anns"], ["ledger", "anns"]):
                 done = self.accel(node, *arguments, user=BOB)
                 self.assertEqual(done.returncode, 66, (arguments, done.stdout, done.stderr))
             self.assertNotIn("anns", self.accel(node, "status", user=BOB).stdout)

@@ -250,6 +250,21 @@ class Restart(HoldTest):
         self.assertFalse(is_alive(pids[0]))
         self.assertTrue(is_alive(others[0]))
 
+    def test_the_ledger_goes_on_under_the_next_agent(self):
+        def productive():
+            ledger = json.loads(self.accel("ledger", "train", "--json").stdout)
+            return float(ledger["productive"][:-1]) + float(ledger["init"][:-1])
+
+        self.start_job("train", COUNTING, self.folder)
+        self.kill_agent()
+        size = self.log_of("train").stat().st_size
+        self.assertTrue(eventually(lambda: self.log_of("train").stat().st_size > size + 200))
+        self.start_agent()
+        self.assertTrue(self.taken_over("train"), self.agent.text())
+        steps = self.log_of("train").read_text().count("step")
+        self.assertGreaterEqual(productive(), 0.02 * (steps - 1), "each step sleeps 0.02 s")
+        self.accel("stop", "--kill", "train")
+
     def test_ended_jobs_are_still_shown_after_a_restart(self):
         self.assertEqual(self.accel("run", "--name", "old", "--", "/bin/sh", "-c", "exit 9").returncode, 9)
         self.kill_agent()

@@ -1,0 +1,20 @@
+// Inspection: the commands that look at one job from more sides than its state: ledger, diagnose.
+//
+// Each gives the exit status of `accel`.
+//
+// Threads:  one; they wait for the agent.
+#pragma once
+
+#include <string>
+
+#include "launcher/cluster/agent_client.h"
+
+namespace accel::cluster {
+
+// Where the job's time went, by account.
+[[nodiscard]] int show_ledger(const AgentClient& client, const std::string& job, bool json);
+
+// What the kernel says about each worker.
+[[nodiscard]] int show_diagnosis(const AgentClient& client, const std::string& job, bool json);
+
+}  // namespace accel::cluster
