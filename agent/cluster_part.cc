@@ -186,7 +186,8 @@ void ClusterPart::start(int tcp_port) {
                                parts_.log("has a session with the coordinator at " +
                                           client_->coordinator());
                              },
-                         .on_ended = [this] { parts_.on_ended(); }});
+                         .on_ended = [this] { parts_.on_ended(); },
+                         .slots_taken = [this] { return parts_.jobs.slots_taken(); }});
   service_->set_node(node_.get());
   node_->start();
 }
@@ -207,6 +208,10 @@ Result<std::optional<UserAccount>> ClusterPart::admit(const v1::JobSpec& spec) c
                  "this node has another job '" + spec.job_id() + "'",
                  "choose another --name");
   }
+  // The coordinator hears of such jobs with the next beat, and asks again.
+  const int needed = std::max(1, static_cast<int>(spec.procs_per_node()));
+  if (parts_.jobs.slots_taken() + needed > node_->options().node.slots)
+    return std::optional<UserAccount>();
   parts_.audit("takes part in job " + spec.job_id() + " as " + user->name);
   return std::optional(*std::move(user));
 }

@@ -400,6 +400,16 @@ int JobRunner::num_running() const {
   }));
 }
 
+int JobRunner::slots_taken() const {
+  int taken = 0;
+  for (const auto& entry : entries_) {
+    if (has_ended(entry->job())) continue;
+    const int asked = static_cast<int>(entry->record.spec().procs_per_node());
+    taken += std::max({1, asked, entry->job().workers_size()});
+  }
+  return taken;
+}
+
 bool JobRunner::holds_all() const {
   return std::all_of(entries_.begin(), entries_.end(), [](const auto& entry) {
     return has_ended(entry->job()) || !entry->record.shim_dir().empty();

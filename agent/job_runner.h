@@ -90,6 +90,8 @@ class JobRunner {
   void set_draining(bool draining) { is_draining_ = draining; }
   [[nodiscard]] bool is_draining() const { return is_draining_; }
   [[nodiscard]] int num_running() const;
+  // Workers of the jobs that run: each takes a slot of the node.
+  [[nodiscard]] int slots_taken() const;
   // Whether every job that runs would outlive this process.
   [[nodiscard]] bool holds_all() const;
 

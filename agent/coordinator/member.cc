@@ -99,6 +99,7 @@ class MemberTurn {
                            steps.last_progress_age,
                            steps.ranks});
     }
+    beat.slots_taken = state_.slots_taken;
     message.body = std::move(beat);
     state_.next_beat = now_ + state_.beat_every;
     actions_.emplace_back(SendUp{std::move(message)});

@@ -220,6 +220,7 @@ struct MemberState {
   TimePoint hello_at{};  // the first Hello that is not answered yet
   TimePoint acked_at{};  // when the last acked beat was sent: the lease's start
   std::map<JobUuid, LocalMembership> jobs;
+  int slots_taken = 0;        // by jobs that run on this node alone, for the next beat
   std::uint64_t dropped = 0;  // messages of a lower epoch, another session or an older generation
 };
 

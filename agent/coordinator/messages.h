@@ -130,6 +130,7 @@ struct Beat {
   std::vector<JobBeat> jobs;  // all that are here, however old
   float load = 0;
   std::uint64_t mem_free_bytes = 0;
+  int slots_taken = 0;  // by jobs that run on this node alone
 };
 
 enum class WorkerPhase { kStarted, kExited };

@@ -8,6 +8,9 @@
 // Slots are held by seats alone: of a generation that is under way, or, between two generations, of
 // the nodes that had one. A job that only waits holds nothing, so two that wait cannot block each
 // other; who has enough nodes first takes its seats, and the other one goes on waiting.
+//
+// Jobs that a node runs alone hold slots too. Who was there first stays: a node with a seat keeps it
+// in the next generation, whatever came there beside it.
 
 #include <algorithm>
 
@@ -37,8 +40,9 @@ int slots_held(const Job& job, const NodeId& id) {
   }
 }
 
-int slots_held_by_others(const State& state, const Job& job, const NodeId& id) {
-  int held = 0;
+int slots_held_by_others(const State& state, const Job& job, const Node& node) {
+  const NodeId& id = node.info.node_id;
+  int held = slots_held(job, id) > 0 ? 0 : node.slots_taken;
   for (const auto& [uuid, other] : state.jobs) {
     if (&other != &job) held += slots_held(other, id);
   }
@@ -102,7 +106,7 @@ bool has_room(const State& state, const Job& job, const Node& node) {
   const auto joined = job.joined.find(node.info.node_id);
   const int needed =
       joined == job.joined.end() ? job.description->procs_per_node : joined->second.slots;
-  return slots_held_by_others(state, job, node.info.node_id) + needed <= node.info.slots;
+  return slots_held_by_others(state, job, node) + needed <= node.info.slots;
 }
 
 void recruit(Turn& turn, Job& job) {
@@ -115,7 +119,7 @@ void recruit(Turn& turn, Job& job) {
     if (!may_ask(turn, job, node)) continue;
     const auto asked = job.invited.find(id);
     idle.push_back({asked == job.invited.end() ? TimePoint::min() : asked->second,
-                    slots_held_by_others(turn.state, job, id),
+                    slots_held_by_others(turn.state, job, node),
                     &node});
   }
   std::stable_sort(idle.begin(), idle.end(), [](const Idle& a, const Idle& b) {

@@ -174,6 +174,8 @@ void take_beat(Turn& turn, Node& node, const AgentMessage& message, const Beat& 
     report(turn, ReportKind::kNodeBack, "", node.info.node_id, "beats again");
   }
   send(turn, node, 0, BeatAck{message.mono, session.acked_seq});
+  if (beat.slots_taken < node.slots_taken) turn.frees_slots = true;
+  node.slots_taken = beat.slots_taken;
   renew_leases(turn, node);
   // Sent before something already taken, or after something not yet taken: not the whole truth.
   if (message.fence.seq == session.acked_seq) observe(turn, node, beat.jobs);

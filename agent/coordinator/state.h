@@ -73,6 +73,7 @@ struct Node {
   std::string drain_reason;
   QuarantineState quarantine;
   std::deque<TimePoint> losses;  // within flap_window
+  int slots_taken = 0;           // by jobs of its own, as its last beat says
 };
 
 enum class JobPhase {

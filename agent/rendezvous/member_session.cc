@@ -30,6 +30,7 @@ MemberSession::MemberSession(boost::asio::io_context& loop,
 }
 
 void MemberSession::handle(decltype(MemberEvent::what) what) {
+  if (handlers_.slots_taken) state_.slots_taken = handlers_.slots_taken();
   MemberStep next = step(std::move(state_),
                          MemberEvent{.at = SteadyClock().now(),
                                      .fresh_session = to_hex(random_bytes(16)),

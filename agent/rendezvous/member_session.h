@@ -41,6 +41,8 @@ class MemberSession {
     std::function<void(const std::string& why)> on_turned_away;  // another try follows
     // No further try makes sense, for whoever has only this job; empty: as turned away.
     std::function<void(const std::string& why)> on_refused = {};
+    // By jobs that run on this node alone; empty: none do.
+    std::function<int()> slots_taken = {};
   };
   MemberSession(boost::asio::io_context& loop,
                 std::shared_ptr<grpc::Channel> channel,

@@ -58,7 +58,9 @@ NodeJobs::NodeJobs(asio::io_context& loop,
                [this](const std::string& why) {
                  if (std::exchange(last_trouble_, why) != why)
                    handlers_.log("the coordinator refuses this node: " + why);
-               }}) {}
+               },
+           .slots_taken = [this] { return handlers_.slots_taken ? handlers_.slots_taken() : 0; }}) {
+}
 
 void NodeJobs::start() {
   recover();

@@ -56,7 +56,8 @@ class NodeJobs {
     std::function<Result<std::optional<UserAccount>>(const v1::JobSpec&)> admit;
     std::function<void(const std::string&)> log;
     std::function<void(bool is_connected)> on_connection;
-    std::function<void()> on_ended;  // a part has ended
+    std::function<void()> on_ended;         // a part has ended
+    std::function<int()> slots_taken = {};  // by jobs that are not of many nodes
   };
   struct Part {
     v1::JobSpec spec;

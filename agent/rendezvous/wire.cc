@@ -137,6 +137,7 @@ void put_body(v1::AgentMsg& out, const Beat& beat) {
   }
   to.set_load(beat.load);
   to.set_mem_free(beat.mem_free_bytes);
+  to.set_slots_taken(static_cast<std::uint32_t>(std::max(0, beat.slots_taken)));
 }
 
 void put_body(v1::AgentMsg& out, const WorkerEvent& event) {
@@ -207,6 +208,7 @@ Ready ready_from(const v1::Ready& from) {
 
 Beat beat_from(const v1::Beat& from) {
   Beat beat = {.load = from.load(), .mem_free_bytes = from.mem_free()};
+  beat.slots_taken = bounded(from.slots_taken(), kMostRanks);
   for (const v1::JobBeat& job : from.jobs()) {
     JobBeat one = {.job_uuid = job.job_uuid(),
                    .generation = job.generation(),

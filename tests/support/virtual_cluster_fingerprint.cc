@@ -123,6 +123,7 @@ class Digest {
     add(node.session.is_connected);
     add(node.session.acked_seq);
     add(node.losses.size());
+    add(node.slots_taken);
     add(node.busy.size());
     add_ahead(node.quarantine.until);
     if (node.liveness == Liveness::kLost) return;

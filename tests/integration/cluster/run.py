@@ -190,6 +190,23 @@ class Forming(ClusterTest):
         second.wait_for(" of 2 ", 2)
 
 
+    def test_jobs_of_one_node_take_slots_too(self):
+        self.start("a")
+        self.start("b")
+        own = self.follow("b", "run", "--name", "own", "--", "/bin/sh", "-c", self.until_stopped())
+        own.wait_for(" of 1 ")
+        both = self.follow("a", "run", "--nnodes", 2, "-n", 2, "--name", "both", "--", "/bin/sh", "-c", self.HELLO)
+        self.wait_for_line(self.agents["a"], "takes part in job both")
+        small = self.follow("a", "run", "--nnodes", 1, "--name", "small", "--", "/bin/sh", "-c", self.HELLO)
+        self.assertEqual(small.wait(), 0, small.lines)
+        self.assertEqual(self.job("a", "both")["state"], "JOB_STATE_GATHERING")
+        self.assertNotIn("takes part in job both", self.agents["b"].text())
+        self.stop_file.touch()
+        self.assertEqual(own.wait(), 0, own.lines)
+        self.assertEqual(both.wait(), 0, both.lines)
+        both.wait_for(" of 4 ", 4)
+
+
 class Asking(ClusterTest):
     def setUp(self):
         super().setUp()

@@ -219,6 +219,41 @@ TEST(Recruiting, ANodeTooSmallForTheJobIsNotAsked) {
   EXPECT_EQ(cluster.state().jobs.at("job-2").joined.size(), 0u);
 }
 
+TEST(Recruiting, ANodeThatIsFullOfJobsOfItsOwnTakesNoPartUntilTheyEnd) {
+  VirtualCluster cluster(options_of(3, 2, 2));
+  cluster.node(0).member.slots_taken = 1;  // of 2, and the job needs 2
+
+  cluster.run_for(10s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_THAT(seats(cluster), UnorderedElementsAre("n1", "n2"));
+
+  cluster.tell(ScaleJob{kJob, 3, 3});
+  cluster.run_for(10s);
+  EXPECT_EQ(seats(cluster).size(), 2u);
+  cluster.node(0).member.slots_taken = 0;
+  cluster.run_for(10s);
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_EQ(seats(cluster).size(), 3u);
+  EXPECT_EQ(cluster.violation(), "");
+}
+
+TEST(Recruiting, ANodeKeepsItsSeatThoughAJobOfItsOwnCameMeanwhile) {
+  VirtualCluster cluster(options_of(2, 2, 2));
+  cluster.settle();
+  ASSERT_EQ(cluster.phase(), JobPhase::kRunning);
+  cluster.node(0).member.slots_taken = 2;
+  cluster.run_for(3s);
+
+  cluster.apply({MoveKind::kCrashNode, 1, 0});
+  cluster.apply({MoveKind::kStartNode, 1, 0});
+  cluster.run_for(20s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_EQ(cluster.job()->generation, 2u);
+  EXPECT_THAT(seats(cluster), UnorderedElementsAre("n0", "n1"));
+}
+
 TEST(Recruiting, ADrainedNodeIsNotAsked) {
   VirtualCluster cluster(options_of(3, 2, 2));
   cluster.tell(DrainNode{"n0", "broken fan"});

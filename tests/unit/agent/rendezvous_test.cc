@@ -93,6 +93,7 @@ TEST(Wire, WhatAnAgentSaysArrivesAsItWasSaid) {
                 .jobs.at(0)
                 .max_step,
             8);
+  EXPECT_EQ(round_trip(Beat{.slots_taken = 3}).slots_taken, 3);
   JobBeat progress = {.job_uuid = "job"};
   progress.stalled_ranks = {3, 2};
   progress.last_progress_age = Milliseconds(900);
