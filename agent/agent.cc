@@ -66,7 +66,11 @@ class Agent {
                               .audit = [this](const auto& line) { audit(line); },
                               .audit_refusal = [this](const auto& line) { audit_refusal(line); },
                               .agent_uid = ::geteuid(),
-                              .cluster = cluster_ ? &cluster_->client() : nullptr});
+                              .cluster = cluster_ ? &cluster_->client() : nullptr,
+                              .leave_jobs =
+                                  [this](const std::string& reason) {
+                                    if (cluster_) cluster_->leave_jobs(reason);
+                                  }});
     if (auto recovered = jobs_->recover(); !recovered) return recovered;
     if (auto opened = open_sockets(); !opened) return opened;
     if (cluster_) cluster_->start(server_->tcp_port());

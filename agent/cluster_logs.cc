@@ -58,12 +58,13 @@ std::size_t ClusterLogs::num_open() const {
 }
 
 void ClusterLogs::take(const v1::Job& job) {
+  generation_ = job.generation();
   for (const v1::JobNode& node : job.nodes()) {
     if (node.is_gone() || !wants(node)) continue;
     const auto known = sources_.find(node.node_id());
+    // A node that went out of the job may come back in a later generation.
     const bool is_settled =
-        known != sources_.end() &&
-        (known->second.logs || known->second.is_done || job.generation() <= known->second.over_in);
+        known != sources_.end() && (known->second.logs || generation_ <= known->second.over_in);
     if (!is_settled) open(node, job.generation());
   }
   if (!request_.request().follow() || has_ended(job)) {
@@ -108,8 +109,7 @@ void ClusterLogs::on_end(const std::string& node,
                          const grpc::Status& status) {
   Source& source = sources_[node];
   source.logs.reset();
-  source.is_done = status.ok();
-  source.over_in = generation;
+  source.over_in = std::max(generation, generation_);
   if (!status.ok()) {
     const std::string& text = status.error_message();
     say("no more output from node " + node + ": " + text.substr(0, text.find('\n')));

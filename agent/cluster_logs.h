@@ -33,8 +33,7 @@ class ClusterLogs : public std::enable_shared_from_this<ClusterLogs> {
  private:
   struct Source {
     std::shared_ptr<ClusterClient::PartLogs> logs;  // gone when it is over
-    std::uint64_t over_in = 0;                      // generation in which it broke
-    bool is_done = false;                           // ended as it should
+    std::uint64_t over_in = 0;                      // generation in which it ended, or broke
   };
 
   void take(const v1::Job& job);
@@ -55,6 +54,7 @@ class ClusterLogs : public std::enable_shared_from_this<ClusterLogs> {
   boost::asio::steady_timer pause_;
   std::map<std::string, Source> sources_;  // by node
   std::deque<std::pair<v1::LogChunk, std::shared_ptr<ClusterClient::PartLogs>>> ready_;
+  std::uint64_t generation_ = 0;  // of the job, when it was looked at last
   bool is_last_look_ = false;
   bool said_too_many_ = false;
   TimePoint give_up_at_{};  // after the last look: how long nodes may still send

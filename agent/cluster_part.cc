@@ -221,6 +221,10 @@ void ClusterPart::leave(const std::string& reason) {
   if (node_) node_->leave_all(reason);
 }
 
+void ClusterPart::leave_jobs(const std::string& reason) {
+  if (node_) node_->leave_jobs(reason);
+}
+
 void ClusterPart::kill() {
   if (node_) node_->kill_all();
 }

@@ -58,6 +58,8 @@ class ClusterPart {
 
   // Stops this node's parts; other nodes go on without it. Again: kills them.
   void leave(const std::string& reason);
+  // The same for the jobs of now; the node may take part in them, and in others, again.
+  void leave_jobs(const std::string& reason);
   void kill();
   // Begins nothing more; what runs here goes on without this agent. Requires: holds_all().
   void let_go() { has_left_ = true; }

@@ -6,7 +6,7 @@
 #include <boost/asio/post.hpp>
 
 #include "agent/cluster_logs.h"
-#include "agent/control_service.h"
+#include "agent/control_streams.h"
 #include "agent/job_request.h"
 #include "agent/rendezvous/cluster_client.h"
 #include "agent/rendezvous/token_proof.h"
@@ -16,6 +16,7 @@ namespace {
 
 // No account of this node: nobody here but root and operators may see the job.
 constexpr std::uint32_t kNobodysUid = 0xFFFF'FFFF;
+constexpr int kMostDiagnosed = 64;  // nodes: each may answer with 512 KiB
 
 void fill_uid(v1::Job& job) {
   const auto owner = find_user(job.user());
@@ -258,6 +259,86 @@ void ControlService::ledger_elsewhere(const Caller& caller,
       finish({});
     });
   });
+}
+
+// The nodes are asked at once; what they say comes in the order of their answers.
+void ControlService::diagnose_elsewhere(const Caller& caller,
+                                        const std::string& job,
+                                        const std::shared_ptr<DiagnoseStream>& stream) {
+  find_elsewhere(caller, job, Deed::kControl, [this, caller, stream](const Result<v1::Job>& found) {
+    if (!found) return stream->finish(to_status(found.error()));
+    parts_.audit("diagnose " + found->job_id() + " for " + caller.name);
+    const auto num_waiting = std::make_shared<int>(1);
+    const auto say = [stream](const std::string& title, const std::string& text) {
+      v1::DiagChunk chunk;
+      chunk.set_title(title);
+      chunk.set_text(text);
+      stream->send(std::move(chunk));
+    };
+    const auto done_one = [stream, num_waiting] {
+      if (--*num_waiting == 0) stream->finish(grpc::Status::OK);
+    };
+    v1::PartDiagReq part;
+    *part.mutable_who() = behalf_of(caller);
+    part.mutable_request()->set_job(found->job_uuid());
+    int num_asked = 0;
+    for (const v1::JobNode& node : found->nodes()) {
+      const std::string title = "node " + node.node_id();
+      if (node.is_gone() || node.endpoint().empty()) {
+        say(title, node.is_gone() ? "is gone\n" : "its agent listens nowhere\n");
+        continue;
+      }
+      if (++num_asked > kMostDiagnosed) continue;
+      ++*num_waiting;
+      parts_.cluster->diagnose(
+          node.endpoint(), part, [say, done_one, title](const Result<v1::DiagReport>& report) {
+            if (!report) say(title, report.error().message() + "\n");
+            if (report && report->chunks().empty()) say(title, "no worker runs there now\n");
+            for (int i = 0; report && i < report->chunks_size(); ++i)
+              say(title + ", " + report->chunks(i).title(), report->chunks(i).text());
+            done_one();
+          });
+    }
+    if (num_asked > kMostDiagnosed) {
+      say("other nodes",
+          "only " + std::to_string(kMostDiagnosed) + " of " + std::to_string(num_asked) +
+              " nodes are asked\n");
+    }
+    done_one();
+  });
+}
+
+void ControlService::watch_elsewhere(const std::shared_ptr<Watcher>& watcher) {
+  watchers_.insert(watcher);
+  // The stream is there for as long as what it watches through: it closes it.
+  watcher->cluster = std::make_shared<ClusterWatch>(
+      parts_.loop,
+      *parts_.cluster,
+      watcher->job,
+      ClusterWatch::Handlers{
+          .on_job =
+              [this, weak = std::weak_ptr(watcher)](v1::Job job) {
+                const auto to = weak.lock();
+                if (!to) return;
+                fill_uid(job);
+                const AccessPolicy policy(parts_.config, parts_.agent_uid);
+                const bool is_meant = !to->job.empty();
+                if (is_meant && !policy.allows(to->caller, Deed::kSee, job.uid()))
+                  return to->finish(to_status(unknown_job(to->job)));
+                v1::Event event = new_event();
+                *event.mutable_job() = std::move(job);
+                tell(*to, std::move(event));
+              },
+          .on_error =
+              [this, weak = std::weak_ptr(watcher)](const Error& error) {
+                const auto to = weak.lock();
+                if (!to) return;
+                if (error.code() == ErrorCode::kJobUnknown) return to->finish(to_status(error));
+                v1::Event event = new_event();
+                event.set_notice("jobs of many nodes are missing: " + error.message());
+                to->send(std::move(event));
+              }});
+  watcher->cluster->begin();
 }
 
 void ControlService::logs_elsewhere(const Caller& caller,

@@ -6,18 +6,19 @@
 #include <boost/asio/post.hpp>
 #include <unistd.h>
 
+#include "agent/control_streams.h"
 #include "agent/diagnosis.h"
 #include "agent/job_request.h"
 #include "agent/log_stream.h"
-#include "agent/queued_stream.h"
 #include "agent/rendezvous/job_view.h"
+#include "runtime/printable.h"
 
 namespace accel::agent {
 namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::size_t kMaxQueuedEvents = 1024;
+constexpr std::size_t kMostReason = 256;  // bytes
 
 std::string first_metadata(const grpc::ServerContextBase& context, const char* name) {
   const auto found = context.client_metadata().find(name);
@@ -68,30 +69,6 @@ Result<Caller> authenticate(const CallIdentity& call,
   return Error(ErrorCode::kAuthentication, call.peer + " did not prove who it is");
 }
 
-// ---- streams ----
-
-class ControlService::Watcher final
-    : public QueuedStream<grpc::ServerWriteReactor<v1::Event>, v1::Event> {
- public:
-  Watcher(ControlService& service, asio::io_context& loop)
-      : QueuedStream(loop, kMaxQueuedEvents), service_(service) {}
-
-  Caller caller;
-  std::string job;
-
- private:
-  void on_closed() override {
-    service_.watchers_.erase(std::static_pointer_cast<Watcher>(shared_from_this()));
-  }
-  ControlService& service_;
-};
-
-class ControlService::DiagnoseStream final
-    : public QueuedStream<grpc::ServerWriteReactor<v1::DiagChunk>, v1::DiagChunk> {
- public:
-  explicit DiagnoseStream(asio::io_context& loop) : QueuedStream(loop, kMaxQueuedEvents) {}
-};
-
 // ---- the service ----
 
 ControlService::ControlService(Parts parts) : parts_(std::move(parts)) {}
@@ -100,7 +77,7 @@ ControlService::~ControlService() {
   files_.join();
 }
 
-void ControlService::on_change(const v1::Job& job) {
+v1::Event ControlService::new_event() {
   v1::Event event;
   event.set_seq(next_event_++);
   event.set_node(parts_.config.node_id);
@@ -111,14 +88,24 @@ void ControlService::on_change(const v1::Job& job) {
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   event.set_mono_ns(static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
                     static_cast<std::uint64_t>(now.tv_nsec));
-  *event.mutable_job() = job;
+  return event;
+}
+
+// A job that is watched by its name is the last word when it has ended.
+void ControlService::tell(Watcher& watcher, v1::Event event) const {
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
+  if (!policy.allows(watcher.caller, Deed::kSee, event.job().uid())) return;
+  const bool is_last = !watcher.job.empty() && has_ended(event.job());
+  watcher.send(std::move(event));
+  if (is_last) watcher.finish(grpc::Status::OK);
+}
+
+void ControlService::on_change(const v1::Job& job) {
+  v1::Event event = new_event();
+  *event.mutable_job() = job;
   const auto watchers = watchers_;
   for (const auto& watcher : watchers) {
-    const bool is_wanted = watcher->job.empty() || watcher->job == job.job_uuid();
-    if (!is_wanted || !policy.allows(watcher->caller, Deed::kSee, job.uid())) continue;
-    watcher->send(event);
-    if (!watcher->job.empty() && has_ended(job)) watcher->finish(grpc::Status::OK);
+    if (watcher->job.empty() || watcher->job == job.job_uuid()) tell(*watcher, event);
   }
 }
 
@@ -318,7 +305,10 @@ grpc::ServerUnaryReactor* ControlService::DrainNode(Context* context,
     }
     parts_.audit("drain for " + caller.name);
     parts_.jobs.set_draining(true);
-    if (request->stop_jobs()) parts_.jobs.stop_all(supervisor::StopMode::kTerminate);
+    if (!request->stop_jobs()) return {};
+    parts_.jobs.stop_all(supervisor::StopMode::kTerminate);
+    const std::string why = printable(request->reason().substr(0, kMostReason));
+    if (parts_.leave_jobs) parts_.leave_jobs("it is drained" + (why.empty() ? "" : ": " + why));
     return {};
   });
 }
@@ -346,20 +336,21 @@ grpc::ServerWriteReactor<v1::Event>* ControlService::Watch(Context* context,
     watcher->caller = *caller;
     if (!wanted.job().empty()) {
       const auto found = job_for(*caller, wanted.job(), Deed::kSee);
+      if (!found && may_be_elsewhere(found.error())) {
+        watcher->job = wanted.job();
+        return watch_elsewhere(watcher);
+      }
       if (!found) return watcher->finish(to_status(found.error()));
       watcher->job = (*found)->job_uuid();
     }
     watchers_.insert(watcher);
-    const AccessPolicy policy(parts_.config, parts_.agent_uid);
     for (const v1::Job* job : parts_.jobs.all()) {
       if (!watcher->job.empty() && watcher->job != job->job_uuid()) continue;
-      if (!policy.allows(*caller, Deed::kSee, job->uid())) continue;
-      v1::Event event;
-      event.set_node(parts_.config.node_id);
+      v1::Event event = new_event();
       *event.mutable_job() = *job;
-      watcher->send(std::move(event));
-      if (!watcher->job.empty() && has_ended(*job)) watcher->finish(grpc::Status::OK);
+      tell(*watcher, std::move(event));
     }
+    if (watcher->job.empty() && parts_.cluster != nullptr) watch_elsewhere(watcher);
   });
   return watcher.get();
 }
@@ -409,6 +400,7 @@ grpc::ServerWriteReactor<v1::DiagChunk>* ControlService::Diagnose(Context* conte
     const auto caller = caller_of(call);
     if (!caller) return stream->finish(to_status(caller.error()));
     const auto found = job_for(*caller, job, Deed::kControl);
+    if (!found && may_be_elsewhere(found.error())) return diagnose_elsewhere(*caller, job, stream);
     if (!found) return stream->finish(to_status(found.error()));
     parts_.jobs.dump_stacks(job);
     for (v1::DiagChunk& chunk : diagnose(**found, real_system())) stream->send(std::move(chunk));

@@ -60,6 +60,7 @@ class ControlService final : public v1::Control::CallbackService {
     uid_t agent_uid = 0;
     ClusterClient* cluster =
         nullptr;  // jobs of many nodes; nullptr: this agent takes no part in them
+    std::function<void(const std::string& reason)> leave_jobs;  // of many nodes, this node's parts
   };
   explicit ControlService(Parts parts);
   ~ControlService() override;
@@ -88,6 +89,9 @@ class ControlService final : public v1::Control::CallbackService {
  private:
   class Watcher;
   class DiagnoseStream;
+
+  [[nodiscard]] v1::Event new_event();
+  void tell(Watcher& watcher, v1::Event event) const;
 
   // Authenticates on the loop, runs `handle(caller)` and finishes the call with what it gives.
   grpc::ServerUnaryReactor* answer(Context* context,
@@ -130,6 +134,10 @@ class ControlService final : public v1::Control::CallbackService {
                         const std::string& job,
                         v1::Ledger* ledger,
                         const Finish& finish);
+  void diagnose_elsewhere(const Caller& caller,
+                          const std::string& job,
+                          const std::shared_ptr<DiagnoseStream>& stream);
+  void watch_elsewhere(const std::shared_ptr<Watcher>& watcher);
   void logs_elsewhere(const Caller& caller,
                       const v1::LogReq& request,
                       const std::shared_ptr<LogStream>& stream);

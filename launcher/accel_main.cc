@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
         "  scale      change how many nodes a job has\n"
         "  diagnose   where the workers of a job stand\n"
         "  ledger     where the time of a job went\n"
+        "  watch      each change of a job, or of all\n"
         "  drain      let the node start no more jobs; undrain takes it back\n\n"
         "`accel COMMAND --help` says more. docs/agent.md explains agents.\n");
     return arguments.empty() ? 2 : 0;

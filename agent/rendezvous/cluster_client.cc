@@ -121,6 +121,15 @@ void ClusterClient::signal(const std::string& endpoint,
   });
 }
 
+void ClusterClient::diagnose(const std::string& endpoint,
+                             const v1::PartDiagReq& request,
+                             Done<v1::DiagReport> done) {
+  call(endpoint, request, std::move(done), [](auto& made, auto answer) {
+    made.stub->async()->PartDiagnose(
+        &made.context, &made.request, &made.response, std::move(answer));
+  });
+}
+
 // ---- output ----
 
 std::shared_ptr<ClusterClient::PartLogs> ClusterClient::logs(const std::string& endpoint,

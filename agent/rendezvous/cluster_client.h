@@ -51,6 +51,9 @@ class ClusterClient {
   void scale(const v1::ScalePartsReq& request, Done<v1::Job> done);
   void ledger(const v1::JobRef& request, Done<v1::Ledger> done);
   void signal(const std::string& endpoint, const v1::PartSignalReq& request, Done<v1::Done> done);
+  void diagnose(const std::string& endpoint,
+                const v1::PartDiagReq& request,
+                Done<v1::DiagReport> done);
 
   // The output of one node's part. One chunk at a time: the next one is asked for with next().
   class PartLogs;

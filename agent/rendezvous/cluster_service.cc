@@ -6,6 +6,7 @@
 
 #include <boost/asio/post.hpp>
 
+#include "agent/diagnosis.h"
 #include "agent/job_request.h"
 #include "agent/log_stream.h"
 #include "agent/rendezvous/cluster_client.h"
@@ -17,6 +18,8 @@ namespace accel::agent {
 namespace {
 
 namespace asio = boost::asio;
+
+constexpr std::size_t kMostDiagnosis = 512 * 1024;  // bytes of one answer
 
 std::string metadata(const grpc::ServerContextBase& context, const char* name) {
   const auto found = context.client_metadata().find(name);
@@ -275,6 +278,34 @@ grpc::ServerUnaryReactor* ClusterService::PartSignal(Context* context,
     parts_.audit("signal " + std::to_string(signal) + " to " + (*part)->spec.job_id() + " for " +
                  name_of(request->who()) + ", " + caller.name);
     node_->signal(**part, signal);
+    finish({});
+  });
+}
+
+grpc::ServerUnaryReactor* ClusterService::PartDiagnose(Context* context,
+                                                       const v1::PartDiagReq* request,
+                                                       v1::DiagReport* report) {
+  return answer(context, [this, request, report](const Caller&, const Finish& finish) {
+    const auto part = part_of(request->request().job(), request->who());
+    if (!part) return finish(part.error());
+    node_->dump_stacks(**part);
+    v1::Job workers;
+    if ((*part)->workers) {
+      const auto& pids = (*part)->workers->pids();
+      for (std::size_t rank = 0; rank < pids.size(); ++rank) {
+        v1::Worker& worker = *workers.add_workers();
+        worker.set_rank(static_cast<std::uint32_t>((*part)->first_rank) +
+                        static_cast<std::uint32_t>(rank));
+        worker.set_local_rank(static_cast<std::uint32_t>(rank));
+        worker.set_pid(pids[rank]);
+      }
+    }
+    std::size_t room = kMostDiagnosis;
+    for (v1::DiagChunk& chunk : diagnose(workers, real_system())) {
+      if (chunk.text().size() > room) chunk.set_text("left out: the report is full\n");
+      room -= chunk.text().size();
+      *report->add_chunks() = std::move(chunk);
+    }
     finish({});
   });
 }

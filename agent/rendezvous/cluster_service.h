@@ -53,6 +53,9 @@ class ClusterService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* Scale(Context*, const v1::ScalePartsReq*, v1::Job*) override;
   grpc::ServerUnaryReactor* JobLedger(Context*, const v1::JobRef*, v1::Ledger*) override;
   grpc::ServerUnaryReactor* PartSignal(Context*, const v1::PartSignalReq*, v1::Done*) override;
+  grpc::ServerUnaryReactor* PartDiagnose(Context*,
+                                         const v1::PartDiagReq*,
+                                         v1::DiagReport*) override;
   grpc::ServerWriteReactor<v1::LogChunk>* PartLogs(Context*, const v1::PartLogsReq*) override;
 
  private:

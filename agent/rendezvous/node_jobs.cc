@@ -85,6 +85,10 @@ void NodeJobs::signal(const Part& part, int signal) {
   if (part.workers) signal_workers(part.workers->pids(), part.user.credentials.uid, signal);
 }
 
+void NodeJobs::dump_stacks(const Part& part) {
+  if (part.workers) part.workers->dump_stacks();
+}
+
 int NodeJobs::num_running() const {
   return static_cast<int>(std::count_if(
       parts_.begin(), parts_.end(), [](const auto& part) { return part->workers != nullptr; }));
@@ -99,11 +103,22 @@ bool NodeJobs::holds_all() const {
 void NodeJobs::leave_all(const std::string& reason) {
   handle(WantLeave{.job_uuid = {}, .reason = reason});
   for (const auto& part : parts_) {
-    if (part->has_ended || part->is_leaving) continue;
-    part->is_leaving = true;
-    // One whose shim is still being taken over follows when it has been.
-    if (!part->is_awaited) leave(*part);
+    if (!part->has_ended && !part->is_leaving) begin_leaving(*part);
   }
+}
+
+void NodeJobs::leave_jobs(const std::string& reason) {
+  for (const auto& part : parts_) {
+    if (part->has_ended || part->is_leaving) continue;
+    handle(WantLeave{.job_uuid = part->spec.job_uuid(), .reason = reason});
+    begin_leaving(*part);
+  }
+}
+
+void NodeJobs::begin_leaving(Part& part) {
+  part.is_leaving = true;
+  // One whose shim is still being taken over follows when it has been.
+  if (!part.is_awaited) leave(part);
 }
 
 void NodeJobs::leave(Part& part) {

@@ -87,9 +87,12 @@ class NodeJobs {
   [[nodiscard]] const Part* find(const std::string& job) const;
 
   void signal(const Part& part, int signal);
+  void dump_stacks(const Part& part);
 
   // Stops what runs here and goes out of every job, which the other nodes go on with.
   void leave_all(const std::string& reason);
+  // The same for the jobs of now: this node may be asked for them, and for others, again.
+  void leave_jobs(const std::string& reason);
   // SIGKILL to what still runs.
   void kill_all();
 
@@ -115,6 +118,7 @@ class NodeJobs {
   void make_workers(Part& part);
   std::optional<FailedCheck> prepare(Part& part, const JobDescription& job);
   void tell(const Notice& notice);
+  void begin_leaving(Part& part);
   void end(Part& part);
   void forget_oldest();
   void leave(Part& part);

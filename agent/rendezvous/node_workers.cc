@@ -134,6 +134,10 @@ void NodeWorkers::ask_steps() {
   if (host_ && !pids_.empty()) host_->request(supervisor::TakeSnapshot{});
 }
 
+void NodeWorkers::dump_stacks() {
+  if (host_ && !pids_.empty()) host_->request(supervisor::DumpStacks{});
+}
+
 void NodeWorkers::finish() {
   is_finishing_ = true;
   if (host_) return host_->request(supervisor::Finish{});
@@ -181,6 +185,9 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
   } else if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
     pids_ = started->pids;
   } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
+    // Its number may be another process's from now on.
+    const auto rank = static_cast<std::size_t>(exit->local_rank);
+    if (exit->local_rank >= 0 && rank < pids_.size()) pids_[rank] = 0;
     tell_exit(*exit);
   } else if (const auto* snapshot = std::get_if<supervisor::Snapshot>(&event)) {
     if (num_snapshots_awaited_ == 2) return begin_from(*snapshot);

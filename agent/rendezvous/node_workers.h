@@ -82,6 +82,8 @@ class NodeWorkers {
   void stop(const StopWorkers& order);
   // Where the ranks stand; answered by on_steps when something runs.
   void ask_steps();
+  // Asks what runs here to write its stacks.
+  void dump_stacks();
   // No generation follows; answered by on_finished.
   void finish();
   // SIGKILL to what runs, now.

@@ -1,5 +1,5 @@
 // The commands of `accel` that speak to an agent: run, status, logs, stop, signal, scale, drain, undrain, diagnose,
-// ledger.
+// ledger, watch.
 //
 // The one entry point of libaccel_cluster.so. Everything else in it is hidden, so that a program which opens it never
 // meets gRPC or Protobuf by accident.
@@ -394,6 +394,11 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command->add_option("job", flags.job, "id or uuid")->required();
   commands[command] = [](const AgentClient& client, const Flags& its) {
     return show_diagnosis(client, its.job, its.json);
+  };
+  command = add_command(app, flags, "watch", "each change of a job until it ends, or of all jobs");
+  command->add_option("job", flags.job, "id or uuid");
+  commands[command] = [](const AgentClient& client, const Flags& its) {
+    return watch(client, its.job, its.json);
   };
   command = add_command(app, flags, "ledger", "where the time of a job went");
   command->add_option("job", flags.job, "id or uuid")->required();

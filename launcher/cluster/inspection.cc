@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "launcher/cluster/answers.h"
+#include "launcher/cluster/followed_job.h"
 #include "runtime/printable.h"
 
 namespace accel::cluster {
@@ -43,6 +44,34 @@ int show_ledger(const AgentClient& client, const std::string& job, bool json) {
                 ledger->open() == name ? "  now" : "");
   }
   return 0;
+}
+
+int watch(const AgentClient& client, const std::string& job, bool json) {
+  auto call = client.begin(AgentClient::Kind::kStream);
+  if (!call) return fail(call.error());
+  v1::WatchReq request;
+  request.set_job(job);
+  const auto reader = client.stub().Watch(call->context.get(), request);
+  v1::Event event;
+  while (reader->Read(&event)) {
+    if (json) {
+      print_json(event);
+    } else if (!event.notice().empty()) {
+      std::fprintf(stderr, "%s: %s\n", kProgram, printable(event.notice()).c_str());
+    } else {
+      const v1::Job& now = event.job();
+      std::printf("%s %s, generation %llu, %u restarts%s%s\n",
+                  printable(now.job_id()).c_str(),
+                  state_name(now.state()).c_str(),
+                  static_cast<unsigned long long>(now.generation()),
+                  now.restarts(),
+                  now.reason().empty() ? "" : ": ",
+                  printable(now.reason()).c_str());
+    }
+    std::fflush(stdout);
+  }
+  const grpc::Status status = reader->Finish();
+  return status.ok() ? 0 : fail(client.to_error(status));
 }
 
 int show_diagnosis(const AgentClient& client, const std::string& job, bool json) {

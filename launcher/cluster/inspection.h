@@ -1,4 +1,4 @@
-// Inspection: the commands that look at one job from more sides than its state: ledger, diagnose.
+// Inspection: the commands that look at one job from more sides than its state: ledger, diagnose, watch.
 //
 // Each gives the exit status of `accel`.
 //
@@ -13,6 +13,9 @@ namespace accel::cluster {
 
 // Where the job's time went, by account.
 [[nodiscard]] int show_ledger(const AgentClient& client, const std::string& job, bool json);
+
+// Each change, until the job has ended; of all jobs that one may see when `job` is empty, for ever.
+[[nodiscard]] int watch(const AgentClient& client, const std::string& job, bool json);
 
 // What the kernel says about each worker.
 [[nodiscard]] int show_diagnosis(const AgentClient& client, const std::string& job, bool json);

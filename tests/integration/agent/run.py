@@ -224,6 +224,18 @@ class Jobs(AgentTest):
         self.assertIn("State:", done.stdout)
         self.accel("stop", "--kill", "d")
 
+    def test_watch_tells_each_change_of_a_job_until_it_ends(self):
+        self.accel("run", "--detach", "--name", "w", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")
+        self.wait_for_line(self.follow("w"), "ready")
+        watcher = subprocess.Popen([BIN / "accel", "watch", "w", "--agent", self.agent.state / "run"], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(watcher.stdout.close)
+        self.assertEqual(self.wait_for_line(watcher, "w "), "w running, generation 0, 0 restarts")
+        self.accel("stop", "--kill", "w")
+        rest = watcher.stdout.read().splitlines()
+        self.assertEqual(watcher.wait(PATIENCE), 0)
+        self.assertTrue(rest[-1].startswith("w cancelled, "), rest)
+        self.assertEqual(self.accel("watch", "nix").returncode, 66)
+
     def ledger(self, name):
         done = self.accel("ledger", name, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)

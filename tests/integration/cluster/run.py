@@ -197,8 +197,6 @@ class Forming(ClusterTest):
         own.wait_for(" of 1 ")
         both = self.follow("a", "run", "--nnodes", 2, "-n", 2, "--name", "both", "--", "/bin/sh", "-c", self.HELLO)
         self.wait_for_line(self.agents["a"], "takes part in job both")
-        small = self.follow("a", "run", "--nnodes", 1, "--name", "small", "--", "/bin/sh", "-c", self.HELLO)
-        self.assertEqual(small.wait(), 0, small.lines)
         self.assertEqual(self.job("a", "both")["state"], "JOB_STATE_GATHERING")
         self.assertNotIn("takes part in job both", self.agents["b"].text())
         self.stop_file.touch()
@@ -243,6 +241,30 @@ class Asking(ClusterTest):
         self.assertEqual([line[:6] for line in one.stdout.splitlines()], ["rank 1"], one.stderr)
         self.stop_file.touch()
         self.assertEqual(runner.wait(), 0, runner.lines)
+
+    def test_diagnose_asks_the_agents_of_all_nodes(self):
+        runner = self.run_until_stopped()
+        done = self.accel("b", "diagnose", "j")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^== node [ab], rank 0, pid \d+$")
+        self.assertRegex(done.stdout, r"(?m)^== node [ab], rank 1, pid \d+$")
+        self.assertEqual(done.stdout.count("State:"), 2, done.stdout)
+        self.stop_file.touch()
+        self.assertEqual(runner.wait(), 0, runner.lines)
+        self.assertIn("no worker runs there now", self.accel("b", "diagnose", "j").stdout)
+
+    def test_watch_tells_the_changes_to_every_node(self):
+        all_jobs = self.follow("b", "watch")
+        runner = self.run_until_stopped()
+        one = self.follow("b", "watch", "j")
+        one.wait_for("j running, generation 1, 0 restarts")
+        all_jobs.wait_for("j running, ")
+        self.stop_file.touch()
+        self.assertEqual(runner.wait(), 0, runner.lines)
+        self.assertEqual(one.wait(), 0, one.lines)
+        self.assertTrue(one.lines[-1].startswith("j succeeded, "), one.lines)
+        all_jobs.wait_for("j succeeded, ")
+        self.assertEqual(self.accel("b", "watch", "nix").returncode, 66)
 
     def test_ledger_is_told_by_every_node(self):
         runner = self.run_until_stopped()
@@ -312,6 +334,20 @@ class Changing(ClusterTest):
         self.stop_file.touch()
         self.assertEqual(runner.wait(), 0, runner.lines)
 
+    def test_drain_with_stop_takes_a_node_out_of_its_jobs_and_undrain_lets_it_come_back(self):
+        runner = self.run_on("1:2")
+        runner.wait_for(" of 2 ", 2)
+        done = self.accel("b", "drain", "--stop", "--reason", "fan", user=None)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        runner.wait_for("rank 0 of 1 node 0 restart 0")
+        self.assertEqual(self.nodes_of(self.job("b", "j")), ["a"])
+        self.assertEqual(self.accel("b", "undrain", user=None).returncode, 0)
+        self.assertEqual(self.accel("a", "scale", "j", 2).returncode, 0)
+        runner.wait_for(" of 2 ", 4)
+        self.assertEqual(self.job("a", "j")["restarts"], 0)
+        self.stop_file.touch()
+        self.assertEqual(runner.wait(), 0, runner.lines)
+
     def test_an_agent_that_ends_leaves_and_the_others_go_on(self):
         self.start("c")
         runner = self.follow("a", "run", "--nnodes", "1:3", "--name", "j", "--", "/bin/sh", "-c", self.until_stopped())
@@ -351,7 +387,7 @@ class Security(ClusterTest):
         runner.wait_for(" of 2 ", 2)
         for node in ("a", "b"):
             for arguments in (["status", "anns"], ["stop", "anns"], ["stop", "--kill", "anns"], ["signal", "anns", 9],
-                              ["scale", "anns", 1], ["logs", "anns"], ["ledger", "anns"]):
+                              ["scale", "anns", 1], ["logs", "anns"], ["ledger", "anns"], ["diagnose", "anns"], ["watch", "anns"]):
                 done = self.accel(node, *arguments, user=BOB)
                 self.assertEqual(done.returncode, 66, (arguments, done.stdout, done.stderr))
             self.assertNotIn("anns", self.accel(node, "status", user=BOB).stdout)

@@ -1,0 +1,50 @@
+#include "agent/cluster_watch.h"
+
+#include <utility>
+
+namespace accel::agent {
+namespace {
+
+constexpr std::chrono::seconds kPause{1};
+
+}  // namespace
+
+ClusterWatch::ClusterWatch(boost::asio::io_context& loop,
+                           ClusterClient& client,
+                           std::string job,
+                           Handlers handlers)
+    : pause_(loop), client_(client), job_(std::move(job)), handlers_(std::move(handlers)) {}
+
+void ClusterWatch::close() {
+  is_closed_ = true;
+  pause_.cancel();
+  handlers_ = {};
+}
+
+void ClusterWatch::ask() {
+  v1::JobsReq request;
+  request.set_job(job_);
+  client_.jobs(request, [self = shared_from_this()](const Result<v1::JobList>& list) {
+    if (!self->is_closed_) self->take(list);
+  });
+}
+
+void ClusterWatch::take(const Result<v1::JobList>& list) {
+  if (list) {
+    last_error_.clear();
+    for (const v1::Job& job : list->jobs()) {
+      if (is_closed_) return;
+      std::string text = job.SerializeAsString();
+      if (std::exchange(told_[job.job_uuid()], text) != text) handlers_.on_job(job);
+    }
+  } else if (std::exchange(last_error_, list.error().message()) != list.error().message()) {
+    handlers_.on_error(list.error());
+  }
+  if (is_closed_) return;
+  pause_.expires_after(kPause);
+  pause_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+    if (!error && !self->is_closed_) self->ask();
+  });
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,43 @@
+// ControlStreams: the streams of the Control service that say what happens; private to it.
+//
+// Threads:  everything on the loop.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "agent/cluster_watch.h"
+#include "agent/control_service.h"
+#include "agent/queued_stream.h"
+
+namespace accel::agent {
+
+class ControlService::Watcher final
+    : public QueuedStream<grpc::ServerWriteReactor<v1::Event>, v1::Event> {
+ public:
+  static constexpr std::size_t kMaxQueued = 1024;
+
+  Watcher(ControlService& service, boost::asio::io_context& loop)
+      : QueuedStream(loop, kMaxQueued), service_(service) {}
+
+  Caller caller;
+  std::string job;                        // uuid; empty: all
+  std::shared_ptr<ClusterWatch> cluster;  // jobs of many nodes, where it watches some
+
+ private:
+  void on_closed() override {
+    if (cluster) cluster->close();
+    service_.watchers_.erase(std::static_pointer_cast<Watcher>(shared_from_this()));
+  }
+  ControlService& service_;
+};
+
+class ControlService::DiagnoseStream final
+    : public QueuedStream<grpc::ServerWriteReactor<v1::DiagChunk>, v1::DiagChunk> {
+ public:
+  static constexpr std::size_t kMaxQueued = 65'536;  // 64 nodes with 1024 workers each
+
+  explicit DiagnoseStream(boost::asio::io_context& loop) : QueuedStream(loop, kMaxQueued) {}
+};
+
+}  // namespace accel::agent
