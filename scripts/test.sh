@@ -89,9 +89,9 @@ if [ $failed -eq 0 ]; then
   stage style 1 style
   stage unit 6 unit
   stage peer 4 peer
-  stage fault 9 fault
-  stage asan 15 asan
-  stage tsan 10 tsan
+  stage fault 8 fault
+  stage asan 17 asan
+  stage tsan 9 tsan
   stage fuzz 9 fuzz
 fi
 
