@@ -22,6 +22,13 @@ def free_address():
     return f"127.0.0.1:{free_port()}"
 
 
+def is_alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def write_token(folder):
     """The file of a job's token."""
     path = folder / "token"

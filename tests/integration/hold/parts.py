@@ -9,6 +9,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -17,15 +18,10 @@ agents = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(agents)
 cluster = agents.cluster
 PATIENCE, BIN = cluster.PATIENCE, cluster.BIN
+sys.path.append(str(HERE.parent))
+from programs import is_alive  # noqa: E402
 
 TAKEN_OVER = "goes on: the shim of its part was taken over"
-
-
-def is_alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 class PartsTest(agents.AgentsTest):
@@ -70,6 +66,22 @@ class PartsTest(agents.AgentsTest):
         state = self.agents[name].state
         self.wait_until(lambda: not list((state / "parts").glob("*.job")), "no record is left")
         self.wait_until(lambda: not list((state / "run/parts").glob("*/*")), "no file of a shim is left")
+
+    def assert_a_failure_of_meanwhile_is_the_jobs(self):
+        self.submit("a", 2, end='[ $ACCEL_NODE_ID = b ] && exit 7; exec sleep 1000')
+        own = self.worker_on("b")
+        self.kill("b")
+        self.stop_file.touch()
+        self.wait_until(lambda: not is_alive(own), "the worker ends")
+        self.start_again("b")
+        self.assertEqual(self.await_end("JOB_STATE_FAILED")["exit_code"], 7)
+
+    def assert_begun_anew(self):
+        """One more generation on both nodes, without a worker of the one before, and it ends well."""
+        self.wait_until(lambda: self.workers() == ["0.0", "0.1", "1.0", "1.1"], "the next generation runs")
+        self.assertFalse(any(map(is_alive, self.running.values())))
+        self.stop_file.touch()
+        self.assertEqual(self.await_end("JOB_STATE_SUCCEEDED")["restarts"], 1)
 
     def assert_undisturbed_until_the_end(self):
         self.finish("a")
@@ -170,13 +182,7 @@ class Meanwhile(PartsTest):
         self.await_no_trace("b")
 
     def test_fault_27_a_rank_fails_and_its_exit_code_is_the_jobs(self):
-        self.submit("a", 2, end='[ $ACCEL_NODE_ID = b ] && exit 7; exec sleep 1000')
-        own = self.worker_on("b")
-        self.kill("b")
-        self.stop_file.touch()
-        self.wait_until(lambda: not is_alive(own), "the worker ends")
-        self.start_again("b")
-        self.assertEqual(self.await_end("JOB_STATE_FAILED")["exit_code"], 7)
+        self.assert_a_failure_of_meanwhile_is_the_jobs()
 
     def test_fault_27_the_shim_is_killed_too_and_the_job_begins_anew(self):
         self.submit("a", 2, "--max_restarts", 1)
@@ -187,10 +193,7 @@ class Meanwhile(PartsTest):
                 os.kill(pid, signal.SIGKILL)
         self.start_again("b")
         self.await_line("b", "its part is lost")
-        self.wait_until(lambda: self.workers() == ["0.0", "0.1", "1.0", "1.1"], "the next generation runs")
-        self.assertFalse(any(map(is_alive, self.running.values())))
-        self.stop_file.touch()
-        self.assertEqual(self.await_end("JOB_STATE_SUCCEEDED")["restarts"], 1)
+        self.assert_begun_anew()
 
     def test_fault_31_a_damaged_record_costs_a_restart_and_leaves_nothing(self):
         self.submit("a", 2, "--max_restarts", 1)
@@ -201,10 +204,7 @@ class Meanwhile(PartsTest):
         record.write_bytes(content)
         self.start_again("b")
         self.await_line("b", "of its processes were killed")
-        self.wait_until(lambda: self.workers() == ["0.0", "0.1", "1.0", "1.1"], "the next generation runs")
-        self.assertFalse(any(map(is_alive, self.running.values())))
-        self.stop_file.touch()
-        self.assertEqual(self.await_end("JOB_STATE_SUCCEEDED")["restarts"], 1)
+        self.assert_begun_anew()
 
     def test_a_job_that_the_coordinator_does_not_know_any_more_is_stopped(self):
         self.submit("b", 2)
@@ -230,13 +230,7 @@ class WithToken(PartsTest):
         return f"beat_every_ms: 4000\ntoken_file: {token}\n"
 
     def test_a_rank_fails_and_its_exit_code_is_the_jobs(self):
-        self.submit("a", 2, end='[ $ACCEL_NODE_ID = b ] && exit 7; exec sleep 1000')
-        own = self.worker_on("b")
-        self.kill("b")
-        self.stop_file.touch()
-        self.wait_until(lambda: not is_alive(own), "the worker ends")
-        self.start_again("b")
-        self.assertEqual(self.await_end("JOB_STATE_FAILED")["exit_code"], 7)
+        self.assert_a_failure_of_meanwhile_is_the_jobs()
 
 
 class TooLate(PartsTest):
@@ -248,10 +242,7 @@ class TooLate(PartsTest):
         self.await_line("a", "it did not come back")
         self.start_again("b")
         self.await_line("b", TAKEN_OVER)
-        self.wait_until(lambda: self.workers() == ["0.0", "0.1", "1.0", "1.1"], "the next generation runs")
-        self.assertFalse(any(map(is_alive, self.running.values())))
-        self.stop_file.touch()
-        self.assertEqual(self.await_end("JOB_STATE_SUCCEEDED")["restarts"], 1)
+        self.assert_begun_anew()
         self.await_no_trace("b")
 
     def test_fault_38_a_lease_that_ends_while_no_agent_is_there_ends_the_workers(self):

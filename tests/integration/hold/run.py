@@ -13,8 +13,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import is_alive  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("agent_run", pathlib.Path(__file__).resolve().parents[1] / "agent/run.py")
 agent_run = importlib.util.module_from_spec(_spec)
@@ -32,13 +36,6 @@ def eventually(condition):
             return True
         signal.sigtimedwait([], 0.05)
     return False
-
-
-def is_alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 class HoldTest(unittest.TestCase):
