@@ -80,8 +80,6 @@ void ControlService::submit(const Caller& caller,
                         "this agent knows no coordinator: it runs jobs on one node alone",
                         "set `coordinator` in the configuration of every agent"));
   }
-  if (auto checked = check_many_nodes_request(request.spec()); !checked)
-    return finish(std::move(checked).error());
   auto account = account_for(caller, request.spec());
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
   if (account) {

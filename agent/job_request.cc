@@ -86,6 +86,21 @@ void check_policies(const v1::JobSpec& request, std::vector<std::string>& faults
     faults.push_back("restart.max_restarts is above 1000000");
 }
 
+AffinityMode mode_of(const v1::Affinity& affinity) {
+  switch (affinity.mode()) {
+    case v1::Affinity::MODE_NODE:
+      return AffinityMode::kNode;
+    case v1::Affinity::MODE_SOCKET:
+      return AffinityMode::kSocket;
+    case v1::Affinity::MODE_EXCLUSIVE:
+      return AffinityMode::kExclusive;
+    case v1::Affinity::MODE_L3:
+      return AffinityMode::kL3;
+    default:
+      return AffinityMode::kNone;
+  }
+}
+
 void check_hang(const v1::HangPolicy& hang, std::vector<std::string>& faults) {
   if (!is_sane(hang.first_beat()) || !is_sane(hang.beat()))
     faults.push_back("a time of hang is out of range");
@@ -97,16 +112,18 @@ void check_hang(const v1::HangPolicy& hang, std::vector<std::string>& faults) {
     faults.push_back("hang.beat is not above 0");
 }
 
+void check_affinity(const v1::Affinity& affinity, std::vector<std::string>& faults) {
+  if (!v1::Affinity::Mode_IsValid(affinity.mode()))
+    faults.push_back("affinity.mode " + std::to_string(affinity.mode()) + " does not exist");
+  if (affinity.bind_memory() && mode_of(affinity) == AffinityMode::kNone)
+    faults.push_back("affinity.bind_memory needs an affinity.mode that gives workers cores");
+}
+
 // What no part of accel acts on yet: an error instead of a job that is run otherwise than was asked.
 void check_unsupported(const v1::JobSpec& request, std::vector<std::string>& faults) {
   const auto refuse = [&](bool is_asked, const char* what) {
     if (is_asked) faults.push_back(std::string(what) + " is not supported");
   };
-  const auto& affinity = request.affinity();
-  refuse(
-      affinity.mode() > v1::Affinity::MODE_NONE && affinity.mode() != v1::Affinity::MODE_EXCLUSIVE,
-      "an affinity.mode other than NONE and EXCLUSIVE");
-  refuse(affinity.bind_memory(), "affinity.bind_memory");
   refuse(request.log().rotate_bytes() != 0, "log.rotate_bytes");
   refuse(request.log().keep() != 0, "log.keep");
   refuse(request.log().merge_stderr(), "log.merge_stderr");
@@ -175,6 +192,7 @@ Result<void> check_job_request(const v1::JobSpec& request) {
   check_environment(request, faults);
   check_policies(request, faults);
   check_hang(request.hang(), faults);
+  check_affinity(request.affinity(), faults);
   check_unsupported(request, faults);
   return merged(faults);
 }
@@ -195,51 +213,45 @@ Result<void> check_one_node_request(const v1::JobSpec& request) {
   return merged(faults);
 }
 
-Result<void> check_many_nodes_request(const v1::JobSpec& request) {
-  std::vector<std::string> faults;
-  const auto refuse = [&](bool is_asked, const char* what) {
-    if (is_asked)
-      faults.push_back(std::string(what) + " is not possible for jobs over several nodes yet");
-  };
-  refuse(request.has_affinity(), "affinity");
-  refuse(!request.env_pass().empty(), "env_pass");
-  return merged(faults);
-}
-
 Result<void> apply_affinity(const v1::JobSpec& request,
-                            const std::function<Result<Topology>()>& topology,
+                            const ReadTopology& topology,
                             supervisor::JobSpec& spec) {
   const auto& asked = request.affinity();
-  const bool is_exclusive = asked.mode() == v1::Affinity::MODE_EXCLUSIVE;
-  if (!is_exclusive && !asked.set_omp() && asked.reserve_cores() == 0) return {};
-  auto machine = topology();
+  const AffinityMode mode = mode_of(asked);
+  if (mode == AffinityMode::kNone && !asked.set_omp() && asked.reserve_cores() == 0) return {};
+  auto machine = topology(mode == AffinityMode::kL3 ? Caches::kRead : Caches::kLeftOut);
   if (!machine) return std::move(machine).error();
   if (asked.reserve_cores() >= machine->cores.size()) {
-    return Error(ErrorCode::kTopology,
+    return Error(ErrorCode::kInvalidArgument,
                  "affinity.reserve_cores is " + std::to_string(asked.reserve_cores()) + ", and " +
                      std::to_string(machine->cores.size()) + " cores are granted",
                  "reserve fewer cores");
   }
   machine->cores.erase(machine->cores.begin(), machine->cores.begin() + asked.reserve_cores());
-  const auto plan = plan_affinity(*machine,
-                                  static_cast<int>(spec.workers.size()),
-                                  is_exclusive ? AffinityMode::kExclusive : AffinityMode::kNone);
+  const auto plan = plan_affinity(*machine, static_cast<int>(spec.workers.size()), mode);
   std::vector<int> all;
   for (const Core& core : machine->cores) all.insert(all.end(), core.cpus.begin(), core.cpus.end());
   std::sort(all.begin(), all.end());
   for (std::size_t i = 0; i < spec.workers.size(); ++i) {
+    supervisor::WorkerSpec& worker = spec.workers[i];
     const WorkerShare& share = plan.workers[i];
     const bool is_kept_off = share.cpus.empty() && asked.reserve_cores() > 0;
-    spec.workers[i].cpus = is_kept_off ? all : share.cpus;
+    worker.cpus = is_kept_off ? all : share.cpus;
+    worker.bind_memory = asked.bind_memory();
+    if (asked.bind_memory()) {
+      worker.memory_nodes = numa_nodes_of(*machine, share.cpus);
+    } else if (share.numa_node) {
+      worker.memory_nodes = {*share.numa_node};
+    }
     const bool is_given = spec.env.contains("OMP_NUM_THREADS");
     if (asked.set_omp() && !is_given)
-      spec.workers[i].env["OMP_NUM_THREADS"] = std::to_string(share.num_threads);
+      worker.env["OMP_NUM_THREADS"] = std::to_string(share.num_threads);
   }
   return {};
 }
 
 Result<void> pass_environment(const v1::JobSpec& request,
-                              const EnvMap& agents,
+                              const EnvLookup& agents,
                               bool is_other_user,
                               supervisor::JobSpec& spec) {
   if (request.env_pass().empty()) return {};
@@ -249,8 +261,8 @@ Result<void> pass_environment(const v1::JobSpec& request,
                  "give their values in env");
   }
   for (const auto& name : request.env_pass()) {
-    const auto found = agents.find(name);
-    if (found != agents.end() && !request.env().contains(name)) spec.env[name] = found->second;
+    auto value = agents(name);
+    if (value && !request.env().contains(name)) spec.env[name] = *std::move(value);
   }
   return {};
 }

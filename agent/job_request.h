@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <accel/env_contract.h>
 #include <accel/result.h>
 #include <accel/topology.h>
 
@@ -26,19 +27,18 @@ inline constexpr int kMaxLocalWorkers = 1024;
 // Errors  kInvalidArgument.
 [[nodiscard]] Result<void> check_one_node_request(const v1::JobSpec& request);
 
-// What is not there yet for jobs over several nodes: refused instead of ignored. All faults.
-// Errors  kInvalidArgument.
-[[nodiscard]] Result<void> check_many_nodes_request(const v1::JobSpec& request);
+using ReadTopology = std::function<Result<Topology>(Caches)>;
 
-// Gives each worker cores of its own and OMP_NUM_THREADS, as the request's affinity says. Errors  kTopology.
+// Gives each worker its cores, memory nodes and OMP_NUM_THREADS, as the request's affinity says, within what is
+// granted here. Errors  kTopology, kInvalidArgument (more cores are reserved than there are).
 [[nodiscard]] Result<void> apply_affinity(const v1::JobSpec& request,
-                                          const std::function<Result<Topology>()>& topology,
+                                          const ReadTopology& topology,
                                           supervisor::JobSpec& spec);
 
-// Adds the variables that the request takes from the agent's environment, `agents`; those of the job's own win.
+// Adds the variables that the request takes from the environment of this node's agent; those of the job's own win.
 // Errors  kAgentRefused: the job runs as another user than the agent.
 [[nodiscard]] Result<void> pass_environment(const v1::JobSpec& request,
-                                            const EnvMap& agents,
+                                            const EnvLookup& agents,
                                             bool is_other_user,
                                             supervisor::JobSpec& spec);
 

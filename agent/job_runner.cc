@@ -31,17 +31,6 @@ int null_device() {
   return fd;
 }
 
-EnvMap own_environment() {
-  EnvMap env;
-  for (char** variable = ::environ; *variable != nullptr; ++variable) {
-    const std::string_view text = *variable;
-    const std::size_t equals = text.find('=');
-    if (equals == std::string_view::npos || equals == 0) continue;
-    env.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return env;
-}
-
 }  // namespace
 
 void stamp(google::protobuf::Timestamp& time) {
@@ -78,7 +67,7 @@ Result<supervisor::JobSpec> JobRunner::make_spec(const v1::JobSpec& request,
   spec.instance = record.instance();
   if (auto bound = apply_affinity(request, read_topology, spec); !bound)
     return std::move(bound).error();
-  if (auto passed = pass_environment(request, own_environment(), is_other_user, spec); !passed)
+  if (auto passed = pass_environment(request, process_env(), is_other_user, spec); !passed)
     return std::move(passed).error();
   if (!record.shim_dir().empty()) {
     spec.owner.on_loss = supervisor::OwnerLoss::kHold;

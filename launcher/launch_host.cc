@@ -90,7 +90,7 @@ std::string private_base(const EnvMap& environment) {
 LaunchHost real_launch_host() {
   LaunchHost host;
   host.environment = whole_environment();
-  host.topology = read_topology;
+  host.topology = [] { return read_topology(); };
   host.num_gpus = [environment = host.environment] { return num_visible_gpus(environment); };
   host.job_suffix = unique_suffix();
   host.private_base = private_base(host.environment);

@@ -2,14 +2,17 @@
 //
 // hwloc leaves out what a cgroup's cpuset forbids, but not what sched_setaffinity (taskset, SLURM's
 // task plugin, a parent accel-launch) took away, so the affinity mask is intersected here. Only
-// cores, hardware threads and memory nodes are read: the x86 component visits every core to ask for
-// caches and is left out, as are distances and memory attributes, which halves the time.
+// packages, cores, hardware threads and memory nodes are read, and last caches where they are asked
+// for: the x86 component visits every core to ask for caches and is left out, as are distances and
+// memory attributes, which halves the time.
 
 #include "accel/topology.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -28,7 +31,7 @@ Error topology_error(std::string_view what) {
   return Error(ErrorCode::kTopology, std::string(what) + ": " + errno_text(errno));
 }
 
-Result<TopologyHandle> open_hwloc(const std::string* synthetic) {
+Result<TopologyHandle> open_hwloc(const std::string* synthetic, Caches caches) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return topology_error("hwloc cannot start");
   TopologyHandle handle(raw);
@@ -40,6 +43,8 @@ Result<TopologyHandle> open_hwloc(const std::string* synthetic) {
   // Memory nodes hang below packages and groups; without those every core would see all of them.
   hwloc_topology_set_type_filter(raw, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
   hwloc_topology_set_type_filter(raw, HWLOC_OBJ_GROUP, HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
+  if (caches == Caches::kRead)
+    hwloc_topology_set_type_filter(raw, HWLOC_OBJ_L3CACHE, HWLOC_TYPE_FILTER_KEEP_ALL);
   hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
   hwloc_topology_set_flags(raw,
                            HWLOC_TOPOLOGY_FLAG_NO_DISTANCES | HWLOC_TOPOLOGY_FLAG_NO_MEMATTRS |
@@ -64,6 +69,15 @@ int numa_node_of(hwloc_obj_t core) {
   return hwloc_bitmap_first(core->nodeset);
 }
 
+// Logical index of what of `type` holds the core; `otherwise` when nothing does.
+int index_of_holder(hwloc_topology_t topology,
+                    hwloc_obj_t core,
+                    hwloc_obj_type_t type,
+                    int otherwise) {
+  const hwloc_obj_t holder = hwloc_get_ancestor_obj_by_type(topology, type, core);
+  return holder == nullptr ? otherwise : static_cast<int>(holder->logical_index);
+}
+
 Result<Topology> collect(hwloc_topology_t topology,
                          const std::optional<std::vector<int>>& granted) {
   // Some virtual machines show no cores: then every hardware thread counts as one.
@@ -73,6 +87,8 @@ Result<Topology> collect(hwloc_topology_t topology,
   for (hwloc_obj_t object = hwloc_get_next_obj_by_type(topology, type, nullptr); object != nullptr;
        object = hwloc_get_next_obj_by_type(topology, type, object)) {
     Core core{.cpus = cpus_of(object->cpuset, granted), .numa_node = numa_node_of(object)};
+    core.socket = index_of_holder(topology, object, HWLOC_OBJ_PACKAGE, 0);
+    core.l3 = index_of_holder(topology, object, HWLOC_OBJ_L3CACHE, core.socket);
     if (!core.cpus.empty()) result.cores.push_back(std::move(core));
   }
   if (result.cores.empty())
@@ -114,19 +130,60 @@ WorkerShare share_of(const std::vector<Core>& cores, size_t first, size_t last) 
   return share;
 }
 
+// What the cores of one worker have in common.
+int domain_of(const Core& core, AffinityMode mode) {
+  switch (mode) {
+    case AffinityMode::kSocket:
+      return core.socket;
+    case AffinityMode::kL3:
+      return core.l3;
+    case AffinityMode::kNode:
+    case AffinityMode::kNone:
+    case AffinityMode::kExclusive:
+      break;
+  }
+  return core.numa_node;
+}
+
+// Each worker goes where the middle of its even share of all cores is: so many to each domain as its cores allow.
+AffinityPlan plan_whole_domains(const Topology& topology, size_t num_workers, AffinityMode mode) {
+  std::map<int, std::vector<Core>> domains;
+  for (const Core& core : topology.cores) domains[domain_of(core, mode)].push_back(core);
+  std::vector<int> chosen;
+  std::map<int, size_t> num_sharing;
+  const size_t num_cores = topology.cores.size();
+  for (size_t i = 0; i < num_workers; ++i) {
+    const size_t first = i * num_cores / num_workers;
+    const size_t last = std::max(first + 1, (i + 1) * num_cores / num_workers);
+    chosen.push_back(domain_of(topology.cores[(first + last - 1) / 2], mode));
+    ++num_sharing[chosen.back()];
+  }
+  AffinityPlan plan;
+  for (const int domain : chosen) {
+    const std::vector<Core>& cores = domains[domain];
+    const size_t sharing = num_sharing[domain];
+    WorkerShare share = share_of(cores, 0, cores.size());
+    share.num_threads = static_cast<int>(std::max<size_t>(1, cores.size() / sharing));
+    plan.max_workers_per_core = std::max(
+        plan.max_workers_per_core, static_cast<int>((sharing + cores.size() - 1) / cores.size()));
+    plan.workers.push_back(std::move(share));
+  }
+  return plan;
+}
+
 }  // namespace
 
-Result<Topology> read_topology() {
+Result<Topology> read_topology(Caches caches) {
   Result<std::vector<int>> granted = granted_cpus();
   if (!granted) return std::move(granted).error();
-  Result<TopologyHandle> handle = open_hwloc(nullptr);
+  Result<TopologyHandle> handle = open_hwloc(nullptr, caches);
   if (!handle) return std::move(handle).error();
   return collect(handle->get(), *granted);
 }
 
 Result<Topology> synthetic_topology(const std::string& description,
                                     const std::optional<std::vector<int>>& granted) {
-  Result<TopologyHandle> handle = open_hwloc(&description);
+  Result<TopologyHandle> handle = open_hwloc(&description, Caches::kRead);
   if (!handle) return std::move(handle).error();
   return collect(handle->get(), granted);
 }
@@ -134,6 +191,8 @@ Result<Topology> synthetic_topology(const std::string& description,
 AffinityPlan plan_affinity(const Topology& topology, int num_workers, AffinityMode mode) {
   const size_t num_cores = topology.cores.size();
   const auto workers = static_cast<size_t>(num_workers);
+  const bool is_divided = mode == AffinityMode::kNone || mode == AffinityMode::kExclusive;
+  if (!is_divided) return plan_whole_domains(topology, workers, mode);
   AffinityPlan plan;
   plan.max_workers_per_core = static_cast<int>((workers + num_cores - 1) / num_cores);
   for (size_t i = 0; i < workers; ++i) {
@@ -147,6 +206,17 @@ AffinityPlan plan_affinity(const Topology& topology, int num_workers, AffinityMo
     plan.workers.push_back(std::move(share));
   }
   return plan;
+}
+
+std::vector<int> numa_nodes_of(const Topology& topology, const std::vector<int>& cpus) {
+  std::set<int> nodes;
+  for (const Core& core : topology.cores) {
+    const bool is_used = std::any_of(core.cpus.begin(), core.cpus.end(), [&](int cpu) {
+      return std::find(cpus.begin(), cpus.end(), cpu) != cpus.end();
+    });
+    if (is_used) nodes.insert(core.numa_node);
+  }
+  return {nodes.begin(), nodes.end()};
 }
 
 std::string format_cpu_list(const std::vector<int>& cpus) {

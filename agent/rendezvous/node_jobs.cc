@@ -195,19 +195,34 @@ void NodeJobs::consider(const JobDescription& job) {
   auto part = std::make_unique<Part>();
   part->spec = std::move(spec);
   part->user = **std::move(user);
+  // What this node cannot give is a reason to stay away, not to be set aside as broken.
+  if (auto tried = shim_spec(*part, job.procs_per_node); !tried) {
+    handlers_.log("does not take part in job " + job.job_id + ": " + tried.error().message());
+    return handle(DeclineJob{.job_uuid = job.job_uuid, .reason = tried.error().message()});
+  }
   parts_.push_back(std::move(part));
   forget_oldest();
   handle(WantJob{Join{.job_uuid = job.job_uuid, .slots = job.procs_per_node}});
 }
 
-NodeWorkersOptions NodeJobs::workers_options(const Part& part) const {
-  const LocalPart local = {.num_ranks = part.num_ranks, .world_size = part.num_ranks};
+// Cores and variables are this node's own.
+Result<supervisor::JobSpec> NodeJobs::shim_spec(const Part& part, int num_ranks) const {
+  const LocalPart local = {.num_ranks = num_ranks, .world_size = num_ranks};
   std::vector<std::string> scrubbed;
   const std::string folder = options_.log_dir + "/" + std::to_string(part.user.credentials.uid);
   const bool is_other_user = part.user.credentials.uid != ::geteuid();
+  auto spec = make_job_spec(part.spec, local, part.user, folder, is_other_user, scrubbed);
+  if (auto bound = apply_affinity(part.spec, read_topology, spec); !bound)
+    return std::move(bound).error();
+  if (auto passed = pass_environment(part.spec, process_env(), is_other_user, spec); !passed)
+    return std::move(passed).error();
+  return spec;
+}
+
+NodeWorkersOptions NodeJobs::workers_options(const Part& part, supervisor::JobSpec spec) const {
   NodeWorkersOptions options;
   options.job_uuid = part.spec.job_uuid();
-  options.spec = make_job_spec(part.spec, local, part.user, folder, is_other_user, scrubbed);
+  options.spec = std::move(spec);
   options.spec.node_id = options_.node.node_id;
   if (!part.shim_dir.empty()) {
     options.spec.owner.on_loss = supervisor::OwnerLoss::kHold;
@@ -225,11 +240,11 @@ NodeWorkersOptions NodeJobs::workers_options(const Part& part) const {
   return options;
 }
 
-void NodeJobs::make_workers(Part& part) {
+void NodeJobs::make_workers(Part& part, supervisor::JobSpec spec) {
   const std::string uuid = part.spec.job_uuid();
   part.workers = std::make_unique<NodeWorkers>(
       loop_,
-      workers_options(part),
+      workers_options(part, std::move(spec)),
       NodeWorkers::Handlers{
           .on_parked = [this](WorkersParked event) { handle(std::move(event)); },
           .on_exited = [this](WorkerExited event) { handle(std::move(event)); },
@@ -307,10 +322,13 @@ std::optional<FailedCheck> NodeJobs::prepare(Part& part, const JobDescription& j
   }
   if (auto written = write_record(part); !written)
     return FailedCheck{"record", written.error().message()};
+  if (has_shim) return std::nullopt;
+  auto spec = shim_spec(part, part.num_ranks);
+  if (!spec) return FailedCheck{"resources", spec.error().message()};
   if (!part.workers) {
-    make_workers(part);
-  } else if (!has_shim) {
-    part.workers->equip(workers_options(part));
+    make_workers(part, *std::move(spec));
+  } else {
+    part.workers->equip(workers_options(part, *std::move(spec)));
   }
   return std::nullopt;
 }

@@ -114,8 +114,10 @@ class NodeJobs {
   void consider(const JobDescription& job);
   void park(const ParkWorkers& order);
   void park_with(const ParkWorkers& order, std::vector<std::string> members);
-  [[nodiscard]] NodeWorkersOptions workers_options(const Part& part) const;
-  void make_workers(Part& part);
+  [[nodiscard]] Result<supervisor::JobSpec> shim_spec(const Part& part, int num_ranks) const;
+  [[nodiscard]] NodeWorkersOptions workers_options(const Part& part,
+                                                   supervisor::JobSpec spec) const;
+  void make_workers(Part& part, supervisor::JobSpec spec);
   std::optional<FailedCheck> prepare(Part& part, const JobDescription& job);
   void tell(const Notice& notice);
   void begin_leaving(Part& part);

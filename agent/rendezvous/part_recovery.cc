@@ -105,7 +105,7 @@ void NodeJobs::take_up(const v1::JobRecord& record) {
   made->shim_dir = record.shim_dir();
   made->is_awaited = made->is_recovered = true;
   Part& part = *parts_.emplace_back(std::move(made));
-  make_workers(part);
+  make_workers(part, {});  // its shim has its own; for another one it is made anew
   if (!adopter_) adopter_ = std::make_unique<ShimAdopter>(loop_);
   adopter_->take(
       {.job_id = job.job_id(),

@@ -24,6 +24,7 @@
 #include "launcher/cluster/followed_job.h"
 #include "launcher/cluster/inspection.h"
 #include "launcher/cluster/patience.h"
+#include "launcher/cluster/spec_file.h"
 #include "launcher/cluster_library.h"
 #include "runtime/printable.h"
 
@@ -41,10 +42,11 @@ struct Flags {
   std::vector<std::string> command;
   std::string name;
   std::string nodes;  // "MIN[:MAX]"; scale too
-  unsigned num_processes = 1;
-  unsigned max_restarts = 0;
-  double stop_grace = -1;
-  std::string hang_timeout = "off";
+  std::string spec;
+  std::optional<unsigned> num_processes;
+  std::optional<unsigned> max_restarts;
+  std::optional<double> stop_grace;
+  std::string hang_timeout;
   std::string cwd;
   std::vector<std::string> env;
   bool detach = false;
@@ -101,6 +103,7 @@ std::string check_hang_timeout(const std::string& text) {
 }
 
 void set_hang(v1::HangPolicy& hang, const std::string& text) {
+  hang.Clear();
   if (text == "off") return;
   hang.set_enabled(true);
   hang.set_auto_(text == "auto");
@@ -110,36 +113,53 @@ void set_hang(v1::HangPolicy& hang, const std::string& text) {
   hang.mutable_beat()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
 }
 
-v1::JobSpec make_spec(const Flags& flags, NodeRange nodes) {
-  v1::JobSpec spec;
-  spec.set_job_id(flags.name);
-  spec.set_min_nodes(nodes.least);
-  spec.set_max_nodes(nodes.most);
-  spec.set_procs_per_node(flags.num_processes);
-  for (const std::string& argument : flags.command) spec.add_argv(argument);
+// This environment, then the file's, then what the flags name.
+void set_environment(v1::JobSpec& spec, const Flags& flags) {
+  auto& env = *spec.mutable_env();
   for (char** variable = ::environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const std::size_t equals = text.find('=');
     if (equals == std::string_view::npos || equals == 0) continue;
-    (*spec.mutable_env())[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+    env.insert({std::string(text.substr(0, equals)), std::string(text.substr(equals + 1))});
   }
   for (const std::string& text : flags.env) {
     const std::size_t equals = text.find('=');
-    (*spec.mutable_env())[text.substr(0, equals)] =
-        equals == std::string::npos ? "" : text.substr(equals + 1);
+    env[text.substr(0, equals)] = equals == std::string::npos ? "" : text.substr(equals + 1);
   }
-  std::string cwd = flags.cwd;
-  if (cwd.empty()) {
-    if (char* here = ::get_current_dir_name(); here != nullptr) {
-      cwd = here;
-      std::free(here);
-    }
+}
+
+std::string current_folder() {
+  char* here = ::get_current_dir_name();
+  if (here == nullptr) return "";
+  const std::string folder = here;
+  std::free(here);
+  return folder;
+}
+
+Result<v1::JobSpec> make_spec(const Flags& flags) {
+  v1::JobSpec spec;
+  if (!flags.spec.empty()) {
+    auto read = read_spec_file(flags.spec);
+    if (!read) return read;
+    spec = *std::move(read);
   }
-  spec.set_cwd(cwd);
-  spec.mutable_restart()->set_max_restarts(flags.max_restarts);
-  set_hang(*spec.mutable_hang(), flags.hang_timeout);
-  if (flags.stop_grace >= 0) {
-    const auto ms = static_cast<std::int64_t>(flags.stop_grace * 1000);
+  if (!flags.nodes.empty() || flags.spec.empty()) {
+    const auto nodes = parse_nodes(flags.nodes.empty() ? "1" : flags.nodes, "--nnodes");
+    if (!nodes) return nodes.error();
+    spec.set_min_nodes(nodes->least);
+    spec.set_max_nodes(nodes->most);
+  }
+  if (!flags.name.empty()) spec.set_job_id(flags.name);
+  if (flags.num_processes) spec.set_procs_per_node(*flags.num_processes);
+  if (!flags.command.empty())
+    spec.mutable_argv()->Assign(flags.command.begin(), flags.command.end());
+  set_environment(spec, flags);
+  if (!flags.cwd.empty()) spec.set_cwd(flags.cwd);
+  if (spec.cwd().empty()) spec.set_cwd(current_folder());
+  if (flags.max_restarts) spec.mutable_restart()->set_max_restarts(*flags.max_restarts);
+  if (!flags.hang_timeout.empty()) set_hang(*spec.mutable_hang(), flags.hang_timeout);
+  if (flags.stop_grace) {
+    const auto ms = static_cast<std::int64_t>(*flags.stop_grace * 1000);
     spec.mutable_stop()->mutable_grace()->set_seconds(ms / 1000);
     spec.mutable_stop()->mutable_grace()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
   }
@@ -159,12 +179,11 @@ int follow(const AgentClient& client, const Flags& flags, const v1::JobSpec& spe
 }
 
 int run(const AgentClient& client, const Flags& flags) {
-  const auto nodes = parse_nodes(flags.nodes.empty() ? "1" : flags.nodes, "--nnodes");
-  if (!nodes) return fail(nodes.error());
-  const v1::JobSpec spec = make_spec(flags, *nodes);
-  if (!flags.detach) return follow(client, flags, spec);
+  const auto spec = make_spec(flags);
+  if (!spec) return fail(spec.error());
+  if (!flags.detach) return follow(client, flags, *spec);
   v1::StartReq request;
-  *request.mutable_spec() = spec;
+  *request.mutable_spec() = *spec;
   const auto job = client.call(&v1::Control::Stub::StartJob, request);
   if (!job) return fail(job.error());
   if (flags.json) {
@@ -359,9 +378,13 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command->add_option("--cwd", flags.cwd, "the workers' folder; this one when not given");
   command->add_option("--env", flags.env, "NAME=VALUE on top of this environment (repeatable)")
       ->allow_extra_args(false);
+  command->add_option(
+      "--spec", flags.spec, "JSON file with what the job asks for (a JobSpec); flags go before it");
   command->add_flag("--detach", flags.detach, "print the job's id and return");
-  command->add_option("command", flags.command, "the program and its arguments, after --")
-      ->required();
+  command->add_option("command", flags.command, "the program and its arguments, after --");
+  command->callback([&flags] {
+    if (flags.command.empty() && flags.spec.empty()) throw CLI::RequiredError("command");
+  });
   commands[command] = run;
   command = add_command(app, flags, "status", "the jobs of an agent, or one job");
   command->add_option("job", flags.job, "id or uuid");

@@ -47,6 +47,8 @@ void each_member(T& worker, Visit&& visit) {
   visit("argv", worker.argv);
   visit("env", worker.env);
   visit("cpus", worker.cpus);
+  visit("memory_nodes", worker.memory_nodes);
+  visit("bind_memory", worker.bind_memory);
   visit("redirect", worker.redirect);
   visit("tee", worker.tee);
 }
@@ -169,9 +171,10 @@ Json encode_member(const T& member) {
   }
 }
 
-Json encode_member(const std::vector<WorkerSpec>& workers) {
+template <typename T>
+requires Struct<const T> Json encode_member(const std::vector<T>& items) {
   Json array = Json::array();
-  for (const WorkerSpec& worker : workers) array.push_back(encode(worker));
+  for (const T& item : items) array.push_back(encode(item));
   return array;
 }
 
@@ -202,9 +205,11 @@ void decode_member(const Json& json, HangMode& out, int) {
 void decode_member(const Json& json, GenerationControl& out, int) {
   from_enum_field(json, out, GenerationControl::kOwner);
 }
-void decode_member(const Json& json, std::vector<WorkerSpec>& out, int version) {
+template <typename T>
+requires Struct<T>
+void decode_member(const Json& json, std::vector<T>& out, int version) {
   if (!json.is_array()) throw FieldError("is not an array");
-  for (const Json& worker : json) decode(worker, out.emplace_back(), version);
+  for (const Json& item : json) decode(item, out.emplace_back(), version);
 }
 
 template <typename T>
@@ -264,6 +269,13 @@ Result<void> check_worker(const WorkerSpec& worker) {
   if (std::any_of(worker.cpus.begin(), worker.cpus.end(), [](int cpu) { return cpu < 0; })) {
     return invalid(who + " has a negative core number");
   }
+  const auto is_impossible = [](int node) { return node < 0 || node >= kMaxMemoryNodes; };
+  if (std::any_of(worker.memory_nodes.begin(), worker.memory_nodes.end(), is_impossible)) {
+    return invalid(who + " has a memory node that is not from 0 to " +
+                   std::to_string(kMaxMemoryNodes - 1));
+  }
+  if (worker.bind_memory && worker.memory_nodes.empty())
+    return invalid(who + " has its memory bound to no node");
   return {};
 }
 

@@ -25,12 +25,17 @@ using Milliseconds = std::chrono::milliseconds;
 // both.
 enum class Streams : int { kNone = 0, kOut = 1, kErr = 2, kAll = 3 };
 
+// Memory nodes above it are not known to any kernel that is built today (CONFIG_NODES_SHIFT).
+inline constexpr int kMaxMemoryNodes = 1024;
+
 struct WorkerSpec {
   int local_rank = 0;
   int global_rank = 0;
-  std::vector<std::string> argv;      // argv[0] is looked up on PATH when it has no '/'
-  EnvMap env;                         // on top of JobSpec::env; the identity comes on top of both
-  std::vector<int> cpus;              // affinity as OS indices; empty keeps the granted set
+  std::vector<std::string> argv;  // argv[0] is looked up on PATH when it has no '/'
+  EnvMap env;                     // on top of JobSpec::env; the identity comes on top of both
+  std::vector<int> cpus;          // affinity as OS indices; empty keeps the granted set
+  std::vector<int> memory_nodes;  // OS indices; empty keeps the memory policy of the shim
+  bool bind_memory = false;       // from memory_nodes alone; else from the first, while it has room
   Streams redirect = Streams::kNone;  // to the log file only
   Streams tee = Streams::kNone;       // to the log file and the console
 };
@@ -127,7 +132,7 @@ struct HangPolicy {
 };
 
 struct JobSpec {
-  static constexpr int kVersion = 3;
+  static constexpr int kVersion = 4;
   static constexpr int kOldestVersion = 1;  // members that it lacks keep their defaults
   static constexpr std::size_t kInstanceLength = 32;
 

@@ -7,7 +7,7 @@
 // set), then calls clone3 with CLONE_PIDFD and CLONE_CLEAR_SIGHAND. The child does, in this order:
 //
 //   session or group -> controlling terminal -> signals -> 0, 1, 2 -> close-on-exec for the rest,
-//   cleared for the declared -> affinity -> groups and user -> PR_SET_PDEATHSIG -> is the parent still there? -> chdir
+//   cleared for the declared -> affinity -> memory policy -> groups and user -> PR_SET_PDEATHSIG -> is the parent still there? -> chdir
 //   -> execve
 //
 // The question after PR_SET_PDEATHSIG closes the race in which the parent died before the request
@@ -30,6 +30,7 @@
 #include <csignal>
 
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -37,6 +38,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "runtime/supervisor/job_spec.h"
 
 namespace accel::supervisor {
 namespace {
@@ -50,6 +53,7 @@ enum Stage : int {
   kKeepFd,
   kLimits,
   kAffinity,
+  kMemory,
   kGroups,
   kUser,
   kDeathSignal,
@@ -65,6 +69,7 @@ constexpr std::array kStageNames = {"setsid",
                                     "fcntl",
                                     "setrlimit",
                                     "sched_setaffinity",
+                                    "set_mempolicy",
                                     "setgroups",
                                     "setresuid",
                                     "prctl",
@@ -72,6 +77,9 @@ constexpr std::array kStageNames = {"setsid",
                                     "chdir",
                                     "execve"};
 static_assert(kStageNames.size() == kExecve + 1);
+
+constexpr int kBitsOfWord = 8 * sizeof(unsigned long);
+using MemoryNodes = std::array<unsigned long, kMaxMemoryNodes / kBitsOfWord>;
 
 struct ChildReport {
   int stage;
@@ -88,6 +96,7 @@ struct ChildPlan {
   int error_fd;
   pid_t parent;
   cpu_set_t cpus;
+  MemoryNodes memory_nodes;
 };
 
 [[noreturn]] void fail_child(const ChildPlan& plan, Stage stage) {
@@ -156,6 +165,16 @@ void become(const ChildPlan& plan, const Credentials& credentials) {
   check_child(plan, kUser, ::syscall(SYS_setresuid, uid, uid, uid) == 0);
 }
 
+// A kernel without memory nodes (ENOSYS) and containers that forbid the call (EPERM) cannot give a preference, and the
+// program is no worse for it. What was asked for as a must is an error.
+void choose_memory(const ChildPlan& plan) {
+  if (plan.request.memory_nodes.empty()) return;
+  const int mode = plan.request.bind_memory ? MPOL_BIND : MPOL_PREFERRED;
+  const auto chosen =
+      ::syscall(SYS_set_mempolicy, mode, plan.memory_nodes.data(), kMaxMemoryNodes + 1UL);
+  check_child(plan, kMemory, chosen == 0 || !plan.request.bind_memory);
+}
+
 [[noreturn]] void run_child(const ChildPlan& plan) {
   enter_session(plan);
   reset_signals(plan);
@@ -171,6 +190,7 @@ void become(const ChildPlan& plan, const Credentials& credentials) {
   if (!plan.request.cpus.empty()) {
     check_child(plan, kAffinity, ::sched_setaffinity(0, sizeof plan.cpus, &plan.cpus) == 0);
   }
+  choose_memory(plan);
   if (plan.request.credentials) become(plan, *plan.request.credentials);
   if (plan.request.die_with_parent) {
     check_child(plan, kDeathSignal, ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
@@ -245,6 +265,17 @@ cpu_set_t cpu_set(const std::vector<int>& cpus) {
   return set;
 }
 
+// A preference is for one node.
+MemoryNodes memory_nodes(const SpawnRequest& request) {
+  MemoryNodes mask{};
+  for (const int node : request.memory_nodes) {
+    const auto at = static_cast<std::size_t>(node);
+    mask.at(at / kBitsOfWord) |= 1UL << (at % kBitsOfWord);
+    if (!request.bind_memory) break;
+  }
+  return mask;
+}
+
 bool is_executable_file(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
@@ -300,7 +331,8 @@ SpawnResult spawn(const SpawnRequest& request) {
                           .stdio = stdio,
                           .error_fd = error_write.get(),
                           .parent = ::getpid(),
-                          .cpus = cpu_set(request.cpus)};
+                          .cpus = cpu_set(request.cpus),
+                          .memory_nodes = memory_nodes(request)};
   int pidfd = -1;
   const pid_t pid = start_child(request, &pidfd);
   if (pid == 0) run_child(plan);

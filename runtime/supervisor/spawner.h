@@ -53,6 +53,10 @@ struct SpawnRequest {
   int stdio[3] = {0, 1, 2};       // descriptors of the caller that become 0, 1, 2
   std::vector<int> keep_fds;      // inherited under the same number; each above 2
   std::vector<int> cpus;          // affinity as OS indices; empty keeps the caller's
+  // Memory nodes as OS indices below kMaxMemoryNodes; empty keeps the caller's policy.
+  std::vector<int> memory_nodes;
+  bool bind_memory =
+      false;  // nowhere else, or no program; else a preference for the first, where it can be had
   Session session = Session::kNew;
   pid_t join_group = 0;                    // for Session::kJoin
   bool own_terminal = false;               // kNew: stdio[1] becomes the controlling terminal

@@ -141,6 +141,8 @@ Result<PreparedWorker> WorkerServices::prepare(const WorkerSpec& worker) {
   request.env.insert(spec_.env.begin(), spec_.env.end());
   request.cwd = spec_.cwd;
   request.cpus = worker.cpus;
+  request.memory_nodes = worker.memory_nodes;
+  request.bind_memory = worker.bind_memory;
   request.open_files = options_.open_files;
   const std::pair<int, std::uint64_t> limits[] = {{RLIMIT_NOFILE, spec_.limits.open_files},
                                                   {RLIMIT_CORE, spec_.limits.core_bytes},

@@ -1,18 +1,24 @@
-// What a worker inherits (faults 15 and 20 of docs/faults.md).
+// What a worker inherits, and what it then makes of it (faults 15, 19, 20 and 72 of docs/faults.md).
 
 #include <csignal>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 
+#include "runtime/system.h"
 #include "tests/support/fault_job.h"
 
 namespace accel::test {
 namespace {
 
+using ::testing::ContainsRegex;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
+
+constexpr int kNoSuchNode = supervisor::kMaxMemoryNodes - 1;
 
 class Inheritance : public ::testing::Test {
  protected:
@@ -82,6 +88,97 @@ TEST_F(Inheritance, Fault15WorkersKeepTheUsersLimitOfOpenFilesAndTheShimTakesMor
   rlimit of_shim{};
   ASSERT_EQ(::prlimit(launch.shim(), RLIMIT_NOFILE, nullptr, &of_shim), 0);
   EXPECT_EQ(of_shim.rlim_cur, before.rlim_max);
+}
+
+// While it lives this process, and what it starts, may use one core alone.
+class NarrowedToOneCore {
+ public:
+  NarrowedToOneCore() {
+    CPU_ZERO(&before_);
+    EXPECT_EQ(::sched_getaffinity(0, sizeof before_, &before_), 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &before_)) cpu_ = cpu;
+    }
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu_, &one);
+    EXPECT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  }
+  ~NarrowedToOneCore() { (void)::sched_setaffinity(0, sizeof before_, &before_); }
+  NarrowedToOneCore(const NarrowedToOneCore&) = delete;
+  NarrowedToOneCore& operator=(const NarrowedToOneCore&) = delete;
+
+  [[nodiscard]] int cpu() const { return cpu_; }
+  [[nodiscard]] bool is_narrower() const { return CPU_COUNT(&before_) > 1; }
+
+ private:
+  cpu_set_t before_;
+  int cpu_ = 0;
+};
+
+TEST_F(Inheritance, Fault72OnlyGrantedCoresAreUsedWithAndWithoutBinding) {
+  const NarrowedToOneCore narrowed;
+  if (!narrowed.is_narrower()) GTEST_SKIP() << "one core is all that this process has";
+  for (const char* binding : {"", "--enable_cpu_affinity"}) {
+    std::vector<std::string> arguments =
+        launch_arguments({"/bin/sh", "-c", "grep ^Cpus_allowed_list: /proc/self/status"});
+    if (*binding != 0) arguments.insert(arguments.begin(), binding);
+    LaunchProcess launch(arguments, token_);
+    EXPECT_EQ(launch.wait_for_lines("Cpus_allowed_list:\t", 2),
+              std::vector<std::string>(2, std::to_string(narrowed.cpu())));
+    EXPECT_EQ(launch.wait(), 0) << launch.output();
+  }
+}
+
+TEST_F(Inheritance, MemoryIsBoundWhereTheJobSaysOrNoProgramRuns) {
+  auto spec = make_job("exit 0", token_);
+  spec.workers[0].argv = {"/bin/sh", "-c", "grep -c 'bind:0' /proc/self/numa_maps >&2; exit 3"};
+  spec.workers[0].memory_nodes = {0};
+  spec.workers[0].bind_memory = true;
+  const JobRun bound = run_job(spec);
+  ASSERT_TRUE(bound.outcome.has_value());
+  if (bound.outcome->first_failure->error_number == ENOSYS ||
+      bound.outcome->first_failure->error_number == EPERM)
+    GTEST_SKIP() << "this kernel or container lets nobody choose memory";
+  EXPECT_GT(std::stoi(bound.outcome->first_failure->tail), 0);
+
+  spec.workers[0].memory_nodes = {kNoSuchNode};
+  const JobRun impossible = run_job(spec);
+  ASSERT_TRUE(impossible.outcome.has_value());
+  EXPECT_EQ(impossible.outcome->first_failure->cause, supervisor::ExitCause::kExecFailed);
+  EXPECT_EQ(impossible.outcome->first_failure->stage, "set_mempolicy");
+  EXPECT_EQ(impossible.outcome->first_failure->error_number, EINVAL);
+
+  spec.workers[0].bind_memory = false;
+  EXPECT_EQ(run_job(spec).outcome->exit_code, 3) << "a preference that cannot be had costs nothing";
+}
+
+TEST_F(Inheritance, Fault19AWorkerThatChangesItsCoresLimitsAndUserRunsOnAndEndsWell) {
+  LaunchProcess launch(launch_arguments(worker_command("changes stops 15", token_)), token_);
+  const auto workers = launch.wait_for_lines("ready ", 2);
+  ASSERT_THAT(workers, SizeIs(2));
+
+  for (const std::string& worker : workers) {
+    const pid_t pid = std::stoi(worker);
+    const auto limits = real_system().read_file("/proc/" + worker + "/limits");
+    ASSERT_TRUE(limits) << limits.error().what();
+    EXPECT_THAT(*limits, ContainsRegex("Max open files +64 +64 ")) << "nobody set it back";
+    ::kill(pid, SIGTERM);
+  }
+
+  EXPECT_EQ(launch.wait(), 0) << launch.output();
+}
+
+TEST_F(Inheritance, Fault19AWorkerThatChangedItselfIsStoppedLikeAnyOther) {
+  auto arguments = launch_arguments(worker_command("changes stubborn", token_));
+  arguments.insert(arguments.begin(), {"--stop_grace", "0.1"});
+  LaunchProcess launch(arguments, token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
+
+  launch.signal(SIGTERM);
+
+  EXPECT_EQ(launch.wait(), 128 + SIGTERM);
+  EXPECT_THAT(processes_with(token_), IsEmpty());
 }
 
 TEST_F(Inheritance, WorkerStartsWithoutBlockedOrAddedIgnoredSignals) {

@@ -10,6 +10,7 @@
 //   leave            starts that family and ends with 0
 //   fail-first       fails in generation 0, then ends with 0
 //   rank0 MODE..     rank 0 follows MODE, the others pause
+//   changes MODE..   takes one core, 64 descriptors and, as root, the user nobody; then follows MODE
 //   descriptors      prints its open descriptors
 //   zombies          leaves dead grandchildren to the subreaper, then pauses
 //   fill BYTES       writes so many to stdout, ends with 0
@@ -32,6 +33,8 @@
 #include <vector>
 
 #include <dirent.h>
+#include <sched.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,6 +93,17 @@ void start_family(char** argv, const std::string& token) {
   });
 }
 
+bool change_itself() {
+  constexpr uid_t kNobody = 65534;
+  cpu_set_t cpus;
+  if (::sched_getaffinity(0, sizeof cpus, &cpus) != 0) return false;
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&cpus) > 1; ++cpu) CPU_CLR(cpu, &cpus);
+  const rlimit files = {.rlim_cur = 64, .rlim_max = 64};
+  return ::sched_setaffinity(0, sizeof cpus, &cpus) == 0 &&
+         ::setrlimit(RLIMIT_NOFILE, &files) == 0 &&
+         (::geteuid() != 0 || ::setresuid(kNobody, kNobody, kNobody) == 0);
+}
+
 void print_descriptors() {
   std::vector<int> numbers;
   DIR* folder = ::opendir("/proc/self/fd");
@@ -139,6 +153,10 @@ int run(int argc, char** argv, int at) {
     if (rank != nullptr && std::strcmp(rank, "0") == 0) return run(argc, argv, at + 1);
     announce();
     wait_for_ever();
+  }
+  if (mode == "changes") {
+    if (!change_itself()) return 66;
+    return run(argc, argv, at + 1);
   }
   if (mode == "descriptors") {
     print_descriptors();

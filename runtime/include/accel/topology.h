@@ -22,6 +22,8 @@ namespace accel {
 struct Core {
   std::vector<int> cpus;  // OS indices of its granted hardware threads, ascending; never empty
   int numa_node = 0;      // OS index of the memory node it belongs to
+  int socket = 0;         // logical index of its processor package
+  int l3 = 0;             // logical index of its last cache; of its package where none is known
 
   bool operator==(const Core&) const = default;
 };
@@ -30,8 +32,11 @@ struct Topology {
   std::vector<Core> cores;  // ordered by memory node, then by place: neighbours share caches
 };
 
+// Caches cost more than all else to read: only where Core::l3 matters.
+enum class Caches { kLeftOut, kRead };
+
 // The machine as this process sees it. Errors  kTopology.
-ACCEL_EXPORT Result<Topology> read_topology();
+ACCEL_EXPORT Result<Topology> read_topology(Caches caches = Caches::kLeftOut);
 
 // A made-up machine in hwloc's synthetic form, "package:2 [numa] core:4 pu:2"; `granted` limits the
 // usable hardware threads as an affinity mask would. Errors  kTopology when hwloc does not
@@ -42,11 +47,15 @@ ACCEL_EXPORT Result<Topology> synthetic_topology(
 enum class AffinityMode {
   kNone,       // workers keep the granted set; only the thread counts are divided
   kExclusive,  // each worker gets physical cores of its own, when there are enough
+  // Each worker gets all granted cores of one of these, shared with the workers that got it too.
+  kNode,    // a memory node
+  kSocket,  // a processor package
+  kL3,      // what shares a last cache
 };
 
-// One worker's part. Memory follows by first touch: a worker bound to one memory node allocates
-// there, so no memory policy is set (a strict one could run a node out of memory while the other
-// has plenty).
+// One worker's part. Memory follows by first touch: a worker on one memory node allocates there
+// while it has room; a strict memory policy is for the caller to ask for (it could run a node out
+// of memory while the other has plenty).
 struct WorkerShare {
   std::vector<int> cpus;         // ascending OS indices; empty keeps the granted set
   int num_threads = 1;           // physical cores for its compute threads, at least 1
@@ -60,12 +69,16 @@ struct AffinityPlan {
   int max_workers_per_core = 1;  // above 1: cores are shared, and a warning is due
 };
 
-// Divides the cores evenly (sizes differ by at most one), neighbouring cores to the same worker.
-// With more workers than cores the workers are spread over the cores. Requires num_workers >= 1 and
-// a core.
+// kExclusive divides the cores evenly (sizes differ by at most one), neighbouring cores to the same
+// worker. With more workers than cores the workers are spread over the cores. The modes of whole
+// nodes, packages and caches give each of them workers by its share of the cores; those that share
+// one divide its cores in `num_threads` alone. Requires num_workers >= 1 and a core.
 ACCEL_EXPORT AffinityPlan plan_affinity(const Topology& topology,
                                         int num_workers,
                                         AffinityMode mode);
+
+// The memory nodes of the cores that `cpus` belong to, ascending.
+ACCEL_EXPORT std::vector<int> numa_nodes_of(const Topology& topology, const std::vector<int>& cpus);
 
 // "0-3,8,10-11"; the form of taskset and of /proc. Requires ascending numbers.
 ACCEL_EXPORT std::string format_cpu_list(const std::vector<int>& cpus);

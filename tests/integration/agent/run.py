@@ -120,6 +120,35 @@ class AgentTest(unittest.TestCase):
         return follower
 
 
+def expand(listed):
+    """The numbers of "0-3,8"."""
+    ends = [(part.split("-") * 2)[:2] for part in listed.split(",")]
+    return [number for first, last in ends for number in range(int(first), int(last) + 1)]
+
+
+class NarrowedAgent(AgentTest):
+    """An agent that may use one core alone."""
+
+    def setUp(self):
+        before = os.sched_getaffinity(0)
+        if len(before) < 2:
+            self.skipTest("one core is all that there is")
+        self.core = max(before)
+        os.sched_setaffinity(0, {self.core})
+        self.addCleanup(os.sched_setaffinity, 0, before)
+        super().setUp()
+        os.sched_setaffinity(0, before)
+
+    def test_fault_72_workers_use_what_is_granted_to_the_agent_alone(self):
+        for mode in ("NONE", "NODE", "SOCKET", "EXCLUSIVE", "L3"):
+            path = pathlib.Path(self.folder) / "job.json"
+            path.write_text(json.dumps({"argv": Jobs.CORES, "procs_per_node": 2, "affinity": {"mode": f"MODE_{mode}", "set_omp": True}}))
+            done = self.accel("run", "--spec", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            cores = [line for line in done.stdout.splitlines() if not line.startswith("threads")]
+            self.assertEqual(cores, [str(self.core)] * 2)
+
+
 class Jobs(AgentTest):
     def test_a_job_runs_and_its_output_and_exit_code_come_back(self):
         done = self.accel("run", "--", "/bin/sh", "-c", "echo out; echo err >&2; exit 3")
@@ -215,6 +244,43 @@ class Jobs(AgentTest):
         bad = self.accel("run", "--hang_timeout", "soon", "--", "true")
         self.assertEqual(bad.returncode, 2)
         self.assertIn("'soon' is not auto, off or a number of seconds above 0", bad.stderr)
+
+    def spec(self, **fields):
+        """A file for `accel run --spec`."""
+        path = pathlib.Path(self.folder) / "job.json"
+        path.write_text(json.dumps(fields))
+        path.chmod(0o644)
+        return path
+
+    CORES = ["/bin/sh", "-c", "sed -n 's/^Cpus_allowed_list:.//p' /proc/self/status; echo threads $OMP_NUM_THREADS"]
+
+    def test_a_file_says_what_a_job_asks_for_and_flags_go_before_it(self):
+        path = self.spec(job_id="filed", argv=["/bin/sh", "-c", "echo $MINE $HERE; exit 4"], env={"MINE": "file"}, procs_per_node=2)
+        done = self.accel("run", "--spec", path, "--name", "flagged", "--env", "HERE=flag", env={"MINE": "caller"})
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertTrue(done.stdout.startswith("file flag\n"), done.stdout)
+        self.assertEqual(len(self.job("flagged")["workers"]), 2)
+        path = self.spec(argv=["true"], affinity={"mode": "MODE_MOON"})
+        done = self.accel("run", "--spec", path)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("error [config.invalid_value]", done.stderr)
+        self.assertIn("MODE_MOON", done.stderr)
+        self.assertIn("error [config.unreadable]", self.accel("run", "--spec", "/no/such/file").stderr)
+
+    def test_workers_get_cores_threads_and_memory_by_their_affinity(self):
+        cores = sorted(os.sched_getaffinity(0))
+        for mode in ("NODE", "SOCKET", "L3"):
+            path = self.spec(argv=self.CORES, affinity={"mode": f"MODE_{mode}", "bind_memory": True, "set_omp": True})
+            done = self.accel("run", "--spec", path)
+            if "set_mempolicy" in done.stderr:
+                self.skipTest("this kernel or container lets nobody choose memory")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            listed, threads = done.stdout.splitlines()
+            self.assertLessEqual(set(expand(listed)), set(cores))
+            self.assertRegex(threads, "threads [1-9]")
+        done = self.accel("run", "--spec", self.spec(argv=["true"], affinity={"reserve_cores": 100_000}))
+        self.assertIn("error [argument.invalid]", done.stderr)
+        self.assertIn("affinity.reserve_cores is 100000", done.stderr)
 
     def test_diagnose_names_what_each_worker_waits_for(self):
         self.accel("run", "--detach", "--name", "d", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")

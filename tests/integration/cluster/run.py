@@ -137,6 +137,44 @@ class Forming(ClusterTest):
         self.assertEqual(len({line.split(" store ")[1] for line in ranks}), 1, ranks)
         self.assertEqual(done.stdout.splitlines().count(str(ANN)), 4, done.stdout)
 
+    def spec(self, **fields):
+        """A file for `accel run --spec`."""
+        path = self.folder / "job.json"
+        path.write_text(json.dumps(fields))
+        path.chmod(0o644)
+        return path
+
+    def test_fault_72_each_node_divides_the_cores_that_its_agent_may_use(self):
+        granted = os.sched_getaffinity(0)
+        cores = {"a": min(granted), "b": max(granted)}
+        for name, core in cores.items():
+            os.sched_setaffinity(0, {core})
+            try:
+                self.start(name)
+            finally:
+                os.sched_setaffinity(0, granted)
+        path = self.spec(argv=["/bin/sh", "-c", 'echo "$ACCEL_NODE_ID has "$(sed -n "s/^Cpus_allowed_list:.//p" /proc/self/status)'],
+                         min_nodes=2, affinity={"mode": "MODE_EXCLUSIVE", "set_omp": True})
+        done = self.accel("a", "run", "--spec", path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), [f"{name} has {core}" for name, core in cores.items()])
+
+    def test_variables_are_those_of_each_nodes_own_agent_for_its_own_user_alone(self):
+        self.start("a")
+        os.environ["OF_THE_AGENT"] = "b's"
+        try:
+            self.start("b")
+        finally:
+            del os.environ["OF_THE_AGENT"]
+        path = self.spec(argv=["/bin/sh", "-c", "echo $ACCEL_NODE_ID $OF_THE_AGENT"], min_nodes=2, env_pass=["OF_THE_AGENT"],
+                         gather={"join_limit": "5s"})
+        done = self.accel("a", "run", "--spec", path)
+        if IS_ROOT:
+            self.assertEqual(done.returncode, 110, done.stderr)
+            self.assertIn("env_pass takes variables of the agent, and this job runs as another user", done.stderr)
+        else:
+            self.assertEqual(sorted(done.stdout.splitlines()), ["a", "b b's"])
+
     def test_accel_launch_gives_a_job_over_several_nodes_to_the_agents(self):
         self.start("a")
         self.start("b")

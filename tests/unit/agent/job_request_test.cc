@@ -129,7 +129,7 @@ TEST(JobRequest, ExclusiveCoresAreDividedAndReservedOnesLeftOut) {
   job.mutable_affinity()->set_reserve_cores(1);
   job.mutable_affinity()->set_set_omp(true);
   auto spec = spec_of(job, 2);
-  const auto machine = [] { return synthetic_topology("core:5 pu:2"); };
+  const auto machine = [](Caches) { return synthetic_topology("core:5 pu:2"); };
 
   ASSERT_TRUE(apply_affinity(job, machine, spec));
 
@@ -145,12 +145,67 @@ TEST(JobRequest, ExclusiveCoresAreDividedAndReservedOnesLeftOut) {
               HasSubstr("5 cores are granted"));
 }
 
+TEST(JobRequest, MemoryFollowsTheCoresAndIsBoundOnRequest) {
+  v1::JobSpec job = small_job();
+  job.mutable_affinity()->set_mode(v1::Affinity::MODE_SOCKET);
+  const auto machine = [](Caches) {
+    return synthetic_topology("package:2 group:2 [numa] core:2 pu:1");
+  };
+  auto spec = spec_of(job, 2);
+  ASSERT_TRUE(apply_affinity(job, machine, spec));
+  EXPECT_THAT(spec.workers[0].memory_nodes, testing::IsEmpty()) << "two nodes: no preference";
+
+  job.mutable_affinity()->set_bind_memory(true);
+  spec = spec_of(job, 2);
+  ASSERT_TRUE(apply_affinity(job, machine, spec));
+  EXPECT_THAT(spec.workers[1].memory_nodes, ElementsAre(2, 3));
+  EXPECT_TRUE(spec.workers[1].bind_memory);
+
+  job.mutable_affinity()->set_mode(v1::Affinity::MODE_NODE);
+  job.mutable_affinity()->set_bind_memory(false);
+  spec = spec_of(job, 4);
+  ASSERT_TRUE(apply_affinity(job, machine, spec));
+  EXPECT_THAT(spec.workers[3].memory_nodes, ElementsAre(3));
+  EXPECT_FALSE(spec.workers[3].bind_memory);
+  EXPECT_TRUE(supervisor::job_spec_from_json(supervisor::to_json(spec)));
+}
+
+TEST(JobRequest, CachesAreReadForTheModeThatNeedsThemAlone) {
+  v1::JobSpec job = small_job();
+  for (const auto mode : {v1::Affinity::MODE_L3, v1::Affinity::MODE_NODE}) {
+    job.mutable_affinity()->set_mode(mode);
+    auto spec = spec_of(job, 1);
+    ASSERT_TRUE(apply_affinity(
+        job,
+        [&](Caches caches) {
+          EXPECT_EQ(caches == Caches::kRead, mode == v1::Affinity::MODE_L3);
+          return synthetic_topology("package:1 [numa] l3:2 core:1 pu:1");
+        },
+        spec));
+    EXPECT_EQ(spec.workers[0].cpus.size(), mode == v1::Affinity::MODE_L3 ? 1U : 2U);
+  }
+}
+
+TEST(JobRequest, BoundMemoryNeedsCores) {
+  v1::JobSpec job = small_job();
+  job.mutable_affinity()->set_bind_memory(true);
+  EXPECT_THAT(check_job_request(job).error().message(), HasSubstr("affinity.bind_memory needs"));
+  job.mutable_affinity()->set_mode(v1::Affinity::MODE_L3);
+  EXPECT_TRUE(check_job_request(job));
+  job.mutable_affinity()->set_mode(static_cast<v1::Affinity::Mode>(99));
+  EXPECT_FALSE(check_job_request(job));
+}
+
 TEST(JobRequest, VariablesOfTheAgentArePassedToItsOwnUserAlone) {
   v1::JobSpec job = small_job();
   for (const char* name : {"PASSED", "OWN", "MISSING"}) job.add_env_pass(name);
   (*job.mutable_env())["OWN"] = "the job's";
   auto spec = spec_of(job, 1);
-  const EnvMap agents = {{"PASSED", "1"}, {"OWN", "the agent's"}, {"SECRET", "x"}};
+  const EnvMap variables = {{"PASSED", "1"}, {"OWN", "the agent's"}, {"SECRET", "x"}};
+  const EnvLookup agents = [&](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(std::string(name));
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
 
   ASSERT_TRUE(pass_environment(job, agents, /*is_other_user=*/false, spec));
 
@@ -345,19 +400,6 @@ TEST_F(LogReaderTest, AFifoInPlaceOfAFileDoesNotHoldTheReaderUp) {
   folder_.write("j/attempt_0/0/keep", "");
   ASSERT_EQ(::mkfifo(folder_.file("j/attempt_0/0/stdout.log").c_str(), 0600), 0);
   EXPECT_FALSE(LogReader(source()).next(0));
-}
-
-TEST(JobRequest, RefusesForSeveralNodesWhatOnlyOneNodeCanDo) {
-  v1::JobSpec job = small_job();
-  EXPECT_TRUE(check_many_nodes_request(job));
-  job.mutable_affinity()->set_set_omp(true);
-  job.add_env_pass("HOME");
-
-  const auto checked = check_many_nodes_request(job);
-  ASSERT_FALSE(checked);
-  EXPECT_EQ(checked.error().code(), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(checked.error().render("accel"),
-              testing::AllOf(testing::HasSubstr("affinity"), testing::HasSubstr("env_pass")));
 }
 
 }  // namespace

@@ -27,13 +27,14 @@ TEST(Topology, SiblingsOfACoreStayTogether) {
 TEST(Topology, CoresKnowTheirMemoryNode) {
   const Topology topology = machine("package:2 [numa] core:2 pu:1");
 
-  EXPECT_THAT(topology.cores, ElementsAre(Core{{0}, 0}, Core{{1}, 0}, Core{{2}, 1}, Core{{3}, 1}));
+  EXPECT_THAT(topology.cores,
+              ElementsAre(Core{{0}, 0}, Core{{1}, 0}, Core{{2}, 1, 1, 1}, Core{{3}, 1, 1, 1}));
 }
 
 TEST(Topology, OnlyGrantedThreadsCount) {
   const Topology topology = machine("package:2 [numa] core:2 pu:2", std::vector<int>{1, 4, 5});
 
-  EXPECT_THAT(topology.cores, ElementsAre(Core{{1}, 0}, Core{{4, 5}, 1}));
+  EXPECT_THAT(topology.cores, ElementsAre(Core{{1}, 0}, Core{{4, 5}, 1, 1, 1}));
 }
 
 TEST(Topology, AMaskWithoutAnyCoreIsAnError) {
@@ -118,6 +119,67 @@ TEST(AffinityPlan, WithoutBindingOnlyThreadsAreDivided) {
     EXPECT_EQ(share.num_threads, 3);
     EXPECT_EQ(share.numa_node, std::nullopt);
   }
+}
+
+TEST(Topology, CoresKnowTheirPackageAndLastCache) {
+  const Topology topology = machine("package:2 [numa] l3:2 core:1 pu:1");
+
+  EXPECT_THAT(
+      topology.cores,
+      ElementsAre(Core{{0}, 0, 0, 0}, Core{{1}, 0, 0, 1}, Core{{2}, 1, 1, 2}, Core{{3}, 1, 1, 3}));
+}
+
+TEST(AffinityPlan, AWholeMemoryNodeIsSharedByItsWorkersInThreadsAlone) {
+  const AffinityPlan plan =
+      plan_affinity(machine("package:2 [numa] core:4 pu:1"), 4, AffinityMode::kNode);
+
+  EXPECT_THAT(plan.workers,
+              ElementsAre(WorkerShare{{0, 1, 2, 3}, 2, 0},
+                          WorkerShare{{0, 1, 2, 3}, 2, 0},
+                          WorkerShare{{4, 5, 6, 7}, 2, 1},
+                          WorkerShare{{4, 5, 6, 7}, 2, 1}));
+  EXPECT_EQ(plan.max_workers_per_core, 1);
+}
+
+TEST(AffinityPlan, APackageOfSeveralMemoryNodesIsNoMemoryNode) {
+  const Topology topology = machine("package:2 group:2 [numa] core:2 pu:1");
+  const AffinityPlan sockets = plan_affinity(topology, 2, AffinityMode::kSocket);
+
+  EXPECT_THAT(sockets.workers,
+              ElementsAre(WorkerShare{{0, 1, 2, 3}, 4, std::nullopt},
+                          WorkerShare{{4, 5, 6, 7}, 4, std::nullopt}));
+  EXPECT_THAT(numa_nodes_of(topology, sockets.workers[1].cpus), ElementsAre(2, 3));
+  EXPECT_THAT(plan_affinity(topology, 1, AffinityMode::kNode).workers[0].cpus, ElementsAre(2, 3));
+}
+
+TEST(AffinityPlan, WorkersOfOneLastCacheKeepToIt) {
+  const AffinityPlan plan =
+      plan_affinity(machine("package:1 [numa] l3:4 core:2 pu:2"), 2, AffinityMode::kL3);
+
+  EXPECT_THAT(plan.workers[0].cpus, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(plan.workers[1].cpus, ElementsAre(8, 9, 10, 11));
+}
+
+TEST(AffinityPlan, DomainsGetWorkersByTheirGrantedCores) {
+  const AffinityPlan plan =
+      plan_affinity(machine("package:2 [numa] core:4 pu:1", std::vector<int>{3, 4, 5, 6}),
+                    4,
+                    AffinityMode::kNode);
+
+  EXPECT_THAT(plan.workers[0].cpus, ElementsAre(3));
+  for (int worker = 1; worker < 4; ++worker) {
+    EXPECT_THAT(plan.workers[static_cast<size_t>(worker)].cpus, ElementsAre(4, 5, 6));
+    EXPECT_EQ(plan.workers[static_cast<size_t>(worker)].num_threads, 1);
+  }
+}
+
+TEST(AffinityPlan, MoreWorkersThanCoresOfADomainAreCounted) {
+  const AffinityPlan plan =
+      plan_affinity(machine("package:2 [numa] core:1 pu:2"), 6, AffinityMode::kSocket);
+
+  EXPECT_EQ(plan.max_workers_per_core, 3);
+  EXPECT_EQ(plan.workers[0].num_threads, 1);
+  EXPECT_THAT(plan.workers[5].cpus, ElementsAre(2, 3));
 }
 
 TEST(CpuList, JoinsNeighbours) {

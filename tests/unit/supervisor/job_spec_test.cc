@@ -16,7 +16,12 @@ JobSpec example() {
   spec.cwd = "/tmp";
   spec.env = {{"PATH", "/bin"}, {"BYTES", "\xFF\xFE"}};
   spec.identity.world_size = 2;
-  spec.workers = {{.local_rank = 0, .global_rank = 0, .argv = {"a", "\x80"}, .cpus = {0, 2}},
+  spec.workers = {{.local_rank = 0,
+                   .global_rank = 0,
+                   .argv = {"a", "\x80"},
+                   .cpus = {0, 2},
+                   .memory_nodes = {1},
+                   .bind_memory = true},
                   {.local_rank = 1, .global_rank = 1, .argv = {"b"}, .tee = Streams::kErr}};
   spec.stop.grace = Milliseconds(1234);
   spec.restart.max_restarts = 3;
@@ -76,6 +81,17 @@ TEST(JobSpecJson, Fault55AnOwnerOfVersionTwoNamesNoInstance) {
   EXPECT_EQ(back->instance, "");
 }
 
+TEST(JobSpecJson, Fault55AnOwnerOfVersionThreeNamesNoMemory) {
+  auto json = nlohmann::json::parse(to_json(example()));
+  json["version"] = 3;
+  for (const char* name : {"memory_nodes", "bind_memory"}) json["workers"][0].erase(name);
+
+  const auto back = job_spec_from_json(json.dump());
+
+  ASSERT_TRUE(back.has_value()) << back.error().what();
+  EXPECT_TRUE(back->workers[0].memory_nodes.empty());
+}
+
 TEST(JobSpecJson, MissingMemberIsNamed) {
   auto json = nlohmann::json::parse(to_json(example()));
   json["workers"][1].erase("argv");
@@ -98,6 +114,8 @@ TEST(JobSpecJson, ImpossibleValuesAreRefused) {
       {"/workers/1/local_rank", 0},
       {"/workers/0/argv", nlohmann::json::array()},
       {"/workers/0/cpus/0", -1},
+      {"/workers/0/memory_nodes/0", kMaxMemoryNodes},
+      {"/workers/0/memory_nodes", nlohmann::json::array()},
       {"/stop/signal", 0},
       {"/stop/grace", -1},
       {"/restart/max_restarts", -1},

@@ -71,7 +71,6 @@ TEST(AgentLaunch, SeveralNodesKeepTheirFenceAndTheTimeToGather) {
   const v1::JobSpec job = describe_for_agents(request);
 
   EXPECT_TRUE(agent::check_job_request(job));
-  EXPECT_TRUE(agent::check_many_nodes_request(job));
   EXPECT_EQ(job.job_id(), "mine");
   EXPECT_EQ(job.min_nodes(), 2u);
   EXPECT_EQ(job.max_nodes(), 4u);
