@@ -17,6 +17,8 @@
 #include "agent/grpc_server.h"
 #include "agent/health_watch.h"
 #include "agent/job_runner.h"
+#include "agent/metrics.h"
+#include "agent/metrics_server.h"
 #include "agent/refusal_log.h"
 #include "agent/service_manager.h"
 #include "agent/state_folder.h"
@@ -30,6 +32,8 @@ namespace asio = boost::asio;
 using supervisor::StopMode;
 
 constexpr std::chrono::minutes kLookAtCertificates{1};
+constexpr std::chrono::seconds kMeasureLag{1};
+constexpr std::chrono::seconds kLookPatience{1};  // for shims, when metrics are asked for
 
 class Agent {
  public:
@@ -38,7 +42,8 @@ class Agent {
         config_(std::move(config)),
         signals_(loop_),
         grace_(loop_),
-        certificates_(loop_) {}
+        certificates_(loop_),
+        lag_(loop_) {}
 
   Result<void> start() {
     auto lock = take_state_folder(config_);
@@ -54,7 +59,8 @@ class Agent {
                              .runtime_dir = config_.runtime_dir,
                              .hold = config_.hold,
                              .adopts_damaged = config_.adopts_damaged,
-                             .log = [this](const auto& line) { options_.log(printable(line)); }};
+                             .log = [this](const auto& line) { options_.log(printable(line)); },
+                             .totals = &metrics_.durations};
     jobs_ = std::make_unique<JobRunner>(
         loop_, std::move(jobs), [this](const v1::Job& job) { on_change(job); });
     if (auto made = make_cluster_part(); !made) return made;
@@ -73,6 +79,7 @@ class Agent {
                                   }});
     if (auto recovered = jobs_->recover(); !recovered) return recovered;
     if (auto opened = open_sockets(); !opened) return opened;
+    if (auto serving = serve_metrics(); !serving) return serving;
     if (cluster_) cluster_->start(server_->tcp_port());
     listen_for_signals();
     return {};
@@ -91,6 +98,7 @@ class Agent {
     watch_health();
     loop_.run();
     health_.reset();
+    metrics_server_.reset();
     if (closer_.joinable()) closer_.join();
     ::unlink((config_.runtime_dir + "/agent.sock").c_str());
     // Clients of a restarted agent wait in the queue of a socket that systemd keeps.
@@ -116,7 +124,8 @@ class Agent {
               if (!is_draining_) return;
               asio::post(loop_, [this] { close_when_idle(); });
             },
-        .agent_uid = ::geteuid()});
+        .agent_uid = ::geteuid(),
+        .totals = &metrics_.durations});
     if (!made) return std::move(made).error();
     cluster_ = *std::move(made);
     return {};
@@ -131,7 +140,10 @@ class Agent {
       for (grpc::Service* service : cluster_->services()) services.push_back(service);
     }
     auto server = GrpcServer::start(config_, socket, services, [this](const std::string& line) {
-      asio::post(loop_, [this, line] { audit_refusal(line); });
+      asio::post(loop_, [this, line] {
+        ++metrics_.connections_refused;
+        tell_refusal(line);
+      });
     });
     if (!server) return std::move(server).error();
     server_ = *std::move(server);
@@ -142,6 +154,54 @@ class Agent {
     are_tickets_kept_ = manager_.keep(ticket_server_->fd(), "tickets");
     if (auto opened = open_socket_to_users(socket, config_); !opened) return opened;
     return open_socket_to_users(tickets, config_);
+  }
+
+  Result<void> serve_metrics() {
+    if (config_.metrics_listen.empty()) return {};
+    metrics_.version = options_.version;
+    metrics_.node_id = config_.node_id;
+    const auto address = parse_tcp_address(config_.metrics_listen);
+    if (!address) return address.error();
+    auto serving =
+        MetricsServer::listen(loop_,
+                              *address,
+                              {.collect = [this](auto done) { collect_metrics(std::move(done)); },
+                               .is_ending = [this] { return is_draining_ || is_closing_; }});
+    if (!serving) return std::move(serving).error();
+    metrics_server_ = *std::move(serving);
+    options_.log("serves metrics at port " + std::to_string(metrics_server_->port()) + " of " +
+                 address->host);
+    measure_lag();
+    return {};
+  }
+
+  // Where the workers stand, shims know. One that does not answer keeps nobody waiting.
+  void collect_metrics(std::function<void(std::string)> done) {
+    struct Round {
+      asio::steady_timer limit;
+      std::function<void(std::string)> done;
+    };
+    auto round = std::make_shared<Round>(asio::steady_timer(loop_, kLookPatience), std::move(done));
+    const auto finish = [this, round] {
+      const auto answer = std::exchange(round->done, nullptr);
+      if (!answer) return;
+      round->limit.cancel();
+      metrics_.is_draining = jobs_->is_draining();
+      answer(write_metrics(metrics_, *jobs_, cluster_.get()));
+    };
+    round->limit.async_wait([finish](const boost::system::error_code& error) {
+      if (!error) finish();
+    });
+    jobs_->look(finish);
+  }
+
+  void measure_lag() {
+    lag_.expires_after(kMeasureLag);
+    lag_.async_wait([this](const boost::system::error_code& error) {
+      if (error) return;
+      metrics_.loop_lag.observe(clock_.now() - lag_.expiry());
+      measure_lag();
+    });
   }
 
   void tell_connection_limit() const {
@@ -283,6 +343,10 @@ class Agent {
 
   void audit(const std::string& line) { options_.log("audit: " + printable(line)); }
   void audit_refusal(const std::string& line) {
+    ++metrics_.audit_refusals;
+    tell_refusal(line);
+  }
+  void tell_refusal(const std::string& line) {
     if (const auto admitted = refusals_.admit(line)) audit(*admitted);
   }
 
@@ -293,6 +357,7 @@ class Agent {
       // One that is being replaced is read the next time.
       if (auto end = read_certificate_end(path)) ends.push_back(*std::move(end));
     }
+    metrics_.certificates = ends;
     for (const auto& line : expiry_.warnings(ends, std::chrono::system_clock::now()))
       options_.log("warning: " + line);
     certificates_.expires_after(kLookAtCertificates);
@@ -307,6 +372,8 @@ class Agent {
   asio::signal_set signals_;
   asio::steady_timer grace_;
   asio::steady_timer certificates_;
+  asio::steady_timer lag_;
+  AgentMetrics metrics_;
   ServiceManager manager_;
   SteadyClock clock_;
   TicketBook tickets_{clock_};
@@ -320,6 +387,7 @@ class Agent {
   std::unique_ptr<TicketServer> ticket_server_;
   std::thread closer_;
   std::unique_ptr<HealthWatch> health_;
+  std::unique_ptr<MetricsServer> metrics_server_;
   bool is_draining_ = false;
   bool is_leaving_ = false;
   bool are_tickets_kept_ = false;

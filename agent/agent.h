@@ -25,6 +25,7 @@ struct AgentOptions {
   std::function<Result<AgentConfig>()> load;
   // One line for the log; what stands in it is printable and free of secrets.
   std::function<void(const std::string&)> log;
+  std::string version;  // of the build, for metrics
 };
 
 // Runs the agent; gives the exit status. Errors  kAgentRunning, kFileIo, kTls, kInvalidArgument: it did not start.

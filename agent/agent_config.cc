@@ -32,6 +32,8 @@ constexpr std::array kKeys = {
     AgentConfigKey{"allow_root", "whether uid 0 may run jobs as itself"},
     AgentConfigKey{"allow_users", "the users who may run jobs"},
     AgentConfigKey{"remote_users", "which certificates may run jobs, as whom"},
+    AgentConfigKey{"metrics_listen", "the address of /metrics and /healthz, over plain HTTP"},
+    AgentConfigKey{"metrics_beyond_loopback", "whether metrics_listen may be any address"},
     AgentConfigKey{"max_jobs", "jobs at the same time"},
     AgentConfigKey{"max_connections", "TCP connections at the same time"},
     AgentConfigKey{"max_connections_each", "TCP connections from one address at the same time"},
@@ -200,6 +202,8 @@ AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vect
   reader.read("allow_root", config.allow_root);
   reader.read("allow_users", config.allow_users);
   read_maps(reader, config);
+  reader.read("metrics_listen", config.metrics_listen);
+  reader.read("metrics_beyond_loopback", config.metrics_beyond_loopback);
   reader.read("max_jobs", config.max_jobs, 1, 4096);
   reader.read("max_connections", config.max_connections, 8, 1'000'000);
   reader.read("max_connections_each", config.max_connections_each, 8, 1'000'000);
@@ -393,6 +397,20 @@ Result<void> check_etcd(const AgentConfig& config) {
   return {};
 }
 
+// Whoever reaches it reads the names of jobs: there is neither TLS nor a question who asks.
+Result<void> check_metrics(const AgentConfig& config) {
+  if (config.metrics_listen.empty()) return {};
+  const auto address = parse_tcp_address(config.metrics_listen);
+  if (!address)
+    return invalid("metrics_listen: " + address.error().message(), address.error().remedy());
+  if (!address->is_loopback && !config.metrics_beyond_loopback) {
+    return invalid("metrics are served without TLS, and metrics_listen is " +
+                       config.metrics_listen + ", which is not a loopback address",
+                   "use 127.0.0.1, or set metrics_beyond_loopback where the network is trusted");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<AgentConfig> complete_agent_config(AgentConfig config) {
@@ -414,6 +432,7 @@ Result<AgentConfig> complete_agent_config(AgentConfig config) {
                        ", and max_connections is only " + std::to_string(config.max_connections),
                    "one address may have at most as many as there are in all");
   }
+  if (auto checked = check_metrics(config); !checked) return std::move(checked).error();
   if (auto checked = check_etcd(config); !checked) return std::move(checked).error();
   // The agents that take part in the election find the leader by way of themselves.
   if (!config.etcd.endpoints.empty() && config.coordinator.empty())

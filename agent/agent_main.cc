@@ -112,8 +112,10 @@ int main(int argc, char** argv) {
     return 0;
   }
   ::signal(SIGPIPE, SIG_IGN);
-  const accel::agent::AgentOptions options = {
-      .config_path = flags.config, .load = [&] { return load(flags); }, .log = log_line};
+  const accel::agent::AgentOptions options = {.config_path = flags.config,
+                                              .load = [&] { return load(flags); },
+                                              .log = log_line,
+                                              .version = ACCEL_VERSION};
   const auto status = accel::agent::run_agent(options);
   return status ? *status : fail(status.error());
 }

@@ -171,6 +171,7 @@ void ClusterPart::start(int tcp_port) {
   options.hold = config.hold;
   options.records = std::exchange(records_, std::nullopt);
   options.open_leader = [this](const std::string& address) { return open_leader(address); };
+  options.totals = parts_.totals;
   node_ = std::make_unique<NodeJobs>(
       parts_.loop,
       channel_,

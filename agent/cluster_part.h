@@ -42,6 +42,7 @@ class ClusterPart {
     std::function<void(const std::string&)> audit_refusal;  // of strangers: may come in floods
     std::function<void()> on_ended;                         // a part of this node has ended
     uid_t agent_uid = 0;
+    DurationTotals* totals = nullptr;  // what took how long; empty: not counted
   };
   // Requires: config.coordinator is set.
   // Errors  kAuthentication (the token file), kTls, kFileIo; those of the journal, or of etcd.
@@ -55,6 +56,10 @@ class ClusterPart {
 
   [[nodiscard]] ClusterClient& client() { return *client_; }
   [[nodiscard]] bool hosts_coordinator() const { return host_ != nullptr; }
+  // nullptr: another agent hosts it.
+  [[nodiscard]] const CoordinatorHost* host() const { return host_.get(); }
+  // nullptr before start().
+  [[nodiscard]] const NodeJobs* node() const { return node_.get(); }
 
   // Stops this node's parts; other nodes go on without it. Again: kills them.
   void leave(const std::string& reason);

@@ -7,14 +7,14 @@
 #include <cstdint>
 #include <utility>
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "agent/tcp_listener.h"
 
 namespace accel::agent {
 namespace {
@@ -23,40 +23,6 @@ constexpr int kBacklog = 1024;
 constexpr int kPauseMs = 100;
 // Jobs, logs, records, gRPC's own.
 constexpr rlim_t kOtherFiles = 256;
-// As gRPC sets it on its own listeners, from the keepalive of grpc_server.cc.
-constexpr unsigned kUserTimeoutMs = 5'000;
-
-sockaddr_storage to_sockaddr(const TcpAddress& address) {
-  sockaddr_storage out{};
-  auto& v4 = reinterpret_cast<sockaddr_in&>(out);
-  if (::inet_pton(AF_INET, address.host.c_str(), &v4.sin_addr) == 1) {
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(address.port);
-    return out;
-  }
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(out);
-  ::inet_pton(AF_INET6, address.host.c_str(), &v6.sin6_addr);
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(address.port);
-  return out;
-}
-
-int port_of(int socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
-  return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
-                                            : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
-}
-
-// Those that are accepted inherit the options.
-bool set_options(int socket) {
-  const int on = 1;
-  return ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-         ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0 &&
-         ::setsockopt(
-             socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs) == 0;
-}
 
 // The caller learns at once, and nothing of it stays in TIME_WAIT.
 void reset(UniqueFd connection) {
@@ -84,19 +50,10 @@ ConnectionLimits within_open_files(ConnectionLimits wanted) {
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const TcpAddress& address,
                                                              ConnectionLimits limits) {
-  const sockaddr_storage to = to_sockaddr(address);
-  UniqueFd listener(::socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener || !set_options(listener.get()) ||
-      ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 ||
-      ::listen(listener.get(), kBacklog) != 0) {
-    return Error(ErrorCode::kFileIo,
-                 "cannot listen at " + address.host + " port " + std::to_string(address.port) +
-                     ": " + errno_text(errno),
-                 "see whether another program uses the address (`ss -ltnp`), and whether it is one "
-                 "of this machine");
-  }
-  const int port = port_of(listener.get());
-  std::unique_ptr<ConnectionGate> gate(new ConnectionGate(std::move(listener), port, limits));
+  auto listener = listen_at(address, kBacklog);
+  if (!listener) return std::move(listener).error();
+  const int port = port_of(listener->get());
+  std::unique_ptr<ConnectionGate> gate(new ConnectionGate(*std::move(listener), port, limits));
   gate->events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   gate->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   const int events = gate->events_.get();

@@ -8,6 +8,7 @@
 
 #include "accel/v1/record.pb.h"
 #include "agent/job_accounts.h"
+#include "agent/job_counters.h"
 #include "agent/job_runner.h"
 
 namespace accel::agent {
@@ -20,6 +21,7 @@ struct JobRunner::Entry {
 
   v1::JobRecord record;  // as on the disk, or newer
   JobAccounts accounts;
+  JobCounters counters;
   int num_looks = 0;            // snapshots that were asked for to see steps, and have not come
   bool is_record_lost = false;  // it could not be written; said once
   std::optional<supervisor::Stop> waiting_stop;  // asked for before the shim was taken over

@@ -156,6 +156,7 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
   *job.mutable_argv() = request.argv();
   stamp(*job.mutable_started());
   made->accounts.begin(clock_.now());
+  made->counters.begin(clock_.now());
   const auto spec = make_spec(request, user, made->record);
   if (!spec) return spec.error();
   *made->record.mutable_spec() = std::move(request);
@@ -234,11 +235,31 @@ void JobRunner::look_for_steps() {
   });
 }
 
+void JobRunner::look(std::function<void()> done) {
+  for (const auto& entry : entries_) {
+    // One that has not answered yet is not asked again: it may be stopped.
+    if (!entry->host || entry->num_looks > 0) continue;
+    ++entry->num_looks;
+    entry->host->request(supervisor::TakeSnapshot{});
+  }
+  looks_.push_back(std::move(done));
+  tell_looks();
+}
+
+void JobRunner::tell_looks() {
+  const bool is_awaited = std::any_of(entries_.begin(), entries_.end(), [](const auto& entry) {
+    return entry->host && entry->num_looks > 0;
+  });
+  if (is_awaited) return;
+  for (const auto& done : std::exchange(looks_, {})) done();
+}
+
 // Ends of workers and notices change the record in memory alone: a thousand workers end together, and the next agent
 // hears of them from the shim.
 void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
   v1::Job& job = entry.job();
   const bool is_other_account = entry.accounts.hear(event, clock_.now());
+  if (options_.totals != nullptr) entry.counters.hear(event, clock_.now(), *options_.totals);
   if (entry.accounts.wants_snapshots() && !is_looking_) look_for_steps();
   if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
     on_generation(entry, *started);
@@ -248,6 +269,7 @@ void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
     if (entry.num_looks > 0) {
       --entry.num_looks;
       if (is_other_account) write_record(entry);
+      if (!looks_.empty()) tell_looks();
       return;
     }
     on_snapshot(entry, *snapshot);
@@ -308,6 +330,7 @@ void JobRunner::conclude(Entry& entry) {
   if (!entry.record.shim_dir().empty() && !entry.is_record_lost)
     supervisor::remove_last_word(entry.record.shim_dir(), entry.job().job_id());
   on_change_(entry.job());
+  if (!looks_.empty()) tell_looks();
 }
 
 JobRunner::Entry* JobRunner::entry(const std::string& job) {
@@ -333,6 +356,12 @@ LedgerState JobRunner::ledger_of(const v1::Job& job) const {
   return found == nullptr ? LedgerState() : settled(found->accounts.ledger(), SteadyClock().now());
 }
 
+const JobCounters& JobRunner::counters_of(const v1::Job& job) const {
+  static const JobCounters none;
+  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  return found == nullptr ? none : found->counters;
+}
+
 std::string JobRunner::log_folder_of(const v1::Job& job) const {
   const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
   return found == nullptr ? "" : found->record.log_dir();
@@ -344,6 +373,7 @@ void JobRunner::stop(const std::string& job, StopMode mode, int signal) {
   const bool is_again = found->record.asked_to_stop();
   found->record.set_asked_to_stop(true);
   found->accounts.ask_to_stop(clock_.now());
+  found->counters.ask_to_stop(clock_.now());
   const supervisor::Stop stop = {
       .mode = is_again && mode != StopMode::kKill ? StopMode::kKill : mode, .signal = signal};
   if (found->host) {

@@ -26,6 +26,7 @@
 
 #include "accel/v1/control.pb.h"
 #include "agent/coordinator/ledger.h"
+#include "agent/job_counters.h"
 #include "agent/job_folder.h"
 #include "agent/shim_adopter.h"
 #include "agent/user_account.h"
@@ -46,6 +47,7 @@ struct JobRunnerOptions {
   std::chrono::milliseconds hold{0};  // how long shims wait for the next agent; 0: not at all
   bool adopts_damaged = true;         // jobs whose record cannot be read: taken over, else ended
   std::function<void(const std::string&)> log;
+  DurationTotals* totals = nullptr;  // what took how long, of all jobs; empty: not counted
 };
 
 class JobRunner {
@@ -76,6 +78,10 @@ class JobRunner {
 
   // Where its time went, until now.
   [[nodiscard]] LedgerState ledger_of(const v1::Job& job) const;
+
+  [[nodiscard]] const JobCounters& counters_of(const v1::Job& job) const;
+  // Asks where the workers stand; `done` when all shims have answered that do.
+  void look(std::function<void()> done);
 
   // The folder below which the job's files are; see LogLayout.
   [[nodiscard]] std::string log_folder_of(const v1::Job& job) const;
@@ -108,6 +114,7 @@ class JobRunner {
   void on_event(Entry& entry, const supervisor::HostEvent& event);
   void on_generation(Entry& entry, const supervisor::GenerationStarted& started);
   void look_for_steps();
+  void tell_looks();
   void changed(Entry& entry);
   void write_record(Entry& entry);
   void end(Entry& entry, const supervisor::JobOutcome& outcome);
@@ -132,6 +139,7 @@ class JobRunner {
   SteadyClock clock_;
   boost::asio::steady_timer look_;
   bool is_looking_ = false;
+  std::vector<std::function<void()>> looks_;  // that wait for shims
   ShimAdopter adopter_;  // the last: its threads end before what they were asked for
 };
 

@@ -192,6 +192,7 @@ struct Job {
   StopPlan stop;
 
   supervisor::RestartHistory history;
+  std::map<supervisor::ExitCause, std::uint64_t> restarts_by_cause;  // since this coordinator began
   CrashSeries crashes;
   std::optional<Failure> last_failure;
   TimePoint started_at{};

@@ -84,6 +84,7 @@ Verdict judge_worker_failure(Turn& turn, Job& job, const Failure& failure) {
       break;
   }
   job.history = decision.history;
+  ++job.restarts_by_cause[failure.cause];
   return {true, decision.delay, failure.text};
 }
 

@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <string>
 
 namespace accel::agent {
@@ -25,6 +26,9 @@ class ClockSkew {
   // Both since the epoch of the wall clock. Gives what is to be said now, empty most of the time: that the clock is off
   // by more than kTold, that this changed by as much, that it is right again.
   [[nodiscard]] std::string observe(Milliseconds theirs, Milliseconds ours);
+
+  // Theirs minus ours, as well as the last beats show it.
+  [[nodiscard]] std::optional<Milliseconds> seen() const;
 
   // Theirs minus ours, as last told; 0: not worth a word.
   [[nodiscard]] Milliseconds told() const noexcept { return told_; }

@@ -286,6 +286,14 @@ void CoordinatorHost::compare_clocks(Stream& stream, const google::protobuf::Tim
                      .text = std::move(text)});
 }
 
+std::map<NodeId, std::chrono::milliseconds> CoordinatorHost::clock_offsets() const {
+  std::map<NodeId, std::chrono::milliseconds> offsets;
+  for (const auto& [id, stream] : sessions_) {
+    if (const auto seen = stream->clock.seen()) offsets[stream->node_id] = *seen;
+  }
+  return offsets;
+}
+
 void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
   if (message.has_hello()) {
     const std::string& node = message.hello().node().node_id();

@@ -68,6 +68,8 @@ class CoordinatorHost final : public v1::Rendezvous::CallbackService {
   void handle(decltype(Event::what) what);
 
   [[nodiscard]] const State& state() const { return state_; }
+  // How far the wall clocks of the nodes that have a session are ahead of this machine's.
+  [[nodiscard]] std::map<NodeId, std::chrono::milliseconds> clock_offsets() const;
   [[nodiscard]] int num_sessions() const { return static_cast<int>(sessions_.size()); }
 
   // Ends every session; the nodes see a coordinator that is gone.

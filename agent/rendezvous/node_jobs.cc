@@ -158,6 +158,7 @@ void NodeJobs::carry_out(const MemberAction& action) {
     if (part != nullptr && part->workers) part->workers->release(*release);
   } else if (const auto* stop = std::get_if<StopWorkers>(&action)) {
     Part* part = part_of(stop->job_uuid);
+    if (part != nullptr) part->counters.ask_to_stop(SteadyClock().now());
     if (part != nullptr && part->workers) return part->workers->stop(*stop);
     asio::post(loop_, [this, gone = *stop] {
       handle(WorkersGone{.job_uuid = gone.job_uuid, .generation = gone.generation});
@@ -266,7 +267,13 @@ void NodeJobs::make_workers(Part& part, supervisor::JobSpec spec) {
               },
           .on_adopted = [this,
                          uuid](const AdoptedGeneration& adopted) { on_adopted(uuid, adopted); },
-          .on_caught_up = [this, uuid] { on_caught_up(uuid); }});
+          .on_caught_up = [this, uuid] { on_caught_up(uuid); },
+          .on_heard =
+              [this, uuid](const supervisor::HostEvent& event) {
+                Part* of = part_of(uuid);
+                if (of != nullptr && options_.totals != nullptr)
+                  of->counters.hear(event, SteadyClock().now(), *options_.totals);
+              }});
 }
 
 void NodeJobs::park(const ParkWorkers& order) {
@@ -277,6 +284,7 @@ void NodeJobs::park(const ParkWorkers& order) {
   part->node_index = order.assign.node_index;
   part->first_rank = order.assign.first_rank;
   part->num_ranks = order.assign.num_ranks;
+  part->counters.begin(SteadyClock().now());
   session_.find_members(order.assign, [this, order](std::vector<std::string> members) {
     park_with(order, std::move(members));
   });

@@ -25,6 +25,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "accel/v1/job.pb.h"
+#include "agent/job_counters.h"
 #include "agent/job_folder.h"
 #include "agent/rendezvous/member_session.h"
 #include "agent/rendezvous/node_workers.h"
@@ -46,6 +47,7 @@ struct NodeJobsOptions {
       records;  // for the next agent, and of the one before; none: no shim holds
   SessionClient::OpenChannel open_leader =
       {};  // to a leader that another agent names; none: it is not followed
+  DurationTotals* totals = nullptr;  // what took how long, of all parts; empty: not counted
 };
 
 class NodeJobs {
@@ -63,6 +65,7 @@ class NodeJobs {
     v1::JobSpec spec;
     UserAccount user;
     std::unique_ptr<NodeWorkers> workers;  // from the first Assign to the end
+    JobCounters counters;
     std::uint64_t generation = 0;
     std::uint64_t leader_epoch = 0;  // of the Assign
     int node_index = 0;
@@ -85,6 +88,9 @@ class NodeJobs {
 
   // By id or uuid; the newest one. nullptr when nothing of it is, or was, here.
   [[nodiscard]] const Part* find(const std::string& job) const;
+
+  // In the order of their admission; those that ended are among them.
+  [[nodiscard]] const std::list<std::unique_ptr<Part>>& parts() const { return parts_; }
 
   void signal(const Part& part, int signal);
   void dump_stacks(const Part& part);

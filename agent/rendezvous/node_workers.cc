@@ -169,6 +169,7 @@ void NodeWorkers::take_events() {
 
 void NodeWorkers::on_event(const supervisor::HostEvent& event) {
   const std::string& job = options_.job_uuid;
+  if (handlers_.on_heard) handlers_.on_heard(event);
   if (const auto* hello = std::get_if<supervisor::Hello>(&event)) {
     shim_protocol_ = hello->protocol;
     shim_build_ = hello->build;

@@ -59,6 +59,7 @@ class NodeWorkers {
     // After adopt() and adopt_end(): first of all, and when all that nobody heard was told.
     std::function<void(const AdoptedGeneration&)> on_adopted = {};
     std::function<void()> on_caught_up = {};
+    std::function<void(const supervisor::HostEvent&)> on_heard = {};  // each event, before all else
   };
   NodeWorkers(boost::asio::io_context& loop, NodeWorkersOptions options, Handlers handlers);
   ~NodeWorkers();

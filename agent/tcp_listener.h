@@ -1,0 +1,19 @@
+// Listening TCP sockets of the agent.
+//
+// Threads:  pure but for the sockets.
+#pragma once
+
+#include <accel/result.h>
+
+#include "agent/agent_config.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::agent {
+
+// Bound, not blocking, closed on exec. What is accepted gives up 5 s after what is not acknowledged. Errors  kFileIo.
+[[nodiscard]] Result<UniqueFd> listen_at(const TcpAddress& address, int backlog);
+
+// 0 when it is not bound.
+[[nodiscard]] int port_of(int socket);
+
+}  // namespace accel::agent
