@@ -1,5 +1,6 @@
 #include "launcher/cmd_launch.h"
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -55,6 +56,10 @@ Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan, NoticeQueue& noti
       notices.push(std::string(kProgram) + ": " + text);
     };
   }
+  options.grace = [&plan](int signal) {
+    return granted_grace(
+        plan.spec.stop.grace, signal, plan.allocation_end, std::chrono::system_clock::now());
+  };
   LaunchLoop loop(**host, std::move(options));
   return loop.run(signals->fd());
 }

@@ -35,6 +35,9 @@ void each_member(T& settings, Visit&& visit) {
   visit("join_timeout_seconds", settings.join_timeout_seconds);
   visit("hard_fencing", settings.hard_fencing);
   visit("lease", settings.lease);
+  visit("in_allocation", settings.allocation_end.is_there);
+  visit("allocation_end_seconds", settings.allocation_end.end_seconds);
+  visit("kill_wait_seconds", settings.allocation_end.kill_wait_seconds);
   visit("quiet", settings.quiet);
 }
 

@@ -12,6 +12,7 @@
 
 #include <accel/result.h>
 
+#include "launcher/allocation_end.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
@@ -44,6 +45,7 @@ struct ElasticSettings {
   int join_timeout_seconds = 600;
   bool hard_fencing = false;
   supervisor::Milliseconds lease{10'000};  // hard fencing
+  AllocationEnd allocation_end;
   bool quiet = false;
 };
 

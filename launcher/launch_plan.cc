@@ -242,6 +242,8 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   plan.elastic = settings->elastic;
   // Its starter has told them already.
   if (!slurm.starter_folder.empty() && plan.elastic) plan.notices.clear();
+  if (slurm.place) plan.allocation_end = slurm.place->end;
+  if (plan.elastic) plan.elastic->allocation_end = plan.allocation_end;
   plan.quiet = line.is_on("quiet");
   plan.debug = settings->debug;
   plan.dry_run = line.is_on("dry_run");

@@ -18,6 +18,7 @@
 #include <accel/result.h>
 #include <accel/topology.h>
 
+#include "launcher/allocation_end.h"
 #include "launcher/elastic_settings.h"
 #include "runtime/supervisor/job_spec.h"
 
@@ -40,6 +41,8 @@ struct LaunchPlan {
   bool quiet = false;    // no notices, no report
   bool debug = false;    // ACCELERATE_DEBUG_MODE for the workers
   bool dry_run = false;  // print render_dry_run() and start nothing
+
+  AllocationEnd allocation_end;
 
   std::optional<ElasticSettings> elastic;  // several nodes: `spec` is this node's part
 

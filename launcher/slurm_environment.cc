@@ -10,6 +10,8 @@ namespace {
 // Steps above are SLURM's own (batch script, interactive shell, extern): no task of srun.
 constexpr std::int64_t kFirstOwnStep = 0xfffffff0;
 constexpr int kMostNodes = 1 << 20;
+constexpr std::int64_t kLastSecond = 253'402'300'799;  // of the year 9999
+constexpr std::int64_t kLongestKillWait = 65'533;  // slurm.conf takes no more
 constexpr int kMostTasks = 1 << 20;  // on one node
 
 Error invalid(std::string_view name, std::string_view value, const std::string& expected) {
@@ -154,6 +156,10 @@ Result<std::optional<SlurmPlace>> read_slurm(const EnvMap& environment) {
   place.role = is_task ? SlurmRole::kTask : SlurmRole::kBatch;
   place.cluster = reader.text("SLURM_CLUSTER_NAME");
   place.restart_count = static_cast<int>(reader.number("SLURM_RESTART_COUNT", kMostTasks, 0));
+  place.end.is_there = true;
+  place.end.end_seconds = reader.number("SLURM_JOB_END_TIME", kLastSecond, 0);
+  place.end.kill_wait_seconds =
+      reader.number("ACCEL_SLURM_KILL_WAIT", kLongestKillWait, place.end.kill_wait_seconds);
   place.node_name = reader.text("SLURMD_NODENAME");
   place.hosts = read_hosts(reader, place.role);
   if (const auto all = expand_hostlist(reader.text("SLURM_JOB_NODELIST"), kMostNodes))

@@ -18,6 +18,8 @@
 #include <accel/env_contract.h>
 #include <accel/result.h>
 
+#include "launcher/allocation_end.h"
+
 namespace accel::launcher {
 
 enum class SlurmRole { kBatch, kTask };
@@ -28,6 +30,7 @@ struct SlurmPlace {
   std::string step_id;                 // kTask
   std::string cluster;                 // may be empty
   int restart_count = 0;               // how often the job was queued again
+  AllocationEnd end;
   std::string node_name;               // ours, as SLURM calls it; may be empty
   int node_index = 0;                  // kTask: of ours in the step
   int local_id = 0;                    // kTask: of this task on its node

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -35,6 +36,7 @@ struct StartJob {
 struct StopJob {
   JobUuid job_uuid;
   bool kill = false;
+  std::optional<Milliseconds> grace;  // at most; none: the job's
 };
 
 struct ScaleJob {

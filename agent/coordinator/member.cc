@@ -122,6 +122,7 @@ class MemberTurn {
                     StopReason reason,
                     bool kill) {
     membership.phase = MemberPhase::kDraining;
+    membership.stop_grace = grace;
     actions_.emplace_back(StopWorkers{uuid, membership.generation, grace, reason, kill});
   }
 
@@ -355,7 +356,8 @@ class MemberTurn {
       membership.next.reset();
     }
     if (!is_active(membership.phase)) return say_stopped(stop.job_uuid, fence.generation);
-    const bool is_news = membership.phase != MemberPhase::kDraining || stop.kill;
+    const bool is_news = membership.phase != MemberPhase::kDraining || stop.kill ||
+                         stop.grace < membership.stop_grace;
     if (is_news) stop_workers(stop.job_uuid, membership, stop.grace, stop.reason, stop.kill);
   }
 

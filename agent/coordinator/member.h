@@ -200,6 +200,7 @@ struct LocalMembership {
   MemberPhase phase = MemberPhase::kNone;
   int num_ranks = 0;
   int num_done = 0;
+  Milliseconds stop_grace{0};            // kDraining: as it was told last
   StepsMade steps;                       // of this generation, as they were reported last
   std::optional<ParkWorkers> next;       // waits until the old generation is gone
   std::uint64_t highest_generation = 0;  // seen in any message about this job

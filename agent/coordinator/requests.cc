@@ -50,6 +50,11 @@ bool is_needed(Job& job, const NodeId& node) {
          member->phase != MemberPhase::kStopped;
 }
 
+// Than the stop that goes on.
+bool is_harder(const Job& job, const StopJob& request) {
+  return (request.kill && !job.stop.kill) || (request.grace && *request.grace < stop_grace(job));
+}
+
 }  // namespace
 
 void start_job(Turn& turn, const StartJob& request) {
@@ -94,14 +99,16 @@ void stop_job(Turn& turn, const StopJob& request) {
       plan.reason = StopReason::kCancelled;
       plan.end = JobPhase::kCancelled;
       plan.kill = request.kill;
+      plan.grace = request.grace;
       plan.text = text;
       return begin_stopping(turn, *job, std::move(plan));
     }
     case JobPhase::kStopping:
       job->stop.end = JobPhase::kCancelled;
       job->stop.text = text;
-      if (!request.kill || job->stop.kill) return;
-      job->stop.kill = true;
+      if (!is_harder(*job, request)) return;
+      job->stop.kill = job->stop.kill || request.kill;
+      job->stop.grace = std::min(stop_grace(*job), request.grace.value_or(Milliseconds::max()));
       for (Member& member : job->members) {
         if (!member.is_gone && member.phase != MemberPhase::kStopped) {
           send_stop(turn, *job, member);

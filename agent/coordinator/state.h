@@ -143,6 +143,7 @@ struct StopPlan {
   std::optional<JobPhase> end;     // decided already; none: decided when all have stopped
   std::optional<Failure> failure;  // the first by time, so far
   bool kill = false;
+  std::optional<Milliseconds> grace;  // at most; none: the job's
   bool was_started = true;  // false: the generation was never committed
   TimePoint since{};
   std::string text;

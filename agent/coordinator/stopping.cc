@@ -160,6 +160,11 @@ void begin_stopping(Turn& turn, Job& job, StopPlan plan) {
   check_stopped(turn, job);
 }
 
+Milliseconds stop_grace(const Job& job) {
+  const Milliseconds asked = job.description->stop.grace;
+  return std::min(asked, job.stop.grace.value_or(asked));
+}
+
 void send_stop(Turn& turn, Job& job, Member& member) {
   Node* node = find_node(turn.state, member.node_id);
   if (!node) return;
@@ -167,7 +172,7 @@ void send_stop(Turn& turn, Job& job, Member& member) {
   send(turn,
        *node,
        job.generation,
-       Stop{uuid_of(job), job.description->stop.grace, job.stop.reason, job.stop.kill});
+       Stop{uuid_of(job), stop_grace(job), job.stop.reason, job.stop.kill});
 }
 
 void mark_stopped(Turn& turn, Job& job, Member& member) {
@@ -219,8 +224,8 @@ void fail_job(Turn& turn, Job& job, Failure failure) {
 Duration stop_patience(const Job& job) {
   // Beyond its grace and its kill: it is alive and does not do what it is told.
   constexpr Milliseconds kPatience{30'000};
-  const auto& stop = job.description->stop;
-  return (job.stop.kill ? Milliseconds(0) : stop.grace) + stop.kill_wait + kPatience;
+  return (job.stop.kill ? Milliseconds(0) : stop_grace(job)) + job.description->stop.kill_wait +
+         kPatience;
 }
 
 void tick_stopping(Turn& turn, Job& job) {

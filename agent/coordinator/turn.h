@@ -104,6 +104,8 @@ void renew_leases(Turn& turn, const Node& node);
 void fail_job(Turn& turn, Job& job, Failure failure);
 void tick_stopping(Turn& turn, Job& job);
 // How long a live agent may take to say Stopped.
+// The job's, or what is left of it where its allocation ends.
+[[nodiscard]] Milliseconds stop_grace(const Job& job);
 [[nodiscard]] Duration stop_patience(const Job& job);
 // Ends the job; `phase` is terminal.
 void finish(Turn& turn, Job& job, JobPhase phase, std::string text);

@@ -41,7 +41,7 @@ void NodeMember::start() {
   session_.connect();
 }
 
-void NodeMember::leave(const std::string& reason) {
+void NodeMember::leave(const std::string& reason, supervisor::Milliseconds grace) {
   if (is_leaving_) return;
   is_leaving_ = true;
   const auto& jobs = session_.state().jobs;
@@ -51,7 +51,7 @@ void NodeMember::leave(const std::string& reason) {
   // What the coordinator has to say about it does not matter to this node any more.
   workers_.stop({.job_uuid = options_.job.job_uuid(),
                  .generation = generation,
-                 .grace = options_.workers.spec.stop.grace,
+                 .grace = grace,
                  .reason = StopReason::kCancelled});
 }
 

@@ -45,8 +45,8 @@ class NodeMember {
 
   void start();
 
-  // Stops the workers with their grace and goes out of the job; then on_finished.
-  void leave(const std::string& reason);
+  // Stops the workers, SIGKILL after `grace`, and goes out of the job; then on_finished.
+  void leave(const std::string& reason, supervisor::Milliseconds grace);
 
   // After the job's end: ends the shim, then on_finished.
   void finish();

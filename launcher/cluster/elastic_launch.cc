@@ -263,7 +263,7 @@ class ElasticLaunch {
     is_ending_ = true;
     if (!last_trouble_.empty()) error.with_detail("last", last_trouble_);
     error_ = std::move(error);
-    member_->leave("gives up");
+    member_->leave("gives up", request_.spec.stop.grace);
   }
 
   void wait_for_signal() {
@@ -274,17 +274,25 @@ class ElasticLaunch {
                              seat_->host().state().jobs.contains(request_.settings.job);
       if (num_signals_++ == 0 && !is_ending_ && stops_all) {
         stop_signal_ = signal;
-        seat_->host().handle(agent::StopJob{.job_uuid = request_.settings.job});
+        seat_->host().handle(
+            agent::StopJob{.job_uuid = request_.settings.job, .grace = granted(signal)});
       } else if (num_signals_ == 1 && !is_ending_) {
         is_ending_ = true;
         is_leaving_ = true;
         status_ = supervisor::exit_code_after(signal);
-        member_ ? member_->leave("stopped by a signal") : quit();
+        member_ ? member_->leave("stopped by a signal", granted(signal)) : quit();
       } else if (member_) {
         member_->kill();
       }
       wait_for_signal();
     });
+  }
+
+  supervisor::Milliseconds granted(int signal) const {
+    return launcher::granted_grace(request_.spec.stop.grace,
+                                   signal,
+                                   request_.settings.allocation_end,
+                                   std::chrono::system_clock::now());
   }
 
   // ---- the end ----

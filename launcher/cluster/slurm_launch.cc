@@ -342,8 +342,16 @@ class SlurmLaunch {
       say(supervisor::signal_name(signal) + ": every node is told to stop");
     }
     if (seat_)
-      seat_->host().handle(agent::StopJob{.job_uuid = request_.settings.job, .kill = is_again});
+      seat_->host().handle(agent::StopJob{
+          .job_uuid = request_.settings.job, .kill = is_again, .grace = granted(signal)});
     look();
+  }
+
+  supervisor::Milliseconds granted(int signal) const {
+    return launcher::granted_grace(request_.spec.stop.grace,
+                                   signal,
+                                   request_.settings.allocation_end,
+                                   std::chrono::system_clock::now());
   }
 
   launcher::ElasticRequest request_;

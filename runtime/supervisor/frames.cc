@@ -304,6 +304,7 @@ HostRequest request_from(const Json& json) {
         json, "mode", [&](const Json& mode) { from_enum_field(mode, stop.mode, StopMode::kKill); });
     read_member(json, "signal", stop.signal);
     read_member(json, "is_delivered", stop.is_delivered);
+    read_new_member(json, "grace", stop.grace);
     return stop;
   }
   if (type == "suspend") return Suspend{};
@@ -412,7 +413,8 @@ std::string encode(const HostRequest& request) {
             return {{"type", "stop"},
                     {"mode", static_cast<int>(stop.mode)},
                     {"signal", stop.signal},
-                    {"is_delivered", stop.is_delivered}};
+                    {"is_delivered", stop.is_delivered},
+                    {"grace", stop.grace.count()}};
           },
           [](const Suspend&) -> Json {
             return {{"type", "suspend"}};

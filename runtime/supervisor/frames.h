@@ -163,6 +163,7 @@ struct Stop {
   StopMode mode = StopMode::kTerminate;
   int signal = 0;  // what the owner was sent: the outcome names it, the exit code is 128 + signal
   bool is_delivered = false;  // the terminal gave the signal to the workers already
+  std::chrono::milliseconds grace{-1};  // below 0: the job's; a stop that goes on is only shortened
 };
 struct Suspend {};
 struct Resume {};
@@ -207,7 +208,7 @@ struct StartGeneration {
 struct StopGeneration {
   int generation = 0;
   StopMode mode = StopMode::kTerminate;
-  std::chrono::milliseconds grace{-1};  // below 0: the job's
+  std::chrono::milliseconds grace{-1};  // as in Stop
 };
 
 // The first frame of a new owner to a shim that holds. Answered by Snapshot and the events that

@@ -123,8 +123,11 @@ void Supervisor::Impl::stop_generation(const StopGeneration& wanted) {
       begin_stop(style_of(stop.mode), first_signal(stop), policy);
       break;
     case State::kStopping:
-      if (stop.mode != StopMode::kKill) break;
-      stop_->escalate(clock_.now());
+      if (stop.mode == StopMode::kKill) {
+        stop_->escalate(clock_.now());
+      } else if (wanted.grace >= Milliseconds::zero()) {
+        stop_->shorten(clock_.now(), wanted.grace);
+      }
       run_stop_sequence();
       break;
     case State::kLingering:

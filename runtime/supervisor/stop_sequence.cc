@@ -80,6 +80,12 @@ std::vector<StopAction> StopSequence::due(TimePoint now) {
   return actions;
 }
 
+void StopSequence::shorten(TimePoint now, Duration grace) noexcept {
+  if (has_killed()) return;
+  kill_at_ = std::min(kill_at_, now + grace);
+  signal_at_ = std::min(signal_at_, now + std::max(Duration::zero(), grace - kPreemptionReserve));
+}
+
 void StopSequence::escalate(TimePoint now) noexcept {
   resume(now);
   if (phase_ == Phase::kKilled || phase_ == Phase::kGivenUp) return;

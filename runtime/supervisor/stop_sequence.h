@@ -56,6 +56,9 @@ class StopSequence {
   // When due() has something again; TimePoint::max() when it never has.
   [[nodiscard]] TimePoint next() const noexcept;
 
+  // SIGKILL no later than `grace` from now; a grace that ends before is kept.
+  void shorten(TimePoint now, Duration grace) noexcept;
+
   // SIGKILL now.
   void escalate(TimePoint now) noexcept;
 

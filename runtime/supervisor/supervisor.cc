@@ -180,15 +180,19 @@ void Supervisor::Impl::stop_for_owner(const Stop& stop) {
   const bool is_first = !std::exchange(is_stop_asked_, true);
   if (is_first) owner_stop_ = stop;
   is_job_ending_ = true;
+  StopPolicy policy = spec_.stop;
+  if (stop.grace >= Milliseconds::zero()) policy.grace = stop.grace;
   switch (state_) {
     case State::kRunning:
-      begin_stop(style_of(stop.mode), first_signal(stop), spec_.stop);
+      begin_stop(style_of(stop.mode), first_signal(stop), policy);
       break;
     case State::kStopping:
       if (stop.mode == StopMode::kKill || !is_first) {
         stop_->escalate(clock_.now());
-        run_stop_sequence();
+      } else if (stop.grace >= Milliseconds::zero()) {
+        stop_->shorten(clock_.now(), stop.grace);
       }
+      run_stop_sequence();
       break;
     case State::kLingering:
     case State::kParked:

@@ -202,6 +202,19 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.end(job), ("FAILED", 130), self.said())
         self.assert_nothing_is_left()
 
+    def test_fault_69_the_grace_ends_before_slurm_kills_the_launchers_too(self):
+        """KillWait is 15 s in this cluster: with ten minutes of grace nobody would be left to tell how the job ended."""
+        worker = self.worker(HELLO + "trap '' TERM INT\nwhile :; do sleep 0.1; done\n")
+        for nodes in (1, 2):
+            with self.subTest(nodes=nodes):
+                job = self.submit(self.script(f"srun --cpu-bind=none --kill-on-bad-exit=0 accel-launch --num_processes 2 --stop_grace 600 '{worker}'"),
+                                  options=(f"--nodes={nodes}", "--ntasks-per-node=1"), ACCEL_SLURM_KILL_WAIT="7")
+                self.wait_for("restart 0", 2 * nodes)
+                self.cluster.run("scancel", "--signal=TERM", job)
+                self.assertEqual(self.end(job), ("FAILED", 143), self.said())
+                self.assert_nothing_is_left()
+                self.out.unlink()
+
     # ---- preemption ----
 
     def test_fault_69_a_notice_to_the_script_reaches_every_node_and_the_job_is_queued_again(self):

@@ -732,6 +732,34 @@ TEST(CoordinatorEnds, StopEndsARunningJobAsCancelled) {
   EXPECT_EQ(cluster.node(0).workers.phase, test::Workers::Phase::kNone);
 }
 
+TEST(CoordinatorEnds, Fault69AStopMayShortenTheGraceOfTheJob) {
+  for (const auto& [asked, granted] : {std::pair(Milliseconds(7), Milliseconds(7)),
+                                       std::pair(Milliseconds(3'600'000), Milliseconds(1'000))}) {
+    VirtualCluster cluster(options_of(2, 2, 2));
+    cluster.settle();
+    cluster.keeps_sent = true;
+
+    cluster.tell(StopJob{.job_uuid = kJob, .grace = asked});
+
+    ASSERT_EQ(cluster.sent().size(), 2u);
+    EXPECT_EQ(std::get<Stop>(cluster.sent()[0].second.body).grace, granted);
+  }
+}
+
+TEST(CoordinatorEnds, Fault69AStopThatGoesOnIsShortened) {
+  VirtualCluster cluster(options_of(2, 2, 2));
+  cluster.settle();
+  cluster.tell(StopJob{kJob});
+  cluster.keeps_sent = true;
+
+  cluster.tell(StopJob{.job_uuid = kJob, .grace = Milliseconds(2'000)});
+  EXPECT_TRUE(cluster.sent().empty()) << "longer than what was told";
+  cluster.tell(StopJob{.job_uuid = kJob, .grace = Milliseconds(7)});
+
+  ASSERT_EQ(cluster.sent().size(), 2u);
+  EXPECT_EQ(std::get<Stop>(cluster.sent()[0].second.body).grace, Milliseconds(7));
+}
+
 TEST(CoordinatorEnds, ASecondStopKills) {
   VirtualCluster cluster(options_of(2, 2, 2));
   cluster.settle();

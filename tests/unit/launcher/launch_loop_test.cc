@@ -62,6 +62,14 @@ TEST_F(LaunchLoopTest, PreemptionSignalsTerminateAndNameThemselves) {
   }
 }
 
+TEST_F(LaunchLoopTest, Fault69TheGraceIsWhatTheAllocationLeavesAfterThisSignal) {
+  LaunchLoop loop(host_, {.grace = [](int signal) { return supervisor::Milliseconds(signal == SIGTERM ? 25 : 90); }});
+
+  loop.on_signal({.number = SIGTERM});
+
+  EXPECT_EQ(stop_number(0).grace, supervisor::Milliseconds(25));
+}
+
 TEST_F(LaunchLoopTest, SignalFromASharedTerminalIsNotSentTwice) {
   auto loop = make(/*shares_terminal=*/true);
 

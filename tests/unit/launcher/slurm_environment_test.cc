@@ -55,6 +55,19 @@ TEST(SlurmEnvironment, OutsideOfAnAllocationThereIsNoPlace) {
   EXPECT_FALSE(or_throw(read_slurm({{"PATH", "/bin"}, {"SLURM_CONF", "/etc/slurm.conf"}})));
 }
 
+TEST(SlurmEnvironment, Fault69TheEndOfTheAllocationIsKnown) {
+  EnvMap env = batch();
+  EXPECT_TRUE(place_in(env).end.is_there);
+  EXPECT_EQ(place_in(env).end.end_seconds, 0);
+  EXPECT_EQ(place_in(env).end.kill_wait_seconds, 30);
+  env["SLURM_JOB_END_TIME"] = "1795000000";
+  env["ACCEL_SLURM_KILL_WAIT"] = "60";
+  EXPECT_EQ(place_in(env).end.end_seconds, 1795000000);
+  EXPECT_EQ(place_in(env).end.kill_wait_seconds, 60);
+  env["SLURM_JOB_END_TIME"] = "soon";
+  EXPECT_THAT(fault_of(env), HasSubstr("SLURM_JOB_END_TIME"));
+}
+
 TEST(SlurmEnvironment, TheBatchScriptSeesTheNodesOfTheJob) {
   const SlurmPlace place = place_in(batch());
 

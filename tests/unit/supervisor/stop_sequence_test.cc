@@ -48,6 +48,22 @@ TEST_F(StopSequenceTest, SignalsThenKillsThenGivesUp) {
   EXPECT_EQ(stop.next(), TimePoint::max());
 }
 
+TEST_F(StopSequenceTest, Fault69AGraceThatGoesOnCanBeShortenedAndNotMadeLonger) {
+  auto stop = make(StopStyle::kNotify);
+  (void)stop.due(clock_.now());
+  clock_.advance(5s);
+
+  stop.shorten(clock_.now(), 60s);
+  EXPECT_EQ(stop.next(), clock_.now() + 20s);
+  stop.shorten(clock_.now(), 10s);
+
+  EXPECT_EQ(stop.next(), clock_.now() + 5s);
+  clock_.advance(5s);
+  EXPECT_THAT(stop.due(clock_.now()), ElementsAre(signal_to(StopTarget::kPreemptible, SIGTERM)));
+  clock_.advance(5s);
+  EXPECT_THAT(stop.due(clock_.now()), ElementsAre(kKill));
+}
+
 TEST_F(StopSequenceTest, GivesEachActionOnce) {
   auto stop = make(StopStyle::kSignal);
 
