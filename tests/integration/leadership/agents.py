@@ -6,6 +6,7 @@ Real agents with certificates, one of which hosts the coordinator and runs no wo
 import importlib.util
 import pathlib
 import shutil
+import subprocess
 import sys
 import threading
 import unittest
@@ -141,6 +142,76 @@ class Etcd(AgentsTest):
         self.assertEqual(agent.process.wait(PATIENCE), 69, agent.text())
         self.assertIn("[etcd.unreachable]", agent.text())
         self.assertIn(self.etcd_address, agent.text())
+
+
+OPENSSL = shutil.which("openssl")
+
+
+def certify(folder, *names):
+    """An authority, and a certificate for 127.0.0.1 of each name, by the openssl program: etcd's own papers, as an operator makes them."""
+    def openssl(*arguments):
+        subprocess.run([OPENSSL, *map(str, arguments)], cwd=folder, check=True, capture_output=True)
+    folder.mkdir()
+    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", 2, "-subj", "/CN=etcd-ca", "-keyout", "ca.key", "-out", "ca.pem")
+    (folder / "extensions").write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
+    for name in names:
+        openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", 2, "-extfile", "extensions", "-out", f"{name}.pem")
+        (folder / f"{name}.key").chmod(0o600)
+
+
+@unittest.skipIf(ETCD is None or OPENSSL is None, "etcd or openssl is not installed (Debian's etcd-server, openssl)")
+class EtcdCluster(AgentsTest):
+    """Three members that ask for certificates: what clusters have that shall outlive any one machine."""
+
+    MEMBERS = ("m0", "m1", "m2")
+
+    def setUp(self):
+        super().setUp()
+        self.papers = self.folder / "etcd-tls"
+        certify(self.papers, *self.MEMBERS, "agent")
+        self.clients = {name: free_address() for name in self.MEMBERS}
+        self.peers = {name: free_address() for name in self.MEMBERS}
+        self.members = {name: self.start_member(name) for name in self.MEMBERS}
+        self.addCleanup(lambda: [member.close() for member in self.members.values()])
+        for member in self.members.values():
+            member.wait_for("ready to serve client requests")
+
+    def start_member(self, name):
+        urls = {"client": f"https://{self.clients[name]}", "peer": f"https://{self.peers[name]}"}
+        files = [part for prefix in ("", "peer-") for part in (f"--{prefix}cert-file", self.papers / f"{name}.pem", f"--{prefix}key-file", self.papers / f"{name}.key",
+                                                               f"--{prefix}trusted-ca-file", self.papers / "ca.pem", f"--{prefix}client-cert-auth")]
+        return Program(name, [ETCD, "--name", name, "--data-dir", self.folder / f"etcd-{name}",
+                              "--listen-client-urls", urls["client"], "--advertise-client-urls", urls["client"],
+                              "--listen-peer-urls", urls["peer"], "--initial-advertise-peer-urls", urls["peer"],
+                              "--initial-cluster", ",".join(f"{member}=https://{address}" for member, address in self.peers.items()), *files])
+
+    def etcd(self, certificate="agent"):
+        own = f", certificate: {self.papers}/{certificate}.pem, key: {self.papers}/{certificate}.key" if certificate else ""
+        endpoints = ", ".join(f"'{address}'" for address in self.clients.values())
+        return f"etcd: {{endpoints: [{endpoints}], authority: {self.papers}/ca.pem{own}}}\n"
+
+    def test_fault_36_members_of_etcd_die_and_come_back_and_the_job_goes_on_under_a_leader(self):
+        leader = self.start("leader", more=self.etcd())
+        self.wait_for_line(leader, "leads with 0 jobs")
+        self.drain("leader")
+        self.start("a")
+        self.start("b")
+        self.submit("a", 2)
+        # One at a time: whichever of them leads etcd or is asked first, two of three are always there.
+        for name in self.MEMBERS:
+            self.members[name].close()
+            # A write that must be kept goes through the members that are left.
+            done = self.accel("a", "run", "--nnodes", 2, "--name", f"while-{name}-is-away", "--", "/bin/true")
+            self.assertEqual(done.returncode, 0, done.stderr + leader.text())
+            self.members[name] = self.start_member(name)
+            self.members[name].wait_for("ready to serve client requests")
+        self.finish("b")
+
+    def test_without_a_certificate_etcd_serves_nobody_and_that_is_said(self):
+        agent = self.start("alone", more=self.etcd(certificate=None), wait=False)
+        self.assertEqual(agent.process.wait(PATIENCE), 69, agent.text())
+        self.assertIn("[etcd.unreachable]", agent.text())
 
 
 if __name__ == "__main__":
