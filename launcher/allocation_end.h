@@ -23,7 +23,7 @@ namespace accel::launcher {
 inline constexpr std::chrono::seconds kFarewell{5};  // for SIGKILL, the sweep and the report
 
 struct AllocationEnd {
-  bool is_there = false;        // false: no allocation
+  bool is_there = false;         // false: no allocation
   std::int64_t end_seconds = 0;  // since 1970; 0: SLURM does not say
   std::int64_t kill_wait_seconds = 30;
 };

@@ -65,12 +65,11 @@ void LaunchLoop::on_signal(const ReceivedSignal& signal) {
 
 void LaunchLoop::ask_to_stop(StopMode mode, const ReceivedSignal& signal) {
   const bool is_again = ++num_stops_ > 1;
-  host_.request(
-      supervisor::Stop{.mode = is_again ? StopMode::kKill : mode,
-                       .signal = signal.number,
-                       .is_delivered = options_.shares_terminal && signal.is_from_terminal,
-                       .grace = options_.grace ? options_.grace(signal.number)
-                                               : supervisor::Milliseconds(-1)});
+  host_.request(supervisor::Stop{
+      .mode = is_again ? StopMode::kKill : mode,
+      .signal = signal.number,
+      .is_delivered = options_.shares_terminal && signal.is_from_terminal,
+      .grace = options_.grace ? options_.grace(signal.number) : supervisor::Milliseconds(-1)});
 }
 
 // The shim stops the workers while we go on to stop ourselves; whoever continues us (fg, or

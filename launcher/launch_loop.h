@@ -39,7 +39,7 @@ struct LaunchLoopOptions {
   NoticeQueue* notices = nullptr;                  // written out while the loop waits; may be none
   // At most so long from the first stop signal to SIGKILL; default: as long as the job says.
   std::function<supervisor::Milliseconds(int signal)> grace;
-  std::function<void()> stop_self;                 // SIGTSTP: default is raise(SIGSTOP)
+  std::function<void()> stop_self;  // SIGTSTP: default is raise(SIGSTOP)
   std::function<std::optional<supervisor::WindowSize>()> window_size;  // default asks the terminal
 };
 

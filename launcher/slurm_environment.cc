@@ -11,8 +11,8 @@ namespace {
 constexpr std::int64_t kFirstOwnStep = 0xfffffff0;
 constexpr int kMostNodes = 1 << 20;
 constexpr std::int64_t kLastSecond = 253'402'300'799;  // of the year 9999
-constexpr std::int64_t kLongestKillWait = 65'533;  // slurm.conf takes no more
-constexpr int kMostTasks = 1 << 20;  // on one node
+constexpr std::int64_t kLongestKillWait = 65'533;      // slurm.conf takes no more
+constexpr int kMostTasks = 1 << 20;                    // on one node
 
 Error invalid(std::string_view name, std::string_view value, const std::string& expected) {
   return Error(ErrorCode::kEnvInvalid,

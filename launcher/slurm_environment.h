@@ -27,9 +27,9 @@ enum class SlurmRole { kBatch, kTask };
 struct SlurmPlace {
   SlurmRole role = SlurmRole::kBatch;
   std::string job_id;
-  std::string step_id;                 // kTask
-  std::string cluster;                 // may be empty
-  int restart_count = 0;               // how often the job was queued again
+  std::string step_id;    // kTask
+  std::string cluster;    // may be empty
+  int restart_count = 0;  // how often the job was queued again
   AllocationEnd end;
   std::string node_name;               // ours, as SLURM calls it; may be empty
   int node_index = 0;                  // kTask: of ours in the step

@@ -144,7 +144,7 @@ struct StopPlan {
   std::optional<Failure> failure;  // the first by time, so far
   bool kill = false;
   std::optional<Milliseconds> grace;  // at most; none: the job's
-  bool was_started = true;  // false: the generation was never committed
+  bool was_started = true;            // false: the generation was never committed
   TimePoint since{};
   std::string text;
 };

@@ -44,9 +44,9 @@ TEST(AllocationEnd, ASiteWithAnotherKillWaitIsBelieved) {
   EXPECT_EQ(granted_grace(
                 300s, SIGTERM, {.is_there = true, .end_seconds = 0, .kill_wait_seconds = 60}, kNow),
             55s);
-  EXPECT_EQ(
-      granted_grace(300s, SIGTERM, {.is_there = true, .end_seconds = 0, .kill_wait_seconds = 3}, kNow),
-      0s);
+  EXPECT_EQ(granted_grace(
+                300s, SIGTERM, {.is_there = true, .end_seconds = 0, .kill_wait_seconds = 3}, kNow),
+            0s);
 }
 
 TEST(AllocationEnd, CtrlCIsTheUsersOwn) {

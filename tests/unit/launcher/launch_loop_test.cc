@@ -63,7 +63,9 @@ TEST_F(LaunchLoopTest, PreemptionSignalsTerminateAndNameThemselves) {
 }
 
 TEST_F(LaunchLoopTest, Fault69TheGraceIsWhatTheAllocationLeavesAfterThisSignal) {
-  LaunchLoop loop(host_, {.grace = [](int signal) { return supervisor::Milliseconds(signal == SIGTERM ? 25 : 90); }});
+  LaunchLoop loop(host_, {.grace = [](int signal) {
+                    return supervisor::Milliseconds(signal == SIGTERM ? 25 : 90);
+                  }});
 
   loop.on_signal({.number = SIGTERM});
 

@@ -66,7 +66,10 @@ TEST(Frames, RefusalKeepsTheWholeError) {
 }
 
 TEST(Frames, RequestsComeBack) {
-  const Stop stop = {.mode = StopMode::kInterrupt, .signal = SIGINT, .is_delivered = true, .grace = std::chrono::milliseconds(2500)};
+  const Stop stop = {.mode = StopMode::kInterrupt,
+                     .signal = SIGINT,
+                     .is_delivered = true,
+                     .grace = std::chrono::milliseconds(2500)};
   const auto decoded = decode_request(encode(HostRequest(stop)));
 
   ASSERT_TRUE(decoded.has_value());
