@@ -11,6 +11,7 @@
 namespace accel::agent {
 namespace {
 
+using supervisor::LogRotation;
 using supervisor::Milliseconds;
 using supervisor::Streams;
 
@@ -119,15 +120,26 @@ void check_affinity(const v1::Affinity& affinity, std::vector<std::string>& faul
     faults.push_back("affinity.bind_memory needs an affinity.mode that gives workers cores");
 }
 
+void check_log(const v1::LogPolicy& log, std::vector<std::string>& faults) {
+  if (log.rotate_bytes() != 0 && log.rotate_bytes() < LogRotation::kLeastBytes) {
+    faults.push_back("log.rotate_bytes is " + std::to_string(log.rotate_bytes()) + ", below " +
+                     std::to_string(LogRotation::kLeastBytes));
+  }
+  if (log.keep() > LogRotation::kMostKept) {
+    faults.push_back("log.keep is " + std::to_string(log.keep()) + ", above " +
+                     std::to_string(LogRotation::kMostKept));
+  }
+  if (!v1::LogPolicy::Overflow_IsValid(log.overflow()))
+    faults.push_back("log.overflow " + std::to_string(log.overflow()) + " does not exist");
+  if (log.keep() != 0 && log.rotate_bytes() == 0)
+    faults.push_back("log.keep is for log.rotate_bytes, which is not given");
+}
+
 // What no part of accel acts on yet: an error instead of a job that is run otherwise than was asked.
 void check_unsupported(const v1::JobSpec& request, std::vector<std::string>& faults) {
   const auto refuse = [&](bool is_asked, const char* what) {
     if (is_asked) faults.push_back(std::string(what) + " is not supported");
   };
-  refuse(request.log().rotate_bytes() != 0, "log.rotate_bytes");
-  refuse(request.log().keep() != 0, "log.keep");
-  refuse(request.log().merge_stderr(), "log.merge_stderr");
-  refuse(request.log().overflow() == v1::LogPolicy::OVERFLOW_SAMPLE, "log.overflow SAMPLE");
   refuse(request.stop().dump_stacks(), "stop.dump_stacks");
   refuse(request.stop().preempt_signal() != 0, "stop.preempt_signal");
   refuse(request.preflight_size() > 0, "preflight");
@@ -154,6 +166,12 @@ supervisor::HangPolicy to_hang_policy(const v1::HangPolicy& asked) {
     hang.first_beat = to_ms(asked.first_beat());
   if (asked.safety() >= 1) hang.safety = static_cast<int>(asked.safety());
   return hang;
+}
+
+supervisor::Overflow to_overflow(v1::LogPolicy::Overflow asked) {
+  if (asked == v1::LogPolicy::OVERFLOW_DROP) return supervisor::Overflow::kDrop;
+  if (asked == v1::LogPolicy::OVERFLOW_SAMPLE) return supervisor::Overflow::kSample;
+  return supervisor::Overflow::kBlock;
 }
 
 // The whole environment of the workers but for what the user brought: nothing of the agent's own.
@@ -193,6 +211,7 @@ Result<void> check_job_request(const v1::JobSpec& request) {
   check_policies(request, faults);
   check_hang(request.hang(), faults);
   check_affinity(request.affinity(), faults);
+  check_log(request.log(), faults);
   check_unsupported(request, faults);
   return merged(faults);
 }
@@ -327,7 +346,10 @@ supervisor::JobSpec make_job_spec(const v1::JobSpec& request,
                  .core_bytes = limits.core_bytes(),
                  .locked_bytes = limits.memlock()};
   spec.log.dir = log_dir;
-  spec.log.drop = request.log().overflow() == v1::LogPolicy::OVERFLOW_DROP;
+  spec.log.overflow = to_overflow(request.log().overflow());
+  spec.log.merge_stderr = request.log().merge_stderr();
+  spec.log.rotation.bytes = request.log().rotate_bytes();
+  if (request.log().keep() != 0) spec.log.rotation.keep = static_cast<int>(request.log().keep());
   spec.console.stdin_to_rank0 = false;
   spec.store.port = 0;
   return spec;

@@ -3,6 +3,9 @@
 // The files belong to the job's user, and the agent may be root: so every name is resolved below the user's own log
 // folder without following a link, and only a plain file that belongs to that user and has no second name is read.
 //
+// Offsets count the bytes of a stream, over all files that it was rotated into. A place whose file is gone already is
+// told by a chunk that has no data but `dropped`, and reading goes on with the oldest byte that is left.
+//
 // Threads:  any one at a time; reading may block.
 #pragma once
 
@@ -30,7 +33,7 @@ class LogReader {
     std::vector<int> local_ranks;
     bool out = true;
     bool err = true;
-    std::uint64_t from = 0;  // bytes to skip of each file of the first generation read
+    std::uint64_t from = 0;  // bytes to skip of each stream of the first generation read
     int first_generation = 0;
     std::vector<v1::LogPlace> resume = {};  // where single streams go on instead
   };
@@ -47,10 +50,19 @@ class LogReader {
     int generation = 0;
     std::uint64_t offset = 0;
     UniqueFd file;
+    std::uint64_t start = 0;    // of the file, in the stream
+    bool is_full = false;       // a rotated one: nothing more comes into it
+    std::uint64_t dropped = 0;  // gone before `offset`, and not told yet
   };
 
   std::optional<v1::LogChunk> read(Cursor& cursor);
-  UniqueFd open(const Cursor& cursor) const;
+  static v1::LogChunk make_chunk(Cursor& cursor, std::string data);
+  [[nodiscard]] std::string path_of(const Cursor& cursor) const;
+  bool find_file(Cursor& cursor) const;
+  static void take(Cursor& cursor, UniqueFd file, std::uint64_t start, bool is_full);
+  [[nodiscard]] bool is_left_behind(const Cursor& cursor) const;
+  [[nodiscard]] UniqueFd open_folder(const Cursor& cursor) const;
+  [[nodiscard]] UniqueFd open_file(int folder, const std::string& name) const;
 
   Source source_;
   std::vector<Cursor> cursors_;

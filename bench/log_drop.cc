@@ -26,6 +26,7 @@ namespace {
 using accel::UniqueFd;
 using accel::supervisor::LogRouter;
 using accel::supervisor::LogRouterOptions;
+using accel::supervisor::Overflow;
 using accel::supervisor::WorkerSpec;
 using accel::supervisor::WorkerStdio;
 
@@ -82,7 +83,7 @@ int main(int argc, char** argv) {
 
   LogRouterOptions options;
   options.job_id = "log_drop";
-  options.log.drop = true;
+  options.log.overflow = Overflow::kDrop;
   options.owner_out = console[1];
   options.console.stdin_to_rank0 = false;
   for (int rank = 0; rank < num_ranks; ++rank) {

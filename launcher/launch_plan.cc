@@ -172,6 +172,9 @@ JobSpec make_spec(const CommandLine& line,
     spec.log.error_dir = host.private_base + "/accel-" + spec.job_id;
   }
   spec.log.prefix = line.is_on("log_prefix");
+  spec.log.rotation = settings.rotation;
+  spec.log.overflow = settings.overflow;
+  spec.log.merge_stderr = line.is_on("log_merge_stderr");
 
   // Several nodes: no worker has this terminal, and which one is rank 0 changes.
   if (settings.elastic) spec.console.stdin_to_rank0 = false;

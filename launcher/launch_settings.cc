@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "launcher/faults.h"
+#include "runtime/byte_size.h"
 
 namespace accel::launcher {
 namespace {
@@ -287,6 +288,46 @@ class Merge {
     };
     settings_.tee = streams("tee", default_tee);
     settings_.redirect = streams("redirects", "0");
+    const bool is_about_stderr_alone = std::ranges::count(settings_.tee, Streams::kErr) > 0 ||
+                                       std::ranges::count(settings_.redirect, Streams::kErr) > 0;
+    if (line_.is_on("log_merge_stderr") && is_about_stderr_alone) {
+      faults_.add(
+          Error(ErrorCode::kUsage,
+                "--log_merge_stderr leaves no stderr that --tee or --redirects could move alone",
+                "name stdout (1) or both (3): the merged stream goes where stdout goes"));
+    }
+    const std::string overflow = choice_flag(line_, "log_overflow", faults_).value_or("block");
+    if (overflow == "drop") settings_.overflow = supervisor::Overflow::kDrop;
+    if (overflow == "sample") settings_.overflow = supervisor::Overflow::kSample;
+    choose_rotation();
+  }
+
+  void choose_rotation() {
+    using supervisor::LogRotation;
+    LogRotation& rotation = settings_.rotation;
+    if (const auto text = line_.text("log_rotate_bytes")) {
+      const auto bytes = parse_byte_size(*text);
+      if (!bytes || (*bytes != 0 && *bytes < LogRotation::kLeastBytes)) {
+        faults_.add(Error(ErrorCode::kInvalidArgument,
+                          "--log_rotate_bytes is '" + *text +
+                              "', expected 0 or 4096 bytes and more, as in 4096, 64K, 256M or 1G"));
+      }
+      rotation.bytes = bytes.value_or(0);
+    }
+    rotation.keep = integer_flag(line_, "log_keep", 1, LogRotation::kMostKept, faults_)
+                        .value_or(LogRotation().keep);
+    if (line_.has("log_keep") && !line_.has("log_rotate_bytes")) {
+      faults_.add(Error(ErrorCode::kUsage,
+                        "--log_keep is for files that are rotated",
+                        "give --log_rotate_bytes too"));
+    }
+    const bool has_files = !settings_.log_dir.empty() || line_.has("tee") ||
+                           line_.has("redirects") || line_.is_on("agent");
+    if (rotation.bytes > 0 && !has_files) {
+      faults_.add(Error(ErrorCode::kUsage,
+                        "--log_rotate_bytes is for log files, and no stream goes to one",
+                        "give --log_dir DIR too"));
+    }
   }
 
   void choose_failures() {

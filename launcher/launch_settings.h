@@ -47,7 +47,9 @@ struct LaunchSettings {
   DynamoOptions dynamo;
   bool debug = false;
 
-  std::string log_dir;                        // empty: no files
+  std::string log_dir;  // empty: no files
+  supervisor::LogRotation rotation;
+  supervisor::Overflow overflow = supervisor::Overflow::kBlock;
   std::vector<supervisor::Streams> tee;       // one per worker
   std::vector<supervisor::Streams> redirect;  // one per worker
   int max_restarts = 0;

@@ -26,6 +26,7 @@
 #include "launcher/cluster/patience.h"
 #include "launcher/cluster/spec_file.h"
 #include "launcher/cluster_library.h"
+#include "runtime/byte_size.h"
 #include "runtime/printable.h"
 
 namespace accel::cluster {
@@ -47,6 +48,10 @@ struct Flags {
   std::optional<unsigned> max_restarts;
   std::optional<double> stop_grace;
   std::string hang_timeout;
+  std::string log_rotate_bytes;
+  std::optional<unsigned> log_keep;
+  std::string log_overflow;
+  bool log_merge_stderr = false;
   std::string cwd;
   std::vector<std::string> env;
   bool detach = false;
@@ -136,6 +141,16 @@ std::string current_folder() {
   return folder;
 }
 
+// What no flag names stays as it is.
+void set_log(v1::LogPolicy& log, const Flags& flags) {
+  if (const auto bytes = parse_byte_size(flags.log_rotate_bytes)) log.set_rotate_bytes(*bytes);
+  if (flags.log_keep) log.set_keep(*flags.log_keep);
+  if (flags.log_overflow == "block") log.set_overflow(v1::LogPolicy::OVERFLOW_BLOCK);
+  if (flags.log_overflow == "drop") log.set_overflow(v1::LogPolicy::OVERFLOW_DROP);
+  if (flags.log_overflow == "sample") log.set_overflow(v1::LogPolicy::OVERFLOW_SAMPLE);
+  if (flags.log_merge_stderr) log.set_merge_stderr(true);
+}
+
 Result<v1::JobSpec> make_spec(const Flags& flags) {
   v1::JobSpec spec;
   if (!flags.spec.empty()) {
@@ -158,6 +173,7 @@ Result<v1::JobSpec> make_spec(const Flags& flags) {
   if (spec.cwd().empty()) spec.set_cwd(current_folder());
   if (flags.max_restarts) spec.mutable_restart()->set_max_restarts(*flags.max_restarts);
   if (!flags.hang_timeout.empty()) set_hang(*spec.mutable_hang(), flags.hang_timeout);
+  set_log(*spec.mutable_log(), flags);
   if (flags.stop_grace) {
     const auto ms = static_cast<std::int64_t>(*flags.stop_grace * 1000);
     spec.mutable_stop()->mutable_grace()->set_seconds(ms / 1000);
@@ -375,6 +391,24 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
                    flags.hang_timeout,
                    "auto, off, or seconds without a step after which a worker counts as hung (off)")
       ->check([](const std::string& text) { return check_hang_timeout(text); });
+  command
+      ->add_option("--log_rotate_bytes",
+                   flags.log_rotate_bytes,
+                   "begin a new log file when one has so many bytes, as 256M; 0: never (0)")
+      ->check([](const std::string& text) {
+        return parse_byte_size(text) ? "" : "'" + text + "' is not a number of bytes, as in 256M";
+      });
+  command->add_option("--log_keep", flags.log_keep, "full log files of each stream that stay (8)")
+      ->check(CLI::Range(1, 1000));
+  command
+      ->add_option(
+          "--log_overflow",
+          flags.log_overflow,
+          "output that a log file does not take as fast as it comes: block, drop or sample (block)")
+      ->check(CLI::IsMember({"block", "drop", "sample"}));
+  command->add_flag("--log_merge_stderr",
+                    flags.log_merge_stderr,
+                    "make stdout and stderr of every worker one stream, stdout");
   command->add_option("--cwd", flags.cwd, "the workers' folder; this one when not given");
   command->add_option("--env", flags.env, "NAME=VALUE on top of this environment (repeatable)")
       ->allow_extra_args(false);

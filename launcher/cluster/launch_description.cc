@@ -26,6 +26,20 @@ v1::HangPolicy describe_hang(const supervisor::HangPolicy& policy) {
   return hang;
 }
 
+v1::LogPolicy describe_log(const supervisor::LogPolicy& policy) {
+  v1::LogPolicy log;
+  if (policy.rotation.bytes > 0) {
+    log.set_rotate_bytes(policy.rotation.bytes);
+    log.set_keep(static_cast<std::uint32_t>(policy.rotation.keep));
+  }
+  if (policy.overflow == supervisor::Overflow::kDrop)
+    log.set_overflow(v1::LogPolicy::OVERFLOW_DROP);
+  if (policy.overflow == supervisor::Overflow::kSample)
+    log.set_overflow(v1::LogPolicy::OVERFLOW_SAMPLE);
+  log.set_merge_stderr(policy.merge_stderr);
+  return log;
+}
+
 }  // namespace
 
 v1::JobSpec describe_launch(const launcher::ElasticRequest& request) {
@@ -68,6 +82,7 @@ v1::JobSpec describe_for_agents(const launcher::ElasticRequest& request) {
   std::error_code failure;
   job.set_cwd(std::filesystem::current_path(failure).string());
   *job.mutable_hang() = describe_hang(spec.hang);
+  *job.mutable_log() = describe_log(spec.log);
   if (!worker.cpus.empty()) job.mutable_affinity()->set_mode(v1::Affinity::MODE_EXCLUSIVE);
   return job;
 }

@@ -57,6 +57,13 @@ Result<void> copy_once(const AgentClient& client,
       std::fprintf(stderr, "accel: %s\n", printable(chunk.notice()).c_str());
       continue;
     }
+    if (chunk.dropped() > 0) {
+      std::fprintf(stderr,
+                   "accel: %llu bytes of rank %u's %s are gone: its log files were rotated\n",
+                   static_cast<unsigned long long>(chunk.dropped()),
+                   chunk.rank(),
+                   chunk.stream() == v1::STREAM_ERR ? "stderr" : "stdout");
+    }
     write_all(chunk.stream() == v1::STREAM_ERR ? STDERR_FILENO : STDOUT_FILENO, chunk.data());
     places.note(chunk);
   }

@@ -36,7 +36,7 @@ Result<void> create_folder(const std::filesystem::path& folder) {
 struct FileWriter::Entry {
   Entry(std::shared_ptr<FileStage> its_stage, FileWriter& writer)
       : stage(std::move(its_stage)),
-        file(stage->path, writer.notices_, steady_clock::now()),
+        file(stage->path, stage->rotation, writer.notices_, steady_clock::now()),
         pipe(writer.io_, stage->read_end.release()) {}
 
   std::shared_ptr<FileStage> stage;
@@ -47,8 +47,9 @@ struct FileWriter::Entry {
 Result<std::shared_ptr<FileWriter>> FileWriter::start(const std::filesystem::path& folder,
                                                       int num_threads,
                                                       std::shared_ptr<NoticeBoard> notices,
-                                                      std::chrono::milliseconds limit) {
-  auto writer = std::make_shared<FileWriter>(std::move(notices));
+                                                      std::chrono::milliseconds limit,
+                                                      std::function<void()> before_portion) {
+  auto writer = std::make_shared<FileWriter>(std::move(notices), std::move(before_portion));
   auto created = std::make_shared<std::promise<Result<void>>>();
   auto outcome = created->get_future();
   asio::post(writer->io_, [folder, created] { created->set_value(create_folder(folder)); });
@@ -68,8 +69,10 @@ Result<std::shared_ptr<FileWriter>> FileWriter::start(const std::filesystem::pat
   return writer;
 }
 
-FileWriter::FileWriter(std::shared_ptr<NoticeBoard> notices)
-    : notices_(std::move(notices)), work_(asio::make_work_guard(io_)) {}
+FileWriter::FileWriter(std::shared_ptr<NoticeBoard> notices, std::function<void()> before_portion)
+    : notices_(std::move(notices)),
+      before_portion_(std::move(before_portion)),
+      work_(asio::make_work_guard(io_)) {}
 
 void FileWriter::add(std::shared_ptr<FileStage> stage) {
   asio::post(io_,
@@ -98,6 +101,7 @@ void FileWriter::when_done(const std::function<void()>& on_done) const {
 }
 
 void FileWriter::serve(const std::shared_ptr<Entry>& entry) {
+  if (before_portion_) before_portion_();
   const std::uint64_t before = entry->file.taken();
   const LogFile::Taken taken =
       entry->file.take_from(entry->pipe.native_handle(), steady_clock::now());

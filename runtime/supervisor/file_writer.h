@@ -23,6 +23,7 @@
 #include <accel/result.h>
 
 #include "runtime/clock.h"
+#include "runtime/supervisor/job_spec.h"
 #include "runtime/supervisor/notice_board.h"
 #include "runtime/supervisor/writer_thread.h"
 #include "runtime/unique_fd.h"
@@ -32,6 +33,7 @@ namespace accel::supervisor {
 // A stream's way to its file: the pump fills the pipe, the writer empties it.
 struct FileStage {
   std::filesystem::path path;
+  LogRotation rotation;
   UniqueFd read_end;                             // non-blocking; the writer's
   std::atomic<std::uint64_t> dropped_at_end{0};  // set before the write end is closed
 };
@@ -39,12 +41,15 @@ struct FileStage {
 class FileWriter : public std::enable_shared_from_this<FileWriter> {
  public:
   // Creates `folder`; waits for that no longer than `limit`.
+  // before_portion  see LogRouterOptions; may be empty.
   // Errors  kLogUnwritable.
   static Result<std::shared_ptr<FileWriter>> start(const std::filesystem::path& folder,
                                                    int num_threads,
                                                    std::shared_ptr<NoticeBoard> notices,
-                                                   std::chrono::milliseconds limit);
-  explicit FileWriter(std::shared_ptr<NoticeBoard> notices);  // use start()
+                                                   std::chrono::milliseconds limit,
+                                                   std::function<void()> before_portion);
+  FileWriter(std::shared_ptr<NoticeBoard> notices,
+             std::function<void()> before_portion);  // use start()
 
   // Creates the stage's file and writes what comes, until its pipe ends.
   void add(std::shared_ptr<FileStage> stage);
@@ -65,6 +70,7 @@ class FileWriter : public std::enable_shared_from_this<FileWriter> {
   void serve(const std::shared_ptr<Entry>& entry);
 
   const std::shared_ptr<NoticeBoard> notices_;
+  const std::function<void()> before_portion_;
   std::vector<WriterThread> threads_;
   boost::asio::io_context io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;

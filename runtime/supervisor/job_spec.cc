@@ -80,7 +80,10 @@ void each_member(T& log, Visit&& visit) {
   visit("dir", log.dir);
   visit("error_dir", log.error_dir);
   visit("prefix", log.prefix);
-  visit("drop", log.drop);
+  visit("overflow", log.overflow);
+  visit("merge_stderr", log.merge_stderr);
+  visit("rotate_bytes", log.rotation.bytes);
+  visit("keep", log.rotation.keep);
 }
 
 template <typename T, typename Visit>
@@ -202,6 +205,9 @@ void decode_member(const Json& json, OwnerLoss& out, int) {
 void decode_member(const Json& json, HangMode& out, int) {
   from_enum_field(json, out, HangMode::kFixed);
 }
+void decode_member(const Json& json, Overflow& out, int) {
+  from_enum_field(json, out, Overflow::kSample);
+}
 void decode_member(const Json& json, GenerationControl& out, int) {
   from_enum_field(json, out, GenerationControl::kOwner);
 }
@@ -228,6 +234,13 @@ void decode(const Json& json, T& out, int version) {
     if (may_lack && !json.contains(name)) return;
     read_member(json, name, [&](const Json& field) { decode_member(field, member, version); });
   });
+}
+
+// There was a switch alone.
+Overflow overflow_before_version_4(const Json& job) {
+  bool drop = false;
+  if (job.contains("log") && job["log"].contains("drop")) read_member(job["log"], "drop", drop);
+  return drop ? Overflow::kDrop : Overflow::kBlock;
 }
 
 bool is_valid_job_id(const std::string& id) {
@@ -296,6 +309,15 @@ Result<void> check_policies(const JobSpec& spec) {
   if (is_negative(spec.restart.backoff_initial) || is_negative(spec.restart.backoff_max) ||
       is_negative(spec.restart.stable_after)) {
     return invalid("a time of the restart policy is negative");
+  }
+  const LogRotation& rotation = spec.log.rotation;
+  if (rotation.bytes != 0 && rotation.bytes < LogRotation::kLeastBytes) {
+    return invalid("log files are full at " + std::to_string(rotation.bytes) +
+                   " bytes, expected 0 or at least " + std::to_string(LogRotation::kLeastBytes));
+  }
+  if (rotation.keep < 1 || rotation.keep > LogRotation::kMostKept) {
+    return invalid("of full log files " + std::to_string(rotation.keep) + " stay, expected 1 to " +
+                   std::to_string(LogRotation::kMostKept));
   }
   if (spec.console.foreground && spec.workers.size() != 1) {
     return invalid("only a single worker can have the terminal");
@@ -386,6 +408,7 @@ Result<JobSpec> job_spec_from_json(std::string_view json) {
     }
     JobSpec out;
     decode(object, out, version);
+    if (version < 4) out.log.overflow = overflow_before_version_4(object);
     return out;
   });
   if (!spec) return spec;

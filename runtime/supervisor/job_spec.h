@@ -57,11 +57,29 @@ struct RestartPolicy {
   Milliseconds stable_after{60'000};  // a generation that lived so long restarts at once again
 };
 
+// When a log file is full, and what becomes of it (see log_layout.h).
+struct LogRotation {
+  static constexpr std::uint64_t kLeastBytes = 4096;
+  static constexpr int kMostKept = 1000;
+
+  std::uint64_t bytes = 0;  // of a file; 0: it grows without end
+  int keep = 8;             // full files of each stream that stay, the newest ones
+};
+
+// What happens to output that a file or console does not take as fast as it comes.
+enum class Overflow {
+  kBlock,   // the worker waits
+  kDrop,    // it is dropped
+  kSample,  // it is dropped but for lines here and there (see line_sampler.h)
+};
+
 struct LogPolicy {
   std::string dir;        // empty: no files; the files below it: see log_layout.h
   std::string error_dir;  // without `dir`: a folder to be made for error files, gone with the job
   bool prefix = false;    // "[r3 err] " on console lines
-  bool drop = false;      // drop instead of back-pressure when a sink is slow
+  Overflow overflow = Overflow::kBlock;
+  bool merge_stderr = false;  // descriptors 1 and 2 are one stream, stdout
+  LogRotation rotation;
 };
 
 struct ConsolePolicy {

@@ -64,10 +64,16 @@ void LineMerger::finish(StreamId stream, std::string& out) {
 }
 
 std::size_t LineMerger::drop(StreamId stream, std::string_view bytes) {
+  const std::size_t lost = drop_line(stream) + bytes.size();
+  sources_.at(stream).may_skip = bytes.ends_with('\n') ? 0 : kMaxLine;
+  return lost;
+}
+
+std::size_t LineMerger::drop_line(StreamId stream) {
   Source& source = sources_.at(stream);
-  const std::size_t lost = source.unfinished.size() + bytes.size();
+  const std::size_t lost = source.unfinished.size();
   source.unfinished.clear();
-  source.may_skip = bytes.ends_with('\n') ? 0 : kMaxLine;
+  source.may_skip = 0;
   source.mid_line = false;
   return lost;
 }

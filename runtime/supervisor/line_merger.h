@@ -49,6 +49,10 @@ class LineMerger {
   // shown of it yet, and what will come of it (up to kMaxLine). Returns how much was lost now.
   std::size_t drop(StreamId stream, std::string_view bytes);
 
+  // Throws away what was not shown of the current line. The next byte of the stream begins a line. Returns how much was
+  // lost.
+  std::size_t drop_line(StreamId stream);
+
   // How many bytes of torn lines feed() has left out since the last call.
   [[nodiscard]] std::size_t take_skipped();
 

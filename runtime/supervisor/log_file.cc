@@ -1,11 +1,16 @@
 // splice(2) moves pages from the pipe to the file; it refuses files opened with O_APPEND, so the
 // file's own position counts, and file systems without support answer EINVAL: then bytes are copied
 // instead.
+//
+// Rotation: the next file is opened under another name before the full one is renamed, so that a disk or a
+// folder that takes no new file costs no byte.
 
 #include "runtime/supervisor/log_file.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <string_view>
 #include <utility>
 
@@ -15,8 +20,12 @@
 
 #include <accel/error.h>
 
+#include "runtime/supervisor/log_layout.h"
+
 namespace accel::supervisor {
 namespace {
+
+constexpr int kOpenFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY;
 
 // The descriptor is of no more use; a new one may be.
 bool needs_reopening(int error) {
@@ -37,23 +46,33 @@ int write_all(int fd, std::string_view& bytes) {
 
 }  // namespace
 
-LogFile::LogFile(std::filesystem::path path, std::shared_ptr<NoticeBoard> notices, TimePoint now)
-    : path_(std::move(path)), notices_(std::move(notices)), ledger_(path_), last_check_(now) {
+LogFile::LogFile(std::filesystem::path path,
+                 LogRotation rotation,
+                 std::shared_ptr<NoticeBoard> notices,
+                 TimePoint now)
+    : path_(std::move(path)),
+      rotation_(rotation),
+      notices_(std::move(notices)),
+      ledger_(path_),
+      last_check_(now) {
+  if (rotation_.bytes > 0) remove_rotated();
   if (!open(Opening::kFirst)) fail(errno, now);
 }
 
 LogFile::Taken LogFile::take_from(int pipe, TimePoint now) {
   if (ledger_.is_dropping() && !try_again(now)) return discard_from(pipe);
   reopen_when_deleted(now);
-  if (!can_splice_) return copy_from(pipe, now);
+  if (rotation_.bytes > 0) rotate_when_full(now);
+  const std::size_t limit = room();
+  if (!can_splice_) return copy_from(pipe, limit, now);
 
   const ssize_t moved =
-      ::splice(pipe, nullptr, file_.get(), nullptr, kStep, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+      ::splice(pipe, nullptr, file_.get(), nullptr, limit, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
   if (moved >= 0) return count(moved);
   if (errno == EAGAIN || errno == EINTR) return Taken::kNothing;
   if (errno == EINVAL) {
     can_splice_ = false;
-    return copy_from(pipe, now);
+    return copy_from(pipe, limit, now);
   }
   fail(errno, now);
   return discard_from(pipe);
@@ -72,8 +91,8 @@ void LogFile::finish(std::uint64_t dropped_before) {
 bool LogFile::open(Opening opening) {
   std::error_code ignored;  // open() says what is wrong
   std::filesystem::create_directories(path_.parent_path(), ignored);
-  const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY;
-  file_.reset(::open(path_.c_str(), flags | (opening == Opening::kFirst ? O_TRUNC : 0), 0644));
+  const int truncation = opening == Opening::kFirst ? O_TRUNC : 0;
+  file_.reset(::open(path_.c_str(), kOpenFlags | truncation, 0644));
   if (!file_) return false;
   ::lseek(file_.get(), 0, SEEK_END);
   return true;
@@ -114,6 +133,10 @@ bool LogFile::at_line_start() const {
 void LogFile::reopen_when_deleted(TimePoint now) {
   if (now - last_check_ < DropLedger::kRetryEvery) return;
   last_check_ = now;
+  reopen_if_deleted();
+}
+
+void LogFile::reopen_if_deleted() {
   struct stat info = {};
   if (::fstat(file_.get(), &info) != 0 || info.st_nlink > 0) return;
   UniqueFd deleted = std::move(file_);
@@ -125,9 +148,71 @@ void LogFile::reopen_when_deleted(TimePoint now) {
   }
 }
 
-LogFile::Taken LogFile::copy_from(int pipe, TimePoint now) {
+// Of a job with the same name before.
+void LogFile::remove_rotated() const {
+  std::error_code failure;  // no folder yet, or open() says what is wrong
+  std::filesystem::directory_iterator entry(path_.parent_path(), failure);
+  for (; !failure && entry != std::filesystem::directory_iterator(); entry.increment(failure)) {
+    const std::string name = entry->path().filename();
+    if (start_of_rotated(path_.filename().string(), name)) ::unlink(entry->path().c_str());
+  }
+}
+
+void LogFile::rotate_when_full(TimePoint now) {
+  if (size() < rotation_.bytes) return;
+  if (last_rotation_failure_ && now - *last_rotation_failure_ < DropLedger::kRetryEvery) return;
+  reopen_if_deleted();
+  if (size() < rotation_.bytes) return;
+  const int error = rotate(size());
+  if (error == 0) return last_rotation_failure_.reset();
+  last_rotation_failure_ = now;
+  if (last_rotation_notice_ && now - *last_rotation_notice_ < DropLedger::kNoticeEvery) return;
+  last_rotation_notice_ = now;
+  notices_->post(path_.string() + ": is full and cannot be renamed: " + errno_text(error) +
+                 "; it grows on until it can");
+}
+
+// Returns 0, or the error that left everything as it was.
+int LogFile::rotate(std::uint64_t size) {
+  const std::string next_name = path_.string() + ".next";
+  UniqueFd next(::open(next_name.c_str(), kOpenFlags | O_TRUNC, 0644));
+  if (!next) return errno;
+  const std::string full_name = rotated_name(path_.string(), start_);
+  int error = std::rename(path_.c_str(), full_name.c_str()) == 0 ? 0 : errno;
+  if (error == 0 && std::rename(next_name.c_str(), path_.c_str()) != 0) {
+    error = errno;
+    std::rename(full_name.c_str(), path_.c_str());
+  }
+  if (error != 0) {
+    ::unlink(next_name.c_str());
+    return error;
+  }
+  file_ = std::move(next);
+  rotated_.push_back(start_);
+  start_ += size;
+  while (rotated_.size() > static_cast<std::size_t>(rotation_.keep)) {
+    ::unlink(rotated_name(path_.string(), rotated_.front()).c_str());
+    rotated_.pop_front();
+  }
+  return 0;
+}
+
+std::uint64_t LogFile::size() const {
+  const off_t position = ::lseek(file_.get(), 0, SEEK_CUR);
+  return position > 0 ? static_cast<std::uint64_t>(position) : 0;
+}
+
+// What the next portion may have. One that could not be rotated takes whole portions.
+std::size_t LogFile::room() const {
+  if (rotation_.bytes == 0) return kStep;
+  const std::uint64_t held = size();
+  if (held >= rotation_.bytes) return kStep;
+  return static_cast<std::size_t>(std::min<std::uint64_t>(kStep, rotation_.bytes - held));
+}
+
+LogFile::Taken LogFile::copy_from(int pipe, std::size_t limit, TimePoint now) {
   std::array<char, 64 * 1024> buffer;
-  const ssize_t got = ::read(pipe, buffer.data(), buffer.size());
+  const ssize_t got = ::read(pipe, buffer.data(), std::min(buffer.size(), limit));
   if (got < 0) return Taken::kNothing;
   std::string_view rest(buffer.data(), static_cast<std::size_t>(got));
   if (const int error = write_all(file_.get(), rest); error != 0) {

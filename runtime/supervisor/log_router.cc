@@ -147,12 +147,15 @@ class LogRouter::Impl {
 
 Result<void> LogRouter::Impl::start() {
   if (Result<void> checked = check_routes(); !checked) return checked;
-  const SinkPolicy policy{.drop = options_.log.drop, .stall_limit = options_.stall_limit};
+  const SinkPolicy policy{.overflow = options_.log.overflow, .stall_limit = options_.stall_limit};
   if (!options_.log.dir.empty()) {
     const int num_threads =
         static_cast<int>(std::clamp<std::size_t>(options_.workers.size(), 1, kMostFileThreads));
-    auto writer =
-        FileWriter::start(layout_.job_folder(), num_threads, notices_, options_.stall_limit);
+    auto writer = FileWriter::start(layout_.job_folder(),
+                                    num_threads,
+                                    notices_,
+                                    options_.stall_limit,
+                                    options_.before_file_portion);
     if (!writer) return std::move(writer).error();
     file_writer_ = *writer;
     file_sink_ = std::make_shared<FileSink>(file_writer_, policy, notices_);
@@ -189,7 +192,7 @@ LogRouter::Impl::Console LogRouter::Impl::make_console(int fd, const char* name)
            pump->console_has_room();
          }
        }});
-  const SinkPolicy policy{.drop = options_.log.drop, .stall_limit = options_.stall_limit};
+  const SinkPolicy policy{.overflow = options_.log.overflow, .stall_limit = options_.stall_limit};
   console.sink = std::make_shared<ConsoleSink>(console.writer, name, policy, notices_);
   return console;
 }
@@ -217,7 +220,9 @@ Result<WorkerStdio> LogRouter::Impl::open(int local_rank, int generation) {
   auto out = open_stream(plan.out, worker, generation, Stream::kOut, streams);
   if (!out) return std::move(out).error();
   stdio.out = *std::move(out);
-  auto err = open_stream(plan.err, worker, generation, Stream::kErr, streams);
+  auto err = options_.log.merge_stderr
+                 ? duplicate(stdio.out.get())
+                 : open_stream(plan.err, worker, generation, Stream::kErr, streams);
   if (!err) return std::move(err).error();
   stdio.err = *std::move(err);
   auto in = open_input(plan.in, stdio);
@@ -271,6 +276,7 @@ Result<std::shared_ptr<LogSource>> LogRouter::Impl::route(std::shared_ptr<LogSou
     set_non_blocking(pipe->write_end.get());
     auto stage = std::make_shared<FileStage>();
     stage->path = layout_.stream_file(worker.local_rank, generation, stream);
+    stage->rotation = options_.log.rotation;
     stage->read_end = std::move(pipe->read_end);
     file_writer_->add(stage);
     source->send_to_file(file_sink_, std::move(stage), std::move(pipe->write_end));

@@ -9,8 +9,10 @@
 // The pump thread never touches a file or a terminal, so no disk and no console can hold it up;
 // every sink has a writer thread of its own. Buffers between are bounded: a full one stops the pump
 // from reading that stream (back-pressure, nothing lost) until the sink fails or has not moved for
-// 2 s. Then, or at once under LogPolicy::drop, the surplus is thrown away, counted, and marked
-// where it is missing with "[accel: N bytes dropped]".
+// 2 s. Then, or at once under Overflow::kDrop, the surplus is thrown away, counted, and marked
+// where it is missing with "[accel: N bytes dropped]". Overflow::kSample keeps lines of it (line_sampler.h).
+//
+// With LogPolicy::merge_stderr descriptors 1 and 2 are the same pipe: one stream, stdout, in the order of the writes.
 //
 // Threads:  every member is for the supervisor thread, never waits (close() excepted) and touches
 //           neither file system nor terminal. Callbacks come on a thread of the router: post from
@@ -54,7 +56,7 @@ struct WorkerStdio {
 };
 
 // The last bytes of a worker's streams, at most 64 KiB each; empty for one that goes straight to
-// the owner's terminal.
+// the owner's terminal, and for a stderr that is merged into stdout.
 struct WorkerTail {
   std::string out;
   std::string err;
@@ -77,6 +79,9 @@ struct LogRouterOptions {
   // How long a worker must pause in the middle of a line before a console that is no terminal shows
   // it (see LineMerger); a terminal shows it after 100 ms, of rank 0 after 15 ms.
   std::chrono::milliseconds line_patience{1'000};
+  // For tests: called on a writer thread before each portion that goes to a file; it may wait, as a file system that
+  // hangs lets write() wait.
+  std::function<void()> before_file_portion = {};
 };
 
 class LogRouter {

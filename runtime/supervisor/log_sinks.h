@@ -3,13 +3,14 @@
 //
 //   flowing --no room--> waiting (back-pressure) --2 s without movement--> dropping --it moves-->
 //   flowing
-//                        under LogPolicy::drop a sink without room drops at once
+//                        under Overflow::kDrop and kSample a sink without room drops at once
 //
 // Threads:  the pump's alone; nothing here waits.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,12 +19,14 @@
 #include "runtime/supervisor/console_writer.h"
 #include "runtime/supervisor/drop_ledger.h"
 #include "runtime/supervisor/file_writer.h"
+#include "runtime/supervisor/job_spec.h"
 #include "runtime/supervisor/line_merger.h"
+#include "runtime/supervisor/line_sampler.h"
 
 namespace accel::supervisor {
 
 struct SinkPolicy {
-  bool drop = false;  // LogPolicy::drop
+  Overflow overflow = Overflow::kBlock;
   std::chrono::milliseconds stall_limit{2'000};
 };
 
@@ -34,8 +37,11 @@ class SinkPressure {
 
   // progress  of the writer.
   [[nodiscard]] bool may_drop(std::uint64_t progress) const noexcept {
-    return policy_.drop || watch_.is_stalled_at(progress);
+    return policy_.overflow != Overflow::kBlock || watch_.is_stalled_at(progress);
   }
+
+  // Whether lines are picked out of what is dropped.
+  [[nodiscard]] bool may_sample() const noexcept { return policy_.overflow == Overflow::kSample; }
 
   void drop(std::uint64_t bytes, TimePoint now);
   // Counts more of a loss that was told already.
@@ -105,13 +111,17 @@ class ConsoleSink {
 
  private:
   void show_marker();
+  void resume(TimePoint now);
+  void lose(std::size_t bytes, TimePoint now);
+  bool sample(LineMerger::StreamId stream, std::string_view bytes, TimePoint now);
 
   std::shared_ptr<ConsoleWriter> writer_;
   LineMerger merger_;
   LineMerger::StreamId next_id_ = 0;
   std::uint64_t dropped_ = 0;  // since the last marker
   bool owes_marker_ = false;
-  std::string ready_;  // scratch
+  std::string ready_;                                     // scratch
+  std::map<LineMerger::StreamId, LineSampler> samplers_;  // Overflow::kSample
 };
 
 }  // namespace accel::supervisor

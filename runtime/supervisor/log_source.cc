@@ -24,6 +24,7 @@ void LogSource::send_to_file(std::shared_ptr<FileSink> sink,
   file_sink_ = std::move(sink);
   stage_ = std::move(stage);
   stage_write_ = std::move(stage_write);
+  if (file_sink_->pressure.may_sample()) sampler_.emplace();
 }
 
 void LogSource::send_to_console(std::shared_ptr<ConsoleSink> sink,
@@ -44,7 +45,10 @@ LogSource::Moved LogSource::move(std::span<char> scratch, TimePoint now) {
 
   std::size_t limit = scratch.size();
   Staging staging = Staging::kNone;
-  if (stage_write_ && kind_ == Kind::kPipe) {
+  if (sampler_) drop_for_file(sampler_->end_if_over(now), now);
+  if (sampler_ && sampler_->is_active()) {
+    staging = Staging::kDropped;
+  } else if (stage_write_ && kind_ == Kind::kPipe) {
     const std::size_t available = available_in(fd());
     if (available > 0) {
       if (!console_sink_ && splice_past(available)) return Moved::kSome;
@@ -64,7 +68,7 @@ LogSource::Moved LogSource::move(std::span<char> scratch, TimePoint now) {
   moved_ += bytes.size();
   tail_.append(bytes);
   if (stage_write_ && staging == Staging::kNone) staging = stage_bytes(bytes, now);
-  if (staging == Staging::kDropped) drop_for_file(bytes.size(), now);
+  if (staging == Staging::kDropped) lose_for_file(bytes, now);
   if (staging == Staging::kDone) at_line_start_ = bytes.back() == '\n';
   if (console_sink_) console_sink_->feed(console_stream_, bytes, now);
   return Moved::kSome;
@@ -107,8 +111,7 @@ LogSource::Staging LogSource::stage_bytes(std::string_view bytes, TimePoint now)
   if (taken < bytes.size()) {
     unsent_ = bytes.substr(taken);
     if (file_sink_->may_drop()) {
-      drop_for_file(unsent_.size(), now);
-      unsent_.clear();
+      lose_for_file(std::exchange(unsent_, {}), now);
     }
   }
   return Staging::kDone;
@@ -116,7 +119,7 @@ LogSource::Staging LogSource::stage_bytes(std::string_view bytes, TimePoint now)
 
 LogSource::Moved LogSource::move_unsent(TimePoint now) {
   const std::string bytes = std::exchange(unsent_, {});
-  if (stage_bytes(bytes, now) == Staging::kDropped) drop_for_file(bytes.size(), now);
+  if (stage_bytes(bytes, now) == Staging::kDropped) lose_for_file(bytes, now);
   return unsent_.empty() ? Moved::kSome : Moved::kHeldByFile;
 }
 
@@ -129,7 +132,28 @@ bool LogSource::write_marker(TimePoint now) {
   return true;
 }
 
+// The stage has no room for these bytes: they go, or all but some lines of them.
+void LogSource::lose_for_file(std::string_view bytes, TimePoint now) {
+  if (!sampler_) return drop_for_file(bytes.size(), now);
+  sampler_->begin(now);
+  sampler_->feed(
+      bytes,
+      [this](std::string_view line) { return write_line(line); },
+      [this, now](std::size_t lost) { drop_for_file(lost, now); });
+}
+
+// With the marker before it, or not at all: together they are less than PIPE_BUF.
+bool LogSource::write_line(std::string_view line) {
+  std::string text = dropped_ > 0 ? drop_marker(dropped_, at_line_start_) : "";
+  text += line;
+  if (::write(stage_write_.get(), text.data(), text.size()) < 0) return false;
+  dropped_ = 0;
+  at_line_start_ = true;
+  return true;
+}
+
 void LogSource::drop_for_file(std::size_t bytes, TimePoint now) {
+  if (bytes == 0) return;
   dropped_ += bytes;
   file_sink_->pressure.drop(bytes, now);
 }
@@ -138,6 +162,7 @@ void LogSource::finish() {
   if (console_sink_) console_sink_->finish_stream(console_stream_);
   if (stage_) {
     if (!unsent_.empty()) dropped_ += unsent_.size();
+    if (sampler_) dropped_ += sampler_->end();
     stage_->dropped_at_end = dropped_;
     stage_write_.reset();
   }

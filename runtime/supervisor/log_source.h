@@ -10,11 +10,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "runtime/supervisor/file_writer.h"
+#include "runtime/supervisor/line_sampler.h"
 #include "runtime/supervisor/log_sinks.h"
 #include "runtime/supervisor/tail_ring.h"
 #include "runtime/unique_fd.h"
@@ -66,7 +68,9 @@ class LogSource {
   Staging stage_bytes(std::string_view bytes, TimePoint now);
   Moved move_unsent(TimePoint now);
   bool write_marker(TimePoint now);
+  void lose_for_file(std::string_view bytes, TimePoint now);
   void drop_for_file(std::size_t bytes, TimePoint now);
+  bool write_line(std::string_view line);
 
   const Kind kind_;
   UniqueFd fd_;
@@ -77,8 +81,9 @@ class LogSource {
   std::shared_ptr<FileSink> file_sink_;
   std::shared_ptr<FileStage> stage_;
   UniqueFd stage_write_;
-  std::string unsent_;         // read from a terminal, no room in the stage yet
-  std::uint64_t dropped_ = 0;  // for the file, since the last marker
+  std::string unsent_;                  // read from a terminal, no room in the stage yet
+  std::uint64_t dropped_ = 0;           // for the file, since the last marker
+  std::optional<LineSampler> sampler_;  // Overflow::kSample
 
   std::shared_ptr<ConsoleSink> console_sink_;
   std::string prefix_;

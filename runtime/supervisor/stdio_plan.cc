@@ -38,7 +38,7 @@ StdioPlan plan_stdio(const WorkerSpec& worker,
   StdioPlan plan;
   if (worker.local_rank != 0) return plan;
   const StreamRoute out = route_of(worker, Stream::kOut);
-  const StreamRoute err = route_of(worker, Stream::kErr);
+  const StreamRoute err = route_of(worker, log.merge_stderr ? Stream::kOut : Stream::kErr);
 
   // A stream of the owner that is no terminal gets a pipe, and does not stand in the way.
   const bool captures_terminal =
@@ -47,14 +47,15 @@ StdioPlan plan_stdio(const WorkerSpec& worker,
       !captures_terminal) {
     plan.in = InputKind::kInherited;
     plan.out = owner.out ? OutputKind::kInherited : OutputKind::kPipe;
-    plan.err = owner.err ? OutputKind::kInherited : OutputKind::kPipe;
+    plan.err =
+        (log.merge_stderr ? owner.out : owner.err) ? OutputKind::kInherited : OutputKind::kPipe;
     plan.terminal = TerminalSetup::kForeground;
     return plan;
   }
   const bool out_on_terminal = console.use_pty && owner.out && out.to_console;
   if (out_on_terminal) {
     plan.out = OutputKind::kPseudoTerminal;
-    if (owner.err && err.to_console) plan.err = OutputKind::kPseudoTerminal;
+    if ((owner.err || log.merge_stderr) && err.to_console) plan.err = OutputKind::kPseudoTerminal;
     plan.terminal = TerminalSetup::kOwnSession;
   }
   plan.in = plan_input(console, owner, out_on_terminal);

@@ -6,6 +6,8 @@
 //
 // (--log_dir alone tees every stream: the launcher says so in the WorkerSpec.)
 //
+// LogPolicy::merge_stderr: stderr goes where stdout goes, as the same descriptor.
+//
 // | rank 0, console on a terminal | it gets |
 // |-------------------------------|------------------------------------------------------------------|
 // | alone, nothing captured       | the terminal itself, as its foreground process group | |

@@ -161,6 +161,46 @@ class Jobs(AgentTest):
         self.assertEqual(done.stdout, "".join(f"{i}\n" for i in range(1, 200001)))
         self.assertEqual(done.returncode, 0)
 
+    def test_fault_26_a_follower_reads_on_over_rotated_files(self):
+        done = self.accel("run", "--name", "r", "--log_rotate_bytes", "4K", "--log_keep", 1000, "--", "/usr/bin/seq", 200000)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, "".join(f"{i}\n" for i in range(1, 200001)))
+        again = self.accel("logs", "r")
+        self.assertEqual(again.stdout, done.stdout)
+        self.assertNotIn("are gone", done.stderr + again.stderr)
+
+    def test_fault_26_bytes_that_were_rotated_away_are_counted(self):
+        whole = "".join(f"{i}\n" for i in range(1, 200001))
+        done = self.accel("run", "--detach", "--name", "r", "--log_rotate_bytes", "64K", "--log_keep", 2, "--", "/usr/bin/seq", 200000)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        follower = self.follow("r")
+        follower.stdout.read()
+        self.assertEqual(follower.wait(PATIENCE), 0)
+        left = self.accel("logs", "r")
+        self.assertTrue(left.stdout)
+        self.assertTrue(whole.endswith(left.stdout))
+        gone = len(whole) - len(left.stdout)
+        self.assertEqual(gone % 65536, 0)
+        self.assertIn(f"accel: {gone} bytes of rank 0's stdout are gone: its log files were rotated\n", left.stderr)
+        refused = self.accel("run", "--log_rotate_bytes", 100, "--", "true")
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("log.rotate_bytes is 100, below 4096", refused.stderr)
+
+    def test_fault_26_accel_launch_asks_the_agent_to_rotate(self):
+        launch = self.launch("--cpu", "--rdzv_id", "lr", "--log_rotate_bytes", "4K", "--log_keep", 1, "--no_python", "seq", 20000)
+        _, err = launch.communicate(timeout=PATIENCE)
+        self.assertEqual(launch.returncode, 0, err)
+        self.assertIn("bytes of rank 0's stdout are gone", self.accel("logs", "lr").stderr)
+
+    def test_merged_streams_keep_their_order_and_failures_show_them(self):
+        done = self.accel("run", "--log_merge_stderr", "--log_overflow", "sample", "--", "/bin/sh", "-c",
+                          "for i in 1 2 3; do echo out $i; echo err $i >&2; done; exit 4")
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertEqual(done.stdout, "out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n")
+        refused = self.accel("run", "--log_overflow", "lose", "--", "true")
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("block", refused.stderr)
+
     def test_workers_know_their_ranks_and_restart(self):
         script = 'echo $RANK/$WORLD_SIZE/$TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 1'
         done = self.accel("run", "-n", 2, "--max_restarts", 1, "--name", "twice", "--", "/bin/sh", "-c", script)

@@ -175,6 +175,14 @@ class Forming(ClusterTest):
         else:
             self.assertEqual(sorted(done.stdout.splitlines()), ["a", "b b's"])
 
+    def test_fault_26_rotated_files_of_all_nodes_are_read_on(self):
+        self.start("a"), self.start("b")
+        run = self.accel("a", "run", "--nnodes", 2, "--log_rotate_bytes", "4K", "--log_keep", 1000, "--", "/bin/sh", "-c",
+                         "[ $RANK = 0 ] || exec seq 20000")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(run.stdout, "".join(f"{i}\n" for i in range(1, 20001)))
+        self.assertNotIn("are gone", run.stderr)
+
     def test_accel_launch_gives_a_job_over_several_nodes_to_the_agents(self):
         self.start("a")
         self.start("b")

@@ -46,6 +46,15 @@ wait $!
 "$launch" --num_processes 2 --no_python sh -c '[ "$RANK" = 0 ] || cat' <<<"for rank 0 only" >"$work/out"
 [ ! -s "$work/out" ] || fail "rank 1 got input"
 
+# One stream for stdout and stderr: in the order of the writes, in the file, on the console and in the report.
+"$launch" --num_processes 2 --log_merge_stderr --log_dir "$work/merged" --no_python sh -c \
+  'for i in 1 2 3; do echo "out $i"; echo "err $i" >&2; done; [ "$RANK" = 1 ] || exec sleep 1000; exit 3' >"$work/out" 2>"$work/err" || true
+merged=$(for i in 1 2 3; do echo "out $i"; echo "err $i"; done)
+[ "$(cat "$work"/merged/*/attempt_0/1/stdout.log)" = "$merged" ] || fail "merged: $(cat "$work"/merged/*/attempt_0/1/stdout.log)"
+[ ! -e "$(echo "$work"/merged/*/attempt_0/1)/stderr.log" ] || fail "there is a stderr.log beside the merged stream"
+grep -q 'err 3' "$work/out" || fail "merged output is not on stdout: $(cat "$work/out")"
+grep -q 'err 3' "$work/err" || fail "the report does not show the end of the merged stream: $(cat "$work/err")"
+
 # A prefix on request.
 "$launch" --num_processes 2 --log_prefix --no_python sh -c 'echo "from $RANK"; echo "e$RANK" >&2' >"$work/out" 2>"$work/err"
 [ "$(sort "$work/out")" = "$(printf '[r0 out] from 0\n[r1 out] from 1')" ] || fail "prefix: $(cat "$work/out")"

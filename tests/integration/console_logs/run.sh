@@ -25,6 +25,18 @@ for rank in 0 1; do
   cmp "$work/random" "$work"/redirected/*/attempt_0/$rank/stdout.log || fail "the redirected log of $rank differs"
 done
 
+# --log_rotate_bytes: the files of a stream put together by the numbers in their names are the stream.
+"$launch" --num_processes 2 --log_dir "$work/rotated" --redirects 3 --log_rotate_bytes 64K --log_keep 1000 --no_python \
+  cat "$work/random" >"$work/out" 2>"$work/err"
+for rank in 0 1; do
+  folder=$(echo "$work"/rotated/*/attempt_0/$rank)
+  cat $(ls -v "$folder"/stdout.log.*) "$folder/stdout.log" | cmp - "$work/random" || fail "fault 26: rank $rank lost bytes"
+  [ "$(stat -c %s "$folder/stdout.log.65536")" = 65536 ] || fail "fault 26: a full file has another size"
+done
+"$launch" --num_processes 1 --log_dir "$work/kept" --redirects 3 --log_rotate_bytes 64K --log_keep 2 --no_python \
+  cat "$work/random" >"$work/out" 2>"$work/err"
+[ "$(ls "$work"/kept/*/attempt_0/0/ | grep -c '^stdout.log')" = 3 ] || fail "fault 26: not two full files are kept"
+
 # Each attempt has its files; the error file of the worker lies beside them.
 cat >"$work/restarted.sh" <<'END'
 [ "$RANK" = 0 ] || [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] || exec sleep 1000

@@ -1,5 +1,6 @@
 #include "agent/job_request.h"
 
+#include <filesystem>
 #include <set>
 
 #include <fcntl.h>
@@ -288,6 +289,9 @@ TEST(JobRequest, NoFieldIsIgnoredInSilence) {
                                        "affinity.set_omp",
                                        "affinity.reserve_cores",
                                        "log.overflow",
+                                       "log.rotate_bytes",
+                                       "log.keep",
+                                       "log.merge_stderr",
                                        "limits.mem_bytes",
                                        "limits.pids",
                                        "limits.nofile",
@@ -320,13 +324,50 @@ TEST(JobRequest, NoFieldIsIgnoredInSilence) {
   EXPECT_THAT(ignored, testing::IsEmpty());
   EXPECT_THAT(refused,
               testing::IsSupersetOf({"preflight",
-                                     "log.rotate_bytes",
-                                     "log.keep",
                                      "affinity.bind_memory",
                                      "hang.section",
                                      "restart.on_cause",
                                      "fence",
                                      "stop.dump_stacks"}));
+}
+
+TEST(JobRequest, Fault26RotationReachesTheWorkersAndItsLimitsAreNamed) {
+  v1::JobSpec job = small_job();
+  job.mutable_log()->set_rotate_bytes(1 << 20);
+  std::vector<std::string> scrubbed;
+  ASSERT_TRUE(check_job_request(job));
+  EXPECT_EQ(make_job_spec(job, {}, ann(), "/logs", false, scrubbed).log.rotation.keep, 8);
+  job.mutable_log()->set_keep(3);
+  const auto spec = make_job_spec(job, {}, ann(), "/logs", false, scrubbed);
+  EXPECT_EQ(spec.log.rotation.bytes, 1U << 20);
+  EXPECT_EQ(spec.log.rotation.keep, 3);
+
+  job.mutable_log()->set_rotate_bytes(100);
+  job.mutable_log()->set_keep(1001);
+  EXPECT_THAT(check_job_request(job).error().render(),
+              testing::AllOf(HasSubstr("log.rotate_bytes is 100, below 4096"),
+                             HasSubstr("log.keep is 1001, above 1000")));
+  job.mutable_log()->clear_rotate_bytes();
+  EXPECT_THAT(check_job_request(job).error().render(),
+              HasSubstr("log.keep is for log.rotate_bytes"));
+}
+
+TEST(JobRequest, OverflowAndMergedStreamsReachTheWorkers) {
+  using supervisor::Overflow;
+  std::vector<std::string> scrubbed;
+  const auto log_of = [&](v1::LogPolicy::Overflow asked) {
+    v1::JobSpec job = small_job();
+    job.mutable_log()->set_overflow(asked);
+    job.mutable_log()->set_merge_stderr(asked == v1::LogPolicy::OVERFLOW_DROP);
+    EXPECT_TRUE(check_job_request(job));
+    return make_job_spec(job, {}, ann(), "/logs", false, scrubbed).log;
+  };
+  EXPECT_EQ(log_of(v1::LogPolicy::OVERFLOW_UNSPECIFIED).overflow, Overflow::kBlock);
+  EXPECT_EQ(log_of(v1::LogPolicy::OVERFLOW_BLOCK).overflow, Overflow::kBlock);
+  EXPECT_EQ(log_of(v1::LogPolicy::OVERFLOW_SAMPLE).overflow, Overflow::kSample);
+  EXPECT_FALSE(log_of(v1::LogPolicy::OVERFLOW_SAMPLE).merge_stderr);
+  EXPECT_EQ(log_of(v1::LogPolicy::OVERFLOW_DROP).overflow, Overflow::kDrop);
+  EXPECT_TRUE(log_of(v1::LogPolicy::OVERFLOW_DROP).merge_stderr);
 }
 
 TEST(JobRequest, AMadeIdIsValid) {
@@ -394,6 +435,76 @@ TEST_F(LogReaderTest, NeitherLinksNorSecondNamesNorOthersFilesAreRead) {
   auto of_somebody_else = source();
   of_somebody_else.owner = ::geteuid() + 1;
   EXPECT_FALSE(LogReader(std::move(of_somebody_else)).next(0));
+}
+
+TEST_F(LogReaderTest, Fault26ReadsOnOverRotatedFiles) {
+  folder_.write("j/attempt_0/0/stdout.log.0", "0123");
+  folder_.write("j/attempt_0/0/stdout.log.4", "4567");
+  folder_.write("j/attempt_0/0/stdout.log", "89");
+  LogReader reader(source());
+  EXPECT_EQ(reader.next(0)->data(), "0123");
+  const auto second = reader.next(0);
+  EXPECT_EQ(second->data(), "4567");
+  EXPECT_EQ(second->offset(), 4U);
+  EXPECT_EQ(reader.next(0)->data(), "89");
+  EXPECT_FALSE(reader.next(0));
+
+  // Under its eyes: the newest is written on, rotated, and followed by two more.
+  folder_.write("j/attempt_0/0/stdout.log", "89ab");
+  const auto log = folder_.file("j/attempt_0/0/stdout.log");
+  std::filesystem::rename(log, log + ".8");
+  folder_.write("j/attempt_0/0/stdout.log.12", "cdef");
+  EXPECT_EQ(reader.next(0)->data(), "ab");
+  EXPECT_EQ(reader.next(0)->data(), "cdef");
+  EXPECT_FALSE(reader.next(0)) << "no newest file yet";
+  folder_.write("j/attempt_0/0/stdout.log", "g");
+  const auto last = reader.next(0);
+  EXPECT_EQ(last->data(), "g");
+  EXPECT_EQ(last->offset(), 16U);
+  EXPECT_EQ(last->dropped(), 0U);
+}
+
+TEST_F(LogReaderTest, Fault26AResumedReaderFindsItsByte) {
+  folder_.write("j/attempt_0/0/stdout.log.0", "0123");
+  folder_.write("j/attempt_0/0/stdout.log.4", "456789");  // could not be rotated in time
+  folder_.write("j/attempt_0/0/stdout.log", "abc");
+  for (const auto& [from, data] : {std::pair(3, "3"), {4, "456789"}, {9, "9"}, {10, "abc"}}) {
+    auto place = source();
+    place.from = static_cast<std::uint64_t>(from);
+    EXPECT_EQ(LogReader(std::move(place)).next(0)->data(), data);
+  }
+}
+
+TEST_F(LogReaderTest, Fault26WhatWasDeletedBeforeItWasReadIsCounted) {
+  folder_.write("j/attempt_0/0/stdout.log.8", "8901");
+  folder_.write("j/attempt_0/0/stdout.log", "23");
+  auto place = source();
+  place.from = 3;
+  LogReader reader(std::move(place));
+
+  const auto first = reader.next(0);
+  EXPECT_EQ(first->dropped(), 5U);
+  EXPECT_EQ(first->offset(), 8U);
+  EXPECT_EQ(first->data(), "");
+  EXPECT_EQ(reader.next(0)->data(), "8901");
+  EXPECT_EQ(reader.next(0)->data(), "23");
+  EXPECT_FALSE(reader.next(0));
+}
+
+TEST_F(LogReaderTest, Fault24AFileThatWasDeletedAndMadeAnewIsReadFromItsBeginning) {
+  folder_.write("j/attempt_0/0/stdout.log.0", "0123");
+  folder_.write("j/attempt_0/0/stdout.log", "4567");
+  LogReader reader(source());
+  EXPECT_EQ(reader.next(0)->data(), "0123");
+  EXPECT_EQ(reader.next(0)->data(), "4567");
+  ASSERT_TRUE(std::filesystem::remove(folder_.file("j/attempt_0/0/stdout.log")));
+  EXPECT_FALSE(reader.next(0));
+  folder_.write("j/attempt_0/0/stdout.log", "ab");
+
+  const auto next = reader.next(0);
+
+  EXPECT_EQ(next->data(), "ab");
+  EXPECT_EQ(next->offset(), 4U);
 }
 
 TEST_F(LogReaderTest, AFifoInPlaceOfAFileDoesNotHoldTheReaderUp) {

@@ -15,6 +15,7 @@ namespace {
 
 using supervisor::Streams;
 using supervisor::WorkerSpec;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -203,6 +204,48 @@ TEST_F(LaunchPlanTest, LogFlagsFollowTorchrun) {
   EXPECT_EQ(dir_only.spec.workers[1].tee, Streams::kAll);
   EXPECT_EQ(no_dir.spec.log.dir, "/tmp/accel_logs");
   EXPECT_THAT(no_dir.notices, Contains(HasSubstr("/tmp/accel_logs")));
+}
+
+TEST_F(LaunchPlanTest, RotationIsForStreamsThatGoToFiles) {
+  const std::string logs = folder_.file("logs");
+  const auto rotation_of = [this](const std::vector<std::string>& arguments) {
+    return plan(arguments).spec.log.rotation;
+  };
+
+  EXPECT_EQ(rotation_of({"--log_dir", logs, program_}).bytes, 0U);
+  EXPECT_EQ(rotation_of({"--log_dir", logs, "--log_rotate_bytes", "64K", program_}).bytes, 65'536U);
+  EXPECT_EQ(rotation_of({"--log_dir", logs, "--log_rotate_bytes", "1G", program_}).keep, 8);
+  EXPECT_EQ(rotation_of({"-r", "3", "--log_rotate_bytes", "1G", "--log_keep", "2", program_}).keep,
+            2);
+  EXPECT_EQ(rotation_of({"--agent", "--log_rotate_bytes", "1G", program_}).bytes, 1U << 30);
+
+  EXPECT_THAT(refused({"--log_rotate_bytes", "1M", program_}).render("accel"),
+              AllOf(HasSubstr("no stream goes to one"), HasSubstr("--log_dir")));
+  EXPECT_THAT(refused({"--log_dir", logs, "--log_keep", "2", program_}).remedy(),
+              HasSubstr("--log_rotate_bytes"));
+  for (const char* size : {"4095", "many", "-1", "1.5G", "99999999999G"}) {
+    EXPECT_THAT(refused({"--log_dir", logs, "--log_rotate_bytes", size, program_}).message(),
+                HasSubstr("expected 0 or 4096 bytes and more"));
+  }
+  EXPECT_THAT(refused({"--log_dir", logs, "--log_rotate_bytes", "1M", "--log_keep", "0", program_})
+                  .message(),
+              HasSubstr("--log_keep"));
+}
+
+TEST_F(LaunchPlanTest, OverflowAndMergedStreamsReachTheWorkers) {
+  const auto log_of = [this](const std::vector<std::string>& arguments) {
+    return plan(arguments).spec.log;
+  };
+
+  EXPECT_EQ(log_of({program_}).overflow, supervisor::Overflow::kBlock);
+  EXPECT_EQ(log_of({"--log_overflow", "drop", program_}).overflow, supervisor::Overflow::kDrop);
+  EXPECT_EQ(log_of({"--log_overflow", "sample", program_}).overflow, supervisor::Overflow::kSample);
+  EXPECT_FALSE(log_of({program_}).merge_stderr);
+  EXPECT_TRUE(log_of({"--log_merge_stderr", "-r", "1", program_}).merge_stderr);
+
+  EXPECT_THAT(refused({"--log_overflow", "lose", program_}).message(), HasSubstr("block"));
+  EXPECT_THAT(refused({"--log_merge_stderr", "--tee", "2", program_}).message(),
+              HasSubstr("leaves no stderr"));
 }
 
 TEST_F(LaunchPlanTest, TheTerminalGoesToASingleWorker) {

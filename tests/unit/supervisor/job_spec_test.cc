@@ -92,6 +92,22 @@ TEST(JobSpecJson, Fault55AnOwnerOfVersionThreeNamesNoMemory) {
   EXPECT_TRUE(back->workers[0].memory_nodes.empty());
 }
 
+TEST(JobSpecJson, Fault55AnOwnerOfVersionThreeKnowsNoRotationAndOneSwitch) {
+  auto json = nlohmann::json::parse(to_json(example()));
+  json["version"] = 3;
+  for (const char* name : {"rotate_bytes", "keep", "overflow", "merge_stderr"})
+    json["log"].erase(name);
+  for (const bool drop : {false, true}) {
+    json["log"]["drop"] = drop;
+
+    const auto back = job_spec_from_json(json.dump());
+
+    ASSERT_TRUE(back.has_value()) << back.error().what();
+    EXPECT_EQ(back->log.rotation.bytes, 0U);
+    EXPECT_EQ(back->log.overflow, drop ? Overflow::kDrop : Overflow::kBlock);
+  }
+}
+
 TEST(JobSpecJson, MissingMemberIsNamed) {
   auto json = nlohmann::json::parse(to_json(example()));
   json["workers"][1].erase("argv");
@@ -127,6 +143,9 @@ TEST(JobSpecJson, ImpossibleValuesAreRefused) {
       {"/instance", "0123456789abcdef0123456789ABCDEF"},
       {"/owner/on_loss", 1},  // without a folder and a token
       {"/hang/mode", 2},      // without a time
+      {"/log/rotate_bytes", 4095},
+      {"/log/keep", 0},
+      {"/log/keep", 1001},
   };
   for (const auto& [pointer, value] : cases) {
     const auto result = with(pointer, value);

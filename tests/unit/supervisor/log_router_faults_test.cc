@@ -22,7 +22,7 @@ using ::testing::StartsWith;
 
 constexpr TimePoint kNow{1h};
 
-TEST_F(LogRouterTest, AFolderThatCannotBeMadeIsAnError) {
+TEST_F(LogRouterTest, Fault24AFolderThatCannotBeMadeIsAnError) {
   std::ofstream(folder_.path() / "file") << "x";
   options_.log.dir = folder_.path() / "file";
 
@@ -44,8 +44,7 @@ TEST_F(LogRouterTest, ARedirectWithoutAFolderIsAnError) {
   EXPECT_THAT(started.error().remedy(), HasSubstr("--log_dir"));
 }
 
-// Fault 17.
-TEST_F(LogRouterTest, ADescendantThatKeepsThePipeIsNotWaitedForLong) {
+TEST_F(LogRouterTest, Fault17ADescendantThatKeepsThePipeIsNotWaitedForLong) {
   start(1);
   const WorkerStdio worker_and_descendant = open(0);
   say(worker_and_descendant.out, "last words");
@@ -57,8 +56,7 @@ TEST_F(LogRouterTest, ADescendantThatKeepsThePipeIsNotWaitedForLong) {
   EXPECT_EQ(out_.all(), "last words");
 }
 
-// Fault 17.
-TEST_F(LogRouterTest, ADescendantThatWritesForEverIsCut) {
+TEST_F(LogRouterTest, Fault17ADescendantThatWritesForEverIsCut) {
   options_.descendant_limit = 50ms;
   std::atomic<bool> is_cut = false;
   out_.read_along();
@@ -83,7 +81,7 @@ TEST_F(LogRouterTest, ADescendantThatWritesForEverIsCut) {
 }
 
 // Fault 25: back-pressure while the reader is slow, dropping once it has not moved for the limit.
-TEST_F(LogRouterTest, AConsoleThatStallsDropsWithAMarkerAndComesBack) {
+TEST_F(LogRouterTest, Fault25AConsoleThatStallsDropsWithAMarkerAndComesBack) {
   options_.stall_limit = 50ms;
   start(1);
   std::string line(1023, 'x');
@@ -109,7 +107,7 @@ TEST_F(LogRouterTest, AConsoleThatStallsDropsWithAMarkerAndComesBack) {
 }
 
 // Fault 25, lossless: everything arrives at a reader that starts late but within the limit.
-TEST_F(LogRouterTest, ASlowConsoleHoldsTheWorkerBackAndLosesNothing) {
+TEST_F(LogRouterTest, Fault25ASlowConsoleHoldsTheWorkerBackAndLosesNothing) {
   options_.stall_limit = kGenerous;
   start(1);
   const std::string bytes = random_bytes(6'000'000, 4);
@@ -188,7 +186,7 @@ TEST_F(LogRouterTest, TheEndOfTheLastWriterIsHeard) {
   EXPECT_EQ(out_.all(), "last words");
 }
 
-TEST_F(LogRouterTest, AClosedConsoleStopsNobody) {
+TEST_F(LogRouterTest, Fault25AClosedConsoleStopsNobody) {
   options_.log.dir = folder_.path();
   worker_.tee = Streams::kAll;
   out_.hang_up();
@@ -206,8 +204,8 @@ TEST_F(LogRouterTest, AClosedConsoleStopsNobody) {
 
 // Fault 21: under the policy `drop` a sink that takes nothing does not hold the worker up, and the
 // file beside it still gets everything that fits.
-TEST_F(LogRouterTest, UnderTheDropPolicyAStoppedConsoleHoldsNobodyUp) {
-  options_.log.drop = true;
+TEST_F(LogRouterTest, Fault21UnderTheDropPolicyAStoppedConsoleHoldsNobodyUp) {
+  options_.log.overflow = Overflow::kDrop;
   options_.stall_limit = kGenerous;
   start(1);
   const std::string line(1024, 'x');
@@ -221,7 +219,7 @@ TEST_F(LogRouterTest, UnderTheDropPolicyAStoppedConsoleHoldsNobodyUp) {
 }
 
 // Fault 22. (LogFileTest has the disk that is full and the one that recovers.)
-TEST_F(LogRouterTest, AFullDiskStopsNobodyAndTheTailStays) {
+TEST_F(LogRouterTest, Fault22AFullDiskStopsNobodyAndTheTailStays) {
   options_.log.dir = folder_.path();
   worker_.redirect = Streams::kAll;
   start(1);

@@ -98,6 +98,27 @@ TEST_F(LogRouterTest, FilesAreEqualToTheByte) {
   EXPECT_THAT(router_->notices(), IsEmpty());
 }
 
+// A line without end, bytes that are no text, characters cut in two, a progress bar.
+TEST_F(LogRouterTest, Fault23WhateverTheBytesAreFileAndConsoleHaveThemUnchanged) {
+  options_.log.dir = folder_.path();
+  worker_.tee = Streams::kAll;
+  out_.read_along();
+  start(1);
+  std::string bytes = std::string(16 << 20, 'x') + std::string("\n\0\xff\xfe\x1b[2J", 8);
+  for (int i = 0; i < 50'000; ++i) bytes += "\r" + std::to_string(i) + " %\xe2\x96\x88";
+  bytes += "\xe2\x96";  // and ends in the middle of a character
+  {
+    const WorkerStdio worker = open(0);
+    say(worker.out, bytes);
+  }
+  cut(0);
+  EXPECT_TRUE(close());
+
+  EXPECT_TRUE(content_of(log_of(0, Stream::kOut)) == bytes);
+  EXPECT_TRUE(out_.all() == bytes);
+  EXPECT_EQ(router_->tail(0).out, bytes.substr(bytes.size() - 64 * 1024));
+}
+
 TEST_F(LogRouterTest, ARedirectedFloodIsEqualToTheByteAndKeepsItsTail) {
   options_.log.dir = folder_.path();
   worker_.redirect = Streams::kAll;
@@ -113,6 +134,63 @@ TEST_F(LogRouterTest, ARedirectedFloodIsEqualToTheByteAndKeepsItsTail) {
   EXPECT_TRUE(close());
   EXPECT_EQ(content_of(log_of(0, Stream::kErr)), bytes);
   EXPECT_EQ(err_.all(), "");
+}
+
+TEST_F(LogRouterTest, Fault26AFastWriterLosesNoByteOverRotations) {
+  options_.log.dir = folder_.path();
+  options_.log.rotation = {.bytes = 64 * 1024, .keep = 1000};
+  worker_.redirect = Streams::kOut;
+  worker_.tee = Streams::kErr;
+  err_.read_along();
+  start(1);
+  const std::string out = random_bytes(8'000'003, 5);
+  const std::string err = random_bytes(1'000'003, 6);
+  {
+    const WorkerStdio worker = open(0);
+    std::thread other([&] { say(worker.err, err); });
+    say(worker.out, out);
+    other.join();
+  }
+  cut(0);
+  EXPECT_TRUE(close());
+
+  const auto whole = [this](Stream stream) {
+    std::string bytes;
+    const std::string path = log_of(0, stream).string();
+    while (std::filesystem::exists(rotated_name(path, bytes.size())))
+      bytes += content_of(rotated_name(path, bytes.size()));
+    return bytes + content_of(path);
+  };
+  EXPECT_TRUE(whole(Stream::kOut) == out);
+  EXPECT_TRUE(whole(Stream::kErr) == err);
+  EXPECT_EQ(std::filesystem::file_size(rotated_name(log_of(0, Stream::kOut), 64 * 1024)),
+            64U * 1024);
+  EXPECT_THAT(router_->notices(), IsEmpty());
+}
+
+TEST_F(LogRouterTest, MergedStreamsKeepTheOrderOfTheirWrites) {
+  options_.log.dir = folder_.path();
+  options_.log.merge_stderr = true;
+  worker_.tee = Streams::kAll;
+  start(1);
+  std::string expected;
+  {
+    const WorkerStdio worker = open(0);
+    for (int i = 0; i < 1'000; ++i) {
+      const std::string line = std::to_string(i) + "\n";
+      say(i % 3 == 0 ? worker.err : worker.out, line);
+      expected += line;
+    }
+  }
+  cut(0);
+  EXPECT_TRUE(close());
+
+  EXPECT_EQ(content_of(log_of(0, Stream::kOut)), expected);
+  EXPECT_FALSE(std::filesystem::exists(log_of(0, Stream::kErr)));
+  EXPECT_EQ(out_.all(), expected);
+  EXPECT_EQ(err_.all(), "");
+  EXPECT_EQ(router_->tail(0).out, expected);
+  EXPECT_EQ(router_->tail(0).err, "");
 }
 
 TEST_F(LogRouterTest, EachGenerationHasItsFolder) {

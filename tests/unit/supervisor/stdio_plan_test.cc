@@ -79,6 +79,17 @@ TEST(StdioPlan, StandardErrorOffTheTerminalGetsAPipe) {
   EXPECT_EQ(plan.err, OutputKind::kPipe);
 }
 
+TEST(StdioPlan, AMergedStandardErrorGoesWhereStandardOutputGoes) {
+  const LogPolicy merged{.merge_stderr = true};
+  const OwnerTerminals out_only = {.in = true, .out = true, .err = false};
+
+  const StdioPlan alone = plan_stdio(
+      worker_of_rank(0), 1, merged, ConsolePolicy{.use_pty = true, .foreground = true}, out_only);
+  EXPECT_EQ(alone.err, OutputKind::kInherited);
+  EXPECT_EQ(plan_stdio(worker_of_rank(0), 2, merged, ConsolePolicy{.use_pty = true}, out_only).err,
+            OutputKind::kPseudoTerminal);
+}
+
 TEST(StdioPlan, WithoutAPseudoTerminalTypedInputIsPumpedThroughAPipe) {
   const StdioPlan plan =
       plan_stdio(worker_of_rank(0), 2, LogPolicy{}, ConsolePolicy{}, kOnTerminal);
