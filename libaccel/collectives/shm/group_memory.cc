@@ -1,0 +1,103 @@
+#include "libaccel/collectives/shm/group_memory.h"
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/printable.h"
+
+namespace accel::shm {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::uint64_t kLayout = 1;  // raised with every change of what stands where
+
+std::size_t lines_bytes(int world_size) {
+  const std::size_t bytes = sizeof(RankLine) * static_cast<std::size_t>(world_size);
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+// A page for the calls, and the slots.
+std::size_t room_bytes(const GroupShape& shape) {
+  return kPage + 2 * shape.slot_bytes;
+}
+
+}  // namespace
+
+std::uint64_t GroupShape::fingerprint() const noexcept {
+  return kLayout << 56 | static_cast<std::uint64_t>(world_size) << 40 | slot_bytes;
+}
+
+std::size_t GroupMemory::size_of(const GroupShape& shape) noexcept {
+  return lines_bytes(shape.world_size) +
+         static_cast<std::size_t>(shape.world_size) * room_bytes(shape);
+}
+
+Result<UniqueFd> GroupMemory::create(const GroupShape& shape) {
+  UniqueFd memory(::memfd_create("accel-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory || ::ftruncate(memory.get(), static_cast<off_t>(size_of(shape))) != 0 ||
+      ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return Error(ErrorCode::kOutOfMemory,
+                 "no shared memory of " + std::to_string(size_of(shape)) +
+                     " bytes can be had: " + errno_text(errno));
+  }
+  return memory;
+}
+
+Result<GroupMemory> GroupMemory::map(int memory, const GroupShape& shape) {
+  if (shape.world_size < 1 || shape.world_size > kMaxRanks || shape.slot_bytes == 0 ||
+      shape.slot_bytes % kPage != 0 ||
+      shape.slot_bytes < kCacheLine * static_cast<std::size_t>(shape.world_size)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a group of " + std::to_string(shape.world_size) + " ranks with slots of " +
+                     std::to_string(shape.slot_bytes) + " bytes is not possible",
+                 "1 to " + std::to_string(kMaxRanks) +
+                     " ranks, slots of whole pages with 64 bytes for each rank");
+  }
+  struct stat info {};
+  const std::size_t expected = size_of(shape);
+  if (::fstat(memory, &info) != 0 || static_cast<std::size_t>(info.st_size) != expected) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the shared memory of the group has " + std::to_string(info.st_size) +
+                     " bytes, expected " + std::to_string(expected));
+  }
+  void* begin = ::mmap(nullptr, expected, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  if (begin == MAP_FAILED) {
+    return Error(ErrorCode::kOutOfMemory,
+                 std::to_string(expected) +
+                     " bytes of shared memory cannot be mapped: " + errno_text(errno));
+  }
+  return GroupMemory(static_cast<std::byte*>(begin), shape);
+}
+
+GroupMemory::GroupMemory(GroupMemory&& other) noexcept
+    : begin_(std::exchange(other.begin_, nullptr)), shape_(other.shape_) {}
+
+GroupMemory::~GroupMemory() {
+  if (begin_ != nullptr) ::munmap(begin_, size_of(shape_));
+}
+
+RankLine& GroupMemory::line(int rank) const noexcept {
+  return reinterpret_cast<RankLine*>(begin_)[rank];
+}
+
+std::byte* GroupMemory::room(int rank) const noexcept {
+  return begin_ + lines_bytes(shape_.world_size) +
+         static_cast<std::size_t>(rank) * room_bytes(shape_);
+}
+
+Call& GroupMemory::call(int rank, unsigned parity) const noexcept {
+  // A cache line each: it is written beside the slot of the same parity.
+  return *reinterpret_cast<Call*>(room(rank) + kCacheLine * parity);
+}
+
+std::byte* GroupMemory::slot(int rank, unsigned parity) const noexcept {
+  return room(rank) + kPage + parity * shape_.slot_bytes;
+}
+
+}  // namespace accel::shm

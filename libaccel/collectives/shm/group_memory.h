@@ -1,0 +1,74 @@
+// GroupMemory: what the ranks of one node share: a line of each (rank_line.h), and two slots of each for data.
+//
+//   line of rank 0 | ... | line of rank n-1 | rank 0: calls, slot 0, slot 1 | rank 1: ... | ...
+//
+// It is a memfd: nothing has a name in a file system, and it is gone with the last process that maps it. All bytes zero
+// is a valid beginning, so it may come from anybody who hands the same descriptor to every rank (the supervisor's
+// channel does).
+//
+// Threads:  a value; what it points to is shared.
+// Cost:     2 slots a rank; pages are taken as they are first written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <accel/result.h>
+
+#include "libaccel/collectives/shm/rank_line.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::shm {
+
+inline constexpr int kMaxRanks = 256;  // on one node
+inline constexpr std::size_t kCacheLine = 64;
+
+struct GroupShape {
+  int world_size = 1;
+  std::size_t slot_bytes = 512 * 1024;  // a multiple of 4096, a cache line at least for each rank
+
+  // The same number on every rank, or they are not of one group.
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept;
+};
+
+// What a rank does in a step, so that the others can see that they do the same.
+struct Call {
+  std::uint32_t kind = 0;  // see ShmGroup; 0: none
+  std::uint32_t root = 0;
+  std::uint32_t type = 0;
+  std::uint32_t op = 0;
+  std::uint64_t bytes = 0;
+
+  friend bool operator==(const Call&, const Call&) = default;
+};
+
+class GroupMemory {
+ public:
+  // Bytes of the memory of such a group.
+  [[nodiscard]] static std::size_t size_of(const GroupShape& shape) noexcept;
+
+  // An empty memory. Errors  kOutOfMemory with the errno.
+  [[nodiscard]] static Result<UniqueFd> create(const GroupShape& shape);
+
+  // Maps it; `memory` may be closed afterwards. Errors  kInvalidArgument: the shape is impossible, or the memory has
+  // another size; kOutOfMemory.
+  [[nodiscard]] static Result<GroupMemory> map(int memory, const GroupShape& shape);
+
+  GroupMemory(GroupMemory&& other) noexcept;
+  GroupMemory& operator=(GroupMemory&&) = delete;
+  ~GroupMemory();
+
+  [[nodiscard]] RankLine& line(int rank) const noexcept;
+  // `parity` is 0 or 1.
+  [[nodiscard]] Call& call(int rank, unsigned parity) const noexcept;
+  [[nodiscard]] std::byte* slot(int rank, unsigned parity) const noexcept;
+
+ private:
+  GroupMemory(std::byte* begin, const GroupShape& shape) : begin_(begin), shape_(shape) {}
+  [[nodiscard]] std::byte* room(int rank) const noexcept;
+
+  std::byte* begin_ = nullptr;
+  GroupShape shape_;
+};
+
+}  // namespace accel::shm

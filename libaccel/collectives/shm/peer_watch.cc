@@ -1,0 +1,44 @@
+#include "libaccel/collectives/shm/peer_watch.h"
+
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace accel::shm {
+
+std::uint64_t start_time_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  // The name, in parentheses, may hold anything. The state is the third field, the start time the 22nd (proc(5)).
+  const std::size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int number = 3; number < 22; ++number) fields >> field;
+  std::uint64_t start_time = 0;
+  fields >> start_time;
+  return start_time;
+}
+
+ProcessWatch::ProcessWatch(const std::vector<Process>& processes) {
+  for (const Process& process : processes) {
+    UniqueFd watched(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
+    // Asked after the descriptor is open: it is that of the process that the line meant.
+    if (start_time_of(process.pid) != process.start_time) watched.reset();
+    processes_.push_back(std::move(watched));
+  }
+}
+
+bool ProcessWatch::is_alive(int rank) {
+  const UniqueFd& watched = processes_.at(static_cast<std::size_t>(rank));
+  if (!watched) return false;
+  pollfd end = {watched.get(), POLLIN, 0};
+  return ::poll(&end, 1, 0) == 0;
+}
+
+}  // namespace accel::shm

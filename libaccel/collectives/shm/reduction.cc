@@ -1,0 +1,200 @@
+// Block by block: the accumulators of one block stay in the first cache while the operands pass by, and the loop over a
+// block has no branch, whatever the operation.
+
+#include "libaccel/collectives/shm/reduction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "libaccel/collectives/shm/half.h"
+
+namespace accel::shm {
+namespace {
+
+constexpr std::size_t kBlock = 1024;  // elements: 4 or 8 KiB of accumulators
+
+// What values are accumulated in, and how they come and go.
+template <typename T>
+struct Accumulated {
+  // Whole numbers wrap around without being undefined.
+  using type = typename std::
+      conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+  static type load(T value) { return static_cast<type>(value); }
+  static T store(type value) { return static_cast<T>(value); }
+};
+template <>
+struct Accumulated<Half> {
+  using type = float;
+  static float load(Half value) { return to_float(value); }
+  static Half store(float value) { return to_half(value); }
+};
+template <>
+struct Accumulated<BFloat16> {
+  using type = float;
+  static float load(BFloat16 value) { return to_float(value); }
+  static BFloat16 store(float value) { return to_bfloat16(value); }
+};
+
+struct Sum {
+  template <typename T, typename A>
+  static A apply(A a, A b) {
+    return static_cast<A>(a + b);
+  }
+};
+struct Product {
+  template <typename T, typename A>
+  static A apply(A a, A b) {
+    // The product of two short unsigned numbers would be one of signed ints, which may overflow.
+    if constexpr (std::is_integral_v<A>) {
+      return static_cast<A>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+struct Min {
+  template <typename T, typename A>
+  static A apply(A a, A b) {
+    if constexpr (std::is_floating_point_v<A>) {
+      return a < b || a != a ? a : b;
+    } else {
+      return static_cast<T>(b) < static_cast<T>(a) ? b : a;
+    }
+  }
+};
+struct Max {
+  template <typename T, typename A>
+  static A apply(A a, A b) {
+    if constexpr (std::is_floating_point_v<A>) {
+      return a > b || a != a ? a : b;
+    } else {
+      return static_cast<T>(a) < static_cast<T>(b) ? b : a;
+    }
+  }
+};
+struct BitAnd {
+  template <typename T, typename A>
+  static A apply(A a, A b) {
+    return static_cast<A>(a & b);
+  }
+};
+struct BitOr {
+  template <typename T, typename A>
+  static A apply(A a, A b) {
+    return static_cast<A>(a | b);
+  }
+};
+struct BitXor {
+  template <typename T, typename A>
+  static A apply(A a, A b) {
+    return static_cast<A>(a ^ b);
+  }
+};
+
+template <typename T, typename Op>
+void reduce_as(std::span<const std::byte* const> operands,
+               std::size_t count,
+               std::byte* out,
+               bool is_average) {
+  using A = typename Accumulated<T>::type;
+  const A divisor = static_cast<A>(operands.size());
+  A sums[kBlock];
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t size = std::min(kBlock, count - begin);
+    const T* first = reinterpret_cast<const T*>(operands[0]) + begin;
+    for (std::size_t i = 0; i < size; ++i) sums[i] = Accumulated<T>::load(first[i]);
+    for (const std::byte* operand : operands.subspan(1)) {
+      const T* next = reinterpret_cast<const T*>(operand) + begin;
+      for (std::size_t i = 0; i < size; ++i)
+        sums[i] = Op::template apply<T, A>(sums[i], Accumulated<T>::load(next[i]));
+    }
+    if (is_average) {
+      for (std::size_t i = 0; i < size; ++i) sums[i] = static_cast<A>(sums[i] / divisor);
+    }
+    T* results = reinterpret_cast<T*>(out) + begin;
+    for (std::size_t i = 0; i < size; ++i) results[i] = Accumulated<T>::store(sums[i]);
+  }
+}
+
+// A function for each type, by operation.
+using Reducer = void (*)(std::span<const std::byte* const>, std::size_t, std::byte*, bool);
+
+template <typename T>
+Reducer reducer_of(ReduceOp op) {
+  constexpr bool has_bits = std::is_integral_v<T>;
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage:
+      return reduce_as<T, Sum>;
+    case ReduceOp::kProduct:
+      return reduce_as<T, Product>;
+    case ReduceOp::kMin:
+      return reduce_as<T, Min>;
+    case ReduceOp::kMax:
+      return reduce_as<T, Max>;
+    case ReduceOp::kBitAnd:
+      if constexpr (has_bits) return reduce_as<T, BitAnd>;
+      break;
+    case ReduceOp::kBitOr:
+      if constexpr (has_bits) return reduce_as<T, BitOr>;
+      break;
+    case ReduceOp::kBitXor:
+      if constexpr (has_bits) return reduce_as<T, BitXor>;
+      break;
+  }
+  return nullptr;
+}
+
+// A byte that is 0 or 1.
+Reducer reducer_of_bool(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+    case ReduceOp::kBitAnd:
+      return reduce_as<std::uint8_t, BitAnd>;
+    case ReduceOp::kBitXor:
+      return reduce_as<std::uint8_t, BitXor>;
+    default:
+      return reduce_as<std::uint8_t, BitOr>;
+  }
+}
+
+Reducer reducer_of(DataType type, ReduceOp op) {
+  switch (type) {
+    case DataType::kFloat32:
+      return reducer_of<float>(op);
+    case DataType::kFloat64:
+      return reducer_of<double>(op);
+    case DataType::kFloat16:
+      return reducer_of<Half>(op);
+    case DataType::kBFloat16:
+      return reducer_of<BFloat16>(op);
+    case DataType::kInt8:
+      return reducer_of<std::int8_t>(op);
+    case DataType::kUInt8:
+      return reducer_of<std::uint8_t>(op);
+    case DataType::kInt16:
+      return reducer_of<std::int16_t>(op);
+    case DataType::kInt32:
+      return reducer_of<std::int32_t>(op);
+    case DataType::kInt64:
+      return reducer_of<std::int64_t>(op);
+    case DataType::kBool:
+      break;
+  }
+  return reducer_of_bool(op);
+}
+
+}  // namespace
+
+void reduce_elements(std::span<const std::byte* const> operands,
+                     std::size_t count,
+                     DataType type,
+                     ReduceOp op,
+                     std::byte* out) noexcept {
+  reducer_of(type, op)(operands, count, out, op == ReduceOp::kAverage);
+}
+
+}  // namespace accel::shm

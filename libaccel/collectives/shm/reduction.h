@@ -1,0 +1,26 @@
+// Reduction: one result out of the same elements of several ranks.
+//
+// The order is that of the operands, element by element: ((x0 op x1) op x2) ... So every rank that reduces the same
+// operands gets the same bits, and so does every run. float16 and bfloat16 are accumulated in float and rounded once.
+// Whole numbers wrap around; bool is "or" for sum and max, "and" for product and min.
+//
+// Threads:  a pure function.
+// Cost:     reads each operand once and writes the result once.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "libaccel/collectives/shm/data_type.h"
+
+namespace accel::shm {
+
+// `count` elements each, aligned to their type. `out` may be one of the operands. Requires is_defined(type, op) and at
+// least one operand.
+void reduce_elements(std::span<const std::byte* const> operands,
+                     std::size_t count,
+                     DataType type,
+                     ReduceOp op,
+                     std::byte* out) noexcept;
+
+}  // namespace accel::shm

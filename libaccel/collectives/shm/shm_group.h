@@ -1,0 +1,165 @@
+// ShmGroup: the collectives between the ranks of one node, through memory that they share.
+//
+// Every collective is a number of steps, the same on all ranks. In step t a rank writes into its slot t mod 2, publishes
+// t, waits until those whose data it needs have published t, and reads their slots:
+//
+//   write slot t mod 2 --> publish t --> wait for t of the others --> read their slots --> step t + 1
+//
+// A slot is written again two steps later. By then every rank has published the step between, which it does only after
+// it has read: so a rank waits for all others' t - 1 before it writes for t, and in most collectives it has done so
+// already. There is no other lock, and one hand-over a step.
+//
+//   collective      step                                                          copies of n bytes, 2 ranks
+//   all_reduce      slot: input. All reduce all slots, in rank order              5 n a rank
+//    > 2 ranks      two steps: all reduce their own slice; slot: that slice
+//   reduce          slot: input. The root reduces all slots
+//   reduce_scatter  slot: a piece for each rank. Each reduces its own
+//   broadcast       slot: the root's data
+//   all_gather      slot: input, read by all; gather: by the root
+//   scatter         slot: the root's pieces
+//   all_to_all      slot: a piece for each rank
+//   barrier         slot: nothing
+//
+// The order of a reduction is that of the ranks (reduction.h): the same bits on all ranks, and in every run.
+//
+// A rank that dies, leaves or breaks is an error on all others within a second, which names it; so is a rank that calls
+// another collective, or the same with other sizes. After an error the group cannot be used.
+//
+// Threads:  one thread at a time, except abort().
+// Cost:     4 KB between 2 ranks: some microseconds; asleep after some thousand looks at a rank that is late.
+// Source:   docs/numerics.md for what is equal to what.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include <accel/result.h>
+
+#include "libaccel/collectives/shm/data_type.h"
+#include "libaccel/collectives/shm/group_memory.h"
+#include "libaccel/collectives/shm/peer_watch.h"
+
+namespace accel::shm {
+
+struct GroupOptions {
+  int rank = 0;
+  GroupShape shape;
+  std::chrono::milliseconds join_timeout{60'000};
+  std::chrono::milliseconds timeout{1'800'000};  // of one wait for one rank, as in c10d
+  int spins =
+      2'000;  // looks at a rank that is late before falling asleep; few where ranks share cores
+};
+
+// Errors  of all collectives: kPeerLost: a rank has died, left or met an error, or answered nothing within the timeout;
+//         kShapeMismatch: another rank calls something else; kInvalidArgument: an operation that is not defined for
+//         the type, a rank that does not exist.
+class ShmGroup {
+ public:
+  // Comes back once all ranks have joined. `memory` is theirs all. Errors  those of GroupMemory::map(); kPeerLost: names
+  // the ranks that have not joined; kInvalidArgument: a rank has joined with another shape, or twice.
+  [[nodiscard]] static Result<std::unique_ptr<ShmGroup>> join(const UniqueFd& memory,
+                                                              GroupOptions options);
+  ~ShmGroup();
+  ShmGroup(const ShmGroup&) = delete;
+  ShmGroup& operator=(const ShmGroup&) = delete;
+
+  [[nodiscard]] int rank() const noexcept { return options_.rank; }
+  [[nodiscard]] int world_size() const noexcept { return options_.shape.world_size; }
+
+  // Waits until all ranks are here.
+  [[nodiscard]] Result<void> barrier();
+
+  // `count` elements of `type`; `out` may be `in`.
+  [[nodiscard]] Result<void> all_reduce(
+      const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op);
+
+  // As all_reduce, with the result at `root` alone; `out` of the others is not used.
+  [[nodiscard]] Result<void> reduce(
+      const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op, int root);
+
+  // in[r] goes to rank r, `count` elements each; `out` is what is reduced here. No overlap of `out` with `in`.
+  [[nodiscard]] Result<void> reduce_scatter(std::span<const std::byte* const> in,
+                                            std::byte* out,
+                                            std::size_t count,
+                                            DataType type,
+                                            ReduceOp op);
+
+  // The root's `bytes` to all.
+  [[nodiscard]] Result<void> broadcast(std::byte* data, std::size_t bytes, int root);
+
+  // `bytes` of each rank r into out[r]. `in` may be out[rank()].
+  [[nodiscard]] Result<void> all_gather(const std::byte* in,
+                                        std::span<std::byte* const> out,
+                                        std::size_t bytes);
+
+  // The same at `root` alone; `out` of the others is not used.
+  [[nodiscard]] Result<void> gather(const std::byte* in,
+                                    std::span<std::byte* const> out,
+                                    std::size_t bytes,
+                                    int root);
+
+  // in[r] of the root goes to rank r; `in` of the others is not used.
+  [[nodiscard]] Result<void> scatter(std::span<const std::byte* const> in,
+                                     std::byte* out,
+                                     std::size_t bytes,
+                                     int root);
+
+  // in[r] goes to rank r, out[r] comes from it. No overlap of `out` with `in`.
+  [[nodiscard]] Result<void> all_to_all(std::span<const std::byte* const> in,
+                                        std::span<std::byte* const> out,
+                                        std::size_t bytes);
+
+  // Ends a collective that waits in another thread with an error, here and on all other ranks. Any thread.
+  void abort() noexcept;
+
+ private:
+  ShmGroup(GroupMemory memory, GroupOptions options);
+
+  [[nodiscard]] Result<void> wait_for_all_to_join();
+  [[nodiscard]] Result<void> check_root(int root) const;
+  [[nodiscard]] Result<void> check_op(DataType type, ReduceOp op) const;
+
+  // One step: our slot, when it may be written; what we do, told to all; another's slot, when it may be read.
+  [[nodiscard]] Result<std::byte*> begin_step();
+  void publish_step(const Call& call);
+  [[nodiscard]] Result<const std::byte*> slot_of(int rank);
+  [[nodiscard]] Result<void> wait_for_phase(int rank, std::uint32_t phase);
+  [[nodiscard]] std::size_t piece_bytes() const noexcept;
+  // A step whose slot holds `bytes` from `done` on of each of `in`, a piece for each rank.
+  [[nodiscard]] Result<void> publish_pieces(std::span<const std::byte* const> in,
+                                            std::size_t done,
+                                            std::size_t bytes,
+                                            const Call& call);
+
+  [[nodiscard]] Result<void> all_reduce_direct(std::span<const std::byte> in,
+                                               std::byte* out,
+                                               DataType type,
+                                               ReduceOp op);
+  [[nodiscard]] Result<void> all_reduce_by_slices(std::span<const std::byte> in,
+                                                  std::byte* out,
+                                                  DataType type,
+                                                  ReduceOp op);
+  // All slots of this step, `offset` bytes into each, reduced into `out`.
+  [[nodiscard]] Result<void> reduce_slots(
+      std::size_t offset, std::size_t bytes, DataType type, ReduceOp op, std::byte* out);
+
+  [[nodiscard]] Error lost(int rank, const std::string& what);
+  [[nodiscard]] Error mismatch(int rank, const Call& theirs);
+  // Nothing more comes from this rank: the others are told.
+  Error broken(Error error);
+
+  GroupMemory memory_;
+  GroupOptions options_;
+  std::optional<ProcessWatch> peers_;
+  std::uint32_t phase_ = 0;  // of the step that goes on
+  Call call_;
+  std::atomic<bool> is_aborted_ = false;
+  bool is_broken_ = false;
+};
+
+}  // namespace accel::shm

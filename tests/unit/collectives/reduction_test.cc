@@ -1,0 +1,141 @@
+#include "libaccel/collectives/shm/reduction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "libaccel/collectives/shm/half.h"
+
+namespace accel::shm {
+namespace {
+
+using ::testing::ElementsAre;
+
+template <typename T>
+std::vector<T> reduced(const std::vector<std::vector<T>>& operands, DataType type, ReduceOp op) {
+  std::vector<const std::byte*> pointers;
+  for (const auto& operand : operands)
+    pointers.push_back(reinterpret_cast<const std::byte*>(operand.data()));
+  std::vector<T> out(operands.front().size());
+  reduce_elements(pointers, out.size(), type, op, reinterpret_cast<std::byte*>(out.data()));
+  return out;
+}
+
+std::vector<std::vector<float>> random_floats(int ranks, std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0F, 100.0F);
+  std::vector<std::vector<float>> all(static_cast<std::size_t>(ranks), std::vector<float>(count));
+  for (auto& one : all) std::generate(one.begin(), one.end(), [&] { return normal(random); });
+  return all;
+}
+
+// More than a block, and no multiple of one.
+constexpr std::size_t kCount = 2'500;
+
+TEST(Reduction, FloatsAreSummedInTheOrderOfTheRanks) {
+  for (int ranks = 1; ranks <= 5; ++ranks) {
+    const auto operands = random_floats(ranks, kCount, 11);
+    const auto out = reduced(operands, DataType::kFloat32, ReduceOp::kSum);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      float expected = operands[0][i];
+      for (int rank = 1; rank < ranks; ++rank)
+        expected += operands[static_cast<std::size_t>(rank)][i];
+      ASSERT_EQ(out[i], expected) << ranks << " ranks, " << i;
+    }
+  }
+}
+
+TEST(Reduction, TheAverageIsTheSumDividedOnce) {
+  const auto operands = random_floats(3, kCount, 12);
+  const auto out = reduced(operands, DataType::kFloat32, ReduceOp::kAverage);
+  for (std::size_t i = 0; i < kCount; ++i)
+    ASSERT_EQ(out[i], (operands[0][i] + operands[1][i] + operands[2][i]) / 3.0F);
+}
+
+TEST(Reduction, HalvesAreAccumulatedInFloatAndRoundedOnce) {
+  const auto floats = random_floats(4, kCount, 13);
+  std::vector<std::vector<std::uint16_t>> halves(4);
+  std::vector<std::vector<std::uint16_t>> brains(4);
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    for (const float value : floats[rank]) {
+      halves[rank].push_back(to_half(value).bits);
+      brains[rank].push_back(to_bfloat16(value).bits);
+    }
+  }
+  const auto half_sums = reduced(halves, DataType::kFloat16, ReduceOp::kSum);
+  const auto brain_sums = reduced(brains, DataType::kBFloat16, ReduceOp::kSum);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    float half = to_float(Half{halves[0][i]});
+    float brain = to_float(BFloat16{brains[0][i]});
+    for (std::size_t rank = 1; rank < 4; ++rank) {
+      half += to_float(Half{halves[rank][i]});
+      brain += to_float(BFloat16{brains[rank][i]});
+    }
+    ASSERT_EQ(half_sums[i], to_half(half).bits);
+    ASSERT_EQ(brain_sums[i], to_bfloat16(brain).bits);
+  }
+}
+
+TEST(Reduction, MinAndMaxKnowSignsAndPassNanOn) {
+  const std::vector<std::vector<float>> floats = {{-1, 5, NAN, 1}, {2, -7, 3, NAN}};
+  const auto low = reduced(floats, DataType::kFloat32, ReduceOp::kMin);
+  EXPECT_EQ(low[0], -1);
+  EXPECT_EQ(low[1], -7);
+  EXPECT_TRUE(std::isnan(low[2]));
+  EXPECT_TRUE(std::isnan(low[3]));
+  const std::vector<std::vector<std::int8_t>> bytes = {{-128, 5, 0}, {127, -6, -1}};
+  EXPECT_THAT(reduced(bytes, DataType::kInt8, ReduceOp::kMin), ElementsAre(-128, -6, -1));
+  EXPECT_THAT(reduced(bytes, DataType::kInt8, ReduceOp::kMax), ElementsAre(127, 5, 0));
+  const std::vector<std::vector<std::uint8_t>> unsigned_bytes = {{200, 0}, {100, 255}};
+  EXPECT_THAT(reduced(unsigned_bytes, DataType::kUInt8, ReduceOp::kMax), ElementsAre(200, 255));
+}
+
+TEST(Reduction, WholeNumbersWrapAround) {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  const std::vector<std::vector<std::int64_t>> numbers = {{kMost, 3}, {1, -4}, {0, 5}};
+  EXPECT_THAT(reduced(numbers, DataType::kInt64, ReduceOp::kSum),
+              ElementsAre(std::numeric_limits<std::int64_t>::min(), 4));
+  const std::vector<std::vector<std::int16_t>> shorts = {{-32768, 300}, {-1, 300}};
+  EXPECT_THAT(reduced(shorts, DataType::kInt16, ReduceOp::kProduct), ElementsAre(-32768, 24464));
+  const std::vector<std::vector<std::int32_t>> ints = {{0b1100}, {0b1010}};
+  EXPECT_THAT(reduced(ints, DataType::kInt32, ReduceOp::kBitAnd), ElementsAre(0b1000));
+  EXPECT_THAT(reduced(ints, DataType::kInt32, ReduceOp::kBitOr), ElementsAre(0b1110));
+  EXPECT_THAT(reduced(ints, DataType::kInt32, ReduceOp::kBitXor), ElementsAre(0b0110));
+}
+
+TEST(Reduction, BoolIsOrForSumsAndAndForProducts) {
+  const std::vector<std::vector<std::uint8_t>> bools = {{0, 0, 1, 1}, {0, 1, 0, 1}};
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kBitOr})
+    EXPECT_THAT(reduced(bools, DataType::kBool, op), ElementsAre(0, 1, 1, 1));
+  for (const ReduceOp op : {ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kBitAnd})
+    EXPECT_THAT(reduced(bools, DataType::kBool, op), ElementsAre(0, 0, 0, 1));
+  EXPECT_THAT(reduced(bools, DataType::kBool, ReduceOp::kBitXor), ElementsAre(0, 1, 1, 0));
+}
+
+TEST(Reduction, TheResultMayReplaceAnOperand) {
+  auto operands = random_floats(3, kCount, 14);
+  const auto expected = reduced(operands, DataType::kFloat32, ReduceOp::kSum);
+  std::vector<const std::byte*> pointers;
+  for (const auto& operand : operands)
+    pointers.push_back(reinterpret_cast<const std::byte*>(operand.data()));
+  reduce_elements(pointers,
+                  kCount,
+                  DataType::kFloat32,
+                  ReduceOp::kSum,
+                  reinterpret_cast<std::byte*>(operands[1].data()));
+  EXPECT_EQ(operands[1], expected);
+}
+
+TEST(Reduction, WhatIsNotDefinedIsKnown) {
+  EXPECT_FALSE(is_defined(DataType::kFloat32, ReduceOp::kBitAnd));
+  EXPECT_FALSE(is_defined(DataType::kInt32, ReduceOp::kAverage));
+  EXPECT_TRUE(is_defined(DataType::kBool, ReduceOp::kSum));
+}
+
+}  // namespace
+}  // namespace accel::shm

@@ -1,0 +1,468 @@
+#include "libaccel/collectives/shm/shm_group.h"
+
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <latch>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/test_budget.h"
+
+namespace accel::shm {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+constexpr std::size_t kSlot = 4096;  // small, so that little data takes many steps
+
+// The ranks as threads: what each does, with the group it has joined.
+class Ranks {
+ public:
+  explicit Ranks(int world_size, int spins = 100)
+      : shape_{.world_size = world_size, .slot_bytes = kSlot},
+        spins_(spins),
+        memory_(or_throw(GroupMemory::create(shape_))) {}
+
+  GroupOptions options(int rank) const {
+    return {.rank = rank, .shape = shape_, .join_timeout = 60s, .timeout = 60s, .spins = spins_};
+  }
+  std::unique_ptr<ShmGroup> join(int rank) const {
+    return or_throw(ShmGroup::join(memory_, options(rank)));
+  }
+  const UniqueFd& memory() const { return memory_; }
+
+  void run(const std::function<void(ShmGroup&)>& body) const {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < shape_.world_size; ++rank) {
+      threads.emplace_back([this, rank, &body] {
+        const auto group = join(rank);
+        body(*group);
+      });
+    }
+  }
+
+ private:
+  GroupShape shape_;
+  int spins_;
+  UniqueFd memory_;
+};
+
+template <typename T>
+const std::byte* bytes_of(const std::vector<T>& values) {
+  return reinterpret_cast<const std::byte*>(values.data());
+}
+template <typename T>
+std::byte* bytes_of(std::vector<T>& values) {
+  return reinterpret_cast<std::byte*>(values.data());
+}
+
+// What rank `rank` brings; another thing in every round.
+std::vector<float> input_of(int rank, std::size_t count, unsigned round = 0) {
+  std::mt19937 random(static_cast<unsigned>(rank) * 1'000 + round);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+std::vector<float> sum_of(int world_size, std::size_t count, unsigned round = 0) {
+  std::vector<float> sum = input_of(0, count, round);
+  for (int rank = 1; rank < world_size; ++rank) {
+    const auto next = input_of(rank, count, round);
+    for (std::size_t i = 0; i < count; ++i) sum[i] += next[i];
+  }
+  return sum;
+}
+
+// Below, at and above a slot, and where slices are uneven; the last one takes the ranks above two past kDirectBytes.
+constexpr std::size_t kCounts[] = {0, 1, 3, 1023, 1024, 1025, 5'003};
+
+class ShmGroupTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ShmGroupTest, AllReduceGivesEveryRankTheSameBitsInTheOrderOfTheRanks) {
+  const int size = GetParam();
+  Ranks(size).run([&](ShmGroup& group) {
+    for (const std::size_t count : kCounts) {
+      auto values = input_of(group.rank(), count);
+      or_throw(group.all_reduce(
+          bytes_of(values), bytes_of(values), count, DataType::kFloat32, ReduceOp::kSum));
+      EXPECT_EQ(values, sum_of(size, count)) << count;
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, ReduceGivesItToTheRootAlone) {
+  const int size = GetParam();
+  Ranks(size).run([&](ShmGroup& group) {
+    for (const std::size_t count : kCounts) {
+      for (int root = 0; root < size; ++root) {
+        const auto in = input_of(group.rank(), count);
+        std::vector<float> out(count, -1.0F);
+        or_throw(group.reduce(
+            bytes_of(in), bytes_of(out), count, DataType::kFloat32, ReduceOp::kSum, root));
+        EXPECT_EQ(out,
+                  group.rank() == root ? sum_of(size, count) : std::vector<float>(count, -1.0F));
+      }
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, ReduceScatterGivesEachRankItsPart) {
+  const int size = GetParam();
+  Ranks(size).run([&](ShmGroup& group) {
+    for (const std::size_t count : kCounts) {
+      const auto all = input_of(group.rank(), count * static_cast<std::size_t>(size));
+      std::vector<const std::byte*> in;
+      for (int rank = 0; rank < size; ++rank)
+        in.push_back(bytes_of(all) + static_cast<std::size_t>(rank) * count * sizeof(float));
+      std::vector<float> out(count);
+      or_throw(group.reduce_scatter(in, bytes_of(out), count, DataType::kFloat32, ReduceOp::kSum));
+      const auto sums = sum_of(size, count * static_cast<std::size_t>(size));
+      const auto begin = sums.begin() + static_cast<std::ptrdiff_t>(count) * group.rank();
+      EXPECT_EQ(out, std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(count)));
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, BroadcastGivesAllWhatTheRootHas) {
+  const int size = GetParam();
+  Ranks(size).run([&](ShmGroup& group) {
+    for (const std::size_t count : kCounts) {
+      for (int root = 0; root < size; ++root) {
+        auto values = input_of(group.rank(), count);
+        or_throw(group.broadcast(bytes_of(values), count * sizeof(float), root));
+        EXPECT_EQ(values, input_of(root, count));
+      }
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, AllGatherAndGatherPutEachRanksDataInItsPlace) {
+  const int size = GetParam();
+  Ranks(size).run([&](ShmGroup& group) {
+    for (const std::size_t count : kCounts) {
+      const auto in = input_of(group.rank(), count);
+      std::vector<std::vector<float>> gathered(static_cast<std::size_t>(size),
+                                               std::vector<float>(count, -1.0F));
+      auto at_root = gathered;
+      std::vector<std::byte*> out;
+      std::vector<std::byte*> root_out;
+      for (auto& part : gathered) out.push_back(bytes_of(part));
+      for (auto& part : at_root) root_out.push_back(bytes_of(part));
+      or_throw(group.all_gather(bytes_of(in), out, count * sizeof(float)));
+      or_throw(group.gather(bytes_of(in), root_out, count * sizeof(float), size - 1));
+      for (int rank = 0; rank < size; ++rank) {
+        EXPECT_EQ(gathered[static_cast<std::size_t>(rank)], input_of(rank, count));
+        EXPECT_EQ(
+            at_root[static_cast<std::size_t>(rank)],
+            group.rank() == size - 1 ? input_of(rank, count) : std::vector<float>(count, -1.0F));
+      }
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, ScatterAndAllToAllSendEachRankItsPiece) {
+  const int size = GetParam();
+  Ranks(size).run([&](ShmGroup& group) {
+    for (const std::size_t count : kCounts) {
+      // The piece that rank `from` has for rank `to`.
+      const auto piece = [&](int from, int to) {
+        return input_of(from, count, static_cast<unsigned>(to));
+      };
+      std::vector<std::vector<float>> pieces;
+      std::vector<std::vector<float>> received(static_cast<std::size_t>(size),
+                                               std::vector<float>(count));
+      std::vector<const std::byte*> in;
+      std::vector<std::byte*> out;
+      for (int rank = 0; rank < size; ++rank) pieces.push_back(piece(group.rank(), rank));
+      for (const auto& one : pieces) in.push_back(bytes_of(one));
+      for (auto& one : received) out.push_back(bytes_of(one));
+
+      or_throw(group.all_to_all(in, out, count * sizeof(float)));
+      for (int rank = 0; rank < size; ++rank)
+        EXPECT_EQ(received[static_cast<std::size_t>(rank)], piece(rank, group.rank()));
+      or_throw(group.scatter(in, out[0], count * sizeof(float), size - 1));
+      EXPECT_EQ(received[0], piece(size - 1, group.rank()));
+    }
+  });
+}
+
+// What is written for a step must stay until all have read it, however the ranks are late.
+TEST_P(ShmGroupTest, AnyOrderOfCollectivesWithLateRanksIsRight) {
+  const int size = GetParam();
+  const unsigned seed = static_cast<unsigned>(test::test_seed());
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Ranks(size, 1).run([&](ShmGroup& group) {
+    std::mt19937 plan(seed);  // the same on all ranks
+    std::mt19937 own(seed + 1 + static_cast<unsigned>(group.rank()));
+    for (unsigned round = 0; round < 300; ++round) {
+      const std::size_t count = plan() % 2'100;
+      const int root = static_cast<int>(plan() % static_cast<unsigned>(size));
+      auto values = input_of(group.rank(), count, round);
+      if (own() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));
+      switch (plan() % 3) {
+        case 0:
+          or_throw(group.all_reduce(
+              bytes_of(values), bytes_of(values), count, DataType::kFloat32, ReduceOp::kSum));
+          ASSERT_EQ(values, sum_of(size, count, round)) << round;
+          break;
+        case 1:
+          or_throw(group.broadcast(bytes_of(values), count * sizeof(float), root));
+          ASSERT_EQ(values, input_of(root, count, round)) << round;
+          break;
+        default:
+          or_throw(group.barrier());
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(OfRanks, ShmGroupTest, ::testing::Values(1, 2, 3, 4, 5));
+
+// ---- what goes wrong ----
+
+TEST(ShmGroupErrors, ARankThatCallsSomethingElseIsNamedWithBothCalls) {
+  std::string said;
+  Ranks(2).run([&](ShmGroup& group) {
+    std::vector<float> values(10);
+    const auto done =
+        group.rank() == 0
+            ? group.all_reduce(
+                  bytes_of(values), bytes_of(values), 10, DataType::kFloat32, ReduceOp::kSum)
+            : group.all_reduce(
+                  bytes_of(values), bytes_of(values), 9, DataType::kFloat32, ReduceOp::kMax);
+    ASSERT_FALSE(done);
+    if (group.rank() == 0 && done.error().code() == ErrorCode::kShapeMismatch)
+      said = done.error().message();
+    // Either sees the other's call, or that the other has met an error.
+    EXPECT_TRUE(done.error().code() == ErrorCode::kShapeMismatch ||
+                done.error().code() == ErrorCode::kPeerLost);
+    EXPECT_FALSE(group.barrier()) << "a group that has met an error is used on";
+  });
+  if (!said.empty()) {
+    EXPECT_EQ(said,
+              "rank 0 calls all_reduce of 40 bytes, sum of float32, and rank 1 all_reduce of 36 "
+              "bytes, max of float32");
+  }
+}
+
+TEST(ShmGroupErrors, ARankThatLeavesIsNamed) {
+  Ranks(3).run([&](ShmGroup& group) {
+    if (group.rank() == 1) return;
+    const auto done = group.barrier();
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code(), ErrorCode::kPeerLost);
+    // The others may see each other's error first.
+    EXPECT_THAT(done.error().message(),
+                ::testing::AnyOf(HasSubstr("rank 1"), HasSubstr("has met an error")));
+  });
+}
+
+TEST(ShmGroupErrors, ARankThatIsLateForLongerThanTheTimeoutIsNamed) {
+  const Ranks ranks(2);
+  std::jthread late([&] {
+    const auto group = ranks.join(1);
+    std::this_thread::sleep_for(1s);
+  });
+  GroupOptions options = ranks.options(0);
+  options.timeout = 50ms;
+  const auto group = or_throw(ShmGroup::join(ranks.memory(), options));
+  const auto done = group->barrier();
+  ASSERT_FALSE(done);
+  EXPECT_THAT(done.error().message(), HasSubstr("rank 1"));
+  EXPECT_THAT(done.error().message(), HasSubstr("within the timeout"));
+}
+
+TEST(ShmGroupErrors, AbortEndsAWaitOfAnotherThreadAndTellsTheOthers) {
+  const Ranks ranks(2);
+  std::latch has_ended(1);
+  std::jthread other([&] {
+    const auto group = ranks.join(1);
+    std::jthread helper([&] { group->abort(); });
+    EXPECT_FALSE(group->barrier()) << "the other rank is not there yet";
+    helper.join();
+    has_ended.count_down();
+    EXPECT_FALSE(group->barrier());
+  });
+  const auto group = ranks.join(0);
+  has_ended.wait();
+  Result<void> done;
+  for (int i = 0; i < 2 && done; ++i)
+    done = group->barrier();  // the other may have come to the first
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code(), ErrorCode::kPeerLost);
+  EXPECT_THAT(done.error().message(), HasSubstr("rank 1"));
+}
+
+TEST(ShmGroupErrors, RanksThatDoNotJoinAreNamed) {
+  const Ranks ranks(3);
+  GroupOptions options = ranks.options(1);
+  options.join_timeout = 20ms;
+  const auto group = ShmGroup::join(ranks.memory(), options);
+  ASSERT_FALSE(group);
+  EXPECT_EQ(group.error().code(), ErrorCode::kPeerLost);
+  EXPECT_THAT(group.error().message(), HasSubstr("within 20 ms: 0, 2"));
+}
+
+TEST(ShmGroupErrors, ARankThatJoinsTwiceIsRefused) {
+  const Ranks ranks(1);
+  const auto first = ranks.join(0);
+  const auto second = ShmGroup::join(ranks.memory(), ranks.options(0));
+  ASSERT_FALSE(second);
+  EXPECT_THAT(second.error().message(), HasSubstr("rank 0 has joined this group already"));
+  EXPECT_TRUE(first->barrier());
+}
+
+TEST(ShmGroupErrors, MemoryOfAnotherShapeIsRefused) {
+  const Ranks ranks(2);
+  GroupOptions options = ranks.options(0);
+  options.shape.world_size = 3;
+  const auto group = ShmGroup::join(ranks.memory(), options);
+  ASSERT_FALSE(group);
+  EXPECT_EQ(group.error().code(), ErrorCode::kInvalidArgument);
+  options.shape = {.world_size = 2, .slot_bytes = 100};
+  EXPECT_FALSE(ShmGroup::join(ranks.memory(), options));
+}
+
+TEST(ShmGroupErrors, WhatIsNotDefinedIsRefusedAndTheGroupGoesOn) {
+  Ranks(2).run([](ShmGroup& group) {
+    std::vector<float> values(4);
+    const auto done = group.all_reduce(
+        bytes_of(values), bytes_of(values), 4, DataType::kFloat32, ReduceOp::kBitXor);
+    ASSERT_FALSE(done);
+    EXPECT_THAT(done.error().message(), HasSubstr("bitwise xor is not defined for float32"));
+    EXPECT_FALSE(group.broadcast(bytes_of(values), 16, 2));
+    EXPECT_TRUE(group.barrier());
+  });
+}
+
+// ---- ranks as processes ----
+
+struct DeadlyCall {
+  const char* name;
+  std::function<Result<void>(ShmGroup&, std::vector<float>&)> call;
+};
+
+class ShmProcessTest : public ::testing::TestWithParam<int> {
+ protected:
+  static std::vector<DeadlyCall> calls() {
+    const auto two = [](std::vector<float>& values) {
+      const std::size_t half = values.size() / 2;
+      return std::vector<std::byte*>{bytes_of(values), bytes_of(values) + half * sizeof(float)};
+    };
+    constexpr auto kType = DataType::kFloat32;
+    constexpr auto kOp = ReduceOp::kSum;
+    return {
+        {"barrier", [](ShmGroup& group, std::vector<float>&) { return group.barrier(); }},
+        {"all_reduce",
+         [](ShmGroup& group, std::vector<float>& values) {
+           return group.all_reduce(bytes_of(values), bytes_of(values), values.size(), kType, kOp);
+         }},
+        {"reduce",
+         [](ShmGroup& group, std::vector<float>& values) {
+           return group.reduce(bytes_of(values), bytes_of(values), values.size(), kType, kOp, 0);
+         }},
+        {"reduce_scatter",
+         [two](ShmGroup& group, std::vector<float>& values) {
+           const auto parts = two(values);
+           const std::vector<const std::byte*> in(parts.begin(), parts.end());
+           std::vector<float> out(values.size() / 2);
+           return group.reduce_scatter(in, bytes_of(out), out.size(), kType, kOp);
+         }},
+        {"broadcast",
+         [](ShmGroup& group, std::vector<float>& values) {
+           return group.broadcast(bytes_of(values), values.size() * sizeof(float), 1);
+         }},
+        {"all_gather",
+         [two](ShmGroup& group, std::vector<float>& values) {
+           const std::vector<float> in(values.size() / 2);
+           return group.all_gather(bytes_of(in), two(values), in.size() * sizeof(float));
+         }},
+        {"gather",
+         [two](ShmGroup& group, std::vector<float>& values) {
+           const std::vector<float> in(values.size() / 2);
+           return group.gather(bytes_of(in), two(values), in.size() * sizeof(float), 0);
+         }},
+        {"scatter",
+         [two](ShmGroup& group, std::vector<float>& values) {
+           const auto parts = two(values);
+           const std::vector<const std::byte*> in(parts.begin(), parts.end());
+           std::vector<float> out(values.size() / 2);
+           return group.scatter(in, bytes_of(out), out.size() * sizeof(float), 1);
+         }},
+        {"all_to_all",
+         [two](ShmGroup& group, std::vector<float>& values) {
+           const auto parts = two(values);
+           const std::vector<const std::byte*> in(parts.begin(), parts.end());
+           std::vector<float> out(values.size());
+           return group.all_to_all(in, two(out), out.size() / 2 * sizeof(float));
+         }},
+    };
+  }
+};
+
+TEST_P(ShmProcessTest, ARankThatIsKilledInTheMiddleIsNamedByTheOther) {
+  const DeadlyCall deadly = calls().at(static_cast<std::size_t>(GetParam()));
+  SCOPED_TRACE(deadly.name);
+  const Ranks ranks(2);
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto group = ranks.join(1);
+    std::vector<float> values(20'000);
+    for (int i = 0;; ++i) {  // until it is killed, wherever that is
+      if (i == 3) (void)!::write(ready[1], "r", 1);
+      if (!deadly.call(*group, values)) ::_exit(1);
+    }
+  }
+  const auto group = ranks.join(0);
+  std::vector<float> values(20'000);
+  std::jthread killer([&] {
+    char byte = 0;
+    (void)!::read(ready[0], &byte, 1);
+    ::kill(child, SIGKILL);
+  });
+  Result<void> done;
+  while (done) done = deadly.call(*group, values);
+
+  EXPECT_EQ(done.error().code(), ErrorCode::kPeerLost);
+  EXPECT_THAT(done.error().message(),
+              HasSubstr("rank 1 (process " + std::to_string(child) + ") has died"));
+  killer.join();
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(InEachCollective, ShmProcessTest, ::testing::Range(0, 9));
+
+TEST(PeerWatchTest, ADeadProcessAndAPidOfAnotherOneAreNotAlive) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const std::uint64_t start = start_time_of(child);
+  ProcessWatch watch({{::getpid(), start_time_of(::getpid())}, {child, start}, {child, start + 1}});
+  EXPECT_TRUE(watch.is_alive(0));
+  EXPECT_TRUE(watch.is_alive(1));
+  EXPECT_FALSE(watch.is_alive(2));
+  ::kill(child, SIGKILL);
+  siginfo_t info = {};
+  ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+  EXPECT_FALSE(watch.is_alive(1)) << "a zombie";
+  ::waitpid(child, nullptr, 0);
+  EXPECT_FALSE(watch.is_alive(1));
+}
+
+}  // namespace
+}  // namespace accel::shm
