@@ -14,6 +14,9 @@
 #include "agent/certificate_expiry.h"
 #include "agent/cluster_part.h"
 #include "agent/control_service.h"
+#include "agent/drain_mark.h"
+#include "agent/event_diary.h"
+#include "agent/event_file.h"
 #include "agent/grpc_server.h"
 #include "agent/health_watch.h"
 #include "agent/job_runner.h"
@@ -49,6 +52,7 @@ class Agent {
     auto lock = take_state_folder(config_);
     if (!lock) return std::move(lock).error();
     lock_ = *std::move(lock);
+    if (auto opened = open_events(); !opened) return opened;
     JobRunnerOptions jobs = {.log_dir = config_.log_dir,
                              .changes_user = ::geteuid() == 0,
                              .max_jobs = config_.max_jobs,
@@ -60,7 +64,11 @@ class Agent {
                              .hold = config_.hold,
                              .adopts_damaged = config_.adopts_damaged,
                              .log = [this](const auto& line) { options_.log(printable(line)); },
-                             .totals = &metrics_.durations};
+                             .totals = &metrics_.durations,
+                             .on_heard =
+                                 [this](const auto& job, const auto& event) {
+                                   if (events_) events_->heard(subject_of(job), event);
+                                 }};
     jobs_ = std::make_unique<JobRunner>(
         loop_, std::move(jobs), [this](const v1::Job& job) { on_change(job); });
     if (auto made = make_cluster_part(); !made) return made;
@@ -76,7 +84,9 @@ class Agent {
                               .leave_jobs =
                                   [this](const std::string& reason) {
                                     if (cluster_) cluster_->leave_jobs(reason);
-                                  }});
+                                  },
+                              .drain_mark = &drain_mark_});
+    stay_drained();
     if (auto recovered = jobs_->recover(); !recovered) return recovered;
     if (auto opened = open_sockets(); !opened) return opened;
     if (auto serving = serve_metrics(); !serving) return serving;
@@ -125,10 +135,37 @@ class Agent {
               asio::post(loop_, [this] { close_when_idle(); });
             },
         .agent_uid = ::geteuid(),
-        .totals = &metrics_.durations});
+        .totals = &metrics_.durations,
+        .events = events_.get()});
     if (!made) return std::move(made).error();
     cluster_ = *std::move(made);
     return {};
+  }
+
+  Result<void> open_events() {
+    if (config_.events_file.empty()) return {};
+    auto opened = EventFile::open(
+        {.path = config_.events_file, .on_trouble = [this](const std::string& line) {
+           asio::post(loop_, [this, line] { options_.log(printable(line)); });
+         }});
+    if (!opened) return std::move(opened).error();
+    event_file_ = *std::move(opened);
+    events_ = std::make_unique<EventDiary>(
+        config_.node_id, [this](std::string line) { event_file_->add(std::move(line)); });
+    return {};
+  }
+
+  static EventSubject subject_of(const v1::Job& job) {
+    return {.job_id = job.job_id(), .job_uuid = job.job_uuid(), .generation = job.generation()};
+  }
+
+  void stay_drained() {
+    const auto found = drain_mark_.read();
+    if (!found) return;
+    jobs_->set_draining(true);
+    if (!found->complaint.empty()) options_.log("the mark of a drained node: " + found->complaint);
+    options_.log("this node is drained" + (found->reason.empty() ? "" : ": " + found->reason) +
+                 "; `accel undrain` lets it start jobs again");
   }
 
   Result<void> open_sockets() {
@@ -312,6 +349,7 @@ class Agent {
   }
 
   void on_change(const v1::Job& job) {
+    if (events_) events_->job_changed(job);
     if (!server_) return;  // at the start, before anybody listens
     control_->on_change(job);
     server_->set_health("job/" + job.job_id(), !has_ended(job));
@@ -380,6 +418,9 @@ class Agent {
   RefusalLog refusals_{clock_};
   CertificateExpiry expiry_;
   UniqueFd lock_;
+  DrainMark drain_mark_{config_.state_dir};
+  std::unique_ptr<EventFile> event_file_;  // nullptr: none is kept
+  std::unique_ptr<EventDiary> events_;
   std::unique_ptr<JobRunner> jobs_;
   std::unique_ptr<ClusterPart> cluster_;  // nullptr: jobs on this node alone
   std::unique_ptr<ControlService> control_;

@@ -34,6 +34,7 @@ constexpr std::array kKeys = {
     AgentConfigKey{"remote_users", "which certificates may run jobs, as whom"},
     AgentConfigKey{"metrics_listen", "the address of /metrics and /healthz, over plain HTTP"},
     AgentConfigKey{"metrics_beyond_loopback", "whether metrics_listen may be any address"},
+    AgentConfigKey{"events_file", "where what happens to jobs is written, as lines of JSON"},
     AgentConfigKey{"max_jobs", "jobs at the same time"},
     AgentConfigKey{"max_connections", "TCP connections at the same time"},
     AgentConfigKey{"max_connections_each", "TCP connections from one address at the same time"},
@@ -204,6 +205,7 @@ AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vect
   read_maps(reader, config);
   reader.read("metrics_listen", config.metrics_listen);
   reader.read("metrics_beyond_loopback", config.metrics_beyond_loopback);
+  reader.read("events_file", config.events_file);
   reader.read("max_jobs", config.max_jobs, 1, 4096);
   reader.read("max_connections", config.max_connections, 8, 1'000'000);
   reader.read("max_connections_each", config.max_connections_each, 8, 1'000'000);
@@ -416,6 +418,8 @@ Result<void> check_metrics(const AgentConfig& config) {
 Result<AgentConfig> complete_agent_config(AgentConfig config) {
   if (config.node_id.empty()) config.node_id = host_id();
   if (config.log_dir.empty()) config.log_dir = config.state_dir + "/logs";
+  if (!config.events_file.empty() && config.events_file.front() != '/')
+    config.events_file = config.state_dir + "/" + config.events_file;
   for (const auto& [key, id] :
        {std::pair{"node_id", &config.node_id}, {"cluster", &config.cluster}}) {
     if (!is_valid_id(*id))

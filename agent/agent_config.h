@@ -45,8 +45,9 @@ struct AgentConfig {
   bool allow_root = false;
   std::vector<std::string> allow_users;                          // empty: everybody
   std::map<std::string, std::vector<std::string>> remote_users;  // certificate name -> users
-  std::string metrics_listen;            // "ADDR:PORT" of /metrics and /healthz; empty: nowhere
-  bool metrics_beyond_loopback = false;  // metrics_listen may be another address than loopback
+  std::string metrics_listen;                // "ADDR:PORT" of /metrics and /healthz; empty: nowhere
+  bool metrics_beyond_loopback = false;      // metrics_listen may be another address than loopback
+  std::string events_file = "events.jsonl";  // below state_dir, or absolute; empty: none
   int max_jobs = 64;
   int max_connections = 4096;                     // over TCP, in all
   int max_connections_each = 512;                 // from one address

@@ -74,6 +74,7 @@ void ClusterPart::make_host() {
     return authenticate(call, parts_.tickets, parts_.config, parts_.agent_uid);
   };
   options.report = [this](const Report& report) {
+    tell_event(report);
     if (report.text.empty()) return;
     const std::string about =
         report.node_id.empty() ? "job " + report.job_uuid.substr(0, 8) : "node " + report.node_id;
@@ -87,6 +88,16 @@ void ClusterPart::make_host() {
     if (election_) election_->depose(why);
   };
   host_ = std::make_unique<CoordinatorHost>(parts_.loop, std::move(options));
+}
+
+void ClusterPart::tell_event(const Report& report) const {
+  if (parts_.events == nullptr || !host_) return;
+  EventSubject subject = {.job_id = {}, .job_uuid = report.job_uuid};
+  const auto job = host_->state().jobs.find(report.job_uuid);
+  if (job == host_->state().jobs.end()) return parts_.events->reported(report, subject, "");
+  subject.job_id = job->second.description->job_id;
+  subject.generation = job->second.generation;
+  parts_.events->reported(report, subject, name_of(job->second.phase));
 }
 
 // The state folder is locked: nobody else has the journal open.
@@ -176,19 +187,28 @@ void ClusterPart::start(int tcp_port) {
       parts_.loop,
       channel_,
       std::move(options),
-      NodeJobs::Handlers{.admit = [this](const v1::JobSpec& spec) { return admit(spec); },
-                         .log = [this](const std::string& line) { parts_.log(printable(line)); },
-                         .on_connection =
-                             [this](bool is_connected) {
-                               if (!is_connected) return;
-                               // Commands go where the session goes.
-                               const std::string& leader = node_->leader();
-                               client_->ask(leader.empty() ? parts_.config.coordinator : leader);
-                               parts_.log("has a session with the coordinator at " +
-                                          client_->coordinator());
-                             },
-                         .on_ended = [this] { parts_.on_ended(); },
-                         .slots_taken = [this] { return parts_.jobs.slots_taken(); }});
+      NodeJobs::Handlers{
+          .admit = [this](const v1::JobSpec& spec) { return admit(spec); },
+          .log = [this](const std::string& line) { parts_.log(printable(line)); },
+          .on_connection =
+              [this](bool is_connected) {
+                if (!is_connected) return;
+                // Commands go where the session goes.
+                const std::string& leader = node_->leader();
+                client_->ask(leader.empty() ? parts_.config.coordinator : leader);
+                parts_.log("has a session with the coordinator at " + client_->coordinator());
+              },
+          .on_ended = [this] { parts_.on_ended(); },
+          .slots_taken = [this] { return parts_.jobs.slots_taken(); },
+          .on_heard =
+              [this](const NodeJobs::Part& part, const supervisor::HostEvent& event) {
+                if (parts_.events == nullptr) return;
+                parts_.events->heard({.job_id = part.spec.job_id(),
+                                      .job_uuid = part.spec.job_uuid(),
+                                      .generation = part.generation,
+                                      .first_rank = part.first_rank},
+                                     event);
+              }});
   service_->set_node(node_.get());
   node_->start();
 }

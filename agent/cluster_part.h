@@ -20,6 +20,7 @@
 
 #include "agent/agent_config.h"
 #include "agent/etcd/etcd_election.h"
+#include "agent/event_diary.h"
 #include "agent/job_folder.h"
 #include "agent/job_runner.h"
 #include "agent/rendezvous/cluster_client.h"
@@ -43,6 +44,7 @@ class ClusterPart {
     std::function<void()> on_ended;                         // a part of this node has ended
     uid_t agent_uid = 0;
     DurationTotals* totals = nullptr;  // what took how long; empty: not counted
+    EventDiary* events = nullptr;      // of the parts and of the coordinator; empty: none are kept
   };
   // Requires: config.coordinator is set.
   // Errors  kAuthentication (the token file), kTls, kFileIo; those of the journal, or of etcd.
@@ -78,6 +80,7 @@ class ClusterPart {
   explicit ClusterPart(Parts parts);
 
   void make_host();
+  void tell_event(const Report& report) const;
   Result<void> lead_by_journal();
   Result<void> take_part_in_election();
   std::shared_ptr<grpc::Channel> open_leader(const std::string& address);

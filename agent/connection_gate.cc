@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include <fcntl.h>
@@ -14,20 +15,29 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "agent/tcp_listener.h"
+#include "agent/listener.h"
 
 namespace accel::agent {
 namespace {
 
 constexpr int kBacklog = 1024;
 constexpr int kPauseMs = 100;
-// Jobs, logs, records, gRPC's own.
-constexpr rlim_t kOtherFiles = 256;
+constexpr int kMostLocal = 512;
+// Jobs, logs, records, gRPC's own, connections of local users.
+constexpr rlim_t kOtherFiles = 512;
 
 // The caller learns at once, and nothing of it stays in TIME_WAIT.
 void reset(UniqueFd connection) {
   const linger now = {.l_onoff = 1, .l_linger = 0};
   ::setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+}
+
+// Of the process that connected.
+std::string local_caller_of(int connection) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return "nobody";
+  return "uid " + std::to_string(peer.uid);
 }
 
 bool watch_for(int events, int fd, std::uint32_t what) {
@@ -39,21 +49,56 @@ bool watch_for(int events, int fd, std::uint32_t what) {
 
 }  // namespace
 
-ConnectionLimits within_open_files(ConnectionLimits wanted) {
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return wanted;
-  const rlim_t room =
-      files.rlim_cur > 2 * kOtherFiles ? (files.rlim_cur - kOtherFiles) / 2 : files.rlim_cur / 4;
-  const int most = static_cast<int>(std::min<rlim_t>(room, INT_MAX));
+namespace {
+
+// Twice the connections that there is room for, beside `others`.
+ConnectionLimits within(ConnectionLimits wanted, rlim_t room) {
+  const int most = static_cast<int>(std::min<rlim_t>(std::max<rlim_t>(room, 1), INT_MAX));
   return {.most = std::min(wanted.most, most), .most_each = std::min(wanted.most_each, most)};
+}
+
+std::optional<rlim_t> file_limit() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY)
+    return std::nullopt;
+  return files.rlim_cur;
+}
+
+}  // namespace
+
+ConnectionLimits within_open_files(ConnectionLimits wanted) {
+  const auto files = file_limit();
+  if (!files) return wanted;
+  return within(wanted, *files > 2 * kOtherFiles ? (*files - kOtherFiles) / 2 : *files / 4);
+}
+
+// Of kOtherFiles, or of what is left where there are not so many, they get no more than half.
+ConnectionLimits local_connection_limits() {
+  const auto files = file_limit();
+  const ConnectionLimits all = {.most = kMostLocal, .most_each = kMostLocal / 2};
+  if (!files) return all;
+  const ConnectionLimits held = within(all, *files / 8);
+  return {.most = held.most, .most_each = std::max(1, held.most / 2)};
 }
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const TcpAddress& address,
                                                              ConnectionLimits limits) {
   auto listener = listen_at(address, kBacklog);
   if (!listener) return std::move(listener).error();
-  const int port = port_of(listener->get());
-  std::unique_ptr<ConnectionGate> gate(new ConnectionGate(*std::move(listener), port, limits));
+  return watch(*std::move(listener), limits);
+}
+
+Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const std::string& path,
+                                                             ConnectionLimits limits) {
+  auto listener = listen_at_path(path, kBacklog);
+  if (!listener) return std::move(listener).error();
+  return watch(*std::move(listener), limits);
+}
+
+Result<std::unique_ptr<ConnectionGate>> ConnectionGate::watch(UniqueFd listener,
+                                                              ConnectionLimits limits) {
+  const int port = port_of(listener.get());
+  std::unique_ptr<ConnectionGate> gate(new ConnectionGate(std::move(listener), port, limits));
   gate->events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   gate->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   const int events = gate->events_.get();
@@ -113,7 +158,9 @@ void ConnectionGate::accept_waiting() {
                                   &size,
                                   SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (connection) {
-      admit(std::move(connection), caller_of(address));
+      const std::string caller =
+          address.ss_family == AF_UNIX ? local_caller_of(connection.get()) : caller_of(address);
+      admit(std::move(connection), caller);
       continue;
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {

@@ -1,4 +1,4 @@
-// ConnectionGate: accepts TCP connections for a gRPC server, as many as there may be.
+// ConnectionGate: accepts connections for a gRPC server, over TCP or of local users, as many as there may be.
 //
 //   waiting --a share is free--> handed over --gRPC shuts it down--> given back
 //           '-none: reset at once, and told
@@ -7,6 +7,8 @@
 // descriptor over (ExternalConnectionAcceptor). gRPC does not tell when it closes one, but shuts it down before: the gate
 // keeps a duplicate in an epoll set that asks for nothing and so hears of EPOLLHUP alone. What gRPC reads and writes wakes
 // nobody here.
+//
+// Its own listeners are worse: one whose accept() finds no descriptor left is never listened at again.
 //
 // Threads:  open(), start() and the destructor from one thread. A thread of its own (accel-gate) accepts; `on_refused`
 //           is called there.
@@ -31,6 +33,9 @@ namespace accel::agent {
 // As many of `wanted` as the limit of open files of this process has room for, beside what else it opens.
 [[nodiscard]] ConnectionLimits within_open_files(ConnectionLimits wanted);
 
+// How many local users may have in all, and each of them.
+[[nodiscard]] ConnectionLimits local_connection_limits();
+
 class ConnectionGate {
  public:
   struct Handlers {
@@ -41,8 +46,12 @@ class ConnectionGate {
   // Listens, and accepts nothing yet. Errors  kFileIo.
   [[nodiscard]] static Result<std::unique_ptr<ConnectionGate>> open(const TcpAddress& address,
                                                                     ConnectionLimits limits);
+  // Of local users, at a socket that is made at `path`. A caller is a uid. Errors  kFileIo, kInvalidArgument.
+  [[nodiscard]] static Result<std::unique_ptr<ConnectionGate>> open(const std::string& path,
+                                                                    ConnectionLimits limits);
   ~ConnectionGate();
 
+  // 0 for a path.
   [[nodiscard]] int port() const { return port_; }
 
   void start(Handlers handlers);
@@ -52,6 +61,7 @@ class ConnectionGate {
 
  private:
   ConnectionGate(UniqueFd listener, int port, ConnectionLimits limits);
+  static Result<std::unique_ptr<ConnectionGate>> watch(UniqueFd listener, ConnectionLimits limits);
   void run();
   void accept_waiting();
   void admit(UniqueFd connection, const std::string& caller);

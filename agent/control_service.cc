@@ -305,11 +305,17 @@ grpc::ServerUnaryReactor* ControlService::DrainNode(Context* context,
     }
     parts_.audit("drain for " + caller.name);
     parts_.jobs.set_draining(true);
-    if (!request->stop_jobs()) return {};
-    parts_.jobs.stop_all(supervisor::StopMode::kTerminate);
     const std::string why = printable(request->reason().substr(0, kMostReason));
-    if (parts_.leave_jobs) parts_.leave_jobs("it is drained" + (why.empty() ? "" : ": " + why));
-    return {};
+    if (request->stop_jobs()) {
+      parts_.jobs.stop_all(supervisor::StopMode::kTerminate);
+      if (parts_.leave_jobs) parts_.leave_jobs("it is drained" + (why.empty() ? "" : ": " + why));
+    }
+    if (parts_.drain_mark == nullptr) return {};
+    auto kept = parts_.drain_mark->set(why);
+    if (kept) return {};
+    return Error(kept.error().code(),
+                 "the node is drained, but will not be after a restart of its agent: " +
+                     kept.error().message());
   });
 }
 
@@ -321,6 +327,9 @@ grpc::ServerUnaryReactor* ControlService::UndrainNode(Context* context,
     if (!policy.allows_operation(caller))
       return Error(ErrorCode::kAgentRefused, caller.name + " may not undrain nodes");
     parts_.audit("undrain for " + caller.name);
+    if (parts_.drain_mark != nullptr) {
+      if (auto removed = parts_.drain_mark->remove(); !removed) return removed;
+    }
     parts_.jobs.set_draining(false);
     return {};
   });

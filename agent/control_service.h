@@ -21,6 +21,7 @@
 #include "accel/v1/cluster.pb.h"
 #include "accel/v1/control.grpc.pb.h"
 #include "agent/access_policy.h"
+#include "agent/drain_mark.h"
 #include "agent/grpc_status.h"
 #include "agent/job_runner.h"
 #include "agent/ticket_book.h"
@@ -61,6 +62,7 @@ class ControlService final : public v1::Control::CallbackService {
     ClusterClient* cluster =
         nullptr;  // jobs of many nodes; nullptr: this agent takes no part in them
     std::function<void(const std::string& reason)> leave_jobs;  // of many nodes, this node's parts
+    const DrainMark* drain_mark = nullptr;  // nullptr: drained ends with the agent
   };
   explicit ControlService(Parts parts);
   ~ControlService() override;

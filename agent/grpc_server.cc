@@ -50,9 +50,11 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(
   grpc::ServerBuilder builder;
   set_limits(builder);
   auto made = std::make_unique<GrpcServer>();
-  int unix_port = 0;
   if (!socket_path.empty()) {
-    builder.AddListeningPort("unix:" + socket_path, grpc::InsecureServerCredentials(), &unix_port);
+    auto gate = ConnectionGate::open(socket_path, local_connection_limits());
+    if (!gate) return std::move(gate).error();
+    made->local_.gate = *std::move(gate);
+    made->local_.begin(builder, grpc::InsecureServerCredentials());
   }
   if (!config.listen.empty()) {
     auto credentials = server_credentials(config);
@@ -61,28 +63,33 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(
     if (!address) return address.error();
     auto gate = ConnectionGate::open(*address, connection_limits(config));
     if (!gate) return std::move(gate).error();
-    made->gate_ = *std::move(gate);
-    made->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *credentials);
+    made->tcp_.gate = *std::move(gate);
+    made->tcp_.begin(builder, *credentials);
   }
   for (grpc::Service* service : services) builder.RegisterService(service);
   made->server_ = builder.BuildAndStart();
-  if (made->server_ == nullptr) {
-    return Error(ErrorCode::kFileIo,
-                 "cannot listen at " + (socket_path.empty() ? config.listen : socket_path),
-                 "see who owns the folder, and whether the path has at most 107 bytes");
-  }
-  if (made->gate_) {
-    made->gate_->start(
-        {.on_connection =
-             [acceptor = made->acceptor_.get()](UniqueFd connection) {
-               grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters given;
-               given.fd = connection.release();
-               acceptor->HandleNewConnection(&given);
-             },
-         .on_refused = std::move(on_refused)});
-  }
+  if (made->server_ == nullptr)
+    return Error(ErrorCode::kInternal, "the gRPC server does not start; its own log says more");
+  made->local_.start(on_refused);
+  made->tcp_.start(on_refused);
   return made;
+}
+
+void GrpcServer::Entrance::begin(grpc::ServerBuilder& builder,
+                                 const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+}
+
+void GrpcServer::Entrance::start(const std::function<void(const std::string&)>& on_refused) {
+  if (!gate) return;
+  gate->start({.on_connection =
+                   [to = acceptor.get()](UniqueFd connection) {
+                     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters given;
+                     given.fd = connection.release();
+                     to->HandleNewConnection(&given);
+                   },
+               .on_refused = on_refused});
 }
 
 void GrpcServer::set_health(const std::string& service, bool is_serving) {
@@ -92,7 +99,8 @@ void GrpcServer::set_health(const std::string& service, bool is_serving) {
 
 void GrpcServer::shutdown() {
   // gRPC leaves descriptors open that it is given from now on.
-  if (gate_) gate_->close();
+  if (local_.gate) local_.gate->close();
+  if (tcp_.gate) tcp_.gate->close();
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
   server_->Wait();
 }

@@ -27,7 +27,7 @@ inline constexpr int kMaxMetadataBytes = 8 * 1024;
 class GrpcServer {
  public:
   // Serves `services` at the unix socket (unless it is empty) and, when the configuration says so, at TCP. `on_refused`
-  // is told of TCP connections beyond the limits, on another thread, as often as they come.
+  // is told of connections beyond the limits, on another thread, as often as they come.
   // Errors  kFileIo, kTls, kInvalidArgument.
   [[nodiscard]] static Result<std::unique_ptr<GrpcServer>> start(
       const AgentConfig& config,
@@ -36,7 +36,7 @@ class GrpcServer {
       std::function<void(const std::string& line)> on_refused = [](const std::string&) {});
 
   // The port that was bound; 0 without TCP.
-  [[nodiscard]] int tcp_port() const { return gate_ ? gate_->port() : 0; }
+  [[nodiscard]] int tcp_port() const { return tcp_.gate ? tcp_.gate->port() : 0; }
 
   // grpc.health.v1, by the name of a service or "job/<id>".
   void set_health(const std::string& service, bool is_serving);
@@ -46,8 +46,16 @@ class GrpcServer {
 
  private:
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
-  std::unique_ptr<ConnectionGate> gate_;  // nullptr: no TCP; ends before the acceptor
+  struct Entrance {
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+    std::unique_ptr<ConnectionGate> gate;  // ends before the acceptor
+
+    void begin(grpc::ServerBuilder& builder,
+               const std::shared_ptr<grpc::ServerCredentials>& credentials);
+    void start(const std::function<void(const std::string& line)>& on_refused);
+  };
+  Entrance local_;  // without a gate where there is no such socket
+  Entrance tcp_;
 };
 
 }  // namespace accel::agent

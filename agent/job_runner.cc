@@ -1,6 +1,7 @@
 #include "agent/job_runner.h"
 
 #include <algorithm>
+#include <cctype>
 #include <csignal>
 #include <ctime>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "agent/job_entry.h"
 #include "agent/job_request.h"
 #include "agent/log_folder.h"
+#include "agent/open_files.h"
 #include "agent/rendezvous/node_address.h"
 #include "agent/shim_folder.h"
 #include "agent/ticket_book.h"
@@ -25,6 +27,8 @@ namespace asio = boost::asio;
 using supervisor::StopMode;
 
 constexpr std::chrono::seconds kLookEvery{1};  // for the first step of a generation
+// What a job's start opens for a moment and what it keeps, beside what the others need to go on: records, logs, calls.
+constexpr int kLeastFiles = 64;
 
 int null_device() {
   static const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -42,6 +46,14 @@ void stamp(google::protobuf::Timestamp& time) {
 
 bool has_ended(const v1::Job& job) {
   return job.state() >= v1::JOB_STATE_SUCCEEDED;
+}
+
+std::string job_state_word(v1::JobState state) {
+  std::string name = v1::JobState_Name(state);
+  constexpr std::string_view kPrefix = "JOB_STATE_";
+  if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
 }
 
 JobRunner::JobRunner(asio::io_context& context,
@@ -124,6 +136,12 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
         ErrorCode::kAgentRefused,
         "this agent runs " + std::to_string(options_.max_jobs) + " jobs already (max_jobs)",
         "wait for one to end, or raise max_jobs");
+  }
+  if (const int left = open_files_left(); left < kLeastFiles) {
+    return Error(ErrorCode::kAgentRefused,
+                 "this agent may open only " + std::to_string(left) + " more files, and keeps " +
+                     std::to_string(kLeastFiles) + " for what runs",
+                 "wait for a job to end, or raise the agent's limit (`ulimit -n`, LimitNOFILE)");
   }
   if (auto checked = check_one_node_request(request); !checked) return std::move(checked).error();
   if (request.job_id().empty()) request.set_job_id(make_job_id(request));
@@ -259,6 +277,7 @@ void JobRunner::tell_looks() {
 void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
   v1::Job& job = entry.job();
   const bool is_other_account = entry.accounts.hear(event, clock_.now());
+  if (options_.on_heard) options_.on_heard(job, event);
   if (options_.totals != nullptr) entry.counters.hear(event, clock_.now(), *options_.totals);
   if (entry.accounts.wants_snapshots() && !is_looking_) look_for_steps();
   if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {

@@ -48,6 +48,8 @@ struct JobRunnerOptions {
   bool adopts_damaged = true;         // jobs whose record cannot be read: taken over, else ended
   std::function<void(const std::string&)> log;
   DurationTotals* totals = nullptr;  // what took how long, of all jobs; empty: not counted
+  std::function<void(const v1::Job&, const supervisor::HostEvent&)> on_heard =
+      {};  // each event of a shim, before the job changes by it
 };
 
 class JobRunner {
@@ -144,5 +146,8 @@ class JobRunner {
 };
 
 [[nodiscard]] bool has_ended(const v1::Job& job);
+
+// "running" of JOB_STATE_RUNNING.
+[[nodiscard]] std::string job_state_word(v1::JobState state);
 
 }  // namespace accel::agent

@@ -1,13 +1,13 @@
 #include "agent/metrics.h"
 
 #include <algorithm>
-#include <cctype>
 #include <fstream>
 #include <sstream>
 
-#include <dirent.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#include "agent/open_files.h"
 
 namespace accel::agent {
 namespace {
@@ -21,15 +21,6 @@ constexpr std::array kPhases = {Account::kWaiting,
                                 Account::kDetect,
                                 Account::kStop};
 static_assert(kPhases.size() == static_cast<std::size_t>(Account::kClosed));
-
-// "running" of JOB_STATE_RUNNING.
-std::string state_label(v1::JobState state) {
-  std::string name = v1::JobState_Name(state);
-  constexpr std::string_view kPrefix = "JOB_STATE_";
-  if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return name;
-}
 
 // The first that is true; so the states add up to the nodes.
 std::string_view node_label(const Node& node, TimePoint now) {
@@ -73,7 +64,7 @@ void add_jobs(MetricPage& page,
               TimePoint now) {
   for (const v1::Job* job : jobs.all()) {
     const std::string& id = job->job_id();
-    ++states[state_label(job->state())];
+    ++states[job_state_word(job->state())];
     const auto& workers = job->workers();
     const auto num_running = std::count_if(
         workers.begin(), workers.end(), [](const auto& worker) { return worker.pid() > 0; });
@@ -104,15 +95,6 @@ void add_parts(MetricPage& page,
     add_workers(page, id, node, num_running, num_all);
     add_counters(page, id, node, part->counters, now);
   }
-}
-
-int count_open_files() {
-  DIR* folder = ::opendir("/proc/self/fd");
-  if (folder == nullptr) return 0;
-  int count = -3;  // ".", ".." and the folder itself
-  while (::readdir(folder) != nullptr) ++count;
-  ::closedir(folder);
-  return count;
 }
 
 // Ticks after the boot at which this process began: the 22nd field of stat, the 20th after its name.

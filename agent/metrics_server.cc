@@ -11,7 +11,7 @@
 #include <boost/beast/http.hpp>
 #include <sys/socket.h>
 
-#include "agent/tcp_listener.h"
+#include "agent/listener.h"
 
 namespace accel::agent {
 namespace {

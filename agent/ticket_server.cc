@@ -14,10 +14,13 @@ namespace {
 
 namespace asio = boost::asio;
 
+constexpr std::chrono::milliseconds kPause{100};
+
 // Waits for the client to go, then takes its ticket back.
 struct Connection {
   asio::posix::stream_descriptor stream;
   std::string ticket;
+  std::string caller;
 };
 
 bool fill_address(const std::string& path, sockaddr_un& address) {
@@ -65,7 +68,11 @@ Result<std::unique_ptr<TicketServer>> TicketServer::listen(asio::io_context& con
 }
 
 TicketServer::TicketServer(asio::io_context& context, UniqueFd socket, TicketBook& book)
-    : context_(context), listener_(context, socket.release()), book_(book) {
+    : context_(context),
+      listener_(context, socket.release()),
+      book_(book),
+      pause_(context),
+      spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
   wait();
 }
 
@@ -73,36 +80,62 @@ void TicketServer::wait() {
   listener_.async_wait(asio::posix::descriptor_base::wait_read,
                        [this](const boost::system::error_code& error) {
                          if (error) return;
-                         accept_all();
-                         wait();
+                         accept_all() ? wait() : wait_later();
                        });
 }
 
-void TicketServer::accept_all() {
+// false: one that waits cannot even be turned away, and would be found again at once.
+bool TicketServer::accept_all() {
   while (true) {
     UniqueFd connection(
         ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!connection) return;
-    // Too many: the newcomer sees its connection closed and says so.
-    if (num_connections_ < kMaxConnections) serve(std::move(connection));
+    const bool lacks_files = !connection && (errno == EMFILE || errno == ENFILE);
+    if (lacks_files && turn_away()) continue;
+    if (!connection) return !lacks_files;
+    serve(std::move(connection));
   }
+}
+
+void TicketServer::wait_later() {
+  pause_.expires_after(kPause);
+  pause_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && listener_.is_open()) wait();
+  });
+}
+
+// A connection that nobody accepts keeps the listener readable, and the loop would turn without end. So it is accepted and
+// closed.
+bool TicketServer::turn_away() {
+  spare_.reset();
+  UniqueFd connection(
+      ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  const bool has_closed_one = static_cast<bool>(connection);
+  connection.reset();
+  // Another thread may have taken the place meanwhile.
+  spare_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return has_closed_one;
 }
 
 void TicketServer::serve(UniqueFd connection) {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
+  // Too many: the newcomer sees its connection closed and says so.
+  const std::string caller = "uid " + std::to_string(peer.uid);
+  if (shares_.take(caller)) return;
   const auto ticket = book_.issue({peer.uid, peer.gid, peer.pid});
-  if (!ticket) return;
-  if (::send(connection.get(), ticket->data(), ticket->size(), MSG_NOSIGNAL) < 0)
-    return book_.take_back(*ticket);
+  const bool is_given =
+      ticket && ::send(connection.get(), ticket->data(), ticket->size(), MSG_NOSIGNAL) >= 0;
+  if (!is_given) {
+    if (ticket) book_.take_back(*ticket);
+    return shares_.give_back(caller);
+  }
   auto held = std::make_shared<Connection>(
-      Connection{asio::posix::stream_descriptor(context_, connection.release()), *ticket});
-  ++num_connections_;
+      Connection{asio::posix::stream_descriptor(context_, connection.release()), *ticket, caller});
   held->stream.async_wait(asio::posix::descriptor_base::wait_read,
                           [this, held](const boost::system::error_code& error) {
                             if (error == asio::error::operation_aborted) return;
-                            --num_connections_;
+                            shares_.give_back(held->caller);
                             book_.take_back(held->ticket);
                           });
 }

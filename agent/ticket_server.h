@@ -11,9 +11,11 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include <accel/result.h>
 
+#include "agent/connection_shares.h"
 #include "agent/ticket_book.h"
 #include "runtime/unique_fd.h"
 
@@ -21,7 +23,8 @@ namespace accel::agent {
 
 class TicketServer {
  public:
-  static constexpr int kMaxConnections = 256;
+  static constexpr int kMaxConnections = 256;  // in all
+  static constexpr int kMaxEach = 128;         // of one user
 
   // Listens at `path`, with `kept` when that is the socket of this path which an agent before this one listened on: who
   // connected in between is served then. Else an old socket there is removed. Errors  kFileIo.
@@ -37,13 +40,17 @@ class TicketServer {
 
  private:
   void wait();
-  void accept_all();
+  [[nodiscard]] bool accept_all();
+  void wait_later();
   void serve(UniqueFd connection);
+  bool turn_away();
 
   boost::asio::io_context& context_;
   boost::asio::posix::stream_descriptor listener_;
   TicketBook& book_;
-  int num_connections_ = 0;
+  ConnectionShares shares_{{.most = kMaxConnections, .most_each = kMaxEach}};
+  boost::asio::steady_timer pause_;
+  UniqueFd spare_;  // given up for a moment when no descriptor is left, to turn the caller away
 };
 
 // The client's side: connects, gives the ticket and the connection that keeps it valid.

@@ -174,7 +174,10 @@ void CoordinatorHost::carry_out(Actions actions) {
       const auto stream = sessions_.find(send->connection);
       if (stream == sessions_.end()) continue;
       v1::CoordMsg message = to_proto(send->message);
-      if (message.has_welcome()) message.mutable_welcome()->set_nonce(stream->second->nonce);
+      if (message.has_welcome()) {
+        message.mutable_welcome()->set_nonce(stream->second->nonce);
+        message.mutable_welcome()->set_num_nodes(static_cast<std::uint32_t>(state_.nodes.size()));
+      }
       stream->second->send(std::move(message));
     } else if (const auto* close = std::get_if<CloseConnection>(&action)) {
       const auto stream = sessions_.find(close->connection);

@@ -71,7 +71,8 @@ void MemberSession::send_up(const AgentMessage& message) {
 void MemberSession::on_message(const v1::CoordMsg& message) {
   if (message.has_welcome()) {
     nonce_ = message.welcome().nonce();
-    session_.welcomed();
+    constexpr std::uint32_t kMostNodes = 1'000'000;
+    session_.welcomed(static_cast<int>(std::min(message.welcome().num_nodes(), kMostNodes)));
     handlers_.on_connection(true, "");
   }
   const bool is_stranger =

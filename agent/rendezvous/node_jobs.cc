@@ -271,6 +271,7 @@ void NodeJobs::make_workers(Part& part, supervisor::JobSpec spec) {
           .on_heard =
               [this, uuid](const supervisor::HostEvent& event) {
                 Part* of = part_of(uuid);
+                if (of != nullptr && handlers_.on_heard) handlers_.on_heard(*of, event);
                 if (of != nullptr && options_.totals != nullptr)
                   of->counters.hear(event, SteadyClock().now(), *options_.totals);
               }});

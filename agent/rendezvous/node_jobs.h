@@ -52,6 +52,7 @@ struct NodeJobsOptions {
 
 class NodeJobs {
  public:
+  struct Part;
   struct Handlers {
     // Whether this node runs the job, and as whom; std::nullopt: it takes no work now, and may be asked again.
     // Errors  kAgentRefused, kInvalidArgument: it never will.
@@ -60,6 +61,8 @@ class NodeJobs {
     std::function<void(bool is_connected)> on_connection;
     std::function<void()> on_ended;         // a part has ended
     std::function<int()> slots_taken = {};  // by jobs that are not of many nodes
+    // Each event of a part's shim, before anything else.
+    std::function<void(const Part&, const supervisor::HostEvent&)> on_heard = {};
   };
   struct Part {
     v1::JobSpec spec;

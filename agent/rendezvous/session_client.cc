@@ -12,8 +12,6 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::milliseconds kFirstBackoff{50};
-constexpr std::chrono::milliseconds kMostBackoff{1'000};
 constexpr std::chrono::seconds kUnaryDeadline{10};
 constexpr int kMostRedirects = 3;  // in a row without a pause: the leader may be changing
 
@@ -162,8 +160,8 @@ void SessionClient::connect() {
   handlers_.on_open();
 }
 
-void SessionClient::welcomed() {
-  backoff_ = kFirstBackoff;
+void SessionClient::welcomed(int num_nodes) {
+  pause_ = {.num_losses = 0, .num_nodes = num_nodes};
   num_redirects_ = 0;
 }
 
@@ -206,8 +204,9 @@ void SessionClient::on_stream_closed(const grpc::Status& status) {
   asked_ = channel ? leader : "";
   use(channel ? channel : home_);
   if (channel && num_redirects_++ < kMostRedirects) return connect();
-  retry_.expires_after(backoff_);
-  backoff_ = std::min(2 * backoff_, kMostBackoff);
+  ++pause_.num_losses;
+  pause_.chance = std::uniform_real_distribution<double>(0, 1)(draw_);
+  retry_.expires_after(reconnect_pause(pause_));
   retry_.async_wait([this](const boost::system::error_code& error) {
     if (!error) connect();
   });

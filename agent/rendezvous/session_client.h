@@ -12,6 +12,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "accel/v1/rendezvous.grpc.pb.h"
+#include "agent/reconnect_pause.h"
 
 namespace accel::agent {
 
@@ -44,8 +46,8 @@ class SessionClient {
 
   void connect();
 
-  // The coordinator has answered: the next loss is not one of a series.
-  void welcomed();
+  // The coordinator has answered: the next loss is not one of a series. `num_nodes`: as many as it knows.
+  void welcomed(int num_nodes);
 
   // Dropped when no stream is open.
   void send(v1::AgentMsg message);
@@ -75,7 +77,8 @@ class SessionClient {
   std::unique_ptr<v1::Rendezvous::Stub> stub_;
   Handlers handlers_;
   boost::asio::steady_timer retry_;
-  std::chrono::milliseconds backoff_{50};
+  ReconnectFacts pause_;
+  std::mt19937_64 draw_{std::random_device{}()};
   std::shared_ptr<Stream> stream_;
   bool is_closing_ = false;
   std::function<void()> on_last_closed_;

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import pwd
+import resource
 import shutil
 import signal
 import socket
@@ -110,6 +111,13 @@ class AgentTest(unittest.TestCase):
             if line.startswith(start):
                 return line.strip()
         self.fail(f"no line that begins with {start}")
+
+    def wait_for_text(self, part):
+        for _ in range(PATIENCE * 20):
+            if part in self.agent.text():
+                return
+            threading.Event().wait(0.05)
+        self.fail(f"the agent never said {part!r}:\n{self.agent.text()}")
 
     def follow(self, name, user=None):
         identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
@@ -386,6 +394,30 @@ class Jobs(AgentTest):
         self.assertEqual(self.accel("undrain").returncode, 0)
         self.assertEqual(self.accel("run", "--", "/bin/true").returncode, 0)
 
+    def restart(self):
+        self.agent.end()
+        self.agent = Agent(self.folder, config=self.CONFIG)
+        self.addCleanup(self.agent.end)
+
+    def test_a_drained_node_stays_drained_over_a_restart_of_its_agent(self):
+        self.assertEqual(self.accel("drain", "--reason", "fan").returncode, 0)
+        self.restart()
+        self.assertIn("this node is drained: fan; `accel undrain` lets it start jobs again", self.agent.text())
+        self.assertEqual(self.accel("run", "--", "true").returncode, 77)
+        self.assertEqual(self.accel("undrain").returncode, 0)
+        self.assertEqual(self.accel("run", "--", "true").returncode, 0)
+        self.restart()
+        self.assertEqual(self.accel("run", "--", "true").returncode, 0)
+
+    def test_a_damaged_mark_of_a_drained_node_is_said_and_the_node_is_drained(self):
+        self.agent.end()
+        (self.agent.state / "drained").write_text("nonsense")
+        self.restart()
+        self.assertIn("the mark of a drained node: ", self.agent.text())
+        self.assertEqual(self.accel("run", "--", "true").returncode, 77)
+        self.assertEqual(self.accel("undrain").returncode, 0)
+        self.assertEqual(self.accel("run", "--", "true").returncode, 0)
+
     def test_wrong_requests_get_an_error_with_a_remedy(self):
         for status, part, arguments in [(66, "no job 'nix'", ["status", "nix"]), (66, "no job", ["stop", "nix"]),
                                         (2, "job_id", ["run", "--name", "../x", "--", "true"])]:
@@ -402,12 +434,24 @@ class Jobs(AgentTest):
         self.assertEqual(done.returncode, 69)
         self.assertIn("[agent.unreachable]", done.stderr)
 
-    def test_a_second_agent_of_the_same_folder_is_refused(self):
+    def test_fault_32_a_second_agent_of_the_same_folder_is_refused(self):
         second = subprocess.run([BIN / "accel-agent", "--state-dir", self.agent.state], capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(second.returncode, 71)
         self.assertIn(f"pid {self.agent.process.pid}", second.stderr)
 
-    def test_a_bad_configuration_is_refused_and_named(self):
+    def test_fault_33_a_reload_with_a_fault_keeps_what_was(self):
+        config = pathlib.Path(self.folder) / "agent.yaml"
+        config.write_text("allow_root: true\nallow_users: [no-such-user]\nmax_jobs: none\n")
+        self.agent.process.send_signal(signal.SIGHUP)
+        self.wait_for_text("the configuration is kept, the new one cannot be used:")
+        self.assertIn("agent.yaml:3: max_jobs must be a whole number", self.agent.text())
+        self.assertEqual(self.accel("run", "--", "true").returncode, 0)
+        config.write_text("allow_root: true\nallow_users: [no-such-user]\n")
+        self.agent.process.send_signal(signal.SIGHUP)
+        self.wait_for_text("the configuration was read again")
+        self.assertEqual(self.accel("run", "--", "true").returncode, 77)
+
+    def test_fault_33_a_bad_configuration_is_refused_and_named(self):
         bad = pathlib.Path(self.folder) / "bad.yaml"
         bad.write_text("max_jobs: -1\nfoo: 1\n")
         done = subprocess.run([BIN / "accel-agent", "--check", "--config", bad], capture_output=True, text=True)
@@ -417,13 +461,105 @@ class Jobs(AgentTest):
         good = subprocess.run([BIN / "accel-agent", "--check", "--config", SOURCE / "configs/agent.yaml"], capture_output=True, text=True)
         self.assertEqual(good.returncode, 0, good.stderr)
 
-    def test_a_call_without_a_ticket_is_refused(self):
+    def test_fault_60_a_call_without_a_ticket_is_refused(self):
         """The gRPC socket alone proves nothing: a ticket that was closed is worth nothing any more."""
         tickets = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         tickets.connect(str(self.agent.state / "run/tickets.sock"))
         ticket = tickets.recv(128)
         self.assertEqual(len(ticket), 64)
         tickets.close()
+        with self.call_list_jobs(ticket):
+            self.wait_for_text("audit: refused unix:: the call carries no valid ticket of this agent")
+
+    def call_list_jobs(self, ticket):
+        """A gRPC call by hand: HTTP/2 with headers that are neither compressed nor indexed."""
+        def frame(kind, flags, stream, payload):
+            return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+        headers = {b":method": b"POST", b":scheme": b"http", b":path": b"/accel.v1.Control/ListJobs", b":authority": b"x",
+                   b"te": b"trailers", b"content-type": b"application/grpc", b"accel-ticket": ticket}
+        block = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in headers.items())
+        caller = socket.socket(socket.AF_UNIX)
+        caller.connect(str(self.agent.state / "run/agent.sock"))
+        caller.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, b"\0" * 5))
+        return caller
+
+
+class OpenFiles(AgentTest):
+    """Fault 29: an agent at its limit of open files."""
+
+    def open_files(self):
+        return len(os.listdir(f"/proc/{self.agent.process.pid}/fd"))
+
+    def limit(self, number):
+        _, hard = resource.prlimit(self.agent.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.agent.process.pid, resource.RLIMIT_NOFILE, (number, hard))
+
+    def test_fault_29_new_jobs_are_refused_and_those_that_run_are_supervised(self):
+        self.accel("run", "--detach", "--name", "first", "--", "/bin/sleep", "1000")
+        self.accel("run", "--detach", "--name", "second", "--", "/bin/sleep", "1000")
+        before = resource.prlimit(self.agent.process.pid, resource.RLIMIT_NOFILE)[0]
+        self.limit(self.open_files() + 40)
+        refused = self.accel("run", "--", "true")
+        self.assertEqual(refused.returncode, 77, refused.stderr)
+        self.assertRegex(refused.stderr, r"this agent may open only \d+ more files, and keeps 64 for what runs")
+        self.assertEqual(self.accel("signal", "first", 9).returncode, 0)
+        follower = self.follow("first")
+        follower.stdout.read()
+        self.assertEqual(self.job("first")["exit_code"], 137)
+        self.assertEqual(self.accel("stop", "second").returncode, 0)
+        self.limit(before)
+        self.assertEqual(self.accel("run", "--", "true").returncode, 0)
+
+    def test_fault_29_without_a_descriptor_callers_are_turned_away_until_there_is_one(self):
+        before = resource.prlimit(self.agent.process.pid, resource.RLIMIT_NOFILE)[0]
+        taken = {int(name) for name in os.listdir(f"/proc/{self.agent.process.pid}/fd")}
+        self.limit(min(set(range(len(taken) + 1)) - taken))
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+                caller.settimeout(PATIENCE)
+                caller.connect(str(self.agent.state / "run/tickets.sock"))
+                self.assertEqual(caller.recv(128), b"")
+        self.limit(before)
+        self.assertEqual(self.accel("run", "--", "true").returncode, 0)
+
+    def flood(self, path, number, kind=socket.SOCK_STREAM):
+        callers = []
+        for _ in range(number):
+            caller = socket.socket(socket.AF_UNIX, kind)
+            self.addCleanup(caller.close)
+            caller.connect(str(self.agent.state / "run" / path))
+            callers.append(caller)
+        return callers
+
+    @unittest.skipUnless(IS_ROOT, "needs two users")
+    def test_fault_64_a_local_user_with_hundreds_of_connections_keeps_nobody_else_out(self):
+        self.agent.end()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        self.agent = Agent(self.folder, config=self.CONFIG)
+        self.addCleanup(self.agent.end)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        callers = self.flood("agent.sock", 400)
+        self.assertLess(self.open_files(), 128)
+        nobody = pwd.getpwnam("nobody").pw_uid
+        done = self.accel("status", user=nobody)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.wait_for_text("refused a connection from uid 0: ")
+        for caller in callers:
+            caller.close()
+        self.assertEqual(self.accel("run", "--", "true").returncode, 0)
+
+    @unittest.skipUnless(IS_ROOT, "needs two users")
+    def test_fault_64_a_local_user_gets_no_more_than_its_share_of_tickets(self):
+        callers = self.flood("tickets.sock", 300, socket.SOCK_SEQPACKET)
+        num_given = 0
+        for caller in callers:
+            caller.settimeout(PATIENCE)
+            num_given += len(caller.recv(128)) == 64
+        self.assertEqual(num_given, 128)
+        self.assertEqual(self.accel("status", user=pwd.getpwnam("nobody").pw_uid).returncode, 0)
 
 
 class Ending(AgentTest):
@@ -522,27 +658,27 @@ class Remote(unittest.TestCase):
         self.assertEqual(self.accel(node, "stop", "j").returncode, 66)
         self.local("stop", "--kill", "j")
 
-    def test_without_a_certificate_of_the_authority_nothing_is_answered(self):
+    def test_fault_60_without_a_certificate_of_the_authority_nothing_is_answered(self):
         self.assertEqual(self.accel(None, "status").returncode, 69)
         self.assertEqual(self.accel(self.certificate("operator", "eve", folder="other"), "status").returncode, 69)
         other_cluster = self.certificate("operator", "bob", "--cluster", "elsewhere")
         refused = self.accel(other_cluster, "status")
         self.assertEqual(refused.returncode, 77, refused.stderr)
 
-    def test_a_message_above_the_limit_is_refused_and_the_agent_lives(self):
+    def test_fault_63_a_message_above_the_limit_is_refused_and_the_agent_lives(self):
         much = [text for i in range(10) for text in ("--env", f"BIG{i}=" + "x" * 120_000)]
         refused = self.local("run", *much, "--", "true")
         self.assertNotEqual(refused.returncode, 0)
         self.assertEqual(self.local("status").returncode, 0)
 
-    def test_keys_that_others_may_read_are_refused(self):
+    def test_fault_66_keys_that_others_may_read_are_refused(self):
         operator = pathlib.Path(self.certificate("operator", "ann"))
         (operator / "key.pem").chmod(0o644)
         refused = self.accel(operator, "status")
         self.assertEqual(refused.returncode, 78, refused.stderr)
         self.assertIn("chmod 600", refused.stderr)
 
-    def test_a_certificate_that_ends_soon_is_told(self):
+    def test_fault_62_a_certificate_that_ends_soon_is_told(self):
         self.assertNotIn("warning", self.agent.text())
         node = self.certificate("node", "n1", "--days", "1", folder="short")
         folder = pathlib.Path(self.folder) / "second"
@@ -552,7 +688,7 @@ class Remote(unittest.TestCase):
         self.addCleanup(agent.end)
         self.assertIn(f"warning: {node}/cert.pem ends within a day (", agent.text())
 
-    def test_a_new_certificate_serves_without_a_restart(self):
+    def test_fault_62_a_new_certificate_serves_without_a_restart(self):
         """The files are replaced by those of another authority: after a while only its people get in."""
         fresh = pathlib.Path(self.certificate("node", "n1", folder="fresh"))
         operator = self.certificate("operator", "ann", folder="fresh")
@@ -591,7 +727,7 @@ class TwoUsers(AgentTest):
         self.assertEqual(done.returncode, 77)
         self.assertIn("allow_root", done.stderr)
 
-    def test_another_user_neither_sees_nor_stops_nor_signals_nor_reads_a_job(self):
+    def test_fault_68_another_user_neither_sees_nor_stops_nor_signals_nor_reads_a_job(self):
         job = self.start_for_ann()
         for arguments in (["status", "anns"], ["stop", "anns"], ["stop", "--kill", job["job_uuid"]], ["signal", "anns", 9],
                           ["logs", "anns"], ["diagnose", "anns"]):
@@ -611,11 +747,11 @@ class TwoUsers(AgentTest):
         done = self.accel("run", "--", "/usr/bin/id", "-u", user=self.BOB)
         self.assertEqual(done.stdout.strip(), str(self.BOB))
 
-    def test_loader_variables_do_not_reach_the_program(self):
+    def test_fault_65_loader_variables_do_not_reach_the_program(self):
         done = self.accel("run", "--env", "LD_PRELOAD=/nonexistent.so", "--", "/bin/sh", "-c", "echo [$LD_PRELOAD]", user=self.ANN)
         self.assertEqual(done.stdout, "[]\n", done.stderr)
 
-    def test_a_log_that_was_made_a_link_is_not_read_for_anybody(self):
+    def test_fault_65_a_log_that_was_made_a_link_is_not_read_for_anybody(self):
         self.start_for_ann()
         log = self.agent.state / "logs" / str(self.ANN) / "anns/attempt_0/0/stdout.log"
         secret = pathlib.Path(self.folder) / "secret"

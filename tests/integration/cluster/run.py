@@ -348,6 +348,34 @@ class Asking(ClusterTest):
         self.assertEqual(runner.wait(), 0, runner.lines)
 
 
+class Busy(ClusterTest):
+    """Fault 34."""
+
+    BEATS = 15  # a node is lost after 4.5
+    BURN = "import os\nwhile True: sum(range(100_000))"
+    WRITE = "import os, sys\nwhile True:\n with open(sys.argv[1], 'wb') as f: f.write(os.urandom(1 << 24)); f.flush(); os.fsync(f.fileno())"
+
+    def test_fault_34_beats_go_on_while_every_core_and_the_disk_are_busy(self):
+        self.start("a")
+        self.start("b")
+        run = self.follow("a", "run", "--nnodes", 2, "--name", "busy", "--max_restarts", 3, "--", "/bin/sh", "-c", self.until_stopped())
+        run.wait_for(" of 2 ", 2)
+        before = self.job("a", "busy")
+        burners = [[sys.executable, "-c", self.BURN]] * 2 * os.cpu_count()
+        burners += [[sys.executable, "-c", self.WRITE, str(self.folder / f"written-{i}")] for i in range(2)]
+        running = [subprocess.Popen(command) for command in burners]
+        try:
+            threading.Event().wait(self.BEATS)
+            self.assertEqual([burner.poll() for burner in running], [None] * len(running))
+        finally:
+            for burner in running:
+                burner.kill()
+                burner.wait()
+        self.assertEqual(self.job("a", "busy"), before)
+        self.stop_file.touch()
+        self.assertEqual(run.wait(), 0)
+
+
 class Changing(ClusterTest):
     def setUp(self):
         super().setUp()
@@ -426,7 +454,7 @@ class Changing(ClusterTest):
 
 class Security(ClusterTest):
     @unittest.skipUnless(IS_ROOT, "two users need root")
-    def test_another_user_neither_sees_nor_changes_a_job_and_root_may(self):
+    def test_fault_68_another_user_neither_sees_nor_changes_a_job_and_root_may(self):
         self.start("a")
         self.start("b")
         runner = self.follow("a", "run", "--nnodes", 2, "--name", "anns", "--", "/bin/sh", "-c", self.until_stopped())

@@ -135,7 +135,7 @@ class Elastic(unittest.TestCase):
 
     # ---- security ----
 
-    def test_a_wrong_token_takes_no_part(self):
+    def test_fault_61_a_wrong_token_takes_no_part(self):
         script = self.worker(self.HELLO + 'while [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
         a = self.node("a", script, nnodes="1:2")
         a.wait_for(" of 1 ")
@@ -151,7 +151,7 @@ class Elastic(unittest.TestCase):
         self.assertEqual(a.wait(), 0, a.lines)
         self.assertNotIn("0123456789abcdef", "\n".join(a.lines + stranger.lines))
 
-    def test_a_token_that_others_may_read_is_refused(self):
+    def test_fault_66_a_token_that_others_may_read_is_refused(self):
         self.token.chmod(0o644)
         node = self.node("a", self.worker("true\n"))
         self.assertEqual(node.wait(), 77)
@@ -174,7 +174,7 @@ class Elastic(unittest.TestCase):
         b.wait_for(" of 2 ")
         self.assertEqual((a.wait(), b.wait()), (0, 0), a.lines + b.lines)
 
-    def test_other_roles_names_authorities_and_plain_text_take_no_part(self):
+    def test_fault_60_other_roles_names_authorities_and_plain_text_take_no_part(self):
         script = self.worker(self.HELLO + 'while [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
         a = self.node("a", script, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "a")))
         a.wait_for(" of 1 ")

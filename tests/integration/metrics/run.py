@@ -154,6 +154,53 @@ class Page(MetricsTest):
         self.assertEqual(subprocess.run(check, capture_output=True, text=True).returncode, 0)
 
 
+class Events(MetricsTest):
+    def events(self):
+        return [json.loads(line) for line in (self.agent.state / "events.jsonl").read_text().splitlines()]
+
+    def of(self, job):
+        return [event for event in self.events() if event.get("job") == job]
+
+    def test_everything_that_happens_to_a_job_is_a_line_with_the_key(self):
+        script = '[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 9; exit 3'
+        self.accel("run", "-n", 2, "--name", "twice", "--max_restarts", 1, "--", "/bin/sh", "-c", script)
+        self.wait_for(lambda: any(event.get("exit_code") == 3 and event["event"] == "job" for event in self.of("twice")), "the end")
+        events = self.of("twice")
+        for event in events:
+            self.assertEqual(list(event)[:7], ["seq", "wall", "mono_ns", "node", "event", "job", "job_uuid"])
+            self.assertEqual((event["node"], event["job_uuid"]), ("here", self.job("twice")["job_uuid"]))
+            self.assertRegex(event["wall"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+        self.assertEqual([e["seq"] for e in events], sorted({e["seq"] for e in events}))
+        self.assertEqual([e["mono_ns"] for e in events], sorted(e["mono_ns"] for e in events))
+        self.assertEqual([(e["event"], e["state"], e["generation"]) for e in events if e["event"] == "job"],
+                         [("job", "pending", 0), ("job", "running", 0), ("job", "running", 1), ("job", "failed", 1)])
+        self.assertEqual([(e["generation"], len(e["pids"])) for e in events if e["event"] == "workers_started"], [(0, 2), (1, 2)])
+        ended = [e for e in events if e["event"] == "worker_ended"]
+        self.assertEqual(sorted((e["generation"], e["rank"]) for e in ended), [(0, 0), (0, 1), (1, 0), (1, 1)])
+        self.assertIn(("nonzero", 9), {(e["cause"], e["exit_code"]) for e in ended})
+        self.assertEqual([e["cause"] for e in events if e["event"] == "restarting"], ["nonzero"])
+
+    def test_the_file_is_for_the_agent_alone_and_goes_on_after_a_restart(self):
+        self.accel("run", "--name", "before", "--", "true")
+        self.wait_for(lambda: self.of("before"), "an event")
+        self.assertEqual((self.agent.state / "events.jsonl").stat().st_mode & 0o777, 0o600)
+        self.agent.end()
+        self.agent = one_agent.Agent(self.folder, config=self.CONFIG)
+        self.addCleanup(self.agent.end)
+        self.accel("run", "--name", "after", "--", "true")
+        self.wait_for(lambda: self.of("after"), "an event")
+        self.assertTrue(self.of("before"))
+
+    def test_it_can_be_told_to_write_none(self):
+        self.agent.end()
+        state = self.agent.state
+        (state / "events.jsonl").unlink(missing_ok=True)
+        self.agent = one_agent.Agent(self.folder, config=self.CONFIG + 'events_file: ""\n')
+        self.addCleanup(self.agent.end)
+        self.assertEqual(self.accel("run", "--", "true").returncode, 0)
+        self.assertFalse((state / "events.jsonl").exists())
+
+
 @unittest.skipUnless(shutil.which("promtool") and shutil.which("prometheus"), "needs Debian's package prometheus")
 class Prometheus(MetricsTest):
     def test_promtool_finds_nothing_to_criticise(self):

@@ -64,8 +64,8 @@ TEST(ConnectionShares, ACallerIsAnAddressAndForIpv6AWholeNetwork) {
 class ConnectionGateTest : public ::testing::Test {
  protected:
   void open(ConnectionLimits limits) {
-    auto opened =
-        ConnectionGate::open({.host = "127.0.0.1", .port = 0, .is_loopback = true}, limits);
+    auto opened = ConnectionGate::open(
+        TcpAddress{.host = "127.0.0.1", .port = 0, .is_loopback = true}, limits);
     ASSERT_TRUE(opened) << opened.error().what();
     gate_ = *std::move(opened);
     gate_->start({.on_connection =
@@ -206,11 +206,14 @@ TEST(ConnectionLimits, AreHeldToWhatTheOpenFilesHaveRoomFor) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
   const ConnectionLimits held = within_open_files({.most = 4096, .most_each = 512});
   const ConnectionLimits modest = within_open_files({.most = 100, .most_each = 10});
+  const ConnectionLimits local = local_connection_limits();
   ::setrlimit(RLIMIT_NOFILE, &before);
-  EXPECT_EQ(held.most, 384);
-  EXPECT_EQ(held.most_each, 384);
+  EXPECT_EQ(held.most, 256);
+  EXPECT_EQ(held.most_each, 256);
   EXPECT_EQ(modest.most, 100);
   EXPECT_EQ(modest.most_each, 10);
+  EXPECT_EQ(local.most, 128);
+  EXPECT_EQ(local.most_each, 64);
 }
 
 }  // namespace

@@ -969,6 +969,27 @@ TEST(CoordinatorRecovery, Fault35ARunningJobIsNotDisturbed) {
   EXPECT_EQ(cluster.violation(), "");
 }
 
+TEST(CoordinatorRecovery, Fault45ANodeThatWasPutAsideStaysSoWithTheNextCoordinator) {
+  ClusterOptions options = options_of(3, 2, 3);
+  options.job.restart.budget.max_restarts = 10;
+  VirtualCluster cluster(options);
+  cluster.settle();
+  for (int i = 0; i < 3; ++i) {
+    cluster.apply({MoveKind::kCrashNode, 2});
+    cluster.run_for(6s);
+    cluster.apply({MoveKind::kStartNode, 2});
+    cluster.run_for(6s);
+  }
+
+  cluster.apply({MoveKind::kCrashCoordinator});
+  cluster.apply({MoveKind::kStartCoordinator});
+  cluster.run_for(10s);
+  exit_rank(cluster, 0, supervisor::ExitCause::kNonZero);
+  cluster.run_for(20s);
+
+  EXPECT_THAT(seats(cluster), ElementsAre("n0", "n1"));
+}
+
 TEST(CoordinatorRecovery, ANodeThatDiedMeanwhileIsLostAfterTheRebuildWindow) {
   VirtualCluster cluster(options_of(3, 2, 3));
   cluster.settle();

@@ -1,11 +1,13 @@
-#include "agent/tcp_listener.h"
+#include "agent/listener.h"
 
 #include <cerrno>
+#include <cstring>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 namespace accel::agent {
 namespace {
@@ -54,10 +56,30 @@ Result<UniqueFd> listen_at(const TcpAddress& address, int backlog) {
   return listener;
 }
 
+Result<UniqueFd> listen_at_path(const std::string& path, int backlog) {
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  if (path.size() >= sizeof to.sun_path) {
+    return Error(ErrorCode::kInvalidArgument,
+                 path + " is too long for a socket",
+                 "choose a shorter runtime_dir: a socket's path has at most 107 bytes");
+  }
+  std::memcpy(to.sun_path, path.data(), path.size());
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener || ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 ||
+      ::listen(listener.get(), backlog) != 0) {
+    return Error(ErrorCode::kFileIo,
+                 "cannot listen at " + path + ": " + errno_text(errno),
+                 "see who owns the folder");
+  }
+  return listener;
+}
+
 int port_of(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  if (address.ss_family != AF_INET && address.ss_family != AF_INET6) return 0;
   return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
                                             : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
 }
