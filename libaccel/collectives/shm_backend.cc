@@ -1,0 +1,430 @@
+// From tensors to bytes: what is checked here, and what is copied.
+//
+//   contiguous tensor      its memory is read and written in place
+//   any other              a contiguous copy, copied back where the collective writes
+//   complex                its real view, for sums and averages
+
+#include "libaccel/collectives/shm_backend.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/view_as_real.h>
+
+namespace accel {
+namespace {
+
+using Tensors = ShmBackend::Tensors;
+using shm::DataType;
+
+[[noreturn]] void refuse(ErrorCode code, std::string message, std::string remedy = {}) {
+  throw Error(code, std::move(message), std::move(remedy));
+}
+
+// Throws kUnsupported.
+void check_place(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu() && tensor.layout() == at::kStrided) return;
+  refuse(ErrorCode::kUnsupported,
+         "a collective through shared memory takes dense tensors on the CPU, not " +
+             tensor.toString() + " on " + tensor.device().str(),
+         "take the backend gloo or nccl for it");
+}
+
+DataType data_type_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DataType::kFloat32;
+    case at::kDouble:
+      return DataType::kFloat64;
+    case at::kHalf:
+      return DataType::kFloat16;
+    case at::kBFloat16:
+      return DataType::kBFloat16;
+    case at::kChar:
+      return DataType::kInt8;
+    case at::kByte:
+      return DataType::kUInt8;
+    case at::kShort:
+      return DataType::kInt16;
+    case at::kInt:
+      return DataType::kInt32;
+    case at::kLong:
+      return DataType::kInt64;
+    case at::kBool:
+      return DataType::kBool;
+    default:
+      refuse(ErrorCode::kUnsupported,
+             std::string("tensors of type ") + at::toString(type) + " cannot be reduced",
+             "convert them to float32 first");
+  }
+}
+
+shm::ReduceOp reduce_op_of(const c10d::ReduceOp& op) {
+  switch (static_cast<c10d::ReduceOp::RedOpType>(op.op_)) {
+    case c10d::ReduceOp::SUM:
+      return shm::ReduceOp::kSum;
+    case c10d::ReduceOp::AVG:
+      return shm::ReduceOp::kAverage;
+    case c10d::ReduceOp::PRODUCT:
+      return shm::ReduceOp::kProduct;
+    case c10d::ReduceOp::MIN:
+      return shm::ReduceOp::kMin;
+    case c10d::ReduceOp::MAX:
+      return shm::ReduceOp::kMax;
+    case c10d::ReduceOp::BAND:
+      return shm::ReduceOp::kBitAnd;
+    case c10d::ReduceOp::BOR:
+      return shm::ReduceOp::kBitOr;
+    case c10d::ReduceOp::BXOR:
+      return shm::ReduceOp::kBitXor;
+    default:
+      refuse(ErrorCode::kUnsupported,
+             "this reduction is not one of the shared memory backend",
+             "scale the tensor before a sum");
+  }
+}
+
+std::byte* bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.data_ptr());
+}
+
+// The contiguous memory of a tensor that a collective writes; what was copied is copied back at the end.
+class Target {
+ public:
+  explicit Target(at::Tensor tensor) : tensor_(std::move(tensor)) {
+    check_place(tensor_);
+    memory_ = tensor_.contiguous();
+  }
+  // After the collective, when it has not thrown.
+  void settle() {
+    if (!memory_.is_same(tensor_)) tensor_.copy_(memory_);
+  }
+  [[nodiscard]] std::byte* bytes() const { return bytes_of(memory_); }
+  [[nodiscard]] std::size_t num_bytes() const { return memory_.nbytes(); }
+
+ private:
+  at::Tensor tensor_;
+  at::Tensor memory_;
+};
+
+std::vector<Target> targets_of(const Tensors& tensors) {
+  std::vector<Target> targets;
+  for (const at::Tensor& tensor : tensors) targets.emplace_back(tensor);
+  return targets;
+}
+
+at::Tensor source_of(const at::Tensor& tensor) {
+  check_place(tensor);
+  return tensor.contiguous();
+}
+
+// Numbers that reduce_elements() knows.
+at::Tensor as_real(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  if (!tensor.is_complex()) return tensor;
+  const bool is_linear = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG;
+  if (!is_linear)
+    refuse(ErrorCode::kUnsupported, "complex tensors can be summed and averaged, nothing else");
+  return at::view_as_real(tensor);
+}
+
+std::vector<const std::byte*> sources_of(const Tensors& tensors) {
+  std::vector<const std::byte*> pointers;
+  for (const at::Tensor& tensor : tensors) pointers.push_back(bytes_of(tensor));
+  return pointers;
+}
+
+std::vector<std::byte*> bytes_of(const std::vector<Target>& targets) {
+  std::vector<std::byte*> pointers;
+  for (const Target& target : targets) pointers.push_back(target.bytes());
+  return pointers;
+}
+
+void check_one(std::size_t num_tensors) {
+  if (num_tensors == 1) return;
+  refuse(ErrorCode::kShapeMismatch,
+         "a rank of the CPU brings one tensor to a collective, not " + std::to_string(num_tensors));
+}
+
+// One of `parts` for each rank, all as large as `like`.
+void check_parts(const Tensors& parts, const at::Tensor& like, int world_size) {
+  if (static_cast<int>(parts.size()) != world_size) {
+    refuse(ErrorCode::kShapeMismatch,
+           "a list of " + std::to_string(parts.size()) + " tensors for " +
+               std::to_string(world_size) + " ranks");
+  }
+  for (const at::Tensor& part : parts) {
+    if (part.scalar_type() == like.scalar_type() && part.numel() == like.numel()) continue;
+    refuse(ErrorCode::kShapeMismatch,
+           "a part of " + std::to_string(part.numel()) + " elements of " +
+               at::toString(part.scalar_type()) + " beside one of " + std::to_string(like.numel()) +
+               " of " + at::toString(like.scalar_type()));
+  }
+}
+
+class CompletedWork final : public c10d::Work {
+ public:
+  CompletedWork(int rank, c10d::OpType type, Tensors results)
+      : Work(rank, type),
+        results_(std::move(results)),
+        future_(c10::make_intrusive<at::ivalue::Future>(
+            c10::ListType::create(c10::TensorType::get()))) {
+    future_->markCompleted(at::IValue(results_));
+    finish();
+  }
+  bool wait(std::chrono::milliseconds) override { return true; }
+  std::vector<at::Tensor> result() override { return results_; }
+  c10::intrusive_ptr<at::ivalue::Future> getFuture() override { return future_; }
+
+ private:
+  Tensors results_;
+  c10::intrusive_ptr<at::ivalue::Future> future_;
+};
+
+}  // namespace
+
+ShmBackend::ShmBackend(std::unique_ptr<shm::ShmGroup> group)
+    : Backend(group->rank(), group->world_size()), group_(std::move(group)) {}
+
+ShmBackend::WorkPtr ShmBackend::done(c10d::OpType type, Tensors results) {
+  ++sequence_;
+  return c10::make_intrusive<CompletedWork>(getRank(), type, std::move(results));
+}
+
+// Of a tensor whose memory is contiguous: a view for each rank.
+ShmBackend::Tensors ShmBackend::even_pieces(const at::Tensor& whole,
+                                            std::int64_t elements_each) const {
+  if (whole.numel() != elements_each * getSize()) {
+    refuse(ErrorCode::kShapeMismatch,
+           "a tensor of " + std::to_string(whole.numel()) + " elements for " +
+               std::to_string(getSize()) + " ranks with " + std::to_string(elements_each) +
+               " elements each");
+  }
+  const at::Tensor flat = whole.view({-1});
+  Tensors pieces;
+  for (int rank = 0; rank < getSize(); ++rank)
+    pieces.push_back(flat.narrow(0, rank * elements_each, elements_each));
+  return pieces;
+}
+
+ShmBackend::WorkPtr ShmBackend::barrier(const c10d::BarrierOptions&) {
+  or_throw(group_->barrier());
+  return done(c10d::OpType::BARRIER, {});
+}
+
+ShmBackend::WorkPtr ShmBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  check_one(tensors.size());
+  Target target(tensors[0]);
+  or_throw(
+      group_->broadcast(target.bytes(), target.num_bytes(), static_cast<int>(options.rootRank)));
+  target.settle();
+  return done(c10d::OpType::BROADCAST, tensors);
+}
+
+ShmBackend::WorkPtr ShmBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  check_one(tensors.size());
+  c10d::AllreduceCoalescedOptions coalesced;
+  coalesced.reduceOp = options.reduceOp;
+  return allreduce_coalesced(tensors, coalesced);
+}
+
+ShmBackend::WorkPtr ShmBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  const shm::ReduceOp op = reduce_op_of(options.reduceOp);
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor real = as_real(tensor, options.reduceOp);
+    Target target(real);
+    or_throw(group_->all_reduce(target.bytes(),
+                                target.bytes(),
+                                static_cast<std::size_t>(real.numel()),
+                                data_type_of(real.scalar_type()),
+                                op));
+    target.settle();
+  }
+  return done(c10d::OpType::ALLREDUCE, tensors);
+}
+
+ShmBackend::WorkPtr ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  check_one(tensors.size());
+  const at::Tensor real = as_real(tensors[0], options.reduceOp);
+  const auto root = static_cast<int>(options.rootRank);
+  Target target(real);
+  or_throw(group_->reduce(target.bytes(),
+                          target.bytes(),
+                          static_cast<std::size_t>(real.numel()),
+                          data_type_of(real.scalar_type()),
+                          reduce_op_of(options.reduceOp),
+                          root));
+  if (getRank() == root) target.settle();
+  return done(c10d::OpType::REDUCE, tensors);
+}
+
+void ShmBackend::all_gather_pieces(const at::Tensor& input, const Tensors& outputs) {
+  check_parts(outputs, input, getSize());
+  const at::Tensor source = source_of(input);
+  std::vector<Target> targets = targets_of(outputs);
+  or_throw(group_->all_gather(bytes_of(source), bytes_of(targets), source.nbytes()));
+  for (Target& target : targets) target.settle();
+}
+
+ShmBackend::WorkPtr ShmBackend::allgather(std::vector<Tensors>& outputs,
+                                          Tensors& inputs,
+                                          const c10d::AllgatherOptions&) {
+  check_one(inputs.size());
+  check_one(outputs.size());
+  all_gather_pieces(inputs[0], outputs[0]);
+  return done(c10d::OpType::ALLGATHER, outputs[0]);
+}
+
+ShmBackend::WorkPtr ShmBackend::_allgather_base(at::Tensor& output,
+                                                at::Tensor& input,
+                                                const c10d::AllgatherOptions& options) {
+  Tensors outputs = {output};
+  Tensors inputs = {input};
+  allgather_into_tensor_coalesced(outputs, inputs, options);
+  return done(c10d::OpType::_ALLGATHER_BASE, outputs);
+}
+
+ShmBackend::WorkPtr ShmBackend::allgather_into_tensor_coalesced(Tensors& outputs,
+                                                                Tensors& inputs,
+                                                                const c10d::AllgatherOptions&) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor memory = outputs.at(i).contiguous();
+    all_gather_pieces(inputs[i], even_pieces(memory, inputs[i].numel()));
+    if (!memory.is_same(outputs[i])) outputs[i].copy_(memory);
+  }
+  return done(c10d::OpType::COALESCED, outputs);
+}
+
+// outputs[rank][i] is that rank's inputs[i].
+ShmBackend::WorkPtr ShmBackend::allgather_coalesced(std::vector<Tensors>& outputs,
+                                                    Tensors& inputs,
+                                                    const c10d::AllgatherOptions&) {
+  Tensors all;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Tensors parts;
+    for (Tensors& of_rank : outputs) parts.push_back(of_rank.at(i));
+    all_gather_pieces(inputs[i], parts);
+    all.insert(all.end(), parts.begin(), parts.end());
+  }
+  return done(c10d::OpType::ALLGATHER_COALESCED, std::move(all));
+}
+
+ShmBackend::WorkPtr ShmBackend::gather(std::vector<Tensors>& outputs,
+                                       Tensors& inputs,
+                                       const c10d::GatherOptions& options) {
+  check_one(inputs.size());
+  const auto root = static_cast<int>(options.rootRank);
+  const at::Tensor source = source_of(inputs[0]);
+  std::vector<Target> targets;
+  if (getRank() == root) {
+    check_one(outputs.size());
+    check_parts(outputs[0], source, getSize());
+    targets = targets_of(outputs[0]);
+  }
+  or_throw(group_->gather(bytes_of(source), bytes_of(targets), source.nbytes(), root));
+  for (Target& target : targets) target.settle();
+  return done(c10d::OpType::GATHER, getRank() == root ? outputs[0] : Tensors());
+}
+
+ShmBackend::WorkPtr ShmBackend::scatter(Tensors& outputs,
+                                        std::vector<Tensors>& inputs,
+                                        const c10d::ScatterOptions& options) {
+  check_one(outputs.size());
+  const auto root = static_cast<int>(options.rootRank);
+  Tensors sources;
+  if (getRank() == root) {
+    check_one(inputs.size());
+    check_parts(inputs[0], outputs[0], getSize());
+    for (const at::Tensor& input : inputs[0]) sources.push_back(source_of(input));
+  }
+  Target target(outputs[0]);
+  or_throw(group_->scatter(sources_of(sources), target.bytes(), target.num_bytes(), root));
+  target.settle();
+  return done(c10d::OpType::SCATTER, outputs);
+}
+
+void ShmBackend::reduce_scatter_pieces(const Tensors& inputs,
+                                       at::Tensor& output,
+                                       const c10d::ReduceOp& op) {
+  check_parts(inputs, output, getSize());
+  Tensors sources;
+  for (const at::Tensor& input : inputs) sources.push_back(source_of(as_real(input, op)));
+  const at::Tensor real = as_real(output, op);
+  Target target(real);
+  or_throw(group_->reduce_scatter(sources_of(sources),
+                                  target.bytes(),
+                                  static_cast<std::size_t>(real.numel()),
+                                  data_type_of(real.scalar_type()),
+                                  reduce_op_of(op)));
+  target.settle();
+}
+
+ShmBackend::WorkPtr ShmBackend::reduce_scatter(Tensors& outputs,
+                                               std::vector<Tensors>& inputs,
+                                               const c10d::ReduceScatterOptions& options) {
+  check_one(outputs.size());
+  check_one(inputs.size());
+  reduce_scatter_pieces(inputs[0], outputs[0], options.reduceOp);
+  return done(c10d::OpType::REDUCE_SCATTER, outputs);
+}
+
+ShmBackend::WorkPtr ShmBackend::_reduce_scatter_base(at::Tensor& output,
+                                                     at::Tensor& input,
+                                                     const c10d::ReduceScatterOptions& options) {
+  Tensors outputs = {output};
+  Tensors inputs = {input};
+  reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  return done(c10d::OpType::_REDUCE_SCATTER_BASE, outputs);
+}
+
+ShmBackend::WorkPtr ShmBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor source = source_of(inputs.at(i));
+    reduce_scatter_pieces(even_pieces(source, outputs[i].numel()), outputs[i], options.reduceOp);
+  }
+  return done(c10d::OpType::COALESCED, outputs);
+}
+
+ShmBackend::WorkPtr ShmBackend::alltoall(Tensors& outputs,
+                                         Tensors& inputs,
+                                         const c10d::AllToAllOptions&) {
+  if (inputs.empty() || outputs.empty())
+    refuse(ErrorCode::kShapeMismatch, "all_to_all of no tensors");
+  check_parts(inputs, inputs[0], getSize());
+  check_parts(outputs, inputs[0], getSize());
+  Tensors sources;
+  for (const at::Tensor& input : inputs) sources.push_back(source_of(input));
+  std::vector<Target> targets = targets_of(outputs);
+  or_throw(group_->all_to_all(sources_of(sources), bytes_of(targets), sources[0].nbytes()));
+  for (Target& target : targets) target.settle();
+  return done(c10d::OpType::ALLTOALL, outputs);
+}
+
+ShmBackend::WorkPtr ShmBackend::alltoall_base(at::Tensor& output,
+                                              at::Tensor& input,
+                                              std::vector<std::int64_t>& output_splits,
+                                              std::vector<std::int64_t>& input_splits,
+                                              const c10d::AllToAllOptions& options) {
+  const auto is_even = [](const std::vector<std::int64_t>& splits) {
+    return std::all_of(
+        splits.begin(), splits.end(), [&](std::int64_t split) { return split == splits.front(); });
+  };
+  if (!is_even(output_splits) || !is_even(input_splits)) {
+    refuse(ErrorCode::kUnsupported,
+           "all_to_all with pieces of different sizes goes not through shared memory yet",
+           "take the backend gloo for it");
+  }
+  const at::Tensor source = source_of(input);
+  const at::Tensor memory = output.contiguous();
+  Tensors inputs = even_pieces(source, input.numel() / getSize());
+  Tensors outputs = even_pieces(memory, output.numel() / getSize());
+  alltoall(outputs, inputs, options);
+  if (!memory.is_same(output)) output.copy_(memory);
+  return done(c10d::OpType::ALLTOALL_BASE, {output});
+}
+
+}  // namespace accel

@@ -1,0 +1,96 @@
+// ShmBackend: the collectives of one node as a c10d backend, so that c10d::Reducer and users' own calls take them.
+//
+// A call does its work on the caller's thread and comes back when this rank's part is done: the Work that it returns is
+// completed. Ranks of a CPU have nothing to overlap it with, and a hand-over to another thread costs more than a small
+// collective. So collectives of several groups must be called in the same order by the ranks that share them.
+//
+// Tensors are dense and on the CPU. Collectives that only move data take every type; reductions take those of
+// shm::DataType, and complex numbers for sums and averages. Tensors that are not contiguous are copied.
+//
+// Threads:  one thread at a time, except abort() and shutdown().
+// Errors    accel::Error, thrown: those of ShmGroup; kUnsupported: a type, an operation or a device; kShapeMismatch: lists
+//           of tensors that do not fit together.
+// Source:   torch/csrc/distributed/c10d/Backend.hpp of LibTorch 2.11.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "libaccel/collectives/shm/shm_group.h"
+
+namespace accel {
+
+class ShmBackend final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  explicit ShmBackend(std::unique_ptr<shm::ShmGroup> group);
+
+  const std::string getBackendName() const override { return "accel_shm"; }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs,
+                    Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output,
+                          at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs,
+                              Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs,
+                                          Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs,
+                 Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs,
+                  std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs,
+                         std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output,
+                               at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs,
+                                          Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  // Pieces of the same size for all ranks; uneven splits are kUnsupported.
+  WorkPtr alltoall_base(at::Tensor& output,
+                        at::Tensor& input,
+                        std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs,
+                   Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+  void setSequenceNumberForGroup() override {}
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  // Ends what waits in another thread with an error, on all ranks.
+  void abort() override { group_->abort(); }
+  void shutdown() override { group_->abort(); }
+
+ private:
+  WorkPtr done(c10d::OpType type, Tensors results);
+  void all_gather_pieces(const at::Tensor& input, const Tensors& outputs);
+  void reduce_scatter_pieces(const Tensors& inputs, at::Tensor& output, const c10d::ReduceOp& op);
+  [[nodiscard]] Tensors even_pieces(const at::Tensor& whole, std::int64_t elements_each) const;
+
+  std::unique_ptr<shm::ShmGroup> group_;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace accel

@@ -1,0 +1,270 @@
+#include "libaccel/collectives/shm_backend.h"
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/complex.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accel {
+namespace {
+
+using ::testing::HasSubstr;
+using Tensors = ShmBackend::Tensors;
+
+// The ranks as threads, each with a backend.
+void run_ranks(int world_size, const std::function<void(ShmBackend&)>& body) {
+  const shm::GroupShape shape = {.world_size = world_size, .slot_bytes = 8192};
+  const UniqueFd memory = or_throw(shm::GroupMemory::create(shape));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      ShmBackend backend(or_throw(shm::ShmGroup::join(memory, {.rank = rank, .shape = shape})));
+      body(backend);
+    });
+  }
+}
+
+// Another one on each rank; whole numbers, so that sums are exact in every type that can hold them.
+at::Tensor input_of(int rank, at::ScalarType type = at::kFloat, std::int64_t rows = 7) {
+  return (at::arange(rows * 5).reshape({rows, 5}) % 3 + rank % 3).to(type);
+}
+
+at::Tensor sum_of(int world_size, at::ScalarType type = at::kFloat, std::int64_t rows = 7) {
+  at::Tensor sum = input_of(0, type, rows);
+  for (int rank = 1; rank < world_size; ++rank) sum = sum + input_of(rank, type, rows);
+  return sum.to(type);
+}
+
+std::string message_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+class ShmBackendTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ShmBackendTest, EveryTypeIsReducedAndItsFutureHoldsTheResult) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    for (const auto type : {at::kFloat,
+                            at::kDouble,
+                            at::kHalf,
+                            at::kBFloat16,
+                            at::kChar,
+                            at::kByte,
+                            at::kShort,
+                            at::kInt,
+                            at::kLong,
+                            at::kBool}) {
+      Tensors tensors = {input_of(backend.getRank(), type, 700)};
+      const auto work = backend.allreduce(tensors, {});
+      EXPECT_TRUE(work->wait());
+      EXPECT_TRUE(work->isCompleted());
+      EXPECT_TRUE(at::equal(tensors[0], sum_of(size, type, 700))) << at::toString(type);
+      const at::Tensor held = work->getFuture()->value().toTensorVector().at(0);
+      EXPECT_TRUE(held.is_same(tensors[0]));
+    }
+  });
+}
+
+TEST_P(ShmBackendTest, OperationsAreThoseOfC10d) {
+  const int size = GetParam();
+  const auto result = [&](c10d::ReduceOp::RedOpType op, at::ScalarType type) {
+    at::Tensor out;
+    run_ranks(size, [&](ShmBackend& backend) {
+      c10d::AllreduceOptions options;
+      options.reduceOp = op;
+      Tensors tensors = {input_of(backend.getRank(), type)};
+      backend.allreduce(tensors, options);
+      if (backend.getRank() == 0) out = tensors[0];
+    });
+    return out;
+  };
+  at::Tensor low = input_of(0);
+  at::Tensor high = input_of(0);
+  at::Tensor product = input_of(0);
+  at::Tensor bits = input_of(0, at::kInt);
+  for (int rank = 1; rank < size; ++rank) {
+    low = low.minimum(input_of(rank));
+    high = high.maximum(input_of(rank));
+    product = product * input_of(rank);
+    bits = bits.bitwise_xor(input_of(rank, at::kInt));
+  }
+  EXPECT_TRUE(at::equal(result(c10d::ReduceOp::MIN, at::kFloat), low));
+  EXPECT_TRUE(at::equal(result(c10d::ReduceOp::MAX, at::kFloat), high));
+  EXPECT_TRUE(at::equal(result(c10d::ReduceOp::PRODUCT, at::kFloat), product));
+  EXPECT_TRUE(at::equal(result(c10d::ReduceOp::BXOR, at::kInt), bits));
+  EXPECT_TRUE(at::equal(result(c10d::ReduceOp::AVG, at::kFloat), sum_of(size) / size));
+}
+
+TEST_P(ShmBackendTest, TensorsThatAreNotContiguousKeepTheirStrides) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    const at::Tensor whole = at::zeros({5, 14});
+    const at::Tensor view = whole.t().narrow(0, 0, 7);
+    view.copy_(input_of(backend.getRank()));
+    Tensors tensors = {view};
+    backend.allreduce(tensors, {});
+    EXPECT_TRUE(at::equal(view, sum_of(size)));
+    EXPECT_TRUE(at::equal(whole.narrow(1, 7, 7), at::zeros({5, 7}))) << "beside the view";
+    view.copy_(input_of(backend.getRank()));
+    c10d::BroadcastOptions options;
+    options.rootRank = size - 1;
+    backend.broadcast(tensors, options);
+    EXPECT_TRUE(at::equal(view, input_of(size - 1)));
+  });
+}
+
+TEST_P(ShmBackendTest, ComplexNumbersAreSummed) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    const at::Tensor real = input_of(backend.getRank());
+    Tensors tensors = {at::complex(real, real * 2)};
+    backend.allreduce(tensors, {});
+    EXPECT_TRUE(at::equal(tensors[0], at::complex(sum_of(size), sum_of(size) * 2)));
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    EXPECT_THAT(message_of([&] { backend.allreduce(tensors, options); }), HasSubstr("complex"));
+  });
+}
+
+TEST_P(ShmBackendTest, GathersPutRanksInOrder) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    Tensors inputs = {input_of(backend.getRank(), at::kDouble)};
+    Tensors expected;
+    for (int rank = 0; rank < size; ++rank) expected.push_back(input_of(rank, at::kDouble));
+    const auto room = [&] {
+      Tensors tensors;
+      for (int rank = 0; rank < size; ++rank) tensors.push_back(at::zeros_like(inputs[0]));
+      return tensors;
+    };
+    std::vector<Tensors> lists = {room()};
+    backend.allgather(lists, inputs, {});
+    for (int rank = 0; rank < size; ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      EXPECT_TRUE(at::equal(lists[0][at], expected[at]));
+    }
+    at::Tensor flat = at::zeros({7 * size, 5}, at::kDouble);
+    backend._allgather_base(flat, inputs[0], {});
+    EXPECT_TRUE(at::equal(flat, at::cat(expected)));
+
+    std::vector<Tensors> at_root;
+    if (backend.getRank() == 0) at_root = {room()};
+    backend.gather(at_root, inputs, {});
+    if (backend.getRank() == 0) {
+      EXPECT_TRUE(at::equal(at::cat(at_root[0]), at::cat(expected)));
+    }
+  });
+}
+
+TEST_P(ShmBackendTest, ReduceScatterAndScatterGiveEachRankItsPart) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    at::Tensor input = input_of(backend.getRank(), at::kFloat, 7 * size);
+    at::Tensor output = at::zeros({7, 5});
+    const at::Tensor expected =
+        sum_of(size, at::kFloat, 7 * size).narrow(0, 7 * backend.getRank(), 7);
+    backend._reduce_scatter_base(output, input, {});
+    EXPECT_TRUE(at::equal(output, expected));
+
+    Tensors outputs = {at::zeros({7, 5})};
+    std::vector<Tensors> lists = {input.split(7)};
+    backend.reduce_scatter(outputs, lists, {});
+    EXPECT_TRUE(at::equal(outputs[0], expected));
+
+    c10d::ScatterOptions options;
+    options.rootRank = size - 1;
+    std::vector<Tensors> from_root;
+    if (backend.getRank() == size - 1) from_root = lists;
+    backend.scatter(outputs, from_root, options);
+    EXPECT_TRUE(at::equal(
+        outputs[0], input_of(size - 1, at::kFloat, 7 * size).narrow(0, 7 * backend.getRank(), 7)));
+  });
+}
+
+TEST_P(ShmBackendTest, AllToAllTransposesTheParts) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    at::Tensor input = input_of(backend.getRank(), at::kLong, 7 * size);
+    at::Tensor output = at::zeros_like(input);
+    Tensors expected;
+    for (int rank = 0; rank < size; ++rank)
+      expected.push_back(input_of(rank, at::kLong, 7 * size).narrow(0, 7 * backend.getRank(), 7));
+    std::vector<std::int64_t> even;
+    backend.alltoall_base(output, input, even, even, {});
+    EXPECT_TRUE(at::equal(output, at::cat(expected)));
+    std::vector<std::int64_t> uneven(static_cast<std::size_t>(size), 7);
+    uneven.push_back(0);
+    EXPECT_THAT(message_of([&] { backend.alltoall_base(output, input, uneven, even, {}); }),
+                HasSubstr("different sizes"));
+  });
+}
+
+TEST_P(ShmBackendTest, ReduceGivesTheSumToTheRootAlone) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    Tensors tensors = {input_of(backend.getRank())};
+    c10d::ReduceOptions options;
+    options.rootRank = size - 1;
+    backend.reduce(tensors, options);
+    if (backend.getRank() == size - 1) {
+      EXPECT_TRUE(at::equal(tensors[0], sum_of(size)));
+    }
+    backend.barrier({});
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(OfRanks, ShmBackendTest, ::testing::Values(1, 2, 3));
+
+TEST(ShmBackendErrors, WhatDoesNotFitIsRefusedBeforeAnybodyWaits) {
+  run_ranks(2, [](ShmBackend& backend) {
+    Tensors two = {at::ones({2}), at::ones({2})};
+    EXPECT_THAT(message_of([&] { backend.allreduce(two, {}); }), HasSubstr("one tensor"));
+    at::Tensor output = at::ones({3});
+    at::Tensor input = at::ones({2});
+    EXPECT_THAT(message_of([&] { backend._allgather_base(output, input, {}); }),
+                HasSubstr("3 elements for 2 ranks with 2 elements each"));
+    Tensors meta = {at::empty({2}, at::TensorOptions().device(at::kMeta))};
+    EXPECT_THAT(message_of([&] { backend.broadcast(meta, {}); }), HasSubstr("on the CPU"));
+    Tensors floats = {at::ones({2})};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::BAND;
+    EXPECT_THAT(message_of([&] { backend.allreduce(floats, options); }),
+                HasSubstr("bitwise and is not defined for float32"));
+    backend.barrier({});
+  });
+}
+
+TEST(ShmBackendErrors, RanksThatBringDifferentSizesAreToldSo) {
+  std::vector<std::string> said(2);
+  run_ranks(2, [&](ShmBackend& backend) {
+    Tensors tensors = {at::ones({2 + backend.getRank()})};
+    said[static_cast<std::size_t>(backend.getRank())] =
+        message_of([&] { backend.allreduce(tensors, {}); });
+  });
+  EXPECT_THAT(said[0] + said[1], HasSubstr("all_reduce of 8 bytes"));
+  EXPECT_THAT(said[0] + said[1], HasSubstr("all_reduce of 12 bytes"));
+}
+
+}  // namespace
+}  // namespace accel
