@@ -258,8 +258,7 @@ Result<void> ShmGroup::check_op(DataType type, ReduceOp op) const {
 // ---- the collectives ----
 
 Result<void> ShmGroup::barrier() {
-  if (auto slot = begin_step(); !slot) return std::move(slot).error();
-  publish_step(call_of(Kind::kBarrier, 0));
+  if (auto sent = publish_bytes(nullptr, 0, call_of(Kind::kBarrier, 0)); !sent) return sent;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (auto slot = slot_of(rank); !slot) return std::move(slot).error();
   }
@@ -296,10 +295,8 @@ Result<void> ShmGroup::all_reduce_direct(std::span<const std::byte> in,
   return for_each_chunk(in.size(),
                         options_.shape.slot_bytes,
                         [&](std::size_t done, std::size_t bytes) -> Result<void> {
-                          auto slot = begin_step();
-                          if (!slot) return std::move(slot).error();
-                          copy_bytes(*slot, in.data() + done, bytes);
-                          publish_step(call);
+                          if (auto sent = publish_bytes(in.data() + done, bytes, call); !sent)
+                            return sent;
                           return reduce_slots(0, bytes, type, op, out + done);
                         });
 }
@@ -312,10 +309,8 @@ Result<void> ShmGroup::all_reduce_by_slices(std::span<const std::byte> in,
   return for_each_chunk(in.size(),
                         options_.shape.slot_bytes,
                         [&](std::size_t done, std::size_t bytes) -> Result<void> {
-                          auto slot = begin_step();
-                          if (!slot) return std::move(slot).error();
-                          copy_bytes(*slot, in.data() + done, bytes);
-                          publish_step(call);
+                          if (auto sent = publish_bytes(in.data() + done, bytes, call); !sent)
+                            return sent;
                           const std::size_t width = shm::size_of(type);
                           const auto begin_of = [&](int rank) {
                             return begin_of_part(bytes / width, rank, world_size()) * width;
@@ -348,10 +343,7 @@ Result<void> ShmGroup::reduce(
   const Call call = call_of(Kind::kReduce, all, type, op, root);
   return for_each_chunk(
       all, options_.shape.slot_bytes, [&](std::size_t done, std::size_t bytes) -> Result<void> {
-        auto slot = begin_step();
-        if (!slot) return std::move(slot).error();
-        copy_bytes(*slot, in + done, bytes);
-        publish_step(call);
+        if (auto sent = publish_bytes(in + done, bytes, call); !sent) return sent;
         if (rank() == root) return reduce_slots(0, bytes, type, op, out + done);
         const auto theirs = slot_of(root);
         return theirs ? Result<void>() : theirs.error();
@@ -374,6 +366,14 @@ Result<void> ShmGroup::reduce_scatter(std::span<const std::byte* const> in,
       });
 }
 
+Result<void> ShmGroup::publish_bytes(const std::byte* in, std::size_t bytes, const Call& call) {
+  auto slot = begin_step();
+  if (!slot) return std::move(slot).error();
+  copy_bytes(*slot, in, bytes);
+  publish_step(call);
+  return {};
+}
+
 Result<void> ShmGroup::publish_pieces(std::span<const std::byte* const> in,
                                       std::size_t done,
                                       std::size_t bytes,
@@ -391,10 +391,8 @@ Result<void> ShmGroup::broadcast(std::byte* data, std::size_t bytes, int root) {
   const Call call = call_of(Kind::kBroadcast, bytes, root);
   return for_each_chunk(
       bytes, options_.shape.slot_bytes, [&](std::size_t done, std::size_t size) -> Result<void> {
-        auto slot = begin_step();
-        if (!slot) return std::move(slot).error();
-        if (rank() == root) copy_bytes(*slot, data + done, size);
-        publish_step(call);
+        const std::size_t sent = rank() == root ? size : 0;
+        if (auto step = publish_bytes(data + done, sent, call); !step) return step;
         const auto theirs = slot_of(root);
         if (!theirs) return theirs.error();
         if (rank() != root) copy_bytes(data + done, *theirs, size);
@@ -408,10 +406,7 @@ Result<void> ShmGroup::all_gather(const std::byte* in,
   const Call call = call_of(Kind::kAllGather, bytes);
   return for_each_chunk(
       bytes, options_.shape.slot_bytes, [&](std::size_t done, std::size_t size) -> Result<void> {
-        auto slot = begin_step();
-        if (!slot) return std::move(slot).error();
-        copy_bytes(*slot, in + done, size);
-        publish_step(call);
+        if (auto sent = publish_bytes(in + done, size, call); !sent) return sent;
         for (int rank = 0; rank < world_size(); ++rank) {
           const auto theirs = slot_of(rank);
           if (!theirs) return theirs.error();
@@ -431,10 +426,7 @@ Result<void> ShmGroup::gather(const std::byte* in,
   const Call call = call_of(Kind::kGather, bytes, root);
   return for_each_chunk(
       bytes, options_.shape.slot_bytes, [&](std::size_t done, std::size_t size) -> Result<void> {
-        auto slot = begin_step();
-        if (!slot) return std::move(slot).error();
-        copy_bytes(*slot, in + done, size);
-        publish_step(call);
+        if (auto sent = publish_bytes(in + done, size, call); !sent) return sent;
         for (int rank = 0; rank < world_size(); ++rank) {
           if (this->rank() != root && rank != root) continue;
           const auto theirs = slot_of(rank);

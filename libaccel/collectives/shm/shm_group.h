@@ -130,6 +130,10 @@ class ShmGroup {
   [[nodiscard]] Result<const std::byte*> slot_of(int rank);
   [[nodiscard]] Result<void> wait_for_phase(int rank, std::uint32_t phase);
   [[nodiscard]] std::size_t piece_bytes() const noexcept;
+  // A step whose slot holds these bytes.
+  [[nodiscard]] Result<void> publish_bytes(const std::byte* in,
+                                           std::size_t bytes,
+                                           const Call& call);
   // A step whose slot holds `bytes` from `done` on of each of `in`, a piece for each rank.
   [[nodiscard]] Result<void> publish_pieces(std::span<const std::byte* const> in,
                                             std::size_t done,
