@@ -180,5 +180,22 @@ TEST_F(Cgroups, Fault4LimitsHoldOrTheJobIsRefused) {
   EXPECT_THAT(folders(), IsEmpty());
 }
 
+// Two hundred children, each of which would live for a minute.
+TEST_F(Cgroups, Fault12AForkBombIsHeldOrTheJobIsRefused) {
+  auto spec = make_job(
+      "i=0; while [ $i -lt 200 ]; do sleep 60 & i=$((i + 1)); done; echo $i are there; exit 0",
+      token_);
+  spec.limits.pids = 20;
+  const JobRun run = run_job(spec);
+
+  if (run.error) {
+    EXPECT_EQ(run.error->code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(run.error->message(), HasSubstr("pids.max = 20"));
+  } else {
+    EXPECT_FALSE(run.outcome->success);  // the shell ends when it cannot fork
+  }
+  EXPECT_THAT(folders(), IsEmpty());
+}
+
 }  // namespace
 }  // namespace accel::test

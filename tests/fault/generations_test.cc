@@ -154,7 +154,7 @@ TEST_F(Generations, APreparationOverARunningGenerationIsRefused) {
   EXPECT_THAT(driven.wait_for<PrepareFailed>().error.message(), HasSubstr("has not ended"));
 }
 
-TEST_F(Generations, APortThatIsTakenIsToldAndAnotherTryWorks) {
+TEST_F(Generations, Fault47APortThatIsTakenIsToldAndAnotherTryWorks) {
   DrivenJob holder(job("pause"));
   holder.ask(PrepareGeneration{.generation = 0, .world_size = 2});
   const int port = holder.wait_for<Prepared>().store_port;
