@@ -136,6 +136,30 @@ class Restart(HoldTest):
         steps = [line for line in self.log_of("train").read_text().split("\n") if line.startswith("step")]
         self.assertEqual(steps, [f"step {i}" for i in range(1, len(steps) + 1)], "a step is missing")
 
+    def test_fault_26_files_are_rotated_while_no_agent_is_there_and_a_follower_reads_on_over_them(self):
+        # Long lines, so that a file of 4 KiB is full after 40 of them.
+        counting = COUNTING.replace("echo step $i", 'printf "step %0100d\\n" $i')
+        self.start_job("train", counting, self.folder, options=["--log_rotate_bytes", "4K", "--log_keep", 1000])
+        follower = subprocess.Popen([BIN / "accel", "logs", "-f", "train", "--agent", self.state / "run"], stdout=subprocess.PIPE,
+                                    stderr=subprocess.PIPE, text=True)
+        self.addCleanup(follower.stdout.close)
+        self.addCleanup(follower.stderr.close)
+        self.addCleanup(follower.wait, PATIENCE)
+        first = follower.stdout.readline()
+        self.kill_agent()
+        folder = self.log_of("train").parent
+        before = len(list(folder.iterdir()))
+        self.assertTrue(eventually(lambda: len(list(folder.iterdir())) >= before + 2), "nothing is rotated without an agent")
+        self.start_agent()
+        self.assertTrue(self.taken_over("train"), self.agent.text())
+        pathlib.Path(self.folder, "stop").write_text("")
+
+        lines = (first + follower.stdout.read()).split("\n")
+
+        steps = [line for line in lines if line.startswith("step")]
+        self.assertEqual(steps, [f"step {i:0100d}" for i in range(1, len(steps) + 1)], follower.stderr.read())
+        self.assertEqual(lines[-2:], ["end", ""])
+
     def test_fault_27_it_is_restarted_again_and_again(self):
         pids = self.start_job("train", COUNTING, self.folder)
         for _ in range(4):
