@@ -97,7 +97,9 @@ void ClusterLogs::open(const v1::JobNode& node, std::uint64_t generation) {
       request,
       {.on_chunk =
            [self = shared_from_this(), id = node.node_id()](v1::LogChunk chunk) {
-             self->ready_.emplace_back(std::move(chunk), self->sources_[id].logs);
+             Source& from = self->sources_[id];
+             from.shown = std::max(from.shown, chunk.generation());
+             self->ready_.emplace_back(std::move(chunk), from.logs);
              self->pump();
            },
        .on_end = [self = shared_from_this(), id = node.node_id(), generation](
@@ -109,7 +111,8 @@ void ClusterLogs::on_end(const std::string& node,
                          const grpc::Status& status) {
   Source& source = sources_[node];
   source.logs.reset();
-  source.over_in = std::max(generation, generation_);
+  // It may have shown more than the job's state, which is asked for now and then, speaks of.
+  source.over_in = std::max({generation, generation_, source.shown});
   if (!status.ok()) {
     const std::string& text = status.error_message();
     say("no more output from node " + node + ": " + text.substr(0, text.find('\n')));

@@ -34,6 +34,7 @@ class ClusterLogs : public std::enable_shared_from_this<ClusterLogs> {
   struct Source {
     std::shared_ptr<ClusterClient::PartLogs> logs;  // gone when it is over
     std::uint64_t over_in = 0;                      // generation in which it ended, or broke
+    std::uint64_t shown = 0;                        // highest generation of which output came
   };
 
   void take(const v1::Job& job);

@@ -7,6 +7,7 @@
 
 #include "agent/agent_config.h"
 #include "agent/ticket_book.h"
+#include "agent/worker_end.h"
 
 namespace accel::agent {
 namespace {
@@ -16,6 +17,7 @@ using supervisor::Milliseconds;
 using supervisor::Streams;
 
 constexpr std::size_t kMaxEnvironmentBytes = 512 * 1024;
+constexpr int kMaxSameCause = 3;  // as JobRestartPolicy::max_same_crash
 
 Milliseconds to_ms(const google::protobuf::Duration& time) {
   return Milliseconds(time.seconds() * 1000 + time.nanos() / 1'000'000);
@@ -78,6 +80,10 @@ void check_policies(const v1::JobSpec& request, std::vector<std::string>& faults
   const auto& stop = request.stop();
   if (stop.signal() < 0 || stop.signal() >= NSIG)
     faults.push_back("stop.signal " + std::to_string(stop.signal()) + " does not exist");
+  if (stop.preempt_signal() < 0 || stop.preempt_signal() >= NSIG) {
+    faults.push_back("stop.preempt_signal " + std::to_string(stop.preempt_signal()) +
+                     " does not exist");
+  }
   if (!is_sane(stop.grace())) faults.push_back("stop.grace is out of range");
   if (!is_sane(request.restart().backoff_initial()) || !is_sane(request.restart().backoff_max()) ||
       !is_sane(request.restart().reset_after_progress())) {
@@ -85,6 +91,42 @@ void check_policies(const v1::JobSpec& request, std::vector<std::string>& faults
   }
   if (request.restart().max_restarts() > 1'000'000)
     faults.push_back("restart.max_restarts is above 1000000");
+  if (request.restart().max_same_cause() > 1'000'000)
+    faults.push_back("restart.max_same_cause is above 1000000");
+  const double jitter = request.restart().jitter();
+  if (!(jitter >= 0 && jitter <= 1))
+    faults.push_back("restart.jitter is " + std::to_string(jitter) + ", expected 0 to 1");
+  for (const auto& [name, action] : request.restart().on_cause()) {
+    if (causes_named(name).empty()) {
+      faults.push_back("restart.on_cause has '" + name.substr(0, 64) +
+                       "', expected NONZERO, SIGNALED, OOM, HANG, LOST or EXEC_FAILED");
+    }
+    if (action == v1::ACTION_IGNORE) {
+      faults.push_back(
+          "restart.on_cause IGNORE is not supported: the other ranks would wait for "
+          "the one that is gone");
+    } else if (!v1::Action_IsValid(action)) {
+      faults.push_back("restart.on_cause " + std::to_string(action) + " does not exist");
+    }
+  }
+}
+
+void check_preflight(const v1::JobSpec& request, std::vector<std::string>& faults) {
+  constexpr int kMostChecks = 16;
+  if (request.preflight_size() > kMostChecks) {
+    faults.push_back("preflight has " + std::to_string(request.preflight_size()) +
+                     " checks; at most " + std::to_string(kMostChecks) + " are possible");
+  }
+  for (const v1::Check& check : request.preflight()) {
+    const std::string name = "preflight check '" + check.name().substr(0, 64) + "'";
+    if (!is_valid_id(check.name()))
+      faults.push_back(name + " has no name of the form [A-Za-z0-9_.-]{1,64}");
+    if (check.argv().empty() || check.argv(0).empty()) faults.push_back(name + " names no program");
+    if (std::any_of(check.argv().begin(), check.argv().end(), has_nul))
+      faults.push_back(name + " has a NUL byte in its argv");
+    if (check.has_timeout() && (!is_sane(check.timeout()) || to_ms(check.timeout()).count() <= 0))
+      faults.push_back(name + " has a timeout that is not above 0");
+  }
 }
 
 AffinityMode mode_of(const v1::Affinity& affinity) {
@@ -135,14 +177,7 @@ void check_log(const v1::LogPolicy& log, std::vector<std::string>& faults) {
     faults.push_back("log.keep is for log.rotate_bytes, which is not given");
 }
 
-// What no part of accel acts on yet: an error instead of a job that is run otherwise than was asked.
-void check_unsupported(const v1::JobSpec& request, std::vector<std::string>& faults) {
-  const auto refuse = [&](bool is_asked, const char* what) {
-    if (is_asked) faults.push_back(std::string(what) + " is not supported");
-  };
-  refuse(request.stop().dump_stacks(), "stop.dump_stacks");
-  refuse(request.stop().preempt_signal() != 0, "stop.preempt_signal");
-  refuse(request.preflight_size() > 0, "preflight");
+void check_env_pass(const v1::JobSpec& request, std::vector<std::string>& faults) {
   for (const auto& name : request.env_pass()) {
     if (name.empty() || name.find('=') != std::string::npos || has_nul(name))
       faults.push_back("env_pass has an impossible name '" + name.substr(0, 64) + "'");
@@ -212,7 +247,8 @@ Result<void> check_job_request(const v1::JobSpec& request) {
   check_hang(request.hang(), faults);
   check_affinity(request.affinity(), faults);
   check_log(request.log(), faults);
-  check_unsupported(request, faults);
+  check_preflight(request, faults);
+  check_env_pass(request, faults);
   return merged(faults);
 }
 
@@ -222,9 +258,6 @@ Result<void> check_one_node_request(const v1::JobSpec& request) {
     if (is_asked) faults.push_back(std::string(what) + " is for jobs over several nodes");
   };
   const auto& restart = request.restart();
-  refuse(restart.max_same_cause() != 0, "restart.max_same_cause");
-  refuse(restart.jitter() != 0, "restart.jitter");
-  refuse(!restart.on_cause().empty(), "restart.on_cause");
   refuse(restart.scale_up() != v1::SCALE_UP_UNSPECIFIED, "restart.scale_up");
   refuse(request.has_fence(), "fence");
   refuse(request.has_gather(), "gather");
@@ -286,6 +319,14 @@ Result<void> pass_environment(const v1::JobSpec& request,
   return {};
 }
 
+void set_restart_rules(const v1::RestartPolicy& asked, supervisor::RestartPolicy& policy) {
+  if (asked.jitter() > 0 && asked.jitter() <= 1) policy.jitter = asked.jitter();
+  for (const auto& [name, action] : asked.on_cause()) {
+    auto& causes = action == v1::ACTION_FAIL ? policy.fail_after : policy.restart_after;
+    for (const auto cause : causes_named(name)) causes.push_back(cause);
+  }
+}
+
 std::string make_job_id(const v1::JobSpec& request) {
   std::string id = std::filesystem::path(request.argv(0)).filename().string().substr(0, 32);
   for (char& c : id) {
@@ -338,7 +379,20 @@ supervisor::JobSpec make_job_spec(const v1::JobSpec& request,
   set_if_given(restart.has_reset_after_progress(),
                restart.reset_after_progress(),
                spec.restart.stable_after);
+  set_restart_rules(restart, spec.restart);
+  spec.restart.max_same_crash = kMaxSameCause;
+  if (restart.max_same_cause() != 0)
+    spec.restart.max_same_crash = static_cast<int>(restart.max_same_cause());
+  spec.stop.dump_stacks = request.stop().dump_stacks();
+  spec.stop.preempt_signal = request.stop().preempt_signal();
   spec.hang = to_hang_policy(request.hang());
+  for (const v1::Check& asked : request.preflight()) {
+    supervisor::PreflightCheck check;
+    check.name = asked.name();
+    check.argv.assign(asked.argv().begin(), asked.argv().end());
+    set_if_given(asked.has_timeout(), asked.timeout(), check.limit);
+    spec.preflight.push_back(std::move(check));
+  }
   const auto& limits = request.limits();
   spec.limits = {.memory_bytes = limits.mem_bytes(),
                  .pids = limits.pids(),

@@ -42,6 +42,9 @@ using ReadTopology = std::function<Result<Topology>(Caches)>;
                                             bool is_other_user,
                                             supervisor::JobSpec& spec);
 
+// The jitter and on_cause of the request. Requires: check_job_request().
+void set_restart_rules(const v1::RestartPolicy& asked, supervisor::RestartPolicy& policy);
+
 // A name for a job without one: the program's, and eight random digits.
 [[nodiscard]] std::string make_job_id(const v1::JobSpec& request);
 

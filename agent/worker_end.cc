@@ -52,6 +52,16 @@ v1::ExitInfo describe_end(const supervisor::WorkerExit& exit) {
   return info;
 }
 
+std::vector<ExitCause> causes_named(const std::string& name) {
+  if (name == "NONZERO") return {ExitCause::kNonZero};
+  if (name == "SIGNALED") return {ExitCause::kSignaled};
+  if (name == "OOM") return {ExitCause::kOutOfMemory};
+  if (name == "HANG") return {ExitCause::kHang};
+  if (name == "LOST") return {ExitCause::kLost};
+  if (name == "EXEC_FAILED") return {ExitCause::kExecFailed, ExitCause::kLibraryMissing};
+  return {};
+}
+
 supervisor::WorkerExit to_worker_exit(const v1::ExitInfo& info) {
   supervisor::WorkerExit exit;
   exit.cause = ExitCause::kLost;

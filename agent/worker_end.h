@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "accel/v1/job.pb.h"
 #include "runtime/supervisor/job_outcome.h"
@@ -11,6 +12,9 @@
 namespace accel::agent {
 
 [[nodiscard]] v1::ExitInfo describe_end(const supervisor::WorkerExit& exit);
+// The causes that `name`, an ExitInfo.Cause without its prefix, stands for in restart.on_cause. Empty: none that a job
+// may have a rule for.
+[[nodiscard]] std::vector<supervisor::ExitCause> causes_named(const std::string& name);
 [[nodiscard]] supervisor::WorkerExit to_worker_exit(const v1::ExitInfo& info);
 
 // "rank 1 was ended by SIGSEGV", its last lines, leftovers and notices. Empty when there is nothing to say.

@@ -128,6 +128,11 @@ std::string render_dry_run(const LaunchPlan& plan) {
              "stopping",
              seconds(spec.stop.grace) + " from the signal to SIGKILL, " +
                  seconds(spec.stop.linger) + " for what a rank leaves behind");
+  for (const auto& check : spec.preflight) {
+    append_row(out,
+               "preflight",
+               check.name + ": " + check.argv.back() + " (" + seconds(check.limit) + " at most)");
+  }
   append_row(out,
              "terminal",
              spec.console.foreground ? "rank 0 has this one"

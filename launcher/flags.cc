@@ -45,6 +45,7 @@ void declare(CLI::App& app, const FlagSpec& flag, CommandLine& line) {
   app.add_option(spellings(flag),
                  [&line, name](const CLI::results_t& values) {
                    line.given[name] = values.back();
+                   line.repeated[name] = values;
                    return true;
                  })
       ->expected(1)

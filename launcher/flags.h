@@ -21,6 +21,7 @@ struct CommandLine {
   // By FlagSpec::name. A switch holds "true" or "false"; a flag that was repeated holds its last
   // value.
   std::map<std::string, std::string, std::less<>> given;
+  std::map<std::string, std::vector<std::string>, std::less<>> repeated;  // all its values
   std::string script;                         // empty when there is none
   std::vector<std::string> script_arguments;  // one "--" right after the script is dropped
 

@@ -161,6 +161,7 @@ JobSpec make_spec(const CommandLine& line,
   if (settings.stop_grace_seconds) spec.stop.grace = milliseconds(*settings.stop_grace_seconds);
   if (settings.linger_seconds) spec.stop.linger = milliseconds(*settings.linger_seconds);
   spec.hang = settings.hang;
+  spec.preflight = settings.preflight;
   spec.restart.max_restarts = settings.max_restarts;
   spec.log.dir = choose_log_dir(settings, host.environment, notices);
   // The nodes of an allocation share their folders.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "launcher/faults.h"
+#include "launcher/preflight_flag.h"
 #include "runtime/byte_size.h"
 
 namespace accel::launcher {
@@ -337,6 +338,27 @@ class Merge {
     settings_.linger_seconds = seconds_flag(line_, "linger", faults_);
     (void)seconds_flag(line_, "monitor_interval", faults_);  // checked, and not needed
     choose_hang_timeout();
+    choose_preflight();
+  }
+
+  void choose_preflight() {
+    supervisor::Milliseconds limit = supervisor::PreflightCheck{}.limit;
+    if (const auto seconds = seconds_flag(line_, "preflight_seconds", faults_))
+      limit = std::chrono::ceil<supervisor::Milliseconds>(std::chrono::duration<double>(*seconds));
+    if (limit.count() == 0) {
+      faults_.add(Error(ErrorCode::kInvalidArgument,
+                        "--preflight_seconds is '0', expected a time above 0"));
+    }
+    const auto given = line_.repeated.find("preflight");
+    if (given == line_.repeated.end()) return;
+    for (const std::string& text : given->second) {
+      auto check = parse_preflight(text, limit);
+      if (check) {
+        settings_.preflight.push_back(*std::move(check));
+      } else {
+        faults_.add(std::move(check).error());
+      }
+    }
   }
 
   void choose_hang_timeout() {

@@ -57,6 +57,7 @@ struct LaunchSettings {
   std::optional<double> linger_seconds;
   std::optional<ElasticSettings> elastic;  // several nodes
   supervisor::HangPolicy hang;
+  std::vector<supervisor::PreflightCheck> preflight;
 };
 
 // `file` is nullptr without a configuration; `num_gpus` is called at most once. What a user should

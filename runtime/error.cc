@@ -130,6 +130,8 @@ constexpr ErrorInfo kTable[] = {
      "nothing is lost: the other agent goes on; ask it, or try again"},
     {kNodeLost, "node.lost", 71, "A node is gone, and the job cannot go on with those that are left.",
      "queue the job again; or give --nnodes MIN:MAX and --max_restarts, so that it goes on with fewer nodes"},
+    {kPreflightFailed, "preflight.failed", 75, "A check that the job asked for before its workers start failed on a node.",
+     "run the check by hand on that node; its last lines are in the message"},
 };
 // clang-format on
 static_assert(std::size(kTable) == static_cast<size_t>(kCount_), "every ErrorCode needs its row");

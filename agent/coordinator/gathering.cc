@@ -24,7 +24,7 @@ Round look_around(const Turn& turn, const Job& job) {
   std::vector<std::pair<std::uint64_t, Candidate>> found;
   for (const auto& [id, joined] : job.joined) {
     const auto node = turn.state.nodes.find(id);
-    if (node == turn.state.nodes.end() || joined.is_forgotten) continue;
+    if (node == turn.state.nodes.end() || joined.is_forgotten || job.declined.count(id)) continue;
     const bool is_idle = node->second.busy.count(uuid_of(job)) == 0;
     if (!has_room(turn.state, job, node->second)) continue;
     if (is_idle && is_eligible(turn.state, id, turn.now)) {
@@ -65,7 +65,11 @@ std::string nodes_text(std::size_t number) {
 // "3 of 4 nodes joined; missing: gpu-04".
 std::string missing_text(const State& state, const Job& job) {
   const JobDescription& wanted = *job.description;
-  std::string text = std::to_string(job.joined.size()) + " of " +
+  const auto num_joined =
+      std::count_if(job.joined.begin(), job.joined.end(), [&](const auto& joined) {
+        return !job.declined.count(joined.first);
+      });
+  std::string text = std::to_string(num_joined) + " of " +
                      nodes_text(static_cast<std::size_t>(wanted.min_nodes)) + " joined";
   const auto missing = missing_hosts(state, job);
   constexpr std::size_t kMostNamed = 32;
@@ -123,6 +127,12 @@ void try_form(Turn& turn, Job& job) {
   prepare(turn, job, std::move(seats));
 }
 
+bool may_still_come(const Turn& turn, const Job& job, const NodeId& id, const Node& node) {
+  const bool is_asked_or_there = job.description->recruits ? !node.has_left : job.joined.count(id);
+  return is_asked_or_there && !job.declined.count(id) && !node.is_drained &&
+         !is_quarantined(node, turn.now) && node.liveness != Liveness::kLost;
+}
+
 // Whether one more node can change anything before the next Tick: spares a look at everybody for each
 // of ten thousand Joins.
 bool is_worth_a_look(const Job& job) {
@@ -134,6 +144,17 @@ bool is_worth_a_look(const Job& job) {
 }
 
 }  // namespace
+
+bool can_be_formed(const Turn& turn, const Job& job) {
+  const JobDescription& wanted = *job.description;
+  const bool may_others_join =
+      !wanted.recruits && job.joined.size() < static_cast<std::size_t>(wanted.max_nodes);
+  const auto num_left =
+      std::count_if(turn.state.nodes.begin(), turn.state.nodes.end(), [&](const auto& entry) {
+        return may_still_come(turn, job, entry.first, entry.second);
+      });
+  return may_others_join || num_left >= wanted.min_nodes;
+}
 
 void begin_gathering(Turn& turn, Job& job, const std::string& text) {
   job.min_since.reset();
@@ -147,7 +168,10 @@ void begin_gathering(Turn& turn, Job& job, const std::string& text) {
 void add_joined(Turn& turn, Job& job, Node& node, const Join& join) {
   const auto [entry, is_new] = job.joined.try_emplace(node.info.node_id);
   Joined& joined = entry->second;
-  if (is_new) joined.order = job.next_order++;
+  if (is_new) {
+    joined.order = job.next_order++;
+    job.declined.erase(node.info.node_id);
+  }
   job.invited.erase(node.info.node_id);
   joined.is_forgotten = false;
   joined.spare = join.spare;

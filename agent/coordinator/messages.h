@@ -100,6 +100,7 @@ struct Join {
 struct FailedCheck {
   std::string name;
   std::string detail;
+  bool is_of_job = false;  // the job's own: it says nothing about the node for other jobs
 };
 
 // The workers of Fence.generation are parked: spawned as far as they may, waiting for Start.

@@ -45,6 +45,17 @@ std::string digest_of(const Job& job) {
   return hex;
 }
 
+// Of this job alone: the check is the user's, and may say more about itself than about the node.
+void leave_out(Turn& turn, Job& job, Node& node, const std::string& why) {
+  const NodeId& id = node.info.node_id;
+  job.declined[id] = why;
+  report(turn, ReportKind::kDeclined, uuid_of(job), id, why);
+  send(turn,
+       node,
+       job.generation,
+       Notice{uuid_of(job), NoticeKind::kParked, "this node does not take part: " + why});
+}
+
 }  // namespace
 
 void prepare(Turn& turn, Job& job, std::vector<Seat> seats) {
@@ -111,8 +122,14 @@ void take_ready(Turn& turn, Job& job, Node& node, const Ready& ready) {
   }
   if (!ready.failed_checks.empty()) {
     const FailedCheck& check = ready.failed_checks.front();
-    const std::string text = "preflight check '" + check.name + "' failed: " + check.detail;
-    quarantine(turn, node, text);
+    const std::string text = check.is_of_job
+                                 ? check.detail
+                                 : "preflight check '" + check.name + "' failed: " + check.detail;
+    if (check.is_of_job) {
+      leave_out(turn, job, node, text);
+    } else {
+      quarantine(turn, node, text);
+    }
     return fail_job(turn,
                     job,
                     {FailureKind::kPreflight,
@@ -121,7 +138,7 @@ void take_ready(Turn& turn, Job& job, Node& node, const Ready& ready) {
                      -1,
                      -1,
                      supervisor::ExitCause::kOk,
-                     0,
+                     check.is_of_job ? error_info(ErrorCode::kPreflightFailed).exit_status : 0,
                      node.info.hostname + ": " + text});
   }
   member->phase = MemberPhase::kPrepared;

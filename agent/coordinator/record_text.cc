@@ -63,6 +63,10 @@ Json description_json(JobDescription job) {
   json["recruits"] = job.recruits;
   json["scale_up"] = to_field(job.scale_up);
   json["fencing"] = to_field(job.fence.fencing);
+  const supervisor::RestartPolicy& budget = job.restart.budget;
+  json["jitter"] = budget.jitter;
+  json["fail_after"] = to_field(budget.fail_after);
+  json["restart_after"] = to_field(budget.restart_after);
   json["payload"] = bytes_to_text(job.payload ? *job.payload : std::string());
   return json;
 }
@@ -80,6 +84,15 @@ JobDescription description_from(const Json& json) {
     from_enum_field(value, job.fence.fencing, Fencing::kHard);
   });
   supervisor::read_new_member(json, "recruits", job.recruits);
+  supervisor::RestartPolicy& budget = job.restart.budget;
+  supervisor::read_new_member(json, "jitter", budget.jitter);
+  for (const auto& [name, causes] : {std::pair{"fail_after", &budget.fail_after},
+                                     std::pair{"restart_after", &budget.restart_after}}) {
+    if (!json.contains(name)) continue;
+    read_member(json, name, [&out = *causes](const Json& value) {
+      supervisor::from_enum_fields(value, out, supervisor::ExitCause::kHang);
+    });
+  }
   std::string payload;
   read_member(json, "payload", payload);
   job.payload = std::make_shared<const std::string>(std::move(payload));

@@ -89,8 +89,8 @@ struct Idle {
 std::size_t num_expected(const Turn& turn, const Job& job) {
   const auto present = std::count_if(job.joined.begin(), job.joined.end(), [&](const auto& entry) {
     const auto node = turn.state.nodes.find(entry.first);
-    return !entry.second.spare && !entry.second.is_forgotten && node != turn.state.nodes.end() &&
-           is_eligible(turn.state, entry.first, turn.now) &&
+    return !entry.second.spare && !entry.second.is_forgotten && !job.declined.count(entry.first) &&
+           node != turn.state.nodes.end() && is_eligible(turn.state, entry.first, turn.now) &&
            has_room(turn.state, job, node->second);
   });
   const auto asked = std::count_if(job.invited.begin(), job.invited.end(), [&](const auto& entry) {

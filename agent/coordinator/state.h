@@ -170,7 +170,7 @@ struct Job {
   std::map<NodeId, Joined> joined;
   std::uint64_t next_order = 0;
   std::map<NodeId, TimePoint> invited;     // not answered yet; when it was asked last
-  std::map<NodeId, std::string> declined;  // never asked again, and why
+  std::map<NodeId, std::string> declined;  // not asked again, no seat, and why
   bool is_growing = false;                 // scaled: whoever comes takes part at once
   int previous_nodes = 0;
   std::shared_ptr<const std::string> hostlist;

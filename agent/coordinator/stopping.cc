@@ -68,6 +68,9 @@ Verdict judge_worker_failure(Turn& turn, Job& job, const Failure& failure) {
       failure.cause, job.stop.since - job.started_at, job.max_step > job.start_step};
   const auto decision = supervisor::decide_restart(policy.budget, job.history, facts, turn.chance);
   switch (decision.verdict) {
+    case supervisor::RestartVerdict::kNotWanted:
+      return {false, {}, failure.text + "; no restart is wanted after that (on_cause)"};
+    case supervisor::RestartVerdict::kSameCrash:  // counted above, over all nodes
     case supervisor::RestartVerdict::kWouldFailAgain:
       return {false, {}, failure.text + "; it would fail again"};
     case supervisor::RestartVerdict::kBudgetSpent:
@@ -96,6 +99,9 @@ Verdict judge(Turn& turn, Job& job) {
   // Nothing had run: the node is at fault, and its own count of losses deals with it. Not at once: a node whose lease is
   // over drops what it parks until its next beat is acked.
   if (is_of_node && !job.stop.was_started) {
+    const bool is_left_out =
+        failure.kind == FailureKind::kPreflight && job.declined.count(failure.node_id) > 0;
+    if (is_left_out && !can_be_formed(turn, job)) return {false, {}, failure.text};
     return {true, turn.state.config.beat_every, failure.text};
   }
   return judge_worker_failure(turn, job, failure);

@@ -69,6 +69,8 @@ void take_decline(Turn& turn, Job& job, Node& node, const Decline& decline);
 
 // gathering.cc: kGathering, kSuspended
 void begin_gathering(Turn& turn, Job& job, const std::string& text);
+// Whether enough nodes that are known, or may come by themselves, are not left out of the job.
+[[nodiscard]] bool can_be_formed(const Turn& turn, const Job& job);
 void add_joined(Turn& turn, Job& job, Node& node, const Join& join);
 void tick_gathering(Turn& turn, Job& job);
 

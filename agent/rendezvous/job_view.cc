@@ -21,7 +21,8 @@ bool has_seats(JobPhase phase) {
 }
 
 int exit_code_of(const Failure& failure) {
-  if (failure.kind == FailureKind::kPreflight || failure.kind == FailureKind::kFinishSkew) return 1;
+  if (failure.kind == FailureKind::kPreflight) return failure.code != 0 ? failure.code : 1;
+  if (failure.kind == FailureKind::kFinishSkew) return 1;
   supervisor::WorkerExit exit;
   exit.cause = failure.cause;
   const bool has_code = failure.cause == supervisor::ExitCause::kNonZero;

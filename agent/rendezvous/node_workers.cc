@@ -179,10 +179,16 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
     }
     say_parked(prepared->generation, prepared->store_port);
   } else if (const auto* failed = std::get_if<supervisor::PrepareFailed>(&event)) {
-    handlers_.on_parked({.job_uuid = job,
-                         .generation = static_cast<std::uint64_t>(failed->generation),
-                         .store_endpoint = {},
-                         .failed_checks = {{"prepare", failed->error.message()}}});
+    // The shim is parked as before: there is nothing to stop. While it is taken over its snapshot says so.
+    if (failed->generation == static_cast<int>(generation_) && num_snapshots_awaited_ == 0)
+      is_over_ = true;
+    const bool is_of_job = failed->error.code() == ErrorCode::kPreflightFailed;
+    handlers_.on_parked(
+        {.job_uuid = job,
+         .generation = static_cast<std::uint64_t>(failed->generation),
+         .store_endpoint = {},
+         .failed_checks = {
+             {is_of_job ? "preflight" : "prepare", failed->error.message(), is_of_job}}});
   } else if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
     pids_ = started->pids;
   } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
@@ -284,7 +290,7 @@ void NodeWorkers::begin_from(const supervisor::Snapshot& snapshot) {
   if (is_present) {
     if (snapshot.lease_until != supervisor::BootTime::zero())
       lease_until_ = adopted.lease_until = supervisor::to_steady_time(snapshot.lease_until);
-    adopted.is_prepared = snapshot.state == "prepared";
+    adopted.is_prepared = snapshot.state == "prepared" || snapshot.state == "checking";
     for (const auto& worker : snapshot.workers) pids_.push_back(worker.is_alive ? worker.pid : 0);
   }
   handlers_.on_adopted(adopted);

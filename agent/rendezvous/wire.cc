@@ -4,6 +4,7 @@
 #include <csignal>
 #include <limits>
 
+#include "agent/job_request.h"
 #include "agent/worker_end.h"
 
 namespace accel::agent {
@@ -113,6 +114,7 @@ void put_body(v1::AgentMsg& out, const Ready& ready) {
     v1::CheckResult& result = *to.add_checks();
     result.set_name(check.name);
     result.set_detail(check.detail);
+    result.set_of_job(check.is_of_job);
   }
   put(*to.mutable_took(), ready.took);
 }
@@ -200,7 +202,8 @@ Ready ready_from(const v1::Ready& from) {
     if (endpoint.name() == "store") ready.store_endpoint = endpoint.address();
   }
   for (const v1::CheckResult& check : from.checks()) {
-    if (!check.passed()) ready.failed_checks.push_back({check.name(), check.detail()});
+    if (!check.passed())
+      ready.failed_checks.push_back({check.name(), check.detail(), check.of_job()});
   }
   ready.took = ms_of(from.took());
   return ready;
@@ -466,6 +469,13 @@ JobDescription describe_job(const v1::JobSpec& spec) {
   take(spec.gather().has_join_limit(), spec.gather().join_limit(), job.join_limit);
   take(spec.gather().has_last_call(), spec.gather().last_call(), job.last_call);
   take(spec.gather().has_prepare_limit(), spec.gather().prepare_limit(), job.prepare_limit);
+  if (!spec.gather().has_prepare_limit()) {
+    for (const v1::Check& check : spec.preflight()) {
+      Milliseconds limit = supervisor::PreflightCheck{}.limit;
+      take(check.has_timeout(), check.timeout(), limit);
+      job.prepare_limit += limit;
+    }
+  }
   if (spec.gather().has_finish_skew()) job.finish_skew = ms_of(spec.gather().finish_skew());
   job.scale_up =
       spec.restart().scale_up() == v1::SCALE_UP_IMMEDIATE ? ScaleUp::kAuto : ScaleUp::kParked;
@@ -478,6 +488,7 @@ JobDescription describe_job(const v1::JobSpec& spec) {
   take(spec.restart().has_reset_after_progress(),
        spec.restart().reset_after_progress(),
        budget.stable_after);
+  set_restart_rules(spec.restart(), budget);
   if (spec.restart().max_same_cause() != 0)
     job.restart.max_same_crash = bounded(spec.restart().max_same_cause(), 1'000'000);
   take(spec.gather().has_regroup_timeout(),

@@ -23,9 +23,11 @@
 #include "launcher/cluster/entry.h"
 #include "launcher/cluster/followed_job.h"
 #include "launcher/cluster/inspection.h"
+#include "launcher/cluster/launch_description.h"
 #include "launcher/cluster/patience.h"
 #include "launcher/cluster/spec_file.h"
 #include "launcher/cluster_library.h"
+#include "launcher/preflight_flag.h"
 #include "runtime/byte_size.h"
 #include "runtime/printable.h"
 
@@ -52,6 +54,8 @@ struct Flags {
   std::optional<unsigned> log_keep;
   std::string log_overflow;
   bool log_merge_stderr = false;
+  std::vector<std::string> preflight;  // "NAME=COMMAND"
+  double preflight_seconds = 30;
   std::string cwd;
   std::vector<std::string> env;
   bool detach = false;
@@ -174,6 +178,12 @@ Result<v1::JobSpec> make_spec(const Flags& flags) {
   if (flags.max_restarts) spec.mutable_restart()->set_max_restarts(*flags.max_restarts);
   if (!flags.hang_timeout.empty()) set_hang(*spec.mutable_hang(), flags.hang_timeout);
   set_log(*spec.mutable_log(), flags);
+  for (const std::string& text : flags.preflight) {
+    const auto check = launcher::parse_preflight(
+        text, supervisor::Milliseconds(static_cast<std::int64_t>(flags.preflight_seconds * 1000)));
+    if (!check) return check.error();
+    describe_check(*check, *spec.add_preflight());
+  }
   if (flags.stop_grace) {
     const auto ms = static_cast<std::int64_t>(*flags.stop_grace * 1000);
     spec.mutable_stop()->mutable_grace()->set_seconds(ms / 1000);
@@ -409,6 +419,15 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command->add_flag("--log_merge_stderr",
                     flags.log_merge_stderr,
                     "make stdout and stderr of every worker one stream, stdout");
+  command
+      ->add_option("--preflight",
+                   flags.preflight,
+                   "NAME=COMMAND that every node runs before the workers start (repeatable)")
+      ->allow_extra_args(false);
+  command
+      ->add_option(
+          "--preflight_seconds", flags.preflight_seconds, "how long each check may take (30)")
+      ->check(CLI::Range(0.001, 86'400.0));
   command->add_option("--cwd", flags.cwd, "the workers' folder; this one when not given");
   command->add_option("--env", flags.env, "NAME=VALUE on top of this environment (repeatable)")
       ->allow_extra_args(false);

@@ -42,6 +42,12 @@ v1::LogPolicy describe_log(const supervisor::LogPolicy& policy) {
 
 }  // namespace
 
+void describe_check(const supervisor::PreflightCheck& check, v1::Check& out) {
+  out.set_name(check.name);
+  out.mutable_argv()->Assign(check.argv.begin(), check.argv.end());
+  *out.mutable_timeout() = duration_of(check.limit);
+}
+
 v1::JobSpec describe_launch(const launcher::ElasticRequest& request) {
   const auto& [settings, spec] = request;
   v1::JobSpec job;
@@ -58,6 +64,7 @@ v1::JobSpec describe_launch(const launcher::ElasticRequest& request) {
   for (const std::string& host : settings.expected_hosts)
     job.mutable_gather()->add_expected_hosts(host);
   *job.mutable_fence()->mutable_control_loss_grace() = duration_of(kControlLossGrace);
+  for (const auto& check : spec.preflight) describe_check(check, *job.add_preflight());
   job.mutable_fence()->set_hard(settings.hard_fencing);
   *job.mutable_fence()->mutable_lease() = duration_of(settings.lease);
   return job;

@@ -20,4 +20,7 @@ inline constexpr std::chrono::seconds kControlLossGrace{10};
 // that rank 0 would have here.
 [[nodiscard]] v1::JobSpec describe_for_agents(const launcher::ElasticRequest& request);
 
+// A check of a flag as one of the protocol.
+void describe_check(const supervisor::PreflightCheck& check, v1::Check& out);
+
 }  // namespace accel::cluster

@@ -80,6 +80,11 @@ void Supervisor::Impl::begin_hang(const Hang& hang) {
        seconds_text(hang.silent_for) + " (limit " + seconds_text(hang.limit) + "), at step " +
        std::to_string(hang.step) + "; " + std::to_string(hang.silent_ranks.size()) + " of " +
        std::to_string(group_.num_alive()) + " ranks are silent");
+  write_all_stacks();
+  set_timer(clock_.now() + spec_.hang.dump_wait, &Impl::stop_after_hang);
+}
+
+void Supervisor::Impl::write_all_stacks() {
   services_.ask_for_stacks();
   for (const Worker& worker : group_.workers()) {
     if (!worker.is_alive) continue;
@@ -87,7 +92,6 @@ void Supervisor::Impl::begin_hang(const Hang& hang) {
     services_.write_stacks(worker.spec->local_rank, stacks);
     send_(Notice{group_.describe(worker)});
   }
-  set_timer(clock_.now() + spec_.hang.dump_wait, &Impl::stop_after_hang);
 }
 
 void Supervisor::Impl::stop_after_hang() {

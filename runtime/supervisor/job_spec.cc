@@ -54,6 +54,14 @@ void each_member(T& worker, Visit&& visit) {
 }
 
 template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, PreflightCheck>
+void each_member(T& check, Visit&& visit) {
+  visit("name", check.name);
+  visit("argv", check.argv);
+  visit("limit", check.limit);
+}
+
+template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, StopPolicy>
 void each_member(T& stop, Visit&& visit) {
   visit("signal", stop.signal);
@@ -62,6 +70,9 @@ void each_member(T& stop, Visit&& visit) {
   visit("kill_wait", stop.kill_wait);
   visit("requeue_exit_code", stop.requeue_exit_code);
   visit("drain", stop.drain);
+  visit("dump_stacks", stop.dump_stacks);
+  visit("dump_wait", stop.dump_wait);
+  visit("preempt_signal", stop.preempt_signal);
 }
 
 template <typename T, typename Visit>
@@ -72,6 +83,10 @@ void each_member(T& restart, Visit&& visit) {
   visit("backoff_initial", restart.backoff_initial);
   visit("backoff_max", restart.backoff_max);
   visit("stable_after", restart.stable_after);
+  visit("jitter", restart.jitter);
+  visit("max_same_crash", restart.max_same_crash);
+  visit("fail_after", restart.fail_after);
+  visit("restart_after", restart.restart_after);
 }
 
 template <typename T, typename Visit>
@@ -155,6 +170,7 @@ void each_member(T& spec, Visit&& visit) {
   visit("node_id", spec.node_id);
   visit("limits", spec.limits);
   visit("instance", spec.instance);
+  visit("preflight", spec.preflight);
 }
 
 template <typename T>
@@ -201,6 +217,9 @@ void decode_member(const Json& json, EnvMode& out, int) {
 }
 void decode_member(const Json& json, OwnerLoss& out, int) {
   from_enum_field(json, out, OwnerLoss::kHold);
+}
+void decode_member(const Json& json, std::vector<ExitCause>& out, int) {
+  from_enum_fields(json, out, ExitCause::kHang);
 }
 void decode_member(const Json& json, HangMode& out, int) {
   from_enum_field(json, out, HangMode::kFixed);
@@ -292,20 +311,41 @@ Result<void> check_worker(const WorkerSpec& worker) {
   return {};
 }
 
+Result<void> check_preflight(const std::vector<PreflightCheck>& checks) {
+  for (const PreflightCheck& check : checks) {
+    if (!is_valid_job_id(check.name)) {
+      return invalid("the name of a preflight check, '" + check.name +
+                     "', is not of the form [A-Za-z0-9_.-]{1,64}");
+    }
+    const std::string who = "preflight check '" + check.name + "'";
+    if (check.argv.empty() || check.argv[0].empty()) return invalid(who + " has no program");
+    if (std::any_of(check.argv.begin(), check.argv.end(), has_nul))
+      return invalid(who + " has an argument with a NUL byte");
+    if (check.limit <= Milliseconds::zero()) return invalid(who + " has no time");
+  }
+  return {};
+}
+
 Result<void> check_policies(const JobSpec& spec) {
   const auto is_negative = [](Milliseconds time) { return time < Milliseconds::zero(); };
   if (spec.stop.signal < 1 || spec.stop.signal >= NSIG)
     return invalid("the stop signal does not exist");
+  if (spec.stop.preempt_signal < 0 || spec.stop.preempt_signal >= NSIG)
+    return invalid("the signal of preemption does not exist");
   if (is_negative(spec.stop.grace) || is_negative(spec.stop.linger) ||
-      is_negative(spec.stop.kill_wait) || is_negative(spec.stop.drain)) {
+      is_negative(spec.stop.kill_wait) || is_negative(spec.stop.drain) ||
+      is_negative(spec.stop.dump_wait)) {
     return invalid("a time of the stop policy is negative");
   }
   if (spec.stop.requeue_exit_code < 0 || spec.stop.requeue_exit_code > 255) {
     return invalid("the requeue exit code is " + std::to_string(spec.stop.requeue_exit_code) +
                    ", expected 0 to 255");
   }
-  if (spec.restart.max_restarts < 0 || spec.restart.max_out_of_memory < 0)
+  if (spec.restart.max_restarts < 0 || spec.restart.max_out_of_memory < 0 ||
+      spec.restart.max_same_crash < 0)
     return invalid("a number of restarts is negative");
+  if (!(spec.restart.jitter >= 0 && spec.restart.jitter <= 1))
+    return invalid("the jitter of restarts is not from 0 to 1");
   if (is_negative(spec.restart.backoff_initial) || is_negative(spec.restart.backoff_max) ||
       is_negative(spec.restart.stable_after)) {
     return invalid("a time of the restart policy is negative");
@@ -385,6 +425,7 @@ Result<void> check(const JobSpec& spec) {
   if (spec.control == GenerationControl::kOwner && spec.console.foreground) {
     return invalid("a job whose generations the owner drives cannot have the terminal");
   }
+  if (auto checked = check_preflight(spec.preflight); !checked) return checked;
   if (auto checked = check_hold(spec); !checked) return checked;
   if (auto checked = check_hang(spec.hang); !checked) return checked;
   return check_policies(spec);

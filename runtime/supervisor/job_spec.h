@@ -17,6 +17,8 @@
 #include <accel/env_contract.h>
 #include <accel/result.h>
 
+#include "runtime/supervisor/job_outcome.h"
+
 namespace accel::supervisor {
 
 using Milliseconds = std::chrono::milliseconds;
@@ -40,6 +42,13 @@ struct WorkerSpec {
   Streams tee = Streams::kNone;       // to the log file and the console
 };
 
+// A program that has to end with 0 on this node before any worker of a generation starts.
+struct PreflightCheck {
+  std::string name;  // [A-Za-z0-9_.-]{1,64}
+  std::vector<std::string> argv;
+  Milliseconds limit{30'000};
+};
+
 struct StopPolicy {
   int signal = SIGTERM;
   Milliseconds grace{30'000};     // from the signal to SIGKILL
@@ -47,6 +56,11 @@ struct StopPolicy {
   Milliseconds kill_wait{2'000};  // from SIGKILL to "unkillable"
   int requeue_exit_code = 85;     // of a preempted job whose ranks have all saved; 0: as any other
   Milliseconds drain{3'000};      // at the end, for a console or file that takes nothing any more
+  bool dump_stacks = false;       // of all that runs, `dump_wait` before SIGKILL
+  Milliseconds dump_wait{2'000};  // at most half of the grace
+  // What workers that do not handle preemption get first when the job is asked to end; they get `signal` when those that
+  // do get it. 0: `signal` at once.
+  int preempt_signal = 0;
 };
 
 struct RestartPolicy {
@@ -55,6 +69,11 @@ struct RestartPolicy {
   Milliseconds backoff_initial{1'000};  // before the second restart within `stable_after`
   Milliseconds backoff_max{60'000};
   Milliseconds stable_after{60'000};  // a generation that lived so long restarts at once again
+  double jitter = 0.5;                // the random share of a delay, 0 to 1
+  int max_same_crash =
+      0;  // the same cause, code, rank and step so often in a row: no more; 0: no matter how often
+  std::vector<ExitCause> fail_after;     // causes after which there is no restart
+  std::vector<ExitCause> restart_after;  // causes that get one although they would come again
 };
 
 // When a log file is full, and what becomes of it (see log_layout.h).
@@ -169,7 +188,8 @@ struct JobSpec {
   LimitPolicy limits;
   OwnerPolicy owner;
   HangPolicy hang;
-  std::string node_id;   // ACCEL_NODE_ID: the sweep ends only processes that carry it; may be empty
+  std::string node_id;  // ACCEL_NODE_ID: the sweep ends only processes that carry it; may be empty
+  std::vector<PreflightCheck> preflight;  // in this order
   std::string instance;  // ACCEL_JOB_INSTANCE, as node_id; 32 digits, empty: start_shim() draws it
 };
 

@@ -136,6 +136,12 @@ void from_enum_field(const Json& json, E& out, E last) {
   out = static_cast<E>(value);
 }
 
+template <typename E>
+void from_enum_fields(const Json& json, std::vector<E>& out, E last) {
+  if (!json.is_array()) throw FieldError("is not an array");
+  for (const Json& item : json) from_enum_field(item, out.emplace_back(), last);
+}
+
 // The member `name` of `object`, read by `read(json)`; errors get the name in front.
 template <typename Read>
 void read_member(const Json& object, const char* name, Read&& read) {

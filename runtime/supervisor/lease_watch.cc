@@ -57,8 +57,9 @@ void Supervisor::Impl::end_lease() {
 
 // Sweeping kills by itself; in all other states somebody may still run, with a grace or without.
 void Supervisor::Impl::enforce_lease() {
-  const bool is_held = state_ == State::kPrepared || state_ == State::kRunning ||
-                       state_ == State::kStopping || state_ == State::kLingering;
+  const bool is_held = state_ == State::kChecking || state_ == State::kPrepared ||
+                       state_ == State::kRunning || state_ == State::kStopping ||
+                       state_ == State::kLingering;
   if (!is_held) return;
   tell("the lease of generation " + std::to_string(generation_) +
        " is over: the coordinator has not heard of this node, and its workers are killed");

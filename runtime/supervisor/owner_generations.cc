@@ -77,6 +77,16 @@ void Supervisor::Impl::prepare(const PrepareGeneration& wanted) {
   }
   services_.renumber(wanted.first_rank);
   forget_generation();
+  begin_lease(wanted.lease_until);  // it may end while the checks run
+  begin_checks([this, wanted](const Result<void>& passed) {
+    state_ = State::kParked;
+    if (passed) return bind(wanted);
+    end_lease();
+    send_(PrepareFailed{generation_, passed.error()});
+  });
+}
+
+void Supervisor::Impl::bind(const PrepareGeneration& wanted) {
   GenerationPlan plan = {.number = generation_, .restart_count = wanted.restart_count};
   if (spec_.store.enabled && wanted.hosts_store) {
     plan.store = StorePolicy{.bind_address = wanted.bind_address,
@@ -85,10 +95,11 @@ void Supervisor::Impl::prepare(const PrepareGeneration& wanted) {
                              .members = wanted.members};
   }
   if (auto ready = services_.begin_generation(std::move(plan)); !ready) {
+    end_lease();
     return send_(PrepareFailed{generation_, ready.error()});
   }
   state_ = State::kPrepared;
-  begin_lease(wanted.lease_until);
+  watch_lease();
   if (state_ != State::kPrepared) return;  // it was over before it began
   send_(Prepared{generation_, services_.store_port()});
 }
@@ -114,6 +125,10 @@ void Supervisor::Impl::stop_generation(const StopGeneration& wanted) {
   StopPolicy policy = spec_.stop;
   if (wanted.grace >= Milliseconds::zero()) policy.grace = wanted.grace;
   switch (state_) {
+    case State::kChecking:
+      drop_checks();
+      begin_sweep();
+      break;
     case State::kPrepared:
       services_.end_generation();
       end_generation();
@@ -140,7 +155,10 @@ void Supervisor::Impl::stop_generation(const StopGeneration& wanted) {
 
 void Supervisor::Impl::finish_job() {
   is_job_ending_ = true;
-  if (state_ == State::kParked || state_ == State::kPrepared) begin_sweep();
+  if (state_ == State::kChecking) drop_checks();
+  const bool is_idle =
+      state_ == State::kChecking || state_ == State::kParked || state_ == State::kPrepared;
+  if (is_idle) begin_sweep();
 }
 
 void Supervisor::Impl::end_generation() {
@@ -166,6 +184,7 @@ bool Supervisor::Impl::has_successor() const {
 
 Snapshot Supervisor::Impl::snapshot() const {
   constexpr const char* kStates[] = {"idle",
+                                     "checking",
                                      "parked",
                                      "prepared",
                                      "running",

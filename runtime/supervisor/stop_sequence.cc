@@ -24,6 +24,10 @@ StopSequence::StopSequence(const StopPolicy& policy, StopStyle style, int signal
       signal_(signal),
       signal_at_(now + std::max(Duration::zero(), Duration(policy.grace) - kPreemptionReserve)),
       kill_at_(style == StopStyle::kKill ? now : now + policy.grace),
+      dump_at_(policy.dump_stacks && style != StopStyle::kKill
+                   ? kill_at_ - std::min<Duration>(policy.dump_wait, policy.grace / 2)
+                   : TimePoint::max()),
+      preempt_signal_(policy.preempt_signal),
       kill_wait_(policy.kill_wait) {}
 
 TimePoint StopSequence::deadline() const noexcept {
@@ -33,6 +37,8 @@ TimePoint StopSequence::deadline() const noexcept {
     case Phase::kNotified:
       return std::min(signal_at_, kill_at_);
     case Phase::kSignalled:
+      return std::min(dump_at_, kill_at_);
+    case Phase::kDumped:
       return kill_at_;
     case Phase::kKilled:
       return kill_at_ + kill_wait_;
@@ -56,16 +62,30 @@ std::vector<StopAction> StopSequence::due(TimePoint now) {
         if (style_ == StopStyle::kNotify) {
           phase_ = Phase::kNotified;
           actions.push_back({Kind::kNotify, StopTarget::kEveryone, 0});
-          actions.push_back({Kind::kSignal, StopTarget::kNotPreemptible, signal_});
+          actions.push_back({Kind::kSignal,
+                             StopTarget::kNotPreemptible,
+                             preempt_signal_ != 0 ? preempt_signal_ : signal_});
         } else {
           actions.push_back({Kind::kSignal, StopTarget::kEveryone, signal_});
         }
         break;
       case Phase::kNotified:
         phase_ = Phase::kSignalled;
-        if (kill_at_ > now) actions.push_back({Kind::kSignal, StopTarget::kPreemptible, signal_});
+        if (kill_at_ > now) {
+          const bool is_for_all = preempt_signal_ != 0;
+          actions.push_back({Kind::kSignal,
+                             is_for_all ? StopTarget::kEveryone : StopTarget::kPreemptible,
+                             signal_});
+        }
         break;
       case Phase::kSignalled:
+        if (style_ != StopStyle::kKill && dump_at_ < kill_at_) {
+          phase_ = Phase::kDumped;
+          actions.push_back({Kind::kDumpStacks, StopTarget::kEveryone, 0});
+          break;
+        }
+        [[fallthrough]];
+      case Phase::kDumped:
         phase_ = Phase::kKilled;
         actions.push_back({Kind::kSignal, StopTarget::kEveryone, SIGKILL});
         break;
@@ -92,6 +112,7 @@ void StopSequence::escalate(TimePoint now) noexcept {
   style_ = StopStyle::kKill;
   phase_ = Phase::kSignalled;
   kill_at_ = std::min(kill_at_, now);
+  dump_at_ = TimePoint::max();
 }
 
 void StopSequence::suspend(TimePoint now) noexcept {
@@ -103,6 +124,7 @@ void StopSequence::resume(TimePoint now) noexcept {
   const Duration pause = now - suspended_at_;
   signal_at_ += pause;
   kill_at_ += pause;
+  if (dump_at_ != TimePoint::max()) dump_at_ += pause;
   suspended_at_ = TimePoint::max();
 }
 

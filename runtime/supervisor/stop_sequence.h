@@ -1,10 +1,11 @@
 // StopSequence: what a running generation is sent, and when, until nothing of it is left.
 //
-//   begin ------> kSignalled --grace over--> kKilled --kill_wait over--> kGivenUp
+//   begin ------> kSignalled --[stacks]--grace over--> kKilled --kill_wait over--> kGivenUp
 //     '--(kKill, or escalate() at any time)--^
 //
 // At the start everybody gets the signal. In style kNotify a worker that handles preemption gets
-// a notice in its channel instead, and the signal only kPreemptionReserve before the grace ends.
+// a notice in its channel instead, and the signal only kPreemptionReserve before the grace ends; where
+// the policy names a signal of preemption, all others get that one first, and theirs at the same time.
 // Time stands still between suspend() and resume() (Ctrl-Z).
 //
 // Threads:  a plain value; the caller sends what due() says and sleeps until next().
@@ -39,7 +40,8 @@ struct StopAction {
   enum class Kind {
     kNotify,  // set the request word of the channel
     kSignal,
-    kGiveUp,  // what is still there cannot be killed
+    kDumpStacks,  // of all that still runs
+    kGiveUp,      // what is still there cannot be killed
   } kind = Kind::kSignal;
   StopTarget target = StopTarget::kEveryone;
   int signal = 0;
@@ -71,7 +73,7 @@ class StopSequence {
   }
 
  private:
-  enum class Phase { kNew, kNotified, kSignalled, kKilled, kGivenUp };
+  enum class Phase { kNew, kNotified, kSignalled, kDumped, kKilled, kGivenUp };
 
   [[nodiscard]] TimePoint deadline() const noexcept;
 
@@ -79,6 +81,8 @@ class StopSequence {
   int signal_;
   TimePoint signal_at_;  // for workers that handle preemption
   TimePoint kill_at_;
+  TimePoint dump_at_;  // TimePoint::max(): never
+  int preempt_signal_;
   Duration kill_wait_;
   Phase phase_ = Phase::kNew;
   TimePoint suspended_at_ = TimePoint::max();

@@ -42,6 +42,13 @@ void Supervisor::Impl::start() {
 void Supervisor::Impl::start_generation() {
   generation_ = history_.total();
   forget_generation();
+  begin_checks([this](const Result<void>& passed) {
+    if (!passed) return refuse(passed.error());
+    open_generation();
+  });
+}
+
+void Supervisor::Impl::open_generation() {
   GenerationPlan plan = {.number = generation_, .restart_count = history_.total()};
   if (spec_.store.enabled) plan.store = spec_.store;
   if (auto ready = services_.begin_generation(std::move(plan)); !ready) {
@@ -93,7 +100,7 @@ void Supervisor::Impl::children_changed() {
   while (const auto ended = peek_ended_child()) {
     if (Worker* worker = group_.find(ended->pid)) {
       worker_ended(*worker, ended->is_success(), clock_.now());
-    } else {
+    } else if (!preflight_ || !preflight_->take_end(ended->pid)) {
       (void)reap_child(ended->pid);
     }
   }
@@ -194,6 +201,10 @@ void Supervisor::Impl::stop_for_owner(const Stop& stop) {
       }
       run_stop_sequence();
       break;
+    case State::kChecking:
+      drop_checks();
+      begin_sweep();
+      break;
     case State::kLingering:
     case State::kParked:
     case State::kPrepared:
@@ -245,6 +256,10 @@ void Supervisor::Impl::apply(const StopAction& action) {
           kill_cgroup(worker);
         }
       }
+      break;
+    case StopAction::Kind::kDumpStacks:
+      tell("the grace is nearly over: stacks of what still runs follow");
+      write_all_stacks();
       break;
     case StopAction::Kind::kGiveUp:
       give_up_on_workers();
@@ -318,17 +333,22 @@ void Supervisor::Impl::begin_sweep() {
 }
 
 // The successor of this generation, if it gets one.
-std::optional<RestartDecision> Supervisor::Impl::plan_next() const {
+std::optional<RestartDecision> Supervisor::Impl::plan_next() {
   if (is_owner_driven() || owner_stop_ || !is_failed() || is_unkillable_) return std::nullopt;
   // Ctrl-C from a shared terminal reaches the worker before the owner's word reaches us.
   if (spec_.console.foreground && record_.first_failure()->signal == SIGINT) return std::nullopt;
   std::random_device random;
   const double jitter = static_cast<double>(random() % 1024) / 1024;
-  const GenerationFacts facts = {.cause = record_.first_failure()->cause,
-                                 .lived = clock_.now() - started_at_,
-                                 .made_progress = services_.made_progress()};
+  const WorkerExit& failure = *record_.first_failure();
+  GenerationFacts facts = {.cause = failure.cause,
+                           .lived = clock_.now() - started_at_,
+                           .made_progress = services_.made_progress()};
+  // After a long life without a step nobody knows whether it came to the same place.
+  if (failure.step >= 0 || facts.lived < spec_.restart.stable_after)
+    facts.crash = crash_key(failure);
   const RestartDecision decision = decide_restart(spec_.restart, history_, facts, jitter);
-  if (decision.verdict != RestartVerdict::kRestart) return std::nullopt;
+  verdict_ = decision.verdict;
+  if (verdict_ != RestartVerdict::kRestart) return std::nullopt;
   return decision;
 }
 
@@ -364,12 +384,25 @@ void Supervisor::Impl::conclude() {
   // It is the end after all: search everything.
   if (expects_successor_ && !has_successor()) return begin_sweep();
   if (expects_successor_ && is_owner_driven()) return end_generation();
-  if (!next_) return finish();
+  if (!next_) {
+    tell_why_it_ends();
+    return finish();
+  }
   history_ = next_->history;
   send_(Restarting{history_.total(), next_->delay, *record_.first_failure()});
   if (next_->delay == Milliseconds::zero()) return start_generation();
   state_ = State::kWaiting;
   set_timer(clock_.now() + next_->delay, &Impl::start_generation);
+}
+
+// Where the budget is not the reason, which everybody sees.
+void Supervisor::Impl::tell_why_it_ends() {
+  if (verdict_ == RestartVerdict::kNotWanted) {
+    tell("no restart is wanted after a failure of this cause (restart.on_cause)");
+  } else if (verdict_ == RestartVerdict::kSameCrash) {
+    tell("the same failure " + std::to_string(spec_.restart.max_same_crash) +
+         " times in a row: no more restarts (restart.max_same_cause)");
+  }
 }
 
 void Supervisor::Impl::refuse(const Error& error) {

@@ -15,6 +15,7 @@
 #include "runtime/supervisor/lease.h"
 #include "runtime/supervisor/leftovers.h"
 #include "runtime/supervisor/orphan_sweep.h"
+#include "runtime/supervisor/preflight.h"
 #include "runtime/supervisor/restart_policy.h"
 #include "runtime/supervisor/stop_sequence.h"
 #include "runtime/supervisor/supervisor.h"
@@ -67,6 +68,7 @@ class Supervisor::Impl {
  private:
   enum class State {
     kIdle,
+    kChecking,
     kParked,
     kPrepared,
     kRunning,
@@ -81,6 +83,7 @@ class Supervisor::Impl {
 
   // generations that the owner drives: owner_generations.cc
   void prepare(const PrepareGeneration& wanted);
+  void bind(const PrepareGeneration& wanted);
   [[nodiscard]] Result<void> check(const PrepareGeneration& wanted) const;
   void start_prepared(const StartGeneration& wanted);
   void stop_generation(const StopGeneration& wanted);
@@ -96,8 +99,15 @@ class Supervisor::Impl {
   void enforce_lease();
   void end_lease();
 
+  // the checks before a generation: preflight_watch.cc
+  void begin_checks(std::function<void(const Result<void>&)> then);
+  void sweep_after_checks();
+  void end_checks(Result<void> result);
+  void drop_checks();
+
   // running
   void start_generation();
+  void open_generation();
   void forget_generation();
   void run_generation();
   void start_workers();
@@ -114,6 +124,7 @@ class Supervisor::Impl {
   void look_at_reports();
   void judge_reports();
   void begin_hang(const Hang& hang);
+  void write_all_stacks();
   void stop_after_hang();
   void note_stopped(Worker& worker, bool is_stopped, bool is_traced);
 
@@ -136,7 +147,8 @@ class Supervisor::Impl {
 
   // sweeping and after
   void begin_sweep();
-  [[nodiscard]] std::optional<RestartDecision> plan_next() const;
+  [[nodiscard]] std::optional<RestartDecision> plan_next();
+  void tell_why_it_ends();
   void run_sweep();
   void give_up_on_strays();
   void conclude();
@@ -177,12 +189,17 @@ class Supervisor::Impl {
   bool expects_successor_ = false;  // while sweeping: only what a successor needs is swept
   std::uint64_t stale_requests_ = 0;
   RestartHistory history_;
-  std::optional<RestartDecision> next_;  // while sweeping
+  std::optional<RestartDecision> next_;                // while sweeping
+  RestartVerdict verdict_ = RestartVerdict::kRestart;  // of the last failure
   TimePoint started_at_{};
   std::optional<std::uint64_t> oom_kills_before_;
   bool is_unkillable_ = false;
   bool is_linger_over_ = false;
   bool is_in_hurry_ = false;  // the owner asked twice, or for the end now
+
+  std::optional<Preflight> preflight_;  // while a check runs
+  Result<void> check_result_;           // while what the checks left is swept
+  std::function<void(const Result<void>&)> after_checks_;
 
   std::optional<DrainWatch> drain_;  // while closing
   std::function<void()> last_word_;

@@ -160,6 +160,18 @@ Result<PreparedWorker> WorkerServices::prepare(const WorkerSpec& worker) {
   return prepared;
 }
 
+// The job's tags are how the sweep finds what a check leaves behind.
+SpawnRequest WorkerServices::prepare_checks() const {
+  SpawnRequest request;
+  request.env = spec_.env;
+  request.env["ACCEL_JOB_ID"] = spec_.job_id;
+  if (!spec_.instance.empty()) request.env["ACCEL_JOB_INSTANCE"] = spec_.instance;
+  if (!spec_.node_id.empty()) request.env["ACCEL_NODE_ID"] = spec_.node_id;
+  request.cwd = spec_.cwd;
+  request.open_files = options_.open_files;
+  return request;
+}
+
 void WorkerServices::worker_ended(int local_rank, std::function<void()> done) {
   logs_->cut(local_rank, [this, done = std::move(done)] { boost::asio::post(context_, done); });
 }

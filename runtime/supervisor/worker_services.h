@@ -72,6 +72,9 @@ class WorkerServices {
   // Errors  kSpawnFailed: no descriptors are left.
   [[nodiscard]] Result<PreparedWorker> prepare(const WorkerSpec& worker);
 
+  // What the checks before a generation have in common.
+  [[nodiscard]] SpawnRequest prepare_checks() const;
+
   // Takes what is left in the worker's pipes, then calls `done` on the supervisor's thread.
   void worker_ended(int local_rank, std::function<void()> done);
 

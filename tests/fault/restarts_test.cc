@@ -25,6 +25,7 @@ using supervisor::GenerationStarted;
 using supervisor::Restarting;
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::Gt;
 using ::testing::IsEmpty;
 using ::testing::Le;
@@ -69,6 +70,33 @@ class Gate {
   std::string path_;
   int file_ = -1;
 };
+
+TEST_F(Restarts, Fault14TheSameCrashAgainAndAgainEndsTheJobWithinItsBudget) {
+  auto spec = make_job("exit 3", token_);
+  spec.restart.max_restarts = 100;
+  spec.restart.max_same_crash = 3;
+  spec.restart.backoff_initial = spec.restart.backoff_max = 1ms;
+
+  const JobRun run = run_job(spec);
+
+  ASSERT_TRUE(run.outcome) << (run.error ? run.error->what() : "no outcome in time");
+  EXPECT_EQ(run.outcome->exit_code, 3);
+  EXPECT_THAT(run.all<Restarting>(), SizeIs(2));
+  EXPECT_THAT(run.outcome->notices,
+              ElementsAre("the same failure 3 times in a row: no more restarts "
+                          "(restart.max_same_cause)"));
+}
+
+TEST_F(Restarts, ACauseMayBeOneThatEndsTheJob) {
+  auto spec = make_job("kill 9", token_);
+  spec.restart.max_restarts = 100;
+  spec.restart.fail_after = {supervisor::ExitCause::kSignaled};
+
+  const JobRun run = run_job(spec);
+
+  ASSERT_TRUE(run.outcome) << (run.error ? run.error->what() : "no outcome in time");
+  EXPECT_THAT(run.all<Restarting>(), IsEmpty());
+}
 
 TEST_F(Restarts, FailedGenerationGetsASuccessor) {
   auto spec = make_job("fail-first", token_, 2);

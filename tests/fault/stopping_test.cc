@@ -1,6 +1,8 @@
 // How a job is stopped from outside (faults 7, 9, 69 and 70 of docs/faults.md).
 
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -8,7 +10,9 @@
 #include <unistd.h>
 
 #include "runtime/supervisor/process_table.h"
+#include "runtime/system.h"
 #include "tests/support/fault_job.h"
+#include "tests/support/scratch_folder.h"
 
 namespace accel::test {
 namespace {
@@ -234,6 +238,76 @@ TEST_F(Stopping, DescendantsOfAStoppedRankHaveTheSameGrace) {
   ASSERT_TRUE(run.outcome.has_value());
   EXPECT_THAT(run.outcome->leftovers, IsEmpty());
   EXPECT_THAT(processes_with(token_), IsEmpty());
+}
+
+// Stops the job in this mode once every worker has made its file "ready<rank>".
+JobRun stop_when_ready(const supervisor::JobSpec& spec,
+                       const ScratchFolder& folder,
+                       StopMode mode) {
+  return run_job(spec, [&](supervisor::WorkerHost& host, const supervisor::HostEvent& event) {
+    if (!std::holds_alternative<supervisor::GenerationStarted>(event)) return;
+    EXPECT_TRUE(eventually([&] {
+      return std::all_of(spec.workers.begin(), spec.workers.end(), [&](const auto& worker) {
+        return std::filesystem::exists(folder.file("ready" + std::to_string(worker.global_rank)));
+      });
+    }));
+    host.request(Stop{.mode = mode});
+  });
+}
+
+TEST_F(Stopping, StacksOfAllRanksAreWrittenBeforeTheKillWhereTheJobAsksForThem) {
+  const ScratchFolder folder;
+  auto spec = make_job("", token_, 2);
+  spec.cwd = folder.path().string();
+  spec.log.dir = folder.file("logs");
+  spec.stop.grace = std::chrono::milliseconds(200);
+  spec.stop.dump_stacks = true;
+  for (auto& worker : spec.workers)
+    worker.argv = {"/bin/sh", "-c", "trap '' TERM; : > ready$RANK; while :; do sleep 0.05; done"};
+
+  const JobRun run = stop_when_ready(spec, folder, StopMode::kTerminate);
+
+  ASSERT_TRUE(run.outcome) << (run.error ? run.error->what() : "no outcome in time");
+  for (const char* rank : {"0", "1"}) {
+    const auto stacks = real_system().read_file(
+        folder.file("logs/" + token_ + "/attempt_0/" + rank + "/stacks.log"));
+    ASSERT_TRUE(stacks) << stacks.error().what();
+    EXPECT_THAT(*stacks, HasSubstr("sh"));
+  }
+  EXPECT_THAT(run.outcome->notices, Contains(HasSubstr("stacks of what still runs")));
+}
+
+TEST_F(Stopping, WorkersWithoutAChannelGetTheSignalOfPreemptionAsTheirNotice) {
+  const ScratchFolder folder;
+  auto spec = make_job("", token_);
+  spec.cwd = folder.path().string();
+  spec.stop.preempt_signal = SIGUSR2;
+  spec.workers[0].argv = {"/bin/sh",
+                          "-c",
+                          "trap 'echo notice >> got; exit 0' USR2; trap 'echo term >> got' TERM; "
+                          ": > ready0; while :; do sleep 0.05; done"};
+
+  const JobRun run = stop_when_ready(spec, folder, StopMode::kTerminate);
+
+  ASSERT_TRUE(run.outcome) << (run.error ? run.error->what() : "no outcome in time");
+  EXPECT_EQ(*real_system().read_file(folder.file("got")), "notice\n");
+}
+
+TEST_F(Stopping, TheStopSignalFollowsTheSignalOfPreemption) {
+  const ScratchFolder folder;
+  auto spec = make_job("", token_);
+  spec.cwd = folder.path().string();
+  spec.stop.preempt_signal = SIGUSR2;
+  spec.stop.grace = std::chrono::milliseconds(5'100);  // 100 ms more than what is kept for it
+  spec.workers[0].argv = {"/bin/sh",
+                          "-c",
+                          "trap 'echo notice >> got' USR2; trap 'echo term >> got; exit 0' TERM; "
+                          ": > ready0; while :; do sleep 0.05; done"};
+
+  const JobRun run = stop_when_ready(spec, folder, StopMode::kTerminate);
+
+  ASSERT_TRUE(run.outcome) << (run.error ? run.error->what() : "no outcome in time");
+  EXPECT_EQ(*real_system().read_file(folder.file("got")), "notice\nterm\n");
 }
 
 }  // namespace

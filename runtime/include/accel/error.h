@@ -85,6 +85,7 @@ enum class ErrorCode {
   kEtcdUnreachable,
   kLeadershipLost,
   kNodeLost,
+  kPreflightFailed,
   kCount_,  // not a code: the number of codes
 };
 

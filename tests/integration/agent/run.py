@@ -330,6 +330,47 @@ class Jobs(AgentTest):
         self.assertIn("error [argument.invalid]", done.stderr)
         self.assertIn("affinity.reserve_cores is 100000", done.stderr)
 
+    def test_a_failed_check_is_named_and_no_worker_starts(self):
+        done = self.accel("run", "--name", "checked", "--preflight", "good=true", "--preflight", "disk=echo no room; exit 3", "--",
+                          "/bin/echo", "ran")
+        self.assertEqual((done.returncode, done.stdout), (75, ""), done.stderr)
+        self.assertIn("preflight check 'disk' ended with exit code 3; its last lines: no room", done.stderr)
+        self.assertEqual(self.job("checked")["state"], "JOB_STATE_FAILED")
+        path = self.spec(argv=["/bin/echo", "ran"], preflight=[{"name": "slow", "argv": ["sleep", "1000"], "timeout": "0.2s"}])
+        self.assertIn("'slow' took longer than its limit of 0.2 s", self.accel("run", "--spec", path).stderr)
+        done = self.accel("run", "--preflight", "good=test $MINE = 1", "--env", "MINE=1", "--", "/bin/echo", "ran")
+        self.assertEqual((done.returncode, done.stdout), (0, "ran\n"), done.stderr)
+        self.assertIn("expected NAME=COMMAND", self.accel("run", "--preflight", "good", "--", "true").stderr)
+
+    def test_a_job_that_is_checked_can_be_stopped(self):
+        begun = pathlib.Path(self.folder) / "begun"
+        self.accel("run", "--detach", "--name", "c", "--preflight", f"slow=touch {begun}; sleep 1000", "--", "true")
+        for _ in range(PATIENCE * 20):
+            if begun.exists():
+                break
+            threading.Event().wait(0.05)
+        self.assertEqual(self.accel("stop", "c").returncode, 0)
+        self.follow("c").wait(PATIENCE)
+        self.assertEqual(self.job("c")["state"], "JOB_STATE_CANCELLED")
+
+    def test_rules_of_a_job_for_stops_and_restarts_are_followed(self):
+        path = self.spec(job_id="same", argv=["/bin/sh", "-c", "exit 3"],
+                         restart={"max_restarts": 100, "max_same_cause": 2, "backoff_initial": "0.001s", "jitter": 1})
+        done = self.accel("run", "--spec", path)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertEqual(self.job("same")["restarts"], 1)
+        path = self.spec(job_id="never", argv=["/bin/sh", "-c", "exit 3"],
+                         restart={"max_restarts": 100, "on_cause": {"NONZERO": "ACTION_FAIL"}})
+        self.assertEqual(self.accel("run", "--spec", path).returncode, 3)
+        self.assertEqual(self.job("never")["restarts"], 0)
+        path = self.spec(job_id="noticed", stop={"preempt_signal": int(signal.SIGUSR2)}, argv=[
+            "/bin/sh", "-c", "trap 'echo noticed; exit 0' USR2; trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"])
+        self.accel("run", "--detach", "--spec", path)
+        follower = self.follow("noticed")
+        self.wait_for_line(follower, "ready")
+        self.accel("stop", "noticed")
+        self.wait_for_line(follower, "noticed")
+
     def test_diagnose_names_what_each_worker_waits_for(self):
         self.accel("run", "--detach", "--name", "d", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")
         self.wait_for_line(self.follow("d"), "ready")

@@ -183,6 +183,24 @@ class Forming(ClusterTest):
         self.assertEqual(run.stdout, "".join(f"{i}\n" for i in range(1, 20001)))
         self.assertNotIn("are gone", run.stderr)
 
+    def test_a_node_whose_check_fails_is_left_out_and_another_takes_its_place(self):
+        for name in "abc":
+            self.start(name)
+        check = "disk=test $ACCEL_NODE_ID != b || { echo no room; exit 3; }"
+        done = self.accel("a", "run", "--nnodes", 2, "--name", "checked", "--preflight", check, "--", "/bin/sh", "-c", "echo $ACCEL_NODE_ID")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.split()), ["a", "c"])
+        # Other jobs get the node.
+        done = self.accel("a", "run", "--nnodes", 3, "--", "/bin/sh", "-c", "echo $ACCEL_NODE_ID")
+        self.assertEqual(sorted(done.stdout.split()), ["a", "b", "c"], done.stderr)
+
+    def test_a_job_whose_checks_fail_everywhere_fails_with_the_word_of_one(self):
+        self.start("a")
+        self.start("b")
+        done = self.accel("b", "run", "--nnodes", 2, "--preflight", "disk=echo no room; exit 3", "--", "true")
+        self.assertEqual(done.returncode, 75, done.stderr)
+        self.assertIn("preflight check 'disk' ended with exit code 3; its last lines: no room", done.stderr)
+
     def test_accel_launch_gives_a_job_over_several_nodes_to_the_agents(self):
         self.start("a")
         self.start("b")

@@ -119,6 +119,32 @@ class Elastic(unittest.TestCase):
         (self.folder / "worker.sh.stop").touch()
         self.assertEqual(a.wait(), 0, a.lines)
 
+    def test_a_node_whose_check_fails_is_left_out_and_one_that_waits_takes_its_place(self):
+        script = self.worker(self.HELLO)
+        begun, go = self.folder / "begun", self.folder / "go"
+        check = (f"disk=test $ACCEL_NODE_ID != b && exit 0; touch {begun}; while [ ! -e {go} ]; do sleep 0.05; done; "
+                 "echo no room; exit 3")
+        a = self.node("a", script, "--preflight", check, nnodes="2")
+        self.wait_for_host(a)
+        b = self.node("b", script, "--preflight", check, nnodes="2")
+        for _ in range(PATIENCE * 20):
+            if begun.exists():
+                break
+            threading.Event().wait(0.05)
+        c = self.node("c", script, "--preflight", check, nnodes="2")
+        c.wait_for("takes part from the next restart")
+        go.touch()
+        b.wait_for("does not take part: preflight check 'disk' ended with exit code 3; its last lines: no room")
+        self.assertEqual((a.wait(), c.wait()), (0, 0), a.lines + b.lines + c.lines)
+        self.assertFalse([line for line in b.lines if line.startswith("rank ")])
+
+    def test_a_job_that_its_checks_leave_too_few_nodes_fails_everywhere(self):
+        script = self.worker(self.HELLO)
+        nodes = [self.node(name, script, "--preflight", "disk=test $ACCEL_NODE_ID != b", nnodes="2") for name in "ab"]
+        for node in nodes:
+            self.assertEqual(node.wait(), 1, node.lines)
+            self.assertTrue([line for line in node.lines if "preflight check 'disk' ended with exit code 1" in line], node.lines)
+
     def test_the_hosting_node_dies_and_the_others_end_with_a_word(self):
         script = self.worker(self.HELLO + "exec sleep 1000\n")
         a = self.node("a", script, nnodes="1:2")

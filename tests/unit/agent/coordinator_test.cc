@@ -654,6 +654,68 @@ TEST(CoordinatorFailures, AFailedPreflightCheckPutsTheNodeAside) {
   EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
 }
 
+// Everything happens but the end of the preparation on this node.
+void settle_but_for(VirtualCluster& cluster, int node) {
+  while (true) {
+    const auto moves = cluster.moves(1);
+    const auto next = std::find_if(moves.begin(), moves.end(), [&](const test::Move& move) {
+      const bool is_held = move.kind == MoveKind::kDeliverLocal && move.node == node;
+      return move.kind != MoveKind::kAdvance && !is_held;
+    });
+    if (next == moves.end()) return;
+    cluster.apply(*next);
+  }
+}
+
+// The shim of a node, instead of parking its workers.
+void fail_check(VirtualCluster& cluster, int node, const std::string& why) {
+  settle_but_for(cluster, node);
+  ASSERT_FALSE(cluster.node(node).local.empty());
+  cluster.node(node).local.clear();
+  cluster.tell_node(
+      node, WorkersParked{kJob, cluster.job()->generation, "", {{"preflight", why, true}}, 0ms});
+}
+
+TEST(CoordinatorFailures,
+     AFailedCheckOfTheJobLeavesTheNodeOutOfThisJobAloneAndASpareTakesItsPlace) {
+  VirtualCluster cluster(options_of(3, 2, 2));
+
+  fail_check(cluster, 0, "preflight check 'disk' ended with exit code 3");
+  cluster.run_for(10s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_THAT(seats(cluster), ElementsAre("n2", "n1"));
+  EXPECT_EQ(cluster.job()->history.restarts, 0);
+  EXPECT_EQ(cluster.state().nodes.at("n0").quarantine.ttl.count(), 0) << "other jobs may have it";
+  EXPECT_THAT(cluster.reports(), Contains("preflight check 'disk' ended with exit code 3"));
+}
+
+TEST(CoordinatorFailures, AJobThatItsChecksLeaveTooFewNodesFailsAtOnceNamingThem) {
+  VirtualCluster cluster(options_of(2, 2, 2));
+
+  fail_check(cluster, 1, "preflight check 'disk' ended with exit code 3");
+  cluster.run_for(10s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kFailed);
+  EXPECT_THAT(cluster.job()->text, HasSubstr("preflight check 'disk' ended with exit code 3"));
+  EXPECT_THAT(cluster.job()->text, HasSubstr("host-1"));
+  EXPECT_EQ(cluster.job()->last_failure->code, 75);
+}
+
+TEST(CoordinatorFailures, NoRestartFollowsACauseForWhichNoneIsWanted) {
+  ClusterOptions options = options_of(2, 2, 2);
+  options.job.restart.budget.max_restarts = 5;
+  options.job.restart.budget.fail_after = {supervisor::ExitCause::kSignaled};
+  VirtualCluster cluster(options);
+  cluster.settle();
+
+  exit_rank(cluster, 1, supervisor::ExitCause::kSignaled);
+  cluster.run_for(3s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kFailed);
+  EXPECT_THAT(cluster.job()->text, HasSubstr("no restart is wanted after that (on_cause)"));
+}
+
 TEST(CoordinatorFailures, Fault8AnUnkillableWorkerPutsItsNodeAsideAndTheJobGoesOn) {
   VirtualCluster cluster(options_of(3, 2, 3));
   cluster.settle();

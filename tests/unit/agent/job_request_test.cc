@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "agent/log_reader.h"
+#include "agent/rendezvous/wire.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::agent {
@@ -197,6 +198,77 @@ TEST(JobRequest, BoundMemoryNeedsCores) {
   EXPECT_FALSE(check_job_request(job));
 }
 
+TEST(JobRequest, ChecksReachTheShimAndLengthenThePreparation) {
+  v1::JobSpec job = small_job();
+  v1::Check& check = *job.add_preflight();
+  check.set_name("disk");
+  for (const char* word : {"test", "-w", "/scratch"}) check.add_argv(word);
+  EXPECT_TRUE(check_job_request(job));
+  EXPECT_EQ(spec_of(job, 1).preflight.at(0).limit, std::chrono::seconds(30));
+  check.mutable_timeout()->set_seconds(200);
+  const auto made = spec_of(job, 1);
+
+  EXPECT_EQ(made.preflight.at(0).name, "disk");
+  EXPECT_THAT(made.preflight.at(0).argv, ElementsAre("test", "-w", "/scratch"));
+  EXPECT_EQ(made.preflight.at(0).limit, std::chrono::seconds(200));
+  EXPECT_TRUE(supervisor::job_spec_from_json(supervisor::to_json(made)));
+  EXPECT_EQ(describe_job(job).prepare_limit, std::chrono::seconds(120 + 200));
+  job.mutable_gather()->mutable_prepare_limit()->set_seconds(9);
+  EXPECT_EQ(describe_job(job).prepare_limit, std::chrono::seconds(9));
+}
+
+TEST(JobRequest, ImpossibleChecksAreNamed) {
+  v1::JobSpec job = small_job();
+  job.add_preflight()->set_name("a b");
+  job.mutable_preflight(0)->mutable_timeout();
+  const std::string text = check_job_request(job).error().render();
+  for (const char* part : {"preflight check 'a b' has no name of the form",
+                           "preflight check 'a b' names no program",
+                           "preflight check 'a b' has a timeout that is not above 0"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(JobRequest, RulesForStopsAndRestartsReachShimAndCoordinator) {
+  v1::JobSpec job = small_job();
+  EXPECT_EQ(spec_of(job, 1).restart.max_same_crash, 3);
+  EXPECT_EQ(spec_of(job, 1).restart.jitter, 0.5);
+  job.mutable_stop()->set_dump_stacks(true);
+  job.mutable_stop()->set_preempt_signal(10);
+  job.mutable_restart()->set_jitter(0.25);
+  job.mutable_restart()->set_max_same_cause(7);
+  (*job.mutable_restart()->mutable_on_cause())["HANG"] = v1::ACTION_FAIL;
+  (*job.mutable_restart()->mutable_on_cause())["EXEC_FAILED"] = v1::ACTION_RESTART;
+  ASSERT_TRUE(check_job_request(job));
+  const auto made = spec_of(job, 1);
+
+  EXPECT_TRUE(made.stop.dump_stacks);
+  EXPECT_EQ(made.stop.preempt_signal, 10);
+  EXPECT_EQ(made.restart.max_same_crash, 7);
+  for (const auto& policy : {made.restart, describe_job(job).restart.budget}) {
+    EXPECT_EQ(policy.jitter, 0.25);
+    EXPECT_THAT(policy.fail_after, ElementsAre(supervisor::ExitCause::kHang));
+    EXPECT_THAT(
+        policy.restart_after,
+        ElementsAre(supervisor::ExitCause::kExecFailed, supervisor::ExitCause::kLibraryMissing));
+  }
+  const auto back = supervisor::job_spec_from_json(supervisor::to_json(made));
+  ASSERT_TRUE(back) << back.error().what();
+  EXPECT_EQ(back->restart.fail_after, made.restart.fail_after);
+
+  job.mutable_stop()->set_preempt_signal(999);
+  job.mutable_restart()->set_jitter(1.5);
+  (*job.mutable_restart()->mutable_on_cause())["OOM"] = v1::ACTION_IGNORE;
+  (*job.mutable_restart()->mutable_on_cause())["MOON"] = v1::ACTION_FAIL;
+  const std::string text = check_job_request(job).error().render();
+  for (const char* part : {"stop.preempt_signal 999",
+                           "restart.jitter is 1.5",
+                           "IGNORE is not supported",
+                           "restart.on_cause has 'MOON'"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
 TEST(JobRequest, VariablesOfTheAgentArePassedToItsOwnUserAlone) {
   v1::JobSpec job = small_job();
   for (const char* name : {"PASSED", "OWN", "MISSING"}) job.add_env_pass(name);
@@ -297,7 +369,14 @@ TEST(JobRequest, NoFieldIsIgnoredInSilence) {
                                        "limits.nofile",
                                        "limits.core_bytes",
                                        "limits.memlock",
-                                       "affinity.mode"};
+                                       "affinity.mode",
+                                       "affinity.bind_memory",
+                                       "preflight",
+                                       "stop.dump_stacks",
+                                       "stop.preempt_signal",
+                                       "restart.max_same_cause",
+                                       "restart.jitter",
+                                       "restart.on_cause"};
   const std::set<std::string> set_by_the_agent = {"job_uuid", "user", "log.dir"};
   std::set<std::string> refused;
   std::set<std::string> ignored;
@@ -323,12 +402,7 @@ TEST(JobRequest, NoFieldIsIgnoredInSilence) {
   }
   EXPECT_THAT(ignored, testing::IsEmpty());
   EXPECT_THAT(refused,
-              testing::IsSupersetOf({"preflight",
-                                     "affinity.bind_memory",
-                                     "hang.section",
-                                     "restart.on_cause",
-                                     "fence",
-                                     "stop.dump_stacks"}));
+              testing::IsSupersetOf({"hang.section", "fence", "gather", "restart.scale_up"}));
 }
 
 TEST(JobRequest, Fault26RotationReachesTheWorkersAndItsLimitsAreNamed) {

@@ -31,8 +31,12 @@ class ScriptedHost final : public supervisor::WorkerHost {
     std::deque<HostEvent> events;
     Snapshot now;  // what it answers
     std::vector<supervisor::HostRequest> requests;
+    int fd = -1;
+    void wake() const { (void)::eventfd_write(fd, 1); }
   };
-  explicit ScriptedHost(Script& script) : script_(script), fd_(::eventfd(0, EFD_CLOEXEC)) {}
+  explicit ScriptedHost(Script& script) : script_(script), fd_(::eventfd(0, EFD_CLOEXEC)) {
+    script_.fd = fd_.get();
+  }
 
   [[nodiscard]] int event_fd() const override { return fd_.get(); }
   Result<std::optional<HostEvent>> next_event() override {
@@ -89,7 +93,11 @@ class NodeWorkersTest : public testing::Test {
       {.job_uuid = "u", .spec = {}, .shim = {}, .address = "10.0.0.1"},
       {.on_parked =
            [this](const WorkersParked& parked) {
-             told_.push_back("parked " + parked.store_endpoint);
+             told_.push_back(
+                 parked.failed_checks.empty()
+                     ? "parked " + parked.store_endpoint
+                     : (parked.failed_checks[0].is_of_job ? "check of the job: " : "check: ") +
+                           parked.failed_checks[0].detail);
            },
        .on_exited =
            [this](const WorkerExited& exited) {
@@ -149,6 +157,30 @@ TEST_F(NodeWorkersTest, WhatWasPreparedSaysAgainThatItIsReady) {
   adopt(snapshot_of("prepared"), {}, snapshot_of("prepared"));
 
   EXPECT_THAT(told_, ElementsAre("adopted prepared", "parked 10.0.0.1:4711", "caught up"));
+}
+
+TEST_F(NodeWorkersTest, ChecksThatRunAreFollowedByWhatTheySay) {
+  adopt(snapshot_of("checking"), {}, snapshot_of("checking"));
+
+  EXPECT_THAT(told_, ElementsAre("adopted prepared", "caught up"));
+}
+
+TEST_F(NodeWorkersTest, AfterAFailedCheckThereIsNothingToStop) {
+  adopt(snapshot_of("checking"), {}, snapshot_of("checking"));
+  told_.clear();
+  for (const auto code : {ErrorCode::kPreflightFailed, ErrorCode::kPortInUse}) {
+    script_.events.emplace_back(supervisor::PrepareFailed{kGeneration, Error(code, "no disk")});
+  }
+  script_.wake();
+  loop_.run_for(std::chrono::milliseconds(1));
+  loop_.restart();
+  EXPECT_THAT(told_, ElementsAre("check of the job: no disk", "check: no disk"));
+
+  const std::size_t num_requests = script_.requests.size();
+  workers_.stop({.job_uuid = "u", .generation = kGeneration});
+  loop_.run_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(told_.back(), "gone");
+  EXPECT_EQ(script_.requests.size(), num_requests);
 }
 
 TEST_F(NodeWorkersTest, AnOrderThatNeverReachedTheShimIsOverAndTheOneBeforeItIsKilled) {

@@ -1,5 +1,7 @@
 // Which nodes a job that came by Control asks, on a cluster without clock and network.
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -74,6 +76,47 @@ TEST(Recruiting, ANodeThatDeclinesIsNotAskedAgainAndAnotherOneIs) {
   cluster.tell(ScaleJob{kJob, 3, 3});
   cluster.run_for(10s);
   EXPECT_EQ(cluster.node(0).num_invitations, 1);
+}
+
+// Everything happens but the end of the preparation on this node.
+void settle_but_for(VirtualCluster& cluster, int node) {
+  while (true) {
+    const auto moves = cluster.moves(1);
+    const auto next = std::find_if(moves.begin(), moves.end(), [&](const test::Move& move) {
+      const bool is_held = move.kind == MoveKind::kDeliverLocal && move.node == node;
+      return move.kind != MoveKind::kAdvance && !is_held;
+    });
+    if (next == moves.end()) return;
+    cluster.apply(*next);
+  }
+}
+
+TEST(Recruiting, ANodeWhoseCheckFailsIsReplacedByOneThatIsAskedThen) {
+  VirtualCluster cluster(options_of(3, 2, 2));
+  settle_but_for(cluster, 0);
+  ASSERT_FALSE(cluster.node(0).local.empty());
+  cluster.node(0).local.clear();
+
+  cluster.tell_node(0, WorkersParked{kJob, 1, "", {{"preflight", "no disk", true}}, {}});
+  cluster.run_for(10s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_THAT(seats(cluster), UnorderedElementsAre("n1", "n2"));
+  EXPECT_EQ(cluster.node(0).num_invitations, 1);
+  EXPECT_EQ(cluster.violation(), "");
+}
+
+TEST(Recruiting, AJobWhoseChecksFailEverywhereFailsAtOnce) {
+  VirtualCluster cluster(options_of(2, 2, 2));
+  settle_but_for(cluster, 0);
+  ASSERT_FALSE(cluster.node(0).local.empty());
+  cluster.node(0).local.clear();
+
+  cluster.tell_node(0, WorkersParked{kJob, 1, "", {{"preflight", "no disk", true}}, {}});
+  cluster.run_for(10s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kFailed);
+  EXPECT_THAT(cluster.job()->text, HasSubstr("no disk"));
 }
 
 TEST(Recruiting, AJobThatLacksNodesNamesThoseThatDeclined) {

@@ -85,6 +85,9 @@ TEST(Wire, WhatAnAgentSaysArrivesAsItWasSaid) {
   EXPECT_EQ(
       round_trip(Ready{.job_uuid = "job", .failed_checks = {{"gpu", "none"}}}).failed_checks.size(),
       1U);
+  EXPECT_TRUE(round_trip(Ready{.job_uuid = "job", .failed_checks = {{"preflight", "none", true}}})
+                  .failed_checks.at(0)
+                  .is_of_job);
   EXPECT_EQ(round_trip(Beat{.jobs = {{.job_uuid = "job",
                                       .generation = 5,
                                       .phase = MemberPhase::kRunning,

@@ -267,6 +267,24 @@ TEST_F(LaunchPlanTest, HangsAreLookedForOnlyWhenAsked) {
   EXPECT_EQ(fixed.timeout.count(), 600'000);
 }
 
+TEST_F(LaunchPlanTest, ChecksAreTakenInTheirOrderAndRunInAShell) {
+  const auto made = plan({"--preflight",
+                          "disk=test -w /scratch && df -h",
+                          "--preflight=link=ping -c 1 a=b",
+                          "--preflight_seconds",
+                          "1m",
+                          "--dry_run",
+                          program_});
+
+  ASSERT_THAT(made.spec.preflight, ::testing::SizeIs(2));
+  EXPECT_EQ(made.spec.preflight[0].name, "disk");
+  EXPECT_THAT(made.spec.preflight[0].argv,
+              ElementsAre("/bin/sh", "-c", "test -w /scratch && df -h"));
+  EXPECT_EQ(made.spec.preflight[1].argv.back(), "ping -c 1 a=b");
+  EXPECT_EQ(made.spec.preflight[1].limit.count(), 60'000);
+  EXPECT_THAT(render_dry_run(made), HasSubstr("link: ping -c 1 a=b (60 s at most)"));
+}
+
 TEST_F(LaunchPlanTest, FencingIsSoftUnlessAskedAndALeaseNeedsHardFencing) {
   const auto with = [&](Words more) {
     Words words = {"--nnodes", "2", "--rdzv_endpoint", "127.0.0.1:1", "--rdzv_insecure"};
@@ -483,6 +501,8 @@ INSTANTIATE_TEST_SUITE_P(
         HostileFlag{"Restarts", "--max_restarts", {"-1", "often", "1000001"}},
         HostileFlag{"Grace", "--stop_grace", {"soon", "-1", "1w", "nan", "inf", "", "25h"}},
         HostileFlag{"Hang", "--hang_timeout", {"0", "soon", "-1", "", "Auto", "on"}},
+        HostileFlag{"Check", "--preflight", {"nameless", "=true", "a b=true", "empty="}},
+        HostileFlag{"CheckTime", "--preflight_seconds", {"0", "-1", "long"}},
         HostileFlag{"Interval", "--monitor_interval", {"fast", "-0.1"}},
         HostileFlag{"Tee",
                     "--tee",

@@ -39,6 +39,75 @@ TEST(RestartPolicy, JitterHalvesTheDelayAtMost) {
   EXPECT_EQ(decision.delay, 500ms);
 }
 
+TEST(RestartPolicy, JitterIsTheRandomShareOfTheDelay) {
+  RestartPolicy policy = kPolicy;
+  const RestartHistory history = {.restarts = 1, .quick_failures = 1};
+  for (const auto& [jitter, least] :
+       {std::pair{0.0, 1000ms}, std::pair{0.25, 750ms}, std::pair{1.0, 0ms}}) {
+    policy.jitter = jitter;
+    EXPECT_EQ(decide_restart(policy, history, {.lived = 1s}, 0.0).delay, least) << jitter;
+    EXPECT_EQ(decide_restart(policy, history, {.lived = 1s}, 1.0).delay, 1000ms) << jitter;
+  }
+}
+
+TEST(RestartPolicy, TheSameCrashSoOftenInARowIsTheEnd) {
+  RestartPolicy policy = kPolicy;
+  policy.max_same_crash = 3;
+  RestartHistory history;
+  const auto crash = [&](const char* key) {
+    const auto decision = decide_restart(policy, history, {.lived = 1s, .crash = key}, kNoJitter);
+    history = decision.history;
+    return decision.verdict;
+  };
+
+  for (const char* key : {"a", "a", "b", "a", "a"}) {
+    EXPECT_EQ(crash(key), RestartVerdict::kRestart);
+  }
+  EXPECT_EQ(crash("a"), RestartVerdict::kSameCrash);
+}
+
+TEST(RestartPolicy, CrashesThatAreNotComparedNeverAreTheSame) {
+  RestartPolicy policy = kPolicy;
+  policy.max_same_crash = 2;
+  RestartHistory history;
+  for (int i = 0; i < 5; ++i) {
+    const auto decision = decide_restart(policy, history, {.lived = 1s}, kNoJitter);
+    EXPECT_EQ(decision.verdict, RestartVerdict::kRestart);
+    history = decision.history;
+  }
+}
+
+TEST(RestartPolicy, CrashesDifferByCauseCodeRankAndStep) {
+  const WorkerExit exit = {
+      .global_rank = 1, .cause = ExitCause::kNonZero, .exit_code = 3, .step = 7};
+  EXPECT_EQ(crash_key(exit), crash_key(exit));
+  for (const auto& change : std::initializer_list<void (*)(WorkerExit&)>{
+           [](WorkerExit& other) { other.global_rank = 2; },
+           [](WorkerExit& other) { other.cause = ExitCause::kHang; },
+           [](WorkerExit& other) { other.exit_code = 4; },
+           [](WorkerExit& other) { other.signal = 3; },
+           [](WorkerExit& other) { other.step = 8; }}) {
+    WorkerExit other = exit;
+    change(other);
+    EXPECT_NE(crash_key(other), crash_key(exit));
+  }
+}
+
+TEST(RestartPolicy, RulesOfACauseGoBeforeEverythingElse) {
+  RestartPolicy policy = kPolicy;
+  policy.fail_after = {ExitCause::kHang};
+  policy.restart_after = {ExitCause::kExecFailed};
+
+  EXPECT_EQ(decide_restart(policy, {}, {.cause = ExitCause::kHang}, kNoJitter).verdict,
+            RestartVerdict::kNotWanted);
+  EXPECT_EQ(decide_restart(policy, {}, {.cause = ExitCause::kExecFailed}, kNoJitter).verdict,
+            RestartVerdict::kRestart);
+  EXPECT_EQ(decide_restart(policy, {}, {.cause = ExitCause::kLibraryMissing}, kNoJitter).verdict,
+            RestartVerdict::kWouldFailAgain);
+  EXPECT_EQ(decide_restart(policy, {}, {.cause = ExitCause::kNonZero}, kNoJitter).verdict,
+            RestartVerdict::kRestart);
+}
+
 TEST(RestartPolicy, GenerationThatLivedLongRestartsAtOnce) {
   const auto decision =
       decide_restart(kPolicy, {.restarts = 3, .quick_failures = 3}, {.lived = 60s}, kNoJitter);

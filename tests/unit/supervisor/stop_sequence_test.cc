@@ -37,6 +37,50 @@ class StopSequenceTest : public ::testing::Test {
   test::ManualClock clock_;
 };
 
+TEST_F(StopSequenceTest, StacksAreWrittenBeforeTheKillAndNotWhenItIsHurried) {
+  const StopAction stacks = {Kind::kDumpStacks, StopTarget::kEveryone, 0};
+  const StopPolicy policy = {.grace = 30s, .kill_wait = 2s, .dump_stacks = true, .dump_wait = 3s};
+  StopSequence sequence(policy, StopStyle::kSignal, SIGTERM, clock_.now());
+  StopSequence hurried = sequence;
+  StopSequence killed(policy, StopStyle::kKill, SIGTERM, clock_.now());
+  EXPECT_THAT(killed.due(clock_.now()), ElementsAre(kKill));
+  EXPECT_THAT(sequence.due(clock_.now()), ElementsAre(signal_to(StopTarget::kEveryone, SIGTERM)));
+  (void)hurried.due(clock_.now());
+  hurried.escalate(clock_.now());
+  EXPECT_THAT(hurried.due(clock_.now()), ElementsAre(kKill));
+
+  EXPECT_EQ(sequence.next(), clock_.now() + 27s);
+  clock_.advance(27s);
+  EXPECT_THAT(sequence.due(clock_.now()), ElementsAre(stacks));
+  sequence.suspend(clock_.now());
+  clock_.advance(60s);
+  sequence.resume(clock_.now());
+  EXPECT_THAT(sequence.due(clock_.now()), IsEmpty());
+  clock_.advance(3s);
+  EXPECT_THAT(sequence.due(clock_.now()), ElementsAre(kKill));
+}
+
+TEST_F(StopSequenceTest, AShortGraceLeavesHalfOfItForTheStacks) {
+  StopSequence sequence({.grace = 1s, .dump_stacks = true, .dump_wait = 3s},
+                        StopStyle::kSignal,
+                        SIGTERM,
+                        clock_.now());
+  (void)sequence.due(clock_.now());
+  EXPECT_EQ(sequence.next(), clock_.now() + 500ms);
+}
+
+TEST_F(StopSequenceTest, ASignalOfPreemptionIsTheNoticeOfThoseWithoutAChannel) {
+  StopSequence sequence(
+      {.grace = 30s, .preempt_signal = SIGUSR1}, StopStyle::kNotify, SIGTERM, clock_.now());
+
+  EXPECT_THAT(sequence.due(clock_.now()),
+              ElementsAre(kNotify, signal_to(StopTarget::kNotPreemptible, SIGUSR1)));
+  clock_.advance(25s);
+  EXPECT_THAT(sequence.due(clock_.now()), ElementsAre(signal_to(StopTarget::kEveryone, SIGTERM)));
+  clock_.advance(5s);
+  EXPECT_THAT(sequence.due(clock_.now()), ElementsAre(kKill));
+}
+
 TEST_F(StopSequenceTest, SignalsThenKillsThenGivesUp) {
   auto stop = make(StopStyle::kSignal, SIGINT);
 
