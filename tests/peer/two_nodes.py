@@ -103,7 +103,7 @@ def job(node, workers, argv):
         "job_id": f"two-nodes-{os.getpid()}", "node_id": f"node-{node}", "control": 1,
         "env": {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "veth0", "OMP_NUM_THREADS": "1"},
         "env_mode": 1,
-        "workers": [{"local_rank": rank, "global_rank": rank, "argv": argv, "env": {}, "cpus": [],
+        "workers": [{"local_rank": rank, "global_rank": rank, "argv": argv, "env": {}, "cpus": [], "memory_nodes": [], "bind_memory": False,
                      "redirect": 0, "tee": 0} for rank in range(workers)],
     }
 
