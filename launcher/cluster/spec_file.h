@@ -11,7 +11,7 @@
 
 namespace accel::cluster {
 
-// Errors  kFileIo, kConfig (what is wrong and where, as Protobuf says it).
+// Errors  kConfigUnreadable; kConfigInvalidValue: what is wrong and where, as Protobuf says it.
 [[nodiscard]] Result<v1::JobSpec> read_spec_file(const std::string& path);
 
 }  // namespace accel::cluster

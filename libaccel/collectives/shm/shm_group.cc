@@ -281,58 +281,40 @@ Result<void> ShmGroup::reduce_slots(
 Result<void> ShmGroup::all_reduce(
     const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op) {
   if (auto checked = check_op(type, op); !checked) return checked;
-  const std::span<const std::byte> all(in, count * shm::size_of(type));
-  const bool is_direct = world_size() <= 2 || all.size() <= kDirectBytes;
-  return is_direct ? all_reduce_direct(all, out, type, op)
-                   : all_reduce_by_slices(all, out, type, op);
+  const std::size_t all = count * shm::size_of(type);
+  const bool is_direct = world_size() <= 2 || all <= kDirectBytes;
+  const Call call = call_of(Kind::kAllReduce, all, type, op);
+  return for_each_chunk(
+      all, options_.shape.slot_bytes, [&](std::size_t done, std::size_t bytes) -> Result<void> {
+        if (auto sent = publish_bytes(in + done, bytes, call); !sent) return sent;
+        return is_direct ? reduce_slots(0, bytes, type, op, out + done)
+                         : reduce_by_slices(bytes, type, op, out + done);
+      });
 }
 
-Result<void> ShmGroup::all_reduce_direct(std::span<const std::byte> in,
-                                         std::byte* out,
-                                         DataType type,
-                                         ReduceOp op) {
-  const Call call = call_of(Kind::kAllReduce, in.size(), type, op);
-  return for_each_chunk(in.size(),
-                        options_.shape.slot_bytes,
-                        [&](std::size_t done, std::size_t bytes) -> Result<void> {
-                          if (auto sent = publish_bytes(in.data() + done, bytes, call); !sent)
-                            return sent;
-                          return reduce_slots(0, bytes, type, op, out + done);
-                        });
-}
-
-Result<void> ShmGroup::all_reduce_by_slices(std::span<const std::byte> in,
-                                            std::byte* out,
-                                            DataType type,
-                                            ReduceOp op) {
-  const Call call = call_of(Kind::kAllReduce, in.size(), type, op);
-  return for_each_chunk(in.size(),
-                        options_.shape.slot_bytes,
-                        [&](std::size_t done, std::size_t bytes) -> Result<void> {
-                          if (auto sent = publish_bytes(in.data() + done, bytes, call); !sent)
-                            return sent;
-                          const std::size_t width = shm::size_of(type);
-                          const auto begin_of = [&](int rank) {
-                            return begin_of_part(bytes / width, rank, world_size()) * width;
-                          };
-                          // The operands are in the slots of this parity, the result goes into ours of the other: once all have
-                          // published this step, nobody reads that any more.
-                          std::byte* own = memory_.slot(rank(), (phase_ + 1) & 1U);
-                          const std::size_t begin = begin_of(rank());
-                          const std::size_t size = begin_of(rank() + 1) - begin;
-                          if (auto reduced = reduce_slots(begin, size, type, op, own + begin);
-                              !reduced)
-                            return reduced;
-                          if (auto next = begin_step(); !next) return std::move(next).error();
-                          publish_step(call);
-                          for (int rank = 0; rank < world_size(); ++rank) {
-                            auto slice = slot_of(rank);
-                            if (!slice) return std::move(slice).error();
-                            const std::size_t from = begin_of(rank);
-                            copy_bytes(out + done + from, *slice + from, begin_of(rank + 1) - from);
-                          }
-                          return {};
-                        });
+Result<void> ShmGroup::reduce_by_slices(std::size_t bytes,
+                                        DataType type,
+                                        ReduceOp op,
+                                        std::byte* out) {
+  const std::size_t width = shm::size_of(type);
+  const auto begin_of = [&](int rank) {
+    return begin_of_part(bytes / width, rank, world_size()) * width;
+  };
+  // The operands are in the slots of this parity, the result goes into ours of the other: once all have published this
+  // step, nobody reads that any more.
+  std::byte* own = memory_.slot(rank(), (phase_ + 1) & 1U);
+  const std::size_t begin = begin_of(rank());
+  const std::size_t size = begin_of(rank() + 1) - begin;
+  if (auto reduced = reduce_slots(begin, size, type, op, own + begin); !reduced) return reduced;
+  if (auto next = begin_step(); !next) return std::move(next).error();
+  publish_step(Call(call_));  // the same call goes on
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const auto slice = slot_of(rank);
+    if (!slice) return slice.error();
+    const std::size_t from = begin_of(rank);
+    copy_bytes(out + from, *slice + from, begin_of(rank + 1) - from);
+  }
+  return {};
 }
 
 Result<void> ShmGroup::reduce(

@@ -140,14 +140,11 @@ class ShmGroup {
                                             std::size_t bytes,
                                             const Call& call);
 
-  [[nodiscard]] Result<void> all_reduce_direct(std::span<const std::byte> in,
-                                               std::byte* out,
-                                               DataType type,
-                                               ReduceOp op);
-  [[nodiscard]] Result<void> all_reduce_by_slices(std::span<const std::byte> in,
-                                                  std::byte* out,
-                                                  DataType type,
-                                                  ReduceOp op);
+  // All slots of this step, each rank a slice of them, into `out`; takes a step more.
+  [[nodiscard]] Result<void> reduce_by_slices(std::size_t bytes,
+                                              DataType type,
+                                              ReduceOp op,
+                                              std::byte* out);
   // All slots of this step, `offset` bytes into each, reduced into `out`.
   [[nodiscard]] Result<void> reduce_slots(
       std::size_t offset, std::size_t bytes, DataType type, ReduceOp op, std::byte* out);
