@@ -26,7 +26,8 @@ class ElectionTurn {
     if (state_.phase == ElectionPhase::kEnded) return;
     // Before anything that the event says: after a pause of the process it may be long over.
     if (holds_lease(state_.phase) && now_ >= state_.term_until) {
-      resign("no answer from etcd for two thirds of the lease");
+      resign("no answer from etcd for five sixths of the lease" +
+             (state_.keep_alive_trouble.empty() ? "" : "; last: " + state_.keep_alive_trouble));
     }
     std::visit([this](const auto& what) { on(what); }, event_.what);
     pursue();
@@ -102,7 +103,7 @@ class ElectionTurn {
 
   void extend(TimePoint sent_at, Milliseconds ttl) {
     state_.ttl = ttl;
-    state_.term_until = std::max(state_.term_until, sent_at + ttl * 2 / 3);
+    state_.term_until = std::max(state_.term_until, sent_at + ttl * 5 / 6);
     actions_.emplace_back(Extend{state_.term_until});
   }
 
@@ -149,6 +150,7 @@ class ElectionTurn {
     state_.phase = ElectionPhase::kCampaigning;
     state_.lease = granted.lease;
     state_.term_until = {};
+    state_.keep_alive_trouble.clear();
     extend(state_.call_sent_at, granted.ttl);
     state_.keep_alive_at = now_ + state_.config.keep_alive_every;
     actions_.emplace_back(Campaign{begin_call(), state_.lease});
@@ -199,6 +201,7 @@ class ElectionTurn {
     if (kept.call != state_.keep_alive || kept.call == 0) return;
     state_.keep_alive = 0;
     if (kept.ttl.count() <= 0) return resign("etcd has ended the lease");
+    state_.keep_alive_trouble.clear();
     state_.keep_alive_at = state_.keep_alive_sent_at + state_.config.keep_alive_every;
     extend(state_.keep_alive_sent_at, kept.ttl);
   }
@@ -206,6 +209,7 @@ class ElectionTurn {
   void on(const KeepAliveFailed& failed) {
     if (failed.call != state_.keep_alive || failed.call == 0) return;
     state_.keep_alive = 0;
+    state_.keep_alive_trouble = failed.why;
     // It may have taken its second already.
     state_.keep_alive_at = std::max(now_, state_.keep_alive_sent_at + state_.config.retry);
   }

@@ -25,9 +25,14 @@
 //   RESIGNING    a lease was ours                     it is revoked, or that failed                LOOKING
 //   ENDED        Quit, and the lease is revoked or that failed
 //
-// The term runs for 2/3 of the lease's time to live, from the *sending* of the last request that kept it alive; etcd's
+// The term runs for 5/6 of the lease's time to live, from the *sending* of the last request that kept it alive; etcd's
 // clock starts later, at its arrival, and runs longer. So a leader that hears nothing steps down before another may
-// be elected.
+// be elected. The sixth that is left is for clocks that run at different speeds and for what is under way when the term
+// ends; who is slower than that is kept out by the epoch.
+//
+// The lease is as long as two limits allow. Of the leader's *crash* nobody knows before the lease is over, and jobs with
+// hard fencing kill their workers 10 s after the last acked beat. While etcd itself elects (1 to 2 s, and again when
+// votes are split) nothing can be kept alive, and the term should outlast that.
 //
 // Threads:  a pure function; ElectionState belongs to one thread at a time.
 // Source:   docs/rendezvous.md, "Who leads".
@@ -89,6 +94,7 @@ struct KeptAlive {
 };
 struct KeepAliveFailed {
   CallId call = 0;
+  std::string why;
 };
 // The key was put by `key`'s leader, or (none) it is gone.
 struct KeySeen {
@@ -186,7 +192,7 @@ using ElectionAction = std::variant<Look,
 // ---- what it knows ----
 
 struct ElectionConfig {
-  Milliseconds ttl{5'000};
+  Milliseconds ttl{6'000};
   Milliseconds keep_alive_every{1'000};
   Milliseconds retry{500};         // after a failure
   Milliseconds look_every{5'000};  // should a watch be dead without saying so
@@ -219,6 +225,7 @@ struct ElectionState {
   CallId keep_alive = 0;
   TimePoint keep_alive_sent_at{};
   TimePoint keep_alive_at{};
+  std::string keep_alive_trouble;  // why the last one failed; empty: it did not
   CallId watch = 0;
   std::uint64_t epoch = 0;     // ours
   std::optional<Leader> told;  // the last Follow; none: Lead

@@ -1,11 +1,16 @@
 #include "agent/etcd/etcd_client.h"
 
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
 #include <fstream>
+#include <mutex>
 #include <sstream>
 #include <utility>
 
 #include <sys/stat.h>
 
+#include "runtime/clock.h"
 #include "runtime/printable.h"
 
 namespace accel::agent {
@@ -69,22 +74,140 @@ Error refusal_of(const grpc::Status& status, const std::string& endpoint) {
   }
 }
 
+// Whether the last try to connect failed. A channel that was never connected is not away.
+bool is_away(grpc::Channel& channel) {
+  return channel.GetState(false) == GRPC_CHANNEL_TRANSIENT_FAILURE;
+}
+
+std::string text_of(const grpc::Status& status, const EtcdTiming& timing) {
+  if (status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED)
+    return printable(status.error_message());
+  return "no answer (a call may take " + std::to_string(timing.call_limit.count()) + " ms)";
+}
+
+Error nobody_answers(const std::vector<std::pair<std::string, std::string>>& said) {
+  std::string tried;
+  for (const auto& [endpoint, text] : said) tried += (tried.empty() ? "" : ", ") + endpoint;
+  Error error(ErrorCode::kEtcdUnreachable, "etcd does not answer at " + tried);
+  for (const auto& [endpoint, text] : said) error.with_detail("etcd", endpoint + ": " + text);
+  return error;
+}
+
+// One call at one member.
+template <typename Response>
+struct Attempt {
+  grpc::ClientContext context;
+  Response response;
+  grpc::Status status;  // when it is over
+};
+
+// Its end cancels what still runs, and waits for that: nothing of a call outlives it, so gRPC's threads never destroy a
+// channel, which would wait for them.
+template <typename Response>
+class Race {
+ public:
+  explicit Race(std::size_t num_members) : attempts_(num_members) {}
+  ~Race() {
+    for (std::size_t i = 0; i < num_asked_; ++i) attempts_[i].context.TryCancel();
+    while (num_running() > 0) (void)next(TimePoint::max());
+  }
+  Race(const Race&) = delete;
+  Race& operator=(const Race&) = delete;
+
+  [[nodiscard]] std::size_t num_asked() const { return num_asked_; }
+  [[nodiscard]] std::size_t num_running() const { return num_asked_ - num_given_; }
+  [[nodiscard]] std::size_t place_of(const Attempt<Response>& attempt) const {
+    return static_cast<std::size_t>(&attempt - attempts_.data());
+  }
+
+  Attempt<Response>& begin() { return attempts_[num_asked_++]; }
+  // On any thread.
+  void end(Attempt<Response>& attempt, grpc::Status status) {
+    const std::lock_guard lock(mutex_);
+    attempt.status = std::move(status);
+    over_.push_back(&attempt);
+    changed_.notify_one();
+  }
+  // One that is over and was not given yet; none until then: nullptr.
+  Attempt<Response>* next(TimePoint until) {
+    std::unique_lock lock(mutex_);
+    const auto is_there = [this] { return !over_.empty(); };
+    if (until == TimePoint::max()) {
+      changed_.wait(lock, is_there);
+    } else if (!changed_.wait_until(lock, until, is_there)) {
+      return nullptr;
+    }
+    Attempt<Response>* first = over_.front();
+    over_.pop_front();
+    ++num_given_;
+    return first;
+  }
+
+ private:
+  std::vector<Attempt<Response>> attempts_;  // in the order of asking; never moved
+  std::size_t num_asked_ = 0;
+  std::size_t num_given_ = 0;  // of those that are over
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Attempt<Response>*> over_;
+};
+
+// A stream that is cut after its first answer: etcd would keep it for more of them.
+class OneKeepAlive final : public grpc::ClientBidiReactor<etcdserverpb::LeaseKeepAliveRequest,
+                                                          etcdserverpb::LeaseKeepAliveResponse> {
+ public:
+  OneKeepAlive(std::int64_t lease,
+               grpc::ClientContext* context,
+               etcdserverpb::LeaseKeepAliveResponse* response,
+               std::function<void(grpc::Status)> done)
+      : context_(context), response_(response), done_(std::move(done)) {
+    request_.set_id(lease);
+  }
+
+  void begin(etcdserverpb::Lease::Stub& stub) {
+    stub.async()->LeaseKeepAlive(context_, this);
+    StartWrite(&request_);
+    StartRead(response_);
+    StartCall();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;  // OnDone says why
+    is_answered_ = true;
+    context_->TryCancel();
+  }
+  void OnDone(const grpc::Status& status) override {
+    const grpc::Status ended(grpc::StatusCode::UNAVAILABLE, "it ended the stream");
+    done_(is_answered_ ? grpc::Status::OK : status.ok() ? ended : status);
+    delete this;
+  }
+
+ private:
+  etcdserverpb::LeaseKeepAliveRequest request_;
+  grpc::ClientContext* context_;  // both are there until done_ was called
+  etcdserverpb::LeaseKeepAliveResponse* response_;
+  std::function<void(grpc::Status)> done_;
+  bool is_answered_ = false;
+};
+
 }  // namespace
 
-Result<std::shared_ptr<EtcdClient>> EtcdClient::make(const EtcdSettings& settings) {
+Result<std::shared_ptr<EtcdClient>> EtcdClient::make(const EtcdSettings& settings,
+                                                     EtcdTiming timing) {
   auto credentials = etcd_credentials(settings.tls);
   if (!credentials) return std::move(credentials).error();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // How long an attempt to connect may take, TLS included; a refused one is known at once.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingLimitMs);
   // A page of records may be long: etcd itself bounds each of them to 1.5 MiB.
   arguments.SetMaxReceiveMessageSize(256 * 1024 * 1024);
-  std::shared_ptr<EtcdClient> client(new EtcdClient());
+  std::shared_ptr<EtcdClient> client(new EtcdClient(timing));
   for (const std::string& endpoint : settings.endpoints) {
     Member member;
     member.endpoint = endpoint;
@@ -96,89 +219,102 @@ Result<std::shared_ptr<EtcdClient>> EtcdClient::make(const EtcdSettings& setting
   return client;
 }
 
-Result<void> EtcdClient::call(
-    const std::function<grpc::Status(Member&, grpc::ClientContext&)>& ask) {
+// The members in the order in which they are asked: from the one that answered last on, then those to which no connection
+// could be made lately.
+std::vector<std::size_t> EtcdClient::order_of_asking() const {
+  std::vector<std::size_t> order(members_.size());
   const std::size_t first = first_.load();
-  std::string tried;
-  Error unreachable(ErrorCode::kEtcdUnreachable, "");
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = (first + i) % members_.size();
+  std::stable_partition(order.begin(), order.end(), [this](std::size_t index) {
+    return !is_away(*members_[index].channel);
+  });
+  return order;
+}
+
+template <typename Response>
+Result<Response> EtcdClient::call(const Ask<Response>& ask) {
+  const std::vector<std::size_t> order = order_of_asking();
+  const auto limit = std::chrono::system_clock::now() + timing_.call_limit;
+  TimePoint next_at{};
   std::vector<std::pair<std::string, std::string>> said;
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    const std::size_t index = (first + i) % members_.size();
-    Member& member = members_[index];
-    grpc::ClientContext context;
-    // Right after a start a channel has never been connected: it may use the second for that.
-    context.set_wait_for_ready(true);
-    context.set_deadline(std::chrono::system_clock::now() + kEtcdCallLimit);
-    const grpc::Status status = ask(member, context);
-    if (status.ok()) {
-      first_.store(index);
-      return {};
+  Race<Response> race(order.size());
+  while (said.size() < order.size()) {
+    const bool is_time = race.num_running() == 0 || SteadyClock().now() >= next_at;
+    if (race.num_asked() < order.size() && is_time) {
+      Member& member = members_[order[race.num_asked()]];
+      Attempt<Response>& attempt = race.begin();
+      next_at = SteadyClock().now() + timing_.ask_next_after;
+      // One that was away has this time to come back.
+      attempt.context.set_wait_for_ready(is_away(*member.channel));
+      attempt.context.set_deadline(
+          std::max(limit, std::chrono::system_clock::now() + timing_.ask_next_after));
+      ask(member, &attempt.context, &attempt.response, [&race, &attempt](grpc::Status status) {
+        race.end(attempt, std::move(status));
+      });
     }
-    if (!may_another_answer(status)) return refusal_of(status, member.endpoint);
-    tried += (tried.empty() ? "" : ", ") + member.endpoint;
-    const bool is_late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-    said.emplace_back(member.endpoint,
-                      is_late ? "no answer within " + std::to_string(kEtcdCallLimit.count()) + " s"
-                              : printable(status.error_message()));
+    const bool is_last = race.num_asked() == order.size();
+    Attempt<Response>* over = race.next(is_last ? TimePoint::max() : next_at);
+    if (over == nullptr) continue;
+    const std::size_t index = order[race.place_of(*over)];
+    if (may_another_answer(over->status)) {
+      said.emplace_back(members_[index].endpoint, text_of(over->status, timing_));
+      continue;
+    }
+    if (!over->status.ok()) return refusal_of(over->status, members_[index].endpoint);
+    first_.store(index);
+    return std::move(over->response);
   }
-  Error error(ErrorCode::kEtcdUnreachable, "etcd does not answer at " + tried);
-  for (auto& [endpoint, text] : said) error.with_detail("etcd", endpoint + ": " + text);
-  return error;
+  return nobody_answers(said);
 }
 
 Result<etcdserverpb::RangeResponse> EtcdClient::range(const etcdserverpb::RangeRequest& request) {
-  etcdserverpb::RangeResponse response;
-  auto done = call([&](Member& member, grpc::ClientContext& context) {
-    return member.keys->Range(&context, request, &response);
-  });
-  if (!done) return std::move(done).error();
-  return response;
+  return call<etcdserverpb::RangeResponse>(
+      [&](Member& member, auto* context, auto* response, auto done) {
+        member.keys->async()->Range(context, &request, response, std::move(done));
+      });
 }
 
 Result<etcdserverpb::TxnResponse> EtcdClient::txn(const etcdserverpb::TxnRequest& request) {
-  etcdserverpb::TxnResponse response;
-  auto done = call([&](Member& member, grpc::ClientContext& context) {
-    return member.keys->Txn(&context, request, &response);
-  });
-  if (!done) return std::move(done).error();
-  return response;
+  return call<etcdserverpb::TxnResponse>(
+      [&](Member& member, auto* context, auto* response, auto done) {
+        member.keys->async()->Txn(context, &request, response, std::move(done));
+      });
 }
 
 Result<EtcdClient::Lease> EtcdClient::grant(std::chrono::seconds ttl) {
   etcdserverpb::LeaseGrantRequest request;
   request.set_ttl(ttl.count());
-  etcdserverpb::LeaseGrantResponse response;
-  auto done = call([&](Member& member, grpc::ClientContext& context) {
-    return member.leases->LeaseGrant(&context, request, &response);
-  });
-  if (!done) return std::move(done).error();
-  return Lease{response.id(), std::chrono::seconds(response.ttl())};
+  auto granted = call<etcdserverpb::LeaseGrantResponse>(
+      [&](Member& member, auto* context, auto* response, auto done) {
+        member.leases->async()->LeaseGrant(context, &request, response, std::move(done));
+      });
+  if (!granted) return std::move(granted).error();
+  return Lease{granted->id(), std::chrono::seconds(granted->ttl())};
 }
 
 Result<EtcdClient::Lease> EtcdClient::keep_alive(std::int64_t lease) {
-  etcdserverpb::LeaseKeepAliveRequest request;
-  request.set_id(lease);
-  etcdserverpb::LeaseKeepAliveResponse response;
-  auto done = call([&](Member& member, grpc::ClientContext& context) {
-    auto stream = member.leases->LeaseKeepAlive(&context);
-    const bool is_answered = stream->Write(request) && stream->Read(&response);
-    stream->WritesDone();
-    if (is_answered) context.TryCancel();  // etcd would keep the stream for more of them
-    const grpc::Status status = stream->Finish();
-    return is_answered ? grpc::Status::OK : status;
-  });
-  if (!done) return std::move(done).error();
-  return Lease{response.id(), std::chrono::seconds(response.ttl())};
+  auto kept = call<etcdserverpb::LeaseKeepAliveResponse>(
+      [lease](Member& member, auto* context, auto* response, auto done) {
+        // Deletes itself at its end.
+        (new OneKeepAlive(lease, context, response, std::move(done)))->begin(*member.leases);
+      });
+  if (!kept) return std::move(kept).error();
+  return Lease{kept->id(), std::chrono::seconds(kept->ttl())};
 }
 
 Result<void> EtcdClient::revoke(std::int64_t lease) {
   etcdserverpb::LeaseRevokeRequest request;
   request.set_id(lease);
-  return call([&](Member& member, grpc::ClientContext& context) {
-    etcdserverpb::LeaseRevokeResponse response;
-    const grpc::Status status = member.leases->LeaseRevoke(&context, request, &response);
-    return status.error_code() == grpc::StatusCode::NOT_FOUND ? grpc::Status::OK : status;
-  });
+  auto revoked = call<etcdserverpb::LeaseRevokeResponse>(
+      [&](Member& member, auto* context, auto* response, auto done) {
+        member.leases->async()->LeaseRevoke(
+            context, &request, response, [done](const grpc::Status& status) {
+              const bool is_gone = status.error_code() == grpc::StatusCode::NOT_FOUND;
+              done(is_gone ? grpc::Status::OK : status);
+            });
+      });
+  if (!revoked) return std::move(revoked).error();
+  return {};
 }
 
 std::shared_ptr<grpc::Channel> EtcdClient::channel() const {

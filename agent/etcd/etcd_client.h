@@ -1,8 +1,12 @@
 // EtcdClient: the calls to etcd that accel makes, each answered by the first member of its cluster that can.
 //
-// A member that does not answer within a second is passed over for the next one; an error comes when none has. Then
-// the call may have been carried out all the same, or may be yet: whoever changes something must make it safe to do
-// twice, and late.
+// The member that answered last is asked first. When it refuses the connection, breaks it or says that it has no leader,
+// the next one is asked at once; when it says nothing for a while, the next one is asked *beside* it. Members to which no
+// connection could be made lately come last. The first answer counts and the other calls are cancelled; an error comes
+// when no member has answered within its time.
+//
+// So a call may be carried out twice, also when it succeeded, and a call without an answer may be carried out yet:
+// whoever changes something must make it safe to do twice, and late.
 //
 //   key                                value
 //   /accel/<cluster>/leader            address of the leader, with the leader's lease
@@ -31,12 +35,19 @@
 
 namespace accel::agent {
 
-inline constexpr std::chrono::seconds kEtcdCallLimit{1};
+struct EtcdTiming {
+  // From the first member that is asked; the last ones have `ask_next_after` at least. A request that a member has sent
+  // on to a leader which is dead is lost, so to wait for it longer gains nothing.
+  std::chrono::milliseconds call_limit{1'000};
+  // A member without an answer for so long is no longer the only one asked. etcd answers within some 10 ms.
+  std::chrono::milliseconds ask_next_after{300};
+};
 
 class EtcdClient {
  public:
   // Reads the TLS files; connects later. Errors  kTls.
-  [[nodiscard]] static Result<std::shared_ptr<EtcdClient>> make(const EtcdSettings& settings);
+  [[nodiscard]] static Result<std::shared_ptr<EtcdClient>> make(const EtcdSettings& settings,
+                                                                EtcdTiming timing = {});
 
   // Errors  of all: kEtcdUnreachable, with what each member said; kDiskFull: etcd's quota is used up;
   //         kAuthentication; kInvalidArgument for anything else that etcd refuses.
@@ -49,6 +60,7 @@ class EtcdClient {
     std::int64_t id = 0;
     std::chrono::seconds ttl{0};  // 0: there is no such lease
   };
+  // A second one, when two members were asked, ends by itself after `ttl`.
   [[nodiscard]] Result<Lease> grant(std::chrono::seconds ttl);
   [[nodiscard]] Result<Lease> keep_alive(std::int64_t lease);
   // Also when there is no such lease any more.
@@ -64,10 +76,19 @@ class EtcdClient {
     std::unique_ptr<etcdserverpb::KV::Stub> keys;
     std::unique_ptr<etcdserverpb::Lease::Stub> leases;
   };
-  EtcdClient() = default;
-  [[nodiscard]] Result<void> call(
-      const std::function<grpc::Status(Member&, grpc::ClientContext&)>& ask);
+  // Begins a call to one member; `done` is called once, on a thread of gRPC's.
+  template <typename Response>
+  using Ask = std::function<void(Member& member,
+                                 grpc::ClientContext* context,
+                                 Response* response,
+                                 std::function<void(grpc::Status)> done)>;
 
+  explicit EtcdClient(EtcdTiming timing) : timing_(timing) {}
+  template <typename Response>
+  [[nodiscard]] Result<Response> call(const Ask<Response>& ask);
+  [[nodiscard]] std::vector<std::size_t> order_of_asking() const;
+
+  EtcdTiming timing_;
   std::vector<Member> members_;
   std::atomic<std::size_t> first_{0};  // the one that answered last
 };

@@ -1,5 +1,6 @@
 #include "agent/etcd/etcd_election.h"
 
+#include <thread>
 #include <utility>
 
 #include <boost/asio/post.hpp>
@@ -14,6 +15,9 @@ using etcdserverpb::Compare;
 using etcdserverpb::RangeRequest;
 using etcdserverpb::TxnRequest;
 using Answer = decltype(ElectionEvent::what);
+
+constexpr std::chrono::seconds kStartLimit{5};
+constexpr std::chrono::milliseconds kStartPause{100};
 
 LeaderKey key_of(const mvccpb::KeyValue& pair) {
   return {{printable(pair.value()), static_cast<std::uint64_t>(pair.create_revision())},
@@ -38,8 +42,15 @@ Result<std::unique_ptr<EtcdElection>> EtcdElection::start(boost::asio::io_contex
                                                           Handlers handlers) {
   auto client = EtcdClient::make(etcd);
   if (!client) return std::move(client).error();
-  if (auto looked = (*client)->range(look_request(options.cluster)); !looked) {
-    return std::move(looked).error().while_doing("asking etcd who hosts the coordinator");
+  // Machines start etcd and agents together, and slowly.
+  const TimePoint give_up_at = SteadyClock().now() + kStartLimit;
+  while (true) {
+    auto looked = (*client)->range(look_request(options.cluster));
+    if (looked) break;
+    const bool may_come = looked.error().code() == ErrorCode::kEtcdUnreachable;
+    if (!may_come || SteadyClock().now() >= give_up_at)
+      return std::move(looked).error().while_doing("asking etcd who hosts the coordinator");
+    std::this_thread::sleep_for(kStartPause);
   }
   std::unique_ptr<EtcdElection> election(
       new EtcdElection(loop, *std::move(client), std::move(options), std::move(handlers)));
@@ -130,11 +141,20 @@ void EtcdElection::carry_out(const Campaign& campaign) {
   put.set_key(key);
   put.set_value(options_.own_address);
   put.set_lease(campaign.lease);
+  txn.add_failure()->mutable_request_range()->set_key(key);  // who has it
   call([campaign, txn](EtcdClient& client) -> Answer {
     auto answer = client.txn(txn);
     if (!answer) return CallFailed{campaign.call, answer.error().message()};
-    if (!answer->succeeded()) return CallFailed{campaign.call, "another agent was quicker"};
-    return Won{campaign.call, static_cast<std::uint64_t>(answer->header().revision())};
+    if (answer->succeeded())
+      return Won{campaign.call, static_cast<std::uint64_t>(answer->header().revision())};
+    // The same request may have been carried out for another member that was asked: then the key has this lease.
+    const bool is_known =
+        answer->responses_size() == 1 && !answer->responses(0).response_range().kvs().empty();
+    if (is_known) {
+      const LeaderKey holder = key_of(answer->responses(0).response_range().kvs(0));
+      if (holder.lease == campaign.lease) return Won{campaign.call, holder.leader.epoch};
+    }
+    return CallFailed{campaign.call, "another agent was quicker"};
   });
 }
 
@@ -184,7 +204,7 @@ void EtcdElection::carry_out(const Revoke& revoke) {
 void EtcdElection::carry_out(const KeepAlive& keep_alive) {
   call([keep_alive](EtcdClient& client) -> Answer {
     auto lease = client.keep_alive(keep_alive.lease);
-    if (!lease) return KeepAliveFailed{keep_alive.call};
+    if (!lease) return KeepAliveFailed{keep_alive.call, lease.error().message()};
     return KeptAlive{keep_alive.call, ms_of(lease->ttl)};
   });
 }

@@ -33,7 +33,7 @@ class EtcdElection {
     std::function<void(const std::string&)> on_line;  // for the log
   };
 
-  // Asks etcd once, so that a wrong endpoint is said at the start. Errors  those of EtcdClient.
+  // Asks etcd for up to 5 s, so that a wrong endpoint is said at the start. Errors  those of EtcdClient.
   [[nodiscard]] static Result<std::unique_ptr<EtcdElection>> start(boost::asio::io_context& loop,
                                                                    const EtcdSettings& etcd,
                                                                    EtcdElectionOptions options,

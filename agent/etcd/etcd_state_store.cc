@@ -103,17 +103,15 @@ Result<void> EtcdStateStore::write(const Record& record, bool) {
                  "submit the job with a smaller environment, or keep the records in a journal");
   }
   Kept& present = kept_[record.key];
-  bool was_unanswered = false;
   while (true) {
     if (term_ && term_->is_over(SteadyClock().now())) {
-      return lost("etcd did not answer for two thirds of the lease");
+      return lost("etcd did not answer for five sixths of the lease");
     }
     auto answer = client_->txn(transaction_of(record, present));
     if (!answer) {
       if (answer.error().code() != ErrorCode::kEtcdUnreachable || !term_) {
         return std::move(answer).error();
       }
-      was_unanswered = true;
       std::this_thread::sleep_for(kPause);
       continue;
     }
@@ -128,11 +126,11 @@ Result<void> EtcdStateStore::write(const Record& record, bool) {
       return lost(leaders.kvs().empty() ? "its key in etcd is gone"
                                         : leaders.kvs(0).value() + " leads");
     }
-    // Only a try of our own can have changed it.
+    // Only a try of our own can have changed it: one without an answer, or the same one at another member.
     const auto& found = answer->responses(1).response_range();
     present =
         found.kvs().empty() ? Kept{} : Kept{found.kvs(0).value(), found.kvs(0).mod_revision()};
-    if (was_unanswered && present.value == record.value) return {};
+    if (present.value == record.value) return {};
   }
 }
 

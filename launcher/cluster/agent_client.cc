@@ -14,8 +14,9 @@ namespace {
 
 constexpr const char* kDefaultFolder = "/run/accel";
 constexpr std::chrono::seconds kUnaryDeadline{30};
-// An agent that is restarted is back within seconds: commands try often.
-constexpr std::chrono::milliseconds kShortConnectLimit{100};
+// Of an agent that listens and does not answer, as on a machine with too much to do; one that does not listen is known at
+// once, and tried again after 0.1 s.
+constexpr std::chrono::milliseconds kConnectLimit{5'000};
 
 }  // namespace
 
@@ -46,12 +47,12 @@ Result<AgentClient> AgentClient::make(AgentAddress address) {
   if (!to.socket_folder.empty()) {
     channel = grpc::CreateCustomChannel("unix:" + to.socket_folder + "/agent.sock",
                                         grpc::InsecureChannelCredentials(),
-                                        agent::client_channel_arguments(kShortConnectLimit));
+                                        agent::client_channel_arguments(kConnectLimit));
   } else {
     auto credentials = agent::client_credentials(to.tls, to.insecure);
     if (!credentials) return std::move(credentials).error();
     channel = grpc::CreateCustomChannel(
-        to.tcp, *credentials, agent::client_channel_arguments(kShortConnectLimit));
+        to.tcp, *credentials, agent::client_channel_arguments(kConnectLimit));
   }
   client.stub_ = v1::Control::NewStub(channel);
   return client;

@@ -145,7 +145,7 @@ class Etcd(Leadership):
         took = follower.wait_for("with 1 jobs") - killed
         for node in range(2):
             follower.wait_for(f"node-{node} connected")
-        print(f"another leads after {took:.1f} s (the lease has 5 s)", file=sys.stderr)
+        print(f"another leads after {took:.1f} s (the lease has 6 s)", file=sys.stderr)
         self.finish(nodes)
 
     def test_a_leader_that_ends_gives_up_the_key_at_once_and_the_job_goes_on(self):
