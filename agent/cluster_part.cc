@@ -84,7 +84,7 @@ void ClusterPart::make_host() {
   options.reply = [this](const JobReply& reply) { service_->take_reply(reply); };
   options.deposed = [this](const std::string& why) {
     parts_.log("coordinator: " + printable(why));
-    service_->give_up_waiting("another agent hosts the coordinator now: ask again");
+    service_->give_up_waiting("this agent does not host the coordinator any more");
     if (election_) election_->depose(why);
   };
   host_ = std::make_unique<CoordinatorHost>(parts_.loop, std::move(options));
@@ -126,7 +126,7 @@ Result<void> ClusterPart::take_part_in_election() {
     parts_.log("coordinator: " +
                (leader.address.empty() ? "nobody leads" : leader.address + " leads"));
     host_->follow(leader);
-    service_->give_up_waiting("another agent hosts the coordinator now: ask again");
+    service_->give_up_waiting("this agent does not host the coordinator any more");
   };
   handlers.on_line = [this](const std::string& line) {
     parts_.log("coordinator: " + printable(line));

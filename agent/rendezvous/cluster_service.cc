@@ -96,7 +96,8 @@ grpc::ServerUnaryReactor* ClusterService::answer(
 
 Result<const Job*> ClusterService::job_of(const std::string& job) const {
   if (parts_.coordinator == nullptr) {
-    return Error(ErrorCode::kCoordinatorLost,
+    // By its configuration: to wait does not help.
+    return Error(ErrorCode::kAgentRefused,
                  "node '" + parts_.config.node_id + "' does not host the coordinator",
                  "give `coordinator` the `listen` address of the agent that shall host it");
   }
@@ -143,16 +144,14 @@ grpc::ServerUnaryReactor* ClusterService::Submit(Context* context,
           Error(ErrorCode::kInvalidArgument, "a job needs its user, its id and its uuid"));
     }
     parts_.audit("submit " + spec.job_id() + " as " + spec.user() + " for " + caller.name);
-    waiting_.emplace(spec.job_uuid(), [this, job, finish](const JobReply& reply) {
-      if (!reply.accepted) {
-        return finish(
-            Error(ErrorCode::kAgentRefused, reply.message, "see `accel status`, or use --name"));
-      }
-      const auto made = job_of(reply.job_uuid);
-      if (!made) return finish(made.error());
-      *job = view_of(parts_.coordinator->state(), **made);
-      finish({});
-    });
+    waiting_.emplace(spec.job_uuid(),
+                     [this, uuid = spec.job_uuid(), job, finish](const Result<void>& accepted) {
+                       if (!accepted) return finish(accepted);
+                       const auto made = job_of(uuid);
+                       if (!made) return finish(made.error());
+                       *job = view_of(parts_.coordinator->state(), **made);
+                       finish({});
+                     });
     JobDescription description = describe_job(spec);
     description.recruits = true;
     parts_.coordinator->handle(
@@ -162,20 +161,25 @@ grpc::ServerUnaryReactor* ClusterService::Submit(Context* context,
 
 void ClusterService::take_reply(const JobReply& reply) {
   const auto [first, last] = waiting_.equal_range(reply.job_uuid);
-  std::vector<std::function<void(const JobReply&)>> told;
+  std::vector<Finish> told;
   for (auto entry = first; entry != last; ++entry) told.push_back(std::move(entry->second));
   waiting_.erase(first, last);
   if (told.empty()) return;
+  Result<void> accepted;
+  if (!reply.accepted) {
+    accepted = Error(ErrorCode::kAgentRefused, reply.message, "see `accel status`, or use --name");
+  }
   // The coordinator is still carrying out what it decided.
-  asio::post(parts_.loop, [told = std::move(told), reply] {
-    for (const auto& tell : told) tell(reply);
+  asio::post(parts_.loop, [told = std::move(told), accepted] {
+    for (const auto& tell : told) tell(accepted);
   });
 }
 
 void ClusterService::give_up_waiting(const std::string& why) {
-  for (const auto& [uuid, tell] : std::exchange(waiting_, {})) {
-    tell({.request_id = uuid, .job_uuid = uuid, .accepted = false, .message = why});
-  }
+  const Error error(ErrorCode::kCoordinatorLost,
+                    why + ", and it is open whether the job was written down",
+                    "ask again: with the same request_id no second job is made");
+  for (const auto& [uuid, tell] : std::exchange(waiting_, {})) tell(error);
 }
 
 grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,

@@ -72,7 +72,7 @@ class ClusterService final : public v1::Cluster::CallbackService {
 
   Parts parts_;
   NodeJobs* node_ = nullptr;
-  std::multimap<std::string, std::function<void(const JobReply&)>> waiting_;  // by the job's uuid
+  std::multimap<std::string, Finish> waiting_;  // by the job's uuid
   boost::asio::thread_pool files_{1};
 };
 

@@ -23,8 +23,11 @@ int launch_by_agent(const launcher::ElasticRequest& request) {
   const auto client = AgentClient::make(parse_agent_address("", "", false));
   if (!client) return fail(client.error());
   const bool is_quiet = request.settings.quiet;
-  const auto job =
-      submit_and_follow(*client, describe_for_agents(request), [is_quiet](const v1::Job& begun) {
+  const auto job = submit_and_follow(
+      *client,
+      describe_for_agents(request),
+      Patience(kCoordinatorWait),
+      [is_quiet](const v1::Job& begun) {
         if (!is_quiet)
           std::fprintf(
               stderr, "%s: job %s was given to the agent\n", kProgram, begun.job_id().c_str());

@@ -40,6 +40,7 @@ struct Flags {
   bool insecure = false;
   bool json = false;
   std::string job;
+  double wait = static_cast<double>(kCoordinatorWait.count());  // seconds
 
   // run
   std::vector<std::string> command;
@@ -91,6 +92,17 @@ Result<NodeRange> parse_nodes(const std::string& text, const char* what) {
                std::string(what) + " must be MIN or MIN:MAX with 1 <= MIN <= MAX <= 100000, not '" +
                    text.substr(0, 64) + "'",
                std::string("give the numbers of nodes, as ") + what + " 2:4");
+}
+
+// With a coordinator that is away, as when another agent is being elected.
+Patience patience_of(const Flags& flags) {
+  return Patience(std::chrono::milliseconds(static_cast<std::int64_t>(flags.wait * 1000)));
+}
+
+Result<v1::Job> find_job(const AgentClient& client, const Flags& flags) {
+  v1::JobRef ref;
+  ref.set_job(flags.job);
+  return call_patiently(client, &v1::Control::Stub::GetJob, ref, patience_of(flags));
 }
 
 // ---- run ----
@@ -194,7 +206,7 @@ Result<v1::JobSpec> make_spec(const Flags& flags) {
 
 // Stays with the job until it ends.
 int follow(const AgentClient& client, const Flags& flags, const v1::JobSpec& spec) {
-  const auto job = submit_and_follow(client, spec, [](const v1::Job&) {});
+  const auto job = submit_and_follow(client, spec, patience_of(flags), [](const v1::Job&) {});
   if (!job) return fail(job.error());
   if (flags.json) {
     print_json(*job);
@@ -208,9 +220,7 @@ int run(const AgentClient& client, const Flags& flags) {
   const auto spec = make_spec(flags);
   if (!spec) return fail(spec.error());
   if (!flags.detach) return follow(client, flags, *spec);
-  v1::StartReq request;
-  *request.mutable_spec() = *spec;
-  const auto job = client.call(&v1::Control::Stub::StartJob, request);
+  const auto job = submit_patiently(client, *spec, patience_of(flags));
   if (!job) return fail(job.error());
   if (flags.json) {
     print_json(*job);
@@ -274,9 +284,7 @@ void print_details(const v1::Job& job) {
 
 int status(const AgentClient& client, const Flags& flags) {
   if (!flags.job.empty()) {
-    v1::JobRef ref;
-    ref.set_job(flags.job);
-    const auto job = client.call(&v1::Control::Stub::GetJob, ref);
+    const auto job = find_job(client, flags);
     if (!job) return fail(job.error());
     flags.json ? print_json(*job) : print_details(*job);
     return 0;
@@ -305,16 +313,14 @@ int status(const AgentClient& client, const Flags& flags) {
 }
 
 int logs(const AgentClient& client, const Flags& flags) {
-  v1::JobRef ref;
-  ref.set_job(flags.job);
-  const auto job = client.call(&v1::Control::Stub::GetJob, ref);
+  const auto job = find_job(client, flags);
   if (!job) return fail(job.error());
   v1::LogReq request;
   request.set_job(job->job_uuid());
   request.set_follow(flags.follow);
   for (const unsigned rank : flags.ranks) request.add_ranks(rank);
   const auto copied =
-      copy_logs(client, request, flags.follow ? Patience(*job) : Patience(std::chrono::seconds(0)));
+      copy_logs(client, request, flags.follow ? Patience(*job) : patience_of(flags));
   return copied ? 0 : fail(copied.error());
 }
 
@@ -328,16 +334,22 @@ int answer_with_job(const Flags& flags, const Result<v1::Job>& job) {
   return 0;
 }
 
+// Asking a second time would mean it (SIGKILL): so only the question which job it is waits for a coordinator.
 int stop(const AgentClient& client, const Flags& flags) {
+  const auto job = find_job(client, flags);
+  if (!job) return fail(job.error());
   v1::StopReq request;
-  request.set_job(flags.job);
+  request.set_job(job->job_uuid());
   request.set_kill(flags.kill);
   return answer_with_job(flags, client.call(&v1::Control::Stub::StopJob, request));
 }
 
+// Sent once, as a stop is.
 int send_signal(const AgentClient& client, const Flags& flags) {
+  const auto job = find_job(client, flags);
+  if (!job) return fail(job.error());
   v1::SignalReq request;
-  request.set_job(flags.job);
+  request.set_job(job->job_uuid());
   request.set_signal(flags.signal);
   return answer_with_job(flags, client.call(&v1::Control::Stub::SignalJob, request));
 }
@@ -349,7 +361,8 @@ int scale(const AgentClient& client, const Flags& flags) {
   request.set_job(flags.job);
   request.set_nodes(nodes->least);
   request.set_max_nodes(nodes->most);
-  return answer_with_job(flags, client.call(&v1::Control::Stub::ScaleJob, request));
+  return answer_with_job(
+      flags, call_patiently(client, &v1::Control::Stub::ScaleJob, request, patience_of(flags)));
 }
 
 int drain(const AgentClient& client, const Flags& flags) {
@@ -379,6 +392,9 @@ CLI::App* add_command(CLI::App& app, Flags& flags, const char* name, const char*
       "--tls-dir", flags.tls_dir, "folder with ca.pem, cert.pem and key.pem, for ADDR:PORT");
   command->add_flag("--insecure", flags.insecure, "no TLS, for ADDR:PORT on loopback");
   command->add_flag("--json", flags.json, "print JSON");
+  command
+      ->add_option("--wait", flags.wait, "seconds to wait for a coordinator, while none leads (30)")
+      ->check(CLI::Range(0.0, 86'400.0));
   return command;
 }
 
@@ -469,7 +485,8 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
       add_command(app, flags, "diagnose", "where the workers of a job stand, by the kernel's word");
   command->add_option("job", flags.job, "id or uuid")->required();
   commands[command] = [](const AgentClient& client, const Flags& its) {
-    return show_diagnosis(client, its.job, its.json);
+    const auto job = find_job(client, its);
+    return job ? show_diagnosis(client, job->job_uuid(), its.json) : fail(job.error());
   };
   command = add_command(app, flags, "watch", "each change of a job until it ends, or of all jobs");
   command->add_option("job", flags.job, "id or uuid");
@@ -479,7 +496,7 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command = add_command(app, flags, "ledger", "where the time of a job went");
   command->add_option("job", flags.job, "id or uuid")->required();
   commands[command] = [](const AgentClient& client, const Flags& its) {
-    return show_ledger(client, its.job, its.json);
+    return show_ledger(client, its.job, its.json, patience_of(its));
   };
   return commands;
 }

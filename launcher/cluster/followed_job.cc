@@ -76,10 +76,9 @@ void block_forwarded_signals() {
 
 Result<v1::Job> submit_and_follow(const AgentClient& client,
                                   const v1::JobSpec& spec,
+                                  Patience until_begun,
                                   const std::function<void(const v1::Job&)>& told) {
-  v1::StartReq request;
-  *request.mutable_spec() = spec;
-  const auto job = client.call(&v1::Control::Stub::StartJob, request);
+  const auto job = submit_patiently(client, spec, until_begun);
   if (!job) return job.error();
   told(*job);
   const SignalForwarder forwarder(client, *job);

@@ -13,6 +13,7 @@
 
 #include "accel/v1/control.pb.h"
 #include "launcher/cluster/agent_client.h"
+#include "launcher/cluster/patience.h"
 
 namespace accel::cluster {
 
@@ -20,10 +21,11 @@ namespace accel::cluster {
 // would end the program there.
 void block_forwarded_signals();
 
-// `told` is called with the job as soon as there is one. Gives the job as it ended.
+// `until_begun`: with a coordinator that is to take the job. `told` is called with the job as soon as there is one. Gives the job as it ended.
 // Errors  kAgentUnreachable, kAgentRefused, and what the agent says of the specification.
 [[nodiscard]] Result<v1::Job> submit_and_follow(const AgentClient& client,
                                                 const v1::JobSpec& spec,
+                                                Patience until_begun,
                                                 const std::function<void(const v1::Job&)>& told);
 
 // What to say of a job that did not succeed; empty: nothing.

@@ -15,10 +15,10 @@ double seconds_of(const google::protobuf::Duration& time) {
 
 }  // namespace
 
-int show_ledger(const AgentClient& client, const std::string& job, bool json) {
+int show_ledger(const AgentClient& client, const std::string& job, bool json, Patience patience) {
   v1::JobRef ref;
   ref.set_job(job);
-  const auto ledger = client.call(&v1::Control::Stub::GetLedger, ref);
+  const auto ledger = call_patiently(client, &v1::Control::Stub::GetLedger, ref, patience);
   if (!ledger) return fail(ledger.error());
   if (json) {
     print_json(*ledger);

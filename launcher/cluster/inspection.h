@@ -8,11 +8,15 @@
 #include <string>
 
 #include "launcher/cluster/agent_client.h"
+#include "launcher/cluster/patience.h"
 
 namespace accel::cluster {
 
 // Where the job's time went, by account.
-[[nodiscard]] int show_ledger(const AgentClient& client, const std::string& job, bool json);
+[[nodiscard]] int show_ledger(const AgentClient& client,
+                              const std::string& job,
+                              bool json,
+                              Patience patience);
 
 // Each change, until the job has ended; of all jobs that one may see when `job` is empty, for ever.
 [[nodiscard]] int watch(const AgentClient& client, const std::string& job, bool json);

@@ -1,5 +1,6 @@
 #include "launcher/cluster/patience.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <map>
@@ -8,12 +9,14 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "agent/ticket_book.h"
 #include "runtime/printable.h"
 
 namespace accel::cluster {
 namespace {
 
 constexpr std::chrono::seconds kAfterHold{15};
+constexpr std::chrono::seconds kControlLossGrace{60};  // docs/rendezvous.md
 constexpr int kPauseMs = 100;
 
 void write_all(int fd, const std::string& bytes) {
@@ -77,20 +80,53 @@ Result<void> copy_once(const AgentClient& client,
 
 }  // namespace
 
-// 0: the job ends with its agent.
-Patience::Patience(std::chrono::seconds hold)
-    : limit_(hold.count() > 0 ? Duration(hold + kAfterHold) : Duration::zero()) {}
+// A job on one node with hold 0 ends with its agent.
+Patience::Patience(const v1::Job& job) : waits_for_agent_(true) {
+  const std::chrono::seconds hold(job.hold_seconds());
+  limit_ = hold.count() > 0 ? Duration(hold + kAfterHold) : Duration::zero();
+  if (job.max_nodes() > 0) limit_ = std::max<Duration>(limit_, kControlLossGrace + kAfterHold);
+}
 
 // Refused: the sockets of an agent that starts are open to its users a moment after they are there.
-bool Patience::try_again(const Error& error) {
-  const bool is_away =
+bool Patience::is_worth_it(const Error& error, TimePoint now, std::string& notice) {
+  const bool is_coordinator = error.code() == ErrorCode::kCoordinatorLost;
+  const bool is_agent =
       error.code() == ErrorCode::kAgentUnreachable || error.code() == ErrorCode::kAgentRefused;
+  // While a coordinator is waited for, the agent may be the one that is restarted.
+  const bool is_waiting = gives_up_at_ != TimePoint::max();
+  const bool is_away = is_coordinator || (is_agent && waits_for_agent_) ||
+                       (is_waiting && error.code() == ErrorCode::kAgentUnreachable);
   if (!is_away) return false;
-  const TimePoint now = clock_.now();
-  if (gives_up_at_ == TimePoint::max()) gives_up_at_ = now + limit_;
+  if (!is_waiting) gives_up_at_ = now + limit_;
   if (now >= gives_up_at_) return false;
-  ::poll(nullptr, 0, kPauseMs);
+  if (is_coordinator && !is_told_) {
+    is_told_ = true;
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(gives_up_at_ - now).count();
+    notice = "waits up to " + std::to_string(seconds) + " s for a coordinator: " + error.message();
+  }
   return true;
+}
+
+bool Patience::try_again(const Error& error) {
+  std::string notice;
+  const bool is_worth = is_worth_it(error, clock_.now(), notice);
+  if (!notice.empty()) std::fprintf(stderr, "accel: %s\n", printable(notice).c_str());
+  if (is_worth) ::poll(nullptr, 0, kPauseMs);
+  return is_worth;
+}
+
+void Patience::answered() {
+  gives_up_at_ = TimePoint::max();
+  is_told_ = false;
+}
+
+Result<v1::Job> submit_patiently(const AgentClient& client,
+                                 const v1::JobSpec& spec,
+                                 Patience patience) {
+  v1::StartReq request;
+  *request.mutable_spec() = spec;
+  request.set_request_id(agent::to_hex(agent::random_bytes(16)));
+  return call_patiently(client, &v1::Control::Stub::StartJob, request, patience);
 }
 
 Result<void> copy_logs(const AgentClient& client, v1::LogReq request, Patience patience) {

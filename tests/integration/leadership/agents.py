@@ -4,8 +4,10 @@
 Real agents with certificates, one of which hosts the coordinator and runs no worker (it is drained). Run by ctest.
 """
 import importlib.util
+import json
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -135,6 +137,41 @@ class Etcd(AgentsTest):
             self.wait_for_line(second, f"node {node}: connected")
         self.assertEqual(self.job("b", "led")["state"], "JOB_STATE_RUNNING")
         self.finish("b")
+
+    def test_fault_36_a_submit_that_meets_the_end_of_a_leadership_waits_and_makes_one_job(self):
+        leader = self.start("leader", more=f"etcd: {{endpoints: ['{self.etcd_address}']}}\n")
+        self.wait_for_line(leader, "leads with 0 jobs")
+        self.drain("leader")
+        self.start("a")
+        self.start("b")
+        # While etcd stands still the job cannot be written down, until the leader leads no more.
+        self.etcd.process.send_signal(signal.SIGSTOP)
+        self.addCleanup(self.etcd.process.send_signal, signal.SIGCONT)
+        submit = self.follow("a", "run", "--detach", "--nnodes", 2, "--wait", PATIENCE, "--", "/bin/sh", "-c", self.script())
+        submit.wait_for("waits up to")
+        # No name: were there two, both would be taken.
+        looks = self.follow("b", "status", "another", "--wait", PATIENCE)
+        looks.wait_for("waits up to")
+        self.etcd.process.send_signal(signal.SIGCONT)
+        self.assertEqual(submit.wait(), 0, submit.text() + leader.text())
+        self.assertEqual(looks.wait(), 66, looks.text())
+        self.await_workers(2)
+        self.stop_file.touch()
+        done = self.accel("b", "status", "--json")
+        jobs = [job["job_id"] for job in json.loads(done.stdout)["jobs"]]
+        self.assertEqual(jobs, [submit.lines[-1]], done.stdout)
+        self.wait_until(lambda: self.job("b", jobs[0])["state"] == "JOB_STATE_SUCCEEDED", "the job succeeds")
+
+    def test_without_waiting_a_cluster_without_a_leader_is_said_at_once(self):
+        leader = self.start("leader", more=f"etcd: {{endpoints: ['{self.etcd_address}']}}\n")
+        self.wait_for_line(leader, "leads with 0 jobs")
+        self.start("a")
+        self.etcd.close()
+        self.wait_for_line(leader, "leads no more")
+        done = self.accel("a", "run", "--nnodes", "1:2", "--wait", 0, "--", "/bin/true")
+        self.assertEqual(done.returncode, 111, done.stderr)
+        self.assertIn("[rendezvous.coordinator_lost]", done.stderr)
+        self.assertNotIn("waits", done.stderr)
 
     def test_an_etcd_that_is_away_at_the_start_is_named(self):
         self.etcd.close()

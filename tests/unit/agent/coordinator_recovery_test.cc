@@ -242,6 +242,34 @@ TEST(CoordinatorRecovery, Fault59AFullDiskRefusesNewJobsAndKeepsRunningOnes) {
   EXPECT_THAT(cluster.reports(), Contains(HasSubstr("can be written again")));
 }
 
+// Its coordinator died, or was deposed, while the job was being written down: nobody was told what became of it.
+TEST(CoordinatorRecovery, AJobThatIsSubmittedAgainToTheNextCoordinatorIsThereOnce) {
+  for (const bool was_written : {false, true}) {
+    VirtualCluster cluster(options_of(2, 2, 2));
+    cluster.settle();
+    JobDescription second = test::small_job(1, 1);
+    second.job_uuid = "job-2";
+    second.job_id = "named";
+    second.recruits = true;
+    cluster.tell(StartJob{"request-2", second});
+    ASSERT_EQ(cluster.state().jobs.at("job-2").phase, JobPhase::kPending);
+    if (was_written) cluster.apply({MoveKind::kWrite});
+
+    cluster.apply({MoveKind::kCrashCoordinator});
+    cluster.apply({MoveKind::kStartCoordinator});
+    EXPECT_EQ(cluster.state().jobs.count("job-2"), was_written ? 1U : 0U);
+    const std::size_t num_said = cluster.reports().size();
+    cluster.tell(StartJob{"request-2", second});
+    cluster.run_for(5s);
+
+    EXPECT_EQ(cluster.state().jobs.size(), 2U);
+    EXPECT_NE(cluster.state().jobs.at("job-2").phase, JobPhase::kPending);
+    const std::vector<std::string> said(cluster.reports().begin() + num_said,
+                                        cluster.reports().end());
+    EXPECT_THAT(said, Contains(HasSubstr("reply accepted")));
+  }
+}
+
 TEST(CoordinatorRecovery, DrainedNodesStayDrained) {
   VirtualCluster cluster(options_of(3, 2, 3));
   cluster.settle();
