@@ -50,8 +50,10 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> etcd_credentials(const TlsFile
   return grpc::SslCredentials(options);
 }
 
+// What etcd has no code for comes as UNKNOWN: that its own clock ran out before ours, or raft dropped the proposal.
 bool may_another_answer(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+         status.error_code() == grpc::StatusCode::UNKNOWN ||
          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
          status.error_code() == grpc::StatusCode::CANCELLED;
 }
