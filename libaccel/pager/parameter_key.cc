@@ -1,0 +1,246 @@
+#include "libaccel/pager/parameter_key.h"
+
+#include <array>
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/SmallVector.h>
+#include <torch/library.h>
+
+#include <accel/error.h>
+
+namespace accel::pager {
+namespace {
+
+constexpr auto kKey = c10::DispatchKey::Fake;
+
+std::atomic<std::uint64_t> g_num_hooked{0};
+
+void delete_paged_storage(void* context) {
+  delete static_cast<PagedStorage*>(context);
+}
+
+const PagedStorage* paged_storage(const c10::TensorImpl& tensor) noexcept {
+  if (!tensor.key_set().has(kKey) || !tensor.has_storage()) return nullptr;
+  const at::DataPtr& pointer = tensor.unsafe_storage().data_ptr();
+  if (pointer.get_deleter() != &delete_paged_storage) return nullptr;
+  return static_cast<const PagedStorage*>(pointer.get_context());
+}
+
+// ---- which arguments an operator writes to ----
+
+constexpr std::size_t kMostArguments = 64;
+
+std::uint64_t written_arguments(const c10::FunctionSchema& schema) {
+  std::uint64_t written = 0;
+  for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* alias = schema.arguments()[i].alias_info();
+    // An operator with more arguments than bits counts as writing to all behind the last bit.
+    if (alias != nullptr && alias->isWrite())
+      written |= std::uint64_t{1} << std::min(i, kMostArguments - 1);
+  }
+  return written;
+}
+
+// The same, remembered: reading a schema takes longer than all else here.
+std::uint64_t remembered_writes(const c10::FunctionSchema& schema) {
+  struct Entry {
+    const c10::FunctionSchema* schema = nullptr;
+    std::uint64_t written = 0;
+  };
+  thread_local std::array<Entry, 256> entries;
+  const auto address = reinterpret_cast<std::uintptr_t>(&schema);
+  Entry& entry = entries[(address >> 4 ^ address >> 12) % entries.size()];
+  if (entry.schema != &schema) entry = {&schema, written_arguments(schema)};
+  return entry.written;
+}
+
+// ---- the fallback ----
+
+// The units that one operator holds while it runs.
+class OperatorPins {
+ public:
+  OperatorPins() = default;
+  OperatorPins(const OperatorPins&) = delete;
+  OperatorPins& operator=(const OperatorPins&) = delete;
+  ~OperatorPins() {
+    for (const Pin& pin : pins_) pin.table->unpin(pin.unit);
+  }
+
+  void add(const PagedStorage& storage, bool is_written) {
+    PageTable& table = *storage.table;
+    table.note_first_use(storage.parameter);
+    pin(table, storage.place.unit);
+    if (is_written) table.mark_written(storage.place.unit, storage.place.slot);
+  }
+
+ private:
+  struct Pin {
+    PageTable* table;  // alive as long as the argument is
+    std::size_t unit;
+  };
+
+  void pin(PageTable& table, std::size_t unit) {
+    std::size_t held_bytes = 0;
+    for (const Pin& pin : pins_) {
+      if (pin.table != &table) continue;
+      if (pin.unit == unit) return;
+      held_bytes += table.bytes_of(pin.unit);
+    }
+    table.pin(unit, held_bytes);
+    pins_.push_back({&table, unit});
+  }
+
+  c10::SmallVector<Pin, 8> pins_;
+};
+
+void add(OperatorPins& pins, const c10::IValue& value, bool is_written) {
+  if (!value.isTensor()) return;
+  if (const auto* storage = paged_storage(*value.unsafeToTensorImpl()))
+    pins.add(*storage, is_written);
+}
+
+void add_all(OperatorPins& pins, c10::ArrayRef<c10::IValue> values, bool is_written) {
+  for (const c10::IValue& value : values) {
+    if (!value.isTensor() && !value.isNone()) return;  // a list of numbers
+    add(pins, value, is_written);
+  }
+}
+
+void page_in_and_go_on(const c10::OperatorHandle& op,
+                       c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::uint64_t written = remembered_writes(schema);
+  const auto arguments = torch::jit::last(*stack, schema.arguments().size());
+  g_num_hooked.fetch_add(1, std::memory_order_relaxed);
+  note_operator(op.operator_name().name.c_str());
+  OperatorPins pins;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_written = (written >> std::min(i, kMostArguments - 1) & 1) != 0;
+    const c10::IValue& argument = arguments[i];
+    if (argument.isList())
+      add_all(pins, argument.toListRef(), is_written);
+    else
+      add(pins, argument, is_written);
+  }
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+}
+
+void refuse(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  std::string name;
+  for (const c10::IValue& argument : torch::jit::last(*stack, op.schema().arguments().size()))
+    if (argument.isTensor())
+      if (const auto* storage = paged_storage(*argument.unsafeToTensorImpl()))
+        name = storage->table->layout().parameters[storage->parameter].name;
+  throw Error(
+      ErrorCode::kUnsupported,
+      op.operator_name().name + " on the paged parameter '" + name +
+          "' would leave its pages, which only the pager may change",
+      "copy the values with copy_() or clone(), or change the parameter before paging begins");
+}
+
+// Make views or look at sizes; their results keep the key.
+// clang-format off
+constexpr const char* kFallthrough[] = {
+    "alias", "as_strided", "chunk", "detach", "diagonal", "empty_like", "expand", "expand_as", "flatten.using_ints",
+    "full_like", "is_same_size", "narrow", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros",
+    "ones_like", "permute", "rand_like", "randn_like", "reshape", "select.int", "size.int", "slice.Tensor",
+    "split.Tensor", "split_with_sizes", "squeeze", "squeeze.dim", "squeeze.dims", "stride.int", "sym_numel",
+    "sym_size.int", "sym_stride.int", "t", "transpose.int", "unbind.int", "unfold", "unsqueeze", "view",
+    "view.dtype", "view_as", "zeros_like", "_reshape_alias", "_unsafe_view",
+};
+// clang-format on
+constexpr const char* kRefused[] = {
+    "resize_",
+    "resize_as_",
+    "set_",
+    "set_.source_Storage",
+    "set_.source_Storage_storage_offset",
+    "set_.source_Tensor",
+    "set_.source_Tensor_storage_offset",
+};
+
+// Registered when the first parameter gets the key, for the life of the process: programs that page nothing keep
+// LibTorch as it is.
+void register_once() {
+  static const bool is_registered = [] {
+    auto* all = new torch::Library(  // NOLINT: never freed, operators may run until the end
+        torch::Library::IMPL,
+        "_",
+        kKey,
+        __FILE__,
+        __LINE__);
+    all->fallback(torch::CppFunction::makeFromBoxedFunction<&page_in_and_go_on>());
+    auto* aten = new torch::Library(  // NOLINT
+        torch::Library::IMPL,
+        "aten",
+        kKey,
+        __FILE__,
+        __LINE__);
+    for (const char* name : kFallthrough) aten->impl(name, torch::CppFunction::makeFallthrough());
+    for (const char* name : kRefused)
+      aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse>());
+    return true;
+  }();
+  (void)is_registered;
+}
+
+}  // namespace
+
+namespace {
+
+at::DataPtr page_pointer(std::shared_ptr<PageTable> table, std::size_t parameter) {
+  const SlotPlace place = table->layout().places[parameter];
+  std::byte* address = table->address_of(parameter);
+  auto* context = new PagedStorage{std::move(table), parameter, place};
+  return {address, context, &delete_paged_storage, at::kCPU};
+}
+
+}  // namespace
+
+at::Storage make_paged_storage(std::shared_ptr<PageTable> table, std::size_t parameter) {
+  const std::size_t bytes = table->layout().parameters[parameter].bytes;
+  return at::Storage(at::Storage::use_byte_size_t(),
+                     bytes,
+                     page_pointer(std::move(table), parameter),
+                     /*allocator=*/nullptr,
+                     /*resizable=*/false);
+}
+
+void move_to_pages(const at::Tensor& tensor,
+                   std::shared_ptr<PageTable> table,
+                   std::size_t parameter) {
+  tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+      page_pointer(std::move(table), parameter));
+}
+
+void put_on_pages(at::Tensor& tensor,
+                  const at::Storage& storage,
+                  at::ScalarType dtype,
+                  std::int64_t storage_offset) {
+  register_once();
+  auto paged = at::detail::make_tensor<c10::TensorImpl>(
+      at::Storage(storage), tensor.key_set().add(kKey), c10::scalarTypeToTypeMeta(dtype));
+  paged.unsafeGetTensorImpl()->set_sizes_and_strides(
+      tensor.sizes(), tensor.strides(), storage_offset);
+  tensor.set_data(paged);
+}
+
+void take_off_pages(at::Tensor& tensor, const at::Tensor& values) {
+  tensor.set_data(values);
+}
+
+const PagedStorage* paged_storage(const at::Tensor& tensor) noexcept {
+  return tensor.defined() ? paged_storage(*tensor.unsafeGetTensorImpl()) : nullptr;
+}
+
+std::uint64_t num_hooked_operators() noexcept {
+  return g_num_hooked.load();
+}
+
+}  // namespace accel::pager
