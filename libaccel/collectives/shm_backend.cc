@@ -12,6 +12,8 @@
 #include <utility>
 
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_real.h>
 
 namespace accel {
@@ -225,9 +227,43 @@ ShmBackend::WorkPtr ShmBackend::broadcast(Tensors& tensors, const c10d::Broadcas
 
 ShmBackend::WorkPtr ShmBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   check_one(tensors.size());
+  if (tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
   c10d::AllreduceCoalescedOptions coalesced;
   coalesced.reduceOp = options.reduceOp;
   return allreduce_coalesced(tensors, coalesced);
+}
+
+// `own` is coalesced: its entries are in the order of their coordinates, each once.
+at::Tensor ShmBackend::sparse_of(int root, const at::Tensor& own) {
+  const bool is_own = getRank() == root;
+  std::int64_t num_entries = own._nnz();
+  or_throw(group_->broadcast(reinterpret_cast<std::byte*>(&num_entries), sizeof num_entries, root));
+  const auto send = [&](const at::Tensor& whole, std::int64_t entry_dim) {
+    auto shape = whole.sizes().vec();
+    shape[static_cast<std::size_t>(entry_dim)] = num_entries;
+    const at::Tensor memory = is_own ? whole.contiguous() : at::empty(shape, whole.options());
+    or_throw(group_->broadcast(bytes_of(memory), memory.nbytes(), root));
+    return memory;
+  };
+  const at::Tensor indices = send(own._indices(), 1);
+  const at::Tensor values = send(own._values(), 0);
+  return at::_sparse_coo_tensor_unsafe(indices, values, own.sizes(), own.options(), true);
+}
+
+ShmBackend::WorkPtr ShmBackend::allreduce_sparse(Tensors& tensors,
+                                                 const c10d::AllreduceOptions& options) {
+  check_one(tensors.size());
+  const bool is_mean = options.reduceOp == c10d::ReduceOp::AVG;
+  if (!is_mean && options.reduceOp != c10d::ReduceOp::SUM)
+    refuse(ErrorCode::kUnsupported, "sparse tensors can be summed and averaged, nothing else");
+  if (!tensors[0].is_sparse() || !tensors[0].device().is_cpu())
+    refuse(ErrorCode::kUnsupported, "a sum of sparse tensors takes COO tensors on the CPU");
+  const at::Tensor own = tensors[0].coalesce();
+  at::Tensor sum = sparse_of(0, own);
+  for (int rank = 1; rank < getSize(); ++rank) sum = sum + sparse_of(rank, own);
+  if (is_mean) sum = sum / getSize();
+  tensors[0].copy_(sum.coalesce());
+  return done(c10d::OpType::_ALLREDUCE_SPARSE, tensors);
 }
 
 ShmBackend::WorkPtr ShmBackend::allreduce_coalesced(

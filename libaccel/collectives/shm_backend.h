@@ -4,8 +4,9 @@
 // completed. Ranks of a CPU have nothing to overlap it with, and a hand-over to another thread costs more than a small
 // collective. So collectives of several groups must be called in the same order by the ranks that share them.
 //
-// Tensors are dense and on the CPU. Collectives that only move data take every type; reductions take those of
-// shm::DataType, and complex numbers for sums and averages. Tensors that are not contiguous are copied.
+// Tensors are on the CPU, and dense but for all-reduce, which sums sparse ones too. Collectives that only move data take
+// every type; reductions take those of shm::DataType, and complex numbers for sums and averages. Tensors that are not
+// contiguous are copied.
 //
 // Threads:  one thread at a time, except abort() and shutdown().
 // Errors    accel::Error, thrown: those of ShmGroup; kUnsupported: a type, an operation or a device; kShapeMismatch: lists
@@ -35,6 +36,8 @@ class ShmBackend final : public c10d::Backend {
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  // Of tensors in coordinates (COO), sums and averages; each rank may bring other coordinates.
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& options) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
@@ -85,6 +88,8 @@ class ShmBackend final : public c10d::Backend {
 
  private:
   WorkPtr done(c10d::OpType type, Tensors results);
+  // What rank `root` brings; `own` is as large, with other entries.
+  [[nodiscard]] at::Tensor sparse_of(int root, const at::Tensor& own);
   void all_gather_pieces(const at::Tensor& input, const Tensors& outputs);
   void reduce_scatter_pieces(const Tensors& inputs, at::Tensor& output, const c10d::ReduceOp& op);
   [[nodiscard]] Tensors even_pieces(const at::Tensor& whole, std::int64_t elements_each) const;

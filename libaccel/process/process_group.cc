@@ -3,12 +3,13 @@
 // Joining has four steps. (1) Everybody opens the key-value store at MASTER_ADDR:MASTER_PORT, which
 // the supervisor or rank 0 hosts; store_contact.h waits for it. (2) Every rank writes a key and waits
 // for those of all others, so that a rank which never started is named within store_timeout; Gloo
-// alone would wait for its collective timeout and not say for whom. (3) Gloo connects each pair of
-// ranks; it gets the addresses from the same store. (4) The ranks meet in the store once more: one
-// that ended at once would cut connections that others have not completed yet. Keys carry the restart
-// count, for a store that outlives a generation.
+// alone would wait for its collective timeout and not say for whom. (3) Ranks that are all on one node
+// share memory (collectives/shm_meeting.h), unless another backend is asked for. (4) Where they do
+// not, Gloo connects each pair of ranks; it gets the addresses from the same store. Then the ranks
+// meet in the store once more: one that ended at once would cut connections that others have not
+// completed yet. Keys carry the restart count, for a store that outlives a generation.
 //
-// The ranks of one machine talk over the loopback device: what the host name resolves to may be
+// With Gloo the ranks of one machine talk over the loopback device: what the host name resolves to may be
 // unreachable. GLOO_SOCKET_IFNAME overrides that, as in PyTorch.
 //
 // This is the one file that includes ProcessGroupGloo.hpp. Debian's Gloo headers are older than the
@@ -22,20 +23,27 @@
 #include "libaccel/process/process_group.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
-#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <sched.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/collectives/shm_backend.h"
+#include "libaccel/collectives/shm_meeting.h"
 #include "libaccel/process/store_contact.h"
+#include "libaccel/process/store_round.h"
+#include "libaccel/process/supervisor_link.h"
 
 namespace accel {
 namespace {
@@ -43,12 +51,12 @@ namespace {
 using c10d::ProcessGroupGloo;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
+constexpr const char* kShm = "shm";
+constexpr const char* kGloo = "gloo";
+constexpr int kSpinsOfSharedCores = 50;
+
 std::string endpoint(const WorkerIdentity& identity) {
   return identity.master_addr + ":" + std::to_string(identity.master_port);
-}
-
-std::string seconds_text(std::chrono::milliseconds time) {
-  return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 7) + " s";
 }
 
 std::string joining(const WorkerIdentity& identity) {
@@ -82,79 +90,49 @@ StorePtr open_store(const WorkerIdentity& identity, const InitProcessGroupKwargs
   }
 }
 
-// What every rank tells all others through the store, in this order.
-struct Stage {
-  std::string_view key;
-  std::string_view what_is_missing;  // "these did not ..."
-};
-constexpr Stage kArrived{"arrived", "reach the store"};
-constexpr Stage kConnected{"connected", "connect to every other rank"};
-constexpr Stage kLeft{"left", "take leave of the store"};
+constexpr StoreRound kArrived{"arrived", "reach the store"};
+constexpr StoreRound kConnected{"connected", "connect to every other rank"};
+constexpr StoreRound kLeft{"left", "take leave of the store"};
 
-std::string stage_key(const Stage& stage, int rank) {
-  return std::string(stage.key) + "/" + std::to_string(rank);
-}
-
-std::string missing_ranks(c10d::Store& store, const Stage& stage, int world_size) {
-  std::string missing;
-  for (int rank = 0; rank < world_size; ++rank) {
-    if (store.check({stage_key(stage, rank)})) continue;
-    if (!missing.empty()) missing += ", ";
-    missing += std::to_string(rank);
-  }
-  return missing;
-}
-
-void tell(c10d::Store& store, const Stage& stage, int rank) {
-  store.set(stage_key(stage, rank), std::vector<std::uint8_t>{1});
+StoreMember member_of(const WorkerIdentity& identity, const InitProcessGroupKwargs& options) {
+  return {.rank = identity.global_rank,
+          .world_size = identity.world_size,
+          .endpoint = endpoint(identity),
+          .timeout = options.store_timeout};
 }
 
 // Tells the others that this rank is there, and waits until all have told it.
-void meet(c10d::Store& store,
-          const Stage& stage,
-          const WorkerIdentity& identity,
-          const InitProcessGroupKwargs& options) {
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < identity.world_size; ++rank) keys.push_back(stage_key(stage, rank));
-  bool is_late = false;
-  std::string missing;
-  try {
-    tell(store, stage, identity.global_rank);
-    try {
-      store.wait(keys, options.store_timeout);
-    } catch (const c10::DistStoreError&) {
-      is_late = true;
-      missing = missing_ranks(store, stage, identity.world_size);
-    }
-  } catch (const std::exception& cause) {
-    throw Error(ErrorCode::kStoreUnreachable,
-                "lost the store at " + endpoint(identity) +
-                    " while waiting for the other ranks to " + std::string(stage.what_is_missing),
-                "see why the process that hosts it ended")
-        .with_detail("cause", first_line(cause.what()))
-        .while_doing(joining(identity));
-  }
-  if (!is_late) return;
-  throw Error(ErrorCode::kStoreTimeout,
-              "of " + std::to_string(identity.world_size) + " ranks these did not " +
-                  std::string(stage.what_is_missing) + " at " + endpoint(identity) + " within " +
-                  seconds_text(options.store_timeout) + ": " + missing)
-      .while_doing(joining(identity));
+void meet(c10d::Store& store, const StoreRound& round, const StoreMember& member) {
+  (void)exchange(store, round, member, "here");
 }
 
 // Returns when every rank has all its connections. Whoever hosts the store stays until the others
 // need it no more.
 void wait_until_connected(c10d::Store& store,
                           const WorkerIdentity& identity,
-                          const InitProcessGroupKwargs& options) {
-  meet(store, kConnected, identity, options);
+                          const StoreMember& member) {
+  meet(store, kConnected, member);
   const bool hosts = !identity.use_agent_store && identity.global_rank == 0;
-  if (hosts) return meet(store, kLeft, identity, options);
+  if (hosts) return meet(store, kLeft, member);
   try {
-    tell(store, kLeft, identity.global_rank);
+    say(store, kLeft, identity.global_rank, "here");
   } catch (const std::exception&) {
     // Everybody is connected: who hosts the store may be through with it already.
   }
+}
+
+// A rank that is late is looked at for some time before its waiter sleeps, unless it needs the waiter's core.
+shm::GroupOptions shm_options(const WorkerIdentity& identity,
+                              const InitProcessGroupKwargs& options) {
+  cpu_set_t allowed;
+  const bool is_known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+  const int cores =
+      is_known ? CPU_COUNT(&allowed) : static_cast<int>(std::thread::hardware_concurrency());
+  shm::GroupOptions group;
+  group.shape.world_size = identity.world_size;
+  group.timeout = options.timeout;
+  if (cores < identity.local_world_size) group.spins = kSpinsOfSharedCores;
+  return group;
 }
 
 c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const WorkerIdentity& identity,
@@ -196,8 +174,8 @@ template <typename F>
 void translated(std::string_view operation, int rank, int size, F&& act) {
   try {
     act();
-  } catch (const Error&) {
-    throw;
+  } catch (const Error& cause) {
+    throw collective_error(cause, operation, rank, size);
   } catch (const std::exception& cause) {
     throw collective_error(cause.what(), operation, rank, size);
   }
@@ -239,38 +217,89 @@ Error collective_error(std::string_view what, std::string_view operation, int ra
   return Error(ErrorCode::kProcessGroup, message + first_line(what));
 }
 
+Error collective_error(const Error& cause, std::string_view operation, int rank, int size) {
+  Error error(cause.code(),
+              std::string(operation) + " failed on rank " + std::to_string(rank) + " of " +
+                  std::to_string(size) + ": " + cause.message(),
+              cause.remedy());
+  for (const std::string& context : cause.context()) error.while_doing(context);
+  return error;
+}
+
 ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
 ProcessGroup::~ProcessGroup() = default;
 
 std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
                                                  const InitProcessGroupKwargs& options) {
-  if (options.backend != "gloo") {
+  const std::string& wanted = options.backend;
+  if (!wanted.empty() && wanted != kShm && wanted != kGloo) {
     throw Error(ErrorCode::kUnsupported,
-                "the process group backend '" + options.backend + "' is not part of this build",
-                "set InitProcessGroupKwargs.backend to gloo");
+                "the process group backend '" + wanted + "' is not part of this build",
+                "set InitProcessGroupKwargs.backend to shm or gloo, or leave it empty");
   }
-  const int rank = identity.global_rank;
-  const int size = identity.world_size;
-  std::unique_ptr<ProcessGroup> joined(new ProcessGroup(rank, size));
-  joined->backend_ = options.backend;
+  const bool is_one_node = identity.local_world_size == identity.world_size;
+  if (wanted == kShm && !is_one_node) {
+    throw Error(ErrorCode::kUnsupported,
+                "the process group backend 'shm' joins the ranks of one node, and " +
+                    std::to_string(identity.local_world_size) + " of " +
+                    std::to_string(identity.world_size) + " ranks are on this one",
+                "leave InitProcessGroupKwargs.backend empty");
+  }
+  std::unique_ptr<ProcessGroup> joined(new ProcessGroup(identity.global_rank, identity.world_size));
+  // The first group of a process has the prefix to itself; each later one gets its own.
+  static std::atomic<int> num_joined = 0;
+  const int number = num_joined++;
   joined->store_ = c10::make_intrusive<c10d::PrefixStore>(
-      "accel/attempt_" + std::to_string(identity.restart_count), open_store(identity, options));
-  meet(*joined->store_, kArrived, identity, options);
-  try {
-    auto gloo = c10::make_intrusive<ProcessGroupGloo>(
-        c10::make_intrusive<c10d::PrefixStore>("default_pg", joined->store_),
-        rank,
-        size,
-        gloo_options(identity, options.timeout));
-    joined->group_ = c10::make_intrusive<c10d::ProcessGroup>(joined->store_, rank, size);
-    joined->group_->setBackend(at::kCPU, c10d::ProcessGroup::GLOO, gloo);
-    joined->group_->setDefaultBackend(c10d::ProcessGroup::GLOO);
-    joined->group_->setGroupName("default_pg");
-  } catch (const std::exception& cause) {
-    throw collective_error(cause.what(), "joining the process group", rank, size);
-  }
-  wait_until_connected(*joined->store_, identity, options);
+      "accel/attempt_" + std::to_string(identity.restart_count) +
+          (number == 0 ? "" : "/group_" + std::to_string(number)),
+      open_store(identity, options));
+  meet(*joined->store_, kArrived, member_of(identity, options));
+  if (wanted == kGloo || !is_one_node || !joined->join_shm(identity, options))
+    joined->join_gloo(identity, options);
   return joined;
+}
+
+// Whether the ranks share memory now; all of them get the same answer.
+bool ProcessGroup::join_shm(const WorkerIdentity& identity, const InitProcessGroupKwargs& options) {
+  auto met = meet_in_shared_memory(*store_,
+                                   {.member = member_of(identity, options),
+                                    .group = shm_options(identity, options),
+                                    .node = shm::read_node_identity(),
+                                    .channel = detail::supervisor_channel()});
+  if (!met) {
+    if (options.backend == kShm) throw std::move(met).error().while_doing(joining(identity));
+    notice_ = met.error().message() + "; collectives go through gloo";
+    return false;
+  }
+  take_backend(kShm, c10d::ProcessGroup::CUSTOM, c10::make_intrusive<ShmBackend>(*std::move(met)));
+  return true;
+}
+
+void ProcessGroup::join_gloo(const WorkerIdentity& identity,
+                             const InitProcessGroupKwargs& options) {
+  try {
+    take_backend(kGloo,
+                 c10d::ProcessGroup::GLOO,
+                 c10::make_intrusive<ProcessGroupGloo>(
+                     c10::make_intrusive<c10d::PrefixStore>("default_pg", store_),
+                     rank_,
+                     size_,
+                     gloo_options(identity, options.timeout)));
+  } catch (const std::exception& cause) {
+    throw collective_error(cause.what(), "joining the process group", rank_, size_);
+  }
+  wait_until_connected(*store_, identity, member_of(identity, options));
+}
+
+void ProcessGroup::take_backend(const char* name,
+                                int type,
+                                const c10::intrusive_ptr<c10d::Backend>& backend) {
+  const auto backend_type = static_cast<c10d::ProcessGroup::BackendType>(type);
+  group_ = c10::make_intrusive<c10d::ProcessGroup>(store_, rank_, size_);
+  group_->setBackend(at::kCPU, backend_type, backend);
+  group_->setDefaultBackend(backend_type);
+  group_->setGroupName("default_pg");
+  backend_ = name;
 }
 
 at::Tensor ProcessGroup::all_gather(const at::Tensor& input, std::string_view operation) {

@@ -1,7 +1,8 @@
 // ProcessGroup: the connection between the ranks, and the four collectives that the operations
 // stand on.
 //
-// Wraps a c10d::ProcessGroup with Gloo behind it, so that c10d::Reducer takes the same connection.
+// Wraps a c10d::ProcessGroup, so that c10d::Reducer takes the same connection. Behind it are shared
+// memory, when all ranks are on one node (collectives/shm_backend.h), or Gloo.
 // This header includes no c10d: what needs the c10d type calls c10d_group() and includes
 // <torch/csrc/distributed/c10d/ProcessGroup.hpp> itself.
 //
@@ -26,6 +27,7 @@
 #include <accel/state.h>
 
 namespace c10d {
+class Backend;
 class ProcessGroup;
 class Store;
 }  // namespace c10d
@@ -42,7 +44,10 @@ class ProcessGroup {
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
+  // "shm" or "gloo".
   [[nodiscard]] const std::string& backend() const noexcept { return backend_; }
+  // Why the ranks of one node do not share memory, although nobody chose another backend; else empty.
+  [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
 
   // [W, ...] the tensors of all W ranks. `input` is contiguous and of the same shape on every rank.
   at::Tensor all_gather(const at::Tensor& input, std::string_view operation);
@@ -58,10 +63,17 @@ class ProcessGroup {
 
  private:
   ProcessGroup(int rank, int size);
+  [[nodiscard]] bool join_shm(const WorkerIdentity& identity,
+                              const InitProcessGroupKwargs& options);
+  void join_gloo(const WorkerIdentity& identity, const InitProcessGroupKwargs& options);
+  void take_backend(const char* name,
+                    int type,  // a c10d::ProcessGroup::BackendType
+                    const c10::intrusive_ptr<c10d::Backend>& backend);
 
   int rank_;
   int size_;
   std::string backend_;
+  std::string notice_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
@@ -73,6 +85,8 @@ std::shared_ptr<ProcessGroup> current_process_group();
 // Turns what c10d or Gloo threw into kPeerLost, kStoreTimeout, kStoreUnreachable or kProcessGroup.
 // Pure.
 Error collective_error(std::string_view what, std::string_view operation, int rank, int size);
+// The same error of the shared memory backend, with the operation and the rank before its message. Pure.
+Error collective_error(const Error& cause, std::string_view operation, int rank, int size);
 
 // The text up to its first newline; LibTorch appends stack traces to its messages.
 std::string first_line(std::string_view text);

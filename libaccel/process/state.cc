@@ -19,6 +19,7 @@
 
 #include <accel/env_contract.h>
 #include <accel/error.h>
+#include <accel/logging.h>
 #include <accel/state.h>
 
 #include "libaccel/process/process_group.h"
@@ -171,8 +172,14 @@ TurnGuard::~TurnGuard() noexcept(false) {
 }
 
 PartialState::PartialState(const PartialStateOptions& options) {
-  const std::lock_guard lock(shared().mutex);
-  if (!shared().process) shared().process = set_up(options);
+  std::string notice;
+  {
+    const std::lock_guard lock(shared().mutex);
+    if (shared().process) return;
+    shared().process = set_up(options);
+    if (const auto& group = shared().process->group) notice = group->notice();
+  }
+  if (!notice.empty()) get_logger("accel").warning(notice);
 }
 
 bool PartialState::initialized() noexcept {

@@ -15,6 +15,7 @@ namespace accel::shm {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kMaxSlotBytes = std::size_t{1} << 30U;
 constexpr std::uint64_t kLayout = 1;  // raised with every change of what stands where
 
 std::size_t lines_bytes(int world_size) {
@@ -25,6 +26,24 @@ std::size_t lines_bytes(int world_size) {
 // A page for the calls, and the slots.
 std::size_t room_bytes(const GroupShape& shape) {
   return kPage + 2 * shape.slot_bytes;
+}
+
+Result<void> check_shape(const GroupShape& shape) {
+  if (shape.world_size >= 1 && shape.world_size <= kMaxRanks && shape.slot_bytes > 0 &&
+      shape.slot_bytes <= kMaxSlotBytes && shape.slot_bytes % kPage == 0 &&
+      shape.slot_bytes >= kCacheLine * static_cast<std::size_t>(shape.world_size))
+    return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "a group of " + std::to_string(shape.world_size) + " ranks with slots of " +
+                   std::to_string(shape.slot_bytes) + " bytes is not possible",
+               "1 to " + std::to_string(kMaxRanks) +
+                   " ranks, slots of whole pages, with 64 bytes for each rank and 1 GiB at most");
+}
+
+Error wrong_size(std::size_t bytes, std::size_t expected) {
+  return Error(ErrorCode::kInvalidArgument,
+               "the shared memory of the group has " + std::to_string(bytes) + " bytes, expected " +
+                   std::to_string(expected));
 }
 
 }  // namespace
@@ -39,6 +58,7 @@ std::size_t GroupMemory::size_of(const GroupShape& shape) noexcept {
 }
 
 Result<UniqueFd> GroupMemory::create(const GroupShape& shape) {
+  if (auto possible = check_shape(shape); !possible) return std::move(possible).error();
   UniqueFd memory(::memfd_create("accel-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory || ::ftruncate(memory.get(), static_cast<off_t>(size_of(shape))) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -50,22 +70,12 @@ Result<UniqueFd> GroupMemory::create(const GroupShape& shape) {
 }
 
 Result<GroupMemory> GroupMemory::map(int memory, const GroupShape& shape) {
-  if (shape.world_size < 1 || shape.world_size > kMaxRanks || shape.slot_bytes == 0 ||
-      shape.slot_bytes % kPage != 0 ||
-      shape.slot_bytes < kCacheLine * static_cast<std::size_t>(shape.world_size)) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "a group of " + std::to_string(shape.world_size) + " ranks with slots of " +
-                     std::to_string(shape.slot_bytes) + " bytes is not possible",
-                 "1 to " + std::to_string(kMaxRanks) +
-                     " ranks, slots of whole pages with 64 bytes for each rank");
-  }
+  if (auto possible = check_shape(shape); !possible) return std::move(possible).error();
   struct stat info {};
   const std::size_t expected = size_of(shape);
-  if (::fstat(memory, &info) != 0 || static_cast<std::size_t>(info.st_size) != expected) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "the shared memory of the group has " + std::to_string(info.st_size) +
-                     " bytes, expected " + std::to_string(expected));
-  }
+  const bool has_size = ::fstat(memory, &info) == 0;
+  if (!has_size || static_cast<std::size_t>(info.st_size) != expected)
+    return wrong_size(static_cast<std::size_t>(info.st_size), expected);
   void* begin = ::mmap(nullptr, expected, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
   if (begin == MAP_FAILED) {
     return Error(ErrorCode::kOutOfMemory,
@@ -75,11 +85,21 @@ Result<GroupMemory> GroupMemory::map(int memory, const GroupShape& shape) {
   return GroupMemory(static_cast<std::byte*>(begin), shape);
 }
 
+Result<GroupMemory> GroupMemory::on(SharedMemory region, const GroupShape& shape) {
+  if (auto possible = check_shape(shape); !possible) return std::move(possible).error();
+  if (region.size() != size_of(shape)) return wrong_size(region.size(), size_of(shape));
+  GroupMemory memory(region.data(), shape);
+  memory.region_ = std::move(region);
+  return memory;
+}
+
 GroupMemory::GroupMemory(GroupMemory&& other) noexcept
-    : begin_(std::exchange(other.begin_, nullptr)), shape_(other.shape_) {}
+    : begin_(std::exchange(other.begin_, nullptr)),
+      shape_(other.shape_),
+      region_(std::move(other.region_)) {}
 
 GroupMemory::~GroupMemory() {
-  if (begin_ != nullptr) ::munmap(begin_, size_of(shape_));
+  if (begin_ != nullptr && !region_) ::munmap(begin_, size_of(shape_));
 }
 
 RankLine& GroupMemory::line(int rank) const noexcept {

@@ -12,7 +12,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
+#include <accel/channel.h>
 #include <accel/result.h>
 
 #include "libaccel/collectives/shm/rank_line.h"
@@ -47,12 +49,15 @@ class GroupMemory {
   // Bytes of the memory of such a group.
   [[nodiscard]] static std::size_t size_of(const GroupShape& shape) noexcept;
 
-  // An empty memory. Errors  kOutOfMemory with the errno.
+  // An empty memory. Errors  kInvalidArgument: the shape is impossible; kOutOfMemory with the errno.
   [[nodiscard]] static Result<UniqueFd> create(const GroupShape& shape);
 
   // Maps it; `memory` may be closed afterwards. Errors  kInvalidArgument: the shape is impossible, or the memory has
   // another size; kOutOfMemory.
   [[nodiscard]] static Result<GroupMemory> map(int memory, const GroupShape& shape);
+
+  // Stands on what the supervisor's channel has mapped already. Errors  kInvalidArgument, as map().
+  [[nodiscard]] static Result<GroupMemory> on(SharedMemory region, const GroupShape& shape);
 
   GroupMemory(GroupMemory&& other) noexcept;
   GroupMemory& operator=(GroupMemory&&) = delete;
@@ -69,6 +74,7 @@ class GroupMemory {
 
   std::byte* begin_ = nullptr;
   GroupShape shape_;
+  std::optional<SharedMemory> region_;  // what unmaps it, when map() has not mapped it
 };
 
 }  // namespace accel::shm

@@ -103,14 +103,18 @@ ShmGroup::ShmGroup(GroupMemory memory, GroupOptions options)
     : memory_(std::move(memory)), options_(options) {}
 
 Result<std::unique_ptr<ShmGroup>> ShmGroup::join(const UniqueFd& memory, GroupOptions options) {
+  auto mapped = GroupMemory::map(memory.get(), options.shape);
+  if (!mapped) return std::move(mapped).error();
+  return join(*std::move(mapped), options);
+}
+
+Result<std::unique_ptr<ShmGroup>> ShmGroup::join(GroupMemory memory, GroupOptions options) {
   if (options.rank < 0 || options.rank >= options.shape.world_size) {
     return Error(ErrorCode::kInvalidArgument,
                  "rank " + std::to_string(options.rank) + " is not one of " +
                      std::to_string(options.shape.world_size));
   }
-  auto mapped = GroupMemory::map(memory.get(), options.shape);
-  if (!mapped) return std::move(mapped).error();
-  RankLine& line = mapped->line(options.rank);
+  RankLine& line = memory.line(options.rank);
   std::uint64_t nobody = 0;
   if (!line.layout.compare_exchange_strong(nobody, options.shape.fingerprint())) {
     return Error(ErrorCode::kInvalidArgument,
@@ -118,7 +122,7 @@ Result<std::unique_ptr<ShmGroup>> ShmGroup::join(const UniqueFd& memory, GroupOp
   }
   line.pid.store(::getpid());
   line.start_time.store(start_time_of(::getpid()));
-  std::unique_ptr<ShmGroup> group(new ShmGroup(*std::move(mapped), options));
+  std::unique_ptr<ShmGroup> group(new ShmGroup(std::move(memory), options));
   enter(line, RankState::kJoined);
   publish(line, group->phase_ = 1);
   if (auto joined = group->wait_for_all_to_join(); !joined) return std::move(joined).error();
@@ -196,6 +200,7 @@ Result<void> ShmGroup::wait_for_phase(int rank, std::uint32_t phase) {
   if (look_for(line, phase, options_.spins)) return {};
   const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
   const char* what = nullptr;
+  const char* remedy = "";  // that of the code
   const bool is_there = sleep_until(line, phase, kLookEvery, [&] {
     const RankState state = line.state.load();
     if (is_aborted_.load())
@@ -206,12 +211,16 @@ Result<void> ShmGroup::wait_for_phase(int rank, std::uint32_t phase) {
       what = "has met an error";
     else if (!peers_->is_alive(rank))
       what = "has died";
-    else if (std::chrono::steady_clock::now() >= deadline)
+    else if (std::chrono::steady_clock::now() >= deadline) {
       what = "did not come within the timeout";
+      remedy =
+          "check that every rank calls the same collectives; raise "
+          "InitProcessGroupKwargs.timeout for slow ranks";
+    }
     return what == nullptr;
   });
   if (is_there) return {};
-  return lost(rank, what);
+  return lost(rank, what, remedy);
 }
 
 // Of a slot that holds a piece for each rank; whole cache lines.
@@ -228,10 +237,11 @@ Error ShmGroup::broken(Error error) {
   return error;
 }
 
-Error ShmGroup::lost(int rank, const std::string& what) {
+Error ShmGroup::lost(int rank, const std::string& what, std::string remedy) {
   return broken(Error(ErrorCode::kPeerLost,
                       "rank " + std::to_string(rank) + " (process " +
-                          std::to_string(memory_.line(rank).pid.load()) + ") " + what)
+                          std::to_string(memory_.line(rank).pid.load()) + ") " + what,
+                      std::move(remedy))
                     .while_doing("a collective between " + std::to_string(world_size()) +
                                  " ranks of this node, as rank " + std::to_string(this->rank())));
 }

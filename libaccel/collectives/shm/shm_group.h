@@ -62,6 +62,8 @@ class ShmGroup {
  public:
   // Comes back once all ranks have joined. `memory` is theirs all. Errors  those of GroupMemory::map(); kPeerLost: names
   // the ranks that have not joined; kInvalidArgument: a rank has joined with another shape, or twice.
+  [[nodiscard]] static Result<std::unique_ptr<ShmGroup>> join(GroupMemory memory,
+                                                              GroupOptions options);
   [[nodiscard]] static Result<std::unique_ptr<ShmGroup>> join(const UniqueFd& memory,
                                                               GroupOptions options);
   ~ShmGroup();
@@ -149,7 +151,7 @@ class ShmGroup {
   [[nodiscard]] Result<void> reduce_slots(
       std::size_t offset, std::size_t bytes, DataType type, ReduceOp op, std::byte* out);
 
-  [[nodiscard]] Error lost(int rank, const std::string& what);
+  [[nodiscard]] Error lost(int rank, const std::string& what, std::string remedy);
   [[nodiscard]] Error mismatch(int rank, const Call& theirs);
   // Nothing more comes from this rank: the others are told.
   Error broken(Error error);

@@ -42,7 +42,8 @@ class ProcessState;
 
 // How the process group is formed; the names are those of torch.distributed.init_process_group.
 struct InitProcessGroupKwargs {
-  std::string backend = "gloo";  // the only one so far
+  // Empty: "shm" when all ranks are on one node, else "gloo". Either by name: that one or an error.
+  std::string backend;
   std::chrono::milliseconds timeout{30 * 60 *
                                     1000};  // of one collective; lower it to see hangs sooner
   std::chrono::milliseconds store_timeout{5 * 60 * 1000};  // for all ranks to appear at MASTER_ADDR
@@ -85,7 +86,7 @@ class ACCEL_EXPORT PartialState {
   [[nodiscard]] int num_processes() const;
   [[nodiscard]] int local_num_processes() const;
   [[nodiscard]] DistributedType distributed_type() const;
-  // "gloo", or empty when there is one process that nobody launched.
+  // "shm" or "gloo", or empty when there is one process that nobody launched.
   [[nodiscard]] std::string backend() const;
   [[nodiscard]] c10::Device device() const;
   // ACCELERATE_DEBUG_MODE: collectives compare the shapes of all ranks first.

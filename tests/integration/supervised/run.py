@@ -4,6 +4,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,38 @@ def newest_checkpoint_is_in_the_report():
         assert re.search(rf"checkpoint +{folder}/checkpoints/checkpoint_1 \(step 2\)", done.stderr), text
 
 
+def memory_lines(text):
+    return [line.split()[1:] for line in text.splitlines() if line.startswith("memory ")]
+
+
+def ranks_share_the_supervisors_memory_and_get_new_memory_after_a_restart():
+    done = subprocess.run([*LAUNCH, "--max_restarts", "1", WORKER, "memory"], capture_output=True, text=True, timeout=60)
+    text = done.stdout + done.stderr
+    assert done.returncode == 0, (done.returncode, text)
+    pieces = memory_lines(done.stdout)
+    assert len(pieces) == 4 and {tuple(piece[2:4]) for piece in pieces} == {("shm", "/memfd:accel-shared")}, text
+    inodes = {generation: {piece[4] for piece in pieces if piece[1] == generation} for generation in "01"}
+    assert len(inodes["0"]) == len(inodes["1"]) == 1 and inodes["0"] != inodes["1"], text
+    lost = re.search(r"^lost wait_for_everyone failed on rank 0 of 2: rank 1 \(process \d+\) has died", done.stdout, re.M)
+    # The supervisor may have ended rank 0 first.
+    assert lost or "lost" not in done.stdout, text
+
+
+def ranks_without_a_supervisor_share_rank_zeros_memory():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+           "TORCHELASTIC_RESTART_COUNT": "1"}
+    ranks = [subprocess.Popen([WORKER, "memory"], env={**os.environ, **job, "RANK": rank, "LOCAL_RANK": rank},
+                              stdout=subprocess.PIPE, text=True) for rank in "01"]
+    text = "".join(rank.communicate(timeout=60)[0] for rank in ranks)
+    pieces = memory_lines(text)
+    assert [rank.returncode for rank in ranks] == [0, 0], text
+    assert len(pieces) == 2 and {piece[3] for piece in pieces} == {"/memfd:accel-collectives"}, text
+    assert len({piece[4] for piece in pieces}) == 1, text
+
+
 def a_worker_without_supervisor_tells_nobody():
     with tempfile.TemporaryDirectory() as folder:
         job = subprocess.Popen([WORKER, "save", folder], stdout=subprocess.PIPE, text=True)
@@ -63,6 +96,8 @@ def a_worker_without_supervisor_tells_nobody():
 def main():
     newest_checkpoint_is_in_the_report()
     a_worker_without_supervisor_tells_nobody()
+    ranks_share_the_supervisors_memory_and_get_new_memory_after_a_restart()
+    ranks_without_a_supervisor_share_rank_zeros_memory()
     uncaught_error_is_in_the_report()
     every_thread_writes_its_stack()
 

@@ -3,8 +3,12 @@
 //   throw           ends with an uncaught error on rank 1
 //   sleep           waits until it is stopped
 //   save FOLDER     saves two checkpoints, then fails on rank 1
+//   memory          says what its group stands on; in the first generation rank 1 is then killed
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -28,6 +32,25 @@ void save_twice(const char* folder) {
   accelerator.wait_for_everyone();  // rank 0 has printed before rank 1 fails
 }
 
+// "memory <rank> <generation> <backend> <whose memory is mapped> <its inode>", for each piece.
+void print_memory(const accel::PartialState& state) {
+  std::ifstream maps("/proc/self/maps");
+  std::string range, access, offset, device, inode, name;
+  std::string line;
+  while (std::getline(maps, line)) {
+    name.clear();
+    std::istringstream(line) >> range >> access >> offset >> device >> inode >> name;
+    if (name != "/memfd:accel-shared" && name != "/memfd:accel-collectives") continue;
+    std::printf("memory %d %d %s %s %s\n",
+                state.process_index(),
+                state.restart_count(),
+                state.backend().c_str(),
+                name.c_str(),
+                inode.c_str());
+  }
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -38,6 +61,18 @@ int main(int argc, char** argv) {
   if (what == "throw" && state.process_index() == 1) {
     throw accel::Error(accel::ErrorCode::kDataSharding,
                        "a batch of 7 cannot be split over 2 ranks");
+  }
+  if (what == "memory") {
+    print_memory(state);
+    state.wait_for_everyone();
+    if (state.restart_count() > 0) return 0;
+    if (state.process_index() == 1) std::raise(SIGKILL);
+    try {
+      state.wait_for_everyone();
+    } catch (const accel::Error& error) {
+      std::printf("lost %s\n", error.message().c_str());
+      return 1;
+    }
   }
   if (what == "save") {
     save_twice(argv[2]);

@@ -1,5 +1,6 @@
 // The state of a process: alone, in a group, and after a reset.
 
+#include <csignal>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -14,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -204,11 +206,10 @@ TEST(StateOfTwoRanks, KnowsItsPlaceAndPrintsIt) {
 
     EXPECT_EQ(state.distributed_type(), DistributedType::kMultiCpu);
     EXPECT_TRUE(state.use_distributed());
-    EXPECT_EQ(
-        state.to_string(),
-        "Distributed environment: DistributedType.MULTI_CPU  Backend: gloo\nNum processes: 2\n"
-        "Process index: " +
-            index + "\nLocal process index: " + index + "\nDevice: cpu:0\n");
+    EXPECT_EQ(state.to_string(),
+              "Distributed environment: DistributedType.MULTI_CPU  Backend: shm\nNum processes: 2\n"
+              "Process index: " +
+                  index + "\nLocal process index: " + index + "\nDevice: cpu:0\n");
     state.wait_for_everyone();  // a rank that ends at once is lost to one that is still joining
   });
 }
@@ -371,6 +372,54 @@ TEST(StateOfTwoRanks, CanBeSetUpAgainAfterAReset) {
     PartialState::reset();
     PartialState again;
     again.wait_for_everyone();
+  });
+}
+
+TEST(StateOfTwoRanks, TheirGroupsAfterAResetAreNewOnes) {
+  test::run_ranks(2, [] {
+    for (int i = 0; i < 3; ++i) {
+      const PartialState state;
+      EXPECT_EQ(state.backend(), "shm");
+      state.wait_for_everyone();
+      PartialState::reset();
+    }
+  });
+}
+
+TEST(StateOfTwoRanks, TakeTheBackendThatIsNamed) {
+  for (const char* backend : {"shm", "gloo"}) {
+    test::run_ranks(2, [&] {
+      const PartialState state({.init_process_group = {.backend = backend}});
+      EXPECT_EQ(state.backend(), backend);
+      state.wait_for_everyone();
+    });
+  }
+}
+
+// No file of this process may be larger, its shared memory included.
+void limit_size_of_files() {
+  ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit = {.rlim_cur = 64 * 1024, .rlim_max = RLIM_INFINITY};
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+TEST(StateOfTwoRanks, GoThroughGlooAndSaySoOnceWhenOneCannotShareMemory) {
+  const auto exits = test::run_ranks(2, [] {
+    if (test::rank_of_this_process() == 0) limit_size_of_files();
+    const PartialState state;
+    EXPECT_EQ(state.backend(), "gloo");
+    state.wait_for_everyone();
+  });
+  EXPECT_THAT(exits[0].output, HasSubstr("rank 0 cannot share memory: no shared memory of"));
+  EXPECT_THAT(exits[0].output, HasSubstr("collectives go through gloo"));
+  EXPECT_THAT(exits[1].output, Not(HasSubstr("cannot share memory")));
+}
+
+TEST(StateOfTwoRanks, AreRefusedAlikeWhenTheBackendThatIsNamedCannotBe) {
+  test::run_ranks(2, [] {
+    if (test::rank_of_this_process() == 0) limit_size_of_files();
+    EXPECT_EQ(code_of([] { PartialState({.init_process_group = {.backend = "shm"}}); }),
+              ErrorCode::kUnsupported);
   });
 }
 

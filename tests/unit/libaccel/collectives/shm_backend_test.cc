@@ -15,6 +15,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sin.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
@@ -144,6 +146,33 @@ TEST_P(ShmBackendTest, ComplexNumbersAreSummed) {
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     EXPECT_THAT(message_of([&] { backend.allreduce(tensors, options); }), HasSubstr("complex"));
+  });
+}
+
+TEST_P(ShmBackendTest, SparseTensorsWithOtherEntriesOnEachRankAreSummed) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    // Rank r brings rows r and 5, and row 5 twice; the last rank of several brings nothing.
+    const auto rows_of = [&](int rank) {
+      const bool is_empty = size > 1 && rank == size - 1;
+      return is_empty ? at::empty({1, 0}, at::kLong)
+                      : at::tensor({rank, 5, 5}, at::kLong).reshape({1, 3});
+    };
+    const auto sparse_of = [&](int rank) {
+      const at::Tensor rows = rows_of(rank);
+      return at::sparse_coo_tensor(rows, at::full({rows.size(1), 2}, rank + 1.0), {6, 2});
+    };
+    at::Tensor expected = at::zeros({6, 2});
+    for (int rank = 0; rank < size; ++rank) expected = expected + sparse_of(rank).to_dense();
+
+    Tensors tensors = {sparse_of(backend.getRank())};
+    backend.allreduce(tensors, {});
+
+    EXPECT_TRUE(tensors[0].is_sparse());
+    EXPECT_TRUE(at::equal(tensors[0].to_dense(), expected));
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    EXPECT_THAT(message_of([&] { backend.allreduce(tensors, options); }), HasSubstr("sparse"));
   });
 }
 

@@ -8,12 +8,15 @@
 #include <vector>
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
@@ -369,6 +372,24 @@ TEST(Ddp, FrozenParametersTakeNoPart) {
 
     EXPECT_FALSE(net->spare->weight.grad().defined());
   });
+}
+
+TEST(Ddp, SparseGradientsAreAveragedOnEveryBackend) {
+  for (const char* backend : {"shm", "gloo"}) {
+    test::run_ranks(2, [&] {
+      Accelerator accelerator({.init_process_group = {.backend = backend}});
+      torch::nn::Embedding table(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+      auto model = accelerator.prepare(table);
+
+      // Rank r uses row r.
+      accelerator.backward(model(at::full({1}, accelerator.process_index(), at::kLong)).sum());
+
+      const at::Tensor gradient = table->weight.grad();
+      EXPECT_TRUE(gradient.is_sparse());
+      const at::Tensor expected = at::cat({at::full({2, 2}, 0.5), at::zeros({2, 2})});
+      EXPECT_TRUE(gradient.to_dense().equal(expected)) << gradient;
+    });
+  }
 }
 
 TEST(Ddp, ARankThatReturnsEarlyIsReportedAsLost) {

@@ -1,0 +1,60 @@
+#include "libaccel/collectives/shm/memory_offer.h"
+
+#include <cerrno>
+#include <sstream>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libaccel/collectives/shm/peer_watch.h"
+#include "runtime/printable.h"
+
+namespace accel::shm {
+
+Result<MemoryOffer> offer_memory(int memory) {
+  struct stat info {};
+  if (::fstat(memory, &info) != 0)
+    return Error(ErrorCode::kInternal, "no memory to offer: " + errno_text(errno));
+  return MemoryOffer{.pid = ::getpid(),
+                     .start_time = start_time_of(::getpid()),
+                     .descriptor = memory,
+                     .device = info.st_dev,
+                     .inode = info.st_ino};
+}
+
+Result<UniqueFd> open_offer(const MemoryOffer& offer) {
+  const std::string path =
+      "/proc/" + std::to_string(offer.pid) + "/fd/" + std::to_string(offer.descriptor);
+  const std::string process = "process " + std::to_string(offer.pid);
+  UniqueFd memory(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!memory) {
+    const bool is_gone = errno == ENOENT || errno == ESRCH;
+    return Error(is_gone ? ErrorCode::kPeerLost : ErrorCode::kUnsupported,
+                 "the memory that " + process + " offers cannot be opened: " + errno_text(errno));
+  }
+  struct stat info {};
+  if (::fstat(memory.get(), &info) != 0 || info.st_dev != offer.device ||
+      info.st_ino != offer.inode || start_time_of(offer.pid) != offer.start_time) {
+    return Error(ErrorCode::kPeerLost, process + " does not hold the memory any more");
+  }
+  return memory;
+}
+
+std::string to_text(const MemoryOffer& offer) {
+  std::ostringstream text;
+  text << offer.pid << ' ' << offer.start_time << ' ' << offer.descriptor << ' ' << offer.device
+       << ' ' << offer.inode;
+  return text.str();
+}
+
+Result<MemoryOffer> parse_memory_offer(const std::string& text) {
+  MemoryOffer offer;
+  std::istringstream fields(text);
+  fields >> offer.pid >> offer.start_time >> offer.descriptor >> offer.device >> offer.inode;
+  if (fields.fail() || !(fields >> std::ws).eof() || offer.pid <= 0 || offer.descriptor < 0)
+    return Error(ErrorCode::kInvalidArgument, "'" + printable(text) + "' offers no memory");
+  return offer;
+}
+
+}  // namespace accel::shm

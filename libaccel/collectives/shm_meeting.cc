@@ -1,0 +1,128 @@
+// What ranks say is text, and a refusal is part of it: "no <reason>". So that a rank which cannot take part still answers,
+// and nobody waits for it.
+
+#include "libaccel/collectives/shm_meeting.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "libaccel/collectives/shm/memory_offer.h"
+#include "runtime/printable.h"
+
+namespace accel {
+namespace {
+
+using shm::GroupMemory;
+
+constexpr StoreRound kNodes{"shm/node", "say which node they are on"};
+constexpr StoreRound kMemory{"shm/memory", "say whether they share memory"};
+
+constexpr std::string_view kNo = "no ";
+
+Error refusal(int rank, const std::string& why) {
+  return Error(ErrorCode::kUnsupported,
+               "rank " + std::to_string(rank) + " cannot share memory: " + why,
+               "give the ranks of a node the same user, /proc and pid namespace, or choose the "
+               "backend gloo");
+}
+
+bool is_refusal(std::string_view text) {
+  return text.substr(0, kNo.size()) == kNo;
+}
+
+std::string reason_of(std::string_view text) {
+  return printable(text.substr(kNo.size()));
+}
+
+// "<node> <has channel> <offer>", or a refusal.
+std::string text_of(const ShmVote& vote) {
+  if (!vote.node) return std::string(kNo) + vote.node.error().message();
+  return to_text(*vote.node) + (vote.has_channel ? " 1 " : " 0 ") + vote.offer;
+}
+
+ShmVote parse_vote(const std::string& text) {
+  if (is_refusal(text)) return {.node = Error(ErrorCode::kUnsupported, reason_of(text))};
+  std::istringstream fields(text);
+  std::string node;
+  ShmVote vote;
+  if (!(fields >> node >> vote.has_channel)) {
+    return {.node = Error(ErrorCode::kUnsupported, "its vote is '" + printable(text) + "'")};
+  }
+  vote.node = shm::parse_node_identity(node);
+  std::getline(fields >> std::ws, vote.offer);
+  return vote;
+}
+
+// What this rank says. Rank 0 holds the memory that it offers in `held`.
+ShmVote vote_of(const ShmMeetingOptions& options, UniqueFd& held) {
+  ShmVote vote = {.node = options.node, .has_channel = options.channel != nullptr, .offer = {}};
+  if (options.member.rank != 0 || !vote.node) return vote;
+  auto memory = GroupMemory::create(options.group.shape);
+  if (!memory) return {.node = std::move(memory).error()};
+  held = *std::move(memory);
+  auto offer = shm::offer_memory(held.get());
+  if (!offer) return {.node = std::move(offer).error()};
+  vote.offer = to_text(*offer);
+  return vote;
+}
+
+Result<GroupMemory> memory_of_rank_zero(const std::string& text, const shm::GroupShape& shape) {
+  const auto offer = shm::parse_memory_offer(text);
+  if (!offer) return offer.error();
+  const auto memory = shm::open_offer(*offer);
+  if (!memory) return memory.error();
+  return GroupMemory::map(memory->get(), shape);
+}
+
+Result<GroupMemory> memory_of_channel(WorkerChannel& channel,
+                                      std::string name,
+                                      const shm::GroupShape& shape) {
+  std::replace(name.begin(), name.end(), ' ', '.');
+  auto region = channel.get_shared("accel.collectives." + name, GroupMemory::size_of(shape));
+  if (!region) return std::move(region).error();
+  return GroupMemory::on(*std::move(region), shape);
+}
+
+}  // namespace
+
+Result<ShmSource> decide(const std::vector<ShmVote>& votes) {
+  bool have_channel = true;
+  for (std::size_t rank = 0; rank < votes.size(); ++rank) {
+    const ShmVote& vote = votes[rank];
+    if (!vote.node) return refusal(static_cast<int>(rank), vote.node.error().message());
+    const std::string other = difference(*vote.node, *votes[0].node);
+    if (!other.empty()) {
+      return refusal(static_cast<int>(rank), "it runs on " + other + " than rank 0");
+    }
+    have_channel = have_channel && vote.has_channel;
+  }
+  return have_channel ? ShmSource::kChannel : ShmSource::kRankZero;
+}
+
+Result<std::unique_ptr<shm::ShmGroup>> meet_in_shared_memory(c10d::Store& store,
+                                                             const ShmMeetingOptions& options) {
+  UniqueFd held;  // until everybody has said that it has the memory
+  const ShmVote mine = vote_of(options, held);
+  std::vector<ShmVote> votes;
+  for (const std::string& text : exchange(store, kNodes, options.member, text_of(mine)))
+    votes.push_back(parse_vote(text));
+  const Result<ShmSource> source = decide(votes);
+  if (!source) return source.error();
+
+  const shm::GroupShape& shape = options.group.shape;
+  Result<GroupMemory> memory = *source == ShmSource::kChannel
+                                   ? memory_of_channel(*options.channel, votes[0].offer, shape)
+                                   : memory_of_rank_zero(votes[0].offer, shape);
+  const std::string answer = memory ? "yes" : std::string(kNo) + memory.error().message();
+  const auto answers = exchange(store, kMemory, options.member, answer);
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    if (is_refusal(answers[rank])) return refusal(static_cast<int>(rank), reason_of(answers[rank]));
+  }
+  shm::GroupOptions group = options.group;
+  group.rank = options.member.rank;
+  group.join_timeout = options.member.timeout;
+  return or_throw(shm::ShmGroup::join(*std::move(memory), group));
+}
+
+}  // namespace accel

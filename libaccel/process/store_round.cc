@@ -1,0 +1,76 @@
+#include "libaccel/process/store_round.h"
+
+#include <cstdint>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <accel/error.h>
+
+#include "libaccel/process/process_group.h"
+
+namespace accel {
+namespace {
+
+std::string key_of(const StoreRound& round, int rank) {
+  return std::string(round.key) + "/" + std::to_string(rank);
+}
+
+std::string missing_ranks(c10d::Store& store, const StoreRound& round, int world_size) {
+  std::string missing;
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (store.check({key_of(round, rank)})) continue;
+    if (!missing.empty()) missing += ", ";
+    missing += std::to_string(rank);
+  }
+  return missing;
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 7) + " s";
+}
+
+std::string joining(int rank) {
+  return "joining the process group as rank " + std::to_string(rank);
+}
+
+}  // namespace
+
+void say(c10d::Store& store, const StoreRound& round, int rank, const std::string& mine) {
+  store.set(key_of(round, rank), std::vector<std::uint8_t>(mine.begin(), mine.end()));
+}
+
+std::vector<std::string> exchange(c10d::Store& store,
+                                  const StoreRound& round,
+                                  const StoreMember& member,
+                                  const std::string& mine) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < member.world_size; ++rank) keys.push_back(key_of(round, rank));
+  std::vector<std::string> said;
+  bool is_late = false;
+  std::string missing;
+  try {
+    say(store, round, member.rank, mine);
+    try {
+      store.wait(keys, member.timeout);
+      for (const auto& value : store.multiGet(keys)) said.emplace_back(value.begin(), value.end());
+    } catch (const c10::DistStoreError&) {
+      is_late = true;
+      missing = missing_ranks(store, round, member.world_size);
+    }
+  } catch (const std::exception& cause) {
+    throw Error(ErrorCode::kStoreUnreachable,
+                "lost the store at " + member.endpoint + " while waiting for the other ranks to " +
+                    std::string(round.what_is_missing),
+                "see why the process that hosts it ended")
+        .with_detail("cause", first_line(cause.what()))
+        .while_doing(joining(member.rank));
+  }
+  if (!is_late) return said;
+  throw Error(ErrorCode::kStoreTimeout,
+              "of " + std::to_string(member.world_size) + " ranks these did not " +
+                  std::string(round.what_is_missing) + " at " + member.endpoint + " within " +
+                  seconds_text(member.timeout) + ": " + missing)
+      .while_doing(joining(member.rank));
+}
+
+}  // namespace accel
