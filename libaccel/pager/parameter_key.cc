@@ -144,15 +144,18 @@ void refuse(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stac
       "copy the values with copy_() or clone(), or change the parameter before paging begins");
 }
 
-// Make views or look at sizes; their results keep the key.
+// Make views, look at sizes, or are made of other operators that come by themselves (contiguous, to). Views keep the key.
 // clang-format off
 constexpr const char* kFallthrough[] = {
-    "alias", "as_strided", "chunk", "detach", "diagonal", "empty_like", "expand", "expand_as", "flatten.using_ints",
-    "full_like", "is_same_size", "narrow", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros",
-    "ones_like", "permute", "rand_like", "randn_like", "reshape", "select.int", "size.int", "slice.Tensor",
-    "split.Tensor", "split_with_sizes", "squeeze", "squeeze.dim", "squeeze.dims", "stride.int", "sym_numel",
-    "sym_size.int", "sym_stride.int", "t", "transpose.int", "unbind.int", "unfold", "unsqueeze", "view",
-    "view.dtype", "view_as", "zeros_like", "_reshape_alias", "_unsafe_view",
+    "alias", "as_strided", "chunk", "conj", "contiguous", "detach", "diagonal", "empty_like", "expand", "expand_as",
+    "flatten.using_ints", "full_like", "is_complex", "is_conj", "is_floating_point", "is_neg", "is_same_size",
+    "is_signed", "mT", "mH", "matrix_H", "movedim.int", "movedim.intlist", "narrow", "new_empty",
+    "new_empty_strided", "new_full", "new_ones", "new_zeros", "numpy_T", "ones_like", "permute", "rand_like",
+    "randn_like", "requires_grad_", "reshape", "resolve_conj", "resolve_neg", "result_type.Tensor", "select.int",
+    "size.int", "slice.Tensor", "split.Tensor", "split_with_sizes", "squeeze", "squeeze.dim", "squeeze.dims",
+    "stride.int", "swapaxes", "swapdims", "sym_numel", "sym_size.int", "sym_stride.int", "t", "to.device",
+    "to.dtype", "to.dtype_layout", "to.other", "transpose.int", "type_as", "unbind.int", "unflatten.int", "unfold",
+    "unsqueeze", "view", "view.dtype", "view_as", "zeros_like", "_reshape_alias", "_unsafe_view",
 };
 // clang-format on
 constexpr const char* kRefused[] = {
