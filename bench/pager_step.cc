@@ -145,11 +145,14 @@ int run(const std::string& kind, int rounds) {
   torch::optim::SGD plain_optimizer(plain->parameters(), options);
   torch::optim::SGD paged_optimizer(paged->parameters(), options);
   for (int round = 0; round < rounds; ++round) {
-    const Step first = step(plain_loss, plain_optimizer);
     const std::uint64_t before = accel::pager::num_hooked_operators();
-    const Step second = step(paged_loss, paged_optimizer);
-    const std::uint64_t hooks = accel::pager::num_hooked_operators() - before;
+    Step first, second;
+    const auto plain_step = [&] { first = step(plain_loss, plain_optimizer); };
+    if (round % 2 == 0) plain_step();
+    second = step(paged_loss, paged_optimizer);
     pager.end_step();
+    if (round % 2 == 1) plain_step();
+    const std::uint64_t hooks = accel::pager::num_hooked_operators() - before;
     if (first.loss != second.loss) {
       std::fprintf(stderr, "pager_step: the losses of step %d differ\n", round);
       return 1;
