@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <ATen/core/ivalue.h>
@@ -425,42 +426,138 @@ ShmBackend::WorkPtr ShmBackend::reduce_scatter_tensor_coalesced(
   return done(c10d::OpType::COALESCED, outputs);
 }
 
+// The sizes are compared by the group: another rank knows what it sends here.
+void ShmBackend::all_to_all_pieces(const Tensors& inputs, const Tensors& outputs) {
+  Tensors sources;
+  std::vector<std::span<const std::byte>> in;
+  std::vector<std::span<std::byte>> out;
+  for (const at::Tensor& input : inputs) {
+    sources.push_back(source_of(input));
+    in.emplace_back(bytes_of(sources.back()), sources.back().nbytes());
+  }
+  std::vector<Target> targets = targets_of(outputs);
+  for (const Target& target : targets) out.emplace_back(target.bytes(), target.num_bytes());
+  or_throw(group_->all_to_all(in, out));
+  for (Target& target : targets) target.settle();
+}
+
 ShmBackend::WorkPtr ShmBackend::alltoall(Tensors& outputs,
                                          Tensors& inputs,
                                          const c10d::AllToAllOptions&) {
-  if (inputs.empty() || outputs.empty())
-    refuse(ErrorCode::kShapeMismatch, "all_to_all of no tensors");
-  check_parts(inputs, inputs[0], getSize());
-  check_parts(outputs, inputs[0], getSize());
-  Tensors sources;
-  for (const at::Tensor& input : inputs) sources.push_back(source_of(input));
-  std::vector<Target> targets = targets_of(outputs);
-  or_throw(group_->all_to_all(sources_of(sources), bytes_of(targets), sources[0].nbytes()));
-  for (Target& target : targets) target.settle();
+  for (const std::size_t num_tensors : {inputs.size(), outputs.size()}) {
+    if (num_tensors == static_cast<std::size_t>(getSize())) continue;
+    refuse(ErrorCode::kShapeMismatch,
+           "all_to_all of " + std::to_string(num_tensors) + " tensors between " +
+               std::to_string(getSize()) + " ranks");
+  }
+  all_to_all_pieces(inputs, outputs);
   return done(c10d::OpType::ALLTOALL, outputs);
+}
+
+ShmBackend::Tensors ShmBackend::pieces_of(const at::Tensor& whole,
+                                          const std::vector<std::int64_t>& splits) const {
+  if (splits.empty()) return even_pieces(whole, whole.numel() / getSize());
+  const std::int64_t rows = std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
+  const bool fits =
+      static_cast<int>(splits.size()) == getSize() && whole.dim() > 0 && rows == whole.size(0) &&
+      std::all_of(splits.begin(), splits.end(), [](auto split) { return split >= 0; });
+  if (!fits) {
+    refuse(ErrorCode::kShapeMismatch,
+           std::to_string(splits.size()) + " splits with " + std::to_string(rows) + " rows for " +
+               std::to_string(getSize()) + " ranks and a tensor of " +
+               std::to_string(whole.dim() > 0 ? whole.size(0) : 1) + " rows");
+  }
+  Tensors pieces;
+  std::int64_t begin = 0;
+  for (const std::int64_t split : splits) {
+    pieces.push_back(whole.narrow(0, begin, split));
+    begin += split;
+  }
+  return pieces;
 }
 
 ShmBackend::WorkPtr ShmBackend::alltoall_base(at::Tensor& output,
                                               at::Tensor& input,
                                               std::vector<std::int64_t>& output_splits,
                                               std::vector<std::int64_t>& input_splits,
-                                              const c10d::AllToAllOptions& options) {
-  const auto is_even = [](const std::vector<std::int64_t>& splits) {
-    return std::all_of(
-        splits.begin(), splits.end(), [&](std::int64_t split) { return split == splits.front(); });
-  };
-  if (!is_even(output_splits) || !is_even(input_splits)) {
-    refuse(ErrorCode::kUnsupported,
-           "all_to_all with pieces of different sizes goes not through shared memory yet",
-           "take the backend gloo for it");
-  }
+                                              const c10d::AllToAllOptions&) {
   const at::Tensor source = source_of(input);
   const at::Tensor memory = output.contiguous();
-  Tensors inputs = even_pieces(source, input.numel() / getSize());
-  Tensors outputs = even_pieces(memory, output.numel() / getSize());
-  alltoall(outputs, inputs, options);
+  all_to_all_pieces(pieces_of(source, input_splits), pieces_of(memory, output_splits));
   if (!memory.is_same(output)) output.copy_(memory);
   return done(c10d::OpType::ALLTOALL_BASE, {output});
+}
+
+// ---- messages ----
+
+namespace {
+
+class LetterWork final : public c10d::Work {
+ public:
+  LetterWork(std::shared_ptr<shm::ShmGroup> group,
+             c10d::OpType type,
+             const at::Tensor& tensor,
+             int peer,
+             int tag)
+      : Work(group->rank(), type),
+        group_(std::move(group)),
+        tensor_(tensor),
+        letter_(std::make_shared<shm::Letter>()) {
+    check_place(tensor);
+    memory_ = tensor.contiguous();
+    letter_->is_sent = type == c10d::OpType::SEND;
+    letter_->peer = peer;
+    letter_->tag = tag;
+    letter_->data = bytes_of(memory_);
+    letter_->bytes = memory_.nbytes();
+    letter_->keep = std::make_shared<at::Tensor>(memory_);
+    or_throw(group_->post(letter_));
+  }
+
+  // The group's timeout holds, whatever is given here.
+  bool wait(std::chrono::milliseconds) override {
+    if (is_settled_) return true;
+    or_throw(group_->wait(letter_));
+    if (!letter_->is_sent && !memory_.is_same(tensor_)) tensor_.copy_(memory_);
+    is_settled_ = true;
+    finish();
+    return true;
+  }
+  bool isCompleted() override { return or_throw(group_->is_done(letter_)); }
+  int sourceRank() const override { return letter_->peer; }
+  std::vector<at::Tensor> result() override { return {tensor_}; }
+
+ private:
+  std::shared_ptr<shm::ShmGroup> group_;
+  at::Tensor tensor_;
+  at::Tensor memory_;
+  shm::LetterPtr letter_;
+  bool is_settled_ = false;
+};
+
+}  // namespace
+
+ShmBackend::WorkPtr ShmBackend::send(Tensors& tensors, int to, int tag) {
+  check_one(tensors.size());
+  ++sequence_;
+  return c10::make_intrusive<LetterWork>(group_, c10d::OpType::SEND, tensors[0], to, tag);
+}
+
+ShmBackend::WorkPtr ShmBackend::recv(Tensors& tensors, int from, int tag) {
+  if (from == shm::kAnyRank)
+    refuse(ErrorCode::kInvalidArgument, "recv names no rank", "call recvAnysource");
+  return receive(tensors, from, tag);
+}
+
+ShmBackend::WorkPtr ShmBackend::recvAnysource(Tensors& tensors, int tag) {
+  return receive(tensors, shm::kAnyRank, tag);
+}
+
+ShmBackend::WorkPtr ShmBackend::receive(Tensors& tensors, int from, int tag) {
+  check_one(tensors.size());
+  ++sequence_;
+  const auto type = from == shm::kAnyRank ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV;
+  return c10::make_intrusive<LetterWork>(group_, type, tensors[0], from, tag);
 }
 
 }  // namespace accel

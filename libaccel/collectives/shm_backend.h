@@ -1,7 +1,8 @@
 // ShmBackend: the collectives of one node as a c10d backend, so that c10d::Reducer and users' own calls take them.
 //
-// A call does its work on the caller's thread and comes back when this rank's part is done: the Work that it returns is
-// completed. Ranks of a CPU have nothing to overlap it with, and a hand-over to another thread costs more than a small
+// A collective does its work on the caller's thread and comes back when this rank's part is done: the Work that it returns
+// is completed. Only the Work of a message may be waited for; until then the message moves whenever this rank waits in the
+// group, and not meanwhile. Ranks of a CPU have nothing to overlap it with, and a hand-over to another thread costs more than a small
 // collective. So collectives of several groups must be called in the same order by the ranks that share them.
 //
 // Tensors are on the CPU, and dense but for all-reduce, which sums sparse ones too. Collectives that only move data take
@@ -68,7 +69,7 @@ class ShmBackend final : public c10d::Backend {
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs,
                                           Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override;
-  // Pieces of the same size for all ranks; uneven splits are kUnsupported.
+  // No splits: pieces of the same size; else so many rows for each rank.
   WorkPtr alltoall_base(at::Tensor& output,
                         at::Tensor& input,
                         std::vector<std::int64_t>& output_splits,
@@ -77,6 +78,12 @@ class ShmBackend final : public c10d::Backend {
   WorkPtr alltoall(Tensors& outputs,
                    Tensors& inputs,
                    const c10d::AllToAllOptions& options) override;
+  // Messages of one sender with the same tag arrive in order. Memory that is not contiguous is copied at the end.
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  // Work::sourceRank() says who it was.
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
   void setSequenceNumberForGroup() override {}
@@ -92,9 +99,14 @@ class ShmBackend final : public c10d::Backend {
   [[nodiscard]] at::Tensor sparse_of(int root, const at::Tensor& own);
   void all_gather_pieces(const at::Tensor& input, const Tensors& outputs);
   void reduce_scatter_pieces(const Tensors& inputs, at::Tensor& output, const c10d::ReduceOp& op);
+  WorkPtr receive(Tensors& tensors, int from, int tag);
+  void all_to_all_pieces(const Tensors& inputs, const Tensors& outputs);
+  // Of a tensor whose memory is contiguous: the rows of each rank.
+  [[nodiscard]] Tensors pieces_of(const at::Tensor& whole,
+                                  const std::vector<std::int64_t>& splits) const;
   [[nodiscard]] Tensors even_pieces(const at::Tensor& whole, std::int64_t elements_each) const;
 
-  std::unique_ptr<shm::ShmGroup> group_;
+  std::shared_ptr<shm::ShmGroup> group_;  // also the works' of messages
   std::uint64_t sequence_ = 0;
 };
 

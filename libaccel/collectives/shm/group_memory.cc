@@ -16,14 +16,25 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kMaxSlotBytes = std::size_t{1} << 30U;
-constexpr std::uint64_t kLayout = 1;  // raised with every change of what stands where
+constexpr std::uint64_t kLayout = 2;  // raised with every change of what stands where
 
 std::size_t lines_bytes(int world_size) {
   const std::size_t bytes = sizeof(RankLine) * static_cast<std::size_t>(world_size);
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
-// A page for the calls, and the slots.
+// The more ranks, the smaller the ring of a pair: all of them together stay below 300 MiB.
+std::size_t ring_size(int world_size) {
+  if (world_size <= 8) return std::size_t{64} * 1024;
+  return world_size <= 64 ? std::size_t{16} * 1024 : kPage;
+}
+
+std::size_t rings_bytes(int world_size) {
+  const auto size = static_cast<std::size_t>(world_size);
+  return size * size * (sizeof(Ring) + ring_size(world_size));
+}
+
+// A page for the calls and the bell, and the slots.
 std::size_t room_bytes(const GroupShape& shape) {
   return kPage + 2 * shape.slot_bytes;
 }
@@ -54,7 +65,8 @@ std::uint64_t GroupShape::fingerprint() const noexcept {
 
 std::size_t GroupMemory::size_of(const GroupShape& shape) noexcept {
   return lines_bytes(shape.world_size) +
-         static_cast<std::size_t>(shape.world_size) * room_bytes(shape);
+         static_cast<std::size_t>(shape.world_size) * room_bytes(shape) +
+         rings_bytes(shape.world_size);
 }
 
 Result<UniqueFd> GroupMemory::create(const GroupShape& shape) {
@@ -114,6 +126,26 @@ std::byte* GroupMemory::room(int rank) const noexcept {
 Call& GroupMemory::call(int rank, unsigned parity) const noexcept {
   // A cache line each: it is written beside the slot of the same parity.
   return *reinterpret_cast<Call*>(room(rank) + kCacheLine * parity);
+}
+
+Bell& GroupMemory::bell(int rank) const noexcept {
+  return *reinterpret_cast<Bell*>(room(rank) + kCacheLine * 2);
+}
+
+// The states of all rings come first, then their bytes.
+Ring& GroupMemory::ring(int from, int to) const noexcept {
+  auto* const rings = reinterpret_cast<Ring*>(room(shape_.world_size));
+  return rings[from * shape_.world_size + to];
+}
+
+std::byte* GroupMemory::ring_room(int from, int to) const noexcept {
+  const auto size = static_cast<std::size_t>(shape_.world_size);
+  const std::size_t number = static_cast<std::size_t>(from) * size + static_cast<std::size_t>(to);
+  return room(shape_.world_size) + size * size * sizeof(Ring) + number * ring_bytes();
+}
+
+std::size_t GroupMemory::ring_bytes() const noexcept {
+  return ring_size(shape_.world_size);
 }
 
 std::byte* GroupMemory::slot(int rank, unsigned parity) const noexcept {

@@ -1,15 +1,18 @@
-// GroupMemory: what the ranks of one node share: a line of each (rank_line.h), and two slots of each for data.
+// GroupMemory: what the ranks of one node share: a line of each (rank_line.h), two slots of each for collectives, and a ring
+// from each to each for messages (mail.h).
 //
-//   line of rank 0 | ... | line of rank n-1 | rank 0: calls, slot 0, slot 1 | rank 1: ... | ...
+//   line of rank 0 | ... | line of rank n-1 | rank 0: calls, bell, slot 0, slot 1 | rank 1: ... | ...
+//   | ring 0 to 0 | ring 0 to 1 | ... | ring n-1 to n-1
 //
 // It is a memfd: nothing has a name in a file system, and it is gone with the last process that maps it. All bytes zero
 // is a valid beginning, so it may come from anybody who hands the same descriptor to every rank (the supervisor's
 // channel does).
 //
 // Threads:  a value; what it points to is shared.
-// Cost:     2 slots a rank; pages are taken as they are first written.
+// Cost:     2 slots a rank, n * n rings; pages are taken as they are first written.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -44,6 +47,12 @@ struct Call {
   friend bool operator==(const Call&, const Call&) = default;
 };
 
+// The state of a ring: how many bytes its writer has written and its reader has read, ever.
+struct Ring {
+  alignas(64) std::atomic<std::uint64_t> written;
+  alignas(64) std::atomic<std::uint64_t> read;
+};
+
 class GroupMemory {
  public:
   // Bytes of the memory of such a group.
@@ -67,6 +76,12 @@ class GroupMemory {
   // `parity` is 0 or 1.
   [[nodiscard]] Call& call(int rank, unsigned parity) const noexcept;
   [[nodiscard]] std::byte* slot(int rank, unsigned parity) const noexcept;
+  // Rung when a ring of the rank has changed.
+  [[nodiscard]] Bell& bell(int rank) const noexcept;
+  // From a rank to a rank, and the bytes behind it: ring_bytes().
+  [[nodiscard]] Ring& ring(int from, int to) const noexcept;
+  [[nodiscard]] std::byte* ring_room(int from, int to) const noexcept;
+  [[nodiscard]] std::size_t ring_bytes() const noexcept;
 
  private:
   GroupMemory(std::byte* begin, const GroupShape& shape) : begin_(begin), shape_(shape) {}

@@ -44,6 +44,22 @@ void enter(RankLine& line, RankState state) noexcept {
   wake(line);
 }
 
+void ring_bell(Bell& bell) noexcept {
+  bell.rings.fetch_add(1, std::memory_order_seq_cst);
+  if (bell.num_sleeping.load(std::memory_order_seq_cst) == 0) return;
+  ::syscall(SYS_futex, &bell.rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void await_bell(Bell& bell, std::uint32_t rings, int spins, std::chrono::milliseconds at_most) {
+  for (int i = 0; i < spins; ++i) {
+    if (bell.rings.load(std::memory_order_acquire) != rings) return;
+    pause();
+  }
+  bell.num_sleeping.fetch_add(1, std::memory_order_seq_cst);
+  if (bell.rings.load(std::memory_order_seq_cst) == rings) sleep_while(bell.rings, rings, at_most);
+  bell.num_sleeping.fetch_sub(1, std::memory_order_seq_cst);
+}
+
 bool look_for(const RankLine& line, std::uint32_t phase, int spins) noexcept {
   for (int i = 0;; ++i) {
     if (is_reached(line.phase.load(std::memory_order_acquire), phase)) return true;

@@ -35,6 +35,17 @@ struct alignas(128) RankLine {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
+// What a rank sleeps on that waits for any of several others. Rung by them, slept on by its rank alone.
+struct Bell {
+  std::atomic<std::uint32_t> rings;
+  std::atomic<std::uint32_t> num_sleeping;
+};
+
+void ring_bell(Bell& bell) noexcept;
+
+// Returns when it has been rung since `rings` was read: after some looks, or asleep for at most `at_most`.
+void await_bell(Bell& bell, std::uint32_t rings, int spins, std::chrono::milliseconds at_most);
+
 // Whether `phase` is reached or past.
 [[nodiscard]] inline bool is_reached(std::uint32_t now, std::uint32_t phase) noexcept {
   return static_cast<std::int32_t>(now - phase) >= 0;

@@ -17,6 +17,12 @@ using std::chrono::milliseconds;
 
 // How long a death may go unseen, at most; a death costs its parent longer than this to tell anybody.
 constexpr milliseconds kLookEvery{100};
+// The same while this rank has letters to move for others.
+constexpr milliseconds kLookWithLetters{1};
+constexpr const char* kLate = "did not come within the timeout";
+constexpr const char* kLateRemedy =
+    "check that every rank calls the same collectives; raise "
+    "InitProcessGroupKwargs.timeout for slow ranks";
 // Above it, more than two ranks reduce a slice each instead of everything: the second hand-over costs less than
 // the reading that it saves.
 constexpr std::size_t kDirectBytes = 16 * 1024;
@@ -100,7 +106,9 @@ void copy_bytes(std::byte* out, const std::byte* in, std::size_t bytes) {
 // ---- joining and leaving ----
 
 ShmGroup::ShmGroup(GroupMemory memory, GroupOptions options)
-    : memory_(std::move(memory)), options_(options) {}
+    : memory_(std::move(memory)),
+      options_(options),
+      mail_(memory_, options.rank, options.shape.world_size) {}
 
 Result<std::unique_ptr<ShmGroup>> ShmGroup::join(const UniqueFd& memory, GroupOptions options) {
   auto mapped = GroupMemory::map(memory.get(), options.shape);
@@ -201,26 +209,30 @@ Result<void> ShmGroup::wait_for_phase(int rank, std::uint32_t phase) {
   const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
   const char* what = nullptr;
   const char* remedy = "";  // that of the code
-  const bool is_there = sleep_until(line, phase, kLookEvery, [&] {
-    const RankState state = line.state.load();
-    if (is_aborted_.load())
-      what = "is not waited for any more: the group was ended here";
-    else if (state == RankState::kLeft)
-      what = "has left the group";
-    else if (state == RankState::kBroken)
-      what = "has met an error";
-    else if (!peers_->is_alive(rank))
-      what = "has died";
-    else if (std::chrono::steady_clock::now() >= deadline) {
-      what = "did not come within the timeout";
-      remedy =
-          "check that every rank calls the same collectives; raise "
-          "InitProcessGroupKwargs.timeout for slow ranks";
+  std::optional<Error> letter_error;
+  // Who waits here may have letters that others wait for.
+  const milliseconds look_every = mail_.is_empty() ? kLookEvery : kLookWithLetters;
+  const bool is_there = sleep_until(line, phase, look_every, [&] {
+    if (auto moved = mail_.progress(); !moved) letter_error = std::move(moved).error();
+    if (letter_error) return false;
+    what = end_of(rank);
+    if (what == nullptr && std::chrono::steady_clock::now() >= deadline) {
+      what = kLate;
+      remedy = kLateRemedy;
     }
     return what == nullptr;
   });
   if (is_there) return {};
+  if (letter_error) return broken(*std::move(letter_error));
   return lost(rank, what, remedy);
+}
+
+const char* ShmGroup::end_of(int rank) {
+  const RankState state = memory_.line(rank).state.load();
+  if (is_aborted_.load()) return "is not waited for any more: the group was ended here";
+  if (state == RankState::kLeft) return "has left the group";
+  if (state == RankState::kBroken) return "has met an error";
+  return peers_->is_alive(rank) ? nullptr : "has died";
 }
 
 // Of a slot that holds a piece for each rank; whole cache lines.
@@ -238,12 +250,16 @@ Error ShmGroup::broken(Error error) {
 }
 
 Error ShmGroup::lost(int rank, const std::string& what, std::string remedy) {
-  return broken(Error(ErrorCode::kPeerLost,
-                      "rank " + std::to_string(rank) + " (process " +
-                          std::to_string(memory_.line(rank).pid.load()) + ") " + what,
-                      std::move(remedy))
-                    .while_doing("a collective between " + std::to_string(world_size()) +
-                                 " ranks of this node, as rank " + std::to_string(this->rank())));
+  return broken(loss_of(rank, what, std::move(remedy)));
+}
+
+Error ShmGroup::loss_of(int rank, const std::string& what, std::string remedy) const {
+  return Error(ErrorCode::kPeerLost,
+               "rank " + std::to_string(rank) + " (process " +
+                   std::to_string(memory_.line(rank).pid.load()) + ") " + what,
+               std::move(remedy))
+      .while_doing("a collective between " + std::to_string(world_size()) +
+                   " ranks of this node, as rank " + std::to_string(this->rank()));
 }
 
 Error ShmGroup::mismatch(int rank, const Call& theirs) {
@@ -448,21 +464,128 @@ Result<void> ShmGroup::scatter(std::span<const std::byte* const> in,
       });
 }
 
-Result<void> ShmGroup::all_to_all(std::span<const std::byte* const> in,
-                                  std::span<std::byte* const> out,
-                                  std::size_t bytes) {
-  const Call call = call_of(Kind::kAllToAll, bytes);
-  return for_each_chunk(
-      bytes, piece_bytes(), [&](std::size_t done, std::size_t size) -> Result<void> {
-        if (auto published = publish_pieces(in, done, size, call); !published) return published;
-        const std::size_t own = static_cast<std::size_t>(rank()) * piece_bytes();
-        for (int rank = 0; rank < world_size(); ++rank) {
-          const auto theirs = slot_of(rank);
-          if (!theirs) return theirs.error();
-          copy_bytes(out[static_cast<std::size_t>(rank)] + done, *theirs + own, size);
-        }
-        return {};
-      });
+// The sizes of what each rank has for each, row after row; the same on all ranks.
+Result<std::vector<std::uint64_t>> ShmGroup::exchange_sizes(
+    std::span<const std::span<const std::byte>> in, std::span<const std::span<std::byte>> out) {
+  std::vector<std::uint64_t> own;
+  for (const auto& piece : in) own.push_back(piece.size());
+  const std::size_t row_bytes = own.size() * sizeof(std::uint64_t);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(own.data());
+  if (auto sent = publish_bytes(bytes, row_bytes, call_of(Kind::kAllToAll, 0)); !sent)
+    return std::move(sent).error();
+  std::vector<std::uint64_t> sizes(own.size() * own.size());
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const auto row = slot_of(rank);
+    if (!row) return row.error();
+    const std::size_t begin = static_cast<std::size_t>(rank) * own.size();
+    std::memcpy(sizes.data() + begin, *row, row_bytes);
+    const std::uint64_t theirs = sizes[begin + static_cast<std::size_t>(this->rank())];
+    const std::size_t expected = out[static_cast<std::size_t>(rank)].size();
+    if (theirs == expected) continue;
+    return broken(Error(ErrorCode::kShapeMismatch,
+                        "rank " + std::to_string(this->rank()) + " expects " +
+                            std::to_string(expected) + " bytes of rank " + std::to_string(rank) +
+                            " in an all_to_all, which sends " + std::to_string(theirs)));
+  }
+  return sizes;
+}
+
+Result<void> ShmGroup::all_to_all(std::span<const std::span<const std::byte>> in,
+                                  std::span<const std::span<std::byte>> out) {
+  const auto sizes = exchange_sizes(in, out);
+  if (!sizes) return sizes.error();
+  const std::uint64_t largest = *std::max_element(sizes->begin(), sizes->end());
+  if (largest == 0) return {};
+  const auto part_of = [&](std::size_t all, std::size_t done) {
+    return all > done ? std::min(all - done, piece_bytes()) : 0;
+  };
+  const Call call = call_of(Kind::kAllToAll, largest);
+  return for_each_chunk(largest, piece_bytes(), [&](std::size_t done, std::size_t) -> Result<void> {
+    auto slot = begin_step();
+    if (!slot) return std::move(slot).error();
+    for (std::size_t rank = 0; rank < in.size(); ++rank) {
+      const std::size_t part = part_of(in[rank].size(), done);
+      if (part > 0) copy_bytes(*slot + rank * piece_bytes(), in[rank].data() + done, part);
+    }
+    publish_step(call);
+    const std::size_t own = static_cast<std::size_t>(rank()) * piece_bytes();
+    for (int rank = 0; rank < world_size(); ++rank) {
+      const auto theirs = slot_of(rank);
+      if (!theirs) return theirs.error();
+      const auto& piece = out[static_cast<std::size_t>(rank)];
+      const std::size_t part = part_of(piece.size(), done);
+      if (part > 0) copy_bytes(piece.data() + done, *theirs + own, part);
+    }
+    return {};
+  });
+}
+
+// ---- messages ----
+
+Result<void> ShmGroup::post(const LetterPtr& letter) {
+  const bool may_be_any = !letter->is_sent && letter->peer == kAnyRank && world_size() > 1;
+  const bool exists = letter->peer >= 0 && letter->peer < world_size() && letter->peer != rank();
+  if (!exists && !may_be_any) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "rank " + std::to_string(rank()) + " has no messages with rank " +
+                     std::to_string(letter->peer) + ": of " + std::to_string(world_size()) +
+                     " ranks it takes another one");
+  }
+  if (is_broken_ || is_aborted_.load()) return begin_step().error();
+  mail_.post(letter);
+  const auto moved = mail_.progress();
+  return moved ? Result<void>() : Result<void>(broken(moved.error()));
+}
+
+Result<bool> ShmGroup::is_done(const LetterPtr& letter) {
+  if (letter->is_done || is_broken_) return letter->is_done;
+  const auto moved = mail_.progress();
+  if (!moved) return broken(moved.error());
+  return letter->is_done;
+}
+
+Result<void> ShmGroup::wait(const LetterPtr& letter) {
+  const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+  Bell& bell = memory_.bell(rank());
+  for (;;) {
+    if (letter->is_done) return {};
+    if (is_broken_) return begin_step().error();
+    const std::uint32_t rings = bell.rings.load(std::memory_order_seq_cst);
+    // What it left in its ring before it ended still counts: looked at first, moved afterwards.
+    const Result<void> may_come = check_peer_of(*letter);
+    const auto moved = mail_.progress();
+    if (!moved) return broken(moved.error());
+    if (letter->is_done || *moved) continue;
+    if (!may_come) return broken(may_come.error());
+    if (std::chrono::steady_clock::now() >= deadline) return broken(lateness_of(*letter));
+    await_bell(bell, rings, options_.spins, kLookEvery);
+  }
+}
+
+Error ShmGroup::lateness_of(const Letter& letter) const {
+  if (letter.peer != kAnyRank) return loss_of(letter.peer, kLate, kLateRemedy);
+  return Error(
+      ErrorCode::kPeerLost,
+      "no rank has sent a message with tag " + std::to_string(letter.tag) + " within the timeout",
+      kLateRemedy);
+}
+
+Result<void> ShmGroup::check_peer_of(const Letter& letter) {
+  int last_left = -1;
+  bool is_anybody_here = false;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (rank == this->rank() || (letter.peer != kAnyRank && letter.peer != rank)) continue;
+    const char* const what = end_of(rank);
+    const bool has_left = memory_.line(rank).state.load() == RankState::kLeft;
+    if (what == nullptr)
+      is_anybody_here = true;
+    else if (has_left)
+      last_left = rank;
+    else
+      return loss_of(rank, what, "");
+  }
+  if (is_anybody_here) return {};
+  return loss_of(last_left, "has left the group", "");
 }
 
 }  // namespace accel::shm

@@ -17,8 +17,10 @@
 //   broadcast       slot: the root's data
 //   all_gather      slot: input, read by all; gather: by the root
 //   scatter         slot: the root's pieces
-//   all_to_all      slot: a piece for each rank
+//   all_to_all      slot: first the sizes of all pieces, then a piece for each rank
 //   barrier         slot: nothing
+//
+// Messages between two ranks have rings of their own and belong to no step (mail.h).
 //
 // The order of a reduction is that of the ranks (reduction.h): the same bits on all ranks, and in every run.
 //
@@ -37,11 +39,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <accel/result.h>
 
 #include "libaccel/collectives/shm/data_type.h"
 #include "libaccel/collectives/shm/group_memory.h"
+#include "libaccel/collectives/shm/mail.h"
 #include "libaccel/collectives/shm/peer_watch.h"
 
 namespace accel::shm {
@@ -111,10 +115,18 @@ class ShmGroup {
                                      std::size_t bytes,
                                      int root);
 
-  // in[r] goes to rank r, out[r] comes from it. No overlap of `out` with `in`.
-  [[nodiscard]] Result<void> all_to_all(std::span<const std::byte* const> in,
-                                        std::span<std::byte* const> out,
-                                        std::size_t bytes);
+  // in[r] goes to rank r, out[r] comes from it, each of any size. No overlap of `out` with `in`. kShapeMismatch also when
+  // a rank sends another size than is expected.
+  [[nodiscard]] Result<void> all_to_all(std::span<const std::span<const std::byte>> in,
+                                        std::span<const std::span<std::byte>> out);
+
+  // Begins to send or receive; the letter's memory must stay until it is done. Errors  kInvalidArgument: there is no such
+  // rank, or it is this one.
+  [[nodiscard]] Result<void> post(const LetterPtr& letter);
+  // Whether the letter is done, after moving what can be moved now.
+  [[nodiscard]] Result<bool> is_done(const LetterPtr& letter);
+  // Returns when the letter is done.
+  [[nodiscard]] Result<void> wait(const LetterPtr& letter);
 
   // Ends a collective that waits in another thread with an error, here and on all other ranks. Any thread.
   void abort() noexcept;
@@ -151,6 +163,15 @@ class ShmGroup {
   [[nodiscard]] Result<void> reduce_slots(
       std::size_t offset, std::size_t bytes, DataType type, ReduceOp op, std::byte* out);
 
+  [[nodiscard]] Result<std::vector<std::uint64_t>> exchange_sizes(
+      std::span<const std::span<const std::byte>> in, std::span<const std::span<std::byte>> out);
+  // Why nothing comes from that rank any more; nullptr while it may.
+  [[nodiscard]] const char* end_of(int rank);
+  // Whether whom the letter waits for may still move it. Of anybody: while all others live, and one has not left.
+  [[nodiscard]] Result<void> check_peer_of(const Letter& letter);
+
+  [[nodiscard]] Error lateness_of(const Letter& letter) const;
+  [[nodiscard]] Error loss_of(int rank, const std::string& what, std::string remedy) const;
   [[nodiscard]] Error lost(int rank, const std::string& what, std::string remedy);
   [[nodiscard]] Error mismatch(int rank, const Call& theirs);
   // Nothing more comes from this rank: the others are told.
@@ -158,6 +179,7 @@ class ShmGroup {
 
   GroupMemory memory_;
   GroupOptions options_;
+  Mail mail_;
   std::optional<ProcessWatch> peers_;
   std::uint32_t phase_ = 0;  // of the step that goes on
   Call call_;

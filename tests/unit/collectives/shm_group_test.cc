@@ -64,6 +64,17 @@ std::byte* bytes_of(std::vector<T>& values) {
   return reinterpret_cast<std::byte*>(values.data());
 }
 
+std::vector<std::span<const std::byte>> sources_of(const std::vector<std::vector<float>>& parts) {
+  std::vector<std::span<const std::byte>> spans;
+  for (const auto& part : parts) spans.emplace_back(bytes_of(part), part.size() * sizeof(float));
+  return spans;
+}
+std::vector<std::span<std::byte>> targets_of(std::vector<std::vector<float>>& parts) {
+  std::vector<std::span<std::byte>> spans;
+  for (auto& part : parts) spans.emplace_back(bytes_of(part), part.size() * sizeof(float));
+  return spans;
+}
+
 // What rank `rank` brings; another thing in every round.
 std::vector<float> input_of(int rank, std::size_t count, unsigned round = 0) {
   std::mt19937 random(static_cast<unsigned>(rank) * 1'000 + round);
@@ -84,6 +95,19 @@ std::vector<float> sum_of(int world_size, std::size_t count, unsigned round = 0)
 
 // Below, at and above a slot, and where slices are uneven; the last one takes the ranks above two past kDirectBytes.
 constexpr std::size_t kCounts[] = {0, 1, 3, 1023, 1024, 1025, 5'003};
+
+LetterPtr letter_to(int rank, std::vector<float>& values, int tag = 0) {
+  return std::make_shared<Letter>(Letter{.is_sent = true,
+                                         .peer = rank,
+                                         .tag = tag,
+                                         .data = bytes_of(values),
+                                         .bytes = values.size() * sizeof(float)});
+}
+LetterPtr letter_from(int rank, std::vector<float>& values, int tag = 0) {
+  LetterPtr letter = letter_to(rank, values, tag);
+  letter->is_sent = false;
+  return letter;
+}
 
 class ShmGroupTest : public ::testing::TestWithParam<int> {};
 
@@ -186,12 +210,34 @@ TEST_P(ShmGroupTest, ScatterAndAllToAllSendEachRankItsPiece) {
       for (const auto& one : pieces) in.push_back(bytes_of(one));
       for (auto& one : received) out.push_back(bytes_of(one));
 
-      or_throw(group.all_to_all(in, out, count * sizeof(float)));
+      or_throw(group.all_to_all(sources_of(pieces), targets_of(received)));
       for (int rank = 0; rank < size; ++rank)
         EXPECT_EQ(received[static_cast<std::size_t>(rank)], piece(rank, group.rank()));
       or_throw(group.scatter(in, out[0], count * sizeof(float), size - 1));
       EXPECT_EQ(received[0], piece(size - 1, group.rank()));
     }
+  });
+}
+
+TEST_P(ShmGroupTest, AllToAllTakesPiecesOfAnySize) {
+  const int size = GetParam();
+  // How many numbers rank `from` has for rank `to`: none, few, and many steps full.
+  const auto count_of = [](int from, int to) {
+    return static_cast<std::size_t>(from * 3'000 + to * 7) * static_cast<std::size_t>(to != from);
+  };
+  Ranks(size).run([&](ShmGroup& group) {
+    std::vector<std::vector<float>> pieces;
+    std::vector<std::vector<float>> received;
+    for (int rank = 0; rank < size; ++rank) {
+      pieces.push_back(input_of(group.rank(), count_of(group.rank(), rank), 1));
+      received.emplace_back(count_of(rank, group.rank()));
+    }
+
+    or_throw(group.all_to_all(sources_of(pieces), targets_of(received)));
+
+    for (int rank = 0; rank < size; ++rank)
+      EXPECT_EQ(received[static_cast<std::size_t>(rank)],
+                input_of(rank, count_of(rank, group.rank()), 1));
   });
 }
 
@@ -222,6 +268,144 @@ TEST_P(ShmGroupTest, AnyOrderOfCollectivesWithLateRanksIsRight) {
           or_throw(group.barrier());
       }
     }
+  });
+}
+
+// ---- messages ----
+
+// More than a ring holds: nobody could receive while it waits for its sends alone.
+TEST_P(ShmGroupTest, AllSendToAllBeforeAnybodyReceives) {
+  const int size = GetParam();
+  Ranks(size, 1).run([&](ShmGroup& group) {
+    for (const std::size_t count : {0, 1, 5'003, 60'000}) {
+      std::vector<std::vector<float>> received(static_cast<std::size_t>(size),
+                                               std::vector<float>(count));
+      auto own = input_of(group.rank(), count);
+      std::vector<LetterPtr> letters;
+      for (int rank = 0; rank < size; ++rank)
+        if (rank != group.rank()) letters.push_back(letter_to(rank, own));
+      for (int rank = 0; rank < size; ++rank)
+        if (rank != group.rank())
+          letters.push_back(letter_from(rank, received[static_cast<std::size_t>(rank)]));
+      for (const auto& letter : letters) or_throw(group.post(letter));
+
+      for (const auto& letter : letters) or_throw(group.wait(letter));
+
+      for (int rank = 0; rank < size; ++rank) {
+        if (rank == group.rank()) continue;
+        EXPECT_EQ(received[static_cast<std::size_t>(rank)], input_of(rank, count));
+      }
+    }
+  });
+}
+
+TEST(ShmMail, TagsAreReceivedInAnyOrderAndOneTagInItsOwn) {
+  Ranks(2).run([&](ShmGroup& group) {
+    const std::vector<int> sent_tags = {1, 2, 2, 3, 1};
+    const std::vector<std::pair<int, unsigned>> received = {{3, 3}, {2, 1}, {1, 0}, {2, 2}, {1, 4}};
+    constexpr std::size_t kCount = 30'000;  // a ring does not hold one
+    if (group.rank() == 0) {
+      std::vector<std::vector<float>> values;
+      std::vector<LetterPtr> letters;
+      for (unsigned i = 0; i < sent_tags.size(); ++i) values.push_back(input_of(0, kCount, i));
+      for (unsigned i = 0; i < sent_tags.size(); ++i)
+        or_throw(group.post(letters.emplace_back(letter_to(1, values[i], sent_tags[i]))));
+      for (const auto& letter : letters) or_throw(group.wait(letter));
+      return;
+    }
+    for (const auto& [tag, number] : received) {
+      std::vector<float> values(kCount);
+      const auto letter = letter_from(0, values, tag);
+      or_throw(group.post(letter));
+      or_throw(group.wait(letter));
+      EXPECT_EQ(values, input_of(0, kCount, number)) << "tag " << tag;
+    }
+  });
+}
+
+TEST(ShmMail, AMessageFromAnybodySaysWhoSentIt) {
+  Ranks(4).run([&](ShmGroup& group) {
+    if (group.rank() != 0) {
+      auto own = input_of(group.rank(), 100);
+      const auto letter = letter_to(0, own);
+      or_throw(group.post(letter));
+      return or_throw(group.wait(letter));
+    }
+    std::vector<int> senders;
+    for (int i = 0; i < 3; ++i) {
+      std::vector<float> values(100);
+      const auto letter = letter_from(kAnyRank, values);
+      or_throw(group.post(letter));
+      or_throw(group.wait(letter));
+      EXPECT_EQ(values, input_of(letter->peer, 100));
+      senders.push_back(letter->peer);
+    }
+    EXPECT_THAT(senders, ::testing::UnorderedElementsAre(1, 2, 3));
+  });
+}
+
+TEST(ShmMail, LettersMoveWhileTheirRankWaitsInACollective) {
+  Ranks(2, 1).run([&](ShmGroup& group) {
+    auto values = input_of(0, 100'000);
+    if (group.rank() == 0) {
+      const auto letter = letter_to(1, values);
+      or_throw(group.post(letter));
+      or_throw(group.barrier());
+      EXPECT_TRUE(letter->is_done);
+      return;
+    }
+    std::vector<float> received(values.size());
+    const auto letter = letter_from(0, received);
+    or_throw(group.post(letter));
+    or_throw(group.wait(letter));
+    or_throw(group.barrier());
+    EXPECT_EQ(received, values);
+  });
+}
+
+TEST(ShmMail, WhatARankLeftBehindArrivesAndThenItIsLost) {
+  const Ranks ranks(2);
+  std::jthread other([&] {
+    const auto group = ranks.join(1);
+    auto own = input_of(1, 100);
+    const auto letter = letter_to(0, own);
+    or_throw(group->post(letter));
+    or_throw(group->wait(letter));
+  });
+  const auto group = ranks.join(0);
+  other.join();
+  std::vector<float> values(100);
+  const auto first = letter_from(1, values);
+  or_throw(group->post(first));
+  EXPECT_TRUE(group->wait(first));
+  EXPECT_EQ(values, input_of(1, 100));
+  const auto second = letter_from(kAnyRank, values);
+  or_throw(group->post(second));
+  const auto done = group->wait(second);
+  ASSERT_FALSE(done);
+  EXPECT_THAT(done.error().message(), HasSubstr("rank 1"));
+  EXPECT_THAT(done.error().message(), HasSubstr("has left the group"));
+}
+
+TEST(ShmMail, AMessageOfAnotherSizeIsNamedWithBothSizes) {
+  Ranks(2).run([&](ShmGroup& group) {
+    std::vector<float> values(group.rank() == 0 ? 3 : 4);
+    const auto letter = group.rank() == 0 ? letter_from(1, values, 7) : letter_to(0, values, 7);
+    Result<void> done = group.post(letter);
+    if (done) done = group.wait(letter);
+    if (group.rank() != 0) return;
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().message(), "rank 0 receives 12 bytes with tag 7, and rank 1 sends 16");
+  });
+}
+
+TEST(ShmMail, ARankHasNoMessagesWithItselfOrNobody) {
+  Ranks(2).run([&](ShmGroup& group) {
+    std::vector<float> values(3);
+    EXPECT_FALSE(group.post(letter_to(group.rank(), values)));
+    EXPECT_FALSE(group.post(letter_to(2, values)));
+    EXPECT_FALSE(group.post(letter_to(kAnyRank, values)));
+    EXPECT_TRUE(group.barrier());
   });
 }
 
@@ -399,11 +583,20 @@ class ShmProcessTest : public ::testing::TestWithParam<int> {
            return group.scatter(in, bytes_of(out), out.size() * sizeof(float), 1);
          }},
         {"all_to_all",
-         [two](ShmGroup& group, std::vector<float>& values) {
-           const auto parts = two(values);
-           const std::vector<const std::byte*> in(parts.begin(), parts.end());
-           std::vector<float> out(values.size());
-           return group.all_to_all(in, two(out), out.size() / 2 * sizeof(float));
+         [](ShmGroup& group, std::vector<float>& values) {
+           const std::vector<std::vector<float>> in(2, values);
+           std::vector<std::vector<float>> out = in;
+           return group.all_to_all(sources_of(in), targets_of(out));
+         }},
+        {"send and receive",
+         [](ShmGroup& group, std::vector<float>& values) -> Result<void> {
+           std::vector<float> received(values.size());
+           const auto sent = letter_to(1 - group.rank(), values);
+           const auto awaited = letter_from(1 - group.rank(), received);
+           for (const auto& letter : {sent, awaited})
+             if (auto posted = group.post(letter); !posted) return posted;
+           if (auto done = group.wait(awaited); !done) return done;
+           return group.wait(sent);
          }},
     };
   }
@@ -443,7 +636,7 @@ TEST_P(ShmProcessTest, ARankThatIsKilledInTheMiddleIsNamedByTheOther) {
   ::close(ready[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(InEachCollective, ShmProcessTest, ::testing::Range(0, 9));
+INSTANTIATE_TEST_SUITE_P(InEachCollective, ShmProcessTest, ::testing::Range(0, 10));
 
 TEST(PeerWatchTest, ADeadProcessAndAPidOfAnotherOneAreNotAlive) {
   const pid_t child = ::fork();

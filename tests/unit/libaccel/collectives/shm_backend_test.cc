@@ -245,7 +245,64 @@ TEST_P(ShmBackendTest, AllToAllTransposesTheParts) {
     std::vector<std::int64_t> uneven(static_cast<std::size_t>(size), 7);
     uneven.push_back(0);
     EXPECT_THAT(message_of([&] { backend.alltoall_base(output, input, uneven, even, {}); }),
-                HasSubstr("different sizes"));
+                HasSubstr("splits with"));
+  });
+}
+
+TEST_P(ShmBackendTest, AllToAllTakesSplitsAndListsOfAnySize) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    const int own = backend.getRank();
+    // Rank r has r + k rows for rank k.
+    std::vector<std::int64_t> input_splits;
+    std::vector<std::int64_t> output_splits;
+    Tensors expected;
+    for (int rank = 0; rank < size; ++rank) {
+      input_splits.push_back(own + rank);
+      output_splits.push_back(rank + own);
+      expected.push_back(at::full({rank + own, 3}, 10 * rank + own, at::kShort));
+    }
+    Tensors inputs;
+    Tensors outputs;
+    for (int rank = 0; rank < size; ++rank) {
+      inputs.push_back(at::full({own + rank, 3}, 10 * own + rank, at::kShort));
+      outputs.push_back(at::zeros({rank + own, 3}, at::kShort));
+    }
+    at::Tensor input = at::cat(inputs);
+    at::Tensor output = at::zeros_like(at::cat(expected));
+
+    backend.alltoall_base(output, input, output_splits, input_splits, {});
+    backend.alltoall(outputs, inputs, {});
+
+    EXPECT_TRUE(at::equal(output, at::cat(expected)));
+    EXPECT_TRUE(at::equal(at::cat(outputs), at::cat(expected)));
+  });
+}
+
+TEST_P(ShmBackendTest, MessagesGoAroundAndIntoViews) {
+  const int size = GetParam();
+  if (size == 1) GTEST_SKIP() << "nobody to write to";
+  run_ranks(size, [&](ShmBackend& backend) {
+    const int own = backend.getRank();
+    const int before = (own + size - 1) % size;
+    const at::Tensor whole = at::zeros({5, 14});
+    Tensors received = {whole.t().narrow(0, 0, 7)};
+    Tensors from_anybody = {at::zeros({7, 5})};
+    Tensors sent = {input_of(own)};
+
+    const auto first = backend.send(sent, (own + 1) % size, 1);
+    const auto second = backend.send(sent, (own + 1) % size, 2);
+    backend.recvAnysource(from_anybody, 2)->wait();
+    const auto work = backend.recv(received, before, 1);
+    work->wait();
+    while (!first->isCompleted()) std::this_thread::yield();
+    second->wait();
+
+    EXPECT_TRUE(work->isCompleted());
+    EXPECT_EQ(work->sourceRank(), before);
+    EXPECT_TRUE(at::equal(received[0], input_of(before)));
+    EXPECT_TRUE(at::equal(from_anybody[0], input_of(before)));
+    EXPECT_TRUE(at::equal(whole.narrow(1, 7, 7), at::zeros({5, 7}))) << "beside the view";
   });
 }
 
