@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""P-C1, P-C2: collectives of 2 and 4 ranks of one node: shared memory against Gloo from C++ and PyTorch on Gloo, in turn.
+
+Run it on a quiet machine: ranks that share a core with other programs wait for them at every hand-over, and then the times
+say more about those.
+
+All three bring the same numbers, and their results are compared before a time is printed. The time of a call is the median
+over the calls of the slowest rank; of the rounds again the median.
+"""
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+from measure import BUILD, emit, median, spread
+
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
+MIB = 1 << 20
+GOALS = {  # (ranks, collective, bytes): how many times faster than Gloo
+    (2, "all_reduce", 4096): 50, (2, "all_reduce", 4 * MIB): 5, (2, "all_reduce", 64 * MIB): 5,
+    (4, "all_reduce", 4096): 20, (4, "all_reduce", 4 * MIB): 3, (4, "all_reduce", 64 * MIB): 3,
+    **{(2, name, 4 * MIB): 5 for name in ("all_gather", "reduce_scatter", "broadcast", "all_to_all")},
+    (2, "barrier", 0): 5,
+}
+
+
+def peer_cases(dist, torch, rank, size):
+    def values_of(count):
+        return (torch.arange(count) % 64 + rank).float()
+
+    for count in (4096, 65536, 4 * MIB, 64 * MIB):
+        source = values_of(count // 4)
+        values = torch.empty_like(source)
+        yield ("all_reduce", count, lambda: values.copy_(source), lambda: dist.all_reduce(values), lambda: values)
+    source = values_of(MIB)
+    nothing = lambda: None
+    gathered, part = torch.zeros(size * MIB), torch.zeros(MIB // size)
+    exchanged, sent = torch.zeros(MIB), source.clone()
+    yield "all_gather", 4 * MIB, nothing, lambda: dist.all_gather_into_tensor(gathered, source), lambda: gathered
+    yield "reduce_scatter", 4 * MIB, nothing, lambda: dist.reduce_scatter_tensor(part, source), lambda: part
+    yield "broadcast", 4 * MIB, nothing, lambda: dist.broadcast(sent, 0), lambda: sent
+    yield "all_to_all", 4 * MIB, nothing, lambda: dist.all_to_all_single(exchanged, source), lambda: exchanged
+    yield "barrier", 0, nothing, lambda: dist.barrier(), lambda: torch.zeros(1)
+
+
+def peer_worker():
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for name, size, prepare, call, result in peer_cases(dist, torch, dist.get_rank(), dist.get_world_size()):
+        times, checksum, seconds = [], 0.0, -1.0
+        try:
+            prepare()
+            call()
+            checksum = result().double().sum().item()
+            for index in range((300 if size <= 65536 else 30 if size <= 4 * MIB else 6) + 2):
+                prepare()
+                dist.barrier()
+                started = time.perf_counter()
+                call()
+                if index >= 2:
+                    times.append(time.perf_counter() - started)
+            seconds = statistics.median(times)
+        except (RuntimeError, ValueError):  # Gloo has no such collective
+            pass
+        print(f"{name} {size} {checksum:.17g} {seconds:.9g}", flush=True)
+    dist.destroy_process_group()
+
+
+def run_ranks(command, ranks):
+    """{(collective, bytes): (checksums by rank, seconds of the slowest rank)}"""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    cores = sorted(os.sched_getaffinity(0))
+    workers = []
+    for rank in range(ranks):
+        environment = dict(
+            os.environ, OMP_NUM_THREADS="1", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
+            LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+            TORCHELASTIC_USE_AGENT_STORE="False")
+        pin = ["taskset", "-c", str(cores[rank])] if ranks <= len(cores) else []
+        workers.append(subprocess.Popen(pin + command, env=environment, stdout=subprocess.PIPE, text=True))
+    results = {}
+    for worker in workers:
+        output, _ = worker.communicate()
+        if worker.returncode != 0:
+            sys.exit(f"collectives_bench: {command} ended with {worker.returncode}")
+        for line in output.splitlines():
+            name, size, checksum, seconds = line.split()
+            sums, slowest = results.get((name, int(size)), ((), 0.0))
+            slowest = -1.0 if float(seconds) < 0 else max(slowest, float(seconds))
+            results[name, int(size)] = ((*sums, float(checksum)), slowest)
+    return results
+
+
+def check_results(case, runs):
+    if runs[0][case][1] < 0:
+        sys.exit(f"collectives_bench: {case} failed through shared memory")
+    sums = {result[case][0] for result in runs if case in result and result[case][1] > 0}
+    if len(sums) != 1:
+        sys.exit(f"collectives_bench: {case}: results differ, no time is printed: {sums}")
+
+
+def report(ranks, case, accel, gloo, torch):
+    name, size = case
+    goal = GOALS.get((ranks, *case))
+    text = f"{ranks} ranks, {name}" + (f", {size // MIB} MiB" if size >= MIB else f", {size // 1024} KiB" if size else "")
+    ours = 1e6 * median(accel)
+    for peer, seconds in (("Gloo", gloo), ("PyTorch on Gloo", torch)):
+        theirs = 1e6 * median(seconds) if min(seconds) > 0 else None
+        is_judged = goal is not None and peer == "Gloo" and theirs is not None
+        emit("collectives", text, "time of a call", "us", ours, theirs, peer,
+             goal=f">= {goal}x Gloo (P-C{1 if name == 'all_reduce' else 2})" if is_judged else "reported",
+             passed=theirs / ours >= goal if is_judged else None,
+             spread=[1e6 * value for value in spread(accel) + spread(seconds)])
+
+
+def bench(ranks):
+    program = os.path.join(BUILD, "bench/collectives_step")
+    commands = {"shm": [program, "shm"], "gloo": [program, "gloo"],
+                "torch": [sys.executable, os.path.abspath(__file__), "--worker"]}
+    runs = {name: [] for name in commands}
+    for _ in range(ROUNDS):
+        for name, command in commands.items():
+            runs[name].append(run_ranks(command, ranks))
+    for case in runs["shm"][0]:
+        if case[0] == "copy":
+            continue
+        check_results(case, [run for of_name in runs.values() for run in of_name])
+        report(ranks, case, *([run[case][1] for run in runs[name]] for name in ("shm", "gloo", "torch")))
+    if ranks != 2:
+        return
+    # A copy of n bytes moves 2 n; an all-reduce of private tensors 8 n: in, slot, two slots read, out.
+    copy = median([2 * 64 * MIB / run["copy", 64 * MIB][1] for run in runs["shm"]])
+    for size in (4 * MIB, 64 * MIB):
+        moved = median([8 * size / run["all_reduce", size][1] for run in runs["shm"]])
+        emit("collectives", f"2 ranks, all_reduce, {size // MIB} MiB, private tensors", "bytes moved (8 n)", "GB/s",
+             moved / 1e9, None, "both ranks copying", limit=copy / 1e9, goal=">= 0.6 of copying (P-C1)",
+             passed=moved >= 0.6 * copy)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--worker"]:
+        peer_worker()
+    else:
+        for num_ranks in (2, 4):
+            bench(num_ranks)
