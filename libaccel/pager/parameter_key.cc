@@ -7,7 +7,19 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
-#include <c10/core/InferenceMode.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/addcdiv_ops.h>
+#include <ATen/ops/addcmul_ops.h>
+#include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/convolution_backward_ops.h>
+#include <ATen/ops/convolution_ops.h>
+#include <ATen/ops/copy_ops.h>
+#include <ATen/ops/embedding_ops.h>
+#include <ATen/ops/mm_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/native_layer_norm_backward_ops.h>
+#include <ATen/ops/native_layer_norm_ops.h>
 #include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
@@ -131,6 +143,46 @@ void page_in_and_go_on(const c10::OperatorHandle& op,
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
 }
 
+// The same for the operators that training calls most, with their own types: boxing their arguments would be most of
+// the cost. A reference to a tensor that is not const is written to.
+void add(OperatorPins& pins, const at::Tensor& tensor) {
+  if (const auto* storage = paged_storage(*tensor.unsafeGetTensorImpl()))
+    pins.add(*storage, /*is_written=*/false);
+}
+void add(OperatorPins& pins, at::Tensor& tensor) {
+  if (const auto* storage = paged_storage(*tensor.unsafeGetTensorImpl()))
+    pins.add(*storage, /*is_written=*/true);
+}
+void add(OperatorPins& pins, const std::optional<at::Tensor>& tensor) {
+  if (tensor) add(pins, *tensor);
+}
+template <typename Number>
+void add(OperatorPins&, const Number&) {}
+
+template <typename Operator, typename Schema>
+struct Typed;
+template <typename Operator, typename Result, typename... Arguments>
+struct Typed<Operator, Result(Arguments...)> {
+  static Result page_in_and_go_on(c10::DispatchKeySet keys, Arguments... arguments) {
+    g_num_hooked.fetch_add(1, std::memory_order_relaxed);
+    note_operator(Operator::name);
+    OperatorPins pins;
+    (add(pins, arguments), ...);
+    return Operator::redispatch(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey),
+                                std::forward<Arguments>(arguments)...);
+  }
+};
+
+template <typename... Operators>
+void register_typed(torch::Library& aten) {
+  const auto name_of = [](const std::string& name, const std::string& overload) {
+    return overload.empty() ? name : name + "." + overload;
+  };
+  (aten.impl(name_of(Operators::name, Operators::overload_name).c_str(),
+             &Typed<Operators, typename Operators::schema>::page_in_and_go_on),
+   ...);
+}
+
 void refuse(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   std::string name;
   for (const c10::IValue& argument : torch::jit::last(*stack, op.schema().arguments().size()))
@@ -186,6 +238,21 @@ void register_once() {
         __FILE__,
         __LINE__);
     for (const char* name : kFallthrough) aten->impl(name, torch::CppFunction::makeFallthrough());
+    register_typed<at::_ops::add__Tensor,
+                   at::_ops::addcdiv_,
+                   at::_ops::addcmul_,
+                   at::_ops::addmm,
+                   at::_ops::bmm,
+                   at::_ops::convolution,
+                   at::_ops::convolution_backward,
+                   at::_ops::copy_,
+                   at::_ops::embedding,
+                   at::_ops::mm,
+                   at::_ops::mul_Tensor,
+                   at::_ops::mul__Tensor,
+                   at::_ops::mul__Scalar,
+                   at::_ops::native_layer_norm,
+                   at::_ops::native_layer_norm_backward>(*aten);
     for (const char* name : kRefused)
       aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse>());
     return true;
