@@ -2,12 +2,11 @@
 
 #include "libaccel/pager/page_table.h"
 
-#include <barrier>
 #include <cstring>
-#include <latch>
+#include <mutex>
 #include <random>
-#include <set>
 #include <stdexcept>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,11 +34,15 @@ class Numbers : public PageSource {
   }
   void release(std::size_t unit, GuardRange& range, std::span<const std::size_t> written) override {
     if (fails) throw std::runtime_error("the source is gone");
-    last_written.assign(written.begin(), written.end());
+    {
+      const std::lock_guard lock(mutex);  // other units are released at the same time
+      last_written.assign(written.begin(), written.end());
+    }
     if (!written.empty()) std::memcpy(&values[unit], range.begin(), sizeof values[unit]);
   }
 
   std::vector<std::uint64_t> values;
+  std::mutex mutex;
   std::vector<std::size_t> last_written;
   std::atomic<bool> fails{false};
 };

@@ -189,6 +189,20 @@ TEST_F(UsersCode, PrintingAndItems) {
   EXPECT_EQ(net_->fc2->bias[1].item<float>(), plain_->fc2->bias[1].item<float>());
 }
 
+TEST_F(UsersCodeDeathTest, PrintingADoubleNeedsAHold) {
+  const Tensor weight = torch::arange(3, torch::kDouble);
+  Pager pager({{"weight", weight}}, {});
+  const auto print = [&] {
+    std::ostringstream out;
+    out << weight;
+    return out.str();
+  };
+  EXPECT_EXIT(std::exit(print().empty()), ::testing::KilledBySignal(SIGSEGV), "parameter 'weight'");
+
+  const auto held = pager.with_params({"weight"});
+  EXPECT_THAT(print(), HasSubstr("2"));
+}
+
 // ---- pages of another dtype than the values kept ----
 
 TEST(MixedPrecision, PagesOfFp32ValuesAreTheirRounding) {
