@@ -45,6 +45,23 @@ std::size_t page_size() {
   return size;
 }
 
+// Large ranges lie on huge pages, when the kernel has any: filling 64 MiB takes it 32 faults instead of 16,384.
+constexpr std::size_t kHugePage = 2 << 20;
+constexpr std::size_t kHugeFrom = 2 * kHugePage;
+
+void* reserve(std::size_t bytes) {
+  const std::size_t slack = bytes < kHugeFrom ? 0 : kHugePage;
+  void* memory =
+      ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED || slack == 0) return memory;
+  auto* const begin = static_cast<std::byte*>(memory);
+  const std::size_t before =
+      (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
+  if (before > 0) ::munmap(begin, before);
+  if (before < slack) ::munmap(begin + before + bytes, slack - before);
+  return begin + before;
+}
+
 // Text for write(2), cut at its end.
 class Line {
  public:
@@ -188,8 +205,7 @@ GuardRange::GuardRange(std::size_t bytes, std::vector<GuardLabel> labels)
     : bytes_(bytes),
       reserved_(std::max<std::size_t>((bytes + page_size() - 1) / page_size(), 1) * page_size()) {
   GuardFault::install();
-  void* memory =
-      ::mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = reserve(reserved_);
   if (memory == MAP_FAILED)
     throw Error(ErrorCode::kOutOfMemory,
                 "cannot reserve addresses for " + std::to_string(reserved_) +
@@ -211,6 +227,8 @@ std::span<std::byte> GuardRange::commit() {
                 "cannot take " + std::to_string(reserved_) +
                     " bytes of memory for parameters: " + errno_text(errno),
                 "lower max_live_bytes, or give the process more memory");
+  // Advice alone: without it the range is as good. To be given again, since decommit() maps anew.
+  if (reserved_ >= kHugeFrom) (void)::madvise(begin_, reserved_, MADV_HUGEPAGE);
   return {begin_, bytes_};
 }
 

@@ -42,6 +42,22 @@ TEST(GuardRange, HoldsZerosAfterEachCommitAndWhatIsWrittenUntilDecommit) {
   }
 }
 
+TEST(GuardRange, LargeOnesBeginOnAHugePageAndAreAsGuarded) {
+  constexpr std::size_t kBytes = (5 << 20) + 3;
+  GuardRange range(kBytes, {{0, kBytes, "table"}});
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(range.begin()) % (2 << 20), 0u);
+  EXPECT_EQ(range.reserved_bytes(), (5u << 20) + kPage);
+
+  for (int round = 0; round < 2; ++round) {
+    const auto memory = range.commit();
+    EXPECT_EQ(read_byte(&memory.back()), 0);
+    std::memset(memory.data(), 9, memory.size());
+    range.decommit();
+    EXPECT_EQ(::write(STDOUT_FILENO, range.begin() + kBytes - 1, 1), -1);
+    EXPECT_EQ(errno, EFAULT);
+  }
+}
+
 TEST(GuardRange, PiecesOfFilesLieSideBySide) {
   const UniqueFd low(::memfd_create("low", MFD_CLOEXEC));
   const UniqueFd high(::memfd_create("high", MFD_CLOEXEC));
