@@ -158,7 +158,7 @@ void CoordinatorHost::keep(const Persist& persist) {
 
 void CoordinatorHost::handle(decltype(Event::what) what) {
   // A process that was stopped for a while wakes up here: what it knows may be old, and somebody else may lead.
-  if (!is_leading_ || (term_ && term_->is_over(SteadyClock().now()))) return;
+  if (!is_leading()) return;
   Step next = step(std::move(state_),
                    {.at = SteadyClock().now(), .chance = draw_chance(), .what = std::move(what)});
   state_ = std::move(next.state);
@@ -352,7 +352,7 @@ grpc::ServerBidiReactor<v1::AgentMsg, v1::CoordMsg>* CoordinatorHost::Session(
       return stream->finish(
           {grpc::StatusCode::PERMISSION_DENIED, caller->name + " has not the role node"});
     }
-    if (!is_leading_) return redirect(*stream);
+    if (!is_leading()) return redirect(*stream);
     if (num_sessions() >= kMaxSessions)
       return stream->finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many sessions"});
     stream->caller = *caller;
@@ -372,7 +372,7 @@ grpc::ServerUnaryReactor* CoordinatorHost::GetMembers(grpc::CallbackServerContex
     if (!caller) return reactor->Finish(to_status(caller.error()));
     if (caller->role != Role::kNode)
       return reactor->Finish({grpc::StatusCode::PERMISSION_DENIED, "not a node"});
-    if (!is_leading_)
+    if (!is_leading())
       return reactor->Finish({grpc::StatusCode::UNAVAILABLE, "this agent does not lead"});
     constexpr std::uint32_t kMostAPage = 1'000;
     const std::uint32_t limit =

@@ -62,7 +62,10 @@ class CoordinatorHost final : public v1::Rendezvous::CallbackService {
   // Decides nothing any more.
   void follow(Leader leader);
 
-  [[nodiscard]] bool is_leading() const { return is_leading_; }
+  // Not any more when its term is over, though nobody has told it so yet: a process that was stopped wakes up like this.
+  [[nodiscard]] bool is_leading() const {
+    return is_leading_ && !(term_ && term_->is_over(SteadyClock().now()));
+  }
 
   // An event from this process: StartJob, StopJob, ScaleJob, DrainNode, ...
   void handle(decltype(Event::what) what);
