@@ -3,8 +3,10 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <sstream>
 
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
@@ -187,6 +189,26 @@ TEST_F(UsersCode, PrintingAndItems) {
   printed << net_->fc2->bias.detach();
   EXPECT_EQ(printed.str(), expected.str());
   EXPECT_EQ(net_->fc2->bias[1].item<float>(), plain_->fc2->bias[1].item<float>());
+}
+
+TEST_F(UsersCode, AutocastReadsParametersThroughOperators) {
+  const auto gradients = [&](Net& net, const std::function<void()>& between) {
+    at::autocast::set_autocast_enabled(torch::kCPU, true);
+    at::autocast::set_autocast_dtype(torch::kCPU, torch::kBFloat16);
+    at::autocast::increment_nesting();
+    const Tensor output = net->forward(input());
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(torch::kCPU, false);
+    EXPECT_EQ(output.scalar_type(), torch::kBFloat16);
+    between();
+    output.sum().backward();
+    std::vector<Tensor> all;
+    for (const Tensor& parameter : net->parameters()) all.push_back(parameter.grad());
+    return all;
+  };
+  const auto expected = gradients(plain_, [] {});
+  const auto paged = gradients(net_, [&] { pager_.evict_all(); });
+  for (std::size_t i = 0; i < paged.size(); ++i) EXPECT_TRUE(torch::equal(paged[i], expected[i]));
 }
 
 TEST_F(UsersCodeDeathTest, PrintingADoubleNeedsAHold) {
