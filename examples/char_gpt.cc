@@ -2,6 +2,7 @@
 //
 //   accel-launch --num_processes 2 build/examples/char_gpt -- --epochs 3
 //   accel-launch --num_processes 2 build/examples/char_gpt -- --epochs 3 --resume
+//   accel-launch --num_processes 2 build/examples/char_gpt -- --large --fsdp FULL_SHARD
 //
 // Checkpoints every --save_steps steps, so a run goes on in the middle of an epoch.
 
@@ -59,7 +60,8 @@ std::string sample(Gpt& model, const std::string& prompt, int length) {
   const auto context = static_cast<std::size_t>(model->config().context);
   for (int i = 0; i < length; ++i) {
     const std::string recent = text.substr(text.size() > context ? text.size() - context : 0);
-    const std::vector<std::int64_t> bytes(recent.begin(), recent.end());
+    std::vector<std::int64_t> bytes;
+    for (const char letter : recent) bytes.push_back(static_cast<unsigned char>(letter));
     const auto logits = model(torch::tensor(bytes).unsqueeze(0)).select(1, -1);
     text += static_cast<char>(torch::multinomial(torch::softmax(logits / 0.8, 1), 1).item<int>());
   }
@@ -76,6 +78,7 @@ struct Settings {
   bool resume = false;
   bool large = false;
   std::optional<std::string> mixed_precision;  // what accel-launch was told, when not given
+  std::optional<std::string> fsdp;  // a sharding strategy; otherwise as the environment says
   int gradient_accumulation_steps = 1;
   std::int64_t save_steps = 100;
   std::int64_t max_steps = -1;
@@ -91,13 +94,18 @@ struct StepCount : accel::Stateful {
 };
 
 void train(const Settings& settings) {
-  accel::Accelerator accelerator(
-      {.mixed_precision = settings.mixed_precision,
-       .gradient_accumulation_steps = settings.gradient_accumulation_steps,
-       .project_config = {.project_dir = settings.project_dir,
-                          .automatic_checkpoint_naming = true,
-                          .total_limit = 2},
-       .on_preemption = accel::OnPreemption::kSaveAndExit});
+  accel::AcceleratorOptions options{
+      .mixed_precision = settings.mixed_precision,
+      .gradient_accumulation_steps = settings.gradient_accumulation_steps,
+      .project_config = {.project_dir = settings.project_dir,
+                         .automatic_checkpoint_naming = true,
+                         .total_limit = 2},
+      .on_preemption = accel::OnPreemption::kSaveAndExit};
+  if (settings.fsdp) {
+    options.fsdp_plugin.emplace().sharding_strategy =
+        accel::parse<accel::ShardingStrategy>(*settings.fsdp);
+  }
+  accel::Accelerator accelerator(options);
   accel::set_seed(settings.seed);
 
   Gpt net(settings.large ? kLargeGpt : kSmallGpt);
@@ -160,6 +168,9 @@ int main(int argc, char** argv) {
   app.add_option("--mixed_precision",
                  settings.mixed_precision,
                  "no, bf16 or fp16; otherwise as told to accel-launch");
+  app.add_option("--fsdp",
+                 settings.fsdp,
+                 "divide the model over the processes: FULL_SHARD, SHARD_GRAD_OP or NO_SHARD");
   app.add_option("--gradient_accumulation_steps",
                  settings.gradient_accumulation_steps,
                  "batches per optimizer step")

@@ -84,6 +84,28 @@ struct Texts<Reduction> {
 };
 
 template <>
+struct Texts<ShardingStrategy> {
+  static constexpr std::string_view kKind = "sharding strategy";
+  static constexpr EnumText<ShardingStrategy> kRows[] = {
+      {ShardingStrategy::kFullShard, "FULL_SHARD"},
+      {ShardingStrategy::kShardGradOp, "SHARD_GRAD_OP"},
+      {ShardingStrategy::kNoShard, "NO_SHARD"},
+      {ShardingStrategy::kHybridShard, "HYBRID_SHARD"},
+      {ShardingStrategy::kHybridShardZero2, "HYBRID_SHARD_ZERO2"},
+  };
+};
+
+template <>
+struct Texts<AutoWrapPolicy> {
+  static constexpr std::string_view kKind = "auto wrap policy";
+  static constexpr EnumText<AutoWrapPolicy> kRows[] = {
+      {AutoWrapPolicy::kTransformerBasedWrap, "TRANSFORMER_BASED_WRAP"},
+      {AutoWrapPolicy::kSizeBasedWrap, "SIZE_BASED_WRAP"},
+      {AutoWrapPolicy::kNoWrap, "NO_WRAP"},
+  };
+};
+
+template <>
 struct Texts<LoggerType> {
   static constexpr std::string_view kKind = "tracker";
   static constexpr EnumText<LoggerType> kRows[] = {
@@ -160,6 +182,12 @@ template ACCEL_EXPORT std::span<const EnumText<RNGType>> enum_texts<RNGType>() n
 template ACCEL_EXPORT RNGType parse<RNGType>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<Reduction>> enum_texts<Reduction>() noexcept;
 template ACCEL_EXPORT Reduction parse<Reduction>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<ShardingStrategy>>
+enum_texts<ShardingStrategy>() noexcept;
+template ACCEL_EXPORT ShardingStrategy parse<ShardingStrategy>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<AutoWrapPolicy>>
+enum_texts<AutoWrapPolicy>() noexcept;
+template ACCEL_EXPORT AutoWrapPolicy parse<AutoWrapPolicy>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<LoggerType>> enum_texts<LoggerType>() noexcept;
 template ACCEL_EXPORT LoggerType parse<LoggerType>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<LogLevel>> enum_texts<LogLevel>() noexcept;

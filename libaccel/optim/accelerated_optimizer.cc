@@ -7,6 +7,8 @@
 #include <accel/optim.h>
 #include <accel/state.h>
 
+#include "libaccel/optim/step_gate.h"
+
 namespace accel {
 namespace {
 
@@ -35,6 +37,7 @@ struct AcceleratedOptimizer::Shared {
   std::shared_ptr<GradScaler> scaler;
   GradientState gradient_state;
   bool step_was_skipped = false;
+  std::shared_ptr<detail::StepGate> gate;  // nullptr: every rank has the whole state
 };
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
@@ -44,17 +47,40 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
                 "prepare() got a null optimizer",
                 "construct the optimizer before prepare()");
   }
-  shared_ = std::make_shared<Shared>(Shared{std::move(optimizer), std::move(scaler), {}, false});
+  shared_ =
+      std::make_shared<Shared>(Shared{std::move(optimizer), std::move(scaler), {}, false, nullptr});
 }
 
 void AcceleratedOptimizer::step() const {
   if (!shared_->gradient_state.sync_gradients()) return;
+  detail::StepGate* const gate = shared_->gate.get();
+  if (gate != nullptr) gate->settle();
+  if (shared_->scaler != nullptr) unscale();
+  if (gate != nullptr) gate->before_step();
   if (shared_->scaler == nullptr) {
     shared_->optimizer->step();
-    return;
+  } else {
+    shared_->step_was_skipped = !shared_->scaler->step(*shared_->optimizer);
   }
-  shared_->step_was_skipped = !shared_->scaler->step(*shared_->optimizer);
-  shared_->scaler->update();
+  if (gate != nullptr) gate->after_step();
+  if (shared_->scaler != nullptr) shared_->scaler->update();
+}
+
+void AcceleratedOptimizer::unscale() const {
+  GradScaler& scaler = *shared_->scaler;
+  detail::StepGate* const gate = shared_->gate.get();
+  if (gate != nullptr) gate->settle();
+  if (!scaler.ensure_unscaled(*shared_->optimizer) || gate == nullptr) return;
+  scaler.combine_overflow(*shared_->optimizer,
+                          [&](at::Tensor& found) { gate->combine_overflow(found); });
+}
+
+void AcceleratedOptimizer::set_gate(std::shared_ptr<detail::StepGate> gate) const {
+  shared_->gate = std::move(gate);
+}
+
+const std::shared_ptr<detail::StepGate>& AcceleratedOptimizer::gate() const noexcept {
+  return shared_->gate;
 }
 
 at::Tensor AcceleratedOptimizer::step(std::function<at::Tensor()> closure) const {
@@ -64,12 +90,18 @@ at::Tensor AcceleratedOptimizer::step(std::function<at::Tensor()> closure) const
                 "step(closure) cannot be used while gradients are scaled",
                 "use mixed_precision = bf16, or an optimizer without a closure");
   }
+  if (shared_->gate != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "step(closure) cannot be used while the optimizer's state is sharded",
+                "call backward() and step() without a closure");
+  }
   return shared_->optimizer->step(std::move(closure));
 }
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) const {
   if (!shared_->gradient_state.sync_gradients()) return;
   clear_gradients(*shared_->optimizer, set_to_none);
+  if (shared_->gate != nullptr) shared_->gate->clear_gradients();
   if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
 }
 

@@ -20,6 +20,22 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return gradients;
 }
 
+at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
+  if (gradients.empty()) return at::zeros({});
+  std::vector<at::Tensor> norms;
+  norms.reserve(gradients.size());
+  for (const at::Tensor& gradient : gradients) {
+    norms.push_back(at::linalg_vector_norm(gradient, norm_type).to(gradients[0].device()));
+  }
+  return at::linalg_vector_norm(at::stack(norms), norm_type);
+}
+
+void scale_to(std::vector<at::Tensor>& gradients, const at::Tensor& total, double max_norm) {
+  // Multiplying by a clamped factor instead of branching on it keeps the device running ahead.
+  const at::Tensor factor = (max_norm / (total + kDivisorGuard)).clamp_max(1.0);
+  for (at::Tensor& gradient : gradients) gradient.mul_(factor.to(gradient.device()));
+}
+
 }  // namespace
 
 at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& parameters,
@@ -28,15 +44,25 @@ at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& parameters,
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients = gradients_of(parameters);
   if (gradients.empty()) return at::zeros({});
-  std::vector<at::Tensor> norms;
-  norms.reserve(gradients.size());
-  for (const at::Tensor& gradient : gradients) {
-    norms.push_back(at::linalg_vector_norm(gradient, norm_type).to(gradients[0].device()));
+  const at::Tensor total = norm_of(gradients, norm_type);
+  scale_to(gradients, total, max_norm);
+  return total;
+}
+
+at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& own,
+                               const std::vector<at::Tensor>& shared,
+                               double max_norm,
+                               double norm_type,
+                               const std::function<at::Tensor(const at::Tensor&)>& combine) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients = gradients_of(own);
+  const std::vector<at::Tensor> whole = gradients_of(shared);
+  at::Tensor total = combine(norm_of(gradients, norm_type));
+  if (!whole.empty()) {
+    total = at::linalg_vector_norm(at::stack({total, norm_of(whole, norm_type)}), norm_type);
   }
-  const at::Tensor total = at::linalg_vector_norm(at::stack(norms), norm_type);
-  // Multiplying by a clamped factor instead of branching on it keeps the device running ahead.
-  const at::Tensor factor = (max_norm / (total + kDivisorGuard)).clamp_max(1.0);
-  for (at::Tensor& gradient : gradients) gradient.mul_(factor.to(gradient.device()));
+  gradients.insert(gradients.end(), whole.begin(), whole.end());
+  scale_to(gradients, total, max_norm);
   return total;
 }
 

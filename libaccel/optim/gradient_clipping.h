@@ -1,6 +1,7 @@
 // GradientClipping: bounds for gradients, equal to torch.nn.utils of Python to the bit.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +13,14 @@ namespace accel {
 at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& parameters,
                                double max_norm,
                                double norm_type);
+
+// As above, when each rank holds other parts of the gradients: `own` are this rank's parts, `shared` are whole and equal
+// on all ranks. combine() gives the norm over all ranks of the norm of one rank's parts.
+at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& own,
+                               const std::vector<at::Tensor>& shared,
+                               double max_norm,
+                               double norm_type,
+                               const std::function<at::Tensor(const at::Tensor&)>& combine);
 
 // Cuts the defined gradients to [-clip_value, clip_value].
 void clip_gradient_value_(const std::vector<at::Tensor>& parameters, double clip_value);

@@ -29,6 +29,7 @@ namespace accel::pager {
 struct GuardRange::Entry {
   std::atomic<std::uintptr_t> begin{0};  // 0: not in use
   std::size_t bytes = 0;
+  std::atomic<bool> is_readable{false};  // mapped, to be read alone
   std::vector<GuardLabel> labels;
   Entry* next = nullptr;  // in the list of all
 };
@@ -92,17 +93,17 @@ class Line {
   std::size_t used_ = 0;
 };
 
-void tell(const GuardLabel* label, std::size_t offset) noexcept {
+void tell(const GuardLabel* label, std::size_t offset, bool is_readable) noexcept {
   Line line;
-  line.add("accel: error [pager.evicted]: ");
+  line.add(is_readable ? "accel: error [pager.read_only]: " : "accel: error [pager.evicted]: ");
   if (label != nullptr) {
     line.add("parameter '");
     line.add(label->name);
-    line.add("' was touched at byte ");
+    line.add(is_readable ? "' was written to at byte " : "' was touched at byte ");
     line.add_number(offset - label->offset);
     line.add(" of ");
     line.add_number(label->bytes);
-    line.add(" while it was evicted\n");
+    line.add(is_readable ? ", which the ranks of this node share\n" : " while it was evicted\n");
   } else {
     line.add("memory behind a paged parameter was touched\n");
   }
@@ -111,11 +112,12 @@ void tell(const GuardLabel* label, std::size_t offset) noexcept {
     line.add(t_operator);
     line.add("\n");
   }
-  line.add(
-      "  try       use the parameter through an operator, or hold it with Pager::with_params() "
-      "around code that takes"
-      " its data_ptr()\n"
-      "  more      docs/sharding.md\n");
+  line.add(is_readable ? "  try       change it before prepare(), by the prepared optimizer's "
+                         "step, or by load_state()\n"
+                       : "  try       use the parameter through an operator, or hold it with "
+                         "Pager::with_params() around code that takes"
+                         " its data_ptr()\n");
+  line.add("  more      docs/sharding.md\n");
   line.print();
 }
 
@@ -153,7 +155,7 @@ struct GuardFault {
       for (const GuardLabel& label : entry->labels)
         if (address - begin >= label.offset && address - begin < label.offset + label.bytes)
           found = &label;
-      tell(found, address - begin);
+      tell(found, address - begin, entry->is_readable.load(std::memory_order_relaxed));
       break;
     }
     errno = kept_errno;
@@ -246,9 +248,11 @@ void GuardRange::map(
     throw Error(ErrorCode::kOutOfMemory,
                 "cannot map " + std::to_string(bytes) +
                     " bytes of a shard of parameters: " + errno_text(errno));
+  entry_->is_readable.store(access == Access::kRead, std::memory_order_relaxed);
 }
 
 void GuardRange::decommit() {
+  entry_->is_readable.store(false, std::memory_order_relaxed);
   // One call for what was committed and what was mapped: other pages, without access, take the place of all.
   (void)::mmap(
       begin_, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

@@ -76,9 +76,16 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   state = {Stage::kUnscaled, std::move(found_inf)};
 }
 
-void GradScaler::ensure_unscaled(torch::optim::Optimizer& optimizer) {
+bool GradScaler::ensure_unscaled(torch::optim::Optimizer& optimizer) {
   const auto found = states_.find(&optimizer);
-  if (found == states_.end() || found->second.stage == Stage::kReady) unscale_(optimizer);
+  if (found != states_.end() && found->second.stage != Stage::kReady) return false;
+  unscale_(optimizer);
+  return options_.enabled;
+}
+
+void GradScaler::combine_overflow(const torch::optim::Optimizer& optimizer,
+                                  const std::function<void(at::Tensor&)>& combine) {
+  if (options_.enabled) combine(states_.at(&optimizer).found_inf);
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <torch/nn/module.h>
 
 #include <accel/accelerator.h>
@@ -12,9 +13,12 @@
 
 #include "libaccel/optim/gradient_clipping.h"
 #include "libaccel/prepare/accelerator_impl.h"
+#include "libaccel/prepare/ddp_reducer.h"
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/supervisor_link.h"
+#include "libaccel/sharding/sharded_model.h"
+#include "libaccel/sharding/sharded_optimizer.h"
 
 namespace accel {
 namespace {
@@ -52,6 +56,12 @@ void check_steps(int steps) {
               "gradient_accumulation_steps is " + std::to_string(steps) + ", expected at least 1");
 }
 
+std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& options) {
+  const EnvLookup env = process_env();
+  if (!options.fsdp_plugin && !sharding::environment_wants_fsdp(env)) return std::nullopt;
+  return sharding::resolve(options.fsdp_plugin.value_or(FullyShardedDataParallelPlugin{}), env);
+}
+
 ProjectConfiguration project_of(const AcceleratorOptions& options) {
   ProjectConfiguration project = options.project_config;
   if (!options.project_dir.empty()) project.project_dir = options.project_dir;
@@ -70,12 +80,17 @@ bool has_trainable_parameters(const torch::nn::Module& module) {
 
 Accelerator::Impl::Impl(const AcceleratorOptions& given)
     : options(given),
+      fsdp(fsdp_settings(given)),
       project(project_of(given)),
       state({.mixed_precision = given.mixed_precision,
              .cpu = given.cpu,
+             .use_fsdp = fsdp.has_value(),
              .init_process_group = given.init_process_group}),
       gradient_state(accumulation_plugin(given)) {
   check_steps(gradient_state.num_steps());
+  if (fsdp) {
+    for (const std::string& notice : fsdp->notices) logger.info(notice);
+  }
   if (state.mixed_precision() == PrecisionType::kFp16 && options.grad_scaler.enabled) {
     scaler = std::make_shared<GradScaler>(options.grad_scaler, state.device());
   }
@@ -106,13 +121,17 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
   if (impl_->options.device_placement) module->to(device());
   std::optional<AutocastOptions> autocast;
   if (mixed_precision() != PrecisionType::kNo) autocast = autocast_options();
-  std::unique_ptr<DdpReducer> reducer;
+  std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = current_process_group();
   if (group != nullptr && group->size() > 1 && has_trainable_parameters(*module)) {
-    reducer = std::make_unique<DdpReducer>(*module, std::move(group), impl_->options.ddp);
+    if (impl_->fsdp && impl_->fsdp->strategy != ShardingStrategy::kNoShard) {
+      sync = std::make_shared<sharding::ShardedModel>(*module, std::move(group), *impl_->fsdp);
+    } else {
+      sync = std::make_shared<DdpReducer>(*module, std::move(group), impl_->options.ddp);
+    }
   }
   impl_->models.push_back(
-      std::make_shared<detail::ModelRuntime>(std::move(module), std::move(reducer), autocast));
+      std::make_shared<detail::ModelRuntime>(std::move(module), std::move(sync), autocast));
   return impl_->models.back();
 }
 
@@ -122,7 +141,48 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
     if (&known.optimizer() == optimizer.get()) return known;
   }
   impl_->optimizers.emplace_back(std::move(optimizer), impl_->scaler);
+  match_optimizers();
   return impl_->optimizers.back();
+}
+
+void Accelerator::match_optimizers() {
+  const auto models = impl_->sharded_models();
+  if (models.empty()) return;
+  for (const AcceleratedOptimizer& prepared : impl_->optimizers) {
+    if (prepared.gate() == nullptr) {
+      prepared.set_gate(sharding::ShardedOptimizer::rewrite(prepared.optimizer(), models));
+    }
+  }
+}
+
+std::vector<std::shared_ptr<sharding::ShardedModel>> Accelerator::Impl::sharded_models() const {
+  std::vector<std::shared_ptr<sharding::ShardedModel>> sharded;
+  for (const auto& model : models) {
+    if (auto own = std::dynamic_pointer_cast<sharding::ShardedModel>(model->sync())) {
+      sharded.push_back(std::move(own));
+    }
+  }
+  return sharded;
+}
+
+Accelerator::Impl::OwnGradients Accelerator::Impl::own_gradients(
+    const std::vector<at::Tensor>& parameters) const {
+  OwnGradients own;
+  const auto sharded = sharded_models();
+  for (const auto& model : sharded) model->settle();
+  for (const at::Tensor& parameter : parameters) {
+    const auto model = std::find_if(
+        sharded.begin(), sharded.end(), [&](const auto& each) { return each->owns(parameter); });
+    if (model == sharded.end()) {
+      own.whole.push_back(parameter);
+      continue;
+    }
+    own.any = *model;
+    if (const sharding::ShardPiece* piece = (*model)->piece_of(parameter)) {
+      own.pieces.push_back(piece->tensor);
+    }
+  }
+  return own;
 }
 
 AcceleratedScheduler Accelerator::prepare_scheduler(std::shared_ptr<Scheduler> scheduler) {
@@ -192,6 +252,9 @@ void Accelerator::backward(const at::Tensor& loss) {
   }
   try {
     scaled.backward();
+    for (const auto& model : impl_->models) {
+      if (model->sync() != nullptr) model->sync()->after_backward();
+    }
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -234,12 +297,22 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
                                         double max_norm,
                                         double norm_type) {
   unscale_gradients();
-  return clip_gradient_norm_(parameters, max_norm, norm_type);
+  const Impl::OwnGradients own = impl_->own_gradients(parameters);
+  if (own.any == nullptr) return clip_gradient_norm_(parameters, max_norm, norm_type);
+  return clip_gradient_norm_(
+      own.pieces, own.whole, max_norm, norm_type, [&](const at::Tensor& norm) {
+        // A rank without a piece does not know the type of the others'.
+        const at::Tensor mine = norm.to(at::kDouble).reshape({1});
+        const at::Tensor all = own.any->group().all_gather(mine, "clip_grad_norm_");
+        return at::linalg_vector_norm(all, norm_type).to(norm.scalar_type());
+      });
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   unscale_gradients();
-  clip_gradient_value_(parameters, clip_value);
+  const Impl::OwnGradients own = impl_->own_gradients(parameters);
+  clip_gradient_value_(own.pieces, clip_value);
+  clip_gradient_value_(own.whole, clip_value);
 }
 
 void Accelerator::unscale_gradients() {
@@ -253,7 +326,7 @@ void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
                 "fp16 gradients cannot be unscaled while they are being accumulated",
                 "clip only when accelerator.sync_gradients() is true");
   }
-  impl_->scaler->ensure_unscaled(optimizer.optimizer());
+  optimizer.unscale();
 }
 
 AutocastOptions Accelerator::autocast_options() const {

@@ -10,6 +10,9 @@
 #include "libaccel/checkpoint/rank_exchange.h"
 #include "libaccel/prepare/accelerator_impl.h"
 #include "libaccel/process/supervisor_link.h"
+#include "libaccel/sharding/sharded_model.h"
+#include "libaccel/sharding/sharded_optimizer.h"
+#include "libaccel/sharding/whole_optimizer.h"
 #include "libaccel/state_reader.h"
 
 namespace accel {
@@ -95,8 +98,9 @@ void Accelerator::Impl::commit(CheckpointInfo& checkpoint) {
 CheckpointObjects Accelerator::Impl::checkpoint_objects() {
   CheckpointObjects objects;
   for (const auto& model : models) objects.models.push_back(model->module().get());
-  for (const auto& optimizer : optimizers) {
-    objects.optimizers.push_back(&optimizer.optimizer());
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    const bool is_whole = i >= whole_optimizers.size() || whole_optimizers[i] == nullptr;
+    objects.optimizers.push_back(is_whole ? &optimizers[i].optimizer() : whole_optimizers[i].get());
   }
   for (const auto& scheduler : schedulers) {
     objects.schedulers.push_back(&scheduler.scheduler());
@@ -110,8 +114,69 @@ CheckpointObjects Accelerator::Impl::checkpoint_objects() {
   return objects;
 }
 
+namespace {
+
+// nullptr: the optimizer is not sharded.
+const sharding::ShardedOptimizer* sharded_of(const std::shared_ptr<detail::StepGate>& gate) {
+  return dynamic_cast<const sharding::ShardedOptimizer*>(gate.get());
+}
+
+}  // namespace
+
+CheckpointObjects Accelerator::Impl::objects_to_load() {
+  whole_optimizers.clear();
+  for (const AcceleratedOptimizer& optimizer : optimizers) {
+    const auto* sharded = sharded_of(gate_of(optimizer));
+    whole_optimizers.push_back(
+        sharded == nullptr ? nullptr : sharding::whole_optimizer(optimizer.optimizer(), *sharded));
+  }
+  return checkpoint_objects();
+}
+
+CheckpointObjects Accelerator::Impl::objects_to_save() {
+  CheckpointObjects objects = objects_to_load();
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    if (whole_optimizers[i] == nullptr) continue;
+    sharding::gather_states(
+        optimizers[i].optimizer(), *sharded_of(gate_of(optimizers[i])), *whole_optimizers[i]);
+  }
+  return objects;
+}
+
+std::optional<LoadReport> Accelerator::Impl::load(const Load& load) {
+  const auto models = sharded_models();
+  const CheckpointObjects objects = objects_to_load();
+  for (const auto& model : models) model->begin_load();
+  std::optional<LoadReport> report;
+  try {
+    report = load(objects);
+    // A rank that is through writes no shard while another one still loads.
+    if (!models.empty()) state.wait_for_everyone();
+  } catch (...) {
+    for (const auto& model : models) model->end_load();
+    throw;
+  }
+  for (const auto& model : models) model->end_load();
+  if (report) take_loaded_states();
+  whole_optimizers.clear();
+  return report;
+}
+
+void Accelerator::Impl::take_loaded_states() {
+  for (std::size_t i = 0; i < whole_optimizers.size(); ++i) {
+    if (whole_optimizers[i] == nullptr) continue;
+    sharding::scatter_states(
+        *whole_optimizers[i], *sharded_of(gate_of(optimizers[i])), optimizers[i].optimizer());
+  }
+}
+
+const std::shared_ptr<detail::StepGate>& Accelerator::Impl::gate_of(
+    const AcceleratedOptimizer& optimizer) {
+  return optimizer.gate();
+}
+
 CheckpointObjects Accelerator::checkpoint_objects() const {
-  return impl_->checkpoint_objects();
+  return impl_->objects_to_save();
 }
 
 RemovableHandle Accelerator::register_save_state_pre_hook(StateHook hook) {
@@ -124,15 +189,17 @@ RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
 
 CheckpointInfo Accelerator::Impl::save(const std::filesystem::path& folder) {
   CheckpointInfo saved;
+  const CheckpointObjects objects = objects_to_save();
   if (project.automatic_checkpoint_naming || folder.empty()) {
-    saved = checkpoint_series().save(checkpoint_objects(), num_batches);
+    saved = checkpoint_series().save(objects, num_batches);
   } else {
     saved = save_checkpoint(folder,
-                            checkpoint_objects(),
+                            objects,
                             {.step = num_batches,
                              .generation = state.restart_count(),
                              .save_on_each_node = project.save_on_each_node});
   }
+  whole_optimizers.clear();
   commit(saved);
   return saved;
 }
@@ -142,17 +209,13 @@ CheckpointInfo Accelerator::save_state(const std::filesystem::path& folder) {
 }
 
 CheckpointInfo Accelerator::load_state(const std::filesystem::path& folder) {
-  const CheckpointObjects objects = checkpoint_objects();
   const bool has_series = !impl_->project.project_dir.empty();
-  LoadReport report;
-  if (folder.empty()) {
-    report = impl_->checkpoint_series().load_newest(objects);
-  } else if (has_series) {
-    report = impl_->checkpoint_series().load(folder, objects);
-  } else {
-    report = load_checkpoint(folder, objects);
-  }
-  return take_over(report);
+  const auto report = impl_->load([&](const CheckpointObjects& objects) {
+    if (folder.empty()) return impl_->checkpoint_series().load_newest(objects);
+    if (has_series) return impl_->checkpoint_series().load(folder, objects);
+    return load_checkpoint(folder, objects);
+  });
+  return take_over(*report);
 }
 
 std::optional<CheckpointInfo> Accelerator::begin_run(RunStart start) {
@@ -161,7 +224,8 @@ std::optional<CheckpointInfo> Accelerator::begin_run(RunStart start) {
     series.remove_all();
     return std::nullopt;
   }
-  const std::optional<LoadReport> report = series.load_newest_if_any(checkpoint_objects());
+  const std::optional<LoadReport> report = impl_->load(
+      [&](const CheckpointObjects& objects) { return series.load_newest_if_any(objects); });
   if (!report) {
     impl_->logger.warning("there is no complete checkpoint in " + series.folder().string() +
                           ": starting from the beginning");

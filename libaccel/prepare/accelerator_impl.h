@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
 
 #include <accel/accelerator.h>
 #include <accel/checkpoint.h>
@@ -16,8 +17,14 @@
 
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/prepare/preemption.h"
+#include "libaccel/sharding/fsdp_settings.h"
 
 namespace accel {
+
+namespace sharding {
+class ShardedModel;
+class ShardedOptimizer;
+}  // namespace sharding
 
 struct Accelerator::Impl {
   explicit Impl(const AcceleratorOptions& options);
@@ -38,7 +45,17 @@ struct Accelerator::Impl {
   CheckpointSeries& checkpoint_series();
   // Tells the supervisor, when there is one, of the checkpoint that was just saved.
   void commit(CheckpointInfo& checkpoint);
+  // What a checkpoint holds, with whole optimizers in place of sharded ones; see whole_optimizer.h. To save, their states
+  // are gathered: every rank calls it.
+  [[nodiscard]] CheckpointObjects objects_to_save();
+  [[nodiscard]] CheckpointObjects objects_to_load();
   [[nodiscard]] CheckpointObjects checkpoint_objects();
+  [[nodiscard]] static const std::shared_ptr<detail::StepGate>& gate_of(
+      const AcceleratedOptimizer& optimizer);
+  // Runs `load`, which writes to parameters, and gives sharded optimizers what it loaded. Every rank calls it.
+  using Load = std::function<std::optional<LoadReport>(const CheckpointObjects&)>;
+  std::optional<LoadReport> load(const Load& load);
+  void take_loaded_states();
   // Accelerator::save_state().
   CheckpointInfo save(const std::filesystem::path& folder);
   // Errors  kInvalidArgument for options that cannot be met.
@@ -47,7 +64,18 @@ struct Accelerator::Impl {
   void reach_boundary();
   [[noreturn]] void save_and_exit();
 
+  // Of the models that are divided over the ranks.
+  [[nodiscard]] std::vector<std::shared_ptr<sharding::ShardedModel>> sharded_models() const;
+  // Settles them and looks their pieces up: what stands for `parameters` on this rank, and those that are whole.
+  struct OwnGradients {
+    std::shared_ptr<sharding::ShardedModel> any;  // nullptr: none of the parameters is divided
+    std::vector<at::Tensor> pieces;
+    std::vector<at::Tensor> whole;
+  };
+  [[nodiscard]] OwnGradients own_gradients(const std::vector<at::Tensor>& parameters) const;
+
   AcceleratorOptions options;
+  std::optional<sharding::FsdpSettings> fsdp;
   ProjectConfiguration project;
   AcceleratorState state;
   GradientState gradient_state;
@@ -59,6 +87,8 @@ struct Accelerator::Impl {
 
   std::vector<std::shared_ptr<detail::ModelRuntime>> models;
   std::vector<AcceleratedOptimizer> optimizers;
+  // While a checkpoint is saved or loaded: those of sharded optimizers, by place in `optimizers`; nullptr for others.
+  std::vector<std::unique_ptr<torch::optim::Optimizer>> whole_optimizers;
   std::vector<AcceleratedScheduler> schedulers;
   std::vector<std::shared_ptr<DataLoaderBase>> data_loaders;
   std::vector<Stateful*> custom_objects;

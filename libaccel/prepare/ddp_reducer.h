@@ -15,6 +15,7 @@
 
 #include <accel/accelerator_options.h>
 
+#include "libaccel/prepare/model_sync.h"
 #include "libaccel/process/process_group.h"
 
 namespace torch::nn {
@@ -23,7 +24,7 @@ class Module;
 
 namespace accel {
 
-class DdpReducer {
+class DdpReducer final : public ModelSync {
  public:
   // Checks that every rank has the same parameters and sends rank 0's parameters and buffers to
   // all. Throws kShapeMismatch on every rank, naming the first parameter that differs and the rank;
@@ -32,22 +33,19 @@ class DdpReducer {
   DdpReducer(const torch::nn::Module& module,
              std::shared_ptr<ProcessGroup> group,
              const DistributedDataParallelKwargs& options);
-  ~DdpReducer();
+  ~DdpReducer() override;
 
   // Throws kInvalidArgument naming the parameters without a gradient when the backward before did
   // not complete, kPeerLost or kProcessGroup.
-  void before_forward();
+  void before_forward() override;
 
-  // Whether after_forward() needs the tensors that the forward returned.
-  [[nodiscard]] bool wants_outputs() const noexcept;
-  // May replace outputs by tensors of the same value.
-  void after_forward(std::vector<at::Tensor>& outputs);
+  [[nodiscard]] bool wants_outputs() const noexcept override;
+  void after_forward(std::vector<at::Tensor>& outputs) override;
+  // The last bucket has waited for all.
+  void after_backward() override {}
 
-  // False: gradients stay local until it is true again. Returns what it was.
-  bool set_sync_in_backward(bool sync) noexcept;
-  // The next backward synchronises although its forward ran without. Undone by the caller with
-  // set_sync_in_backward().
-  void sync_next_backward();
+  bool set_sync_in_backward(bool sync) noexcept override;
+  void sync_next_backward() override;
 
  private:
   struct Impl;

@@ -15,20 +15,20 @@ at::Tensor as_fp32(const at::Tensor& tensor) {
 }  // namespace
 
 ModelRuntime::ModelRuntime(std::shared_ptr<torch::nn::Module> module,
-                           std::unique_ptr<DdpReducer> reducer,
+                           std::shared_ptr<ModelSync> sync,
                            std::optional<AutocastOptions> autocast)
-    : module_(std::move(module)), reducer_(std::move(reducer)), autocast_(autocast) {}
+    : module_(std::move(module)), sync_(std::move(sync)), autocast_(autocast) {}
 
 ForwardScope::ForwardScope(ModelRuntime& runtime) : runtime_(runtime) {
-  if (runtime_.reducer() != nullptr) runtime_.reducer()->before_forward();
+  if (runtime_.sync() != nullptr) runtime_.sync()->before_forward();
   if (runtime_.autocast()) autocast_.emplace(*runtime_.autocast());
 }
 
 ForwardScope::~ForwardScope() = default;
 
 bool ForwardScope::wants_outputs() const noexcept {
-  const DdpReducer* reducer = runtime_.reducer();
-  return runtime_.autocast().has_value() || (reducer != nullptr && reducer->wants_outputs());
+  const ModelSync* sync = runtime_.sync().get();
+  return runtime_.autocast().has_value() || (sync != nullptr && sync->wants_outputs());
 }
 
 void ForwardScope::finish(std::vector<at::Tensor>& outputs) {
@@ -36,7 +36,7 @@ void ForwardScope::finish(std::vector<at::Tensor>& outputs) {
     autocast_.reset();
     for (at::Tensor& output : outputs) output = as_fp32(output);
   }
-  if (runtime_.reducer() != nullptr) runtime_.reducer()->after_forward(outputs);
+  if (runtime_.sync() != nullptr) runtime_.sync()->after_forward(outputs);
 }
 
 }  // namespace accel::detail

@@ -9,7 +9,7 @@
 
 #include <accel/precision.h>
 
-#include "libaccel/prepare/ddp_reducer.h"
+#include "libaccel/prepare/model_sync.h"
 
 namespace torch::nn {
 class Module;
@@ -19,22 +19,22 @@ namespace accel::detail {
 
 class ModelRuntime {
  public:
-  // reducer: nullptr when there is nobody to synchronise with. autocast: nullopt in fp32.
+  // sync: nullptr when there is nobody to synchronise with. autocast: nullopt in fp32.
   ModelRuntime(std::shared_ptr<torch::nn::Module> module,
-               std::unique_ptr<DdpReducer> reducer,
+               std::shared_ptr<ModelSync> sync,
                std::optional<AutocastOptions> autocast);
 
   [[nodiscard]] const std::shared_ptr<torch::nn::Module>& module() const noexcept {
     return module_;
   }
-  [[nodiscard]] DdpReducer* reducer() const noexcept { return reducer_.get(); }
+  [[nodiscard]] const std::shared_ptr<ModelSync>& sync() const noexcept { return sync_; }
   [[nodiscard]] const std::optional<AutocastOptions>& autocast() const noexcept {
     return autocast_;
   }
 
  private:
   std::shared_ptr<torch::nn::Module> module_;
-  std::unique_ptr<DdpReducer> reducer_;
+  std::shared_ptr<ModelSync> sync_;
   std::optional<AutocastOptions> autocast_;
 };
 

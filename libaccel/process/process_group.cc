@@ -351,6 +351,22 @@ std::function<bool()> ProcessGroup::begin_any(bool mine, std::string_view operat
   };
 }
 
+void ProcessGroup::all_gather_into(at::Tensor& output,
+                                   const at::Tensor& input,
+                                   std::string_view operation) {
+  if (input.numel() == 0) return;
+  at::Tensor from = input;
+  run_collective(operation, rank_, size_, [&] { return group_->_allgather_base(output, from); });
+}
+
+void ProcessGroup::reduce_scatter(at::Tensor& output,
+                                  at::Tensor& input,
+                                  std::string_view operation) {
+  if (output.numel() == 0) return;
+  run_collective(
+      operation, rank_, size_, [&] { return group_->_reduce_scatter_base(output, input); });
+}
+
 void ProcessGroup::barrier(std::string_view operation) {
   run_collective(operation, rank_, size_, [&] { return group_->barrier(); });
 }

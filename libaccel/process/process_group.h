@@ -53,6 +53,10 @@ class ProcessGroup {
   at::Tensor all_gather(const at::Tensor& input, std::string_view operation);
   void all_reduce_(at::Tensor& values, Reduction reduction, std::string_view operation);
   void broadcast_(at::Tensor& values, int from_process, std::string_view operation);
+  // output: [W * n] <- the [n] inputs of all W ranks in order. Both contiguous, of one dtype.
+  void all_gather_into(at::Tensor& output, const at::Tensor& input, std::string_view operation);
+  // output: [n] <- the rank's own part of the sum of the [W * n] inputs. Both contiguous, of one dtype.
+  void reduce_scatter(at::Tensor& output, at::Tensor& input, std::string_view operation);
   void barrier(std::string_view operation);
   // Begins to ask all ranks; what it returns gives, once, whether any of them brought true, and blocks
   // until every rank has begun too. Other collectives may come between.

@@ -280,6 +280,9 @@ AcceleratorState::AcceleratorState(const AcceleratorStateOptions& options)
                 "ask for the CPU in the first PartialState, AcceleratorState or Accelerator");
   }
   const std::lock_guard lock(shared().mutex);
+  if (options.use_fsdp && shared().process->distributed_type != DistributedType::kNo) {
+    shared().process->distributed_type = DistributedType::kFsdp;
+  }
   auto& current = shared().precision;
   if (current && options.mixed_precision && *current != *options.mixed_precision) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -79,6 +79,7 @@ class ACCEL_EXPORT Accelerator {
     static_assert(sizeof...(Objects) > 0, "prepare() wants at least one object");
     std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...> prepared{
         prepare_one(std::forward<Objects>(objects))...};
+    match_optimizers();
     match_schedulers();
     if constexpr (sizeof...(Objects) == 1) {
       return std::get<0>(std::move(prepared));
@@ -92,7 +93,9 @@ class ACCEL_EXPORT Accelerator {
     if constexpr (requires { model.is_empty(); }) {
       if (model.is_empty()) return Prepared<Handle>(model, runtime_for(nullptr));
     }
-    return Prepared<Handle>(model, runtime_for(detail::module_of(model)));
+    Prepared<Handle> prepared(model, runtime_for(detail::module_of(model)));
+    match_optimizers();
+    return prepared;
   }
   AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   AcceleratedScheduler prepare_scheduler(std::shared_ptr<Scheduler> scheduler);
@@ -315,7 +318,8 @@ class ACCEL_EXPORT Accelerator {
                   const SaveModelOptions& options = {}) const {
     save_weights(*model.runtime(), folder, options);
   }
-  // What save_state() saves. Borrowed from the Accelerator.
+  // What save_state() saves. Borrowed from the Accelerator. With sharded models every rank calls it, and what was loaded
+  // into it does not reach their optimizers: use load_state().
   [[nodiscard]] CheckpointObjects checkpoint_objects() const;
 
   // The last call of a training program: leaves the process group.
@@ -332,6 +336,8 @@ class ACCEL_EXPORT Accelerator {
   AcceleratedScheduler add_scheduler(std::shared_ptr<Scheduler> scheduler);
   const CheckpointInfo& take_over(const LoadReport& report);
   void add_custom_object(Stateful& object);
+  // Optimizers of sharded models get their pieces, whichever was prepared first.
+  void match_optimizers();
   // The optimizer at `from` now lives at `to`: schedulers that were made for it follow.
   void note_move(const void* from, std::shared_ptr<torch::optim::Optimizer> to);
   void match_schedulers();

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include <accel/fsdp.h>
 #include <accel/precision.h>
 #include <accel/state.h>
 #include <accel/types.h>
@@ -92,6 +93,9 @@ struct AcceleratorOptions {
   // false: the scheduler is stepped by you alone, once for each call (at the end of an epoch, say).
   bool step_scheduler_with_optimizer = true;
   DistributedDataParallelKwargs ddp;
+  // Divides models over the ranks instead of copying them. Default: ACCELERATE_USE_FSDP with the
+  // FSDP_* environment, else none.
+  std::optional<FullyShardedDataParallelPlugin> fsdp_plugin;
   GradScalerKwargs grad_scaler;
   AutocastKwargs autocast;
   InitProcessGroupKwargs init_process_group;

@@ -28,6 +28,10 @@ class Optimizer;
 
 namespace accel {
 
+namespace detail {
+class StepGate;
+}
+
 class ACCEL_EXPORT AcceleratedOptimizer {
  public:
   // scaler: nullptr unless gradients are scaled (fp16). Throws kInvalidArgument for a null
@@ -57,7 +61,14 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   friend bool operator==(const AcceleratedOptimizer&, const AcceleratedOptimizer&) = default;
 
  private:
+  friend class Accelerator;
   struct Shared;
+  // The optimizer's state is divided over the ranks: the gate surrounds its steps.
+  void set_gate(std::shared_ptr<detail::StepGate> gate) const;
+  [[nodiscard]] const std::shared_ptr<detail::StepGate>& gate() const noexcept;
+  // fp16: divides the gradients by the scale, once per step, and lets all ranks know whether any is not finite.
+  void unscale() const;
+
   std::shared_ptr<Shared> shared_;
 };
 

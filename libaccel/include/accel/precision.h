@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <unordered_map>
 
 #include <ATen/core/Tensor.h>
@@ -75,8 +76,15 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
   // gradients (keep the parameters in fp32).
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  // As unscale_, but does nothing when the optimizer's gradients are unscaled already.
-  void ensure_unscaled(torch::optim::Optimizer& optimizer);
+  // As unscale_, but does nothing when the optimizer's gradients are unscaled already. Returns
+  // whether it did it.
+  bool ensure_unscaled(torch::optim::Optimizer& optimizer);
+
+  // Lets `combine` replace what unscale_() found, a 0-d float that is not 0 when a gradient was not
+  // finite, by what all ranks found: they have different gradients when these are sharded.
+  // Requires: unscale_() was called.
+  void combine_overflow(const torch::optim::Optimizer& optimizer,
+                        const std::function<void(at::Tensor&)>& combine);
 
   // Steps the optimizer unless a gradient was infinite or NaN. Returns whether it stepped.
   // Throws kInvalidArgument when called twice between two update(). Waits for the device once.

@@ -170,6 +170,7 @@ ACCEL_EXPORT std::ostream& operator<<(std::ostream& out, const PartialState& sta
 struct AcceleratorStateOptions {
   std::optional<PrecisionType> mixed_precision;  // default: ACCELERATE_MIXED_PRECISION, else no
   bool cpu = false;
+  bool use_fsdp = false;  // distributed_type() is FSDP when there is a process group
   InitProcessGroupKwargs init_process_group;
 };
 

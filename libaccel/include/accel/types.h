@@ -55,6 +55,12 @@ enum class RNGType {
 // How reduce() combines the values of the ranks.
 enum class Reduction { kMean, kSum, kMax };
 
+// How FSDP divides the state of training; docs/sharding.md. The peer's numbers are one higher.
+enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard, kHybridShard, kHybridShardZero2 };
+
+// Which parameters FSDP gathers together.
+enum class AutoWrapPolicy { kTransformerBasedWrap, kSizeBasedWrap, kNoWrap };
+
 enum class LoggerType {
   kAll,
   kAim,

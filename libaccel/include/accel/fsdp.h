@@ -1,0 +1,54 @@
+// FullyShardedDataParallelPlugin: how the parameters, gradients and optimizer states of a model are
+// divided over the ranks, with the names of HF Accelerate.
+//
+//   accel::Accelerator accelerator(
+//       {.fsdp_plugin = accel::FullyShardedDataParallelPlugin{
+//            .auto_wrap_policy = accel::AutoWrapPolicy::kTransformerBasedWrap,
+//            .transformer_cls_names_to_wrap = {{"Block"}}}});
+//
+// The model is not wrapped or changed: prepare() puts its parameters into units, each divided into
+// one shard per rank. What is left out comes from the FSDP_* environment that accel-launch sets, then
+// from the defaults below. docs/sharding.md says what each strategy keeps where, and which options
+// of the peer have no counterpart.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <accel/types.h>
+
+namespace accel {
+
+struct FullyShardedDataParallelPlugin {
+  std::optional<int> fsdp_version;  // FSDP_VERSION, else 1
+
+  // Version 1. FSDP_SHARDING_STRATEGY (a name, or 1 to 5), else FULL_SHARD.
+  std::optional<ShardingStrategy> sharding_strategy;
+  // Version 2: true is FULL_SHARD, false SHARD_GRAD_OP. FSDP_RESHARD_AFTER_FORWARD, else true.
+  std::optional<bool> reshard_after_forward;
+
+  // Which parameters form a unit. FSDP_AUTO_WRAP_POLICY, else NO_WRAP: units are cut by bytes.
+  std::optional<AutoWrapPolicy> auto_wrap_policy;
+  // TRANSFORMER_BASED_WRAP: names of module classes, without namespace and "Impl".
+  // FSDP_TRANSFORMER_CLS_TO_WRAP, separated by commas.
+  std::optional<std::vector<std::string>> transformer_cls_names_to_wrap;
+  // SIZE_BASED_WRAP: fewest parameters of a unit. FSDP_MIN_NUM_PARAMS, else 0, which is NO_WRAP.
+  std::optional<std::int64_t> min_num_params;
+
+  // Modules that stay whole on every rank: a regular expression that the whole name of a module must
+  // match ("encoder\\.layers\\.0"). Their gradients are averaged all the same.
+  // FSDP_IGNORED_MODULES.
+  std::optional<std::string> ignored_modules;
+
+  // Whether rank 0's parameters and buffers are sent to all ranks by prepare().
+  // FSDP_SYNC_MODULE_STATES, else true. False: each rank keeps its own values of its own shard.
+  std::optional<bool> sync_module_states;
+
+  // Keeps shards in host memory while the model computes on a GPU. FSDP_OFFLOAD_PARAMS. Not there
+  // yet: true is refused.
+  std::optional<bool> cpu_offload;
+};
+
+}  // namespace accel

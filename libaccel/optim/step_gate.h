@@ -1,0 +1,27 @@
+// StepGate: what surrounds the steps of an optimizer whose state is divided over the ranks.
+//
+// Threads:  the thread that trains; every rank makes the same calls.
+// Errors    throws kPeerLost, kProcessGroup.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace accel::detail {
+
+class StepGate {
+ public:
+  virtual ~StepGate() = default;
+
+  // The gradients are those of all ranks; called before anything reads them.
+  virtual void settle() = 0;
+  // Nobody reads parameters until after_step().
+  virtual void before_step() = 0;
+  // All ranks see what all have written.
+  virtual void after_step() = 0;
+  // found_inf: 0-d float, not 0 when a gradient of this rank is not finite. The same on all ranks afterwards.
+  virtual void combine_overflow(at::Tensor& found_inf) = 0;
+  // Gradients that the optimizer does not know of.
+  virtual void clear_gradients() = 0;
+};
+
+}  // namespace accel::detail

@@ -1,0 +1,33 @@
+// ModelSync: how the ranks keep one model in step; DdpReducer or ShardedModel.
+//
+// A forward that a synchronising backward will follow is bracketed by before_forward() and after_forward().
+//
+// Threads:  the thread that trains.
+// Errors    throws kPeerLost, kProcessGroup, and what the implementation says.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace accel {
+
+class ModelSync {
+ public:
+  virtual ~ModelSync() = default;
+
+  virtual void before_forward() = 0;
+  // Whether after_forward() needs the tensors that the forward returned.
+  [[nodiscard]] virtual bool wants_outputs() const noexcept = 0;
+  // May replace outputs by tensors of the same value.
+  virtual void after_forward(std::vector<at::Tensor>& outputs) = 0;
+  // The loss's backward is done. Requires: every rank calls it.
+  virtual void after_backward() = 0;
+
+  // False: gradients stay local until it is true again. Returns what it was.
+  virtual bool set_sync_in_backward(bool sync) noexcept = 0;
+  // The next backward synchronises although its forward ran without. Undone by the caller with set_sync_in_backward().
+  virtual void sync_next_backward() = 0;
+};
+
+}  // namespace accel

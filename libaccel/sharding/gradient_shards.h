@@ -1,0 +1,102 @@
+// GradientShards: averages gradients over the ranks while backward runs, and leaves each rank those of its own shards.
+//
+// A hook on each parameter takes its gradient as soon as it is complete, scaled by 1 / world_size, into the flat
+// gradient of its unit; a full unit is reduced and scattered at once, and its memory is used for the next. So a rank
+// holds the gradients of a few units at a time, whatever the model's size.
+//
+//   state        enters on                                            leaves on
+//   IDLE         start; finish()                                      arm() -> ARMED; gradients stay where they are
+//   ARMED        a forward that will synchronise                      first gradient, or finish(): the ranks call the roll:
+//                                                                     nobody has a gradient -> ARMED, else -> REDUCING
+//   REDUCING     some rank has a gradient                             finish(): what is missing counts as zero -> IDLE
+//
+// The roll keeps ranks together of which some have no gradient of this model in this backward (experts of others, the
+// other half of a GAN): they join with zeros. A parameter that had no gradient on any rank keeps none, so that optimizers
+// pass it by, as with one process.
+//
+// Units are reduced from the last to the first on every rank, whatever the order of the hooks.
+//
+// Threads:  the thread that trains; hooks run on LibTorch's thread of the backward, one at a time.
+// Cost:     one pass over each gradient, one reduce-scatter per unit, two reductions of a few bytes per backward.
+// Errors    throws what ProcessGroup throws.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "libaccel/sharding/shard_plan.h"
+
+namespace accel {
+class ProcessGroup;
+}
+
+namespace accel::sharding {
+
+class GradientShards {
+ public:
+  // parameters: leaves that require a gradient, in the order that `units` was planned for.
+  GradientShards(std::vector<at::Tensor> parameters,
+                 std::vector<Unit> units,
+                 std::shared_ptr<ProcessGroup> group);
+  ~GradientShards();
+  GradientShards(const GradientShards&) = delete;
+  GradientShards& operator=(const GradientShards&) = delete;
+
+  void arm() noexcept;
+  void disarm() noexcept;
+  // Whether a backward has begun to reduce and finish() is due.
+  [[nodiscard]] bool is_reducing() const noexcept { return state_ == State::kReducing; }
+
+  // The end of a backward: does nothing unless armed. has_others: this rank has gradients to average that are not
+  // divided. Returns whether any rank had gradients; then take_gradient() gives them. Requires: every rank calls it.
+  bool finish(bool has_others = false);
+
+  // [shard_numel] the average over the ranks, of the last finish(). Not kept by this object once taken.
+  [[nodiscard]] at::Tensor take_gradient(std::size_t unit);
+  // Whether any rank had a gradient of this parameter.
+  [[nodiscard]] bool was_used(std::size_t parameter) const { return was_used_.at(parameter) != 0; }
+
+  // Bytes of flat gradients held at present, and at most so far.
+  [[nodiscard]] std::int64_t live_bytes() const noexcept { return live_bytes_; }
+  [[nodiscard]] std::int64_t peak_bytes() const noexcept { return peak_bytes_; }
+
+ private:
+  enum class State { kIdle, kArmed, kReducing };
+  struct UnitState {
+    at::Tensor flat;   // while gradients of it arrive
+    at::Tensor shard;  // once reduced, until taken
+    std::size_t num_arrived = 0;
+  };
+  class Hook;
+
+  void on_gradient(std::size_t parameter);
+  bool call_roll(bool has_gradients);
+  void take(std::size_t parameter, const at::Tensor& gradient);
+  void reduce_ready_units(bool at_end);
+  void reduce(std::size_t unit);
+  void clear_gaps(std::size_t unit);
+  [[nodiscard]] at::Tensor borrow_flat(const Unit& unit);
+  void agree_on_use();
+
+  std::vector<at::Tensor> parameters_;
+  std::vector<Unit> units_;
+  std::vector<std::size_t> unit_of_;  // by parameter
+  std::vector<const Slot*> slot_of_;  // by parameter; nullptr: it has no elements
+  std::shared_ptr<ProcessGroup> group_;
+  double scale_;
+
+  State state_ = State::kIdle;
+  std::vector<UnitState> unit_states_;
+  std::size_t num_reduced_ = 0;        // units, from the last one down
+  std::vector<std::uint8_t> arrived_;  // by parameter, in this backward
+  std::vector<std::uint8_t> was_used_;
+  std::vector<at::Tensor> spare_;  // flats to be used again
+  std::int64_t live_bytes_ = 0;
+  std::int64_t peak_bytes_ = 0;
+};
+
+}  // namespace accel::sharding

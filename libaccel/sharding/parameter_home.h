@@ -1,0 +1,61 @@
+// ParameterHome: the memory that the parameters of a sharded model lie in, and how the ranks come to see each other's
+// shards.
+//
+//   PrivateHome   each rank holds all units whole; publish() gathers the shards that changed. Any backend, any number
+//                 of nodes. What SHARD_GRAD_OP needs.
+//   SharedHome    the ranks of one node map one memory; a shard is seen by all as it is written, so publish() only
+//                 waits. One copy a node: what FULL_SHARD needs there.
+//
+// A shard is written by its owner alone, between before_write() and publish(). Nobody reads it meanwhile: a rank calls
+// before_write() when it is through with its forwards and backwards, and goes on when all ranks are.
+//
+// Threads:  the thread that trains; the same calls in the same order on every rank.
+// Errors    collectives throw what ProcessGroup throws.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <accel/result.h>
+
+#include "libaccel/pager/guard_memory.h"
+#include "libaccel/sharding/shard_plan.h"
+
+namespace accel {
+class ProcessGroup;
+}
+
+namespace accel::sharding {
+
+class ParameterHome {
+ public:
+  virtual ~ParameterHome() = default;
+
+  // [world_size * shard_numel] of a unit, to be read.
+  [[nodiscard]] virtual const at::Tensor& flat(std::size_t unit) const = 0;
+  // The same memory, to be written to.
+  [[nodiscard]] virtual const at::Tensor& writable(std::size_t unit) const = 0;
+  // Whether the ranks see one memory: then one rank's values are every rank's.
+  [[nodiscard]] virtual bool is_shared() const noexcept = 0;
+  virtual void before_write() = 0;
+  virtual void publish(std::span<const std::size_t> units) = 0;
+  // Between them flat() may be written to, by all ranks the same.
+  virtual void begin_load() = 0;
+  virtual void end_load() = 0;
+};
+
+[[nodiscard]] std::unique_ptr<ParameterHome> make_private_home(const std::vector<Unit>& units,
+                                                               std::shared_ptr<ProcessGroup> group);
+
+// labels: of the parameters of each unit, for who writes to them. Errors, the same on all ranks  kUnsupported: they cannot
+// share memory; says which rank and why. Throws what ProcessGroup throws. Requires: every rank calls it.
+[[nodiscard]] Result<std::unique_ptr<ParameterHome>> make_shared_home(
+    const std::vector<Unit>& units,
+    std::vector<std::vector<pager::GuardLabel>> labels,
+    std::shared_ptr<ProcessGroup> group);
+
+}  // namespace accel::sharding

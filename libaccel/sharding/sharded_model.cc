@@ -1,0 +1,253 @@
+// Dividing a model.
+//
+// Parameters keep their TensorImpl, so the module, the user's references and autograd's accumulators stay valid; only
+// their storage changes, to a view of their unit with the strides that they had. A gradient that arrives is laid out the
+// same way, so that element i of a unit is the gradient of element i.
+//
+// The order of a step, on each rank:
+//
+//   forward, backward        units are reduced as they fill up (gradient_shards.h)
+//   after_backward()         pieces get their gradients; what was accumulated before is added to
+//   before_write()           every rank is through with its backward: nobody reads parameters
+//   optimizer                writes this rank's pieces
+//   publish()                every rank sees every piece
+
+#include "libaccel/sharding/sharded_model.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/nn/module.h>
+
+#include <accel/error.h>
+
+#include "libaccel/process/process_group.h"
+#include "libaccel/sharding/wrap_policy.h"
+
+namespace accel::sharding {
+namespace {
+
+// As DDP's buckets: large enough for the cost of a call to vanish, small enough for two to be little.
+constexpr std::int64_t kMaxUnitBytes = std::int64_t{25} << 20;
+constexpr const char* kPreparing = "sending the model of rank 0 to all ranks";
+
+// Two parameters of one memory would part when each gets its place in a unit.
+void refuse_overlaps(const std::vector<NamedParameter>& parameters) {
+  std::map<const void*, std::string> owners;
+  for (const NamedParameter& parameter : parameters) {
+    if (parameter.tensor.numel() == 0) continue;
+    const void* storage = parameter.tensor.storage().unsafeGetStorageImpl();
+    const auto [other, is_new] = owners.emplace(storage, parameter.name);
+    if (is_new) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the parameters " + other->second + " and " + parameter.name +
+                    " are different tensors of one memory, which cannot be sharded",
+                "register one tensor under both names to tie them, or clone one of them");
+  }
+}
+
+void refuse_sparse(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    if (!parameter.expects_sparse_gradient) continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        "the gradient of " + parameter.name + " is sparse, which cannot be sharded",
+        "construct the embedding with sparse(false), or name its module in ignored_modules");
+  }
+}
+
+void refuse_layouts(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    if (parameter.tensor.device().is_cpu() && parameter.tensor.is_non_overlapping_and_dense())
+      continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the parameter " + parameter.name +
+                    " is no dense tensor of the CPU, which alone can be sharded",
+                "make it contiguous() before it is registered");
+  }
+}
+
+}  // namespace
+
+ShardedModel::ShardedModel(const torch::nn::Module& module,
+                           std::shared_ptr<ProcessGroup> group,
+                           const FsdpSettings& settings)
+    : group_(std::move(group)) {
+  std::vector<NamedParameter> all = trainable_parameters(module);
+  verify_same_parameters(all, *group_);
+  const auto ignored = ignored_parameters(module, settings);
+  const auto groups = wrap_groups(module, settings);
+  for (NamedParameter& parameter : all) {
+    if (ignored.contains(parameter.tensor.unsafeGetTensorImpl())) {
+      ignored_.push_back(parameter.tensor);
+    } else {
+      parameters_.push_back(std::move(parameter));
+    }
+  }
+  refuse_sparse(parameters_);
+  refuse_overlaps(parameters_);
+  refuse_layouts(parameters_);
+  const at::NoGradGuard no_grad;
+  if (settings.sync_module_states) {
+    for (at::Tensor& parameter : module.parameters()) group_->broadcast_(parameter, 0, kPreparing);
+    for (at::Tensor& buffer : module.buffers()) {
+      if (buffer.defined()) group_->broadcast_(buffer, 0, kPreparing);
+    }
+  }
+  std::vector<PlannedParameter> planned;
+  for (const NamedParameter& parameter : parameters_) {
+    index_.emplace(parameter.tensor.unsafeGetTensorImpl(), planned.size());
+    planned.push_back({.name = parameter.name,
+                       .numel = parameter.tensor.numel(),
+                       .dtype = parameter.tensor.scalar_type(),
+                       .group = groups.at(parameter.tensor.unsafeGetTensorImpl())});
+  }
+  units_ = plan_units(planned, group_->size(), kMaxUnitBytes);
+  find_home(settings.strategy);
+  cut_pieces();
+  move_into_units();
+  std::vector<at::Tensor> tensors;
+  for (const NamedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
+  gradients_ = std::make_unique<GradientShards>(std::move(tensors), units_, group_);
+}
+
+void ShardedModel::find_home(ShardingStrategy strategy) {
+  std::vector<std::vector<pager::GuardLabel>> labels(units_.size());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const std::size_t element = c10::elementSize(units_[unit].dtype);
+    for (const Slot& slot : units_[unit].slots) {
+      labels[unit].push_back({static_cast<std::size_t>(slot.offset) * element,
+                              static_cast<std::size_t>(slot.numel) * element,
+                              parameters_[slot.parameter].name});
+    }
+  }
+  auto shared = make_shared_home(units_, std::move(labels), group_);
+  if (shared) {
+    home_ = *std::move(shared);
+    return;
+  }
+  if (strategy != ShardingStrategy::kShardGradOp) {
+    throw Error(ErrorCode::kUnsupported,
+                std::string(to_string(strategy)) +
+                    " needs ranks that share memory: " + shared.error().message(),
+                "use SHARD_GRAD_OP: every rank keeps the parameters whole");
+  }
+  home_ = make_private_home(units_, group_);
+}
+
+// Each rank brings its own shards; then the parameters of the module become views of the whole.
+void ShardedModel::move_into_units() {
+  for (const ShardPiece& piece : pieces_) {
+    const at::Tensor& parameter = parameters_[piece.place.parameter].tensor;
+    const at::Tensor in_memory_order =
+        parameter.detach().as_strided({parameter.numel()}, {1}, parameter.storage_offset());
+    piece.tensor.detach().copy_(
+        in_memory_order.narrow(0, piece.place.parameter_offset, piece.place.numel));
+  }
+  std::vector<std::size_t> all(units_.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  home_->publish(all);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const at::Tensor& flat = home_->flat(unit);
+    for (const Slot& slot : units_[unit].slots) {
+      at::Tensor& parameter = parameters_[slot.parameter].tensor;
+      parameter.set_data(flat.as_strided(
+          parameter.sizes(), parameter.strides(), flat.storage_offset() + slot.offset));
+    }
+  }
+}
+
+void ShardedModel::cut_pieces() {
+  piece_index_.assign(parameters_.size(), -1);
+  unit_index_.resize(parameters_.size());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    for (const Slot& slot : units_[unit].slots) unit_index_[slot.parameter] = unit;
+    for (const Piece& place : pieces_of(units_[unit], group_->rank())) {
+      at::Tensor tensor = home_->writable(unit).narrow(0, place.unit_offset, place.numel).detach();
+      tensor.requires_grad_(true);
+      piece_index_[place.parameter] = std::ssize(pieces_);
+      pieces_.push_back({unit, place, std::move(tensor)});
+    }
+  }
+}
+
+void ShardedModel::after_forward(std::vector<at::Tensor>&) {
+  if (!at::GradMode::is_enabled()) return;
+  if (sync_in_backward_) {
+    gradients_->arm();
+  } else {
+    gradients_->disarm();
+  }
+}
+
+bool ShardedModel::set_sync_in_backward(bool sync) noexcept {
+  return std::exchange(sync_in_backward_, sync);
+}
+
+void ShardedModel::after_backward() {
+  const bool has_ignored =
+      std::any_of(ignored_.begin(), ignored_.end(), [](const at::Tensor& parameter) {
+        return parameter.grad().defined();
+      });
+  if (!gradients_->finish(has_ignored)) return;
+  const at::NoGradGuard no_grad;
+  hand_out_gradients();
+  average_ignored();
+}
+
+void ShardedModel::settle() {
+  if (gradients_->is_reducing()) after_backward();
+}
+
+void ShardedModel::hand_out_gradients() {
+  std::vector<at::Tensor> shards(units_.size());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit)
+    shards[unit] = gradients_->take_gradient(unit);
+  for (ShardPiece& piece : pieces_) {
+    if (!gradients_->was_used(piece.place.parameter)) continue;
+    const std::int64_t begin =
+        piece.place.unit_offset - group_->rank() * units_[piece.unit].shard_numel;
+    const at::Tensor gradient = shards[piece.unit].narrow(0, begin, piece.place.numel);
+    at::Tensor& present = piece.tensor.mutable_grad();
+    if (present.defined()) {
+      present.add_(gradient);
+    } else {
+      present = gradient;
+    }
+  }
+}
+
+void ShardedModel::average_ignored() {
+  if (ignored_.empty()) return;
+  at::Tensor used = at::empty({std::ssize(ignored_)}, at::kInt);
+  for (std::size_t i = 0; i < ignored_.size(); ++i)
+    used.data_ptr<int>()[i] = ignored_[i].grad().defined() ? 1 : 0;
+  group_->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
+  for (std::size_t i = 0; i < ignored_.size(); ++i) {
+    if (used.data_ptr<int>()[i] == 0) continue;
+    at::Tensor& gradient = ignored_[i].mutable_grad();
+    if (!gradient.defined()) gradient = at::zeros_like(ignored_[i]);
+    gradient.mul_(1.0 / group_->size());
+    group_->all_reduce_(gradient, Reduction::kSum, "averaging gradients of ignored modules");
+  }
+}
+
+bool ShardedModel::owns(const at::Tensor& parameter) const {
+  return index_.contains(parameter.unsafeGetTensorImpl());
+}
+
+const ShardPiece* ShardedModel::piece_of(const at::Tensor& parameter) const {
+  const std::ptrdiff_t piece = piece_index_.at(index_.at(parameter.unsafeGetTensorImpl()));
+  return piece < 0 ? nullptr : &pieces_[static_cast<std::size_t>(piece)];
+}
+
+std::size_t ShardedModel::unit_of(const at::Tensor& parameter) const {
+  return unit_index_.at(index_.at(parameter.unsafeGetTensorImpl()));
+}
+
+}  // namespace accel::sharding

@@ -1,0 +1,105 @@
+// ShardedModel: one model whose parameters, gradients and optimizer states are divided over the ranks.
+//
+// The module stays as it is: each parameter becomes a view of its unit's memory (ParameterHome), every rank sees all
+// values, and each rank updates its own shard of every unit. The optimizer works on pieces: leaf tensors that share
+// memory with the parts of parameters in this rank's shards, with the averaged gradients as their grad. After a
+// synchronising backward the parameters themselves have no gradient.
+//
+// Frozen parameters stay as they are. Ignored ones stay whole; their gradients are averaged at the end of backward.
+//
+// Threads:  the thread that trains.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "libaccel/prepare/model_sync.h"
+#include "libaccel/prepare/parameter_list.h"
+#include "libaccel/sharding/fsdp_settings.h"
+#include "libaccel/sharding/gradient_shards.h"
+#include "libaccel/sharding/parameter_home.h"
+#include "libaccel/sharding/shard_plan.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace accel::sharding {
+
+struct ShardPiece {
+  std::size_t unit = 0;
+  Piece place;
+  at::Tensor tensor;  // [numel] a leaf; its grad is this rank's part of the averaged gradient
+};
+
+class ShardedModel final : public ModelSync {
+ public:
+  // Checks that every rank has the same parameters, sends rank 0's (unless told not to) and moves them into their units.
+  // Throws kShapeMismatch on every rank naming the first parameter that differs; kUnsupported for sparse gradients and
+  // for parameters that overlap; what wrap_groups() and ignored_parameters() throw; kPeerLost, kProcessGroup.
+  // Requires: every rank calls it; a parameter that requires a gradient.
+  ShardedModel(const torch::nn::Module& module,
+               std::shared_ptr<ProcessGroup> group,
+               const FsdpSettings& settings);
+
+  void before_forward() override {}
+  [[nodiscard]] bool wants_outputs() const noexcept override { return false; }
+  void after_forward(std::vector<at::Tensor>& outputs) override;
+  void after_backward() override;
+  bool set_sync_in_backward(bool sync) noexcept override;
+  void sync_next_backward() override { gradients_->arm(); }
+
+  // ---- for the optimizer
+
+  // Whether this parameter is divided.
+  [[nodiscard]] bool owns(const at::Tensor& parameter) const;
+  // This rank's pieces of a parameter that is divided: none or one. Borrowed.
+  [[nodiscard]] const ShardPiece* piece_of(const at::Tensor& parameter) const;
+  [[nodiscard]] std::size_t unit_of(const at::Tensor& parameter) const;
+  // After a backward that was not run by Accelerator::backward().
+  void settle();
+  // Around writes to the pieces.
+  void before_write() { home_->before_write(); }
+  void publish(const std::vector<std::size_t>& units) { home_->publish(units); }
+  // Between them the parameters may be written to, on every rank the same.
+  void begin_load() { home_->begin_load(); }
+  void end_load() { home_->end_load(); }
+
+  // ---- for checkpoints and tests
+
+  [[nodiscard]] const std::vector<NamedParameter>& parameters() const noexcept {
+    return parameters_;
+  }
+  [[nodiscard]] const std::vector<Unit>& units() const noexcept { return units_; }
+  [[nodiscard]] const GradientShards& gradients() const noexcept { return *gradients_; }
+  // Whether the ranks share one copy of the parameters.
+  [[nodiscard]] bool shares_memory() const noexcept { return home_->is_shared(); }
+  [[nodiscard]] ProcessGroup& group() const noexcept { return *group_; }
+
+ private:
+  void find_home(ShardingStrategy strategy);
+  void move_into_units();
+  void cut_pieces();
+  void hand_out_gradients();
+  void average_ignored();
+
+  std::shared_ptr<ProcessGroup> group_;
+  std::vector<NamedParameter> parameters_;  // those that are divided
+  std::vector<at::Tensor> ignored_;         // trained, but whole on every rank
+  std::vector<Unit> units_;
+  std::unique_ptr<ParameterHome> home_;
+  std::vector<ShardPiece> pieces_;                                 // of this rank
+  std::unordered_map<const c10::TensorImpl*, std::size_t> index_;  // into parameters_
+  std::vector<std::ptrdiff_t> piece_index_;                        // by parameter; -1: none
+  std::vector<std::size_t> unit_index_;                            // by parameter
+  std::unique_ptr<GradientShards> gradients_;
+  bool sync_in_backward_ = true;
+};
+
+}  // namespace accel::sharding

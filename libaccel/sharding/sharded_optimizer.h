@@ -1,0 +1,51 @@
+// ShardedOptimizer: lets an unmodified torch::optim optimizer work on this rank's pieces of sharded models.
+//
+// Its parameter groups are rewritten: each parameter of a sharded model gives way to this rank's piece of it, or to
+// nothing. Options, and so schedules, stay as they are. What the optimizer computes must depend on each element alone:
+// SGD, Adam, AdamW, RMSprop, Adagrad.
+//
+// Threads:  the thread that trains.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "libaccel/optim/step_gate.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accel::sharding {
+
+class ShardedModel;
+
+class ShardedOptimizer final : public detail::StepGate {
+ public:
+  // nullptr when the optimizer has no parameter of these models. Throws kUnsupported, naming the type, for one whose
+  // steps are not element-wise, and for one that has stepped already.
+  static std::shared_ptr<ShardedOptimizer> rewrite(
+      torch::optim::Optimizer& optimizer, const std::vector<std::shared_ptr<ShardedModel>>& models);
+
+  void settle() override;
+  void before_step() override;
+  void after_step() override;
+  void combine_overflow(at::Tensor& found_inf) override;
+  void clear_gradients() override;
+
+  // The parameters that the optimizer was made for, by group: whole ones of the model.
+  [[nodiscard]] const std::vector<std::vector<at::Tensor>>& whole_groups() const noexcept {
+    return whole_groups_;
+  }
+  // With the units that it changes.
+  [[nodiscard]] const auto& models() const noexcept { return models_; }
+  // nullptr: the parameter is not divided.
+  [[nodiscard]] ShardedModel* model_of(const at::Tensor& parameter) const;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<ShardedModel>, std::vector<std::size_t>>> models_;
+  std::vector<std::vector<at::Tensor>> whole_groups_;
+};
+
+}  // namespace accel::sharding

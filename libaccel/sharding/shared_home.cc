@@ -1,0 +1,234 @@
+// One memory for the parameters of all ranks of a node.
+//
+//   memfd:   | unit 0: shard of rank 0 | ... | shard of rank n-1 | pad to a page | unit 1: ... |
+//
+// Rank 0 makes it and offers it (memory_offer.h); all say whether they have mapped it, and one that has not is enough for
+// all to give up. It has no name: nothing is left when the ranks are gone.
+//
+// Each rank maps every unit twice. The module's parameters are views of a mapping that can only be read, so that code
+// which writes to them (on every rank, into one memory) is stopped with the parameter's name instead of counting twice.
+// The optimizer's pieces are views of the other one. Checkpoints are loaded between begin_load() and end_load().
+//
+// The pages of a shard are reserved by its owner, so they count as its own and a lack of memory is an error, not SIGBUS.
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <accel/error.h>
+
+#include "libaccel/collectives/shm/memory_offer.h"
+#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/pager/guard_memory.h"
+#include "libaccel/process/process_group.h"
+#include "libaccel/sharding/parameter_home.h"
+#include "runtime/printable.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::sharding {
+namespace {
+
+constexpr std::int64_t kTextBytes = 512;  // of what a rank says of itself
+constexpr const char* kMeeting = "sharing memory for parameters";
+
+std::int64_t page_bytes() {
+  static const std::int64_t bytes = ::sysconf(_SC_PAGESIZE);
+  return bytes;
+}
+
+std::int64_t bytes_of(const Unit& unit, int world_size) {
+  const std::int64_t bytes =
+      world_size * unit.shard_numel * static_cast<std::int64_t>(c10::elementSize(unit.dtype));
+  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+}
+
+std::vector<std::string> tell_all(ProcessGroup& group, const std::string& own) {
+  const at::Tensor text = at::zeros({kTextBytes}, at::kByte);
+  std::memcpy(text.data_ptr(), own.data(), std::min<std::size_t>(own.size(), kTextBytes - 1));
+  const at::Tensor all = group.all_gather(text, kMeeting);
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    texts.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * kTextBytes);
+  }
+  return texts;
+}
+
+// Two ranges of pages that are one memory.
+struct UnitMemory {
+  std::unique_ptr<pager::GuardRange> reading;
+  void* writing = MAP_FAILED;
+  std::size_t bytes = 0;
+
+  UnitMemory() = default;
+  UnitMemory(const UnitMemory&) = delete;
+  UnitMemory& operator=(const UnitMemory&) = delete;
+  ~UnitMemory() {
+    if (writing != MAP_FAILED) ::munmap(writing, bytes);
+  }
+};
+
+class SharedHome final : public ParameterHome {
+ public:
+  SharedHome(const std::vector<Unit>& units, std::shared_ptr<ProcessGroup> group)
+      : units_(units), group_(std::move(group)) {}
+
+  // Maps all units. Errors  kOutOfMemory.
+  Result<void> map(int memory, const std::vector<std::vector<pager::GuardLabel>>& labels) {
+    const int world_size = group_->size();
+    off_t offset = 0;
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      auto unit = std::make_shared<UnitMemory>();
+      unit->bytes = static_cast<std::size_t>(bytes_of(units_[i], world_size));
+      if (auto reserved = reserve(memory, offset, i); !reserved) return reserved;
+      try {
+        unit->reading = std::make_unique<pager::GuardRange>(unit->bytes, labels[i]);
+        unit->reading->map(memory, offset, 0, unit->bytes, pager::GuardRange::Access::kRead);
+      } catch (const Error& error) {
+        return error;
+      }
+      unit->writing =
+          ::mmap(nullptr, unit->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, offset);
+      if (unit->writing == MAP_FAILED) {
+        return Error(ErrorCode::kOutOfMemory,
+                     std::to_string(unit->bytes) +
+                         " bytes of parameters cannot be mapped: " + errno_text(errno));
+      }
+      const std::int64_t numel = world_size * units_[i].shard_numel;
+      const auto keep = [unit](void*) {};  // as long as a view lives
+      flats_.push_back(at::from_blob(unit->reading->begin(), {numel}, keep, units_[i].dtype));
+      writable_.push_back(at::from_blob(unit->writing, {numel}, keep, units_[i].dtype));
+      offset += static_cast<off_t>(unit->bytes);
+      memory_.push_back(std::move(unit));
+    }
+    memory_fd_ = UniqueFd(::fcntl(memory, F_DUPFD_CLOEXEC, 0));
+    return {};
+  }
+
+  [[nodiscard]] const at::Tensor& flat(std::size_t unit) const override { return flats_.at(unit); }
+  [[nodiscard]] const at::Tensor& writable(std::size_t unit) const override {
+    return writable_.at(unit);
+  }
+  [[nodiscard]] bool is_shared() const noexcept override { return true; }
+
+  void before_write() override { group_->barrier("waiting for the ends of all backwards"); }
+  void publish(std::span<const std::size_t>) override {
+    group_->barrier("waiting for the steps of all optimizers");
+  }
+
+  void begin_load() override { remap(pager::GuardRange::Access::kReadWrite); }
+  void end_load() override { remap(pager::GuardRange::Access::kRead); }
+
+ private:
+  // This rank's part of a unit.
+  Result<void> reserve(int memory, off_t offset, std::size_t unit) const {
+    const auto element = static_cast<std::int64_t>(c10::elementSize(units_[unit].dtype));
+    const std::int64_t bytes = units_[unit].shard_numel * element;
+    if (::fallocate(memory, 0, offset + group_->rank() * bytes, bytes) == 0 || errno == EOPNOTSUPP)
+      return {};
+    return Error(
+        ErrorCode::kOutOfMemory,
+        std::to_string(bytes) + " bytes of parameters cannot be reserved: " + errno_text(errno));
+  }
+
+  void remap(pager::GuardRange::Access access) {
+    off_t offset = 0;
+    for (const auto& unit : memory_) {
+      unit->reading->map(memory_fd_.get(), offset, 0, unit->bytes, access);
+      offset += static_cast<off_t>(unit->bytes);
+    }
+  }
+
+  std::vector<Unit> units_;
+  std::shared_ptr<ProcessGroup> group_;
+  UniqueFd memory_fd_;
+  std::vector<std::shared_ptr<UnitMemory>> memory_;
+  std::vector<at::Tensor> flats_;
+  std::vector<at::Tensor> writable_;
+};
+
+Result<UniqueFd> make_memory(std::int64_t bytes) {
+  UniqueFd memory(::memfd_create("accel-parameters", MFD_CLOEXEC));
+  if (!memory || ::ftruncate(memory.get(), bytes) != 0) {
+    return Error(
+        ErrorCode::kOutOfMemory,
+        "no memory of " + std::to_string(bytes) + " bytes can be made: " + errno_text(errno));
+  }
+  return memory;
+}
+
+// What a rank says first: "<node>|<offer>", the offer of rank 0 alone, or "!<why not>".
+std::string introduction(const UniqueFd& memory) {
+  const auto node = shm::read_node_identity();
+  if (!node) return "!" + node.error().message();
+  if (!memory) return to_text(*node) + "|";
+  const auto offer = shm::offer_memory(memory.get());
+  if (!offer) return "!" + offer.error().message();
+  return to_text(*node) + "|" + to_text(*offer);
+}
+
+// Why ranks that say this cannot share memory; empty when they can.
+std::string obstacle(const std::vector<std::string>& said) {
+  for (std::size_t rank = 0; rank < said.size(); ++rank) {
+    const std::string who = "rank " + std::to_string(rank);
+    if (said[rank].starts_with('!')) return who + ": " + said[rank].substr(1);
+    if (said[rank].substr(0, said[rank].find('|')) != said[0].substr(0, said[0].find('|'))) {
+      return who + " is on another node than rank 0";
+    }
+  }
+  return {};
+}
+
+Result<UniqueFd> open_memory(const std::string& said_by_rank_0) {
+  const auto offer = shm::parse_memory_offer(said_by_rank_0.substr(said_by_rank_0.find('|') + 1));
+  if (!offer) return offer.error();
+  return shm::open_offer(*offer);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ParameterHome>> make_shared_home(
+    const std::vector<Unit>& units,
+    std::vector<std::vector<pager::GuardLabel>> labels,
+    std::shared_ptr<ProcessGroup> group) {
+  std::int64_t bytes = 0;
+  for (const Unit& unit : units) bytes += bytes_of(unit, group->size());
+  UniqueFd memory;
+  std::string trouble;
+  if (group->rank() == 0) {
+    auto made = make_memory(bytes);
+    if (made) {
+      memory = *std::move(made);
+    } else {
+      trouble = made.error().message();
+    }
+  }
+  const std::vector<std::string> said =
+      tell_all(*group, trouble.empty() ? introduction(memory) : "!" + trouble);
+  if (const std::string why = obstacle(said); !why.empty()) {
+    return Error(ErrorCode::kUnsupported, "the ranks cannot share memory: " + why);
+  }
+  auto home = std::make_unique<SharedHome>(units, group);
+  const auto join = [&]() -> Result<void> {
+    if (memory) return home->map(memory.get(), labels);
+    auto opened = open_memory(said[0]);
+    if (!opened) return std::move(opened).error();
+    return home->map(opened->get(), labels);
+  };
+  const Result<void> joined = join();
+  const std::vector<std::string> outcomes =
+      tell_all(*group, joined ? "" : "!" + joined.error().message());
+  if (const std::string why = obstacle(outcomes); !why.empty()) {
+    return Error(ErrorCode::kUnsupported, "the ranks cannot share memory: " + why);
+  }
+  return std::unique_ptr<ParameterHome>(std::move(home));
+}
+
+}  // namespace accel::sharding

@@ -1,0 +1,250 @@
+// Gathering goes unit by unit and field by field: each rank lays the field's pieces out as its shard of the unit, one
+// all-gather makes the unit, and each parameter's slot of it is the field's whole tensor. Which parameters have a state,
+// which fields are defined and what `step` is, is agreed on first, since a rank without a piece of a parameter does not
+// know.
+
+#include "libaccel/sharding/whole_optimizer.h"
+
+#include <array>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+
+#include <accel/error.h>
+#include <accel/types.h>
+
+#include "libaccel/checkpoint/optimizer_fields.h"
+#include "libaccel/process/process_group.h"
+#include "libaccel/sharding/sharded_model.h"
+#include "libaccel/sharding/sharded_optimizer.h"
+
+namespace accel::sharding {
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamGroup;
+using torch::optim::OptimizerParamState;
+
+// The fields of a state, in the order of the list.
+struct StateView {
+  std::vector<at::Tensor*> tensors;
+  std::vector<std::int64_t*> numbers;
+
+  void operator()(const char*, at::Tensor& tensor) { tensors.push_back(&tensor); }
+  void operator()(const char*, std::int64_t& number) { numbers.push_back(&number); }
+};
+
+// What can be done with an optimizer of a type that is only known at run time.
+struct Kind {
+  bool (*matches)(const Optimizer&);
+  std::unique_ptr<Optimizer> (*make)(std::vector<OptimizerParamGroup>);
+  std::unique_ptr<OptimizerParamState> (*make_state)();
+  StateView (*view)(OptimizerParamState&);
+  void (*copy_options)(const OptimizerOptions& from, OptimizerOptions& to);
+};
+
+template <typename O, typename State, typename Options>
+constexpr Kind kind_of() {
+  return {
+      [](const Optimizer& optimizer) { return typeid(optimizer) == typeid(O); },
+      [](std::vector<OptimizerParamGroup> groups) -> std::unique_ptr<Optimizer> {
+        Options defaults = dynamic_cast<const Options&>(groups.front().options());
+        return std::make_unique<O>(std::move(groups), std::move(defaults));
+      },
+      []() -> std::unique_ptr<OptimizerParamState> { return std::make_unique<State>(); },
+      [](OptimizerParamState& state) {
+        StateView view;
+        checkpoint::visit_fields(dynamic_cast<State&>(state), view);
+        return view;
+      },
+      [](const OptimizerOptions& from, OptimizerOptions& to) {
+        dynamic_cast<Options&>(to) = dynamic_cast<const Options&>(from);
+      },
+  };
+}
+
+const Kind& kind_for(const Optimizer& optimizer) {
+  using namespace torch::optim;  // NOLINT: the list below
+  static const std::array kKinds = {
+      kind_of<SGD, SGDParamState, SGDOptions>(),
+      kind_of<Adam, AdamParamState, AdamOptions>(),
+      kind_of<AdamW, AdamWParamState, AdamWOptions>(),
+      kind_of<RMSprop, RMSpropParamState, RMSpropOptions>(),
+      kind_of<Adagrad, AdagradParamState, AdagradOptions>(),
+  };
+  for (const Kind& kind : kKinds) {
+    if (kind.matches(optimizer)) return kind;
+  }
+  throw Error(ErrorCode::kInternal, "a sharded optimizer is of no type that can be sharded");
+}
+
+// Gathers the states of one unit's parameters.
+class UnitGather {
+ public:
+  UnitGather(const Kind& kind, Optimizer& optimizer, const ShardedModel& model, std::size_t unit)
+      : kind_(kind), optimizer_(optimizer), model_(model), unit_(model.units()[unit]) {
+    const std::unique_ptr<OptimizerParamState> sample = kind_.make_state();
+    const StateView view = kind_.view(*sample);
+    num_tensors_ = view.tensors.size();
+    num_numbers_ = view.numbers.size();
+  }
+
+  void into(Optimizer& whole) {
+    agree();
+    std::vector<at::Tensor> fields(num_tensors_);
+    for (std::size_t f = 0; f < num_tensors_; ++f) {
+      if (is_any_defined(f)) fields[f] = gathered(f);
+    }
+    for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
+      if (flag(s, 0) == 0) continue;
+      whole.state()[parameter(s).unsafeGetTensorImpl()] = state_of(s, fields);
+    }
+  }
+
+ private:
+  [[nodiscard]] const at::Tensor& parameter(std::size_t slot) const {
+    return model_.parameters()[unit_.slots[slot].parameter].tensor;
+  }
+
+  // The state of this rank's piece, or nullptr.
+  [[nodiscard]] OptimizerParamState* own_state(std::size_t slot) const {
+    const ShardPiece* piece = model_.piece_of(parameter(slot));
+    if (piece == nullptr) return nullptr;
+    const auto found = optimizer_.state().find(piece->tensor.unsafeGetTensorImpl());
+    return found == optimizer_.state().end() ? nullptr : found->second.get();
+  }
+
+  // Row by parameter: has a state, which tensors are defined, the numbers.
+  [[nodiscard]] std::int64_t& flag(std::size_t slot, std::size_t column) {
+    return flags_.data_ptr<std::int64_t>()[slot * width() + column];
+  }
+  [[nodiscard]] std::size_t width() const { return 1 + num_tensors_ + num_numbers_; }
+
+  void agree() {
+    flags_ = at::zeros({std::ssize(unit_.slots), static_cast<std::int64_t>(width())}, at::kLong);
+    for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
+      OptimizerParamState* state = own_state(s);
+      if (state == nullptr) continue;
+      const StateView view = kind_.view(*state);
+      flag(s, 0) = 1;
+      for (std::size_t f = 0; f < num_tensors_; ++f)
+        flag(s, 1 + f) = view.tensors[f]->defined() ? 1 : 0;
+      for (std::size_t n = 0; n < num_numbers_; ++n)
+        flag(s, 1 + num_tensors_ + n) = *view.numbers[n];
+    }
+    model_.group().all_reduce_(flags_, Reduction::kMax, "comparing the optimizer's states");
+  }
+
+  [[nodiscard]] bool is_any_defined(std::size_t field) {
+    for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
+      if (flag(s, 1 + field) != 0) return true;
+    }
+    return false;
+  }
+
+  // [world_size * shard_numel] of the field.
+  [[nodiscard]] at::Tensor gathered(std::size_t field) {
+    ProcessGroup& group = model_.group();
+    const at::Tensor shard = at::zeros({unit_.shard_numel}, unit_.dtype);
+    for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
+      OptimizerParamState* state = own_state(s);
+      if (state == nullptr || flag(s, 1 + field) == 0) continue;
+      const Piece& place = model_.piece_of(parameter(s))->place;
+      shard.narrow(0, place.unit_offset - group.rank() * unit_.shard_numel, place.numel)
+          .copy_(*kind_.view(*state).tensors[field]);
+    }
+    at::Tensor whole = at::empty({group.size() * unit_.shard_numel}, unit_.dtype);
+    group.all_gather_into(whole, shard, "gathering the optimizer's states");
+    return whole;
+  }
+
+  [[nodiscard]] std::unique_ptr<OptimizerParamState> state_of(
+      std::size_t s, const std::vector<at::Tensor>& fields) {
+    std::unique_ptr<OptimizerParamState> state = kind_.make_state();
+    const StateView view = kind_.view(*state);
+    const at::Tensor& shape = parameter(s);
+    for (std::size_t f = 0; f < num_tensors_; ++f) {
+      if (flag(s, 1 + f) == 0) continue;
+      *view.tensors[f] =
+          fields[f].as_strided(shape.sizes(), shape.strides(), unit_.slots[s].offset).clone();
+    }
+    for (std::size_t n = 0; n < num_numbers_; ++n) *view.numbers[n] = flag(s, 1 + num_tensors_ + n);
+    return state;
+  }
+
+  const Kind& kind_;
+  Optimizer& optimizer_;
+  const ShardedModel& model_;
+  const Unit& unit_;
+  std::size_t num_tensors_ = 0;
+  std::size_t num_numbers_ = 0;
+  at::Tensor flags_;
+};
+
+// The part of a whole tensor that a piece stands for: a range in the order of the parameter's memory.
+at::Tensor part_of(const at::Tensor& whole, const at::Tensor& parameter, const Piece& place) {
+  const at::Tensor laid_out =
+      at::empty_strided(parameter.sizes(), parameter.strides(), whole.options()).copy_(whole);
+  return laid_out.as_strided({place.numel}, {1}, place.parameter_offset).clone();
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> whole_optimizer(Optimizer& optimizer, const ShardedOptimizer& sharded) {
+  std::vector<OptimizerParamGroup> groups;
+  for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    groups.emplace_back(sharded.whole_groups()[g], optimizer.param_groups()[g].options().clone());
+  }
+  std::unique_ptr<Optimizer> whole = kind_for(optimizer).make(std::move(groups));
+  whole->state().clear();
+  return whole;
+}
+
+void gather_states(Optimizer& optimizer, const ShardedOptimizer& sharded, Optimizer& whole) {
+  const at::NoGradGuard no_grad;
+  const Kind& kind = kind_for(optimizer);
+  for (const auto& [model, units] : sharded.models()) {
+    for (const std::size_t unit : units) UnitGather(kind, optimizer, *model, unit).into(whole);
+  }
+  for (const auto& group : sharded.whole_groups()) {
+    for (const at::Tensor& parameter : group) {
+      if (sharded.model_of(parameter) != nullptr) continue;
+      const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (state != optimizer.state().end()) whole.state()[state->first] = state->second->clone();
+    }
+  }
+}
+
+void scatter_states(Optimizer& whole, const ShardedOptimizer& sharded, Optimizer& optimizer) {
+  const at::NoGradGuard no_grad;
+  const Kind& kind = kind_for(optimizer);
+  optimizer.state().clear();
+  for (std::size_t g = 0; g < whole.param_groups().size(); ++g) {
+    kind.copy_options(whole.param_groups()[g].options(), optimizer.param_groups()[g].options());
+    for (const at::Tensor& parameter : whole.param_groups()[g].params()) {
+      const auto found = whole.state().find(parameter.unsafeGetTensorImpl());
+      if (found == whole.state().end()) continue;
+      const ShardedModel* model = sharded.model_of(parameter);
+      if (model == nullptr) {
+        optimizer.state()[found->first] = found->second->clone();
+        continue;
+      }
+      const ShardPiece* piece = model->piece_of(parameter);
+      if (piece == nullptr) continue;
+      std::unique_ptr<OptimizerParamState> state = found->second->clone();
+      for (at::Tensor* field : kind.view(*state).tensors) {
+        if (field->defined()) *field = part_of(*field, parameter, piece->place);
+      }
+      optimizer.state()[piece->tensor.unsafeGetTensorImpl()] = std::move(state);
+    }
+  }
+}
+
+}  // namespace accel::sharding

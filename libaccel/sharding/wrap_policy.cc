@@ -1,0 +1,152 @@
+// SIZE_BASED_WRAP is torch.distributed.fsdp.wrap's recursion: children first; a module is wrapped when the parameters
+// that its children's units left over are at least min_num_params. Lists and dictionaries of modules are not wrapped,
+// and attention is not looked into, as there.
+
+#include "libaccel/sharding/wrap_policy.h"
+
+#include <algorithm>
+#include <regex>
+#include <set>
+#include <utility>
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/moduledict.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <accel/error.h>
+
+#include "libaccel/sharding/shard_plan.h"
+
+namespace accel::sharding {
+namespace {
+
+using Groups = std::unordered_map<const c10::TensorImpl*, int>;
+
+class Grouper {
+ public:
+  explicit Grouper(const FsdpSettings& settings) : settings_(settings) {}
+
+  Groups by_class(const torch::nn::Module& root) {
+    std::set<std::string> seen;
+    wrap_classes(root, seen);
+    for (const std::string& name : settings_.transformer_classes) {
+      if (!seen.contains(name)) throw unknown_class(name, seen);
+    }
+    claim(root);
+    return std::move(groups_);
+  }
+
+  Groups by_size(const torch::nn::Module& root) {
+    wrap_sizes(root, /*is_root=*/true);
+    claim(root);
+    return std::move(groups_);
+  }
+
+ private:
+  static Error unknown_class(const std::string& name, const std::set<std::string>& seen) {
+    std::string classes;
+    for (const std::string& known : seen) classes += (classes.empty() ? "" : ", ") + known;
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "could not find the transformer layer class " + name + " in the model; it has " + classes,
+        "correct transformer_cls_names_to_wrap");
+  }
+
+  // Inner units first, so that they keep what is theirs.
+  void wrap_classes(const torch::nn::Module& module, std::set<std::string>& seen) {
+    const std::string name = class_name_of(module.name());
+    seen.insert(name);
+    for (const auto& child : module.children()) wrap_classes(*child, seen);
+    const auto& wanted = settings_.transformer_classes;
+    if (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) claim(module);
+  }
+
+  // Returns how many parameters units took.
+  std::int64_t wrap_sizes(const torch::nn::Module& module, bool is_root) {
+    std::int64_t numel = 0;
+    for (const at::Tensor& parameter : module.parameters()) numel += parameter.numel();
+    if (numel < settings_.min_num_params) return 0;
+    std::int64_t taken = 0;
+    if (module.as<torch::nn::MultiheadAttentionImpl>() == nullptr) {
+      for (const auto& child : module.children()) taken += wrap_sizes(*child, false);
+    }
+    const bool is_container = module.as<torch::nn::ModuleListImpl>() != nullptr ||
+                              module.as<torch::nn::ModuleDictImpl>() != nullptr;
+    if (is_root || is_container || numel - taken < settings_.min_num_params) return taken;
+    claim(module);
+    return numel;
+  }
+
+  void claim(const torch::nn::Module& module) {
+    const int group = next_++;
+    for (const at::Tensor& parameter : module.parameters()) {
+      groups_.try_emplace(parameter.unsafeGetTensorImpl(), group);
+    }
+  }
+
+  const FsdpSettings& settings_;
+  Groups groups_;
+  int next_ = 0;
+};
+
+std::regex regex_of(const std::string& text) {
+  try {
+    return std::regex(text);
+  } catch (const std::regex_error& error) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "ignored_modules is '" + text + "', which is no regular expression: " + error.what());
+  }
+}
+
+}  // namespace
+
+std::string class_name_of(const std::string& cpp_name) {
+  std::string name = cpp_name.substr(0, cpp_name.find('<'));
+  if (const auto colons = name.rfind("::"); colons != std::string::npos) name.erase(0, colons + 2);
+  constexpr std::string_view kImpl = "Impl";
+  if (name.size() > kImpl.size() && name.ends_with(kImpl)) name.resize(name.size() - kImpl.size());
+  return name;
+}
+
+std::unordered_set<const c10::TensorImpl*> ignored_parameters(const torch::nn::Module& module,
+                                                              const FsdpSettings& settings) {
+  std::unordered_set<const c10::TensorImpl*> ignored;
+  if (settings.ignored_modules.empty()) return ignored;
+  const std::regex pattern = regex_of(settings.ignored_modules);
+  bool matched = false;
+  std::string names;
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    names += (names.empty() ? "" : ", ") + item.key();
+    if (!std::regex_match(item.key(), pattern)) continue;
+    matched = true;
+    for (const at::Tensor& parameter : item.value()->parameters())
+      ignored.insert(parameter.unsafeGetTensorImpl());
+  }
+  if (!matched) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "ignored_modules is '" + settings.ignored_modules +
+                    "', which is the whole name of no module; there are " + names,
+                "name modules as named_modules() does; leave ignored_modules out to shard all");
+  }
+  return ignored;
+}
+
+std::unordered_map<const c10::TensorImpl*, int> wrap_groups(const torch::nn::Module& module,
+                                                            const FsdpSettings& settings) {
+  switch (settings.wrap) {
+    case AutoWrapPolicy::kTransformerBasedWrap:
+      return Grouper(settings).by_class(module);
+    case AutoWrapPolicy::kSizeBasedWrap:
+      return Grouper(settings).by_size(module);
+    case AutoWrapPolicy::kNoWrap:
+      break;
+  }
+  Groups groups;
+  for (const at::Tensor& parameter : module.parameters())
+    groups.emplace(parameter.unsafeGetTensorImpl(), kNoGroup);
+  return groups;
+}
+
+}  // namespace accel::sharding

@@ -1,0 +1,138 @@
+// The peer's options and its environment, and what they come to.
+
+#include "libaccel/sharding/fsdp_settings.h"
+
+#include <map>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <accel/error.h>
+
+namespace accel::sharding {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+EnvLookup env(std::map<std::string, std::string> variables = {}) {
+  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(std::string(name));
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+Error error_of(const FullyShardedDataParallelPlugin& plugin, const EnvLookup& lookup = env()) {
+  try {
+    std::ignore = resolve(plugin, lookup);
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Error(ErrorCode::kInternal, "");
+}
+
+// What `accelerate launch --use_fsdp --num_processes 2` sets.
+const std::map<std::string, std::string> kLaunched{
+    {"ACCELERATE_USE_FSDP", "true"},
+    {"FSDP_ACTIVATION_CHECKPOINTING", "false"},
+    {"FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "false"},
+    {"FSDP_CPU_RAM_EFFICIENT_LOADING", "true"},
+    {"FSDP_FORWARD_PREFETCH", "false"},
+    {"FSDP_MIN_NUM_PARAMS", "100000000"},
+    {"FSDP_OFFLOAD_PARAMS", "false"},
+    {"FSDP_RESHARD_AFTER_FORWARD", "true"},
+    {"FSDP_SHARDING_STRATEGY", "FULL_SHARD"},
+    {"FSDP_SYNC_MODULE_STATES", "true"},
+    {"FSDP_USE_ORIG_PARAMS", "true"},
+    {"FSDP_VERSION", "1"}};
+
+TEST(FsdpSettings, ShardsEverythingWithoutAWord) {
+  const FsdpSettings settings = resolve({}, env());
+  EXPECT_EQ(settings.strategy, ShardingStrategy::kFullShard);
+  EXPECT_EQ(settings.wrap, AutoWrapPolicy::kNoWrap);
+  EXPECT_TRUE(settings.sync_module_states);
+  EXPECT_THAT(settings.notices, IsEmpty());
+}
+
+TEST(FsdpSettings, ReadsWhatTheLauncherOfThePeerSets) {
+  EXPECT_TRUE(environment_wants_fsdp(env(kLaunched)));
+  EXPECT_FALSE(environment_wants_fsdp(env()));
+  const FsdpSettings settings = resolve({}, env(kLaunched));
+  EXPECT_EQ(settings.strategy, ShardingStrategy::kFullShard);
+  EXPECT_THAT(settings.notices, IsEmpty());
+}
+
+TEST(FsdpSettings, TakesStrategiesByNameAndByThePeersNumber) {
+  const auto strategy_of = [](const std::string& text) {
+    return resolve({}, env({{"FSDP_SHARDING_STRATEGY", text}})).strategy;
+  };
+  EXPECT_EQ(strategy_of("SHARD_GRAD_OP"), ShardingStrategy::kShardGradOp);
+  EXPECT_EQ(strategy_of("hybrid_shard_zero2"), ShardingStrategy::kHybridShardZero2);
+  EXPECT_EQ(strategy_of("1"), ShardingStrategy::kFullShard);
+  EXPECT_EQ(strategy_of("5"), ShardingStrategy::kHybridShardZero2);
+  const Error error = error_of({}, env({{"FSDP_SHARDING_STRATEGY", "6"}}));
+  EXPECT_EQ(error.code(), ErrorCode::kEnvInvalid);
+  EXPECT_THAT(error.message(),
+              HasSubstr("FSDP_SHARDING_STRATEGY is '6', expected one of FULL_SHARD"));
+}
+
+TEST(FsdpSettings, PrefersThePluginToTheEnvironment) {
+  const FsdpSettings settings =
+      resolve({.sharding_strategy = ShardingStrategy::kShardGradOp}, env(kLaunched));
+  EXPECT_EQ(settings.strategy, ShardingStrategy::kShardGradOp);
+}
+
+TEST(FsdpSettings, MapsReshardAfterForwardOfVersion2ToAStrategy) {
+  EXPECT_EQ(resolve({.fsdp_version = 2}, env()).strategy, ShardingStrategy::kFullShard);
+  EXPECT_EQ(resolve({.fsdp_version = 2, .reshard_after_forward = false}, env()).strategy,
+            ShardingStrategy::kShardGradOp);
+  EXPECT_EQ(
+      resolve({}, env({{"FSDP_VERSION", "2"}, {"FSDP_RESHARD_AFTER_FORWARD", "false"}})).strategy,
+      ShardingStrategy::kShardGradOp);
+  EXPECT_THAT(error_of({.fsdp_version = 1, .reshard_after_forward = true}).message(),
+              HasSubstr("reshard_after_forward is an option of FSDP version 2"));
+  EXPECT_THAT(error_of({.fsdp_version = 3}).message(),
+              HasSubstr("fsdp_version is 3, expected 1 or 2"));
+}
+
+TEST(FsdpSettings, ReadsTheClassesOfTransformerBasedWrap) {
+  const FsdpSettings settings =
+      resolve({},
+              env({{"FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP"},
+                   {"FSDP_TRANSFORMER_CLS_TO_WRAP", "Block, Embedding"}}));
+  EXPECT_EQ(settings.wrap, AutoWrapPolicy::kTransformerBasedWrap);
+  EXPECT_THAT(settings.transformer_classes, ElementsAre("Block", "Embedding"));
+  EXPECT_THAT(error_of({.auto_wrap_policy = AutoWrapPolicy::kTransformerBasedWrap}).message(),
+              HasSubstr("names no class"));
+}
+
+TEST(FsdpSettings, TakesSizeBasedWrapWithoutASizeForNone) {
+  FullyShardedDataParallelPlugin plugin{.auto_wrap_policy = AutoWrapPolicy::kSizeBasedWrap};
+  EXPECT_EQ(resolve(plugin, env()).wrap, AutoWrapPolicy::kNoWrap);
+  plugin.min_num_params = 7;
+  EXPECT_EQ(resolve(plugin, env()).wrap, AutoWrapPolicy::kSizeBasedWrap);
+  plugin.min_num_params = -1;
+  EXPECT_THAT(error_of(plugin).message(), HasSubstr("min_num_params is -1"));
+}
+
+TEST(FsdpSettings, RefusesWhatIsNotThereInsteadOfIgnoringIt) {
+  EXPECT_EQ(error_of({.cpu_offload = true}).code(), ErrorCode::kUnsupported);
+  const Error error = error_of({}, env({{"FSDP_ACTIVATION_CHECKPOINTING", "true"}}));
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.message(), HasSubstr("FSDP_ACTIVATION_CHECKPOINTING"));
+}
+
+TEST(FsdpSettings, SaysWhichOptionsChangeNothing) {
+  const FsdpSettings settings = resolve(
+      {}, env({{"FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE"}, {"FSDP_FORWARD_PREFETCH", "true"}}));
+  EXPECT_THAT(settings.notices,
+              ElementsAre(HasSubstr("FSDP_BACKWARD_PREFETCH has no effect"),
+                          HasSubstr("FSDP_FORWARD_PREFETCH")));
+}
+
+}  // namespace
+}  // namespace accel::sharding

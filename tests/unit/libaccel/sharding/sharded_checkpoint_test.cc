@@ -1,0 +1,133 @@
+// A run that was sharded goes on with other numbers of ranks, other strategies and copies, and from any of them.
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <accel/accelerator.h>
+#include <accel/random.h>
+#include <accel/safetensors_file.h>
+
+#include "tests/support/rank_group.h"
+#include "tests/support/scratch_folder.h"
+
+namespace accel {
+namespace {
+
+using Plugin = std::optional<FullyShardedDataParallelPlugin>;
+
+struct NetImpl : torch::nn::Module {
+  torch::nn::Linear first{nullptr};
+  torch::nn::Linear second{nullptr};
+  NetImpl() {
+    first = register_module("first", torch::nn::Linear(5, 37));
+    second = register_module("second", torch::nn::Linear(37, 3));
+  }
+  at::Tensor forward(const at::Tensor& input) { return second(first(input).tanh()); }
+};
+TORCH_MODULE(Net);
+
+AcceleratorOptions options_with(const Plugin& plugin) {
+  AcceleratorOptions options;
+  options.fsdp_plugin = plugin;
+  return options;
+}
+
+// A run that can be cut anywhere: every rank sees the same batch, so that the number of ranks changes no gradient beyond
+// the rounding of a mean of equal numbers, of which there is none for 1, 2 and 4 ranks.
+struct TrainingRun {
+  explicit TrainingRun(const Plugin& plugin) : accelerator(options_with(plugin)) {
+    set_seed(7);
+    net = Net();
+    // Two groups, of which one has no decay.
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<at::Tensor>{net->first->weight, net->second->weight});
+    groups.emplace_back(std::vector<at::Tensor>{net->first->bias, net->second->bias},
+                        std::make_unique<torch::optim::AdamWOptions>(
+                            torch::optim::AdamWOptions(0.02).weight_decay(0.0)));
+    adam = std::make_shared<torch::optim::AdamW>(std::move(groups),
+                                                 torch::optim::AdamWOptions(0.01).amsgrad(true));
+    auto [prepared, stepped] = accelerator.prepare(net, adam);
+    model.emplace(prepared);
+    optimizer.emplace(stepped);
+  }
+
+  void train(int steps) {
+    for (int step = 0; step < steps; ++step, ++done) {
+      const at::Tensor input = (at::arange(20, at::kFloat).view({4, 5}) + done) / 20.0;
+      accelerator.backward((*model)(input).square().mean());
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+  }
+
+  [[nodiscard]] at::Tensor parameters() const {
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& parameter : net->parameters())
+      parts.push_back(parameter.detach().flatten());
+    return at::cat(parts);
+  }
+
+  Accelerator accelerator;
+  Net net{nullptr};
+  std::shared_ptr<torch::optim::AdamW> adam;
+  std::optional<Prepared<Net>> model;
+  std::optional<AcceleratedOptimizer> optimizer;
+  int done = 0;
+};
+
+struct Way {
+  int ranks = 1;
+  bool is_sharded = false;
+
+  [[nodiscard]] Plugin plugin() const {
+    return is_sharded ? Plugin(FullyShardedDataParallelPlugin{}) : std::nullopt;
+  }
+};
+
+class ResumesAs : public ::testing::TestWithParam<std::tuple<Way, Way>> {};
+
+TEST_P(ResumesAs, AnyOtherAndTrainsToTheSameBits) {
+  const auto [before, after] = GetParam();
+  const test::ScratchFolder scratch;
+  const std::filesystem::path& folder = scratch.path();
+  test::run_ranks(before.ranks, [&, before = before] {
+    TrainingRun run(before.plugin());
+    run.train(3);
+    run.accelerator.save_state(folder / "state");
+    run.train(3);
+    if (run.accelerator.is_main_process()) {
+      safetensors::save_file({{"parameters", run.parameters()}}, folder / "expected.safetensors");
+    }
+  });
+  test::run_ranks(after.ranks, [&, after = after] {
+    TrainingRun run(after.plugin());
+    run.train(1);  // another state, which loading replaces
+    run.accelerator.load_state(folder / "state");
+    run.done = 3;
+    run.train(3);
+    const auto expected = safetensors::load_file(folder / "expected.safetensors");
+    EXPECT_TRUE(expected.at("parameters").equal(run.parameters()));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways,
+                         ResumesAs,
+                         ::testing::Values(std::tuple(Way{2, true}, Way{2, true}),
+                                           std::tuple(Way{2, true}, Way{4, true}),
+                                           std::tuple(Way{4, true}, Way{1, false}),
+                                           std::tuple(Way{1, false}, Way{2, true}),
+                                           std::tuple(Way{2, false}, Way{2, true}),
+                                           std::tuple(Way{2, true}, Way{2, false})));
+
+}  // namespace
+}  // namespace accel

@@ -1,0 +1,109 @@
+// Which parameters the peer's wrap policies put together.
+
+#include "libaccel/sharding/wrap_policy.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+
+#include <accel/error.h>
+
+#include "libaccel/sharding/shard_plan.h"
+
+namespace accel::sharding {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+// 10 x 10 weights and 10 biases.
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() { inner = register_module("inner", torch::nn::Linear(10, 10)); }
+  torch::nn::Linear inner{nullptr};
+};
+TORCH_MODULE(Block);
+
+struct ModelImpl : torch::nn::Module {
+  ModelImpl() {
+    blocks = register_module("blocks", torch::nn::ModuleList(Block(), Block()));
+    head = register_module("head", torch::nn::Linear(10, 3));
+  }
+  torch::nn::ModuleList blocks{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Model);
+
+// The names of the parameters of each unit.
+std::vector<std::set<std::string>> units_of(const torch::nn::Module& module,
+                                            const FsdpSettings& settings) {
+  const auto groups = wrap_groups(module, settings);
+  std::map<int, std::set<std::string>> by_group;
+  for (const auto& item : module.named_parameters()) {
+    by_group[groups.at(item.value().unsafeGetTensorImpl())].insert(item.key());
+  }
+  std::vector<std::set<std::string>> units;
+  for (auto& [group, names] : by_group) units.push_back(std::move(names));
+  return units;
+}
+
+TEST(WrapPolicy, NamesClassesAsPeopleDo) {
+  EXPECT_EQ(class_name_of("accel::models::BlockImpl"), "Block");
+  EXPECT_EQ(class_name_of("Block"), "Block");
+  EXPECT_EQ(class_name_of("Impl"), "Impl");
+  EXPECT_EQ(class_name_of("nn::Wrapped<nn::Other>"), "Wrapped");
+}
+
+TEST(WrapPolicy, MakesAUnitOfEachModuleOfANamedClassAndOneOfTheRest) {
+  FsdpSettings settings;
+  settings.wrap = AutoWrapPolicy::kTransformerBasedWrap;
+  settings.transformer_classes = {"Block"};
+  EXPECT_THAT(
+      units_of(*Model(), settings),
+      UnorderedElementsAre(UnorderedElementsAre("blocks.0.inner.weight", "blocks.0.inner.bias"),
+                           UnorderedElementsAre("blocks.1.inner.weight", "blocks.1.inner.bias"),
+                           UnorderedElementsAre("head.weight", "head.bias")));
+}
+
+TEST(WrapPolicy, MakesAUnitOfEachModuleThatIsLargeEnoughAfterItsChildren) {
+  FsdpSettings settings;
+  settings.wrap = AutoWrapPolicy::kSizeBasedWrap;
+  settings.min_num_params = 110;
+  EXPECT_EQ(units_of(*Model(), settings).size(), 3U);
+  // Now no block is, but the list of both would be: it is a list, so all belongs to the root.
+  settings.min_num_params = 111;
+  EXPECT_EQ(units_of(*Model(), settings).size(), 1U);
+}
+
+TEST(WrapPolicy, LeavesTheCutToBytesWithoutAPolicy) {
+  const Model model;
+  const auto groups = wrap_groups(*model, {});
+  for (const auto& [parameter, group] : groups) EXPECT_EQ(group, kNoGroup);
+  EXPECT_EQ(groups.size(), 6U);
+}
+
+TEST(WrapPolicy, IgnoresModulesWhoseWholeNameMatches) {
+  const Model model;
+  FsdpSettings settings;
+  settings.ignored_modules = "blocks\\.\\d\\.inner";
+  EXPECT_EQ(ignored_parameters(*model, settings).size(), 4U);
+  settings.ignored_modules = "hea";
+  try {
+    std::ignore = ignored_parameters(*model, settings);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(),
+                HasSubstr("'hea', which is the whole name of no module; there are "));
+    EXPECT_THAT(error.message(), HasSubstr("head"));
+  }
+  settings.ignored_modules = "(";
+  EXPECT_THROW(std::ignore = ignored_parameters(*model, settings), Error);
+}
+
+}  // namespace
+}  // namespace accel::sharding
