@@ -179,8 +179,8 @@ TEST(PageTable, TheThreadThatFillsAheadLeavesNoMisses) {
   Fixture f(4, 4, /*prefetch_units=*/1);
   for (const std::size_t unit : {0, 1, 2, 3}) (void)f.use(unit);
   f.table->end_step();
-  f.table->evict_all();
   const auto before = f.table->statistics();
+  f.table->evict_all();
 
   for (const std::size_t unit : {0, 1, 2, 3}) {
     (void)f.use(unit);
@@ -189,8 +189,10 @@ TEST(PageTable, TheThreadThatFillsAheadLeavesNoMisses) {
   }
 
   const auto after = f.table->statistics();
-  EXPECT_EQ(after.num_misses - before.num_misses, 1u) << "the first";
-  EXPECT_EQ(after.num_prefetches - before.num_prefetches, 3u);
+  // The first unit may be asked for before the thread gets to it; no other.
+  EXPECT_EQ(after.num_fills - before.num_fills, 4u);
+  EXPECT_LE(after.num_misses - before.num_misses, 1u);
+  EXPECT_GE(after.num_prefetches - before.num_prefetches, 3u);
 }
 
 // Threads use, write and evict at random; every read sees the last write, and the bytes add up.
