@@ -84,15 +84,15 @@ tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '' runtime_test supervisor_
 fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
 
 stage setup 5 setup
-if [ $failed -eq 0 ]; then stage build 32 build; fi
+if [ $failed -eq 0 ]; then stage build 33 build; fi
 if [ $failed -eq 0 ]; then
   stage style 1 style
-  stage unit 6 unit
+  stage unit 8 unit
   stage peer 4 peer
   stage fault 6 fault
-  stage asan 17 asan
-  stage tsan 7 tsan
-  stage fuzz 12 fuzz
+  stage asan 16 asan
+  stage tsan 6 tsan
+  stage fuzz 11 fuzz
 fi
 
 echo
