@@ -105,15 +105,15 @@ def peer_worker(path, steps):
     torch.distributed.destroy_process_group()
 
 
-def run_pair(command, joined=True):
-    """Runs two ranks, pinned to a core each; returns (losses of rank 0, median seconds of the slower)."""
+def run_pair(command, joined=True, more=None):
+    """Runs two ranks, pinned to a core each, with `more` variables; returns (losses by rank, median seconds of the slower)."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     cores = sorted(os.sched_getaffinity(0))
     workers = []
     for rank in range(RANKS):
-        environment = dict(os.environ, OMP_NUM_THREADS="1", BENCH_RANK=str(rank))
+        environment = dict(os.environ, OMP_NUM_THREADS="1", BENCH_RANK=str(rank), **(more or {}))
         if joined:
             environment.update(
                 RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS),
@@ -124,7 +124,7 @@ def run_pair(command, joined=True):
     for worker in workers:
         output, _ = worker.communicate()
         if worker.returncode != 0:
-            sys.exit(f"ddp_bench: {command} ended with {worker.returncode}")
+            sys.exit(f"bench: {command} ended with {worker.returncode}")
         rows = [tuple(map(float, line.split())) for line in output.splitlines()]
         losses.append([row[0] for row in rows])
         seconds.append(median([row[1] for row in rows[WARMUP:]]))
@@ -135,7 +135,7 @@ def check_losses(name, accel, peer):
     for left, right in zip(accel, peer):
         worst = max(abs(a - b) for a, b in zip(left, right))
         if len(left) != len(right) or worst > LOSS_TOLERANCE:
-            sys.exit(f"ddp_bench: {name}: losses differ by {worst}, no time is printed")
+            sys.exit(f"bench: {name}: losses differ by {worst}, no time is printed")
 
 
 def bench_case(name, case):

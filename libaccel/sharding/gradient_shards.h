@@ -48,9 +48,6 @@ class GradientShards {
 
   void arm() noexcept;
   void disarm() noexcept;
-  // Whether a backward has begun to reduce and finish() is due.
-  [[nodiscard]] bool is_reducing() const noexcept { return state_ == State::kReducing; }
-
   // The end of a backward: does nothing unless armed. has_others: this rank has gradients to average that are not
   // divided. Returns whether any rank had gradients; then take_gradient() gives them. Requires: every rank calls it.
   bool finish(bool has_others = false);

@@ -200,10 +200,6 @@ void ShardedModel::after_backward() {
   average_ignored();
 }
 
-void ShardedModel::settle() {
-  if (gradients_->is_reducing()) after_backward();
-}
-
 void ShardedModel::hand_out_gradients() {
   std::vector<at::Tensor> shards(units_.size());
   for (std::size_t unit = 0; unit < units_.size(); ++unit)

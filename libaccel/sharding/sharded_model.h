@@ -62,8 +62,8 @@ class ShardedModel final : public ModelSync {
   // This rank's pieces of a parameter that is divided: none or one. Borrowed.
   [[nodiscard]] const ShardPiece* piece_of(const at::Tensor& parameter) const;
   [[nodiscard]] std::size_t unit_of(const at::Tensor& parameter) const;
-  // After a backward that was not run by Accelerator::backward().
-  void settle();
+  // What after_backward() does, for a backward that was not run by Accelerator::backward(); otherwise nothing.
+  void settle() { after_backward(); }
   // Around writes to the pieces.
   void before_write() { home_->before_write(); }
   void publish(const std::vector<std::size_t>& units) { home_->publish(units); }

@@ -327,6 +327,20 @@ TEST_P(ShardedOnRanks, ABackwardOfTheUsersOwnIsSettledByTheStep) {
   });
 }
 
+TEST_P(ShardedOnRanks, ABackwardOfTheUsersOwnMayLackTheModelOnSomeRanks) {
+  test::run_ranks(GetParam(), [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    Net net = seeded_net();
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const at::Tensor before = flat_parameters(*net).clone();
+    const at::Tensor loss = loss_of(model(tokens(4, 0)));
+    if (accelerator.is_main_process()) loss.backward();
+    optimizer.step();
+    EXPECT_FALSE(flat_parameters(*net).equal(before));
+  });
+}
+
 TEST_P(ShardedOnRanks, IgnoredModulesStayWholeAndAreAveraged) {
   test::run_ranks(GetParam(), [] {
     const auto train = [](std::optional<FullyShardedDataParallelPlugin> plugin) {
