@@ -5,6 +5,8 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/stack.h>
 #include <torch/nn/module.h>
 
 #include <accel/accelerator.h>
@@ -149,9 +151,10 @@ void Accelerator::match_optimizers() {
   const auto models = impl_->sharded_models();
   if (models.empty()) return;
   for (const AcceleratedOptimizer& prepared : impl_->optimizers) {
-    if (prepared.gate() == nullptr) {
-      prepared.set_gate(sharding::ShardedOptimizer::rewrite(prepared.optimizer(), models));
-    }
+    prepared.set_gate(sharding::ShardedOptimizer::rewrite(
+        prepared.optimizer(),
+        std::dynamic_pointer_cast<sharding::ShardedOptimizer>(prepared.gate()),
+        models));
   }
 }
 
@@ -171,6 +174,15 @@ Accelerator::Impl::OwnGradients Accelerator::Impl::own_gradients(
   const auto sharded = sharded_models();
   for (const auto& model : sharded) model->settle();
   for (const at::Tensor& parameter : parameters) {
+    // Those of the optimizer's groups.
+    const auto holder = std::find_if(sharded.begin(), sharded.end(), [&](const auto& each) {
+      return each->is_piece(parameter);
+    });
+    if (holder != sharded.end()) {
+      own.any = *holder;
+      own.pieces.push_back(parameter);
+      continue;
+    }
     const auto model = std::find_if(
         sharded.begin(), sharded.end(), [&](const auto& each) { return each->owns(parameter); });
     if (model == sharded.end()) {
@@ -250,14 +262,21 @@ void Accelerator::backward(const at::Tensor& loss) {
     detail::beat();
     return;
   }
+  const auto abandon = [&] {
+    for (const auto& model : impl_->models) {
+      if (model->sync() != nullptr) model->sync()->abandon_backward();
+    }
+  };
   try {
     scaled.backward();
     for (const auto& model : impl_->models) {
       if (model->sync() != nullptr) model->sync()->after_backward();
     }
   } catch (const Error&) {
+    abandon();
     throw;
   } catch (const std::exception& error) {
+    abandon();
     // Only a lost connection can be told apart; everything else is LibTorch's own to explain.
     Error lost =
         collective_error(error.what(), "reducing gradients", process_index(), num_processes());
@@ -302,9 +321,13 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   return clip_gradient_norm_(
       own.pieces, own.whole, max_norm, norm_type, [&](const at::Tensor& norm) {
         // A rank without a piece does not know the type of the others'.
-        const at::Tensor mine = norm.to(at::kDouble).reshape({1});
+        const bool is_double = norm.scalar_type() == at::kDouble;
+        const at::Tensor mine =
+            at::stack({norm.to(at::kDouble), at::full({}, is_double, at::kDouble)});
         const at::Tensor all = own.any->group().all_gather(mine, "clip_grad_norm_");
-        return at::linalg_vector_norm(all, norm_type).to(norm.scalar_type());
+        const bool any_double = all.select(1, 1).max().item<double>() != 0;
+        return at::linalg_vector_norm(all.select(1, 0), norm_type)
+            .to(any_double ? at::kDouble : at::kFloat);
       });
 }
 

@@ -116,6 +116,12 @@ CheckpointObjects Accelerator::Impl::checkpoint_objects() {
 
 namespace {
 
+// Empties the list at the end of a scope: what it holds is as large as the states of all ranks.
+struct Released {
+  std::vector<std::unique_ptr<torch::optim::Optimizer>>& optimizers;
+  ~Released() { optimizers.clear(); }
+};
+
 // nullptr: the optimizer is not sharded.
 const sharding::ShardedOptimizer* sharded_of(const std::shared_ptr<detail::StepGate>& gate) {
   return dynamic_cast<const sharding::ShardedOptimizer*>(gate.get());
@@ -145,6 +151,7 @@ CheckpointObjects Accelerator::Impl::objects_to_save() {
 
 std::optional<LoadReport> Accelerator::Impl::load(const Load& load) {
   const auto models = sharded_models();
+  const Released released{whole_optimizers};
   const CheckpointObjects objects = objects_to_load();
   for (const auto& model : models) model->begin_load();
   std::optional<LoadReport> report;
@@ -158,7 +165,6 @@ std::optional<LoadReport> Accelerator::Impl::load(const Load& load) {
   }
   for (const auto& model : models) model->end_load();
   if (report) take_loaded_states();
-  whole_optimizers.clear();
   return report;
 }
 
@@ -189,6 +195,7 @@ RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
 
 CheckpointInfo Accelerator::Impl::save(const std::filesystem::path& folder) {
   CheckpointInfo saved;
+  const Released released{whole_optimizers};
   const CheckpointObjects objects = objects_to_save();
   if (project.automatic_checkpoint_naming || folder.empty()) {
     saved = checkpoint_series().save(objects, num_batches);
@@ -199,7 +206,6 @@ CheckpointInfo Accelerator::Impl::save(const std::filesystem::path& folder) {
                              .generation = state.restart_count(),
                              .save_on_each_node = project.save_on_each_node});
   }
-  whole_optimizers.clear();
   commit(saved);
   return saved;
 }

@@ -23,6 +23,8 @@ class ModelSync {
   virtual void after_forward(std::vector<at::Tensor>& outputs) = 0;
   // The loss's backward is done. Requires: every rank calls it.
   virtual void after_backward() = 0;
+  // It ended with an exception.
+  virtual void abandon_backward() noexcept {}
 
   // False: gradients stay local until it is true again. Returns what it was.
   virtual bool set_sync_in_backward(bool sync) noexcept = 0;

@@ -30,18 +30,21 @@ class GradientShards::Hook final : public torch::autograd::PostAccumulateGradHoo
   std::size_t parameter_;
 };
 
-GradientShards::GradientShards(std::vector<at::Tensor> parameters,
+GradientShards::GradientShards(std::vector<NamedParameter> parameters,
                                std::vector<Unit> units,
-                               std::shared_ptr<ProcessGroup> group)
+                               std::shared_ptr<ProcessGroup> group,
+                               int model)
     : parameters_(std::move(parameters)),
       units_(std::move(units)),
       unit_of_(parameters_.size()),
       slot_of_(parameters_.size(), nullptr),
       group_(std::move(group)),
-      scale_(1.0 / group_->size()),
+      model_(model),
+      scale_(at::scalar_tensor(1.0 / group_->size(), at::TensorOptions(at::kDouble))),
       unit_states_(units_.size()),
       arrived_(parameters_.size()),
       was_used_(parameters_.size()) {
+  scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     for (const Slot& slot : units_[unit].slots) {
       unit_of_[slot.parameter] = unit;
@@ -49,41 +52,57 @@ GradientShards::GradientShards(std::vector<at::Tensor> parameters,
     }
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i],
+    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i].tensor,
                                                    std::make_unique<Hook>(*this, i));
   }
 }
 
 GradientShards::~GradientShards() {
-  for (const at::Tensor& parameter : parameters_) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+  for (const NamedParameter& parameter : parameters_) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
   }
 }
 
 void GradientShards::arm() noexcept {
-  if (state_ == State::kIdle) state_ = State::kArmed;
+  if (state_ == State::kLocal || state_ == State::kDone) state_ = State::kArmed;
 }
 
 void GradientShards::disarm() noexcept {
-  if (state_ == State::kArmed) state_ = State::kIdle;
+  if (state_ == State::kArmed || state_ == State::kDone) state_ = State::kLocal;
+}
+
+void GradientShards::abandon() noexcept {
+  if (state_ != State::kReducing) return;
+  for (UnitState& unit : unit_states_) unit = {};
+  live_bytes_ = 0;
+  state_ = State::kArmed;
 }
 
 void GradientShards::on_gradient(std::size_t parameter) {
-  if (state_ == State::kIdle) return;
+  if (state_ == State::kLocal || !parameters_[parameter].tensor.grad().defined()) return;
   const at::NoGradGuard no_grad;
-  if (state_ == State::kArmed) call_roll(true);
-  at::Tensor& gradient = parameters_[parameter].mutable_grad();
-  if (!gradient.defined()) return;
-  take(parameter, gradient);
-  gradient.reset();
+  if (state_ != State::kReducing) call_roll(true);
+  take(parameter);
   reduce_ready_units(false);
 }
 
 // Whether any rank has a gradient.
 bool GradientShards::call_roll(bool has_gradients) {
-  at::Tensor anybody = at::full({1}, has_gradients ? 1 : 0, at::kInt);
-  group_->all_reduce_(anybody, Reduction::kMax, "beginning to reduce gradients");
-  if (anybody.item<int>() == 0) return false;
+  at::Tensor said = at::empty({3}, at::kInt);
+  int* values = said.data_ptr<int>();
+  values[0] = has_gradients ? 1 : 0;
+  values[1] = model_;
+  values[2] = -model_;
+  group_->all_reduce_(said, Reduction::kMax, "beginning to reduce gradients");
+  if (values[1] != -values[2]) {
+    throw Error(ErrorCode::kShapeMismatch,
+                "rank " + std::to_string(group_->rank()) + " reduces the gradients of model " +
+                    std::to_string(model_) +
+                    " (by the order of prepare()), another rank those of model " +
+                    std::to_string(values[1] == model_ ? -values[2] : values[1]),
+                "let every rank run backward through the same models in the same order");
+  }
+  if (values[0] == 0) return false;
   state_ = State::kReducing;
   num_reduced_ = 0;
   std::fill(arrived_.begin(), arrived_.end(), std::uint8_t{0});
@@ -91,18 +110,33 @@ bool GradientShards::call_roll(bool has_gradients) {
   return true;
 }
 
-void GradientShards::take(std::size_t parameter, const at::Tensor& gradient) {
+bool GradientShards::has_leftovers() const {
+  return std::any_of(parameters_.begin(), parameters_.end(), [](const NamedParameter& parameter) {
+    return parameter.tensor.grad().defined();
+  });
+}
+
+// Moves the parameter's gradient into its unit.
+void GradientShards::take(std::size_t parameter) {
+  at::Tensor& values = parameters_[parameter].tensor;
+  if (arrived_[parameter] != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the parameter " + parameters_[parameter].name +
+                    " gets a second gradient before the first was handed out",
+                "call accelerator.backward() for each loss, or hold no_sync() around all batches "
+                "but the last");
+  }
   arrived_[parameter] = 1;
+  const at::Tensor gradient = std::exchange(values.mutable_grad(), at::Tensor());
   const Slot* slot = slot_of_[parameter];
   if (slot == nullptr) return;
   const Unit& unit = units_[unit_of_[parameter]];
   UnitState& state = unit_states_[unit_of_[parameter]];
   if (!state.flat.defined()) state.flat = borrow_flat(unit);
   // In the order of the parameter's memory, which is that of its shard.
-  const at::Tensor& values = parameters_[parameter];
   at::Tensor place = state.flat.as_strided(
       values.sizes(), values.strides(), state.flat.storage_offset() + slot->offset);
-  at::mul_out(place, gradient, at::scalar_tensor(scale_, at::TensorOptions(at::kDouble)));
+  at::mul_out(place, gradient, scale_);
   ++state.num_arrived;
 }
 
@@ -156,12 +190,15 @@ at::Tensor GradientShards::borrow_flat(const Unit& unit) {
 }
 
 bool GradientShards::finish(bool has_others) {
-  if (state_ == State::kIdle) return false;
+  if (state_ == State::kLocal) return false;
   const at::NoGradGuard no_grad;
-  if (state_ == State::kArmed && !call_roll(has_others)) return false;
+  if (state_ != State::kReducing && !call_roll(has_others || has_leftovers())) return false;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.grad().defined()) take(i);
+  }
   reduce_ready_units(true);
   agree_on_use();
-  state_ = State::kIdle;
+  state_ = State::kDone;
   return true;
 }
 

@@ -4,11 +4,12 @@
 // gradient of its unit; a full unit is reduced and scattered at once, and its memory is used for the next. So a rank
 // holds the gradients of a few units at a time, whatever the model's size.
 //
-//   state        enters on                                            leaves on
-//   IDLE         start; finish()                                      arm() -> ARMED; gradients stay where they are
-//   ARMED        a forward that will synchronise                      first gradient, or finish(): the ranks call the roll:
-//                                                                     nobody has a gradient -> ARMED, else -> REDUCING
-//   REDUCING     some rank has a gradient                             finish(): what is missing counts as zero -> IDLE
+//   state      enters on                            leaves on
+//   LOCAL      disarm(): a forward without sync     arm() -> ARMED; until then gradients stay where they are
+//   ARMED      start; arm(): a forward; abandon()   the first gradient, or finish(): the ranks call the roll;
+//                                                   nobody has a gradient -> as before, somebody -> REDUCING
+//   REDUCING   somebody has a gradient              finish() -> DONE; abandon() -> ARMED
+//   DONE       finish()                             as ARMED; but nothing is owed to the step of an optimizer
 //
 // The roll keeps ranks together of which some have no gradient of this model in this backward (experts of others, the
 // other half of a GAN): they join with zeros. A parameter that had no gradient on any rank keeps none, so that optimizers
@@ -18,7 +19,8 @@
 //
 // Threads:  the thread that trains; hooks run on LibTorch's thread of the backward, one at a time.
 // Cost:     one pass over each gradient, one reduce-scatter per unit, two reductions of a few bytes per backward.
-// Errors    throws what ProcessGroup throws.
+// Errors    throws what ProcessGroup throws; kInvalidArgument naming a parameter that gets a second gradient before
+//           finish(); kShapeMismatch when ranks reduce different models at a time.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +30,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/shard_plan.h"
 
 namespace accel {
@@ -38,19 +41,28 @@ namespace accel::sharding {
 
 class GradientShards {
  public:
-  // parameters: leaves that require a gradient, in the order that `units` was planned for.
-  GradientShards(std::vector<at::Tensor> parameters,
+  // parameters: leaves that require a gradient, in the order that `units` was planned for. model: a number of this
+  // model, the same on all ranks.
+  GradientShards(std::vector<NamedParameter> parameters,
                  std::vector<Unit> units,
-                 std::shared_ptr<ProcessGroup> group);
+                 std::shared_ptr<ProcessGroup> group,
+                 int model);
   ~GradientShards();
   GradientShards(const GradientShards&) = delete;
   GradientShards& operator=(const GradientShards&) = delete;
 
   void arm() noexcept;
   void disarm() noexcept;
-  // The end of a backward: does nothing unless armed. has_others: this rank has gradients to average that are not
-  // divided. Returns whether any rank had gradients; then take_gradient() gives them. Requires: every rank calls it.
+  // The end of a backward: what hooks left out is added (gradients of batches without sync whose parameters this one
+  // did not use), what is missing counts as zero. Does nothing while gradients stay local. has_others: this rank has
+  // gradients to average that are not divided. Returns whether any rank had gradients; then take_gradient() gives them.
+  // Requires: every rank calls it.
   bool finish(bool has_others = false);
+
+  // Whether finish() was called since the last forward and backward.
+  [[nodiscard]] bool is_done() const noexcept { return state_ == State::kDone; }
+  // After an exception in a backward: what was reduced of it is dropped.
+  void abandon() noexcept;
 
   // [shard_numel] the average over the ranks, of the last finish(). Not kept by this object once taken.
   [[nodiscard]] at::Tensor take_gradient(std::size_t unit);
@@ -62,7 +74,7 @@ class GradientShards {
   [[nodiscard]] std::int64_t peak_bytes() const noexcept { return peak_bytes_; }
 
  private:
-  enum class State { kIdle, kArmed, kReducing };
+  enum class State { kLocal, kArmed, kReducing, kDone };
   struct UnitState {
     at::Tensor flat;   // while gradients of it arrive
     at::Tensor shard;  // once reduced, until taken
@@ -72,21 +84,23 @@ class GradientShards {
 
   void on_gradient(std::size_t parameter);
   bool call_roll(bool has_gradients);
-  void take(std::size_t parameter, const at::Tensor& gradient);
+  [[nodiscard]] bool has_leftovers() const;
+  void take(std::size_t parameter);
   void reduce_ready_units(bool at_end);
   void reduce(std::size_t unit);
   void clear_gaps(std::size_t unit);
   [[nodiscard]] at::Tensor borrow_flat(const Unit& unit);
   void agree_on_use();
 
-  std::vector<at::Tensor> parameters_;
+  std::vector<NamedParameter> parameters_;
   std::vector<Unit> units_;
   std::vector<std::size_t> unit_of_;  // by parameter
   std::vector<const Slot*> slot_of_;  // by parameter; nullptr: it has no elements
   std::shared_ptr<ProcessGroup> group_;
-  double scale_;
+  int model_;
+  at::Tensor scale_;  // 0-d, as a number of the program: it changes no dtype
 
-  State state_ = State::kIdle;
+  State state_ = State::kArmed;
   std::vector<UnitState> unit_states_;
   std::size_t num_reduced_ = 0;        // units, from the last one down
   std::vector<std::uint8_t> arrived_;  // by parameter, in this backward

@@ -25,6 +25,7 @@
 #include <torch/nn/module.h>
 
 #include <accel/error.h>
+#include <accel/logging.h>
 
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/wrap_policy.h"
@@ -72,6 +73,13 @@ void refuse_layouts(const std::vector<NamedParameter>& parameters) {
   }
 }
 
+void warn_of_old_gradients() {
+  static const Logger logger = get_logger("accel.sharding");
+  logger.warning_once(
+      "gradients of before the last step are added to: the prepared optimizer's zero_grad() clears "
+      "those of shards, the module's does not reach them");
+}
+
 }  // namespace
 
 ShardedModel::ShardedModel(const torch::nn::Module& module,
@@ -89,6 +97,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
       parameters_.push_back(std::move(parameter));
     }
   }
+  averaged_.resize(ignored_.size());
   refuse_sparse(parameters_);
   refuse_overlaps(parameters_);
   refuse_layouts(parameters_);
@@ -111,9 +120,8 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   find_home(settings.strategy);
   cut_pieces();
   move_into_units();
-  std::vector<at::Tensor> tensors;
-  for (const NamedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
-  gradients_ = std::make_unique<GradientShards>(std::move(tensors), units_, group_);
+  static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
+  gradients_ = std::make_unique<GradientShards>(parameters_, units_, group_, ++num_models);
 }
 
 void ShardedModel::find_home(ShardingStrategy strategy) {
@@ -152,12 +160,14 @@ void ShardedModel::move_into_units() {
   std::vector<std::size_t> all(units_.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
   home_->publish(all);
+  places_.assign(parameters_.size(), nullptr);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     const at::Tensor& flat = home_->flat(unit);
     for (const Slot& slot : units_[unit].slots) {
       at::Tensor& parameter = parameters_[slot.parameter].tensor;
       parameter.set_data(flat.as_strided(
           parameter.sizes(), parameter.strides(), flat.storage_offset() + slot.offset));
+      places_[slot.parameter] = parameter.const_data_ptr();
     }
   }
 }
@@ -171,6 +181,7 @@ void ShardedModel::cut_pieces() {
       at::Tensor tensor = home_->writable(unit).narrow(0, place.unit_offset, place.numel).detach();
       tensor.requires_grad_(true);
       piece_index_[place.parameter] = std::ssize(pieces_);
+      piece_tensors_.insert(tensor.unsafeGetTensorImpl());
       pieces_.push_back({unit, place, std::move(tensor)});
     }
   }
@@ -190,10 +201,9 @@ bool ShardedModel::set_sync_in_backward(bool sync) noexcept {
 }
 
 void ShardedModel::after_backward() {
-  const bool has_ignored =
-      std::any_of(ignored_.begin(), ignored_.end(), [](const at::Tensor& parameter) {
-        return parameter.grad().defined();
-      });
+  bool has_ignored = false;
+  for (std::size_t i = 0; i < ignored_.size(); ++i)
+    has_ignored = has_ignored || has_new_gradient(i);
   if (!gradients_->finish(has_ignored)) return;
   const at::NoGradGuard no_grad;
   hand_out_gradients();
@@ -211,18 +221,30 @@ void ShardedModel::hand_out_gradients() {
     const at::Tensor gradient = shards[piece.unit].narrow(0, begin, piece.place.numel);
     at::Tensor& present = piece.tensor.mutable_grad();
     if (present.defined()) {
+      if (has_stepped_) warn_of_old_gradients();
       present.add_(gradient);
     } else {
       present = gradient;
     }
   }
+  has_stepped_ = false;
+}
+
+// An average is averaged again only when something was added to it.
+bool ShardedModel::has_new_gradient(std::size_t ignored) const {
+  const at::Tensor& gradient = ignored_[ignored].grad();
+  if (!gradient.defined()) return false;
+  const std::optional<Averaged>& last = averaged_[ignored];
+  return !last || last->gradient._unsafe_get_target() != gradient.unsafeGetTensorImpl() ||
+         last->version != gradient._version();
 }
 
 void ShardedModel::average_ignored() {
   if (ignored_.empty()) return;
   at::Tensor used = at::empty({std::ssize(ignored_)}, at::kInt);
-  for (std::size_t i = 0; i < ignored_.size(); ++i)
-    used.data_ptr<int>()[i] = ignored_[i].grad().defined() ? 1 : 0;
+  for (std::size_t i = 0; i < ignored_.size(); ++i) {
+    used.data_ptr<int>()[i] = has_new_gradient(i) ? 1 : 0;
+  }
   group_->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
   for (std::size_t i = 0; i < ignored_.size(); ++i) {
     if (used.data_ptr<int>()[i] == 0) continue;
@@ -230,6 +252,31 @@ void ShardedModel::average_ignored() {
     if (!gradient.defined()) gradient = at::zeros_like(ignored_[i]);
     gradient.mul_(1.0 / group_->size());
     group_->all_reduce_(gradient, Reduction::kSum, "averaging gradients of ignored modules");
+    averaged_[i].emplace(Averaged{
+        c10::weak_intrusive_ptr<c10::TensorImpl>(gradient.getIntrusivePtr()), gradient._version()});
+  }
+}
+
+// Where every parameter was moved to it must still be: the optimizer would go on writing there.
+void ShardedModel::before_write() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (places_[i] == nullptr || parameters_[i].tensor.const_data_ptr() == places_[i]) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the parameter " + parameters_[i].name +
+                    " has got other memory since prepare(): it would not be trained",
+                "convert, load and move the model before prepare(); use load_state() afterwards");
+  }
+  home_->before_write();
+}
+
+void ShardedModel::publish(const std::vector<std::size_t>& units) {
+  home_->publish(units);
+  has_stepped_ = true;
+  // A graph that saved the values of before is told so, as after a step on whole parameters.
+  for (const std::size_t unit : units) {
+    for (const Slot& slot : units_[unit].slots) {
+      parameters_[slot.parameter].tensor.unsafeGetTensorImpl()->bump_version();
+    }
   }
 }
 

@@ -13,8 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -52,6 +55,7 @@ class ShardedModel final : public ModelSync {
   [[nodiscard]] bool wants_outputs() const noexcept override { return false; }
   void after_forward(std::vector<at::Tensor>& outputs) override;
   void after_backward() override;
+  void abandon_backward() noexcept override { gradients_->abandon(); }
   bool set_sync_in_backward(bool sync) noexcept override;
   void sync_next_backward() override { gradients_->arm(); }
 
@@ -63,10 +67,16 @@ class ShardedModel final : public ModelSync {
   [[nodiscard]] const ShardPiece* piece_of(const at::Tensor& parameter) const;
   [[nodiscard]] std::size_t unit_of(const at::Tensor& parameter) const;
   // What after_backward() does, for a backward that was not run by Accelerator::backward(); otherwise nothing.
-  void settle() { after_backward(); }
-  // Around writes to the pieces.
-  void before_write() { home_->before_write(); }
-  void publish(const std::vector<std::size_t>& units) { home_->publish(units); }
+  void settle() {
+    if (!gradients_->is_done()) after_backward();
+  }
+  // Whether this is the tensor of one of this rank's pieces.
+  [[nodiscard]] bool is_piece(const at::Tensor& tensor) const {
+    return piece_tensors_.contains(tensor.unsafeGetTensorImpl());
+  }
+  // Around writes to the pieces. Throws kUnsupported naming a parameter whose memory was replaced since prepare().
+  void before_write();
+  void publish(const std::vector<std::size_t>& units);
   // Between them the parameters may be written to, on every rank the same.
   void begin_load() { home_->begin_load(); }
   void end_load() { home_->end_load(); }
@@ -87,6 +97,7 @@ class ShardedModel final : public ModelSync {
   void move_into_units();
   void cut_pieces();
   void hand_out_gradients();
+  [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
   void average_ignored();
 
   std::shared_ptr<ProcessGroup> group_;
@@ -99,7 +110,16 @@ class ShardedModel final : public ModelSync {
   std::vector<std::ptrdiff_t> piece_index_;                        // by parameter; -1: none
   std::vector<std::size_t> unit_index_;                            // by parameter
   std::unique_ptr<GradientShards> gradients_;
+  std::unordered_set<const c10::TensorImpl*> piece_tensors_;
+  std::vector<const void*> places_;  // of the parameters in memory
+  // The gradients of `ignored_` when they were averaged last. Weak, so that no other gradient gets the address.
+  struct Averaged {
+    c10::weak_intrusive_ptr<c10::TensorImpl> gradient;
+    std::int64_t version;
+  };
+  std::vector<std::optional<Averaged>> averaged_;
   bool sync_in_backward_ = true;
+  bool has_stepped_ = false;  // since gradients were handed out
 };
 
 }  // namespace accel::sharding

@@ -31,59 +31,87 @@ bool is_element_wise(const Optimizer& optimizer) {
          type == typeid(torch::optim::Adagrad);
 }
 
-void check(Optimizer& optimizer) {
+// Whether the state is what Adagrad's constructor makes, before any step.
+bool is_fresh(const torch::optim::OptimizerParamState& state) {
+  const auto* adagrad = dynamic_cast<const torch::optim::AdagradParamState*>(&state);
+  return adagrad != nullptr && adagrad->step() == 0;
+}
+
+void check(Optimizer& optimizer, const ShardedModel& model) {
   if (!is_element_wise(optimizer)) {
     throw Error(ErrorCode::kUnsupported,
                 "an optimizer of type " + c10::demangle(typeid(optimizer).name()) +
                     " cannot work on shards: it is none of SGD, Adam, AdamW, RMSprop, Adagrad",
                 "use one of these, or sharding_strategy NO_SHARD");
   }
-  // Adagrad makes its states with the optimizer; they are made anew for the pieces.
-  if (!optimizer.state().empty() && typeid(optimizer) != typeid(torch::optim::Adagrad)) {
+  for (const NamedParameter& parameter : model.parameters()) {
+    const auto state = optimizer.state().find(parameter.tensor.unsafeGetTensorImpl());
+    if (state == optimizer.state().end() || is_fresh(*state->second)) continue;
     throw Error(
         ErrorCode::kUnsupported,
-        "the optimizer has stepped before prepare(): its state cannot be divided",
+        "the optimizer has stepped before prepare(): its state of " + parameter.name +
+            " cannot be divided",
         "call prepare() before the first step, and load_state() to go on from a checkpoint");
   }
 }
 
-// What Adagrad's constructor does for each parameter.
+// Adagrad makes its states with the optimizer: for the pieces, what its constructor does for each parameter.
 void make_adagrad_states(Optimizer& optimizer) {
   if (typeid(optimizer) != typeid(torch::optim::Adagrad)) return;
-  optimizer.state().clear();
   for (auto& group : optimizer.param_groups()) {
     const auto& options = dynamic_cast<const torch::optim::AdagradOptions&>(group.options());
     for (const at::Tensor& parameter : group.params()) {
-      auto state = std::make_unique<torch::optim::AdagradParamState>();
-      state->step(0);
-      state->sum(at::full_like(
+      auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
+      if (state != nullptr) continue;
+      auto made = std::make_unique<torch::optim::AdagradParamState>();
+      made->step(0);
+      made->sum(at::full_like(
           parameter.data(), options.initial_accumulator_value(), at::MemoryFormat::Preserve));
-      optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+      state = std::move(made);
     }
   }
 }
 
 }  // namespace
 
-std::shared_ptr<ShardedOptimizer> ShardedOptimizer::rewrite(
-    Optimizer& optimizer, const std::vector<std::shared_ptr<ShardedModel>>& models) {
-  auto sharded = std::make_shared<ShardedOptimizer>();
-  for (const auto& model : models) {
-    std::set<std::size_t> units;
-    for (auto& group : optimizer.param_groups()) {
-      for (const at::Tensor& parameter : group.params()) {
-        if (model->owns(parameter)) units.insert(model->unit_of(parameter));
-      }
+ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer) : optimizer_(optimizer) {
+  for (auto& group : optimizer.param_groups()) whole_groups_.push_back(group.params());
+}
+
+std::vector<std::size_t> ShardedOptimizer::units_in(const ShardedModel& model) const {
+  std::set<std::size_t> units;
+  for (const std::vector<at::Tensor>& group : whole_groups_) {
+    for (const at::Tensor& parameter : group) {
+      if (model.owns(parameter)) units.insert(model.unit_of(parameter));
     }
-    if (!units.empty())
-      sharded->models_.emplace_back(model, std::vector<std::size_t>(units.begin(), units.end()));
   }
-  if (sharded->models_.empty()) return nullptr;
-  check(optimizer);
-  for (auto& group : optimizer.param_groups()) {
-    sharded->whole_groups_.push_back(group.params());
+  return {units.begin(), units.end()};
+}
+
+std::shared_ptr<ShardedOptimizer> ShardedOptimizer::rewrite(
+    Optimizer& optimizer,
+    std::shared_ptr<ShardedOptimizer> present,
+    const std::vector<std::shared_ptr<ShardedModel>>& models) {
+  auto sharded = present != nullptr ? present : std::make_shared<ShardedOptimizer>(optimizer);
+  bool is_changed = false;
+  for (const auto& model : models) {
+    const bool is_known = std::any_of(sharded->models_.begin(),
+                                      sharded->models_.end(),
+                                      [&](const auto& entry) { return entry.first == model; });
+    if (is_known) continue;
+    std::vector<std::size_t> units = sharded->units_in(*model);
+    if (units.empty()) continue;
+    check(optimizer, *model);
+    for (const NamedParameter& parameter : model->parameters()) {
+      optimizer.state().erase(parameter.tensor.unsafeGetTensorImpl());
+    }
+    sharded->models_.emplace_back(model, std::move(units));
+    is_changed = true;
+  }
+  if (!is_changed) return present;
+  for (std::size_t g = 0; g < sharded->whole_groups_.size(); ++g) {
     std::vector<at::Tensor> pieces;
-    for (const at::Tensor& parameter : group.params()) {
+    for (const at::Tensor& parameter : sharded->whole_groups_[g]) {
       const ShardedModel* model = sharded->model_of(parameter);
       if (model == nullptr) {
         pieces.push_back(parameter);
@@ -91,7 +119,7 @@ std::shared_ptr<ShardedOptimizer> ShardedOptimizer::rewrite(
         pieces.push_back(piece->tensor);
       }
     }
-    group.params() = std::move(pieces);
+    optimizer.param_groups()[g].params() = std::move(pieces);
   }
   make_adagrad_states(optimizer);
   return sharded;
@@ -109,6 +137,13 @@ void ShardedOptimizer::settle() {
 }
 
 void ShardedOptimizer::before_step() {
+  if (optimizer_.param_groups().size() != whole_groups_.size()) {
+    throw Error(ErrorCode::kUnsupported,
+                "the optimizer had " + std::to_string(whole_groups_.size()) +
+                    " parameter groups when it was prepared and has " +
+                    std::to_string(optimizer_.param_groups().size()) + " now",
+                "add parameter groups before prepare()");
+  }
   for (const auto& [model, units] : models_) model->before_write();
 }
 

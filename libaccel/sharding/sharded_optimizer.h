@@ -23,12 +23,18 @@ class ShardedModel;
 
 class ShardedOptimizer final : public detail::StepGate {
  public:
-  // nullptr when the optimizer has no parameter of these models. Throws kUnsupported, naming the type, for one whose
+  // Gives the optimizer the pieces of models that `present`, its gate so far or nullptr, does not know yet. Returns the
+  // gate, nullptr when the optimizer has no parameter of any. Throws kUnsupported, naming the type, for one whose
   // steps are not element-wise, and for one that has stepped already.
   static std::shared_ptr<ShardedOptimizer> rewrite(
-      torch::optim::Optimizer& optimizer, const std::vector<std::shared_ptr<ShardedModel>>& models);
+      torch::optim::Optimizer& optimizer,
+      std::shared_ptr<ShardedOptimizer> present,
+      const std::vector<std::shared_ptr<ShardedModel>>& models);
+
+  explicit ShardedOptimizer(torch::optim::Optimizer& optimizer);
 
   void settle() override;
+  // Throws kUnsupported for a parameter group that was added since prepare().
   void before_step() override;
   void after_step() override;
   void combine_overflow(at::Tensor& found_inf) override;
@@ -44,6 +50,9 @@ class ShardedOptimizer final : public detail::StepGate {
   [[nodiscard]] ShardedModel* model_of(const at::Tensor& parameter) const;
 
  private:
+  [[nodiscard]] std::vector<std::size_t> units_in(const ShardedModel& model) const;
+
+  torch::optim::Optimizer& optimizer_;
   std::vector<std::pair<std::shared_ptr<ShardedModel>, std::vector<std::size_t>>> models_;
   std::vector<std::vector<at::Tensor>> whole_groups_;
 };

@@ -109,6 +109,9 @@ class SharedHome final : public ParameterHome {
       memory_.push_back(std::move(unit));
     }
     memory_fd_ = UniqueFd(::fcntl(memory, F_DUPFD_CLOEXEC, 0));
+    if (!memory_fd_)
+      return Error(ErrorCode::kOutOfMemory,
+                   "the memory of parameters cannot be kept open: " + errno_text(errno));
     return {};
   }
 

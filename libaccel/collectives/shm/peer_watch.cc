@@ -30,15 +30,19 @@ ProcessWatch::ProcessWatch(const std::vector<Process>& processes) {
     UniqueFd watched(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
     // Asked after the descriptor is open: it is that of the process that the line meant.
     if (start_time_of(process.pid) != process.start_time) watched.reset();
-    processes_.push_back(std::move(watched));
+    fds_.push_back(std::move(watched));
+    processes_.push_back(process);
   }
 }
 
 bool ProcessWatch::is_alive(int rank) {
-  const UniqueFd& watched = processes_.at(static_cast<std::size_t>(rank));
-  if (!watched) return false;
+  const UniqueFd& watched = fds_.at(static_cast<std::size_t>(rank));
+  const Process& process = processes_[static_cast<std::size_t>(rank)];
+  // No descriptor to be had (none left, an old kernel) is no death: the start time tells, a pid that was reused too.
+  if (!watched) return start_time_of(process.pid) == process.start_time;
   pollfd end = {watched.get(), POLLIN, 0};
-  return ::poll(&end, 1, 0) == 0;
+  // A signal that comes just then is no answer.
+  return ::poll(&end, 1, 0) != 1;
 }
 
 }  // namespace accel::shm

@@ -35,7 +35,8 @@ class ProcessWatch final : public PeerWatch {
   [[nodiscard]] bool is_alive(int rank) override;
 
  private:
-  std::vector<UniqueFd> processes_;
+  std::vector<UniqueFd> fds_;  // empty where none could be opened
+  std::vector<Process> processes_;
 };
 
 }  // namespace accel::shm

@@ -12,9 +12,12 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -141,7 +144,24 @@ const std::vector<std::pair<const char*, Optimizers>>& optimizers() {
 
 // Ranks of one node sum in rank order, whichever the collective and wherever its chunks end: to the bit, at any number.
 void expect_equal(const at::Tensor& a, const at::Tensor& b) {
-  EXPECT_TRUE(a.equal(b)) << "differ by up to " << (a - b).abs().max().item<double>();
+  EXPECT_TRUE(a.equal(b)) << "differ by up to " << (a - b).abs().max().item<double>() << " at "
+                          << (a != b).nonzero().flatten();
+}
+
+// Bytes of this process's share of the memory that ranks map together.
+double shared_bytes_of_this_process() {
+  std::ifstream maps("/proc/self/smaps");
+  double bytes = 0;
+  bool is_ours = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:accel-parameters") != std::string::npos) {
+      is_ours = true;
+    } else if (is_ours && line.starts_with("Pss:")) {
+      bytes += 1024.0 * std::stod(line.substr(4));
+      is_ours = false;
+    }
+  }
+  return bytes;
 }
 
 class ShardedOnRanks : public ::testing::TestWithParam<int> {};
@@ -341,6 +361,125 @@ TEST_P(ShardedOnRanks, ABackwardOfTheUsersOwnMayLackTheModelOnSomeRanks) {
   });
 }
 
+TEST_P(ShardedOnRanks, OneOptimizerOfTwoModelsIsPreparedBetweenThem) {
+  test::run_ranks(GetParam(), [] {
+    const auto train = [](std::optional<FullyShardedDataParallelPlugin> plugin) {
+      AcceleratorOptions options;
+      options.fsdp_plugin = std::move(plugin);
+      Accelerator accelerator(options);
+      set_seed(5);
+      torch::nn::Linear first(4, 4);
+      torch::nn::Linear second(4, 1);
+      std::vector<at::Tensor> parameters = first->parameters();
+      for (const at::Tensor& parameter : second->parameters()) parameters.push_back(parameter);
+      torch::optim::Adagrad adagrad(parameters, torch::optim::AdagradOptions(0.1));
+      auto [a, optimizer, b] = accelerator.prepare(first, adagrad, second);
+      for (int step = 0; step < 3; ++step) {
+        accelerator.backward(
+            b(a(at::ones({2, 4}) * (1 + accelerator.process_index()))).square().mean());
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      return at::cat({flat_parameters(*first), flat_parameters(*second)});
+    };
+    expect_equal(train(full_shard()), train(std::nullopt));
+  });
+}
+
+TEST_P(ShardedOnRanks, GradientsOfBatchesWithoutSyncAreAddedWhereTheLastOneHasNone) {
+  test::run_ranks(GetParam(), [] {
+    const auto train = [](std::optional<FullyShardedDataParallelPlugin> plugin) {
+      AcceleratorOptions options;
+      options.fsdp_plugin = std::move(plugin);
+      options.gradient_accumulation_steps = 2;
+      options.ddp.find_unused_parameters = true;
+      Accelerator accelerator(options);
+      Net net = seeded_net();
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      for (int step = 0; step < 4; ++step) {
+        auto accumulating = accelerator.accumulate(model);
+        net->uses_spare = step % 2 == 0;  // only in batches that do not synchronise
+        accelerator.backward(loss_of(model(tokens(4, step + accelerator.process_index()))));
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      return flat_parameters(*net);
+    };
+    const at::Tensor sharded = train(full_shard());
+    // One process steps on the gradients of both batches; so do copies and shards.
+    expect_equal(sharded, train(std::nullopt));
+    const Net untrained = seeded_net();
+    EXPECT_FALSE(sharded.equal(flat_parameters(*untrained)));
+  });
+}
+
+TEST_P(ShardedOnRanks, TwoForwardsBeforeTheirBackwardsAreBothReduced) {
+  test::run_ranks(GetParam(), [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    torch::nn::Linear net(4, 1);
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const at::Tensor before = flat_parameters(*net).clone();
+    const at::Tensor one = model(at::ones({1, 4})).sum();
+    const at::Tensor two = model(at::ones({1, 4})).sum();
+    accelerator.backward(one);
+    accelerator.backward(two);
+    optimizer.step();
+    // Each gives every parameter a gradient of 1.
+    EXPECT_TRUE((before - 2.0).allclose(flat_parameters(*net)));
+  });
+}
+
+TEST_P(ShardedOnRanks, AnExceptionInABackwardLeavesNothingBehind) {
+  test::run_ranks(GetParam(), [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    torch::nn::Linear net(4, 1);
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const at::Tensor before = flat_parameters(*net).clone();
+    at::Tensor input = at::ones({1, 4}).requires_grad_(true);
+    input.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("stop"); });
+    EXPECT_ANY_THROW(accelerator.backward((model(input) * 100).sum()));
+    accelerator.backward(model(at::ones({1, 4})).sum());
+    optimizer.step();
+    const at::Tensor change = before - flat_parameters(*net);
+    // One process keeps what the broken backward has added to gradients; shards drop what was reduced of it.
+    if (accelerator.num_processes() > 1) {
+      EXPECT_TRUE(change.allclose(at::ones_like(change)));
+    }
+  });
+}
+
+// Where ranks cannot share memory each has its own copy: rank 0 may not make files of any size here.
+TEST_P(ShardedOnRanks, ShardGradOpNeedsNoSharedMemory) {
+  test::run_ranks(GetParam(), [] {
+    if (GetParam() == 1) return;
+    const auto train = [](bool is_sharded) {
+      AcceleratorOptions options;
+      if (is_sharded)
+        options.fsdp_plugin.emplace().sharding_strategy = ShardingStrategy::kShardGradOp;
+      Accelerator accelerator(options);
+      Net net = seeded_net();
+      torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(0.01));
+      ::signal(SIGXFSZ, SIG_IGN);
+      const rlimit none{0, RLIM_INFINITY};
+      if (accelerator.is_main_process()) ::setrlimit(RLIMIT_FSIZE, &none);
+      auto [model, optimizer] = accelerator.prepare(net, adam);
+      const rlimit any{RLIM_INFINITY, RLIM_INFINITY};
+      ::setrlimit(RLIMIT_FSIZE, &any);
+      EXPECT_EQ(shared_bytes_of_this_process(), 0);
+      for (int step = 0; step < 3; ++step) {
+        accelerator.backward(loss_of(model(tokens(4, step + accelerator.process_index()))));
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      return flat_parameters(*net);
+    };
+    expect_equal(train(true), train(false));
+  });
+}
+
 TEST_P(ShardedOnRanks, IgnoredModulesStayWholeAndAreAveraged) {
   test::run_ranks(GetParam(), [] {
     const auto train = [](std::optional<FullyShardedDataParallelPlugin> plugin) {
@@ -358,22 +497,6 @@ TEST_P(ShardedOnRanks, IgnoredModulesStayWholeAndAreAveraged) {
     expect_equal(train(FullyShardedDataParallelPlugin{.ignored_modules = "first|sec.*"}),
                  train(std::nullopt));
   });
-}
-
-// Bytes of this process's share of the memory that ranks map together.
-double shared_bytes_of_this_process() {
-  std::ifstream maps("/proc/self/smaps");
-  double bytes = 0;
-  bool is_ours = false;
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("memfd:accel-parameters") != std::string::npos) {
-      is_ours = true;
-    } else if (is_ours && line.starts_with("Pss:")) {
-      bytes += 1024.0 * std::stod(line.substr(4));
-      is_ours = false;
-    }
-  }
-  return bytes;
 }
 
 TEST_P(ShardedOnRanks, TheParametersAreInMemoryOnceForAllRanks) {
@@ -463,6 +586,47 @@ TEST(Sharded, AWriteToASharedParameterIsStoppedWithItsName) {
         exit.output,
         HasSubstr("[pager.read_only]: parameter 'second.bias' was written to at byte 0 of 24"));
   }
+}
+
+TEST(Sharded, NamesAParameterWhoseMemoryWasReplaced) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    Net net = seeded_net();
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    net->second->bias.set_data(at::ones({6}));
+    accelerator.backward(loss_of(model(tokens(4, 0))));
+    const Error error = error_of([&, step = optimizer] { step.step(); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("second.bias has got other memory since prepare()"));
+  });
+}
+
+TEST(Sharded, NamesAParameterThatGetsASecondGradientUnsettled) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    torch::nn::Linear net(4, 1);
+    auto model = accelerator.prepare(net);
+    model(at::ones({1, 4})).sum().backward();
+    const Error error = error_of([&] { model(at::ones({1, 4})).sum().backward(); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(),
+                HasSubstr("gets a second gradient before the first was handed out"));
+  });
+}
+
+TEST(Sharded, RefusesAParameterGroupThatIsAddedLater) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    Net net = seeded_net();
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    sgd.add_param_group(torch::optim::OptimizerParamGroup({at::ones({2}).requires_grad_(true)}));
+    const Error error = error_of([&, step = optimizer] { step.step(); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(),
+                HasSubstr("had 1 parameter groups when it was prepared and has 2 now"));
+  });
 }
 
 TEST(Sharded, RefusesSparseGradientsByName) {
