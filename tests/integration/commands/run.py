@@ -50,7 +50,7 @@ def commands():
 def run(command, root):
     environment = dict(os.environ, PATH=f"{BUILD}/bin:{os.environ['PATH']}")
     return subprocess.run(["bash", "-c", command], cwd=root, env=environment,
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, errors="replace", timeout=60)
 
 
 def is_built(command):
