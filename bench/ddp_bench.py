@@ -78,7 +78,8 @@ def write_case(case, path):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def peer_worker(path, steps):
+def peer_worker(path, steps, wrap):
+    """One rank of the peer: wrap(net) makes the model of many ranks, whose parameters the optimizer gets."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
@@ -87,8 +88,8 @@ def peer_worker(path, steps):
         shape = {key: int(value) for key, value in file.metadata().items()}
     net = Transformer(**shape)
     net.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
-    model = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)
+    model = wrap(net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     results = []
     for step in range(steps):
         started = time.perf_counter()
@@ -163,7 +164,8 @@ def bench_case(name, case):
 
 if __name__ == "__main__":
     if len(sys.argv) == 4 and sys.argv[1] == "--worker":
-        peer_worker(sys.argv[2], int(sys.argv[3]))
+        peer_worker(sys.argv[2], int(sys.argv[3]),
+                    lambda net: torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True))
     else:
         for case_name, options in CASES.items():
             bench_case(case_name, options)

@@ -7,13 +7,8 @@ Losses are compared before a time is printed. The second peer is our own DDP ste
 import os
 import sys
 import tempfile
-import time
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
-
-from ddp_bench import CASES, RANKS, ROUNDS, Transformer, check_losses, run_pair, write_case
+from ddp_bench import CASES, RANKS, ROUNDS, check_losses, peer_worker, run_pair, write_case
 from measure import BUILD, emit, median, spread
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": "FULL_SHARD"}
@@ -21,37 +16,14 @@ GOAL = 2.8
 OWN_GOAL = 1.05
 
 
-def peer_worker(path, steps):
+def fully_sharded(net):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    rank = torch.distributed.get_rank()
     mesh = init_device_mesh("cpu", (RANKS,))
-    tensors = load_file(path)
-    with safe_open(path, "pt") as file:
-        shape = {key: int(value) for key, value in file.metadata().items()}
-    net = Transformer(**shape)
-    net.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
     for block in net.blocks:
         fully_shard(block, mesh=mesh)
-    fully_shard(net, mesh=mesh)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)
-    results = []
-    for step in range(steps):
-        started = time.perf_counter()
-        sample = tensors["tokens"][step % 8][rank].unsqueeze(0)
-        logits = net(sample[:, :-1])
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), sample[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        value = loss.item()
-        results.append((value, time.perf_counter() - started))
-    for value, seconds in results:
-        print(f"{value:.9g} {seconds:.9g}")
-    torch.distributed.destroy_process_group()
+    return fully_shard(net, mesh=mesh)
 
 
 def bench_case(name, case):
@@ -84,7 +56,7 @@ def bench_case(name, case):
 
 if __name__ == "__main__":
     if len(sys.argv) == 4 and sys.argv[1] == "--worker":
-        peer_worker(sys.argv[2], int(sys.argv[3]))
+        peer_worker(sys.argv[2], int(sys.argv[3]), fully_sharded)
     else:
         for case_name, options in CASES.items():
             bench_case(case_name, options)

@@ -1,13 +1,11 @@
 #include "libaccel/prepare/parameter_list.h"
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 #include <xxhash.h>
@@ -15,6 +13,7 @@
 #include <accel/error.h>
 
 #include "libaccel/process/process_group.h"
+#include "libaccel/process/text_gather.h"
 
 namespace accel {
 namespace {
@@ -32,23 +31,6 @@ std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(std::move(line));
   return lines;
-}
-
-// The descriptions of all ranks, in rank order.
-std::vector<std::string> gather_texts(const std::string& text,
-                                      std::int64_t longest,
-                                      ProcessGroup& group) {
-  at::Tensor padded = at::zeros({longest}, at::kByte);
-  std::memcpy(padded.data_ptr(), text.data(), text.size());
-  const at::Tensor all = group.all_gather(padded, "comparing the models of the ranks");
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const char* begin = static_cast<const char*>(all.data_ptr()) + rank * longest;
-    std::string received(begin, static_cast<std::size_t>(longest));
-    received.resize(std::min(received.size(), received.find('\0')));
-    texts.push_back(std::move(received));
-  }
-  return texts;
 }
 
 }  // namespace
@@ -114,7 +96,8 @@ void verify_same_parameters(const std::vector<NamedParameter>& parameters, Proce
   }
   if (all_equal) return;
 
-  const std::vector<std::string> texts = gather_texts(own, longest, group);
+  const std::vector<std::string> texts =
+      gather_texts(own, longest, group, "comparing the models of the ranks");
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     const auto difference = first_difference(texts[0], texts[rank]);
     if (!difference) continue;

@@ -8,28 +8,18 @@
 #include <ATen/ops/full_like.h>
 #include <c10/util/Type.h>
 #include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <accel/error.h>
 #include <accel/types.h>
 
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/sharded_model.h"
+#include "libaccel/sharding/whole_optimizer.h"
 
 namespace accel::sharding {
 namespace {
 
 using torch::optim::Optimizer;
-
-bool is_element_wise(const Optimizer& optimizer) {
-  const std::type_info& type = typeid(optimizer);
-  return type == typeid(torch::optim::SGD) || type == typeid(torch::optim::Adam) ||
-         type == typeid(torch::optim::AdamW) || type == typeid(torch::optim::RMSprop) ||
-         type == typeid(torch::optim::Adagrad);
-}
 
 // Whether the state is what Adagrad's constructor makes, before any step.
 bool is_fresh(const torch::optim::OptimizerParamState& state) {

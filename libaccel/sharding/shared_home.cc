@@ -12,13 +12,11 @@
 // The pages of a shard are reserved by its owner, so they count as its own and a lack of memory is an error, not SIGBUS.
 
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -29,6 +27,7 @@
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/pager/guard_memory.h"
 #include "libaccel/process/process_group.h"
+#include "libaccel/process/text_gather.h"
 #include "libaccel/sharding/parameter_home.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
@@ -37,7 +36,6 @@ namespace accel::sharding {
 namespace {
 
 constexpr std::int64_t kTextBytes = 512;  // of what a rank says of itself
-constexpr const char* kMeeting = "sharing memory for parameters";
 
 std::int64_t page_bytes() {
   static const std::int64_t bytes = ::sysconf(_SC_PAGESIZE);
@@ -51,14 +49,7 @@ std::int64_t bytes_of(const Unit& unit, int world_size) {
 }
 
 std::vector<std::string> tell_all(ProcessGroup& group, const std::string& own) {
-  const at::Tensor text = at::zeros({kTextBytes}, at::kByte);
-  std::memcpy(text.data_ptr(), own.data(), std::min<std::size_t>(own.size(), kTextBytes - 1));
-  const at::Tensor all = group.all_gather(text, kMeeting);
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    texts.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * kTextBytes);
-  }
-  return texts;
+  return gather_texts(own, kTextBytes, group, "sharing memory for parameters");
 }
 
 // Two ranges of pages that are one memory.

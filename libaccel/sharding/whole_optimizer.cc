@@ -70,7 +70,8 @@ constexpr Kind kind_of() {
   };
 }
 
-const Kind& kind_for(const Optimizer& optimizer) {
+// nullptr: it cannot be sharded.
+const Kind* find_kind(const Optimizer& optimizer) {
   using namespace torch::optim;  // NOLINT: the list below
   static const std::array kKinds = {
       kind_of<SGD, SGDParamState, SGDOptions>(),
@@ -80,8 +81,13 @@ const Kind& kind_for(const Optimizer& optimizer) {
       kind_of<Adagrad, AdagradParamState, AdagradOptions>(),
   };
   for (const Kind& kind : kKinds) {
-    if (kind.matches(optimizer)) return kind;
+    if (kind.matches(optimizer)) return &kind;
   }
+  return nullptr;
+}
+
+const Kind& kind_for(const Optimizer& optimizer) {
+  if (const Kind* kind = find_kind(optimizer)) return *kind;
   throw Error(ErrorCode::kInternal, "a sharded optimizer is of no type that can be sharded");
 }
 
@@ -196,6 +202,10 @@ at::Tensor part_of(const at::Tensor& whole, const at::Tensor& parameter, const P
 }
 
 }  // namespace
+
+bool is_element_wise(const Optimizer& optimizer) {
+  return find_kind(optimizer) != nullptr;
+}
 
 std::unique_ptr<Optimizer> whole_optimizer(Optimizer& optimizer, const ShardedOptimizer& sharded) {
   std::vector<OptimizerParamGroup> groups;

@@ -17,6 +17,10 @@ namespace accel::sharding {
 
 class ShardedOptimizer;
 
+// Whether each element of a step depends on that element alone, so that shards can be stepped: SGD, Adam, AdamW, RMSprop,
+// Adagrad, but no class derived from them.
+[[nodiscard]] bool is_element_wise(const torch::optim::Optimizer& optimizer);
+
 // An optimizer of the same type, options and groups on the whole parameters, without states.
 [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> whole_optimizer(
     torch::optim::Optimizer& optimizer, const ShardedOptimizer& sharded);
