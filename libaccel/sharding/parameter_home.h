@@ -23,6 +23,7 @@
 #include <accel/result.h>
 
 #include "libaccel/pager/guard_memory.h"
+#include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/shard_plan.h"
 
 namespace accel {
@@ -35,18 +36,22 @@ class ParameterHome {
  public:
   virtual ~ParameterHome() = default;
 
-  // [world_size * shard_numel] of a unit, to be read.
-  [[nodiscard]] virtual const at::Tensor& flat(std::size_t unit) const = 0;
-  // The same memory, to be written to.
+  // Makes each parameter a view of its place, of the strides that it had. parameters: in the order that the units were
+  // planned for. To be called once, after the first publish().
+  virtual void take_in(std::vector<NamedParameter>& parameters) = 0;
+  // [world_size * shard_numel] of a unit, of which this rank writes its own shard.
   [[nodiscard]] virtual const at::Tensor& writable(std::size_t unit) const = 0;
   // Whether the ranks see one memory: then one rank's values are every rank's.
   [[nodiscard]] virtual bool is_shared() const noexcept = 0;
   virtual void before_write() = 0;
   virtual void publish(std::span<const std::size_t> units) = 0;
-  // Between them flat() may be written to, by all ranks the same.
+  // Between them the parameters may be written to, by all ranks the same.
   virtual void begin_load() = 0;
   virtual void end_load() = 0;
 };
+
+// Makes the parameters of a unit views of `flat`.
+void place_parameters(const Unit& unit, const at::Tensor& flat, std::vector<NamedParameter>& parameters);
 
 [[nodiscard]] std::unique_ptr<ParameterHome> make_private_home(const std::vector<Unit>& units,
                                                                std::shared_ptr<ProcessGroup> group);

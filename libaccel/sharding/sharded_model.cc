@@ -160,15 +160,11 @@ void ShardedModel::move_into_units() {
   std::vector<std::size_t> all(units_.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
   home_->publish(all);
+  home_->take_in(parameters_);
   places_.assign(parameters_.size(), nullptr);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    const at::Tensor& flat = home_->flat(unit);
-    for (const Slot& slot : units_[unit].slots) {
-      at::Tensor& parameter = parameters_[slot.parameter].tensor;
-      parameter.set_data(flat.as_strided(
-          parameter.sizes(), parameter.strides(), flat.storage_offset() + slot.offset));
-      places_[slot.parameter] = parameter.const_data_ptr();
-    }
+  for (const Unit& unit : units_) {
+    for (const Slot& slot : unit.slots)
+      places_[slot.parameter] = parameters_[slot.parameter].tensor.const_data_ptr();
   }
 }
 

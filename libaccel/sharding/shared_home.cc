@@ -106,7 +106,10 @@ class SharedHome final : public ParameterHome {
     return {};
   }
 
-  [[nodiscard]] const at::Tensor& flat(std::size_t unit) const override { return flats_.at(unit); }
+  void take_in(std::vector<NamedParameter>& parameters) override {
+    for (std::size_t unit = 0; unit < units_.size(); ++unit)
+      place_parameters(units_[unit], flats_[unit], parameters);
+  }
   [[nodiscard]] const at::Tensor& writable(std::size_t unit) const override {
     return writable_.at(unit);
   }

@@ -1,6 +1,7 @@
 #include "libaccel/collectives/shm/node_identity.h"
 
 #include <array>
+#include <cstdlib>
 #include <fstream>
 
 #include <unistd.h>
@@ -21,6 +22,8 @@ std::string namespace_of(const char* kind) {
 Result<NodeIdentity> read_node_identity() {
   NodeIdentity identity;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot_id;
+  if (const char* node = std::getenv(kTestNodeVariable); node != nullptr && !identity.boot_id.empty())
+    identity.boot_id += std::string(".") + node;
   identity.pid_namespace = namespace_of("pid");
   identity.user_namespace = namespace_of("user");
   if (!identity.boot_id.empty() && !identity.pid_namespace.empty() &&

@@ -21,6 +21,10 @@ struct NodeIdentity {
   friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
 };
 
+// Processes of one machine that have different values of this variable take each other for processes of different nodes:
+// the seam for tests of several nodes on one machine.
+inline constexpr const char* kTestNodeVariable = "ACCEL_TEST_NODE";
+
 // Of this process. Errors  kUnsupported: /proc is not mounted, or hides it.
 [[nodiscard]] Result<NodeIdentity> read_node_identity();
 
