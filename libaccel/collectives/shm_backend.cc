@@ -2,7 +2,8 @@
 //
 //   contiguous tensor      its memory is read and written in place
 //   any other              a contiguous copy, copied back where the collective writes
-//   complex                its real view, for sums and averages
+//   complex                two numbers each, for sums and averages
+//   conjugated, negated    a copy that is not, copied back so
 
 #include "libaccel/collectives/shm_backend.h"
 
@@ -15,7 +16,8 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/resolve_conj.h>
+#include <ATen/ops/resolve_neg.h>
 
 namespace accel {
 namespace {
@@ -94,17 +96,28 @@ std::byte* bytes_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.data_ptr());
 }
 
-// The contiguous memory of a tensor that a collective writes; what was copied is copied back at the end.
+// A tensor's own memory where that holds its values in order, else a copy: not the memory behind a transposed, conjugated
+// or negated view. Nothing of it is part of the graph.
+at::Tensor plain_memory_of(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
+}
+
+void copy_back(const at::Tensor& memory, const at::Tensor& tensor) {
+  if (memory.data_ptr() == tensor.data_ptr()) return;
+  const at::NoGradGuard no_grad;
+  tensor.detach().copy_(memory);
+}
+
+// The memory of a tensor that a collective writes; what was copied is copied back at the end.
 class Target {
  public:
   explicit Target(at::Tensor tensor) : tensor_(std::move(tensor)) {
     check_place(tensor_);
-    memory_ = tensor_.contiguous();
+    memory_ = plain_memory_of(tensor_);
   }
   // After the collective, when it has not thrown.
-  void settle() {
-    if (!memory_.is_same(tensor_)) tensor_.copy_(memory_);
-  }
+  void settle() { copy_back(memory_, tensor_); }
   [[nodiscard]] std::byte* bytes() const { return bytes_of(memory_); }
   [[nodiscard]] std::size_t num_bytes() const { return memory_.nbytes(); }
 
@@ -121,17 +134,25 @@ std::vector<Target> targets_of(const Tensors& tensors) {
 
 at::Tensor source_of(const at::Tensor& tensor) {
   check_place(tensor);
-  return tensor.contiguous();
+  return plain_memory_of(tensor);
 }
 
-// Numbers that reduce_elements() knows.
-at::Tensor as_real(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  if (!tensor.is_complex()) return tensor;
-  const bool is_linear = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG;
-  if (!is_linear)
-    refuse(ErrorCode::kUnsupported, "complex tensors can be summed and averaged, nothing else");
-  return at::view_as_real(tensor);
+const char* name_of(const at::Tensor& tensor) {
+  return at::toString(tensor.scalar_type());
 }
+
+// What a tensor is for reduce_elements(): of a complex number its two parts.
+struct Numbers {
+  Numbers(const at::Tensor& tensor, const c10d::ReduceOp& op)
+      : type(data_type_of(c10::toRealValueType(tensor.scalar_type()))),
+        count(static_cast<std::size_t>(tensor.numel()) * (tensor.is_complex() ? 2 : 1)) {
+    const bool is_linear = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG;
+    if (tensor.is_complex() && !is_linear)
+      refuse(ErrorCode::kUnsupported, "complex tensors can be summed and averaged, nothing else");
+  }
+  DataType type;
+  std::size_t count;
+};
 
 std::vector<const std::byte*> sources_of(const Tensors& tensors) {
   std::vector<const std::byte*> pointers;
@@ -220,8 +241,8 @@ ShmBackend::WorkPtr ShmBackend::barrier(const c10d::BarrierOptions&) {
 ShmBackend::WorkPtr ShmBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   check_one(tensors.size());
   Target target(tensors[0]);
-  or_throw(
-      group_->broadcast(target.bytes(), target.num_bytes(), static_cast<int>(options.rootRank)));
+  or_throw(group_->broadcast(
+      target.bytes(), target.num_bytes(), static_cast<int>(options.rootRank), name_of(tensors[0])));
   target.settle();
   return done(c10d::OpType::BROADCAST, tensors);
 }
@@ -243,7 +264,7 @@ at::Tensor ShmBackend::sparse_of(int root, const at::Tensor& own) {
     auto shape = whole.sizes().vec();
     shape[static_cast<std::size_t>(entry_dim)] = num_entries;
     const at::Tensor memory = is_own ? whole.contiguous() : at::empty(shape, whole.options());
-    or_throw(group_->broadcast(bytes_of(memory), memory.nbytes(), root));
+    or_throw(group_->broadcast(bytes_of(memory), memory.nbytes(), root, name_of(memory)));
     return memory;
   };
   const at::Tensor indices = send(own._indices(), 1);
@@ -271,13 +292,9 @@ ShmBackend::WorkPtr ShmBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   const shm::ReduceOp op = reduce_op_of(options.reduceOp);
   for (const at::Tensor& tensor : tensors) {
-    const at::Tensor real = as_real(tensor, options.reduceOp);
-    Target target(real);
-    or_throw(group_->all_reduce(target.bytes(),
-                                target.bytes(),
-                                static_cast<std::size_t>(real.numel()),
-                                data_type_of(real.scalar_type()),
-                                op));
+    Target target(tensor);
+    const Numbers numbers(tensor, options.reduceOp);
+    or_throw(group_->all_reduce(target.bytes(), target.bytes(), numbers.count, numbers.type, op));
     target.settle();
   }
   return done(c10d::OpType::ALLREDUCE, tensors);
@@ -285,13 +302,13 @@ ShmBackend::WorkPtr ShmBackend::allreduce_coalesced(
 
 ShmBackend::WorkPtr ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   check_one(tensors.size());
-  const at::Tensor real = as_real(tensors[0], options.reduceOp);
   const auto root = static_cast<int>(options.rootRank);
-  Target target(real);
+  Target target(tensors[0]);
+  const Numbers numbers(tensors[0], options.reduceOp);
   or_throw(group_->reduce(target.bytes(),
                           target.bytes(),
-                          static_cast<std::size_t>(real.numel()),
-                          data_type_of(real.scalar_type()),
+                          numbers.count,
+                          numbers.type,
                           reduce_op_of(options.reduceOp),
                           root));
   if (getRank() == root) target.settle();
@@ -302,7 +319,8 @@ void ShmBackend::all_gather_pieces(const at::Tensor& input, const Tensors& outpu
   check_parts(outputs, input, getSize());
   const at::Tensor source = source_of(input);
   std::vector<Target> targets = targets_of(outputs);
-  or_throw(group_->all_gather(bytes_of(source), bytes_of(targets), source.nbytes()));
+  or_throw(
+      group_->all_gather(bytes_of(source), bytes_of(targets), source.nbytes(), name_of(source)));
   for (Target& target : targets) target.settle();
 }
 
@@ -328,9 +346,10 @@ ShmBackend::WorkPtr ShmBackend::allgather_into_tensor_coalesced(Tensors& outputs
                                                                 Tensors& inputs,
                                                                 const c10d::AllgatherOptions&) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const at::Tensor memory = outputs.at(i).contiguous();
+    check_place(outputs.at(i));
+    const at::Tensor memory = plain_memory_of(outputs[i]);
     all_gather_pieces(inputs[i], even_pieces(memory, inputs[i].numel()));
-    if (!memory.is_same(outputs[i])) outputs[i].copy_(memory);
+    copy_back(memory, outputs[i]);
   }
   return done(c10d::OpType::COALESCED, outputs);
 }
@@ -361,7 +380,8 @@ ShmBackend::WorkPtr ShmBackend::gather(std::vector<Tensors>& outputs,
     check_parts(outputs[0], source, getSize());
     targets = targets_of(outputs[0]);
   }
-  or_throw(group_->gather(bytes_of(source), bytes_of(targets), source.nbytes(), root));
+  or_throw(
+      group_->gather(bytes_of(source), bytes_of(targets), source.nbytes(), root, name_of(source)));
   for (Target& target : targets) target.settle();
   return done(c10d::OpType::GATHER, getRank() == root ? outputs[0] : Tensors());
 }
@@ -378,7 +398,8 @@ ShmBackend::WorkPtr ShmBackend::scatter(Tensors& outputs,
     for (const at::Tensor& input : inputs[0]) sources.push_back(source_of(input));
   }
   Target target(outputs[0]);
-  or_throw(group_->scatter(sources_of(sources), target.bytes(), target.num_bytes(), root));
+  or_throw(group_->scatter(
+      sources_of(sources), target.bytes(), target.num_bytes(), root, name_of(outputs[0])));
   target.settle();
   return done(c10d::OpType::SCATTER, outputs);
 }
@@ -388,14 +409,11 @@ void ShmBackend::reduce_scatter_pieces(const Tensors& inputs,
                                        const c10d::ReduceOp& op) {
   check_parts(inputs, output, getSize());
   Tensors sources;
-  for (const at::Tensor& input : inputs) sources.push_back(source_of(as_real(input, op)));
-  const at::Tensor real = as_real(output, op);
-  Target target(real);
-  or_throw(group_->reduce_scatter(sources_of(sources),
-                                  target.bytes(),
-                                  static_cast<std::size_t>(real.numel()),
-                                  data_type_of(real.scalar_type()),
-                                  reduce_op_of(op)));
+  for (const at::Tensor& input : inputs) sources.push_back(source_of(input));
+  Target target(output);
+  const Numbers numbers(output, op);
+  or_throw(group_->reduce_scatter(
+      sources_of(sources), target.bytes(), numbers.count, numbers.type, reduce_op_of(op)));
   target.settle();
 }
 
@@ -437,7 +455,7 @@ void ShmBackend::all_to_all_pieces(const Tensors& inputs, const Tensors& outputs
   }
   std::vector<Target> targets = targets_of(outputs);
   for (const Target& target : targets) out.emplace_back(target.bytes(), target.num_bytes());
-  or_throw(group_->all_to_all(in, out));
+  or_throw(group_->all_to_all(in, out, inputs.empty() ? "" : name_of(inputs[0])));
   for (Target& target : targets) target.settle();
 }
 
@@ -482,9 +500,10 @@ ShmBackend::WorkPtr ShmBackend::alltoall_base(at::Tensor& output,
                                               std::vector<std::int64_t>& input_splits,
                                               const c10d::AllToAllOptions&) {
   const at::Tensor source = source_of(input);
-  const at::Tensor memory = output.contiguous();
+  check_place(output);
+  const at::Tensor memory = plain_memory_of(output);
   all_to_all_pieces(pieces_of(source, input_splits), pieces_of(memory, output_splits));
-  if (!memory.is_same(output)) output.copy_(memory);
+  copy_back(memory, output);
   return done(c10d::OpType::ALLTOALL_BASE, {output});
 }
 
@@ -504,7 +523,7 @@ class LetterWork final : public c10d::Work {
         tensor_(tensor),
         letter_(std::make_shared<shm::Letter>()) {
     check_place(tensor);
-    memory_ = tensor.contiguous();
+    memory_ = plain_memory_of(tensor);
     letter_->is_sent = type == c10d::OpType::SEND;
     letter_->peer = peer;
     letter_->tag = tag;
@@ -518,7 +537,7 @@ class LetterWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds) override {
     if (is_settled_) return true;
     or_throw(group_->wait(letter_));
-    if (!letter_->is_sent && !memory_.is_same(tensor_)) tensor_.copy_(memory_);
+    if (!letter_->is_sent) copy_back(memory_, tensor_);
     is_settled_ = true;
     finish();
     return true;

@@ -27,6 +27,13 @@ Error refusal(int rank, const std::string& why) {
                "backend gloo");
 }
 
+Error death_of(int rank, const std::vector<shm::ProcessWatch::Process>& processes) {
+  const pid_t pid = processes[static_cast<std::size_t>(rank)].pid;
+  return Error(ErrorCode::kPeerLost,
+               "rank " + std::to_string(rank) + " (process " + std::to_string(pid) +
+                   ") has died while the ranks of this node agreed on shared memory");
+}
+
 bool is_refusal(std::string_view text) {
   return text.substr(0, kNo.size()) == kNo;
 }
@@ -35,10 +42,12 @@ std::string reason_of(std::string_view text) {
   return printable(text.substr(kNo.size()));
 }
 
-// "<node> <has channel> <offer>", or a refusal.
+// "<node> <has channel> <pid> <start time> <offer>", or a refusal.
 std::string text_of(const ShmVote& vote) {
   if (!vote.node) return std::string(kNo) + vote.node.error().message();
-  return to_text(*vote.node) + (vote.has_channel ? " 1 " : " 0 ") + vote.offer;
+  return to_text(*vote.node) + (vote.has_channel ? " 1 " : " 0 ") +
+         std::to_string(vote.process.pid) + " " + std::to_string(vote.process.start_time) + " " +
+         vote.offer;
 }
 
 ShmVote parse_vote(const std::string& text) {
@@ -46,7 +55,7 @@ ShmVote parse_vote(const std::string& text) {
   std::istringstream fields(text);
   std::string node;
   ShmVote vote;
-  if (!(fields >> node >> vote.has_channel)) {
+  if (!(fields >> node >> vote.has_channel >> vote.process.pid >> vote.process.start_time)) {
     return {.node = Error(ErrorCode::kUnsupported, "its vote is '" + printable(text) + "'")};
   }
   vote.node = shm::parse_node_identity(node);
@@ -56,7 +65,10 @@ ShmVote parse_vote(const std::string& text) {
 
 // What this rank says. Rank 0 holds the memory that it offers in `held`.
 ShmVote vote_of(const ShmMeetingOptions& options, UniqueFd& held) {
-  ShmVote vote = {.node = options.node, .has_channel = options.channel != nullptr, .offer = {}};
+  ShmVote vote = {.node = options.node,
+                  .has_channel = options.channel != nullptr,
+                  .process = options.process,
+                  .offer = {}};
   if (options.member.rank != 0 || !vote.node) return vote;
   auto memory = GroupMemory::create(options.group.shape);
   if (!memory) return {.node = std::move(memory).error()};
@@ -65,6 +77,13 @@ ShmVote vote_of(const ShmMeetingOptions& options, UniqueFd& held) {
   if (!offer) return {.node = std::move(offer).error()};
   vote.offer = to_text(*offer);
   return vote;
+}
+
+// What this rank says of the memory, with the pages that it writes taken: who has not enough of them says so here.
+std::string answer_of(const Result<GroupMemory>& memory, int rank) {
+  if (!memory) return std::string(kNo) + memory.error().message();
+  const Result<void> reserved = memory->reserve(rank);
+  return reserved ? "yes" : std::string(kNo) + reserved.error().message();
 }
 
 Result<GroupMemory> memory_of_rank_zero(const std::string& text, const shm::GroupShape& shape) {
@@ -114,15 +133,22 @@ Result<std::unique_ptr<shm::ShmGroup>> meet_in_shared_memory(c10d::Store& store,
   Result<GroupMemory> memory = *source == ShmSource::kChannel
                                    ? memory_of_channel(*options.channel, votes[0].offer, shape)
                                    : memory_of_rank_zero(votes[0].offer, shape);
-  const std::string answer = memory ? "yes" : std::string(kNo) + memory.error().message();
-  const auto answers = exchange(store, kMemory, options.member, answer);
+  shm::GroupOptions group = options.group;
+  for (const ShmVote& vote : votes) group.processes.push_back(vote.process);
+  shm::ProcessWatch watch(group.processes);
+  const auto check_others = [&] {
+    for (int rank = 0; rank < options.member.world_size; ++rank) {
+      if (!watch.is_alive(rank)) throw death_of(rank, group.processes);
+    }
+  };
+  const std::string answer = answer_of(memory, options.member.rank);
+  const auto answers = exchange(store, kMemory, options.member, answer, check_others);
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
     if (is_refusal(answers[rank])) return refusal(static_cast<int>(rank), reason_of(answers[rank]));
   }
-  shm::GroupOptions group = options.group;
   group.rank = options.member.rank;
   group.join_timeout = options.member.timeout;
-  return or_throw(shm::ShmGroup::join(*std::move(memory), group));
+  return or_throw(shm::ShmGroup::join(*std::move(memory), std::move(group)));
 }
 
 }  // namespace accel

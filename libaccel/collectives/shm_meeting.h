@@ -32,7 +32,8 @@ namespace accel {
 struct ShmVote {
   Result<shm::NodeIdentity> node = shm::NodeIdentity();
   bool has_channel = false;  // memory may be asked of a supervisor
-  std::string offer;         // of rank 0: the text of a MemoryOffer
+  shm::ProcessWatch::Process process = {};
+  std::string offer;  // of rank 0: the text of a MemoryOffer
 };
 
 enum class ShmSource { kChannel, kRankZero };
@@ -45,11 +46,12 @@ struct ShmMeetingOptions {
   StoreMember member;
   shm::GroupOptions group;                               // rank and world size are the member's
   Result<shm::NodeIdentity> node = shm::NodeIdentity();  // of this process
+  shm::ProcessWatch::Process process = {};               // likewise; pid 0: nobody watches it
   WorkerChannel* channel = nullptr;
 };
 
 // A group of all ranks of `store`, or, on all ranks alike, an Error that says why they cannot share memory. Throws what
-// exchange() throws, and kPeerLost when a rank dies on the way.
+// exchange() throws, and kPeerLost when a rank dies on the way: at once, when it has voted.
 [[nodiscard]] Result<std::unique_ptr<shm::ShmGroup>> meet_in_shared_memory(
     c10d::Store& store, const ShmMeetingOptions& options);
 

@@ -37,6 +37,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <unistd.h>
 
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/collectives/shm_backend.h"
@@ -261,11 +262,13 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
 
 // Whether the ranks share memory now; all of them get the same answer.
 bool ProcessGroup::join_shm(const WorkerIdentity& identity, const InitProcessGroupKwargs& options) {
-  auto met = meet_in_shared_memory(*store_,
-                                   {.member = member_of(identity, options),
-                                    .group = shm_options(identity, options),
-                                    .node = shm::read_node_identity(),
-                                    .channel = detail::supervisor_channel()});
+  auto met = meet_in_shared_memory(
+      *store_,
+      {.member = member_of(identity, options),
+       .group = shm_options(identity, options),
+       .node = shm::read_node_identity(),
+       .process = {.pid = ::getpid(), .start_time = shm::start_time_of(::getpid())},
+       .channel = detail::supervisor_channel()});
   if (!met) {
     if (options.backend == kShm) throw std::move(met).error().while_doing(joining(identity));
     notice_ = met.error().message() + "; collectives go through gloo";

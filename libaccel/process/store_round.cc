@@ -1,6 +1,8 @@
 #include "libaccel/process/store_round.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <thread>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -25,6 +27,21 @@ std::string missing_ranks(c10d::Store& store, const StoreRound& round, int world
   return missing;
 }
 
+// As store.wait(), with a look at the others between the questions, which come less often the longer it takes.
+void wait_and_look(c10d::Store& store,
+                   const std::vector<std::string>& keys,
+                   std::chrono::milliseconds timeout,
+                   const std::function<void()>& look) {
+  using namespace std::chrono_literals;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (auto pause = 1ms; !store.check(keys); pause = std::min(2 * pause, 64ms)) {
+    look();
+    if (std::chrono::steady_clock::now() >= deadline)
+      C10_THROW_ERROR(DistStoreError, "not all keys were set in time");
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 std::string seconds_text(std::chrono::milliseconds time) {
   return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 7) + " s";
 }
@@ -42,7 +59,8 @@ void say(c10d::Store& store, const StoreRound& round, int rank, const std::strin
 std::vector<std::string> exchange(c10d::Store& store,
                                   const StoreRound& round,
                                   const StoreMember& member,
-                                  const std::string& mine) {
+                                  const std::string& mine,
+                                  const std::function<void()>& look) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < member.world_size; ++rank) keys.push_back(key_of(round, rank));
   std::vector<std::string> said;
@@ -51,12 +69,17 @@ std::vector<std::string> exchange(c10d::Store& store,
   try {
     say(store, round, member.rank, mine);
     try {
-      store.wait(keys, member.timeout);
+      if (look)
+        wait_and_look(store, keys, member.timeout, look);
+      else
+        store.wait(keys, member.timeout);
       for (const auto& value : store.multiGet(keys)) said.emplace_back(value.begin(), value.end());
     } catch (const c10::DistStoreError&) {
       is_late = true;
       missing = missing_ranks(store, round, member.world_size);
     }
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& cause) {
     throw Error(ErrorCode::kStoreUnreachable,
                 "lost the store at " + member.endpoint + " while waiting for the other ranks to " +

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,10 +35,11 @@ struct StoreMember {
 void say(c10d::Store& store, const StoreRound& round, int rank, const std::string& mine);
 
 // Says `mine` and returns what all have said, by rank. Throws kStoreTimeout: names the ranks that did not come;
-// kStoreUnreachable: the store is gone.
+// kStoreUnreachable: the store is gone; and what `look` throws, which is called now and then while others are late.
 [[nodiscard]] std::vector<std::string> exchange(c10d::Store& store,
                                                 const StoreRound& round,
                                                 const StoreMember& member,
-                                                const std::string& mine);
+                                                const std::string& mine,
+                                                const std::function<void()>& look = {});
 
 }  // namespace accel

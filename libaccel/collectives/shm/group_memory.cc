@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kMaxSlotBytes = std::size_t{1} << 30U;
-constexpr std::uint64_t kLayout = 2;  // raised with every change of what stands where
+constexpr std::uint64_t kLayout = 3;  // raised with every change of what stands where
 
 std::size_t lines_bytes(int world_size) {
   const std::size_t bytes = sizeof(RankLine) * static_cast<std::size_t>(world_size);
@@ -49,6 +49,21 @@ Result<void> check_shape(const GroupShape& shape) {
                    std::to_string(shape.slot_bytes) + " bytes is not possible",
                "1 to " + std::to_string(kMaxRanks) +
                    " ranks, slots of whole pages, with 64 bytes for each rank and 1 GiB at most");
+}
+
+// Whole pages around the bytes are taken.
+Result<void> take_pages(std::byte* begin, std::size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(begin) % kPage;
+  if (::madvise(begin - before, bytes + before, MADV_POPULATE_WRITE) == 0 || errno == EINVAL)
+    return {};
+  return Error(
+      ErrorCode::kOutOfMemory,
+      std::to_string(bytes) + " bytes of shared memory cannot be had: " + errno_text(errno));
+#else
+  (void)begin, (void)bytes;
+  return {};
+#endif
 }
 
 Error wrong_size(std::size_t bytes, std::size_t expected) {
@@ -112,6 +127,16 @@ GroupMemory::GroupMemory(GroupMemory&& other) noexcept
 
 GroupMemory::~GroupMemory() {
   if (begin_ != nullptr && !region_) ::munmap(begin_, size_of(shape_));
+}
+
+Result<void> GroupMemory::reserve(int rank) const {
+  const auto size = static_cast<std::size_t>(shape_.world_size);
+  // What all write: the lines, and the states of the rings.
+  if (auto taken = take_pages(begin_, lines_bytes(shape_.world_size)); !taken) return taken;
+  auto* const states = reinterpret_cast<std::byte*>(&ring(0, 0));
+  if (auto taken = take_pages(states, size * size * sizeof(Ring)); !taken) return taken;
+  if (auto taken = take_pages(room(rank), room_bytes(shape_)); !taken) return taken;
+  return take_pages(ring_room(rank, 0), size * ring_bytes());
 }
 
 RankLine& GroupMemory::line(int rank) const noexcept {

@@ -20,13 +20,13 @@
 #include <accel/channel.h>
 #include <accel/result.h>
 
+#include "libaccel/collectives/shm/call.h"
 #include "libaccel/collectives/shm/rank_line.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::shm {
 
 inline constexpr int kMaxRanks = 256;  // on one node
-inline constexpr std::size_t kCacheLine = 64;
 
 struct GroupShape {
   int world_size = 1;
@@ -34,17 +34,6 @@ struct GroupShape {
 
   // The same number on every rank, or they are not of one group.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept;
-};
-
-// What a rank does in a step, so that the others can see that they do the same.
-struct Call {
-  std::uint32_t kind = 0;  // see ShmGroup; 0: none
-  std::uint32_t root = 0;
-  std::uint32_t type = 0;
-  std::uint32_t op = 0;
-  std::uint64_t bytes = 0;
-
-  friend bool operator==(const Call&, const Call&) = default;
 };
 
 // The state of a ring: how many bytes its writer has written and its reader has read, ever.
@@ -71,6 +60,10 @@ class GroupMemory {
   GroupMemory(GroupMemory&& other) noexcept;
   GroupMemory& operator=(GroupMemory&&) = delete;
   ~GroupMemory();
+
+  // Takes the pages that `rank` writes, so that none is missing later, when there would be a signal instead of an error.
+  // Near to the processor that calls. Errors  kOutOfMemory. Before Linux 5.14: nothing is taken.
+  [[nodiscard]] Result<void> reserve(int rank) const;
 
   [[nodiscard]] RankLine& line(int rank) const noexcept;
   // `parity` is 0 or 1.

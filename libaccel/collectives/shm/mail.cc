@@ -58,8 +58,11 @@ std::size_t read(
 
 }  // namespace
 
-Mail::Mail(const GroupMemory& memory, int rank, int world_size)
-    : memory_(memory), rank_(rank), peers_(static_cast<std::size_t>(world_size)) {}
+Mail::Mail(const GroupMemory& memory, int rank, int world_size, std::size_t most_aside)
+    : memory_(memory),
+      rank_(rank),
+      peers_(static_cast<std::size_t>(world_size)),
+      most_aside_(most_aside) {}
 
 void Mail::post(LetterPtr letter) {
   ++num_open_;
@@ -168,11 +171,27 @@ Result<bool> Mail::begin_message(int peer) {
   if (incoming.letter) {
     if (auto fits = check_size(*incoming.letter, peer, incoming.bytes); !fits)
       return std::move(fits).error();
-  } else {
-    incoming.aside.resize(incoming.bytes);
+  } else if (auto begun = begin_aside(incoming, peer); !begun) {
+    return std::move(begun).error();
   }
   peers_[static_cast<std::size_t>(peer)].incoming = std::move(incoming);
   return true;
+}
+
+Result<void> Mail::begin_aside(Incoming& incoming, int peer) {
+  const std::size_t room = most_aside_ - num_aside_;
+  if (room < kAsideOverhead || incoming.bytes > room - kAsideOverhead) {
+    return Error(ErrorCode::kOutOfMemory,
+                 "rank " + std::to_string(rank_) + " cannot keep a message of " +
+                     std::to_string(incoming.bytes) + " bytes with tag " +
+                     std::to_string(incoming.tag) + " from rank " + std::to_string(peer) +
+                     " until it is received: " + std::to_string(num_aside_) + " of " +
+                     std::to_string(most_aside_) + " bytes are taken by messages before it",
+                 "receive the messages of a rank in the order in which it sends them");
+  }
+  incoming.aside.resize(incoming.bytes);
+  num_aside_ += incoming.bytes + kAsideOverhead;
+  return {};
 }
 
 Result<void> Mail::end_message(int peer) {
@@ -203,6 +222,7 @@ Result<bool> Mail::take_aside(const LetterPtr& letter) {
     if (found == aside.end()) continue;
     if (auto fits = check_size(*letter, peer, found->bytes); !fits) return std::move(fits).error();
     if (found->bytes > 0) std::memcpy(letter->data, found->aside.data(), found->bytes);
+    num_aside_ -= found->bytes + kAsideOverhead;
     aside.erase(found);
     letter->peer = peer;
     finish(*letter);

@@ -6,8 +6,9 @@
 // waits in a collective. Then all of its letters move as far as they can; so two ranks that send to each other first and
 // receive afterwards do not wait for ever. A letter that is sent counts as done when the ring has taken it whole.
 //
-// A message whose tag nobody waits for is put aside when another one behind it is waited for. Messages of one sender with
-// the same tag arrive in the order in which they were sent.
+// A message whose tag nobody waits for is put aside when another one behind it is waited for, up to a limit: the ring
+// could not be held back instead, since what is waited for lies behind. Messages of one sender with the same tag arrive in
+// the order in which they were sent.
 //
 // Threads:  one thread at a time.
 // Cost:     two copies of each byte; a ring for each pair (GroupMemory::ring_bytes()), whose pages are taken when used.
@@ -29,6 +30,8 @@
 namespace accel::shm {
 
 inline constexpr int kAnyRank = -1;
+// What a message that is put aside costs besides its bytes, so that empty ones are bounded too.
+inline constexpr std::size_t kAsideOverhead = 256;
 
 // One message, of the rank that sends or receives it. The memory must stay until is_done; `keep` may hold it.
 struct Letter {
@@ -45,13 +48,14 @@ using LetterPtr = std::shared_ptr<Letter>;
 
 class Mail {
  public:
-  Mail(const GroupMemory& memory, int rank, int world_size);
+  // `most_aside`: bytes of messages of all senders that may be aside, with kAsideOverhead each.
+  Mail(const GroupMemory& memory, int rank, int world_size, std::size_t most_aside);
 
   // Posts a letter; progress() moves it.
   void post(LetterPtr letter);
 
   // Moves what can be moved now, without waiting. Whether anything moved. Errors  kShapeMismatch: a message has another
-  // size than the letter that waits for it.
+  // size than the letter that waits for it; kOutOfMemory: too much would have to be put aside.
   [[nodiscard]] Result<bool> progress();
 
   // Whether letters are posted that are not done.
@@ -77,6 +81,7 @@ class Mail {
   [[nodiscard]] Result<bool> pull(int peer);
   [[nodiscard]] Result<bool> begin_message(int peer);
   [[nodiscard]] Result<void> end_message(int peer);
+  [[nodiscard]] Result<void> begin_aside(Incoming& incoming, int peer);
   [[nodiscard]] Result<bool> take_aside(const LetterPtr& letter);
   // The first letter that waits for such a message; it is taken off the list.
   [[nodiscard]] LetterPtr match(int peer, std::int32_t tag);
@@ -89,6 +94,8 @@ class Mail {
   std::vector<Peer> peers_;
   std::list<LetterPtr> awaited_;  // to be received, in the order in which they were posted
   std::size_t num_open_ = 0;
+  std::size_t most_aside_;
+  std::size_t num_aside_ = 0;  // bytes, overhead included
 };
 
 }  // namespace accel::shm

@@ -27,17 +27,33 @@ Result<UniqueFd> open_offer(const MemoryOffer& offer) {
   const std::string path =
       "/proc/" + std::to_string(offer.pid) + "/fd/" + std::to_string(offer.descriptor);
   const std::string process = "process " + std::to_string(offer.pid);
-  UniqueFd memory(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  if (!memory) {
+  const auto refused = [&](const std::string& why) {
+    return Error(ErrorCode::kUnsupported, "what " + process + " offers is " + why);
+  };
+  // Looked at before it is opened: to open a pipe or a device has effects.
+  const UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  struct stat info {};
+  if (!place || ::fstat(place.get(), &info) != 0) {
     const bool is_gone = errno == ENOENT || errno == ESRCH;
     return Error(is_gone ? ErrorCode::kPeerLost : ErrorCode::kUnsupported,
                  "the memory that " + process + " offers cannot be opened: " + errno_text(errno));
   }
-  struct stat info {};
-  if (::fstat(memory.get(), &info) != 0 || info.st_dev != offer.device ||
-      info.st_ino != offer.inode || start_time_of(offer.pid) != offer.start_time) {
+  if (info.st_dev != offer.device || info.st_ino != offer.inode ||
+      start_time_of(offer.pid) != offer.start_time) {
     return Error(ErrorCode::kPeerLost, process + " does not hold the memory any more");
   }
+  if (!S_ISREG(info.st_mode)) return refused("no memory");
+  if (info.st_uid != ::geteuid()) return refused("memory of user " + std::to_string(info.st_uid));
+  const std::string itself = "/proc/self/fd/" + std::to_string(place.get());
+  UniqueFd memory(::open(itself.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
+  if (!memory) {
+    return Error(ErrorCode::kUnsupported,
+                 "the memory that " + process + " offers cannot be opened: " + errno_text(errno));
+  }
+  constexpr int kFixedSize = F_SEAL_SHRINK | F_SEAL_GROW;
+  const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kFixedSize) != kFixedSize)
+    return refused("no memory whose size is sealed");
   return memory;
 }
 

@@ -34,7 +34,8 @@ struct MemoryOffer {
 [[nodiscard]] Result<MemoryOffer> offer_memory(int memory);
 
 // The same memory. Errors  kPeerLost: the process is gone, or the descriptor means something else by now;
-// kUnsupported: the kernel does not let this process in (another user, a hidden /proc).
+// kUnsupported: the kernel does not let this process in (another user, a hidden /proc), or what is offered is no memory
+// of this user whose size is sealed: it could be cut off under its readers.
 [[nodiscard]] Result<UniqueFd> open_offer(const MemoryOffer& offer);
 
 // Five numbers, parted by blanks.

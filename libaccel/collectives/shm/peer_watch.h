@@ -29,8 +29,12 @@ class ProcessWatch final : public PeerWatch {
     pid_t pid = 0;
     std::uint64_t start_time = 0;
   };
-  // In the order of the ranks. One that is gone already, or whose pid means another process by now, is not alive.
-  explicit ProcessWatch(const std::vector<Process>& processes);
+  // In the order of the ranks. One that is gone already, or whose pid means another process by now, is not alive; one
+  // without a pid is not known, and counts as alive.
+  explicit ProcessWatch(const std::vector<Process>& processes = {});
+
+  // Says which process that rank is.
+  void watch(int rank, const Process& process);
 
   [[nodiscard]] bool is_alive(int rank) override;
 

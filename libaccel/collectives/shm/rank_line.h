@@ -31,6 +31,9 @@ struct alignas(128) RankLine {
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint64_t> start_time;  // of that process, in ticks since boot
   std::atomic<std::uint64_t> layout;      // of the memory, as this rank knows it
+  // Of the last step of the last collective that it has ended: what it died of afterwards harms none that goes on. In a
+  // line of its own, since the others look at `phase`.
+  alignas(64) std::atomic<std::uint32_t> ended_phase;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               std::atomic<std::uint64_t>::is_always_lock_free);

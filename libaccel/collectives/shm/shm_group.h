@@ -24,8 +24,10 @@
 //
 // The order of a reduction is that of the ranks (reduction.h): the same bits on all ranks, and in every run.
 //
-// A rank that dies, leaves or breaks is an error on all others within a second, which names it; so is a rank that calls
-// another collective, or the same with other sizes. After an error the group cannot be used.
+// In the first step of a collective every rank waits for all others and compares what they call: the collective, its root,
+// size, type and operation. Where they differ all ranks get an error that names two calls. A rank that dies, leaves or breaks
+// in a collective is an error on all others within a second, which names it, whomever they wait for; of several causes a
+// death is named first. After an error the group cannot be used.
 //
 // Threads:  one thread at a time, except abort().
 // Cost:     4 KB between 2 ranks: some microseconds; asleep after some thousand looks at a rank that is late.
@@ -39,6 +41,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <accel/result.h>
@@ -50,6 +53,9 @@
 
 namespace accel::shm {
 
+// How long a death may go unseen, at most; a death costs its parent longer than this to tell anybody.
+inline constexpr std::chrono::milliseconds kLookEvery{100};
+
 struct GroupOptions {
   int rank = 0;
   GroupShape shape;
@@ -57,6 +63,9 @@ struct GroupOptions {
   std::chrono::milliseconds timeout{1'800'000};  // of one wait for one rank, as in c10d
   int spins =
       2'000;  // looks at a rank that is late before falling asleep; few where ranks share cores
+  std::size_t most_aside = std::size_t{256} << 20;  // see Mail
+  // Of all ranks, where they are known: one that dies before it joins is noticed.
+  std::vector<ProcessWatch::Process> processes = {};
 };
 
 // Errors  of all collectives: kPeerLost: a rank has died, left or met an error, or answered nothing within the timeout;
@@ -95,30 +104,39 @@ class ShmGroup {
                                             DataType type,
                                             ReduceOp op);
 
+  // `elements` below: the name of the type of what is moved, which all ranks must give alike.
+
   // The root's `bytes` to all.
-  [[nodiscard]] Result<void> broadcast(std::byte* data, std::size_t bytes, int root);
+  [[nodiscard]] Result<void> broadcast(std::byte* data,
+                                       std::size_t bytes,
+                                       int root,
+                                       std::string_view elements = {});
 
   // `bytes` of each rank r into out[r]. `in` may be out[rank()].
   [[nodiscard]] Result<void> all_gather(const std::byte* in,
                                         std::span<std::byte* const> out,
-                                        std::size_t bytes);
+                                        std::size_t bytes,
+                                        std::string_view elements = {});
 
   // The same at `root` alone; `out` of the others is not used.
   [[nodiscard]] Result<void> gather(const std::byte* in,
                                     std::span<std::byte* const> out,
                                     std::size_t bytes,
-                                    int root);
+                                    int root,
+                                    std::string_view elements = {});
 
   // in[r] of the root goes to rank r; `in` of the others is not used.
   [[nodiscard]] Result<void> scatter(std::span<const std::byte* const> in,
                                      std::byte* out,
                                      std::size_t bytes,
-                                     int root);
+                                     int root,
+                                     std::string_view elements = {});
 
   // in[r] goes to rank r, out[r] comes from it, each of any size. No overlap of `out` with `in`. kShapeMismatch also when
   // a rank sends another size than is expected.
   [[nodiscard]] Result<void> all_to_all(std::span<const std::span<const std::byte>> in,
-                                        std::span<const std::span<std::byte>> out);
+                                        std::span<const std::span<std::byte>> out,
+                                        std::string_view elements = {});
 
   // Begins to send or receive; the letter's memory must stay until it is done. Errors  kInvalidArgument: there is no such
   // rank, or it is this one.
@@ -134,9 +152,23 @@ class ShmGroup {
  private:
   ShmGroup(GroupMemory memory, GroupOptions options);
 
+  // Why nothing more comes from a rank; the worst cause first.
+  struct Loss {
+    int rank = 0;
+    enum How { kAborted, kDied, kBroken, kLeft } how = kDied;
+  };
+
   [[nodiscard]] Result<void> wait_for_all_to_join();
   [[nodiscard]] Result<void> check_root(int root) const;
   [[nodiscard]] Result<void> check_op(DataType type, ReduceOp op) const;
+  [[nodiscard]] Result<void> check_usable();
+
+  // The steps of a collective: step(done, bytes) for each `most` bytes of `all`, one when there are none. After the first
+  // one all ranks know that they call the same.
+  template <typename Step>
+  [[nodiscard]] Result<void> run_steps(std::size_t all, std::size_t most, Step step);
+  [[nodiscard]] Result<void> check_all_calls();
+  void end_collective() noexcept;
 
   // One step: our slot, when it may be written; what we do, told to all; another's slot, when it may be read.
   [[nodiscard]] Result<std::byte*> begin_step();
@@ -163,24 +195,32 @@ class ShmGroup {
   [[nodiscard]] Result<void> reduce_slots(
       std::size_t offset, std::size_t bytes, DataType type, ReduceOp op, std::byte* out);
 
-  [[nodiscard]] Result<std::vector<std::uint64_t>> exchange_sizes(
-      std::span<const std::span<const std::byte>> in, std::span<const std::span<std::byte>> out);
-  // Why nothing comes from that rank any more; nullptr while it may.
-  [[nodiscard]] const char* end_of(int rank);
+  // The size of the largest piece of all.
+  [[nodiscard]] Result<std::uint64_t> exchange_sizes(std::span<const std::span<const std::byte>> in,
+                                                     std::span<const std::span<std::byte>> out,
+                                                     std::string_view elements);
+  // Whether others are to be looked at now: not at every turn of a loop.
+  [[nodiscard]] bool is_look_due();
+  [[nodiscard]] std::optional<Loss> loss_of(int rank);
+  // The worst loss among those who have not ended the collective of that step.
+  [[nodiscard]] std::optional<Loss> loss_before(std::uint32_t phase);
+  // What another one's end or call means for who waits for anybody in that step.
+  [[nodiscard]] std::optional<Error> error_of_others(std::uint32_t phase);
   // Whether whom the letter waits for may still move it. Of anybody: while all others live, and one has not left.
   [[nodiscard]] Result<void> check_peer_of(const Letter& letter);
 
-  [[nodiscard]] Error lateness_of(const Letter& letter) const;
+  [[nodiscard]] Error error_of(const Loss& loss) const;
+  [[nodiscard]] Error lateness_of(int rank) const;
   [[nodiscard]] Error loss_of(int rank, const std::string& what, std::string remedy) const;
-  [[nodiscard]] Error lost(int rank, const std::string& what, std::string remedy);
-  [[nodiscard]] Error mismatch(int rank, const Call& theirs);
+  [[nodiscard]] Error mismatch(int rank, const Call& theirs) const;
   // Nothing more comes from this rank: the others are told.
   Error broken(Error error);
 
   GroupMemory memory_;
   GroupOptions options_;
   Mail mail_;
-  std::optional<ProcessWatch> peers_;
+  ProcessWatch peers_;
+  std::chrono::steady_clock::time_point next_look_;
   std::uint32_t phase_ = 0;  // of the step that goes on
   Call call_;
   std::atomic<bool> is_aborted_ = false;

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,6 +73,38 @@ TEST(MemoryOffer, AProcessThatIsGoneIsLost) {
 
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code(), ErrorCode::kPeerLost);
+}
+
+TEST(MemoryOffer, WhatIsNoMemoryOrCanBeCutOffIsRefused) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const UniqueFd pipe(ends[0]);
+  const UniqueFd other_end(ends[1]);
+  const auto of_pipe = open_offer(or_throw(offer_memory(pipe.get())));
+  ASSERT_FALSE(of_pipe);
+  EXPECT_EQ(of_pipe.error().code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(of_pipe.error().message(), HasSubstr("is no memory"));
+
+  const UniqueFd unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const auto of_unsealed = open_offer(or_throw(offer_memory(unsealed.get())));
+  ASSERT_FALSE(of_unsealed);
+  EXPECT_THAT(of_unsealed.error().message(), HasSubstr("is no memory whose size is sealed"));
+}
+
+TEST(GroupMemoryTest, PagesThatCannotBeHadAreAnErrorAndNoSignal) {
+  const UniqueFd memory = or_throw(GroupMemory::create(kShape));
+  const GroupMemory ours = or_throw(GroupMemory::map(memory.get(), kShape));
+  EXPECT_TRUE(ours.reserve(0));
+  EXPECT_EQ(*ours.slot(1, 0), std::byte{0}) << "what is taken is what was there";
+
+  // Memory that is shorter than it is mapped is what a full one looks like: a touch would be SIGBUS.
+  const UniqueFd shorter(::memfd_create("test", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(shorter.get(), static_cast<off_t>(GroupMemory::size_of(kShape))), 0);
+  const GroupMemory cut = or_throw(GroupMemory::map(shorter.get(), kShape));
+  ASSERT_EQ(::ftruncate(shorter.get(), 4096), 0);
+  const auto reserved = cut.reserve(0);
+  ASSERT_FALSE(reserved);
+  EXPECT_EQ(reserved.error().code(), ErrorCode::kOutOfMemory);
 }
 
 TEST(MemoryOffer, TextOfAnotherShapeOffersNothing) {

@@ -13,67 +13,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/shm_ranks.h"
 #include "tests/support/test_budget.h"
 
 namespace accel::shm {
 namespace {
 
 using namespace std::chrono_literals;
+using test::bytes_of;
+using test::letter_from;
+using test::letter_to;
+using test::sources_of;
+using test::targets_of;
 using ::testing::HasSubstr;
-
-constexpr std::size_t kSlot = 4096;  // small, so that little data takes many steps
-
-// The ranks as threads: what each does, with the group it has joined.
-class Ranks {
- public:
-  explicit Ranks(int world_size, int spins = 100)
-      : shape_{.world_size = world_size, .slot_bytes = kSlot},
-        spins_(spins),
-        memory_(or_throw(GroupMemory::create(shape_))) {}
-
-  GroupOptions options(int rank) const {
-    return {.rank = rank, .shape = shape_, .join_timeout = 60s, .timeout = 60s, .spins = spins_};
-  }
-  std::unique_ptr<ShmGroup> join(int rank) const {
-    return or_throw(ShmGroup::join(memory_, options(rank)));
-  }
-  const UniqueFd& memory() const { return memory_; }
-
-  void run(const std::function<void(ShmGroup&)>& body) const {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < shape_.world_size; ++rank) {
-      threads.emplace_back([this, rank, &body] {
-        const auto group = join(rank);
-        body(*group);
-      });
-    }
-  }
-
- private:
-  GroupShape shape_;
-  int spins_;
-  UniqueFd memory_;
-};
-
-template <typename T>
-const std::byte* bytes_of(const std::vector<T>& values) {
-  return reinterpret_cast<const std::byte*>(values.data());
-}
-template <typename T>
-std::byte* bytes_of(std::vector<T>& values) {
-  return reinterpret_cast<std::byte*>(values.data());
-}
-
-std::vector<std::span<const std::byte>> sources_of(const std::vector<std::vector<float>>& parts) {
-  std::vector<std::span<const std::byte>> spans;
-  for (const auto& part : parts) spans.emplace_back(bytes_of(part), part.size() * sizeof(float));
-  return spans;
-}
-std::vector<std::span<std::byte>> targets_of(std::vector<std::vector<float>>& parts) {
-  std::vector<std::span<std::byte>> spans;
-  for (auto& part : parts) spans.emplace_back(bytes_of(part), part.size() * sizeof(float));
-  return spans;
-}
+using Ranks = test::ShmRanks;
 
 // What rank `rank` brings; another thing in every round.
 std::vector<float> input_of(int rank, std::size_t count, unsigned round = 0) {
@@ -95,19 +48,6 @@ std::vector<float> sum_of(int world_size, std::size_t count, unsigned round = 0)
 
 // Below, at and above a slot, and where slices are uneven; the last one takes the ranks above two past kDirectBytes.
 constexpr std::size_t kCounts[] = {0, 1, 3, 1023, 1024, 1025, 5'003};
-
-LetterPtr letter_to(int rank, std::vector<float>& values, int tag = 0) {
-  return std::make_shared<Letter>(Letter{.is_sent = true,
-                                         .peer = rank,
-                                         .tag = tag,
-                                         .data = bytes_of(values),
-                                         .bytes = values.size() * sizeof(float)});
-}
-LetterPtr letter_from(int rank, std::vector<float>& values, int tag = 0) {
-  LetterPtr letter = letter_to(rank, values, tag);
-  letter->is_sent = false;
-  return letter;
-}
 
 class ShmGroupTest : public ::testing::TestWithParam<int> {};
 
@@ -385,6 +325,38 @@ TEST(ShmMail, WhatARankLeftBehindArrivesAndThenItIsLost) {
   ASSERT_FALSE(done);
   EXPECT_THAT(done.error().message(), HasSubstr("rank 1"));
   EXPECT_THAT(done.error().message(), HasSubstr("has left the group"));
+}
+
+TEST(ShmMail, MessagesThatNobodyReceivesAreKeptUpToALimit) {
+  const Ranks ranks(2, 1);
+  std::jthread other([&] {
+    const auto group = ranks.join(1);
+    std::vector<std::vector<float>> values(5, std::vector<float>(1'000));
+    std::vector<LetterPtr> letters;
+    for (int i = 0; i < 5; ++i)
+      or_throw(
+          group->post(letters.emplace_back(letter_to(0, values[static_cast<std::size_t>(i)], i))));
+    for (const auto& letter : letters) (void)group->wait(letter);
+  });
+  GroupOptions options = ranks.options(0);
+  options.most_aside = 2 * (4'000 + kAsideOverhead);
+  const auto group = or_throw(ShmGroup::join(ranks.memory(), options));
+  std::vector<float> values(1'000);
+  const auto receive = [&](int tag) {
+    const auto letter = letter_from(1, values, tag);
+    if (auto posted = group->post(letter); !posted) return posted;
+    return group->wait(letter);
+  };
+
+  EXPECT_TRUE(receive(2)) << "two are put aside";
+  EXPECT_TRUE(receive(0)) << "one of them is taken";
+  const auto done = receive(7);
+
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code(), ErrorCode::kOutOfMemory);
+  EXPECT_THAT(done.error().message(),
+              HasSubstr("rank 0 cannot keep a message of 4000 bytes with tag 4 from rank 1"));
+  EXPECT_THAT(done.error().message(), HasSubstr("8512 of 8512 bytes are taken"));
 }
 
 TEST(ShmMail, AMessageOfAnotherSizeIsNamedWithBothSizes) {

@@ -13,6 +13,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/imag.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/sparse_coo_tensor.h>
@@ -146,6 +147,39 @@ TEST_P(ShmBackendTest, ComplexNumbersAreSummed) {
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     EXPECT_THAT(message_of([&] { backend.allreduce(tensors, options); }), HasSubstr("complex"));
+  });
+}
+
+TEST_P(ShmBackendTest, ConjugatedAndNegatedViewsKeepTheirMeaning) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    const at::Tensor real = input_of(backend.getRank());
+    const at::Tensor conjugated = at::complex(real, real * 2).conj();
+    const at::Tensor negated = at::imag(at::complex(real, real * 2).conj());  // -2 x, as a view
+    ASSERT_TRUE(conjugated.is_conj() && negated.is_neg());
+    Tensors first = {conjugated};
+    backend.allreduce(first, {});
+    EXPECT_TRUE(at::equal(conjugated.resolve_conj(), at::complex(sum_of(size), sum_of(size) * -2)));
+    Tensors second = {negated};
+    backend.broadcast(second, {});
+    EXPECT_TRUE(at::equal(negated.resolve_neg(), input_of(0) * -2));
+  });
+}
+
+TEST_P(ShmBackendTest, ParametersAreWrittenWithoutAHistory) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    for (const bool is_transposed : {false, true}) {
+      at::Tensor parameter = input_of(backend.getRank()).clone();
+      if (is_transposed) parameter = parameter.t();
+      parameter.set_requires_grad(true);
+      Tensors tensors = {parameter};
+      backend.broadcast(tensors, {});
+      backend.allreduce(tensors, {});
+      const at::Tensor expected = input_of(0) * size;
+      EXPECT_TRUE(at::equal(parameter.detach(), is_transposed ? expected.t() : expected));
+      EXPECT_TRUE(parameter.is_leaf());
+    }
   });
 }
 
@@ -350,6 +384,19 @@ TEST(ShmBackendErrors, RanksThatBringDifferentSizesAreToldSo) {
   });
   EXPECT_THAT(said[0] + said[1], HasSubstr("all_reduce of 8 bytes"));
   EXPECT_THAT(said[0] + said[1], HasSubstr("all_reduce of 12 bytes"));
+}
+
+TEST(ShmBackendErrors, RanksThatBringDifferentTypesAreToldSo) {
+  std::vector<std::string> said(2);
+  run_ranks(2, [&](ShmBackend& backend) {
+    Tensors tensors = {at::zeros({2}, backend.getRank() == 0 ? at::kFloat : at::kInt)};
+    said[static_cast<std::size_t>(backend.getRank())] =
+        message_of([&] { backend.broadcast(tensors, {}); });
+  });
+  for (const std::string& message : said) {
+    EXPECT_THAT(message, HasSubstr("broadcast of 8 bytes of type Float, root 0"));
+    EXPECT_THAT(message, HasSubstr("broadcast of 8 bytes of type Int, root 0"));
+  }
 }
 
 }  // namespace

@@ -10,8 +10,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <unistd.h>
 
 namespace accel {
 namespace {
@@ -111,6 +113,26 @@ TEST(ShmMeetingErrors, ARankThatCannotMapTheMemoryIsNamedToAll) {
   });
   EXPECT_THAT(said,
               Each(HasSubstr("rank 2 cannot share memory: the shared memory of the group has")));
+}
+
+// It has voted, and says nothing of the memory any more.
+TEST(ShmMeetingErrors, ARankThatDiesWhileTheyMeetIsNamed) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  say(*store,
+      {.key = "shm/node", .what_is_missing = ""},
+      1,
+      "boot/pid:[1]/user:[1] 0 " + std::to_string(child) + " " +
+          std::to_string(shm::start_time_of(child)) + " ");
+  std::string said;
+  try {
+    (void)meet_in_shared_memory(*store, options_of(0, 2));
+  } catch (const Error& error) {
+    said = error.message();
+  }
+  EXPECT_THAT(said, HasSubstr("rank 1 (process " + std::to_string(child) + ") has died"));
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST(ShmMeetingErrors, RankZeroWithoutMemoryIsNamedToAll) {
