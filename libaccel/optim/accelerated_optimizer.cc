@@ -1,3 +1,4 @@
+#include <optional>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -7,6 +8,7 @@
 #include <accel/optim.h>
 #include <accel/state.h>
 
+#include "libaccel/optim/fused_step.h"
 #include "libaccel/optim/step_gate.h"
 
 namespace accel {
@@ -38,6 +40,17 @@ struct AcceleratedOptimizer::Shared {
   GradientState gradient_state;
   bool step_was_skipped = false;
   std::shared_ptr<detail::StepGate> gate;  // nullptr: every rank has the whole state
+  std::optional<FusedStep> fused;
+
+  void update() {
+    if (!fused) {
+      optimizer->step();
+      return;
+    }
+    fused->step([this](const at::Tensor& parameter) {
+      return gate != nullptr && gate->is_padded(parameter);
+    });
+  }
 };
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
@@ -47,8 +60,8 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
                 "prepare() got a null optimizer",
                 "construct the optimizer before prepare()");
   }
-  shared_ =
-      std::make_shared<Shared>(Shared{std::move(optimizer), std::move(scaler), {}, false, nullptr});
+  shared_ = std::make_shared<Shared>(
+      Shared{std::move(optimizer), std::move(scaler), {}, false, nullptr, std::nullopt});
 }
 
 void AcceleratedOptimizer::step() const {
@@ -58,9 +71,10 @@ void AcceleratedOptimizer::step() const {
   if (shared_->scaler != nullptr) unscale();
   if (gate != nullptr) gate->before_step();
   if (shared_->scaler == nullptr) {
-    shared_->optimizer->step();
+    shared_->update();
   } else {
-    shared_->step_was_skipped = !shared_->scaler->step(*shared_->optimizer);
+    shared_->step_was_skipped =
+        !shared_->scaler->step(*shared_->optimizer, [this] { shared_->update(); });
   }
   if (gate != nullptr) gate->after_step();
   if (shared_->scaler != nullptr) shared_->scaler->update();
@@ -103,6 +117,11 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) const {
   clear_gradients(*shared_->optimizer, set_to_none);
   if (shared_->gate != nullptr) shared_->gate->clear_gradients();
   if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
+}
+
+void AcceleratedOptimizer::use_fused_kernels(bool on) const {
+  shared_->fused.reset();
+  if (on) shared_->fused.emplace(*shared_->optimizer);
 }
 
 bool AcceleratedOptimizer::step_was_skipped() const noexcept {

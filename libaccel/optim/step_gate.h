@@ -22,6 +22,8 @@ class StepGate {
   virtual void combine_overflow(at::Tensor& found_inf) = 0;
   // Gradients that the optimizer does not know of.
   virtual void clear_gradients() = 0;
+  // Whether the memory behind a tensor of the optimizer's groups is padding, up to a multiple of 64 bytes.
+  [[nodiscard]] virtual bool is_padded(const at::Tensor& parameter) const = 0;
 };
 
 }  // namespace accel::detail

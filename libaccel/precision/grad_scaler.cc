@@ -89,8 +89,12 @@ void GradScaler::combine_overflow(const torch::optim::Optimizer& optimizer,
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  return step(optimizer, [&optimizer] { optimizer.step(); });
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<void()>& update) {
   if (!options_.enabled) {
-    optimizer.step();
+    update();
     return true;
   }
   ensure_unscaled(optimizer);
@@ -101,7 +105,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
                 "call update() once after every step()");
   }
   const bool is_finite = state.found_inf.item<float>() == 0.0F;
-  if (is_finite) optimizer.step();
+  if (is_finite) update();
   state.stage = Stage::kStepped;
   return is_finite;
 }

@@ -154,4 +154,12 @@ void ShardedOptimizer::clear_gradients() {
   }
 }
 
+// Parameters and shards begin at multiples of 64 bytes of their unit.
+bool ShardedOptimizer::is_padded(const at::Tensor& parameter) const {
+  static_assert(kAlignment == 64);
+  return std::any_of(models_.begin(), models_.end(), [&](const auto& entry) {
+    return entry.first->is_piece(parameter);
+  });
+}
+
 }  // namespace accel::sharding

@@ -39,6 +39,7 @@ class ShardedOptimizer final : public detail::StepGate {
   void after_step() override;
   void combine_overflow(at::Tensor& found_inf) override;
   void clear_gradients() override;
+  [[nodiscard]] bool is_padded(const at::Tensor& parameter) const override;
 
   // The parameters that the optimizer was made for, by group: whole ones of the model.
   [[nodiscard]] const std::vector<std::vector<at::Tensor>>& whole_groups() const noexcept {

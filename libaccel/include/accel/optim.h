@@ -51,6 +51,12 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   // gradients that are views of the reducer's buckets.
   void zero_grad(bool set_to_none = true) const;
 
+  // Lets step() without a closure run LibTorch's fused kernels, as fused=True does in Python: one pass over the memory
+  // in place of one for each operation, and one call for each unit of a sharded model. State, options and checkpoints
+  // stay as they are. Not the default, for the kernels round in another way than torch::optim: results differ in the
+  // last places. Throws kUnsupported, naming the type, for an optimizer that is none of SGD, Adam and AdamW.
+  void use_fused_kernels(bool on = true) const;
+
   // Whether the last step at a sync was left out because a gradient was not finite.
   [[nodiscard]] bool step_was_skipped() const noexcept;
 

@@ -89,6 +89,8 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
   // Steps the optimizer unless a gradient was infinite or NaN. Returns whether it stepped.
   // Throws kInvalidArgument when called twice between two update(). Waits for the device once.
   bool step(torch::optim::Optimizer& optimizer);
+  // As above, with `update` in place of optimizer.step().
+  bool step(torch::optim::Optimizer& optimizer, const std::function<void()>& update);
 
   // Adapts the scale to what the steps since the last update() found, or, when nothing was stepped,
   // to what unscale_() found. Throws kInvalidArgument when there was neither.
