@@ -209,8 +209,10 @@ class CompletedWork final : public c10d::Work {
 
 }  // namespace
 
-ShmBackend::ShmBackend(std::unique_ptr<shm::ShmGroup> group)
-    : Backend(group->rank(), group->world_size()), group_(std::move(group)) {}
+ShmBackend::ShmBackend(std::shared_ptr<shm::ByteGroup> group, std::string name)
+    : Backend(group->rank(), group->world_size()),
+      group_(std::move(group)),
+      name_(std::move(name)) {}
 
 ShmBackend::WorkPtr ShmBackend::done(c10d::OpType type, Tensors results) {
   ++sequence_;
@@ -513,7 +515,7 @@ namespace {
 
 class LetterWork final : public c10d::Work {
  public:
-  LetterWork(std::shared_ptr<shm::ShmGroup> group,
+  LetterWork(std::shared_ptr<shm::ByteGroup> group,
              c10d::OpType type,
              const at::Tensor& tensor,
              int peer,
@@ -547,7 +549,7 @@ class LetterWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return {tensor_}; }
 
  private:
-  std::shared_ptr<shm::ShmGroup> group_;
+  std::shared_ptr<shm::ByteGroup> group_;
   at::Tensor tensor_;
   at::Tensor memory_;
   shm::LetterPtr letter_;

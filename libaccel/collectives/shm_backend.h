@@ -9,8 +9,10 @@
 // every type; reductions take those of shm::DataType, and complex numbers for sums and averages. Tensors that are not
 // contiguous are copied.
 //
+// The same adapter serves ranks of several nodes, when the group is a TwoLevelGroup (collectives/two_level_group.h).
+//
 // Threads:  one thread at a time, except abort() and shutdown().
-// Errors    accel::Error, thrown: those of ShmGroup; kUnsupported: a type, an operation or a device; kShapeMismatch: lists
+// Errors    accel::Error, thrown: those of ByteGroup; kUnsupported: a type, an operation or a device; kShapeMismatch: lists
 //           of tensors that do not fit together.
 // Source:   torch/csrc/distributed/c10d/Backend.hpp of LibTorch 2.11.
 #pragma once
@@ -22,7 +24,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "libaccel/collectives/shm/shm_group.h"
+#include "libaccel/collectives/shm/byte_group.h"
 
 namespace accel {
 
@@ -31,9 +33,9 @@ class ShmBackend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  explicit ShmBackend(std::unique_ptr<shm::ShmGroup> group);
+  explicit ShmBackend(std::shared_ptr<shm::ByteGroup> group, std::string name = "accel_shm");
 
-  const std::string getBackendName() const override { return "accel_shm"; }
+  const std::string getBackendName() const override { return name_; }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -106,7 +108,8 @@ class ShmBackend final : public c10d::Backend {
                                   const std::vector<std::int64_t>& splits) const;
   [[nodiscard]] Tensors even_pieces(const at::Tensor& whole, std::int64_t elements_each) const;
 
-  std::shared_ptr<shm::ShmGroup> group_;  // also the works' of messages
+  std::shared_ptr<shm::ByteGroup> group_;  // also the works' of messages
+  std::string name_;
   std::uint64_t sequence_ = 0;
 };
 

@@ -5,17 +5,11 @@
 // for those of all others, so that a rank which never started is named within store_timeout; Gloo
 // alone would wait for its collective timeout and not say for whom. (3) Ranks that are all on one node
 // share memory (collectives/shm_meeting.h), unless another backend is asked for. (4) Where they do
-// not, Gloo connects each pair of ranks; it gets the addresses from the same store. Then the ranks
+// not, Gloo connects each pair of ranks (gloo_backend.h); it gets the addresses from the same store.
+// On several nodes the ranks of each share memory then (collectives/node_meeting.h), and Gloo carries
+// what goes between nodes. Then the ranks
 // meet in the store once more: one that ended at once would cut connections that others have not
 // completed yet. Keys carry the restart count, for a store that outlives a generation.
-//
-// With Gloo the ranks of one machine talk over the loopback device: what the host name resolves to may be
-// unreachable. GLOO_SOCKET_IFNAME overrides that, as in PyTorch.
-//
-// This is the one file that includes ProcessGroupGloo.hpp. Debian's Gloo headers are older than the
-// Gloo inside libtorch_cpu, so only out-of-line members may be used here, no gloo class may be
-// constructed or derived from (its vtable would replace the one of the wheel), and libgloo is not
-// linked. tests/integration/gloo_symbols checks the binaries.
 //
 // Bytes: all_gather and broadcast move raw bytes, since Gloo knows fewer element types than
 // LibTorch.
@@ -24,7 +18,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -32,16 +26,20 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <sched.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
+#include "libaccel/collectives/node_link.h"
+#include "libaccel/collectives/node_meeting.h"
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/collectives/shm_backend.h"
 #include "libaccel/collectives/shm_meeting.h"
+#include "libaccel/collectives/two_level_group.h"
+#include "libaccel/process/gloo_backend.h"
 #include "libaccel/process/store_contact.h"
 #include "libaccel/process/store_round.h"
 #include "libaccel/process/supervisor_link.h"
@@ -49,11 +47,11 @@
 namespace accel {
 namespace {
 
-using c10d::ProcessGroupGloo;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr const char* kShm = "shm";
 constexpr const char* kGloo = "gloo";
+constexpr const char* kTwoLevel = "two_level";
 constexpr int kSpinsOfSharedCores = 50;
 
 std::string endpoint(const WorkerIdentity& identity) {
@@ -136,23 +134,10 @@ shm::GroupOptions shm_options(const WorkerIdentity& identity,
   return group;
 }
 
-c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const WorkerIdentity& identity,
-                                                           std::chrono::milliseconds timeout) {
-  auto options = c10::make_intrusive<ProcessGroupGloo::Options>(timeout);
-  const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interfaces != nullptr && *interfaces != '\0') {
-    std::string_view rest = interfaces;
-    while (!rest.empty()) {
-      const auto name = rest.substr(0, rest.find(','));
-      rest.remove_prefix(std::min(rest.size(), name.size() + 1));
-      options->devices.push_back(ProcessGroupGloo::createDeviceForInterface(std::string(name)));
-    }
-  } else if (identity.local_world_size == identity.world_size) {
-    options->devices.push_back(ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  } else {
-    options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
-  }
-  return options;
+// What a rank shares with nobody.
+std::shared_ptr<shm::ShmGroup> group_of_one() {
+  const shm::GroupShape shape = {.world_size = 1, .slot_bytes = 4096};
+  return or_throw(shm::ShmGroup::join(or_throw(shm::GroupMemory::create(shape)), {.shape = shape}));
 }
 
 bool contains_any(std::string_view text, std::initializer_list<std::string_view> parts) {
@@ -280,18 +265,71 @@ bool ProcessGroup::join_shm(const WorkerIdentity& identity, const InitProcessGro
 
 void ProcessGroup::join_gloo(const WorkerIdentity& identity,
                              const InitProcessGroupKwargs& options) {
+  const bool is_one_node = identity.local_world_size == identity.world_size;
+  c10::intrusive_ptr<c10d::Backend> gloo;
   try {
-    take_backend(kGloo,
-                 c10d::ProcessGroup::GLOO,
-                 c10::make_intrusive<ProcessGroupGloo>(
-                     c10::make_intrusive<c10d::PrefixStore>("default_pg", store_),
-                     rank_,
-                     size_,
-                     gloo_options(identity, options.timeout)));
+    gloo = connect_gloo(store_,
+                        {.rank = rank_,
+                         .world_size = size_,
+                         .is_one_machine = is_one_node,
+                         .timeout = options.timeout});
   } catch (const std::exception& cause) {
     throw collective_error(cause.what(), "joining the process group", rank_, size_);
   }
+  const bool wants_levels = options.backend.empty() && !is_one_node;
+  if (!wants_levels || !join_two_level(identity, options, gloo))
+    take_backend(kGloo, c10d::ProcessGroup::GLOO, gloo);
   wait_until_connected(*store_, identity, member_of(identity, options));
+}
+
+// Whether the ranks of each node share memory now; all ranks get the same answer.
+bool ProcessGroup::join_two_level(const WorkerIdentity& identity,
+                                  const InitProcessGroupKwargs& options,
+                                  const c10::intrusive_ptr<c10d::Backend>& gloo) {
+  auto met = meet_by_nodes(
+      store_,
+      {.shm = {.member = member_of(identity, options),
+               .group = shm_options(identity, options),
+               .node = shm::read_node_identity(),
+               .process = {.pid = ::getpid(), .start_time = shm::start_time_of(::getpid())},
+               .channel = detail::supervisor_channel()},
+       .launcher_node = identity.node_rank});
+  if (!met) {
+    notice_ = "no collectives by nodes: " + met.error().message() +
+              "; every rank goes through gloo, inside a node too";
+    return false;
+  }
+  const std::shared_ptr<shm::ShmGroup> memory = std::move(met->group);
+  const auto link = std::make_shared<NodeLink>(gloo);
+  const auto take = [&](ProcessGroup& group, const char* name, std::shared_ptr<shm::ByteGroup> of) {
+    group.take_backend(
+        name,
+        c10d::ProcessGroup::CUSTOM,
+        c10::make_intrusive<ShmBackend>(std::move(of), std::string("accel_") + name));
+  };
+  std::vector<int> all(static_cast<std::size_t>(size_));
+  std::iota(all.begin(), all.end(), 0);
+  const NodeLayout& layout = met->layout;
+  take(*this,
+       kTwoLevel,
+       std::make_shared<TwoLevelGroup>(TwoLevelGroup::Parts{
+           .rank = rank_, .layout = layout, .names = all, .node = memory, .link = link}));
+
+  node_.reset(new ProcessGroup(memory->rank(), memory->world_size()));
+  node_->store_ = store_;
+  take(*node_, kShm, memory);
+
+  const auto place = static_cast<std::size_t>(memory->rank());
+  TwoLevelGroup::Parts across = {.rank = layout.node_of(rank_), .link = link};
+  for (const std::vector<int>& ranks : layout.nodes) {
+    across.layout.nodes.push_back({static_cast<int>(across.names.size())});
+    across.names.push_back(ranks[place]);
+  }
+  across.node = group_of_one();
+  across_.reset(new ProcessGroup(across.rank, layout.num_nodes()));
+  across_->store_ = store_;
+  take(*across_, kTwoLevel, std::make_shared<TwoLevelGroup>(std::move(across)));
+  return true;
 }
 
 void ProcessGroup::take_backend(const char* name,

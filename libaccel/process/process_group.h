@@ -2,7 +2,8 @@
 // stand on.
 //
 // Wraps a c10d::ProcessGroup, so that c10d::Reducer takes the same connection. Behind it are shared
-// memory, when all ranks are on one node (collectives/shm_backend.h), or Gloo.
+// memory, when all ranks are on one node (collectives/shm_backend.h), shared memory in each node and
+// Gloo between nodes (collectives/two_level_group.h), or Gloo alone.
 // This header includes no c10d: what needs the c10d type calls c10d_group() and includes
 // <torch/csrc/distributed/c10d/ProcessGroup.hpp> itself.
 //
@@ -44,9 +45,9 @@ class ProcessGroup {
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  // "shm" or "gloo".
+  // "shm", "two_level" or "gloo".
   [[nodiscard]] const std::string& backend() const noexcept { return backend_; }
-  // Why the ranks of one node do not share memory, although nobody chose another backend; else empty.
+  // Why the ranks of a node do not share memory, although nobody chose another backend; else empty.
   [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
 
   // [W, ...] the tensors of all W ranks. `input` is contiguous and of the same shape on every rank.
@@ -62,6 +63,11 @@ class ProcessGroup {
   // until every rank has begun too. Other collectives may come between.
   [[nodiscard]] std::function<bool()> begin_any(bool mine, std::string_view operation);
 
+  // With the backend two_level: the ranks of this node, by place, and the ranks with this place on all nodes, by node.
+  // Else nullptr. Calls of this group and of these must come in the same order on all ranks.
+  [[nodiscard]] const std::shared_ptr<ProcessGroup>& node() const noexcept { return node_; }
+  [[nodiscard]] const std::shared_ptr<ProcessGroup>& across() const noexcept { return across_; }
+
   [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& c10d_group() const { return group_; }
   [[nodiscard]] const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
 
@@ -70,6 +76,9 @@ class ProcessGroup {
   [[nodiscard]] bool join_shm(const WorkerIdentity& identity,
                               const InitProcessGroupKwargs& options);
   void join_gloo(const WorkerIdentity& identity, const InitProcessGroupKwargs& options);
+  [[nodiscard]] bool join_two_level(const WorkerIdentity& identity,
+                                    const InitProcessGroupKwargs& options,
+                                    const c10::intrusive_ptr<c10d::Backend>& gloo);
   void take_backend(const char* name,
                     int type,  // a c10d::ProcessGroup::BackendType
                     const c10::intrusive_ptr<c10d::Backend>& backend);
@@ -80,6 +89,8 @@ class ProcessGroup {
   std::string notice_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::shared_ptr<ProcessGroup> node_;
+  std::shared_ptr<ProcessGroup> across_;
 };
 
 // The group of the current PartialState. Throws kNotInitialized without one, nullptr when the

@@ -199,6 +199,11 @@ Error ShmGroup::broken(Error error) {
   return error;
 }
 
+std::string ShmGroup::label_of(int rank) const {
+  const auto place = static_cast<std::size_t>(rank);
+  return "rank " + std::to_string(place < options_.names.size() ? options_.names[place] : rank);
+}
+
 Error ShmGroup::error_of(const Loss& loss) const {
   switch (loss.how) {
     case Loss::kAborted:
@@ -216,11 +221,10 @@ Error ShmGroup::error_of(const Loss& loss) const {
 Error ShmGroup::loss_of(int rank, const std::string& what, std::string remedy) const {
   const std::int32_t pid = memory_.line(rank).pid.load();
   return Error(ErrorCode::kPeerLost,
-               "rank " + std::to_string(rank) +
-                   (pid == 0 ? " " : " (process " + std::to_string(pid) + ") ") + what,
+               label_of(rank) + (pid == 0 ? " " : " (process " + std::to_string(pid) + ") ") + what,
                std::move(remedy))
       .while_doing("a collective between " + std::to_string(world_size()) +
-                   " ranks of this node, as rank " + std::to_string(this->rank()));
+                   " ranks of this node, as " + label_of(this->rank()));
 }
 
 Error ShmGroup::lateness_of(int rank) const {
@@ -234,8 +238,8 @@ Error ShmGroup::lateness_of(int rank) const {
 
 Error ShmGroup::mismatch(int rank, const Call& theirs) const {
   return Error(ErrorCode::kShapeMismatch,
-               "rank " + std::to_string(this->rank()) + " calls " + text_of(call_) + ", and rank " +
-                   std::to_string(rank) + " " + text_of(theirs));
+               label_of(this->rank()) + " calls " + text_of(call_) + ", and " + label_of(rank) +
+                   " " + text_of(theirs));
 }
 
 Result<void> ShmGroup::check_root(int root) const {

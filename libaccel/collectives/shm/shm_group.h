@@ -46,6 +46,7 @@
 
 #include <accel/result.h>
 
+#include "libaccel/collectives/shm/byte_group.h"
 #include "libaccel/collectives/shm/data_type.h"
 #include "libaccel/collectives/shm/group_memory.h"
 #include "libaccel/collectives/shm/mail.h"
@@ -66,12 +67,10 @@ struct GroupOptions {
   std::size_t most_aside = std::size_t{256} << 20;  // see Mail
   // Of all ranks, where they are known: one that dies before it joins is noticed.
   std::vector<ProcessWatch::Process> processes = {};
+  std::vector<int> names = {};  // what errors call the ranks; empty: by their numbers
 };
 
-// Errors  of all collectives: kPeerLost: a rank has died, left or met an error, or answered nothing within the timeout;
-//         kShapeMismatch: another rank calls something else; kInvalidArgument: an operation that is not defined for
-//         the type, a rank that does not exist.
-class ShmGroup {
+class ShmGroup final : public ByteGroup {
  public:
   // Comes back once all ranks have joined. `memory` is theirs all. Errors  those of GroupMemory::map(); kPeerLost: names
   // the ranks that have not joined; kInvalidArgument: a rank has joined with another shape, or twice.
@@ -79,75 +78,50 @@ class ShmGroup {
                                                               GroupOptions options);
   [[nodiscard]] static Result<std::unique_ptr<ShmGroup>> join(const UniqueFd& memory,
                                                               GroupOptions options);
-  ~ShmGroup();
-  ShmGroup(const ShmGroup&) = delete;
-  ShmGroup& operator=(const ShmGroup&) = delete;
+  ~ShmGroup() override;
 
-  [[nodiscard]] int rank() const noexcept { return options_.rank; }
-  [[nodiscard]] int world_size() const noexcept { return options_.shape.world_size; }
+  [[nodiscard]] int rank() const noexcept override { return options_.rank; }
+  [[nodiscard]] int world_size() const noexcept override { return options_.shape.world_size; }
 
-  // Waits until all ranks are here.
-  [[nodiscard]] Result<void> barrier();
-
-  // `count` elements of `type`; `out` may be `in`.
+  [[nodiscard]] Result<void> barrier() override;
   [[nodiscard]] Result<void> all_reduce(
-      const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op);
-
-  // As all_reduce, with the result at `root` alone; `out` of the others is not used.
-  [[nodiscard]] Result<void> reduce(
-      const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op, int root);
-
-  // in[r] goes to rank r, `count` elements each; `out` is what is reduced here. No overlap of `out` with `in`.
+      const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op) override;
+  [[nodiscard]] Result<void> reduce(const std::byte* in,
+                                    std::byte* out,
+                                    std::size_t count,
+                                    DataType type,
+                                    ReduceOp op,
+                                    int root) override;
   [[nodiscard]] Result<void> reduce_scatter(std::span<const std::byte* const> in,
                                             std::byte* out,
                                             std::size_t count,
                                             DataType type,
-                                            ReduceOp op);
-
-  // `elements` below: the name of the type of what is moved, which all ranks must give alike.
-
-  // The root's `bytes` to all.
+                                            ReduceOp op) override;
   [[nodiscard]] Result<void> broadcast(std::byte* data,
                                        std::size_t bytes,
                                        int root,
-                                       std::string_view elements = {});
-
-  // `bytes` of each rank r into out[r]. `in` may be out[rank()].
+                                       std::string_view elements = {}) override;
   [[nodiscard]] Result<void> all_gather(const std::byte* in,
                                         std::span<std::byte* const> out,
                                         std::size_t bytes,
-                                        std::string_view elements = {});
-
-  // The same at `root` alone; `out` of the others is not used.
+                                        std::string_view elements = {}) override;
   [[nodiscard]] Result<void> gather(const std::byte* in,
                                     std::span<std::byte* const> out,
                                     std::size_t bytes,
                                     int root,
-                                    std::string_view elements = {});
-
-  // in[r] of the root goes to rank r; `in` of the others is not used.
+                                    std::string_view elements = {}) override;
   [[nodiscard]] Result<void> scatter(std::span<const std::byte* const> in,
                                      std::byte* out,
                                      std::size_t bytes,
                                      int root,
-                                     std::string_view elements = {});
-
-  // in[r] goes to rank r, out[r] comes from it, each of any size. No overlap of `out` with `in`. kShapeMismatch also when
-  // a rank sends another size than is expected.
+                                     std::string_view elements = {}) override;
   [[nodiscard]] Result<void> all_to_all(std::span<const std::span<const std::byte>> in,
                                         std::span<const std::span<std::byte>> out,
-                                        std::string_view elements = {});
-
-  // Begins to send or receive; the letter's memory must stay until it is done. Errors  kInvalidArgument: there is no such
-  // rank, or it is this one.
-  [[nodiscard]] Result<void> post(const LetterPtr& letter);
-  // Whether the letter is done, after moving what can be moved now.
-  [[nodiscard]] Result<bool> is_done(const LetterPtr& letter);
-  // Returns when the letter is done.
-  [[nodiscard]] Result<void> wait(const LetterPtr& letter);
-
-  // Ends a collective that waits in another thread with an error, here and on all other ranks. Any thread.
-  void abort() noexcept;
+                                        std::string_view elements = {}) override;
+  [[nodiscard]] Result<void> post(const LetterPtr& letter) override;
+  [[nodiscard]] Result<bool> is_done(const LetterPtr& letter) override;
+  [[nodiscard]] Result<void> wait(const LetterPtr& letter) override;
+  void abort() noexcept override;
 
  private:
   ShmGroup(GroupMemory memory, GroupOptions options);
@@ -209,6 +183,7 @@ class ShmGroup {
   // Whether whom the letter waits for may still move it. Of anybody: while all others live, and one has not left.
   [[nodiscard]] Result<void> check_peer_of(const Letter& letter);
 
+  [[nodiscard]] std::string label_of(int rank) const;  // "rank 3"
   [[nodiscard]] Error error_of(const Loss& loss) const;
   [[nodiscard]] Error lateness_of(int rank) const;
   [[nodiscard]] Error loss_of(int rank, const std::string& what, std::string remedy) const;

@@ -23,6 +23,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "libaccel/collectives/shm/shm_group.h"
+
 namespace accel {
 namespace {
 

@@ -1,0 +1,101 @@
+// ByteGroup: the collectives between some ranks, of bytes and of the numbers that DataType names.
+//
+//   ShmGroup        the ranks of one node, through memory that they share
+//   TwoLevelGroup   the ranks of several nodes (collectives/two_level_group.h)
+//
+// Errors    of all collectives: kPeerLost: a rank has died, left or met an error, or answered nothing within the timeout;
+//           kShapeMismatch: another rank calls something else; kInvalidArgument: an operation that is not defined for
+//           the type, a rank that does not exist.
+// Threads:  one thread at a time, except abort().
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include <accel/result.h>
+
+#include "libaccel/collectives/shm/data_type.h"
+#include "libaccel/collectives/shm/mail.h"
+
+namespace accel::shm {
+
+class ByteGroup {
+ public:
+  virtual ~ByteGroup() = default;
+  ByteGroup() = default;
+  ByteGroup(const ByteGroup&) = delete;
+  ByteGroup& operator=(const ByteGroup&) = delete;
+
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+  [[nodiscard]] virtual int world_size() const noexcept = 0;
+
+  // Waits until all ranks are here.
+  [[nodiscard]] virtual Result<void> barrier() = 0;
+
+  // `count` elements of `type`; `out` may be `in`.
+  [[nodiscard]] virtual Result<void> all_reduce(
+      const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op) = 0;
+
+  // As all_reduce, with the result at `root` alone; `out` of the others is not used.
+  [[nodiscard]] virtual Result<void> reduce(const std::byte* in,
+                                            std::byte* out,
+                                            std::size_t count,
+                                            DataType type,
+                                            ReduceOp op,
+                                            int root) = 0;
+
+  // in[r] goes to rank r, `count` elements each; `out` is what is reduced here. No overlap of `out` with `in`.
+  [[nodiscard]] virtual Result<void> reduce_scatter(std::span<const std::byte* const> in,
+                                                    std::byte* out,
+                                                    std::size_t count,
+                                                    DataType type,
+                                                    ReduceOp op) = 0;
+
+  // `elements` below: the name of the type of what is moved, which all ranks must give alike.
+
+  // The root's `bytes` to all.
+  [[nodiscard]] virtual Result<void> broadcast(std::byte* data,
+                                               std::size_t bytes,
+                                               int root,
+                                               std::string_view elements = {}) = 0;
+
+  // `bytes` of each rank r into out[r]. `in` may be out[rank()].
+  [[nodiscard]] virtual Result<void> all_gather(const std::byte* in,
+                                                std::span<std::byte* const> out,
+                                                std::size_t bytes,
+                                                std::string_view elements = {}) = 0;
+
+  // The same at `root` alone; `out` of the others is not used.
+  [[nodiscard]] virtual Result<void> gather(const std::byte* in,
+                                            std::span<std::byte* const> out,
+                                            std::size_t bytes,
+                                            int root,
+                                            std::string_view elements = {}) = 0;
+
+  // in[r] of the root goes to rank r; `in` of the others is not used.
+  [[nodiscard]] virtual Result<void> scatter(std::span<const std::byte* const> in,
+                                             std::byte* out,
+                                             std::size_t bytes,
+                                             int root,
+                                             std::string_view elements = {}) = 0;
+
+  // in[r] goes to rank r, out[r] comes from it, each of any size. No overlap of `out` with `in`. kShapeMismatch also when
+  // a rank sends another size than is expected.
+  [[nodiscard]] virtual Result<void> all_to_all(std::span<const std::span<const std::byte>> in,
+                                                std::span<const std::span<std::byte>> out,
+                                                std::string_view elements = {}) = 0;
+
+  // Begins to send or receive; the letter's memory must stay until it is done. Errors  kInvalidArgument: there is no such
+  // rank, or it is this one.
+  [[nodiscard]] virtual Result<void> post(const LetterPtr& letter) = 0;
+  // Whether the letter is done, after moving what can be moved now.
+  [[nodiscard]] virtual Result<bool> is_done(const LetterPtr& letter) = 0;
+  // Returns when the letter is done.
+  [[nodiscard]] virtual Result<void> wait(const LetterPtr& letter) = 0;
+
+  // Ends a collective that waits in another thread with an error, here and on all other ranks. Any thread.
+  virtual void abort() noexcept = 0;
+};
+
+}  // namespace accel::shm

@@ -1,0 +1,280 @@
+#include "libaccel/collectives/two_level_group.h"
+
+#include <cstring>
+#include <utility>
+
+#include "libaccel/collectives/shm/call.h"
+
+namespace accel {
+namespace {
+
+using shm::call_of;
+using shm::CallKind;
+
+}  // namespace
+
+std::byte* TwoLevelGroup::Scratch::room(std::size_t bytes) {
+  if (bytes > bytes_) {
+    memory_.reset();
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    bytes_ = bytes;
+  }
+  return memory_.get();
+}
+
+TwoLevelGroup::TwoLevelGroup(Parts parts)
+    : parts_(std::move(parts)),
+      num_nodes_(parts_.layout.num_nodes()),
+      num_places_(static_cast<int>(parts_.layout.nodes.at(0).size())),
+      node_(parts_.layout.node_of(parts_.rank)),
+      place_(parts_.layout.place_of(parts_.rank)) {
+  for (int rank = 0; rank < world_size(); ++rank)
+    is_whole_job_ = is_whole_job_ && parts_.names[static_cast<std::size_t>(rank)] == rank;
+}
+
+TwoLevelGroup::~TwoLevelGroup() = default;
+
+int TwoLevelGroup::rank_at(int node, int place) const {
+  return parts_.layout.nodes[static_cast<std::size_t>(node)][static_cast<std::size_t>(place)];
+}
+
+int TwoLevelGroup::name_at(int node, int place) const {
+  return parts_.names[static_cast<std::size_t>(rank_at(node, place))];
+}
+
+void TwoLevelGroup::end() noexcept {
+  parts_.node->abort();
+  parts_.link->close();
+}
+
+Result<void> TwoLevelGroup::settled(Result<void> done) {
+  if (done) return done;
+  end();
+  return std::move(done).error().while_doing(text_of(call_) + " between " + to_text(parts_.layout));
+}
+
+Result<void> TwoLevelGroup::check_root(int root) const {
+  if (root >= 0 && root < world_size()) return {};
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "root " + std::to_string(root) + " is not one of " + std::to_string(world_size()) + " ranks");
+}
+
+Result<void> TwoLevelGroup::exchange(std::span<const NodeLink::Outgoing> out,
+                                     std::span<const NodeLink::Incoming> in) {
+  return parts_.link->exchange(call_, out, in);
+}
+
+Result<void> TwoLevelGroup::barrier() {
+  call_ = call_of(CallKind::kBarrier, 0);
+  if (auto done = settled(parts_.node->barrier()); !done) return done;
+  std::vector<NodeLink::Outgoing> out;
+  std::vector<NodeLink::Incoming> in;
+  for (int node = 0; node < num_nodes_; ++node) {
+    if (node == node_) continue;
+    out.push_back({name_at(node, place_), nullptr, 0});
+    in.push_back({name_at(node, place_), nullptr, 0});
+  }
+  return settled(exchange(out, in));
+}
+
+// Over the root's place alone.
+Result<void> TwoLevelGroup::broadcast_whole(std::byte* data, std::size_t bytes, int root) {
+  const int root_node = parts_.layout.node_of(root);
+  const int root_place = parts_.layout.place_of(root);
+  if (rank() == root) {
+    std::vector<NodeLink::Outgoing> out;
+    for (int node = 0; node < num_nodes_; ++node) {
+      if (node != node_) out.push_back({name_at(node, place_), data, bytes});
+    }
+    if (auto done = exchange(out, {}); !done) return done;
+  } else if (place_ == root_place) {
+    const NodeLink::Incoming in{name_at(root_node, place_), data, bytes};
+    if (auto done = exchange({}, {&in, 1}); !done) return done;
+  }
+  return num_places_ > 1 ? parts_.node->broadcast(data, bytes, root_place) : Result<void>();
+}
+
+Result<void> TwoLevelGroup::broadcast(std::byte* data,
+                                      std::size_t bytes,
+                                      int root,
+                                      std::string_view elements) {
+  if (auto exists = check_root(root); !exists) return exists;
+  call_ = call_of(CallKind::kBroadcast, bytes, elements, root);
+  const auto places = static_cast<std::size_t>(num_places_);
+  const std::size_t each = places > 1 && bytes > kWholeBytes ? bytes / places : 0;
+  const int root_node = parts_.layout.node_of(root);
+  const auto by_shares = [&]() -> Result<void> {
+    std::byte* const mine = data + static_cast<std::size_t>(place_) * each;
+    if (node_ == root_node) {
+      const int root_place = parts_.layout.place_of(root);
+      if (auto done = parts_.node->broadcast(data, each * places, root_place); !done) return done;
+      std::vector<NodeLink::Outgoing> out;
+      for (int node = 0; node < num_nodes_; ++node) {
+        if (node != node_) out.push_back({name_at(node, place_), mine, each});
+      }
+      return exchange(out, {});
+    }
+    const NodeLink::Incoming in{name_at(root_node, place_), mine, each};
+    if (auto done = exchange({}, {&in, 1}); !done) return done;
+    std::vector<std::byte*> shares;
+    for (std::size_t place = 0; place < places; ++place) shares.push_back(data + place * each);
+    return parts_.node->all_gather(mine, shares, each);
+  };
+  if (each > 0) {
+    if (auto done = settled(by_shares()); !done) return done;
+  }
+  const std::size_t rest = bytes - each * places;
+  if (rest == 0 && bytes > 0) return {};
+  return settled(broadcast_whole(data + each * places, rest, root));
+}
+
+Result<void> TwoLevelGroup::all_gather(const std::byte* in,
+                                       std::span<std::byte* const> out,
+                                       std::size_t bytes,
+                                       std::string_view elements) {
+  call_ = call_of(CallKind::kAllGather, bytes, elements);
+  std::vector<NodeLink::Outgoing> letters;
+  std::vector<NodeLink::Incoming> expected;
+  const auto mine_of = [&](int node) {
+    return out[static_cast<std::size_t>(rank_at(node, place_))];
+  };
+  for (int node = 0; node < num_nodes_; ++node) {
+    if (node == node_) continue;
+    letters.push_back({name_at(node, place_), in, bytes});
+    expected.push_back({name_at(node, place_), mine_of(node), bytes});
+  }
+  if (auto done = settled(exchange(letters, expected)); !done) return done;
+  if (num_places_ == 1) {
+    std::byte* const own = mine_of(node_);
+    if (own != in && bytes > 0) std::memcpy(own, in, bytes);
+    return {};
+  }
+  for (int node = 0; node < num_nodes_; ++node) {
+    std::vector<std::byte*> pieces;
+    for (int place = 0; place < num_places_; ++place)
+      pieces.push_back(out[static_cast<std::size_t>(rank_at(node, place))]);
+    const std::byte* const own = node == node_ ? in : mine_of(node);
+    if (auto done = settled(parts_.node->all_gather(own, pieces, bytes)); !done) return done;
+  }
+  return {};
+}
+
+Result<void> TwoLevelGroup::gather(const std::byte* in,
+                                   std::span<std::byte* const> out,
+                                   std::size_t bytes,
+                                   int root,
+                                   std::string_view elements) {
+  if (auto exists = check_root(root); !exists) return exists;
+  call_ = call_of(CallKind::kGather, bytes, elements, root);
+  const int root_node = parts_.layout.node_of(root);
+  const int root_place = parts_.layout.place_of(root);
+  if (node_ != root_node) {
+    const NodeLink::Outgoing letter{name_at(root_node, place_), in, bytes};
+    return settled(exchange({&letter, 1}, {}));
+  }
+  std::byte* const room = incoming_.room(bytes * static_cast<std::size_t>(num_nodes_));
+  std::vector<NodeLink::Incoming> expected;
+  const auto theirs = [&](int node) { return room + static_cast<std::size_t>(node) * bytes; };
+  for (int node = 0; node < num_nodes_; ++node) {
+    if (node != node_) expected.push_back({name_at(node, place_), theirs(node), bytes});
+  }
+  if (auto done = settled(exchange({}, expected)); !done) return done;
+  for (int node = 0; node < num_nodes_; ++node) {
+    std::vector<std::byte*> pieces;
+    for (int place = 0; rank() == root && place < num_places_; ++place)
+      pieces.push_back(out[static_cast<std::size_t>(rank_at(node, place))]);
+    const std::byte* const own = node == node_ ? in : theirs(node);
+    if (auto done = settled(parts_.node->gather(own, pieces, bytes, root_place)); !done)
+      return done;
+  }
+  return {};
+}
+
+Result<void> TwoLevelGroup::scatter(std::span<const std::byte* const> in,
+                                    std::byte* out,
+                                    std::size_t bytes,
+                                    int root,
+                                    std::string_view elements) {
+  if (auto exists = check_root(root); !exists) return exists;
+  call_ = call_of(CallKind::kScatter, bytes, elements, root);
+  const int root_node = parts_.layout.node_of(root);
+  const int root_place = parts_.layout.place_of(root);
+  if (node_ != root_node) {
+    const NodeLink::Incoming letter{name_at(root_node, place_), out, bytes};
+    return settled(exchange({}, {&letter, 1}));
+  }
+  std::byte* const room = share_.room(bytes * static_cast<std::size_t>(num_nodes_));
+  std::vector<NodeLink::Outgoing> letters;
+  for (int node = 0; node < num_nodes_; ++node) {
+    std::vector<const std::byte*> pieces;
+    for (int place = 0; rank() == root && place < num_places_; ++place)
+      pieces.push_back(in[static_cast<std::size_t>(rank_at(node, place))]);
+    std::byte* const piece = node == node_ ? out : room + static_cast<std::size_t>(node) * bytes;
+    if (auto done = settled(parts_.node->scatter(pieces, piece, bytes, root_place)); !done)
+      return done;
+    if (node != node_) letters.push_back({name_at(node, place_), piece, bytes});
+  }
+  return settled(exchange(letters, {}));
+}
+
+// Sizes differ from rank to rank: each letter's is compared by who gets it.
+Result<void> TwoLevelGroup::all_to_all(std::span<const std::span<const std::byte>> in,
+                                       std::span<const std::span<std::byte>> out,
+                                       std::string_view elements) {
+  call_ = call_of(CallKind::kAllToAll, 0, elements);
+  std::vector<std::span<const std::byte>> node_in;
+  std::vector<std::span<std::byte>> node_out;
+  std::vector<NodeLink::Outgoing> letters;
+  std::vector<NodeLink::Incoming> expected;
+  for (int node = 0; node < num_nodes_; ++node) {
+    for (int place = 0; place < num_places_; ++place) {
+      const auto rank = static_cast<std::size_t>(rank_at(node, place));
+      if (node == node_) {
+        node_in.push_back(in[rank]);
+        node_out.push_back(out[rank]);
+        continue;
+      }
+      letters.push_back({name_at(node, place), in[rank].data(), in[rank].size()});
+      expected.push_back({name_at(node, place), out[rank].data(), out[rank].size()});
+    }
+  }
+  if (auto done = settled(parts_.node->all_to_all(node_in, node_out)); !done) return done;
+  return settled(exchange(letters, expected));
+}
+
+// ---- messages ----
+
+Result<void> TwoLevelGroup::post(const shm::LetterPtr& letter) {
+  const bool is_any = !letter->is_sent && letter->peer == shm::kAnyRank;
+  const bool exists = letter->peer >= 0 && letter->peer < world_size() && letter->peer != rank();
+  if (!exists && !is_any) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "rank " + std::to_string(rank()) + " has no messages with rank " +
+                     std::to_string(letter->peer) + ": of " + std::to_string(world_size()) +
+                     " ranks it takes another one");
+  }
+  if (!is_whole_job_) {
+    return Error(ErrorCode::kUnsupported,
+                 "a group of a part of the ranks has no messages of its own",
+                 "send through the group of all ranks");
+  }
+  return parts_.link->post(letter);
+}
+
+Result<bool> TwoLevelGroup::is_done(const shm::LetterPtr& letter) {
+  return letter->is_done;
+}
+
+Result<void> TwoLevelGroup::wait(const shm::LetterPtr& letter) {
+  Result<void> done = parts_.link->wait(letter);
+  if (!done) end();
+  return done;
+}
+
+void TwoLevelGroup::abort() noexcept {
+  parts_.node->abort();
+  parts_.link->abort();
+}
+
+}  // namespace accel

@@ -1,0 +1,398 @@
+// The ranks are threads, the nodes are memories that only some of them share, and what goes between is real: Gloo over the
+// loopback device. As processes of a launched job: node_ranks_test.cc.
+
+#include "libaccel/collectives/two_level_group.h"
+
+#include <atomic>
+#include <barrier>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/complex.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "libaccel/collectives/shm/shm_group.h"
+#include "libaccel/collectives/shm_backend.h"
+#include "libaccel/process/gloo_backend.h"
+
+namespace accel {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using Tensors = ShmBackend::Tensors;
+
+constexpr std::int64_t kFewRows = 7;
+constexpr std::int64_t kManyRows =
+    7001;  // more than what is sent whole, and no multiple of any number of ranks
+
+int size_of(const NodeLayout& layout) {
+  return layout.num_nodes() * static_cast<int>(layout.nodes[0].size());
+}
+
+void run_ranks(const NodeLayout& layout, const std::function<void(ShmBackend&)>& body) {
+  const int world_size = size_of(layout);
+  const shm::GroupShape shape = {.world_size = static_cast<int>(layout.nodes[0].size()),
+                                 .slot_bytes = 8192};
+  std::vector<UniqueFd> memories;
+  for (int node = 0; node < layout.num_nodes(); ++node)
+    memories.push_back(or_throw(shm::GroupMemory::create(shape)));
+  std::vector<int> names(static_cast<std::size_t>(world_size));
+  std::iota(names.begin(), names.end(), 0);
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::barrier all_are_through(world_size);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      const auto node = static_cast<std::size_t>(layout.node_of(rank));
+      auto memory = or_throw(shm::ShmGroup::join(
+          memories[node],
+          {.rank = layout.place_of(rank), .shape = shape, .names = layout.nodes[node]}));
+      auto gloo =
+          connect_gloo(store, {.rank = rank, .world_size = world_size, .is_one_machine = true});
+      ShmBackend backend(std::make_shared<TwoLevelGroup>(TwoLevelGroup::Parts{
+                             .rank = rank,
+                             .layout = layout,
+                             .names = names,
+                             .node = std::move(memory),
+                             .link = std::make_shared<NodeLink>(std::move(gloo))}),
+                         "accel_two_level");
+      body(backend);
+      all_are_through.arrive_and_wait();
+    });
+  }
+}
+
+// Another one on each rank; whole numbers, so that sums are exact in every type that can hold them.
+at::Tensor input_of(int rank, at::ScalarType type = at::kFloat, std::int64_t rows = kFewRows) {
+  return (at::arange(rows * 5).reshape({rows, 5}) % 3 + rank % 3).to(type);
+}
+
+at::Tensor sum_of(int world_size, at::ScalarType type, std::int64_t rows) {
+  at::Tensor sum = input_of(0, type, rows);
+  for (int rank = 1; rank < world_size; ++rank) sum = sum + input_of(rank, type, rows);
+  return sum.to(type);
+}
+
+std::string message_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+class TwoLevelGroupTest : public ::testing::TestWithParam<NodeLayout> {
+ protected:
+  const NodeLayout& layout() const { return GetParam(); }
+  int size() const { return size_of(GetParam()); }
+};
+
+TEST_P(TwoLevelGroupTest, EveryTypeIsSummedWhateverItsSize) {
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    for (const std::int64_t rows : {std::int64_t{0}, kFewRows, kManyRows}) {
+      for (const auto type : {at::kFloat,
+                              at::kDouble,
+                              at::kHalf,
+                              at::kBFloat16,
+                              at::kChar,
+                              at::kByte,
+                              at::kShort,
+                              at::kInt,
+                              at::kLong,
+                              at::kBool}) {
+        Tensors tensors = {input_of(backend.getRank(), type, rows)};
+        const auto work = backend.allreduce(tensors, {});
+        EXPECT_TRUE(work->wait());
+        EXPECT_TRUE(at::equal(tensors[0], sum_of(size(), type, rows)))
+            << at::toString(type) << " with " << rows << " rows";
+      }
+    }
+  });
+}
+
+TEST_P(TwoLevelGroupTest, OperationsAreThoseOfC10d) {
+  const auto expected = [&](c10d::ReduceOp::RedOpType op, at::ScalarType type, std::int64_t rows) {
+    at::Tensor all = input_of(0, type, rows);
+    for (int rank = 1; rank < size(); ++rank) {
+      const at::Tensor next = input_of(rank, type, rows);
+      if (op == c10d::ReduceOp::MIN) all = all.minimum(next);
+      if (op == c10d::ReduceOp::MAX) all = all.maximum(next);
+      if (op == c10d::ReduceOp::PRODUCT) all = all * next;
+      if (op == c10d::ReduceOp::BXOR) all = all.bitwise_xor(next);
+      if (op == c10d::ReduceOp::AVG) all = all + next;
+    }
+    return op == c10d::ReduceOp::AVG ? all / size() : all;
+  };
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    for (const std::int64_t rows : {kFewRows, kManyRows}) {
+      for (const auto& [op, type] :
+           std::vector<std::pair<c10d::ReduceOp::RedOpType, at::ScalarType>>{
+               {c10d::ReduceOp::MIN, at::kBFloat16},
+               {c10d::ReduceOp::MAX, at::kFloat},
+               {c10d::ReduceOp::PRODUCT, at::kFloat},
+               {c10d::ReduceOp::BXOR, at::kInt},
+               {c10d::ReduceOp::AVG, at::kDouble}}) {
+        c10d::AllreduceOptions options;
+        options.reduceOp = op;
+        Tensors tensors = {input_of(backend.getRank(), type, rows)};
+        backend.allreduce(tensors, options);
+        EXPECT_TRUE(at::equal(tensors[0], expected(op, type, rows))) << "operation " << int(op);
+      }
+    }
+  });
+}
+
+// Numbers whose sum depends on the order: over the ranks of each node, then over the nodes.
+TEST_P(TwoLevelGroupTest, SumsAreTakenInOneOrderEverywhere) {
+  const auto values_of = [](int rank, std::int64_t rows) {
+    return (at::arange(rows).to(at::kFloat) * 1.7 + 0.1 * (rank + 1)).sin();
+  };
+  for (const std::int64_t rows : {std::int64_t{99}, std::int64_t{50'001}}) {
+    at::Tensor expected;
+    for (const std::vector<int>& ranks : layout().nodes) {
+      at::Tensor of_node = values_of(ranks[0], rows);
+      for (std::size_t place = 1; place < ranks.size(); ++place)
+        of_node = of_node + values_of(ranks[place], rows);
+      expected = expected.defined() ? expected + of_node : of_node;
+    }
+    run_ranks(layout(), [&](ShmBackend& backend) {
+      Tensors tensors = {values_of(backend.getRank(), rows)};
+      backend.allreduce(tensors, {});
+      EXPECT_TRUE(at::equal(tensors[0], expected)) << rows << " numbers";
+    });
+  }
+}
+
+// 256 + 1 is 256 in bfloat16: ones that are added one by one, or node by node, are lost.
+TEST_P(TwoLevelGroupTest, SumsOfBfloat16AreRoundedOnce) {
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    const float own = backend.getRank() == 0 ? 256.0F : 1.0F;
+    const auto expected = at::full({3}, 256.0 + size() - 1, at::kBFloat16);
+    Tensors tensors = {at::full({3}, own, at::kBFloat16)};
+    backend.allreduce(tensors, {});
+    EXPECT_TRUE(at::equal(tensors[0], expected));
+
+    at::Tensor input = at::full({3 * size()}, own, at::kBFloat16);
+    at::Tensor output = at::zeros({3}, at::kBFloat16);
+    backend._reduce_scatter_base(output, input, {});
+    EXPECT_TRUE(at::equal(output, expected));
+  });
+}
+
+TEST_P(TwoLevelGroupTest, EveryRankCanBeTheRoot) {
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    const int own = backend.getRank();
+    for (const std::int64_t rows : {kFewRows, kManyRows}) {
+      for (int root = 0; root < size(); ++root) {
+        Tensors sent = {own == root ? input_of(root, at::kLong, rows)
+                                    : at::zeros({rows, 5}, at::kLong)};
+        c10d::BroadcastOptions broadcast;
+        broadcast.rootRank = root;
+        backend.broadcast(sent, broadcast);
+        EXPECT_TRUE(at::equal(sent[0], input_of(root, at::kLong, rows))) << "broadcast";
+
+        Tensors summed = {input_of(own, at::kHalf, rows)};
+        c10d::ReduceOptions reduce;
+        reduce.rootRank = root;
+        backend.reduce(summed, reduce);
+        EXPECT_TRUE(at::equal(
+            summed[0],
+            own == root ? sum_of(size(), at::kHalf, rows) : input_of(own, at::kHalf, rows)))
+            << "reduce";
+
+        Tensors inputs = {input_of(own, at::kInt, rows)};
+        std::vector<Tensors> at_root;
+        if (own == root) {
+          at_root.emplace_back();
+          for (int rank = 0; rank < size(); ++rank)
+            at_root[0].push_back(at::zeros({rows, 5}, at::kInt));
+        }
+        c10d::GatherOptions gather;
+        gather.rootRank = root;
+        backend.gather(at_root, inputs, gather);
+        for (int rank = 0; own == root && rank < size(); ++rank) {
+          EXPECT_TRUE(
+              at::equal(at_root[0][static_cast<std::size_t>(rank)], input_of(rank, at::kInt, rows)))
+              << "gather";
+        }
+        c10d::ScatterOptions scatter;
+        scatter.rootRank = root;
+        Tensors part = {at::zeros({rows, 5}, at::kInt)};
+        backend.scatter(part, at_root, scatter);
+        EXPECT_TRUE(at::equal(part[0], input_of(own, at::kInt, rows))) << "scatter";
+      }
+    }
+  });
+}
+
+TEST_P(TwoLevelGroupTest, GathersAndScattersPutRanksInOrder) {
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    const int own = backend.getRank();
+    for (const std::int64_t rows : {kFewRows, kManyRows}) {
+      at::Tensor input = input_of(own, at::kDouble, rows);
+      at::Tensor all = at::zeros({rows * size(), 5}, at::kDouble);
+      backend._allgather_base(all, input, {});
+      Tensors expected;
+      for (int rank = 0; rank < size(); ++rank)
+        expected.push_back(input_of(rank, at::kDouble, rows));
+      EXPECT_TRUE(at::equal(all, at::cat(expected)));
+
+      at::Tensor whole = input_of(own, at::kFloat, rows * size());
+      at::Tensor part = at::zeros({rows, 5});
+      backend._reduce_scatter_base(part, whole, {});
+      EXPECT_TRUE(
+          at::equal(part, sum_of(size(), at::kFloat, rows * size()).narrow(0, rows * own, rows)));
+    }
+  });
+}
+
+TEST_P(TwoLevelGroupTest, AllToAllTakesSplitsOfAnySize) {
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    const int own = backend.getRank();
+    // Rank r has 2000 (r + k) rows for rank k, so none for itself when it is rank 0.
+    std::vector<std::int64_t> splits;
+    Tensors inputs;
+    Tensors expected;
+    for (int rank = 0; rank < size(); ++rank) {
+      splits.push_back(2000 * (own + rank));
+      inputs.push_back(at::full({splits.back(), 3}, 10 * own + rank, at::kShort));
+      expected.push_back(at::full({splits.back(), 3}, 10 * rank + own, at::kShort));
+    }
+    at::Tensor input = at::cat(inputs);
+    at::Tensor output = at::zeros_like(input);
+
+    backend.alltoall_base(output, input, splits, splits, {});
+
+    EXPECT_TRUE(at::equal(output, at::cat(expected)));
+  });
+}
+
+TEST_P(TwoLevelGroupTest, MessagesGoAroundBesideCollectives) {
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    const int own = backend.getRank();
+    const int before = (own + size() - 1) % size();
+    Tensors received = {at::zeros({kManyRows, 5})};
+    Tensors from_anybody = {at::zeros({kFewRows, 5})};
+    Tensors many = {input_of(own, at::kFloat, kManyRows)};
+    Tensors few = {input_of(own)};
+
+    const auto first = backend.send(many, (own + 1) % size(), 1);
+    const auto second = backend.send(few, (own + 1) % size(), 2);
+    backend.barrier({});
+    backend.recvAnysource(from_anybody, 2)->wait();
+    const auto work = backend.recv(received, before, 1);
+    work->wait();
+    first->wait();
+    second->wait();
+
+    EXPECT_EQ(work->sourceRank(), before);
+    EXPECT_TRUE(at::equal(received[0], input_of(before, at::kFloat, kManyRows)));
+    EXPECT_TRUE(at::equal(from_anybody[0], input_of(before)));
+    EXPECT_THAT(message_of([&] { backend.send(few, before, INT32_MAX); }), HasSubstr("tag"));
+  });
+}
+
+TEST_P(TwoLevelGroupTest, ComplexAndSparseTensorsAreSummed) {
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    const at::Tensor real = input_of(backend.getRank());
+    Tensors complex = {at::complex(real, real * 2)};
+    backend.allreduce(complex, {});
+    const at::Tensor sum = sum_of(size(), at::kFloat, kFewRows);
+    EXPECT_TRUE(at::equal(complex[0], at::complex(sum, sum * 2)));
+
+    const at::Tensor row = at::full({1, 1}, backend.getRank(), at::kLong);
+    Tensors sparse = {at::sparse_coo_tensor(row, at::ones({1, 2}), {size(), 2})};
+    backend.allreduce(sparse, {});
+    EXPECT_TRUE(at::equal(sparse[0].to_dense(), at::ones({size(), 2})));
+  });
+}
+
+TEST_P(TwoLevelGroupTest, NobodyLeavesABarrierBeforeAllHaveCome) {
+  std::atomic<int> num_come = 0;
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    for (int round = 1; round <= 20; ++round) {
+      ++num_come;
+      backend.barrier({});
+      EXPECT_GE(num_come.load(), round * size());
+      backend.barrier({});
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(OfNodes,
+                         TwoLevelGroupTest,
+                         ::testing::Values(NodeLayout{{{0}, {1}}},
+                                           NodeLayout{{{0, 1}, {2, 3}}},
+                                           NodeLayout{{{0, 2}, {1, 3}}},
+                                           NodeLayout{{{0, 4}, {1, 3}, {2, 5}}}),
+                         [](const auto& info) { return "Layout" + std::to_string(info.index); });
+
+TEST(TwoLevelGroupErrors, RanksOfTwoNodesThatBringDifferentSizesAreToldSo) {
+  std::vector<std::string> said(2);
+  run_ranks({{{0}, {1}}}, [&](ShmBackend& backend) {
+    Tensors tensors = {at::ones({2 + 20'000 * backend.getRank()})};
+    said[static_cast<std::size_t>(backend.getRank())] =
+        message_of([&] { backend.allreduce(tensors, {}); });
+  });
+  EXPECT_THAT(said[0] + said[1], HasSubstr("this rank calls all_reduce of 8 bytes"));
+  EXPECT_THAT(said, Each(AnyOf(HasSubstr("calls all_reduce of"), HasSubstr("has ended or met"))));
+}
+
+TEST(TwoLevelGroupErrors, AMistakeInOneNodeEndsTheCallOfAllNodes) {
+  std::vector<std::string> said(4);
+  run_ranks({{{0, 1}, {2, 3}}}, [&](ShmBackend& backend) {
+    const int own = backend.getRank();
+    Tensors tensors = {at::ones({own == 3 ? 5 : 4})};
+    said[static_cast<std::size_t>(own)] = message_of([&] { backend.allreduce(tensors, {}); });
+    EXPECT_THAT(message_of([&] { backend.barrier({}); }), HasSubstr("error"))
+        << "the group is over";
+  });
+  EXPECT_THAT(said[2] + said[3], HasSubstr("rank 3"));
+  EXPECT_THAT(said, Each(HasSubstr("between 2 nodes with 2 ranks each")));
+}
+
+TEST(TwoLevelGroupErrors, AnOperationThatIsNotDefinedIsRefusedBeforeAnybodyWaits) {
+  run_ranks({{{0}, {1}}}, [&](ShmBackend& backend) {
+    Tensors floats = {at::ones({2})};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::BAND;
+    EXPECT_THAT(message_of([&] { backend.allreduce(floats, options); }),
+                HasSubstr("bitwise and is not defined for float32"));
+    backend.barrier({});
+  });
+}
+
+TEST(NodeLayout, GroupsRanksThatSayTheSame) {
+  const NodeLayout layout = layout_of({"b", "a", "b", "a"});
+  EXPECT_EQ(layout, (NodeLayout{{{0, 2}, {1, 3}}}));
+  EXPECT_EQ(layout.node_of(3), 1);
+  EXPECT_EQ(layout.place_of(3), 1);
+  EXPECT_TRUE(layout.is_even());
+  EXPECT_EQ(to_text(layout), "2 nodes with 2 ranks each");
+  EXPECT_FALSE(layout_of({"a", "a", "b"}).is_even());
+  EXPECT_EQ(to_text(layout_of({"a", "a", "b"})), "2 nodes with 2 and 1 ranks");
+}
+
+}  // namespace
+}  // namespace accel
