@@ -8,165 +8,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn/init.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
-#include <torch/nn/modules/rnn.h>
-#include <torch/nn/modules/transformerlayer.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include "libaccel/pager/module_parameters.h"
 #include "libaccel/pager/pager.h"
+#include "tests/support/model_zoo.h"
 
 namespace accel::pager {
 namespace {
 
 using torch::Tensor;
-
-struct Model : torch::nn::Module {
-  virtual Tensor forward(const Tensor& input) = 0;
-};
-using MakeModel = std::function<std::shared_ptr<Model>()>;
-
-struct Mlp : Model {
-  Mlp() {
-    register_module("fc1", fc1);
-    register_module("fc2", fc2);
-    register_module("fc3", fc3);
-  }
-  Tensor forward(const Tensor& x) override { return fc3(torch::relu(fc2(torch::relu(fc1(x))))); }
-  torch::nn::Linear fc1{16, 64}, fc2{64, 64}, fc3{64, 8};
-};
-
-struct Encoder : Model {
-  Encoder() {
-    register_module("table", table);
-    register_module("layer", layer);
-  }
-  Tensor forward(const Tensor& x) override {
-    const Tensor tokens = (x.abs() * 7).to(torch::kLong).clamp_max(31);
-    return layer(table(tokens));
-  }
-  torch::nn::Embedding table{32, 16};
-  torch::nn::TransformerEncoderLayer layer{
-      torch::nn::TransformerEncoderLayerOptions(16, 4).dim_feedforward(32).dropout(0.1)};
-};
-
-struct Lstm : Model {
-  Lstm() { register_module("lstm", lstm); }
-  Tensor forward(const Tensor& x) override {
-    return std::get<0>(lstm(x.unsqueeze(0).expand({5, x.size(0), x.size(1)})));
-  }
-  torch::nn::LSTM lstm{torch::nn::LSTMOptions(16, 24).num_layers(2).bidirectional(true)};
-};
-
-struct ConvNet : Model {
-  ConvNet() {
-    register_module("conv1", conv1);
-    register_module("norm", norm);
-    register_module("conv2", conv2);
-    conv2->weight.set_data(conv2->weight.contiguous(torch::MemoryFormat::ChannelsLast));
-  }
-  Tensor forward(const Tensor& x) override {
-    return conv2(torch::relu(norm(conv1(x.view({-1, 1, 4, 4})))));
-  }
-  torch::nn::Conv2d conv1{torch::nn::Conv2dOptions(1, 8, 3).padding(1)};
-  torch::nn::BatchNorm2d norm{8};
-  torch::nn::Conv2d conv2{torch::nn::Conv2dOptions(8, 4, 3)};
-};
-
-// The same tensor under two names.
-struct TiedEmbedding : Model {
-  TiedEmbedding() {
-    register_module("table", table);
-    register_module("mix", mix);
-    head->weight = head->replace_parameter_with(table->weight);
-    register_module("head", head);
-  }
-  Tensor forward(const Tensor& x) override {
-    const Tensor tokens = (x.abs() * 7).to(torch::kLong).clamp_max(31);
-    return head(mix(table(tokens)));
-  }
-  struct HeadImpl : torch::nn::LinearImpl {
-    using LinearImpl::LinearImpl;
-    Tensor replace_parameter_with(const Tensor& other) {
-      parameters_.find("weight");
-      return parameters_["weight"] = other;
-    }
-  };
-  TORCH_MODULE(Head);
-  torch::nn::Embedding table{32, 16};
-  torch::nn::Linear mix{16, 16};
-  Head head{torch::nn::LinearOptions(16, 32).bias(false)};
-};
-
-// Two parameters over one storage, and another that is frozen.
-struct SharedStorage : Model {
-  SharedStorage() {
-    const Tensor both = torch::randn({2, 16, 16});
-    low = register_parameter("low", both[0].detach());
-    high = register_parameter("high", both[1].t().detach());
-    frozen = register_parameter("frozen", torch::randn({16}), /*requires_grad=*/false);
-  }
-  Tensor forward(const Tensor& x) override {
-    return torch::tanh(x.matmul(low)).matmul(high) * frozen;
-  }
-  Tensor low, high, frozen;
-};
-
-// As weight_norm does it: the weight is computed from views of parameters in each forward.
-struct WeightNorm : Model {
-  WeightNorm() {
-    direction = register_parameter("direction", torch::randn({16, 16}));
-    size = register_parameter("size", torch::rand({16, 1}) + 0.5);
-  }
-  Tensor forward(const Tensor& x) override {
-    if (rows.empty()) rows = direction.detach().unbind(0);  // views that live across steps
-    const Tensor weight = size * direction / direction.norm(2, 1, true);
-    return torch::linear(x, weight + torch::_weight_norm(direction, size)) + rows[3];
-  }
-  Tensor direction, size;
-  std::vector<Tensor> rows;
-};
-
-struct HalfPrecision : Model {
-  HalfPrecision() {
-    register_module("fc", fc);
-    fc->to(torch::kBFloat16);
-  }
-  Tensor forward(const Tensor& x) override { return fc(x.to(torch::kBFloat16)).to(torch::kFloat); }
-  torch::nn::Linear fc{16, 32};
-};
-
-template <typename M>
-MakeModel make() {
-  return [] { return std::make_shared<M>(); };
-}
-
-struct Case {
-  const char* name;
-  MakeModel make;
-};
-
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
-      {"Mlp", make<Mlp>()},
-      {"Encoder", make<Encoder>()},
-      {"Lstm", make<Lstm>()},
-      {"ConvNet", make<ConvNet>()},
-      {"TiedEmbedding", make<TiedEmbedding>()},
-      {"SharedStorage", make<SharedStorage>()},
-      {"WeightNorm", make<WeightNorm>()},
-      {"HalfPrecision", make<HalfPrecision>()},
-  };
-  return all;
-}
 
 struct Record {
   std::vector<Tensor> losses;
@@ -176,7 +29,8 @@ struct Record {
 
 enum class Optimizer { kSgd, kAdamW };
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind, const Model& model) {
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind,
+                                                        const test::ZooModel& model) {
   std::vector<Tensor> trained;
   for (const Tensor& parameter : model.parameters())
     if (parameter.requires_grad()) trained.push_back(parameter);
@@ -187,7 +41,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind, const Mo
 }
 
 // Three steps of two accumulated backwards each. between: called before each forward, backward and step.
-Record train(Model& model,
+Record train(test::ZooModel& model,
              Optimizer kind,
              const std::function<void()>& between,
              const std::function<void()>& end) {
@@ -231,9 +85,9 @@ void expect_equal(const Record& a, const Record& b) {
 
 class PagedModel : public ::testing::TestWithParam<std::tuple<std::size_t, Optimizer>> {
  protected:
-  std::shared_ptr<Model> make_seeded() const {
+  std::shared_ptr<test::ZooModel> make_seeded() const {
     torch::manual_seed(3);
-    auto model = cases()[std::get<0>(GetParam())].make();
+    auto model = test::model_zoo()[std::get<0>(GetParam())].make();
     model->train();
     return model;
   }
@@ -306,10 +160,10 @@ TEST_P(PagedModel, HasItsValuesInOrdinaryMemoryWhenThePagerIsGone) {
 
 INSTANTIATE_TEST_SUITE_P(OfEachKind,
                          PagedModel,
-                         ::testing::Combine(::testing::Range<std::size_t>(0, 8),
+                         ::testing::Combine(::testing::Range<std::size_t>(0, test::kZooSize),
                                             ::testing::Values(Optimizer::kSgd, Optimizer::kAdamW)),
                          [](const auto& info) {
-                           return std::string(cases()[std::get<0>(info.param)].name) +
+                           return test::zoo_name(std::get<0>(info.param)) +
                                   (std::get<1>(info.param) == Optimizer::kSgd ? "Sgd" : "AdamW");
                          });
 

@@ -1,0 +1,78 @@
+// The C++ side of sharding_peer.py: trains models of the zoo from the weights and batches of a file.
+//
+//   sharding_peer STRATEGY FOLDER MODEL...   one rank. Reads FOLDER/MODEL.safetensors; prints losses as C hexadecimal
+//                                            floats, one line each; rank 0 writes FOLDER/MODEL.STRATEGY.safetensors
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <ATen/Parallel.h>
+#include <torch/optim/sgd.h>
+
+#include <accel/accelerator.h>
+#include <accel/error.h>
+#include <accel/safetensors_file.h>
+
+#include "tests/support/model_zoo.h"
+
+namespace {
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+std::shared_ptr<accel::test::ZooModel> make_model(const std::string& name) {
+  for (const accel::test::ZooEntry& entry : accel::test::model_zoo()) {
+    if (name == entry.name) return entry.make();
+  }
+  throw accel::Error(accel::ErrorCode::kInvalidArgument, "no model is called " + name);
+}
+
+Tensors state_of(const accel::test::ZooModel& model) {
+  Tensors state;
+  for (const auto& item : model.named_parameters()) state[item.key()] = item.value().detach();
+  for (const auto& item : model.named_buffers()) state[item.key()] = item.value();
+  return state;
+}
+
+void train(const std::string& strategy, const std::string& folder, const std::string& name) {
+  const Tensors tensors = accel::safetensors::load_file(folder + "/" + name + ".safetensors");
+  accel::AcceleratorOptions options;
+  options.fsdp_plugin.emplace().sharding_strategy = accel::parse<accel::ShardingStrategy>(strategy);
+  accel::Accelerator accelerator(options);
+  const auto net = make_model(name);
+  {
+    const at::NoGradGuard no_grad;
+    for (auto& [key, tensor] : state_of(*net)) tensor.copy_(tensors.at("model." + key));
+  }
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const at::Tensor& inputs = tensors.at("inputs");  // [steps, ranks, samples, 16]
+  for (std::int64_t step = 0; step < inputs.size(0); ++step) {
+    const at::Tensor loss = model(inputs[step][accelerator.process_index()]).square().mean();
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+    std::printf("%a\n", loss.item<double>());
+  }
+  if (accelerator.is_main_process()) {
+    Tensors state;
+    for (const auto& [key, tensor] : state_of(*net)) state[key] = tensor.clone();
+    accel::safetensors::save_file(state, folder + "/" + name + "." + strategy + ".safetensors");
+  }
+  accelerator.wait_for_everyone();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  try {
+    const accel::PartialState state;  // one group for all models
+    for (int i = 3; i < argc; ++i) train(argv[1], argv[2], argv[i]);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "sharding_peer: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""FULL_SHARD trains as PyTorch's FSDP2 and DDP do: losses, weights and averages of BatchNorm.
+
+Two Python processes train with fully_shard() and with DistributedDataParallel on Gloo, two C++ processes with libaccel's
+FULL_SHARD and NO_SHARD, from the same weights on the same batches with one thread each. Both call the same ATen kernels;
+the sum of two ranks' gradients is the same in either order, and a division by 2 is exact before or after it. SGD with
+momentum is made of the same multiplications and additions on both sides. So everything must be equal to the bit.
+"""
+import os
+import sys
+import tempfile
+import unittest
+
+from peer_python import BUILD, PEER
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from train_peer import leave_group, run_ranks
+
+TOOL = os.path.join(BUILD, "tests/sharding_peer")
+RANKS = 2
+STEPS = 8
+SAMPLES = 6
+nn = torch.nn
+
+
+# The models of tests/support/model_zoo.cc, with the same names of parameters.
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 8)
+
+    def forward(self, x):
+        return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
+
+
+class Lstm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(16, 24, num_layers=2, bidirectional=True)
+
+    def forward(self, x):
+        return self.lstm(x.unsqueeze(0).expand(5, *x.shape))[0]
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+
+    def forward(self, x):
+        return torch.relu(x + self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x))))))
+
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(1, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+        self.block1, self.block2, self.head = ResidualBlock(6), ResidualBlock(6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        image = torch.relu(self.norm(self.stem(x.view(-1, 1, 4, 4))))
+        return self.head(self.block2(self.block1(image)).mean((2, 3)))
+
+
+class GptBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        parts = self.attention(self.attention_norm(x)).chunk(3, 2)
+        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in parts)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(mixed.transpose(1, 2).flatten(2))
+        return x + self.narrow(torch.nn.functional.gelu(self.widen(self.mlp_norm(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(32, 16), nn.Embedding(16, 16)
+        self.blocks = nn.Sequential(GptBlock(16, 2), GptBlock(16, 2))
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 32, bias=False)
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1])))))
+
+
+class CharGpt(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gpt = Gpt()
+
+    def forward(self, x):
+        return self.gpt((x.abs() * 7).long().clamp_max(31))
+
+
+MODELS = {"Mlp": Mlp, "CharGpt": CharGpt, "ResNet": ResNet, "Lstm": Lstm}
+INNER = (GptBlock, ResidualBlock, nn.LSTM)  # units of their own, as users of FSDP2 wrap
+
+
+def write_case(name, folder):
+    torch.manual_seed(5)
+    tensors = {"model." + key: value for key, value in MODELS[name]().state_dict().items()}
+    tensors["inputs"] = torch.randn(STEPS, RANKS, SAMPLES, 16)
+    save_file(tensors, f"{folder}/{name}.safetensors")
+
+
+def fully_sharded(net):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (RANKS,))
+    for module in net.modules():
+        if isinstance(module, INNER):
+            fully_shard(module, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+def whole(tensor):
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+
+
+def train(name, folder, kind, rank):
+    tensors = load_file(f"{folder}/{name}.safetensors")
+    net = MODELS[name]()
+    net.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+    model = fully_sharded(net) if kind == "FULL_SHARD" else nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for inputs in tensors["inputs"]:
+        loss = model(inputs[rank]).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(float(loss.item()).hex())
+    state = {key: whole(value) for key, value in net.state_dict().items()}  # every rank: it gathers
+    if rank == 0:
+        save_file(state, f"{folder}/{name}.{kind}.peer.safetensors")
+
+
+def worker(kind, folder, names):
+    torch.distributed.init_process_group("gloo")
+    for name in names:
+        train(name, folder, kind, torch.distributed.get_rank())
+    leave_group()
+
+
+class Sharding(unittest.TestCase):
+    def compare(self, kind):
+        names = list(MODELS)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in names:
+                write_case(name, folder)
+            peer = run_ranks([PEER, os.path.abspath(__file__), "--worker", kind, folder, *names], RANKS)
+            accel = run_ranks([TOOL, kind, folder, *names], RANKS)
+            for rank in range(RANKS):
+                expected = [float.fromhex(line) for line in peer[rank]]
+                found = [float.fromhex(line) for line in accel[rank]]
+                self.assertEqual(len(expected), len(names) * STEPS)
+                for index, name in enumerate(names):
+                    part = slice(index * STEPS, (index + 1) * STEPS)
+                    self.assertLess(min(expected[part]), expected[part][0], f"the peer's {name} learned nothing")
+                    self.assertEqual(found[part], expected[part], f"losses of {name}, rank {rank}")
+            for name in names:
+                expected = load_file(f"{folder}/{name}.{kind}.peer.safetensors")
+                found = load_file(f"{folder}/{name}.{kind}.safetensors")
+                self.assertEqual(sorted(found), sorted(expected), name)
+                for key, value in expected.items():
+                    self.assertTrue(torch.equal(found[key], value),
+                                    f"{name}, {key}: off by {(found[key].double() - value.double()).abs().max()}")
+
+    def test_full_shard_is_fsdp2_to_the_bit(self):
+        self.compare("FULL_SHARD")
+
+    def test_no_shard_is_ddp_to_the_bit(self):
+        self.compare("NO_SHARD")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if len(sys.argv) > 4 and sys.argv[1] == "--worker":
+        worker(sys.argv[2], sys.argv[3], sys.argv[4:])
+    else:
+        unittest.main(verbosity=2)
