@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "launcher/config_schema.h"
@@ -122,15 +123,16 @@ class ValueReader {
   }
 
   // The choice in the schema's own spelling. An unquoted NO, which YAML 1.1 takes for false, counts
-  // as the word when it is a choice.
+  // as the word when it is a choice; however true is spelled, it is the choice "true".
   std::optional<std::string> choice(std::string_view key, std::string_view choices) {
     const std::optional<std::string> written = text(key);
     if (!written) return std::nullopt;
     std::string expected;
-    const bool is_false =
-        std::holds_alternative<bool>(find(key)->data) && !std::get<bool>(find(key)->data);
+    const bool* const flag = std::get_if<bool>(&find(key)->data);
+    const bool is_false = flag != nullptr && !*flag;
     for (std::string_view candidate : split_choices(choices)) {
-      const bool is_the_word = lower(*written) == lower(candidate);
+      const bool is_the_word = lower(*written) == lower(candidate) ||
+                               (flag != nullptr && lower(candidate) == (*flag ? "true" : "false"));
       if (is_the_word || (is_false && lower(candidate) == "no")) return std::string(candidate);
       expected += (expected.empty() ? "one of " : ", ") + std::string(candidate);
     }
@@ -211,22 +213,31 @@ void check_types_of_unused_keys(ValueReader& reader) {
   }
 }
 
+// A map whose keys may have or lack a prefix: without it, those that it knows no key for with a notice.
+ConfigValue::Map bare_keys(const ConfigValue::Map& map,
+                           std::string_view name,
+                           std::span<const ConfigKey> known,
+                           const std::string& path,
+                           std::vector<std::string>& notices) {
+  const std::string prefix = std::string(name) + "_";
+  ConfigValue::Map bare = map;
+  for (ConfigEntry& entry : bare) {
+    if (entry.key.starts_with(prefix)) entry.key.erase(0, prefix.size());
+    const bool is_known = std::any_of(
+        known.begin(), known.end(), [&](const ConfigKey& key) { return key.name == entry.key; });
+    if (!is_known) {
+      notices.push_back(place(path, entry.line) + ": " + prefix + "config has no key " + entry.key +
+                        ": it has no effect");
+    }
+  }
+  return bare;
+}
+
 DynamoSettings read_dynamo(const ConfigValue::Map& map,
                            const std::string& path,
                            std::vector<std::string>& notices,
                            Faults& faults) {
-  constexpr std::string_view kPrefix = "dynamo_";
-  ConfigValue::Map bare = map;  // the prefix is optional in the file
-  for (ConfigEntry& entry : bare) {
-    if (entry.key.starts_with(kPrefix)) entry.key.erase(0, kPrefix.size());
-    const bool is_known = std::any_of(dynamo_keys().begin(),
-                                      dynamo_keys().end(),
-                                      [&](const ConfigKey& key) { return key.name == entry.key; });
-    if (!is_known) {
-      notices.push_back(place(path, entry.line) + ": dynamo_config has no key " + entry.key +
-                        ": it has no effect");
-    }
-  }
+  const ConfigValue::Map bare = bare_keys(map, "dynamo", dynamo_keys(), path, notices);
   const Values values = last_of_each(bare, path, notices);
   ValueReader reader(values, path, "dynamo_config.", faults);
   DynamoSettings dynamo;
@@ -236,6 +247,43 @@ DynamoSettings read_dynamo(const ConfigValue::Map& map,
   dynamo.use_dynamic = reader.boolean("use_dynamic");
   dynamo.use_regional_compilation = reader.boolean("use_regional_compilation");
   return dynamo;
+}
+
+std::optional<std::string> variable_value(ValueReader& reader, const ConfigKey& key) {
+  switch (key.type) {
+    case ConfigType::kBool: {
+      const std::optional<bool> flag = reader.boolean(key.name);
+      return flag ? std::optional<std::string>(*flag ? "true" : "false") : std::nullopt;
+    }
+    case ConfigType::kInteger: {
+      const std::optional<int> number = reader.integer(key.name);
+      return number ? std::optional(std::to_string(*number)) : std::nullopt;
+    }
+    case ConfigType::kChoice:
+      return reader.choice(key.name, key.choices);
+    default:
+      return reader.text(key.name);
+  }
+}
+
+EnvMap read_fsdp(const ConfigValue::Map& map,
+                 const std::string& path,
+                 std::vector<std::string>& notices,
+                 Faults& faults) {
+  const ConfigValue::Map bare = bare_keys(map, "fsdp", fsdp_keys(), path, notices);
+  const Values values = last_of_each(bare, path, notices);
+  ValueReader reader(values, path, "fsdp_config.", faults);
+  EnvMap fsdp;
+  for (const ConfigKey& key : fsdp_keys()) {
+    if (auto value = variable_value(reader, key)) fsdp[std::string(key.meaning)] = *value;
+  }
+  // Version 1 of `accelerate config` writes the strategy under the key of version 2.
+  const auto reshards = fsdp.find("FSDP_RESHARD_AFTER_FORWARD");
+  if (reshards != fsdp.end() && reshards->second != "true" && reshards->second != "false") {
+    fsdp.try_emplace("FSDP_SHARDING_STRATEGY", reshards->second);
+    fsdp.erase(reshards);
+  }
+  return fsdp;
 }
 
 void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
@@ -262,6 +310,9 @@ void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
   file.enable_cpu_affinity = reader.boolean("enable_cpu_affinity");
   if (const ConfigValue::Map* dynamo = reader.map("dynamo_config")) {
     file.dynamo = read_dynamo(*dynamo, file.path, file.notices, faults);
+  }
+  if (const ConfigValue::Map* fsdp = reader.map("fsdp_config")) {
+    file.fsdp = read_fsdp(*fsdp, file.path, file.notices, faults);
   }
   if (auto backend = reader.choice("dynamo_backend", find_flag("dynamo_backend")->choices)) {
     file.dynamo.backend = *backend;

@@ -40,6 +40,7 @@ struct ConfigFile {
   std::optional<bool> debug;
   std::optional<bool> enable_cpu_affinity;
   DynamoSettings dynamo;
+  EnvMap fsdp;                       // what fsdp_config says, as the variables FSDP_*
   std::vector<std::string> notices;  // repeated and retired keys
 };
 

@@ -30,8 +30,8 @@ constexpr ConfigKey kKeys[] = {
      kDistributedTypes,
      "must be given",
      kUsed,
-     "How the processes work together; NO, MULTI_CPU and MULTI_GPU for now (the others with "
-     "--cpu)."},
+     "How the processes work together; NO, MULTI_CPU, MULTI_GPU, and FSDP with --cpu for now (the "
+     "others: copies, with --cpu)."},
     {"downcast_bf16", kText, "", "no", kElsewhere, "TPU."},
     {"dynamo_backend", kText, "", "none", kUsed, "Older form of dynamo_config.dynamo_backend."},
     {"dynamo_config",
@@ -49,7 +49,12 @@ constexpr ConfigKey kKeys[] = {
      "",
      kRetired,
      "the key is fsdp_config.fsdp_backward_prefetch"},
-    {"fsdp_config", kMap, "", "none", kElsewhere, "Options of FSDP."},
+    {"fsdp_config",
+     kMap,
+     "",
+     "none",
+     kUsed,
+     "Options of FSDP, for distributed_type FSDP; see below."},
     {"gpu_ids", kText, "", "all", kUsed, "As --gpu_ids."},
     {"ipex_config", kMap, "", "", kRetired, "IPEX is part of PyTorch now"},
     {"machine_rank", kInteger, "", "0", kUsed, "As --machine_rank."},
@@ -103,6 +108,55 @@ constexpr ConfigKey kDynamoKeys[] = {
      "As --dynamo_use_regional_compilation."},
 };
 
+constexpr ConfigKey kFsdpKeys[] = {
+    {"activation_checkpointing", kBool, "", "false", kUsed, "FSDP_ACTIVATION_CHECKPOINTING"},
+    {"activation_checkpointing_offload",
+     kBool,
+     "",
+     "false",
+     kUsed,
+     "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"},
+    {"auto_wrap_policy",
+     kChoice,
+     "TRANSFORMER_BASED_WRAP,SIZE_BASED_WRAP,NO_WRAP",
+     "NO_WRAP",
+     kUsed,
+     "FSDP_AUTO_WRAP_POLICY"},
+    {"backward_prefetch",
+     kChoice,
+     "BACKWARD_PRE,BACKWARD_POST,NO_PREFETCH",
+     "none",
+     kUsed,
+     "FSDP_BACKWARD_PREFETCH"},
+    {"cpu_ram_efficient_loading", kBool, "", "true", kUsed, "FSDP_CPU_RAM_EFFICIENT_LOADING"},
+    {"forward_prefetch", kBool, "", "false", kUsed, "FSDP_FORWARD_PREFETCH"},
+    {"ignored_modules", kText, "", "none", kUsed, "FSDP_IGNORED_MODULES"},
+    {"min_num_params", kInteger, "", "0", kUsed, "FSDP_MIN_NUM_PARAMS"},
+    {"offload_params", kBool, "", "false", kUsed, "FSDP_OFFLOAD_PARAMS"},
+    {"reshard_after_forward",
+     kChoice,
+     "true,false,FULL_SHARD,SHARD_GRAD_OP,NO_SHARD,HYBRID_SHARD,HYBRID_SHARD_ZERO2",
+     "true",
+     kUsed,
+     "FSDP_RESHARD_AFTER_FORWARD"},
+    {"sharding_strategy",
+     kChoice,
+     "FULL_SHARD,SHARD_GRAD_OP,NO_SHARD,HYBRID_SHARD,HYBRID_SHARD_ZERO2,1,2,3,4,5",
+     "FULL_SHARD",
+     kUsed,
+     "FSDP_SHARDING_STRATEGY"},
+    {"state_dict_type",
+     kChoice,
+     "FULL_STATE_DICT,LOCAL_STATE_DICT,SHARDED_STATE_DICT",
+     "none",
+     kUsed,
+     "FSDP_STATE_DICT_TYPE"},
+    {"sync_module_states", kBool, "", "true", kUsed, "FSDP_SYNC_MODULE_STATES"},
+    {"transformer_layer_cls_to_wrap", kText, "", "none", kUsed, "FSDP_TRANSFORMER_CLS_TO_WRAP"},
+    {"use_orig_params", kBool, "", "true", kUsed, "FSDP_USE_ORIG_PARAMS"},
+    {"version", kChoice, "1,2", "1", kUsed, "FSDP_VERSION"},
+};
+
 }  // namespace
 
 std::span<const ConfigKey> config_keys() {
@@ -111,6 +165,10 @@ std::span<const ConfigKey> config_keys() {
 
 std::span<const ConfigKey> dynamo_keys() {
   return kDynamoKeys;
+}
+
+std::span<const ConfigKey> fsdp_keys() {
+  return kFsdpKeys;
 }
 
 const ConfigKey* find_config_key(std::string_view name) {

@@ -121,6 +121,15 @@ std::string config_page() {
   out += "\n### Keys of `dynamo_config`\n\nThe prefix `dynamo_` may be left out.\n\n";
   append_keys(out, dynamo_keys(), ConfigEffect::kUsed);
   out +=
+      "\n### Keys of `fsdp_config`\n\n"
+      "The prefix `fsdp_` may be left out. Each becomes the variable of the last column, which the "
+      "workers\n"
+      "read (docs/sharding.md). `reshard_after_forward` may name a sharding strategy, as version 1 "
+      "of "
+      "the\n"
+      "peer writes it.\n\n";
+  append_keys(out, fsdp_keys(), ConfigEffect::kUsed);
+  out +=
       "\n## Keys that are accepted without effect\n\n"
       "They belong to features that are not chosen, not built yet, or have no meaning on one "
       "machine.\n\n";

@@ -141,12 +141,19 @@ class Merge {
     if (file_ != nullptr && !settings_.multi_gpu && !settings_.use_cpu) {
       const std::string& type = file_->distributed_type;
       settings_.multi_gpu = type == "MULTI_GPU";
-      if (type != "NO" && type != "MULTI_CPU" && type != "MULTI_GPU") {
+      if (type == "FSDP") {
+        unsupported(file_->path +
+                        ": distributed_type is FSDP, which is there for CPU processes alone so far",
+                    "give --cpu, or add `use_cpu: true` to " + file_->path);
+      } else if (type != "NO" && type != "MULTI_CPU" && type != "MULTI_GPU") {
         unsupported(
             file_->path + ": distributed_type is " + type + ", which accel-launch cannot do yet",
             "give --cpu to train on the CPU with data parallelism, or set distributed_type to "
             "MULTI_GPU");
       }
+    }
+    if (file_ != nullptr && settings_.use_cpu && file_->distributed_type == "FSDP") {
+      settings_.fsdp = file_->fsdp;
     }
     settings_.gpu_ids = line_.text("gpu_ids").value_or(
         file_ != nullptr && file_->gpu_ids ? *file_->gpu_ids : "all");

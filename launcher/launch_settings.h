@@ -45,6 +45,7 @@ struct LaunchSettings {
   std::optional<int> num_cpu_threads;
   bool enable_cpu_affinity = false;
   DynamoOptions dynamo;
+  std::optional<EnvMap> fsdp;  // models are divided: the variables FSDP_* that say how
   bool debug = false;
 
   std::string log_dir;  // empty: no files

@@ -35,6 +35,10 @@ EnvMap base_environment(const EnvMap& inherited,
   env["ACCELERATE_DYNAMO_USE_FULLGRAPH"] = python_bool(dynamo.use_fullgraph);
   env["ACCELERATE_DYNAMO_USE_DYNAMIC"] = python_bool(dynamo.use_dynamic);
   env["ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"] = python_bool(dynamo.use_regional_compilation);
+  if (settings.fsdp) {
+    env["ACCELERATE_USE_FSDP"] = "true";
+    for (const auto& [name, value] : *settings.fsdp) env[name] = value;
+  }
   if (settings.debug) env["ACCELERATE_DEBUG_MODE"] = "true";
   if (settings.enable_cpu_affinity) env["ACCELERATE_CPU_AFFINITY"] = "1";
   if (settings.gpu_ids != "all") env["CUDA_VISIBLE_DEVICES"] = settings.gpu_ids;

@@ -75,7 +75,7 @@ class ConfigFiles(unittest.TestCase):
         self.assertIn(str(refused.exception), done.stderr)
 
     def test_the_peer_reads_the_fixtures(self):
-        for path in sorted(FIXTURES.iterdir()):
+        for path in [*sorted(FIXTURES.iterdir()), *sorted((SOURCE / "configs").glob("fsdp*.yaml"))]:
             with self.subTest(path.name):
                 self.assertIsNotNone(load_config_from_file(str(path)))
 

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 BUILD = pathlib.Path(os.environ["ACCEL_BUILD_DIR"])
+SOURCE = pathlib.Path(os.environ["ACCEL_SOURCE_DIR"])
 # Clipping sums the squares of a sharded gradient in another order: a relative error of 2^-24 times some thousand terms, which
 # 8 steps of AdamW at a learning rate of at most 1e-3 pass on.
 TOLERANCE = 1e-3
@@ -18,14 +19,14 @@ class Sharding(unittest.TestCase):
         self.scratch = tempfile.TemporaryDirectory()
         self.addCleanup(self.scratch.cleanup)
 
-    def run_example(self, *arguments, name, **env):
-        done = subprocess.run([BUILD / "bin/accel-launch", "--cpu", "--num_processes", "2", BUILD / "examples/char_gpt", "--",
+    def run_example(self, *arguments, name, flags=("--cpu", "--num_processes", "2"), **env):
+        done = subprocess.run([BUILD / "bin/accel-launch", *flags, BUILD / "examples/char_gpt", "--",
                                "--batch_size", "4", "--save_steps", "2", "--project_dir", pathlib.Path(self.scratch.name) / name,
                                *arguments], env={**os.environ, **env}, capture_output=True, text=True, errors="replace", timeout=240)
         return done
 
-    def losses(self, *arguments, name, **env):
-        done = self.run_example(*arguments, name=name, **env)
+    def losses(self, *arguments, name, **more):
+        done = self.run_example(*arguments, name=name, **more)
         self.assertEqual(done.returncode, 0, done.stderr)
         return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)$", done.stdout, re.M)}
 
@@ -44,6 +45,25 @@ class Sharding(unittest.TestCase):
         self.assert_close(by_environment, {step: copies[step] for step in (2, 4)})
         on = self.losses("--resume", "--max_steps", "8", name="resumed")
         self.assert_close(on, {step: copies[step] for step in (6, 8)})
+
+    def test_the_configuration_files_shard_and_losses_are_those_of_copies(self):
+        for version, precision in ((1, "no"), (2, "bf16")):
+            copies = self.losses("--mixed_precision", precision, "--max_steps", "4", name=f"copies{version}")
+            config = str(SOURCE / f"configs/fsdp{version}.yaml")
+            done = self.run_example("--max_steps", "4", name=f"config{version}", flags=("--config_file", config),
+                                    FSDP_SHARDING_STRATEGY="NO_SHARD")  # what the file says beats what is inherited
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assert_close(dict((int(step), float(loss)) for step, loss in
+                                   re.findall(r"^step (\d+) loss (\S+)$", done.stdout, re.M)), copies)
+
+    def test_a_class_that_no_module_has_is_named_with_those_that_there_are(self):
+        config = pathlib.Path(self.scratch.name) / "fsdp.yaml"
+        text = (SOURCE / "configs/fsdp1.yaml").read_text()
+        self.assertIn("GptBlock", text)
+        config.write_text(text.replace("GptBlock", "BertLayer"))
+        done = self.run_example(name="wrong_class", flags=("--config_file", str(config)))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("could not find the transformer layer class BertLayer", done.stderr)
 
     def test_a_strategy_that_is_none_is_named_with_those_that_are(self):
         done = self.run_example("--fsdp", "EVERYTHING", name="wrong")

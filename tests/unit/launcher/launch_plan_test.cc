@@ -460,6 +460,78 @@ TEST_F(LaunchPlanTest, TheFixturesOfThePeerLaunch) {
   }
 }
 
+// The options of libaccel's sharding, as its workers find them.
+class FsdpFileTest : public LaunchPlanTest {
+ protected:
+  std::string file(const std::string& fsdp_keys, const std::string& use_cpu = "true") {
+    return folder_.write("fsdp.yaml",
+                         "distributed_type: FSDP\nnum_processes: 2\nuse_cpu: " + use_cpu +
+                             "\nfsdp_config:\n" + fsdp_keys);
+  }
+};
+
+TEST_F(FsdpFileTest, TheExamplesLaunchWithoutANotice) {
+  const std::string folder = std::getenv("ACCEL_SOURCE_DIR");
+  const LaunchPlan one = plan({"--config_file", folder + "/configs/fsdp1.yaml", program_});
+  const LaunchPlan two = plan({"--config_file", folder + "/configs/fsdp2.yaml", program_});
+
+  EXPECT_THAT(one.notices, IsEmpty());
+  EXPECT_THAT(two.notices, IsEmpty());
+  EXPECT_THAT(one.spec.env,
+              AllOf(Contains(Pair("ACCELERATE_USE_FSDP", "true")),
+                    Contains(Pair("FSDP_VERSION", "1")),
+                    Contains(Pair("FSDP_SHARDING_STRATEGY", "FULL_SHARD")),
+                    Contains(Pair("FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP")),
+                    Contains(Pair("FSDP_TRANSFORMER_CLS_TO_WRAP", "GptBlock")),
+                    Contains(Pair("FSDP_OFFLOAD_PARAMS", "false")),
+                    Not(Contains(Key("FSDP_IGNORED_MODULES")))));
+  EXPECT_THAT(two.spec.env,
+              AllOf(Contains(Pair("FSDP_VERSION", "2")),
+                    Contains(Pair("FSDP_RESHARD_AFTER_FORWARD", "true")),
+                    Contains(Pair("FSDP_MIN_NUM_PARAMS", "100000")),
+                    Contains(Pair("ACCELERATE_MIXED_PRECISION", "bf16"))));
+}
+
+TEST_F(FsdpFileTest, PrefixesAreOptionalAndAStrategyMayStandUnderTheKeyOfVersion2) {
+  const LaunchPlan result = plan({"--config_file",
+                                  file("  reshard_after_forward: shard_grad_op\n"
+                                       "  fsdp_sync_module_states: no\n"),
+                                  program_});
+  EXPECT_THAT(result.spec.env,
+              AllOf(Contains(Pair("FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP")),
+                    Contains(Pair("FSDP_SYNC_MODULE_STATES", "false")),
+                    Not(Contains(Key("FSDP_RESHARD_AFTER_FORWARD")))));
+  const LaunchPlan other =
+      plan({"--config_file", file("  fsdp_reshard_after_forward: no\n"), program_});
+  EXPECT_THAT(other.spec.env, Contains(Pair("FSDP_RESHARD_AFTER_FORWARD", "false")));
+}
+
+TEST_F(FsdpFileTest, WrongValuesAreNamedWithTheirLinesAllAtOnce) {
+  const Error error = refused({"--config_file",
+                               file("  fsdp_sharding_strategy: EVERYTHING\n"
+                                    "  fsdp_min_num_params: many\n"
+                                    "  fsdp_version: 3\n"),
+                               program_});
+  EXPECT_EQ(error.code(), ErrorCode::kConfigInvalidValue);
+  EXPECT_THAT(error.render(),
+              AllOf(HasSubstr("fsdp.yaml:5: fsdp_config.sharding_strategy is 'EVERYTHING'"),
+                    HasSubstr("fsdp.yaml:6: fsdp_config.min_num_params is 'many'"),
+                    HasSubstr("fsdp.yaml:7: fsdp_config.version is '3', expected one of 1, 2")));
+}
+
+TEST_F(FsdpFileTest, AnUnknownKeyIsNoticed) {
+  const LaunchPlan result = plan({"--config_file", file("  fsdp_shards: 2\n"), program_});
+  EXPECT_THAT(result.notices, Contains(HasSubstr("fsdp.yaml:5: fsdp_config has no key shards")));
+}
+
+TEST_F(FsdpFileTest, IsRefusedWithoutTheCpu) {
+  num_gpus_ = 2;
+  const Error error = refused({"--config_file", file("  fsdp_version: 2\n", "false"), program_});
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.message(), HasSubstr("distributed_type is FSDP"));
+  EXPECT_THAT(error.remedy(), HasSubstr("use_cpu: true"));
+}
+
 TEST_F(LaunchPlanTest, AGivenFlagBeatsTheFixtureAndTheRestHolds) {
   const std::string path = std::string(std::getenv("ACCEL_SOURCE_DIR")) +
                            "/tests/unit/launcher/configs/validate_launch_cmd.yaml";
