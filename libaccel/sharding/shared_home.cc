@@ -152,8 +152,9 @@ class SharedHome final : public ParameterHome {
 };
 
 Result<UniqueFd> make_memory(std::int64_t bytes) {
-  UniqueFd memory(::memfd_create("accel-parameters", MFD_CLOEXEC));
-  if (!memory || ::ftruncate(memory.get(), bytes) != 0) {
+  UniqueFd memory(::memfd_create("accel-parameters", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory || ::ftruncate(memory.get(), bytes) != 0 ||
+      ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return Error(
         ErrorCode::kOutOfMemory,
         "no memory of " + std::to_string(bytes) + " bytes can be made: " + errno_text(errno));
