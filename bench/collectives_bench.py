@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """P-C1, P-C2: collectives of 2 and 4 ranks of one node: shared memory against Gloo from C++ and PyTorch on Gloo, in turn.
 
+Then 4 ranks that are told to be on 2 nodes: two levels against Gloo alone. What goes between nodes goes over the loopback device
+of this machine, by the same cores: a network is slower, and its share of the work larger.
+
 Run it on a quiet machine: ranks that share a core with other programs wait for them at every hand-over, and then the times
 say more about those.
 
@@ -71,18 +74,21 @@ def peer_worker():
     dist.destroy_process_group()
 
 
-def run_ranks(command, ranks):
+def run_ranks(command, ranks, nodes=1):
     """{(collective, bytes): (checksums by rank, seconds of the slowest rank)}"""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     cores = sorted(os.sched_getaffinity(0))
     workers = []
+    each = ranks // nodes
     for rank in range(ranks):
         environment = dict(
-            os.environ, OMP_NUM_THREADS="1", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
-            LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-            TORCHELASTIC_USE_AGENT_STORE="False")
+            os.environ, OMP_NUM_THREADS="1", RANK=str(rank), LOCAL_RANK=str(rank % each), WORLD_SIZE=str(ranks),
+            LOCAL_WORLD_SIZE=str(each), GROUP_RANK=str(rank // each), GROUP_WORLD_SIZE=str(nodes),
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False")
+        if nodes > 1:
+            environment["GLOO_SOCKET_IFNAME"] = "lo"
         pin = ["taskset", "-c", str(cores[rank])] if ranks <= len(cores) else []
         workers.append(subprocess.Popen(pin + command, env=environment, stdout=subprocess.PIPE, text=True))
     results = {}
@@ -100,7 +106,7 @@ def run_ranks(command, ranks):
 
 def check_results(case, runs):
     if runs[0][case][1] < 0:
-        sys.exit(f"collectives_bench: {case} failed through shared memory")
+        sys.exit(f"collectives_bench: {case} failed in ours")
     sums = {result[case][0] for result in runs if case in result and result[case][1] > 0}
     if len(sums) != 1:
         sys.exit(f"collectives_bench: {case}: results differ, no time is printed: {sums}")
@@ -118,6 +124,23 @@ def report(ranks, case, accel, gloo, torch):
              goal=f">= {goal}x Gloo (P-C{1 if name == 'all_reduce' else 2})" if is_judged else "reported",
              passed=theirs / ours >= goal if is_judged else None,
              spread=[1e6 * value for value in spread(accel) + spread(seconds)])
+
+
+def bench_nodes():
+    program = os.path.join(BUILD, "bench/collectives_step")
+    runs = {"two_level": [], "gloo": []}
+    for _ in range(ROUNDS):
+        for name, of_name in runs.items():
+            of_name.append(run_ranks([program, name], 4, nodes=2))
+    for case in runs["two_level"][0]:
+        if case[0] == "copy":
+            continue
+        check_results(case, runs["two_level"] + runs["gloo"])
+        ours, theirs = ([run[case][1] for run in of_name] for of_name in runs.values())
+        name, size = case
+        text = f"2 nodes x 2 ranks, {name}" + (f", {size // MIB} MiB" if size >= MIB else f", {size // 1024} KiB" if size else "")
+        emit("collectives", text, "time of a call", "us", 1e6 * median(ours), 1e6 * median(theirs) if min(theirs) > 0 else None,
+             "Gloo alone", goal="reported", passed=None, spread=[1e6 * value for value in spread(ours) + spread(theirs)])
 
 
 def bench(ranks):
@@ -150,3 +173,4 @@ if __name__ == "__main__":
     else:
         for num_ranks in (2, 4):
             bench(num_ranks)
+        bench_nodes()

@@ -32,15 +32,15 @@ class GradientShards::Hook final : public torch::autograd::PostAccumulateGradHoo
 
 GradientShards::GradientShards(std::vector<NamedParameter> parameters,
                                std::vector<Unit> units,
-                               std::shared_ptr<ProcessGroup> group,
+                               ShardMesh mesh,
                                int model)
     : parameters_(std::move(parameters)),
       units_(std::move(units)),
       unit_of_(parameters_.size()),
       slot_of_(parameters_.size(), nullptr),
-      group_(std::move(group)),
+      mesh_(std::move(mesh)),
       model_(model),
-      scale_(at::scalar_tensor(1.0 / group_->size(), at::TensorOptions(at::kDouble))),
+      scale_(at::scalar_tensor(1.0 / mesh_.world->size(), at::TensorOptions(at::kDouble))),
       unit_states_(units_.size()),
       arrived_(parameters_.size()),
       was_used_(parameters_.size()) {
@@ -93,10 +93,10 @@ bool GradientShards::call_roll(bool has_gradients) {
   values[0] = has_gradients ? 1 : 0;
   values[1] = model_;
   values[2] = -model_;
-  group_->all_reduce_(said, Reduction::kMax, "beginning to reduce gradients");
+  mesh_.world->all_reduce_(said, Reduction::kMax, "beginning to reduce gradients");
   if (values[1] != -values[2]) {
     throw Error(ErrorCode::kShapeMismatch,
-                "rank " + std::to_string(group_->rank()) + " reduces the gradients of model " +
+                "rank " + std::to_string(mesh_.world->rank()) + " reduces the gradients of model " +
                     std::to_string(model_) +
                     " (by the order of prepare()), another rank those of model " +
                     std::to_string(values[1] == model_ ? -values[2] : values[1]),
@@ -154,7 +154,9 @@ void GradientShards::reduce(std::size_t unit) {
   if (!state.flat.defined()) state.flat = borrow_flat(units_[unit]);
   clear_gaps(unit);
   state.shard = at::empty({units_[unit].shard_numel}, state.flat.options());
-  group_->reduce_scatter(state.shard, state.flat, "reducing gradients");
+  mesh_.shards->reduce_scatter(state.shard, state.flat, "reducing gradients");
+  if (mesh_.replicas)
+    mesh_.replicas->all_reduce_(state.shard, Reduction::kSum, "reducing gradients over nodes");
   live_bytes_ -= static_cast<std::int64_t>(state.flat.nbytes());
   spare_.push_back(std::exchange(state.flat, at::Tensor()));
 }
@@ -172,7 +174,7 @@ void GradientShards::clear_gaps(std::size_t unit) {
 }
 
 at::Tensor GradientShards::borrow_flat(const Unit& unit) {
-  const std::int64_t numel = unit.shard_numel * group_->size();
+  const std::int64_t numel = unit.shard_numel * mesh_.shards->size();
   const auto fits = [&](const at::Tensor& flat) {
     return flat.numel() == numel && flat.scalar_type() == unit.dtype;
   };
@@ -205,7 +207,7 @@ bool GradientShards::finish(bool has_others) {
 void GradientShards::agree_on_use() {
   at::Tensor used = at::empty({static_cast<std::int64_t>(arrived_.size())}, at::kInt);
   std::copy(arrived_.begin(), arrived_.end(), used.data_ptr<int>());
-  group_->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
+  mesh_.world->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
   std::copy_n(used.const_data_ptr<int>(), was_used_.size(), was_used_.begin());
 }
 

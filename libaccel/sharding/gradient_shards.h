@@ -1,7 +1,8 @@
 // GradientShards: averages gradients over the ranks while backward runs, and leaves each rank those of its own shards.
 //
 // A hook on each parameter takes its gradient as soon as it is complete, scaled by 1 / world_size, into the flat
-// gradient of its unit; a full unit is reduced and scattered at once, and its memory is used for the next. So a rank
+// gradient of its unit; a full unit is reduced and scattered at once (and its shards are then summed over the replicas,
+// when there are any), and its memory is used for the next. So a rank
 // holds the gradients of a few units at a time, whatever the model's size.
 //
 //   state      enters on                            leaves on
@@ -31,6 +32,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "libaccel/prepare/parameter_list.h"
+#include "libaccel/sharding/shard_mesh.h"
 #include "libaccel/sharding/shard_plan.h"
 
 namespace accel {
@@ -45,7 +47,7 @@ class GradientShards {
   // model, the same on all ranks.
   GradientShards(std::vector<NamedParameter> parameters,
                  std::vector<Unit> units,
-                 std::shared_ptr<ProcessGroup> group,
+                 ShardMesh mesh,
                  int model);
   ~GradientShards();
   GradientShards(const GradientShards&) = delete;
@@ -96,7 +98,7 @@ class GradientShards {
   std::vector<Unit> units_;
   std::vector<std::size_t> unit_of_;  // by parameter
   std::vector<const Slot*> slot_of_;  // by parameter; nullptr: it has no elements
-  std::shared_ptr<ProcessGroup> group_;
+  ShardMesh mesh_;
   int model_;
   at::Tensor scale_;  // 0-d, as a number of the program: it changes no dtype
 

@@ -85,9 +85,9 @@ void warn_of_old_gradients() {
 ShardedModel::ShardedModel(const torch::nn::Module& module,
                            std::shared_ptr<ProcessGroup> group,
                            const FsdpSettings& settings)
-    : group_(std::move(group)) {
+    : mesh_(make_mesh(std::move(group), settings.strategy)), group_(mesh_.shards) {
   std::vector<NamedParameter> all = trainable_parameters(module);
-  verify_same_parameters(all, *group_);
+  verify_same_parameters(all, *mesh_.world);
   const auto ignored = ignored_parameters(module, settings);
   const auto groups = wrap_groups(module, settings);
   for (NamedParameter& parameter : all) {
@@ -103,9 +103,10 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   refuse_layouts(parameters_);
   const at::NoGradGuard no_grad;
   if (settings.sync_module_states) {
-    for (at::Tensor& parameter : module.parameters()) group_->broadcast_(parameter, 0, kPreparing);
+    for (at::Tensor& parameter : module.parameters())
+      mesh_.world->broadcast_(parameter, 0, kPreparing);
     for (at::Tensor& buffer : module.buffers()) {
-      if (buffer.defined()) group_->broadcast_(buffer, 0, kPreparing);
+      if (buffer.defined()) mesh_.world->broadcast_(buffer, 0, kPreparing);
     }
   }
   std::vector<PlannedParameter> planned;
@@ -121,7 +122,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   cut_pieces();
   move_into_units();
   static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
-  gradients_ = std::make_unique<GradientShards>(parameters_, units_, group_, ++num_models);
+  gradients_ = std::make_unique<GradientShards>(parameters_, units_, mesh_, ++num_models);
 }
 
 void ShardedModel::find_home(ShardingStrategy strategy) {
@@ -156,6 +157,9 @@ void ShardedModel::move_into_units() {
         parameter.detach().as_strided({parameter.numel()}, {1}, parameter.storage_offset());
     piece.tensor.detach().copy_(
         in_memory_order.narrow(0, piece.place.parameter_offset, piece.place.numel));
+    // Whatever the ranks had before: replicas stay equal only when they begin so.
+    at::Tensor values = piece.tensor.detach();
+    if (mesh_.replicas) mesh_.replicas->broadcast_(values, 0, kPreparing);
   }
   std::vector<std::size_t> all(units_.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
@@ -241,13 +245,13 @@ void ShardedModel::average_ignored() {
   for (std::size_t i = 0; i < ignored_.size(); ++i) {
     used.data_ptr<int>()[i] = has_new_gradient(i) ? 1 : 0;
   }
-  group_->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
+  mesh_.world->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
   for (std::size_t i = 0; i < ignored_.size(); ++i) {
     if (used.data_ptr<int>()[i] == 0) continue;
     at::Tensor& gradient = ignored_[i].mutable_grad();
     if (!gradient.defined()) gradient = at::zeros_like(ignored_[i]);
-    gradient.mul_(1.0 / group_->size());
-    group_->all_reduce_(gradient, Reduction::kSum, "averaging gradients of ignored modules");
+    gradient.mul_(1.0 / mesh_.world->size());
+    mesh_.world->all_reduce_(gradient, Reduction::kSum, "averaging gradients of ignored modules");
     averaged_[i].emplace(Averaged{
         c10::weak_intrusive_ptr<c10::TensorImpl>(gradient.getIntrusivePtr()), gradient._version()});
   }

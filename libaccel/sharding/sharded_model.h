@@ -27,6 +27,7 @@
 #include "libaccel/sharding/fsdp_settings.h"
 #include "libaccel/sharding/gradient_shards.h"
 #include "libaccel/sharding/parameter_home.h"
+#include "libaccel/sharding/shard_mesh.h"
 #include "libaccel/sharding/shard_plan.h"
 
 namespace torch::nn {
@@ -90,7 +91,9 @@ class ShardedModel final : public ModelSync {
   [[nodiscard]] const GradientShards& gradients() const noexcept { return *gradients_; }
   // Whether the ranks share one copy of the parameters.
   [[nodiscard]] bool shares_memory() const noexcept { return home_->is_shared(); }
+  // The ranks that the model is divided over, and all that hold the same shards.
   [[nodiscard]] ProcessGroup& group() const noexcept { return *group_; }
+  [[nodiscard]] const ShardMesh& mesh() const noexcept { return mesh_; }
 
  private:
   void find_home(ShardingStrategy strategy);
@@ -100,7 +103,8 @@ class ShardedModel final : public ModelSync {
   [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
   void average_ignored();
 
-  std::shared_ptr<ProcessGroup> group_;
+  ShardMesh mesh_;
+  std::shared_ptr<ProcessGroup> group_;     // mesh_.shards
   std::vector<NamedParameter> parameters_;  // those that are divided
   std::vector<at::Tensor> ignored_;         // trained, but whole on every rank
   std::vector<Unit> units_;

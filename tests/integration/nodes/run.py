@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""char_gpt on two hosts that are network namespaces, with 2 ranks each: as copies and divided in each node. Run by ctest."""
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+import unittest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "network"))
+from cluster import Network, require_namespaces  # noqa: E402
+from programs import BUILD, issue_certificate, launch, write_token  # noqa: E402
+
+STEPS = 8
+# Gradients are added as (r0 + r1) + (r2 + r3) here and as ((r0 + r1) + r2) + r3 on one node: a relative error of some 2^-24 in
+# each, which 8 steps of AdamW at a learning rate of at most 1e-3 pass on.
+TOLERANCE = 1e-3
+
+
+class Nodes(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-nodes-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.token = write_token(self.folder)
+        self.network = Network("ab")
+        self.addCleanup(self.network.close)
+        self.launchers = []
+        self.addCleanup(lambda: [launcher.close() for launcher in reversed(self.launchers)])
+
+    def start(self, name, launch_options, training_options, **options):
+        launcher = launch(name, ["--cpu", *launch_options, BUILD / "examples/char_gpt", "--", "--batch_size", 4, "--save_steps", 2,
+                                 "--max_steps", STEPS, *training_options], errors="replace", **options)
+        self.launchers.append(launcher)
+        return launcher
+
+    def losses(self, launcher):
+        return {int(step): loss for step, loss in re.findall(r"step (\d+) loss (\S+)$", launcher.text(), re.M)}
+
+    def on_one_node(self):
+        launcher = self.start("one", ["--num_processes", 4], ["--project_dir", self.folder / "one"],
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.assertEqual(launcher.wait(), 0, launcher.text())
+        return self.losses(launcher)
+
+    def on_two_nodes(self, job, *training_options):
+        """The losses, which both hosts say alike."""
+        launchers = [
+            self.start(name, ["--nnodes", 2, "--num_processes", 2, "--node_id", name, "--rdzv_token_file", self.token,
+                              "--rdzv_endpoint", self.network.address("a") + ":29400", "--rdzv_tls_dir",
+                              issue_certificate(self.folder / "ca", "node", name)],
+                       ["--project_dir", self.folder / job, *training_options], prefix=self.network.command(name),
+                       env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "veth0"})
+            for name in "ab"]
+        for launcher in launchers:
+            self.assertEqual(launcher.wait(), 0, launcher.text())
+        told = [self.losses(launcher) for launcher in launchers]
+        self.assertEqual(told[0], told[1])
+        return told[0]
+
+    def test_two_nodes_train_as_one_and_sharding_in_each_node_changes_no_bit(self):
+        one = self.on_one_node()
+        copies = self.on_two_nodes("copies")
+        self.assertEqual(sorted(one), list(range(2, STEPS + 1, 2)))
+        self.assertEqual(sorted(copies), sorted(one))
+        for step, loss in copies.items():
+            self.assertAlmostEqual(float(loss), float(one[step]), delta=TOLERANCE, msg=f"step {step}")
+        self.assertEqual(self.on_two_nodes("shards", "--fsdp", "HYBRID_SHARD"), copies)
+
+
+if __name__ == "__main__":
+    require_namespaces()
+    unittest.main(verbosity=1)
