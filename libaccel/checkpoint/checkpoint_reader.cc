@@ -9,19 +9,23 @@
 
 #include "libaccel/checkpoint/checkpoint_reader.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include <accel/error.h>
 
+#include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/layout.h"
 #include "libaccel/checkpoint/manifest.h"
 #include "libaccel/checkpoint/module_state.h"
 #include "libaccel/checkpoint/optimizer_state.h"
+#include "libaccel/checkpoint/shared_file.h"
 #include "libaccel/checkpoint/state_files.h"
-#include "libaccel/checkpoint/tensor_file.h"
 
 namespace accel::checkpoint {
 namespace {
@@ -86,8 +90,19 @@ class Stager {
   void stage_models() {
     for (size_t i = 0; i < objects_.models.size(); ++i) {
       const std::string name = numbered("model", i) + std::string(kTensorSuffix);
-      FittedState fitted = fit_state(*objects_.models[i], tensors(name), folder_ / name);
-      staged_.tensors_.emplace_back([fitted = std::move(fitted)] { fitted.apply(); });
+      std::map<std::string, at::Tensor> by_name;
+      for (const NamedTensor& item : state_of(*objects_.models[i]))
+        by_name.emplace(item.name, item.tensor);
+      auto loaded =
+          std::make_shared<LoadedParts>(parts(name, [&](const safetensors::TensorInfo& info) {
+            const auto found = by_name.find(info.name);
+            return found == by_name.end() ? std::nullopt : places_of(found->second, info);
+          }));
+      FittedState fitted = fit_state(*objects_.models[i], loaded->tensors, folder_ / name);
+      staged_.tensors_.emplace_back(
+          [fitted = std::move(fitted), loaded, present = objects_.divided] {
+            fitted.apply(loaded->divided, present);
+          });
     }
   }
 
@@ -95,11 +110,35 @@ class Stager {
     const ParameterNames names(objects_.models);
     for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
       const std::string stem = numbered("optimizer", i);
-      SavedOptimizer saved{tensors(stem + std::string(kTensorSuffix)),
-                           text(stem + std::string(kValueSuffix))};
+      LoadedParts loaded =
+          parts(stem + std::string(kTensorSuffix), [&](const safetensors::TensorInfo& info) {
+            const at::Tensor* parameter = names.parameter_of(info.name);
+            return parameter == nullptr ? std::nullopt : places_of(*parameter, info);
+          });
+      for (const auto& [name, tensor] : loaded.tensors) {
+        if (const auto* read = loaded.divided.find(tensor)) objects_.divided->add(tensor, *read);
+      }
+      SavedOptimizer saved{std::move(loaded.tensors), text(stem + std::string(kValueSuffix))};
       staged_.tensors_.push_back(
           prepare_optimizer_load(*objects_.optimizers[i], names, std::move(saved), stem));
     }
+  }
+
+  // What this rank wants of a tensor of the file that belongs to `parameter`: its parts, when it is divided. One of another
+  // shape is read whole and refused later, with both shapes.
+  [[nodiscard]] std::optional<std::vector<PartPlace>> places_of(
+      const at::Tensor& parameter, const safetensors::TensorInfo& info) const {
+    const auto* parts = objects_.divided == nullptr ? nullptr : objects_.divided->find(parameter);
+    const bool has_shape =
+        std::equal(parameter.sizes().begin(),
+                   parameter.sizes().end(),
+                   info.shape.begin(),
+                   info.shape.end(),
+                   [](std::int64_t a, std::uint64_t b) { return std::cmp_equal(a, b); });
+    if (parts == nullptr || !has_shape) return std::nullopt;
+    std::vector<PartPlace> places;
+    for (const TensorPart& part : *parts) places.push_back({part.begin, part.values.numel()});
+    return places;
   }
 
   void stage_scaler() {
@@ -142,18 +181,24 @@ class Stager {
   }
 
   safetensors::TensorMap tensors(const std::string& name) {
+    return parts(name, [](const safetensors::TensorInfo&) { return std::nullopt; }).tensors;
+  }
+
+  LoadedParts parts(const std::string& name, const PartsWanted& wanted) {
     const FileDigest expected = expected_digest(name);
-    LoadedTensors loaded;
+    if (const auto ranges = manifest_.ranges.find(name); ranges != manifest_.ranges.end())
+      return read_ranged_file(folder_ / name, ranges->second, wanted);
+    HashedParts read;
     try {
-      loaded = read_tensor_file(folder_ / name);
+      read = read_hashed_file(folder_ / name, wanted);
     } catch (const Error& error) {
       // Its size is right, so its content is not what was saved.
       if (error.code() != ErrorCode::kSafetensorsHeader) throw;
       throw Error(ErrorCode::kCheckpointIncomplete,
                   (folder_ / name).string() + " is damaged: " + error.message());
     }
-    verify(name, expected, loaded.digest);
-    return std::move(loaded.tensors);
+    verify(name, expected, read.digest);
+    return std::move(read.loaded);
   }
 
   std::string text(const std::string& name) {
@@ -205,6 +250,7 @@ void StagedCheckpoint::apply_tensors() {
 LoadReport read_checkpoint(RankExchange& ranks,
                            const fs::path& folder,
                            const CheckpointObjects& objects) {
+  wait_for_background_save(Earlier::kLeaveItsError);
   try {
     std::unique_ptr<StagedCheckpoint> staged;
     const auto agree_on = [&ranks](auto work) {

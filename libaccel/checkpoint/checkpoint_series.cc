@@ -19,6 +19,7 @@
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 
+#include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/checkpoint_reader.h"
 #include "libaccel/checkpoint/checkpoint_writer.h"
 #include "libaccel/checkpoint/layout.h"
@@ -114,6 +115,7 @@ void CheckpointSeries::start_run() {
 }
 
 CheckpointInfo CheckpointSeries::save(const CheckpointObjects& objects, std::int64_t step) {
+  checkpoint::wait_for_background_save(checkpoint::Earlier::kThrowItsError);
   return with_ranks([&](RankExchange& ranks) {
     const int leader = checkpoint::leader_of(ranks, options_.save_on_each_node);
     // Ranks may see the folder at different moments; rank 0's view is everybody's.

@@ -2,13 +2,17 @@
 //
 // The promise: whatever stops a save (a signal, a power cut, a full disk, a rank that fails), the
 // folder with the final name is a complete checkpoint or is not there, and no older checkpoint is
-// touched. Three phases, each of which fails on all ranks when it fails on one (rank_exchange.h):
+// touched. Phases, each of which fails on all ranks when it fails on one (rank_exchange.h):
 //
 //   prepare   leader    the target may be written; an empty .tmp-<name> beside it
+//   collect   all       hooks; what this rank is to write (save_content.h); shared files are the same
+//   create    leader    shared files at their final size, with their headers
 //   write     leader    replicated state: models, optimizers, schedulers, loaders, scaler, custom
 //   objects
-//             all       random_states_{rank}; every file is synced before its rank reports it
-//   commit    leader    sync the folder: the names are durable
+//             all       random_states_{rank}, and this rank's ranges of shared files; every file is
+//                       synced by every rank that wrote to it, before that rank reports it
+//   commit    leader    every byte of shared files has been written by somebody
+//                       sync the folder: the names are durable
 //                       write and sync the manifest, sync the folder again
 //                       rename to the final name: the checkpoint exists
 //                       sync the parent: it still exists after a power cut
@@ -33,12 +37,12 @@
 #include <nlohmann/json.hpp>
 
 #include <accel/error.h>
+#include <accel/result.h>
 
+#include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/layout.h"
 #include "libaccel/checkpoint/manifest.h"
-#include "libaccel/checkpoint/module_state.h"
-#include "libaccel/checkpoint/optimizer_state.h"
-#include "libaccel/checkpoint/state_files.h"
+#include "libaccel/checkpoint/save_content.h"
 #include "libaccel/checkpoint/tensor_file.h"
 
 namespace accel::checkpoint {
@@ -53,66 +57,118 @@ class FileSet {
   FileSet(FileSystem& file_system, fs::path folder)
       : file_system_(file_system), folder_(std::move(folder)) {}
 
-  void add_text(const std::string& name, std::string_view text) {
-    files_[name] = write_text_file(file_system_, folder_ / name, text);
-  }
-  void add_tensors(const std::string& name,
-                   const safetensors::TensorMap& tensors,
-                   const safetensors::Metadata& metadata = {}) {
-    files_[name] = write_tensor_file(file_system_, folder_ / name, tensors, metadata);
-  }
-  void add_state(const std::string& stem, const Stateful& object) {
-    const StateDict state = object.state_dict();
-    add_text(stem + std::string(kValueSuffix), encode_state(state));
-    if (!state.tensors.empty()) add_tensors(stem + std::string(kTensorSuffix), state.tensors);
+  void write(const SaveContent& content, int rank) {
+    for (const auto& [name, text] : content.texts)
+      files_[name] = write_text_file(file_system_, folder_ / name, text);
+    for (const auto& [name, tensors, metadata] : content.files)
+      files_[name] = write_tensor_file(file_system_, folder_ / name, tensors, metadata);
+    for (const SharedFile& file : content.shared)
+      add_ranges(file, file.write(file_system_, folder_, rank));
   }
 
-  // For the leader: {name: [bytes, hash]}.
+  void create(const SaveContent& content, int rank) {
+    for (const SharedFile& file : content.shared)
+      add_ranges(file, file.create(file_system_, folder_, rank));
+  }
+
+  // For the leader: {name: [bytes, hash]}, and of shared files {name: [[begin, bytes, hash], ...]}.
   [[nodiscard]] std::string report(int leader) const {
     json files = json::object();
     for (const auto& [name, digest] : files_) files[name] = {digest.bytes, digest.xxh3};
-    return json{{"leader", leader}, {"files", std::move(files)}}.dump();
+    return json{{"leader", leader}, {"files", std::move(files)}, {"ranges", ranges_}}.dump();
   }
 
  private:
+  void add_ranges(const SharedFile& file, const std::vector<FileRange>& ranges) {
+    json& list = ranges_[file.name()];
+    for (const FileRange& range : ranges) list.push_back({range.begin, range.bytes, range.xxh3});
+  }
+
   FileSystem& file_system_;
   fs::path folder_;
   std::map<std::string, FileDigest> files_;
+  json ranges_ = json::object();
 };
 
-class Save {
+// "runs/last/" names the folder "last".
+fs::path without_trailing_slash(const fs::path& folder) {
+  return folder.has_filename() ? folder : folder.parent_path();
+}
+
+}  // namespace
+
+class PreparedSave::Impl {
  public:
-  Save(FileSystem& file_system,
-       RankExchange& ranks,
+  Impl(FileSystem& file_system,
+       const RankExchange& ranks,
        const fs::path& folder,
        const CheckpointObjects& objects,
        const SaveOptions& options)
       : file_system_(file_system),
-        ranks_(ranks),
         folder_(folder),
         temporary_(temporary_folder(folder)),
-        objects_(objects),
         options_(options),
+        counts_{.models = std::ssize(objects.models),
+                .optimizers = std::ssize(objects.optimizers),
+                .schedulers = std::ssize(objects.schedulers),
+                .loaders = std::ssize(objects.loaders),
+                .custom = std::ssize(objects.custom),
+                .has_scaler = objects.scaler != nullptr},
+        has_hooks_(!objects.before_save.empty()),
+        rank_(ranks.rank()),
+        world_size_(ranks.size()),
         leader_(leader_of(ranks, options.save_on_each_node)) {}
 
-  void run(Existing existing) {
+  void begin(RankExchange& ranks, const CheckpointObjects& objects, Existing existing) {
+    or_clean_up([&] {
+      in_phase(ranks, [&] { prepare(existing); });
+      collect(ranks, objects);
+    });
+  }
+
+  void copy_tensors() { content_.copy_tensors(); }
+
+  void finish(RankExchange& ranks) {
+    or_clean_up([&] {
+      FileSet files(file_system_, temporary_);
+      if (!content_.shared.empty()) in_phase(ranks, [&] { files.create(content_, rank_); });
+      const std::vector<std::string> reports = agree(ranks, [&] {
+                                                 files.write(content_, rank_);
+                                                 return files.report(leader_);
+                                               }).payloads_or_throw();
+      in_phase(ranks, [&] { commit(reports); });
+    });
+  }
+
+  [[nodiscard]] CheckpointInfo info() const {
+    return {.folder = folder_,
+            .version = version(),
+            .world_size = world_size_,
+            .step = options_.step,
+            .generation = options_.generation,
+            .iteration = options_.iteration};
+  }
+
+ private:
+  [[nodiscard]] bool is_leader() const { return rank_ == leader_; }
+  // Of the format.
+  [[nodiscard]] int version() const { return version_to_write(!content_.shared.empty()); }
+
+  template <typename Work>
+  void or_clean_up(Work work) {
     try {
-      in_phase([&] { prepare(existing); });
-      std::vector<std::string> reports = agree(ranks_, [&] { return write(); }).payloads_or_throw();
-      in_phase([&] { commit(reports); });
-    } catch (const Error&) {
+      work();
+    } catch (Error& error) {
       if (is_leader()) clean_up();
+      error.while_doing("saving the checkpoint " + folder_.string());
       throw;
     }
   }
 
- private:
-  [[nodiscard]] bool is_leader() const { return ranks_.rank() == leader_; }
-
   // A phase in which only leaders work.
   template <typename Work>
-  void in_phase(Work work) {
-    std::ignore = agree(ranks_, [&]() -> std::string {
+  void in_phase(RankExchange& ranks, Work work) {
+    std::ignore = agree(ranks, [&]() -> std::string {
                     if (is_leader()) work();
                     return {};
                   }).payloads_or_throw();
@@ -138,59 +194,71 @@ class Save {
     for (const fs::path& folder : made) file_system_.sync_folder(parent_of(folder));
   }
 
-  std::string write() {
-    FileSet files(file_system_, temporary_);
-    for (const CheckpointHook& hook : objects_.before_save) hook(temporary_);
-    if (is_leader()) write_replicated(files);
-    if (objects_.random != nullptr) files.add_state(random_stem(ranks_.rank()), *objects_.random);
-    return files.report(leader_);
+  // What each rank is to write. Hooks come first: they may leave files and change objects.
+  void collect(RankExchange& ranks, const CheckpointObjects& objects) {
+    const std::vector<std::string> plans = agree(ranks, [&] {
+                                             for (const CheckpointHook& hook : objects.before_save)
+                                               hook(temporary_);
+                                             content_ =
+                                                 collect_content(objects, rank_, is_leader());
+                                             return plan_text();
+                                           }).payloads_or_throw();
+    check_plans(plans);
   }
 
-  void write_replicated(FileSet& files) {
-    for (size_t i = 0; i < objects_.models.size(); ++i) {
-      UniqueState state = unique_state(state_of(*objects_.models[i]));
-      safetensors::TensorMap tensors;
-      for (NamedTensor& item : state.tensors)
-        tensors.emplace(std::move(item.name), std::move(item.tensor));
-      state.aliases["format"] = "pt";
-      files.add_tensors(numbered("model", i) + std::string(kTensorSuffix), tensors, state.aliases);
-    }
-    const ParameterNames names(objects_.models);
-    for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
-      const SavedOptimizer saved = save_optimizer(*objects_.optimizers[i], names);
-      files.add_text(numbered("optimizer", i) + std::string(kValueSuffix), saved.json);
-      files.add_tensors(numbered("optimizer", i) + std::string(kTensorSuffix), saved.tensors);
-    }
-    for (size_t i = 0; i < objects_.schedulers.size(); ++i) {
-      files.add_state(numbered("scheduler", i), *objects_.schedulers[i]);
-    }
-    for (size_t i = 0; i < objects_.loaders.size(); ++i) {
-      files.add_state(numbered("loader", i), *objects_.loaders[i]);
-    }
-    if (objects_.scaler != nullptr) files.add_state("scaler", *objects_.scaler);
-    for (size_t i = 0; i < objects_.custom.size(); ++i) {
-      files.add_state(custom_stem(i), *objects_.custom[i]);
+  // What the ranks must agree on before they write to one file.
+  [[nodiscard]] std::string plan_text() const {
+    json headers = json::object();
+    for (const SharedFile& file : content_.shared) headers[file.name()] = file.header_hash();
+    return json{{"leader", leader_}, {"headers", std::move(headers)}}.dump();
+  }
+
+  // Throws the same on all ranks.
+  static void check_plans(const std::vector<std::string>& plans) {
+    const json first = json::parse(plans.front());
+    for (std::size_t rank = 1; rank < plans.size(); ++rank) {
+      const json plan = json::parse(plans[rank]);
+      if (plan.at("headers") != first.at("headers")) {
+        throw Error(ErrorCode::kCheckpointMismatch,
+                    "rank " + std::to_string(rank) +
+                        " would save other tensors than rank 0: names, shapes or types differ",
+                    "prepare the same models and optimizers in the same order on every rank");
+      }
+      if (!plan.at("headers").empty() && plan.at("leader") != first.at("leader")) {
+        throw Error(ErrorCode::kUnsupported,
+                    "the parts of a sharded model cannot be saved on the disks of several nodes",
+                    "save to a disk that all nodes share, or let Accelerator::save_state() save "
+                    "with ProjectConfiguration.save_on_each_node");
+      }
     }
   }
 
   [[nodiscard]] Manifest manifest_of(const std::vector<std::string>& reports) const {
-    Manifest manifest{.world_size = ranks_.size(),
+    Manifest manifest{.version = version(),
+                      .world_size = world_size_,
                       .step = options_.step,
                       .generation = options_.generation,
                       .iteration = options_.iteration};
-    manifest.objects = {.models = std::ssize(objects_.models),
-                        .optimizers = std::ssize(objects_.optimizers),
-                        .schedulers = std::ssize(objects_.schedulers),
-                        .loaders = std::ssize(objects_.loaders),
-                        .custom = std::ssize(objects_.custom),
-                        .has_scaler = objects_.scaler != nullptr};
-    for (const std::string& text : reports) {
-      const json report = json::parse(text);
+    manifest.objects = counts_;
+    for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+      const json report = json::parse(reports[rank]);
       if (report.at("leader").get<int>() != leader_) continue;  // on another node's disk
       for (const auto& [name, digest] : report.at("files").items()) {
         manifest.files[name] = {digest.at(0).get<std::uint64_t>(),
                                 digest.at(1).get<std::uint64_t>()};
       }
+      for (const auto& [name, ranges] : report.at("ranges").items()) {
+        for (const json& range : ranges) {
+          manifest.ranges[name].push_back({.begin = range.at(0).get<std::uint64_t>(),
+                                           .bytes = range.at(1).get<std::uint64_t>(),
+                                           .rank = static_cast<int>(rank),
+                                           .xxh3 = range.at(2).get<std::uint64_t>()});
+        }
+      }
+    }
+    for (const SharedFile& file : content_.shared) {
+      manifest.files[file.name()] = {file.bytes(), 0};
+      or_throw(sort_and_check(manifest.ranges[file.name()], file.bytes()));
     }
     return manifest;
   }
@@ -213,7 +281,7 @@ class Save {
 
   void commit(const std::vector<std::string>& reports) {
     Manifest manifest = manifest_of(reports);
-    if (!objects_.before_save.empty()) add_files_of_hooks(manifest);
+    if (has_hooks_) add_files_of_hooks(manifest);
     file_system_.sync_folder(temporary_);
     write_text_file(file_system_, temporary_ / kManifestName, encode_manifest(manifest));
     file_system_.sync_folder(temporary_);
@@ -243,23 +311,41 @@ class Save {
   [[nodiscard]] fs::path parent() const { return parent_of(folder_); }
 
   FileSystem& file_system_;
-  RankExchange& ranks_;
   fs::path folder_;
   fs::path temporary_;
-  const CheckpointObjects& objects_;
-  const SaveOptions& options_;
+  SaveOptions options_;
+  ObjectCounts counts_;
+  bool has_hooks_;
+  int rank_;
+  int world_size_;
   int leader_;
+  SaveContent content_;
 };
-
-// "runs/last/" names the folder "last".
-fs::path without_trailing_slash(const fs::path& folder) {
-  return folder.has_filename() ? folder : folder.parent_path();
-}
-
-}  // namespace
 
 int leader_of(const RankExchange& ranks, bool save_on_each_node) {
   return save_on_each_node ? ranks.rank() - ranks.local_rank() : 0;
+}
+
+PreparedSave::PreparedSave(FileSystem& file_system,
+                           RankExchange& ranks,
+                           const fs::path& folder,
+                           const CheckpointObjects& objects,
+                           const SaveOptions& options,
+                           Existing existing)
+    : impl_(std::make_unique<Impl>(
+          file_system, ranks, without_trailing_slash(folder), objects, options)) {
+  impl_->begin(ranks, objects, existing);
+}
+
+PreparedSave::~PreparedSave() = default;
+
+void PreparedSave::copy_tensors() {
+  impl_->copy_tensors();
+}
+
+CheckpointInfo PreparedSave::finish(RankExchange& ranks) {
+  impl_->finish(ranks);
+  return impl_->info();
 }
 
 CheckpointInfo write_checkpoint(FileSystem& file_system,
@@ -268,19 +354,7 @@ CheckpointInfo write_checkpoint(FileSystem& file_system,
                                 const CheckpointObjects& objects,
                                 const SaveOptions& options,
                                 Existing existing) {
-  const fs::path target = without_trailing_slash(folder);
-  try {
-    Save(file_system, ranks, target, objects, options).run(existing);
-  } catch (Error& error) {
-    error.while_doing("saving the checkpoint " + target.string());
-    throw;
-  }
-  return {.folder = target,
-          .version = kFormatVersion,
-          .world_size = ranks.size(),
-          .step = options.step,
-          .generation = options.generation,
-          .iteration = options.iteration};
+  return PreparedSave(file_system, ranks, folder, objects, options, existing).finish(ranks);
 }
 
 }  // namespace accel::checkpoint
@@ -290,6 +364,7 @@ namespace accel {
 CheckpointInfo save_checkpoint(const std::filesystem::path& folder,
                                const CheckpointObjects& objects,
                                const SaveOptions& options) {
+  checkpoint::wait_for_background_save(checkpoint::Earlier::kThrowItsError);
   return checkpoint::write_checkpoint(checkpoint::real_file_system(),
                                       *checkpoint::current_ranks(),
                                       folder,

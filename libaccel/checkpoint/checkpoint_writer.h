@@ -1,7 +1,10 @@
 // CheckpointWriter: makes a checkpoint folder appear, whole, on all ranks or on none.
 //
-// Threads:  the thread that trains; every rank makes the same calls.
+// Threads:  the thread that trains; every rank makes the same calls. PreparedSave::finish() may run on another one.
 #pragma once
+
+#include <filesystem>
+#include <memory>
 
 #include <accel/checkpoint.h>
 
@@ -13,6 +16,29 @@ namespace accel::checkpoint {
 enum class Existing {
   kReplace,  // a checkpoint of that name gives way; anything else is kCheckpointExists
   kRefuse,   // whatever has that name is kCheckpointExists
+};
+
+// A save in two parts: the constructor needs the objects, the rest does not, once copies are taken. Errors of both as
+// save_checkpoint().
+class PreparedSave {
+ public:
+  // Makes the temporary folder, runs hooks and collects what this rank is to write.
+  PreparedSave(FileSystem& file_system,
+               RankExchange& ranks,
+               const std::filesystem::path& folder,
+               const CheckpointObjects& objects,
+               const SaveOptions& options,
+               Existing existing);
+  ~PreparedSave();
+
+  // From here on the objects may change.
+  void copy_tensors();
+  // Writes and commits. ranks: may be another exchange of the same ranks.
+  CheckpointInfo finish(RankExchange& ranks);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 // Errors  as save_checkpoint().

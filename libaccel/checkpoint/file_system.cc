@@ -14,6 +14,7 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <accel/error.h>
 
@@ -39,6 +40,36 @@ class RealFileSystem final : public FileSystem {
     UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!fd) fail("create", path, errno);
     return fd;
+  }
+
+  void reserve(int fd, std::uint64_t bytes, const fs::path& path) override {
+    const std::string what = "reserve " + std::to_string(bytes) + " bytes for";
+    if (bytes == 0) return;
+    while (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EOPNOTSUPP && errno != ENOSYS) fail(what, path, errno);
+      if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail(what, path, errno);
+      return;
+    }
+  }
+
+  UniqueFd open_file(const fs::path& path) override {
+    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!fd) fail("open", path, errno);
+    return fd;
+  }
+
+  void write_at(int fd,
+                std::span<const std::byte> bytes,
+                std::uint64_t offset,
+                const fs::path& path) override {
+    while (!bytes.empty()) {
+      const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail("write " + std::to_string(bytes.size()) + " bytes to", path, errno);
+      bytes = bytes.subspan(static_cast<size_t>(n));
+      offset += static_cast<std::uint64_t>(n);
+    }
   }
 
   void write(int fd, std::span<const std::byte> bytes, const fs::path& path) override {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -22,10 +23,20 @@ class FileSystem {
 
   // A new, empty file for writing; one that exists is an error.
   [[nodiscard]] virtual UniqueFd create_file(const std::filesystem::path& path) = 0;
+  // Gives a new file its final size and reserves the space where the file system can, so that a disk
+  // which is too small says so before anything is written.
+  virtual void reserve(int fd, std::uint64_t bytes, const std::filesystem::path& path) = 0;
+  // A file that another rank has created, for writing.
+  [[nodiscard]] virtual UniqueFd open_file(const std::filesystem::path& path) = 0;
   // Appends all of `bytes`. `path` is for the error.
   virtual void write(int fd,
                      std::span<const std::byte> bytes,
                      const std::filesystem::path& path) = 0;
+  // Writes all of `bytes` from byte `offset` of the file on.
+  virtual void write_at(int fd,
+                        std::span<const std::byte> bytes,
+                        std::uint64_t offset,
+                        const std::filesystem::path& path) = 0;
   // Returns when the file's bytes are on the device.
   virtual void sync_file(int fd, const std::filesystem::path& path) = 0;
 

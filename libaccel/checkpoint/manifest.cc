@@ -58,6 +58,22 @@ bool digest_matches(std::string_view text, const std::string& digest) {
   return hash_of(blank) == *expected;
 }
 
+std::vector<FileRange> decode_ranges(const std::string& name, const ordered_json& file) {
+  std::vector<FileRange> ranges;
+  for (const ordered_json& item : file.at("ranges")) {
+    const std::optional<std::uint64_t> hash = parse_hash(item.at(3).get<std::string>());
+    if (!hash) throw incomplete("a range of \"" + name + "\" has no valid hash");
+    ranges.push_back({.begin = item.at(0).get<std::uint64_t>(),
+                      .bytes = item.at(1).get<std::uint64_t>(),
+                      .rank = item.at(2).get<int>(),
+                      .xxh3 = *hash});
+  }
+  const Result<void> whole = sort_and_check(ranges, file.at("bytes").get<std::uint64_t>());
+  if (!whole)
+    throw incomplete("the ranges of \"" + name + "\" do not fit: " + whole.error().message());
+  return ranges;
+}
+
 Manifest decode(const ordered_json& root) {
   Manifest manifest;
   manifest.version = root.at("version").get<int>();
@@ -73,10 +89,13 @@ Manifest decode(const ordered_json& root) {
   manifest.objects.custom = objects.at("custom").get<std::int64_t>();
   manifest.objects.has_scaler = objects.at("scaler").get<bool>();
   for (const auto& [name, file] : root.at("files").items()) {
-    const std::optional<std::uint64_t> hash = parse_hash(file.at("xxh3").get<std::string>());
+    const bool has_ranges = file.contains("ranges");
+    const std::optional<std::uint64_t> hash =
+        has_ranges ? 0 : parse_hash(file.at("xxh3").get<std::string>());
     if (!is_plain_name(name) || !hash)
       throw incomplete("the manifest's entry \"" + name + "\" is not valid");
     manifest.files[name] = {file.at("bytes").get<std::uint64_t>(), *hash};
+    if (has_ranges) manifest.ranges[name] = decode_ranges(name, file);
   }
   return manifest;
 }
@@ -92,7 +111,17 @@ std::string hash_text(std::uint64_t hash) {
 std::string encode_manifest(const Manifest& manifest) {
   ordered_json files = ordered_json::object();
   for (const auto& [name, digest] : manifest.files) {
-    files[name] = {{"bytes", digest.bytes}, {"xxh3", hash_text(digest.xxh3)}};
+    const auto ranges = manifest.ranges.find(name);
+    if (ranges == manifest.ranges.end()) {
+      files[name] = {{"bytes", digest.bytes}, {"xxh3", hash_text(digest.xxh3)}};
+      continue;
+    }
+    ordered_json list = ordered_json::array();
+    for (const FileRange& range : ranges->second) {
+      list.push_back(
+          ordered_json::array({range.begin, range.bytes, range.rank, hash_text(range.xxh3)}));
+    }
+    files[name] = {{"bytes", digest.bytes}, {"ranges", std::move(list)}};
   }
   const ObjectCounts& objects = manifest.objects;
   const ordered_json root = {{"format", kFormatName},

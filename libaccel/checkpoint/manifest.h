@@ -13,15 +13,21 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <accel/result.h>
 
+#include "libaccel/checkpoint/file_ranges.h"
 #include "libaccel/checkpoint/hashed_file.h"
 
 namespace accel::checkpoint {
 
 inline constexpr std::string_view kManifestName = "accel_checkpoint.json";
-inline constexpr int kFormatVersion = 1;
+// The newest that is read. Written is 2 for a checkpoint with ranges, which readers of version 1 do not know, else 1.
+inline constexpr int kFormatVersion = 2;
+[[nodiscard]] constexpr int version_to_write(bool has_ranges) {
+  return has_ranges ? 2 : 1;
+}
 
 // How many of each kind were saved; a load must bring as many.
 struct ObjectCounts {
@@ -34,14 +40,16 @@ struct ObjectCounts {
 };
 
 struct Manifest {
-  int version = kFormatVersion;
+  int version = version_to_write(false);
   int world_size = 1;
   std::int64_t step = 0;
   std::int64_t generation = 0;
   std::int64_t iteration = 0;
   ObjectCounts objects;
   std::map<std::string, FileDigest> files;  // by name within the folder
-  std::string digest;                       // of its text; known once it was parsed
+  // Of files that several ranks wrote: sorted, without holes. Their FileDigest has no hash.
+  std::map<std::string, std::vector<FileRange>> ranges;
+  std::string digest;  // of its text; known once it was parsed
 };
 
 [[nodiscard]] std::string encode_manifest(const Manifest& manifest);

@@ -96,9 +96,17 @@ UniqueState unique_state(const std::vector<NamedTensor>& state) {
   return unique;
 }
 
-void FittedState::apply() const {
+void FittedState::apply(const DividedTensors& loaded, const DividedTensors* present) const {
   const at::NoGradGuard no_grad;
-  for (const Copy& copy : copies_) copy.to.detach().copy_(copy.from);
+  for (const Copy& copy : copies_) {
+    const std::vector<TensorPart>* from = loaded.find(copy.from);
+    if (from == nullptr) {
+      copy.to.detach().copy_(copy.from);
+      continue;
+    }
+    const std::vector<TensorPart>& to = *present->find(copy.to);
+    for (std::size_t i = 0; i < to.size(); ++i) to[i].values.detach().copy_(from->at(i).values);
+  }
 }
 
 FittedState fit_state(const torch::nn::Module& module,

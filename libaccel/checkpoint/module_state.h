@@ -16,6 +16,8 @@
 
 #include <accel/safetensors_file.h>
 
+#include "libaccel/checkpoint/divided_tensors.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -49,8 +51,9 @@ struct FitOptions {
 // Values that are known to fit their places.
 class FittedState {
  public:
-  // Copies the values into the module's tensors, on their devices.
-  void apply() const;
+  // Copies the values into the module's tensors, on their devices. A placeholder, whose parts are in `loaded`, goes to the
+  // parts that `present` gives of its tensor, which are the same ones.
+  void apply(const DividedTensors& loaded = {}, const DividedTensors* present = nullptr) const;
 
  private:
   friend FittedState fit_state(const torch::nn::Module&,

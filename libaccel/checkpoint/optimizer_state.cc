@@ -285,7 +285,8 @@ class OptimizerLoader {
                  std::to_string(item->second.numel()) + " elements for a parameter of " +
                  std::to_string(parameter.numel()) + " or another shape");
       }
-      item->second = item->second.to(parameter.device());
+      // One without data stands for parts that this rank has read.
+      if (!item->second.is_meta()) item->second = item->second.to(parameter.device());
     }
     pending_->states.emplace_back(
         parameter.unsafeGetTensorImpl(),
@@ -323,8 +324,14 @@ ParameterNames::ParameterNames(const std::vector<torch::nn::Module*>& models) {
     const std::string prefix = m == 0 ? "" : "model_" + std::to_string(m) + ":";
     for (const auto& item : models[m]->named_parameters()) {
       names_.try_emplace(item.value().unsafeGetTensorImpl(), prefix + item.key());
+      parameters_.try_emplace(prefix + item.key(), item.value());
     }
   }
+}
+
+const at::Tensor* ParameterNames::parameter_of(const std::string& field) const {
+  const auto found = parameters_.find(field.substr(0, field.rfind('.')));
+  return found == parameters_.end() ? nullptr : &found->second;
 }
 
 std::string ParameterNames::name_of(const at::Tensor& parameter, size_t group, size_t index) const {

@@ -37,9 +37,12 @@ class ParameterNames {
   explicit ParameterNames(const std::vector<torch::nn::Module*>& models);
   // `group` and `index` are its place in the optimizer, for a parameter of no model.
   [[nodiscard]] std::string name_of(const at::Tensor& parameter, size_t group, size_t index) const;
+  // The parameter that a tensor of an optimizer's file ("layer.weight.exp_avg") belongs to; nullptr: to none of a model.
+  [[nodiscard]] const at::Tensor* parameter_of(const std::string& field) const;
 
  private:
   std::unordered_map<const void*, std::string> names_;
+  std::unordered_map<std::string, at::Tensor> parameters_;
 };
 
 struct SavedOptimizer {

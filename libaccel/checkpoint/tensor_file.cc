@@ -59,6 +59,8 @@ constexpr std::array kDtypePairs = {
   throw Error(ErrorCode::kUnsupported, "tensor \"" + name + "\" " + why, remedy);
 }
 
+}  // namespace
+
 st::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) refuse(name, "is undefined", "leave it out of what is saved");
   if (tensor.is_meta()) {
@@ -67,10 +69,14 @@ st::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
     refuse(name, "is sparse or quantized", "save tensor.to_dense() or tensor.dequantize()");
   }
+  return spec_of_shape(name, tensor.scalar_type(), tensor.sizes());
+}
+
+st::TensorSpec spec_of_shape(const std::string& name, at::ScalarType dtype, at::IntArrayRef shape) {
   for (const DtypePair& pair : kDtypePairs) {
-    if (pair.torch != tensor.scalar_type()) continue;
+    if (pair.torch != dtype) continue;
     st::TensorSpec spec{.name = name, .dtype = pair.file};
-    spec.shape.assign(tensor.sizes().begin(), tensor.sizes().end());
+    spec.shape.assign(shape.begin(), shape.end());
     if (pair.file ==
         st::Dtype::kF4) {  // LibTorch counts bytes of two elements, the file counts elements
       if (spec.shape.empty())
@@ -80,12 +86,11 @@ st::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor) {
     return spec;
   }
   refuse(name,
-         std::string("has dtype ") + c10::toString(tensor.scalar_type()) +
-             ", which safetensors cannot hold",
+         std::string("has dtype ") + c10::toString(dtype) + ", which safetensors cannot hold",
          "convert it to a dtype of the format first");
 }
 
-at::Tensor allocate(const st::TensorInfo& info) {
+at::Tensor allocate(const st::TensorInfo& info, at::DeviceType device) {
   std::vector<std::int64_t> shape(info.shape.begin(), info.shape.end());
   for (const std::int64_t dim : shape) {
     if (dim < 0) refuse(info.name, "has a dimension above 2^63", "write the file again");
@@ -98,14 +103,16 @@ at::Tensor allocate(const st::TensorInfo& info) {
       }
       shape.back() /= 2;
     }
-    return at::empty(shape, at::TensorOptions().dtype(pair.torch).device(at::kCPU));
+    return at::empty(shape, at::TensorOptions().dtype(pair.torch).device(device));
   }
   refuse(info.name,
          "has dtype " + std::string(st::dtype_name(info.dtype)) + ", which LibTorch lacks",
          "convert it with another tool");
 }
 
-}  // namespace
+at::Tensor plain(const at::Tensor& tensor) {
+  return at::resolve_neg(at::resolve_conj(tensor.detach().cpu())).contiguous();
+}
 
 std::uint64_t stored_bytes(const std::string& name, const at::Tensor& tensor) {
   const st::TensorSpec spec = spec_of(name, tensor);
@@ -124,9 +131,8 @@ FileDigest write_tensor_file(FileSystem& file_system,
   OutputFile file(file_system, path);
   file.append(layout.bytes);
   for (const st::TensorInfo& info : layout.header.tensors) {
-    const at::Tensor plain =
-        at::resolve_neg(at::resolve_conj(tensors.at(info.name).detach().cpu())).contiguous();
-    file.append({static_cast<const std::byte*>(plain.const_data_ptr()), info.num_bytes()});
+    const at::Tensor values = plain(tensors.at(info.name));
+    file.append({static_cast<const std::byte*>(values.const_data_ptr()), info.num_bytes()});
   }
   return file.finish();
 }

@@ -5,6 +5,9 @@
 #include <filesystem>
 #include <functional>
 
+#include <ATen/core/Tensor.h>
+
+#include <accel/safetensors.h>
 #include <accel/safetensors_file.h>
 
 #include "libaccel/checkpoint/hashed_file.h"
@@ -28,6 +31,18 @@ FileDigest write_tensor_file(FileSystem& file_system,
 
 // Bytes that `tensor` takes in a file. Errors kUnsupported, naming the tensor as `name`.
 [[nodiscard]] std::uint64_t stored_bytes(const std::string& name, const at::Tensor& tensor);
+
+// How a file describes `tensor`. Errors  kUnsupported, naming it as `name`: a dtype that the format lacks; no data.
+[[nodiscard]] safetensors::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor);
+// The same of a tensor that need not have data.
+[[nodiscard]] safetensors::TensorSpec spec_of_shape(const std::string& name,
+                                                    at::ScalarType dtype,
+                                                    at::IntArrayRef shape);
+// Memory for a tensor of a file, or, on the meta device, its shape alone. Errors  kUnsupported.
+[[nodiscard]] at::Tensor allocate(const safetensors::TensorInfo& info,
+                                  at::DeviceType device = at::kCPU);
+// On the CPU, contiguous, no pending conjugation: its memory is what a file holds.
+[[nodiscard]] at::Tensor plain(const at::Tensor& tensor);
 
 // Calls write(temporary path), then gives the file the name `path` and makes that durable. The
 // temporary file is removed when something throws.

@@ -1,3 +1,5 @@
+#include <numeric>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -111,15 +113,20 @@ CheckpointObjects Accelerator::Impl::checkpoint_objects() {
   objects.custom = custom_objects;
   objects.before_save = bound_hooks(*save_hooks, objects.models);
   objects.before_load = bound_hooks(*load_hooks, objects.models);
+  if (!divided.empty()) objects.divided = &divided;
   return objects;
 }
 
 namespace {
 
-// Empties the list at the end of a scope: what it holds is as large as the states of all ranks.
+// Empties them at the end of a scope: they hold on to states that the optimizers may have replaced by then.
 struct Released {
   std::vector<std::unique_ptr<torch::optim::Optimizer>>& optimizers;
-  ~Released() { optimizers.clear(); }
+  checkpoint::DividedTensors& divided;
+  ~Released() {
+    optimizers.clear();
+    divided.clear();
+  }
 };
 
 // nullptr: the optimizer is not sharded.
@@ -129,8 +136,14 @@ const sharding::ShardedOptimizer* sharded_of(const std::shared_ptr<detail::StepG
 
 }  // namespace
 
+bool Accelerator::Impl::saves_on_several_nodes() const {
+  return project.save_on_each_node && state.local_num_processes() < state.num_processes();
+}
+
 CheckpointObjects Accelerator::Impl::objects_to_load() {
   whole_optimizers.clear();
+  divided.clear();
+  for (const auto& model : sharded_models()) sharding::divide_parameters(*model, divided);
   for (const AcceleratedOptimizer& optimizer : optimizers) {
     const auto* sharded = sharded_of(gate_of(optimizer));
     whole_optimizers.push_back(
@@ -140,18 +153,21 @@ CheckpointObjects Accelerator::Impl::objects_to_load() {
 }
 
 CheckpointObjects Accelerator::Impl::objects_to_save() {
-  CheckpointObjects objects = objects_to_load();
+  std::ignore = objects_to_load();
+  if (saves_on_several_nodes()) divided.clear();  // so that all is whole on every rank
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     if (whole_optimizers[i] == nullptr) continue;
-    sharding::gather_states(
-        optimizers[i].optimizer(), *sharded_of(gate_of(optimizers[i])), *whole_optimizers[i]);
+    sharding::describe_states(optimizers[i].optimizer(),
+                              *sharded_of(gate_of(optimizers[i])),
+                              *whole_optimizers[i],
+                              divided);
   }
-  return objects;
+  return checkpoint_objects();
 }
 
 std::optional<LoadReport> Accelerator::Impl::load(const Load& load) {
   const auto models = sharded_models();
-  const Released released{whole_optimizers};
+  const Released released{whole_optimizers, divided};
   const CheckpointObjects objects = objects_to_load();
   for (const auto& model : models) model->begin_load();
   std::optional<LoadReport> report;
@@ -164,15 +180,24 @@ std::optional<LoadReport> Accelerator::Impl::load(const Load& load) {
     throw;
   }
   for (const auto& model : models) model->end_load();
-  if (report) take_loaded_states();
+  if (report) take_loaded_states(models);
   return report;
 }
 
-void Accelerator::Impl::take_loaded_states() {
+void Accelerator::Impl::take_loaded_states(
+    const std::vector<std::shared_ptr<sharding::ShardedModel>>& models) {
+  // Each rank has loaded its own pieces.
+  for (const auto& model : models) {
+    std::vector<std::size_t> units(model->units().size());
+    std::iota(units.begin(), units.end(), std::size_t{0});
+    model->publish(units);
+  }
   for (std::size_t i = 0; i < whole_optimizers.size(); ++i) {
     if (whole_optimizers[i] == nullptr) continue;
-    sharding::scatter_states(
-        *whole_optimizers[i], *sharded_of(gate_of(optimizers[i])), optimizers[i].optimizer());
+    sharding::take_states(*whole_optimizers[i],
+                          *sharded_of(gate_of(optimizers[i])),
+                          divided,
+                          optimizers[i].optimizer());
   }
 }
 
@@ -195,7 +220,7 @@ RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
 
 CheckpointInfo Accelerator::Impl::save(const std::filesystem::path& folder) {
   CheckpointInfo saved;
-  const Released released{whole_optimizers};
+  const Released released{whole_optimizers, divided};
   const CheckpointObjects objects = objects_to_save();
   if (project.automatic_checkpoint_naming || folder.empty()) {
     saved = checkpoint_series().save(objects, num_batches);

@@ -15,6 +15,7 @@
 #include <accel/checkpoint.h>
 #include <accel/logging.h>
 
+#include "libaccel/checkpoint/divided_tensors.h"
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/prepare/preemption.h"
 #include "libaccel/sharding/fsdp_settings.h"
@@ -45,8 +46,8 @@ struct Accelerator::Impl {
   CheckpointSeries& checkpoint_series();
   // Tells the supervisor, when there is one, of the checkpoint that was just saved.
   void commit(CheckpointInfo& checkpoint);
-  // What a checkpoint holds, with whole optimizers in place of sharded ones; see whole_optimizer.h. To save, their states
-  // are gathered: every rank calls it.
+  // What a checkpoint holds, with whole optimizers in place of sharded ones; see whole_optimizer.h. To save, the ranks agree
+  // on which states there are: every rank calls it.
   [[nodiscard]] CheckpointObjects objects_to_save();
   [[nodiscard]] CheckpointObjects objects_to_load();
   [[nodiscard]] CheckpointObjects checkpoint_objects();
@@ -55,7 +56,9 @@ struct Accelerator::Impl {
   // Runs `load`, which writes to parameters, and gives sharded optimizers what it loaded. Every rank calls it.
   using Load = std::function<std::optional<LoadReport>(const CheckpointObjects&)>;
   std::optional<LoadReport> load(const Load& load);
-  void take_loaded_states();
+  void take_loaded_states(const std::vector<std::shared_ptr<sharding::ShardedModel>>& models);
+  // Whether several nodes write a folder each: then no file can be made of the parts of all ranks.
+  [[nodiscard]] bool saves_on_several_nodes() const;
   // Accelerator::save_state().
   CheckpointInfo save(const std::filesystem::path& folder);
   // Errors  kInvalidArgument for options that cannot be met.
@@ -89,6 +92,7 @@ struct Accelerator::Impl {
   std::vector<AcceleratedOptimizer> optimizers;
   // While a checkpoint is saved or loaded: those of sharded optimizers, by place in `optimizers`; nullptr for others.
   std::vector<std::unique_ptr<torch::optim::Optimizer>> whole_optimizers;
+  checkpoint::DividedTensors divided;  // what this rank has of them and of sharded models
   std::vector<AcceleratedScheduler> schedulers;
   std::vector<std::shared_ptr<DataLoaderBase>> data_loaders;
   std::vector<Stateful*> custom_objects;

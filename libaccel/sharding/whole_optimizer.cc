@@ -1,7 +1,9 @@
-// Gathering goes unit by unit and field by field: each rank lays the field's pieces out as its shard of the unit, one
-// all-gather makes the unit, and each parameter's slot of it is the field's whole tensor. Which parameters have a state,
-// which fields are defined and what `step` is, is agreed on first, since a rank without a piece of a parameter does not
-// know.
+// Which parameters have a state, which fields are defined and what `step` is, is agreed on first, unit by unit, since a rank
+// without a piece of a parameter does not know. A field then is a placeholder without data, and this rank's part of it.
+//
+// A piece is a range of a parameter's memory. Where memory is not in row-major order (channels_last), it is no range of the
+// file; such fields are gathered: each rank lays the field's pieces out as its shard of the unit, one all-gather makes the
+// unit, and each parameter's slot of it is the field's whole tensor.
 
 #include "libaccel/sharding/whole_optimizer.h"
 
@@ -19,6 +21,7 @@
 #include <accel/error.h>
 #include <accel/types.h>
 
+#include "libaccel/checkpoint/divided_tensors.h"
 #include "libaccel/checkpoint/optimizer_fields.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/sharded_model.h"
@@ -91,11 +94,19 @@ const Kind& kind_for(const Optimizer& optimizer) {
   throw Error(ErrorCode::kInternal, "a sharded optimizer is of no type that can be sharded");
 }
 
-// Gathers the states of one unit's parameters.
-class UnitGather {
+// Describes the states of one unit's parameters.
+class UnitStates {
  public:
-  UnitGather(const Kind& kind, Optimizer& optimizer, const ShardedModel& model, std::size_t unit)
-      : kind_(kind), optimizer_(optimizer), model_(model), unit_(model.units()[unit]) {
+  UnitStates(const Kind& kind,
+             Optimizer& optimizer,
+             const ShardedModel& model,
+             std::size_t unit,
+             checkpoint::DividedTensors& divided)
+      : kind_(kind),
+        optimizer_(optimizer),
+        model_(model),
+        unit_(model.units()[unit]),
+        divided_(divided) {
     const std::unique_ptr<OptimizerParamState> sample = kind_.make_state();
     const StateView view = kind_.view(*sample);
     num_tensors_ = view.tensors.size();
@@ -106,7 +117,7 @@ class UnitGather {
     agree();
     std::vector<at::Tensor> fields(num_tensors_);
     for (std::size_t f = 0; f < num_tensors_; ++f) {
-      if (is_any_defined(f)) fields[f] = gathered(f);
+      if (is_any_gathered(f)) fields[f] = gathered(f);
     }
     for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
       if (flag(s, 0) == 0) continue;
@@ -128,7 +139,7 @@ class UnitGather {
   }
 
   // Row by parameter: has a state, which tensors are defined, the numbers.
-  [[nodiscard]] std::int64_t& flag(std::size_t slot, std::size_t column) {
+  [[nodiscard]] std::int64_t& flag(std::size_t slot, std::size_t column) const {
     return flags_.data_ptr<std::int64_t>()[slot * width() + column];
   }
   [[nodiscard]] std::size_t width() const { return 1 + num_tensors_ + num_numbers_; }
@@ -148,11 +159,33 @@ class UnitGather {
     model_.group().all_reduce_(flags_, Reduction::kMax, "comparing the optimizer's states");
   }
 
-  [[nodiscard]] bool is_any_defined(std::size_t field) {
+  // Whether a field of this slot goes into a file by parts.
+  [[nodiscard]] bool is_divided(std::size_t slot) const {
+    return divided_.find(parameter(slot)) != nullptr;
+  }
+
+  [[nodiscard]] bool is_any_gathered(std::size_t field) const {
     for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
-      if (flag(s, 1 + field) != 0) return true;
+      if (flag(s, 1 + field) != 0 && !is_divided(s)) return true;
     }
     return false;
+  }
+
+  // Stands for a field; its part of this rank is noted. A piece that has no state yet, other than those of other ranks,
+  // counts as zeros.
+  [[nodiscard]] at::Tensor placeholder(std::size_t slot, std::size_t field) {
+    at::Tensor whole =
+        at::empty(parameter(slot).sizes(), at::TensorOptions(unit_.dtype).device(at::kMeta));
+    std::vector<checkpoint::TensorPart> parts;
+    if (const ShardPiece* piece = model_.piece_of(parameter(slot))) {
+      OptimizerParamState* state = own_state(slot);
+      at::Tensor values;
+      if (state != nullptr) values = *kind_.view(*state).tensors[field];
+      if (!values.defined()) values = at::zeros({piece->place.numel}, unit_.dtype);
+      parts.push_back({piece->place.parameter_offset, std::move(values)});
+    }
+    divided_.add(whole, std::move(parts));
+    return whole;
   }
 
   // [world_size * shard_numel] of the field.
@@ -161,7 +194,7 @@ class UnitGather {
     const at::Tensor shard = at::zeros({unit_.shard_numel}, unit_.dtype);
     for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
       OptimizerParamState* state = own_state(s);
-      if (state == nullptr || flag(s, 1 + field) == 0) continue;
+      if (state == nullptr || flag(s, 1 + field) == 0 || is_divided(s)) continue;
       const Piece& place = model_.piece_of(parameter(s))->place;
       shard.narrow(0, place.unit_offset - group.rank() * unit_.shard_numel, place.numel)
           .copy_(*kind_.view(*state).tensors[field]);
@@ -179,7 +212,9 @@ class UnitGather {
     for (std::size_t f = 0; f < num_tensors_; ++f) {
       if (flag(s, 1 + f) == 0) continue;
       *view.tensors[f] =
-          fields[f].as_strided(shape.sizes(), shape.strides(), unit_.slots[s].offset).clone();
+          is_divided(s)
+              ? placeholder(s, f)
+              : fields[f].as_strided(shape.sizes(), shape.strides(), unit_.slots[s].offset).clone();
     }
     for (std::size_t n = 0; n < num_numbers_; ++n) *view.numbers[n] = flag(s, 1 + num_tensors_ + n);
     return state;
@@ -189,6 +224,7 @@ class UnitGather {
   Optimizer& optimizer_;
   const ShardedModel& model_;
   const Unit& unit_;
+  checkpoint::DividedTensors& divided_;
   std::size_t num_tensors_ = 0;
   std::size_t num_numbers_ = 0;
   at::Tensor flags_;
@@ -217,11 +253,27 @@ std::unique_ptr<Optimizer> whole_optimizer(Optimizer& optimizer, const ShardedOp
   return whole;
 }
 
-void gather_states(Optimizer& optimizer, const ShardedOptimizer& sharded, Optimizer& whole) {
+void divide_parameters(const ShardedModel& model, checkpoint::DividedTensors& divided) {
+  for (const NamedParameter& parameter : model.parameters()) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (tensor.numel() == 0 || !tensor.is_contiguous()) continue;
+    std::vector<checkpoint::TensorPart> parts;
+    if (const ShardPiece* piece = model.piece_of(tensor))
+      parts.push_back({piece->place.parameter_offset, piece->tensor.detach()});
+    divided.add(tensor, std::move(parts));
+  }
+}
+
+void describe_states(Optimizer& optimizer,
+                     const ShardedOptimizer& sharded,
+                     Optimizer& whole,
+                     checkpoint::DividedTensors& divided) {
   const at::NoGradGuard no_grad;
   const Kind& kind = kind_for(optimizer);
   for (const auto& [model, units] : sharded.models()) {
-    for (const std::size_t unit : units) UnitGather(kind, optimizer, *model, unit).into(whole);
+    for (const std::size_t unit : units) {
+      UnitStates(kind, optimizer, *model, unit, divided).into(whole);
+    }
   }
   for (const auto& group : sharded.whole_groups()) {
     for (const at::Tensor& parameter : group) {
@@ -232,7 +284,10 @@ void gather_states(Optimizer& optimizer, const ShardedOptimizer& sharded, Optimi
   }
 }
 
-void scatter_states(Optimizer& whole, const ShardedOptimizer& sharded, Optimizer& optimizer) {
+void take_states(Optimizer& whole,
+                 const ShardedOptimizer& sharded,
+                 const checkpoint::DividedTensors& divided,
+                 Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   const Kind& kind = kind_for(optimizer);
   optimizer.state().clear();
@@ -250,7 +305,9 @@ void scatter_states(Optimizer& whole, const ShardedOptimizer& sharded, Optimizer
       if (piece == nullptr) continue;
       std::unique_ptr<OptimizerParamState> state = found->second->clone();
       for (at::Tensor* field : kind.view(*state).tensors) {
-        if (field->defined()) *field = part_of(*field, parameter, piece->place);
+        if (!field->defined()) continue;
+        const auto* parts = divided.find(*field);
+        *field = parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values;
       }
       optimizer.state()[piece->tensor.unsafeGetTensorImpl()] = std::move(state);
     }

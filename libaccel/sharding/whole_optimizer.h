@@ -1,10 +1,11 @@
 // WholeOptimizer: the optimizer of sharded models as one process would have it, for checkpoints.
 //
 // A checkpoint of a sharded run is that of any other run: it goes on with another number of ranks, another strategy, or
-// copies. For saving, the pieces of all ranks are put together; after loading, each rank takes its own.
+// copies. So its states are named and shaped as those of whole parameters; but no rank holds them. A whole optimizer has
+// placeholders for them, and a table (checkpoint/divided_tensors.h) says what this rank has of each: its own pieces.
 //
 // Threads:  the thread that trains.
-// Cost:     while it exists, the optimizer's whole state on each rank.
+// Cost:     one small all-reduce for each unit. States of parameters whose memory is not in row-major order are gathered.
 #pragma once
 
 #include <memory>
@@ -13,8 +14,13 @@ namespace torch::optim {
 class Optimizer;
 }
 
+namespace accel::checkpoint {
+class DividedTensors;
+}
+
 namespace accel::sharding {
 
+class ShardedModel;
 class ShardedOptimizer;
 
 // Whether each element of a step depends on that element alone, so that shards can be stepped: SGD, Adam, AdamW, RMSprop,
@@ -25,14 +31,21 @@ class ShardedOptimizer;
 [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> whole_optimizer(
     torch::optim::Optimizer& optimizer, const ShardedOptimizer& sharded);
 
-// Gives `whole` the states of all ranks. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
-void gather_states(torch::optim::Optimizer& optimizer,
-                   const ShardedOptimizer& sharded,
-                   torch::optim::Optimizer& whole);
+// Notes this rank's pieces of the model's parameters. Left out are those whose memory is not in row-major order: they count
+// as whole.
+void divide_parameters(const ShardedModel& model, checkpoint::DividedTensors& divided);
+
+// Gives `whole` the states of all ranks: placeholders for those of parameters that are in `divided`, where this rank's parts
+// are noted, else values. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
+void describe_states(torch::optim::Optimizer& optimizer,
+                     const ShardedOptimizer& sharded,
+                     torch::optim::Optimizer& whole,
+                     checkpoint::DividedTensors& divided);
 
 // Gives `optimizer` this rank's part of the states of `whole`, and its options.
-void scatter_states(torch::optim::Optimizer& whole,
-                    const ShardedOptimizer& sharded,
-                    torch::optim::Optimizer& optimizer);
+void take_states(torch::optim::Optimizer& whole,
+                 const ShardedOptimizer& sharded,
+                 const checkpoint::DividedTensors& divided,
+                 torch::optim::Optimizer& optimizer);
 
 }  // namespace accel::sharding

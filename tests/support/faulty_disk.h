@@ -35,15 +35,28 @@ class FaultyDisk final : public checkpoint::FileSystem {
     unsynced_data_.insert(path);
     return real_.create_file(path);
   }
+  void reserve(int fd, std::uint64_t bytes, const std::filesystem::path& path) override {
+    step();
+    take("reserve", bytes, path);
+    real_.reserve(fd, bytes, path);
+  }
+  UniqueFd open_file(const std::filesystem::path& path) override {
+    step();
+    return real_.open_file(path);
+  }
   void write(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) override {
     step();
-    if (free_bytes_ && bytes.size() > *free_bytes_) {
-      throw Error(ErrorCode::kDiskFull,
-                  "the disk is full: cannot write " + std::to_string(bytes.size()) + " bytes to " +
-                      path.string());
-    }
-    if (free_bytes_) *free_bytes_ -= bytes.size();
+    take("write", bytes.size(), path);
     real_.write(fd, bytes, path);
+  }
+  // Into space that was reserved.
+  void write_at(int fd,
+                std::span<const std::byte> bytes,
+                std::uint64_t offset,
+                const std::filesystem::path& path) override {
+    step();
+    unsynced_data_.insert(path);
+    real_.write_at(fd, bytes, offset, path);
   }
   void sync_file(int /*fd*/, const std::filesystem::path& path) override {
     step();
@@ -97,6 +110,15 @@ class FaultyDisk final : public checkpoint::FileSystem {
 
  private:
   using Paths = std::set<std::filesystem::path>;
+
+  void take(const char* what, std::uint64_t bytes, const std::filesystem::path& path) {
+    if (free_bytes_ && bytes > *free_bytes_) {
+      throw Error(ErrorCode::kDiskFull,
+                  std::string("the disk is full: cannot ") + what + " " + std::to_string(bytes) +
+                      " bytes for " + path.string());
+    }
+    if (free_bytes_) *free_bytes_ -= bytes;
+  }
 
   void step() {
     ++steps_;

@@ -15,9 +15,9 @@
 //
 // Threads:  the thread that trains; every rank calls the same functions in the same order.
 // Cost:     a save writes the state once, from rank 0 (replicated objects are equal on all ranks),
-// and
-//           syncs it. A load reads every file once on every rank and needs the size of the models
-//           in memory besides the models: nothing is changed before everything was verified.
+//           and syncs it; of what is sharded each rank writes its own parts. A load reads every file
+//           once on every rank, of what is sharded its own parts, and needs as much memory besides
+//           the objects: nothing is changed before everything was verified.
 // Source:   docs/checkpoint_format.md.
 #pragma once
 
@@ -38,6 +38,7 @@ namespace torch::optim {
 class Optimizer;
 }
 namespace accel::checkpoint {
+class DividedTensors;
 class FileSystem;
 class RankExchange;
 }  // namespace accel::checkpoint
@@ -65,6 +66,9 @@ struct CheckpointObjects {
   // Called on every rank when a load has verified everything and changed nothing yet. What it
   // throws fails the load.
   std::vector<CheckpointHook> before_load;
+  // Which tensors are spread over the ranks; nullptr: none, all ranks have the same. Filled by
+  // Accelerator::checkpoint_objects().
+  checkpoint::DividedTensors* divided = nullptr;
 };
 
 struct CheckpointInfo {

@@ -215,7 +215,7 @@ TEST_F(Checkpoint, NewerFormatIsRefusedNamingBothVersions) {
   const Error error = error_of([&] { load_checkpoint(folder_, run.objects()); });
 
   EXPECT_EQ(error.code(), ErrorCode::kCheckpointVersion);
-  EXPECT_THAT(error.message(), AllOf(HasSubstr("version 7"), HasSubstr("up to 1")));
+  EXPECT_THAT(error.message(), AllOf(HasSubstr("version 7"), HasSubstr("up to 2")));
 }
 
 TEST_F(Checkpoint, CheckpointOfAnotherModelNamesWhatDiffersAndChangesNothing) {

@@ -1,19 +1,25 @@
 // A run that was sharded goes on with other numbers of ranks, other strategies and copies, and from any of them.
 
+#include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <tuple>
 #include <vector>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
 #include <accel/accelerator.h>
+#include <accel/async_save.h>
+#include <accel/error.h>
 #include <accel/random.h>
 #include <accel/safetensors_file.h>
 
@@ -48,6 +54,8 @@ struct TrainingRun {
   explicit TrainingRun(const Plugin& plugin) : accelerator(options_with(plugin)) {
     set_seed(7);
     net = Net();
+    // Its memory is in column-major order: no part of it is a range of a file.
+    net->first->weight.set_data(net->first->weight.t().contiguous().t());
     // Two groups, of which one has no decay.
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(std::vector<at::Tensor>{net->first->weight, net->second->weight});
@@ -88,9 +96,11 @@ struct TrainingRun {
 struct Way {
   int ranks = 1;
   bool is_sharded = false;
+  ShardingStrategy strategy = ShardingStrategy::kFullShard;
 
   [[nodiscard]] Plugin plugin() const {
-    return is_sharded ? Plugin(FullyShardedDataParallelPlugin{}) : std::nullopt;
+    if (!is_sharded) return std::nullopt;
+    return FullyShardedDataParallelPlugin{.sharding_strategy = strategy};
   }
 };
 
@@ -128,6 +138,109 @@ INSTANTIATE_TEST_SUITE_P(Ways,
                                            std::tuple(Way{1, false}, Way{2, true}),
                                            std::tuple(Way{2, false}, Way{2, true}),
                                            std::tuple(Way{2, true}, Way{2, false})));
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class IsSavedAgainAs : public ::testing::TestWithParam<std::tuple<Way, Way>> {};
+
+// Weights, states of the optimizer and everything else that is no random state: the files tell, byte by byte.
+TEST_P(IsSavedAgainAs, TheSameFiles) {
+  const auto [before, after] = GetParam();
+  const test::ScratchFolder scratch;
+  const std::filesystem::path& folder = scratch.path();
+  test::run_ranks(before.ranks, [&, before = before] {
+    TrainingRun run(before.plugin());
+    run.train(2);
+    run.accelerator.save_state(folder / "before");
+  });
+  test::run_ranks(after.ranks, [&, after = after] {
+    TrainingRun run(after.plugin());
+    run.train(1);
+    run.accelerator.load_state(folder / "before");
+    run.accelerator.save_state(folder / "after");
+  });
+  if (test::rank_of_this_process() >= 0) return;
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "optimizer.json"}) {
+    ASSERT_GT(contents(folder / "before" / name).size(), 100u);
+    EXPECT_TRUE(contents(folder / "before" / name) == contents(folder / "after" / name)) << name;
+  }
+}
+
+constexpr ShardingStrategy kGradOp = ShardingStrategy::kShardGradOp;
+
+INSTANTIATE_TEST_SUITE_P(Ways,
+                         IsSavedAgainAs,
+                         ::testing::Values(std::tuple(Way{3, true}, Way{1, false}),
+                                           std::tuple(Way{3, true}, Way{4, true, kGradOp}),
+                                           std::tuple(Way{4, true}, Way{3, false}),
+                                           std::tuple(Way{2, true, kGradOp}, Way{3, true}),
+                                           std::tuple(Way{1, false}, Way{3, true})));
+
+TEST(AsyncSave, HoldsTheStateOfTheMomentItWasBegun) {
+  const test::ScratchFolder scratch;
+  const std::filesystem::path& folder = scratch.path();
+  test::run_ranks(2, [&] {
+    TrainingRun run(FullyShardedDataParallelPlugin{});
+    run.train(3);
+    run.accelerator.save_state(folder / "expected");
+    AsyncSave saving =
+        async_save_checkpoint(folder / "state", run.accelerator.checkpoint_objects(), {.step = 3});
+    run.train(3);
+    const CheckpointInfo saved = saving.wait();
+    EXPECT_TRUE(saving.is_done());
+    EXPECT_EQ(saved.step, 3);
+    EXPECT_EQ(saved.folder, folder / "state");
+    // Once more, without waiting for it: the next save does.
+    AsyncSave next =
+        async_save_checkpoint(folder / "state", run.accelerator.checkpoint_objects(), {.step = 6});
+    run.accelerator.save_state(folder / "last");
+    EXPECT_TRUE(next.is_done());
+  });
+  if (test::rank_of_this_process() >= 0) return;
+  EXPECT_EQ(read_checkpoint_info(folder / "state").step, 6);
+  for (const char* name : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_TRUE(contents(folder / "last" / name) == contents(folder / "state" / name)) << name;
+}
+
+TEST(AsyncSave, TellsEveryRankWhatWentWrongOnOne) {
+  const test::ScratchFolder scratch;
+  const std::filesystem::path& folder = scratch.path();
+  test::run_ranks(2, [&] {
+    TrainingRun run(FullyShardedDataParallelPlugin{});
+    run.train(1);
+    std::signal(SIGXFSZ, SIG_IGN);
+    const auto limit_files_of_rank_1 = [&](rlim_t bytes) {
+      const rlimit limit{bytes, RLIM_INFINITY};
+      if (run.accelerator.process_index() == 1) {
+        ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+      }
+    };
+    limit_files_of_rank_1(200);
+    const auto expect_error = [](auto act) {
+      try {
+        act();
+        ADD_FAILURE() << "a save succeeded that could not write";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kFileIo);
+        EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
+      }
+    };
+    AsyncSave saving =
+        async_save_checkpoint(folder / "state", run.accelerator.checkpoint_objects());
+    expect_error([&] { saving.wait(); });
+    EXPECT_NO_THROW(saving.wait());  // it was told
+    AsyncSave forgotten =
+        async_save_checkpoint(folder / "state", run.accelerator.checkpoint_objects());
+    while (!forgotten.is_done()) std::this_thread::yield();
+    limit_files_of_rank_1(RLIM_INFINITY);
+    expect_error([&] { run.accelerator.save_state(folder / "other"); });
+  });
+  if (test::rank_of_this_process() >= 0) return;
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
 
 }  // namespace
 }  // namespace accel

@@ -1,0 +1,193 @@
+// Ranges of files, written and read.
+//
+// Writing gathers what is small and adjacent into one range, and passes on what fills a range by itself without a copy.
+// Reading goes straight to where the bytes are wanted when one destination takes the whole range; then it is hashed while
+// it is still in the cache. Only ranges that are shared between destinations pass through a buffer.
+
+#include "libaccel/checkpoint/file_ranges.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <unistd.h>
+
+#include <accel/error.h>
+
+#include "libaccel/checkpoint/hashed_file.h"
+#include "libaccel/checkpoint/manifest.h"
+
+namespace accel::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Half of a core's second-level cache: what was read is hashed before it leaves.
+constexpr std::size_t kCachedBytes = 512 << 10;
+
+std::string bytes_text(std::uint64_t begin, std::uint64_t end) {
+  return "bytes " + std::to_string(begin) + " to " + std::to_string(end);
+}
+
+void read_at(int fd, std::span<std::byte> out, std::uint64_t offset, const fs::path& path) {
+  while (!out.empty()) {
+    const ssize_t n = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0)
+      throw Error(ErrorCode::kFileIo, "cannot read " + path.string() + ": " + errno_text(errno));
+    if (n == 0) {
+      throw Error(
+          ErrorCode::kCheckpointIncomplete,
+          path.string() + " ends before byte " + std::to_string(offset) + ": it is cut short");
+    }
+    out = out.subspan(static_cast<std::size_t>(n));
+    offset += static_cast<std::uint64_t>(n);
+  }
+}
+
+class VerifiedReader {
+ public:
+  VerifiedReader(int fd,
+                 const fs::path& path,
+                 const std::vector<FileRange>& ranges,
+                 const std::function<std::string(std::uint64_t, std::uint64_t)>& what_is_at)
+      : fd_(fd), path_(path), ranges_(ranges), what_is_at_(what_is_at) {}
+
+  // `wanted` is sorted.
+  void read(std::span<const WantedBytes> wanted) {
+    auto range = ranges_.begin();
+    std::size_t first = 0;  // of those that end behind the range's begin
+    for (; range != ranges_.end() && first < wanted.size(); ++range) {
+      while (first < wanted.size() && wanted[first].end() <= range->begin) ++first;
+      if (first == wanted.size() || wanted[first].begin >= range->end()) continue;
+      const WantedBytes& next = wanted[first];
+      if (next.begin <= range->begin && next.end() >= range->end()) {
+        read_one(*range, next.to.subspan(range->begin - next.begin, range->bytes));
+      } else {
+        scratch_.resize(range->bytes);
+        read_one(*range, scratch_);
+        for (std::size_t i = first; i < wanted.size() && wanted[i].begin < range->end(); ++i)
+          copy(*range, wanted[i]);
+      }
+    }
+  }
+
+ private:
+  void read_one(const FileRange& range, std::span<std::byte> out) {
+    RunningHash hash;
+    for (std::size_t done = 0; done < out.size();) {
+      const std::span piece = out.subspan(done, std::min(kCachedBytes, out.size() - done));
+      read_at(fd_, piece, range.begin + done, path_);
+      hash.update(piece);
+      done += piece.size();
+    }
+    if (const std::uint64_t found = hash.digest().xxh3; found != range.xxh3) fail(range, found);
+  }
+
+  void copy(const FileRange& range, const WantedBytes& wanted) const {
+    const std::uint64_t from = std::max(range.begin, wanted.begin);
+    const std::uint64_t to = std::min(range.end(), wanted.end());
+    if (from >= to) return;
+    std::memcpy(wanted.to.data() + (from - wanted.begin),
+                scratch_.data() + (from - range.begin),
+                to - from);
+  }
+
+  [[noreturn]] void fail(const FileRange& range, std::uint64_t found) const {
+    std::string message = path_.string() + " is damaged: " + bytes_text(range.begin, range.end()) +
+                          " (" + what_is_at_(range.begin, range.end()) + "), the part of rank " +
+                          std::to_string(range.rank) + ", have the XXH3 hash " + hash_text(found) +
+                          ", the manifest says " + hash_text(range.xxh3);
+    for (const FileRange& other : ranges_) {
+      if (other.xxh3 != found || other.bytes != range.bytes) continue;
+      message += "; they are those of " + bytes_text(other.begin, other.end());
+      break;
+    }
+    throw Error(ErrorCode::kCheckpointIncomplete, std::move(message));
+  }
+
+  int fd_;
+  const fs::path& path_;
+  const std::vector<FileRange>& ranges_;
+  const std::function<std::string(std::uint64_t, std::uint64_t)>& what_is_at_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace
+
+Result<void> sort_and_check(std::vector<FileRange>& ranges, std::uint64_t file_bytes) {
+  std::sort(ranges.begin(), ranges.end(), [](const FileRange& a, const FileRange& b) {
+    return a.begin < b.begin;
+  });
+  const auto fault = [](const std::string& what) {
+    return Error(ErrorCode::kCheckpointIncomplete, what);
+  };
+  std::uint64_t covered = 0;
+  for (const FileRange& range : ranges) {
+    if (range.bytes == 0 || range.bytes > kRangeBytes || range.begin > file_bytes ||
+        range.bytes > file_bytes - range.begin) {
+      return fault(std::to_string(range.bytes) + " bytes from byte " + std::to_string(range.begin) +
+                   " on are no range of a file of " + std::to_string(file_bytes));
+    }
+    if (range.begin > covered)
+      return fault("nobody has written " + bytes_text(covered, range.begin));
+    if (range.begin < covered)
+      return fault("two ranks have written " + bytes_text(range.begin, covered));
+    covered = range.end();
+  }
+  if (covered != file_bytes) return fault("nobody has written " + bytes_text(covered, file_bytes));
+  return {};
+}
+
+RangeWriter::RangeWriter(FileSystem& file_system, int fd, const fs::path& path, int rank)
+    : file_system_(file_system), fd_(fd), path_(path), rank_(rank) {}
+
+void RangeWriter::append(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (offset != begin_ + gathered_.size()) {
+    flush();
+    begin_ = offset;
+  }
+  while (!bytes.empty()) {
+    const std::uint64_t at = begin_ + gathered_.size();
+    const std::uint64_t room = kRangeBytes - at % kRangeBytes;
+    const std::span piece = bytes.first(std::min<std::uint64_t>(room, bytes.size()));
+    if (gathered_.empty() && piece.size() == room) {
+      emit(at, piece);
+      begin_ = at + room;
+    } else {
+      gathered_.insert(gathered_.end(), piece.begin(), piece.end());
+      if (piece.size() == room) flush();
+    }
+    bytes = bytes.subspan(piece.size());
+  }
+}
+
+void RangeWriter::flush() {
+  if (!gathered_.empty()) emit(begin_, gathered_);
+  begin_ += gathered_.size();
+  gathered_.clear();
+}
+
+void RangeWriter::emit(std::uint64_t offset, std::span<const std::byte> bytes) {
+  file_system_.write_at(fd_, bytes, offset, path_);
+  ranges_.push_back({.begin = offset, .bytes = bytes.size(), .rank = rank_, .xxh3 = xxh3(bytes)});
+}
+
+std::vector<FileRange> RangeWriter::finish() {
+  flush();
+  return std::move(ranges_);
+}
+
+void read_verified(int fd,
+                   const fs::path& path,
+                   const std::vector<FileRange>& ranges,
+                   std::vector<WantedBytes> wanted,
+                   const std::function<std::string(std::uint64_t, std::uint64_t)>& what_is_at) {
+  std::erase_if(wanted, [](const WantedBytes& bytes) { return bytes.to.empty(); });
+  std::sort(wanted.begin(), wanted.end(), [](const WantedBytes& a, const WantedBytes& b) {
+    return a.begin < b.begin;
+  });
+  VerifiedReader(fd, path, ranges, what_is_at).read(wanted);
+}
+
+}  // namespace accel::checkpoint

@@ -1,0 +1,26 @@
+// StoreRanks: the exchange of a save that goes on in the background, through the store of the process group.
+//
+// The group itself belongs to the thread that trains: its collectives must come in one order on all ranks. So a thread that
+// writes a checkpoint has a connection to the store for itself, and its rounds have names of their own.
+//
+// Threads:  one object, one thread.
+// Cost:     a round asks the store every 10 ms until all ranks have spoken.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include "libaccel/checkpoint/rank_exchange.h"
+
+namespace accel::checkpoint {
+
+// Over the store of the PartialState's group; a process alone when there is none. Rounds are named after `name`, which is the
+// same on all ranks and of no other exchange. all_gather() throws kPeerLost when a rank has not spoken within `patience` or
+// when `stop` is requested, kStoreUnreachable when the store is gone. Call it from the thread that trains.
+[[nodiscard]] std::unique_ptr<RankExchange> store_ranks(const std::string& name,
+                                                        std::chrono::milliseconds patience,
+                                                        std::stop_token stop);
+
+}  // namespace accel::checkpoint

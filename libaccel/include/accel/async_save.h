@@ -1,0 +1,51 @@
+// AsyncSave: a checkpoint that is written while training goes on.
+//
+//   accel::AsyncSave saving = accel::async_save_checkpoint(folder, accelerator.checkpoint_objects(), {.step = step});
+//   ... train ...
+//   saving.wait();
+//
+// The state is copied before the call returns; the copy is written by a thread. The checkpoint appears, whole, when the last
+// rank has written its part: as with save_checkpoint(), a folder of that name is complete or is not there.
+//
+// Threads:  the thread that trains, every rank the same calls. One save is under way at a time: another one, in the background
+//           or not, waits for it first, and throws its error when nobody has asked for that yet.
+// Cost:     the call takes a copy of what this rank is to write, which is kept until it is written.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include <accel/checkpoint.h>
+#include <accel/export.h>
+
+namespace accel {
+
+class ACCEL_EXPORT AsyncSave {
+ public:
+  AsyncSave() = default;  // of nothing
+  AsyncSave(AsyncSave&&) noexcept = default;
+  AsyncSave& operator=(AsyncSave&&) noexcept = default;
+  // Waits for the end of the save; an error that was never asked for is logged. While an exception is on its way it gives the
+  // save up instead, because the other ranks may be gone.
+  ~AsyncSave();
+
+  // Whether the save has ended, well or not.
+  [[nodiscard]] bool is_done() const;
+  // Returns when the checkpoint is complete. Throws, once, what save_checkpoint() throws; kPeerLost when a rank has not ended its
+  // part within 30 minutes of the first that has.
+  CheckpointInfo wait();
+
+  class Task;  // private to the library
+  explicit AsyncSave(std::shared_ptr<Task> task);
+
+ private:
+  std::shared_ptr<Task> task_;
+};
+
+// Begins to save. Hooks run before it returns. Errors  as save_checkpoint() for what is wrong with the objects and the folder;
+// what goes wrong later is thrown by wait(). Requires: every rank calls it.
+[[nodiscard]] ACCEL_EXPORT AsyncSave async_save_checkpoint(const std::filesystem::path& folder,
+                                                           const CheckpointObjects& objects,
+                                                           const SaveOptions& options = {});
+
+}  // namespace accel

@@ -1,0 +1,144 @@
+// ForkRanks: the ranks of a checkpoint as forked processes, which a test can kill.
+//
+// The parent passes messages on between them. When a rank ends before the others are through, their next exchange throws
+// kPeerLost, or, as when a whole job is killed, they are killed too.
+//
+// LibTorch is used in the children, so the parent must not have started threads of its own (OMP_NUM_THREADS=1).
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <accel/error.h>
+
+#include "libaccel/checkpoint/rank_exchange.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::test {
+
+enum class WhenOneIsKilled { kOthersNotice, kAllAreKilled };
+
+class ForkRanks {
+ public:
+  explicit ForkRanks(int size) : size_(size) {}
+
+  // Calls body(ranks) in one process per rank. Returns whether all of them ended by themselves with 0.
+  bool run(WhenOneIsKilled when, const std::function<void(checkpoint::RankExchange&)>& body) {
+    std::vector<UniqueFd> hub;
+    std::vector<pid_t> children;
+    for (int rank = 0; rank < size_; ++rank) {
+      int ends[2];
+      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
+      UniqueFd own(ends[1]);
+      hub.emplace_back(ends[0]);
+      const pid_t child = ::fork();
+      if (child == 0) {
+        hub.clear();
+        Member member(rank, size_, own.get());
+        body(member);
+        ::_exit(0);
+      }
+      children.push_back(child);
+    }
+    int ended = -1;
+    while ((ended = pass_on(hub)) < 0) {
+    }
+    if (when == WhenOneIsKilled::kAllAreKilled &&
+        was_killed(children.at(static_cast<std::size_t>(ended)))) {
+      for (const pid_t child : children) ::kill(child, SIGKILL);  // none has been reaped yet
+    }
+    hub.clear();
+    return reap(children);
+  }
+
+ private:
+  static bool send(int fd, const std::string& text) {
+    const auto bytes = static_cast<std::uint64_t>(text.size());
+    return write_all(fd, reinterpret_cast<const char*>(&bytes), sizeof bytes) &&
+           write_all(fd, text.data(), text.size());
+  }
+  static bool write_all(int fd, const char* data, std::size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t n = ::send(fd, data, bytes, MSG_NOSIGNAL);
+      if (n <= 0) return false;
+      data += n;
+      bytes -= static_cast<std::size_t>(n);
+    }
+    return true;
+  }
+  static bool receive(int fd, std::string& text) {
+    std::uint64_t bytes = 0;
+    if (!read_all(fd, reinterpret_cast<char*>(&bytes), sizeof bytes)) return false;
+    text.resize(bytes);
+    return read_all(fd, text.data(), bytes);
+  }
+  static bool read_all(int fd, char* data, std::size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t n = ::read(fd, data, bytes);
+      if (n <= 0) return false;
+      data += n;
+      bytes -= static_cast<std::size_t>(n);
+    }
+    return true;
+  }
+
+  // One exchange; -1, or the rank that has ended.
+  static int pass_on(const std::vector<UniqueFd>& hub) {
+    std::vector<std::string> said(hub.size());
+    for (std::size_t i = 0; i < hub.size(); ++i) {
+      if (!receive(hub[i].get(), said[i])) return static_cast<int>(i);
+    }
+    for (const UniqueFd& fd : hub) {
+      for (const std::string& text : said) send(fd.get(), text);
+    }
+    return -1;
+  }
+
+  // Waits for its end, and leaves it to be reaped.
+  static bool was_killed(pid_t child) {
+    siginfo_t end{};
+    return ::waitid(P_PID, static_cast<id_t>(child), &end, WEXITED | WNOWAIT) == 0 &&
+           end.si_code == CLD_KILLED;
+  }
+
+  static bool reap(const std::vector<pid_t>& children) {
+    bool all_ended = true;
+    for (const pid_t child : children) {
+      int status = 0;
+      all_ended = ::waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+                  WEXITSTATUS(status) == 0 && all_ended;
+    }
+    return all_ended;
+  }
+
+  class Member final : public checkpoint::RankExchange {
+   public:
+    Member(int rank, int size, int fd) : rank_(rank), size_(size), fd_(fd) {}
+    int rank() const override { return rank_; }
+    int size() const override { return size_; }
+    int local_rank() const override { return rank_; }
+    std::vector<std::string> all_gather(const std::string& mine) override {
+      std::vector<std::string> all(static_cast<std::size_t>(size_));
+      bool is_alive = send(fd_, mine);
+      for (std::string& text : all) is_alive = is_alive && receive(fd_, text);
+      if (!is_alive) throw Error(ErrorCode::kPeerLost, "another rank has ended");
+      return all;
+    }
+
+   private:
+    int rank_;
+    int size_;
+    int fd_;
+  };
+
+  int size_;
+};
+
+}  // namespace accel::test

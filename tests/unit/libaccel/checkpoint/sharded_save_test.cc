@@ -1,0 +1,334 @@
+// Checkpoints that several ranks write into the same files: what is in them, who can read them, and what is left when ranks
+// are killed or a disk fills up. Parameters are divided by hand here, at cuts of the test's choice.
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <random>
+
+#include <ATen/ops/arange.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+
+#include <accel/checkpoint.h>
+#include <accel/error.h>
+
+#include "libaccel/checkpoint/checkpoint_reader.h"
+#include "libaccel/checkpoint/checkpoint_writer.h"
+#include "libaccel/checkpoint/divided_tensors.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/fork_ranks.h"
+#include "tests/support/scratch_folder.h"
+#include "tests/support/thread_ranks.h"
+
+namespace accel {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::RankExchange;
+using test::FaultyDisk;
+using test::ForkRanks;
+using test::ThreadRanks;
+using test::WhenOneIsKilled;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl()
+      : first(register_module("first", torch::nn::Linear(3, 11))),
+        norm(register_module("norm", torch::nn::BatchNorm1d(11))),
+        last(register_module("last", torch::nn::Linear(11, 2))) {}
+  torch::nn::Linear first;
+  torch::nn::BatchNorm1d norm;
+  torch::nn::Linear last;
+};
+TORCH_MODULE(Net);
+
+// A model of which each rank has parts; `value` tells one state of it from another.
+struct Divided {
+  Divided(const RankExchange& ranks, int value) { divide(ranks.rank(), ranks.size(), value); }
+  Divided(int rank, int size, int value) { divide(rank, size, value); }
+
+  // Of each parameter, the rank knows its part alone: the rest of its own tensor is wrong on purpose.
+  void divide(int rank, int size, int value) {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : net->parameters()) {
+      parameter.fill_(-1 - rank);
+      const std::int64_t share = (parameter.numel() + size - 1) / size;
+      const std::int64_t begin = std::min(rank * share, parameter.numel());
+      const std::int64_t numel = std::min(share, parameter.numel() - begin);
+      std::vector<checkpoint::TensorPart> parts;
+      if (numel > 0) {
+        parts.push_back({begin, parameter.detach().flatten().narrow(0, begin, numel)});
+        parts[0].values.copy_(at::arange(begin, begin + numel) + 1000 * value);
+      }
+      divided.add(parameter, std::move(parts));
+    }
+    net->norm->running_mean.fill_(value);
+  }
+
+  CheckpointObjects objects() { return {.models = {net.get()}, .divided = &divided}; }
+
+  // Whether this rank's parts are those of `value`.
+  [[nodiscard]] bool has(int value) const {
+    for (const at::Tensor& parameter : net->parameters()) {
+      for (const auto& part : *divided.find(parameter)) {
+        const at::Tensor expected =
+            at::arange(part.begin, part.begin + part.values.numel(), at::kFloat) + 1000 * value;
+        if (!part.values.equal(expected)) return false;
+      }
+    }
+    return net->norm->running_mean.eq(value).all().item<bool>();
+  }
+
+  Net net;
+  checkpoint::DividedTensors divided;
+};
+
+void save(checkpoint::FileSystem& disk, RankExchange& ranks, const fs::path& folder, int value) {
+  Divided run(ranks, value);
+  checkpoint::write_checkpoint(
+      disk, ranks, folder, run.objects(), {.step = value}, checkpoint::Existing::kReplace);
+}
+
+void save_on(int num_ranks, const fs::path& folder, int value) {
+  ThreadRanks(num_ranks).run(
+      [&](RankExchange& ranks) { save(checkpoint::real_file_system(), ranks, folder, value); });
+}
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
+TEST(ShardedSave, MakesTheFileThatOneProcessWouldMake) {
+  const test::ScratchFolder scratch;
+  Divided whole(0, 1, 5);
+  CheckpointObjects objects = whole.objects();
+  objects.divided = nullptr;
+  save_checkpoint(scratch.path() / "whole", objects);
+  const std::string expected = contents(scratch.path() / "whole" / "model.safetensors");
+  ASSERT_GT(expected.size(), 100u);
+
+  for (const int num_ranks : {1, 2, 3, 4, 7}) {
+    const fs::path folder = scratch.path() / std::to_string(num_ranks);
+    save_on(num_ranks, folder, 5);
+    EXPECT_TRUE(contents(folder / "model.safetensors") == expected) << num_ranks;
+    EXPECT_EQ(read_checkpoint_info(folder).version, 2);
+  }
+  EXPECT_EQ(read_checkpoint_info(scratch.path() / "whole").version, 1);
+}
+
+TEST(ShardedSave, IsLoadedByAnyOtherNumberOfRanks) {
+  const test::ScratchFolder scratch;
+  for (const int before : {1, 2, 3, 4}) {
+    const fs::path folder = scratch.path() / std::to_string(before);
+    save_on(before, folder, 5);
+    for (const int after : {1, 2, 3, 4, 9}) {
+      ThreadRanks(after).run([&](RankExchange& ranks) {
+        Divided run(ranks, 2);
+        checkpoint::read_checkpoint(ranks, folder, run.objects());
+        EXPECT_TRUE(run.has(5)) << before << " to " << after;
+      });
+    }
+  }
+}
+
+TEST(ShardedSave, OfOneProcessIsLoadedByParts) {
+  const test::ScratchFolder scratch;
+  Divided whole(0, 1, 5);
+  CheckpointObjects objects = whole.objects();
+  objects.divided = nullptr;
+  save_checkpoint(scratch.path() / "whole", objects);
+
+  ThreadRanks(3).run([&](RankExchange& ranks) {
+    Divided run(ranks, 2);
+    checkpoint::read_checkpoint(ranks, scratch.path() / "whole", run.objects());
+    EXPECT_TRUE(run.has(5));
+  });
+}
+
+TEST(ShardedSave, ADamagedPartIsNamedWithItsTensorAndRank) {
+  const test::ScratchFolder scratch;
+  const fs::path file = scratch.path() / "saved" / "model.safetensors";
+  save_on(2, scratch.path() / "saved", 5);
+  // The last tensor of the file by name is norm.weight; its second half is rank 1's.
+  const auto place = static_cast<std::streamoff>(fs::file_size(file) - 1);
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(place).put('\x55');
+
+  Divided run(0, 1, 2);
+  try {
+    load_checkpoint(scratch.path() / "saved", run.objects());
+    FAIL() << "the damage was not seen";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCheckpointIncomplete);
+    EXPECT_THAT(
+        error.message(),
+        AllOf(HasSubstr("model.safetensors is damaged: bytes "), HasSubstr("the part of rank ")));
+  }
+  EXPECT_TRUE(run.has(2));  // nothing was changed
+}
+
+TEST(ShardedSave, RanksThatDisagreeOnTheModelAreTold) {
+  const test::ScratchFolder scratch;
+  ThreadRanks(2).run([&](RankExchange& ranks) {
+    Divided run(ranks, 5);
+    if (ranks.rank() == 1)
+      run.net->register_parameter("extra", at::arange(4, at::kFloat).requires_grad_());
+    try {
+      checkpoint::write_checkpoint(checkpoint::real_file_system(),
+                                   ranks,
+                                   scratch.path() / "saved",
+                                   run.objects(),
+                                   {},
+                                   checkpoint::Existing::kReplace);
+      ADD_FAILURE() << "ranks of different models made a checkpoint";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCheckpointMismatch);
+      EXPECT_THAT(error.message(), HasSubstr("rank 1 would save other tensors than rank 0"));
+    }
+  });
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+}
+
+TEST(ShardedSave, APartThatNobodyHasIsNoCheckpoint) {
+  const test::ScratchFolder scratch;
+  ThreadRanks(2).run([&](RankExchange& ranks) {
+    Divided run(ranks.rank(), 3, 5);  // two ranks of three
+    EXPECT_THROW(checkpoint::write_checkpoint(checkpoint::real_file_system(),
+                                              ranks,
+                                              scratch.path() / "saved",
+                                              run.objects(),
+                                              {},
+                                              checkpoint::Existing::kReplace),
+                 Error);
+  });
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+}
+
+TEST(ShardedSave, AFullDiskIsAnErrorOfEveryRankAndKeepsTheOldCheckpoint) {
+  const test::ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "saved";
+  save_on(2, folder, 5);
+
+  for (const std::size_t free_bytes : {0u, 1000u, 1600u}) {
+    ThreadRanks(2).run([&](RankExchange& ranks) {
+      FaultyDisk disk;
+      if (ranks.rank() == 0) disk.set_free_bytes(free_bytes);
+      try {
+        save(disk, ranks, folder, 6);
+        ADD_FAILURE() << "a full disk took a checkpoint";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kDiskFull);
+        EXPECT_THAT(error.what(), HasSubstr("rank 0"));
+      }
+    });
+    Divided run(0, 1, 2);
+    load_checkpoint(folder, run.objects());
+    EXPECT_TRUE(run.has(5));
+    EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>{"saved"});
+  }
+}
+
+// ---- killed ranks
+
+// Ends the process at a step.
+class KillingDisk final : public checkpoint::FileSystem {
+ public:
+  explicit KillingDisk(int steps) : steps_left_(steps) {}
+
+  UniqueFd create_file(const fs::path& path) override { return step().create_file(path); }
+  void reserve(int fd, std::uint64_t bytes, const fs::path& path) override {
+    step().reserve(fd, bytes, path);
+  }
+  UniqueFd open_file(const fs::path& path) override { return step().open_file(path); }
+  void write(int fd, std::span<const std::byte> bytes, const fs::path& path) override {
+    step().write(fd, bytes, path);
+  }
+  void write_at(int fd,
+                std::span<const std::byte> bytes,
+                std::uint64_t offset,
+                const fs::path& path) override {
+    step().write_at(fd, bytes, offset, path);
+  }
+  // A kill loses nothing that the kernel has: no need to wait for the device.
+  void sync_file(int, const fs::path&) override { step(); }
+  void make_folder(const fs::path& path) override { step().make_folder(path); }
+  void sync_folder(const fs::path&) override { step(); }
+  void rename(const fs::path& from, const fs::path& to) override { step().rename(from, to); }
+  void exchange(const fs::path& a, const fs::path& b) override { step().exchange(a, b); }
+  void remove(const fs::path& path) override { step().remove(path); }
+
+ private:
+  checkpoint::FileSystem& step() {
+    if (--steps_left_ < 0) ::raise(SIGKILL);
+    return checkpoint::real_file_system();
+  }
+  int steps_left_;
+};
+
+class KilledSave : public ::testing::TestWithParam<WhenOneIsKilled> {};
+
+TEST_P(KilledSave, LeavesACompleteCheckpointWhereverItWas) {
+  constexpr int kRanks = 3;
+  constexpr int kNever = 1 << 20;
+  std::mt19937 random(11);
+  int num_killed = 0;
+  int num_new = 0;
+  for (int round = 0; round < 100; ++round) {
+    const test::ScratchFolder scratch;
+    const fs::path folder = scratch.path() / "saved";
+    save_on(kRanks, folder, 1);
+    const int victim = static_cast<int>(random() % kRanks);
+    // The first rank takes some 25 steps, the others 3.
+    const int step = static_cast<int>(random() % (victim == 0 ? 26 : 4));
+
+    const bool all_ended = ForkRanks(kRanks).run(GetParam(), [&](RankExchange& ranks) {
+      KillingDisk disk(ranks.rank() == victim ? step : kNever);
+      try {
+        save(disk, ranks, folder, 2);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kPeerLost) ::_exit(1);
+      }
+    });
+
+    num_killed += all_ended ? 0 : 1;
+    const bool is_new = read_checkpoint_info(folder).step == 2;
+    num_new += is_new ? 1 : 0;
+    Divided run(0, 1, 9);
+    load_checkpoint(folder, run.objects());
+    EXPECT_TRUE(run.has(is_new ? 2 : 1)) << "rank " << victim << " at step " << step;
+    // What is left besides is of a name that no load looks at, and the next save removes it.
+    for (const std::string& name : names_in(scratch.path()))
+      EXPECT_TRUE(name == "saved" || name == ".tmp-saved") << name;
+    save_on(kRanks, folder, 3);
+    EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>{"saved"});
+  }
+  EXPECT_GT(num_killed, 60);
+  EXPECT_GT(num_new, 0);
+  EXPECT_LT(num_new, 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryWay,
+                         KilledSave,
+                         ::testing::Values(WhenOneIsKilled::kOthersNotice,
+                                           WhenOneIsKilled::kAllAreKilled),
+                         [](const auto& way) {
+                           return way.param == WhenOneIsKilled::kAllAreKilled
+                                      ? std::string("AllRanks")
+                                      : std::string("OneRank");
+                         });
+
+}  // namespace
+}  // namespace accel
