@@ -16,6 +16,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/resolve_conj.h>
 #include <ATen/ops/resolve_neg.h>
 
@@ -238,6 +239,21 @@ ShmBackend::Tensors ShmBackend::even_pieces(const at::Tensor& whole,
 ShmBackend::WorkPtr ShmBackend::barrier(const c10d::BarrierOptions&) {
   or_throw(group_->barrier());
   return done(c10d::OpType::BARRIER, {});
+}
+
+// The Reducer asks for the index of a CPU, which has none.
+bool ShmBackend::supportsTensorAlloc(c10::DeviceIndex) {
+  return getSize() > 1;
+}
+
+at::Tensor ShmBackend::allocateTensor(long size, at::TensorOptions options) {
+  const bool is_plain = options.device().is_cpu() && options.layout() == at::kStrided && size > 0;
+  if (!is_plain) return at::empty({size}, options);
+  const std::size_t bytes =
+      static_cast<std::size_t>(size) * c10::elementSize(c10::typeMetaToScalarType(options.dtype()));
+  const auto room = group_->allocate(bytes);
+  if (!room) return at::empty({size}, options);
+  return at::from_blob((*room).get(), {size}, [room = *room](void*) {}, options);
 }
 
 ShmBackend::WorkPtr ShmBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {

@@ -88,6 +88,11 @@ class ShmBackend final : public c10d::Backend {
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
+  // Memory whose all-reduces need no copy, when that of all ranks is of this kind: what c10d::Reducer asks for its buckets.
+  // Ordinary memory where no more of it can be had.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 

@@ -18,14 +18,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <sched.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -52,7 +51,6 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr const char* kShm = "shm";
 constexpr const char* kGloo = "gloo";
 constexpr const char* kTwoLevel = "two_level";
-constexpr int kSpinsOfSharedCores = 50;
 
 std::string endpoint(const WorkerIdentity& identity) {
   return identity.master_addr + ":" + std::to_string(identity.master_port);
@@ -120,17 +118,11 @@ void wait_until_connected(c10d::Store& store,
   }
 }
 
-// A rank that is late is looked at for some time before its waiter sleeps, unless it needs the waiter's core.
 shm::GroupOptions shm_options(const WorkerIdentity& identity,
                               const InitProcessGroupKwargs& options) {
-  cpu_set_t allowed;
-  const bool is_known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
-  const int cores =
-      is_known ? CPU_COUNT(&allowed) : static_cast<int>(std::thread::hardware_concurrency());
   shm::GroupOptions group;
   group.shape.world_size = identity.world_size;
   group.timeout = options.timeout;
-  if (cores < identity.local_world_size) group.spins = kSpinsOfSharedCores;
   return group;
 }
 
@@ -259,6 +251,8 @@ bool ProcessGroup::join_shm(const WorkerIdentity& identity, const InitProcessGro
     notice_ = met.error().message() + "; collectives go through gloo";
     return false;
   }
+  // c10d::Reducer asks the backend for the memory of its buckets only where this says 0; what the user has set stays.
+  ::setenv("DDP_DISABLE_COMM_MEM", "0", /*replace=*/0);
   take_backend(kShm, c10d::ProcessGroup::CUSTOM, c10::make_intrusive<ShmBackend>(*std::move(met)));
   return true;
 }

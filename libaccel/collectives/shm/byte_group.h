@@ -10,7 +10,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include <accel/result.h>
@@ -85,6 +87,13 @@ class ByteGroup {
   [[nodiscard]] virtual Result<void> all_to_all(std::span<const std::span<const std::byte>> in,
                                                 std::span<const std::span<std::byte>> out,
                                                 std::string_view elements = {}) = 0;
+
+  // Memory for tensors of this rank that the others can map; it may outlive the group. Errors  kOutOfMemory; kUnsupported:
+  // the others are not all on this node.
+  [[nodiscard]] virtual Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes) {
+    return Error(ErrorCode::kUnsupported,
+                 std::to_string(bytes) + " bytes cannot be shared with ranks of other nodes");
+  }
 
   // Begins to send or receive; the letter's memory must stay until it is done. Errors  kInvalidArgument: there is no such
   // rank, or it is this one.

@@ -34,7 +34,7 @@ std::size_t rings_bytes(int world_size) {
   return size * size * (sizeof(Ring) + ring_size(world_size));
 }
 
-// A page for the calls and the bell, and the slots.
+// A page for the calls, the bell and the cores, and the slots.
 std::size_t room_bytes(const GroupShape& shape) {
   return kPage + 2 * shape.slot_bytes;
 }
@@ -155,6 +155,18 @@ Call& GroupMemory::call(int rank, unsigned parity) const noexcept {
 
 Bell& GroupMemory::bell(int rank) const noexcept {
   return *reinterpret_cast<Bell*>(room(rank) + kCacheLine * 2);
+}
+
+CoreSet& GroupMemory::cores(int rank) const noexcept {
+  return *reinterpret_cast<CoreSet*>(room(rank) + kCacheLine * 4);
+}
+
+Place& GroupMemory::place(int rank, unsigned parity) const noexcept {
+  return *reinterpret_cast<Place*>(room(rank) + kCacheLine * (6 + parity));
+}
+
+MemoryOffer& GroupMemory::arena(int rank) const noexcept {
+  return *reinterpret_cast<MemoryOffer*>(room(rank) + kCacheLine * 8);
 }
 
 // The states of all rings come first, then their bytes.

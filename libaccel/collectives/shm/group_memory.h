@@ -1,7 +1,7 @@
 // GroupMemory: what the ranks of one node share: a line of each (rank_line.h), two slots of each for collectives, and a ring
 // from each to each for messages (mail.h).
 //
-//   line of rank 0 | ... | line of rank n-1 | rank 0: calls, bell, slot 0, slot 1 | rank 1: ... | ...
+//   line of rank 0 | ... | line of rank n-1 | rank 0: calls, bell, cores, places, slot 0, slot 1 | rank 1: ... | ...
 //   | ring 0 to 0 | ring 0 to 1 | ... | ring n-1 to n-1
 //
 // It is a memfd: nothing has a name in a file system, and it is gone with the last process that maps it. All bytes zero
@@ -21,6 +21,8 @@
 #include <accel/result.h>
 
 #include "libaccel/collectives/shm/call.h"
+#include "libaccel/collectives/shm/core_set.h"
+#include "libaccel/collectives/shm/memory_offer.h"
 #include "libaccel/collectives/shm/rank_line.h"
 #include "runtime/unique_fd.h"
 
@@ -30,10 +32,17 @@ inline constexpr int kMaxRanks = 256;  // on one node
 
 struct GroupShape {
   int world_size = 1;
-  std::size_t slot_bytes = 512 * 1024;  // a multiple of 4096, a cache line at least for each rank
+  std::size_t slot_bytes = 256 * 1024;  // a multiple of 4096, a cache line at least for each rank
 
   // The same number on every rank, or they are not of one group.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept;
+};
+
+// Where a rank has what it brings, when that lies in its arena (arena.h).
+struct Place {
+  enum : std::uint32_t { kElsewhere, kInArena, kRefused };
+  std::uint32_t where = kElsewhere;
+  std::uint64_t offset = 0;
 };
 
 // The state of a ring: how many bytes its writer has written and its reader has read, ever.
@@ -69,6 +78,11 @@ class GroupMemory {
   // `parity` is 0 or 1.
   [[nodiscard]] Call& call(int rank, unsigned parity) const noexcept;
   [[nodiscard]] std::byte* slot(int rank, unsigned parity) const noexcept;
+  [[nodiscard]] CoreSet& cores(int rank) const noexcept;
+  // Beside the call of the same parity.
+  [[nodiscard]] Place& place(int rank, unsigned parity) const noexcept;
+  // Of the rank's arena; valid once a place in it was published.
+  [[nodiscard]] MemoryOffer& arena(int rank) const noexcept;
   // Rung when a ring of the rank has changed.
   [[nodiscard]] Bell& bell(int rank) const noexcept;
   // From a rank to a rank, and the bytes behind it: ring_bytes().

@@ -22,7 +22,8 @@ std::string namespace_of(const char* kind) {
 Result<NodeIdentity> read_node_identity() {
   NodeIdentity identity;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot_id;
-  if (const char* node = std::getenv(kTestNodeVariable); node != nullptr && !identity.boot_id.empty())
+  if (const char* node = std::getenv(kTestNodeVariable);
+      node != nullptr && !identity.boot_id.empty())
     identity.boot_id += std::string(".") + node;
   identity.pid_namespace = namespace_of("pid");
   identity.user_namespace = namespace_of("user");

@@ -1,5 +1,8 @@
 // Block by block: the accumulators of one block stay in the first cache while the operands pass by, and the loop over a
-// block has no branch, whatever the operation.
+// block has no branch, whatever the operation. Two operands need no accumulators.
+//
+// Sums of floating-point numbers are compiled for wider vectors too, and chosen by what the processor has. Each element is
+// added as before, and nothing is contracted, so the bits are those of the narrow ones.
 
 #include "libaccel/collectives/shm/reduction.h"
 
@@ -93,12 +96,40 @@ struct BitXor {
   }
 };
 
+// `out` may be an operand, element by element: the loop depends on nothing that it has written.
 template <typename T, typename Op>
-void reduce_as(std::span<const std::byte* const> operands,
-               std::size_t count,
-               std::byte* out,
-               bool is_average) {
+[[gnu::always_inline]] inline void reduce_two(
+    const T* one, const T* other, std::size_t count, T* out, bool is_average) {
   using A = typename Accumulated<T>::type;
+  if (is_average) {
+#pragma omp simd
+    for (std::size_t i = 0; i < count; ++i) {
+      const A sum =
+          Op::template apply<T, A>(Accumulated<T>::load(one[i]), Accumulated<T>::load(other[i]));
+      out[i] = Accumulated<T>::store(static_cast<A>(sum / A{2}));
+    }
+    return;
+  }
+#pragma omp simd
+  for (std::size_t i = 0; i < count; ++i) {
+    out[i] = Accumulated<T>::store(
+        Op::template apply<T, A>(Accumulated<T>::load(one[i]), Accumulated<T>::load(other[i])));
+  }
+}
+
+template <typename T, typename Op>
+[[gnu::always_inline]] inline void reduce_all(std::span<const std::byte* const> operands,
+                                              std::size_t count,
+                                              std::byte* out,
+                                              bool is_average) {
+  using A = typename Accumulated<T>::type;
+  if (operands.size() == 2) {
+    return reduce_two<T, Op>(reinterpret_cast<const T*>(operands[0]),
+                             reinterpret_cast<const T*>(operands[1]),
+                             count,
+                             reinterpret_cast<T*>(out),
+                             is_average);
+  }
   const A divisor = static_cast<A>(operands.size());
   A sums[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
@@ -118,6 +149,33 @@ void reduce_as(std::span<const std::byte* const> operands,
   }
 }
 
+template <typename T, typename Op>
+void reduce_as(std::span<const std::byte* const> operands,
+               std::size_t count,
+               std::byte* out,
+               bool is_average) {
+  reduce_all<T, Op>(operands, count, out, is_average);
+}
+
+#if defined(__x86_64__)
+template <typename T, typename Op>
+[[gnu::target("avx2"), gnu::flatten]] void reduce_wide(std::span<const std::byte* const> operands,
+                                                       std::size_t count,
+                                                       std::byte* out,
+                                                       bool is_average) {
+  reduce_all<T, Op>(operands, count, out, is_average);
+}
+bool has_wide_vectors() {
+  return __builtin_cpu_supports("avx2") != 0;
+}
+#else
+template <typename T, typename Op>
+constexpr auto reduce_wide = reduce_as<T, Op>;
+bool has_wide_vectors() {
+  return false;
+}
+#endif
+
 // A function for each type, by operation.
 using Reducer = void (*)(std::span<const std::byte* const>, std::size_t, std::byte*, bool);
 
@@ -127,6 +185,9 @@ Reducer reducer_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAverage:
+      if constexpr (!std::is_integral_v<T>) {
+        if (has_wide_vectors()) return reduce_wide<T, Sum>;
+      }
       return reduce_as<T, Sum>;
     case ReduceOp::kProduct:
       return reduce_as<T, Product>;

@@ -52,8 +52,12 @@ Result<void> ShmGroup::barrier() {
   });
 }
 
-Result<void> ShmGroup::reduce_slots(
-    std::size_t offset, std::size_t bytes, DataType type, ReduceOp op, std::byte* out) {
+Result<void> ShmGroup::reduce_slots(std::size_t offset,
+                                    const std::byte* own,
+                                    std::size_t bytes,
+                                    DataType type,
+                                    ReduceOp op,
+                                    std::byte* out) {
   std::array<const std::byte*, kMaxRanks> operands;
   const auto size = static_cast<std::size_t>(world_size());
   for (std::size_t rank = 0; rank < size; ++rank) {
@@ -61,6 +65,7 @@ Result<void> ShmGroup::reduce_slots(
     if (!slot) return std::move(slot).error();
     operands[rank] = *slot + offset;
   }
+  operands[static_cast<std::size_t>(rank())] = own;
   reduce_elements({operands.data(), size}, bytes / shm::size_of(type), type, op, out);
   return {};
 }
@@ -69,37 +74,75 @@ Result<void> ShmGroup::all_reduce(
     const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op) {
   if (auto checked = check_op(type, op); !checked) return checked;
   const std::size_t all = count * shm::size_of(type);
-  const bool is_direct = world_size() <= 2 || all <= kDirectBytes;
+  const bool is_small = all <= kDirectBytes;
+  const bool is_direct = world_size() <= 2 || is_small;
   const Call call = call_of(CallKind::kAllReduce, all, type, op);
+  bool is_done = false;  // in place, all at once
   return run_steps(
       all, options_.shape.slot_bytes, [&](std::size_t done, std::size_t bytes) -> Result<void> {
-        if (auto sent = publish_bytes(in + done, bytes, call); !sent) return sent;
-        return is_direct ? reduce_slots(0, bytes, type, op, out + done)
-                         : reduce_by_slices(bytes, type, op, out + done);
+        if (is_done) return {};
+        const auto publish = [&](const Place& place) {
+          place_ = place;
+          const std::size_t sent = place.where == Place::kInArena ? 0 : bytes;
+          return is_direct ? publish_bytes(in + done, sent, call)
+                           : publish_slices(in + done, sent, call, type);
+        };
+        const Place place = done == 0 && !is_small ? place_of(in, out, all) : Place();
+        if (auto sent = publish(place); !sent) return sent;
+        if (done == 0 && !is_small) {
+          const auto way = way_of(out, all, call, type, op);
+          if (!way) return way.error();
+          is_done = *way == Way::kDone;
+          if (is_done) return {};
+          if (*way == Way::kAnew) {
+            if (auto sent = publish({}); !sent) return sent;
+          }
+        }
+        return is_direct ? reduce_slots(0, in + done, bytes, type, op, out + done)
+                         : reduce_by_slices(in + done, bytes, call, type, op, out + done);
       });
 }
 
-Result<void> ShmGroup::reduce_by_slices(std::size_t bytes,
+// The slices of the ranks: even parts, of whole elements.
+std::size_t ShmGroup::begin_of_slice(std::size_t bytes, DataType type, int rank) const noexcept {
+  const std::size_t width = shm::size_of(type);
+  return begin_of_part(bytes / width, rank, world_size()) * width;
+}
+
+Result<void> ShmGroup::publish_slices(const std::byte* in,
+                                      std::size_t bytes,
+                                      const Call& call,
+                                      DataType type) {
+  const std::size_t begin = begin_of_slice(bytes, type, rank());
+  const std::size_t end = begin_of_slice(bytes, type, rank() + 1);
+  auto slot = begin_step();
+  if (!slot) return std::move(slot).error();
+  copy_bytes(*slot, in, begin);  // our own slice is read by nobody else
+  copy_bytes(*slot + end, in + end, bytes - end);
+  publish_step(call);
+  return {};
+}
+
+Result<void> ShmGroup::reduce_by_slices(const std::byte* in,
+                                        std::size_t bytes,
+                                        const Call& call,
                                         DataType type,
                                         ReduceOp op,
                                         std::byte* out) {
-  const std::size_t width = shm::size_of(type);
-  const auto begin_of = [&](int rank) {
-    return begin_of_part(bytes / width, rank, world_size()) * width;
-  };
+  const std::size_t begin = begin_of_slice(bytes, type, rank());
+  const std::size_t end = begin_of_slice(bytes, type, rank() + 1);
   // The operands are in the slots of this parity, the result goes into ours of the other: once all have published this
   // step, nobody reads that any more.
   std::byte* own = memory_.slot(rank(), (phase_ + 1) & 1U);
-  const std::size_t begin = begin_of(rank());
-  const std::size_t size = begin_of(rank() + 1) - begin;
-  if (auto reduced = reduce_slots(begin, size, type, op, own + begin); !reduced) return reduced;
+  if (auto reduced = reduce_slots(begin, in + begin, end - begin, type, op, own + begin); !reduced)
+    return reduced;
   if (auto next = begin_step(); !next) return std::move(next).error();
-  publish_step(Call(call_));  // the same call goes on
+  publish_step(call);
   for (int rank = 0; rank < world_size(); ++rank) {
     const auto slice = slot_of(rank);
     if (!slice) return slice.error();
-    const std::size_t from = begin_of(rank);
-    copy_bytes(out + from, *slice + from, begin_of(rank + 1) - from);
+    const std::size_t from = begin_of_slice(bytes, type, rank);
+    copy_bytes(out + from, *slice + from, begin_of_slice(bytes, type, rank + 1) - from);
   }
   return {};
 }
@@ -112,8 +155,9 @@ Result<void> ShmGroup::reduce(
   const Call call = call_of(CallKind::kReduce, all, type, op, root);
   return run_steps(
       all, options_.shape.slot_bytes, [&](std::size_t done, std::size_t bytes) -> Result<void> {
-        if (auto sent = publish_bytes(in + done, bytes, call); !sent) return sent;
-        if (rank() == root) return reduce_slots(0, bytes, type, op, out + done);
+        const std::size_t sent_bytes = rank() == root ? 0 : bytes;
+        if (auto sent = publish_bytes(in + done, sent_bytes, call); !sent) return sent;
+        if (rank() == root) return reduce_slots(0, in + done, bytes, type, op, out + done);
         const auto theirs = slot_of(root);
         return theirs ? Result<void>() : theirs.error();
       });
@@ -129,8 +173,8 @@ Result<void> ShmGroup::reduce_scatter(std::span<const std::byte* const> in,
   const Call call = call_of(CallKind::kReduceScatter, all, type, op);
   return run_steps(all, piece_bytes(), [&](std::size_t done, std::size_t bytes) -> Result<void> {
     if (auto sent = publish_pieces(in, done, bytes, call); !sent) return sent;
-    const std::size_t own = static_cast<std::size_t>(rank()) * piece_bytes();
-    return reduce_slots(own, bytes, type, op, out + done);
+    const auto own = static_cast<std::size_t>(rank());
+    return reduce_slots(own * piece_bytes(), in[own] + done, bytes, type, op, out + done);
   });
 }
 
@@ -148,8 +192,10 @@ Result<void> ShmGroup::publish_pieces(std::span<const std::byte* const> in,
                                       const Call& call) {
   auto slot = begin_step();
   if (!slot) return std::move(slot).error();
-  for (std::size_t rank = 0; rank < in.size(); ++rank)
-    copy_bytes(*slot + rank * piece_bytes(), in[rank] + done, bytes);
+  for (std::size_t rank = 0; rank < in.size(); ++rank) {
+    if (rank != static_cast<std::size_t>(this->rank()))
+      copy_bytes(*slot + rank * piece_bytes(), in[rank] + done, bytes);
+  }
   publish_step(call);
   return {};
 }
@@ -224,12 +270,13 @@ Result<void> ShmGroup::scatter(std::span<const std::byte* const> in,
     if (auto published = publish_pieces(sent, done, size, call); !published) return published;
     const auto theirs = slot_of(root);
     if (!theirs) return theirs.error();
-    copy_bytes(out + done, *theirs + static_cast<std::size_t>(rank()) * piece_bytes(), size);
+    const auto own = static_cast<std::size_t>(rank());
+    const std::byte* const piece = rank() == root ? in[own] + done : *theirs + own * piece_bytes();
+    copy_bytes(out + done, piece, size);
     return {};
   });
 }
 
-// The sizes of what each rank has for each, row after row; the same on all ranks.
 // Each rank says what it sends to whom and what it expects of whom; so all see the same faults.
 Result<std::uint64_t> ShmGroup::exchange_sizes(std::span<const std::span<const std::byte>> in,
                                                std::span<const std::span<std::byte>> out,
@@ -280,18 +327,19 @@ Result<void> ShmGroup::all_to_all(std::span<const std::span<const std::byte>> in
   return run_steps(*largest, piece_bytes(), [&](std::size_t done, std::size_t) -> Result<void> {
     auto slot = begin_step();
     if (!slot) return std::move(slot).error();
+    const auto own = static_cast<std::size_t>(rank());
     for (std::size_t rank = 0; rank < in.size(); ++rank) {
       const std::size_t part = part_of(in[rank].size(), done);
-      if (part > 0) copy_bytes(*slot + rank * piece_bytes(), in[rank].data() + done, part);
+      std::byte* const to = rank == own ? out[own].data() + done : *slot + rank * piece_bytes();
+      if (part > 0) copy_bytes(to, in[rank].data() + done, part);
     }
     publish_step(call);
-    const std::size_t own = static_cast<std::size_t>(rank()) * piece_bytes();
-    for (int rank = 0; rank < world_size(); ++rank) {
-      const auto theirs = slot_of(rank);
+    for (std::size_t rank = 0; rank < out.size(); ++rank) {
+      const auto theirs = slot_of(static_cast<int>(rank));
       if (!theirs) return theirs.error();
-      const auto& piece = out[static_cast<std::size_t>(rank)];
-      const std::size_t part = part_of(piece.size(), done);
-      if (part > 0) copy_bytes(piece.data() + done, *theirs + own, part);
+      const std::size_t part = part_of(out[rank].size(), done);
+      if (part > 0 && rank != own)
+        copy_bytes(out[rank].data() + done, *theirs + own * piece_bytes(), part);
     }
     return {};
   });

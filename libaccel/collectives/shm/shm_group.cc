@@ -9,6 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr int kSpinsOfOwnCore = 2'000;
+constexpr int kSpinsOfSharedCore = 50;
 // How often a rank that waits moves letters which it has for others.
 constexpr milliseconds kLookWithLetters{1};
 
@@ -44,6 +46,7 @@ Result<std::unique_ptr<ShmGroup>> ShmGroup::join(GroupMemory memory, GroupOption
   line.pid.store(::getpid());
   line.start_time.store(start_time_of(::getpid()));
   std::unique_ptr<ShmGroup> group(new ShmGroup(std::move(memory), std::move(options)));
+  read_own_cores(group->memory_.cores(group->rank()));
   enter(line, RankState::kJoined);
   publish(line, group->phase_ = 1);
   if (auto joined = group->wait_for_all_to_join(); !joined) return std::move(joined).error();
@@ -72,11 +75,21 @@ Result<void> ShmGroup::wait_for_all_to_join() {
     }
     peers_.watch(rank, {.pid = line.pid.load(), .start_time = line.start_time.load()});
   }
-  if (absent.empty()) return {};
+  if (absent.empty()) {
+    choose_spins();
+    return {};
+  }
   return broken(Error(ErrorCode::kPeerLost,
                       "of " + std::to_string(world_size()) +
                           " ranks these have not joined within " +
                           std::to_string(options_.join_timeout.count()) + " ms: " + absent));
+}
+
+void ShmGroup::choose_spins() {
+  if (options_.spins > 0) return;
+  std::vector<const CoreSet*> cores;
+  for (int rank = 0; rank < world_size(); ++rank) cores.push_back(&memory_.cores(rank));
+  options_.spins = has_core_of_its_own(cores, rank()) ? kSpinsOfOwnCore : kSpinsOfSharedCore;
 }
 
 ShmGroup::~ShmGroup() {
@@ -109,6 +122,7 @@ Result<std::byte*> ShmGroup::begin_step() {
 void ShmGroup::publish_step(const Call& call) {
   call_ = call;
   memory_.call(rank(), phase_ & 1U) = call;
+  memory_.place(rank(), phase_ & 1U) = std::exchange(place_, Place());
   publish(memory_.line(rank()), phase_);
 }
 

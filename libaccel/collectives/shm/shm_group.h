@@ -9,8 +9,11 @@
 // it has read: so a rank waits for all others' t - 1 before it writes for t, and in most collectives it has done so
 // already. There is no other lock, and one hand-over a step.
 //
-//   collective      step                                                          copies of n bytes, 2 ranks
-//   all_reduce      slot: input. All reduce all slots, in rank order              5 n a rank
+// What a rank has for itself is taken from where it is. What all ranks have in memory that the others can map (arena.h) is
+// reduced where it lies: each rank reads a slice of all and writes the result to all, between two steps.
+//
+//   collective      step
+//   all_reduce      slot: input. All reduce all slots, in rank order
 //    > 2 ranks      two steps: all reduce their own slice; slot: that slice
 //   reduce          slot: input. The root reduces all slots
 //   reduce_scatter  slot: a piece for each rank. Each reduces its own
@@ -46,6 +49,7 @@
 
 #include <accel/result.h>
 
+#include "libaccel/collectives/shm/arena.h"
 #include "libaccel/collectives/shm/byte_group.h"
 #include "libaccel/collectives/shm/data_type.h"
 #include "libaccel/collectives/shm/group_memory.h"
@@ -62,8 +66,9 @@ struct GroupOptions {
   GroupShape shape;
   std::chrono::milliseconds join_timeout{60'000};
   std::chrono::milliseconds timeout{1'800'000};  // of one wait for one rank, as in c10d
-  int spins =
-      2'000;  // looks at a rank that is late before falling asleep; few where ranks share cores
+  // Looks at a rank that is late before falling asleep. 0: many where this rank has a core of its own beside the others
+  // (core_set.h), few where it has not.
+  int spins = 0;
   std::size_t most_aside = std::size_t{256} << 20;  // see Mail
   // Of all ranks, where they are known: one that dies before it joins is noticed.
   std::vector<ProcessWatch::Process> processes = {};
@@ -84,6 +89,10 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] int world_size() const noexcept override { return options_.shape.world_size; }
 
   [[nodiscard]] Result<void> barrier() override;
+
+  // What all ranks have in such memory all_reduce() reduces in place, without a copy.
+  [[nodiscard]] Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes) override;
+
   [[nodiscard]] Result<void> all_reduce(
       const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op) override;
   [[nodiscard]] Result<void> reduce(const std::byte* in,
@@ -133,6 +142,7 @@ class ShmGroup final : public ByteGroup {
   };
 
   [[nodiscard]] Result<void> wait_for_all_to_join();
+  void choose_spins();
   [[nodiscard]] Result<void> check_root(int root) const;
   [[nodiscard]] Result<void> check_op(DataType type, ReduceOp op) const;
   [[nodiscard]] Result<void> check_usable();
@@ -154,20 +164,54 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] Result<void> publish_bytes(const std::byte* in,
                                            std::size_t bytes,
                                            const Call& call);
-  // A step whose slot holds `bytes` from `done` on of each of `in`, a piece for each rank.
+  // A step whose slot holds `bytes` from `done` on of each of `in`, a piece for each rank but this.
   [[nodiscard]] Result<void> publish_pieces(std::span<const std::byte* const> in,
                                             std::size_t done,
                                             std::size_t bytes,
                                             const Call& call);
 
-  // All slots of this step, each rank a slice of them, into `out`; takes a step more.
-  [[nodiscard]] Result<void> reduce_by_slices(std::size_t bytes,
+  // Where the data of this rank lies, for the others.
+  [[nodiscard]] Place place_of(const std::byte* in, const std::byte* out, std::size_t bytes) const;
+  // How many have published a place of that kind in this step, and all places; the calls are compared too.
+  enum class Share { kNone, kSome, kAll };
+  [[nodiscard]] Result<Share> share_of(std::uint32_t where, std::vector<Place>* places = nullptr);
+  // Maps the arenas of all others, the first time; a step more, in which they agree whether all of them could.
+  [[nodiscard]] Result<bool> open_arenas(const Call& call);
+  // Each rank reduces a slice of what all have at these places, and writes it to all of them; a step more.
+  [[nodiscard]] Result<void> reduce_in_place(std::span<const Place> published,
+                                             std::byte* own,
+                                             std::size_t bytes,
+                                             const Call& call,
+                                             DataType type,
+                                             ReduceOp op);
+  // How an all-reduce whose places are published goes on: through the slots; likewise, once those who had a place have sent
+  // their data too; or it is done already. The same on all ranks.
+  enum class Way { kSlots, kAnew, kDone };
+  [[nodiscard]] Result<Way> way_of(
+      std::byte* own, std::size_t bytes, const Call& call, DataType type, ReduceOp op);
+
+  [[nodiscard]] std::size_t begin_of_slice(std::size_t bytes,
+                                           DataType type,
+                                           int rank) const noexcept;
+  // A step whose slot holds all but our own slice.
+  [[nodiscard]] Result<void> publish_slices(const std::byte* in,
+                                            std::size_t bytes,
+                                            const Call& call,
+                                            DataType type);
+  // Each rank reduces a slice of all slots, and copies those of the others into `out`; a step more.
+  [[nodiscard]] Result<void> reduce_by_slices(const std::byte* in,
+                                              std::size_t bytes,
+                                              const Call& call,
                                               DataType type,
                                               ReduceOp op,
                                               std::byte* out);
-  // All slots of this step, `offset` bytes into each, reduced into `out`.
-  [[nodiscard]] Result<void> reduce_slots(
-      std::size_t offset, std::size_t bytes, DataType type, ReduceOp op, std::byte* out);
+  // The slots of this step, `offset` bytes into each, and `own` for ours, reduced into `out`.
+  [[nodiscard]] Result<void> reduce_slots(std::size_t offset,
+                                          const std::byte* own,
+                                          std::size_t bytes,
+                                          DataType type,
+                                          ReduceOp op,
+                                          std::byte* out);
 
   // The size of the largest piece of all.
   [[nodiscard]] Result<std::uint64_t> exchange_sizes(std::span<const std::span<const std::byte>> in,
@@ -194,6 +238,10 @@ class ShmGroup final : public ByteGroup {
   GroupMemory memory_;
   GroupOptions options_;
   Mail mail_;
+  std::shared_ptr<Arena> arena_;                 // also its tensors'
+  std::vector<std::optional<ArenaView>> views_;  // by rank; none of our own
+  bool are_arenas_refused_ = false;              // the same on all ranks
+  Place place_;                                  // of the next step that is published
   ProcessWatch peers_;
   std::chrono::steady_clock::time_point next_look_;
   std::uint32_t phase_ = 0;  // of the step that goes on

@@ -50,6 +50,44 @@ TEST(Reduction, FloatsAreSummedInTheOrderOfTheRanks) {
   }
 }
 
+TEST(Reduction, OfTwoMayBeInPlaceOfEither) {
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
+    const auto operands = random_floats(2, kCount, 14);
+    const auto expected = reduced(operands, DataType::kFloat32, op);
+    for (std::size_t place = 0; place < 2; ++place) {
+      auto own = operands;
+      const std::byte* const pointers[] = {reinterpret_cast<const std::byte*>(own[0].data()),
+                                           reinterpret_cast<const std::byte*>(own[1].data())};
+      auto* const out = reinterpret_cast<std::byte*>(own[place].data());
+      reduce_elements(pointers, kCount, DataType::kFloat32, op, out);
+      EXPECT_EQ(own[place], expected);
+    }
+  }
+}
+
+// Two operands have a loop of their own, and three another one; a third one of zeros changes no sum.
+TEST(Reduction, HalvesOfTwoAreThoseOfThree) {
+  const auto numbers = random_floats(2, kCount, 15);
+  std::vector<std::vector<Half>> halves(3, std::vector<Half>(kCount));
+  std::vector<std::vector<BFloat16>> bfloats(3, std::vector<BFloat16>(kCount));
+  for (std::size_t i = 0; i < kCount; ++i) {
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      halves[rank][i] = to_half(numbers[rank][i]);
+      bfloats[rank][i] = to_bfloat16(numbers[rank][i]);
+    }
+  }
+  const auto half_sums = reduced(halves, DataType::kFloat16, ReduceOp::kSum);
+  const auto bfloat_sums = reduced(bfloats, DataType::kBFloat16, ReduceOp::kSum);
+  halves.pop_back();
+  bfloats.pop_back();
+  const auto half_sums_of_two = reduced(halves, DataType::kFloat16, ReduceOp::kSum);
+  const auto bfloat_sums_of_two = reduced(bfloats, DataType::kBFloat16, ReduceOp::kSum);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    ASSERT_EQ(half_sums_of_two[i].bits, half_sums[i].bits) << i;
+    ASSERT_EQ(bfloat_sums_of_two[i].bits, bfloat_sums[i].bits) << i;
+  }
+}
+
 TEST(Reduction, TheAverageIsTheSumDividedOnce) {
   const auto operands = random_floats(3, kCount, 12);
   const auto out = reduced(operands, DataType::kFloat32, ReduceOp::kAverage);

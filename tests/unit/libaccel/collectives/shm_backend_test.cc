@@ -356,6 +356,26 @@ TEST_P(ShmBackendTest, ReduceGivesTheSumToTheRootAlone) {
   });
 }
 
+TEST_P(ShmBackendTest, TensorsThatItAllocatesAreReducedAndOutliveIt) {
+  const int size = GetParam();
+  std::vector<at::Tensor> kept(static_cast<std::size_t>(size));
+  run_ranks(size, [&](ShmBackend& backend) {
+    EXPECT_EQ(backend.supportsTensorAlloc(-1), size > 1);
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor whole = backend.allocateTensor(50'000, type);
+      EXPECT_EQ(whole.scalar_type(), type);
+      const at::Tensor view = whole.narrow(0, 5, 35'000);  // as a part of a bucket
+      view.copy_(input_of(backend.getRank(), type, 7'000).view({-1}));
+      Tensors tensors = {view};
+      backend.allreduce(tensors, {});
+      EXPECT_TRUE(at::equal(view, sum_of(size, type, 7'000).view({-1})));
+      kept[static_cast<std::size_t>(backend.getRank())] = view;
+    }
+  });
+  for (const at::Tensor& view : kept)
+    EXPECT_TRUE(at::equal(view, sum_of(size, at::kBFloat16, 7'000).view({-1})));
+}
+
 INSTANTIATE_TEST_SUITE_P(OfRanks, ShmBackendTest, ::testing::Values(1, 2, 3));
 
 TEST(ShmBackendErrors, WhatDoesNotFitIsRefusedBeforeAnybodyWaits) {

@@ -1,6 +1,8 @@
 // Several ranks: that they train one model, and what they say when they cannot.
 
 #include <cmath>
+#include <cstdint>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -356,6 +358,49 @@ TEST(Ddp, DifferentModelsAreRefusedOnEveryRankNamingTheParameter) {
       EXPECT_THAT(error.message(), HasSubstr("rank 1"));
       EXPECT_THAT(error.message(), HasSubstr("weight Float [3, 4]"));
       EXPECT_THAT(error.message(), HasSubstr("weight Float [2, 4]"));
+    }
+  });
+}
+
+// Whether it lies in memory that the kernel lists under that name.
+bool lies_in(const at::Tensor& tensor, const std::string& name) {
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  while (std::getline(maps, line)) {
+    std::size_t begin_digits = 0;
+    const std::uintptr_t begin = std::stoull(line, &begin_digits, 16);
+    const std::uintptr_t end = std::stoull(line.substr(begin_digits + 1), nullptr, 16);
+    if (address >= begin && address < end) return line.find(name) != std::string::npos;
+  }
+  return false;
+}
+
+// Both ranks see the same samples, so the average has the bits of each one's gradient.
+TEST(Ddp, BucketsLieInMemoryThatTheRanksShareAndGiveTheSameGradients) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.ddp = {.gradient_as_bucket_view = true}});
+    set_seed(3);
+    torch::nn::Linear net(64, 500);
+    torch::nn::Linear reference(64, 500);
+    {
+      const at::NoGradGuard no_grad;
+      reference->weight.copy_(net->weight);
+      reference->bias.copy_(net->bias);
+    }
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const at::Tensor input = at::rand({3, 64});
+
+    for (int step = 0; step < 3; ++step) {  // the Reducer makes its buckets anew after the first
+      reference->zero_grad();
+      loss_of(reference(input)).backward();
+      accelerator.backward(loss_of(model(input)));
+
+      EXPECT_TRUE(lies_in(net->weight.grad(), "accel-tensors")) << step;
+      EXPECT_TRUE(net->weight.grad().equal(reference->weight.grad())) << step;
+      EXPECT_TRUE(net->bias.grad().equal(reference->bias.grad())) << step;
+      optimizer.zero_grad();
     }
   });
 }
