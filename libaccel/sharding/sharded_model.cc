@@ -85,7 +85,9 @@ void warn_of_old_gradients() {
 ShardedModel::ShardedModel(const torch::nn::Module& module,
                            std::shared_ptr<ProcessGroup> group,
                            const FsdpSettings& settings)
-    : mesh_(make_mesh(std::move(group), settings.strategy)), group_(mesh_.shards) {
+    : mesh_(make_mesh(std::move(group), settings.strategy)),
+      group_(mesh_.shards),
+      module_(module.weak_from_this()) {
   std::vector<NamedParameter> all = trainable_parameters(module);
   verify_same_parameters(all, *mesh_.world);
   const auto ignored = ignored_parameters(module, settings);
@@ -258,7 +260,26 @@ void ShardedModel::average_ignored() {
 }
 
 // Where every parameter was moved to it must still be: the optimizer would go on writing there.
+// One that ranks would train each for itself, or not at all.
+void ShardedModel::refuse_added_parameters() const {
+  const auto module = module_.lock();
+  if (module == nullptr) return;
+  for (const NamedParameter& parameter : trainable_parameters(*module)) {
+    const bool is_ignored =
+        std::any_of(ignored_.begin(), ignored_.end(), [&](const at::Tensor& ignored) {
+          return ignored.is_same(parameter.tensor);
+        });
+    if (owns(parameter.tensor) || is_ignored) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the parameter " + parameter.name +
+                    " was added or unfrozen after prepare(): it would not be trained alike on all "
+                    "ranks",
+                "register and unfreeze parameters before prepare()");
+  }
+}
+
 void ShardedModel::before_write() {
+  refuse_added_parameters();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (places_[i] == nullptr || parameters_[i].tensor.const_data_ptr() == places_[i]) continue;
     throw Error(ErrorCode::kUnsupported,

@@ -75,7 +75,8 @@ class ShardedModel final : public ModelSync {
   [[nodiscard]] bool is_piece(const at::Tensor& tensor) const {
     return piece_tensors_.contains(tensor.unsafeGetTensorImpl());
   }
-  // Around writes to the pieces. Throws kUnsupported naming a parameter whose memory was replaced since prepare().
+  // Around writes to the pieces. Throws kUnsupported naming a parameter whose memory was replaced since prepare(), or that
+  // was registered or unfrozen since.
   void before_write();
   void publish(const std::vector<std::size_t>& units);
   // Between them the parameters may be written to, on every rank the same.
@@ -102,9 +103,11 @@ class ShardedModel final : public ModelSync {
   void hand_out_gradients();
   [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
   void average_ignored();
+  void refuse_added_parameters() const;
 
   ShardMesh mesh_;
-  std::shared_ptr<ProcessGroup> group_;     // mesh_.shards
+  std::shared_ptr<ProcessGroup> group_;  // mesh_.shards
+  std::weak_ptr<const torch::nn::Module> module_;
   std::vector<NamedParameter> parameters_;  // those that are divided
   std::vector<at::Tensor> ignored_;         // trained, but whole on every rank
   std::vector<Unit> units_;

@@ -1,0 +1,363 @@
+// What programs do with the parameters of a sharded model beside forward and backward: a row of the table in
+// docs/sharding.md each. It works, or it is refused with the name of the parameter and what to do instead.
+
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/jit/ir/irparser.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/nn/utils/convert_parameters.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
+#include <accel/accelerator.h>
+#include <accel/error.h>
+
+#include "tests/support/rank_group.h"
+
+namespace accel {
+namespace {
+
+using at::Tensor;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  NetImpl() { reset(); }
+  void reset() override {
+    fc1 = register_module("fc1", torch::nn::Linear(8, 16));
+    fc2 = register_module("fc2", torch::nn::Linear(16, 4));
+  }
+  Tensor forward(const Tensor& x) { return fc2(torch::relu(fc1(x))); }
+  torch::nn::Linear fc1{nullptr}, fc2{nullptr};
+};
+TORCH_MODULE(Net);
+
+// A net that is sharded, and one with the same values that is not. The two ranks see the same batch, so that the mean of
+// their gradients is each one's.
+struct Both {
+  Both() : plain(make()), net(make()) {
+    sgd = std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto [prepared, stepped] = accelerator.prepare(net, sgd);
+    model = std::make_unique<Prepared<Net>>(prepared);
+    optimizer = std::make_unique<AcceleratedOptimizer>(stepped);
+  }
+  static Net make() {
+    torch::manual_seed(8);
+    return {};
+  }
+  static Tensor input() { return at::ones({2, 8}); }
+  Tensor loss() const { return (*model)(input()).square().sum(); }
+  void step() {
+    accelerator.backward(loss());
+    optimizer->step();
+    optimizer->zero_grad();
+  }
+  // What the next step says.
+  Error complaint() {
+    try {
+      step();
+    } catch (const Error& error) {
+      return error;
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return Error(ErrorCode::kInternal, "");
+  }
+  // As step(), of the net that is not sharded.
+  void step_plain() {
+    torch::optim::SGD other(plain->parameters(), torch::optim::SGDOptions(0.1));
+    plain->forward(input()).square().sum().backward();
+    other.step();
+    plain->zero_grad();
+  }
+  void expect_equal_parameters() const {
+    const auto expected = plain->parameters();
+    const auto found = net->parameters();
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
+  }
+
+  Accelerator accelerator{AcceleratorOptions{.fsdp_plugin = FullyShardedDataParallelPlugin{}}};
+  Net plain;
+  Net net;
+  std::shared_ptr<torch::optim::SGD> sgd;
+  std::unique_ptr<Prepared<Net>> model;
+  std::unique_ptr<AcceleratedOptimizer> optimizer;
+};
+
+void on_two_ranks(const std::function<void(Both&)>& act) {
+  test::run_ranks(2, [&] {
+    Both both;
+    act(both);
+  });
+}
+
+// The process ends with SIGSEGV after it has said which parameter was written to.
+void expect_write_is_stopped(const std::string& parameter, const std::function<void(Both&)>& act) {
+  const auto exits = test::run_ranks(2,
+                                     [&] {
+                                       Both both;
+                                       act(both);
+                                     },
+                                     {.expect_success = false});
+  for (const test::RankExit& exit : exits) {
+    if (test::rank_of_this_process() >= 0) return;
+    EXPECT_EQ(exit.status, 128 + SIGSEGV) << exit.output;
+    EXPECT_THAT(exit.output, HasSubstr("[pager.read_only]: parameter '" + parameter + "'"));
+  }
+}
+
+TEST(ShardedUsersCode, TheClippingOfLibTorchFindsNothingAndThatOfTheAcceleratorClips) {
+  on_two_ranks([](Both& both) {
+    both.plain->forward(Both::input()).square().sum().backward();
+    const double expected = torch::nn::utils::clip_grad_norm_(both.plain->parameters(), 0.01);
+    both.accelerator.backward(both.loss());
+
+    EXPECT_EQ(torch::nn::utils::clip_grad_norm_(both.net->parameters(), 0.01), 0.0);
+    const Tensor norm = both.accelerator.clip_grad_norm_(both.net->parameters(), 0.01);
+
+    // The squares of some 200 gradients in another order: a relative error below 200 * 2^-24.
+    EXPECT_NEAR(norm.item<double>(), expected, expected * 200 * 0x1p-24);
+    const Tensor again = both.accelerator.clip_grad_norm_(both.net->parameters(), 0.01);
+    EXPECT_NEAR(again.item<double>(), 0.01, 0.01 * 1e-3);
+  });
+}
+
+TEST(ShardedUsersCode, ZeroGradOfTheModuleDoesNotReachTheShardsAndThatOfTheOptimizerDoes) {
+  on_two_ranks([](Both& both) {
+    both.accelerator.backward(both.loss());
+    const auto has_gradient = [&] {
+      for (const Tensor& piece : both.sgd->param_groups()[0].params()) {
+        if (piece.grad().defined()) return true;
+      }
+      return false;
+    };
+    both.net->zero_grad();
+    EXPECT_TRUE(has_gradient());
+    both.optimizer->zero_grad();
+    EXPECT_FALSE(has_gradient());
+  });
+}
+
+TEST(ShardedUsersCode, AnAverageOfTheWeightsFollowsThem) {
+  on_two_ranks([](Both& both) {
+    const auto clones = [](const Net& net) {
+      std::vector<Tensor> all;
+      for (const Tensor& parameter : net->parameters()) all.push_back(parameter.detach().clone());
+      return all;
+    };
+    auto means = clones(both.net);
+    auto expected = clones(both.plain);
+    for (int step = 0; step < 3; ++step) {
+      both.step();
+      both.step_plain();
+      const at::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < means.size(); ++i) {
+        means[i].mul_(0.9).add_(both.net->parameters()[i], 0.1);
+        expected[i].mul_(0.9).add_(both.plain->parameters()[i], 0.1);
+      }
+    }
+    for (std::size_t i = 0; i < means.size(); ++i) EXPECT_TRUE(means[i].equal(expected[i])) << i;
+  });
+}
+
+TEST(ShardedUsersCode, ACloneOfTheModuleHasMemoryOfItsOwn) {
+  on_two_ranks([](Both& both) {
+    const auto copy = std::dynamic_pointer_cast<NetImpl>(both.net->clone());
+    EXPECT_TRUE(copy->forward(Both::input()).equal(both.plain->forward(Both::input())));
+    const at::NoGradGuard no_grad;
+    copy->fc1->weight.zero_();
+    both.expect_equal_parameters();
+  });
+}
+
+TEST(ShardedUsersCode, ReadsOfEveryKind) {
+  on_two_ranks([](Both& both) {
+    EXPECT_TRUE(torch::nn::utils::parameters_to_vector(both.net->parameters())
+                    .equal(torch::nn::utils::parameters_to_vector(both.plain->parameters())));
+    std::ostringstream expected;
+    std::ostringstream printed;
+    expected << both.plain->fc2->bias.detach();
+    printed << both.net->fc2->bias.detach();
+    EXPECT_EQ(printed.str(), expected.str());
+    EXPECT_EQ(both.net->fc2->bias[1].item<float>(), both.plain->fc2->bias[1].item<float>());
+    // A kernel of one's own.
+    const Tensor& weight = both.net->fc2->weight;
+    for (std::int64_t i = 0; i < weight.numel(); ++i)
+      EXPECT_EQ(weight.const_data_ptr<float>()[i], both.plain->fc2->weight.data_ptr<float>()[i]);
+  });
+}
+
+TEST(ShardedUsersCode, SavingTheModuleWorksAndLoadingIsFoundOut) {
+  on_two_ranks([](Both& both) {
+    std::stringstream stream;
+    torch::save(both.net, stream);
+    Net loaded;
+    torch::load(loaded, stream);
+    EXPECT_TRUE(loaded->forward(Both::input()).equal(both.plain->forward(Both::input())));
+
+    std::stringstream other;
+    torch::save(both.plain, other);
+    torch::load(both.net, other);
+    const Error error = both.complaint();
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("fc1.weight has got other memory since prepare()"));
+    EXPECT_THAT(error.remedy(), HasSubstr("load_state()"));
+  });
+}
+
+TEST(ShardedUsersCode, ToTheSameIsNothingAndToAnotherDtypeIsFoundOut) {
+  on_two_ranks([](Both& both) {
+    both.net->to(at::kCPU);
+    both.net->to(at::kFloat);
+    both.step();
+    both.step_plain();
+    both.expect_equal_parameters();
+
+    both.net->to(at::kDouble);
+    const at::Tensor loss = (*both.model)(Both::input().to(at::kDouble)).sum();
+    try {
+      both.accelerator.backward(loss);
+      both.optimizer->step();
+      ADD_FAILURE() << "parameters of another dtype were trained";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(std::string(error.what()), HasSubstr("fc1.weight"));
+    }
+  });
+}
+
+TEST(ShardedUsersCode, VectorToParametersIsFoundOut) {
+  on_two_ranks([](Both& both) {
+    torch::nn::utils::vector_to_parameters(at::ones({8 * 16 + 16 + 16 * 4 + 4}),
+                                           both.net->parameters());
+    EXPECT_THAT(both.complaint().message(), HasSubstr("fc1.weight has got other memory"));
+  });
+}
+
+TEST(ShardedUsersCode, ALoopThatLoadsByCopyIsStoppedWithTheName) {
+  expect_write_is_stopped("fc1.weight", [](Both& both) {
+    const at::NoGradGuard no_grad;
+    const auto values = both.plain->named_parameters();
+    for (auto& parameter : both.net->named_parameters())
+      parameter.value().copy_(values[parameter.key()]);
+  });
+}
+
+TEST(ShardedUsersCode, AnInitialisationIsStoppedWithTheName) {
+  expect_write_is_stopped("fc2.weight",
+                          [](Both& both) { torch::nn::init::ones_(both.net->fc2->weight); });
+}
+
+TEST(ShardedUsersCode, AKernelThatWritesIsStoppedWithTheName) {
+  expect_write_is_stopped("fc2.bias",
+                          [](Both& both) { both.net->fc2->bias.data_ptr<float>()[1] = 0.0F; });
+}
+
+TEST(ShardedUsersCode, AParameterThatIsAddedAfterPrepareIsNamed) {
+  on_two_ranks([](Both& both) {
+    both.step();
+    both.net->fc2->register_parameter("scale", at::ones({4}));
+    const Error error = both.complaint();
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(),
+                HasSubstr("the parameter fc2.scale was added or unfrozen after prepare()"));
+    EXPECT_THAT(error.remedy(), HasSubstr("before prepare()"));
+  });
+}
+
+TEST(ShardedUsersCode, AParameterThatIsUnfrozenAfterPrepareIsNamed) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = FullyShardedDataParallelPlugin{}});
+    Net net = Both::make();
+    net->fc1->bias.set_requires_grad(false);
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    net->fc1->bias.set_requires_grad(true);
+    accelerator.backward(model(Both::input()).sum());
+    try {
+      optimizer.step();
+      ADD_FAILURE() << "each rank would have trained it for itself";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(),
+                  HasSubstr("the parameter fc1.bias was added or unfrozen after prepare()"));
+    }
+  });
+}
+
+TEST(ShardedUsersCode, AFrozenParameterThatIsAddedAfterPrepareIsLeftAlone) {
+  on_two_ranks([](Both& both) {
+    both.net->register_parameter("scale", at::ones({4}), /*requires_grad=*/false);
+    both.step();
+    both.step_plain();
+    EXPECT_TRUE(both.net->fc1->weight.equal(both.plain->fc1->weight));
+  });
+}
+
+TEST(ShardedUsersCode, ForwardRunsFromTwoThreads) {
+  on_two_ranks([](Both& both) {
+    const Tensor expected = both.plain->forward(Both::input()).detach();
+    std::vector<int> num_equal(2);
+    std::vector<std::thread> threads;
+    for (int& count : num_equal) {
+      threads.emplace_back([&] {
+        const at::NoGradGuard no_grad;
+        for (int i = 0; i < 100; ++i) count += both.net->forward(Both::input()).equal(expected);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(num_equal, std::vector<int>({100, 100}));
+  });
+}
+
+TEST(ShardedUsersCode, BackwardRunsOnAnotherThread) {
+  on_two_ranks([](Both& both) {
+    const Tensor loss = both.loss();
+    std::thread([&] { both.accelerator.backward(loss); }).join();
+    both.optimizer->step();
+    both.step_plain();
+    both.expect_equal_parameters();
+  });
+}
+
+TEST(ShardedUsersCode, ForkedPartsOfTorchScriptReadParametersOnTheirThreads) {
+  on_two_ranks([](Both& both) {
+    auto part = std::make_shared<torch::jit::Graph>();
+    torch::jit::parseIR(R"IR(
+graph(%x : Tensor, %w : Tensor):
+  %r : Tensor = aten::matmul(%x, %w)
+  return (%r))IR",
+                        part.get());
+    auto graph = std::make_shared<torch::jit::Graph>();
+    auto* x = graph->addInput("x");
+    auto* w = graph->addInput("w");
+    auto* fork = graph->insertNode(graph->create(c10::prim::fork, {x, w}, 1));
+    fork->g_(c10::attr::Subgraph, part);
+    fork->output()->setType(c10::FutureType::create(c10::TensorType::get()));
+    graph->registerOutput(graph->insert(c10::aten::wait, {fork->output()}));
+    torch::jit::GraphExecutor executor(graph, "forks");
+    const at::NoGradGuard no_grad;
+    const Tensor input = at::ones({2, 4});
+    std::vector<c10::IValue> stack = {input, both.net->fc2->weight};
+
+    executor.run(stack);
+
+    EXPECT_TRUE(stack.at(0).toTensor().equal(input.matmul(both.plain->fc2->weight)));
+  });
+}
+
+}  // namespace
+}  // namespace accel
