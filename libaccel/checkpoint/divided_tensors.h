@@ -36,6 +36,10 @@ class DividedTensors {
     const auto found = entries_.find(tensor.unsafeGetTensorImpl());
     return found == entries_.end() ? nullptr : &found->second.parts;
   }
+  // Leaves all parts to other ranks, which have the same.
+  void give_up_parts() {
+    for (auto& [key, entry] : entries_) entry.parts.clear();
+  }
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
   void clear() { entries_.clear(); }
 

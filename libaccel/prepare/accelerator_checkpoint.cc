@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "libaccel/checkpoint/manifest.h"
 #include "libaccel/checkpoint/rank_exchange.h"
 #include "libaccel/prepare/accelerator_impl.h"
+#include "libaccel/process/process_group.h"
 #include "libaccel/process/supervisor_link.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/sharded_optimizer.h"
@@ -162,6 +164,13 @@ CheckpointObjects Accelerator::Impl::objects_to_save() {
                               *whole_optimizers[i],
                               divided);
   }
+  // Every replica has every part; the first one writes them.
+  const auto models = sharded_models();
+  const bool is_copy = std::any_of(models.begin(), models.end(), [](const auto& model) {
+    const auto& replicas = model->mesh().replicas;
+    return replicas != nullptr && replicas->rank() > 0;
+  });
+  if (is_copy) divided.give_up_parts();
   return checkpoint_objects();
 }
 
