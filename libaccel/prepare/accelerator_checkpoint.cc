@@ -145,8 +145,7 @@ bool Accelerator::Impl::saves_on_several_nodes() const {
 CheckpointObjects Accelerator::Impl::objects_to_load() {
   whole_optimizers.clear();
   divided.clear();
-  for (const auto& model : sharded_models())
-    sharding::divide_parameters(*model, sharding::PartsFor::kLoading, divided);
+  for (const auto& model : sharded_models()) sharding::divide_parameters(*model, divided);
   for (const AcceleratedOptimizer& optimizer : optimizers) {
     const auto* sharded = sharded_of(gate_of(optimizer));
     whole_optimizers.push_back(
@@ -157,12 +156,7 @@ CheckpointObjects Accelerator::Impl::objects_to_load() {
 
 CheckpointObjects Accelerator::Impl::objects_to_save() {
   std::ignore = objects_to_load();
-  divided.clear();
-  // Where several nodes write a folder each, all is whole on every rank.
-  for (const auto& model : sharded_models()) {
-    if (!saves_on_several_nodes())
-      sharding::divide_parameters(*model, sharding::PartsFor::kSaving, divided);
-  }
+  if (saves_on_several_nodes()) divided.clear();  // so that all is whole on every rank
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     if (whole_optimizers[i] == nullptr) continue;
     sharding::describe_states(optimizers[i].optimizer(),

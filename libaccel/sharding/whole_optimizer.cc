@@ -94,11 +94,6 @@ const Kind& kind_for(const Optimizer& optimizer) {
   throw Error(ErrorCode::kInternal, "a sharded optimizer is of no type that can be sharded");
 }
 
-// Whether this rank writes its pieces: it has them alone, or is the first of those that have the same.
-bool writes_pieces(const ShardedModel& model) {
-  return model.mesh().replicas == nullptr || model.mesh().replicas->rank() == 0;
-}
-
 // Describes the states of one unit's parameters.
 class UnitStates {
  public:
@@ -182,8 +177,7 @@ class UnitStates {
     at::Tensor whole =
         at::empty(parameter(slot).sizes(), at::TensorOptions(unit_.dtype).device(at::kMeta));
     std::vector<checkpoint::TensorPart> parts;
-    const ShardPiece* piece = model_.piece_of(parameter(slot));
-    if (piece != nullptr && writes_pieces(model_)) {
+    if (const ShardPiece* piece = model_.piece_of(parameter(slot))) {
       OptimizerParamState* state = own_state(slot);
       at::Tensor values;
       if (state != nullptr) values = *kind_.view(*state).tensors[field];
@@ -259,16 +253,12 @@ std::unique_ptr<Optimizer> whole_optimizer(Optimizer& optimizer, const ShardedOp
   return whole;
 }
 
-void divide_parameters(const ShardedModel& model,
-                       PartsFor purpose,
-                       checkpoint::DividedTensors& divided) {
-  const bool has_parts = purpose == PartsFor::kLoading || writes_pieces(model);
+void divide_parameters(const ShardedModel& model, checkpoint::DividedTensors& divided) {
   for (const NamedParameter& parameter : model.parameters()) {
     const at::Tensor& tensor = parameter.tensor;
     if (tensor.numel() == 0 || !tensor.is_contiguous()) continue;
     std::vector<checkpoint::TensorPart> parts;
-    const ShardPiece* piece = model.piece_of(tensor);
-    if (piece != nullptr && has_parts)
+    if (const ShardPiece* piece = model.piece_of(tensor))
       parts.push_back({piece->place.parameter_offset, piece->tensor.detach()});
     divided.add(tensor, std::move(parts));
   }

@@ -31,16 +31,9 @@ class ShardedOptimizer;
 [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> whole_optimizer(
     torch::optim::Optimizer& optimizer, const ShardedOptimizer& sharded);
 
-enum class PartsFor {
-  kSaving,  // of replicas of a model (HYBRID_SHARD over several nodes) one alone has parts to write
-  kLoading,  // every rank reads its own
-};
-
 // Notes this rank's pieces of the model's parameters. Left out are those whose memory is not in row-major order: they count
 // as whole.
-void divide_parameters(const ShardedModel& model,
-                       PartsFor purpose,
-                       checkpoint::DividedTensors& divided);
+void divide_parameters(const ShardedModel& model, checkpoint::DividedTensors& divided);
 
 // Gives `whole` the states of all ranks: placeholders for those of parameters that are in `divided`, where this rank's parts
 // are noted, else values. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
