@@ -78,9 +78,9 @@ sanitized() {  # sanitized PRESET TARGETS TEST...: builds these tests with the o
 }
 asan() {
   UBSAN_OPTIONS=print_stacktrace=1 sanitized asan 'accel accel-agent accel_cluster fault_worker' \
-    runtime_test supervisor_test launcher_test coordinator_test collectives_test agent_test agent elastic
+    runtime_test supervisor_test launcher_test coordinator_test collectives_test remote_shards_test agent_test agent elastic
 }
-tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '' runtime_test supervisor_test collectives_test; }
+tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '' runtime_test supervisor_test collectives_test remote_shards_test; }
 fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
 
 stage setup 5 setup

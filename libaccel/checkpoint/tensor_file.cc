@@ -21,6 +21,8 @@
 #include <accel/result.h>
 #include <accel/safetensors.h>
 
+#include "libaccel/pager/parameter_key.h"
+
 namespace accel::checkpoint {
 namespace {
 
@@ -111,7 +113,8 @@ at::Tensor allocate(const st::TensorInfo& info, at::DeviceType device) {
 }
 
 at::Tensor plain(const at::Tensor& tensor) {
-  return at::resolve_neg(at::resolve_conj(tensor.detach().cpu())).contiguous();
+  return pager::with_memory(
+      at::resolve_neg(at::resolve_conj(tensor.detach().cpu())).contiguous());
 }
 
 std::uint64_t stored_bytes(const std::string& name, const at::Tensor& tensor) {

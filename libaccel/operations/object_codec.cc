@@ -5,6 +5,8 @@
 #include <accel/error.h>
 #include <accel/object_codec.h>
 
+#include "libaccel/pager/parameter_key.h"
+
 namespace accel {
 namespace {
 
@@ -19,7 +21,7 @@ Error broken(std::string what) {
 void ObjectWriter::write_tensor(const at::Tensor& tensor) {
   write(tensor.defined());
   if (!tensor.defined()) return;
-  const at::Tensor whole = tensor.detach().cpu().contiguous();
+  const at::Tensor whole = pager::with_memory(tensor.detach().cpu().contiguous());
   write(whole.scalar_type());
   write(whole.sizes().vec());
   write_bytes(whole.const_data_ptr(), whole.nbytes());

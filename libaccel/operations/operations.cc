@@ -22,6 +22,7 @@
 #include <accel/operations.h>
 #include <accel/state.h>
 
+#include "libaccel/pager/parameter_key.h"
 #include "libaccel/process/process_group.h"
 
 namespace accel::detail {
@@ -96,7 +97,7 @@ CollectiveCall::~CollectiveCall() = default;
 
 at::Tensor CollectiveCall::gather(const at::Tensor& tensor) const {
   const at::Tensor rows = tensor.dim() == 0 ? tensor.view({1}) : tensor;
-  return group_->all_gather(rows.contiguous(), operation_).flatten(0, 1);
+  return group_->all_gather(pager::with_memory(rows.contiguous()), operation_).flatten(0, 1);
 }
 
 at::Tensor CollectiveCall::reduce(const at::Tensor& tensor, Reduction reduction) const {

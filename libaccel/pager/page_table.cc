@@ -48,7 +48,7 @@ PageTable::PageTable(UnitLayout layout,
     unit_bytes_.push_back(pages_[u].range->reserved_bytes());
   }
   const auto largest = std::max_element(unit_bytes_.begin(), unit_bytes_.end());
-  if (largest != unit_bytes_.end() && *largest > options_.max_live_bytes) {
+  if (largest != unit_bytes_.end() && *largest > options_.max_live_bytes && !options_.may_exceed) {
     const auto unit = static_cast<std::size_t>(largest - unit_bytes_.begin());
     throw Error(ErrorCode::kOutOfMemory,
                 "max_live_bytes is " + std::to_string(options_.max_live_bytes) +
@@ -109,6 +109,7 @@ void PageTable::make_room(Lock& lock, std::size_t unit, std::size_t held_bytes) 
       continue;
     }
     const std::size_t needed = held_bytes + held_bytes_ + unit_bytes_[unit];
+    if (needed > options_.max_live_bytes && options_.may_exceed) return;
     if (needed > options_.max_live_bytes)
       throw Error(ErrorCode::kOutOfMemory,
                   "one operator needs " + std::to_string(needed) +

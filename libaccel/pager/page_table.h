@@ -39,6 +39,8 @@ struct PageTableOptions {
   std::size_t max_live_bytes = std::numeric_limits<std::size_t>::max();
   int prefetch_units =
       0;  // how far ahead a thread of its own fills units; 0: there is no such thread
+  // An operator that needs more than max_live_bytes at once goes over it instead of failing.
+  bool may_exceed = false;
 };
 
 struct PagerStatistics {
@@ -54,7 +56,8 @@ struct PagerStatistics {
 
 class PageTable {
  public:
-  // Throws kOutOfMemory when the budget cannot hold the largest unit; the remedy says the smallest that can.
+  // Throws kOutOfMemory when the budget cannot hold the largest unit and may not be exceeded; the remedy says the smallest
+  // that can.
   PageTable(UnitLayout layout, std::unique_ptr<PageSource> source, PageTableOptions options);
   ~PageTable();
   PageTable(const PageTable&) = delete;

@@ -37,6 +37,17 @@ void check(const std::vector<NamedTensor>& parameters) {
                   "leave it out, or make it an ordinary dense tensor on the CPU");
 }
 
+void check_layout(const UnitLayout& layout, const std::vector<ParameterSpec>& specs) {
+  const auto is_same = [](const ParameterSpec& one, const ParameterSpec& other) {
+    return one.name == other.name && one.dtype == other.dtype && one.bytes == other.bytes;
+  };
+  if (std::equal(
+          layout.parameters.begin(), layout.parameters.end(), specs.begin(), specs.end(), is_same))
+    return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "the layout that was given has other parameters than those to be paged");
+}
+
 }  // namespace
 
 ParameterHold::ParameterHold(std::shared_ptr<PageTable> table, std::vector<std::size_t> units)
@@ -78,6 +89,7 @@ Pager::Pager(std::vector<NamedTensor> parameters, PagerOptions options, MakeSour
 }
 
 Pager::~Pager() {
+  if (options_.stays_paged) return;
   for (Group& group : groups_) give_back(group);
 }
 
@@ -142,13 +154,15 @@ void Pager::build(const std::vector<std::size_t>& order) {
     specs.push_back(std::move(spec));
     values.push_back(flat_values(group));
   }
-  UnitLayout layout = lay_out(std::move(specs), order, options_.unit_bytes);
+  if (options_.layout) check_layout(*options_.layout, specs);
+  UnitLayout layout =
+      options_.layout ? *options_.layout : lay_out(std::move(specs), order, options_.unit_bytes);
   auto source = make_source_(layout, values);
   values.clear();
   table_ = std::make_shared<PageTable>(
       std::move(layout),
       std::move(source),
-      PageTableOptions{options_.max_live_bytes, options_.prefetch_units});
+      PageTableOptions{options_.max_live_bytes, options_.prefetch_units, options_.may_exceed});
   for (std::size_t parameter = 0; parameter < groups_.size(); ++parameter) {
     const at::Tensor& first = groups_[parameter].tensors.front().tensor;
     if (paged_storage(first) != nullptr) {  // from the units of before

@@ -49,6 +49,11 @@ struct PagerOptions {
   bool learns_units = false;  // cut them anew, by order of first use, at the end of the first step
   std::optional<at::ScalarType>
       page_dtype;  // of floating parameters' pages, e.g. bf16 of fp32 masters
+  // Where each parameter given lies, instead of what follows from the options above. Its parameters are those given, in
+  // their order and with their bytes; each has a storage of its own.
+  std::optional<UnitLayout> layout;
+  bool may_exceed = false;   // see PageTableOptions
+  bool stays_paged = false;  // at the end the parameters keep their pages, for as long as they live
 };
 
 enum class Access { kRead, kReadWrite };
@@ -78,7 +83,7 @@ class Pager {
   // is not. make_source: empty for HostMemory.
   Pager(std::vector<NamedTensor> parameters, PagerOptions options, MakeSource make_source = {});
 
-  // The parameters get ordinary memory with their values (in the dtype of their pages).
+  // The parameters get ordinary memory with their values (in the dtype of their pages), unless they stay paged.
   ~Pager();
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;

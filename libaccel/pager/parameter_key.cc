@@ -309,6 +309,10 @@ const PagedStorage* paged_storage(const at::Tensor& tensor) noexcept {
   return tensor.defined() ? paged_storage(*tensor.unsafeGetTensorImpl()) : nullptr;
 }
 
+at::Tensor with_memory(const at::Tensor& tensor) {
+  return paged_storage(tensor) == nullptr ? tensor : tensor.clone();
+}
+
 std::uint64_t num_hooked_operators() noexcept {
   return g_num_hooked.load();
 }

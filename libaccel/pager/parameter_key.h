@@ -55,6 +55,9 @@ void take_off_pages(at::Tensor& tensor, const at::Tensor& values);
 // Where the tensor (or the view) lies; nullptr when it is not paged.
 [[nodiscard]] const PagedStorage* paged_storage(const at::Tensor& tensor) noexcept;
 
+// The tensor, or a copy of one that is paged: for code that takes its address.
+[[nodiscard]] at::Tensor with_memory(const at::Tensor& tensor);
+
 // How often the fallback ran in this process.
 [[nodiscard]] std::uint64_t num_hooked_operators() noexcept;
 

@@ -5,6 +5,8 @@
 //                 of nodes. What SHARD_GRAD_OP needs.
 //   SharedHome    the ranks of one node map one memory; a shard is seen by all as it is written, so publish() only
 //                 waits. One copy a node: what FULL_SHARD needs there.
+//   PagedHome     the ranks of several nodes: each node holds the shards of its ranks, and those of others while operators
+//                 use them. What FULL_SHARD needs there.
 //
 // A shard is written by its owner alone, between before_write() and publish(). Nobody reads it meanwhile: a rank calls
 // before_write() when it is through with its forwards and backwards, and goes on when all ranks are.
@@ -14,6 +16,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -25,6 +28,7 @@
 #include "libaccel/pager/guard_memory.h"
 #include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/shard_plan.h"
+#include "runtime/unique_fd.h"
 
 namespace accel {
 class ProcessGroup;
@@ -51,7 +55,13 @@ class ParameterHome {
 };
 
 // Makes the parameters of a unit views of `flat`.
-void place_parameters(const Unit& unit, const at::Tensor& flat, std::vector<NamedParameter>& parameters);
+void place_parameters(const Unit& unit,
+                      const at::Tensor& flat,
+                      std::vector<NamedParameter>& parameters);
+
+// Memory of so many bytes, all zero, without a name: nothing is left of it when nobody holds it. Its size is sealed, so
+// that it may be offered (memory_offer.h). Errors  kOutOfMemory.
+[[nodiscard]] Result<UniqueFd> make_parameter_memory(std::int64_t bytes);
 
 [[nodiscard]] std::unique_ptr<ParameterHome> make_private_home(const std::vector<Unit>& units,
                                                                std::shared_ptr<ProcessGroup> group);
@@ -62,5 +72,10 @@ void place_parameters(const Unit& unit, const at::Tensor& flat, std::vector<Name
     const std::vector<Unit>& units,
     std::vector<std::vector<pager::GuardLabel>> labels,
     std::shared_ptr<ProcessGroup> group);
+
+// Errors, the same on all ranks  kUnsupported: a rank that cannot be reached or has no memory; says which and why. Throws
+// what ProcessGroup throws. Requires: every rank calls it.
+[[nodiscard]] Result<std::unique_ptr<ParameterHome>> make_paged_home(
+    const std::vector<Unit>& units, std::shared_ptr<ProcessGroup> group);
 
 }  // namespace accel::sharding

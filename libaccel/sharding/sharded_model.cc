@@ -142,6 +142,12 @@ void ShardedModel::find_home(ShardingStrategy strategy) {
     home_ = *std::move(shared);
     return;
   }
+  if (strategy == ShardingStrategy::kFullShard) {
+    auto paged = make_paged_home(units_, group_);
+    if (!paged) throw std::move(paged).error();
+    home_ = *std::move(paged);
+    return;
+  }
   if (strategy != ShardingStrategy::kShardGradOp) {
     throw Error(ErrorCode::kUnsupported,
                 std::string(to_string(strategy)) +

@@ -151,17 +151,6 @@ class SharedHome final : public ParameterHome {
   std::vector<at::Tensor> writable_;
 };
 
-Result<UniqueFd> make_memory(std::int64_t bytes) {
-  UniqueFd memory(::memfd_create("accel-parameters", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory || ::ftruncate(memory.get(), bytes) != 0 ||
-      ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Error(
-        ErrorCode::kOutOfMemory,
-        "no memory of " + std::to_string(bytes) + " bytes can be made: " + errno_text(errno));
-  }
-  return memory;
-}
-
 // What a rank says first: "<node>|<offer>", the offer of rank 0 alone, or "!<why not>".
 std::string introduction(const UniqueFd& memory) {
   const auto node = shm::read_node_identity();
@@ -201,7 +190,7 @@ Result<std::unique_ptr<ParameterHome>> make_shared_home(
   UniqueFd memory;
   std::string trouble;
   if (group->rank() == 0) {
-    auto made = make_memory(bytes);
+    auto made = make_parameter_memory(bytes);
     if (made) {
       memory = *std::move(made);
     } else {

@@ -28,8 +28,12 @@ FORBIDDEN_INCLUDES = {
     "libaccel": [RPC, r"supervisor/", r"launcher/", r"agent/", r"boost/"],
     "libaccel/include": [RPC, r"torch/torch\.h", r"nlohmann/", r"spdlog/", r'"'],
 }
-# a folder below one of those, with rules of its own: the part of the launcher that is opened with dlopen
-OWN_RULES = {"launcher/cluster": [TORCH, r"libaccel/"]}
+# a folder below one of those, with rules of its own: the part of the launcher that is opened with dlopen, and the part of
+# libaccel that serves other nodes
+OWN_RULES = {
+    "launcher/cluster": [TORCH, r"libaccel/"],
+    "libaccel/sharding/remote": [TORCH, RPC, r"supervisor/", r"launcher/", r"agent/"],
+}
 # what may be loaded or needed by which program
 FORBIDDEN_LIBRARIES = {
     "bin/accel-launch": r"lib(torch|c10|grpc|protobuf|absl|python)",

@@ -1,0 +1,373 @@
+// Parameters of ranks on several nodes, of which each node keeps the shards of its own ranks, and the others while they
+// are used.
+//
+// The ranks of a node share one memory (remote/shard_cache.h) with room for all units. A pager (pager/pager.h) sees each
+// operator on a parameter; the first one that needs a unit fetches the shards that the node lacks from the ranks that own
+// them (remote/shard_server.h), and the unit is mapped, to be read, as on one node. Units leave under a budget of bytes,
+// and the next one is fetched while operators work with this one.
+//
+// The order of a step (sharded_model.h) keeps reads and writes of shards apart: before_write() closes the gate, so that
+// nothing is fetched ahead any more, gives all units back and waits for the other ranks to have done the same; publish()
+// waits until all shards are written, and opens it.
+//
+// All meet in three rounds: where everybody is; the memory of each node, and where each rank serves its shards; whether
+// everybody has what it needs. One that has not is enough for all to give up.
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/from_blob.h>
+#include <unistd.h>
+
+#include <accel/error.h>
+
+#include "libaccel/collectives/shm/memory_offer.h"
+#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/collectives/shm/peer_watch.h"
+#include "libaccel/pager/pager.h"
+#include "libaccel/process/process_group.h"
+#include "libaccel/process/text_gather.h"
+#include "libaccel/sharding/parameter_home.h"
+#include "libaccel/sharding/remote/own_address.h"
+#include "libaccel/sharding/remote/shard_cache.h"
+#include "libaccel/sharding/remote/shard_server.h"
+#include "libaccel/sharding/remote/write_gate.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::sharding {
+namespace {
+
+constexpr std::int64_t kTextBytes = 512;  // of what a rank says of itself
+constexpr int kPrefetchUnits = 1;
+// The one that is used, the one that is fetched, and one that is on its way out.
+constexpr std::size_t kLiveUnits = 3;
+
+// What fills pages. Outlives the home: views of parameters may.
+struct RemoteShards {
+  std::unique_ptr<shm::ProcessWatch> peers;
+  std::unique_ptr<ShardClient> client;
+  std::unique_ptr<ShardCache> cache;
+  std::unique_ptr<ShardServer> server;
+  WriteGate gate;
+  std::atomic<pager::GuardRange::Access> access = pager::GuardRange::Access::kRead;
+};
+
+class SharedPages final : public pager::PageSource {
+ public:
+  explicit SharedPages(std::shared_ptr<RemoteShards> shards) : shards_(std::move(shards)) {}
+
+  void fill(std::size_t unit, pager::GuardRange& range) override {
+    const WriteGate::Pass pass(shards_->gate);
+    ShardCache& cache = *shards_->cache;
+    cache.acquire(unit);
+    try {
+      range.map(cache.memory(), cache.offset_of(unit), 0, cache.unit(unit).size(), shards_->access);
+    } catch (...) {
+      cache.release(unit);
+      throw;
+    }
+  }
+  // What was written is in the memory already.
+  void release(std::size_t unit, pager::GuardRange&, std::span<const std::size_t>) override {
+    shards_->cache->release(unit);
+  }
+
+ private:
+  std::shared_ptr<RemoteShards> shards_;
+};
+
+pager::UnitLayout layout_of(const std::vector<Unit>& units,
+                            const ShardCache& cache,
+                            const std::vector<NamedParameter>& parameters,
+                            const std::vector<std::size_t>& place_of) {
+  pager::UnitLayout layout;
+  layout.parameters.resize(static_cast<std::size_t>(std::count_if(
+      place_of.begin(), place_of.end(), [](auto place) { return place != SIZE_MAX; })));
+  layout.places.resize(layout.parameters.size());
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const std::size_t element = c10::elementSize(units[u].dtype);
+    pager::Unit unit;
+    unit.bytes = cache.unit(u).size();
+    for (const Slot& slot : units[u].slots) {
+      const std::size_t place = place_of[slot.parameter];
+      const std::size_t bytes = static_cast<std::size_t>(slot.numel) * element;
+      layout.parameters[place] = {parameters[slot.parameter].name, units[u].dtype, bytes, true};
+      layout.places[place] = {u, unit.slots.size()};
+      unit.slots.push_back({place, static_cast<std::size_t>(slot.offset) * element, bytes});
+    }
+    const pager::Slot& last = unit.slots.back();
+    unit.segments.push_back(
+        {units[u].dtype, true, 0, last.offset + last.bytes, 0, unit.slots.size()});
+    layout.units.push_back(std::move(unit));
+  }
+  return layout;
+}
+
+class PagedHome final : public ParameterHome {
+ public:
+  PagedHome(const std::vector<Unit>& units,
+            std::shared_ptr<RemoteShards> shards,
+            std::shared_ptr<ProcessGroup> group)
+      : units_(units), shards_(std::move(shards)), group_(std::move(group)) {
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      const std::int64_t numel = group_->size() * units_[unit].shard_numel;
+      const auto keep = [shards = shards_](void*) {};  // as long as a view lives
+      writable_.push_back(
+          at::from_blob(shards_->cache->unit(unit).data(), {numel}, keep, units_[unit].dtype));
+    }
+  }
+
+  ~PagedHome() override { shards_->gate.open(); }
+
+  void take_in(std::vector<NamedParameter>& parameters) override {
+    std::vector<std::size_t> place_of(parameters.size(), SIZE_MAX);
+    std::vector<pager::NamedTensor> paged;
+    for (const Unit& unit : units_)
+      for (const Slot& slot : unit.slots) place_of[slot.parameter] = 0;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (place_of[i] == SIZE_MAX) continue;  // it has no elements
+      place_of[i] = paged.size();
+      paged.push_back({parameters[i].name, parameters[i].tensor});
+    }
+    pager::PagerOptions options;
+    options.layout = layout_of(units_, *shards_->cache, parameters, place_of);
+    options.max_live_bytes = kLiveUnits * options.layout->largest_unit_bytes();
+    options.may_exceed = true;
+    options.stays_paged = true;
+    options.prefetch_units = kPrefetchUnits;
+    pager_ = std::make_unique<pager::Pager>(
+        std::move(paged), std::move(options), [this](const auto&, auto) {
+          return std::make_unique<SharedPages>(shards_);
+        });
+  }
+
+  [[nodiscard]] const at::Tensor& writable(std::size_t unit) const override {
+    return writable_.at(unit);
+  }
+  [[nodiscard]] bool is_shared() const noexcept override { return true; }
+
+  void before_write() override {
+    shards_->gate.close();
+    try {
+      give_all_back();
+      group_->barrier("waiting for the ends of all backwards");
+    } catch (...) {
+      shards_->gate.open();
+      throw;
+    }
+  }
+
+  void publish(std::span<const std::size_t>) override {
+    group_->barrier("waiting for the steps of all optimizers");
+    shards_->gate.open();
+    if (pager_ != nullptr) pager_->end_step();
+  }
+
+  void begin_load() override { change_access(pager::GuardRange::Access::kReadWrite); }
+  void end_load() override { change_access(pager::GuardRange::Access::kRead); }
+
+ private:
+  void give_all_back() {
+    if (pager_ == nullptr) return;
+    pager_->evict_all();
+    if (pager_->statistics().live_bytes == 0) return;
+    throw Error(ErrorCode::kUnsupported,
+                "parameters are in use while the optimizer is to write them",
+                "let no other thread use the model during optimizer.step()");
+  }
+
+  void change_access(pager::GuardRange::Access access) {
+    shards_->gate.close();
+    try {
+      give_all_back();
+    } catch (...) {
+      shards_->gate.open();
+      throw;
+    }
+    shards_->access = access;
+    shards_->gate.open();
+  }
+
+  std::vector<Unit> units_;
+  std::shared_ptr<RemoteShards> shards_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::vector<at::Tensor> writable_;
+  std::unique_ptr<pager::Pager> pager_;
+};
+
+// ---- how the ranks meet
+
+std::vector<std::string> tell_all(ProcessGroup& group, const std::string& own) {
+  return gather_texts(own, kTextBytes, group, "meeting the ranks that hold parameters");
+}
+
+// Words parted by one blank, of which the last may hold more.
+std::vector<std::string> words_of(std::string_view text, std::size_t count) {
+  std::vector<std::string> words;
+  while (words.size() + 1 < count) {
+    const std::size_t end = text.find(' ');
+    words.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  words.emplace_back(text);
+  return words;
+}
+
+template <typename Number>
+Number number_of(const std::string& text) {
+  Number number{};
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+// Why a rank cannot take part; empty when all can.
+std::string obstacle(const std::vector<std::string>& said) {
+  for (std::size_t rank = 0; rank < said.size(); ++rank)
+    if (said[rank].starts_with('!'))
+      return "rank " + std::to_string(rank) + ": " + said[rank].substr(1);
+  return {};
+}
+
+// Round 1: "<node> <pid> <start time> <token, of rank 0 alone>". Who cannot tell its node is alone on it.
+struct Member {
+  std::string node;
+  shm::ProcessWatch::Process process;
+};
+
+std::string introduction(int rank, const ShardToken& token) {
+  const auto node = shm::read_node_identity();
+  return (node ? to_text(*node) : "alone-" + std::to_string(rank)) + " " +
+         std::to_string(::getpid()) + " " + std::to_string(shm::start_time_of(::getpid())) + " " +
+         (rank == 0 ? to_text(token) : "");
+}
+
+Member member_of(const std::string& said) {
+  const std::vector<std::string> words = words_of(said, 4);
+  return {words[0], {number_of<pid_t>(words[1]), number_of<std::uint64_t>(words[2])}};
+}
+
+// Round 2: "<address> <port> <offer of memory, of the first rank of a node>", or "!<why not>".
+class Meeting {
+ public:
+  Meeting(const std::vector<Unit>& units, ProcessGroup& group) : group_(group) {
+    shape_.world_size = group.size();
+    shape_.rank = group.rank();
+    for (const Unit& unit : units)
+      shape_.shard_bytes.push_back(static_cast<std::size_t>(unit.shard_numel) *
+                                   c10::elementSize(unit.dtype));
+  }
+
+  // Errors, the same on all ranks  kUnsupported.
+  Result<std::shared_ptr<RemoteShards>> hold() {
+    meet();
+    std::string own;
+    if (auto served = serve(); !served)
+      own = "!" + served.error().message();
+    else
+      own = *served;
+    const std::vector<std::string> said = tell_all(group_, own);
+    if (const std::string why = obstacle(said); !why.empty()) return failed(why);
+    const Result<void> joined = join(said);
+    const auto outcomes = tell_all(group_, joined ? "" : "!" + joined.error().message());
+    if (const std::string why = obstacle(outcomes); !why.empty()) return failed(why);
+    return shards_;
+  }
+
+ private:
+  static Error failed(const std::string& why) {
+    return Error(ErrorCode::kUnsupported,
+                 "the ranks cannot hold parameters for each other: " + why);
+  }
+
+  void meet() {
+    const ShardToken own = make_shard_token();
+    const std::vector<std::string> said = tell_all(group_, introduction(group_.rank(), own));
+    const auto token = parse_shard_token(words_of(said[0], 4)[3]);
+    if (!token) throw token.error();
+    token_ = *token;
+    std::vector<Member> members;
+    for (const std::string& text : said) members.push_back(member_of(text));
+    const std::string& node = members[static_cast<std::size_t>(group_.rank())].node;
+    std::vector<shm::ProcessWatch::Process> processes;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (members[static_cast<std::size_t>(rank)].node != node) continue;
+      shape_.node_ranks.push_back(rank);
+      processes.push_back(members[static_cast<std::size_t>(rank)].process);
+    }
+    shards_->peers = std::make_unique<shm::ProcessWatch>(processes);
+  }
+
+  Result<std::string> serve() {
+    const auto address = own_address();
+    if (!address) return address.error();
+    auto server = ShardServer::listen(
+        *address,
+        {.token = token_,
+         .num_units = shape_.shard_bytes.size(),
+         // Asked for when all have met, so the cache is there.
+         .shard_of = [shards = shards_.get(), rank = shape_.rank](std::size_t unit)
+             -> std::span<const std::byte> { return shards->cache->shard(unit, rank); }});
+    if (!server) return server.error();
+    shards_->server = *std::move(server);
+    std::string said = *address + " " + std::to_string(shards_->server->port()) + " ";
+    if (shape_.rank != shape_.node_ranks.front()) return said;
+    auto memory =
+        make_parameter_memory(static_cast<std::int64_t>(ShardCache::memory_bytes(shape_)));
+    if (!memory) return memory.error();
+    memory_ = *std::move(memory);
+    const auto offer = shm::offer_memory(memory_.get());
+    if (!offer) return offer.error();
+    return said + to_text(*offer);
+  }
+
+  Result<void> join(const std::vector<std::string>& said) {
+    std::vector<ShardEndpoint> endpoints;
+    for (const std::string& text : said) {
+      const std::vector<std::string> words = words_of(text, 3);
+      endpoints.push_back({words[0], number_of<int>(words[1])});
+    }
+    shards_->client = std::make_unique<ShardClient>(
+        ShardClient::Options{.token = token_, .endpoints = std::move(endpoints)});
+    if (!memory_) {
+      const std::string& leader = said[static_cast<std::size_t>(shape_.node_ranks.front())];
+      const auto offer = shm::parse_memory_offer(words_of(leader, 3)[2]);
+      if (!offer) return offer.error();
+      auto opened = shm::open_offer(*offer);
+      if (!opened) return std::move(opened).error();
+      memory_ = *std::move(opened);
+    }
+    auto cache = ShardCache::open(
+        shape_,
+        std::move(memory_),
+        *shards_->peers,
+        [client = shards_->client.get()](int rank, std::size_t unit, std::span<std::byte> into) {
+          client->fetch(rank, unit, into);
+        });
+    if (!cache) return std::move(cache).error();
+    shards_->cache = *std::move(cache);
+    return {};
+  }
+
+  ProcessGroup& group_;
+  CacheShape shape_;
+  ShardToken token_{};
+  UniqueFd memory_;
+  std::shared_ptr<RemoteShards> shards_ = std::make_shared<RemoteShards>();
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ParameterHome>> make_paged_home(const std::vector<Unit>& units,
+                                                       std::shared_ptr<ProcessGroup> group) {
+  auto shards = Meeting(units, *group).hold();
+  if (!shards) return std::move(shards).error();
+  return std::unique_ptr<ParameterHome>(
+      std::make_unique<PagedHome>(units, *std::move(shards), std::move(group)));
+}
+
+}  // namespace accel::sharding

@@ -1,0 +1,57 @@
+// The gate between reading shards and writing them.
+
+#include "libaccel/sharding/remote/write_gate.h"
+
+#include <atomic>
+#include <optional>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include <accel/error.h>
+
+namespace accel::sharding {
+namespace {
+
+TEST(WriteGate, LetsManyIn) {
+  WriteGate gate;
+  const WriteGate::Pass one(gate);
+  std::jthread([&] { const WriteGate::Pass other(gate); }).join();
+}
+
+TEST(WriteGate, ClosesWhenTheLastOneHasLeft) {
+  WriteGate gate;
+  std::atomic<bool> has_left = false;
+  std::optional<WriteGate::Pass> pass;
+  pass.emplace(gate);
+  std::jthread closer([&] {
+    gate.close();
+    EXPECT_TRUE(has_left);
+    gate.open();
+  });
+  has_left = true;
+  pass.reset();
+}
+
+TEST(WriteGate, KeepsOtherThreadsWaitingUntilItOpens) {
+  WriteGate gate;
+  gate.close();
+  std::atomic<bool> is_open = false;
+  std::jthread other([&] {
+    const WriteGate::Pass pass(gate);
+    EXPECT_TRUE(is_open);
+  });
+  is_open = true;
+  gate.open();
+}
+
+TEST(WriteGate, RefusesTheThreadThatClosedItInsteadOfWaitingForItself) {
+  WriteGate gate;
+  gate.close();
+  EXPECT_THROW({ const WriteGate::Pass pass(gate); }, Error);
+  gate.open();
+  const WriteGate::Pass pass(gate);
+}
+
+}  // namespace
+}  // namespace accel::sharding
