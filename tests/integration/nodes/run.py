@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""char_gpt on two hosts that are network namespaces, with 2 ranks each: as copies and divided in each node. Run by ctest."""
+"""char_gpt on two hosts that are network namespaces, with 2 ranks each: as copies, divided in each node, and divided over
+both. Run by ctest."""
 import os
 import pathlib
 import re
@@ -51,7 +52,8 @@ class Nodes(unittest.TestCase):
                               "--rdzv_endpoint", self.network.address("a") + ":29400", "--rdzv_tls_dir",
                               issue_certificate(self.folder / "ca", "node", name)],
                        ["--project_dir", self.folder / job, *training_options], prefix=self.network.command(name),
-                       env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "veth0"})
+                       # The kernel is one, and would let ranks of both hosts map one memory.
+                       env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "veth0", "ACCEL_TEST_NODE": name})
             for name in "ab"]
         for launcher in launchers:
             self.assertEqual(launcher.wait(), 0, launcher.text())
@@ -59,14 +61,15 @@ class Nodes(unittest.TestCase):
         self.assertEqual(told[0], told[1])
         return told[0]
 
-    def test_two_nodes_train_as_one_and_sharding_in_each_node_changes_no_bit(self):
+    def test_two_nodes_train_as_one_and_sharding_changes_no_bit(self):
         one = self.on_one_node()
         copies = self.on_two_nodes("copies")
         self.assertEqual(sorted(one), list(range(2, STEPS + 1, 2)))
         self.assertEqual(sorted(copies), sorted(one))
         for step, loss in copies.items():
             self.assertAlmostEqual(float(loss), float(one[step]), delta=TOLERANCE, msg=f"step {step}")
-        self.assertEqual(self.on_two_nodes("shards", "--fsdp", "HYBRID_SHARD"), copies)
+        self.assertEqual(self.on_two_nodes("hybrid", "--fsdp", "HYBRID_SHARD"), copies)
+        self.assertEqual(self.on_two_nodes("shards", "--fsdp", "FULL_SHARD"), copies)
 
 
 if __name__ == "__main__":
