@@ -113,8 +113,7 @@ at::Tensor allocate(const st::TensorInfo& info, at::DeviceType device) {
 }
 
 at::Tensor plain(const at::Tensor& tensor) {
-  return pager::with_memory(
-      at::resolve_neg(at::resolve_conj(tensor.detach().cpu())).contiguous());
+  return pager::with_memory(at::resolve_neg(at::resolve_conj(tensor.detach().cpu())).contiguous());
 }
 
 std::uint64_t stored_bytes(const std::string& name, const at::Tensor& tensor) {
