@@ -132,6 +132,12 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
       sync = std::make_shared<DdpReducer>(*module, std::move(group), impl_->options.ddp);
     }
   }
+  if (impl_->fsdp && impl_->fsdp->has_precision() &&
+      std::dynamic_pointer_cast<sharding::ShardedModel>(sync) == nullptr) {
+    impl_->logger.warning_once(
+        "mixed_precision_policy changes nothing where a model is not divided: with one process, or "
+        "NO_SHARD");
+  }
   impl_->models.push_back(
       std::make_shared<detail::ModelRuntime>(std::move(module), std::move(sync), autocast));
   return impl_->models.back();

@@ -131,6 +131,23 @@ struct Released {
   }
 };
 
+// For a scope, the parameters of sharded models have their full precision.
+class FullPrecision {
+ public:
+  explicit FullPrecision(std::vector<std::shared_ptr<sharding::ShardedModel>> models)
+      : models_(std::move(models)) {
+    for (const auto& model : models_) model->begin_save();
+  }
+  ~FullPrecision() {
+    for (const auto& model : models_) model->end_save();
+  }
+  FullPrecision(const FullPrecision&) = delete;
+  FullPrecision& operator=(const FullPrecision&) = delete;
+
+ private:
+  std::vector<std::shared_ptr<sharding::ShardedModel>> models_;
+};
+
 // nullptr: the optimizer is not sharded.
 const sharding::ShardedOptimizer* sharded_of(const std::shared_ptr<detail::StepGate>& gate) {
   return dynamic_cast<const sharding::ShardedOptimizer*>(gate.get());
@@ -189,6 +206,7 @@ std::optional<LoadReport> Accelerator::Impl::load(const Load& load) {
     throw;
   }
   for (const auto& model : models) model->end_load();
+  for (const auto& model : models) model->publish_loaded();
   if (report) take_loaded_states(models);
   return report;
 }
@@ -216,6 +234,13 @@ const std::shared_ptr<detail::StepGate>& Accelerator::Impl::gate_of(
 }
 
 CheckpointObjects Accelerator::checkpoint_objects() const {
+  for (const auto& model : impl_->sharded_models()) {
+    if (!model->has_masters()) continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        "a model with a mixed_precision_policy has its full precision only while save_state() runs",
+        "call save_state()");
+  }
   return impl_->objects_to_save();
 }
 
@@ -230,6 +255,7 @@ RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
 CheckpointInfo Accelerator::Impl::save(const std::filesystem::path& folder) {
   CheckpointInfo saved;
   const Released released{whole_optimizers, divided};
+  const FullPrecision full_precision(sharded_models());
   const CheckpointObjects objects = objects_to_save();
   if (project.automatic_checkpoint_naming || folder.empty()) {
     saved = checkpoint_series().save(objects, num_batches);
@@ -284,6 +310,7 @@ const CheckpointInfo& Accelerator::take_over(const LoadReport& report) {
 void Accelerator::save_weights(const detail::ModelRuntime& model,
                                const std::filesystem::path& folder,
                                const SaveModelOptions& options) const {
+  const FullPrecision full_precision(impl_->sharded_models());
   if (is_main_process()) accel::save_model(*model.module(), folder, options);
   wait_for_everyone();
 }

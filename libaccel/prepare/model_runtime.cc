@@ -26,6 +26,12 @@ ForwardScope::ForwardScope(ModelRuntime& runtime) : runtime_(runtime) {
 
 ForwardScope::~ForwardScope() = default;
 
+at::Tensor* ForwardScope::replacement(const at::Tensor& argument) {
+  if (runtime_.sync() == nullptr || !argument.defined()) return nullptr;
+  at::Tensor other = runtime_.sync()->input(argument);
+  return other.defined() ? &replacements_.emplace_back(std::move(other)) : nullptr;
+}
+
 bool ForwardScope::wants_outputs() const noexcept {
   const ModelSync* sync = runtime_.sync().get();
   return runtime_.autocast().has_value() || (sync != nullptr && sync->wants_outputs());

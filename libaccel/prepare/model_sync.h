@@ -19,7 +19,9 @@ class ModelSync {
   virtual void before_forward() = 0;
   // Whether after_forward() needs the tensors that the forward returned.
   [[nodiscard]] virtual bool wants_outputs() const noexcept = 0;
-  // May replace outputs by tensors of the same value.
+  // What the forward gets in place of an argument; undefined: the argument itself.
+  [[nodiscard]] virtual at::Tensor input(const at::Tensor&) const { return {}; }
+  // May replace outputs by tensors of the same value, up to rounding.
   virtual void after_forward(std::vector<at::Tensor>& outputs) = 0;
   // The loss's backward is done. Requires: every rank calls it.
   virtual void after_backward() = 0;

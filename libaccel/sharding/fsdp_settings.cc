@@ -147,6 +147,41 @@ void set_wrap(FsdpSettings& settings,
   }
 }
 
+MixedPrecisionPolicy policy_of(const std::string& text, int version) {
+  const std::pair<std::string_view, c10::ScalarType> names[] = {
+      {"bf16", c10::kBFloat16}, {"fp16", c10::kHalf}, {"fp32", c10::kFloat}};
+  for (const auto& [name, dtype] : names) {
+    if (name != text) continue;
+    MixedPrecisionPolicy policy{.param_dtype = dtype, .reduce_dtype = dtype};
+    (version == 1 ? policy.buffer_dtype : policy.output_dtype) = dtype;
+    return policy;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "mixed_precision_policy is '" + text + "', expected bf16, fp16 or fp32");
+}
+
+MixedPrecisionPolicy precision_of(const FullyShardedDataParallelPlugin& plugin,
+                                  const EnvLookup& env) {
+  if (!plugin.mixed_precision_policy) return {};
+  if (const auto* text = std::get_if<std::string>(&*plugin.mixed_precision_policy))
+    return policy_of(*text, version_of(plugin, env));
+  MixedPrecisionPolicy policy = std::get<MixedPrecisionPolicy>(*plugin.mixed_precision_policy);
+  if (!policy.reduce_dtype) policy.reduce_dtype = policy.param_dtype;
+  const std::pair<const char*, std::optional<c10::ScalarType>> fields[] = {
+      {"param_dtype", policy.param_dtype},
+      {"reduce_dtype", policy.reduce_dtype},
+      {"buffer_dtype", policy.buffer_dtype},
+      {"output_dtype", policy.output_dtype}};
+  for (const auto& [name, dtype] : fields) {
+    if (!dtype || *dtype == c10::kBFloat16 || *dtype == c10::kHalf || *dtype == c10::kFloat)
+      continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name) + " of the mixed_precision_policy is " + c10::toString(*dtype) +
+                    ", expected BFloat16, Half or Float");
+  }
+  return policy;
+}
+
 // What would change memory or numbers and is not there.
 void refuse_what_is_missing(const FullyShardedDataParallelPlugin& plugin, const EnvLookup& env) {
   const auto refuse = [](const std::string& what) {
@@ -193,6 +228,7 @@ FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLook
   settings.sync_module_states = plugin.sync_module_states
                                     ? *plugin.sync_module_states
                                     : flag_of(env, "FSDP_SYNC_MODULE_STATES").value_or(true);
+  settings.precision = precision_of(plugin, env);
   refuse_what_is_missing(plugin, env);
   note_what_changes_nothing(settings, env);
   return settings;

@@ -20,6 +20,11 @@ struct FsdpSettings {
   std::int64_t min_num_params = 0;               // for kSizeBasedWrap; above 0 then
   std::string ignored_modules;                   // a regular expression; empty: none
   bool sync_module_states = true;
+  MixedPrecisionPolicy precision;  // reduce_dtype is set where param_dtype is
+  [[nodiscard]] bool has_precision() const noexcept {
+    return precision.param_dtype || precision.reduce_dtype || precision.buffer_dtype ||
+           precision.output_dtype;
+  }
   std::vector<std::string> notices;  // options that were read and change nothing here
 };
 

@@ -136,7 +136,11 @@ void GradientShards::take(std::size_t parameter) {
   // In the order of the parameter's memory, which is that of its shard.
   at::Tensor place = state.flat.as_strided(
       values.sizes(), values.strides(), state.flat.storage_offset() + slot->offset);
-  at::mul_out(place, gradient, scale_);
+  if (place.scalar_type() == gradient.scalar_type()) {
+    at::mul_out(place, gradient, scale_);
+  } else {  // mul_out() would round to the gradient's dtype first
+    place.copy_(gradient).mul_(scale_);
+  }
   ++state.num_arrived;
 }
 

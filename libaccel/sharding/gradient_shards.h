@@ -43,7 +43,8 @@ namespace accel::sharding {
 
 class GradientShards {
  public:
-  // parameters: leaves that require a gradient, in the order that `units` was planned for. model: a number of this
+  // parameters: leaves that require a gradient, in the order that `units` was planned for; gradients are summed in the
+  // dtypes of the units. model: a number of this
   // model, the same on all ranks.
   GradientShards(std::vector<NamedParameter> parameters,
                  std::vector<Unit> units,

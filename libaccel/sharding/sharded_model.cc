@@ -35,6 +35,11 @@ namespace {
 
 // As DDP's buckets: large enough for the cost of a call to vanish, small enough for two to be little.
 constexpr std::int64_t kMaxUnitBytes = std::int64_t{25} << 20;
+// What steps are exact enough in.
+at::ScalarType full_precision(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
+
 constexpr const char* kPreparing = "sending the model of rank 0 to all ranks";
 
 // Two parameters of one memory would part when each gets its place in a unit.
@@ -87,7 +92,8 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
                            const FsdpSettings& settings)
     : mesh_(make_mesh(std::move(group), settings.strategy)),
       group_(mesh_.shards),
-      module_(module.weak_from_this()) {
+      module_(module.weak_from_this()),
+      precision_(settings.precision) {
   std::vector<NamedParameter> all = trainable_parameters(module);
   verify_same_parameters(all, *mesh_.world);
   const auto ignored = ignored_parameters(module, settings);
@@ -116,28 +122,60 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
     index_.emplace(parameter.tensor.unsafeGetTensorImpl(), planned.size());
     planned.push_back({.name = parameter.name,
                        .numel = parameter.tensor.numel(),
-                       .dtype = parameter.tensor.scalar_type(),
+                       .dtype = precision_.param_dtype
+                                    ? full_precision(parameter.tensor.scalar_type())
+                                    : parameter.tensor.scalar_type(),
                        .group = groups.at(parameter.tensor.unsafeGetTensorImpl())});
   }
   units_ = plan_units(planned, group_->size(), kMaxUnitBytes);
+  if (precision_.param_dtype) masters_.emplace(units_, group_);
   find_home(settings.strategy);
   cut_pieces();
   move_into_units();
+  round_others(module, ignored);
   static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
-  gradients_ = std::make_unique<GradientShards>(parameters_, units_, mesh_, ++num_models);
+  gradients_ = std::make_unique<GradientShards>(
+      parameters_, units_in(precision_.reduce_dtype), mesh_, ++num_models);
+}
+
+std::vector<Unit> ShardedModel::units_in(std::optional<at::ScalarType> dtype) const {
+  std::vector<Unit> units = units_;
+  for (Unit& unit : units) {
+    if (dtype && at::isFloatingType(unit.dtype)) unit.dtype = *dtype;
+  }
+  return units;
+}
+
+// Frozen parameters and buffers.
+void ShardedModel::round_others(const torch::nn::Module& module,
+                                const std::unordered_set<const c10::TensorImpl*>& ignored) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (at::Tensor& parameter : module.parameters()) {
+    if (!masters_ || parameter.requires_grad() || !at::isFloatingType(parameter.scalar_type()))
+      continue;
+    const auto* key = parameter.unsafeGetTensorImpl();
+    if (ignored.contains(key) || !seen.insert(key).second) continue;
+    masters_->round_whole(parameter, *precision_.param_dtype);
+  }
+  for (at::Tensor& buffer : module.buffers()) {
+    if (!precision_.buffer_dtype || !buffer.defined()) continue;
+    if (at::isFloatingType(buffer.scalar_type()))
+      buffer.set_data(buffer.to(*precision_.buffer_dtype));
+  }
 }
 
 void ShardedModel::find_home(ShardingStrategy strategy) {
-  std::vector<std::vector<pager::GuardLabel>> labels(units_.size());
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    const std::size_t element = c10::elementSize(units_[unit].dtype);
-    for (const Slot& slot : units_[unit].slots) {
+  const std::vector<Unit> units = units_in(precision_.param_dtype);
+  std::vector<std::vector<pager::GuardLabel>> labels(units.size());
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    const std::size_t element = c10::elementSize(units[unit].dtype);
+    for (const Slot& slot : units[unit].slots) {
       labels[unit].push_back({static_cast<std::size_t>(slot.offset) * element,
                               static_cast<std::size_t>(slot.numel) * element,
                               parameters_[slot.parameter].name});
     }
   }
-  auto shared = make_shared_home(units_, std::move(labels), group_);
+  auto shared = make_shared_home(units, std::move(labels), group_);
   if (shared) {
     home_ = *std::move(shared);
     return;
@@ -154,7 +192,7 @@ void ShardedModel::find_home(ShardingStrategy strategy) {
                     " needs ranks that share memory: " + shared.error().message(),
                 "use SHARD_GRAD_OP: every rank keeps the parameters whole");
   }
-  home_ = make_private_home(units_, group_);
+  home_ = make_private_home(units, group_);
 }
 
 // Each rank brings its own shards; then the parameters of the module become views of the whole.
@@ -171,6 +209,7 @@ void ShardedModel::move_into_units() {
   }
   std::vector<std::size_t> all(units_.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
+  if (masters_) masters_->write_to(*home_, all);
   home_->publish(all);
   home_->take_in(parameters_);
   places_.assign(parameters_.size(), nullptr);
@@ -186,7 +225,10 @@ void ShardedModel::cut_pieces() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     for (const Slot& slot : units_[unit].slots) unit_index_[slot.parameter] = unit;
     for (const Piece& place : pieces_of(units_[unit], group_->rank())) {
-      at::Tensor tensor = home_->writable(unit).narrow(0, place.unit_offset, place.numel).detach();
+      const std::int64_t own = group_->rank() * units_[unit].shard_numel;
+      at::Tensor tensor =
+          masters_ ? masters_->shard(unit).narrow(0, place.unit_offset - own, place.numel).detach()
+                   : home_->writable(unit).narrow(0, place.unit_offset, place.numel).detach();
       tensor.requires_grad_(true);
       piece_index_[place.parameter] = std::ssize(pieces_);
       piece_tensors_.insert(tensor.unsafeGetTensorImpl());
@@ -195,7 +237,18 @@ void ShardedModel::cut_pieces() {
   }
 }
 
-void ShardedModel::after_forward(std::vector<at::Tensor>&) {
+at::Tensor ShardedModel::input(const at::Tensor& argument) const {
+  if (!masters_ || !precision_.cast_forward_inputs || !at::isFloatingType(argument.scalar_type()) ||
+      argument.scalar_type() == *precision_.param_dtype)
+    return {};
+  return argument.to(*precision_.param_dtype);
+}
+
+void ShardedModel::after_forward(std::vector<at::Tensor>& outputs) {
+  for (at::Tensor& output : outputs) {
+    if (precision_.output_dtype && at::isFloatingType(output.scalar_type()))
+      output = output.to(*precision_.output_dtype);
+  }
   if (!at::GradMode::is_enabled()) return;
   if (sync_in_backward_) {
     gradients_->arm();
@@ -221,7 +274,7 @@ void ShardedModel::after_backward() {
 void ShardedModel::hand_out_gradients() {
   std::vector<at::Tensor> shards(units_.size());
   for (std::size_t unit = 0; unit < units_.size(); ++unit)
-    shards[unit] = gradients_->take_gradient(unit);
+    shards[unit] = gradients_->take_gradient(unit).to(units_[unit].dtype);
   for (ShardPiece& piece : pieces_) {
     if (!gradients_->was_used(piece.place.parameter)) continue;
     const std::int64_t begin =
@@ -297,6 +350,7 @@ void ShardedModel::before_write() {
 }
 
 void ShardedModel::publish(const std::vector<std::size_t>& units) {
+  if (masters_) masters_->write_to(*home_, units);
   home_->publish(units);
   has_stepped_ = true;
   // A graph that saved the values of before is told so, as after a step on whole parameters.
@@ -305,6 +359,31 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
       parameters_[slot.parameter].tensor.unsafeGetTensorImpl()->bump_version();
     }
   }
+}
+
+void ShardedModel::begin_load() {
+  if (masters_) {
+    masters_->expose(parameters_);
+  } else {
+    home_->begin_load();
+  }
+}
+
+void ShardedModel::end_load() {
+  if (masters_) {
+    masters_->take_exposed(parameters_);
+    masters_->withdraw(parameters_);
+  } else {
+    home_->end_load();
+  }
+}
+
+void ShardedModel::publish_loaded() {
+  if (!masters_) return;
+  std::vector<std::size_t> all(units_.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  publish(all);
+  has_stepped_ = false;
 }
 
 bool ShardedModel::owns(const at::Tensor& parameter) const {

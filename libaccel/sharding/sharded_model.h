@@ -5,7 +5,11 @@
 // memory with the parts of parameters in this rank's shards, with the averaged gradients as their grad. After a
 // synchronising backward the parameters themselves have no gradient.
 //
-// Frozen parameters stay as they are. Ignored ones stay whole; their gradients are averaged at the end of backward.
+// With a param_dtype of a mixed precision policy the home has the parameters in that dtype, and the pieces are views of
+// this rank's masters (master_shards.h).
+//
+// Frozen parameters stay as they are, but for their dtype. Ignored ones stay whole; their gradients are averaged at the
+// end of backward.
 //
 // Threads:  the thread that trains.
 #pragma once
@@ -26,6 +30,7 @@
 #include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/fsdp_settings.h"
 #include "libaccel/sharding/gradient_shards.h"
+#include "libaccel/sharding/master_shards.h"
 #include "libaccel/sharding/parameter_home.h"
 #include "libaccel/sharding/shard_mesh.h"
 #include "libaccel/sharding/shard_plan.h"
@@ -53,7 +58,10 @@ class ShardedModel final : public ModelSync {
                const FsdpSettings& settings);
 
   void before_forward() override {}
-  [[nodiscard]] bool wants_outputs() const noexcept override { return false; }
+  [[nodiscard]] at::Tensor input(const at::Tensor& argument) const override;
+  [[nodiscard]] bool wants_outputs() const noexcept override {
+    return precision_.output_dtype.has_value();
+  }
   void after_forward(std::vector<at::Tensor>& outputs) override;
   void after_backward() override;
   void abandon_backward() noexcept override { gradients_->abandon(); }
@@ -80,8 +88,18 @@ class ShardedModel final : public ModelSync {
   void before_write();
   void publish(const std::vector<std::size_t>& units);
   // Between them the parameters may be written to, on every rank the same.
-  void begin_load() { home_->begin_load(); }
-  void end_load() { home_->end_load(); }
+  void begin_load();
+  void end_load();
+  [[nodiscard]] bool has_masters() const noexcept { return masters_.has_value(); }
+  // Between them the parameters have their full precision. Requires: every rank calls it.
+  void begin_save() {
+    if (masters_) masters_->expose(parameters_);
+  }
+  void end_save() {
+    if (masters_) masters_->withdraw(parameters_);
+  }
+  // After end_load(): lets every rank see what all have loaded. Requires: every rank calls it.
+  void publish_loaded();
 
   // ---- for checkpoints and tests
 
@@ -97,7 +115,10 @@ class ShardedModel final : public ModelSync {
   [[nodiscard]] const ShardMesh& mesh() const noexcept { return mesh_; }
 
  private:
+  [[nodiscard]] std::vector<Unit> units_in(std::optional<at::ScalarType> dtype) const;
   void find_home(ShardingStrategy strategy);
+  void round_others(const torch::nn::Module& module,
+                    const std::unordered_set<const c10::TensorImpl*>& ignored);
   void move_into_units();
   void cut_pieces();
   void hand_out_gradients();
@@ -110,9 +131,11 @@ class ShardedModel final : public ModelSync {
   std::weak_ptr<const torch::nn::Module> module_;
   std::vector<NamedParameter> parameters_;  // those that are divided
   std::vector<at::Tensor> ignored_;         // trained, but whole on every rank
-  std::vector<Unit> units_;
+  std::vector<Unit> units_;                 // with the dtypes that the optimizer sees
+  MixedPrecisionPolicy precision_;
   std::unique_ptr<ParameterHome> home_;
-  std::vector<ShardPiece> pieces_;                                 // of this rank
+  std::optional<MasterShards> masters_;  // else the home is what pieces are views of
+  std::vector<ShardPiece> pieces_;       // of this rank
   std::unordered_map<const c10::TensorImpl*, std::size_t> index_;  // into parameters_
   std::vector<std::ptrdiff_t> piece_index_;                        // by parameter; -1: none
   std::vector<std::size_t> unit_index_;                            // by parameter

@@ -15,11 +15,27 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
+
+#include <c10/core/ScalarType.h>
 
 #include <accel/types.h>
 
 namespace accel {
+
+// Which dtype lands where. Unset: as the model has it. Floating point values alone are converted.
+struct MixedPrecisionPolicy {
+  // Of the parameters that forward and backward see. This rank's shard of them is kept in fp32 beside (fp64 for fp64), also
+  // where the model came in 16 bits: that is what the optimizer and checkpoints work on.
+  std::optional<c10::ScalarType> param_dtype;
+  // Of gradients while they are summed over the ranks; else param_dtype. The optimizer sees them as fp32.
+  std::optional<c10::ScalarType> reduce_dtype;
+  std::optional<c10::ScalarType> buffer_dtype;  // of buffers, from prepare() on
+  std::optional<c10::ScalarType> output_dtype;  // of what the prepared model's forward returns
+  // Converts tensors that are arguments of the prepared model's forward to param_dtype. Not those inside of containers.
+  bool cast_forward_inputs = true;
+};
 
 struct FullyShardedDataParallelPlugin {
   std::optional<int> fsdp_version;  // FSDP_VERSION, else 1
@@ -45,6 +61,10 @@ struct FullyShardedDataParallelPlugin {
   // Whether rank 0's parameters and buffers are sent to all ranks by prepare().
   // FSDP_SYNC_MODULE_STATES, else true. False: each rank keeps its own values of its own shard.
   std::optional<bool> sync_module_states;
+
+  // "bf16", "fp16" or "fp32" is short for that dtype everywhere: parameters, reduction, and buffers (version 1) or outputs
+  // (version 2). Unset: parameters stay as they are; mixed_precision of the Accelerator is autocast, with or without this.
+  std::optional<std::variant<MixedPrecisionPolicy, std::string>> mixed_precision_policy;
 
   // Keeps shards in host memory while the model computes on a GPU. FSDP_OFFLOAD_PARAMS. Not there
   // yet: true is refused.

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -42,6 +43,8 @@ class ACCEL_EXPORT ForwardScope {
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
 
+  // What the module gets in place of an argument, kept as long as this object; nullptr: the argument itself.
+  [[nodiscard]] at::Tensor* replacement(const at::Tensor& argument);
   // Whether finish() has to see the outputs; otherwise it may be called with none.
   [[nodiscard]] bool wants_outputs() const noexcept;
   // Ends autocast, converts the outputs in place and prepares the reducer.
@@ -50,7 +53,16 @@ class ACCEL_EXPORT ForwardScope {
  private:
   ModelRuntime& runtime_;
   std::optional<Autocast> autocast_;
+  std::deque<at::Tensor> replacements_;
 };
+
+template <typename T>
+T&& argument_of(ForwardScope& scope, std::remove_reference_t<T>& argument) {
+  if constexpr (std::is_same_v<std::remove_cvref_t<T>, at::Tensor>) {
+    if (at::Tensor* other = scope.replacement(argument)) return static_cast<T&&>(*other);
+  }
+  return static_cast<T&&>(argument);
+}
 
 // The module behind a handle.
 template <typename M>
@@ -84,7 +96,7 @@ class Prepared {
   auto forward(Args&&... args) const {
     detail::ForwardScope scope(*runtime_);
     std::vector<at::Tensor> tensors;
-    auto outputs = module().forward(std::forward<Args>(args)...);
+    auto outputs = module().forward(detail::argument_of<Args>(scope, args)...);
     if (!scope.wants_outputs()) {
       scope.finish(tensors);
       return outputs;

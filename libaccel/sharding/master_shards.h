@@ -1,0 +1,65 @@
+// MasterShards: this rank's shards of the parameters in full precision, while the module has them in fewer bits.
+//
+// Steps are too small for bf16: a weight of 1 does not change by 0.001. So the optimizer works on masters, which are
+// divided as the units are; the module's parameters are roundings of them, written by their owners after each step.
+//
+//   rounded   the module's parameters are in their home, in fewer bits      withdraw()
+//   exposed   they are whole tensors of the masters, on every rank          expose()
+//
+// Threads:  the thread that trains; every rank makes the same calls.
+// Cost:     a shard of each unit; while exposed all units whole.
+// Errors    throws what ProcessGroup throws.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "libaccel/prepare/parameter_list.h"
+#include "libaccel/sharding/parameter_home.h"
+#include "libaccel/sharding/shard_plan.h"
+
+namespace accel::sharding {
+
+class MasterShards {
+ public:
+  // units: with the dtypes of the masters.
+  MasterShards(std::vector<Unit> units, std::shared_ptr<ProcessGroup> group);
+
+  // [shard_numel] of this rank, to be written to.
+  [[nodiscard]] const at::Tensor& shard(std::size_t unit) const { return shards_.at(unit); }
+  // Rounds a parameter that is not divided; its values of now come back with expose().
+  void round_whole(at::Tensor parameter, at::ScalarType dtype);
+
+  // Rounds this rank's shards into its part of the home.
+  void write_to(const ParameterHome& home, std::span<const std::size_t> units) const;
+
+  // Lets the parameters be the masters of all ranks, for checkpoints. parameters: in the order that was planned for.
+  void expose(std::vector<NamedParameter>& parameters);
+  // Takes this rank's shards of those exposed parameters that were written to, on all ranks the same. A loader may write to
+  // the pieces instead.
+  void take_exposed(const std::vector<NamedParameter>& parameters);
+  // Lets the parameters be what they were. Does nothing when they are.
+  void withdraw(std::vector<NamedParameter>& parameters);
+
+ private:
+  struct Whole {
+    at::Tensor parameter;
+    at::Tensor full;
+    at::Tensor rounded;
+  };
+
+  std::vector<Unit> units_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::vector<at::Tensor> shards_;      // by unit
+  std::vector<Whole> wholes_;           // parameters that are not divided
+  std::vector<at::Tensor> exposed_;     // by unit, while exposed
+  std::vector<at::Tensor> rounded_;     // by parameter, while exposed
+  std::vector<std::int64_t> versions_;  // by parameter, when they were exposed
+};
+
+}  // namespace accel::sharding

@@ -1,0 +1,286 @@
+// Mixed precision of shards: parameters in 16 bits, masters in fp32, and what each of them is used for.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <accel/accelerator.h>
+#include <accel/error.h>
+#include <accel/random.h>
+
+#include "libaccel/sharding/fsdp_settings.h"
+#include "tests/support/rank_group.h"
+#include "tests/support/scratch_folder.h"
+
+namespace accel {
+namespace {
+
+using torch::optim::Optimizer;
+
+constexpr std::int64_t kWidth = 7;
+
+torch::nn::Sequential seeded_net() {
+  set_seed(5);
+  return torch::nn::Sequential(torch::nn::Linear(kWidth, 2 * kWidth),
+                               torch::nn::LayerNorm(torch::nn::LayerNormOptions({2 * kWidth})),
+                               torch::nn::Linear(2 * kWidth, kWidth));
+}
+
+enum class Rule { kSgd, kAdamW };
+
+std::shared_ptr<Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters, Rule rule) {
+  if (rule == Rule::kAdamW) {
+    return std::make_shared<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01));
+  }
+  return std::make_shared<torch::optim::SGD>(parameters,
+                                             torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
+// [4, kWidth] of a rank.
+at::Tensor batch(int step, int rank) {
+  return (at::arange(4 * kWidth).view({4, kWidth}) + 3 * step + rank).sin();
+}
+
+at::Tensor loss_of(const at::Tensor& output) {
+  return (output.to(at::kFloat) - 0.5).square().mean();
+}
+
+at::Tensor flat(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& tensor : tensors) parts.push_back(tensor.detach().flatten());
+  return at::cat(parts);
+}
+
+using Policy = std::optional<std::variant<MixedPrecisionPolicy, std::string>>;
+
+const MixedPrecisionPolicy kBf16{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+
+class Trainer {
+ public:
+  explicit Trainer(Policy policy,
+                   Rule rule = Rule::kAdamW,
+                   torch::nn::Sequential net = seeded_net())
+      : accelerator_(options(std::move(policy))), net_(std::move(net)) {
+    auto [model, optimizer] = accelerator_.prepare(net_, make_optimizer(net_->parameters(), rule));
+    model_.emplace(model);
+    optimizer_.emplace(optimizer);
+  }
+
+  at::Tensor forward(int step) { return (*model_)(batch(step, accelerator_.process_index())); }
+  void train(int from, int to) {
+    for (int step = from; step < to; ++step) {
+      accelerator_.backward(loss_of(forward(step)));
+      optimizer_->step();
+      optimizer_->zero_grad();
+    }
+  }
+  at::Tensor values() const { return flat(net_->parameters()); }
+  Accelerator& accelerator() { return accelerator_; }
+  torch::nn::Sequential& net() { return net_; }
+  Optimizer& optimizer() { return optimizer_->optimizer(); }
+
+ private:
+  static AcceleratorOptions options(Policy policy) {
+    AcceleratorOptions options;
+    options.fsdp_plugin.emplace();
+    options.fsdp_plugin->mixed_precision_policy = std::move(policy);
+    return options;
+  }
+  Accelerator accelerator_;
+  torch::nn::Sequential net_;
+  std::optional<Prepared<torch::nn::Sequential>> model_;
+  std::optional<AcceleratedOptimizer> optimizer_;
+};
+
+// The same by hand: a copy in bf16 that computes, masters in fp32 that are stepped, whole on every rank. Gradients are
+// averaged in fp32.
+at::Tensor trained_by_hand(Accelerator& accelerator, Rule rule, int steps) {
+  torch::nn::Sequential net = seeded_net();
+  std::vector<at::Tensor> masters;
+  for (const at::Tensor& parameter : net->parameters())
+    masters.push_back(parameter.detach().clone().requires_grad_(true));
+  for (at::Tensor& parameter : net->parameters())
+    parameter.set_data(parameter.detach().to(at::kBFloat16));
+  const auto optimizer = make_optimizer(masters, rule);
+  for (int step = 0; step < steps; ++step) {
+    loss_of(net->forward(batch(step, accelerator.process_index()).to(at::kBFloat16))).backward();
+    const at::NoGradGuard no_grad;
+    const std::vector<at::Tensor> parameters = net->parameters();
+    for (std::size_t p = 0; p < masters.size(); ++p) {
+      at::Tensor gradient = parameters[p].grad().to(at::kFloat);
+      gradient.mul_(1.0 / accelerator.num_processes());
+      masters[p].mutable_grad() = accelerator.reduce(gradient);
+      parameters[p].mutable_grad().reset();
+    }
+    optimizer->step();
+    for (std::size_t p = 0; p < masters.size(); ++p) parameters[p].copy_(masters[p]);
+  }
+  return flat(net->parameters());
+}
+
+class ShardedPrecision : public ::testing::TestWithParam<int> {};
+
+TEST_P(ShardedPrecision, EqualsMastersAndRoundingsByHandToTheBit) {
+  test::run_ranks(GetParam(), [] {
+    for (const Rule rule : {Rule::kSgd, Rule::kAdamW}) {
+      Trainer trainer(kBf16, rule);
+      trainer.train(0, 4);
+
+      const at::Tensor expected = trained_by_hand(trainer.accelerator(), rule, 4);
+
+      EXPECT_EQ(trainer.values().scalar_type(), at::kBFloat16);
+      EXPECT_TRUE(at::equal(trainer.values(), expected)) << (rule == Rule::kSgd ? "SGD" : "AdamW");
+    }
+  });
+}
+
+TEST_P(ShardedPrecision, GoesOnToTheBitAfterACheckpoint) {
+  const test::ScratchFolder folder;
+  test::run_ranks(GetParam(), [&] {
+    Trainer whole(kBf16);
+    whole.train(0, 2);
+    whole.accelerator().save_state(folder.file("state"));
+    EXPECT_EQ(whole.values().scalar_type(), at::kBFloat16);
+    whole.train(2, 4);
+
+    Trainer resumed(kBf16);
+    resumed.accelerator().load_state(folder.file("state"));
+    resumed.train(2, 4);
+
+    EXPECT_TRUE(at::equal(resumed.values(), whole.values()));
+  });
+}
+
+TEST_P(ShardedPrecision, SavesMastersThatGoOnWithoutThePolicyAndBack) {
+  const test::ScratchFolder folder;
+  test::run_ranks(GetParam(), [&] {
+    Trainer rounded(kBf16);
+    rounded.train(0, 2);
+    rounded.accelerator().save_state(folder.file("rounded"));
+
+    Trainer plain(std::nullopt);
+    plain.accelerator().load_state(folder.file("rounded"));
+
+    EXPECT_EQ(plain.values().scalar_type(), at::kFloat);
+    EXPECT_TRUE(at::equal(plain.values().to(at::kBFloat16), rounded.values()));
+    EXPECT_FALSE(at::equal(plain.values(), rounded.values().to(at::kFloat)))
+        << "rounded on the way";
+
+    plain.accelerator().save_state(folder.file("plain"));
+    Trainer back(kBf16);
+    back.accelerator().load_state(folder.file("plain"));
+    back.train(2, 4);
+    rounded.train(2, 4);
+
+    EXPECT_TRUE(at::equal(back.values(), rounded.values()));
+  });
+}
+
+TEST_P(ShardedPrecision, GivesAModelOf16BitsMastersOf32) {
+  test::run_ranks(GetParam(), [] {
+    torch::nn::Sequential net = seeded_net();
+    net->to(at::kBFloat16);
+    const at::Tensor before = flat(net->parameters()).clone();
+    Trainer trainer(kBf16, Rule::kAdamW, net);
+
+    EXPECT_TRUE(at::equal(trainer.values(), before));
+    for (const at::Tensor& piece : trainer.optimizer().param_groups()[0].params())
+      EXPECT_EQ(piece.scalar_type(), at::kFloat);
+  });
+}
+
+TEST_P(ShardedPrecision, ConvertsFrozenParametersAndSavesThemWhole) {
+  const test::ScratchFolder folder;
+  test::run_ranks(GetParam(), [&] {
+    const auto freeze = [](torch::nn::Sequential net) {
+      for (at::Tensor& parameter : net[2]->as<torch::nn::Linear>()->parameters())
+        parameter.set_requires_grad(false);
+      return net;
+    };
+    const at::Tensor original = flat(seeded_net()[2]->parameters());
+    Trainer rounded(kBf16, Rule::kAdamW, freeze(seeded_net()));
+    EXPECT_EQ(flat(rounded.net()[2]->parameters()).scalar_type(), at::kBFloat16);
+    rounded.train(0, 1);
+    rounded.accelerator().save_state(folder.file("state"));
+
+    Trainer plain(std::nullopt, Rule::kAdamW, freeze(seeded_net()));
+    plain.accelerator().load_state(folder.file("state"));
+
+    EXPECT_TRUE(at::equal(flat(plain.net()[2]->parameters()), original));
+  });
+}
+
+TEST_P(ShardedPrecision, ConvertsBuffersAndOutputsWhereToldTo) {
+  test::run_ranks(GetParam(), [] {
+    torch::nn::BatchNorm1d norm(kWidth);
+    Trainer everything("bf16", Rule::kAdamW, torch::nn::Sequential(norm));
+    EXPECT_EQ(norm->running_mean.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(norm->num_batches_tracked.scalar_type(), at::kLong);
+    EXPECT_EQ(everything.forward(0).scalar_type(), at::kBFloat16);
+
+    Trainer outputs(MixedPrecisionPolicy{.param_dtype = at::kBFloat16, .output_dtype = at::kFloat});
+    EXPECT_EQ(outputs.forward(0).scalar_type(), at::kFloat);
+    outputs.train(0, 1);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedPrecision, ::testing::Values(2, 3, 4));
+
+std::optional<std::string> no_variable(std::string_view) {
+  return std::nullopt;
+}
+
+TEST(MixedPrecisionPolicy, FollowsTheVersionWhereATextNamesADtype) {
+  const auto first = sharding::resolve({.mixed_precision_policy = "bf16"}, no_variable).precision;
+  EXPECT_EQ(first.param_dtype, at::kBFloat16);
+  EXPECT_EQ(first.reduce_dtype, at::kBFloat16);
+  EXPECT_EQ(first.buffer_dtype, at::kBFloat16);
+  EXPECT_FALSE(first.output_dtype.has_value());
+
+  const auto second =
+      sharding::resolve({.fsdp_version = 2, .mixed_precision_policy = "fp16"}, no_variable)
+          .precision;
+  EXPECT_EQ(second.param_dtype, at::kHalf);
+  EXPECT_FALSE(second.buffer_dtype.has_value());
+  EXPECT_EQ(second.output_dtype, at::kHalf);
+}
+
+TEST(MixedPrecisionPolicy, ReducesInTheDtypeOfParametersUnlessTold) {
+  const auto policy = sharding::resolve(
+      {.mixed_precision_policy = MixedPrecisionPolicy{.param_dtype = at::kBFloat16}}, no_variable);
+  EXPECT_EQ(policy.precision.reduce_dtype, at::kBFloat16);
+}
+
+TEST(MixedPrecisionPolicy, RefusesWhatIsNoDtypeOfParameters) {
+  const auto refused = [](FullyShardedDataParallelPlugin plugin) -> std::string {
+    try {
+      std::ignore = sharding::resolve(plugin, no_variable);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      return error.message();
+    }
+    return "taken";
+  };
+  EXPECT_THAT(refused({.mixed_precision_policy = "int8"}), ::testing::HasSubstr("int8"));
+  EXPECT_THAT(refused({.mixed_precision_policy = MixedPrecisionPolicy{.param_dtype = at::kInt}}),
+              ::testing::HasSubstr("param_dtype"));
+}
+
+}  // namespace
+}  // namespace accel
