@@ -181,7 +181,13 @@ void ShardedModel::find_home(ShardingStrategy strategy) {
     return;
   }
   if (strategy == ShardingStrategy::kFullShard) {
-    auto paged = make_paged_home(units_, group_);
+    if (masters_) {
+      throw Error(
+          ErrorCode::kUnsupported,
+          "a mixed_precision_policy needs ranks that share memory: " + shared.error().message(),
+          "use HYBRID_SHARD, or autocast with mixed_precision instead of the policy");
+    }
+    auto paged = make_paged_home(units, group_);
     if (!paged) throw std::move(paged).error();
     home_ = *std::move(paged);
     return;
