@@ -17,6 +17,8 @@ namespace accel::checkpoint {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{10};
+// How long rank 0 stays for ranks that have not read the last round: it may host the store.
+constexpr std::chrono::seconds kFarewell{10};
 
 class StoreRanks final : public RankExchange {
  public:
@@ -32,6 +34,18 @@ class StoreRanks final : public RankExchange {
         name_(std::move(name)),
         patience_(patience),
         stop_(std::move(stop)) {}
+
+  ~StoreRanks() override {
+    try {
+      store_->set(key("left", rank_), std::vector<std::uint8_t>{1});
+      if (rank_ != 0) return;
+      std::vector<std::string> keys;
+      for (int rank = 0; rank < size_; ++rank) keys.push_back(key("left", rank));
+      (void)are_there(keys, kFarewell);
+    } catch (const std::exception&) {
+      // What there was to say has been said.
+    }
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -64,25 +78,33 @@ class StoreRanks final : public RankExchange {
   }
 
  private:
+  [[nodiscard]] std::string key(const std::string& round, int rank) const {
+    return name_ + "/" + round + "/" + std::to_string(rank);
+  }
   [[nodiscard]] std::string key(int round, int rank) const {
-    return name_ + "/" + std::to_string(round) + "/" + std::to_string(rank);
+    return key(std::to_string(round), rank);
   }
 
   void wait_for(const std::vector<std::string>& keys) {
-    const auto end = std::chrono::steady_clock::now() + patience_;
+    if (are_there(keys, patience_)) return;
+    if (stop_.stop_requested())
+      throw Error(ErrorCode::kPeerLost, "the save in the background was given up");
+    throw Error(
+        ErrorCode::kPeerLost,
+        "ranks did not finish writing a checkpoint within " +
+            std::to_string(std::chrono::duration_cast<std::chrono::seconds>(patience_).count()) +
+            " s: " + missing(keys));
+  }
+
+  // Waits for them; false when it took too long or is to stop.
+  bool are_there(const std::vector<std::string>& keys, std::chrono::milliseconds patience) {
+    const auto end = std::chrono::steady_clock::now() + patience;
     std::unique_lock lock(mutex_);
     while (!store_->check(keys)) {
-      if (std::chrono::steady_clock::now() > end) {
-        throw Error(ErrorCode::kPeerLost,
-                    "ranks did not finish writing a checkpoint within " +
-                        std::to_string(
-                            std::chrono::duration_cast<std::chrono::seconds>(patience_).count()) +
-                        " s: " + missing(keys));
-      }
+      if (std::chrono::steady_clock::now() > end || stop_.stop_requested()) return false;
       never_.wait_for(lock, stop_, kPause, [] { return false; });
-      if (stop_.stop_requested())
-        throw Error(ErrorCode::kPeerLost, "the save in the background was given up");
     }
+    return true;
   }
 
   [[nodiscard]] std::string missing(const std::vector<std::string>& keys) {

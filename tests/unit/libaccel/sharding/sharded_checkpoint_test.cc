@@ -1,6 +1,7 @@
 // A run that was sharded goes on with other numbers of ranks, other strategies and copies, and from any of them.
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -203,6 +204,20 @@ TEST(AsyncSave, HoldsTheStateOfTheMomentItWasBegun) {
   EXPECT_EQ(read_checkpoint_info(folder / "state").step, 6);
   for (const char* name : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_TRUE(contents(folder / "last" / name) == contents(folder / "state" / name)) << name;
+}
+
+TEST(AsyncSave, RankThatHostsTheStoreStaysUntilAllKnowTheEnd) {
+  const test::ScratchFolder scratch;
+  test::run_ranks(3,
+                  [&] {
+                    TrainingRun run(FullyShardedDataParallelPlugin{});
+                    run.train(1);
+                    async_save_checkpoint(scratch.path() / "state",
+                                          run.accelerator.checkpoint_objects())
+                        .wait();
+                    if (run.accelerator.is_main_process()) std::_Exit(0);
+                  },
+                  {.rank_0_hosts_store = true});
 }
 
 TEST(AsyncSave, TellsEveryRankWhatWentWrongOnOne) {
