@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <unistd.h>
 
@@ -132,7 +133,12 @@ class PagedHome final : public ParameterHome {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (place_of[i] == SIZE_MAX) continue;  // it has no elements
       place_of[i] = paged.size();
-      paged.push_back({parameters[i].name, parameters[i].tensor});
+      // Their values are in the shards by now. What still refers to the memory of before (Gloo's threads, for a moment)
+      // keeps that.
+      at::Tensor& parameter = parameters[i].tensor;
+      parameter.set_data(
+          at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options()));
+      paged.push_back({parameters[i].name, parameter});
     }
     pager::PagerOptions options;
     options.layout = layout_of(units_, *shards_->cache, parameters, place_of);
