@@ -69,14 +69,19 @@ void AcceleratedOptimizer::step() const {
   detail::StepGate* const gate = shared_->gate.get();
   if (gate != nullptr) gate->settle();
   if (shared_->scaler != nullptr) unscale();
-  if (gate != nullptr) gate->before_step();
-  if (shared_->scaler == nullptr) {
-    shared_->update();
-  } else {
-    shared_->step_was_skipped =
-        !shared_->scaler->step(*shared_->optimizer, [this] { shared_->update(); });
+  try {
+    if (gate != nullptr) gate->before_step();
+    if (shared_->scaler == nullptr) {
+      shared_->update();
+    } else {
+      shared_->step_was_skipped =
+          !shared_->scaler->step(*shared_->optimizer, [this] { shared_->update(); });
+    }
+    if (gate != nullptr) gate->after_step();
+  } catch (...) {
+    if (gate != nullptr) gate->abandon_step();
+    throw;
   }
-  if (gate != nullptr) gate->after_step();
   if (shared_->scaler != nullptr) shared_->scaler->update();
 }
 

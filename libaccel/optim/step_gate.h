@@ -18,6 +18,8 @@ class StepGate {
   virtual void before_step() = 0;
   // All ranks see what all have written.
   virtual void after_step() = 0;
+  // In place of after_step() when the step failed: this rank may use its parameters again.
+  virtual void abandon_step() noexcept = 0;
   // found_inf: 0-d float, not 0 when a gradient of this rank is not finite. The same on all ranks afterwards.
   virtual void combine_overflow(at::Tensor& found_inf) = 0;
   // Gradients that the optimizer does not know of.

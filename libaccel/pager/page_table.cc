@@ -247,32 +247,51 @@ PagerStatistics PageTable::statistics() const {
   return statistics;
 }
 
+void PageTable::pause_prefetch() {
+  Lock lock(mutex_);
+  is_paused_ = true;
+  changed_.wait(lock, [this] { return !is_prefetching_; });
+}
+
+void PageTable::resume_prefetch() noexcept {
+  const Lock lock(mutex_);
+  is_paused_ = false;
+  changed_.notify_all();
+}
+
 // The thread that fills ahead. An error of the source is left for the operator that will want the unit.
 void PageTable::prefetch(const std::stop_token& stop) {
   Lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return wants_prefetch_; })) {
+  while (changed_.wait(lock, stop, [this] { return wants_prefetch_ && !is_paused_; })) {
     wants_prefetch_ = false;
-    std::vector<bool> is_evicted(layout_.units.size());
-    for (std::size_t unit = 0; unit < is_evicted.size(); ++unit)
-      is_evicted[unit] = pages_[unit].state == State::kEvicted;
-    const auto unused = evictable();
-    const RoomView room{unit_bytes_, unused, statistics_.live_bytes, options_.max_live_bytes};
-    const auto next = choose_prefetch(
-        trace_, room, is_evicted, static_cast<std::size_t>(options_.prefetch_units));
-    if (!next) continue;
+    is_prefetching_ = true;
     try {
-      bool has_room = true;
-      for (const std::size_t victim : next->victims)
-        has_room = has_room && try_release(lock, victim, /*keeps_writes=*/true);
-      has_room =
-          has_room && statistics_.live_bytes + unit_bytes_[next->unit] <= options_.max_live_bytes;
-      if (!has_room || pages_[next->unit].state != State::kEvicted) continue;
-      fill(lock, next->unit);
-      ++statistics_.num_prefetches;
-      wants_prefetch_ = true;  // perhaps there is room for one more
-    } catch (...) {            // NOLINT: the operator that needs the unit meets the same error
+      prefetch_next(lock);
+    } catch (...) {  // NOLINT: the operator that needs the unit meets the same error
     }
+    is_prefetching_ = false;
+    changed_.notify_all();
   }
+}
+
+void PageTable::prefetch_next(Lock& lock) {
+  std::vector<bool> is_evicted(layout_.units.size());
+  for (std::size_t unit = 0; unit < is_evicted.size(); ++unit)
+    is_evicted[unit] = pages_[unit].state == State::kEvicted;
+  const auto unused = evictable();
+  const RoomView room{unit_bytes_, unused, statistics_.live_bytes, options_.max_live_bytes};
+  const auto next =
+      choose_prefetch(trace_, room, is_evicted, static_cast<std::size_t>(options_.prefetch_units));
+  if (!next) return;
+  bool has_room = true;
+  for (const std::size_t victim : next->victims)
+    has_room = has_room && try_release(lock, victim, /*keeps_writes=*/true);
+  has_room =
+      has_room && statistics_.live_bytes + unit_bytes_[next->unit] <= options_.max_live_bytes;
+  if (!has_room || pages_[next->unit].state != State::kEvicted) return;
+  fill(lock, next->unit);
+  ++statistics_.num_prefetches;
+  wants_prefetch_ = true;  // perhaps there is room for one more
 }
 
 }  // namespace accel::pager

@@ -92,6 +92,10 @@ class PageTable {
   void discard_all();
   void end_step();
 
+  // Between them nothing is filled ahead. pause_prefetch() returns when what was begun has ended.
+  void pause_prefetch();
+  void resume_prefetch() noexcept;
+
   // The first operator of a parameter since construction; the order becomes that of the units. Cheap to call again.
   void note_first_use(std::size_t parameter) {
     if (!is_seen_[parameter].load(std::memory_order_relaxed)) append_first_use(parameter);
@@ -132,6 +136,7 @@ class PageTable {
   [[nodiscard]] std::vector<std::size_t> evictable() const;
   [[nodiscard]] bool is_busy() const;
   void prefetch(const std::stop_token& stop);
+  void prefetch_next(Lock& lock);
 
   const UnitLayout layout_;
   const PageTableOptions options_;
@@ -149,6 +154,8 @@ class PageTable {
   std::vector<std::size_t> holds_;
   PagerStatistics statistics_;
   bool wants_prefetch_ = false;
+  bool is_prefetching_ = false;
+  bool is_paused_ = false;
   std::jthread prefetcher_;  // last: it uses all of the above
 };
 

@@ -103,6 +103,10 @@ class Pager {
   void evict_all() { table_->evict_all(); }
   void discard_all() { table_->discard_all(); }
 
+  // See PageTable.
+  void pause_prefetch() { table_->pause_prefetch(); }
+  void resume_prefetch() noexcept { table_->resume_prefetch(); }
+
   // Indices into the parameters given, in the order of their first use so far.
   [[nodiscard]] std::vector<std::size_t> first_use_order() const;
 

@@ -200,6 +200,8 @@ Accelerator::Impl::OwnGradients Accelerator::Impl::own_gradients(
       own.pieces.push_back(piece->tensor);
     }
   }
+  // The pieces of a group, of which this rank has none: others wait for its part.
+  if (parameters.empty() && !sharded.empty()) own.any = sharded.front();
   return own;
 }
 

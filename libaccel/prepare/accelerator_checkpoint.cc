@@ -134,17 +134,26 @@ struct Released {
 // For a scope, the parameters of sharded models have their full precision.
 class FullPrecision {
  public:
-  explicit FullPrecision(std::vector<std::shared_ptr<sharding::ShardedModel>> models)
-      : models_(std::move(models)) {
-    for (const auto& model : models_) model->begin_save();
+  explicit FullPrecision(const std::vector<std::shared_ptr<sharding::ShardedModel>>& models) {
+    try {
+      for (const auto& model : models) {
+        model->begin_save();
+        models_.push_back(model);
+      }
+    } catch (...) {
+      end();
+      throw;
+    }
   }
-  ~FullPrecision() {
-    for (const auto& model : models_) model->end_save();
-  }
+  ~FullPrecision() { end(); }
   FullPrecision(const FullPrecision&) = delete;
   FullPrecision& operator=(const FullPrecision&) = delete;
 
  private:
+  void end() {
+    for (const auto& model : models_) model->end_save();
+  }
+
   std::vector<std::shared_ptr<sharding::ShardedModel>> models_;
 };
 

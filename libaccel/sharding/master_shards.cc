@@ -31,6 +31,10 @@ void MasterShards::write_to(const ParameterHome& home, std::span<const std::size
 }
 
 void MasterShards::expose(std::vector<NamedParameter>& parameters) {
+  if (num_exposures_ > 0) {
+    ++num_exposures_;
+    return;
+  }
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> wholes;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
@@ -47,6 +51,7 @@ void MasterShards::expose(std::vector<NamedParameter>& parameters) {
   versions_.clear();
   for (const NamedParameter& parameter : parameters)
     versions_.push_back(parameter.tensor._version());
+  num_exposures_ = 1;
 }
 
 void MasterShards::take_exposed(const std::vector<NamedParameter>& parameters) {
@@ -64,7 +69,7 @@ void MasterShards::take_exposed(const std::vector<NamedParameter>& parameters) {
 }
 
 void MasterShards::withdraw(std::vector<NamedParameter>& parameters) {
-  if (rounded_.empty()) return;
+  if (num_exposures_ == 0 || --num_exposures_ > 0) return;
   for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].tensor.set_data(rounded_[i]);
   for (Whole& whole : wholes_) whole.parameter.set_data(whole.rounded);
   rounded_.clear();

@@ -59,6 +59,7 @@ class MasterShards {
   std::vector<Whole> wholes_;           // parameters that are not divided
   std::vector<at::Tensor> exposed_;     // by unit, while exposed
   std::vector<at::Tensor> rounded_;     // by parameter, while exposed
+  int num_exposures_ = 0;               // a save may run inside another one's hooks
   std::vector<std::int64_t> versions_;  // by parameter, when they were exposed
 };
 

@@ -123,7 +123,7 @@ class PagedHome final : public ParameterHome {
     }
   }
 
-  ~PagedHome() override { shards_->gate.open(); }
+  ~PagedHome() override { open_gate(); }
 
   void take_in(std::vector<NamedParameter>& parameters) override {
     std::vector<std::size_t> place_of(parameters.size(), SIZE_MAX);
@@ -158,26 +158,37 @@ class PagedHome final : public ParameterHome {
   [[nodiscard]] bool is_shared() const noexcept override { return true; }
 
   void before_write() override {
-    shards_->gate.close();
+    close_gate();
     try {
       give_all_back();
       group_->barrier("waiting for the ends of all backwards");
     } catch (...) {
-      shards_->gate.open();
+      open_gate();
       throw;
     }
   }
 
   void publish(std::span<const std::size_t>) override {
     group_->barrier("waiting for the steps of all optimizers");
-    shards_->gate.open();
     if (pager_ != nullptr) pager_->end_step();
+    open_gate();
   }
+  void abandon_write() noexcept override { open_gate(); }
 
   void begin_load() override { change_access(pager::GuardRange::Access::kReadWrite); }
   void end_load() override { change_access(pager::GuardRange::Access::kRead); }
 
  private:
+  // What is fetched ahead ends first: it would be refused at the gate, and waited for by who gives units back.
+  void close_gate() {
+    if (pager_ != nullptr) pager_->pause_prefetch();
+    shards_->gate.close();
+  }
+  void open_gate() noexcept {
+    shards_->gate.open();
+    if (pager_ != nullptr) pager_->resume_prefetch();
+  }
+
   void give_all_back() {
     if (pager_ == nullptr) return;
     pager_->evict_all();
@@ -188,15 +199,15 @@ class PagedHome final : public ParameterHome {
   }
 
   void change_access(pager::GuardRange::Access access) {
-    shards_->gate.close();
+    close_gate();
     try {
       give_all_back();
     } catch (...) {
-      shards_->gate.open();
+      open_gate();
       throw;
     }
     shards_->access = access;
-    shards_->gate.open();
+    open_gate();
   }
 
   std::vector<Unit> units_;

@@ -49,6 +49,8 @@ class ParameterHome {
   [[nodiscard]] virtual bool is_shared() const noexcept = 0;
   virtual void before_write() = 0;
   virtual void publish(std::span<const std::size_t> units) = 0;
+  // In place of publish() on a rank whose step failed.
+  virtual void abandon_write() noexcept {}
   // Between them the parameters may be written to, by all ranks the same.
   virtual void begin_load() = 0;
   virtual void end_load() = 0;

@@ -87,6 +87,7 @@ class ShardedModel final : public ModelSync {
   // was registered or unfrozen since.
   void before_write();
   void publish(const std::vector<std::size_t>& units);
+  void abandon_write() noexcept { home_->abandon_write(); }
   // Between them the parameters may be written to, on every rank the same.
   void begin_load();
   void end_load();

@@ -141,6 +141,10 @@ void ShardedOptimizer::after_step() {
   for (const auto& [model, units] : models_) model->publish(units);
 }
 
+void ShardedOptimizer::abandon_step() noexcept {
+  for (const auto& [model, units] : models_) model->abandon_write();
+}
+
 void ShardedOptimizer::combine_overflow(at::Tensor& found_inf) {
   models_.front().first->group().all_reduce_(
       found_inf, Reduction::kMax, "comparing which gradients are finite");

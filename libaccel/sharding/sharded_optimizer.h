@@ -37,6 +37,7 @@ class ShardedOptimizer final : public detail::StepGate {
   // Throws kUnsupported for a parameter group that was added since prepare().
   void before_step() override;
   void after_step() override;
+  void abandon_step() noexcept override;
   void combine_overflow(at::Tensor& found_inf) override;
   void clear_gradients() override;
   [[nodiscard]] bool is_padded(const at::Tensor& parameter) const override;

@@ -133,6 +133,8 @@ void watch_peer(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 5);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set_option(
+      socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 20'000);  // no probes go out while data is under way
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 

@@ -7,23 +7,20 @@ namespace accel::sharding {
 void WriteGate::close() {
   std::unique_lock lock(mutex_);
   is_closed_ = true;
-  closer_ = std::this_thread::get_id();
   changed_.wait(lock, [this] { return num_inside_ == 0; });
 }
 
 void WriteGate::open() noexcept {
   const std::lock_guard lock(mutex_);
   is_closed_ = false;
-  changed_.notify_all();
 }
 
 void WriteGate::enter() {
-  std::unique_lock lock(mutex_);
-  if (is_closed_ && closer_ == std::this_thread::get_id())
+  const std::lock_guard lock(mutex_);
+  if (is_closed_)
     throw Error(ErrorCode::kUnsupported,
                 "a parameter was used while the ranks write their shards",
                 "use the model before or after optimizer.step(), not in between");
-  changed_.wait(lock, [this] { return !is_closed_; });
   ++num_inside_;
 }
 

@@ -3,15 +3,13 @@
 //   open    --close()--> closed, once all passes are over     close() and open(): one thread, the one that trains
 //   closed  --open()--> open
 //
-// Other threads (those that fetch ahead) wait at a closed gate. The thread that closed it may not: it would wait for
-// itself, so a Pass throws there.
+// At a closed gate a Pass throws: whoever waited there might be waited for by the thread that opens it.
 //
 // Threads:  any.
 #pragma once
 
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 
 namespace accel::sharding {
 
@@ -33,7 +31,7 @@ class WriteGate {
   void open() noexcept;
 
  private:
-  // Throws kUnsupported in the thread that closed the gate.
+  // Throws kUnsupported while the gate is closed.
   void enter();
   void leave() noexcept;
 
@@ -41,7 +39,6 @@ class WriteGate {
   std::condition_variable changed_;
   int num_inside_ = 0;
   bool is_closed_ = false;
-  std::thread::id closer_;
 };
 
 }  // namespace accel::sharding

@@ -226,6 +226,19 @@ TEST_P(ShardedPrecision, ConvertsFrozenParametersAndSavesThemWhole) {
   });
 }
 
+TEST_P(ShardedPrecision, GoesOnAfterASaveOfTheModelInsideASaveOfTheState) {
+  const test::ScratchFolder folder;
+  test::run_ranks(GetParam(), [&] {
+    Trainer trainer(kBf16, Rule::kAdamW, seeded_net());
+    trainer.accelerator().register_save_state_pre_hook([&](const auto&, const auto&) {
+      trainer.accelerator().save_model(trainer.net(), folder.file("model"));
+    });
+    trainer.accelerator().save_state(folder.file("state"));
+    EXPECT_EQ(flat(trainer.net()[0]->parameters()).scalar_type(), at::kBFloat16);
+    trainer.train(0, 1);
+  });
+}
+
 TEST_P(ShardedPrecision, ConvertsBuffersAndOutputsWhereToldTo) {
   test::run_ranks(GetParam(), [] {
     torch::nn::BatchNorm1d norm(kWidth);
