@@ -20,6 +20,7 @@
 #include <accel/error.h>
 
 #include "libaccel/checkpoint/background_save.h"
+#include "libaccel/checkpoint/folder_exchange.h"
 #include "libaccel/checkpoint/layout.h"
 #include "libaccel/checkpoint/manifest.h"
 #include "libaccel/checkpoint/module_state.h"
@@ -259,6 +260,9 @@ LoadReport read_checkpoint(RankExchange& ranks,
                       return {};
                     }).payloads_or_throw();
     };
+    agree_on([&] {
+      if (ranks.local_rank() == 0) finish_exchange_if_possible(real_file_system(), folder);
+    });
     agree_on([&] { staged = std::make_unique<StagedCheckpoint>(folder, objects, ranks.rank()); });
     agree_on([&] {
       for (const CheckpointHook& hook : objects.before_load) hook(folder);

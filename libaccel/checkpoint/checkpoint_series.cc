@@ -118,25 +118,41 @@ CheckpointInfo CheckpointSeries::save(const CheckpointObjects& objects, std::int
   checkpoint::wait_for_background_save(checkpoint::Earlier::kThrowItsError);
   return with_ranks([&](RankExchange& ranks) {
     const int leader = checkpoint::leader_of(ranks, options_.save_on_each_node);
-    // Ranks may see the folder at different moments; rank 0's view is everybody's.
+    // Ranks may see the folder at different moments; rank 0's generation is everybody's, and a
+    // number must be free on the disk of every leader.
     const auto plans = checkpoint::agree(ranks, [&]() -> std::string {
                          if (ranks.rank() == leader) start_run();
                          return nlohmann::json{generation_.value_or(0), options_.iteration}.dump();
                        }).payloads_or_throw();
     const auto plan = nlohmann::json::parse(plans.front());
     generation_ = plan.at(0).get<std::int64_t>();
-    options_.iteration = plan.at(1).get<std::int64_t>();
+    for (const std::string& other : plans) {
+      options_.iteration =
+          std::max(options_.iteration, nlohmann::json::parse(other).at(1).get<std::int64_t>());
+    }
 
-    const CheckpointInfo info =
-        checkpoint::write_checkpoint(*file_system_,
-                                     ranks,
-                                     options_.folder / checkpoint::series_name(options_.iteration),
-                                     objects,
-                                     {.step = step,
-                                      .generation = *generation_,
-                                      .iteration = options_.iteration,
-                                      .save_on_each_node = options_.save_on_each_node},
-                                     checkpoint::Existing::kRefuse);
+    const fs::path folder = options_.folder / checkpoint::series_name(options_.iteration);
+    CheckpointInfo info;
+    try {
+      info = checkpoint::write_checkpoint(*file_system_,
+                                          ranks,
+                                          folder,
+                                          objects,
+                                          {.step = step,
+                                           .generation = *generation_,
+                                           .iteration = options_.iteration,
+                                           .save_on_each_node = options_.save_on_each_node},
+                                          checkpoint::Existing::kRefuse);
+    } catch (const Error& error) {
+      // What fails after the rename leaves a folder: its number is used up. The next save asks the
+      // leaders for the number.
+      std::error_code ignored;
+      if (error.code() != ErrorCode::kCheckpointExists && ranks.rank() == leader &&
+          fs::exists(folder, ignored)) {
+        ++options_.iteration;
+      }
+      throw;
+    }
     ++options_.iteration;
     if (ranks.rank() == leader) prune();
     return info;
@@ -216,6 +232,7 @@ std::optional<LoadReport> CheckpointSeries::load_first_good(RankExchange& ranks,
                        }
                        return names.dump();
                      }).payloads_or_throw();
+  std::optional<Error> unreadable;
   for (const auto& name : nlohmann::json::parse(lists.front())) {
     try {
       LoadReport report = load_on(ranks, options_.folder / name.get<std::string>(), objects);
@@ -223,10 +240,14 @@ std::optional<LoadReport> CheckpointSeries::load_first_good(RankExchange& ranks,
       return report;
     } catch (const Error& error) {
       // Every rank gets the same error, so every rank goes on to the next one.
-      if (error.code() != ErrorCode::kCheckpointIncomplete) throw;
+      const bool is_io = error.code() == ErrorCode::kFileIo;
+      if (!is_io && error.code() != ErrorCode::kCheckpointIncomplete) throw;
+      if (is_io && !unreadable) unreadable = error;
       notices.push_back(name.get<std::string>() + ": " + error.message());
     }
   }
+  // A disk that cannot be read now is not an empty one: a run must not start anew because of it.
+  if (unreadable) throw *std::move(unreadable);
   return std::nullopt;
 }
 

@@ -24,7 +24,7 @@
 //
 // An existing checkpoint of the same name is exchanged for the new one in one step (renameat2),
 // then removed under the temporary name. Where the file system cannot exchange, three renames leave
-// a moment without that name; the data is complete beside it.
+// a moment without that name; the next save or load gives it back (folder_exchange.h).
 //
 // The leader is rank 0, or the first rank of each node when nodes have disks of their own; then
 // each node gets a complete folder with the random states of its own ranks.
@@ -40,6 +40,7 @@
 #include <accel/result.h>
 
 #include "libaccel/checkpoint/background_save.h"
+#include "libaccel/checkpoint/folder_exchange.h"
 #include "libaccel/checkpoint/layout.h"
 #include "libaccel/checkpoint/manifest.h"
 #include "libaccel/checkpoint/save_content.h"
@@ -159,7 +160,7 @@ class PreparedSave::Impl {
     try {
       work();
     } catch (Error& error) {
-      if (is_leader()) clean_up();
+      if (is_leader() && !is_renamed_) remove_temporary();
       error.while_doing("saving the checkpoint " + folder_.string());
       throw;
     }
@@ -176,6 +177,8 @@ class PreparedSave::Impl {
 
   void prepare(Existing existing) {
     std::error_code error;
+    // Not for numbered checkpoints: what is left of one that was to go must not come back.
+    if (existing == Existing::kReplace) finish_exchange(file_system_, folder_, Unnamed::kAny);
     if (fs::exists(folder_, error) && !fs::is_empty(folder_, error)) {
       const bool is_checkpoint = fs::exists(folder_ / kManifestName, error);
       if (existing == Existing::kRefuse || !is_checkpoint) {
@@ -185,7 +188,8 @@ class PreparedSave::Impl {
       }
     }
     file_system_.remove(temporary_);  // left by a save that was killed
-    std::vector<fs::path> made;       // parents that are new, and so need to be durable too
+    if (fs::exists(aside_of(temporary_), error)) file_system_.remove(aside_of(temporary_));
+    std::vector<fs::path> made;  // parents that are new, and so need to be durable too
     for (fs::path p = parent(); p.has_relative_path() && !fs::exists(p, error);
          p = p.parent_path()) {
       made.push_back(p);
@@ -292,13 +296,17 @@ class PreparedSave::Impl {
     } else {
       file_system_.rename(temporary_, folder_);
     }
+    // From here on the temporary folder is the checkpoint before this one, or nothing. It stays when
+    // this one may not outlive a power cut.
+    is_renamed_ = true;
     file_system_.sync_folder(parent());
-    if (replaces) file_system_.remove(temporary_);
+    if (replaces) remove_temporary();
   }
 
-  // The disk may be why the save failed, so that removing may fail too; the first error is the one
-  // to report, and the next save removes what is left.
-  void clean_up() const {
+  // Does not fail. The disk may be why the save failed, so that removing may fail too, and then the
+  // first error is the one to report; and a checkpoint that is complete is no less so because the
+  // one before it is still there. The next save removes what is left.
+  void remove_temporary() const {
     try {
       file_system_.remove(temporary_);
     } catch (const Error&) {
@@ -319,6 +327,7 @@ class PreparedSave::Impl {
   int rank_;
   int world_size_;
   int leader_;
+  bool is_renamed_ = false;  // the final name belongs to this save
   SaveContent content_;
 };
 

@@ -18,6 +18,8 @@
 
 #include <accel/error.h>
 
+#include "libaccel/checkpoint/folder_exchange.h"
+
 namespace accel::checkpoint {
 namespace {
 
@@ -109,10 +111,7 @@ class RealFileSystem final : public FileSystem {
     if (::syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0)
       return;
     if (errno != EINVAL && errno != ENOSYS) fail("exchange " + b.string() + " and", a, errno);
-    const fs::path aside = a.string() + ".aside";
-    rename(a, aside);
-    rename(b, a);
-    rename(aside, b);
+    exchange_by_renames(*this, a, b);
   }
 
   void remove(const fs::path& path) override {
@@ -143,7 +142,8 @@ std::string mount_text(dev_t device) {
 }  // namespace
 
 FileSystem& real_file_system() {
-  static RealFileSystem file_system;
+  // Never destroyed: a save in the background may end after the statics of other files have.
+  static RealFileSystem& file_system = *new RealFileSystem;
   return file_system;
 }
 

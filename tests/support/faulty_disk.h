@@ -18,6 +18,7 @@
 #include <accel/error.h>
 
 #include "libaccel/checkpoint/file_system.h"
+#include "libaccel/checkpoint/folder_exchange.h"
 
 namespace accel::test {
 
@@ -27,6 +28,11 @@ class FaultyDisk final : public checkpoint::FileSystem {
   void stop_after(int steps) { steps_left_ = steps; }
   // Writes beyond this number of bytes throw kDiskFull.
   void set_free_bytes(std::size_t bytes) { free_bytes_ = bytes; }
+  // Syncs of this folder fail, or removals of it once it is there; an empty path: none.
+  void fail_sync_of(const std::filesystem::path& folder) { bad_sync_ = folder; }
+  void fail_removal_of(const std::filesystem::path& path) { bad_removal_ = path; }
+  // Two names change places by three renames, each a step.
+  void exchange_in_steps() { exchanges_in_steps_ = true; }
   [[nodiscard]] int steps() const { return steps_; }
 
   UniqueFd create_file(const std::filesystem::path& path) override {
@@ -68,6 +74,7 @@ class FaultyDisk final : public checkpoint::FileSystem {
   }
   void sync_folder(const std::filesystem::path& path) override {
     step();
+    if (path == bad_sync_) throw Error(ErrorCode::kFileIo, "cannot sync " + path.string());
     std::erase_if(unsynced_names_, [&](const auto& name) { return name.parent_path() == path; });
     std::erase_if(unsynced_renames_,
                   [&](const auto& names) { return names.second.parent_path() == path; });
@@ -80,11 +87,14 @@ class FaultyDisk final : public checkpoint::FileSystem {
     unsynced_names_ = moved(unsynced_names_, from, to);
   }
   void exchange(const std::filesystem::path& a, const std::filesystem::path& b) override {
+    if (exchanges_in_steps_) return checkpoint::exchange_by_renames(*this, a, b);
     step();
     real_.exchange(a, b);
   }
   void remove(const std::filesystem::path& path) override {
     step();
+    if (path == bad_removal_ && std::filesystem::exists(path))
+      throw Error(ErrorCode::kFileIo, "cannot remove " + path.string());
     real_.remove(path);
   }
 
@@ -142,6 +152,9 @@ class FaultyDisk final : public checkpoint::FileSystem {
   std::optional<int> steps_left_;
   std::optional<std::size_t> free_bytes_;
   int steps_ = 0;
+  std::filesystem::path bad_sync_;
+  std::filesystem::path bad_removal_;
+  bool exchanges_in_steps_ = false;
   Paths unsynced_data_;
   Paths unsynced_names_;
   std::vector<std::pair<std::filesystem::path, std::filesystem::path>> unsynced_renames_;

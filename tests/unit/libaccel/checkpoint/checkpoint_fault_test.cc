@@ -228,6 +228,99 @@ TEST(FailureOnOneRank, FailsTheSaveOnAllAndNamesTheRank) {
   EXPECT_TRUE(fs::is_empty(scratch.path()));
 }
 
+// ---- checkpoints that are replaced
+
+class ReplacedCheckpoint : public ::testing::Test {
+ protected:
+  ReplacedCheckpoint() {
+    new_.train(1);
+    FaultyDisk disk;
+    save(disk, old_, 1);
+  }
+
+  std::optional<Error> save(FaultyDisk& disk, TrainingRun& run, std::int64_t step) {
+    std::optional<Error> error;
+    ThreadRanks(1).run([&](checkpoint::RankExchange& ranks) {
+      try {
+        checkpoint::write_checkpoint(
+            disk, ranks, folder_, run.objects(), {.step = step}, checkpoint::Existing::kReplace);
+      } catch (const Error& caught) {
+        error = caught;
+      }
+    });
+    return error;
+  }
+
+  test::ScratchFolder scratch_;
+  fs::path folder_ = scratch_.path() / "last";
+  TrainingRun old_{1};
+  TrainingRun new_{1};
+};
+
+TEST_F(ReplacedCheckpoint, IsCompleteWithOrWithoutItsNameWhateverTheStep) {
+  FaultyDisk disk;
+  disk.exchange_in_steps();
+  ASSERT_FALSE(save(disk, new_, 2));
+  const int steps = disk.steps();
+  int num_old = 0;
+  int num_new = 0;
+  int num_nameless = 0;
+  // Stopped after each step, then found by a load, or by a save that fails at once.
+  for (int stop = 0; stop <= steps; ++stop) {
+    for (const bool is_save_next : {false, true}) {
+      for (const auto& entry : fs::directory_iterator(scratch_.path())) fs::remove_all(entry);
+      FaultyDisk good;
+      ASSERT_FALSE(save(good, old_, 1));
+      FaultyDisk stopping;
+      stopping.exchange_in_steps();
+      stopping.stop_after(stop);
+      save(stopping, new_, 2);
+      num_nameless += fs::exists(folder_) ? 0 : 1;
+
+      if (is_save_next) {
+        FaultyDisk full;
+        full.set_free_bytes(0);
+        EXPECT_EQ(save(full, old_, 3)->code(), ErrorCode::kDiskFull);
+        EXPECT_THAT(names_in(scratch_.path()), ElementsAre("last"));
+      }
+      TrainingRun loaded(7);
+      const bool is_new = load_checkpoint(folder_, loaded.objects()).checkpoint.step == 2;
+      EXPECT_TRUE(is_same(loaded, is_new ? new_ : old_)) << "stopped after step " << stop;
+      (is_new ? num_new : num_old) += 1;
+
+      FaultyDisk next;
+      next.exchange_in_steps();
+      EXPECT_FALSE(save(next, loaded, 4)) << "stopped after step " << stop;
+      EXPECT_THAT(names_in(scratch_.path()), ElementsAre("last"));
+    }
+  }
+  EXPECT_GT(num_old, 20);
+  EXPECT_GT(num_new, 0);
+  EXPECT_EQ(num_nameless, 2);
+}
+
+TEST_F(ReplacedCheckpoint, ThatCannotBeRemovedIsNoFailureOfTheNewOne) {
+  FaultyDisk disk;
+  disk.fail_removal_of(scratch_.path() / ".tmp-last");
+
+  EXPECT_FALSE(save(disk, new_, 2));
+
+  EXPECT_EQ(read_checkpoint_info(folder_).step, 2);
+  EXPECT_EQ(read_checkpoint_info(scratch_.path() / ".tmp-last").step, 1);
+}
+
+TEST_F(ReplacedCheckpoint, StaysUntilTheNewOneIsDurable) {
+  FaultyDisk disk;
+  disk.fail_sync_of(scratch_.path());
+
+  const std::optional<Error> error = save(disk, new_, 2);
+
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), ErrorCode::kFileIo);
+  EXPECT_EQ(read_checkpoint_info(folder_).step, 2);
+  EXPECT_EQ(read_checkpoint_info(scratch_.path() / ".tmp-last").step, 1);
+}
+
 TEST(SaveOnEachNode, GivesEveryNodeACompleteFolder) {
   const test::ScratchFolder scratch;
   ThreadRanks ranks_of_two_nodes(4, 2);

@@ -1,5 +1,6 @@
 // Numbered checkpoints: numbers, limits, and which one is newest.
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -9,7 +10,10 @@
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 
+#include "libaccel/checkpoint/rank_exchange.h"
+#include "tests/support/faulty_disk.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"
 
 namespace accel {
@@ -109,6 +113,68 @@ TEST_F(CheckpointSeriesTest, DamagedAndIncompleteOnesArePassedOverWithANotice) {
   EXPECT_THAT(report.notices, Contains(HasSubstr("optimizer.safetensors has 5 bytes instead of")));
   EXPECT_THAT(report.notices,
               Contains(HasSubstr("custom_checkpoint_0.json is damaged: its XXH3 hash")));
+}
+
+// Files that one rank cannot read, as a hook that reads a file of its own there would meet them.
+CheckpointHook unreadable(const checkpoint::RankExchange& ranks, std::vector<std::string> names) {
+  return [names = std::move(names), is_here = ranks.rank() == 1](const fs::path& folder) {
+    if (is_here && std::ranges::find(names, folder.filename().string()) != names.end())
+      throw Error(ErrorCode::kFileIo, "cannot read: Input/output error");
+  };
+}
+
+TEST_F(CheckpointSeriesTest, OneThatARankCannotReadIsPassedOverByAllRanks) {
+  CheckpointSeries series({.folder = folder_});
+  series.save(run_.objects(), 1);
+  series.save(run_.objects(), 2);
+
+  test::ThreadRanks(2).run([&](checkpoint::RankExchange& ranks) {
+    TrainingRun run(1);
+    CheckpointObjects objects = run.objects();
+    objects.before_load = {unreadable(ranks, {"checkpoint_1"})};
+    test::FaultyDisk disk;
+
+    const LoadReport report =
+        CheckpointSeries({.folder = folder_}, disk, ranks).load_newest(objects);
+
+    EXPECT_EQ(report.checkpoint.step, 1);
+    EXPECT_THAT(report.notices, Contains(HasSubstr("checkpoint_1: cannot read")));
+  });
+}
+
+TEST_F(CheckpointSeriesTest, RunDoesNotStartAnewWhenNoneCanBeRead) {
+  CheckpointSeries series({.folder = folder_});
+  series.save(run_.objects(), 1);
+  series.save(run_.objects(), 2);
+
+  test::ThreadRanks(2).run([&](checkpoint::RankExchange& ranks) {
+    TrainingRun run(1);
+    CheckpointObjects objects = run.objects();
+    objects.before_load = {unreadable(ranks, {"checkpoint_0", "checkpoint_1"})};
+    test::FaultyDisk disk;
+    CheckpointSeries unread({.folder = folder_}, disk, ranks);
+    try {
+      (void)unread.load_newest_if_any(objects);
+      ADD_FAILURE() << "unreadable checkpoints counted as none";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kFileIo);
+    }
+  });
+}
+
+TEST_F(CheckpointSeriesTest, SaveThatFailsOnceItsFolderIsThereDoesNotStopTheNextOnes) {
+  test::ThreadRanks(2).run([&](checkpoint::RankExchange& ranks) {
+    TrainingRun run(1);
+    test::FaultyDisk disk;
+    CheckpointSeries series({.folder = folder_}, disk, ranks);
+    series.save(run.objects(), 1);
+    disk.fail_sync_of(folder_);
+    EXPECT_THROW(series.save(run.objects(), 2), Error);
+    disk.fail_sync_of({});
+
+    EXPECT_EQ(series.save(run.objects(), 3).iteration, 2);
+  });
+  EXPECT_THAT(names(), ElementsAre("checkpoint_0", "checkpoint_1", "checkpoint_2"));
 }
 
 TEST_F(CheckpointSeriesTest, NoCompleteCheckpointIsAnErrorThatListsWhatIsThere) {
