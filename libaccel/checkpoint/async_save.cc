@@ -4,6 +4,9 @@
 // copies it. A thread of its own then writes, agrees with the same threads of the other ranks (store_ranks.h) and commits: the
 // same phases as those of a save in the foreground, and so the same promises.
 
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -15,6 +18,7 @@
 #include <accel/error.h>
 #include <accel/logging.h>
 #include <accel/result.h>
+#include <accel/state.h>
 
 #include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/checkpoint_writer.h"
@@ -68,20 +72,6 @@ class AsyncSave::Task {
   std::thread thread_;
 };
 
-namespace {
-
-std::mutex current_mutex;
-
-// The save that is under way, or whose error nobody has asked for. Kept here so that it outlives its handle.
-std::shared_ptr<AsyncSave::Task>& current() {
-  static std::shared_ptr<AsyncSave::Task> task;
-  return task;
-}
-
-constexpr std::chrono::minutes kPatience{30};
-
-}  // namespace
-
 AsyncSave::AsyncSave(std::shared_ptr<Task> task) : task_(std::move(task)) {}
 
 AsyncSave::~AsyncSave() {
@@ -90,8 +80,12 @@ AsyncSave::~AsyncSave() {
   try {
     task_->take();
   } catch (const Error& error) {
-    get_logger("accel.checkpoint")
-        .error(std::string("a save in the background failed: ") + error.what());
+    const std::string text = std::string("a save in the background failed: ") + error.what();
+    if (PartialState::initialized()) {
+      get_logger("accel.checkpoint").error(text);
+    } else {  // a logger needs to know the ranks
+      std::fprintf(stderr, "%s\n", text.c_str());
+    }
   }
 }
 
@@ -103,42 +97,86 @@ CheckpointInfo AsyncSave::wait() {
   return task_ == nullptr ? CheckpointInfo{} : task_->take();
 }
 
+AsyncSave& AsyncSave::operator=(AsyncSave&& other) noexcept {
+  AsyncSave taken(std::move(other));
+  std::swap(task_, taken.task_);
+  return *this;
+}
+
 AsyncSave async_save_checkpoint(const std::filesystem::path& folder,
                                 const CheckpointObjects& objects,
                                 const SaveOptions& options) {
-  checkpoint::wait_for_background_save(checkpoint::Earlier::kThrowItsError);
-  static int num_saves = 0;  // the same on all ranks
-  std::stop_source stop;
-  auto ranks = checkpoint::store_ranks(
-      "accel/checkpoint/" + std::to_string(num_saves++), kPatience, stop.get_token());
-  auto save = std::make_unique<PreparedSave>(checkpoint::real_file_system(),
-                                             *checkpoint::current_ranks(),
-                                             folder,
-                                             objects,
-                                             options,
-                                             checkpoint::Existing::kReplace);
-  save->copy_tensors();
-  auto task = std::make_shared<AsyncSave::Task>(std::move(save), std::move(ranks), std::move(stop));
-  const std::scoped_lock lock(current_mutex);
-  current() = task;
-  return AsyncSave(std::move(task));
+  constexpr std::chrono::minutes kPatience{30};
+  return checkpoint::background_saves().begin(
+      checkpoint::real_file_system(),
+      *checkpoint::current_ranks(),
+      [&](const std::string& name, std::stop_token stop) {
+        return checkpoint::store_ranks(name, kPatience, std::move(stop));
+      },
+      folder,
+      objects,
+      options);
 }
 
 namespace checkpoint {
 
-void wait_for_background_save(Earlier earlier) {
+void BackgroundSaves::wait() {
   std::shared_ptr<AsyncSave::Task> task;
   {
-    const std::scoped_lock lock(current_mutex);
-    task = current();
-    if (earlier == Earlier::kThrowItsError) current() = nullptr;
+    const std::scoped_lock lock(mutex_);
+    task = current_;
   }
-  if (task == nullptr) return;
-  if (earlier == Earlier::kThrowItsError) {
-    task->take();
-  } else {
-    task->join();
+  if (task != nullptr) task->join();
+}
+
+std::int64_t BackgroundSaves::end(RankExchange& ranks) {
+  std::shared_ptr<AsyncSave::Task> task;
+  {
+    const std::scoped_lock lock(mutex_);
+    task = std::exchange(current_, nullptr);
   }
+  const auto numbers = agree(ranks, [&] {
+                         if (task != nullptr) (void)task->take();
+                         return std::to_string(num_saves_);
+                       }).payloads_or_throw();
+  std::int64_t next = 0;
+  for (const std::string& number : numbers)
+    next = std::max(next, static_cast<std::int64_t>(std::stoll(number)));
+  return next;
+}
+
+AsyncSave BackgroundSaves::begin(FileSystem& file_system,
+                                 RankExchange& ranks,
+                                 const MakeRanks& make_ranks,
+                                 const std::filesystem::path& folder,
+                                 const CheckpointObjects& objects,
+                                 const SaveOptions& options) {
+  const std::int64_t number = end(ranks);
+  num_saves_ = number + 1;  // used up even by a save that does not come to be
+  auto save = std::make_unique<PreparedSave>(
+      file_system, ranks, folder, objects, options, Existing::kReplace);
+  save->copy_tensors(ranks);
+  std::shared_ptr<AsyncSave::Task> task;
+  Agreement started = agree(ranks, [&]() -> std::string {
+    std::stop_source stop;
+    auto own_ranks = make_ranks("accel/checkpoint/" + std::to_string(number), stop.get_token());
+    task =
+        std::make_shared<AsyncSave::Task>(std::move(save), std::move(own_ranks), std::move(stop));
+    return {};
+  });
+  if (started.failure) {
+    // Threads that run wait for those that do not.
+    if (task != nullptr) task->give_up();
+    throw *std::move(started.failure);
+  }
+  const std::scoped_lock lock(mutex_);
+  current_ = task;
+  return AsyncSave(std::move(task));
+}
+
+BackgroundSaves& background_saves() {
+  static BackgroundSaves saves;
+  return saves;
 }
 
 }  // namespace checkpoint

@@ -1,14 +1,55 @@
-// BackgroundSave: what other saves and loads must know of one that is under way; see accel/async_save.h.
+// BackgroundSaves: the save that is under way in this process; see accel/async_save.h.
+//
+// Ranks may know different things of an earlier save: one has asked for its error, another has not.
+// So what is done about it is agreed on before anything else: all ranks throw it, or none does.
+//
+// Threads:  the thread that trains; wait() any.
 #pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+
+#include <accel/async_save.h>
+
+#include "libaccel/checkpoint/file_system.h"
+#include "libaccel/checkpoint/rank_exchange.h"
 
 namespace accel::checkpoint {
 
-enum class Earlier {
-  kThrowItsError,  // when nobody has asked for it yet
-  kLeaveItsError,
+class BackgroundSaves {
+ public:
+  // Makes the exchange of a save's own thread, which ends its waits when the token says so. The name
+  // is the same on all ranks and of no other save.
+  using MakeRanks =
+      std::function<std::unique_ptr<RankExchange>(const std::string& name, std::stop_token stop)>;
+
+  // Returns when no save is under way. An error that nobody has asked for stays.
+  void wait();
+  // The same, but throws such an error, on all ranks when one of them has not asked for it. Returns
+  // the number of the next save, which no rank has used. Requires: every rank calls it.
+  std::int64_t end(RankExchange& ranks);
+
+  // Begins another one when the earlier has ended. Errors  as async_save_checkpoint(), on all ranks;
+  // then nothing runs. Requires: every rank calls it.
+  AsyncSave begin(FileSystem& file_system,
+                  RankExchange& ranks,
+                  const MakeRanks& make_ranks,
+                  const std::filesystem::path& folder,
+                  const CheckpointObjects& objects,
+                  const SaveOptions& options);
+
+ private:
+  std::mutex mutex_;
+  // Under way, or with an error that nobody has asked for. Kept here so that it outlives its handle.
+  std::shared_ptr<AsyncSave::Task> current_;
+  std::int64_t num_saves_ = 0;
 };
 
-// Returns when no save is under way in this process. From the thread that trains.
-void wait_for_background_save(Earlier earlier);
+// Those of this process.
+[[nodiscard]] BackgroundSaves& background_saves();
 
 }  // namespace accel::checkpoint

@@ -251,7 +251,7 @@ void StagedCheckpoint::apply_tensors() {
 LoadReport read_checkpoint(RankExchange& ranks,
                            const fs::path& folder,
                            const CheckpointObjects& objects) {
-  wait_for_background_save(Earlier::kLeaveItsError);
+  background_saves().wait();
   try {
     std::unique_ptr<StagedCheckpoint> staged;
     const auto agree_on = [&ranks](auto work) {

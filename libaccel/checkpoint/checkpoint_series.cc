@@ -115,8 +115,8 @@ void CheckpointSeries::start_run() {
 }
 
 CheckpointInfo CheckpointSeries::save(const CheckpointObjects& objects, std::int64_t step) {
-  checkpoint::wait_for_background_save(checkpoint::Earlier::kThrowItsError);
   return with_ranks([&](RankExchange& ranks) {
+    (void)checkpoint::background_saves().end(ranks);
     const int leader = checkpoint::leader_of(ranks, options_.save_on_each_node);
     // Ranks may see the folder at different moments; rank 0's generation is everybody's, and a
     // number must be free on the disk of every leader.

@@ -120,14 +120,26 @@ class PreparedSave::Impl {
         world_size_(ranks.size()),
         leader_(leader_of(ranks, options.save_on_each_node)) {}
 
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() { remove_unfinished(); }
+
   void begin(RankExchange& ranks, const CheckpointObjects& objects, Existing existing) {
     or_clean_up([&] {
+      is_unfinished_ = is_leader();
       in_phase(ranks, [&] { prepare(existing); });
       collect(ranks, objects);
     });
   }
 
-  void copy_tensors() { content_.copy_tensors(); }
+  void copy_tensors(RankExchange& ranks) {
+    or_clean_up([&] {
+      std::ignore = agree(ranks, [&]() -> std::string {
+                      content_.copy_tensors();
+                      return {};
+                    }).payloads_or_throw();
+    });
+  }
 
   void finish(RankExchange& ranks) {
     or_clean_up([&] {
@@ -160,7 +172,7 @@ class PreparedSave::Impl {
     try {
       work();
     } catch (Error& error) {
-      if (is_leader() && !is_renamed_) remove_temporary();
+      remove_unfinished();
       error.while_doing("saving the checkpoint " + folder_.string());
       throw;
     }
@@ -298,7 +310,7 @@ class PreparedSave::Impl {
     }
     // From here on the temporary folder is the checkpoint before this one, or nothing. It stays when
     // this one may not outlive a power cut.
-    is_renamed_ = true;
+    is_unfinished_ = false;
     file_system_.sync_folder(parent());
     if (replaces) remove_temporary();
   }
@@ -311,6 +323,10 @@ class PreparedSave::Impl {
       file_system_.remove(temporary_);
     } catch (const Error&) {
     }
+  }
+
+  void remove_unfinished() {
+    if (std::exchange(is_unfinished_, false)) remove_temporary();
   }
 
   static fs::path parent_of(const fs::path& path) {
@@ -327,7 +343,7 @@ class PreparedSave::Impl {
   int rank_;
   int world_size_;
   int leader_;
-  bool is_renamed_ = false;  // the final name belongs to this save
+  bool is_unfinished_ = false;  // the temporary folder is this rank's to remove
   SaveContent content_;
 };
 
@@ -348,8 +364,8 @@ PreparedSave::PreparedSave(FileSystem& file_system,
 
 PreparedSave::~PreparedSave() = default;
 
-void PreparedSave::copy_tensors() {
-  impl_->copy_tensors();
+void PreparedSave::copy_tensors(RankExchange& ranks) {
+  impl_->copy_tensors(ranks);
 }
 
 CheckpointInfo PreparedSave::finish(RankExchange& ranks) {
@@ -373,9 +389,10 @@ namespace accel {
 CheckpointInfo save_checkpoint(const std::filesystem::path& folder,
                                const CheckpointObjects& objects,
                                const SaveOptions& options) {
-  checkpoint::wait_for_background_save(checkpoint::Earlier::kThrowItsError);
+  const std::unique_ptr<checkpoint::RankExchange> ranks = checkpoint::current_ranks();
+  (void)checkpoint::background_saves().end(*ranks);
   return checkpoint::write_checkpoint(checkpoint::real_file_system(),
-                                      *checkpoint::current_ranks(),
+                                      *ranks,
                                       folder,
                                       objects,
                                       options,

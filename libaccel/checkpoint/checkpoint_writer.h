@@ -29,10 +29,11 @@ class PreparedSave {
                const CheckpointObjects& objects,
                const SaveOptions& options,
                Existing existing);
+  // Without finish() nothing is left of it.
   ~PreparedSave();
 
-  // From here on the objects may change.
-  void copy_tensors();
+  // From here on the objects may change. Requires: every rank calls it.
+  void copy_tensors(RankExchange& ranks);
   // Writes and commits. ranks: may be another exchange of the same ranks.
   CheckpointInfo finish(RankExchange& ranks);
 

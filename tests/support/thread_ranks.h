@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -33,6 +34,11 @@ class ThreadRanks {
         body(member);
       });
     }
+  }
+
+  // One rank, for a thread of the caller's. Not beyond the life of this object.
+  std::unique_ptr<checkpoint::RankExchange> member(int rank) {
+    return std::make_unique<Member>(*this, rank);
   }
 
  private:

@@ -24,7 +24,8 @@ class ACCEL_EXPORT AsyncSave {
  public:
   AsyncSave() = default;  // of nothing
   AsyncSave(AsyncSave&&) noexcept = default;
-  AsyncSave& operator=(AsyncSave&&) noexcept = default;
+  // Ends the save that this object had, as the destructor does.
+  AsyncSave& operator=(AsyncSave&& other) noexcept;
   // Waits for the end of the save; an error that was never asked for is logged. While an exception is on its way it gives the
   // save up instead, because the other ranks may be gone.
   ~AsyncSave();
