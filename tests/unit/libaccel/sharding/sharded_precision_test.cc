@@ -94,6 +94,7 @@ class Trainer {
   Accelerator& accelerator() { return accelerator_; }
   torch::nn::Sequential& net() { return net_; }
   Optimizer& optimizer() { return optimizer_->optimizer(); }
+  void save_model(const std::string& folder) { accelerator_.save_model(*model_, folder); }
 
  private:
   static AcceleratorOptions options(Policy policy) {
@@ -231,7 +232,7 @@ TEST_P(ShardedPrecision, GoesOnAfterASaveOfTheModelInsideASaveOfTheState) {
   test::run_ranks(GetParam(), [&] {
     Trainer trainer(kBf16, Rule::kAdamW, seeded_net());
     trainer.accelerator().register_save_state_pre_hook([&](const auto&, const auto&) {
-      trainer.accelerator().save_model(trainer.net(), folder.file("model"));
+      trainer.save_model(folder.file("model"));
     });
     trainer.accelerator().save_state(folder.file("state"));
     EXPECT_EQ(flat(trainer.net()[0]->parameters()).scalar_type(), at::kBFloat16);
