@@ -83,16 +83,16 @@ asan() {
 tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '' runtime_test supervisor_test collectives_test remote_shards_test; }
 fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
 
-stage setup 5 setup
+stage setup 4 setup
 if [ $failed -eq 0 ]; then stage build 33 build; fi
 if [ $failed -eq 0 ]; then
   stage style 1 style
-  stage unit 8 unit
-  stage peer 4 peer
+  stage unit 12 unit
+  stage peer 5 peer
   stage fault 6 fault
-  stage asan 16 asan
-  stage tsan 6 tsan
-  stage fuzz 11 fuzz
+  stage asan 14 asan
+  stage tsan 5 tsan
+  stage fuzz 10 fuzz
 fi
 
 echo
