@@ -66,6 +66,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         (root / "build").symlink_to(BUILD)
+        (root / "configs").symlink_to(SOURCE / "configs")
         (root / "train").write_text(TRAIN_SH)
         (root / "train").chmod(0o755)
         (root / "train.py").write_text(TRAIN_PY)
