@@ -231,9 +231,8 @@ TEST_P(ShardedPrecision, GoesOnAfterASaveOfTheModelInsideASaveOfTheState) {
   const test::ScratchFolder folder;
   test::run_ranks(GetParam(), [&] {
     Trainer trainer(kBf16, Rule::kAdamW, seeded_net());
-    trainer.accelerator().register_save_state_pre_hook([&](const auto&, const auto&) {
-      trainer.save_model(folder.file("model"));
-    });
+    trainer.accelerator().register_save_state_pre_hook(
+        [&](const auto&, const auto&) { trainer.save_model(folder.file("model")); });
     trainer.accelerator().save_state(folder.file("state"));
     EXPECT_EQ(flat(trainer.net()[0]->parameters()).scalar_type(), at::kBFloat16);
     trainer.train(0, 1);
