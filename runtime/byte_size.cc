@@ -1,5 +1,6 @@
 #include "runtime/byte_size.h"
 
+#include <array>
 #include <charconv>
 #include <limits>
 
@@ -39,6 +40,19 @@ std::optional<std::uint64_t> parse_byte_size(std::string_view text) {
   const auto shift = shift_of(std::string_view(rest, static_cast<std::size_t>(end - rest)));
   if (!shift || number > (kMost >> *shift)) return std::nullopt;
   return number << *shift;
+}
+
+std::string byte_text(std::uint64_t bytes) {
+  if (bytes < 1024) return std::to_string(bytes) + " bytes";
+  constexpr std::array kUnits = {" KiB", " MiB", " GiB", " TiB"};
+  std::size_t unit = 0;
+  unsigned shift = 10;
+  while (unit + 1 < kUnits.size() && (bytes >> shift) >= 1024) {
+    ++unit;
+    shift += 10;
+  }
+  const std::uint64_t tenths = ((bytes >> (shift - 10)) * 10) >> 10;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + kUnits.at(unit);
 }
 
 }  // namespace accel

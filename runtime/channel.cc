@@ -388,6 +388,12 @@ Result<SharedMemory> WorkerChannel::get_shared(std::string_view name,
   return SharedMemory(static_cast<std::byte*>(data), bytes);
 }
 
+Result<void> WorkerChannel::drop_shared(std::string_view name) {
+  if (Result<Reply> reply = state_->ask({0, DropSharedFrame{std::string(name)}}); !reply)
+    return std::move(reply).error();
+  return {};
+}
+
 Result<std::string> WorkerChannel::commit(std::uint64_t step,
                                           std::string_view path,
                                           std::string_view digest) {

@@ -17,6 +17,7 @@ enum Type : std::uint32_t {
   kCommit = 2,
   kReport = 3,
   kBye = 4,
+  kDropShared = 5,
   kReply = 256,
 };
 
@@ -93,6 +94,10 @@ struct Encoder {
     return kReport;
   }
   std::uint32_t operator()(const ByeFrame&) const { return kBye; }
+  std::uint32_t operator()(const DropSharedFrame& frame) const {
+    out.text(frame.name);
+    return kDropShared;
+  }
   std::uint32_t operator()(const ReplyFrame& frame) const {
     out.number(static_cast<std::uint32_t>(frame.status)).text(frame.text);
     return kReply;
@@ -167,6 +172,9 @@ Result<ChannelFrame> decode_channel_frame(std::string_view bytes) {
       frame.body = ReportFrame{in.text()};
       break;
     case kBye:
+      break;
+    case kDropShared:
+      frame.body = DropSharedFrame{in.text()};
       break;
     case kReply:
       frame.body = read_reply(in);

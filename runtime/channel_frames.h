@@ -10,6 +10,7 @@
 //      2  COMMIT        u64 step, str path, str digest            REPLY, its text is the token
 //      3  REPORT        str text                                  none
 //      4  BYE           -                                         none
+//      5  DROP_SHARED   str name                                  REPLY
 //    256  REPLY         u32 status, str text                      -
 //
 // `str` is a u32 length and the bytes. Nothing may follow the last field.
@@ -47,6 +48,9 @@ struct ReportFrame {
   std::string text;
 };
 struct ByeFrame {};
+struct DropSharedFrame {
+  std::string name;
+};
 
 enum class ChannelStatus : std::uint32_t { kOk, kInvalid, kQuota, kFailed, kStale };
 
@@ -57,7 +61,8 @@ struct ReplyFrame {
 
 struct ChannelFrame {
   std::uint64_t id = 0;
-  std::variant<GetSharedFrame, CommitFrame, ReportFrame, ByeFrame, ReplyFrame> body;
+  std::variant<GetSharedFrame, CommitFrame, ReportFrame, ByeFrame, DropSharedFrame, ReplyFrame>
+      body;
 };
 
 // Errors  kInvalidArgument when the texts are too long for one frame.

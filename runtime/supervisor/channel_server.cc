@@ -138,6 +138,7 @@ class ChannelServer::Impl : public std::enable_shared_from_this<Impl> {
     int descriptor = -1;
   };
   [[nodiscard]] SharedAnswer share(const GetSharedFrame& frame);
+  void drop(const std::string& name);
 
   asio::io_context& context_;
   std::map<std::string, Shared, std::less<>> shared_;
@@ -259,6 +260,10 @@ Result<void> ChannelServer::Impl::obey(Channel& channel, ChannelFrame frame) {
   if (const auto* shared = std::get_if<GetSharedFrame>(&frame.body)) {
     return get_shared(channel, frame.id, *shared);
   }
+  if (const auto* dropped = std::get_if<DropSharedFrame>(&frame.body)) {
+    drop(dropped->name);
+    return answer(channel, frame.id, {});
+  }
   if (const auto* committed = std::get_if<CommitFrame>(&frame.body)) {
     return commit(channel, frame.id, *committed);
   }
@@ -315,6 +320,13 @@ ChannelServer::Impl::SharedAnswer ChannelServer::Impl::share(const GetSharedFram
   const int descriptor = memory.get();
   shared_.emplace(frame.name, Shared{std::move(memory), frame.bytes, frame.keep});
   return {{}, descriptor};
+}
+
+void ChannelServer::Impl::drop(const std::string& name) {
+  const auto known = shared_.find(name);
+  if (known == shared_.end()) return;
+  shared_bytes -= known->second.bytes;
+  shared_.erase(known);
 }
 
 Result<void> ChannelServer::Impl::commit(Channel& channel,

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/cgroup_memory.h"
 #include "runtime/supervisor/exit_report.h"
 
 namespace accel::supervisor {
@@ -24,31 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kJobPrefix = "accel-job-";
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (!text.empty()) {
-    const std::size_t end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  }
-  return parts;
-}
-
-// Mount points in mountinfo have their spaces as \040 and so on.
-std::string unescape(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      out +=
-          static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + text[i + 3] - '0');
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
 
 // 0, or errno. Control files are never created: one that is not there is a controller that is not.
 int write_control(const std::string& path, std::string_view text) {
@@ -106,33 +82,6 @@ Result<UniqueFd> make_locked_folder(const std::string& folder) {
 }
 
 }  // namespace
-
-// A line of mountinfo: "41 31 0:38 ROOT MOUNT_POINT rw,relatime - cgroup2 cgroup2 rw".
-// One of cgroup for version 2: "0::/user.slice/session-1.scope".
-std::string cgroup_folder(std::string_view mountinfo, std::string_view cgroup) {
-  std::optional<std::string_view> own;
-  for (const std::string_view line : split(cgroup, '\n')) {
-    if (line.starts_with("0::")) own = line.substr(3);
-  }
-  if (!own || own->starts_with("/..")) return {};  // outside of what this namespace shows
-  std::string found;
-  for (const std::string_view line : split(mountinfo, '\n')) {
-    const std::size_t dash = line.find(" - cgroup2 ");
-    if (dash == std::string_view::npos) continue;
-    const auto fields = split(line.substr(0, dash), ' ');
-    if (fields.size() < 5) continue;
-    const std::string root = unescape(fields[3]);
-    std::string_view below = *own;
-    if (root != "/") {
-      if (!below.starts_with(root)) continue;
-      below.remove_prefix(root.size());
-      if (!below.empty() && below[0] != '/') continue;
-    }
-    found = unescape(fields[4]);
-    if (below != "/") found += below;
-  }
-  return found;
-}
 
 std::string find_cgroup_base(System& system) {
   const auto mountinfo = system.read_file("/proc/self/mountinfo");

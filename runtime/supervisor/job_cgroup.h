@@ -35,10 +35,6 @@ namespace accel::supervisor {
 // Where the calling process may make cgroups; empty when it may not. Never a hierarchy of version 1.
 [[nodiscard]] std::string find_cgroup_base(System& system);
 
-// The folder of the cgroup2 hierarchy that a process with these two files is in; empty without one.
-// mountinfo, cgroup  contents of /proc/PID/mountinfo and /proc/PID/cgroup.
-[[nodiscard]] std::string cgroup_folder(std::string_view mountinfo, std::string_view cgroup);
-
 // node_id   empty unless several nodes of a job may be on one machine.
 // instance  empty for a job of a build that knew none.
 [[nodiscard]] std::string job_cgroup_path(const std::string& base,

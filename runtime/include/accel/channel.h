@@ -6,7 +6,7 @@
 // channel, and nothing here is needed to train.
 //
 // Threads:  heartbeat() from one thread at a time; everything else from any. What uses the socket
-//           (get_shared(), commit(), report(), bye()) takes turns.
+//           (get_shared(), drop_shared(), commit(), report(), bye()) takes turns.
 // Cost:     heartbeat() 10 to 20 ns, requests() 1 to 3 ns; no system call in either. Two
 //           descriptors and 8 KiB of shared memory.
 // Source:   docs/worker_channel.md; tests/unit/supervisor/channel_server_test.cc.
@@ -143,6 +143,10 @@ class ACCEL_EXPORT WorkerChannel {
   [[nodiscard]] Result<SharedMemory> get_shared(std::string_view name,
                                                 std::size_t bytes,
                                                 Keep keep = Keep::kGeneration);
+
+  // The supervisor forgets the shared memory of that name, kept for the job or not, and its bytes count no more. Who has it
+  // mapped keeps it. Nothing when there is none. Errors as get_shared().
+  [[nodiscard]] Result<void> drop_shared(std::string_view name);
 
   // Tells the supervisor of a complete checkpoint; this counts as progress for the restart policy.
   // Returns the token that names the commit in this job. Errors as get_shared(), and

@@ -25,5 +25,15 @@ TEST(ByteSize, WhatDoesNotFitIsRefused) {
     EXPECT_FALSE(parse_byte_size(text)) << text;
 }
 
+TEST(ByteSize, TextsHaveTheLargestUnitAndOneDigit) {
+  EXPECT_EQ(byte_text(0), "0 bytes");
+  EXPECT_EQ(byte_text(1023), "1023 bytes");
+  EXPECT_EQ(byte_text(1536), "1.5 KiB");
+  EXPECT_EQ(byte_text(152ULL << 20), "152.0 MiB");
+  EXPECT_EQ(byte_text((1ULL << 30) - 1), "1023.9 MiB");
+  EXPECT_EQ(byte_text(5000ULL << 40), "5000.0 TiB");
+  EXPECT_EQ(byte_text(~0ULL), "16777215.9 TiB");
+}
+
 }  // namespace
 }  // namespace accel

@@ -32,6 +32,7 @@ TEST(ChannelFrames, ComeBackAsTheyWere) {
 
   EXPECT_EQ(round_trip(ReportFrame{"loss 0.25"}).text, "loss 0.25");
   (void)round_trip(ByeFrame{});
+  EXPECT_EQ(round_trip(DropSharedFrame{"gradients"}).name, "gradients");
 
   const auto reply = round_trip(ReplyFrame{ChannelStatus::kQuota, "too much"});
   EXPECT_EQ(reply.status, ChannelStatus::kQuota);
@@ -52,7 +53,7 @@ TEST(ChannelFrames, OfEverySizeAreSurvived) {
     std::string bytes(size, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
     if (size >= 8) {  // a header that is right, so that the payload is read
-      const std::uint32_t head[2] = {static_cast<std::uint32_t>(1 + random() % 4),
+      const std::uint32_t head[2] = {static_cast<std::uint32_t>(1 + random() % 5),
                                      static_cast<std::uint32_t>(size - 16)};
       std::memcpy(bytes.data(), head, sizeof(head));
     }

@@ -217,6 +217,34 @@ TEST_F(ChannelServerTest, SharedMemoryEndsWithTheGenerationUnlessKept) {
   EXPECT_EQ(found->data()[0], std::byte{7});
 }
 
+TEST_F(ChannelServerTest, DroppedMemoryCountsNoMoreAndStaysWithWhoHasIt) {
+  options_.shared_quota_bytes = 100;
+  WorkerChannel worker = connect();
+  const auto old = ask([&] { return worker.get_shared("snapshot", 100, Keep::kJob); });
+  ASSERT_TRUE(old);
+  old->data()[0] = std::byte{7};
+
+  EXPECT_TRUE(ask([&] { return worker.drop_shared("snapshot"); }));
+  const auto next = ask([&] { return worker.get_shared("other", 100, Keep::kJob); });
+
+  ASSERT_TRUE(next);
+  EXPECT_EQ(server().shared_bytes(), 100u);
+  EXPECT_EQ(old->data()[0], std::byte{7});
+}
+
+TEST_F(ChannelServerTest, DroppingANameThatNobodyHasChangesNothing) {
+  WorkerChannel worker = connect();
+  ASSERT_TRUE(ask([&] { return worker.get_shared("a", 100); }));
+
+  EXPECT_TRUE(ask([&] { return worker.drop_shared("b"); }));
+  EXPECT_TRUE(ask([&] { return worker.drop_shared("a"); }));
+  EXPECT_TRUE(ask([&] { return worker.drop_shared("a"); }));
+  EXPECT_TRUE(ask([&] { return worker.drop_shared(""); }));
+
+  EXPECT_EQ(server().shared_bytes(), 0u);
+  EXPECT_THAT(violations_, testing::IsEmpty());
+}
+
 TEST_F(ChannelServerTest, ACommitGetsATokenAndIsRemembered) {
   WorkerChannel worker = connect(2, 5);
 

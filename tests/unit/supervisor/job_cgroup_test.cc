@@ -20,36 +20,6 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(CgroupFolder, IsBelowTheMountOfVersionTwo) {
-  const std::string mounts =
-      "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-
-  EXPECT_EQ(cgroup_folder(mounts, "0::/user.slice/session-1.scope\n"),
-            "/sys/fs/cgroup/user.slice/session-1.scope");
-  EXPECT_EQ(cgroup_folder(mounts, "0::/\n"), "/sys/fs/cgroup");
-}
-
-TEST(CgroupFolder, OfAHybridMachineIsTheUnifiedOne) {
-  const std::string mounts =
-      "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-      "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
-
-  EXPECT_EQ(cgroup_folder(mounts, "4:memory:/a\n0::/b\n"), "/sys/fs/cgroup/unified/b");
-}
-
-TEST(CgroupFolder, TheRootOfAMountIsTakenOffAndItsSpacesComeBack) {
-  const std::string mounts = "41 31 0:38 /docker/7 /mnt/c\\040g rw - cgroup2 none rw\n";
-
-  EXPECT_EQ(cgroup_folder(mounts, "0::/docker/7/job\n"), "/mnt/c g/job");
-  EXPECT_EQ(cgroup_folder(mounts, "0::/docker/77\n"), "");
-}
-
-TEST(CgroupFolder, IsNoneWithoutVersionTwoOrOutsideOfTheNamespace) {
-  EXPECT_EQ(cgroup_folder("35 31 0:32 / /sys/fs/cgroup rw - cgroup cgroup rw\n", "4:memory:/a\n"),
-            "");
-  EXPECT_EQ(cgroup_folder("41 31 0:38 / /c rw - cgroup2 none rw\n", "0::/../other\n"), "");
-}
-
 class JobCgroupTest : public ::testing::Test {
  protected:
   JobCgroupTest() {
