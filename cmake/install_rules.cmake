@@ -4,6 +4,7 @@ include(CMakePackageConfigHelpers)
 
 if(TARGET accel-launch)
   install(TARGETS accel-launch accel-shim RUNTIME DESTINATION bin COMPONENT tools)
+  install(FILES $<TARGET_FILE_DIR:accel-launch>/accel-torchrun DESTINATION bin COMPONENT tools)
 endif()
 if(TARGET accel-agent)
   install(TARGETS accel-command accel-agent RUNTIME DESTINATION bin COMPONENT tools)

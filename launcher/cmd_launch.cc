@@ -75,8 +75,10 @@ std::vector<std::string> same_command(const std::vector<std::string>& arguments)
 
 }  // namespace
 
-int cmd_launch(const std::vector<std::string>& arguments) {
-  auto plan = resolve_launch(arguments, real_launch_host());
+int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
+  LaunchHost host = real_launch_host();
+  host.is_torchrun = is_torchrun;
+  auto plan = resolve_launch(arguments, host);
   if (!plan) return fail(plan.error());
   if (plan->answer) {
     print_line(stdout, *plan->answer);

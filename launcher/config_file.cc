@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <span>
 #include <utility>
@@ -16,7 +14,8 @@
 #include "launcher/config_schema.h"
 #include "launcher/faults.h"
 #include "launcher/flag_table.h"
-#include "launcher/suggest.h"
+#include "launcher/text_file.h"
+#include "runtime/suggest.h"
 
 namespace accel::launcher {
 namespace {
@@ -249,41 +248,16 @@ DynamoSettings read_dynamo(const ConfigValue::Map& map,
   return dynamo;
 }
 
-std::optional<std::string> variable_value(ValueReader& reader, const ConfigKey& key) {
-  switch (key.type) {
-    case ConfigType::kBool: {
-      const std::optional<bool> flag = reader.boolean(key.name);
-      return flag ? std::optional<std::string>(*flag ? "true" : "false") : std::nullopt;
-    }
-    case ConfigType::kInteger: {
-      const std::optional<int> number = reader.integer(key.name);
-      return number ? std::optional(std::to_string(*number)) : std::nullopt;
-    }
-    case ConfigType::kChoice:
-      return reader.choice(key.name, key.choices);
-    default:
-      return reader.text(key.name);
+// The maps of the paradigms.
+void read_sections(ValueReader& reader, ConfigFile& file, Faults& faults) {
+  for (const Paradigm* paradigm : paradigms()) {
+    const ConfigValue::Map* const map = reader.map(paradigm->section);
+    if (map == nullptr) continue;
+    read_section(*paradigm, *map, file.path, file.options, file.notices, faults);
+    if (paradigm == &parallelism_paradigm()) file.has_parallelism = !map->empty();
+    if (paradigm != &deepspeed_paradigm()) continue;
+    for (const ConfigEntry& entry : *map) file.deepspeed_keys.push_back(lower(entry.key));
   }
-}
-
-EnvMap read_fsdp(const ConfigValue::Map& map,
-                 const std::string& path,
-                 std::vector<std::string>& notices,
-                 Faults& faults) {
-  const ConfigValue::Map bare = bare_keys(map, "fsdp", fsdp_keys(), path, notices);
-  const Values values = last_of_each(bare, path, notices);
-  ValueReader reader(values, path, "fsdp_config.", faults);
-  EnvMap fsdp;
-  for (const ConfigKey& key : fsdp_keys()) {
-    if (auto value = variable_value(reader, key)) fsdp[std::string(key.meaning)] = *value;
-  }
-  // Version 1 of `accelerate config` writes the strategy under the key of version 2.
-  const auto reshards = fsdp.find("FSDP_RESHARD_AFTER_FORWARD");
-  if (reshards != fsdp.end() && reshards->second != "true" && reshards->second != "false") {
-    fsdp.try_emplace("FSDP_SHARDING_STRATEGY", reshards->second);
-    fsdp.erase(reshards);
-  }
-  return fsdp;
 }
 
 void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
@@ -311,9 +285,7 @@ void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
   if (const ConfigValue::Map* dynamo = reader.map("dynamo_config")) {
     file.dynamo = read_dynamo(*dynamo, file.path, file.notices, faults);
   }
-  if (const ConfigValue::Map* fsdp = reader.map("fsdp_config")) {
-    file.fsdp = read_fsdp(*fsdp, file.path, file.notices, faults);
-  }
+  read_sections(reader, file, faults);
   if (auto backend = reader.choice("dynamo_backend", find_flag("dynamo_backend")->choices)) {
     file.dynamo.backend = *backend;
   }
@@ -383,26 +355,10 @@ Result<ConfigFile> parse_config_file(std::string_view text,
 }
 
 Result<ConfigFile> load_config_file(const std::string& path) {
-  constexpr std::streamsize kMostBytes = (1 << 20) + 1;  // one more than parse_config() takes
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return Error(ErrorCode::kConfigUnreadable, "the configuration file " + path + " is a folder");
-  }
-  errno = 0;
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
-    return Error(ErrorCode::kConfigUnreadable,
-                 "cannot open the configuration file " + path + ": " + errno_text(errno));
-  }
-  std::string text(kMostBytes, '\0');
-  stream.read(text.data(), kMostBytes);
-  if (stream.bad()) {
-    return Error(ErrorCode::kConfigUnreadable,
-                 "cannot read the configuration file " + path + ": " + errno_text(errno));
-  }
-  text.resize(static_cast<size_t>(stream.gcount()));
+  const auto text = read_text_file(path, kMostConfigBytes, "the configuration file");
+  if (!text) return text.error();
   const bool is_json = path.ends_with(".json");
-  return parse_config_file(text, is_json ? ConfigFormat::kJson : ConfigFormat::kYaml, path);
+  return parse_config_file(*text, is_json ? ConfigFormat::kJson : ConfigFormat::kYaml, path);
 }
 
 }  // namespace accel::launcher

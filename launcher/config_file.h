@@ -12,6 +12,7 @@
 #include <accel/result.h>
 
 #include "launcher/config_document.h"
+#include "launcher/paradigms/section_reader.h"
 
 namespace accel::launcher {
 
@@ -40,8 +41,10 @@ struct ConfigFile {
   std::optional<bool> debug;
   std::optional<bool> enable_cpu_affinity;
   DynamoSettings dynamo;
-  EnvMap fsdp;                       // what fsdp_config says, as the variables FSDP_*
-  std::vector<std::string> notices;  // repeated and retired keys
+  OptionValues options;                     // what fsdp_config and its like say
+  std::vector<std::string> deepspeed_keys;  // of deepspeed_config, in the order of the file
+  bool has_parallelism = false;             // parallelism_config says something
+  std::vector<std::string> notices;         // repeated and retired keys
 };
 
 // Where the default file is: $HF_HOME/accelerate, else $XDG_CACHE_HOME/huggingface/accelerate, else

@@ -24,14 +24,19 @@ constexpr ConfigKey kKeys[] = {
      kUsed,
      "Where the job runs; only LOCAL_MACHINE for now."},
     {"debug", kBool, "", "false", kUsed, "As --debug."},
-    {"deepspeed_config", kMap, "", "none", kElsewhere, "Options of DeepSpeed."},
+    {"deepspeed_config",
+     kMap,
+     "",
+     "none",
+     kUsed,
+     "Options of DeepSpeed, for distributed_type DEEPSPEED; see below."},
     {"distributed_type",
      kChoice,
      kDistributedTypes,
      "must be given",
      kUsed,
-     "How the processes work together; NO, MULTI_CPU, MULTI_GPU, and FSDP with --cpu for now (the "
-     "others: copies, with --cpu)."},
+     "How the processes work together; NO, MULTI_CPU, MULTI_GPU, FSDP, DEEPSPEED and MEGATRON_LM "
+     "for now (the others: copies, with --cpu)."},
     {"downcast_bf16", kText, "", "no", kElsewhere, "TPU."},
     {"dynamo_backend", kText, "", "none", kUsed, "Older form of dynamo_config.dynamo_backend."},
     {"dynamo_config",
@@ -42,7 +47,7 @@ constexpr ConfigKey kKeys[] = {
      "Options of torch.compile for Python scripts, see below."},
     {"enable_cpu_affinity", kBool, "", "false", kUsed, "As --enable_cpu_affinity."},
     {"fp16", kBool, "", "false", kUsed, "Older form of mixed_precision: fp16."},
-    {"fp8_config", kMap, "", "none", kElsewhere, "Options of fp8."},
+    {"fp8_config", kMap, "", "none", kUsed, "Options of fp8, for mixed_precision fp8; see below."},
     {"fsdp_backward_prefetch_policy",
      kText,
      "",
@@ -61,7 +66,12 @@ constexpr ConfigKey kKeys[] = {
     {"main_process_ip", kText, "", "none", kUsed, "As --main_process_ip."},
     {"main_process_port", kInteger, "", "none", kUsed, "As --main_process_port."},
     {"main_training_function", kText, "", "main", kElsewhere, "TPU: function to start."},
-    {"megatron_lm_config", kMap, "", "none", kElsewhere, "Options of Megatron-LM."},
+    {"megatron_lm_config",
+     kMap,
+     "",
+     "none",
+     kUsed,
+     "Options of Megatron-LM, for distributed_type MEGATRON_LM; see below."},
     {"mixed_precision", kChoice, "no,fp16,bf16,fp8", "no", kUsed, "As --mixed_precision."},
     {"mpirun_ccl",
      kText,
@@ -78,7 +88,12 @@ constexpr ConfigKey kKeys[] = {
      kUsed,
      "As --num_processes: the number of all processes."},
     {"optimization_level", kText, "", "", kRetired, "the key is fp8_config.opt_level"},
-    {"parallelism_config", kMap, "", "none", kElsewhere, "Sizes of the parallel dimensions."},
+    {"parallelism_config",
+     kMap,
+     "",
+     "none",
+     kUsed,
+     "Axes of the workers, where they are GPUs, FSDP or DeepSpeed; see below."},
     {"rdzv_backend", kText, "", "static", kElsewhere, "How several machines find each other."},
     {"same_network", kBool, "", "false", kElsewhere, "Several machines: all in one network."},
     {"tpu_env", kList, "", "none", kElsewhere, "TPU pods: environment."},
@@ -108,55 +123,6 @@ constexpr ConfigKey kDynamoKeys[] = {
      "As --dynamo_use_regional_compilation."},
 };
 
-constexpr ConfigKey kFsdpKeys[] = {
-    {"activation_checkpointing", kBool, "", "false", kUsed, "FSDP_ACTIVATION_CHECKPOINTING"},
-    {"activation_checkpointing_offload",
-     kBool,
-     "",
-     "false",
-     kUsed,
-     "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"},
-    {"auto_wrap_policy",
-     kChoice,
-     "TRANSFORMER_BASED_WRAP,SIZE_BASED_WRAP,NO_WRAP",
-     "NO_WRAP",
-     kUsed,
-     "FSDP_AUTO_WRAP_POLICY"},
-    {"backward_prefetch",
-     kChoice,
-     "BACKWARD_PRE,BACKWARD_POST,NO_PREFETCH",
-     "none",
-     kUsed,
-     "FSDP_BACKWARD_PREFETCH"},
-    {"cpu_ram_efficient_loading", kBool, "", "true", kUsed, "FSDP_CPU_RAM_EFFICIENT_LOADING"},
-    {"forward_prefetch", kBool, "", "false", kUsed, "FSDP_FORWARD_PREFETCH"},
-    {"ignored_modules", kText, "", "none", kUsed, "FSDP_IGNORED_MODULES"},
-    {"min_num_params", kInteger, "", "0", kUsed, "FSDP_MIN_NUM_PARAMS"},
-    {"offload_params", kBool, "", "false", kUsed, "FSDP_OFFLOAD_PARAMS"},
-    {"reshard_after_forward",
-     kChoice,
-     "true,false,FULL_SHARD,SHARD_GRAD_OP,NO_SHARD,HYBRID_SHARD,HYBRID_SHARD_ZERO2",
-     "true",
-     kUsed,
-     "FSDP_RESHARD_AFTER_FORWARD"},
-    {"sharding_strategy",
-     kChoice,
-     "FULL_SHARD,SHARD_GRAD_OP,NO_SHARD,HYBRID_SHARD,HYBRID_SHARD_ZERO2,1,2,3,4,5",
-     "FULL_SHARD",
-     kUsed,
-     "FSDP_SHARDING_STRATEGY"},
-    {"state_dict_type",
-     kChoice,
-     "FULL_STATE_DICT,LOCAL_STATE_DICT,SHARDED_STATE_DICT",
-     "none",
-     kUsed,
-     "FSDP_STATE_DICT_TYPE"},
-    {"sync_module_states", kBool, "", "true", kUsed, "FSDP_SYNC_MODULE_STATES"},
-    {"transformer_layer_cls_to_wrap", kText, "", "none", kUsed, "FSDP_TRANSFORMER_CLS_TO_WRAP"},
-    {"use_orig_params", kBool, "", "true", kUsed, "FSDP_USE_ORIG_PARAMS"},
-    {"version", kChoice, "1,2", "1", kUsed, "FSDP_VERSION"},
-};
-
 }  // namespace
 
 std::span<const ConfigKey> config_keys() {
@@ -165,10 +131,6 @@ std::span<const ConfigKey> config_keys() {
 
 std::span<const ConfigKey> dynamo_keys() {
   return kDynamoKeys;
-}
-
-std::span<const ConfigKey> fsdp_keys() {
-  return kFsdpKeys;
 }
 
 const ConfigKey* find_config_key(std::string_view name) {

@@ -40,10 +40,6 @@ struct ConfigKey {
 // The keys of `dynamo_config`, without the prefix "dynamo_" that they may carry.
 [[nodiscard]] std::span<const ConfigKey> dynamo_keys();
 
-// The keys of `fsdp_config`, without the prefix "fsdp_" that they may carry. Their meaning is the variable that says the
-// same to the workers.
-[[nodiscard]] std::span<const ConfigKey> fsdp_keys();
-
 [[nodiscard]] const ConfigKey* find_config_key(std::string_view name);
 
 [[nodiscard]] std::string_view to_string(ConfigType type);

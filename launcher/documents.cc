@@ -9,6 +9,7 @@
 #include "launcher/config_schema.h"
 #include "launcher/flag_table.h"
 #include "launcher/manual.h"
+#include "launcher/paradigms/option.h"
 
 namespace accel::launcher {
 namespace {
@@ -100,6 +101,37 @@ void append_keys(std::string& out, std::span<const ConfigKey> keys, ConfigEffect
   }
 }
 
+std::string option_type(const Option& option) {
+  switch (option.flag.kind) {
+    case FlagKind::kSwitch:
+    case FlagKind::kBool:
+      return std::string(to_string(ConfigType::kBool));
+    case FlagKind::kInteger:
+      return std::string(to_string(ConfigType::kInteger));
+    case FlagKind::kNumber:
+      return "a number";
+    case FlagKind::kChoice:
+      return spaced(option.flag.choices);
+    default:
+      return std::string(to_string(ConfigType::kText));
+  }
+}
+
+void append_section(std::string& out, const Paradigm& paradigm) {
+  out += "\n### Keys of `" + std::string(paradigm.section) + "`\n\n";
+  if (!paradigm.prefix.empty())
+    out += "The prefix `" + std::string(paradigm.prefix) + "` may be left out. ";
+  if (paradigm.hands_on_other_keys)
+    out += "A key that is not here is handed on as a variable, `ACCELERATE_` and the key. ";
+  out += "Each means what the flag of its name means, and becomes the variable.\n\n";
+  out += table_row({"Key", "Type", "When absent", "Variable"});
+  out += table_row({"---", "---", "---", "---"});
+  for (const Option& option : paradigm.options) {
+    const std::string_view absent = option.fallback.empty() ? "not set" : option.fallback;
+    out += table_row({code(option.flag.name), option_type(option), absent, code(option.variable)});
+  }
+}
+
 std::string config_page() {
   std::string out = heading("Configuration file");
   out +=
@@ -120,15 +152,7 @@ std::string config_page() {
   append_keys(out, config_keys(), ConfigEffect::kUsed);
   out += "\n### Keys of `dynamo_config`\n\nThe prefix `dynamo_` may be left out.\n\n";
   append_keys(out, dynamo_keys(), ConfigEffect::kUsed);
-  out +=
-      "\n### Keys of `fsdp_config`\n\n"
-      "The prefix `fsdp_` may be left out. Each becomes the variable of the last column, which the "
-      "workers\n"
-      "read (docs/sharding.md). `reshard_after_forward` may name a sharding strategy, as version 1 "
-      "of "
-      "the\n"
-      "peer writes it.\n\n";
-  append_keys(out, fsdp_keys(), ConfigEffect::kUsed);
+  for (const Paradigm* paradigm : paradigms()) append_section(out, *paradigm);
   out +=
       "\n## Keys that are accepted without effect\n\n"
       "They belong to features that are not chosen, not built yet, or have no meaning on one "

@@ -4,6 +4,9 @@
 #include <array>
 #include <utility>
 
+#include "launcher/paradigms/option.h"
+#include "launcher/torchrun/torchrun_flags.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -364,20 +367,6 @@ constexpr FlagSpec kFlags[] = {
 // Families of flags that exist in `accelerate launch` or torchrun: a name that equals an entry, or
 // starts with it when the entry ends in '_' or '-'.
 constexpr std::pair<std::string_view, std::string_view> kNotBuilt[] = {
-    {"use_deepspeed", "DeepSpeed"},
-    {"deepspeed_", "DeepSpeed"},
-    {"zero_stage", "DeepSpeed"},
-    {"zero3_", "DeepSpeed"},
-    {"offload_", "DeepSpeed"},
-    {"gradient_accumulation_steps", "DeepSpeed"},
-    {"gradient_clipping", "DeepSpeed"},
-    {"use_fsdp", "FSDP"},
-    {"fsdp_", "FSDP"},
-    {"use_megatron_lm", "Megatron-LM"},
-    {"megatron_lm_", "Megatron-LM"},
-    {"use_parallelism_config", "parallelism configuration"},
-    {"parallelism_config_", "parallelism configuration"},
-    {"fp8_", "fp8"},
     {"tpu", "TPU"},
     {"tpu_", "TPU"},
     {"no_tpu_cluster", "TPU"},
@@ -387,24 +376,8 @@ constexpr std::pair<std::string_view, std::string_view> kNotBuilt[] = {
     {"downcast_bf16", "TPU"},
     {"aws_", "SageMaker"},
     {"mpirun_", "mpirun"},
-    {"same_network", "several machines"},
-    {"rdzv_backend", "several machines"},
-    {"rdzv_conf", "several machines"},
-    {"node_rank", "torchrun's flags"},
-    {"nproc_per_node", "torchrun's flags"},
-    {"master_addr", "torchrun's flags"},
-    {"master_port", "torchrun's flags"},
-    {"standalone", "torchrun's flags"},
-    {"run_path", "torchrun's flags"},
-    {"local_addr", "torchrun's flags"},
-    {"local_ranks_filter", "torchrun's flags"},
     {"duplicate_", "torchrun's flags"},
-    {"numa_binding", "torchrun's flags"},
-    {"signals_to_handle", "torchrun's flags"},
     {"virtual_local_rank", "torchrun's flags"},
-    {"event_log_handler", "torchrun's flags"},
-    {"logs_specs", "torchrun's flags"},
-    {"start_method", "torchrun's flags"},
 };
 
 constexpr size_t kHelpWidth = 80;
@@ -462,17 +435,40 @@ void append_flag(std::string& out, const FlagSpec& flag) {
   append_wrapped(out, help, kHelpIndent);
 }
 
+// The launcher's own flags, then those of each paradigm.
+std::vector<FlagSpec> all_flags() {
+  std::vector<FlagSpec> all(std::begin(kFlags), std::end(kFlags));
+  all.insert(all.end(), torchrun_flags().begin(), torchrun_flags().end());
+  for (const Paradigm* paradigm : paradigms()) {
+    if (!paradigm->chooser.name.empty()) all.push_back(paradigm->chooser);
+    for (const Option& option : paradigm->options) all.push_back(option.flag);
+  }
+  return all;
+}
+
+// True for groups of paradigms that no flag of `chosen` belongs to.
+bool is_left_out(std::string_view group, const std::vector<std::string>& chosen) {
+  const auto is_of_group = [&](const FlagSpec& flag) { return flag.group == group; };
+  if (chosen.empty() || std::any_of(std::begin(kFlags), std::end(kFlags), is_of_group))
+    return false;
+  return std::none_of(chosen.begin(), chosen.end(), [&](const std::string& name) {
+    const FlagSpec* const flag = find_flag(name);
+    return flag != nullptr && flag->group == group;
+  });
+}
+
 }  // namespace
 
 std::span<const FlagSpec> flag_table() {
-  return kFlags;
+  static const std::vector<FlagSpec> all = all_flags();
+  return all;
 }
 
 const FlagSpec* find_flag(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kFlags), std::end(kFlags), [&](const FlagSpec& flag) {
-    return flag.name == name;
-  });
-  return found == std::end(kFlags) ? nullptr : found;
+  for (const FlagSpec& flag : flag_table()) {
+    if (flag.name == name) return &flag;
+  }
+  return nullptr;
 }
 
 std::string_view feature_not_built(std::string_view name) {
@@ -493,7 +489,7 @@ std::vector<std::string_view> split_choices(std::string_view choices) {
   return result;
 }
 
-std::string launch_help() {
+std::string launch_help(const std::vector<std::string>& chosen) {
   std::string out =
       "Usage: accel-launch [flags] SCRIPT [arguments of the script]\n"
       "\n";
@@ -504,7 +500,8 @@ std::string launch_help() {
                  "joined by underscores or hyphens.",
                  0);
   std::string_view group;
-  for (const FlagSpec& flag : kFlags) {
+  for (const FlagSpec& flag : flag_table()) {
+    if (is_left_out(flag.group, chosen)) continue;
     if (flag.group != group) {
       group = flag.group;
       out += '\n';

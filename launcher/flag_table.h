@@ -11,25 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/flag_spec.h"
+
 namespace accel::launcher {
-
-enum class FlagKind {
-  kSwitch,   // no value
-  kInteger,  // a whole number
-  kText,
-  kChoice,   // one of `choices`
-  kSeconds,  // a duration: 30, 0.5, 500ms, 2m
-};
-
-struct FlagSpec {
-  std::string_view name;  // without dashes
-  char short_name = 0;    // 0: none
-  FlagKind kind = FlagKind::kSwitch;
-  std::string_view value_name;  // "N"; empty for a switch
-  std::string_view choices;     // "no,fp16"; kChoice only
-  std::string_view group;       // heading in --help
-  std::string_view help;        // one or two sentences; says the default
-};
 
 // In the order of --help; flags of one group are neighbours.
 [[nodiscard]] std::span<const FlagSpec> flag_table();
@@ -43,7 +27,8 @@ struct FlagSpec {
 
 [[nodiscard]] std::vector<std::string_view> split_choices(std::string_view choices);
 
-// What --help prints: grouped, at most 80 columns, only the underscore forms.
-[[nodiscard]] std::string launch_help();
+// What --help prints: grouped, at most 80 columns, only the underscore forms. With `chosen`, names of the
+// flags beside --help, groups of paradigms that none of them belongs to are left out.
+[[nodiscard]] std::string launch_help(const std::vector<std::string>& chosen = {});
 
 }  // namespace accel::launcher

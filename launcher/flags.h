@@ -23,6 +23,8 @@ struct CommandLine {
   std::map<std::string, std::string, std::less<>> given;
   std::map<std::string, std::vector<std::string>, std::less<>> repeated;  // all its values
   std::string script;                         // empty when there is none
+  bool is_torchrun = false;                   // started as accel-torchrun
+  std::vector<std::string> notices;           // flags of other versions
   std::vector<std::string> script_arguments;  // one "--" right after the script is dropped
 
   [[nodiscard]] bool has(std::string_view flag) const { return given.find(flag) != given.end(); }

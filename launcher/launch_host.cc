@@ -12,22 +12,10 @@
 #include <unistd.h>
 
 #include "launcher/launch_plan.h"
-
-extern char** environ;
+#include "launcher/own_environment.h"
 
 namespace accel::launcher {
 namespace {
-
-EnvMap whole_environment() {
-  EnvMap env;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const size_t equals = text.find('=');
-    if (equals == std::string_view::npos || equals == 0) continue;
-    env.try_emplace(std::string(text.substr(0, equals)), text.substr(equals + 1));
-  }
-  return env;
-}
 
 // /dev/nvidia0, /dev/nvidia1, ...: there without loading any CUDA library.
 int num_installed_gpus() {
@@ -89,8 +77,8 @@ std::string private_base(const EnvMap& environment) {
 
 LaunchHost real_launch_host() {
   LaunchHost host;
-  host.environment = whole_environment();
-  host.topology = [] { return read_topology(); };
+  host.environment = own_environment();
+  host.topology = [](Caches caches) { return read_topology(caches); };
   host.num_gpus = [environment = host.environment] { return num_visible_gpus(environment); };
   host.job_suffix = unique_suffix();
   host.private_base = private_base(host.environment);

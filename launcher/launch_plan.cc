@@ -18,6 +18,7 @@
 #include "launcher/flags.h"
 #include "launcher/launch_settings.h"
 #include "launcher/script.h"
+#include "launcher/torchrun/torchrun_flags.h"
 #include "launcher/worker_environment.h"
 
 #ifndef ACCEL_VERSION
@@ -45,7 +46,8 @@ Result<std::optional<ConfigFile>> find_config(const CommandLine& line, const Env
   if (!line.has("config_file")) {
     path = default_config_path(environment);
     std::error_code ignored;
-    if (line.is_on("cpu") || path.empty() || !fs::is_regular_file(path, ignored)) {
+    if (line.is_torchrun || line.is_on("cpu") || path.empty() ||
+        !fs::is_regular_file(path, ignored)) {
       return std::optional<ConfigFile>();
     }
   }
@@ -55,6 +57,11 @@ Result<std::optional<ConfigFile>> find_config(const CommandLine& line, const Env
 }
 
 Result<WorkerCommand> find_command(const CommandLine& line, const EnvMap& environment) {
+  if (line.is_on("run_path") && (line.is_on("module") || line.is_on("no_python"))) {
+    return Error(ErrorCode::kUsage,
+                 "--run_path cannot be used with --module or --no_python",
+                 "leave one of them out");
+  }
   if (line.is_on("module") && line.is_on("no_python")) {
     return Error(ErrorCode::kUsage,
                  "--module and --no_python cannot be used together",
@@ -62,6 +69,7 @@ Result<WorkerCommand> find_command(const CommandLine& line, const EnvMap& enviro
   }
   const ScriptKind kind = line.is_on("module")      ? ScriptKind::kModule
                           : line.is_on("no_python") ? ScriptKind::kProgram
+                          : line.is_on("run_path")  ? ScriptKind::kRunPath
                                                     : ScriptKind::kFile;
   return resolve_command(line.script, line.script_arguments, kind, environment);
 }
@@ -81,20 +89,19 @@ std::string job_id(const std::string& name, const std::string& suffix) {
 Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
                                   const LaunchHost& host,
                                   std::vector<std::string>& notices) {
-  const bool must_bind = settings.enable_cpu_affinity;
+  const bool must_bind = settings.affinity != AffinityMode::kNone;
   const bool is_needed =
       must_bind || settings.num_processes > 1 || decides_num_threads(host.environment, settings);
   if (!is_needed) return AffinityPlan();
-  Result<Topology> topology = host.topology();
+  const bool needs_caches = settings.affinity == AffinityMode::kL3;
+  Result<Topology> topology = host.topology(needs_caches ? Caches::kRead : Caches::kLeftOut);
   if (!topology) {
     if (must_bind) return std::move(topology).error();
     notices.push_back("the cores cannot be read (" + topology.error().message() +
                       "): every worker computes with one thread");
     return AffinityPlan();
   }
-  AffinityPlan plan = plan_affinity(*topology,
-                                    settings.num_processes,
-                                    must_bind ? AffinityMode::kExclusive : AffinityMode::kNone);
+  AffinityPlan plan = plan_affinity(*topology, settings.num_processes, settings.affinity);
   if (plan.max_workers_per_core > 1) {
     const size_t cores = topology->cores.size();
     notices.push_back(
@@ -129,7 +136,11 @@ std::vector<WorkerSpec> make_workers(const LaunchSettings& settings,
 std::string choose_log_dir(const LaunchSettings& settings,
                            const EnvMap& environment,
                            std::vector<std::string>& notices) {
-  if (!settings.log_dir.empty()) return fs::absolute(settings.log_dir).lexically_normal().string();
+  if (!settings.log_dir.empty()) {
+    std::error_code failure;  // the folder of the launch is gone: making the other one will say so
+    const fs::path folder = fs::absolute(settings.log_dir, failure);
+    return (failure ? fs::path(settings.log_dir) : folder).lexically_normal().string();
+  }
   const auto goes_to_file = [](Streams streams) { return streams != Streams::kNone; };
   const bool needs_files =
       std::any_of(settings.tee.begin(), settings.tee.end(), goes_to_file) ||
@@ -142,6 +153,15 @@ std::string choose_log_dir(const LaunchSettings& settings,
   return folder;
 }
 
+// DeepSpeed's workers find modules beside the place of the launch, as under the peer.
+void append_current_folder(EnvMap& env) {
+  std::error_code failure;  // it is gone: there are no modules in it
+  const std::string folder = fs::current_path(failure).string();
+  if (failure) return;
+  std::string& path = env["PYTHONPATH"];
+  path += (path.empty() || path.ends_with(':') ? "" : ":") + folder;
+}
+
 JobSpec make_spec(const CommandLine& line,
                   const LaunchSettings& settings,
                   const WorkerCommand& command,
@@ -150,9 +170,13 @@ JobSpec make_spec(const CommandLine& line,
                   std::vector<std::string>& notices) {
   JobSpec spec;
   spec.job_id = job_id(command.name, host.job_suffix);
-  const bool is_simple = settings.num_processes == 1 && !settings.multi_gpu && !settings.elastic;
+  const bool is_simple = settings.num_processes == 1 && !settings.is_like_torchrun() &&
+                         !settings.elastic && !line.is_torchrun;
   spec.env_mode = is_simple ? EnvMode::kSimple : EnvMode::kDistributed;
   spec.env = base_environment(host.environment, settings, spec.env_mode, command.is_python);
+  if (const auto signals = line.text("signals_to_handle"))
+    spec.env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = *signals;
+  if (settings.paradigms.deepspeed) append_current_folder(spec.env);
   spec.identity.world_size = spec.identity.local_world_size = settings.num_processes;
   spec.identity.max_restarts = settings.max_restarts;
   spec.identity.role = settings.role;
@@ -192,6 +216,30 @@ JobSpec make_spec(const CommandLine& line,
   return spec;
 }
 
+TorchrunView view_for_torchrun(const LaunchHost& host, const ConfigFile* file) {
+  const auto num_cpus = [&host] {
+    const Result<Topology> topology = host.topology(Caches::kLeftOut);
+    if (!topology) return 1;
+    size_t num = 0;
+    for (const Core& core : topology->cores) num += core.cpus.size();
+    return std::max(1, static_cast<int>(num));
+  };
+  return {.environment = host.environment,
+          .num_gpus = host.num_gpus,
+          .num_cpus = num_cpus,
+          .is_torchrun = host.is_torchrun,
+          .file = file};
+}
+
+// The flags that were given beside --help.
+std::vector<std::string> names_of(const std::map<std::string, std::string, std::less<>>& given) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : given) {
+    if (name != "help") names.push_back(name);
+  }
+  return names;
+}
+
 SlurmView view_of_slurm(const LaunchHost& host, Faults& faults) {
   SlurmView view;
   auto place = read_slurm(host.environment);
@@ -212,10 +260,11 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
                                   const LaunchHost& host) {
   Result<CommandLine> parsed = parse_command_line(arguments);
   if (!parsed) return std::move(parsed).error();
-  const CommandLine& line = *parsed;
+  CommandLine& line = *parsed;
+  line.is_torchrun = host.is_torchrun;
   LaunchPlan plan;
   if (line.is_on("help")) {
-    plan.answer = launch_help();
+    plan.answer = launch_help(names_of(line.given));
     return plan;
   }
   if (line.is_on("version")) {
@@ -229,8 +278,10 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
     plan.config_file = file->path;
     plan.notices = file->notices;
   }
+  plan.notices.insert(plan.notices.end(), line.notices.begin(), line.notices.end());
 
   Faults faults;
+  translate_torchrun(line, view_for_torchrun(host, file), plan.notices, faults);
   const SlurmView slurm = view_of_slurm(host, faults);
   const Result<LaunchSettings> settings =
       merge_settings(line, file, slurm, host.num_gpus, plan.notices);

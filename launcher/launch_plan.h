@@ -26,13 +26,14 @@ namespace accel::launcher {
 
 // The machine and the process that asks. Tests put another one in its place.
 struct LaunchHost {
-  EnvMap environment;                          // of the launcher; the workers' is built on it
-  std::function<Result<Topology>()> topology;  // called at most once, and only when needed
-  std::function<int()> num_gpus;               // visible GPUs, CUDA_VISIBLE_DEVICES respected
-  std::string job_suffix;                      // makes the job's id unique on this machine
+  EnvMap environment;                                // of the launcher; the workers' is built on it
+  std::function<Result<Topology>(Caches)> topology;  // called only when needed
+  std::function<int()> num_gpus;                     // visible GPUs, CUDA_VISIBLE_DEVICES respected
+  std::string job_suffix;                            // makes the job's id unique on this machine
   std::string private_base;  // where private folders of jobs are made; may be empty
   bool stdin_is_terminal = false;
   bool stdout_is_terminal = false;
+  bool is_torchrun = false;  // started as accel-torchrun
 };
 [[nodiscard]] LaunchHost real_launch_host();
 

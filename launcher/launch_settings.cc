@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "launcher/faults.h"
+#include "launcher/paradigms/paradigm_rules.h"
 #include "launcher/preflight_flag.h"
+#include "launcher/torchrun/rank_list.h"
 #include "runtime/byte_size.h"
 
 namespace accel::launcher {
@@ -58,7 +60,10 @@ class Merge {
     check_machines();
     settings_.elastic = choose_nodes(line_, slurm_, faults_);
     choose_hardware();
+    settings_.paradigms = choose_paradigms(wish(), notices_, faults_);
     choose_num_processes();
+    if (!settings_.elastic && faults_.empty())
+      check_sizes(settings_.paradigms, settings_.num_processes, faults_);
     choose_computing();
     choose_dynamo();
     choose_output();
@@ -89,6 +94,8 @@ class Merge {
     if (line_.has(name)) return line_.is_on(name);
     return file_ != nullptr && (file_->*key).value_or(false);
   }
+
+  [[nodiscard]] ParadigmWish wish() const { return {line_, file_, settings_.multi_gpu}; }
 
   void unsupported(std::string message, std::string remedy = {}) {
     faults_.add(Error(ErrorCode::kUnsupported, std::move(message), std::move(remedy)));
@@ -131,29 +138,20 @@ class Merge {
     const bool cpu_flag = line_.is_on("cpu");
     settings_.use_cpu = line_.has("cpu") ? cpu_flag : boolean("use_cpu", &ConfigFile::use_cpu);
     settings_.multi_gpu = line_.is_on("multi_gpu");
-    if (cpu_flag && settings_.multi_gpu) {
-      faults_.add(
-          Error(ErrorCode::kUsage,
-                "You can only use one of `--cpu`, `--multi_gpu`, `--tpu`, `--use_deepspeed`, "
-                "`--use_fsdp` at a time.",
-                "leave --cpu or --multi_gpu out"));
-    }
+    check_single_choice();
     if (file_ != nullptr && !settings_.multi_gpu && !settings_.use_cpu) {
       const std::string& type = file_->distributed_type;
-      settings_.multi_gpu = type == "MULTI_GPU";
-      if (type == "FSDP") {
-        unsupported(file_->path +
-                        ": distributed_type is FSDP, which is there for CPU processes alone so far",
-                    "give --cpu, or add `use_cpu: true` to " + file_->path);
-      } else if (type != "NO" && type != "MULTI_CPU" && type != "MULTI_GPU") {
+      const bool is_paradigm =
+          line_.is_on("use_fsdp") || line_.is_on("use_deepspeed") || line_.is_on("use_megatron_lm");
+      settings_.multi_gpu = type == "MULTI_GPU" && !is_paradigm;
+      constexpr std::string_view kKnown[] = {
+          "NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM"};
+      if (!is_paradigm && std::ranges::count(kKnown, type) == 0) {
         unsupported(
             file_->path + ": distributed_type is " + type + ", which accel-launch cannot do yet",
             "give --cpu to train on the CPU with data parallelism, or set distributed_type to "
             "MULTI_GPU");
       }
-    }
-    if (file_ != nullptr && settings_.use_cpu && file_->distributed_type == "FSDP") {
-      settings_.fsdp = file_->fsdp;
     }
     settings_.gpu_ids = line_.text("gpu_ids").value_or(
         file_ != nullptr && file_->gpu_ids ? *file_->gpu_ids : "all");
@@ -163,6 +161,26 @@ class Merge {
                         "--gpu_ids is '" + settings_.gpu_ids + "', expected all, or ids as in 0,1",
                         "give --gpu_ids all, or ids as in 0,1"));
     }
+  }
+
+  void check_single_choice() {
+    std::string given;
+    int num_given = 0;
+    for (const char* name : {"cpu", "multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm"}) {
+      if (!line_.is_on(name)) continue;
+      given += (given.empty() ? "--" : ", --") + std::string(name);
+      ++num_given;
+    }
+    if (num_given < 2) return;
+    // The peer's Megatron-LM goes with --multi_gpu, and with FSDP of its own.
+    if (line_.is_on("use_megatron_lm") && num_given == 2 && line_.is_on("multi_gpu")) return;
+    faults_.add(Error(ErrorCode::kUsage,
+                      "You can only use one of `--cpu`, `--multi_gpu`, `--tpu`, `--use_deepspeed`, "
+                      "`--use_fsdp` at a time.",
+                      line_.is_on("cpu")
+                          ? "leave --cpu out; where there are GPUs that shall not be used, set "
+                            "ACCELERATE_USE_CPU=true or `use_cpu: true` in a configuration file"
+                          : "leave one out of " + given));
   }
 
   // How many GPUs the workers will see: the visible ones, or those of --gpu_ids.
@@ -191,10 +209,15 @@ class Merge {
                            line_.text("dynamo_backend").value_or("no"));
     }
     settings_.num_processes = number.value_or(1);
-    if (file_ == nullptr && !settings_.use_cpu && settings_.num_processes > 1 && num_gpus() > 1) {
+    const bool is_paradigm = settings_.paradigms.is_any();
+    if (file_ == nullptr && !line_.is_torchrun && !is_paradigm && !settings_.use_cpu &&
+        settings_.num_processes > 1 && num_gpus() > 1) {
       settings_.multi_gpu = true;
     }
     if (settings_.multi_gpu && number) check_gpus();
+    // A paradigm alone: without any GPU its workers compute on the CPU.
+    if (is_paradigm && !settings_.multi_gpu && !settings_.use_cpu && number && num_gpus() > 0)
+      check_num_gpus();
   }
 
   std::optional<int> requested_num_processes() {
@@ -228,6 +251,10 @@ class Merge {
                 "give --gpu_ids all, or two ids or more"));
       return;
     }
+    check_num_gpus();
+  }
+
+  void check_num_gpus() {
     const int gpus = num_usable_gpus();
     if (gpus == 0) {
       unsupported("training on several GPUs was asked for, but no GPU is visible",
@@ -246,14 +273,41 @@ class Merge {
       settings_.mixed_precision = file_->mixed_precision.value_or("no");
     }
     if (settings_.mixed_precision == "fp8") {
-      unsupported("--mixed_precision fp8 cannot be done yet", "give --mixed_precision bf16");
+      settings_.paradigms.variables.merge(fp8_variables(wish(), faults_));
     }
     settings_.num_cpu_threads =
         integer_flag(line_, "num_cpu_threads_per_process", 1, kMostThreads, faults_);
     settings_.enable_cpu_affinity =
         boolean("enable_cpu_affinity", &ConfigFile::enable_cpu_affinity);
+    choose_affinity();
+    settings_.tells_accelerate = !line_.is_torchrun || file_ != nullptr || says_accelerate();
     settings_.debug = boolean("debug", &ConfigFile::debug);
     settings_.role = line_.text("role").value_or("default");
+  }
+
+  void choose_affinity() {
+    constexpr std::pair<std::string_view, AffinityMode> kModes[] = {
+        {"node", AffinityMode::kNode},
+        {"socket", AffinityMode::kSocket},
+        {"exclusive", AffinityMode::kExclusive},
+        {"core-complex", AffinityMode::kL3}};
+    if (settings_.enable_cpu_affinity) settings_.affinity = AffinityMode::kExclusive;
+    const auto binding = choice_flag(line_, "numa_binding", faults_);
+    for (const auto& [name, mode] : kModes) {
+      if (binding == name) settings_.affinity = mode;
+    }
+  }
+
+  // Something that only a program of Accelerate or libaccel would read was asked for.
+  [[nodiscard]] bool says_accelerate() const {
+    constexpr std::string_view kFlags[] = {"cpu",
+                                           "mixed_precision",
+                                           "dynamo_backend",
+                                           "dynamo_mode",
+                                           "use_fsdp",
+                                           "use_deepspeed",
+                                           "use_megatron_lm"};
+    return std::ranges::any_of(kFlags, [&](std::string_view flag) { return line_.has(flag); });
   }
 
   void choose_dynamo() {
@@ -296,6 +350,7 @@ class Merge {
     };
     settings_.tee = streams("tee", default_tee);
     settings_.redirect = streams("redirects", "0");
+    choose_console_ranks();
     const bool is_about_stderr_alone = std::ranges::count(settings_.tee, Streams::kErr) > 0 ||
                                        std::ranges::count(settings_.redirect, Streams::kErr) > 0;
     if (line_.is_on("log_merge_stderr") && is_about_stderr_alone) {
@@ -308,6 +363,19 @@ class Merge {
     if (overflow == "drop") settings_.overflow = supervisor::Overflow::kDrop;
     if (overflow == "sample") settings_.overflow = supervisor::Overflow::kSample;
     choose_rotation();
+  }
+
+  // The streams of other ranks go to files alone.
+  void choose_console_ranks() {
+    const auto text = line_.text("local_ranks_filter");
+    if (!text || text->empty()) return;
+    const auto ranks = parse_rank_list("local_ranks_filter", *text, settings_.num_processes);
+    if (!ranks) return faults_.add(ranks.error());
+    for (size_t rank = 0; rank < settings_.redirect.size(); ++rank) {
+      if (ranks->contains(static_cast<int>(rank))) continue;
+      settings_.redirect[rank] = Streams::kAll;
+      settings_.tee[rank] = Streams::kNone;
+    }
   }
 
   void choose_rotation() {

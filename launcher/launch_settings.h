@@ -13,11 +13,13 @@
 #include <vector>
 
 #include <accel/result.h>
+#include <accel/topology.h>
 
 #include "launcher/config_file.h"
 #include "launcher/elastic_settings.h"
 #include "launcher/flags.h"
 #include "launcher/node_settings.h"
+#include "launcher/paradigms/paradigm_settings.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
@@ -44,8 +46,10 @@ struct LaunchSettings {
   std::string mixed_precision = "no";
   std::optional<int> num_cpu_threads;
   bool enable_cpu_affinity = false;
+  AffinityMode affinity = AffinityMode::kNone;  // --enable_cpu_affinity and --numa_binding
+  bool tells_accelerate = true;                 // variables ACCELERATE_*; torchrun sets none
   DynamoOptions dynamo;
-  std::optional<EnvMap> fsdp;  // models are divided: the variables FSDP_* that say how
+  ParadigmSettings paradigms;  // FSDP and its like
   bool debug = false;
 
   std::string log_dir;  // empty: no files
@@ -59,6 +63,9 @@ struct LaunchSettings {
   std::optional<ElasticSettings> elastic;  // several nodes
   supervisor::HangPolicy hang;
   std::vector<supervisor::PreflightCheck> preflight;
+
+  // Workers have ranks and a store, also a single one.
+  [[nodiscard]] bool is_like_torchrun() const { return multi_gpu || paradigms.is_any(); }
 };
 
 // `file` is nullptr without a configuration; `num_gpus` is called at most once. What a user should

@@ -1,6 +1,8 @@
-// accel-launch: starts the workers of a job on this machine and watches over them.
+// accel-launch: starts the workers of a job on this machine and watches over them. Under the name
+// accel-torchrun it has the defaults of torchrun.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fcntl.h>
@@ -23,5 +25,8 @@ void open_missing_stdio() {
 
 int main(int argc, char** argv) {
   open_missing_stdio();
-  return accel::launcher::cmd_launch(std::vector<std::string>(argv + 1, argv + argc));
+  if (argc == 0) return 2;
+  const std::string_view name = argv[0];
+  const bool is_torchrun = name.substr(name.rfind('/') + 1) == "accel-torchrun";
+  return accel::launcher::cmd_launch(std::vector<std::string>(argv + 1, argv + argc), is_torchrun);
 }

@@ -62,6 +62,7 @@ std::optional<ElasticSettings> choose_slurm_nodes(const CommandLine& line,
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   auto planned = plan_slurm_nodes(*slurm.place,
                                   {.num_nodes = range,
+                                   .is_standalone = line.is_on("standalone"),
                                    .starter_folder = slurm.starter_folder,
                                    .base_folder = std::move(folder),
                                    .unique = slurm.unique});
@@ -162,8 +163,13 @@ std::optional<ElasticSettings> choose_nodes(const CommandLine& line,
                              "rdzv_insecure",
                              "fencing",
                              "lease"}) {
-      if (line.has(name) && !range)
+      if (line.has(name) && line.is_on("standalone")) {
+        usage(faults,
+              std::string("--") + name + " is for several nodes, and --standalone for one",
+              "leave one of them out");
+      } else if (line.has(name) && !range) {
         usage(faults, std::string("--") + name + " is for several nodes", "give --nnodes too");
+      }
     }
     return elastic;
   }

@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-#include "launcher/suggest.h"
+#include "runtime/suggest.h"
 
 namespace accel::launcher {
 namespace {
@@ -190,6 +190,19 @@ Result<WorkerCommand> file_command(const std::string& script,
   return program_command(as_path(script), arguments);
 }
 
+Result<WorkerCommand> run_path_command(const std::string& script,
+                                       const std::vector<std::string>& arguments,
+                                       const EnvMap& environment) {
+  constexpr const char* kProgram =
+      "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], "
+      "run_name='__main__')";
+  std::error_code ignored;
+  if (!fs::exists(script, ignored)) return missing(script, environment);
+  std::vector<std::string> tail = {"-c", kProgram, script};
+  tail.insert(tail.end(), arguments.begin(), arguments.end());
+  return with_python(std::move(tail), fs::path(script).stem().string(), environment);
+}
+
 }  // namespace
 
 Result<WorkerCommand> resolve_command(const std::string& script,
@@ -201,6 +214,7 @@ Result<WorkerCommand> resolve_command(const std::string& script,
                  "no script or program is given",
                  "accel-launch [flags] SCRIPT [arguments], see `accel-launch --help`");
   }
+  if (kind == ScriptKind::kRunPath) return run_path_command(script, arguments, environment);
   if (kind == ScriptKind::kFile) return file_command(script, arguments, environment);
   if (kind == ScriptKind::kModule) {
     std::vector<std::string> tail = {"-m", script};

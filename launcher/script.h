@@ -2,6 +2,7 @@
 //
 //   x.py, or a folder with __main__.py   $PYTHON -u x.py ...
 //   -m package.module                    $PYTHON -u -m package.module ...
+//   --run_path x                         $PYTHON -u -c ..., which calls runpy.run_path()
 //   --no_python tool                     tool ... (looked up on PATH)
 //   an executable file                   itself (a program, or a script with #!)
 //
@@ -23,6 +24,7 @@ enum class ScriptKind {
   kFile,     // decided by looking at it
   kModule,   // -m
   kProgram,  // --no_python
+  kRunPath,  // --run_path
 };
 
 struct WorkerCommand {

@@ -33,10 +33,12 @@ Result<std::pair<int, int>> choose_range(const SlurmPlace& place, const SlurmWis
                  "leave --nnodes out, or ask SLURM for them with --nodes=" + std::to_string(most));
   }
   if (most == 1) {
-    return usage("--nnodes 1 with " + nodes_text(here) + " in " + where +
-                     ": every node would be a job of its own",
-                 "leave --nnodes out, or start one node with `srun --nodes=1 --ntasks=1 --overlap "
-                 "accel-launch ...`");
+    const std::string flag = wish.is_standalone ? "--standalone" : "--nnodes";
+    return usage(flag + (wish.is_standalone ? "" : " 1") + " with " + nodes_text(here) + " in " +
+                     where + ": every node would be a job of its own",
+                 "leave " + flag +
+                     " out, or start one node with `srun --nodes=1 --ntasks=1 --overlap "
+                     "accel-launch ...`");
   }
   return std::pair(least, most);
 }

@@ -28,6 +28,7 @@ inline constexpr const char* kSlurmFolderVariable = "ACCEL_SLURM_FOLDER";
 
 struct SlurmWish {
   std::optional<std::pair<int, int>> num_nodes;  // --nnodes
+  bool is_standalone = false;                    // --standalone, which is one node too
   std::string starter_folder;                    // kSlurmFolderVariable
   std::string base_folder;                       // absolute: where the job's own folder is made
   std::string unique;                            // makes the folder's name unique

@@ -9,6 +9,23 @@ const char* python_bool(bool value) {
   return value ? "True" : "False";
 }
 
+void add_dynamo(EnvMap& env, const DynamoOptions& dynamo) {
+  env["ACCELERATE_DYNAMO_BACKEND"] = dynamo.backend;
+  env["ACCELERATE_DYNAMO_MODE"] = dynamo.mode;
+  env["ACCELERATE_DYNAMO_USE_FULLGRAPH"] = python_bool(dynamo.use_fullgraph);
+  env["ACCELERATE_DYNAMO_USE_DYNAMIC"] = python_bool(dynamo.use_dynamic);
+  env["ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"] = python_bool(dynamo.use_regional_compilation);
+}
+
+void add_accelerate(EnvMap& env, const LaunchSettings& settings) {
+  // Workers on GPUs are not told; what the user set stays.
+  if (settings.use_cpu || !settings.is_like_torchrun())
+    env["ACCELERATE_USE_CPU"] = python_bool(settings.use_cpu);
+  env["ACCELERATE_MIXED_PRECISION"] = settings.mixed_precision;
+  // As the peer: DeepSpeed has a compiler of its own.
+  if (!settings.paradigms.deepspeed) add_dynamo(env, settings.dynamo);
+}
+
 // Inside a worker of another accel-launch its ranks would make our workers look like members of its
 // job.
 void drop_outer_identity(EnvMap& env) {
@@ -27,18 +44,8 @@ EnvMap base_environment(const EnvMap& inherited,
   EnvMap env = inherited;
   drop_outer_identity(env);
   env.erase(kSlurmFolderVariable);
-  if (!settings.multi_gpu) env["ACCELERATE_USE_CPU"] = python_bool(settings.use_cpu);
-  env["ACCELERATE_MIXED_PRECISION"] = settings.mixed_precision;
-  const DynamoOptions& dynamo = settings.dynamo;
-  env["ACCELERATE_DYNAMO_BACKEND"] = dynamo.backend;
-  env["ACCELERATE_DYNAMO_MODE"] = dynamo.mode;
-  env["ACCELERATE_DYNAMO_USE_FULLGRAPH"] = python_bool(dynamo.use_fullgraph);
-  env["ACCELERATE_DYNAMO_USE_DYNAMIC"] = python_bool(dynamo.use_dynamic);
-  env["ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"] = python_bool(dynamo.use_regional_compilation);
-  if (settings.fsdp) {
-    env["ACCELERATE_USE_FSDP"] = "true";
-    for (const auto& [name, value] : *settings.fsdp) env[name] = value;
-  }
+  if (settings.tells_accelerate) add_accelerate(env, settings);
+  for (const auto& [name, value] : settings.paradigms.variables) env[name] = value;
   if (settings.debug) env["ACCELERATE_DEBUG_MODE"] = "true";
   if (settings.enable_cpu_affinity) env["ACCELERATE_CPU_AFFINITY"] = "1";
   if (settings.gpu_ids != "all") env["CUDA_VISIBLE_DEVICES"] = settings.gpu_ids;

@@ -1,22 +1,20 @@
 #include "launcher/cluster/spec_file.h"
 
-#include <fstream>
-#include <iterator>
-
 #include <google/protobuf/util/json_util.h>
+
+#include "launcher/text_file.h"
 
 namespace accel::cluster {
 
 Result<v1::JobSpec> read_spec_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) {
-    return Error(ErrorCode::kConfigUnreadable,
-                 "the file '" + path + "' cannot be read",
+  const auto text = launcher::read_text_file(path, launcher::kMostConfigBytes, "the file");
+  if (!text) {
+    return Error(text.error().code(),
+                 text.error().message(),
                  "check the path given with --spec and its permissions");
   }
   v1::JobSpec spec;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(text, &spec);
+  const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &spec);
   if (parsed.ok()) return spec;
   return Error(ErrorCode::kConfigInvalidValue,
                "'" + path + "' is not a job in JSON: " + std::string(parsed.message()),

@@ -66,6 +66,17 @@ class ConfigFiles(unittest.TestCase):
             else:
                 self.assertEqual(answer, expected, repr(text))
 
+    def test_files_of_all_versions_launch(self):
+        """As the peer's own tests do: 0.11, 0.12, the latest ones, and a line whose flags beat the file."""
+        for name in ("0_11_0", "0_12_0", "latest", "latest_fsdp", "validate_launch_cmd"):
+            for flags in ([], ["--num-processes", "2", "--deepspeed_config_file", "path/to/be/accepted"]):
+                with self.subTest(name, flags=flags):
+                    done = subprocess.run([BUILD / "bin/accel-launch", *flags, "--config-file", FIXTURES / f"{name}.yaml",
+                                           "/bin/sh", "-c", "echo rank ${RANK-none} of ${WORLD_SIZE-1}"],
+                                          capture_output=True, text=True, timeout=60)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    self.assertEqual(len(done.stdout.splitlines()), 2 if flags else 1, done.stdout)
+
     def test_unknown_keys_have_the_peers_text(self):
         path = str(SOURCE / "tests/hostile/configs/unknown_keys.yaml")
         with self.assertRaises(ValueError) as refused:
@@ -75,7 +86,8 @@ class ConfigFiles(unittest.TestCase):
         self.assertIn(str(refused.exception), done.stderr)
 
     def test_the_peer_reads_the_fixtures(self):
-        for path in [*sorted(FIXTURES.iterdir()), *sorted((SOURCE / "configs").glob("fsdp*.yaml"))]:
+        zoo = [path for path in sorted((SOURCE / "configs").glob("*.yaml")) if path.name != "agent.yaml"]
+        for path in [*sorted(FIXTURES.iterdir()), *zoo]:
             with self.subTest(path.name):
                 self.assertIsNotNone(load_config_from_file(str(path)))
 

@@ -18,6 +18,7 @@ SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).
 BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
 PEER = SOURCE / ".deps/peer/bin"
 LAUNCHER = BUILD / "bin/accel-launch"
+TORCHRUN = BUILD / "bin/accel-torchrun"
 
 DUMP = """
 import json, os, sys
@@ -44,6 +45,12 @@ CASES = {
                "--num_cpu_threads_per_process", "3", "--dynamo_backend", "eager"], 1),
     "config": (["--config_file", "CONFIG"], 1),
     "two": (["--cpu", "--num_processes", "2", "--max_restarts", "1"], 2),
+    "fsdp": (["--use_fsdp", "--num_processes", "2", "--fsdp_version", "2", "--main_process_port", "0"], 2),
+}
+# As `flags` of CASES, for torchrun and accel-torchrun.
+TORCHRUN_CASES = {
+    "torchrun": (["--nproc-per-node", "2", "--standalone", "--max-restarts=1", "--role", "trainer"], 2),
+    "torchrun_one": (["--nnodes=1", "--master_port=29657", "--signals-to-handle", "SIGTERM"], 1),
 }
 # Both sides set it, each to a value of this very launch.
 VOLATILE = {"TORCHELASTIC_RUN_ID", "MASTER_PORT", "MASTER_ADDR"}
@@ -51,14 +58,16 @@ VOLATILE = {"TORCHELASTIC_RUN_ID", "MASTER_PORT", "MASTER_ADDR"}
 FOREIGN = {"_", "SHLVL", "PWD", "OLDPWD", "LC_CTYPE", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK"}
 # The peer counts the machine's cores, accel-launch those that are granted: compared only where a flag says it.
 THREADS = "OMP_NUM_THREADS"
+ALL = CASES | TORCHRUN_CASES
 # There when logs are kept; the folder is of this launch.
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def clean_environment(home):
-    keep = ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "ACCEL_SHIM", "ASAN_OPTIONS", "UBSAN_OPTIONS")
+    keep = ("PATH", "LANG", "LD_LIBRARY_PATH", "ACCEL_SHIM", "ASAN_OPTIONS", "UBSAN_OPTIONS")
     environment = {name: os.environ[name] for name in keep if name in os.environ}
-    return environment | {"HOME": home, "HF_HOME": home, "VIRTUAL_ENV": str(PEER.parent)}
+    # torchrun leaves folders of logs in TMPDIR.
+    return environment | {"HOME": home, "HF_HOME": home, "TMPDIR": home, "VIRTUAL_ENV": str(PEER.parent)}
 
 
 def dumps_of(command, folder, home):
@@ -72,13 +81,13 @@ def dumps_of(command, folder, home):
 
 def peer_dumps(flags, processes, script, scratch, home, name):
     accelerate = [PEER / "python", "-m", "accelerate.commands.launch", *flags, script]
-    simple = dumps_of(accelerate, scratch / f"{name}-accelerate", home)
-    if processes == 1:
-        return simple
+    dumps = dumps_of(accelerate, scratch / f"{name}-accelerate", home)
+    if len(dumps) == processes:
+        return dumps
     torchrun = [PEER / "python", "-m", "torch.distributed.run", "--nproc_per_node", processes, "--max_restarts", "1",
                 script]
     ranks = dumps_of(torchrun, scratch / f"{name}-torchrun", home)
-    return {rank: simple[0] | environment for rank, environment in ranks.items()}
+    return {rank: dumps[0] | environment for rank, environment in ranks.items()}
 
 
 def listed_differences():
@@ -88,8 +97,8 @@ def listed_differences():
     for line in section.group(1).splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if len(cells) == 5 and cells[0].startswith("`"):
-            for case in CASES if cells[1] == "all" else cells[1].split(", "):
-                assert case in CASES, f"docs/parity.md: no case {case}: {line}"
+            for case in ALL if cells[1] == "all" else cells[1].split(", "):
+                assert case in ALL, f"docs/parity.md: no case {case}: {line}"
                 for variable in cells[0].split(", "):
                     yield variable.strip("`"), case
 
@@ -119,10 +128,16 @@ def main():
         script, config = scratch / "dump.py", scratch / "config.yaml"
         script.write_text(DUMP)
         config.write_text(CONFIG)
-        for case, (flags, processes) in CASES.items():
+        for case, (flags, processes) in ALL.items():
             flags = [str(config) if flag == "CONFIG" else flag for flag in flags]
-            theirs = peer_dumps(flags, processes, script, scratch, scratch_name, case)
-            ours = dumps_of([LAUNCHER, *flags, script], scratch / f"{case}-accel", scratch_name)
+            launcher = LAUNCHER
+            if case in TORCHRUN_CASES:
+                launcher = TORCHRUN
+                torchrun = [PEER / "python", "-m", "torch.distributed.run", *flags, script]
+                theirs = dumps_of(torchrun, scratch / f"{case}-torchrun", scratch_name)
+            else:
+                theirs = peer_dumps(flags, processes, script, scratch, scratch_name, case)
+            ours = dumps_of([launcher, *flags, script], scratch / f"{case}-accel", scratch_name)
             if theirs.keys() != ours.keys():
                 faults.append(f"{case}: ranks {sorted(theirs)} under the peer, {sorted(ours)} under accel-launch")
                 continue
@@ -134,7 +149,7 @@ def main():
                                       "accel-launch, and docs/parity.md does not say so")
     faults += [f"docs/parity.md says that {variable} differs in case {case}, but it does not"
                for variable, case in sorted(listed - seen)]
-    print("\n".join(faults) if faults else f"{len(CASES)} cases, {len(seen)} reviewed differences, no other")
+    print("\n".join(faults) if faults else f"{len(ALL)} cases, {len(seen)} reviewed differences, no other")
     return 1 if faults else 0
 
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "launcher/flag_table.h"
-#include "launcher/suggest.h"
+#include "runtime/suggest.h"
 
 namespace accel::launcher {
 namespace {
@@ -100,10 +100,10 @@ TEST(Flags, AbbreviationsAreNotAccepted) {
 }
 
 TEST(Flags, AFlagOfThePeerThatIsNotBuiltSaysSo) {
-  const Error error = refused({"--fsdp_version", "2", "x"});
+  const Error error = refused({"--tpu_name", "test", "x"});
 
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.message(), HasSubstr("--fsdp_version belongs to FSDP"));
+  EXPECT_THAT(error.message(), HasSubstr("--tpu_name belongs to TPU"));
 }
 
 TEST(Flags, AMissingValueIsNamed) {
@@ -120,8 +120,20 @@ TEST(Flags, HelpFitsEightyColumnsAndShowsOnlyUnderscores) {
     EXPECT_LE(end - start, 80u) << help.substr(start, end - start);
     start = end + 1;
   }
-  EXPECT_THAT(help, Not(HasSubstr("--num-processes")));
+  for (const FlagSpec& flag : flag_table()) {
+    std::string hyphens(flag.name);
+    std::replace(hyphens.begin(), hyphens.end(), '_', '-');
+    if (hyphens == flag.name) continue;
+    EXPECT_THAT(help, Not(HasSubstr("--" + hyphens)));
+  }
   EXPECT_THAT(help, HasSubstr("--num_processes N"));
+}
+
+TEST(Flags, HelpLeavesOutParadigmsThatAreNotChosen) {
+  EXPECT_THAT(launch_help(), HasSubstr("--fsdp_version"));
+  EXPECT_THAT(launch_help({"multi_gpu"}), Not(HasSubstr("--fsdp_version")));
+  EXPECT_THAT(launch_help({"multi_gpu"}), HasSubstr("--max_restarts"));
+  EXPECT_THAT(launch_help({"use_fsdp"}), HasSubstr("--fsdp_version"));
 }
 
 TEST(Flags, EveryFlagHasAHelpTextAndAUniqueName) {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "launcher/dry_run.h"
-#include "tests/support/scratch_folder.h"
+#include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher {
 namespace {
@@ -24,20 +24,8 @@ using ::testing::Key;
 using ::testing::Not;
 using ::testing::Pair;
 
-using Words = std::vector<std::string>;
-
-class LaunchPlanTest : public ::testing::Test {
+class LaunchPlanTest : public test::LaunchPlanFixture {
  protected:
-  LaunchPlanTest() {
-    host_.environment = {{"PATH", folder_.file("bin")}, {"HOME", folder_.file("home")}};
-    host_.topology = [this] { return synthetic_topology(machine_); };
-    host_.num_gpus = [this] { return num_gpus_; };
-    host_.job_suffix = "1-abc";
-    python_ = folder_.write("bin/python3", "#!/bin/sh\n", true);
-    program_ = folder_.write("digits", "#!/bin/sh\n", true);
-    script_ = folder_.write("train.py", "print(1)\n");
-  }
-
   LaunchPlan plan(const Words& words) { return or_throw(resolve_launch(words, host_)); }
 
   Error refused(const Words& words) {
@@ -45,14 +33,6 @@ class LaunchPlanTest : public ::testing::Test {
     if (result) throw std::logic_error("the command line was accepted");
     return result.error();
   }
-
-  test::ScratchFolder folder_;
-  LaunchHost host_;
-  std::string machine_ = "package:1 [numa] core:8 pu:1";
-  int num_gpus_ = 0;
-  std::string python_;
-  std::string program_;
-  std::string script_;
 };
 
 TEST_F(LaunchPlanTest, OneProcessIsTheSimpleMode) {
@@ -129,7 +109,7 @@ TEST_F(LaunchPlanTest, EightWorkersOnOneCoreAreWarnedAbout) {
 }
 
 TEST_F(LaunchPlanTest, AMachineThatCannotBeReadOnlyCostsTheThreads) {
-  host_.topology = [] { return Error(ErrorCode::kTopology, "no hwloc"); };
+  host_.topology = [](Caches) { return Error(ErrorCode::kTopology, "no hwloc"); };
 
   EXPECT_EQ(plan({"--num_processes", "2", program_}).spec.workers[0].env.at("OMP_NUM_THREADS"),
             "1");
@@ -495,12 +475,13 @@ TEST_F(FsdpFileTest, TheExamplesLaunchWithoutANotice) {
 TEST_F(FsdpFileTest, PrefixesAreOptionalAndAStrategyMayStandUnderTheKeyOfVersion2) {
   const LaunchPlan result = plan({"--config_file",
                                   file("  reshard_after_forward: shard_grad_op\n"
-                                       "  fsdp_sync_module_states: no\n"),
+                                       "  fsdp_sync_module_states: no\n"
+                                       "  cpu_ram_efficient_loading: no\n"),
                                   program_});
   EXPECT_THAT(result.spec.env,
               AllOf(Contains(Pair("FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP")),
                     Contains(Pair("FSDP_SYNC_MODULE_STATES", "false")),
-                    Not(Contains(Key("FSDP_RESHARD_AFTER_FORWARD")))));
+                    Contains(Pair("FSDP_RESHARD_AFTER_FORWARD", "shard_grad_op"))));
   const LaunchPlan other =
       plan({"--config_file", file("  fsdp_reshard_after_forward: no\n"), program_});
   EXPECT_THAT(other.spec.env, Contains(Pair("FSDP_RESHARD_AFTER_FORWARD", "false")));
@@ -522,14 +503,6 @@ TEST_F(FsdpFileTest, WrongValuesAreNamedWithTheirLinesAllAtOnce) {
 TEST_F(FsdpFileTest, AnUnknownKeyIsNoticed) {
   const LaunchPlan result = plan({"--config_file", file("  fsdp_shards: 2\n"), program_});
   EXPECT_THAT(result.notices, Contains(HasSubstr("fsdp.yaml:5: fsdp_config has no key shards")));
-}
-
-TEST_F(FsdpFileTest, IsRefusedWithoutTheCpu) {
-  num_gpus_ = 2;
-  const Error error = refused({"--config_file", file("  fsdp_version: 2\n", "false"), program_});
-  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.message(), HasSubstr("distributed_type is FSDP"));
-  EXPECT_THAT(error.remedy(), HasSubstr("use_cpu: true"));
 }
 
 TEST_F(LaunchPlanTest, AGivenFlagBeatsTheFixtureAndTheRestHolds) {

@@ -1,0 +1,31 @@
+#include "launcher/commands/local_commands.h"
+
+#include <algorithm>
+
+#include "launcher/commands/estimate_memory.h"
+#include "launcher/commands/to_fsdp2.h"
+#include "launcher/commands/tpu_config.h"
+
+namespace accel::launcher {
+
+std::span<const LocalCommand> local_commands() noexcept {
+  static constexpr LocalCommand kCommands[] = {
+      {"estimate-memory",
+       "what a model takes, from its files or its config.json",
+       estimate_memory_command},
+      {"to-fsdp2", "write an FSDP 1 configuration as one of FSDP 2", to_fsdp2_command},
+      {"tpu-config",
+       "run commands on all workers of a TPU pod, through gcloud",
+       tpu_config_command},
+  };
+  return kCommands;
+}
+
+const LocalCommand* find_local_command(std::string_view name) noexcept {
+  const auto all = local_commands();
+  const auto found = std::find_if(
+      all.begin(), all.end(), [&](const LocalCommand& command) { return command.name == name; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+}  // namespace accel::launcher

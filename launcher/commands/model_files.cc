@@ -1,0 +1,235 @@
+// The cache of the Hub: <hub>/models--ORG--NAME/refs/main has a commit, snapshots/<commit>/ the files (links to blobs).
+// <hub> is $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
+
+#include "launcher/commands/model_files.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <unordered_set>
+#include <utility>
+
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include <accel/error.h>
+#include <accel/safetensors.h>
+
+#include "launcher/commands/known_models.h"
+#include "launcher/text_file.h"
+#include "runtime/printable.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::size_t kMostJsonBytes = 256 << 20;  // an index of a million tensors has 100 MB
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+Error unusable(ErrorCode code,
+               const fs::path& path,
+               const std::string& what,
+               std::string remedy = "") {
+  return Error(code, printable(path.string()) + ": " + what, std::move(remedy));
+}
+
+Result<json> read_json(const fs::path& path) {
+  const auto text = read_text_file(path.string(), kMostJsonBytes, "the index or configuration");
+  if (!text) return text.error();
+  json document = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (document.is_discarded())
+    return unusable(ErrorCode::kConfigSyntax, path, "it is no JSON", "fetch the file again");
+  return document;
+}
+
+bool is_float(safetensors::Dtype dtype) {
+  using enum safetensors::Dtype;
+  switch (dtype) {
+    case kF8E5M2:
+    case kF8E4M3:
+    case kF8E4M3Fnuz:
+    case kF8E5M2Fnuz:
+    case kF16:
+    case kBF16:
+    case kF32:
+    case kF64:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::uint64_t elements_of(const safetensors::TensorInfo& tensor) {
+  constexpr std::uint64_t kFloatBytes = 4;
+  if (is_float(tensor.dtype)) return tensor.num_bytes() * 8 / safetensors::dtype_bits(tensor.dtype);
+  return (tensor.num_bytes() + kFloatBytes - 1) / kFloatBytes;
+}
+
+class Reader {
+ public:
+  Result<void> add_file(const fs::path& path) {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!file) return unusable(ErrorCode::kConfigUnreadable, path, errno_text(errno));
+    const auto header = safetensors::read_header(file.get());
+    if (!header) {
+      Error error = header.error();
+      return std::move(error.while_doing("reading " + printable(path.string())));
+    }
+    for (const safetensors::TensorInfo& tensor : header->tensors) {
+      if (seen_.insert(tensor.name).second)
+        model_.tensors.push_back({tensor.name, elements_of(tensor)});
+    }
+    return {};
+  }
+
+  Result<void> add_index(const fs::path& path) {
+    auto index = read_json(path);
+    if (!index) return std::move(index).error();
+    const auto map = index->is_object() ? index->find("weight_map") : index->end();
+    if (!index->is_object() || map == index->end() || !map->is_object())
+      return unusable(
+          ErrorCode::kConfigInvalidValue, path, "it has no weight_map, as an index has");
+    std::set<std::string> files;
+    for (const auto& item : map->items()) {
+      const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";
+      if (file.empty() || fs::path(file).filename() != file)
+        return unusable(ErrorCode::kConfigInvalidValue,
+                        path,
+                        "the file of " + printable(item.key()) + " is no name of a file beside it");
+      files.insert(file);
+    }
+    for (const std::string& file : files)
+      if (auto added = add_file(path.parent_path() / file); !added) return added;
+    return {};
+  }
+
+  ModelInventory take(const fs::path& source) {
+    model_.source = source.string();
+    return std::move(model_);
+  }
+
+ private:
+  ModelInventory model_;
+  std::unordered_set<std::string> seen_;
+};
+
+template <typename Add>
+Result<ModelInventory> read_with(const fs::path& source, const Add& add) {
+  Reader reader;
+  if (Result<void> added = add(reader); !added) return std::move(added).error();
+  return reader.take(source);
+}
+
+Result<ModelInventory> read_config(const fs::path& path) {
+  auto config = read_json(path);
+  if (!config) return std::move(config).error();
+  return inventory_of_config(*config, path.string());
+}
+
+std::vector<fs::path> safetensors_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    if (entry->path().extension() == ".safetensors") files.push_back(entry->path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+Result<ModelInventory> read_folder(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path index = folder / kIndexName;
+  if (fs::exists(index, ignored))
+    return read_with(index, [&](Reader& reader) { return reader.add_index(index); });
+  if (const auto files = safetensors_in(folder); !files.empty()) {
+    return read_with(folder, [&](Reader& reader) -> Result<void> {
+      for (const fs::path& file : files)
+        if (auto added = reader.add_file(file); !added) return added;
+      return {};
+    });
+  }
+  if (fs::exists(folder / "config.json", ignored)) return read_config(folder / "config.json");
+  return unusable(ErrorCode::kConfigUnreadable,
+                  folder,
+                  "there is no safetensors file, index or config.json in it");
+}
+
+Result<ModelInventory> read_file(const fs::path& path) {
+  if (path.extension() == ".safetensors")
+    return read_with(path, [&](Reader& reader) { return reader.add_file(path); });
+  if (path.string().ends_with(".index.json"))
+    return read_with(path, [&](Reader& reader) { return reader.add_index(path); });
+  if (path.extension() == ".json") return read_config(path);
+  return unusable(ErrorCode::kConfigInvalidValue,
+                  path,
+                  "it is neither a .safetensors file, nor an index, nor a config.json",
+                  "pickled weights are not read; save them as safetensors");
+}
+
+fs::path hub_folder(const EnvMap& environment) {
+  const auto value = [&](const char* name) -> std::string {
+    const auto found = environment.find(name);
+    return found == environment.end() ? "" : found->second;
+  };
+  if (const std::string hub = value("HF_HUB_CACHE"); !hub.empty()) return hub;
+  if (const std::string home = value("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
+  const std::string cache = value("XDG_CACHE_HOME");
+  const fs::path base = cache.empty() ? fs::path(value("HOME")) / ".cache" : fs::path(cache);
+  return base / "huggingface" / "hub";
+}
+
+// "org/name" or "name", of the characters that the Hub allows.
+bool is_hub_name(std::string_view name) {
+  const std::size_t slash = name.find('/');
+  const auto is_part = [](std::string_view part) {
+    return !part.empty() && part.front() != '.' && part.front() != '-' &&
+           std::all_of(part.begin(), part.end(), [](unsigned char c) {
+             return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+           });
+  };
+  if (slash == std::string_view::npos) return is_part(name);
+  return is_part(name.substr(0, slash)) && is_part(name.substr(slash + 1));
+}
+
+std::optional<fs::path> cached_snapshot(std::string name, const EnvMap& environment) {
+  if (const std::size_t slash = name.find('/'); slash != std::string::npos)
+    name.replace(slash, 1, "--");
+  const fs::path repository = hub_folder(environment) / ("models--" + name);
+  std::ifstream ref(repository / "refs" / "main");
+  std::string commit;
+  if (!std::getline(ref, commit) || commit.find('/') != std::string::npos) return std::nullopt;
+  const fs::path snapshot = repository / "snapshots" / commit;
+  std::error_code ignored;
+  if (!fs::is_directory(snapshot, ignored)) return std::nullopt;
+  return snapshot;
+}
+
+}  // namespace
+
+Result<ModelInventory> find_model(const std::string& name, const EnvMap& environment) {
+  const auto named = [&](Result<ModelInventory> model) {
+    if (model) model->name = name;
+    return model;
+  };
+  std::error_code ignored;
+  if (fs::is_directory(name, ignored)) return named(read_folder(name));
+  if (fs::exists(name, ignored)) return named(read_file(name));
+  if (!is_hub_name(name))
+    return unusable(ErrorCode::kConfigUnreadable, name, "there is no such file or folder");
+  if (const auto snapshot = cached_snapshot(name, environment))
+    return named(read_folder(*snapshot));
+  return unusable(ErrorCode::kConfigUnreadable,
+                  name,
+                  "there is no such file or folder, and no model of this name in " +
+                      printable(hub_folder(environment).string()),
+                  "fetch it with `hf download " + name + " config.json`");
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,168 @@
+#include "launcher/config_writer.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <type_traits>
+
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yaml-cpp/yaml.h>
+
+#include <accel/error.h>
+
+#include "launcher/yaml_scalar.h"
+#include "runtime/printable.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr mode_t kNewFile = 0666;  // less the umask
+
+bool has_control_character(std::string_view text) {
+  for (const char c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) return true;
+  return false;
+}
+
+void emit_text(YAML::Emitter& out, const std::string& text) {
+  if (has_control_character(text)) {
+    out << YAML::DoubleQuoted << text;
+  } else if (std::holds_alternative<YamlText>(resolve_yaml_scalar(text))) {
+    out << text;  // yaml-cpp quotes what YAML's syntax makes it quote
+  } else {
+    out << YAML::SingleQuoted << text;
+  }
+}
+
+// PyYAML takes 1e5 for text: what comes before an exponent needs a dot, and the exponent a sign.
+std::string yaml_number(std::string text) {
+  const size_t exponent = text.find_first_of("eE");
+  const bool is_text = std::holds_alternative<YamlText>(resolve_yaml_scalar(text));
+  if (!is_text || exponent == std::string::npos) return text;
+  if (text.find_first_of("+-", exponent) == std::string::npos) text.insert(exponent + 1, "+");
+  if (text.find('.') == std::string::npos) text.insert(exponent, ".0");
+  return text;
+}
+
+void emit(YAML::Emitter& out, const ConfigValue& value);
+
+void emit(YAML::Emitter& out, const ConfigValue::Map& map) {
+  if (map.empty()) out << YAML::Flow;
+  out << YAML::BeginMap;
+  for (const ConfigEntry& entry : map) {
+    out << YAML::Key;
+    emit_text(out, entry.key);
+    out << YAML::Value;
+    emit(out, entry.value);
+  }
+  out << YAML::EndMap;
+}
+
+void emit(YAML::Emitter& out, const ConfigValue::List& list) {
+  if (list.empty()) out << YAML::Flow;
+  out << YAML::BeginSeq;
+  for (const ConfigValue& item : list) emit(out, item);
+  out << YAML::EndSeq;
+}
+
+// Whole numbers and booleans of a JSON file are YAML as they stand.
+void emit(YAML::Emitter& out, const ConfigValue& value) {
+  std::visit(
+      [&](const auto& data) {
+        using Data = std::decay_t<decltype(data)>;
+        if constexpr (std::is_same_v<Data, ConfigValue::Null>) {
+          out << YAML::Null;
+        } else if constexpr (std::is_same_v<Data, std::string>) {
+          emit_text(out, data);
+        } else if constexpr (std::is_same_v<Data, ConfigValue::Map> ||
+                             std::is_same_v<Data, ConfigValue::List>) {
+          emit(out, data);
+        } else if (std::is_same_v<Data, double> && !value.text.empty()) {
+          out << yaml_number(value.text);
+        } else if (!value.text.empty()) {
+          out << value.text;
+        } else {
+          out << data;
+        }
+      },
+      value.data);
+}
+
+nlohmann::ordered_json json_of(const ConfigValue& value);
+
+nlohmann::ordered_json json_of(const ConfigValue::Map& map) {
+  auto object = nlohmann::ordered_json::object();
+  for (const ConfigEntry& entry : map) object[entry.key] = json_of(entry.value);
+  return object;
+}
+
+nlohmann::ordered_json json_of(const ConfigValue& value) {
+  return std::visit(
+      [](const auto& data) -> nlohmann::ordered_json {
+        using Data = std::decay_t<decltype(data)>;
+        if constexpr (std::is_same_v<Data, ConfigValue::Null>) {
+          return nullptr;
+        } else if constexpr (std::is_same_v<Data, ConfigValue::Map>) {
+          return json_of(data);
+        } else if constexpr (std::is_same_v<Data, ConfigValue::List>) {
+          auto array = nlohmann::ordered_json::array();
+          for (const ConfigValue& item : data) array.push_back(json_of(item));
+          return array;
+        } else {
+          return data;
+        }
+      },
+      value.data);
+}
+
+Error unwritable(const std::string& path, int error) {
+  const bool is_full = error == ENOSPC || error == EDQUOT;
+  return Error(is_full ? ErrorCode::kDiskFull : ErrorCode::kFileIo,
+               "cannot write " + printable(path) + ": " + errno_text(error));
+}
+
+bool write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return ::fsync(file) == 0;
+}
+
+}  // namespace
+
+std::string to_text(const ConfigValue::Map& document, ConfigFormat format) {
+  if (format == ConfigFormat::kJson) return json_of(document).dump(2) + "\n";
+  YAML::Emitter out;
+  out.SetNullFormat(YAML::LowerNull);
+  emit(out, document);
+  return std::string(out.c_str()) + "\n";
+}
+
+ConfigFormat format_of(const std::string& path) {
+  return path.ends_with(".json") ? ConfigFormat::kJson : ConfigFormat::kYaml;
+}
+
+Result<void> write_config_file(const std::string& path, std::string_view text) {
+  std::error_code no_file;
+  const std::string real = std::filesystem::weakly_canonical(path, no_file).string();
+  const std::string target = no_file ? path : real;
+  const std::string fresh = target + ".new." + std::to_string(::getpid());
+  const UniqueFd file(
+      ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kNewFile));
+  if (!file) return unwritable(path, errno);
+  struct stat before {};
+  if (::stat(target.c_str(), &before) == 0) (void)::fchmod(file.get(), before.st_mode & 07777);
+  if (write_all(file.get(), text) && ::rename(fresh.c_str(), target.c_str()) == 0) return {};
+  const int error = errno;
+  ::unlink(fresh.c_str());
+  return unwritable(path, error);
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,171 @@
+#include "launcher/paradigms/paradigm_rules.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "launcher/config_document.h"
+#include "launcher/text_file.h"
+
+namespace accel::launcher {
+namespace {
+
+void usage(Faults& faults, std::string message, std::string remedy) {
+  faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
+}
+
+std::string text_of(const EnvMap& variables, const std::string& name) {
+  const auto found = variables.find(name);
+  return found == variables.end() ? "" : found->second;
+}
+
+// 1 when it is not set.
+std::int64_t size_of(const EnvMap& variables, const std::string& name) {
+  const std::string text = text_of(variables, name);
+  return text.empty() ? 1 : std::strtoll(text.c_str(), nullptr, 10);
+}
+
+// Saturates: sizes come from users.
+std::int64_t times(std::int64_t one, std::int64_t other) {
+  constexpr std::int64_t kMost = 1'000'000'000;
+  return std::min(one, kMost) * std::min(other, kMost);
+}
+
+// The peer takes the JSON itself too, in base64, in place of a path.
+bool is_base64_json(const std::string& text) {
+  constexpr size_t kShortest = 8;
+  return text.size() >= kShortest && text.size() % 4 == 0 && text.front() == 'e' &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '+' || c == '/' || c == '=';
+         });
+}
+
+void check_json_file(const std::string& path, Faults& faults) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored) && is_base64_json(path)) return;
+  const auto text = read_text_file(path, kMostConfigBytes, "the configuration file of DeepSpeed");
+  if (!text) {
+    faults.add(Error(text.error().code(),
+                     text.error().message(),
+                     "give --deepspeed_config_file PATH of a JSON file, or leave it out"));
+    return;
+  }
+  auto document = parse_config(*text, ConfigFormat::kJson, path);
+  if (!document) faults.add(std::move(document).error());
+}
+
+}  // namespace
+
+void check_fsdp(const ParadigmWish& wish,
+                EnvMap& variables,
+                std::vector<std::string>& notices,
+                Faults& faults) {
+  const bool is_version2 = text_of(variables, "FSDP_VERSION") == "2";
+  if (text_of(variables, "FSDP_CPU_RAM_EFFICIENT_LOADING") == "true" &&
+      text_of(variables, "FSDP_SYNC_MODULE_STATES") == "false") {
+    usage(faults,
+          "When using `--fsdp_cpu_ram_efficient_loading` set `--fsdp_sync_module_states` to `True`",
+          "give --fsdp_sync_module_states true, or --fsdp_cpu_ram_efficient_loading false");
+  }
+  // `accelerate config` writes the strategy of version 1 under the key of version 2, where the peer's
+  // workers do not look for it.
+  const std::string reshards = text_of(variables, "FSDP_RESHARD_AFTER_FORWARD");
+  const bool is_strategy = reshards != "true" && reshards != "false" && !reshards.empty();
+  if (is_strategy && is_version2) {
+    usage(faults,
+          "--fsdp_reshard_after_forward is '" + reshards +
+              "', expected true or false with --fsdp_version 2",
+          "give true for FULL_SHARD and HYBRID_SHARD, false for the other strategies");
+  } else if (is_strategy && !wish.is_said("fsdp_sharding_strategy")) {
+    std::string strategy = reshards;
+    std::transform(strategy.begin(), strategy.end(), strategy.begin(), [](unsigned char c) {
+      return static_cast<char>(std::toupper(c));
+    });
+    variables["FSDP_SHARDING_STRATEGY"] = strategy;
+  }
+  if (is_version2 && wish.line.has("fsdp_sharding_strategy")) {
+    notices.emplace_back(
+        "--fsdp_sharding_strategy is for version 1 of FSDP: with version 2 give "
+        "--fsdp_reshard_after_forward true or false");
+  }
+}
+
+void check_deepspeed(const EnvMap& variables, Faults& faults) {
+  const std::string json = text_of(variables, "ACCELERATE_DEEPSPEED_CONFIG_FILE");
+  if (!json.empty() && json != "none") {
+    check_json_file(json, faults);
+    return;  // the rest may stand there
+  }
+  for (const char* what : {"optimizer", "param"}) {
+    std::string upper = what;
+    std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) {
+      return static_cast<char>(std::toupper(c));
+    });
+    const std::string variable = "ACCELERATE_DEEPSPEED_OFFLOAD_" + upper;
+    const bool is_nvme = text_of(variables, variable + "_DEVICE") == "nvme";
+    if (!is_nvme || !text_of(variables, variable + "_NVME_PATH").empty()) continue;
+    usage(faults,
+          std::string("--offload_") + what + "_device is nvme, but no folder is named",
+          std::string("give --offload_") + what + "_nvme_path PATH");
+  }
+}
+
+void check_parallelism(const ParadigmWish& wish, EnvMap& variables, Faults& faults) {
+  const bool is_by_flag = wish.line.is_on("use_parallelism_config");
+  if (is_by_flag && text_of(variables, "FSDP_VERSION") != "2") {
+    usage(faults,
+          "You cannot use `--use_parallelism_config` without `--use_fsdp` and `--fsdp_version=2`. ",
+          "give --use_fsdp --fsdp_version 2");
+  }
+  const std::string prefix = "PARALLELISM_CONFIG_";
+  const bool divides_context = size_of(variables, prefix + "CP_SIZE") > 1;
+  const bool divides_heads = size_of(variables, prefix + "SP_SIZE") > 1;
+  if (divides_context && divides_heads) {
+    usage(faults,
+          "--parallelism_config_cp_size and --parallelism_config_sp_size are both above 1",
+          "divide sequences in one way: leave one of the two at 1");
+  }
+  if (!divides_context) variables.erase(prefix + "CP_COMM_STRATEGY");
+  if (divides_heads) return;
+  for (const char* name : {"SP_SEQ_LENGTH", "SP_SEQ_LENGTH_IS_VARIABLE", "SP_ATTN_IMPLEMENTATION"})
+    variables.erase(prefix + name);
+}
+
+void check_sizes(const ParadigmSettings& settings, int num_processes, Faults& faults) {
+  const auto size = [&](const char* name) { return size_of(settings.variables, name); };
+  if (settings.megatron) {
+    const std::int64_t tensor = size("MEGATRON_LM_TP_DEGREE");
+    const std::int64_t stages = size("MEGATRON_LM_PP_DEGREE");
+    const std::int64_t context = size("MEGATRON_LM_CONTEXT_PARALLEL_SIZE");
+    const std::int64_t model = times(times(tensor, stages), context);
+    if (num_processes % model != 0) {
+      usage(faults,
+            "a model of Megatron-LM takes " + std::to_string(model) + " processes (tp_degree " +
+                std::to_string(tensor) + " x pp_degree " + std::to_string(stages) +
+                " x context_parallel_size " + std::to_string(context) + "), which do not divide " +
+                std::to_string(num_processes),
+            "give --num_processes of a multiple of " + std::to_string(model));
+    }
+  }
+  if (!settings.parallelism) return;
+  std::int64_t product = 1;
+  std::string axes;
+  for (const char* name : {"DP_REPLICATE", "DP_SHARD", "TP", "CP", "SP"}) {
+    const std::int64_t length = size((std::string("PARALLELISM_CONFIG_") + name + "_SIZE").c_str());
+    product = times(product, length);
+    axes += (axes.empty() ? "" : " x ") + std::string(name) + " " + std::to_string(length);
+  }
+  // Sequences by heads: DeepSpeed lays out the rest by itself.
+  const bool is_whole = size("PARALLELISM_CONFIG_SP_SIZE") > 1 ? num_processes % product == 0
+                                                               : num_processes == product;
+  if (product == 1 || is_whole) return;
+  usage(faults,
+        "the axes of the parallelism configuration hold " + std::to_string(product) +
+            " processes (" + axes + "), but " + std::to_string(num_processes) + " are started",
+        "give --num_processes " + std::to_string(product) + ", or other sizes");
+}
+
+}  // namespace accel::launcher

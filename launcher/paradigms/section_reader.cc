@@ -1,0 +1,75 @@
+#include "launcher/paradigms/section_reader.h"
+
+#include <optional>
+#include <utility>
+
+#include "launcher/paradigms/option_value.h"
+
+namespace accel::launcher {
+namespace {
+
+std::string place(const std::string& path, int line) {
+  return path + ":" + std::to_string(line);
+}
+
+// The key without the paradigm's prefix, as messages show it.
+std::string bare(const Paradigm& paradigm, std::string_view key) {
+  if (key.starts_with(paradigm.prefix)) key.remove_prefix(paradigm.prefix.size());
+  return std::string(key);
+}
+
+std::string shown(const ConfigValue& value) {
+  const bool is_scalar = !std::holds_alternative<ConfigValue::Map>(value.data) &&
+                         !std::holds_alternative<ConfigValue::List>(value.data);
+  return is_scalar ? "'" + value.text + "'" : "a list or map";
+}
+
+}  // namespace
+
+void read_section(const Paradigm& paradigm,
+                  const ConfigValue::Map& map,
+                  const std::string& path,
+                  OptionValues& values,
+                  std::vector<std::string>& notices,
+                  Faults& faults) {
+  const std::string section(paradigm.section);
+  std::map<std::string, int, std::less<>> lines;
+  for (const ConfigEntry& entry : map) {
+    const std::string key = bare(paradigm, entry.key);
+    const std::string name = std::string(paradigm.prefix) + key;
+    const Option* option = find_option(paradigm, name);
+    const auto handed_on = paradigm.hands_on_other_keys ? python_text(entry.value) : std::nullopt;
+    if (option == nullptr && handed_on) {
+      values[name] = *handed_on;
+      continue;
+    }
+    if (option == nullptr) {
+      notices.push_back(place(path, entry.line) + ": " + section + " has no key " + key +
+                        ": it has no effect");
+      continue;
+    }
+    const std::string known(option->flag.name);
+    if (known != name) {
+      notices.push_back(place(path, entry.line) + ": " + section + "." + key +
+                        " is an older name: the key is " + known);
+    }
+    if (const auto before = lines.find(known); before != lines.end()) {
+      notices.push_back(path + ": " + section + "." + key + " is given on line " +
+                        std::to_string(before->second) + " and again on line " +
+                        std::to_string(entry.line) + ": the last one holds");
+    }
+    lines[known] = entry.line;
+    values.erase(known);
+    if (entry.value.is_null()) continue;
+    if (auto value = value_in_file(*option, entry.value)) {
+      values[known] = *std::move(value);
+    } else {
+      faults.add(Error(ErrorCode::kConfigInvalidValue,
+                       place(path, entry.line) + ": " + section + "." + key + " is " +
+                           shown(entry.value) + ", expected " + expected_value(*option),
+                       "change line " + std::to_string(entry.line) + " of " + path));
+    }
+  }
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,149 @@
+#include "launcher/torchrun/torchrun_flags.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr std::string_view kGroup = "As torchrun spells it";
+
+constexpr FlagSpec kFlags[] = {
+    {"nproc_per_node",
+     0,
+     FlagKind::kText,
+     "N|cpu|gpu|auto",
+     "",
+     kGroup,
+     "Workers on this node: a number; one for each granted hardware thread (cpu), for each visible "
+     "GPU "
+     "(gpu), or for each GPU if there are any, else for each thread (auto)."},
+    {"node_rank", 0, FlagKind::kInteger, "R", "", kGroup, "As --machine_rank."},
+    {"master_addr", 0, FlagKind::kText, "IP", "", kGroup, "As --main_process_ip."},
+    {"master_port", 0, FlagKind::kInteger, "PORT", "", kGroup, "As --main_process_port."},
+    {"standalone",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kGroup,
+     "One node, and a store on any free port, as --main_process_port 0."},
+    {"rdzv_backend",
+     0,
+     FlagKind::kChoice,
+     "NAME",
+     "static,c10d,etcd,etcd-v2",
+     kGroup,
+     "How nodes meet; with c10d several nodes meet at --rdzv_endpoint."},
+    {"rdzv_conf",
+     0,
+     FlagKind::kText,
+     "KEY=VALUE,...",
+     "",
+     kGroup,
+     "join_timeout or timeout is --rdzv_join_timeout; other keys have no effect."},
+    {"run_path",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kGroup,
+     "SCRIPT is run by Python's runpy.run_path()."},
+    {"local_addr",
+     0,
+     FlagKind::kText,
+     "IP",
+     "",
+     kGroup,
+     "Has no effect: nodes see where calls come from."},
+    {"local_ranks_filter",
+     0,
+     FlagKind::kText,
+     "RANKS",
+     "",
+     kGroup,
+     "Only these local ranks write to the console, as in 0,1; the others to files alone."},
+    {"numa_binding",
+     0,
+     FlagKind::kChoice,
+     "MODE",
+     "node,socket,exclusive,core-complex",
+     kGroup,
+     "Bind every worker to the cores of a memory node, a package, to cores of its own, or to those "
+     "that "
+     "share a last cache."},
+    {"signals_to_handle",
+     0,
+     FlagKind::kText,
+     "NAMES",
+     "",
+     kGroup,
+     "Sets TORCHELASTIC_SIGNALS_TO_HANDLE. SIGTERM, SIGINT, SIGHUP and SIGQUIT always reach the "
+     "workers."},
+    {"event_log_handler",
+     0,
+     FlagKind::kText,
+     "NAME",
+     "",
+     kGroup,
+     "Has no effect: the report tells what happened, with an agent `accel ledger` too."},
+    {"logs_specs",
+     0,
+     FlagKind::kText,
+     "NAME",
+     "",
+     kGroup,
+     "Has no effect: --log_dir, --tee and --redirects say where output goes."},
+    {"start_method",
+     0,
+     FlagKind::kChoice,
+     "NAME",
+     "spawn,fork,forkserver",
+     kGroup,
+     "Has no effect: workers are programs of their own."},
+    {"same_network",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kGroup,
+     "Of accelerate launch; has no effect on one machine."},
+};
+
+constexpr std::string_view kPetFlags[] = {
+    "nnodes",
+    "nproc_per_node",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_id",
+    "rdzv_conf",
+    "standalone",
+    "max_restarts",
+    "role",
+    "module",
+    "no_python",
+    "run_path",
+    "log_dir",
+    "redirects",
+    "tee",
+    "monitor_interval",
+    "node_rank",
+    "master_addr",
+    "master_port",
+    "local_addr",
+    "start_method",
+    "logs_specs",
+    "local_ranks_filter",
+    "numa_binding",
+    "signals_to_handle",
+    "event_log_handler",
+};
+
+}  // namespace
+
+std::span<const FlagSpec> torchrun_flags() {
+  return kFlags;
+}
+
+std::span<const std::string_view> pet_flags() {
+  return kPetFlags;
+}
+
+}  // namespace accel::launcher

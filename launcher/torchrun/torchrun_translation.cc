@@ -1,0 +1,246 @@
+// One flag after the other, so that each step may rely on those before it: first what PET_* says, then
+// counts and names, then how nodes meet.
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "launcher/elastic_settings.h"
+#include "launcher/flag_table.h"
+#include "launcher/torchrun/torchrun_flags.h"
+
+namespace accel::launcher {
+namespace {
+
+void usage(Faults& faults, std::string message, std::string remedy) {
+  faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
+}
+
+std::string pet_variable(std::string_view flag) {
+  std::string name = "PET_";
+  for (const char c : flag) name += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return name;
+}
+
+// The launcher's own name of a flag of torchrun.
+constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+    {"nproc_per_node", "num_processes"},
+    {"node_rank", "machine_rank"},
+    {"master_addr", "main_process_ip"},
+    {"master_port", "main_process_port"},
+};
+
+class Translation {
+ public:
+  Translation(CommandLine& line,
+              const TorchrunView& view,
+              std::vector<std::string>& notices,
+              Faults& faults)
+      : line_(line), view_(view), notices_(notices), faults_(faults) {}
+
+  void run() {
+    is_port_named_ = line_.has("master_port") || is_given("main_process_port");
+    is_standalone_typed_ = line_.has("standalone");
+    take_pet_variables();
+    count_workers();
+    use_own_names();
+    if (view_.is_torchrun && view_.file == nullptr) line_.given.try_emplace("num_processes", "1");
+    stand_alone();
+    choose_meeting();
+    read_conf();
+    note_what_does_nothing();
+  }
+
+ private:
+  void take_pet_variables() {
+    for (const std::string_view name : pet_flags()) {
+      const auto found = view_.environment.find(pet_variable(name));
+      if (found == view_.environment.end() || found->second.empty() || line_.has(name)) continue;
+      if (is_given_otherwise(name)) continue;
+      if (find_flag(name)->kind == FlagKind::kSwitch) {
+        take_switch(name, found->second);
+      } else {
+        line_.given[std::string(name)] = found->second;
+      }
+    }
+  }
+
+  // A flag of the launcher's own beats a variable, and so does a file.
+  [[nodiscard]] bool is_given_otherwise(std::string_view name) const {
+    return std::any_of(std::begin(kOtherNames), std::end(kOtherNames), [&](const auto& names) {
+      return names.first == name && is_given(names.second);
+    });
+  }
+
+  [[nodiscard]] bool is_given(std::string_view own) const {
+    if (line_.has(own)) return true;
+    const ConfigFile* const file = view_.file;
+    if (file == nullptr) return false;
+    if (own == "num_processes") return true;  // it has to say how many, unless a flag does
+    if (own == "machine_rank") return file->machine_rank.has_value();
+    if (own == "main_process_port") return file->main_process_port.has_value();
+    return own == "main_process_ip" && !file->main_process_ip.value_or("").empty();
+  }
+
+  void take_switch(std::string_view name, const std::string& text) {
+    int number = 0;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (failure != std::errc() || end != text.data() + text.size()) {
+      faults_.add(Error(ErrorCode::kInvalidArgument,
+                        pet_variable(name) + " is '" + text + "', expected 0 or 1",
+                        "unset " + pet_variable(name) + ", or set it to 0 or 1"));
+      return;
+    }
+    if (number != 0) line_.given[std::string(name)] = "true";
+  }
+
+  void count_workers() {
+    const auto text = line_.text("nproc_per_node");
+    if (!text) return;
+    std::string& count = line_.given["nproc_per_node"];
+    if (*text == "cpu") {
+      count = std::to_string(view_.num_cpus());
+    } else if (*text == "gpu" || *text == "auto") {
+      const int gpus = view_.num_gpus();
+      if (gpus == 0 && *text == "gpu") {
+        faults_.add(Error(ErrorCode::kUnsupported,
+                          "--nproc_per_node is gpu, but no GPU is visible",
+                          "give --nproc_per_node auto, cpu or a number"));
+      }
+      count = std::to_string(gpus > 0 ? gpus : view_.num_cpus());
+    } else if (!text->empty() && text->find_first_not_of("0123456789") != std::string::npos) {
+      faults_.add(Error(ErrorCode::kInvalidArgument,
+                        "--nproc_per_node is '" + *text + "', expected a number, cpu, gpu or auto",
+                        "give --nproc_per_node N"));
+      count = "1";
+    }
+  }
+
+  void use_own_names() {
+    for (const auto& [name, own] : kOtherNames) {
+      const auto text = line_.text(name);
+      if (!text) continue;
+      const auto other = line_.text(own);
+      if (other && *other != *text) {
+        usage(faults_,
+              "--" + std::string(name) + " is " + *text + ", and --" + std::string(own) + " is " +
+                  *other + ", but they are one thing",
+              "leave one of them out");
+      }
+      line_.given[std::string(own)] = *text;
+      line_.given.erase(std::string(name));
+    }
+  }
+
+  [[nodiscard]] int most_nodes() const {
+    const auto text = line_.text("nnodes");
+    if (!text) return 1;
+    const auto range = parse_num_nodes(*text);
+    return range ? range->second : 1;  // what is wrong there is told when nodes are chosen
+  }
+
+  void stand_alone() {
+    if (!line_.is_on("standalone")) return;
+    if (most_nodes() > 1) {
+      usage(
+          faults_, "--standalone is for one node, and --nnodes says more", "leave one of them out");
+      return;
+    }
+    line_.given.try_emplace("nnodes", "1");
+    const bool is_port_kept = is_port_named_ && !is_standalone_typed_;
+    if (!line_.is_on("agent") && !is_port_kept) line_.given["main_process_port"] = "0";
+    line_.given.erase("rdzv_backend");
+    forget_meeting_of_one();
+  }
+
+  // One node meets nobody. How many there are stays: SLURM may have more, and only an agent needs the job's name.
+  void forget_meeting_of_one() {
+    line_.given.erase("rdzv_endpoint");
+    if (!line_.is_on("agent")) line_.given.erase("rdzv_id");
+  }
+
+  void choose_meeting() {
+    const auto backend = line_.text("rdzv_backend");
+    if (backend && (backend->starts_with("etcd"))) {
+      faults_.add(
+          Error(ErrorCode::kUnsupported,
+                "--rdzv_backend is " + *backend + ", which accel-launch cannot do",
+                "give --rdzv_backend c10d and --rdzv_endpoint, or run agents, which know etcd"));
+      return;
+    }
+    const bool is_spoken_to_as_torchrun = backend || view_.is_torchrun;
+    if (!is_spoken_to_as_torchrun) return;
+    if (most_nodes() == 1) {
+      // With a token it is a job of the coordinator's, which more nodes may be meant for.
+      if (line_.has("rdzv_token_file")) return;
+      forget_meeting_of_one();
+      return;
+    }
+    if (backend.value_or("static") == "static" && !line_.is_on("agent")) {
+      faults_.add(Error(ErrorCode::kUnsupported,
+                        "several nodes cannot meet statically yet (--nnodes " +
+                            line_.text("nnodes").value_or("") + ", --rdzv_backend static)",
+                        "give --rdzv_backend c10d with --rdzv_endpoint and --rdzv_token_file"));
+      return;
+    }
+    line_.given.erase("machine_rank");  // ranks are given where the nodes meet
+  }
+
+  void read_conf() {
+    std::string_view rest;
+    const auto text = line_.text("rdzv_conf");
+    if (text) rest = *text;
+    while (!rest.empty()) {
+      const size_t comma = std::min(rest.find(','), rest.size());
+      const std::string_view pair = rest.substr(0, comma);
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+      const size_t equals = pair.find('=');
+      if (equals == std::string_view::npos || equals == 0) {
+        faults_.add(Error(ErrorCode::kInvalidArgument,
+                          "--rdzv_conf is '" + *text + "', expected KEY=VALUE,KEY=VALUE"));
+        return;
+      }
+      use_conf(std::string(pair.substr(0, equals)), std::string(pair.substr(equals + 1)));
+    }
+  }
+
+  void use_conf(const std::string& key, const std::string& value) {
+    if (key == "join_timeout" || key == "timeout") {
+      line_.given.try_emplace("rdzv_join_timeout", value);
+    } else {
+      notices_.push_back("--rdzv_conf " + key + " has no effect");
+    }
+  }
+
+  void note_what_does_nothing() {
+    constexpr std::pair<std::string_view, std::string_view> kNothing[] = {
+        {"local_addr", "nodes see where calls come from"},
+        {"event_log_handler", "the report tells what happened, with an agent `accel ledger` too"},
+        {"logs_specs", "--log_dir, --tee and --redirects say where output goes"},
+        {"start_method", "workers are programs of their own, started by the supervisor"},
+    };
+    for (const auto& [name, reason] : kNothing) {
+      if (line_.has(name))
+        notices_.push_back("--" + std::string(name) + " has no effect: " + std::string(reason));
+    }
+  }
+
+  bool is_port_named_ = false;  // by a flag or a file
+  bool is_standalone_typed_ = false;
+  CommandLine& line_;
+  const TorchrunView& view_;
+  std::vector<std::string>& notices_;
+  Faults& faults_;
+};
+
+}  // namespace
+
+void translate_torchrun(CommandLine& line,
+                        const TorchrunView& view,
+                        std::vector<std::string>& notices,
+                        Faults& faults) {
+  Translation(line, view, notices, faults).run();
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,308 @@
+// Lines of torchrun, as accel-torchrun and accel-launch take them.
+
+#include "launcher/torchrun/torchrun_flags.h"
+
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/flag_table.h"
+#include "tests/support/launch_plan_fixture.h"
+
+namespace accel::launcher {
+namespace {
+
+using supervisor::Streams;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::Pair;
+
+class TorchrunTest : public test::LaunchPlanFixture {
+ protected:
+  TorchrunTest() { host_.is_torchrun = true; }
+};
+
+TEST_F(TorchrunTest, OneWorkerHasRanksAndNothingOfAccelerate) {
+  num_gpus_ = 4;
+  const LaunchPlan result = plan({});
+
+  ASSERT_EQ(result.spec.workers.size(), 1u);
+  EXPECT_EQ(result.spec.env_mode, EnvMode::kDistributed);
+  EXPECT_THAT(result.notices, IsEmpty());
+  EXPECT_TRUE(
+      std::none_of(result.spec.env.begin(), result.spec.env.end(), [](const auto& variable) {
+        return variable.first.starts_with("ACCELERATE_");
+      }));
+}
+
+TEST_F(TorchrunTest, WhatTheUserSetForAccelerateStays) {
+  host_.environment["ACCELERATE_MIXED_PRECISION"] = "bf16";
+
+  EXPECT_THAT(plan({"--nproc-per-node=2"}).spec.env,
+              Contains(Pair("ACCELERATE_MIXED_PRECISION", "bf16")));
+  EXPECT_THAT(plan({"--nproc-per-node=2", "--mixed_precision", "fp16"}).spec.env,
+              Contains(Pair("ACCELERATE_MIXED_PRECISION", "fp16")));
+}
+
+TEST_F(TorchrunTest, TheDefaultConfigurationIsNotRead) {
+  host_.environment["HF_HOME"] = folder_.file("hf");
+  folder_.write("hf/accelerate/default_config.yaml", "distributed_type: 'NO'\nnum_processes: 3\n");
+
+  EXPECT_EQ(plan({}).spec.workers.size(), 1u);
+  host_.is_torchrun = false;
+  EXPECT_EQ(plan({}).spec.workers.size(), 3u);
+}
+
+TEST_F(TorchrunTest, WorkersAreCountedByWhatTheMachineHas) {
+  machine_ = "package:1 [numa] core:3 pu:2";
+  EXPECT_EQ(plan({"--nproc_per_node", "5"}).spec.workers.size(), 5u);
+  EXPECT_EQ(plan({"--nproc_per_node", "cpu"}).spec.workers.size(), 6u);
+  EXPECT_EQ(plan({"--nproc_per_node", "auto"}).spec.workers.size(), 6u);
+  EXPECT_EQ(refused({"--nproc_per_node", "gpu"}).code(), ErrorCode::kUnsupported);
+  num_gpus_ = 2;
+  EXPECT_EQ(plan({"--nproc_per_node", "gpu"}).spec.workers.size(), 2u);
+  EXPECT_EQ(plan({"--nproc_per_node", "auto"}).spec.workers.size(), 2u);
+  EXPECT_THAT(refused({"--nproc_per_node", "some"}).message(),
+              HasSubstr("--nproc_per_node is 'some', expected a number, cpu, gpu or auto"));
+}
+
+TEST_F(TorchrunTest, MoreWorkersThanGpusAreTheUsersAffair) {
+  num_gpus_ = 2;
+
+  EXPECT_EQ(plan({"--nproc_per_node", "4"}).spec.workers.size(), 4u);
+}
+
+TEST_F(TorchrunTest, PortAndStandaloneChooseTheStore) {
+  const LaunchPlan exact = plan({"--master_port", "29777", "--master-addr", "127.0.0.1"});
+  const LaunchPlan any = plan({"--standalone",
+                               "--nnodes=1",
+                               "--rdzv-backend=c10d",
+                               "--rdzv-endpoint=localhost:0",
+                               "--rdzv-id",
+                               "7"});
+
+  EXPECT_EQ(exact.spec.store.port, 29777);
+  EXPECT_TRUE(exact.spec.store.exact_port);
+  EXPECT_EQ(any.spec.store.port, 0);
+  EXPECT_FALSE(any.spec.store.exact_port);
+  EXPECT_FALSE(any.elastic);
+}
+
+TEST_F(TorchrunTest, OneNodeMeetsNobody) {
+  const LaunchPlan result = plan({"--nnodes=1",
+                                  "--node_rank=0",
+                                  "--rdzv_backend=c10d",
+                                  "--rdzv_endpoint=localhost:29400",
+                                  "--rdzv_id=7",
+                                  "--rdzv_conf",
+                                  "timeout=900"});
+
+  EXPECT_FALSE(result.elastic);
+}
+
+TEST_F(TorchrunTest, SeveralNodesMeetByC10d) {
+  const Words words = {"--nnodes=2",
+                       "--nproc_per_node=2",
+                       "--node_rank=1",
+                       "--rdzv_endpoint=10.0.0.7:29400",
+                       "--rdzv_token_file=token",
+                       "--rdzv_tls_dir=tls",
+                       "--rdzv_conf=join_timeout=90,last_call_timeout=3"};
+  Words with_backend = words;
+  with_backend.emplace_back("--rdzv_backend=c10d");
+  const LaunchPlan result = plan(with_backend);
+
+  ASSERT_TRUE(result.elastic);
+  EXPECT_EQ(result.elastic->max_nodes, 2);
+  EXPECT_EQ(result.elastic->join_timeout_seconds, 90);
+  EXPECT_THAT(result.notices, Contains("--rdzv_conf last_call_timeout has no effect"));
+  EXPECT_EQ(refused(words).code(), ErrorCode::kUnsupported);  // static
+  with_backend.back() = "--rdzv_backend=etcd";
+  EXPECT_THAT(refused(with_backend).message(), HasSubstr("--rdzv_backend is etcd"));
+}
+
+TEST_F(TorchrunTest, VariablesAreTheDefaultsOfFlags) {
+  host_.environment["PET_NPROC_PER_NODE"] = "3";
+  host_.environment["PET_MASTER_PORT"] = "29888";
+  host_.environment["PET_MAX_RESTARTS"] = "2";
+  host_.environment["PET_STANDALONE"] = "0";
+  const LaunchPlan result = plan({"--master_port", "29999"});
+
+  EXPECT_EQ(result.spec.workers.size(), 3u);
+  EXPECT_EQ(result.spec.store.port, 29999);
+  EXPECT_EQ(result.spec.restart.max_restarts, 2);
+  host_.environment["PET_STANDALONE"] = "maybe";
+  EXPECT_THAT(refused({}).message(), HasSubstr("PET_STANDALONE is 'maybe', expected 0 or 1"));
+}
+
+TEST_F(TorchrunTest, FlagsAndFilesOfAccelLaunchBeatTheVariables) {
+  host_.is_torchrun = false;
+  host_.environment["PET_NPROC_PER_NODE"] = "3";
+
+  EXPECT_EQ(plan({"--cpu"}).spec.workers.size(), 3u);
+  EXPECT_EQ(plan({"--cpu", "--num_processes", "2"}).spec.workers.size(), 2u);
+  EXPECT_EQ(plan(file("distributed_type: MULTI_CPU\nnum_processes: 4\n")).spec.workers.size(), 4u);
+
+  host_.environment["PET_MASTER_PORT"] = "29888";
+  host_.environment["PET_MASTER_ADDR"] = "10.0.0.9";  // refused, if it counted
+  host_.environment["PET_NODE_RANK"] = "1";           // refused, if it counted
+  const std::string text =
+      "distributed_type: MULTI_CPU\nnum_processes: 4\nmain_process_port: 29777\n"
+      "main_process_ip: 127.0.0.1\nmachine_rank: 0\n";
+  EXPECT_EQ(plan(file(text)).spec.store.port, 29777);
+  host_.environment["PET_STANDALONE"] = "1";
+  EXPECT_EQ(plan(file(text)).spec.store.port, 29777);
+  Words typed = file(text);
+  typed.emplace_back("--standalone");
+  EXPECT_EQ(plan(typed).spec.store.port, 0);
+  host_.environment.erase("PET_NODE_RANK");
+  host_.environment.erase("PET_MASTER_ADDR");
+  EXPECT_EQ(plan({"--cpu", "--main_process_port", "29666"}).spec.store.port, 29666);
+  EXPECT_EQ(plan({"--cpu"}).spec.store.port, 0);
+  host_.environment.erase("PET_STANDALONE");
+  EXPECT_EQ(plan(file("distributed_type: MULTI_CPU\nnum_processes: 4\n")).spec.store.port, 29888);
+}
+
+// One node of an allocation, in a step of four tasks, of which each is a launch of its own.
+EnvMap task_of_four() {
+  return {{"SLURM_JOB_ID", "17"},
+          {"SLURM_JOB_NODELIST", "n[1-2]"},
+          {"SLURM_JOB_NUM_NODES", "2"},
+          {"SLURM_TASKS_PER_NODE", "4(x2)"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_STEP_NODELIST", "n1"},
+          {"SLURM_STEP_NUM_NODES", "1"},
+          {"SLURM_STEP_TASKS_PER_NODE", "4"},
+          {"SLURM_NODEID", "0"},
+          {"SLURM_PROCID", "2"},
+          {"SLURM_LOCALID", "2"},
+          {"SLURMD_NODENAME", "n1"},
+          {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"}};
+}
+
+TEST_F(TorchrunTest, OneNodeIsOneInsideSlurmToo) {
+  for (const auto& [name, value] : task_of_four()) host_.environment[name] = value;
+  const Words c10d = {
+      "--cpu", "--num_processes=1", "--rdzv_backend=c10d", "--rdzv_endpoint=n1:0", "--nnodes=1"};
+
+  EXPECT_FALSE(plan({"--nnodes=1"}).elastic);
+  EXPECT_FALSE(plan({"--standalone"}).elastic);
+  EXPECT_THAT(refused({}).message(), HasSubstr("SLURM runs 4 tasks on node n1"));
+  host_.is_torchrun = false;
+  EXPECT_FALSE(plan(c10d).elastic);
+  EXPECT_FALSE(plan({"--cpu", "--num_processes=1", "--standalone"}).elastic);
+}
+
+TEST_F(TorchrunTest, OneNodeNeverTakesAnAllocationOfMany) {
+  for (const auto& [name, value] : task_of_four()) {
+    if (!name.starts_with("SLURM_STEP_")) host_.environment[name] = value;
+  }
+  host_.environment["SLURM_TASKS_PER_NODE"] = "1(x2)";
+  host_.environment["SLURM_PROCID"] = host_.environment["SLURM_LOCALID"] = "0";
+
+  EXPECT_THAT(refused({"--nnodes=1"}).message(), HasSubstr("--nnodes 1 with 2 nodes"));
+  const Error error = refused({"--standalone"});
+  EXPECT_THAT(error.message(), HasSubstr("--standalone with 2 nodes in the allocation"));
+  EXPECT_THAT(error.remedy(), HasSubstr("leave --standalone out"));
+  EXPECT_EQ(plan({}).elastic->max_nodes, 2);
+}
+
+TEST_F(TorchrunTest, WhatIsForSeveralNodesIsRefusedBesideStandalone) {
+  EXPECT_THAT(refused({"--standalone", "--rdzv_token_file=t"}).message(),
+              HasSubstr("--rdzv_token_file is for several nodes, and --standalone for one"));
+}
+
+TEST_F(TorchrunTest, AnAgentsJobOfOneNodeKeepsItsName) {
+  for (const char* one : {"--nnodes=1", "--standalone", "--rdzv_backend=c10d"}) {
+    const auto elastic = plan({one, "--agent", "--rdzv_id=mine"}).elastic;
+    ASSERT_TRUE(elastic) << one;
+    EXPECT_EQ(elastic->meeting, Meeting::kAgent);
+    EXPECT_EQ(elastic->job, "mine");
+    EXPECT_EQ(elastic->max_nodes, 1);
+  }
+}
+
+TEST_F(TorchrunTest, TwoNamesOfOneThingMustAgree) {
+  EXPECT_EQ(plan({"--nproc_per_node=2", "--num_processes=2"}).spec.workers.size(), 2u);
+  const Error error = refused({"--nproc_per_node=2", "--num_processes=3"});
+
+  EXPECT_EQ(error.code(), ErrorCode::kUsage);
+  EXPECT_THAT(error.message(), HasSubstr("--nproc_per_node is 2, and --num_processes is 3"));
+}
+
+TEST_F(TorchrunTest, OtherRanksThanTheListedWriteToFilesAlone) {
+  const LaunchPlan result = plan({"--nproc_per_node=3",
+                                  "--tee=3",
+                                  "--log_dir",
+                                  folder_.file("logs"),
+                                  "--local_ranks_filter=0,2"});
+
+  EXPECT_EQ(result.spec.workers[0].tee, Streams::kAll);
+  EXPECT_EQ(result.spec.workers[1].tee, Streams::kNone);
+  EXPECT_EQ(result.spec.workers[1].redirect, Streams::kAll);
+  EXPECT_EQ(result.spec.workers[2].redirect, Streams::kNone);
+  for (const char* wrong : {"3", "0,,1", "-1", "all"}) {
+    EXPECT_THAT(refused({"--nproc_per_node=3", "--local_ranks_filter", wrong}).message(),
+                HasSubstr("expected local ranks below 3"));
+  }
+}
+
+TEST_F(TorchrunTest, WorkersAreBoundToWhatIsNamed) {
+  machine_ = "package:2 [numa] core:2 pu:2";
+  const auto cpus = [&](const char* mode) {
+    return plan({"--nproc_per_node=2", "--numa_binding", mode}).spec.workers[1].cpus;
+  };
+
+  EXPECT_THAT(cpus("node"), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(cpus("socket"), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(cpus("exclusive"), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(cpus("core-complex"), Not(IsEmpty()));
+  EXPECT_EQ(refused({"--numa_binding", "rack"}).code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(TorchrunTest, AScriptMayBeRunByItsPath) {
+  folder_.write("tool", "print(1)\n");
+  const LaunchPlan result =
+      or_throw(resolve_launch({"--run_path", folder_.file("tool"), "--x"}, host_));
+
+  const std::vector<std::string>& argv = result.spec.workers[0].argv;
+  ASSERT_EQ(argv.size(), 6u);
+  EXPECT_EQ(argv[0], python_);
+  EXPECT_EQ(argv[2], "-c");
+  EXPECT_THAT(argv[3], HasSubstr("runpy.run_path"));
+  EXPECT_EQ(argv[5], "--x");
+  EXPECT_EQ(refused({"--run_path", "-m"}).code(), ErrorCode::kUsage);
+}
+
+TEST_F(TorchrunTest, FlagsThatDoNothingSaySo) {
+  const LaunchPlan result = plan({"--start-method=fork",
+                                  "--logs-specs=default",
+                                  "--event_log_handler=null",
+                                  "--local_addr=10.0.0.1",
+                                  "--signals-to-handle=SIGTERM"});
+
+  EXPECT_THAT(result.notices,
+              AllOf(Contains(HasSubstr("--start_method has no effect")),
+                    Contains(HasSubstr("--logs_specs has no effect")),
+                    Contains(HasSubstr("--event_log_handler has no effect")),
+                    Contains(HasSubstr("--local_addr has no effect"))));
+  EXPECT_THAT(result.spec.env, Contains(Pair("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM")));
+}
+
+TEST_F(TorchrunTest, AMalformedConfIsNamed) {
+  EXPECT_THAT(refused({"--rdzv_conf", "join_timeout"}).message(),
+              HasSubstr("--rdzv_conf is 'join_timeout', expected KEY=VALUE"));
+}
+
+TEST(PetFlags, AreAllKnown) {
+  for (const std::string_view name : pet_flags()) EXPECT_NE(find_flag(name), nullptr) << name;
+}
+
+}  // namespace
+}  // namespace accel::launcher
