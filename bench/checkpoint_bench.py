@@ -3,7 +3,7 @@
 
 Both sides hold the same weights and take one step with a learning rate of 0. Before a time is printed, what each wrote is
 loaded by one process and compared: the weights to the bit, AdamW's averages to one rounding. Saves end when the data is on the
-device on both sides. Limits: one process that writes as many bytes past the page cache (O_DIRECT) and syncs, for saves; a copy
+device on both sides, into a folder that is not there. Limits: one process that writes as many bytes past the page cache (O_DIRECT) and syncs, for saves; a copy
 in memory of this rank's bytes, for the stall of asynchronous saves and for loads from the page cache.
 """
 import mmap

@@ -1,9 +1,11 @@
 // One rank of collectives_bench.py: times the collectives of one backend, each after a check of its result.
 //
-//   collectives_step BACKEND      prints "collective bytes checksum seconds" per case, and "copy 67108864 0 seconds"
+//   collectives_step BACKEND [COLLECTIVE]   prints "collective bytes checksum seconds" per case, of one collective or all,
+//                                           and "copy BYTES 0 seconds" for 4 and 64 MiB
 //
 // `bytes` is what this rank brings (all_gather, broadcast, all_reduce) or brings for all (reduce_scatter, all_to_all); the
-// seconds are the median of the calls. "copy" is a memcpy of 64 MiB at the same time on all ranks: the memory's limit.
+// seconds are the median of the calls. "all_reduce_own" is one of tensors of the backend's allocator, where it has one, as
+// DDP's buckets are. "copy" is a memcpy at the same time on all ranks: the memory's limit.
 
 #include <algorithm>
 #include <chrono>
@@ -16,8 +18,9 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <accel/error.h>
@@ -28,7 +31,8 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::int64_t kCopyBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kFourMiB = std::int64_t{4} << 20;
+constexpr std::int64_t kManyMiB = std::int64_t{64} << 20;
 
 struct Case {
   std::string name;
@@ -63,6 +67,13 @@ double seconds_of(c10d::ProcessGroup& group, const Case& one) {
   return median(times);
 }
 
+// Floats in memory of the backend, where it hands out any.
+at::Tensor own_tensor(c10d::ProcessGroup& group, std::int64_t count) {
+  const auto backend = group.getBackend(c10::DeviceType::CPU);
+  if (!backend->supportsTensorAlloc(0)) return at::empty({count});
+  return backend->allocateTensor(count, at::TensorOptions(at::kFloat));
+}
+
 std::vector<Case> cases_of(c10d::ProcessGroup& group, int rank, int size) {
   std::vector<Case> cases;
   const auto nothing = [] {};
@@ -70,11 +81,9 @@ std::vector<Case> cases_of(c10d::ProcessGroup& group, int rank, int size) {
   const auto input_of = [rank](std::int64_t bytes) {
     return at::arange(bytes / 4).remainder(64).add(rank).to(at::kFloat);
   };
-  for (const std::int64_t bytes :
-       {std::int64_t{4096}, std::int64_t{65'536}, std::int64_t{4} << 20, std::int64_t{64} << 20}) {
+  const auto add_all_reduce = [&](const char* name, std::int64_t bytes, const at::Tensor& values) {
     const at::Tensor input = input_of(bytes);
-    const at::Tensor values = at::empty_like(input);
-    cases.push_back({"all_reduce",
+    cases.push_back({name,
                      bytes,
                      [=] { values.copy_(input); },
                      [=, &group] {
@@ -82,8 +91,12 @@ std::vector<Case> cases_of(c10d::ProcessGroup& group, int rank, int size) {
                        group.allreduce(tensors)->wait();
                      },
                      [=] { return values; }});
-  }
-  const std::int64_t bytes = std::int64_t{4} << 20;
+  };
+  for (const std::int64_t bytes : {std::int64_t{4096}, std::int64_t{65'536}, kFourMiB, kManyMiB})
+    add_all_reduce("all_reduce", bytes, at::empty({bytes / 4}));
+  for (const std::int64_t bytes : {kFourMiB, kManyMiB})
+    add_all_reduce("all_reduce_own", bytes, own_tensor(group, bytes / 4));
+  const std::int64_t bytes = kFourMiB;
   const at::Tensor input = input_of(bytes);
   const at::Tensor gathered = at::zeros({size, bytes / 4});
   const at::Tensor part = at::zeros({bytes / 4 / size});
@@ -133,16 +146,15 @@ std::vector<Case> cases_of(c10d::ProcessGroup& group, int rank, int size) {
   return cases;
 }
 
-double seconds_of_copy(c10d::ProcessGroup& group) {
-  std::vector<char> from(kCopyBytes, 1);
-  std::vector<char> to(kCopyBytes, 2);
+double seconds_of_copy(c10d::ProcessGroup& group, std::int64_t bytes) {
+  std::vector<char> from(static_cast<std::size_t>(bytes), 1);
+  std::vector<char> to(static_cast<std::size_t>(bytes), 2);
   return seconds_of(
-      group,
-      {"copy", kCopyBytes, [] {}, [&] { std::memcpy(to.data(), from.data(), to.size()); }, {}});
+      group, {"copy", bytes, [] {}, [&] { std::memcpy(to.data(), from.data(), to.size()); }, {}});
 }
 
 // "two_level" has no name of its own: it is what ranks of several nodes get.
-void run(const std::string& backend) {
+void run(const std::string& backend, const std::string& only) {
   const bool is_default = backend == "two_level";
   const accel::PartialState state({.init_process_group = {.backend = is_default ? "" : backend}});
   if (state.backend() != backend)
@@ -150,6 +162,7 @@ void run(const std::string& backend) {
   const auto joined = accel::current_process_group();
   c10d::ProcessGroup& group = *joined->c10d_group();
   for (const Case& one : cases_of(group, joined->rank(), joined->size())) {
+    if (!only.empty() && one.name != only) continue;
     double seconds = -1;
     double checksum = 0;
     try {
@@ -162,20 +175,21 @@ void run(const std::string& backend) {
     std::printf(
         "%s %ld %.17g %.9g\n", one.name.c_str(), static_cast<long>(one.bytes), checksum, seconds);
   }
-  std::printf("copy %ld 0 %.9g\n", static_cast<long>(kCopyBytes), seconds_of_copy(group));
+  for (const std::int64_t bytes : {kFourMiB, kManyMiB})
+    std::printf("copy %ld 0 %.9g\n", static_cast<long>(bytes), seconds_of_copy(group, bytes));
   state.wait_for_everyone();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "use: collectives_step shm|gloo|two_level\n");
+  if (argc != 2 && argc != 3) {
+    std::fprintf(stderr, "use: collectives_step shm|gloo|two_level [COLLECTIVE]\n");
     return 2;
   }
   at::set_num_threads(1);
   try {
-    run(argv[1]);
+    run(argv[1], argc == 3 ? argv[2] : "");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "collectives_step: %s\n", error.what());
     return 1;

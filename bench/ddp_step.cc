@@ -4,11 +4,13 @@
 //
 // FILE is a safetensors file with the weights ("model.*"), tokens [steps, ranks, length + 1] and the shape
 // of the model as metadata (width, layers, heads). Without a job (WORLD_SIZE 1) it trains alone, on the
-// part of rank BENCH_RANK: that is the limit, a step without communication.
+// part of rank BENCH_RANK: that is the limit, a step without communication. With BENCH_MEMORY=1 it prints one more line,
+// "memory BEFORE AFTER": bytes of the process before prepare(), and after the last step while its gradients are held.
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -102,6 +104,24 @@ int environment_int(const char* name, int fallback) {
   return text == nullptr ? fallback : std::atoi(text);
 }
 
+// Of this process: what it shares with others counts by its part.
+std::int64_t proportional_bytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string word; file >> word;) {
+    std::int64_t kilobytes = 0;
+    if (word == "Pss:" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+// While no rank changes its memory.
+std::int64_t bytes_of_all_at_rest(const accel::Accelerator& accelerator) {
+  accelerator.wait_for_everyone();
+  const std::int64_t bytes = proportional_bytes();
+  accelerator.wait_for_everyone();
+  return bytes;
+}
+
 int run(const std::string& file, int steps) {
   const auto tensors = accel::safetensors::load_file(file);
   const auto shape = accel::safetensors::load_metadata(file);
@@ -117,6 +137,9 @@ int run(const std::string& file, int steps) {
     for (auto& item : net->named_parameters())
       item.value().copy_(tensors.at("model." + item.key()));
   }
+  const bool measures_memory = environment_int("BENCH_MEMORY", 0) != 0;
+  const std::int64_t before = measures_memory ? bytes_of_all_at_rest(accelerator) : 0;
+  std::int64_t after = 0;
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(3e-4));
   auto [model, optimizer] = accelerator.prepare(net, adamw);
   const int part = accelerator.use_distributed() ? accelerator.process_index()
@@ -130,12 +153,17 @@ int run(const std::string& file, int steps) {
         at::cross_entropy_loss(logits.flatten(0, 1), sample.slice(1, 1).flatten());
     accelerator.backward(loss);
     optimizer.step();
+    if (measures_memory && step + 1 == steps) after = bytes_of_all_at_rest(accelerator);
     optimizer.zero_grad();
     const double value = loss.item<double>();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
     results.emplace_back(value, took.count());
   }
   for (const auto& [loss, seconds] : results) std::printf("%.9g %.9g\n", loss, seconds);
+  if (measures_memory) {
+    std::printf(
+        "memory %lld %lld\n", static_cast<long long>(before), static_cast<long long>(after));
+  }
   accelerator.end_training();
   return 0;
 }

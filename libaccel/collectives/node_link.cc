@@ -3,9 +3,11 @@
 #include <cstring>
 #include <utility>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <xxhash.h>
 
 #include "libaccel/collectives/shm/call.h"
 
@@ -13,7 +15,11 @@ namespace accel {
 namespace {
 
 constexpr std::int32_t kBeginning = NodeLink::kFirstOwnTag;
-constexpr std::int32_t kRest = NodeLink::kFirstOwnTag + 1;
+constexpr std::int32_t kParting = NodeLink::kFirstOwnTag + 1;
+constexpr std::int32_t kFirstRest = NodeLink::kFirstOwnTag + 2;
+
+// How long a rank that has met an error waits to hear what else is wrong.
+constexpr std::chrono::milliseconds kLastWords{500};
 
 // Copying so much costs less than the trip that it saves.
 constexpr std::size_t kSmallBytes = 16 * 1024;
@@ -22,10 +28,17 @@ struct Beginning {
   shm::Call call;
   std::uint64_t bytes = 0;  // of the letter
 };
-static_assert(std::is_trivially_copyable_v<Beginning>);
+static_assert(std::is_trivially_copyable_v<Beginning> &&
+              std::has_unique_object_representations_v<Beginning>);
 
 bool is_small(std::size_t bytes) {
   return bytes <= kSmallBytes;
+}
+
+std::int32_t tag_of_rest(const Beginning& beginning) {
+  const std::uint64_t hash = XXH3_64bits(&beginning, sizeof beginning);
+  constexpr std::uint64_t kNumTags = std::uint64_t{INT32_MAX} - kFirstRest + 1;
+  return kFirstRest + static_cast<std::int32_t>(hash % kNumTags);
 }
 
 std::string rank_text(int rank) {
@@ -87,6 +100,20 @@ Result<void> compare(const shm::Call& call,
 
 }  // namespace
 
+struct NodeLink::Exchange {
+  struct Started {
+    at::Tensor room;  // of a beginning; outlives what is read into it
+    WorkPtr work;
+    int peer;
+  };
+
+  shm::Call call;
+  std::vector<Incoming> in;
+  std::vector<Started> beginnings_in;  // one for each of `in`
+  std::vector<Started> beginnings_out;
+  std::vector<Started> rests;
+};
+
 NodeLink::NodeLink(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
 NodeLink::~NodeLink() = default;
 
@@ -119,14 +146,14 @@ Result<NodeLink::WorkPtr> NodeLink::start_receive(int from,
   }
 }
 
-Result<void> NodeLink::finish(const WorkPtr& work, int peer) {
+Result<void> NodeLink::finish(const WorkPtr& work, int peer, std::chrono::milliseconds at_most) {
   {
     const std::lock_guard lock(mutex_);
     waited_ = work;
   }
   Result<void> done;
   try {
-    if (is_aborted_.load() || !work->wait())
+    if (is_aborted_.load() || !work->wait(at_most))
       done = Error(ErrorCode::kPeerLost, "the group was aborted by this process");
   } catch (const std::exception& cause) {
     done = loss_of(peer, cause.what());
@@ -139,54 +166,101 @@ Result<void> NodeLink::finish(const WorkPtr& work, int peer) {
 Result<void> NodeLink::exchange(const shm::Call& call,
                                 std::span<const Outgoing> out,
                                 std::span<const Incoming> in) {
-  struct Started {
-    WorkPtr work;
-    int peer;
-    at::Tensor room;  // of a beginning
-  };
-  std::vector<Started> beginnings_in;
-  std::vector<Started> beginnings_out;
-  std::vector<Started> rests;
-  const auto start = [](std::vector<Started>& list,
+  auto begun = begin(call, out, in);
+  return begun ? finish(*begun) : std::move(begun).error();
+}
+
+Result<NodeLink::ExchangePtr> NodeLink::begin(const shm::Call& call,
+                                              std::span<const Outgoing> out,
+                                              std::span<const Incoming> in) {
+  auto begun_one = std::make_shared<Exchange>();
+  Exchange& exchange = *begun_one;
+  exchange.call = call;
+  exchange.in.assign(in.begin(), in.end());
+  const auto start = [](std::vector<Exchange::Started>& list,
                         Result<WorkPtr> work,
                         int peer,
                         at::Tensor room) -> Result<void> {
     if (!work) return std::move(work).error();
-    list.push_back({*std::move(work), peer, std::move(room)});
+    list.push_back({std::move(room), *std::move(work), peer});
     return {};
   };
+  auto& rests = exchange.rests;
+  // What is awaited first: a letter whose place is known leaves at once.
   for (const Incoming& letter : in) {
-    at::Tensor room = room_for_beginning(kSmallBytes);
+    at::Tensor room = room_for_beginning(kSmallBytes);  // whatever comes
     auto work = start_receive(letter.from, room.data_ptr(), room.nbytes(), kBeginning);
-    if (auto begun = start(beginnings_in, std::move(work), letter.from, room); !begun) return begun;
+    if (auto begun = start(exchange.beginnings_in, std::move(work), letter.from, room); !begun)
+      return std::move(begun).error();
+    if (is_small(letter.bytes)) continue;
+    const std::int32_t tag = tag_of_rest({.call = call, .bytes = letter.bytes});
+    auto rest = start_receive(letter.from, letter.data, letter.bytes, tag);
+    if (auto begun = start(rests, std::move(rest), letter.from, {}); !begun)
+      return std::move(begun).error();
   }
   for (const Outgoing& letter : out) {
     at::Tensor room = beginning_of(call, letter);
     auto work = start_send(letter.to, room.data_ptr(), room.nbytes(), kBeginning);
-    if (auto begun = start(beginnings_out, std::move(work), letter.to, room); !begun) return begun;
+    if (auto begun = start(exchange.beginnings_out, std::move(work), letter.to, room); !begun)
+      return std::move(begun).error();
     if (is_small(letter.bytes)) continue;
-    auto rest = start_send(letter.to, letter.data, letter.bytes, kRest);
-    if (auto begun = start(rests, std::move(rest), letter.to, {}); !begun) return begun;
+    const std::int32_t tag = tag_of_rest({.call = call, .bytes = letter.bytes});
+    auto rest = start_send(letter.to, letter.data, letter.bytes, tag);
+    if (auto begun = start(rests, std::move(rest), letter.to, {}); !begun)
+      return std::move(begun).error();
   }
-  // Before anything is compared: who differs shall hear it from its own comparison.
-  for (const Started& beginning : beginnings_out) {
-    if (auto sent = finish(beginning.work, beginning.peer); !sent) return sent;
-  }
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    if (auto came = finish(beginnings_in[i].work, in[i].from); !came) return came;
-    Beginning beginning;
-    const auto* const room = static_cast<const std::byte*>(beginnings_in[i].room.data_ptr());
-    std::memcpy(&beginning, room, sizeof beginning);
-    if (auto same = compare(call, in[i], beginning); !same) return same;
-    if (is_small(in[i].bytes)) {
-      if (in[i].bytes > 0) std::memcpy(in[i].data, room + sizeof beginning, in[i].bytes);
+  return begun_one;
+}
+
+// After an error nobody is waited for, but what is there already may be its cause: another call names it better than the
+// connection that was closed over it.
+Result<void> NodeLink::take_beginnings(Exchange& exchange) {
+  Result<void> loss;
+  Result<void> difference;
+  std::vector<int> who_differ;
+  for (std::size_t i = 0; i < exchange.in.size(); ++i) {
+    const Incoming& expected = exchange.in[i];
+    const Exchange::Started& started = exchange.beginnings_in[i];
+    const bool is_well = loss && difference;
+    auto came = finish(started.work, expected.from, is_well ? kNoTimeout : kLastWords);
+    if (!came) {
+      if (loss) loss = std::move(came);
       continue;
     }
-    auto rest = start_receive(in[i].from, in[i].data, in[i].bytes, kRest);
-    if (auto begun = start(rests, std::move(rest), in[i].from, {}); !begun) return begun;
+    Beginning beginning;
+    const auto* const room = static_cast<const std::byte*>(started.room.data_ptr());
+    std::memcpy(&beginning, room, sizeof beginning);
+    if (beginning.call != exchange.call) who_differ.push_back(expected.from);
+    if (auto same = compare(exchange.call, expected, beginning); !same) {
+      if (difference) difference = std::move(same);
+      continue;
+    }
+    if (is_small(expected.bytes) && expected.bytes > 0)
+      std::memcpy(expected.data, room + sizeof beginning, expected.bytes);
   }
-  for (const Started& rest : rests) {
-    if (auto done = finish(rest.work, rest.peer); !done) return done;
+  part_from(who_differ);
+  return difference ? std::move(loss) : std::move(difference);
+}
+
+// What goes wrong here is no news.
+void NodeLink::part_from(const std::vector<int>& peers) {
+  std::byte nothing;
+  std::vector<std::pair<WorkPtr, int>> partings;
+  for (const int peer : peers) {
+    if (auto sent = start_send(peer, &nothing, 0, kParting)) partings.emplace_back(*sent, peer);
+    if (auto came = start_receive(peer, &nothing, 0, kParting)) partings.emplace_back(*came, peer);
+  }
+  for (const auto& [work, peer] : partings) (void)finish(work, peer, kLastWords);
+}
+
+Result<void> NodeLink::finish(const ExchangePtr& exchange) {
+  // Before anything is compared: who differs shall hear it from its own comparison.
+  for (const auto& beginning : exchange->beginnings_out) {
+    if (auto sent = finish(beginning.work, beginning.peer, kNoTimeout); !sent) return sent;
+  }
+  if (auto came = take_beginnings(*exchange); !came) return came;
+  for (const auto& rest : exchange->rests) {
+    if (auto done = finish(rest.work, rest.peer, kNoTimeout); !done) return done;
   }
   return {};
 }
@@ -211,7 +285,7 @@ Result<void> NodeLink::wait(const shm::LetterPtr& letter) {
   if (found == letters_.end())
     return Error(ErrorCode::kPeerLost, "the group has met an error before");
   const WorkPtr work = found->second;
-  if (auto done = finish(work, letter->peer); !done) return done;
+  if (auto done = finish(work, letter->peer, kNoTimeout); !done) return done;
   if (letter->peer == shm::kAnyRank) letter->peer = work->sourceRank();
   letter->is_done = true;
   letters_.erase(letter);

@@ -1,5 +1,6 @@
 #include "libaccel/collectives/two_level_group.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -65,34 +66,79 @@ Result<void> TwoLevelGroup::exchange(std::span<const NodeLink::Outgoing> out,
   return parts_.link->exchange(call_, out, in);
 }
 
+Result<void> TwoLevelGroup::exchange_with_all(std::vector<NodeLink::Outgoing> out,
+                                              std::vector<NodeLink::Incoming> in) {
+  for (int node = 0; node < num_nodes_; ++node) {
+    const int peer = name_at(node, place_);
+    if (node == node_) continue;
+    if (std::ranges::find(out, peer, &NodeLink::Outgoing::to) == out.end())
+      out.push_back({peer, nullptr, 0});
+    if (std::ranges::find(in, peer, &NodeLink::Incoming::from) == in.end())
+      in.push_back({peer, nullptr, 0});
+  }
+  return exchange(out, in);
+}
+
+Result<NodeLink::ExchangePtr> TwoLevelGroup::begin_hearing() {
+  std::vector<NodeLink::Incoming> in;
+  for (int node = 0; node < num_nodes_; ++node) {
+    if (node != node_) in.push_back({name_at(node, place_), nullptr, 0});
+  }
+  return parts_.link->begin(call_, {}, in);
+}
+
+// All are told before anything is compared, as in NodeLink::finish().
+Result<void> TwoLevelGroup::send_to_all(const NodeLink::ExchangePtr& heard,
+                                        std::span<const NodeLink::Outgoing> out) {
+  const auto told = parts_.link->begin(call_, out, {});
+  if (!told) return told.error();
+  if (auto same = parts_.link->finish(heard); !same) return same;
+  return parts_.link->finish(*told);
+}
+
 Result<void> TwoLevelGroup::barrier() {
   call_ = call_of(CallKind::kBarrier, 0);
   if (auto done = settled(parts_.node->barrier()); !done) return done;
-  std::vector<NodeLink::Outgoing> out;
-  std::vector<NodeLink::Incoming> in;
-  for (int node = 0; node < num_nodes_; ++node) {
-    if (node == node_) continue;
-    out.push_back({name_at(node, place_), nullptr, 0});
-    in.push_back({name_at(node, place_), nullptr, 0});
-  }
-  return settled(exchange(out, in));
+  return settled(exchange_with_all({}, {}));
 }
 
 // Over the root's place alone.
 Result<void> TwoLevelGroup::broadcast_whole(std::byte* data, std::size_t bytes, int root) {
   const int root_node = parts_.layout.node_of(root);
   const int root_place = parts_.layout.place_of(root);
+  std::vector<NodeLink::Outgoing> out;
+  std::vector<NodeLink::Incoming> in;
   if (rank() == root) {
-    std::vector<NodeLink::Outgoing> out;
     for (int node = 0; node < num_nodes_; ++node) {
       if (node != node_) out.push_back({name_at(node, place_), data, bytes});
     }
-    if (auto done = exchange(out, {}); !done) return done;
   } else if (place_ == root_place) {
-    const NodeLink::Incoming in{name_at(root_node, place_), data, bytes};
-    if (auto done = exchange({}, {&in, 1}); !done) return done;
+    in.push_back({name_at(root_node, place_), data, bytes});
   }
+  if (auto done = exchange_with_all(std::move(out), std::move(in)); !done) return done;
   return num_places_ > 1 ? parts_.node->broadcast(data, bytes, root_place) : Result<void>();
+}
+
+Result<void> TwoLevelGroup::broadcast_shares(std::byte* data, std::size_t each, int root) {
+  const auto places = static_cast<std::size_t>(num_places_);
+  const int root_node = parts_.layout.node_of(root);
+  std::byte* const mine = data + static_cast<std::size_t>(place_) * each;
+  if (node_ == root_node) {
+    const auto heard = begin_hearing();
+    if (!heard) return heard.error();
+    const int root_place = parts_.layout.place_of(root);
+    if (auto done = parts_.node->broadcast(data, each * places, root_place); !done) return done;
+    std::vector<NodeLink::Outgoing> out;
+    for (int node = 0; node < num_nodes_; ++node) {
+      if (node != node_) out.push_back({name_at(node, place_), mine, each});
+    }
+    return send_to_all(*heard, out);
+  }
+  if (auto done = exchange_with_all({}, {{name_at(root_node, place_), mine, each}}); !done)
+    return done;
+  std::vector<std::byte*> shares;
+  for (std::size_t place = 0; place < places; ++place) shares.push_back(data + place * each);
+  return parts_.node->all_gather(mine, shares, each);
 }
 
 Result<void> TwoLevelGroup::broadcast(std::byte* data,
@@ -103,26 +149,8 @@ Result<void> TwoLevelGroup::broadcast(std::byte* data,
   call_ = call_of(CallKind::kBroadcast, bytes, elements, root);
   const auto places = static_cast<std::size_t>(num_places_);
   const std::size_t each = places > 1 && bytes > kWholeBytes ? bytes / places : 0;
-  const int root_node = parts_.layout.node_of(root);
-  const auto by_shares = [&]() -> Result<void> {
-    std::byte* const mine = data + static_cast<std::size_t>(place_) * each;
-    if (node_ == root_node) {
-      const int root_place = parts_.layout.place_of(root);
-      if (auto done = parts_.node->broadcast(data, each * places, root_place); !done) return done;
-      std::vector<NodeLink::Outgoing> out;
-      for (int node = 0; node < num_nodes_; ++node) {
-        if (node != node_) out.push_back({name_at(node, place_), mine, each});
-      }
-      return exchange(out, {});
-    }
-    const NodeLink::Incoming in{name_at(root_node, place_), mine, each};
-    if (auto done = exchange({}, {&in, 1}); !done) return done;
-    std::vector<std::byte*> shares;
-    for (std::size_t place = 0; place < places; ++place) shares.push_back(data + place * each);
-    return parts_.node->all_gather(mine, shares, each);
-  };
   if (each > 0) {
-    if (auto done = settled(by_shares()); !done) return done;
+    if (auto done = settled(broadcast_shares(data, each, root)); !done) return done;
   }
   const std::size_t rest = bytes - each * places;
   if (rest == 0 && bytes > 0) return {};
@@ -171,7 +199,7 @@ Result<void> TwoLevelGroup::gather(const std::byte* in,
   const int root_place = parts_.layout.place_of(root);
   if (node_ != root_node) {
     const NodeLink::Outgoing letter{name_at(root_node, place_), in, bytes};
-    return settled(exchange({&letter, 1}, {}));
+    return settled(exchange_with_all({letter}, {}));
   }
   std::byte* const room = incoming_.room(bytes * static_cast<std::size_t>(num_nodes_));
   std::vector<NodeLink::Incoming> expected;
@@ -179,7 +207,7 @@ Result<void> TwoLevelGroup::gather(const std::byte* in,
   for (int node = 0; node < num_nodes_; ++node) {
     if (node != node_) expected.push_back({name_at(node, place_), theirs(node), bytes});
   }
-  if (auto done = settled(exchange({}, expected)); !done) return done;
+  if (auto done = settled(exchange_with_all({}, std::move(expected))); !done) return done;
   for (int node = 0; node < num_nodes_; ++node) {
     std::vector<std::byte*> pieces;
     for (int place = 0; rank() == root && place < num_places_; ++place)
@@ -191,6 +219,26 @@ Result<void> TwoLevelGroup::gather(const std::byte* in,
   return {};
 }
 
+Result<void> TwoLevelGroup::scatter_from_here(std::span<const std::byte* const> in,
+                                              std::byte* out,
+                                              std::size_t bytes,
+                                              int root) {
+  const auto heard = begin_hearing();
+  if (!heard) return heard.error();
+  std::byte* const room = share_.room(bytes * static_cast<std::size_t>(num_nodes_));
+  std::vector<NodeLink::Outgoing> letters;
+  for (int node = 0; node < num_nodes_; ++node) {
+    std::vector<const std::byte*> pieces;
+    for (int place = 0; rank() == root && place < num_places_; ++place)
+      pieces.push_back(in[static_cast<std::size_t>(rank_at(node, place))]);
+    std::byte* const piece = node == node_ ? out : room + static_cast<std::size_t>(node) * bytes;
+    const int root_place = parts_.layout.place_of(root);
+    if (auto done = parts_.node->scatter(pieces, piece, bytes, root_place); !done) return done;
+    if (node != node_) letters.push_back({name_at(node, place_), piece, bytes});
+  }
+  return send_to_all(*heard, letters);
+}
+
 Result<void> TwoLevelGroup::scatter(std::span<const std::byte* const> in,
                                     std::byte* out,
                                     std::size_t bytes,
@@ -199,23 +247,8 @@ Result<void> TwoLevelGroup::scatter(std::span<const std::byte* const> in,
   if (auto exists = check_root(root); !exists) return exists;
   call_ = call_of(CallKind::kScatter, bytes, elements, root);
   const int root_node = parts_.layout.node_of(root);
-  const int root_place = parts_.layout.place_of(root);
-  if (node_ != root_node) {
-    const NodeLink::Incoming letter{name_at(root_node, place_), out, bytes};
-    return settled(exchange({}, {&letter, 1}));
-  }
-  std::byte* const room = share_.room(bytes * static_cast<std::size_t>(num_nodes_));
-  std::vector<NodeLink::Outgoing> letters;
-  for (int node = 0; node < num_nodes_; ++node) {
-    std::vector<const std::byte*> pieces;
-    for (int place = 0; rank() == root && place < num_places_; ++place)
-      pieces.push_back(in[static_cast<std::size_t>(rank_at(node, place))]);
-    std::byte* const piece = node == node_ ? out : room + static_cast<std::size_t>(node) * bytes;
-    if (auto done = settled(parts_.node->scatter(pieces, piece, bytes, root_place)); !done)
-      return done;
-    if (node != node_) letters.push_back({name_at(node, place_), piece, bytes});
-  }
-  return settled(exchange(letters, {}));
+  if (node_ == root_node) return settled(scatter_from_here(in, out, bytes, root));
+  return settled(exchange_with_all({}, {{name_at(root_node, place_), out, bytes}}));
 }
 
 // Sizes differ from rank to rank: each letter's is compared by who gets it.
@@ -239,8 +272,13 @@ Result<void> TwoLevelGroup::all_to_all(std::span<const std::span<const std::byte
       expected.push_back({name_at(node, place), out[rank].data(), out[rank].size()});
     }
   }
-  if (auto done = settled(parts_.node->all_to_all(node_in, node_out)); !done) return done;
-  return settled(exchange(letters, expected));
+  const auto by_both_ways = [&]() -> Result<void> {
+    auto begun = parts_.link->begin(call_, letters, expected);
+    if (!begun) return std::move(begun).error();
+    if (auto done = parts_.node->all_to_all(node_in, node_out); !done) return done;
+    return parts_.link->finish(*begun);
+  };
+  return settled(by_both_ways());
 }
 
 // ---- messages ----

@@ -11,7 +11,7 @@
 //   all_gather                                own input to the same place everywhere       all_gather for each node
 //   gather                                    own input to the root's node                 gather for each node
 //   scatter         scatter for each node     what is theirs to the same place
-//   all_to_all      all_to_all                pieces straight to their ranks
+//   all_to_all      all_to_all                pieces straight to their ranks, meanwhile
 //   barrier         barrier                   an empty letter
 //
 // So a byte crosses the network once for each node that needs it, and all ranks of a node send at once. What is small (32 KiB)
@@ -20,6 +20,9 @@
 // Sums are taken over the ranks of each node in their order, then over the nodes in theirs: the same bits on all ranks and
 // from run to run, other ones than one node would give (docs/numerics.md). float16 and bfloat16 are summed as float32,
 // between the nodes too, and rounded once.
+//
+// Equal places of all nodes send each other a letter in every collective, an empty one where nothing is to be sent, before
+// any rank waits for another node's bytes: so nodes that call different things, or the same with another root, learn it.
 //
 // Messages go over the link, within a node too: a receiver from anybody waits in one place only.
 //
@@ -124,6 +127,18 @@ class TwoLevelGroup final : public shm::ByteGroup {
 
   [[nodiscard]] Result<void> exchange(std::span<const NodeLink::Outgoing> out,
                                       std::span<const NodeLink::Incoming> in);
+  // The same, with an empty letter to and from the ranks with this place to or from whom there is none.
+  [[nodiscard]] Result<void> exchange_with_all(std::vector<NodeLink::Outgoing> out,
+                                               std::vector<NodeLink::Incoming> in);
+  // The same of one who has something to do before it knows what to send: what the others call is on its way meanwhile.
+  [[nodiscard]] Result<NodeLink::ExchangePtr> begin_hearing();
+  [[nodiscard]] Result<void> send_to_all(const NodeLink::ExchangePtr& heard,
+                                         std::span<const NodeLink::Outgoing> out);
+  [[nodiscard]] Result<void> reduce_to_share(std::span<std::byte* const> parts,
+                                             std::byte* mine,
+                                             std::size_t each,
+                                             shm::DataType type,
+                                             shm::ReduceOp op);
   // Of what equal places of all nodes hold, in the order of the nodes, on all of them.
   [[nodiscard]] Result<void> reduce_between(std::byte* data,
                                             std::size_t count,
@@ -133,7 +148,7 @@ class TwoLevelGroup final : public shm::ByteGroup {
                                                      std::size_t count,
                                                      shm::DataType type,
                                                      shm::ReduceOp op);
-  // The same at one node.
+  // The same at one node. All ranks call it; those without data bring none.
   [[nodiscard]] Result<void> reduce_at(
       int node, std::byte* data, std::size_t count, shm::DataType type, shm::ReduceOp op);
   // operands[node], that of this node too.
@@ -156,6 +171,11 @@ class TwoLevelGroup final : public shm::ByteGroup {
                                                  shm::DataType type,
                                                  shm::ReduceOp op);
   [[nodiscard]] Result<void> broadcast_whole(std::byte* data, std::size_t bytes, int root);
+  [[nodiscard]] Result<void> broadcast_shares(std::byte* data, std::size_t each, int root);
+  [[nodiscard]] Result<void> scatter_from_here(std::span<const std::byte* const> in,
+                                               std::byte* out,
+                                               std::size_t bytes,
+                                               int root);
 
   Parts parts_;
   int num_nodes_;

@@ -19,6 +19,12 @@ using shm::CallKind;
 using shm::DataType;
 using shm::ReduceOp;
 
+std::vector<std::byte*> equal_parts(std::byte* data, std::size_t count, std::size_t bytes) {
+  std::vector<std::byte*> parts;
+  for (std::size_t part = 0; part < count; ++part) parts.push_back(data + part * bytes);
+  return parts;
+}
+
 bool is_half(DataType type) {
   return type == DataType::kFloat16 || type == DataType::kBFloat16;
 }
@@ -150,10 +156,7 @@ Result<void> TwoLevelGroup::reduce_between_by_parts(std::byte* data,
 Result<void> TwoLevelGroup::reduce_at(
     int node, std::byte* data, std::size_t count, DataType type, ReduceOp op) {
   const std::size_t bytes = count * size_of(type);
-  if (node != node_) {
-    const NodeLink::Outgoing out{name_at(node, place_), data, bytes};
-    return exchange({&out, 1}, {});
-  }
+  if (node != node_) return exchange_with_all({{name_at(node, place_), data, bytes}}, {});
   std::byte* const room = incoming_.room(bytes * static_cast<std::size_t>(num_nodes_));
   std::vector<NodeLink::Incoming> in;
   std::vector<const std::byte*> operands;
@@ -162,9 +165,19 @@ Result<void> TwoLevelGroup::reduce_at(
     operands.push_back(other == node_ ? data : theirs);
     if (other != node_) in.push_back({name_at(other, place_), theirs, bytes});
   }
-  if (auto done = exchange({}, in); !done) return done;
+  if (auto done = exchange_with_all({}, std::move(in)); !done) return done;
   reduce_nodes(operands, count, type, op, data);
   return {};
+}
+
+// In the node: this rank's of the parts.
+Result<void> TwoLevelGroup::reduce_to_share(std::span<std::byte* const> parts,
+                                            std::byte* mine,
+                                            std::size_t each,
+                                            DataType type,
+                                            ReduceOp op) {
+  const std::vector<const std::byte*> inputs(parts.begin(), parts.end());
+  return parts_.node->reduce_scatter(inputs, mine, each, type, sum_of(op));
 }
 
 Result<void> TwoLevelGroup::all_reduce_in_place(std::byte* data,
@@ -176,13 +189,9 @@ Result<void> TwoLevelGroup::all_reduce_in_place(std::byte* data,
   const std::size_t each = places > 1 && count * size_of(type) > kWholeBytes ? count / places : 0;
   const std::size_t share_bytes = each * size_of(type);
   if (each > 0) {
-    std::vector<std::byte*> shares;
-    for (std::size_t place = 0; place < places; ++place)
-      shares.push_back(data + place * share_bytes);
-    const std::vector<const std::byte*> inputs(shares.begin(), shares.end());
+    const std::vector<std::byte*> shares = equal_parts(data, places, share_bytes);
     std::byte* const mine = share_.room(share_bytes);
-    if (auto done = parts_.node->reduce_scatter(inputs, mine, each, type, sum_of(op)); !done)
-      return done;
+    if (auto done = reduce_to_share(shares, mine, each, type, op); !done) return done;
     if (auto done = reduce_between(mine, each, type, op); !done) return done;
     if (auto done = parts_.node->all_gather(mine, shares, share_bytes); !done) return done;
   }
@@ -224,13 +233,9 @@ Result<void> TwoLevelGroup::reduce_in_place(
   const std::size_t each = count * size_of(type) > kWholeBytes ? count / places : 0;
   const std::size_t share_bytes = each * size_of(type);
   if (each > 0) {
-    std::vector<std::byte*> shares;
-    for (std::size_t place = 0; place < places; ++place)
-      shares.push_back(data + place * share_bytes);
-    const std::vector<const std::byte*> inputs(shares.begin(), shares.end());
+    const std::vector<std::byte*> shares = equal_parts(data, places, share_bytes);
     std::byte* const mine = share_.room(share_bytes);
-    if (auto done = parts_.node->reduce_scatter(inputs, mine, each, type, sum_of(op)); !done)
-      return done;
+    if (auto done = reduce_to_share(shares, mine, each, type, op); !done) return done;
     if (auto done = reduce_at(root_node, mine, each, type, op); !done) return done;
     if (node_ == root_node) {
       if (auto done = parts_.node->gather(mine, shares, share_bytes, root_place); !done)
@@ -242,9 +247,9 @@ Result<void> TwoLevelGroup::reduce_in_place(
   if (rest > 0 || count == 0) {
     if (auto done = parts_.node->reduce(begin, begin, rest, type, sum_of(op), root_place); !done)
       return done;
-    if (place_ == root_place) {
-      if (auto done = reduce_at(root_node, begin, rest, type, op); !done) return done;
-    }
+    // The sum of the node is at the root's place; the others have nothing to send.
+    const std::size_t own = place_ == root_place ? rest : 0;
+    if (auto done = reduce_at(root_node, begin, own, type, op); !done) return done;
   }
   if (op == ReduceOp::kAverage && rank() == root) divide(data, count, type, world_size());
   return {};

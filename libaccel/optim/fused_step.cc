@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <typeinfo>
@@ -160,7 +161,24 @@ State& make_state(Optimizer& optimizer, const at::Tensor& parameter) {
   return dynamic_cast<State&>(*state);
 }
 
-template <typename State, typename Options, auto kernel>
+// at::_fused_adam_ and at::_fused_adamw_, the overloads with a learning rate of the host.
+using FusedAdam = void (*)(at::TensorList parameters,
+                           at::TensorList gradients,
+                           at::TensorList means,
+                           at::TensorList squares,
+                           at::TensorList largest,
+                           at::TensorList steps,
+                           double lr,
+                           double beta1,
+                           double beta2,
+                           double weight_decay,
+                           double eps,
+                           bool amsgrad,
+                           bool maximize,
+                           const std::optional<at::Tensor>& grad_scale,
+                           const std::optional<at::Tensor>& found_inf);
+
+template <typename State, typename Options, FusedAdam kernel>
 struct AdamRule {
   static std::int64_t progress(Optimizer& optimizer,
                                const OptimizerOptions&,
@@ -189,6 +207,7 @@ struct AdamRule {
       largest.push_back(field([](State& state) -> at::Tensor& { return state.max_exp_avg_sq(); }));
     }
     if (span == 0) return;
+    const auto [beta1, beta2] = options.betas();
     const at::Tensor steps = at::full({},
                                       static_cast<double>(run.front().progress + 1),
                                       run.front().parameter.options().dtype(at::kFloat));
@@ -198,64 +217,17 @@ struct AdamRule {
            {square},
            largest,
            {steps},
-           options);
+           options.lr(),
+           beta1,
+           beta2,
+           options.weight_decay(),
+           options.eps(),
+           options.amsgrad(),
+           /*maximize=*/false,
+           /*grad_scale=*/{},
+           /*found_inf=*/{});
   }
 };
-
-template <typename Options>
-using AdamKernel = void (*)(at::TensorList,
-                            at::TensorList,
-                            at::TensorList,
-                            at::TensorList,
-                            at::TensorList,
-                            at::TensorList,
-                            const Options&);
-
-void adam(at::TensorList parameters,
-          at::TensorList gradients,
-          at::TensorList means,
-          at::TensorList squares,
-          at::TensorList largest,
-          at::TensorList steps,
-          const torch::optim::AdamOptions& options) {
-  const auto [beta1, beta2] = options.betas();
-  at::_fused_adam_(parameters,
-                   gradients,
-                   means,
-                   squares,
-                   largest,
-                   steps,
-                   options.lr(),
-                   beta1,
-                   beta2,
-                   options.weight_decay(),
-                   options.eps(),
-                   options.amsgrad(),
-                   false);
-}
-
-void adamw(at::TensorList parameters,
-           at::TensorList gradients,
-           at::TensorList means,
-           at::TensorList squares,
-           at::TensorList largest,
-           at::TensorList steps,
-           const torch::optim::AdamWOptions& options) {
-  const auto [beta1, beta2] = options.betas();
-  at::_fused_adamw_(parameters,
-                    gradients,
-                    means,
-                    squares,
-                    largest,
-                    steps,
-                    options.lr(),
-                    beta1,
-                    beta2,
-                    options.weight_decay(),
-                    options.eps(),
-                    options.amsgrad(),
-                    false);
-}
 
 struct SgdRule {
   using State = torch::optim::SGDParamState;
@@ -309,8 +281,8 @@ const Rule* find_rule(const Optimizer& optimizer) {
   using namespace torch::optim;  // NOLINT: the list below
   static const Rule kRules[] = {
       rule_of<SGD, SgdRule>(),
-      rule_of<Adam, AdamRule<AdamParamState, AdamOptions, AdamKernel<AdamOptions>{&adam}>>(),
-      rule_of<AdamW, AdamRule<AdamWParamState, AdamWOptions, AdamKernel<AdamWOptions>{&adamw}>>(),
+      rule_of<Adam, AdamRule<AdamParamState, AdamOptions, FusedAdam{&at::_fused_adam_}>>(),
+      rule_of<AdamW, AdamRule<AdamWParamState, AdamWOptions, FusedAdam{&at::_fused_adamw_}>>(),
   };
   for (const Rule& rule : kRules) {
     if (*rule.type == typeid(optimizer)) return &rule;

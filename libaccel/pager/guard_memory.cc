@@ -24,6 +24,8 @@
 
 #include <accel/error.h>
 
+#include "runtime/page_size.h"
+
 namespace accel::pager {
 
 struct GuardRange::Entry {
@@ -40,11 +42,6 @@ namespace {
 [[gnu::tls_model("initial-exec")]] thread_local constinit const char* t_operator = nullptr;
 
 struct sigaction g_previous = {};
-
-std::size_t page_size() {
-  static const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return size;
-}
 
 // Large ranges lie on huge pages, when the kernel has any: filling 64 MiB takes it 32 faults instead of 16,384.
 constexpr std::size_t kHugePage = 2 << 20;
@@ -204,8 +201,7 @@ struct GuardFault {
 };
 
 GuardRange::GuardRange(std::size_t bytes, std::vector<GuardLabel> labels)
-    : bytes_(bytes),
-      reserved_(std::max<std::size_t>((bytes + page_size() - 1) / page_size(), 1) * page_size()) {
+    : bytes_(bytes), reserved_(std::max(whole_pages(bytes), page_bytes())) {
   GuardFault::install();
   void* memory = reserve(reserved_);
   if (memory == MAP_FAILED)
@@ -236,11 +232,11 @@ std::span<std::byte> GuardRange::commit() {
 
 void GuardRange::map(
     int file, off_t file_offset, std::size_t offset, std::size_t bytes, Access access) {
-  if (offset % page_size() != 0 || bytes % page_size() != 0 || offset + bytes > reserved_)
+  if (offset % page_bytes() != 0 || bytes % page_bytes() != 0 || offset + bytes > reserved_)
     throw Error(ErrorCode::kInvalidArgument,
                 "cannot map " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
                     " of a unit of " + std::to_string(reserved_) + " bytes: pages have " +
-                    std::to_string(page_size()) + " bytes");
+                    std::to_string(page_bytes()) + " bytes");
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* mapped = ::mmap(
       begin_ + offset, bytes, protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file, file_offset);

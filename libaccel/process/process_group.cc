@@ -39,6 +39,7 @@
 #include "libaccel/collectives/shm_meeting.h"
 #include "libaccel/collectives/two_level_group.h"
 #include "libaccel/process/gloo_backend.h"
+#include "libaccel/process/sigpipe.h"
 #include "libaccel/process/store_contact.h"
 #include "libaccel/process/store_round.h"
 #include "libaccel/process/supervisor_link.h"
@@ -223,6 +224,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
                     std::to_string(identity.world_size) + " ranks are on this one",
                 "leave InitProcessGroupKwargs.backend empty");
   }
+  ignore_sigpipe_unless_handled();
   std::unique_ptr<ProcessGroup> joined(new ProcessGroup(identity.global_rank, identity.world_size));
   // The first group of a process has the prefix to itself; each later one gets its own.
   static std::atomic<int> num_joined = 0;

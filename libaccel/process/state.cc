@@ -283,6 +283,9 @@ AcceleratorState::AcceleratorState(const AcceleratorStateOptions& options)
   if (options.use_fsdp && shared().process->distributed_type != DistributedType::kNo) {
     shared().process->distributed_type = DistributedType::kFsdp;
   }
+  if (options.use_deepspeed && shared().process->distributed_type != DistributedType::kNo) {
+    shared().process->distributed_type = DistributedType::kDeepspeed;
+  }
   auto& current = shared().precision;
   if (current && options.mixed_precision && *current != *options.mixed_precision) {
     throw Error(ErrorCode::kInvalidArgument,

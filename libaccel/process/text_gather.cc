@@ -25,4 +25,13 @@ std::vector<std::string> gather_texts(std::string_view text,
   return texts;
 }
 
+std::string refusal(std::string_view why) {
+  return "!" + std::string(why);
+}
+
+std::optional<std::string> refusal_of(const std::vector<std::string>& said, std::size_t rank) {
+  if (!said[rank].starts_with('!')) return std::nullopt;
+  return "rank " + std::to_string(rank) + ": " + said[rank].substr(1);
+}
+
 }  // namespace accel

@@ -1,5 +1,5 @@
 // Block by block: the accumulators of one block stay in the first cache while the operands pass by, and the loop over a
-// block has no branch, whatever the operation. Two operands need no accumulators.
+// block has no branch, whatever the operation.
 //
 // Sums of floating-point numbers are compiled for wider vectors too, and chosen by what the processor has. Each element is
 // added as before, and nothing is contracted, so the bits are those of the narrow ones.
@@ -7,9 +7,11 @@
 #include "libaccel/collectives/shm/reduction.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "libaccel/collectives/shm/half.h"
 
@@ -96,25 +98,33 @@ struct BitXor {
   }
 };
 
-// `out` may be an operand, element by element: the loop depends on nothing that it has written.
-template <typename T, typename Op>
-[[gnu::always_inline]] inline void reduce_two(
-    const T* one, const T* other, std::size_t count, T* out, bool is_average) {
+// Few operands need no accumulators in memory. `out` may be an operand, element by element: the loop depends on nothing that
+// it has written.
+template <typename T, typename Op, std::size_t... kRest>
+[[gnu::always_inline]] inline void reduce_few(std::span<const std::byte* const> operands,
+                                              std::size_t count,
+                                              std::byte* out,
+                                              bool is_average,
+                                              std::index_sequence<kRest...>) {
   using A = typename Accumulated<T>::type;
+  constexpr A kDivisor = static_cast<A>(1 + sizeof...(kRest));
+  const T* const first = reinterpret_cast<const T*>(operands[0]);
+  const std::array<const T*, sizeof...(kRest)> rest = {
+      reinterpret_cast<const T*>(operands[1 + kRest])...};
+  T* const results = reinterpret_cast<T*>(out);
+  const auto reduced = [&](std::size_t i) {
+    A sum = Accumulated<T>::load(first[i]);
+    ((sum = Op::template apply<T, A>(sum, Accumulated<T>::load(rest[kRest][i]))), ...);
+    return sum;
+  };
   if (is_average) {
 #pragma omp simd
-    for (std::size_t i = 0; i < count; ++i) {
-      const A sum =
-          Op::template apply<T, A>(Accumulated<T>::load(one[i]), Accumulated<T>::load(other[i]));
-      out[i] = Accumulated<T>::store(static_cast<A>(sum / A{2}));
-    }
+    for (std::size_t i = 0; i < count; ++i)
+      results[i] = Accumulated<T>::store(static_cast<A>(reduced(i) / kDivisor));
     return;
   }
 #pragma omp simd
-  for (std::size_t i = 0; i < count; ++i) {
-    out[i] = Accumulated<T>::store(
-        Op::template apply<T, A>(Accumulated<T>::load(one[i]), Accumulated<T>::load(other[i])));
-  }
+  for (std::size_t i = 0; i < count; ++i) results[i] = Accumulated<T>::store(reduced(i));
 }
 
 template <typename T, typename Op>
@@ -123,12 +133,15 @@ template <typename T, typename Op>
                                               std::byte* out,
                                               bool is_average) {
   using A = typename Accumulated<T>::type;
-  if (operands.size() == 2) {
-    return reduce_two<T, Op>(reinterpret_cast<const T*>(operands[0]),
-                             reinterpret_cast<const T*>(operands[1]),
-                             count,
-                             reinterpret_cast<T*>(out),
-                             is_average);
+  switch (operands.size()) {
+    case 2:
+      return reduce_few<T, Op>(operands, count, out, is_average, std::make_index_sequence<1>());
+    case 3:
+      return reduce_few<T, Op>(operands, count, out, is_average, std::make_index_sequence<2>());
+    case 4:
+      return reduce_few<T, Op>(operands, count, out, is_average, std::make_index_sequence<3>());
+    default:
+      break;
   }
   const A divisor = static_cast<A>(operands.size());
   A sums[kBlock];

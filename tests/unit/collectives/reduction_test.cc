@@ -50,41 +50,63 @@ TEST(Reduction, FloatsAreSummedInTheOrderOfTheRanks) {
   }
 }
 
-TEST(Reduction, OfTwoMayBeInPlaceOfEither) {
+// Few operands have loops of their own: the same is asked of each number of them, in steps of two.
+TEST(Reduction, AnyNumberOfOperandsGivesWhatStepsOfTwoGive) {
+  for (std::size_t ranks = 2; ranks <= 6; ++ranks) {
+    const auto operands = random_floats(static_cast<int>(ranks), kCount, 16);
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
+      auto expected = operands[0];
+      for (std::size_t rank = 1; rank < ranks; ++rank)
+        expected = reduced<float>({expected, operands[rank]}, DataType::kFloat32, op);
+      EXPECT_EQ(reduced(operands, DataType::kFloat32, op), expected)
+          << name_of(op) << " of " << ranks;
+    }
+    auto mean = reduced(operands, DataType::kFloat32, ReduceOp::kSum);
+    for (float& value : mean) value /= static_cast<float>(ranks);
+    EXPECT_EQ(reduced(operands, DataType::kFloat32, ReduceOp::kAverage), mean) << ranks;
+  }
+}
+
+TEST(Reduction, TheResultMayBeInPlaceOfAnyOperand) {
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
-    const auto operands = random_floats(2, kCount, 14);
-    const auto expected = reduced(operands, DataType::kFloat32, op);
-    for (std::size_t place = 0; place < 2; ++place) {
-      auto own = operands;
-      const std::byte* const pointers[] = {reinterpret_cast<const std::byte*>(own[0].data()),
-                                           reinterpret_cast<const std::byte*>(own[1].data())};
-      auto* const out = reinterpret_cast<std::byte*>(own[place].data());
-      reduce_elements(pointers, kCount, DataType::kFloat32, op, out);
-      EXPECT_EQ(own[place], expected);
+    for (int ranks = 2; ranks <= 5; ++ranks) {
+      const auto operands = random_floats(ranks, kCount, 14);
+      const auto expected = reduced(operands, DataType::kFloat32, op);
+      for (std::size_t place = 0; place < operands.size(); ++place) {
+        auto own = operands;
+        std::vector<const std::byte*> pointers;
+        for (const auto& one : own)
+          pointers.push_back(reinterpret_cast<const std::byte*>(one.data()));
+        auto* const out = reinterpret_cast<std::byte*>(own[place].data());
+        reduce_elements(pointers, kCount, DataType::kFloat32, op, out);
+        EXPECT_EQ(own[place], expected) << ranks << " operands, in place of " << place;
+      }
     }
   }
 }
 
-// Two operands have a loop of their own, and three another one; a third one of zeros changes no sum.
-TEST(Reduction, HalvesOfTwoAreThoseOfThree) {
-  const auto numbers = random_floats(2, kCount, 15);
-  std::vector<std::vector<Half>> halves(3, std::vector<Half>(kCount));
-  std::vector<std::vector<BFloat16>> bfloats(3, std::vector<BFloat16>(kCount));
-  for (std::size_t i = 0; i < kCount; ++i) {
-    for (std::size_t rank = 0; rank < 2; ++rank) {
-      halves[rank][i] = to_half(numbers[rank][i]);
-      bfloats[rank][i] = to_bfloat16(numbers[rank][i]);
+// Beyond four, operands are added up in memory; zeros beside them change no sum.
+TEST(Reduction, HalvesOfFewAreThoseOfManyWithZeros) {
+  for (std::size_t few = 2; few <= 4; ++few) {
+    const auto numbers = random_floats(static_cast<int>(few), kCount, 15);
+    std::vector<std::vector<Half>> halves(5, std::vector<Half>(kCount));
+    std::vector<std::vector<BFloat16>> bfloats(5, std::vector<BFloat16>(kCount));
+    for (std::size_t i = 0; i < kCount; ++i) {
+      for (std::size_t rank = 0; rank < few; ++rank) {
+        halves[rank][i] = to_half(numbers[rank][i]);
+        bfloats[rank][i] = to_bfloat16(numbers[rank][i]);
+      }
     }
-  }
-  const auto half_sums = reduced(halves, DataType::kFloat16, ReduceOp::kSum);
-  const auto bfloat_sums = reduced(bfloats, DataType::kBFloat16, ReduceOp::kSum);
-  halves.pop_back();
-  bfloats.pop_back();
-  const auto half_sums_of_two = reduced(halves, DataType::kFloat16, ReduceOp::kSum);
-  const auto bfloat_sums_of_two = reduced(bfloats, DataType::kBFloat16, ReduceOp::kSum);
-  for (std::size_t i = 0; i < kCount; ++i) {
-    ASSERT_EQ(half_sums_of_two[i].bits, half_sums[i].bits) << i;
-    ASSERT_EQ(bfloat_sums_of_two[i].bits, bfloat_sums[i].bits) << i;
+    const auto half_sums = reduced(halves, DataType::kFloat16, ReduceOp::kSum);
+    const auto bfloat_sums = reduced(bfloats, DataType::kBFloat16, ReduceOp::kSum);
+    halves.resize(few);
+    bfloats.resize(few);
+    const auto of_few = reduced(halves, DataType::kFloat16, ReduceOp::kSum);
+    const auto bfloats_of_few = reduced(bfloats, DataType::kBFloat16, ReduceOp::kSum);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(of_few[i].bits, half_sums[i].bits) << few << " operands, " << i;
+      ASSERT_EQ(bfloats_of_few[i].bits, bfloat_sums[i].bits) << few << " operands, " << i;
+    }
   }
 }
 

@@ -1,5 +1,8 @@
 // The state of a process: alone, in a group, and after a reset.
 
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
@@ -20,6 +23,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <unistd.h>
 
 #include <accel/error.h>
 #include <accel/state.h>
@@ -352,6 +356,32 @@ TEST(StateOfTwoRanks, ALostPeerIsAnErrorThatNamesTheOperation) {
       EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
       EXPECT_THAT(error.message(), HasSubstr("wait_for_everyone failed on rank 0 of 2"));
     }
+  });
+}
+
+// Gloo and TCPStore write to sockets without MSG_NOSIGNAL: without this a rank ends at its next message to a dead one.
+TEST(StateOfTwoRanks, OutliveWritingToWhatNobodyReads) {
+  test::run_ranks(2, [] {
+    ::signal(SIGPIPE, SIG_DFL);
+    const PartialState state;
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::pipe(ends.data()), 0);
+    ::close(ends[0]);
+    EXPECT_EQ(::write(ends[1], "x", 1), -1);
+    EXPECT_EQ(errno, EPIPE);
+    ::close(ends[1]);
+    state.wait_for_everyone();
+  });
+}
+
+TEST(StateOfTwoRanks, KeepTheProgramsOwnHandlerOfBrokenPipes) {
+  test::run_ranks(2, [] {
+    static std::atomic<int> num_calls = 0;
+    ::signal(SIGPIPE, [](int) { ++num_calls; });
+    const PartialState state;
+    std::raise(SIGPIPE);
+    EXPECT_EQ(num_calls.load(), 1);
+    state.wait_for_everyone();
   });
 }
 

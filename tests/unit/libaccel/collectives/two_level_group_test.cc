@@ -35,6 +35,7 @@
 namespace accel {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -370,6 +371,85 @@ TEST(TwoLevelGroupErrors, AMistakeInOneNodeEndsTheCallOfAllNodes) {
   });
   EXPECT_THAT(said[2] + said[3], HasSubstr("rank 3"));
   EXPECT_THAT(said, Each(HasSubstr("between 2 nodes with 2 ranks each")));
+}
+
+// A call with a root, `count` floats a rank. Rank 2 is on the second node, at the first place.
+using RootedCall = std::function<void(ShmBackend&, int root, std::int64_t count)>;
+
+const std::vector<std::pair<std::string, RootedCall>>& rooted_calls() {
+  static const std::vector<std::pair<std::string, RootedCall>> calls = {
+      {"broadcast",
+       [](ShmBackend& backend, int root, std::int64_t count) {
+         Tensors tensors = {at::ones({count})};
+         c10d::BroadcastOptions options;
+         options.rootRank = root;
+         backend.broadcast(tensors, options);
+       }},
+      {"reduce",
+       [](ShmBackend& backend, int root, std::int64_t count) {
+         Tensors tensors = {at::ones({count})};
+         c10d::ReduceOptions options;
+         options.rootRank = root;
+         backend.reduce(tensors, options);
+       }},
+      {"gather",
+       [](ShmBackend& backend, int root, std::int64_t count) {
+         Tensors inputs = {at::ones({count})};
+         std::vector<Tensors> outputs;
+         if (backend.getRank() == root)
+           outputs.push_back(
+               Tensors(static_cast<std::size_t>(backend.getSize()), at::zeros({count})));
+         c10d::GatherOptions options;
+         options.rootRank = root;
+         backend.gather(outputs, inputs, options);
+       }},
+      {"scatter", [](ShmBackend& backend, int root, std::int64_t count) {
+         Tensors outputs = {at::zeros({count})};
+         std::vector<Tensors> inputs;
+         if (backend.getRank() == root)
+           inputs.push_back(
+               Tensors(static_cast<std::size_t>(backend.getSize()), at::ones({count})));
+         c10d::ScatterOptions options;
+         options.rootRank = root;
+         backend.scatter(outputs, inputs, options);
+       }}};
+  return calls;
+}
+
+// The ranks of either node agree among themselves, so nothing inside a node finds it; were it found by the timeout, this
+// test would last half an hour.
+TEST(TwoLevelGroupErrors, RootsThatDifferBetweenNodesAreNamedByEveryRank) {
+  const std::vector<std::pair<int, int>> roots = {{0, 2}, {2, 0}, {0, 3}, {3, 0}};
+  for (const auto& [name, call] : rooted_calls()) {
+    for (const auto& [of_first, of_second] : roots) {
+      for (const std::int64_t count : {3, 20'001}) {
+        std::vector<std::string> said(4);
+        run_ranks({{{0, 1}, {2, 3}}},
+                  [&, first = of_first, second = of_second, run = call](ShmBackend& backend) {
+                    const int own = backend.getRank();
+                    said[static_cast<std::size_t>(own)] =
+                        message_of([&] { run(backend, own < 2 ? first : second, count); });
+                  });
+        EXPECT_THAT(said,
+                    Each(AllOf(HasSubstr("this rank calls " + name),
+                               HasSubstr("root " + std::to_string(of_first)),
+                               HasSubstr("root " + std::to_string(of_second)))))
+            << name << " of " << count << " with roots " << of_first << " and " << of_second;
+      }
+    }
+  }
+}
+
+TEST(TwoLevelGroupErrors, ANodeThatNamesAnotherRootThanTwoOthersIsToldOfByAll) {
+  std::vector<std::string> said(6);
+  run_ranks({{{0, 1}, {2, 3}, {4, 5}}}, [&](ShmBackend& backend) {
+    const int own = backend.getRank();
+    Tensors tensors = {at::ones({20'001})};
+    c10d::BroadcastOptions options;
+    options.rootRank = own < 4 ? 1 : 5;
+    said[static_cast<std::size_t>(own)] = message_of([&] { backend.broadcast(tensors, options); });
+  });
+  EXPECT_THAT(said, Each(AllOf(HasSubstr("root 1"), HasSubstr("root 5"))));
 }
 
 TEST(TwoLevelGroupErrors, AnOperationThatIsNotDefinedIsRefusedBeforeAnybodyWaits) {
