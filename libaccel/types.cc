@@ -6,6 +6,7 @@
 #include <string>
 
 #include <accel/error.h>
+#include <accel/state_dict_type.h>
 #include <accel/types.h>
 
 namespace accel {
@@ -92,6 +93,26 @@ struct Texts<ShardingStrategy> {
       {ShardingStrategy::kNoShard, "NO_SHARD"},
       {ShardingStrategy::kHybridShard, "HYBRID_SHARD"},
       {ShardingStrategy::kHybridShardZero2, "HYBRID_SHARD_ZERO2"},
+  };
+};
+
+template <>
+struct Texts<StateDictType> {
+  static constexpr std::string_view kKind = "state dict type";
+  static constexpr EnumText<StateDictType> kRows[] = {
+      {StateDictType::kFull, "FULL_STATE_DICT"},
+      {StateDictType::kLocal, "LOCAL_STATE_DICT"},
+      {StateDictType::kSharded, "SHARDED_STATE_DICT"},
+  };
+};
+
+template <>
+struct Texts<BackwardPrefetch> {
+  static constexpr std::string_view kKind = "backward prefetch";
+  static constexpr EnumText<BackwardPrefetch> kRows[] = {
+      {BackwardPrefetch::kBackwardPre, "BACKWARD_PRE"},
+      {BackwardPrefetch::kBackwardPost, "BACKWARD_POST"},
+      {BackwardPrefetch::kNoPrefetch, "NO_PREFETCH"},
   };
 };
 
@@ -185,6 +206,11 @@ template ACCEL_EXPORT Reduction parse<Reduction>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<ShardingStrategy>>
 enum_texts<ShardingStrategy>() noexcept;
 template ACCEL_EXPORT ShardingStrategy parse<ShardingStrategy>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<StateDictType>> enum_texts<StateDictType>() noexcept;
+template ACCEL_EXPORT StateDictType parse<StateDictType>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<BackwardPrefetch>>
+enum_texts<BackwardPrefetch>() noexcept;
+template ACCEL_EXPORT BackwardPrefetch parse<BackwardPrefetch>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<AutoWrapPolicy>>
 enum_texts<AutoWrapPolicy>() noexcept;
 template ACCEL_EXPORT AutoWrapPolicy parse<AutoWrapPolicy>(std::string_view);

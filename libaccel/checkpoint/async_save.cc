@@ -33,11 +33,16 @@ class AsyncSave::Task {
  public:
   Task(std::unique_ptr<PreparedSave> save,
        std::unique_ptr<RankExchange> ranks,
-       std::stop_source stop)
+       std::stop_source stop,
+       std::function<void()> when_complete)
       : stop_(std::move(stop)),
-        thread_([this, save = std::move(save), ranks = std::move(ranks)]() mutable {
+        thread_([this,
+                 save = std::move(save),
+                 ranks = std::move(ranks),
+                 when_complete = std::move(when_complete)]() mutable {
           Result<CheckpointInfo> outcome = to_result([&] { return save->finish(*ranks); });
           save.reset();  // the copies of the state
+          if (outcome && when_complete) when_complete();
           const std::scoped_lock lock(mutex_);
           outcome_ = std::move(outcome);
         }) {}
@@ -106,16 +111,12 @@ AsyncSave& AsyncSave::operator=(AsyncSave&& other) noexcept {
 AsyncSave async_save_checkpoint(const std::filesystem::path& folder,
                                 const CheckpointObjects& objects,
                                 const SaveOptions& options) {
-  constexpr std::chrono::minutes kPatience{30};
-  return checkpoint::background_saves().begin(
-      checkpoint::real_file_system(),
-      *checkpoint::current_ranks(),
-      [&](const std::string& name, std::stop_token stop) {
-        return checkpoint::store_ranks(name, kPatience, std::move(stop));
-      },
-      folder,
-      objects,
-      options);
+  return checkpoint::background_saves().begin(checkpoint::real_file_system(),
+                                              *checkpoint::current_ranks(),
+                                              checkpoint::ranks_of_the_store,
+                                              folder,
+                                              objects,
+                                              options);
 }
 
 namespace checkpoint {
@@ -150,18 +151,20 @@ AsyncSave BackgroundSaves::begin(FileSystem& file_system,
                                  const MakeRanks& make_ranks,
                                  const std::filesystem::path& folder,
                                  const CheckpointObjects& objects,
-                                 const SaveOptions& options) {
+                                 const SaveOptions& options,
+                                 Existing existing,
+                                 std::function<void()> when_complete) {
   const std::int64_t number = end(ranks);
   num_saves_ = number + 1;  // used up even by a save that does not come to be
-  auto save = std::make_unique<PreparedSave>(
-      file_system, ranks, folder, objects, options, Existing::kReplace);
-  save->copy_tensors(ranks);
+  auto save =
+      std::make_unique<PreparedSave>(file_system, ranks, folder, objects, options, existing);
+  save->copy_tensors(ranks, copies_);
   std::shared_ptr<AsyncSave::Task> task;
   Agreement started = agree(ranks, [&]() -> std::string {
     std::stop_source stop;
     auto own_ranks = make_ranks("accel/checkpoint/" + std::to_string(number), stop.get_token());
-    task =
-        std::make_shared<AsyncSave::Task>(std::move(save), std::move(own_ranks), std::move(stop));
+    task = std::make_shared<AsyncSave::Task>(
+        std::move(save), std::move(own_ranks), std::move(stop), std::move(when_complete));
     return {};
   });
   if (started.failure) {
@@ -171,7 +174,13 @@ AsyncSave BackgroundSaves::begin(FileSystem& file_system,
   }
   const std::scoped_lock lock(mutex_);
   current_ = task;
+  generation_ = options.generation;
   return AsyncSave(std::move(task));
+}
+
+std::unique_ptr<RankExchange> ranks_of_the_store(const std::string& name, std::stop_token stop) {
+  constexpr std::chrono::minutes kPatience{30};
+  return store_ranks(name, kPatience, std::move(stop));
 }
 
 BackgroundSaves& background_saves() {

@@ -15,6 +15,8 @@
 
 #include <accel/async_save.h>
 
+#include "libaccel/checkpoint/checkpoint_writer.h"
+#include "libaccel/checkpoint/copy_space.h"
 #include "libaccel/checkpoint/file_system.h"
 #include "libaccel/checkpoint/rank_exchange.h"
 
@@ -33,21 +35,32 @@ class BackgroundSaves {
   // the number of the next save, which no rank has used. Requires: every rank calls it.
   std::int64_t end(RankExchange& ranks);
 
-  // Begins another one when the earlier has ended. Errors  as async_save_checkpoint(), on all ranks;
-  // then nothing runs. Requires: every rank calls it.
+  // Begins another one when the earlier has ended. when_complete: called by the save's thread, throws nothing.
+  // Errors  as async_save_checkpoint(), on all ranks; then nothing runs. Requires: every rank calls it.
   AsyncSave begin(FileSystem& file_system,
                   RankExchange& ranks,
                   const MakeRanks& make_ranks,
                   const std::filesystem::path& folder,
                   const CheckpointObjects& objects,
-                  const SaveOptions& options);
+                  const SaveOptions& options,
+                  Existing existing = Existing::kReplace,
+                  std::function<void()> when_complete = {});
+
+  // Of the save that was begun last. By the thread that trains.
+  [[nodiscard]] std::int64_t generation() const noexcept { return generation_; }
 
  private:
   std::mutex mutex_;
   // Under way, or with an error that nobody has asked for. Kept here so that it outlives its handle.
   std::shared_ptr<AsyncSave::Task> current_;
   std::int64_t num_saves_ = 0;
+  std::int64_t generation_ = 0;
+  CopySpace copies_;  // of the objects' tensors, for one save at a time
 };
+
+// The exchange over the store of the process group, which waits for a rank for 30 minutes.
+[[nodiscard]] std::unique_ptr<RankExchange> ranks_of_the_store(const std::string& name,
+                                                               std::stop_token stop);
 
 // Those of this process.
 [[nodiscard]] BackgroundSaves& background_saves();

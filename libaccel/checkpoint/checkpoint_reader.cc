@@ -59,17 +59,23 @@ void compare_counts(const fs::path& folder,
 // Fills a StagedCheckpoint, file by file.
 class Stager {
  public:
-  Stager(StagedCheckpoint& staged, const CheckpointObjects& objects, int rank)
-      : staged_(staged), folder_(staged.info_.folder), objects_(objects), rank_(rank) {}
+  Stager(StagedCheckpoint& staged,
+         CheckpointSource& source,
+         const CheckpointObjects& objects,
+         int rank)
+      : staged_(staged),
+        source_(source),
+        folder_(source.name()),
+        manifest_(source.manifest()),
+        objects_(objects),
+        rank_(rank) {}
 
   void run() {
-    manifest_ = or_throw(read_manifest(folder_));
     staged_.info_.version = manifest_.version;
     staged_.info_.world_size = manifest_.world_size;
     staged_.info_.step = manifest_.step;
     staged_.info_.generation = manifest_.generation;
     staged_.info_.iteration = manifest_.iteration;
-    or_throw(check_sizes(folder_, manifest_));
     compare_counts(folder_, manifest_.objects, objects_);
 
     for (size_t i = 0; i < objects_.schedulers.size(); ++i) {
@@ -94,8 +100,8 @@ class Stager {
       std::map<std::string, at::Tensor> by_name;
       for (const NamedTensor& item : state_of(*objects_.models[i]))
         by_name.emplace(item.name, item.tensor);
-      auto loaded =
-          std::make_shared<LoadedParts>(parts(name, [&](const safetensors::TensorInfo& info) {
+      auto loaded = std::make_shared<LoadedParts>(
+          source_.parts(name, [&](const safetensors::TensorInfo& info) {
             const auto found = by_name.find(info.name);
             return found == by_name.end() ? std::nullopt : places_of(found->second, info);
           }));
@@ -111,15 +117,16 @@ class Stager {
     const ParameterNames names(objects_.models);
     for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
       const std::string stem = numbered("optimizer", i);
-      LoadedParts loaded =
-          parts(stem + std::string(kTensorSuffix), [&](const safetensors::TensorInfo& info) {
+      LoadedParts loaded = source_.parts(
+          stem + std::string(kTensorSuffix), [&](const safetensors::TensorInfo& info) {
             const at::Tensor* parameter = names.parameter_of(info.name);
             return parameter == nullptr ? std::nullopt : places_of(*parameter, info);
           });
       for (const auto& [name, tensor] : loaded.tensors) {
         if (const auto* read = loaded.divided.find(tensor)) objects_.divided->add(tensor, *read);
       }
-      SavedOptimizer saved{std::move(loaded.tensors), text(stem + std::string(kValueSuffix))};
+      SavedOptimizer saved{std::move(loaded.tensors),
+                           source_.text(stem + std::string(kValueSuffix))};
       staged_.tensors_.push_back(
           prepare_optimizer_load(*objects_.optimizers[i], names, std::move(saved), stem));
     }
@@ -156,7 +163,7 @@ class Stager {
   void stage_random() {
     if (objects_.random == nullptr) return;
     const std::string stem = random_stem(rank_);
-    if (manifest_.files.contains(stem + std::string(kValueSuffix))) {
+    if (source_.has(stem + std::string(kValueSuffix))) {
       stage_state(stem, *objects_.random, staged_.tensors_);
     } else {
       notice("has no random state for rank " + std::to_string(rank_) + ": it was saved by " +
@@ -168,7 +175,7 @@ class Stager {
   void stage_state(const std::string& stem,
                    Stateful& object,
                    std::vector<std::function<void()>>& actions) {
-    DecodedState decoded = decode_state(text(stem + std::string(kValueSuffix)));
+    DecodedState decoded = decode_state(source_.text(stem + std::string(kValueSuffix)));
     auto state = std::make_shared<StateDict>(std::move(decoded.state));
     if (decoded.has_tensors) state->tensors = tensors(stem + std::string(kTensorSuffix));
     actions.emplace_back([&object, state, what = (folder_ / stem).string()] {
@@ -182,44 +189,7 @@ class Stager {
   }
 
   safetensors::TensorMap tensors(const std::string& name) {
-    return parts(name, [](const safetensors::TensorInfo&) { return std::nullopt; }).tensors;
-  }
-
-  LoadedParts parts(const std::string& name, const PartsWanted& wanted) {
-    const FileDigest expected = expected_digest(name);
-    if (const auto ranges = manifest_.ranges.find(name); ranges != manifest_.ranges.end())
-      return read_ranged_file(folder_ / name, ranges->second, wanted);
-    HashedParts read;
-    try {
-      read = read_hashed_file(folder_ / name, wanted);
-    } catch (const Error& error) {
-      // Its size is right, so its content is not what was saved.
-      if (error.code() != ErrorCode::kSafetensorsHeader) throw;
-      throw Error(ErrorCode::kCheckpointIncomplete,
-                  (folder_ / name).string() + " is damaged: " + error.message());
-    }
-    verify(name, expected, read.digest);
-    return std::move(read.loaded);
-  }
-
-  std::string text(const std::string& name) {
-    const FileDigest expected = expected_digest(name);
-    TextFile file = read_text_file(folder_ / name);
-    verify(name, expected, file.digest);
-    return std::move(file.text);
-  }
-
-  FileDigest expected_digest(const std::string& name) const {
-    const auto found = manifest_.files.find(name);
-    if (found != manifest_.files.end()) return found->second;
-    throw Error(ErrorCode::kCheckpointMismatch, folder_.string() + " was saved without " + name);
-  }
-
-  void verify(const std::string& name, const FileDigest& expected, const FileDigest& found) const {
-    if (found == expected) return;
-    throw Error(ErrorCode::kCheckpointIncomplete,
-                (folder_ / name).string() + " is damaged: its XXH3 hash is " +
-                    hash_text(found.xxh3) + ", the manifest says " + hash_text(expected.xxh3));
+    return source_.parts(name, [](const safetensors::TensorInfo&) { return std::nullopt; }).tensors;
   }
 
   void notice(const std::string& text) {
@@ -227,17 +197,17 @@ class Stager {
   }
 
   StagedCheckpoint& staged_;
-  fs::path folder_;
+  CheckpointSource& source_;
+  const fs::path& folder_;  // what messages call it
+  const Manifest& manifest_;
   const CheckpointObjects& objects_;
   int rank_;
-  Manifest manifest_;
 };
 
-StagedCheckpoint::StagedCheckpoint(const fs::path& folder,
+StagedCheckpoint::StagedCheckpoint(CheckpointSource& source,
                                    const CheckpointObjects& objects,
                                    int rank) {
-  info_.folder = folder;
-  Stager(*this, objects, rank).run();
+  Stager(*this, source, objects, rank).run();
 }
 
 void StagedCheckpoint::apply_states() {
@@ -263,13 +233,18 @@ LoadReport read_checkpoint(RankExchange& ranks,
     agree_on([&] {
       if (ranks.local_rank() == 0) finish_exchange_if_possible(real_file_system(), folder);
     });
-    agree_on([&] { staged = std::make_unique<StagedCheckpoint>(folder, objects, ranks.rank()); });
+    agree_on([&] {
+      FolderSource source(folder);
+      staged = std::make_unique<StagedCheckpoint>(source, objects, ranks.rank());
+    });
     agree_on([&] {
       for (const CheckpointHook& hook : objects.before_load) hook(folder);
     });
     agree_on([&] { staged->apply_states(); });
     staged->apply_tensors();
-    return {.checkpoint = staged->info(), .notices = staged->notices()};
+    LoadReport report = {.checkpoint = staged->info(), .notices = staged->notices()};
+    report.checkpoint.folder = folder;
+    return report;
   } catch (Error& error) {
     error.while_doing("loading the checkpoint " + folder.string());
     throw;

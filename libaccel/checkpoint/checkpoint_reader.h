@@ -9,6 +9,7 @@
 
 #include <accel/checkpoint.h>
 
+#include "libaccel/checkpoint/checkpoint_source.h"
 #include "libaccel/checkpoint/rank_exchange.h"
 
 namespace accel::checkpoint {
@@ -17,14 +18,15 @@ namespace accel::checkpoint {
 // throws.
 class StagedCheckpoint {
  public:
-  // Errors  as load_checkpoint().
-  StagedCheckpoint(const std::filesystem::path& folder, const CheckpointObjects& objects, int rank);
+  // Takes what it needs of `source`, which may go afterwards. Errors  as load_checkpoint().
+  StagedCheckpoint(CheckpointSource& source, const CheckpointObjects& objects, int rank);
 
   // Hands schedulers, loaders, scaler and custom objects their states: each may refuse its own.
   void apply_states();
   // Models, optimizers, and the random state last. Does not fail.
   void apply_tensors();
 
+  // Without its folder.
   [[nodiscard]] const CheckpointInfo& info() const noexcept { return info_; }
   // What this rank should tell the user.
   [[nodiscard]] const std::vector<std::string>& notices() const noexcept { return notices_; }

@@ -10,18 +10,21 @@
 // name. Folders that are not ours, and incomplete ones, are left for the user to look at.
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include <accel/async_save.h>
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 
 #include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/checkpoint_reader.h"
 #include "libaccel/checkpoint/checkpoint_writer.h"
+#include "libaccel/checkpoint/folder_lock.h"
 #include "libaccel/checkpoint/layout.h"
 #include "libaccel/checkpoint/manifest.h"
 
@@ -110,39 +113,45 @@ void CheckpointSeries::start_run() {
          return name.starts_with(std::string(checkpoint::kTemporaryPrefix) +
                                  std::string(checkpoint::kSeriesPrefix));
        })) {
-    file_system_->remove(left);
+    // Not what another job is writing at this moment.
+    if (const auto lock = checkpoint::FolderLock::take(left)) file_system_->remove(left);
   }
+}
+
+SaveOptions CheckpointSeries::next_save(RankExchange& ranks, std::int64_t step) {
+  (void)checkpoint::background_saves().end(ranks);
+  const int leader = checkpoint::leader_of(ranks, options_.save_on_each_node);
+  // Ranks may see the folder at different moments; rank 0's generation is everybody's, and a
+  // number must be free on the disk of every leader.
+  const auto plans = checkpoint::agree(ranks, [&]() -> std::string {
+                       if (ranks.rank() == leader) start_run();
+                       return nlohmann::json{generation_.value_or(0), options_.iteration}.dump();
+                     }).payloads_or_throw();
+  const auto plan = nlohmann::json::parse(plans.front());
+  generation_ = plan.at(0).get<std::int64_t>();
+  for (const std::string& other : plans) {
+    options_.iteration =
+        std::max(options_.iteration, nlohmann::json::parse(other).at(1).get<std::int64_t>());
+  }
+  return {.step = step,
+          .generation = *generation_,
+          .iteration = options_.iteration,
+          .save_on_each_node = options_.save_on_each_node};
+}
+
+fs::path CheckpointSeries::next_folder() const {
+  return options_.folder / checkpoint::series_name(options_.iteration);
 }
 
 CheckpointInfo CheckpointSeries::save(const CheckpointObjects& objects, std::int64_t step) {
   return with_ranks([&](RankExchange& ranks) {
-    (void)checkpoint::background_saves().end(ranks);
+    const SaveOptions options = next_save(ranks, step);
     const int leader = checkpoint::leader_of(ranks, options_.save_on_each_node);
-    // Ranks may see the folder at different moments; rank 0's generation is everybody's, and a
-    // number must be free on the disk of every leader.
-    const auto plans = checkpoint::agree(ranks, [&]() -> std::string {
-                         if (ranks.rank() == leader) start_run();
-                         return nlohmann::json{generation_.value_or(0), options_.iteration}.dump();
-                       }).payloads_or_throw();
-    const auto plan = nlohmann::json::parse(plans.front());
-    generation_ = plan.at(0).get<std::int64_t>();
-    for (const std::string& other : plans) {
-      options_.iteration =
-          std::max(options_.iteration, nlohmann::json::parse(other).at(1).get<std::int64_t>());
-    }
-
-    const fs::path folder = options_.folder / checkpoint::series_name(options_.iteration);
+    const fs::path folder = next_folder();
     CheckpointInfo info;
     try {
-      info = checkpoint::write_checkpoint(*file_system_,
-                                          ranks,
-                                          folder,
-                                          objects,
-                                          {.step = step,
-                                           .generation = *generation_,
-                                           .iteration = options_.iteration,
-                                           .save_on_each_node = options_.save_on_each_node},
-                                          checkpoint::Existing::kRefuse);
+      info = checkpoint::write_checkpoint(
+          *file_system_, ranks, folder, objects, options, checkpoint::Existing::kRefuse);
     } catch (const Error& error) {
       // What fails after the rename leaves a folder: its number is used up. The next save asks the
       // leaders for the number.
@@ -156,6 +165,25 @@ CheckpointInfo CheckpointSeries::save(const CheckpointObjects& objects, std::int
     ++options_.iteration;
     if (ranks.rank() == leader) prune();
     return info;
+  });
+}
+
+AsyncSave CheckpointSeries::begin_save(const CheckpointObjects& objects, std::int64_t step) {
+  return with_ranks([&](RankExchange& ranks) {
+    const SaveOptions options = next_save(ranks, step);
+    std::function<void()> when_complete;
+    if (ranks.rank() == checkpoint::leader_of(ranks, options_.save_on_each_node))
+      when_complete = [series = *this] { series.prune(); };
+    AsyncSave saving = checkpoint::background_saves().begin(*file_system_,
+                                                            ranks,
+                                                            checkpoint::ranks_of_the_store,
+                                                            next_folder(),
+                                                            objects,
+                                                            options,
+                                                            checkpoint::Existing::kRefuse,
+                                                            std::move(when_complete));
+    ++options_.iteration;
+    return saving;
   });
 }
 

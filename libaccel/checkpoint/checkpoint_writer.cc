@@ -31,6 +31,7 @@
 
 #include "libaccel/checkpoint/checkpoint_writer.h"
 
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -41,6 +42,7 @@
 
 #include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/folder_exchange.h"
+#include "libaccel/checkpoint/folder_lock.h"
 #include "libaccel/checkpoint/layout.h"
 #include "libaccel/checkpoint/manifest.h"
 #include "libaccel/checkpoint/save_content.h"
@@ -59,12 +61,14 @@ class FileSet {
       : file_system_(file_system), folder_(std::move(folder)) {}
 
   void write(const SaveContent& content, int rank) {
+    UnsyncedFiles unsynced;
     for (const auto& [name, text] : content.texts)
-      files_[name] = write_text_file(file_system_, folder_ / name, text);
+      files_[name] = write_text_file(file_system_, folder_ / name, text, unsynced);
     for (const auto& [name, tensors, metadata] : content.files)
-      files_[name] = write_tensor_file(file_system_, folder_ / name, tensors, metadata);
+      files_[name] = write_tensor_file(file_system_, folder_ / name, tensors, metadata, unsynced);
     for (const SharedFile& file : content.shared)
-      add_ranges(file, file.write(file_system_, folder_, rank));
+      add_ranges(file, file.write(file_system_, folder_, rank, unsynced));
+    unsynced.sync(file_system_);
   }
 
   void create(const SaveContent& content, int rank) {
@@ -132,10 +136,10 @@ class PreparedSave::Impl {
     });
   }
 
-  void copy_tensors(RankExchange& ranks) {
+  void copy_tensors(RankExchange& ranks, CopySpace& space) {
     or_clean_up([&] {
       std::ignore = agree(ranks, [&]() -> std::string {
-                      content_.copy_tensors();
+                      content_.copy_tensors(space);
                       return {};
                     }).payloads_or_throw();
     });
@@ -189,6 +193,9 @@ class PreparedSave::Impl {
 
   void prepare(Existing existing) {
     std::error_code error;
+    // Held until what was left behind is gone: a folder that another one has made, and not locked yet, is that one's loss.
+    const FolderLock left_over = lock_or_refuse(temporary_);
+    const FolderLock left_aside = lock_or_refuse(aside_of(temporary_));
     // Not for numbered checkpoints: what is left of one that was to go must not come back.
     if (existing == Existing::kReplace) finish_exchange(file_system_, folder_, Unnamed::kAny);
     if (fs::exists(folder_, error) && !fs::is_empty(folder_, error)) {
@@ -207,7 +214,23 @@ class PreparedSave::Impl {
       made.push_back(p);
     }
     file_system_.make_folder(temporary_);
+    lock_ = FolderLock::take(temporary_);
+    if (!lock_ || !lock_->is_held()) fail_locked();
     for (const fs::path& folder : made) file_system_.sync_folder(parent_of(folder));
+  }
+
+  // Two jobs that save under one name would write into each other's files.
+  FolderLock lock_or_refuse(const fs::path& folder) {
+    std::optional<FolderLock> lock = FolderLock::take(folder);
+    if (!lock) fail_locked();
+    return *std::move(lock);
+  }
+
+  [[noreturn]] void fail_locked() {
+    is_unfinished_ = false;  // the temporary folder is another one's
+    throw Error(ErrorCode::kCheckpointExists,
+                "another process is saving " + folder_.string() + " at this moment",
+                "let every job save under a name, or in a project_dir, of its own");
   }
 
   // What each rank is to write. Hooks come first: they may leave files and change objects.
@@ -311,6 +334,7 @@ class PreparedSave::Impl {
     // From here on the temporary folder is the checkpoint before this one, or nothing. It stays when
     // this one may not outlive a power cut.
     is_unfinished_ = false;
+    lock_.reset();
     file_system_.sync_folder(parent());
     if (replaces) remove_temporary();
   }
@@ -327,6 +351,7 @@ class PreparedSave::Impl {
 
   void remove_unfinished() {
     if (std::exchange(is_unfinished_, false)) remove_temporary();
+    lock_.reset();
   }
 
   static fs::path parent_of(const fs::path& path) {
@@ -343,7 +368,8 @@ class PreparedSave::Impl {
   int rank_;
   int world_size_;
   int leader_;
-  bool is_unfinished_ = false;  // the temporary folder is this rank's to remove
+  bool is_unfinished_ = false;      // the temporary folder is this rank's to remove
+  std::optional<FolderLock> lock_;  // of the temporary folder, on the rank that made it
   SaveContent content_;
 };
 
@@ -364,8 +390,8 @@ PreparedSave::PreparedSave(FileSystem& file_system,
 
 PreparedSave::~PreparedSave() = default;
 
-void PreparedSave::copy_tensors(RankExchange& ranks) {
-  impl_->copy_tensors(ranks);
+void PreparedSave::copy_tensors(RankExchange& ranks, CopySpace& space) {
+  impl_->copy_tensors(ranks, space);
 }
 
 CheckpointInfo PreparedSave::finish(RankExchange& ranks) {

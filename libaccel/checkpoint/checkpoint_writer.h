@@ -13,6 +13,8 @@
 
 namespace accel::checkpoint {
 
+class CopySpace;
+
 enum class Existing {
   kReplace,  // a checkpoint of that name gives way; anything else is kCheckpointExists
   kRefuse,   // whatever has that name is kCheckpointExists
@@ -32,8 +34,8 @@ class PreparedSave {
   // Without finish() nothing is left of it.
   ~PreparedSave();
 
-  // From here on the objects may change. Requires: every rank calls it.
-  void copy_tensors(RankExchange& ranks);
+  // From here on the objects may change. space: has the copies. Requires: every rank calls it.
+  void copy_tensors(RankExchange& ranks, CopySpace& space);
   // Writes and commits. ranks: may be another exchange of the same ranks.
   CheckpointInfo finish(RankExchange& ranks);
 

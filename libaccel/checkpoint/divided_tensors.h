@@ -36,12 +36,14 @@ class DividedTensors {
     const auto found = entries_.find(tensor.unsafeGetTensorImpl());
     return found == entries_.end() ? nullptr : &found->second.parts;
   }
-  // Leaves all parts to other ranks, which have the same.
-  void give_up_parts() {
-    for (auto& [key, entry] : entries_) entry.parts.clear();
-  }
+  // Another rank has the same parts and writes them. This one still reads its own.
+  void leave_writing_to_others() noexcept { writes_ = false; }
+  [[nodiscard]] bool writes() const noexcept { return writes_; }
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
-  void clear() { entries_.clear(); }
+  void clear() {
+    entries_.clear();
+    writes_ = true;
+  }
 
  private:
   struct Entry {
@@ -49,6 +51,7 @@ class DividedTensors {
     std::vector<TensorPart> parts;
   };
   std::unordered_map<const c10::TensorImpl*, Entry> entries_;
+  bool writes_ = true;
 };
 
 }  // namespace accel::checkpoint

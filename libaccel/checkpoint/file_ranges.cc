@@ -1,6 +1,7 @@
 // Ranges of files, written and read.
 //
-// Writing gathers what is small and adjacent into one range, and passes on what fills a range by itself without a copy.
+// Writing gathers what is small and adjacent into one range, and passes on what fills a range by itself without a copy. The
+// device begins with each range at once.
 // Reading goes straight to where the bytes are wanted when one destination takes the whole range; then it is hashed while
 // it is still in the cache. Only ranges that are shared between destinations pass through a buffer.
 
@@ -22,8 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Half of a core's second-level cache: what was read is hashed before it leaves.
-constexpr std::size_t kCachedBytes = 512 << 10;
+constexpr std::size_t kBeginFrom = 64 << 10;
 
 std::string bytes_text(std::uint64_t begin, std::uint64_t end) {
   return "bytes " + std::to_string(begin) + " to " + std::to_string(end);
@@ -169,8 +169,17 @@ void RangeWriter::flush() {
 }
 
 void RangeWriter::emit(std::uint64_t offset, std::span<const std::byte> bytes) {
-  file_system_.write_at(fd_, bytes, offset, path_);
-  ranges_.push_back({.begin = offset, .bytes = bytes.size(), .rank = rank_, .xxh3 = xxh3(bytes)});
+  RunningHash hash;
+  for (std::size_t done = 0; done < bytes.size();) {
+    const std::span piece = bytes.subspan(done, std::min(kCachedBytes, bytes.size() - done));
+    hash.update(piece);
+    file_system_.write_at(fd_, piece, offset + done, path_);
+    done += piece.size();
+  }
+  // What is small shares pages with its neighbours, who are about to write them too.
+  if (bytes.size() >= kBeginFrom) file_system_.start_write_out(fd_, offset, bytes.size());
+  ranges_.push_back(
+      {.begin = offset, .bytes = bytes.size(), .rank = rank_, .xxh3 = hash.digest().xxh3});
 }
 
 std::vector<FileRange> RangeWriter::finish() {

@@ -83,6 +83,13 @@ class RealFileSystem final : public FileSystem {
     }
   }
 
+  // The kernel keeps an error of the device for the next fsync of the file.
+  void start_write_out(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept override {
+    if (bytes == 0) return;  // would mean all that follows
+    (void)::sync_file_range(
+        fd, static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+  }
+
   void sync_file(int fd, const fs::path& path) override {
     if (::fsync(fd) != 0) fail("sync", path, errno);
   }

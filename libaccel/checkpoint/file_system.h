@@ -37,6 +37,9 @@ class FileSystem {
                         std::span<const std::byte> bytes,
                         std::uint64_t offset,
                         const std::filesystem::path& path) = 0;
+  // Begins to bring bytes that were written to the device, so that sync_file() finds little left. A hint: it promises
+  // nothing, and what goes wrong is an error of sync_file().
+  virtual void start_write_out(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept = 0;
   // Returns when the file's bytes are on the device.
   virtual void sync_file(int fd, const std::filesystem::path& path) = 0;
 

@@ -17,6 +17,7 @@ namespace accel::checkpoint {
 namespace {
 
 constexpr size_t kGatherBytes = 1 << 20;
+constexpr size_t kWriteBytes = 4 << 20;
 
 [[noreturn]] void fail(const std::string& what, const std::filesystem::path& path) {
   throw Error(ErrorCode::kFileIo,
@@ -54,24 +55,40 @@ OutputFile::OutputFile(FileSystem& file_system, std::filesystem::path path)
 }
 
 void OutputFile::append(std::span<const std::byte> bytes) {
+  // Large ones in pieces: the device begins with the first while the next is copied.
+  while (bytes.size() >= kGatherBytes) {
+    const std::span piece = bytes.first(std::min(bytes.size(), kWriteBytes));
+    flush();
+    hash_.update(piece);
+    write(piece);
+    bytes = bytes.subspan(piece.size());
+  }
   hash_.update(bytes);
   if (gathered_.size() + bytes.size() > kGatherBytes) flush();
-  if (bytes.size() >= kGatherBytes) {
-    file_system_.write(fd_.get(), bytes, path_);
-  } else {
-    gathered_.insert(gathered_.end(), bytes.begin(), bytes.end());
-  }
+  gathered_.insert(gathered_.end(), bytes.begin(), bytes.end());
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  file_system_.write(fd_.get(), bytes, path_);
+  file_system_.start_write_out(fd_.get(), written_, bytes.size());
+  written_ += bytes.size();
 }
 
 void OutputFile::flush() {
-  if (!gathered_.empty()) file_system_.write(fd_.get(), gathered_, path_);
+  if (!gathered_.empty()) write(gathered_);
   gathered_.clear();
 }
 
 FileDigest OutputFile::finish() {
+  UnsyncedFiles unsynced;
+  const FileDigest digest = finish(unsynced);
+  unsynced.sync(file_system_);
+  return digest;
+}
+
+FileDigest OutputFile::finish(UnsyncedFiles& unsynced) {
   flush();
-  file_system_.sync_file(fd_.get(), path_);
-  fd_.reset();
+  unsynced.add(std::move(fd_), path_);
   return hash_.digest();
 }
 
@@ -84,17 +101,17 @@ InputFile::InputFile(std::filesystem::path path)
 }
 
 void InputFile::read(std::span<std::byte> out) {
-  std::span<std::byte> rest = out;
-  while (!rest.empty()) {
-    const ssize_t n = ::read(fd_.get(), rest.data(), rest.size());
+  while (!out.empty()) {
+    // In pieces that are hashed while they are in the cache.
+    const ssize_t n = ::read(fd_.get(), out.data(), std::min(out.size(), kCachedBytes));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("read", path_);
     if (n == 0) {
       throw Error(ErrorCode::kFileIo, path_.string() + " became shorter while it was read");
     }
-    rest = rest.subspan(static_cast<size_t>(n));
+    hash_.update(out.first(static_cast<size_t>(n)));
+    out = out.subspan(static_cast<size_t>(n));
   }
-  hash_.update(out);
 }
 
 FileDigest InputFile::digest_of_rest() {
@@ -125,6 +142,15 @@ FileDigest write_text_file(FileSystem& file_system,
   OutputFile file(file_system, path);
   file.append(text);
   return file.finish();
+}
+
+FileDigest write_text_file(FileSystem& file_system,
+                           const std::filesystem::path& path,
+                           std::string_view text,
+                           UnsyncedFiles& unsynced) {
+  OutputFile file(file_system, path);
+  file.append(text);
+  return file.finish(unsynced);
 }
 
 }  // namespace accel::checkpoint

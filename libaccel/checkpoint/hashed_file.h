@@ -15,9 +15,13 @@
 #include <vector>
 
 #include "libaccel/checkpoint/file_system.h"
+#include "libaccel/checkpoint/unsynced_files.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::checkpoint {
+
+// Fits into a core's second-level cache: what was read or is to be written is hashed while it is there.
+inline constexpr std::size_t kCachedBytes = 512 << 10;
 
 // What a manifest says of a file. xxh3 is the 64-bit hash of its bytes, seed 0.
 struct FileDigest {
@@ -51,13 +55,17 @@ class OutputFile {
   void append(std::string_view text) { append(std::as_bytes(std::span(text))); }
   // Writes what is gathered, syncs and closes; nothing may be appended after it.
   FileDigest finish();
+  // The same, but leaves the sync to `unsynced`.
+  FileDigest finish(UnsyncedFiles& unsynced);
 
  private:
   void flush();
+  void write(std::span<const std::byte> bytes);
 
   FileSystem& file_system_;
   std::filesystem::path path_;
   UniqueFd fd_;
+  std::uint64_t written_ = 0;  // bytes
   std::vector<std::byte> gathered_;
   RunningHash hash_;
 };
@@ -92,5 +100,10 @@ struct TextFile {
 FileDigest write_text_file(FileSystem& file_system,
                            const std::filesystem::path& path,
                            std::string_view text);
+// The same, but leaves the sync to `unsynced`.
+FileDigest write_text_file(FileSystem& file_system,
+                           const std::filesystem::path& path,
+                           std::string_view text,
+                           UnsyncedFiles& unsynced);
 
 }  // namespace accel::checkpoint

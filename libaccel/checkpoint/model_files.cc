@@ -18,10 +18,12 @@
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 #include <accel/result.h>
+#include <accel/state.h>
 
 #include "libaccel/checkpoint/module_state.h"
 #include "libaccel/checkpoint/shard_split.h"
 #include "libaccel/checkpoint/tensor_file.h"
+#include "libaccel/sharding/empty_ranks.h"
 
 namespace accel {
 namespace {
@@ -169,8 +171,12 @@ void load_checkpoint_in_model(torch::nn::Module& module,
                               const fs::path& path,
                               const LoadModelOptions& options) {
   safetensors::TensorMap tensors;
+  // Prepare() will give the values; what the file says is compared all the same.
+  const bool is_for_main = sharding::is_empty(module) && sharding::loads_on_main_only() &&
+                           !PartialState().is_main_process();
   for (const fs::path& file : weight_files(path)) {
-    for (auto& [name, tensor] : safetensors::load_file(file)) {
+    for (auto& [name, tensor] :
+         is_for_main ? checkpoint::read_shapes(file) : safetensors::load_file(file)) {
       if (!tensors.emplace(name, tensor).second) {
         throw Error(ErrorCode::kSafetensorsMismatch,
                     path.string() + " holds the tensor \"" + name + "\" in two of its files",
@@ -178,9 +184,9 @@ void load_checkpoint_in_model(torch::nn::Module& module,
       }
     }
   }
-  checkpoint::fit_state(
-      module, tensors, path, {.strict = options.strict, .dtypes = checkpoint::DtypeRule::kConvert})
-      .apply();
+  const checkpoint::FittedState fitted = checkpoint::fit_state(
+      module, tensors, path, {.strict = options.strict, .dtypes = checkpoint::DtypeRule::kConvert});
+  if (!is_for_main) fitted.apply();
 }
 
 }  // namespace accel

@@ -13,6 +13,8 @@
 
 #include <accel/error.h>
 
+#include "libaccel/construction/tensor_memory.h"
+
 namespace accel::checkpoint {
 namespace {
 
@@ -21,13 +23,15 @@ using MemoryKey =
     std::tuple<const void*, at::ScalarType, std::vector<std::int64_t>, std::vector<std::int64_t>>;
 
 MemoryKey memory_key(const at::Tensor& tensor) {
-  return {
-      tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec()};
+  // Tensors of the meta device have no address: they are tied when they are one object.
+  const void* place = tensor.is_meta() ? static_cast<const void*>(tensor.unsafeGetTensorImpl())
+                                       : tensor.const_data_ptr();
+  return {place, tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec()};
 }
 
-// Tensors without data are never tied: they all lie at the same address.
+// Tensors without elements are never tied: they all lie at the same address.
 bool may_be_tied(const at::Tensor& tensor) {
-  return !tensor.is_meta() && tensor.layout() == at::kStrided && tensor.numel() > 0;
+  return tensor.layout() == at::kStrided && tensor.numel() > 0;
 }
 
 void append_state(const torch::nn::Module& module,
@@ -101,6 +105,8 @@ void FittedState::apply(const DividedTensors& loaded, const DividedTensors* pres
   for (const Copy& copy : copies_) {
     const std::vector<TensorPart>* from = loaded.find(copy.from);
     if (from == nullptr) {
+      if (copy.to.is_meta() && !copy.from.is_meta())
+        construction::give_memory(copy.to, construction::memory_like(copy.to));
       copy.to.detach().copy_(copy.from);
       continue;
     }

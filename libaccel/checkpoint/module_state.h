@@ -51,7 +51,7 @@ struct FitOptions {
 // Values that are known to fit their places.
 class FittedState {
  public:
-  // Copies the values into the module's tensors, on their devices. A placeholder, whose parts are in `loaded`, goes to the
+  // Copies the values into the module's tensors, on their devices; those of the meta device get memory, on the CPU. A placeholder, whose parts are in `loaded`, goes to the
   // parts that `present` gives of its tensor, which are the same ones.
   void apply(const DividedTensors& loaded = {}, const DividedTensors* present = nullptr) const;
 

@@ -4,7 +4,7 @@
 // of types of their own and without a common way to list their fields. optimizer_fields.h lists
 // them; the writer and the reader below are the two visitors; kKinds connects them to an optimizer
 // whose type is known only at run time. An optimizer of the user's own is asked for its
-// state_dict() when it has one.
+// state_dict() when it has one, else for what it writes into an archive (archived_optimizer.h).
 //
 // Loading is in two steps: first everything is read into fresh objects and compared with the
 // optimizer, then, when all ranks have succeeded, the fresh objects take the place of the old ones.
@@ -23,13 +23,13 @@
 #include <typeinfo>
 #include <utility>
 
-#include <c10/util/Type.h>
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
 
 #include <accel/error.h>
 #include <accel/state_dict.h>
 
+#include "libaccel/checkpoint/archived_optimizer.h"
 #include "libaccel/checkpoint/optimizer_fields.h"
 #include "libaccel/checkpoint/state_files.h"
 
@@ -184,14 +184,12 @@ const std::array kKinds = {
                                                                                             false),
 };
 
-const Kind& kind_for(const Optimizer& optimizer) {
+// nullptr: of a class of the user's own.
+const Kind* find_kind(const Optimizer& optimizer) {
   for (const Kind& kind : kKinds) {
-    if (kind.matches(optimizer)) return kind;
+    if (kind.matches(optimizer)) return &kind;
   }
-  throw Error(ErrorCode::kUnsupported,
-              "the state of an optimizer of type " + c10::demangle(typeid(optimizer).name()) +
-                  " cannot be saved: it is none of SGD, Adam, AdamW, RMSprop, Adagrad, LBFGS",
-              "derive it from accel::Stateful too, with state_dict() and load_state_dict()");
+  return nullptr;
 }
 
 json parse_json(const std::string& text, const std::string& what) {
@@ -218,24 +216,52 @@ struct PendingLoad {
   }
 };
 
+// Throws kCheckpointMismatch when what was saved has another type, or other groups or parameters, than the optimizer.
+void compare(const json& root,
+             Optimizer& optimizer,
+             const std::string& type,
+             const ParameterNames& names,
+             const std::string& what) {
+  if (const auto saved = root.at("type").get<std::string>(); saved != type)
+    mismatch(what + " was saved from " + saved + ", but is " + type + " now");
+  const json& groups = root.at("param_groups");
+  const auto& present_groups = optimizer.param_groups();
+  if (groups.size() != present_groups.size()) {
+    mismatch(what + " was saved with " + std::to_string(groups.size()) +
+             " parameter groups, but has " + std::to_string(present_groups.size()) + " now");
+  }
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const json& saved_names = groups[g].at("params");
+    const std::vector<at::Tensor>& present = present_groups[g].params();
+    if (saved_names.size() != present.size()) {
+      mismatch(what + " was saved with " + std::to_string(saved_names.size()) +
+               " parameters in group " + std::to_string(g) + ", but has " +
+               std::to_string(present.size()) + " now");
+    }
+    for (size_t i = 0; i < saved_names.size(); ++i) {
+      const std::string name = names.name_of(present[i], g, i);
+      if (const auto saved = saved_names[i].get<std::string>(); saved != name) {
+        mismatch(what + " was saved with " + saved + " as parameter " + std::to_string(i) +
+                 " of group " + std::to_string(g) + ", but has " + name + " there now");
+      }
+    }
+  }
+}
+
 class OptimizerLoader {
  public:
-  OptimizerLoader(Optimizer& optimizer, const ParameterNames& names, std::string what)
+  OptimizerLoader(Optimizer& optimizer,
+                  const Kind& kind,
+                  const ParameterNames& names,
+                  std::string what)
       : names_(names), what_(std::move(what)) {
     pending_->optimizer = &optimizer;
-    pending_->kind = &kind_for(optimizer);
+    pending_->kind = &kind;
   }
 
   std::function<void()> prepare(const json& root, safetensors::TensorMap tensors) {
-    if (const auto type = root.at("type").get<std::string>(); type != pending_->kind->name) {
-      mismatch(what_ + " was saved from " + type + ", but is " + pending_->kind->name + " now");
-    }
+    compare(root, *pending_->optimizer, pending_->kind->name, names_, what_);
     const json& groups = root.at("param_groups");
-    auto& present_groups = pending_->optimizer->param_groups();
-    if (groups.size() != present_groups.size()) {
-      mismatch(what_ + " was saved with " + std::to_string(groups.size()) +
-               " parameter groups, but has " + std::to_string(present_groups.size()) + " now");
-    }
     for (size_t g = 0; g < groups.size(); ++g) {
       read_group(g, groups[g], root.at("state"), tensors);
     }
@@ -250,19 +276,9 @@ class OptimizerLoader {
                   const json& states,
                   safetensors::TensorMap& tensors) {
     auto& present = pending_->optimizer->param_groups()[g];
-    const json& saved_names = group.at("params");
-    if (saved_names.size() != present.params().size()) {
-      mismatch(what_ + " was saved with " + std::to_string(saved_names.size()) +
-               " parameters in group " + std::to_string(g) + ", but has " +
-               std::to_string(present.params().size()) + " now");
-    }
-    for (size_t i = 0; i < saved_names.size(); ++i) {
+    for (size_t i = 0; i < present.params().size(); ++i) {
       const at::Tensor& parameter = present.params()[i];
       const std::string name = names_.name_of(parameter, g, i);
-      if (const auto saved = saved_names[i].get<std::string>(); saved != name) {
-        mismatch(what_ + " was saved with " + saved + " as parameter " + std::to_string(i) +
-                 " of group " + std::to_string(g) + ", but has " + name + " there now");
-      }
       if (states.contains(name)) read_state(name, parameter, states.at(name), tensors);
     }
     // Read once into a copy: what is wrong with the options shows now, not while they are applied.
@@ -302,6 +318,26 @@ class OptimizerLoader {
   std::string what_;
   std::shared_ptr<PendingLoad> pending_ = std::make_shared<PendingLoad>();
 };
+
+// What stands for an optimizer is made for this load: it may have what was saved at once.
+std::function<void()> prepare_archived_load(Optimizer& optimizer,
+                                            const json& root,
+                                            const ParameterNames& names,
+                                            SavedOptimizer saved,
+                                            const std::string& what) {
+  std::shared_ptr<ArchivedOptimizer> made;
+  auto* archived = dynamic_cast<ArchivedOptimizer*>(&optimizer);
+  if (archived == nullptr) {
+    std::vector<std::vector<at::Tensor>> groups;
+    for (const auto& group : optimizer.param_groups()) groups.push_back(group.params());
+    made = std::make_shared<ArchivedOptimizer>(optimizer, std::move(groups));
+    archived = made.get();
+  }
+  compare(root, *archived, archived->type(), names, what);
+  read_archived(*archived, names, std::move(saved), what);
+  if (made == nullptr) return [] {};
+  return [&optimizer, made] { load_archived(optimizer, *made); };
+}
 
 SavedOptimizer save_stateful(const Stateful& stateful) {
   StateDict state = stateful.state_dict();
@@ -343,7 +379,11 @@ std::string ParameterNames::name_of(const at::Tensor& parameter, size_t group, s
 SavedOptimizer save_optimizer(Optimizer& optimizer, const ParameterNames& names) {
   if (const auto* stateful = dynamic_cast<const Stateful*>(&optimizer))
     return save_stateful(*stateful);
-  const Kind& kind = kind_for(optimizer);
+  if (auto* archived = dynamic_cast<ArchivedOptimizer*>(&optimizer))
+    return save_archived(*archived, names);
+  const Kind* const known = find_kind(optimizer);
+  if (known == nullptr) return save_archived(*archive_of(optimizer), names);
+  const Kind& kind = *known;
   SavedOptimizer saved;
   json states = json::object();
   json groups = json::array();
@@ -378,7 +418,10 @@ std::function<void()> prepare_optimizer_load(Optimizer& optimizer,
     if (auto* stateful = dynamic_cast<Stateful*>(&optimizer)) {
       return prepare_stateful_load(*stateful, root, std::move(saved));
     }
-    return OptimizerLoader(optimizer, names, what).prepare(root, std::move(saved.tensors));
+    const Kind* const kind = find_kind(optimizer);
+    if (kind == nullptr)
+      return prepare_archived_load(optimizer, root, names, std::move(saved), what);
+    return OptimizerLoader(optimizer, *kind, names, what).prepare(root, std::move(saved.tensors));
   } catch (const json::exception& error) {
     mismatch(what + ".json lacks a field or has one of another type: " + error.what());
   }

@@ -88,9 +88,12 @@ class Collector {
   }
 
   [[nodiscard]] SharedTensor shared(const std::string& name, const at::Tensor& tensor) const {
-    if (const std::vector<TensorPart>* parts = parts_of(tensor))
-      return {spec_of_shape(name, tensor.scalar_type(), tensor.sizes()), *parts};
-    SharedTensor whole{spec_of(name, tensor), {}};
+    if (const std::vector<TensorPart>* parts = parts_of(tensor)) {
+      return {spec_of_shape(name, tensor.scalar_type(), tensor.sizes()),
+              objects_.divided->writes() ? *parts : std::vector<TensorPart>{},
+              true};
+    }
+    SharedTensor whole{spec_of(name, tensor), {}, false};
     if (is_leader_) whole.parts.push_back({0, tensor});
     return whole;
   }
@@ -103,11 +106,15 @@ class Collector {
 
 }  // namespace
 
-void SaveContent::copy_tensors() {
+void SaveContent::copy_tensors(CopySpace& space) {
+  std::vector<at::Tensor*> tensors;
   for (TensorFile& file : files) {
-    for (auto& [name, tensor] : file.tensors) tensor = tensor.detach().clone();
+    for (auto& [name, tensor] : file.tensors) tensors.push_back(&tensor);
   }
-  for (SharedFile& file : shared) file.copy_parts();
+  for (SharedFile& file : shared) {
+    for (at::Tensor* const values : file.part_values()) tensors.push_back(values);
+  }
+  space.replace_by_copies(tensors);
 }
 
 SaveContent collect_content(const CheckpointObjects& objects, int rank, bool is_leader) {

@@ -13,6 +13,7 @@
 
 #include <accel/checkpoint.h>
 
+#include "libaccel/checkpoint/copy_space.h"
 #include "libaccel/checkpoint/shared_file.h"
 
 namespace accel::checkpoint {
@@ -28,7 +29,7 @@ struct SaveContent {
   std::vector<SharedFile> shared;  // the same ones on every rank
 
   // Takes copies of all tensors: the objects may change afterwards.
-  void copy_tensors();
+  void copy_tensors(CopySpace& space);
 };
 
 // is_leader: this rank writes what is the same on all ranks. Errors  throws kUnsupported, and what the objects throw.

@@ -63,6 +63,7 @@ SharedFile::SharedFile(std::string name, std::vector<SharedTensor> tensors, st::
     std::sort(tensor.parts.begin(), tensor.parts.end(), [](const auto& a, const auto& b) {
       return a.begin < b.begin;
     });
+    if (tensor.is_divided) divided_.insert(tensor.spec.name);
     parts_.insert_or_assign(tensor.spec.name, std::move(tensor.parts));
     specs.push_back(std::move(tensor.spec));
   }
@@ -90,9 +91,10 @@ std::vector<FileRange> SharedFile::create(FileSystem& file_system,
 
 std::vector<FileRange> SharedFile::write(FileSystem& file_system,
                                          const fs::path& folder,
-                                         int rank) const {
+                                         int rank,
+                                         UnsyncedFiles& unsynced) const {
   const fs::path path = folder / name_;
-  const UniqueFd fd = file_system.open_file(path);
+  UniqueFd fd = file_system.open_file(path);
   RangeWriter writer(file_system, fd.get(), path, rank);
   for (const st::TensorInfo& info : layout_.header.tensors) {
     const std::uint64_t place = layout_.header.data_offset + info.begin;
@@ -103,14 +105,16 @@ std::vector<FileRange> SharedFile::write(FileSystem& file_system,
     }
   }
   std::vector<FileRange> ranges = writer.finish();
-  file_system.sync_file(fd.get(), path);
+  unsynced.add(std::move(fd), path);
   return ranges;
 }
 
-void SharedFile::copy_parts() {
+std::vector<at::Tensor*> SharedFile::part_values() {
+  std::vector<at::Tensor*> values;
   for (auto& [name, parts] : parts_) {
-    for (TensorPart& part : parts) part.values = part.values.detach().clone();
+    for (TensorPart& part : parts) values.push_back(&part.values);
   }
+  return values;
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ namespace accel::checkpoint {
 struct SharedTensor {
   safetensors::TensorSpec spec;
   std::vector<TensorPart> parts;  // that this rank writes; those of all ranks make the whole tensor
+  bool is_divided = false;        // not: it is the same on all ranks, and one of them writes it
 };
 
 class SharedFile {
@@ -39,6 +41,15 @@ class SharedFile {
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept;
+  [[nodiscard]] const std::vector<safetensors::TensorInfo>& tensors() const noexcept {
+    return layout_.header.tensors;
+  }
+  [[nodiscard]] const std::vector<TensorPart>& parts_of(const std::string& tensor) const {
+    return parts_.at(tensor);
+  }
+  [[nodiscard]] bool is_divided(const std::string& tensor) const {
+    return divided_.contains(tensor);
+  }
   // Of the header: equal on ranks that mean the same file.
   [[nodiscard]] std::uint64_t header_hash() const;
 
@@ -46,17 +57,19 @@ class SharedFile {
   [[nodiscard]] std::vector<FileRange> create(FileSystem& file_system,
                                               const std::filesystem::path& folder,
                                               int rank) const;
-  // Writes this rank's parts and syncs the file. Requires: it was made.
+  // Writes this rank's parts; the sync is left to `unsynced`. Requires: the file was made.
   [[nodiscard]] std::vector<FileRange> write(FileSystem& file_system,
                                              const std::filesystem::path& folder,
-                                             int rank) const;
-  // Takes copies of the parts, so that they may change while the file is written.
-  void copy_parts();
+                                             int rank,
+                                             UnsyncedFiles& unsynced) const;
+  // The values of all parts, to be replaced by copies.
+  [[nodiscard]] std::vector<at::Tensor*> part_values();
 
  private:
   std::string name_;
   safetensors::Layout layout_;
   std::map<std::string, std::vector<TensorPart>> parts_;
+  std::set<std::string> divided_;
 };
 
 // Elements [begin, begin + numel) of a tensor.

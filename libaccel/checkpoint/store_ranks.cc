@@ -2,38 +2,59 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
+#include <set>
+#include <sstream>
 #include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unistd.h>
 
 #include <accel/error.h>
+#include <accel/result.h>
 #include <accel/state.h>
 
+#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/collectives/shm/peer_watch.h"
 #include "libaccel/process/process_group.h"
 
 namespace accel::checkpoint {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{10};
+constexpr int kPausesBetweenLooks = 50;  // at the processes of ranks that have not spoken
 // How long rank 0 stays for ranks that have not read the last round: it may host the store.
 constexpr std::chrono::seconds kFarewell{10};
 
+// This process, for ranks of the same node; empty where that cannot be told.
+std::string process_text() {
+  const Result<shm::NodeIdentity> node = shm::read_node_identity();
+  if (!node) return "";
+  const char* const test_node = std::getenv(shm::kTestNodeVariable);
+  return shm::to_text(*node) + "/" + (test_node == nullptr ? "" : test_node) + " " +
+         std::to_string(::getpid()) + " " + std::to_string(shm::start_time_of(::getpid()));
+}
+
 class StoreRanks final : public RankExchange {
  public:
-  StoreRanks(const PartialState& state,
+  StoreRanks(const StorePlace& place,
              c10::intrusive_ptr<c10d::Store> store,
              std::string name,
              std::chrono::milliseconds patience,
              std::stop_token stop)
-      : rank_(state.process_index()),
-        size_(state.num_processes()),
-        local_rank_(state.local_process_index()),
+      : rank_(place.rank),
+        size_(place.size),
+        local_rank_(place.local_rank),
         store_(std::move(store)),
         name_(std::move(name)),
         patience_(patience),
-        stop_(std::move(stop)) {}
+        stop_(std::move(stop)),
+        own_process_(process_text()) {
+    store_->set(key("process", rank_),
+                std::vector<std::uint8_t>(own_process_.begin(), own_process_.end()));
+  }
 
   ~StoreRanks() override {
     try {
@@ -89,6 +110,10 @@ class StoreRanks final : public RankExchange {
     if (are_there(keys, patience_)) return;
     if (stop_.stop_requested())
       throw Error(ErrorCode::kPeerLost, "the save in the background was given up");
+    if (dead_ >= 0) {
+      throw Error(ErrorCode::kPeerLost,
+                  "rank " + std::to_string(dead_) + " died while a checkpoint was being written");
+    }
     throw Error(
         ErrorCode::kPeerLost,
         "ranks did not finish writing a checkpoint within " +
@@ -96,14 +121,49 @@ class StoreRanks final : public RankExchange {
             " s: " + missing(keys));
   }
 
-  // Waits for them; false when it took too long or is to stop.
+  // Waits for them; false when it took too long, is to stop or waits for a rank that is dead.
   bool are_there(const std::vector<std::string>& keys, std::chrono::milliseconds patience) {
     const auto end = std::chrono::steady_clock::now() + patience;
     std::unique_lock lock(mutex_);
-    while (!store_->check(keys)) {
+    for (int pauses = 1; !store_->check(keys); ++pauses) {
       if (std::chrono::steady_clock::now() > end || stop_.stop_requested()) return false;
+      // What it said before it died counts: looked at once more.
+      if (pauses % kPausesBetweenLooks == 0 && is_one_dead(keys) &&
+          !store_->check({keys[dead_at()]}))
+        return false;
       never_.wait_for(lock, stop_, kPause, [] { return false; });
     }
+    return true;
+  }
+
+  [[nodiscard]] std::size_t dead_at() const { return static_cast<std::size_t>(dead_); }
+
+  // Whether a rank of this node that has not set its key lives no more. Of other nodes nothing is known. Only of one that is
+  // dead the store is asked: with many ranks it would hear of little else.
+  bool is_one_dead(const std::vector<std::string>& keys) {
+    dead_ = -1;
+    for (int rank = 0; rank < size_ && dead_ < 0; ++rank) {
+      if (!watched_.contains(rank) && !watch(rank)) continue;
+      if (processes_.is_alive(rank)) continue;
+      if (!store_->check({keys[static_cast<std::size_t>(rank)]})) dead_ = rank;
+    }
+    return dead_ >= 0;
+  }
+
+  // False while that rank has not said who it is.
+  bool watch(int rank) {
+    const std::string name = key("process", rank);
+    if (!store_->check({name})) return false;
+    const std::vector<std::uint8_t> value = store_->get(name);
+    std::istringstream words(std::string(value.begin(), value.end()));
+    std::istringstream own_words(own_process_);
+    std::string node;
+    std::string own_node;
+    shm::ProcessWatch::Process process;
+    words >> node >> process.pid >> process.start_time;
+    own_words >> own_node;
+    watched_.insert(rank);
+    if (!node.empty() && node == own_node) processes_.watch(rank, process);
     return true;
   }
 
@@ -123,7 +183,11 @@ class StoreRanks final : public RankExchange {
   std::string name_;
   std::chrono::milliseconds patience_;
   std::stop_token stop_;
+  std::string own_process_;
   int round_ = 0;
+  shm::ProcessWatch processes_;
+  std::set<int> watched_;  // or of another node
+  int dead_ = -1;
   std::mutex mutex_;
   std::condition_variable_any never_;
 };
@@ -134,8 +198,22 @@ std::unique_ptr<RankExchange> store_ranks(const std::string& name,
                                           std::chrono::milliseconds patience,
                                           std::stop_token stop) {
   if (!PartialState::initialized() || PartialState().num_processes() == 1) return current_ranks();
-  return std::make_unique<StoreRanks>(
-      PartialState(), current_process_group()->store()->clone(), name, patience, std::move(stop));
+  const PartialState state;
+  return store_ranks({.rank = state.process_index(),
+                      .size = state.num_processes(),
+                      .local_rank = state.local_process_index()},
+                     current_process_group()->store()->clone(),
+                     name,
+                     patience,
+                     std::move(stop));
+}
+
+std::unique_ptr<RankExchange> store_ranks(const StorePlace& place,
+                                          c10::intrusive_ptr<c10d::Store> store,
+                                          const std::string& name,
+                                          std::chrono::milliseconds patience,
+                                          std::stop_token stop) {
+  return std::make_unique<StoreRanks>(place, std::move(store), name, patience, std::move(stop));
 }
 
 }  // namespace accel::checkpoint

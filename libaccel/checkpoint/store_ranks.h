@@ -12,14 +12,33 @@
 #include <stop_token>
 #include <string>
 
+#include <c10/util/intrusive_ptr.h>
+
 #include "libaccel/checkpoint/rank_exchange.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace accel::checkpoint {
 
 // Over the store of the PartialState's group; a process alone when there is none. Rounds are named after `name`, which is the
-// same on all ranks and of no other exchange. all_gather() throws kPeerLost when a rank has not spoken within `patience` or
-// when `stop` is requested, kStoreUnreachable when the store is gone. Call it from the thread that trains.
+// same on all ranks and of no other exchange. all_gather() throws kPeerLost when a rank has not spoken within `patience`,
+// within a second when that rank is of this node and dead, when `stop` is requested; kStoreUnreachable when the store is gone.
+// Call it from the thread that trains.
 [[nodiscard]] std::unique_ptr<RankExchange> store_ranks(const std::string& name,
+                                                        std::chrono::milliseconds patience,
+                                                        std::stop_token stop);
+
+// The same over a store that is given. `name` alone tells its keys.
+struct StorePlace {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+};
+[[nodiscard]] std::unique_ptr<RankExchange> store_ranks(const StorePlace& place,
+                                                        c10::intrusive_ptr<c10d::Store> store,
+                                                        const std::string& name,
                                                         std::chrono::milliseconds patience,
                                                         std::stop_token stop);
 

@@ -124,7 +124,8 @@ std::uint64_t stored_bytes(const std::string& name, const at::Tensor& tensor) {
 FileDigest write_tensor_file(FileSystem& file_system,
                              const std::filesystem::path& path,
                              const st::TensorMap& tensors,
-                             const st::Metadata& metadata) {
+                             const st::Metadata& metadata,
+                             UnsyncedFiles& unsynced) {
   std::vector<st::TensorSpec> specs;
   specs.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(name, tensor));
@@ -136,7 +137,17 @@ FileDigest write_tensor_file(FileSystem& file_system,
     const at::Tensor values = plain(tensors.at(info.name));
     file.append({static_cast<const std::byte*>(values.const_data_ptr()), info.num_bytes()});
   }
-  return file.finish();
+  return file.finish(unsynced);
+}
+
+FileDigest write_tensor_file(FileSystem& file_system,
+                             const std::filesystem::path& path,
+                             const st::TensorMap& tensors,
+                             const st::Metadata& metadata) {
+  UnsyncedFiles unsynced;
+  const FileDigest digest = write_tensor_file(file_system, path, tensors, metadata, unsynced);
+  unsynced.sync(file_system);
+  return digest;
 }
 
 LoadedTensors read_tensor_file(const std::filesystem::path& path) {
@@ -155,6 +166,17 @@ LoadedTensors read_tensor_file(const std::filesystem::path& path) {
   }
   loaded.digest = file.digest();
   return loaded;
+}
+
+safetensors::TensorMap read_shapes(const std::filesystem::path& path) {
+  const InputFile file(path);
+  Result<st::Header> header = st::read_header(file.fd());
+  if (!header)
+    throw std::move(header).error().while_doing("reading the header of " + path.string());
+  safetensors::TensorMap shapes;
+  for (const st::TensorInfo& info : header->tensors)
+    shapes.emplace(info.name, allocate(info, at::kMeta));
+  return shapes;
 }
 
 void replace_file(FileSystem& file_system,

@@ -25,9 +25,18 @@ FileDigest write_tensor_file(FileSystem& file_system,
                              const std::filesystem::path& path,
                              const safetensors::TensorMap& tensors,
                              const safetensors::Metadata& metadata);
+// The same, but leaves the sync to `unsynced`.
+FileDigest write_tensor_file(FileSystem& file_system,
+                             const std::filesystem::path& path,
+                             const safetensors::TensorMap& tensors,
+                             const safetensors::Metadata& metadata,
+                             UnsyncedFiles& unsynced);
 
 // Errors as safetensors::load_file.
 [[nodiscard]] LoadedTensors read_tensor_file(const std::filesystem::path& path);
+
+// The tensors of a file without their values, on the meta device. Errors as safetensors::load_file.
+[[nodiscard]] safetensors::TensorMap read_shapes(const std::filesystem::path& path);
 
 // Bytes that `tensor` takes in a file. Errors kUnsupported, naming the tensor as `name`.
 [[nodiscard]] std::uint64_t stored_bytes(const std::string& name, const at::Tensor& tensor);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <ATen/ops/full.h>
@@ -13,14 +14,19 @@
 #include <accel/env_contract.h>
 #include <accel/error.h>
 
+#include "libaccel/checkpoint/memory_checkpoints.h"
 #include "libaccel/optim/gradient_clipping.h"
 #include "libaccel/prepare/accelerator_impl.h"
 #include "libaccel/prepare/ddp_reducer.h"
 #include "libaccel/prepare/model_runtime.h"
+#include "libaccel/process/freed_memory.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/supervisor_link.h"
+#include "libaccel/sharding/empty_ranks.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/sharded_optimizer.h"
+#include "libaccel/sharding/whole_gradient_model.h"
+#include "libaccel/sharding/zero_settings.h"
 
 namespace accel {
 namespace {
@@ -58,8 +64,21 @@ void check_steps(int steps) {
               "gradient_accumulation_steps is " + std::to_string(steps) + ", expected at least 1");
 }
 
+bool wants_deepspeed(const AcceleratorOptions& options) {
+  if (options.fsdp_plugin) return false;
+  return options.deepspeed_plugin || sharding::environment_wants_deepspeed(process_env());
+}
+
 std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& options) {
+  if (options.fsdp_plugin && options.deepspeed_plugin) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "both fsdp_plugin and deepspeed_plugin are set",
+                "leave one of them out");
+  }
   const EnvLookup env = process_env();
+  if (wants_deepspeed(options)) {
+    return sharding::resolve_zero(options.deepspeed_plugin.value_or(DeepSpeedPlugin{}), env);
+  }
   if (!options.fsdp_plugin && !sharding::environment_wants_fsdp(env)) return std::nullopt;
   return sharding::resolve(options.fsdp_plugin.value_or(FullyShardedDataParallelPlugin{}), env);
 }
@@ -87,14 +106,21 @@ Accelerator::Impl::Impl(const AcceleratorOptions& given)
       state({.mixed_precision = given.mixed_precision,
              .cpu = given.cpu,
              .use_fsdp = fsdp.has_value(),
+             .use_deepspeed = wants_deepspeed(given),
              .init_process_group = given.init_process_group}),
       gradient_state(accumulation_plugin(given)) {
   check_steps(gradient_state.num_steps());
+  sharding::set_loads_on_main_only(fsdp);
   if (fsdp) {
     for (const std::string& notice : fsdp->notices) logger.info(notice);
   }
   if (state.mixed_precision() == PrecisionType::kFp16 && options.grad_scaler.enabled) {
     scaler = std::make_shared<GradScaler>(options.grad_scaler, state.device());
+  }
+  if (project.memory_checkpoint_every < 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "memory_checkpoint_every is " + std::to_string(project.memory_checkpoint_every) +
+                    ", expected 0 (never) or a number of steps");
   }
   set_up_preemption();
 }
@@ -120,17 +146,14 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
   for (const auto& known : impl_->models) {
     if (known->module() == module) return known;
   }
-  if (impl_->options.device_placement) module->to(device());
+  if (impl_->options.device_placement && !sharding::is_empty(*module)) module->to(device());
   std::optional<AutocastOptions> autocast;
   if (mixed_precision() != PrecisionType::kNo) autocast = autocast_options();
   std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = current_process_group();
+  sharding::refuse_empty_models(*module, group.get(), impl_->fsdp);
   if (group != nullptr && group->size() > 1 && has_trainable_parameters(*module)) {
-    if (impl_->fsdp && impl_->fsdp->strategy != ShardingStrategy::kNoShard) {
-      sync = std::make_shared<sharding::ShardedModel>(*module, std::move(group), *impl_->fsdp);
-    } else {
-      sync = std::make_shared<DdpReducer>(*module, std::move(group), impl_->options.ddp);
-    }
+    sync = impl_->make_sync(*module, std::move(group));
   }
   if (impl_->fsdp && impl_->fsdp->has_precision() &&
       std::dynamic_pointer_cast<sharding::ShardedModel>(sync) == nullptr) {
@@ -138,9 +161,24 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
         "mixed_precision_policy changes nothing where a model is not divided: with one process, or "
         "NO_SHARD");
   }
+  // A divided model is there to hold less.
+  if (std::dynamic_pointer_cast<sharding::ShardedModel>(sync) == nullptr &&
+      has_trainable_parameters(*module))
+    keep_freed_memory();
   impl_->models.push_back(
       std::make_shared<detail::ModelRuntime>(std::move(module), std::move(sync), autocast));
   return impl_->models.back();
+}
+
+std::shared_ptr<ModelSync> Accelerator::Impl::make_sync(const torch::nn::Module& module,
+                                                        std::shared_ptr<ProcessGroup> group) const {
+  if (!fsdp || fsdp->strategy == ShardingStrategy::kNoShard)
+    return std::make_shared<DdpReducer>(module, std::move(group), options.ddp);
+  if (fsdp->keeps_whole_gradients) {
+    return std::make_shared<sharding::WholeGradientModel>(
+        module, std::move(group), *fsdp, options.ddp);
+  }
+  return std::make_shared<sharding::ShardedModel>(module, std::move(group), *fsdp);
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(
@@ -416,7 +454,7 @@ ShardOptions Accelerator::shard_options() const {
 void Accelerator::add_data_loader(std::shared_ptr<DataLoaderBase> loader) {
   auto& known = impl_->data_loaders;
   if (std::find(known.begin(), known.end(), loader) == known.end()) {
-    if (impl_->preemption) {
+    if (impl_->wants_boundaries()) {
       loader->set_on_boundary([impl = impl_.get()] { impl->reach_boundary(); });
     }
     known.push_back(std::move(loader));
@@ -459,6 +497,12 @@ const std::string& Accelerator::logging_dir() const noexcept {
 }
 
 void Accelerator::end_training() {
+  try {
+    std::ignore = impl_->finish_save();
+  } catch (...) {
+    impl_->state.destroy_process_group();
+    throw;
+  }
   impl_->state.destroy_process_group();
 }
 

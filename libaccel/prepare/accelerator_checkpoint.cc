@@ -9,9 +9,11 @@
 #include <accel/error.h>
 #include <accel/random.h>
 
+#include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/manifest.h"
 #include "libaccel/checkpoint/rank_exchange.h"
 #include "libaccel/prepare/accelerator_impl.h"
+#include "libaccel/prepare/full_precision.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/supervisor_link.h"
 #include "libaccel/sharding/sharded_model.h"
@@ -131,13 +133,13 @@ struct Released {
   }
 };
 
-// For a scope, the parameters of sharded models have their full precision.
-class FullPrecision {
+// For a scope, or until end(), the parameters of sharded models may be written to.
+class OpenToLoad {
  public:
-  explicit FullPrecision(const std::vector<std::shared_ptr<sharding::ShardedModel>>& models) {
+  explicit OpenToLoad(const std::vector<std::shared_ptr<sharding::ShardedModel>>& models) {
     try {
       for (const auto& model : models) {
-        model->begin_save();
+        model->begin_load();
         models_.push_back(model);
       }
     } catch (...) {
@@ -145,22 +147,17 @@ class FullPrecision {
       throw;
     }
   }
-  ~FullPrecision() { end(); }
-  FullPrecision(const FullPrecision&) = delete;
-  FullPrecision& operator=(const FullPrecision&) = delete;
+  ~OpenToLoad() { end(); }
+  OpenToLoad(const OpenToLoad&) = delete;
+  OpenToLoad& operator=(const OpenToLoad&) = delete;
 
- private:
   void end() {
-    for (const auto& model : models_) model->end_save();
+    for (const auto& model : std::exchange(models_, {})) model->end_load();
   }
 
+ private:
   std::vector<std::shared_ptr<sharding::ShardedModel>> models_;
 };
-
-// nullptr: the optimizer is not sharded.
-const sharding::ShardedOptimizer* sharded_of(const std::shared_ptr<detail::StepGate>& gate) {
-  return dynamic_cast<const sharding::ShardedOptimizer*>(gate.get());
-}
 
 }  // namespace
 
@@ -168,53 +165,63 @@ bool Accelerator::Impl::saves_on_several_nodes() const {
   return project.save_on_each_node && state.local_num_processes() < state.num_processes();
 }
 
+bool Accelerator::Impl::writes_wholes() const {
+  return saves_on_several_nodes() || (fsdp && fsdp->state_dict_type == StateDictType::kFull);
+}
+
+// In memory every rank keeps its own parts.
+sharding::Wholes Accelerator::Impl::wholes_to_save(SaveTo to) const {
+  if (to == SaveTo::kMemory || !writes_wholes()) return sharding::Wholes::kKept;
+  const bool writes =
+      project.save_on_each_node ? state.is_local_main_process() : state.is_main_process();
+  return writes ? sharding::Wholes::kKept : sharding::Wholes::kDropped;
+}
+
 CheckpointObjects Accelerator::Impl::objects_to_load() {
   whole_optimizers.clear();
   divided.clear();
   for (const auto& model : sharded_models()) sharding::divide_parameters(*model, divided);
   for (const AcceleratedOptimizer& optimizer : optimizers) {
-    const auto* sharded = sharded_of(gate_of(optimizer));
+    const auto* sharded = sharding::sharded_of(gate_of(optimizer));
     whole_optimizers.push_back(
         sharded == nullptr ? nullptr : sharding::whole_optimizer(optimizer.optimizer(), *sharded));
   }
   return checkpoint_objects();
 }
 
-CheckpointObjects Accelerator::Impl::objects_to_save() {
+CheckpointObjects Accelerator::Impl::objects_to_save(SaveTo to) {
   std::ignore = objects_to_load();
-  if (saves_on_several_nodes()) divided.clear();  // so that all is whole on every rank
+  // So that all is whole where it is written.
+  if (to == SaveTo::kDisk && writes_wholes()) divided.clear();
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     if (whole_optimizers[i] == nullptr) continue;
     sharding::describe_states(optimizers[i].optimizer(),
-                              *sharded_of(gate_of(optimizers[i])),
+                              *sharding::sharded_of(gate_of(optimizers[i])),
                               *whole_optimizers[i],
-                              divided);
+                              divided,
+                              wholes_to_save(to));
   }
+  if (to == SaveTo::kMemory) return checkpoint_objects();
   // Every replica has every part; the first one writes them.
   const auto models = sharded_models();
   const bool is_copy = std::any_of(models.begin(), models.end(), [](const auto& model) {
     const auto& replicas = model->mesh().replicas;
     return replicas != nullptr && replicas->rank() > 0;
   });
-  if (is_copy) divided.give_up_parts();
+  if (is_copy) divided.leave_writing_to_others();
   return checkpoint_objects();
 }
 
 std::optional<LoadReport> Accelerator::Impl::load(const Load& load) {
+  std::ignore = finish_save();
   const auto models = sharded_models();
   const Released released{whole_optimizers, divided};
   const CheckpointObjects objects = objects_to_load();
-  for (const auto& model : models) model->begin_load();
-  std::optional<LoadReport> report;
-  try {
-    report = load(objects);
-    // A rank that is through writes no shard while another one still loads.
-    if (!models.empty()) state.wait_for_everyone();
-  } catch (...) {
-    for (const auto& model : models) model->end_load();
-    throw;
-  }
-  for (const auto& model : models) model->end_load();
+  OpenToLoad open(models);
+  std::optional<LoadReport> report = load(objects);
+  // A rank that is through writes no shard while another one still loads.
+  if (!models.empty()) state.wait_for_everyone();
+  open.end();
   for (const auto& model : models) model->publish_loaded();
   if (report) take_loaded_states(models);
   return report;
@@ -231,7 +238,7 @@ void Accelerator::Impl::take_loaded_states(
   for (std::size_t i = 0; i < whole_optimizers.size(); ++i) {
     if (whole_optimizers[i] == nullptr) continue;
     sharding::take_states(*whole_optimizers[i],
-                          *sharded_of(gate_of(optimizers[i])),
+                          *sharding::sharded_of(gate_of(optimizers[i])),
                           divided,
                           optimizers[i].optimizer());
   }
@@ -250,7 +257,7 @@ CheckpointObjects Accelerator::checkpoint_objects() const {
         "a model with a mixed_precision_policy has its full precision only while save_state() runs",
         "call save_state()");
   }
-  return impl_->objects_to_save();
+  return impl_->objects_to_save(Impl::SaveTo::kDisk);
 }
 
 RemovableHandle Accelerator::register_save_state_pre_hook(StateHook hook) {
@@ -261,26 +268,73 @@ RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
   return add_hook(impl_->load_hooks, std::move(hook));
 }
 
-CheckpointInfo Accelerator::Impl::save(const std::filesystem::path& folder) {
-  CheckpointInfo saved;
+void Accelerator::Impl::with_objects_to_save(
+    SaveTo to, const std::function<void(const CheckpointObjects&)>& save) {
   const Released released{whole_optimizers, divided};
-  const FullPrecision full_precision(sharded_models());
-  const CheckpointObjects objects = objects_to_save();
-  if (project.automatic_checkpoint_naming || folder.empty()) {
-    saved = checkpoint_series().save(objects, num_batches);
-  } else {
-    saved = save_checkpoint(folder,
-                            objects,
-                            {.step = num_batches,
-                             .generation = state.restart_count(),
-                             .save_on_each_node = project.save_on_each_node});
-  }
+  const FullPrecision full_precision(sharded_models(), parameters_to_save(to));
+  save(objects_to_save(to));
+}
+
+CheckpointInfo Accelerator::Impl::save(const std::filesystem::path& folder) {
+  std::ignore = finish_save();
+  CheckpointInfo saved;
+  with_objects_to_save(SaveTo::kDisk, [&](const CheckpointObjects& objects) {
+    if (project.automatic_checkpoint_naming || folder.empty()) {
+      saved = checkpoint_series().save(objects, num_batches);
+    } else {
+      saved = save_checkpoint(folder, objects, save_options());
+    }
+  });
+  newest_on_disk.reset();
+  commit(saved);
+  return saved;
+}
+
+SaveOptions Accelerator::Impl::save_options() const {
+  return {.step = num_batches,
+          .generation = state.restart_count(),
+          .save_on_each_node = project.save_on_each_node};
+}
+
+// Hooks may look at the model, on every rank.
+sharding::Wholes Accelerator::Impl::parameters_to_save(SaveTo to) const {
+  return save_hooks->by_id.empty() ? wholes_to_save(to) : sharding::Wholes::kKept;
+}
+
+void Accelerator::Impl::begin_save(const std::filesystem::path& folder) {
+  std::ignore = finish_save();
+  with_objects_to_save(SaveTo::kDisk, [&](const CheckpointObjects& objects) {
+    if (project.automatic_checkpoint_naming || folder.empty()) {
+      saving = checkpoint_series().begin_save(objects, num_batches);
+    } else {
+      saving = async_save_checkpoint(folder, objects, save_options());
+    }
+  });
+}
+
+// Ranks may know different things of its end: what is thrown is agreed on.
+std::optional<CheckpointInfo> Accelerator::Impl::finish_save() {
+  if (!saving) return std::nullopt;
+  AsyncSave ended = *std::exchange(saving, std::nullopt);
+  newest_on_disk.reset();
+  std::ignore = checkpoint::background_saves().end(*checkpoint::current_ranks());
+  CheckpointInfo saved = ended.wait();
+  if (saved.folder.empty())
+    return std::nullopt;  // its error was thrown by a save that did not go through here
   commit(saved);
   return saved;
 }
 
 CheckpointInfo Accelerator::save_state(const std::filesystem::path& folder) {
   return impl_->save(folder);
+}
+
+void Accelerator::async_save_state(const std::filesystem::path& folder) {
+  impl_->begin_save(folder);
+}
+
+std::optional<CheckpointInfo> Accelerator::wait_for_save() {
+  return impl_->finish_save();
 }
 
 CheckpointInfo Accelerator::load_state(const std::filesystem::path& folder) {
@@ -295,12 +349,19 @@ CheckpointInfo Accelerator::load_state(const std::filesystem::path& folder) {
 
 std::optional<CheckpointInfo> Accelerator::begin_run(RunStart start) {
   CheckpointSeries& series = impl_->checkpoint_series();
-  if (start == RunStart::kAnew && restart_count() == 0) {
+  std::ignore = impl_->finish_save();
+  if (start == RunStart::kAnew && !impl_->is_restarted()) {
     series.remove_all();
+    impl_->reserve_memory();
     return std::nullopt;
+  }
+  if (const std::optional<LoadReport> report = impl_->load_from_memory(Impl::DiskCounts::kYes)) {
+    impl_->reserve_memory();
+    return take_over(*report);
   }
   const std::optional<LoadReport> report = impl_->load(
       [&](const CheckpointObjects& objects) { return series.load_newest_if_any(objects); });
+  impl_->reserve_memory();
   if (!report) {
     impl_->logger.warning("there is no complete checkpoint in " + series.folder().string() +
                           ": starting from the beginning");
@@ -319,7 +380,9 @@ const CheckpointInfo& Accelerator::take_over(const LoadReport& report) {
 void Accelerator::save_weights(const detail::ModelRuntime& model,
                                const std::filesystem::path& folder,
                                const SaveModelOptions& options) const {
-  const FullPrecision full_precision(impl_->sharded_models());
+  const FullPrecision full_precision(
+      impl_->sharded_models(),
+      is_main_process() ? sharding::Wholes::kKept : sharding::Wholes::kDropped);
   if (is_main_process()) accel::save_model(*model.module(), folder, options);
   wait_for_everyone();
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <accel/accelerator.h>
+#include <accel/async_save.h>
 #include <accel/checkpoint.h>
 #include <accel/logging.h>
 
@@ -19,9 +21,14 @@
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/prepare/preemption.h"
 #include "libaccel/sharding/fsdp_settings.h"
+#include "libaccel/sharding/master_shards.h"
 
 namespace accel {
 
+namespace checkpoint {
+class MemoryCheckpoints;
+class MemoryKeeper;
+}  // namespace checkpoint
 namespace sharding {
 class ShardedModel;
 class ShardedOptimizer;
@@ -48,7 +55,10 @@ struct Accelerator::Impl {
   void commit(CheckpointInfo& checkpoint);
   // What a checkpoint holds, with whole optimizers in place of sharded ones; see whole_optimizer.h. To save, the ranks agree
   // on which states there are: every rank calls it.
-  [[nodiscard]] CheckpointObjects objects_to_save();
+  enum class SaveTo { kDisk, kMemory };
+  [[nodiscard]] CheckpointObjects objects_to_save(SaveTo to);
+  // With the parameters in full precision while `save` runs. Every rank calls it.
+  void with_objects_to_save(SaveTo to, const std::function<void(const CheckpointObjects&)>& save);
   [[nodiscard]] CheckpointObjects objects_to_load();
   [[nodiscard]] CheckpointObjects checkpoint_objects();
   [[nodiscard]] static const std::shared_ptr<detail::StepGate>& gate_of(
@@ -59,16 +69,52 @@ struct Accelerator::Impl {
   void take_loaded_states(const std::vector<std::shared_ptr<sharding::ShardedModel>>& models);
   // Whether several nodes write a folder each: then no file can be made of the parts of all ranks.
   [[nodiscard]] bool saves_on_several_nodes() const;
+  // Whether files of sharded models are written by one rank, from wholes.
+  [[nodiscard]] bool writes_wholes() const;
+  // What this rank does with wholes that are gathered for a save: of optimizers, and of parameters.
+  [[nodiscard]] sharding::Wholes wholes_to_save(SaveTo to) const;
+  [[nodiscard]] sharding::Wholes parameters_to_save(SaveTo to) const;
+  // And for a view of the state.
+  [[nodiscard]] sharding::Wholes wholes_to_view(const StateDictConfig& config) const;
+  [[nodiscard]] SaveOptions save_options() const;
   // Accelerator::save_state().
   CheckpointInfo save(const std::filesystem::path& folder);
+  // Accelerator::async_save_state() and wait_for_save().
+  void begin_save(const std::filesystem::path& folder);
+  std::optional<CheckpointInfo> finish_save();
+  // nullptr where a rank has no supervisor. Every rank calls it.
+  [[nodiscard]] checkpoint::MemoryCheckpoints* memory_checkpoints();
+  // Accelerator::save_state_in_memory().
+  bool save_in_memory();
+  // Whether this job has begun before: after a crash, or with other nodes, which counts as no restart. Every rank calls it.
+  [[nodiscard]] bool is_restarted();
+  // Takes the memory that memory_checkpoint_every needs before the first step. Every rank calls it.
+  void reserve_memory();
+  // std::nullopt: there is none, with a notice when one was to be expected. Every rank calls it.
+  enum class DiskCounts { kYes, kNo };  // whether a newer checkpoint of the project goes before it
+  [[nodiscard]] std::optional<LoadReport> load_from_memory(DiskCounts disk);
+  // The newest complete checkpoint of the project; number -1: none. As rank 0 sees it. Every rank calls it.
+  struct OnDisk {
+    std::int64_t number = -1;
+    std::int64_t generation = 0;
+  };
+  [[nodiscard]] OnDisk newest_checkpoint();
+
   // Errors  kInvalidArgument for options that cannot be met.
   void set_up_preemption();
+  // Whether reach_boundary() has something to do.
+  [[nodiscard]] bool wants_boundaries() const {
+    return preemption.has_value() || project.memory_checkpoint_every > 0;
+  }
   // A prepared loader's loop is done with a batch.
   void reach_boundary();
   [[noreturn]] void save_and_exit();
 
   // Of the models that are divided over the ranks.
   [[nodiscard]] std::vector<std::shared_ptr<sharding::ShardedModel>> sharded_models() const;
+  // How the ranks keep a model in step.
+  [[nodiscard]] std::shared_ptr<ModelSync> make_sync(const torch::nn::Module& module,
+                                                     std::shared_ptr<ProcessGroup> group) const;
   // Settles them and looks their pieces up: what stands for `parameters` on this rank, and those that are whole.
   struct OwnGradients {
     std::shared_ptr<sharding::ShardedModel> any;  // nullptr: none of the parameters is divided
@@ -101,8 +147,14 @@ struct Accelerator::Impl {
   std::shared_ptr<detail::StateHooks> load_hooks = std::make_shared<detail::StateHooks>();
   RandomStates random_states{*this};
   std::optional<CheckpointSeries> checkpoints;   // made at the first save or load
+  std::optional<AsyncSave> saving;               // until somebody has asked for its end
   std::optional<detail::Preemption> preemption;  // when it is to save and exit
   std::int64_t boundary_batch = 0;               // num_batches at the last boundary
+  int steps_since_memory = 0;                    // boundaries since the last in-memory checkpoint
+  std::unique_ptr<checkpoint::MemoryKeeper> memory_keeper;
+  std::unique_ptr<checkpoint::MemoryCheckpoints> memory;  // made at the first use
+  bool looked_for_memory = false;
+  std::optional<OnDisk> newest_on_disk;  // newest_checkpoint(), as long as it holds
 
   // Of the prepare() that is running.
   std::vector<AcceleratedScheduler> unmatched;

@@ -1,4 +1,4 @@
-// What an Accelerator does when its job has to make room.
+// What an Accelerator does when its job has to make room, and at the boundaries where it does it.
 //
 // The boundary is the moment when a training loop asks a loader for its next batch: optimizer,
 // scheduler and whatever the program counts have taken their step, and the loader's position says that
@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <tuple>
 
 #include <accel/accelerator.h>
 #include <accel/error.h>
@@ -51,10 +52,17 @@ void Accelerator::Impl::set_up_preemption() {
 void Accelerator::Impl::reach_boundary() {
   if (num_batches == boundary_batch || !gradient_state.sync_gradients()) return;
   boundary_batch = num_batches;
-  if (preemption->is_due(is_asked())) save_and_exit();
+  if (preemption && preemption->is_due(is_asked())) save_and_exit();
+  if (project.memory_checkpoint_every == 0) return;
+  if (++steps_since_memory >= project.memory_checkpoint_every) save_in_memory();
 }
 
 void Accelerator::Impl::save_and_exit() {
+  try {
+    std::ignore = finish_save();
+  } catch (const Error& error) {  // on all ranks
+    logger.warning(std::string("the save before this one failed: ") + error.what());
+  }
   const CheckpointInfo saved = save({});
   logger.warning("preempted: saved " + saved.folder.string() + ", ending with exit code " +
                  std::to_string(options.preemption_exit_code));

@@ -175,7 +175,8 @@ class BackwardGate final : public torch::autograd::Node {
 
 DdpReducer::DdpReducer(const torch::nn::Module& module,
                        std::shared_ptr<ProcessGroup> group,
-                       const DistributedDataParallelKwargs& options)
+                       const DistributedDataParallelKwargs& options,
+                       FirstState first_state)
     : impl_(std::make_shared<Impl>()) {
   if (options.bucket_cap_mb <= 0) {
     throw Error(
@@ -189,9 +190,11 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
   for (const NamedParameter& parameter : parameters) impl_->names.push_back(parameter.name);
   if (options.broadcast_buffers) impl_->buffers = sendable(module.buffers());
 
-  std::vector<at::Tensor> states = sendable(module.parameters());
-  for (const at::Tensor& buffer : sendable(module.buffers())) states.push_back(buffer);
-  impl_->broadcast(states, "sending the model of rank 0 to all ranks");
+  if (first_state == FirstState::kIsSent) {
+    std::vector<at::Tensor> states = sendable(module.parameters());
+    for (const at::Tensor& buffer : sendable(module.buffers())) states.push_back(buffer);
+    impl_->broadcast(states, "sending the model of rank 0 to all ranks");
+  }
 
   const std::vector<bool> is_sparse = sparse_flags(parameters);
   const auto cap_bytes = static_cast<std::int64_t>(options.bucket_cap_mb * 1024 * 1024);

@@ -26,13 +26,17 @@ namespace accel {
 
 class DdpReducer final : public ModelSync {
  public:
+  // Whether rank 0's values have to be sent to the others first.
+  enum class FirstState { kIsSent, kIsEqual };
+
   // Checks that every rank has the same parameters and sends rank 0's parameters and buffers to
   // all. Throws kShapeMismatch on every rank, naming the first parameter that differs and the rank;
   // kPeerLost, kProcessGroup. Requires: every rank calls it; at least one parameter that requires a
   // gradient.
   DdpReducer(const torch::nn::Module& module,
              std::shared_ptr<ProcessGroup> group,
-             const DistributedDataParallelKwargs& options);
+             const DistributedDataParallelKwargs& options,
+             FirstState first_state = FirstState::kIsSent);
   ~DdpReducer() override;
 
   // Throws kInvalidArgument naming the parameters without a gradient when the backward before did

@@ -59,7 +59,9 @@ std::string describe(const std::vector<NamedParameter>& parameters) {
   std::ostringstream text;
   for (const NamedParameter& parameter : parameters) {
     text << parameter.name << ' ' << parameter.tensor.scalar_type() << ' '
-         << parameter.tensor.sizes() << '\n';
+         << parameter.tensor.sizes();
+    if (!parameter.tensor.is_contiguous()) text << " strides " << parameter.tensor.strides();
+    text << '\n';
   }
   return text.str();
 }

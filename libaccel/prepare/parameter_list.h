@@ -24,7 +24,8 @@ struct NamedParameter {
 // The parameters that require a gradient, each once: a tied one under its first name.
 std::vector<NamedParameter> trainable_parameters(const torch::nn::Module& module);
 
-// "name dtype [2, 3]" for each, one per line.
+// "name dtype [2, 3]" for each, one per line; with its strides when they are not those of a contiguous tensor: flat
+// gradients and shards are laid out as the parameter is.
 std::string describe(const std::vector<NamedParameter>& parameters);
 
 // How the first line of `other` that differs from rank 0's `reference` differs, as the end of a

@@ -1,40 +1,28 @@
 // From the peer's options to what is done here.
 //
 // For each option: what the plugin says, else its variable, else the default. Options whose peer
-// meaning has a counterpart here become settings; those that only steer when the peer communicates
-// (prefetch, all-gather limits) become a notice; those that would change memory or numbers and are
-// not there yet are refused, never ignored.
+// meaning has a counterpart here become settings; those that can change nothing become a notice;
+// those that would change memory or numbers and are not there yet are refused, never ignored.
 
 #include "libaccel/sharding/fsdp_settings.h"
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <utility>
 
 #include <accel/error.h>
 
+#include "libaccel/sharding/variable_values.h"
+
 namespace accel::sharding {
 namespace {
 
 constexpr std::int64_t kPeerNumbersStartAt = 1;
 
-std::optional<std::string> text_of(const EnvLookup& env, std::string_view name) {
-  std::optional<std::string> text = env(name);
-  if (text && text->empty()) text.reset();
-  return text;
-}
-
 Error invalid(std::string_view name, std::string_view value, const std::string& expected) {
   return Error(ErrorCode::kEnvInvalid,
                std::string(name) + " is '" + std::string(value) + "', expected " + expected);
-}
-
-std::optional<bool> flag_of(const EnvLookup& env, std::string_view name) {
-  const auto text = text_of(env, name);
-  if (!text) return std::nullopt;
-  Result<bool> flag = parse_env_bool(name, *text);
-  if (!flag) throw std::move(flag).error();
-  return *flag;
 }
 
 std::optional<std::int64_t> number_of(const EnvLookup& env, std::string_view name) {
@@ -182,6 +170,18 @@ MixedPrecisionPolicy precision_of(const FullyShardedDataParallelPlugin& plugin,
   return policy;
 }
 
+void set_state_dict(FsdpSettings& settings,
+                    const FullyShardedDataParallelPlugin& plugin,
+                    const EnvLookup& env) {
+  settings.state_dict_type =
+      plugin.state_dict_type
+          ? *plugin.state_dict_type
+          : choice_of<StateDictType>(env, "FSDP_STATE_DICT_TYPE").value_or(StateDictType::kSharded);
+  check_state_dict_type(settings.state_dict_type, settings.version);
+  settings.state_dict = plugin.state_dict_config.value_or(StateDictConfig{});
+  settings.optim_state_dict = plugin.optim_state_dict_config.value_or(StateDictConfig{});
+}
+
 // What would change memory or numbers and is not there.
 void refuse_what_is_missing(const FullyShardedDataParallelPlugin& plugin, const EnvLookup& env) {
   const auto refuse = [](const std::string& what) {
@@ -197,22 +197,75 @@ void refuse_what_is_missing(const FullyShardedDataParallelPlugin& plugin, const 
   }
 }
 
-void note_what_changes_nothing(FsdpSettings& settings, const EnvLookup& env) {
-  const auto note = [&](std::string_view name, std::string_view why) {
-    settings.notices.push_back(std::string(name) + " has no effect: " + std::string(why));
-  };
-  if (const auto text = text_of(env, "FSDP_BACKWARD_PREFETCH"); text && *text != "NO_PREFETCH") {
-    note("FSDP_BACKWARD_PREFETCH", "the ranks of a node read each other's shards where they are");
+void set_ignored(FsdpSettings& settings,
+                 const FullyShardedDataParallelPlugin& plugin,
+                 const EnvLookup& env) {
+  if (!plugin.ignored_modules) {
+    settings.ignored_modules = text_of(env, "FSDP_IGNORED_MODULES").value_or("");
+  } else if (const auto* names = std::get_if<std::vector<std::string>>(&*plugin.ignored_modules)) {
+    settings.ignored_names = *names;
+  } else {
+    settings.ignored_modules = std::get<std::string>(*plugin.ignored_modules);
   }
-  if (flag_of(env, "FSDP_FORWARD_PREFETCH").value_or(false)) {
-    note("FSDP_FORWARD_PREFETCH", "the ranks of a node read each other's shards where they are");
-  }
-  if (!flag_of(env, "FSDP_USE_ORIG_PARAMS").value_or(true)) {
-    note("FSDP_USE_ORIG_PARAMS=false", "the model keeps its own parameters always");
+}
+
+void set_loading(FsdpSettings& settings,
+                 const FullyShardedDataParallelPlugin& plugin,
+                 const EnvLookup& env) {
+  settings.sync_module_states = plugin.sync_module_states
+                                    ? *plugin.sync_module_states
+                                    : flag_of(env, "FSDP_SYNC_MODULE_STATES").value_or(true);
+  settings.cpu_ram_efficient_loading =
+      plugin.cpu_ram_efficient_loading
+          ? *plugin.cpu_ram_efficient_loading
+          : flag_of(env, "FSDP_CPU_RAM_EFFICIENT_LOADING").value_or(false);
+  if (!settings.cpu_ram_efficient_loading || settings.sync_module_states) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "cpu_ram_efficient_loading (FSDP_CPU_RAM_EFFICIENT_LOADING) is true and "
+              "sync_module_states (FSDP_SYNC_MODULE_STATES) is false: then nobody gives the ranks "
+              "without the model its values",
+              "set sync_module_states to true, or cpu_ram_efficient_loading to false");
+}
+
+// The pager fetches in forward as in backward: it knows a step, not its halves.
+void set_prefetch(FsdpSettings& settings,
+                  const FullyShardedDataParallelPlugin& plugin,
+                  const EnvLookup& env) {
+  constexpr int kAheadWithoutLimit = 4;
+  const auto backward = plugin.backward_prefetch
+                            ? plugin.backward_prefetch
+                            : choice_of<BackwardPrefetch>(env, "FSDP_BACKWARD_PREFETCH");
+  const bool forward = plugin.forward_prefetch
+                           ? *plugin.forward_prefetch
+                           : flag_of(env, "FSDP_FORWARD_PREFETCH").value_or(false);
+  const bool is_limited = plugin.limit_all_gathers.value_or(true);
+  PagingLimits& paging = settings.paging;
+  if (!is_limited) paging.units_ahead = kAheadWithoutLimit;
+  if (backward == BackwardPrefetch::kNoPrefetch && !forward) paging.units_ahead = 0;
+  paging.live_units = static_cast<std::size_t>(is_limited ? 3 : kAheadWithoutLimit + 2);
+}
+
+void note_what_changes_nothing(FsdpSettings& settings,
+                               const FullyShardedDataParallelPlugin& plugin,
+                               const EnvLookup& env) {
+  const bool uses_own = plugin.use_orig_params
+                            ? *plugin.use_orig_params
+                            : flag_of(env, "FSDP_USE_ORIG_PARAMS").value_or(true);
+  if (!uses_own) {
+    settings.notices.emplace_back(
+        "use_orig_params (FSDP_USE_ORIG_PARAMS) false has no effect: the model keeps its own "
+        "parameters always");
   }
 }
 
 }  // namespace
+
+void check_state_dict_type(StateDictType type, int version) {
+  if (version != 2 || type != StateDictType::kLocal) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "LOCAL_STATE_DICT is not for FSDP version 2",
+              "use SHARDED_STATE_DICT or FULL_STATE_DICT");
+}
 
 bool environment_wants_fsdp(const EnvLookup& env) {
   return flag_of(env, "ACCELERATE_USE_FSDP").value_or(false);
@@ -222,15 +275,15 @@ FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLook
   FsdpSettings settings;
   settings.strategy = strategy_of(plugin, env);
   set_wrap(settings, plugin, env);
-  settings.ignored_modules = plugin.ignored_modules
-                                 ? *plugin.ignored_modules
-                                 : text_of(env, "FSDP_IGNORED_MODULES").value_or("");
-  settings.sync_module_states = plugin.sync_module_states
-                                    ? *plugin.sync_module_states
-                                    : flag_of(env, "FSDP_SYNC_MODULE_STATES").value_or(true);
+  set_ignored(settings, plugin, env);
+  set_loading(settings, plugin, env);
+  set_prefetch(settings, plugin, env);
+  settings.shard_by_tensor = plugin.shard_by_tensor;
   settings.precision = precision_of(plugin, env);
+  settings.version = version_of(plugin, env);
+  set_state_dict(settings, plugin, env);
   refuse_what_is_missing(plugin, env);
-  note_what_changes_nothing(settings, env);
+  note_what_changes_nothing(settings, plugin, env);
   return settings;
 }
 

@@ -3,6 +3,7 @@
 // Threads:  pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,18 +14,33 @@
 
 namespace accel::sharding {
 
+struct PagingLimits {
+  int units_ahead = 1;  // fetched before they are needed; 0: none
+  std::size_t live_units =
+      3;  // the one that is used, those that are fetched, and one that is on its way out
+};
+
 struct FsdpSettings {
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
   AutoWrapPolicy wrap = AutoWrapPolicy::kNoWrap;
   std::vector<std::string> transformer_classes;  // for kTransformerBasedWrap; not empty then
   std::int64_t min_num_params = 0;               // for kSizeBasedWrap; above 0 then
   std::string ignored_modules;                   // a regular expression; empty: none
+  std::vector<std::string> ignored_names;        // of modules, instead of an expression
   bool sync_module_states = true;
-  MixedPrecisionPolicy precision;  // reduce_dtype is set where param_dtype is
+  bool cpu_ram_efficient_loading = false;
+  bool shard_by_tensor = false;
+  bool keeps_whole_gradients = false;  // ZeRO-1
+  PagingLimits paging;                 // of FULL_SHARD over several nodes
+  MixedPrecisionPolicy precision;      // reduce_dtype is set where param_dtype is
   [[nodiscard]] bool has_precision() const noexcept {
     return precision.param_dtype || precision.reduce_dtype || precision.buffer_dtype ||
            precision.output_dtype;
   }
+  int version = 1;
+  StateDictType state_dict_type = StateDictType::kSharded;
+  StateDictConfig state_dict;        // of models
+  StateDictConfig optim_state_dict;  // of optimizers
   std::vector<std::string> notices;  // options that were read and change nothing here
 };
 
@@ -33,6 +49,9 @@ struct FsdpSettings {
 // what is not there yet.
 [[nodiscard]] FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin,
                                    const EnvLookup& env);
+
+// Throws kInvalidArgument for LOCAL_STATE_DICT of version 2, as the peer does.
+void check_state_dict_type(StateDictType type, int version);
 
 // Whether the launcher asks for FSDP: ACCELERATE_USE_FSDP. Errors as resolve().
 [[nodiscard]] bool environment_wants_fsdp(const EnvLookup& env);

@@ -157,10 +157,14 @@ void GradientShards::reduce(std::size_t unit) {
   UnitState& state = unit_states_[unit];
   if (!state.flat.defined()) state.flat = borrow_flat(units_[unit]);
   clear_gaps(unit);
-  state.shard = at::empty({units_[unit].shard_numel}, state.flat.options());
-  mesh_.shards->reduce_scatter(state.shard, state.flat, "reducing gradients");
+  // Sums of 16 bits are made in fp32; with a second sum to come the first one is not rounded either.
+  const bool is_wide = mesh_.replicas && at::isReducedFloatingType(units_[unit].dtype);
+  at::Tensor flat = is_wide ? state.flat.to(at::kFloat) : state.flat;
+  at::Tensor shard = at::empty({units_[unit].shard_numel}, flat.options());
+  mesh_.shards->reduce_scatter(shard, flat, "reducing gradients");
   if (mesh_.replicas)
-    mesh_.replicas->all_reduce_(state.shard, Reduction::kSum, "reducing gradients over nodes");
+    mesh_.replicas->all_reduce_(shard, Reduction::kSum, "reducing gradients over nodes");
+  state.shard = is_wide ? shard.to(units_[unit].dtype) : shard;
   live_bytes_ -= static_cast<std::int64_t>(state.flat.nbytes());
   spare_.push_back(std::exchange(state.flat, at::Tensor()));
 }

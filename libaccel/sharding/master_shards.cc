@@ -22,6 +22,13 @@ void MasterShards::round_whole(at::Tensor parameter, at::ScalarType dtype) {
   wholes_.push_back({std::move(parameter), std::move(full), std::move(rounded)});
 }
 
+void MasterShards::round_buffer(at::Tensor buffer, at::ScalarType dtype) {
+  const at::ScalarType own = buffer.scalar_type();
+  at::Tensor rounded = buffer.variable_data().to(dtype);
+  buffer.set_data(rounded);
+  buffers_.push_back({{std::move(buffer), at::Tensor(), std::move(rounded)}, own});
+}
+
 void MasterShards::write_to(const ParameterHome& home, std::span<const std::size_t> units) const {
   const at::NoGradGuard no_grad;
   for (const std::size_t unit : units) {
@@ -30,7 +37,17 @@ void MasterShards::write_to(const ParameterHome& home, std::span<const std::size
   }
 }
 
-void MasterShards::expose(std::vector<NamedParameter>& parameters) {
+at::Tensor MasterShards::full_values_of(const at::Tensor& tensor) const {
+  for (const Whole& whole : wholes_) {
+    if (whole.parameter.is_same(tensor)) return whole.full;
+  }
+  for (const auto& [whole, dtype] : buffers_) {
+    if (whole.parameter.is_same(tensor)) return whole.rounded.to(dtype);
+  }
+  return {};
+}
+
+void MasterShards::expose(std::vector<NamedParameter>& parameters, Wholes kept) {
   if (num_exposures_ > 0) {
     ++num_exposures_;
     return;
@@ -38,9 +55,13 @@ void MasterShards::expose(std::vector<NamedParameter>& parameters) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> wholes;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    wholes.push_back(at::empty({group_->size() * units_[unit].shard_numel}, units_[unit].dtype));
-    group_->all_gather_into(wholes.back(), shards_[unit], "gathering parameters in full precision");
+    at::Tensor whole = at::empty({group_->size() * units_[unit].shard_numel}, units_[unit].dtype);
+    group_->all_gather_into(whole, shards_[unit], "gathering parameters in full precision");
+    if (kept == Wholes::kKept) wholes.push_back(std::move(whole));
   }
+  num_exposures_ = 1;
+  is_kept_ = kept == Wholes::kKept;
+  if (!is_kept_) return;
   rounded_.clear();
   for (const NamedParameter& parameter : parameters)
     rounded_.push_back(parameter.tensor.variable_data());
@@ -48,10 +69,13 @@ void MasterShards::expose(std::vector<NamedParameter>& parameters) {
   for (std::size_t unit = 0; unit < units_.size(); ++unit)
     place_parameters(units_[unit], exposed_[unit], parameters);
   for (Whole& whole : wholes_) whole.parameter.set_data(whole.full);
+  for (auto& [whole, dtype] : buffers_) {
+    whole.full = whole.rounded.to(dtype);
+    whole.parameter.set_data(whole.full);
+  }
   versions_.clear();
   for (const NamedParameter& parameter : parameters)
     versions_.push_back(parameter.tensor._version());
-  num_exposures_ = 1;
 }
 
 void MasterShards::take_exposed(const std::vector<NamedParameter>& parameters) {
@@ -66,12 +90,18 @@ void MasterShards::take_exposed(const std::vector<NamedParameter>& parameters) {
     }
   }
   for (Whole& whole : wholes_) whole.rounded.copy_(whole.full);
+  for (auto& [whole, dtype] : buffers_) whole.rounded.copy_(whole.full);
 }
 
 void MasterShards::withdraw(std::vector<NamedParameter>& parameters) {
   if (num_exposures_ == 0 || --num_exposures_ > 0) return;
+  if (!is_kept_) return;
   for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].tensor.set_data(rounded_[i]);
   for (Whole& whole : wholes_) whole.parameter.set_data(whole.rounded);
+  for (auto& [whole, dtype] : buffers_) {
+    whole.parameter.set_data(whole.rounded);
+    whole.full.reset();
+  }
   rounded_.clear();
   exposed_.clear();
 }

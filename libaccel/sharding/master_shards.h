@@ -25,6 +25,12 @@
 
 namespace accel::sharding {
 
+// What becomes of what all ranks gather on this one.
+enum class Wholes {
+  kKept,
+  kDropped,  // unit by unit: another rank wants them
+};
+
 class MasterShards {
  public:
   // units: with the dtypes of the masters.
@@ -34,12 +40,18 @@ class MasterShards {
   [[nodiscard]] const at::Tensor& shard(std::size_t unit) const { return shards_.at(unit); }
   // Rounds a parameter that is not divided; its values of now come back with expose().
   void round_whole(at::Tensor parameter, at::ScalarType dtype);
+  // Rounds a buffer. Forwards change it in `dtype`; while exposed it has its own dtype, so that checkpoints have.
+  void round_buffer(at::Tensor buffer, at::ScalarType dtype);
 
   // Rounds this rank's shards into its part of the home.
   void write_to(const ParameterHome& home, std::span<const std::size_t> units) const;
 
-  // Lets the parameters be the masters of all ranks, for checkpoints. parameters: in the order that was planned for.
-  void expose(std::vector<NamedParameter>& parameters);
+  // The values of a parameter or buffer that was rounded, as checkpoints have them; undefined for others.
+  [[nodiscard]] at::Tensor full_values_of(const at::Tensor& tensor) const;
+
+  // Lets the parameters be the masters of all ranks, for checkpoints. parameters: in the order that was planned for. Where
+  // they are dropped, the parameters stay rounded.
+  void expose(std::vector<NamedParameter>& parameters, Wholes wholes);
   // Takes this rank's shards of those exposed parameters that were written to, on all ranks the same. A loader may write to
   // the pieces instead.
   void take_exposed(const std::vector<NamedParameter>& parameters);
@@ -49,14 +61,20 @@ class MasterShards {
  private:
   struct Whole {
     at::Tensor parameter;
-    at::Tensor full;
+    at::Tensor full;  // of a buffer only while exposed
     at::Tensor rounded;
+  };
+  struct Buffer {
+    Whole whole;
+    at::ScalarType dtype;
   };
 
   std::vector<Unit> units_;
   std::shared_ptr<ProcessGroup> group_;
-  std::vector<at::Tensor> shards_;      // by unit
-  std::vector<Whole> wholes_;           // parameters that are not divided
+  std::vector<at::Tensor> shards_;  // by unit
+  std::vector<Whole> wholes_;       // parameters that are not divided
+  std::vector<Buffer> buffers_;
+  bool is_kept_ = false;                // of the last exposure
   std::vector<at::Tensor> exposed_;     // by unit, while exposed
   std::vector<at::Tensor> rounded_;     // by parameter, while exposed
   int num_exposures_ = 0;               // a save may run inside another one's hooks

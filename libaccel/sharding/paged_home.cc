@@ -23,13 +23,16 @@
 
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <unistd.h>
 
 #include <accel/error.h>
+#include <accel/types.h>
 
 #include "libaccel/collectives/shm/memory_offer.h"
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/collectives/shm/peer_watch.h"
+#include "libaccel/construction/tensor_memory.h"
 #include "libaccel/pager/pager.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/text_gather.h"
@@ -44,9 +47,6 @@ namespace accel::sharding {
 namespace {
 
 constexpr std::int64_t kTextBytes = 512;  // of what a rank says of itself
-constexpr int kPrefetchUnits = 1;
-// The one that is used, the one that is fetched, and one that is on its way out.
-constexpr std::size_t kLiveUnits = 3;
 
 // What fills pages. Outlives the home: views of parameters may.
 struct RemoteShards {
@@ -113,8 +113,9 @@ class PagedHome final : public ParameterHome {
  public:
   PagedHome(const std::vector<Unit>& units,
             std::shared_ptr<RemoteShards> shards,
-            std::shared_ptr<ProcessGroup> group)
-      : units_(units), shards_(std::move(shards)), group_(std::move(group)) {
+            std::shared_ptr<ProcessGroup> group,
+            const PagingLimits& limits)
+      : units_(units), shards_(std::move(shards)), group_(std::move(group)), limits_(limits) {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       const std::int64_t numel = group_->size() * units_[unit].shard_numel;
       const auto keep = [shards = shards_](void*) {};  // as long as a view lives
@@ -126,26 +127,29 @@ class PagedHome final : public ParameterHome {
   ~PagedHome() override { open_gate(); }
 
   void take_in(std::vector<NamedParameter>& parameters) override {
+    std::vector<const Unit*> unit_of(parameters.size(), nullptr);
+    for (const Unit& unit : units_)
+      for (const Slot& slot : unit.slots) unit_of[slot.parameter] = &unit;
     std::vector<std::size_t> place_of(parameters.size(), SIZE_MAX);
     std::vector<pager::NamedTensor> paged;
-    for (const Unit& unit : units_)
-      for (const Slot& slot : unit.slots) place_of[slot.parameter] = 0;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (place_of[i] == SIZE_MAX) continue;  // it has no elements
+      if (unit_of[i] == nullptr) continue;  // it has no elements
       place_of[i] = paged.size();
       // Their values are in the shards by now. What still refers to the memory of before (Gloo's threads, for a moment)
       // keeps that.
       at::Tensor& parameter = parameters[i].tensor;
-      parameter.set_data(
-          at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options()));
+      const at::TensorOptions like =
+          parameter.options().dtype(unit_of[i]->dtype).device(at::kCPU).requires_grad(false);
+      construction::give_memory(parameter,
+                                at::empty_strided(parameter.sizes(), parameter.strides(), like));
       paged.push_back({parameters[i].name, parameter});
     }
     pager::PagerOptions options;
     options.layout = layout_of(units_, *shards_->cache, parameters, place_of);
-    options.max_live_bytes = kLiveUnits * options.layout->largest_unit_bytes();
+    options.max_live_bytes = limits_.live_units * options.layout->largest_unit_bytes();
     options.may_exceed = true;
     options.stays_paged = true;
-    options.prefetch_units = kPrefetchUnits;
+    options.prefetch_units = limits_.units_ahead;
     pager_ = std::make_unique<pager::Pager>(
         std::move(paged), std::move(options), [this](const auto&, auto) {
           return std::make_unique<SharedPages>(shards_);
@@ -157,11 +161,15 @@ class PagedHome final : public ParameterHome {
   }
   [[nodiscard]] bool is_shared() const noexcept override { return true; }
 
+  [[nodiscard]] std::shared_ptr<void> hold(const std::vector<std::string>& names) override {
+    if (pager_ == nullptr || names.empty()) return nullptr;
+    return std::make_shared<pager::ParameterHold>(pager_->with_params(names));
+  }
+
   void before_write() override {
     close_gate();
     try {
-      give_all_back();
-      group_->barrier("waiting for the ends of all backwards");
+      refuse_holders(give_all_back(), "waiting for the ends of all backwards");
     } catch (...) {
       open_gate();
       throw;
@@ -175,8 +183,17 @@ class PagedHome final : public ParameterHome {
   }
   void abandon_write() noexcept override { open_gate(); }
 
-  void begin_load() override { change_access(pager::GuardRange::Access::kReadWrite); }
-  void end_load() override { change_access(pager::GuardRange::Access::kRead); }
+  void begin_load() override {
+    change_access(pager::GuardRange::Access::kReadWrite, [this](bool is_free) {
+      refuse_holders(is_free, "waiting for all ranks to begin to load");
+    });
+  }
+  // By this rank alone: it may be on its way out of an error.
+  void end_load() override {
+    change_access(pager::GuardRange::Access::kRead, [](bool is_free) {
+      if (!is_free) throw in_use("this rank");
+    });
+  }
 
  private:
   // What is fetched ahead ends first: it would be refused at the gate, and waited for by who gives units back.
@@ -189,19 +206,33 @@ class PagedHome final : public ParameterHome {
     if (pager_ != nullptr) pager_->resume_prefetch();
   }
 
-  void give_all_back() {
-    if (pager_ == nullptr) return;
+  // Whether nothing is held or in use by another thread.
+  [[nodiscard]] bool give_all_back() {
+    if (pager_ == nullptr) return true;
     pager_->evict_all();
-    if (pager_->statistics().live_bytes == 0) return;
-    throw Error(ErrorCode::kUnsupported,
-                "parameters are in use while the optimizer is to write them",
-                "let no other thread use the model during optimizer.step()");
+    return pager_->statistics().live_bytes == 0;
   }
 
-  void change_access(pager::GuardRange::Access access) {
+  static Error in_use(const std::string& by) {
+    return Error(ErrorCode::kUnsupported,
+                 "parameters are in use by " + by + " while they are to be written",
+                 "let go of what with_params() holds, and let no other thread use the model during "
+                 "optimizer.step() and load_state()");
+  }
+
+  // Waits for all ranks, as a barrier does. Throws the same on all when one still has parameters.
+  void refuse_holders(bool is_free, const char* operation) {
+    at::Tensor holder = at::full({1}, is_free ? -1 : group_->rank(), at::kInt);
+    group_->all_reduce_(holder, Reduction::kMax, operation);
+    const int rank = holder.item<int>();
+    if (rank >= 0) throw in_use("rank " + std::to_string(rank));
+  }
+
+  template <typename Check>
+  void change_access(pager::GuardRange::Access access, const Check& check) {
     close_gate();
     try {
-      give_all_back();
+      check(give_all_back());
     } catch (...) {
       open_gate();
       throw;
@@ -213,6 +244,7 @@ class PagedHome final : public ParameterHome {
   std::vector<Unit> units_;
   std::shared_ptr<RemoteShards> shards_;
   std::shared_ptr<ProcessGroup> group_;
+  PagingLimits limits_;
   std::vector<at::Tensor> writable_;
   std::unique_ptr<pager::Pager> pager_;
 };
@@ -244,9 +276,9 @@ Number number_of(const std::string& text) {
 
 // Why a rank cannot take part; empty when all can.
 std::string obstacle(const std::vector<std::string>& said) {
-  for (std::size_t rank = 0; rank < said.size(); ++rank)
-    if (said[rank].starts_with('!'))
-      return "rank " + std::to_string(rank) + ": " + said[rank].substr(1);
+  for (std::size_t rank = 0; rank < said.size(); ++rank) {
+    if (const auto why = refusal_of(said, rank)) return *why;
+  }
   return {};
 }
 
@@ -268,7 +300,7 @@ Member member_of(const std::string& said) {
   return {words[0], {number_of<pid_t>(words[1]), number_of<std::uint64_t>(words[2])}};
 }
 
-// Round 2: "<address> <port> <offer of memory, of the first rank of a node>", or "!<why not>".
+// Round 2: "<address> <port> <offer of memory, of the first rank of a node>", or why it refuses.
 class Meeting {
  public:
   Meeting(const std::vector<Unit>& units, ProcessGroup& group) : group_(group) {
@@ -284,13 +316,13 @@ class Meeting {
     meet();
     std::string own;
     if (auto served = serve(); !served)
-      own = "!" + served.error().message();
+      own = refusal(served.error().message());
     else
       own = *served;
     const std::vector<std::string> said = tell_all(group_, own);
     if (const std::string why = obstacle(said); !why.empty()) return failed(why);
     const Result<void> joined = join(said);
-    const auto outcomes = tell_all(group_, joined ? "" : "!" + joined.error().message());
+    const auto outcomes = tell_all(group_, joined ? "" : refusal(joined.error().message()));
     if (const std::string why = obstacle(outcomes); !why.empty()) return failed(why);
     return shards_;
   }
@@ -362,8 +394,10 @@ class Meeting {
         shape_,
         std::move(memory_),
         *shards_->peers,
-        [client = shards_->client.get()](int rank, std::size_t unit, std::span<std::byte> into) {
-          client->fetch(rank, unit, into);
+        [client = shards_->client.get()](std::size_t unit,
+                                         std::span<const WantedShard> wanted,
+                                         const std::function<void(std::size_t)>& arrived) {
+          client->fetch(unit, wanted, arrived);
         });
     if (!cache) return std::move(cache).error();
     shards_->cache = *std::move(cache);
@@ -380,11 +414,12 @@ class Meeting {
 }  // namespace
 
 Result<std::unique_ptr<ParameterHome>> make_paged_home(const std::vector<Unit>& units,
-                                                       std::shared_ptr<ProcessGroup> group) {
+                                                       std::shared_ptr<ProcessGroup> group,
+                                                       const PagingLimits& limits) {
   auto shards = Meeting(units, *group).hold();
   if (!shards) return std::move(shards).error();
   return std::unique_ptr<ParameterHome>(
-      std::make_unique<PagedHome>(units, *std::move(shards), std::move(group)));
+      std::make_unique<PagedHome>(units, *std::move(shards), std::move(group), limits));
 }
 
 }  // namespace accel::sharding

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -27,6 +28,7 @@
 
 #include "libaccel/pager/guard_memory.h"
 #include "libaccel/prepare/parameter_list.h"
+#include "libaccel/sharding/fsdp_settings.h"
 #include "libaccel/sharding/shard_plan.h"
 #include "runtime/unique_fd.h"
 
@@ -47,6 +49,11 @@ class ParameterHome {
   [[nodiscard]] virtual const at::Tensor& writable(std::size_t unit) const = 0;
   // Whether the ranks see one memory: then one rank's values are every rank's.
   [[nodiscard]] virtual bool is_shared() const noexcept = 0;
+  // Keeps these parameters in memory for as long as somebody has what it returns; nullptr where they always are. Throws
+  // kPeerLost.
+  [[nodiscard]] virtual std::shared_ptr<void> hold(const std::vector<std::string>&) {
+    return nullptr;
+  }
   virtual void before_write() = 0;
   virtual void publish(std::span<const std::size_t> units) = 0;
   // In place of publish() on a rank whose step failed.
@@ -78,6 +85,8 @@ void place_parameters(const Unit& unit,
 // Errors, the same on all ranks  kUnsupported: a rank that cannot be reached or has no memory; says which and why. Throws
 // what ProcessGroup throws. Requires: every rank calls it.
 [[nodiscard]] Result<std::unique_ptr<ParameterHome>> make_paged_home(
-    const std::vector<Unit>& units, std::shared_ptr<ProcessGroup> group);
+    const std::vector<Unit>& units,
+    std::shared_ptr<ProcessGroup> group,
+    const PagingLimits& limits);
 
 }  // namespace accel::sharding

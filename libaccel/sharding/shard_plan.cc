@@ -17,6 +17,12 @@ class Planner {
   Planner(int world_size, std::int64_t max_unit_bytes)
       : world_size_(world_size), max_unit_bytes_(max_unit_bytes) {}
 
+  // Where a next parameter may begin: multiples of so many elements.
+  static std::int64_t block_of(c10::ScalarType dtype) {
+    return std::max<std::int64_t>(1,
+                                  kAlignment / static_cast<std::int64_t>(c10::elementSize(dtype)));
+  }
+
   void add(std::size_t index, const PlannedParameter& parameter) {
     const auto element = static_cast<std::int64_t>(c10::elementSize(parameter.dtype));
     const std::pair key{parameter.group, parameter.dtype};
@@ -30,19 +36,52 @@ class Planner {
     }
     std::int64_t& used = used_[open->second];
     units_[open->second].slots.push_back({index, used, parameter.numel});
-    used = rounded_up(used + parameter.numel, std::max<std::int64_t>(1, kAlignment / element));
+    used = rounded_up(used + parameter.numel, block_of(parameter.dtype));
   }
 
-  std::vector<Unit> units() && {
+  std::vector<Unit> units(ShardCut cut) && {
+    std::vector<std::int64_t> totals(static_cast<std::size_t>(world_size_));  // bytes, by rank
     for (std::size_t i = 0; i < units_.size(); ++i) {
-      const auto element = static_cast<std::int64_t>(c10::elementSize(units_[i].dtype));
+      if (cut == ShardCut::kByTensor) {
+        deal_out(units_[i], totals);
+        continue;
+      }
       const std::int64_t share = (used_[i] + world_size_ - 1) / world_size_;
-      units_[i].shard_numel = rounded_up(share, std::max<std::int64_t>(1, kAlignment / element));
+      units_[i].shard_numel = rounded_up(share, block_of(units_[i].dtype));
     }
     return std::move(units_);
   }
 
  private:
+  // Gives each parameter of a unit to one rank. Where shards are equally full, to the rank with least in all units.
+  void deal_out(Unit& unit, std::vector<std::int64_t>& totals) const {
+    const std::int64_t block = block_of(unit.dtype);
+    std::vector<Slot*> largest_first;
+    for (Slot& slot : unit.slots) largest_first.push_back(&slot);
+    std::stable_sort(largest_first.begin(), largest_first.end(), [](const Slot* a, const Slot* b) {
+      return a->numel > b->numel;
+    });
+    std::vector<std::int64_t> loads(totals.size());  // elements of this unit, by rank
+    std::vector<std::size_t> owners(unit.slots.size());
+    for (Slot* slot : largest_first) {
+      std::size_t owner = 0;
+      for (std::size_t rank = 1; rank < loads.size(); ++rank) {
+        if (std::pair(loads[rank], totals[rank]) < std::pair(loads[owner], totals[owner]))
+          owner = rank;
+      }
+      owners[static_cast<std::size_t>(slot - unit.slots.data())] = owner;
+      slot->offset = loads[owner];
+      loads[owner] += rounded_up(slot->numel, block);
+      totals[owner] += slot->numel * static_cast<std::int64_t>(c10::elementSize(unit.dtype));
+    }
+    unit.shard_numel = *std::max_element(loads.begin(), loads.end());
+    for (std::size_t i = 0; i < owners.size(); ++i)
+      unit.slots[i].offset += static_cast<std::int64_t>(owners[i]) * unit.shard_numel;
+    std::sort(unit.slots.begin(), unit.slots.end(), [](const Slot& a, const Slot& b) {
+      return a.offset < b.offset;
+    });
+  }
+
   std::int64_t world_size_;
   std::int64_t max_unit_bytes_;
   std::vector<Unit> units_;
@@ -54,12 +93,13 @@ class Planner {
 
 std::vector<Unit> plan_units(const std::vector<PlannedParameter>& parameters,
                              int world_size,
-                             std::int64_t max_unit_bytes) {
+                             std::int64_t max_unit_bytes,
+                             ShardCut cut) {
   Planner planner(world_size, max_unit_bytes);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].numel > 0) planner.add(i, parameters[i]);
   }
-  return std::move(planner).units();
+  return std::move(planner).units(cut);
 }
 
 std::vector<Piece> pieces_of(const Unit& unit, int rank) {
@@ -72,6 +112,12 @@ std::vector<Piece> pieces_of(const Unit& unit, int rank) {
     if (from < to) pieces.push_back({slot.parameter, from, from - slot.offset, to - from});
   }
   return pieces;
+}
+
+std::int64_t used_numel(const Unit& unit, int rank) {
+  const std::vector<Piece> pieces = pieces_of(unit, rank);
+  if (pieces.empty()) return 0;
+  return pieces.back().unit_offset + pieces.back().numel - rank * unit.shard_numel;
 }
 
 }  // namespace accel::sharding

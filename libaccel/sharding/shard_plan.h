@@ -8,6 +8,12 @@
 //   unit of 3 parameters, 2 ranks:   |aaaaaaa.|bbb.....|cccccccccc......|
 //                                    |---- shard 0 ----|---- shard 1 ----|
 //
+// Cut by tensors, each parameter is one rank's: the largest first, to the rank that has least so far (Graham 1969, "LPT"), and
+// shards are as long as the fullest one.
+//
+//   the same, by tensors:            |cccccccccc......|aaaaaaa.|bbb.....|
+//                                    |---- shard 0 ----|---- shard 1 ----|
+//
 // Threads:  pure functions.
 #pragma once
 
@@ -30,6 +36,11 @@ struct PlannedParameter {
   int group = -1;
 };
 inline constexpr int kNoGroup = -1;
+
+enum class ShardCut {
+  kEven,      // at the same number of elements, wherever that falls
+  kByTensor,  // between parameters: optimizers whose steps need whole tensors
+};
 
 // Where a parameter lies.
 struct Slot {
@@ -57,9 +68,13 @@ struct Piece {
 // >= 1, max_unit_bytes >= 1.
 [[nodiscard]] std::vector<Unit> plan_units(const std::vector<PlannedParameter>& parameters,
                                            int world_size,
-                                           std::int64_t max_unit_bytes);
+                                           std::int64_t max_unit_bytes,
+                                           ShardCut cut = ShardCut::kEven);
 
 // What `rank` owns of a unit, by offset. Empty when only padding falls to it.
 [[nodiscard]] std::vector<Piece> pieces_of(const Unit& unit, int rank);
+
+// Elements from the start of `rank`'s shard to the end of the last parameter in it; what follows is padding.
+[[nodiscard]] std::int64_t used_numel(const Unit& unit, int rank);
 
 }  // namespace accel::sharding

@@ -27,6 +27,9 @@
 #include <accel/error.h>
 #include <accel/logging.h>
 
+#include "libaccel/construction/tensor_memory.h"
+#include "libaccel/pager/parameter_key.h"
+#include "libaccel/process/joint_check.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/wrap_policy.h"
 
@@ -47,6 +50,7 @@ void refuse_overlaps(const std::vector<NamedParameter>& parameters) {
   std::map<const void*, std::string> owners;
   for (const NamedParameter& parameter : parameters) {
     if (parameter.tensor.numel() == 0) continue;
+    if (ParameterClaim::was_divided(parameter.tensor)) continue;  // they did not overlap then
     const void* storage = parameter.tensor.storage().unsafeGetStorageImpl();
     const auto [other, is_new] = owners.emplace(storage, parameter.name);
     if (is_new) continue;
@@ -69,13 +73,28 @@ void refuse_sparse(const std::vector<NamedParameter>& parameters) {
 
 void refuse_layouts(const std::vector<NamedParameter>& parameters) {
   for (const NamedParameter& parameter : parameters) {
-    if (parameter.tensor.device().is_cpu() && parameter.tensor.is_non_overlapping_and_dense())
-      continue;
+    const bool is_on_cpu = parameter.tensor.device().is_cpu() || parameter.tensor.is_meta();
+    if (is_on_cpu && parameter.tensor.is_non_overlapping_and_dense()) continue;
     throw Error(ErrorCode::kUnsupported,
                 "the parameter " + parameter.name +
                     " is no dense tensor of the CPU, which alone can be sharded",
                 "make it contiguous() before it is registered");
   }
+}
+
+std::int64_t largest_bytes(const std::vector<NamedParameter>& parameters) {
+  std::size_t bytes = 0;
+  for (const NamedParameter& parameter : parameters)
+    bytes = std::max(bytes, parameter.tensor.nbytes());
+  return static_cast<std::int64_t>(bytes);
+}
+
+// A tensor of the dtype, sizes and strides of `like`, in memory that others had before: one block for all is what keeps
+// the peak at one of them, whenever the allocator gives freed ones back.
+at::Tensor laid_out_in(const at::Tensor& room, const at::Tensor& like) {
+  return room.narrow(0, 0, static_cast<std::int64_t>(like.nbytes()))
+      .view(like.scalar_type())
+      .as_strided(like.sizes(), like.strides());
 }
 
 void warn_of_old_gradients() {
@@ -93,7 +112,8 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
     : mesh_(make_mesh(std::move(group), settings.strategy)),
       group_(mesh_.shards),
       module_(module.weak_from_this()),
-      precision_(settings.precision) {
+      precision_(settings.precision),
+      cut_(settings.shard_by_tensor ? ShardCut::kByTensor : ShardCut::kEven) {
   std::vector<NamedParameter> all = trainable_parameters(module);
   verify_same_parameters(all, *mesh_.world);
   const auto ignored = ignored_parameters(module, settings);
@@ -106,17 +126,14 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
     }
   }
   averaged_.resize(ignored_.size());
-  refuse_sparse(parameters_);
-  refuse_overlaps(parameters_);
-  refuse_layouts(parameters_);
+  const auto check = [&] {
+    claim_.emplace(parameters_);
+    refuse_sparse(parameters_);
+    refuse_overlaps(parameters_);
+    refuse_layouts(parameters_);
+  };
+  check_together(check, *mesh_.world, "asking whether every rank can divide its model");
   const at::NoGradGuard no_grad;
-  if (settings.sync_module_states) {
-    for (at::Tensor& parameter : module.parameters())
-      mesh_.world->broadcast_(parameter, 0, kPreparing);
-    for (at::Tensor& buffer : module.buffers()) {
-      if (buffer.defined()) mesh_.world->broadcast_(buffer, 0, kPreparing);
-    }
-  }
   std::vector<PlannedParameter> planned;
   for (const NamedParameter& parameter : parameters_) {
     index_.emplace(parameter.tensor.unsafeGetTensorImpl(), planned.size());
@@ -127,12 +144,24 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
                                     : parameter.tensor.scalar_type(),
                        .group = groups.at(parameter.tensor.unsafeGetTensorImpl())});
   }
-  units_ = plan_units(planned, group_->size(), kMaxUnitBytes);
+  if (settings.sync_module_states) {
+    for (at::Tensor& parameter : module.parameters()) {
+      if (!owns(parameter)) take_from_rank_0(parameter);
+    }
+    for (at::Tensor& buffer : module.buffers()) {
+      if (buffer.defined()) take_from_rank_0(buffer);
+    }
+  }
+  // So that every rank gets tensors of each unit.
+  const std::int64_t unit_bytes =
+      is_cut_by_tensor() ? kMaxUnitBytes * group_->size() : kMaxUnitBytes;
+  units_ = plan_units(planned, group_->size(), unit_bytes, cut_);
   if (precision_.param_dtype) masters_.emplace(units_, group_);
-  find_home(settings.strategy);
+  find_home(settings);
   cut_pieces();
-  move_into_units();
+  move_into_units(settings.sync_module_states);
   round_others(module, ignored);
+  if (settings.keeps_whole_gradients) return;
   static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
   gradients_ = std::make_unique<GradientShards>(
       parameters_, units_in(precision_.reduce_dtype), mesh_, ++num_models);
@@ -159,12 +188,25 @@ void ShardedModel::round_others(const torch::nn::Module& module,
   }
   for (at::Tensor& buffer : module.buffers()) {
     if (!precision_.buffer_dtype || !buffer.defined()) continue;
-    if (at::isFloatingType(buffer.scalar_type()))
+    if (!at::isFloatingType(buffer.scalar_type())) continue;
+    if (!seen.insert(buffer.unsafeGetTensorImpl()).second) continue;
+    if (masters_) {
+      masters_->round_buffer(buffer, *precision_.buffer_dtype);
+    } else {
       buffer.set_data(buffer.to(*precision_.buffer_dtype));
+    }
   }
 }
 
-void ShardedModel::find_home(ShardingStrategy strategy) {
+// Of what stays whole.
+void ShardedModel::take_from_rank_0(at::Tensor& tensor) {
+  if (tensor.is_meta()) construction::give_memory(tensor, construction::memory_like(tensor));
+  at::Tensor values = tensor.detach();
+  mesh_.world->broadcast_(values, 0, kPreparing);
+}
+
+void ShardedModel::find_home(const FsdpSettings& settings) {
+  const ShardingStrategy strategy = settings.strategy;
   const std::vector<Unit> units = units_in(precision_.param_dtype);
   std::vector<std::vector<pager::GuardLabel>> labels(units.size());
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
@@ -181,13 +223,7 @@ void ShardedModel::find_home(ShardingStrategy strategy) {
     return;
   }
   if (strategy == ShardingStrategy::kFullShard) {
-    if (masters_) {
-      throw Error(
-          ErrorCode::kUnsupported,
-          "a mixed_precision_policy needs ranks that share memory: " + shared.error().message(),
-          "use HYBRID_SHARD, or autocast with mixed_precision instead of the policy");
-    }
-    auto paged = make_paged_home(units, group_);
+    auto paged = make_paged_home(units, group_, settings.paging);
     if (!paged) throw std::move(paged).error();
     home_ = *std::move(paged);
     return;
@@ -201,14 +237,29 @@ void ShardedModel::find_home(ShardingStrategy strategy) {
   home_ = make_private_home(units, group_);
 }
 
-// Each rank brings its own shards; then the parameters of the module become views of the whole.
-void ShardedModel::move_into_units() {
-  for (const ShardPiece& piece : pieces_) {
-    const at::Tensor& parameter = parameters_[piece.place.parameter].tensor;
+// Each rank brings its own shards, with rank 0's values or its own; then the parameters of the module become views of the
+// whole. Who receives does not need the parameters' own memory, which may be missing, or be that of another model that was
+// prepared before: it holds one parameter at a time.
+void ShardedModel::move_into_units(bool takes_from_rank_0) {
+  const bool receives = takes_from_rank_0 && mesh_.world->rank() != 0;
+  const at::Tensor room =
+      receives ? at::empty({largest_bytes(parameters_)}, at::kByte) : at::Tensor();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i].tensor;
+    at::Tensor values =
+        receives ? laid_out_in(room, parameter) : pager::with_memory(parameter.detach());
+    if (takes_from_rank_0) mesh_.world->broadcast_(values, 0, kPreparing);
+    if (values.numel() == 0) {  // it is in no unit
+      construction::give_memory(parameter, construction::memory_like(parameter));
+    }
+    if (piece_index_[i] < 0) continue;
+    const ShardPiece& piece = pieces_[static_cast<std::size_t>(piece_index_[i])];
     const at::Tensor in_memory_order =
-        parameter.detach().as_strided({parameter.numel()}, {1}, parameter.storage_offset());
-    piece.tensor.detach().copy_(
-        in_memory_order.narrow(0, piece.place.parameter_offset, piece.place.numel));
+        values.as_strided({values.numel()}, {1}, values.storage_offset());
+    piece.tensor.detach().copy_(shaped(
+        in_memory_order.narrow(0, piece.place.parameter_offset, piece.place.numel), piece.place));
+  }
+  for (const ShardPiece& piece : pieces_) {
     // Whatever the ranks had before: replicas stay equal only when they begin so.
     at::Tensor values = piece.tensor.detach();
     if (mesh_.replicas) mesh_.replicas->broadcast_(values, 0, kPreparing);
@@ -217,6 +268,7 @@ void ShardedModel::move_into_units() {
   std::iota(all.begin(), all.end(), std::size_t{0});
   if (masters_) masters_->write_to(*home_, all);
   home_->publish(all);
+  claim_->set_divided();
   home_->take_in(parameters_);
   places_.assign(parameters_.size(), nullptr);
   for (const Unit& unit : units_) {
@@ -233,14 +285,31 @@ void ShardedModel::cut_pieces() {
     for (const Piece& place : pieces_of(units_[unit], group_->rank())) {
       const std::int64_t own = group_->rank() * units_[unit].shard_numel;
       at::Tensor tensor =
-          masters_ ? masters_->shard(unit).narrow(0, place.unit_offset - own, place.numel).detach()
-                   : home_->writable(unit).narrow(0, place.unit_offset, place.numel).detach();
+          shaped(shard(unit).narrow(0, place.unit_offset - own, place.numel).detach(), place);
       tensor.requires_grad_(true);
       piece_index_[place.parameter] = std::ssize(pieces_);
       piece_tensors_.insert(tensor.unsafeGetTensorImpl());
+      claim_->add_piece(tensor);
       pieces_.push_back({unit, place, std::move(tensor)});
     }
   }
+}
+
+at::Tensor ShardedModel::shaped(const at::Tensor& range, const Piece& place) const {
+  if (!is_cut_by_tensor()) return range;
+  const at::Tensor& parameter = parameters_[place.parameter].tensor;
+  return range.as_strided(parameter.sizes(), parameter.strides(), range.storage_offset());
+}
+
+at::Tensor ShardedModel::shard(std::size_t unit) const {
+  if (masters_) return masters_->shard(unit);
+  const std::int64_t numel = units_[unit].shard_numel;
+  return home_->writable(unit).narrow(0, group_->rank() * numel, numel);
+}
+
+at::Tensor ShardedModel::full_values_of(const at::Tensor& parameter) const {
+  at::Tensor full = masters_ ? masters_->full_values_of(parameter) : at::Tensor();
+  return full.defined() ? full : parameter.detach();
 }
 
 at::Tensor ShardedModel::input(const at::Tensor& argument) const {
@@ -285,7 +354,8 @@ void ShardedModel::hand_out_gradients() {
     if (!gradients_->was_used(piece.place.parameter)) continue;
     const std::int64_t begin =
         piece.place.unit_offset - group_->rank() * units_[piece.unit].shard_numel;
-    const at::Tensor gradient = shards[piece.unit].narrow(0, begin, piece.place.numel);
+    const at::Tensor gradient =
+        shaped(shards[piece.unit].narrow(0, begin, piece.place.numel), piece.place);
     at::Tensor& present = piece.tensor.mutable_grad();
     if (present.defined()) {
       if (has_stepped_) warn_of_old_gradients();
@@ -324,17 +394,17 @@ void ShardedModel::average_ignored() {
   }
 }
 
-// Where every parameter was moved to it must still be: the optimizer would go on writing there.
 // One that ranks would train each for itself, or not at all.
 void ShardedModel::refuse_added_parameters() const {
   const auto module = module_.lock();
   if (module == nullptr) return;
   for (const NamedParameter& parameter : trainable_parameters(*module)) {
+    if (owns(parameter.tensor)) continue;
     const bool is_ignored =
         std::any_of(ignored_.begin(), ignored_.end(), [&](const at::Tensor& ignored) {
           return ignored.is_same(parameter.tensor);
         });
-    if (owns(parameter.tensor) || is_ignored) continue;
+    if (is_ignored) continue;
     throw Error(ErrorCode::kUnsupported,
                 "the parameter " + parameter.name +
                     " was added or unfrozen after prepare(): it would not be trained alike on all "
@@ -343,6 +413,7 @@ void ShardedModel::refuse_added_parameters() const {
   }
 }
 
+// Where every parameter was moved to it must still be: the optimizer would go on writing there.
 void ShardedModel::before_write() {
   refuse_added_parameters();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -369,7 +440,7 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
 
 void ShardedModel::begin_load() {
   if (masters_) {
-    masters_->expose(parameters_);
+    masters_->expose(parameters_, Wholes::kKept);
   } else {
     home_->begin_load();
   }
@@ -390,6 +461,15 @@ void ShardedModel::publish_loaded() {
   std::iota(all.begin(), all.end(), std::size_t{0});
   publish(all);
   has_stepped_ = false;
+}
+
+std::shared_ptr<void> ShardedModel::hold(const std::vector<at::Tensor>& parameters) {
+  std::vector<std::string> names;
+  for (const at::Tensor& parameter : parameters) {
+    if (owns(parameter) && parameter.numel() > 0)
+      names.push_back(parameters_[index_.at(parameter.unsafeGetTensorImpl())].name);
+  }
+  return home_->hold(names);
 }
 
 bool ShardedModel::owns(const at::Tensor& parameter) const {

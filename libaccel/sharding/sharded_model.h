@@ -8,6 +8,8 @@
 // With a param_dtype of a mixed precision policy the home has the parameters in that dtype, and the pieces are views of
 // this rank's masters (master_shards.h).
 //
+// Cut by tensors, a piece is a whole parameter, of its shape; else it is a flat range of one.
+//
 // Frozen parameters stay as they are, but for their dtype. Ignored ones stay whole; their gradients are averaged at the
 // end of backward.
 //
@@ -31,6 +33,7 @@
 #include "libaccel/sharding/fsdp_settings.h"
 #include "libaccel/sharding/gradient_shards.h"
 #include "libaccel/sharding/master_shards.h"
+#include "libaccel/sharding/parameter_claim.h"
 #include "libaccel/sharding/parameter_home.h"
 #include "libaccel/sharding/shard_mesh.h"
 #include "libaccel/sharding/shard_plan.h"
@@ -44,14 +47,16 @@ namespace accel::sharding {
 struct ShardPiece {
   std::size_t unit = 0;
   Piece place;
-  at::Tensor tensor;  // [numel] a leaf; its grad is this rank's part of the averaged gradient
+  // A leaf; its grad is this rank's part of the averaged gradient. [numel], or as the parameter when it is all of it.
+  at::Tensor tensor;
 };
 
-class ShardedModel final : public ModelSync {
+class ShardedModel : public ModelSync {
  public:
+  // With settings.keeps_whole_gradients gradients are left to the derived class (whole_gradient_model.h).
   // Checks that every rank has the same parameters, sends rank 0's (unless told not to) and moves them into their units.
   // Throws kShapeMismatch on every rank naming the first parameter that differs; kUnsupported for sparse gradients and
-  // for parameters that overlap; what wrap_groups() and ignored_parameters() throw; kPeerLost, kProcessGroup.
+  // for parameters that overlap, or that another prepared model has; what wrap_groups() and ignored_parameters() throw; kPeerLost, kProcessGroup.
   // Requires: every rank calls it; a parameter that requires a gradient.
   ShardedModel(const torch::nn::Module& module,
                std::shared_ptr<ProcessGroup> group,
@@ -76,9 +81,11 @@ class ShardedModel final : public ModelSync {
   [[nodiscard]] const ShardPiece* piece_of(const at::Tensor& parameter) const;
   [[nodiscard]] std::size_t unit_of(const at::Tensor& parameter) const;
   // What after_backward() does, for a backward that was not run by Accelerator::backward(); otherwise nothing.
-  void settle() {
+  virtual void settle() {
     if (!gradients_->is_done()) after_backward();
   }
+  // Whether a piece is a whole parameter.
+  [[nodiscard]] bool is_cut_by_tensor() const noexcept { return cut_ == ShardCut::kByTensor; }
   // Whether this is the tensor of one of this rank's pieces.
   [[nodiscard]] bool is_piece(const at::Tensor& tensor) const {
     return piece_tensors_.contains(tensor.unsafeGetTensorImpl());
@@ -92,9 +99,9 @@ class ShardedModel final : public ModelSync {
   void begin_load();
   void end_load();
   [[nodiscard]] bool has_masters() const noexcept { return masters_.has_value(); }
-  // Between them the parameters have their full precision. Requires: every rank calls it.
-  void begin_save() {
-    if (masters_) masters_->expose(parameters_);
+  // Between them the parameters have their full precision, where wholes are kept. Requires: every rank calls it.
+  void begin_save(Wholes wholes) {
+    if (masters_) masters_->expose(parameters_, wholes);
   }
   void end_save() {
     if (masters_) masters_->withdraw(parameters_);
@@ -102,11 +109,19 @@ class ShardedModel final : public ModelSync {
   // After end_load(): lets every rank see what all have loaded. Requires: every rank calls it.
   void publish_loaded();
 
+  // Keeps in memory what of these parameters is divided, for as long as somebody has what it returns; nullptr when all of it
+  // always is. Throws kPeerLost.
+  [[nodiscard]] std::shared_ptr<void> hold(const std::vector<at::Tensor>& parameters);
+
   // ---- for checkpoints and tests
 
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const noexcept {
     return parameters_;
   }
+  // [shard_numel] of this rank, in the precision that the optimizer sees. Borrowed.
+  [[nodiscard]] at::Tensor shard(std::size_t unit) const;
+  // In full precision, of a parameter that is whole on every rank.
+  [[nodiscard]] at::Tensor full_values_of(const at::Tensor& parameter) const;
   [[nodiscard]] const std::vector<Unit>& units() const noexcept { return units_; }
   [[nodiscard]] const GradientShards& gradients() const noexcept { return *gradients_; }
   // Whether the ranks share one copy of the parameters.
@@ -115,13 +130,19 @@ class ShardedModel final : public ModelSync {
   [[nodiscard]] ProcessGroup& group() const noexcept { return *group_; }
   [[nodiscard]] const ShardMesh& mesh() const noexcept { return mesh_; }
 
+ protected:
+  [[nodiscard]] std::vector<ShardPiece>& pieces() noexcept { return pieces_; }
+
  private:
   [[nodiscard]] std::vector<Unit> units_in(std::optional<at::ScalarType> dtype) const;
-  void find_home(ShardingStrategy strategy);
+  void take_from_rank_0(at::Tensor& tensor);
+  void find_home(const FsdpSettings& settings);
   void round_others(const torch::nn::Module& module,
                     const std::unordered_set<const c10::TensorImpl*>& ignored);
-  void move_into_units();
+  void move_into_units(bool takes_from_rank_0);
   void cut_pieces();
+  // What lies at `range`, a piece's part of a unit or gradient, in the shape of the piece.
+  [[nodiscard]] at::Tensor shaped(const at::Tensor& range, const Piece& place) const;
   void hand_out_gradients();
   [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
   void average_ignored();
@@ -131,16 +152,18 @@ class ShardedModel final : public ModelSync {
   std::shared_ptr<ProcessGroup> group_;  // mesh_.shards
   std::weak_ptr<const torch::nn::Module> module_;
   std::vector<NamedParameter> parameters_;  // those that are divided
+  std::optional<ParameterClaim> claim_;     // on them
   std::vector<at::Tensor> ignored_;         // trained, but whole on every rank
   std::vector<Unit> units_;                 // with the dtypes that the optimizer sees
   MixedPrecisionPolicy precision_;
+  ShardCut cut_;
   std::unique_ptr<ParameterHome> home_;
   std::optional<MasterShards> masters_;  // else the home is what pieces are views of
   std::vector<ShardPiece> pieces_;       // of this rank
   std::unordered_map<const c10::TensorImpl*, std::size_t> index_;  // into parameters_
   std::vector<std::ptrdiff_t> piece_index_;                        // by parameter; -1: none
   std::vector<std::size_t> unit_index_;                            // by parameter
-  std::unique_ptr<GradientShards> gradients_;
+  std::unique_ptr<GradientShards> gradients_;  // nullptr: a derived class averages whole ones
   std::unordered_set<const c10::TensorImpl*> piece_tensors_;
   std::vector<const void*> places_;  // of the parameters in memory
   // The gradients of `ignored_` when they were averaged last. Weak, so that no other gradient gets the address.

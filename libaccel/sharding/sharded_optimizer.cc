@@ -8,6 +8,7 @@
 #include <ATen/ops/full_like.h>
 #include <c10/util/Type.h>
 #include <torch/optim/adagrad.h>
+#include <torch/optim/lbfgs.h>
 
 #include <accel/error.h>
 #include <accel/types.h>
@@ -27,13 +28,24 @@ bool is_fresh(const torch::optim::OptimizerParamState& state) {
   return adagrad != nullptr && adagrad->step() == 0;
 }
 
-void check(Optimizer& optimizer, const ShardedModel& model) {
-  if (!is_element_wise(optimizer)) {
+void check_kind(const Optimizer& optimizer, bool has_whole_tensors) {
+  const std::string type = c10::demangle(typeid(optimizer).name());
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
     throw Error(ErrorCode::kUnsupported,
-                "an optimizer of type " + c10::demangle(typeid(optimizer).name()) +
-                    " cannot work on shards: it is none of SGD, Adam, AdamW, RMSprop, Adagrad",
-                "use one of these, or sharding_strategy NO_SHARD");
+                "an optimizer of type " + type +
+                    " cannot work on shards: its steps need all parameters at once",
+                "use sharding_strategy NO_SHARD");
   }
+  if (has_whole_tensors || is_element_wise(optimizer)) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      "an optimizer of type " + type +
+          " cannot work on parts of tensors: it is none of SGD, Adam, AdamW, RMSprop, Adagrad",
+      "set shard_by_tensor = true in the FullyShardedDataParallelPlugin, or use NO_SHARD");
+}
+
+void check(Optimizer& optimizer, const ShardedModel& model) {
+  check_kind(optimizer, model.is_cut_by_tensor());
   for (const NamedParameter& parameter : model.parameters()) {
     const auto state = optimizer.state().find(parameter.tensor.unsafeGetTensorImpl());
     if (state == optimizer.state().end() || is_fresh(*state->second)) continue;
@@ -65,7 +77,15 @@ void make_adagrad_states(Optimizer& optimizer) {
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer) : optimizer_(optimizer) {
-  for (auto& group : optimizer.param_groups()) whole_groups_.push_back(group.params());
+  for (auto& group : optimizer.param_groups()) {
+    const std::vector<at::Tensor>& parameters = group.params();
+    if (std::any_of(parameters.begin(), parameters.end(), &ParameterClaim::is_left_over)) {
+      throw Error(ErrorCode::kUnsupported,
+                  "the optimizer has the shards of a model that is not prepared any more",
+                  "construct it anew, with the parameters of the module");
+    }
+    whole_groups_.push_back(parameters);
+  }
 }
 
 std::vector<std::size_t> ShardedOptimizer::units_in(const ShardedModel& model) const {

@@ -1,8 +1,8 @@
 // ShardedOptimizer: lets an unmodified torch::optim optimizer work on this rank's pieces of sharded models.
 //
 // Its parameter groups are rewritten: each parameter of a sharded model gives way to this rank's piece of it, or to
-// nothing. Options, and so schedules, stay as they are. What the optimizer computes must depend on each element alone:
-// SGD, Adam, AdamW, RMSprop, Adagrad.
+// nothing. Options, and so schedules, stay as they are. What the optimizer computes must depend on each element alone
+// (SGD, Adam, AdamW, RMSprop, Adagrad), or on each tensor alone where models are cut by tensors.
 //
 // Threads:  the thread that trains.
 #pragma once
@@ -25,7 +25,7 @@ class ShardedOptimizer final : public detail::StepGate {
  public:
   // Gives the optimizer the pieces of models that `present`, its gate so far or nullptr, does not know yet. Returns the
   // gate, nullptr when the optimizer has no parameter of any. Throws kUnsupported, naming the type, for one whose
-  // steps are not element-wise, and for one that has stepped already.
+  // steps need more than the pieces are, and for one that has stepped already.
   static std::shared_ptr<ShardedOptimizer> rewrite(
       torch::optim::Optimizer& optimizer,
       std::shared_ptr<ShardedOptimizer> present,
@@ -58,5 +58,11 @@ class ShardedOptimizer final : public detail::StepGate {
   std::vector<std::pair<std::shared_ptr<ShardedModel>, std::vector<std::size_t>>> models_;
   std::vector<std::vector<at::Tensor>> whole_groups_;
 };
+
+// nullptr: the optimizer is not sharded.
+[[nodiscard]] inline const ShardedOptimizer* sharded_of(
+    const std::shared_ptr<detail::StepGate>& gate) {
+  return dynamic_cast<const ShardedOptimizer*>(gate.get());
+}
 
 }  // namespace accel::sharding

@@ -29,6 +29,7 @@
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/text_gather.h"
 #include "libaccel/sharding/parameter_home.h"
+#include "runtime/page_size.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
 
@@ -37,15 +38,10 @@ namespace {
 
 constexpr std::int64_t kTextBytes = 512;  // of what a rank says of itself
 
-std::int64_t page_bytes() {
-  static const std::int64_t bytes = ::sysconf(_SC_PAGESIZE);
-  return bytes;
-}
-
 std::int64_t bytes_of(const Unit& unit, int world_size) {
   const std::int64_t bytes =
       world_size * unit.shard_numel * static_cast<std::int64_t>(c10::elementSize(unit.dtype));
-  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+  return static_cast<std::int64_t>(whole_pages(static_cast<std::size_t>(bytes)));
 }
 
 std::vector<std::string> tell_all(ProcessGroup& group, const std::string& own) {
@@ -124,12 +120,12 @@ class SharedHome final : public ParameterHome {
   void end_load() override { remap(pager::GuardRange::Access::kRead); }
 
  private:
-  // This rank's part of a unit.
+  // This rank's part of a unit, but for the padding behind its last parameter, which nobody touches.
   Result<void> reserve(int memory, off_t offset, std::size_t unit) const {
     const auto element = static_cast<std::int64_t>(c10::elementSize(units_[unit].dtype));
-    const std::int64_t bytes = units_[unit].shard_numel * element;
-    if (::fallocate(memory, 0, offset + group_->rank() * bytes, bytes) == 0 || errno == EOPNOTSUPP)
-      return {};
+    const std::int64_t begin = offset + group_->rank() * units_[unit].shard_numel * element;
+    const std::int64_t bytes = used_numel(units_[unit], group_->rank()) * element;
+    if (bytes == 0 || ::fallocate(memory, 0, begin, bytes) == 0 || errno == EOPNOTSUPP) return {};
     return Error(
         ErrorCode::kOutOfMemory,
         std::to_string(bytes) + " bytes of parameters cannot be reserved: " + errno_text(errno));
@@ -151,23 +147,22 @@ class SharedHome final : public ParameterHome {
   std::vector<at::Tensor> writable_;
 };
 
-// What a rank says first: "<node>|<offer>", the offer of rank 0 alone, or "!<why not>".
+// What a rank says first: "<node>|<offer>", the offer of rank 0 alone, or why it refuses.
 std::string introduction(const UniqueFd& memory) {
   const auto node = shm::read_node_identity();
-  if (!node) return "!" + node.error().message();
+  if (!node) return refusal(node.error().message());
   if (!memory) return to_text(*node) + "|";
   const auto offer = shm::offer_memory(memory.get());
-  if (!offer) return "!" + offer.error().message();
+  if (!offer) return refusal(offer.error().message());
   return to_text(*node) + "|" + to_text(*offer);
 }
 
 // Why ranks that say this cannot share memory; empty when they can.
 std::string obstacle(const std::vector<std::string>& said) {
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
-    const std::string who = "rank " + std::to_string(rank);
-    if (said[rank].starts_with('!')) return who + ": " + said[rank].substr(1);
+    if (const auto why = refusal_of(said, rank)) return *why;
     if (said[rank].substr(0, said[rank].find('|')) != said[0].substr(0, said[0].find('|'))) {
-      return who + " is on another node than rank 0";
+      return "rank " + std::to_string(rank) + " is on another node than rank 0";
     }
   }
   return {};
@@ -198,7 +193,7 @@ Result<std::unique_ptr<ParameterHome>> make_shared_home(
     }
   }
   const std::vector<std::string> said =
-      tell_all(*group, trouble.empty() ? introduction(memory) : "!" + trouble);
+      tell_all(*group, trouble.empty() ? introduction(memory) : refusal(trouble));
   if (const std::string why = obstacle(said); !why.empty()) {
     return Error(ErrorCode::kUnsupported, "the ranks cannot share memory: " + why);
   }
@@ -211,7 +206,7 @@ Result<std::unique_ptr<ParameterHome>> make_shared_home(
   };
   const Result<void> joined = join();
   const std::vector<std::string> outcomes =
-      tell_all(*group, joined ? "" : "!" + joined.error().message());
+      tell_all(*group, joined ? "" : refusal(joined.error().message()));
   if (const std::string why = obstacle(outcomes); !why.empty()) {
     return Error(ErrorCode::kUnsupported, "the ranks cannot share memory: " + why);
   }

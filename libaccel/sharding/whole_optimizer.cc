@@ -18,12 +18,13 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 
-#include <accel/error.h>
 #include <accel/types.h>
 
+#include "libaccel/checkpoint/archived_optimizer.h"
 #include "libaccel/checkpoint/divided_tensors.h"
 #include "libaccel/checkpoint/optimizer_fields.h"
 #include "libaccel/process/process_group.h"
+#include "libaccel/sharding/archived_states.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/sharded_optimizer.h"
 
@@ -89,11 +90,6 @@ const Kind* find_kind(const Optimizer& optimizer) {
   return nullptr;
 }
 
-const Kind& kind_for(const Optimizer& optimizer) {
-  if (const Kind* kind = find_kind(optimizer)) return *kind;
-  throw Error(ErrorCode::kInternal, "a sharded optimizer is of no type that can be sharded");
-}
-
 // Describes the states of one unit's parameters.
 class UnitStates {
  public:
@@ -101,12 +97,14 @@ class UnitStates {
              Optimizer& optimizer,
              const ShardedModel& model,
              std::size_t unit,
-             checkpoint::DividedTensors& divided)
+             checkpoint::DividedTensors& divided,
+             Wholes wholes)
       : kind_(kind),
         optimizer_(optimizer),
         model_(model),
         unit_(model.units()[unit]),
-        divided_(divided) {
+        divided_(divided),
+        wholes_(wholes) {
     const std::unique_ptr<OptimizerParamState> sample = kind_.make_state();
     const StateView view = kind_.view(*sample);
     num_tensors_ = view.tensors.size();
@@ -117,10 +115,12 @@ class UnitStates {
     agree();
     std::vector<at::Tensor> fields(num_tensors_);
     for (std::size_t f = 0; f < num_tensors_; ++f) {
-      if (is_any_gathered(f)) fields[f] = gathered(f);
+      if (!is_any_gathered(f)) continue;
+      at::Tensor whole_field = gathered(f);
+      if (wholes_ == Wholes::kKept) fields[f] = std::move(whole_field);
     }
     for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
-      if (flag(s, 0) == 0) continue;
+      if (flag(s, 0) == 0 || (wholes_ == Wholes::kDropped && !is_divided(s))) continue;
       whole.state()[parameter(s).unsafeGetTensorImpl()] = state_of(s, fields);
     }
   }
@@ -182,7 +182,7 @@ class UnitStates {
       at::Tensor values;
       if (state != nullptr) values = *kind_.view(*state).tensors[field];
       if (!values.defined()) values = at::zeros({piece->place.numel}, unit_.dtype);
-      parts.push_back({piece->place.parameter_offset, std::move(values)});
+      parts.push_back({piece->place.parameter_offset, in_memory_order(values)});
     }
     divided_.add(whole, std::move(parts));
     return whole;
@@ -197,7 +197,7 @@ class UnitStates {
       if (state == nullptr || flag(s, 1 + field) == 0 || is_divided(s)) continue;
       const Piece& place = model_.piece_of(parameter(s))->place;
       shard.narrow(0, place.unit_offset - group.rank() * unit_.shard_numel, place.numel)
-          .copy_(*kind_.view(*state).tensors[field]);
+          .copy_(in_memory_order(*kind_.view(*state).tensors[field]));
     }
     at::Tensor whole = at::empty({group.size() * unit_.shard_numel}, unit_.dtype);
     group.all_gather_into(whole, shard, "gathering the optimizer's states");
@@ -225,19 +225,22 @@ class UnitStates {
   const ShardedModel& model_;
   const Unit& unit_;
   checkpoint::DividedTensors& divided_;
+  Wholes wholes_;
   std::size_t num_tensors_ = 0;
   std::size_t num_numbers_ = 0;
   at::Tensor flags_;
 };
 
-// The part of a whole tensor that a piece stands for: a range in the order of the parameter's memory.
-at::Tensor part_of(const at::Tensor& whole, const at::Tensor& parameter, const Piece& place) {
-  const at::Tensor laid_out =
-      at::empty_strided(parameter.sizes(), parameter.strides(), whole.options()).copy_(whole);
-  return laid_out.as_strided({place.numel}, {1}, place.parameter_offset).clone();
+// A range of a parameter's memory in the shape of its piece.
+at::Tensor shaped_as(const at::Tensor& piece, const at::Tensor& range) {
+  return range.as_strided(piece.sizes(), piece.strides(), range.storage_offset());
 }
 
 }  // namespace
+
+at::Tensor in_memory_order(const at::Tensor& tensor) {
+  return tensor.detach().as_strided({tensor.numel()}, {1}, tensor.storage_offset());
+}
 
 bool is_element_wise(const Optimizer& optimizer) {
   return find_kind(optimizer) != nullptr;
@@ -248,7 +251,10 @@ std::unique_ptr<Optimizer> whole_optimizer(Optimizer& optimizer, const ShardedOp
   for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     groups.emplace_back(sharded.whole_groups()[g], optimizer.param_groups()[g].options().clone());
   }
-  std::unique_ptr<Optimizer> whole = kind_for(optimizer).make(std::move(groups));
+  const Kind* const kind = find_kind(optimizer);
+  if (kind == nullptr)
+    return std::make_unique<checkpoint::ArchivedOptimizer>(optimizer, sharded.whole_groups());
+  std::unique_ptr<Optimizer> whole = kind->make(std::move(groups));
   whole->state().clear();
   return whole;
 }
@@ -259,7 +265,7 @@ void divide_parameters(const ShardedModel& model, checkpoint::DividedTensors& di
     if (tensor.numel() == 0 || !tensor.is_contiguous()) continue;
     std::vector<checkpoint::TensorPart> parts;
     if (const ShardPiece* piece = model.piece_of(tensor))
-      parts.push_back({piece->place.parameter_offset, piece->tensor.detach()});
+      parts.push_back({piece->place.parameter_offset, in_memory_order(piece->tensor)});
     divided.add(tensor, std::move(parts));
   }
 }
@@ -267,12 +273,15 @@ void divide_parameters(const ShardedModel& model, checkpoint::DividedTensors& di
 void describe_states(Optimizer& optimizer,
                      const ShardedOptimizer& sharded,
                      Optimizer& whole,
-                     checkpoint::DividedTensors& divided) {
+                     checkpoint::DividedTensors& divided,
+                     Wholes wholes) {
   const at::NoGradGuard no_grad;
-  const Kind& kind = kind_for(optimizer);
+  if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole))
+    return describe_archived_states(optimizer, sharded, *archived, divided, wholes);
+  const Kind& kind = *find_kind(optimizer);
   for (const auto& [model, units] : sharded.models()) {
     for (const std::size_t unit : units) {
-      UnitStates(kind, optimizer, *model, unit, divided).into(whole);
+      UnitStates(kind, optimizer, *model, unit, divided, wholes).into(whole);
     }
   }
   for (const auto& group : sharded.whole_groups()) {
@@ -284,12 +293,20 @@ void describe_states(Optimizer& optimizer,
   }
 }
 
+at::Tensor part_of(const at::Tensor& whole, const at::Tensor& parameter, const Piece& place) {
+  const at::Tensor laid_out =
+      at::empty_strided(parameter.sizes(), parameter.strides(), whole.options()).copy_(whole);
+  return laid_out.as_strided({place.numel}, {1}, place.parameter_offset).clone();
+}
+
 void take_states(Optimizer& whole,
                  const ShardedOptimizer& sharded,
                  const checkpoint::DividedTensors& divided,
                  Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
-  const Kind& kind = kind_for(optimizer);
+  if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole))
+    return take_archived_states(*archived, sharded, divided, optimizer);
+  const Kind& kind = *find_kind(optimizer);
   optimizer.state().clear();
   for (std::size_t g = 0; g < whole.param_groups().size(); ++g) {
     kind.copy_options(whole.param_groups()[g].options(), optimizer.param_groups()[g].options());
@@ -307,7 +324,9 @@ void take_states(Optimizer& whole,
       for (at::Tensor* field : kind.view(*state).tensors) {
         if (!field->defined()) continue;
         const auto* parts = divided.find(*field);
-        *field = parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values;
+        *field = shaped_as(
+            piece->tensor,
+            parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values);
       }
       optimizer.state()[piece->tensor.unsafeGetTensorImpl()] = std::move(state);
     }

@@ -10,6 +10,10 @@
 
 #include <memory>
 
+#include <ATen/core/Tensor.h>
+
+#include "libaccel/sharding/master_shards.h"
+
 namespace torch::optim {
 class Optimizer;
 }
@@ -27,7 +31,8 @@ class ShardedOptimizer;
 // Adagrad, but no class derived from them.
 [[nodiscard]] bool is_element_wise(const torch::optim::Optimizer& optimizer);
 
-// An optimizer of the same type, options and groups on the whole parameters, without states.
+// An optimizer of the same type, options and groups on the whole parameters, without states; for a class of the user's own what
+// stands for it (checkpoint/archived_optimizer.h). Errors  throws kUnsupported, naming such a class whose states cannot be saved.
 [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> whole_optimizer(
     torch::optim::Optimizer& optimizer, const ShardedOptimizer& sharded);
 
@@ -36,11 +41,21 @@ class ShardedOptimizer;
 void divide_parameters(const ShardedModel& model, checkpoint::DividedTensors& divided);
 
 // Gives `whole` the states of all ranks: placeholders for those of parameters that are in `divided`, where this rank's parts
-// are noted, else values. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
+// are noted, else values. wholes: of those values; where they are dropped `whole` gets no state of them. Throws kPeerLost,
+// kProcessGroup. Requires: every rank calls it.
 void describe_states(torch::optim::Optimizer& optimizer,
                      const ShardedOptimizer& sharded,
                      torch::optim::Optimizer& whole,
-                     checkpoint::DividedTensors& divided);
+                     checkpoint::DividedTensors& divided,
+                     Wholes wholes);
+
+// [numel] of a tensor without gaps. Borrowed.
+[[nodiscard]] at::Tensor in_memory_order(const at::Tensor& tensor);
+
+// The part of a whole tensor that a piece of `parameter` stands for: a range in the order of the parameter's memory.
+[[nodiscard]] at::Tensor part_of(const at::Tensor& whole,
+                                 const at::Tensor& parameter,
+                                 const Piece& place);
 
 // Gives `optimizer` this rank's part of the states of `whole`, and its options.
 void take_states(torch::optim::Optimizer& whole,

@@ -5,6 +5,7 @@
 #include "libaccel/sharding/wrap_policy.h"
 
 #include <algorithm>
+#include <optional>
 #include <regex>
 #include <set>
 #include <utility>
@@ -17,6 +18,7 @@
 #include <accel/error.h>
 
 #include "libaccel/sharding/shard_plan.h"
+#include "runtime/suggest.h"
 
 namespace accel::sharding {
 namespace {
@@ -100,6 +102,29 @@ std::regex regex_of(const std::string& text) {
   }
 }
 
+// Those of the modules with these names. All names that no module has are said at once.
+std::unordered_set<const c10::TensorImpl*> parameters_of(const torch::nn::Module& module,
+                                                         const std::vector<std::string>& names) {
+  const auto modules = module.named_modules("", /*include_self=*/false);
+  std::unordered_set<const c10::TensorImpl*> parameters;
+  std::string unknown;
+  for (const std::string& name : names) {
+    const auto* found = modules.find(name);
+    if (found == nullptr) {
+      const std::optional<std::string> guess = nearest(name, modules.keys());
+      unknown += (unknown.empty() ? "'" : ", '") + name + "'" +
+                 (guess ? " (did you mean '" + *guess + "'?)" : "");
+      continue;
+    }
+    for (const at::Tensor& parameter : (*found)->parameters())
+      parameters.insert(parameter.unsafeGetTensorImpl());
+  }
+  if (unknown.empty()) return parameters;
+  throw Error(ErrorCode::kInvalidArgument,
+              "ignored_modules names " + unknown + ", which no module of the model is called",
+              "name modules as named_modules() does");
+}
+
 }  // namespace
 
 std::string class_name_of(const std::string& cpp_name) {
@@ -112,6 +137,7 @@ std::string class_name_of(const std::string& cpp_name) {
 
 std::unordered_set<const c10::TensorImpl*> ignored_parameters(const torch::nn::Module& module,
                                                               const FsdpSettings& settings) {
+  if (!settings.ignored_names.empty()) return parameters_of(module, settings.ignored_names);
   std::unordered_set<const c10::TensorImpl*> ignored;
   if (settings.ignored_modules.empty()) return ignored;
   const std::regex pattern = regex_of(settings.ignored_modules);

@@ -24,8 +24,9 @@ namespace accel::sharding {
 // "Block" for the classes Block, BlockImpl and models::BlockImpl. Pure.
 [[nodiscard]] std::string class_name_of(const std::string& cpp_name);
 
-// The parameters of the modules whose names match FsdpSettings::ignored_modules whole, by implementation.
-// Errors  throws kInvalidArgument: no regular expression; one that matches no module (the names are listed).
+// The parameters of the modules whose names match FsdpSettings::ignored_modules whole, or are in ignored_names, by
+// implementation. Errors  throws kInvalidArgument: no regular expression; one that matches no module (the names are
+// listed); a name that no module has (the nearest one is said).
 [[nodiscard]] std::unordered_set<const c10::TensorImpl*> ignored_parameters(
     const torch::nn::Module& module, const FsdpSettings& settings);
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -31,9 +32,13 @@ class FaultyDisk final : public checkpoint::FileSystem {
   // Syncs of this folder fail, or removals of it once it is there; an empty path: none.
   void fail_sync_of(const std::filesystem::path& folder) { bad_sync_ = folder; }
   void fail_removal_of(const std::filesystem::path& path) { bad_removal_ = path; }
+  // Called once, when the next folder has been made.
+  void after_make_folder(std::function<void()> then) { after_make_folder_ = std::move(then); }
   // Two names change places by three renames, each a step.
   void exchange_in_steps() { exchanges_in_steps_ = true; }
   [[nodiscard]] int steps() const { return steps_; }
+  // That the device was asked to begin with.
+  [[nodiscard]] std::uint64_t bytes_started() const { return bytes_started_; }
 
   UniqueFd create_file(const std::filesystem::path& path) override {
     step();
@@ -64,6 +69,11 @@ class FaultyDisk final : public checkpoint::FileSystem {
     unsynced_data_.insert(path);
     real_.write_at(fd, bytes, offset, path);
   }
+  // Promises nothing, and so nothing is noted.
+  void start_write_out(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept override {
+    bytes_started_ += bytes;
+    real_.start_write_out(fd, offset, bytes);
+  }
   void sync_file(int /*fd*/, const std::filesystem::path& path) override {
     step();
     unsynced_data_.erase(path);
@@ -71,6 +81,7 @@ class FaultyDisk final : public checkpoint::FileSystem {
   void make_folder(const std::filesystem::path& path) override {
     step();
     real_.make_folder(path);
+    if (const auto then = std::exchange(after_make_folder_, {})) then();
   }
   void sync_folder(const std::filesystem::path& path) override {
     step();
@@ -152,6 +163,8 @@ class FaultyDisk final : public checkpoint::FileSystem {
   std::optional<int> steps_left_;
   std::optional<std::size_t> free_bytes_;
   int steps_ = 0;
+  std::uint64_t bytes_started_ = 0;
+  std::function<void()> after_make_folder_;
   std::filesystem::path bad_sync_;
   std::filesystem::path bad_removal_;
   bool exchanges_in_steps_ = false;

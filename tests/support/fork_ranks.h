@@ -27,7 +27,9 @@ enum class WhenOneIsKilled { kOthersNotice, kAllAreKilled };
 
 class ForkRanks {
  public:
-  explicit ForkRanks(int size) : size_(size) {}
+  // ranks_per_node: how many share a local_rank() of 0.
+  explicit ForkRanks(int size, int ranks_per_node = 1 << 20)
+      : size_(size), ranks_per_node_(ranks_per_node) {}
 
   // Calls body(ranks) in one process per rank. Returns whether all of them ended by themselves with 0.
   bool run(WhenOneIsKilled when, const std::function<void(checkpoint::RankExchange&)>& body) {
@@ -41,7 +43,7 @@ class ForkRanks {
       const pid_t child = ::fork();
       if (child == 0) {
         hub.clear();
-        Member member(rank, size_, own.get());
+        Member member(rank, size_, rank % ranks_per_node_, own.get());
         body(member);
         ::_exit(0);
       }
@@ -120,10 +122,11 @@ class ForkRanks {
 
   class Member final : public checkpoint::RankExchange {
    public:
-    Member(int rank, int size, int fd) : rank_(rank), size_(size), fd_(fd) {}
+    Member(int rank, int size, int local_rank, int fd)
+        : rank_(rank), size_(size), local_rank_(local_rank), fd_(fd) {}
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    int local_rank() const override { return rank_; }
+    int local_rank() const override { return local_rank_; }
     std::vector<std::string> all_gather(const std::string& mine) override {
       std::vector<std::string> all(static_cast<std::size_t>(size_));
       bool is_alive = send(fd_, mine);
@@ -135,10 +138,12 @@ class ForkRanks {
    private:
     int rank_;
     int size_;
+    int local_rank_;
     int fd_;
   };
 
   int size_;
+  int ranks_per_node_;
 };
 
 }  // namespace accel::test

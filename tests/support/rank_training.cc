@@ -96,6 +96,8 @@ Trained train_on_ranks(const MakeZooModel& make, const Plugin& plugin, const Rec
   options.gradient_accumulation_steps = recipe.accumulation;
   options.ddp.find_unused_parameters = true;
   options.fsdp_plugin = plugin;
+  if (recipe.zero_stage)
+    options.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = recipe.zero_stage};
   options.init_process_group.backend = recipe.backend;
   Accelerator accelerator(options);
   const auto net = seeded(make);
@@ -113,7 +115,9 @@ Trained train_on_ranks(const MakeZooModel& make, const Plugin& plugin, const Rec
       optimizer.zero_grad();
     }
   }
-  return result_of(*net, std::move(losses));
+  Trained result = result_of(*net, std::move(losses));
+  accelerator.wait_for_everyone();  // over nodes others may still read this rank's shards
+  return result;
 }
 
 Trained train_alone(const MakeZooModel& make, int ranks, int rank, const Recipe& recipe) {

@@ -27,8 +27,9 @@ namespace accel::test {
 struct Recipe {
   int steps = 3;
   int accumulation = 1;
-  bool is_bf16 = false;  // autocast
-  std::string backend;   // of the collectives; empty: the default
+  bool is_bf16 = false;           // autocast
+  std::string backend;            // of the collectives; empty: the default
+  std::optional<int> zero_stage;  // of a DeepSpeedPlugin, in place of the other plugin
 };
 
 struct Trained {

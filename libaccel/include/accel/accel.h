@@ -2,6 +2,7 @@
 #pragma once
 
 #include <accel/accelerator.h>
+#include <accel/big_model.h>
 #include <accel/checkpoint.h>
 #include <accel/dataloader.h>
 #include <accel/error.h>
@@ -16,4 +17,6 @@
 #include <accel/schedulers.h>
 #include <accel/state.h>
 #include <accel/state_dict.h>
+#include <accel/state_view.h>
 #include <accel/version.h>
+#include <accel/with_params.h>

@@ -25,6 +25,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -44,6 +45,7 @@
 #include <accel/state.h>
 #include <accel/state_dict.h>
 #include <accel/state_hooks.h>
+#include <accel/state_view.h>
 #include <accel/sync_scopes.h>
 
 namespace accel {
@@ -293,15 +295,35 @@ class ACCEL_EXPORT Accelerator {
   // into `folder`. Throws kInvalidArgument without either, and what save_checkpoint() throws.
   // Requires: every rank calls it.
   CheckpointInfo save_state(const std::filesystem::path& folder = {});
+  // Begins save_state() and returns when the state is copied: it is written while training goes on. One is under way at a
+  // time. save_state(), another async_save_state(), load_state(), wait_for_save() and end_training() first wait for it, and
+  // throw what went wrong with it, on all ranks. A number is used up even by a save that fails. Requires: every rank calls it.
+  void async_save_state(const std::filesystem::path& folder = {});
+  // Waits for the end of async_save_state(): what it saved; std::nullopt when nothing is under way, or was asked for already.
+  // Throws what save_state() throws. Requires: every rank calls it.
+  std::optional<CheckpointInfo> wait_for_save();
   // Loads from `folder`; without one the newest complete checkpoint of the project. Throws
   // kCheckpointIncomplete when there is none, and what load_checkpoint() throws.
   CheckpointInfo load_state(const std::filesystem::path& folder = {});
   // What to call between preparing and training: load_state() when there is something to go on from,
   // or makes room for new checkpoints, so that two runs do not mix theirs. A job that its supervisor
-  // restarted resumes whatever `start` says. Returns the checkpoint that the run goes on from.
+  // restarted resumes whatever `start` says, from memory when the newest checkpoint is there (see
+  // save_state_in_memory()). Returns the checkpoint that the run goes on from; its folder is empty when
+  // that was in memory.
   // Throws kInvalidArgument without a project_dir; otherwise as load_state(), but for the lack of a
   // complete checkpoint.
   std::optional<CheckpointInfo> begin_run(RunStart start);
+
+  // Copies what save_state() saves into memory that the launcher holds, where a restart of the job finds
+  // it: no disk is touched. The last two are kept, so that one is whole at any time. False, with one
+  // notice, without a launcher: there is nobody to keep it. Throws kOutOfMemory when the node has not
+  // enough, kUnsupported with hooks; the checkpoints before stay. Requires: every rank calls it.
+  // ProjectConfiguration::memory_checkpoint_every calls it for you.
+  bool save_state_in_memory();
+  // For a program without a project; others call begin_run(). std::nullopt: all ranks have none that
+  // they can load. Requires: every rank calls it.
+  std::optional<CheckpointInfo> load_state_in_memory();
+
   // Whether the launcher has asked this process to make room (see OnPreemption). Ranks learn of it at
   // different moments; agree with set_trigger() and check_trigger() before acting on it. Cost: 1 to 3
   // ns.
@@ -318,11 +340,29 @@ class ACCEL_EXPORT Accelerator {
                   const SaveModelOptions& options = {}) const {
     save_weights(*model.runtime(), folder, options);
   }
+  // The state of a prepared model, by default whole on rank 0 as in the peer, whatever state_dict_type() is. See
+  // accel/state_view.h. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
+  template <typename Handle>
+  [[nodiscard]] StateView get_state_dict(const Prepared<Handle>& model,
+                                         StateDictType type = StateDictType::kFull) const {
+    return model_state(*model.runtime(), type);
+  }
+  // The same of an optimizer, by the names of the models that were prepared. Throws also kUnsupported for an optimizer that
+  // cannot be saved.
+  [[nodiscard]] StateView get_optimizer_state_dict(const AcceleratedOptimizer& optimizer,
+                                                   StateDictType type = StateDictType::kFull) const;
+  // Who writes the files of save_state(); see FullyShardedDataParallelPlugin. FULL without FSDP.
+  [[nodiscard]] StateDictType state_dict_type() const noexcept;
+  // On all ranks the same: a value, or its name in either case. Throws kInvalidArgument for a name that there is not, for
+  // LOCAL_STATE_DICT of FSDP version 2, and without FSDP for all but FULL_STATE_DICT.
+  void set_state_dict_type(StateDictType type);
+  void set_state_dict_type(std::string_view name);
   // What save_state() saves. Borrowed from the Accelerator. With sharded models every rank calls it, and what was loaded
   // into it does not reach their optimizers: use load_state().
   [[nodiscard]] CheckpointObjects checkpoint_objects() const;
 
-  // The last call of a training program: leaves the process group.
+  // The last call of a training program: waits for a save that is under way and leaves the process group. Throws what the save
+  // met; the group is left all the same.
   void end_training();
 
  private:
@@ -348,6 +388,7 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] ShardOptions shard_options() const;
   void warn_of_join() const;
   void add_data_loader(std::shared_ptr<DataLoaderBase> loader);
+  [[nodiscard]] StateView model_state(const detail::ModelRuntime& model, StateDictType type) const;
   void save_weights(const detail::ModelRuntime& model,
                     const std::filesystem::path& folder,
                     const SaveModelOptions& options) const;

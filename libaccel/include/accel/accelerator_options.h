@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include <accel/deepspeed.h>
 #include <accel/fsdp.h>
 #include <accel/precision.h>
 #include <accel/state.h>
@@ -62,6 +63,10 @@ struct ProjectConfiguration {
   std::optional<int> total_limit;            // checkpoints kept; older ones are removed
   int iteration = 0;                         // the number of the next checkpoint
   bool save_on_each_node = false;            // every node has its own disk
+  // After so many optimizer steps the state is copied into memory that the launcher holds, from which a
+  // job that is restarted goes on (Accelerator::save_state_in_memory()). 0: never. Wants prepared data
+  // loaders: the end of a batch is where it acts. Costs twice the state in memory on each node.
+  int memory_checkpoint_every = 0;
 };
 
 // How a run begins in a project that may hold the checkpoints of an earlier one.
@@ -96,6 +101,8 @@ struct AcceleratorOptions {
   // Divides models over the ranks instead of copying them. Default: ACCELERATE_USE_FSDP with the
   // FSDP_* environment, else none.
   std::optional<FullyShardedDataParallelPlugin> fsdp_plugin;
+  // The same by stages of ZeRO; not together with fsdp_plugin. Default: ACCELERATE_USE_DEEPSPEED, else none.
+  std::optional<DeepSpeedPlugin> deepspeed_plugin;
   GradScalerKwargs grad_scaler;
   AutocastKwargs autocast;
   InitProcessGroupKwargs init_process_group;

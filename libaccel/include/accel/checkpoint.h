@@ -45,6 +45,8 @@ class RankExchange;
 
 namespace accel {
 
+class AsyncSave;
+
 using CheckpointHook = std::function<void(const std::filesystem::path& folder)>;
 
 // What a checkpoint is made of. Borrowed; the order gives the numbers in the file names, so a load
@@ -143,6 +145,8 @@ class ACCEL_EXPORT CheckpointSeries {
   // save_checkpoint; kCheckpointExists when the number is taken (start with load_newest(), or set
   // the iteration).
   CheckpointInfo save(const CheckpointObjects& objects, std::int64_t step);
+  // Begins the same in the background, as async_save_checkpoint() does. The number is used up whatever becomes of it.
+  [[nodiscard]] AsyncSave begin_save(const CheckpointObjects& objects, std::int64_t step);
 
   // Loads the newest complete checkpoint, passing over incomplete and damaged ones with a notice,
   // and goes on with the number after the highest that exists. Errors  kCheckpointIncomplete when
@@ -180,6 +184,9 @@ class ACCEL_EXPORT CheckpointSeries {
                      const std::filesystem::path& folder,
                      const CheckpointObjects& objects);
   void start_run();
+  // Ends the save before, and agrees on what the next one is called.
+  SaveOptions next_save(checkpoint::RankExchange& ranks, std::int64_t step);
+  [[nodiscard]] std::filesystem::path next_folder() const;
   void remove(const std::filesystem::path& checkpoint) const;
   void prune() const;
 

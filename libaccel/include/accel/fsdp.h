@@ -14,12 +14,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include <c10/core/ScalarType.h>
 
+#include <accel/export.h>
+#include <accel/state_dict_type.h>
 #include <accel/types.h>
 
 namespace accel {
@@ -54,17 +58,41 @@ struct FullyShardedDataParallelPlugin {
   std::optional<std::int64_t> min_num_params;
 
   // Modules that stay whole on every rank: a regular expression that the whole name of a module must
-  // match ("encoder\\.layers\\.0"). Their gradients are averaged all the same.
-  // FSDP_IGNORED_MODULES.
-  std::optional<std::string> ignored_modules;
+  // match ("encoder\\.layers\\.0"), or a list of names. Their gradients are averaged all the same.
+  // FSDP_IGNORED_MODULES, an expression.
+  std::optional<std::variant<std::string, std::vector<std::string>>> ignored_modules;
 
   // Whether rank 0's parameters and buffers are sent to all ranks by prepare().
   // FSDP_SYNC_MODULE_STATES, else true. False: each rank keeps its own values of its own shard.
   std::optional<bool> sync_module_states;
+  // Rank 0 alone builds and reads the model: the others build it under init_empty_unless_main() (accel/big_model.h), and get
+  // their shards from rank 0 in prepare(). Needs sync_module_states. FSDP_CPU_RAM_EFFICIENT_LOADING, else false.
+  std::optional<bool> cpu_ram_efficient_loading;
 
   // "bf16", "fp16" or "fp32" is short for that dtype everywhere: parameters, reduction, and buffers (version 1) or outputs
   // (version 2). Unset: parameters stay as they are; mixed_precision of the Accelerator is autocast, with or without this.
   std::optional<std::variant<MixedPrecisionPolicy, std::string>> mixed_precision_policy;
+
+  // A rank's shards are made of whole parameters instead of equal ranges of elements. For optimizers whose steps need whole
+  // tensors (Muon, Shampoo, LAMB: classes of your own): their pieces have the shapes of the parameters. Costs balance: a rank
+  // holds the largest parameter at least, and each unit takes as many times its fullest rank as there are ranks.
+  bool shard_by_tensor = false;
+
+  // Who writes the files of save_state(). FSDP_STATE_DICT_TYPE, else SHARDED_STATE_DICT: every rank its own parts. FULL: rank 0
+  // all of them. The files are the same.
+  std::optional<StateDictType> state_dict_type;
+  std::optional<StateDictConfig> state_dict_config;        // of models
+  std::optional<StateDictConfig> optim_state_dict_config;  // of optimizers
+
+  // When units are fetched. They matter where a unit is fetched at all: FULL_SHARD over several nodes. NO_PREFETCH fetches
+  // nothing ahead, unless forward_prefetch is true; else the next unit of the step before is, in forward as in backward.
+  // FSDP_BACKWARD_PREFETCH, FSDP_FORWARD_PREFETCH.
+  std::optional<BackwardPrefetch> backward_prefetch;
+  std::optional<bool> forward_prefetch;
+  // True, the default: a rank keeps three units, of which one is fetched ahead. False: six, and four ahead.
+  std::optional<bool> limit_all_gathers;
+  // The model keeps its own parameters always: false changes nothing. FSDP_USE_ORIG_PARAMS.
+  std::optional<bool> use_orig_params;
 
   // Keeps shards in host memory while the model computes on a GPU. FSDP_OFFLOAD_PARAMS. Not there
   // yet: true is refused.

@@ -72,7 +72,9 @@ class ACCEL_EXPORT TurnGuard {
 class ACCEL_EXPORT PartialState {
  public:
   // Reads the environment contract (RANK, WORLD_SIZE, MASTER_ADDR, ... or MPI's variables) and
-  // joins the process group. `options` only matter for the first one. Errors  kEnvInvalid,
+  // joins the process group; from then on SIGPIPE is ignored, as in Python, unless the program has a
+  // handler for it: writing to a dead rank is an error that says so, not the end of this process.
+  // `options` only matter for the first one. Errors  kEnvInvalid,
   // kStoreUnreachable, kProcessGroup, kUnsupported (a device or backend that this
   //         build lacks); every rank gets one within store_timeout.
   explicit PartialState(const PartialStateOptions& options = {});
@@ -170,7 +172,8 @@ ACCEL_EXPORT std::ostream& operator<<(std::ostream& out, const PartialState& sta
 struct AcceleratorStateOptions {
   std::optional<PrecisionType> mixed_precision;  // default: ACCELERATE_MIXED_PRECISION, else no
   bool cpu = false;
-  bool use_fsdp = false;  // distributed_type() is FSDP when there is a process group
+  bool use_fsdp = false;       // distributed_type() is FSDP when there is a process group
+  bool use_deepspeed = false;  // and DEEPSPEED
   InitProcessGroupKwargs init_process_group;
 };
 

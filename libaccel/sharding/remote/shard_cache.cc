@@ -21,6 +21,7 @@
 #include <accel/error.h>
 
 #include "libaccel/collectives/shm/rank_line.h"
+#include "runtime/page_size.h"
 #include "runtime/printable.h"
 
 namespace accel::sharding {
@@ -33,15 +34,6 @@ constexpr std::uint32_t kFetchedBy = 2;  // + the rank
 constexpr int kNobody = -1;
 constexpr int kSpins = 200;
 constexpr std::chrono::milliseconds kLookEvery{100};
-
-std::size_t page_bytes() {
-  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
-std::size_t whole_pages(std::size_t bytes) {
-  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
-}
 
 Error no_memory(const std::string& what, std::size_t bytes, int error) {
   return Error(
@@ -185,9 +177,14 @@ void ShardCache::count_in(std::size_t unit) {
   }
 }
 
-// Fetches what nobody fetches yet. Returns a rank that still fetches a shard, or kNobody.
+// Fetches what nobody fetches yet: as much at once as is this rank's when all of the node come together, so that they
+// share the work, and one that comes alone still asks several owners at the same time. Returns a rank that still fetches
+// a shard, or kNobody.
 int ShardCache::fetch_absent(std::size_t unit) {
+  const std::size_t at_once =
+      (foreign_ranks_.size() + shape_.node_ranks.size() - 1) / shape_.node_ranks.size();
   int busy = kNobody;
+  std::vector<int> own;
   for (const int rank : foreign_ranks_) {
     std::atomic<std::uint32_t>& shard = state(unit, rank).value;
     std::uint32_t value = shard.load(std::memory_order_acquire);
@@ -195,33 +192,49 @@ int ShardCache::fetch_absent(std::size_t unit) {
         shard.compare_exchange_strong(value,
                                       kFetchedBy + static_cast<std::uint32_t>(shape_.rank),
                                       std::memory_order_acq_rel)) {
-      fetch(unit, rank);
+      own.push_back(rank);
+      if (own.size() == at_once) fetch(unit, std::exchange(own, {}));
     } else if (value != kPresent) {
       busy = static_cast<int>(value - kFetchedBy);
     }
   }
+  if (!own.empty()) fetch(unit, std::move(own));
   return busy;
 }
 
-void ShardCache::fetch(std::size_t unit, int rank) {
-  UnitWord& of_unit = word(unit);
-  std::atomic<std::uint32_t>& value = state(unit, rank).value;
-  const std::span<std::byte> into = shard(unit, rank);
+// Those that this rank has set about to fetch. They are present or absent when it returns or throws.
+void ShardCache::fetch(std::size_t unit, std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<bool> is_there(ranks.size());
   try {
-    // Without it a lack of memory would end the process by SIGBUS.
-    if (!into.empty() &&
-        ::fallocate(memory_.get(), 0, into.data() - begin_, static_cast<off_t>(into.size())) != 0 &&
-        errno != EOPNOTSUPP)
-      throw no_memory("reserved", into.size(), errno);
-    fetch_(rank, unit, into);
+    std::vector<WantedShard> wanted;
+    for (const int rank : ranks) {
+      wanted.push_back({rank, shard(unit, rank)});
+      reserve(wanted.back().into);
+    }
+    fetch_(unit, wanted, [&](std::size_t i) {
+      is_there[i] = true;
+      ++num_fetches_;
+      set_state(unit, ranks[i], kPresent);
+    });
   } catch (...) {
-    value.store(kAbsent, std::memory_order_release);
-    shm::ring_bell(of_unit.bell);
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      if (!is_there[i]) set_state(unit, ranks[i], kAbsent);
     throw;
   }
-  ++num_fetches_;
-  value.store(kPresent, std::memory_order_release);
-  shm::ring_bell(of_unit.bell);
+}
+
+// Without it a lack of memory would end the process by SIGBUS.
+void ShardCache::reserve(std::span<const std::byte> shard) {
+  if (shard.empty()) return;
+  const auto bytes = static_cast<off_t>(shard.size());
+  if (::fallocate(memory_.get(), 0, shard.data() - begin_, bytes) != 0 && errno != EOPNOTSUPP)
+    throw no_memory("reserved", shard.size(), errno);
+}
+
+void ShardCache::set_state(std::size_t unit, int rank, std::uint32_t value) {
+  state(unit, rank).value.store(value, std::memory_order_release);
+  shm::ring_bell(word(unit).bell);
 }
 
 void ShardCache::release(std::size_t unit) noexcept {

@@ -3,7 +3,8 @@
 //   memory:  | control | unit 0: shard of rank 0 | ... | shard of rank n-1 | pad | unit 1: ... |
 //
 // Shards of the node's own ranks are always there. The others come when a rank acquires the unit, each fetched once a
-// node by whichever rank gets to it first, and their pages go back when the last rank has released the unit.
+// node by whichever rank gets to it first, a rank's part of them at once; their pages go back when the last rank has
+// released the unit.
 //
 //   word of a unit    | acquire()            | release()
 //   n readers         | n + 1                | n - 1; the last one -> clearing
@@ -35,6 +36,7 @@
 #include <accel/result.h>
 
 #include "libaccel/collectives/shm/peer_watch.h"
+#include "libaccel/sharding/remote/wanted_shard.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::sharding {
@@ -48,8 +50,11 @@ struct CacheShape {
 
 class ShardCache {
  public:
-  // Fills `into` with the shard of a unit that `rank`, of another node, owns. May throw.
-  using Fetch = std::function<void(int rank, std::size_t unit, std::span<std::byte> into)>;
+  // Fills each `into` with the shard of the unit that its rank, of another node, owns, and calls arrived(place in
+  // `wanted`) after each, in any order. May throw: what has not arrived then is absent again. `wanted` ascends by rank.
+  using Fetch = std::function<void(std::size_t unit,
+                                   std::span<const WantedShard> wanted,
+                                   const std::function<void(std::size_t)>& arrived)>;
 
   // What the memory of a node must have: all of it zero at first.
   [[nodiscard]] static std::size_t memory_bytes(const CacheShape& shape);
@@ -89,7 +94,9 @@ class ShardCache {
   [[nodiscard]] bool is_of_this_node(int rank) const noexcept;
   void count_in(std::size_t unit);
   [[nodiscard]] int fetch_absent(std::size_t unit);
-  void fetch(std::size_t unit, int rank);
+  void fetch(std::size_t unit, std::vector<int> ranks);
+  void reserve(std::span<const std::byte> shard);
+  void set_state(std::size_t unit, int rank, std::uint32_t value);
   void clear(std::size_t unit) noexcept;
   void wait_for(std::size_t unit, std::uint32_t rings, int rank);
 

@@ -16,6 +16,7 @@
 #include <boost/asio/write.hpp>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 
@@ -291,16 +292,75 @@ void send_all(int rank, int socket, const void* data, std::size_t size) {
   }
 }
 
-void receive_all(int rank, int socket, void* data, std::size_t size) {
-  char* rest = static_cast<char*>(data);
-  while (size > 0) {
-    const ssize_t got = ::recv(socket, rest, size, MSG_WAITALL);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw lost(rank, what_failed());
-    if (got == 0) throw lost(rank, "it ended the connection");
-    rest += got;
-    size -= static_cast<std::size_t>(got);
+// A shard on its way: its length, then its bytes.
+class Arrival {
+ public:
+  Arrival(const WantedShard& wanted, std::size_t unit, UniqueFd connection)
+      : wanted_(wanted), unit_(unit), connection_(std::move(connection)) {}
+
+  [[nodiscard]] int socket() const noexcept { return connection_.get(); }
+  [[nodiscard]] int rank() const noexcept { return wanted_.rank; }
+  [[nodiscard]] bool is_whole() const noexcept {
+    return got_ == length_.size() + wanted_.into.size();
   }
+  [[nodiscard]] UniqueFd take_connection() noexcept { return std::move(connection_); }
+
+  // What is there now, up to the end of the length or of the shard.
+  void receive_some() {
+    const bool is_length = got_ < length_.size();
+    void* const into = is_length
+                           ? static_cast<void*>(length_.data() + got_)
+                           : static_cast<void*>(wanted_.into.data() + (got_ - length_.size()));
+    const std::size_t rest =
+        is_length ? length_.size() - got_ : length_.size() + wanted_.into.size() - got_;
+    const ssize_t got = ::recv(connection_.get(), into, rest, MSG_DONTWAIT);
+    if (got == 0) throw lost(wanted_.rank, "it ended the connection");
+    if (got < 0) {
+      if (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK) return;
+      throw lost(wanted_.rank, what_failed());
+    }
+    got_ += static_cast<std::size_t>(got);
+    if (is_length && got_ == length_.size()) compare_length();
+  }
+
+ private:
+  void compare_length() const {
+    const auto bytes = from_little_endian<std::uint64_t>(length_);
+    if (bytes == wanted_.into.size()) return;
+    throw Error(ErrorCode::kShapeMismatch,
+                "rank " + std::to_string(wanted_.rank) + " has " + std::to_string(bytes) +
+                    " bytes in its shard of unit " + std::to_string(unit_) + ", and " +
+                    std::to_string(wanted_.into.size()) + " are expected");
+  }
+
+  WantedShard wanted_;
+  std::size_t unit_;
+  UniqueFd connection_;
+  std::array<unsigned char, 8> length_{};
+  std::size_t got_ = 0;  // bytes, those of the length too
+};
+
+// The places of those that have something to be read, or an error. Waits for the first one.
+std::vector<std::size_t> await_any(const std::vector<Arrival>& arrivals,
+                                   std::chrono::milliseconds silence_limit) {
+  std::vector<pollfd> sockets;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < arrivals.size(); ++i) {
+    if (arrivals[i].is_whole()) continue;
+    sockets.push_back({.fd = arrivals[i].socket(), .events = POLLIN, .revents = 0});
+    places.push_back(i);
+  }
+  int num_ready = 0;
+  do {
+    num_ready = ::poll(sockets.data(), sockets.size(), static_cast<int>(silence_limit.count()));
+  } while (num_ready < 0 && errno == EINTR);
+  const int first = arrivals[places.front()].rank();
+  if (num_ready < 0) throw lost(first, errno_text(errno));
+  if (num_ready == 0) throw lost(first, "it does not answer");
+  std::vector<std::size_t> ready;
+  for (std::size_t i = 0; i < sockets.size(); ++i)
+    if (sockets[i].revents != 0) ready.push_back(places[i]);
+  return ready;
 }
 
 }  // namespace
@@ -340,24 +400,38 @@ UniqueFd ShardClient::connect(int rank) const {
   return socket;
 }
 
-void ShardClient::fetch(int rank, std::size_t unit, std::span<std::byte> into) {
+// The connection it was asked on. It leaves its line: after an error half an answer may be in it.
+UniqueFd ShardClient::ask(int rank, std::size_t unit) {
   Line& line = *lines_.at(static_cast<std::size_t>(rank));
-  const std::lock_guard lock(line.mutex);
   if (!line.connection) line.connection = connect(rank);
-  UniqueFd connection =
-      std::move(line.connection);  // stays away after an error: half an answer may be in it
+  UniqueFd connection = std::move(line.connection);
   const auto request = little_endian(static_cast<std::uint32_t>(unit));
   send_all(rank, connection.get(), request.data(), request.size());
-  std::array<unsigned char, 8> length{};
-  receive_all(rank, connection.get(), length.data(), length.size());
-  const auto bytes = from_little_endian<std::uint64_t>(length);
-  if (bytes != into.size())
-    throw Error(ErrorCode::kShapeMismatch,
-                "rank " + std::to_string(rank) + " has " + std::to_string(bytes) +
-                    " bytes in its shard of unit " + std::to_string(unit) + ", and " +
-                    std::to_string(into.size()) + " are expected");
-  receive_all(rank, connection.get(), into.data(), into.size());
-  line.connection = std::move(connection);
+  return connection;
+}
+
+// All connections are read as bytes come: one whose bytes nobody takes would be closed by its owner's kernel
+// (TCP_USER_TIMEOUT), however well both ranks are.
+void ShardClient::fetch(std::size_t unit,
+                        std::span<const WantedShard> wanted,
+                        const std::function<void(std::size_t)>& arrived) {
+  // By ascending rank, so that two threads which want the same ranks do not wait for each other.
+  std::vector<std::unique_lock<std::mutex>> locks;
+  std::vector<Arrival> arrivals;
+  for (const WantedShard& shard : wanted)
+    locks.emplace_back(lines_.at(static_cast<std::size_t>(shard.rank))->mutex);
+  // Nobody is asked before all can be read.
+  for (const WantedShard& shard : wanted) arrivals.emplace_back(shard, unit, ask(shard.rank, unit));
+  for (std::size_t num_left = arrivals.size(); num_left > 0;) {
+    for (const std::size_t i : await_any(arrivals, options_.silence_limit)) {
+      arrivals[i].receive_some();
+      if (!arrivals[i].is_whole()) continue;
+      --num_left;
+      lines_[static_cast<std::size_t>(wanted[i].rank)]->connection = arrivals[i].take_connection();
+      locks[i].unlock();
+      arrived(i);
+    }
+  }
 }
 
 }  // namespace accel::sharding

@@ -10,7 +10,7 @@
 // A server ends a connection that greets wrongly, or not within 10 s, or asks for what there is not; one that is idle
 // may stay. It holds at most `max_connections`, and refuses further ones.
 //
-// Threads:  ShardServer: construction and destruction. ShardClient: any; one request per rank at a time.
+// Threads:  ShardServer: construction and destruction. ShardClient: any; a rank is asked by one of them at a time.
 // Errors    see there.
 #pragma once
 
@@ -28,6 +28,7 @@
 
 #include <accel/result.h>
 
+#include "libaccel/sharding/remote/wanted_shard.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::sharding {
@@ -83,9 +84,12 @@ class ShardClient {
   explicit ShardClient(Options options);
   ~ShardClient();
 
-  // Fills `into` with the rank's shard of the unit. Throws kPeerLost naming the rank when it cannot be reached, ends or
-  // is silent; kShapeMismatch when its shard has another length.
-  void fetch(int rank, std::size_t unit, std::span<std::byte> into);
+  // Fills each `into` with its rank's shard of the unit, and calls arrived(place in `wanted`) after each, as they come. All
+  // are asked before the first answer is read: the owners send at the same time. `wanted` ascends by rank, each rank once. Throws
+  // kPeerLost naming the rank that cannot be reached, ends or is silent; kShapeMismatch when a shard has another length.
+  void fetch(std::size_t unit,
+             std::span<const WantedShard> wanted,
+             const std::function<void(std::size_t)>& arrived);
 
  private:
   struct Line {
@@ -93,6 +97,7 @@ class ShardClient {
     UniqueFd connection;
   };
   [[nodiscard]] UniqueFd connect(int rank) const;
+  [[nodiscard]] UniqueFd ask(int rank, std::size_t unit);
 
   Options options_;
   std::vector<std::unique_ptr<Line>> lines_;

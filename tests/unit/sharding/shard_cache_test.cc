@@ -22,6 +22,7 @@
 namespace accel::sharding {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Of what each rank of the world has: the byte of a unit's shard.
@@ -47,7 +48,17 @@ class ShardCacheTest : public ::testing::Test {
               0);
   }
 
-  std::unique_ptr<ShardCache> open(int rank, ShardCache::Fetch fetch) {
+  using FetchOne = std::function<void(int rank, std::size_t unit, std::span<std::byte> into)>;
+
+  std::unique_ptr<ShardCache> open(int rank, const FetchOne& fetch_one) {
+    return open_with(rank, [fetch_one](std::size_t unit, auto wanted, const auto& arrived) {
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        fetch_one(wanted[i].rank, unit, wanted[i].into);
+        arrived(i);
+      }
+    });
+  }
+  std::unique_ptr<ShardCache> open_with(int rank, ShardCache::Fetch fetch) {
     auto cache =
         ShardCache::open(shape_of(rank), UniqueFd(::dup(memory_.get())), peers_, std::move(fetch));
     EXPECT_TRUE(cache);
@@ -99,6 +110,21 @@ TEST_F(ShardCacheTest, FetchesOnceForAllRanksOfTheNode) {
   one->release(2);
   expect_whole(*three, 2);  // still held by rank 3
   three->release(2);
+}
+
+// Three shards of others, two ranks of the node.
+TEST_F(ShardCacheTest, AsksForARanksPartAtOnce) {
+  std::vector<std::vector<int>> asked;
+  const auto one = open_with(1, [&](std::size_t, auto wanted, const auto& arrived) {
+    asked.emplace_back();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      asked.back().push_back(wanted[i].rank);
+      arrived(i);
+    }
+  });
+  one->acquire(0);
+  one->release(0);
+  EXPECT_THAT(asked, ElementsAre(ElementsAre(0, 2), ElementsAre(4)));
 }
 
 TEST_F(ShardCacheTest, GivesTheMemoryBackAfterTheLastReleaseAndKeepsOwnShards) {

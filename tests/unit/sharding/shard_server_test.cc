@@ -2,8 +2,12 @@
 
 #include "libaccel/sharding/remote/shard_server.h"
 
+#include <array>
 #include <cstring>
+#include <functional>
+#include <latch>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,7 +24,9 @@
 namespace accel::sharding {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 class ShardServerTest : public ::testing::Test {
  protected:
@@ -54,18 +60,26 @@ class ShardServerTest : public ::testing::Test {
   std::vector<std::vector<std::byte>> shards_;
 };
 
+// From rank 1.
+void fetch(ShardClient& client, std::size_t unit, std::span<std::byte> into) {
+  const WantedShard wanted{1, into};
+  int num_arrived = 0;
+  client.fetch(unit, {&wanted, 1}, [&](std::size_t) { ++num_arrived; });
+  EXPECT_EQ(num_arrived, 1);
+}
+
 TEST_F(ShardServerTest, GivesEachShardAsOftenAsItIsAskedFor) {
   const auto server = serve();
   ShardClient client = client_of(server->port(), token_);
   std::vector<std::byte> got(shards_[0].size());
   for (int round = 0; round < 3; ++round) {
     std::fill(got.begin(), got.end(), std::byte{0});
-    client.fetch(1, 0, got);
+    fetch(client, 0, got);
     EXPECT_EQ(got, shards_[0]);
   }
-  client.fetch(1, 1, {});
+  fetch(client, 1, {});
   std::vector<std::byte> small(7, std::byte{1});
-  client.fetch(1, 2, small);
+  fetch(client, 2, small);
   EXPECT_EQ(small, shards_[2]);
 }
 
@@ -76,10 +90,83 @@ TEST_F(ShardServerTest, ServesManyAtATime) {
     threads.emplace_back([&] {
       ShardClient client = client_of(server->port(), token_);
       std::vector<std::byte> got(shards_[0].size());
-      for (int round = 0; round < 5; ++round) client.fetch(1, 0, got);
+      for (int round = 0; round < 5; ++round) fetch(client, 0, got);
       EXPECT_EQ(got, shards_[0]);
     });
   }
+}
+
+// Each owner answers once the other one has been asked too.
+TEST_F(ShardServerTest, AllOwnersAreAskedBeforeTheFirstAnswerIsRead) {
+  std::latch both_asked(2);
+  const auto serve_after_both = [&] {
+    return *ShardServer::listen(
+        "127.0.0.1", {.token = token_, .num_units = 3, .shard_of = [&](std::size_t unit) {
+                        both_asked.arrive_and_wait();
+                        return std::span<const std::byte>(shards_[unit]);
+                      }});
+  };
+  const auto one = serve_after_both();
+  const auto two = serve_after_both();
+  ShardClient client({.token = token_,
+                      .endpoints = {{}, {"127.0.0.1", one->port()}, {"127.0.0.1", two->port()}},
+                      .silence_limit = std::chrono::seconds(20)});
+  std::vector<std::byte> first(7);
+  std::vector<std::byte> second(7);
+  const std::array<WantedShard, 2> wanted = {WantedShard{1, first}, WantedShard{2, second}};
+  std::vector<std::size_t> arrived;
+  client.fetch(2, wanted, [&](std::size_t i) { arrived.push_back(i); });
+  EXPECT_THAT(arrived, UnorderedElementsAre(0, 1));
+  EXPECT_EQ(first, shards_[2]);
+  EXPECT_EQ(second, shards_[2]);
+}
+
+// The first owner answers once the shard of the second one, more than connections hold, has come whole: whoever reads one
+// after the other waits for ever.
+TEST_F(ShardServerTest, AnOwnerThatIsSlowDoesNotHoldUpTheOthers) {
+  constexpr std::size_t kMoreThanConnectionsHold = std::size_t{64} << 20;
+  const std::vector<std::byte> large(kMoreThanConnectionsHold, std::byte{5});
+  std::latch second_arrived(1);
+  const auto serve_with = [&](std::function<std::span<const std::byte>(std::size_t)> shard_of) {
+    return *ShardServer::listen("127.0.0.1",
+                                {.token = token_, .num_units = 1, .shard_of = std::move(shard_of)});
+  };
+  const auto one = serve_with([&](std::size_t) {
+    second_arrived.wait();
+    return std::span<const std::byte>(large);
+  });
+  const auto two = serve_with([&](std::size_t) { return std::span<const std::byte>(large); });
+  ShardClient client({.token = token_,
+                      .endpoints = {{}, {"127.0.0.1", one->port()}, {"127.0.0.1", two->port()}},
+                      .silence_limit = std::chrono::seconds(20)});
+  std::vector<std::byte> first(large.size());
+  std::vector<std::byte> second(large.size());
+  const std::array<WantedShard, 2> wanted = {WantedShard{1, first}, WantedShard{2, second}};
+  std::vector<std::size_t> arrived;
+  client.fetch(0, wanted, [&](std::size_t i) {
+    arrived.push_back(i);
+    if (i == 1) second_arrived.count_down();
+  });
+  EXPECT_THAT(arrived, ElementsAre(1, 0));
+  EXPECT_EQ(first, large);
+  EXPECT_EQ(second, large);
+}
+
+TEST_F(ShardServerTest, AnOwnerThatIsGoneLeavesTheAnswersOfTheOthersUsable) {
+  const auto one = serve();
+  auto two = serve();
+  ShardClient client({.token = token_,
+                      .endpoints = {{}, {"127.0.0.1", one->port()}, {"127.0.0.1", two->port()}},
+                      .silence_limit = std::chrono::seconds(20)});
+  std::vector<std::byte> first(7);
+  std::vector<std::byte> second(7);
+  const std::array<WantedShard, 2> wanted = {WantedShard{1, first}, WantedShard{2, second}};
+  two.reset();
+  EXPECT_THROW(client.fetch(2, wanted, [](std::size_t) {}), Error);
+  // What rank 1 had begun to say is not taken for the answer to another question.
+  std::vector<std::byte> large(shards_[0].size());
+  fetch(client, 0, large);
+  EXPECT_EQ(large, shards_[0]);
 }
 
 TEST_F(ShardServerTest, GivesNothingForAnotherToken) {
@@ -89,7 +176,7 @@ TEST_F(ShardServerTest, GivesNothingForAnotherToken) {
   ShardClient client = client_of(server->port(), other);
   std::vector<std::byte> got(7);
   try {
-    client.fetch(1, 2, got);
+    fetch(client, 2, got);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
@@ -100,9 +187,9 @@ TEST_F(ShardServerTest, GivesNothingForAnotherToken) {
 TEST_F(ShardServerTest, EndsAConnectionThatAsksForWhatThereIsNot) {
   const auto server = serve();
   ShardClient client = client_of(server->port(), token_);
-  EXPECT_THROW(client.fetch(1, 3, {}), Error);
+  EXPECT_THROW(fetch(client, 3, {}), Error);
   std::vector<std::byte> got(7);
-  client.fetch(1, 2, got);  // by a new connection
+  fetch(client, 2, got);  // by a new connection
 }
 
 TEST_F(ShardServerTest, AShardOfAnotherLengthIsNamed) {
@@ -110,7 +197,7 @@ TEST_F(ShardServerTest, AShardOfAnotherLengthIsNamed) {
   ShardClient client = client_of(server->port(), token_);
   std::vector<std::byte> got(8);
   try {
-    client.fetch(1, 2, got);
+    fetch(client, 2, got);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kShapeMismatch);
@@ -122,10 +209,10 @@ TEST_F(ShardServerTest, AServerThatEndedIsARankThatIsLost) {
   auto server = serve();
   ShardClient client = client_of(server->port(), token_);
   std::vector<std::byte> got(7);
-  client.fetch(1, 2, got);
+  fetch(client, 2, got);
   server.reset();
-  EXPECT_THROW(client.fetch(1, 2, got), Error);
-  EXPECT_THROW(client.fetch(1, 2, got), Error);  // nobody listens there
+  EXPECT_THROW(fetch(client, 2, got), Error);
+  EXPECT_THROW(fetch(client, 2, got), Error);  // nobody listens there
 }
 
 // Connects, sends `text`, and returns what comes until the other side ends the connection.
@@ -154,10 +241,10 @@ TEST_F(ShardServerTest, RefusesMoreConnectionsThanItMayHold) {
   const auto server = serve({.max_connections = 1});
   ShardClient first = client_of(server->port(), token_);
   std::vector<std::byte> got(7);
-  first.fetch(1, 2, got);
+  fetch(first, 2, got);
   ShardClient second = client_of(server->port(), token_);
-  EXPECT_THROW(second.fetch(1, 2, got), Error);
-  first.fetch(1, 2, got);
+  EXPECT_THROW(fetch(second, 2, got), Error);
+  fetch(first, 2, got);
 }
 
 TEST(ShardToken, ComesBackFromItsText) {

@@ -309,6 +309,39 @@ TEST_F(ReplacedCheckpoint, ThatCannotBeRemovedIsNoFailureOfTheNewOne) {
   EXPECT_EQ(read_checkpoint_info(scratch_.path() / ".tmp-last").step, 1);
 }
 
+TEST_F(ReplacedCheckpoint, IsNotTheOneWhoseFolderAnotherSaveTookBeforeItWasLocked) {
+  FaultyDisk first;
+  FaultyDisk second;
+  first.after_make_folder([&] { EXPECT_FALSE(save(second, new_, 4)); });
+
+  const std::optional<Error> error = save(first, old_, 3);
+
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), ErrorCode::kCheckpointExists);
+  EXPECT_THAT(error->message(), HasSubstr("another process is saving"));
+  EXPECT_EQ(read_checkpoint_info(folder_).step, 4);
+  EXPECT_THAT(names_in(scratch_.path()), ElementsAre("last"));
+}
+
+TEST_F(ReplacedCheckpoint, IsNotReplacedByTwoAtOnce) {
+  FaultyDisk disk;
+  std::optional<Error> of_other;
+  CheckpointObjects objects = old_.objects();
+  objects.before_save.push_back(
+      [&](const fs::path&) { of_other = save(disk, new_, 4); });  // while this one is at work
+
+  ThreadRanks(1).run([&](checkpoint::RankExchange& ranks) {
+    checkpoint::write_checkpoint(
+        disk, ranks, folder_, objects, {.step = 3}, checkpoint::Existing::kReplace);
+  });
+
+  ASSERT_TRUE(of_other.has_value());
+  EXPECT_EQ(of_other->code(), ErrorCode::kCheckpointExists);
+  EXPECT_THAT(of_other->message(), HasSubstr("another process is saving"));
+  EXPECT_EQ(read_checkpoint_info(folder_).step, 3);
+  EXPECT_THAT(names_in(scratch_.path()), ElementsAre("last"));
+}
+
 TEST_F(ReplacedCheckpoint, StaysUntilTheNewOneIsDurable) {
   FaultyDisk disk;
   disk.fail_sync_of(scratch_.path());

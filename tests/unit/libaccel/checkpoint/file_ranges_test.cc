@@ -14,6 +14,7 @@
 #include <accel/error.h>
 
 #include "libaccel/checkpoint/hashed_file.h"
+#include "tests/support/faulty_disk.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::checkpoint {
@@ -66,6 +67,34 @@ struct Written {
   std::vector<std::byte> bytes;
   std::vector<FileRange> ranges;
 };
+
+TEST(FileRanges, AreBegunByTheDeviceAsTheyAreWritten) {
+  const test::ScratchFolder scratch;
+  const std::filesystem::path path = scratch.path() / "file";
+  const std::vector<std::byte> bytes(std::size_t{9} << 20);
+  test::FaultyDisk disk;
+  const UniqueFd fd = disk.create_file(path);
+  RangeWriter writer(disk, fd.get(), path, 0);
+
+  writer.append(100, bytes);
+  EXPECT_EQ(disk.bytes_started(), 2 * kRangeBytes - 100);
+  EXPECT_EQ(writer.finish().size(), 3u);
+  EXPECT_EQ(disk.bytes_started(), bytes.size()) << "the rest of the last range is large enough";
+  RangeWriter small(disk, fd.get(), path, 0);
+  small.append(20 << 20, std::span(bytes).first(1000));
+  EXPECT_EQ(small.finish().size(), 1u);
+  EXPECT_EQ(disk.bytes_started(), bytes.size());
+
+  OutputFile whole(disk, scratch.path() / "whole");
+  whole.append("a head");
+  whole.append(bytes);
+  whole.append("a tail");
+  const FileDigest digest = whole.finish();
+  EXPECT_EQ(digest.bytes, bytes.size() + 12);
+  EXPECT_EQ(disk.bytes_started(), bytes.size() + digest.bytes);
+  InputFile read(scratch.path() / "whole");
+  EXPECT_EQ(read.digest_of_rest(), digest);
+}
 
 TEST(FileRanges, AreReadBackInAnyCut) {
   for (const std::size_t size : {std::size_t{1}, std::size_t{5000}, std::size_t{9} << 20}) {

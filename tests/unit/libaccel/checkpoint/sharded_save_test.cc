@@ -7,11 +7,8 @@
 #include <mutex>
 #include <random>
 
-#include <ATen/ops/arange.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/linear.h>
 
 #include <accel/checkpoint.h>
 #include <accel/error.h>
@@ -23,12 +20,14 @@
 #include "tests/support/fork_ranks.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/thread_ranks.h"
+#include "tests/unit/libaccel/checkpoint/divided_model.h"
 
 namespace accel {
 namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::RankExchange;
+using test::Divided;
 using test::FaultyDisk;
 using test::ForkRanks;
 using test::ThreadRanks;
@@ -37,58 +36,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-struct NetImpl : torch::nn::Module {
-  NetImpl()
-      : first(register_module("first", torch::nn::Linear(3, 11))),
-        norm(register_module("norm", torch::nn::BatchNorm1d(11))),
-        last(register_module("last", torch::nn::Linear(11, 2))) {}
-  torch::nn::Linear first;
-  torch::nn::BatchNorm1d norm;
-  torch::nn::Linear last;
-};
-TORCH_MODULE(Net);
-
-// A model of which each rank has parts; `value` tells one state of it from another.
-struct Divided {
-  Divided(const RankExchange& ranks, int value) { divide(ranks.rank(), ranks.size(), value); }
-  Divided(int rank, int size, int value) { divide(rank, size, value); }
-
-  // Of each parameter, the rank knows its part alone: the rest of its own tensor is wrong on purpose.
-  void divide(int rank, int size, int value) {
-    const at::NoGradGuard no_grad;
-    for (const at::Tensor& parameter : net->parameters()) {
-      parameter.fill_(-1 - rank);
-      const std::int64_t share = (parameter.numel() + size - 1) / size;
-      const std::int64_t begin = std::min(rank * share, parameter.numel());
-      const std::int64_t numel = std::min(share, parameter.numel() - begin);
-      std::vector<checkpoint::TensorPart> parts;
-      if (numel > 0) {
-        parts.push_back({begin, parameter.detach().flatten().narrow(0, begin, numel)});
-        parts[0].values.copy_(at::arange(begin, begin + numel) + 1000 * value);
-      }
-      divided.add(parameter, std::move(parts));
-    }
-    net->norm->running_mean.fill_(value);
-  }
-
-  CheckpointObjects objects() { return {.models = {net.get()}, .divided = &divided}; }
-
-  // Whether this rank's parts are those of `value`.
-  [[nodiscard]] bool has(int value) const {
-    for (const at::Tensor& parameter : net->parameters()) {
-      for (const auto& part : *divided.find(parameter)) {
-        const at::Tensor expected =
-            at::arange(part.begin, part.begin + part.values.numel(), at::kFloat) + 1000 * value;
-        if (!part.values.equal(expected)) return false;
-      }
-    }
-    return net->norm->running_mean.eq(value).all().item<bool>();
-  }
-
-  Net net;
-  checkpoint::DividedTensors divided;
-};
 
 void save(checkpoint::FileSystem& disk, RankExchange& ranks, const fs::path& folder, int value) {
   Divided run(ranks, value);
@@ -156,6 +103,27 @@ TEST(ShardedSave, OfOneProcessIsLoadedByParts) {
     Divided run(ranks, 2);
     checkpoint::read_checkpoint(ranks, scratch.path() / "whole", run.objects());
     EXPECT_TRUE(run.has(5));
+  });
+}
+
+TEST(ShardedSave, ReplicaThatLeavesWritingToOthersStillReadsItsParts) {
+  const test::ScratchFolder scratch;
+  constexpr int kRanksOfReplica = 2;
+  ThreadRanks(2 * kRanksOfReplica).run([&](RankExchange& ranks) {
+    Divided run(ranks.rank() % kRanksOfReplica, kRanksOfReplica, 5);
+    if (ranks.rank() >= kRanksOfReplica) run.divided.leave_writing_to_others();
+    checkpoint::write_checkpoint(checkpoint::real_file_system(),
+                                 ranks,
+                                 scratch.path() / "saved",
+                                 run.objects(),
+                                 {},
+                                 checkpoint::Existing::kReplace);
+    for (const at::Tensor& parameter : run.net->parameters())
+      for (const auto& part : *run.divided.find(parameter)) part.values.detach().zero_();
+
+    checkpoint::read_checkpoint(ranks, scratch.path() / "saved", run.objects());
+
+    EXPECT_TRUE(run.has(5)) << ranks.rank();
   });
 }
 
@@ -262,6 +230,9 @@ class KillingDisk final : public checkpoint::FileSystem {
                 const fs::path& path) override {
     step().write_at(fd, bytes, offset, path);
   }
+  void start_write_out(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept override {
+    step().start_write_out(fd, offset, bytes);
+  }
   // A kill loses nothing that the kernel has: no need to wait for the device.
   void sync_file(int, const fs::path&) override { step(); }
   void make_folder(const fs::path& path) override { step().make_folder(path); }
@@ -269,6 +240,7 @@ class KillingDisk final : public checkpoint::FileSystem {
   void rename(const fs::path& from, const fs::path& to) override { step().rename(from, to); }
   void exchange(const fs::path& a, const fs::path& b) override { step().exchange(a, b); }
   void remove(const fs::path& path) override { step().remove(path); }
+  [[nodiscard]] int steps_left() const { return steps_left_; }
 
  private:
   checkpoint::FileSystem& step() {
@@ -278,12 +250,29 @@ class KillingDisk final : public checkpoint::FileSystem {
   int steps_left_;
 };
 
+// Of a save that replaces another, by rank.
+std::vector<unsigned> steps_of_a_save(int num_ranks) {
+  constexpr int kNever = 1 << 20;
+  const test::ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "saved";
+  save_on(num_ranks, folder, 1);
+  std::vector<unsigned> steps(static_cast<std::size_t>(num_ranks));
+  ThreadRanks(num_ranks).run([&](RankExchange& ranks) {
+    KillingDisk disk(kNever);
+    save(disk, ranks, folder, 2);
+    steps[static_cast<std::size_t>(ranks.rank())] =
+        static_cast<unsigned>(kNever - disk.steps_left());
+  });
+  return steps;
+}
+
 class KilledSave : public ::testing::TestWithParam<WhenOneIsKilled> {};
 
 TEST_P(KilledSave, LeavesACompleteCheckpointWhereverItWas) {
   constexpr int kRanks = 3;
   constexpr int kNever = 1 << 20;
   std::mt19937 random(11);
+  const std::vector<unsigned> steps = steps_of_a_save(kRanks);
   int num_killed = 0;
   int num_new = 0;
   for (int round = 0; round < 100; ++round) {
@@ -291,8 +280,8 @@ TEST_P(KilledSave, LeavesACompleteCheckpointWhereverItWas) {
     const fs::path folder = scratch.path() / "saved";
     save_on(kRanks, folder, 1);
     const int victim = static_cast<int>(random() % kRanks);
-    // The first rank takes some 25 steps, the others 3.
-    const int step = static_cast<int>(random() % (victim == 0 ? 26 : 4));
+    // Behind its last one, too: then nobody is killed.
+    const int step = static_cast<int>(random() % (steps[static_cast<std::size_t>(victim)] + 1));
 
     const bool all_ended = ForkRanks(kRanks).run(GetParam(), [&](RankExchange& ranks) {
       KillingDisk disk(ranks.rank() == victim ? step : kNever);

@@ -86,6 +86,27 @@ TEST(FsdpSettings, PrefersThePluginToTheEnvironment) {
   EXPECT_EQ(settings.strategy, ShardingStrategy::kShardGradOp);
 }
 
+TEST(FsdpSettings, TakesStateDictTypesByNameAndByThePeersNumber) {
+  const auto type_of = [](const std::string& text) {
+    return resolve({}, env({{"FSDP_STATE_DICT_TYPE", text}})).state_dict_type;
+  };
+  EXPECT_EQ(resolve({}, env()).state_dict_type, StateDictType::kSharded);
+  EXPECT_EQ(type_of("FULL_STATE_DICT"), StateDictType::kFull);
+  EXPECT_EQ(type_of("local_state_dict"), StateDictType::kLocal);
+  EXPECT_EQ(type_of("3"), StateDictType::kSharded);
+  EXPECT_EQ(resolve({.state_dict_type = StateDictType::kLocal},
+                    env({{"FSDP_STATE_DICT_TYPE", "FULL_STATE_DICT"}}))
+                .state_dict_type,
+            StateDictType::kLocal);
+  const Error error = error_of({}, env({{"FSDP_STATE_DICT_TYPE", "WHOLE"}}));
+  EXPECT_EQ(error.code(), ErrorCode::kEnvInvalid);
+  EXPECT_THAT(error.message(),
+              HasSubstr("FSDP_STATE_DICT_TYPE is 'WHOLE', expected one of FULL_STATE_DICT, "
+                        "LOCAL_STATE_DICT, SHARDED_STATE_DICT"));
+  EXPECT_THAT(error_of({.fsdp_version = 2, .state_dict_type = StateDictType::kLocal}).message(),
+              HasSubstr("LOCAL_STATE_DICT is not for FSDP version 2"));
+}
+
 TEST(FsdpSettings, MapsReshardAfterForwardOfVersion2ToAStrategy) {
   EXPECT_EQ(resolve({.fsdp_version = 2}, env()).strategy, ShardingStrategy::kFullShard);
   EXPECT_EQ(resolve({.fsdp_version = 2, .reshard_after_forward = false}, env()).strategy,
@@ -127,11 +148,56 @@ TEST(FsdpSettings, RefusesWhatIsNotThereInsteadOfIgnoringIt) {
 }
 
 TEST(FsdpSettings, SaysWhichOptionsChangeNothing) {
-  const FsdpSettings settings = resolve(
-      {}, env({{"FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE"}, {"FSDP_FORWARD_PREFETCH", "true"}}));
-  EXPECT_THAT(settings.notices,
-              ElementsAre(HasSubstr("FSDP_BACKWARD_PREFETCH has no effect"),
-                          HasSubstr("FSDP_FORWARD_PREFETCH")));
+  EXPECT_THAT(resolve({}, env({{"FSDP_USE_ORIG_PARAMS", "false"}})).notices,
+              ElementsAre(HasSubstr("FSDP_USE_ORIG_PARAMS) false has no effect")));
+  EXPECT_THAT(resolve({.use_orig_params = false}, env()).notices,
+              ElementsAre(HasSubstr("use_orig_params")));
+}
+
+TEST(FsdpSettings, FetchesNothingAheadWithoutPrefetch) {
+  const auto ahead = [](const FullyShardedDataParallelPlugin& plugin, const EnvLookup& lookup) {
+    return resolve(plugin, lookup).paging.units_ahead;
+  };
+  EXPECT_EQ(ahead({}, env(kLaunched)), 1);
+  EXPECT_EQ(ahead({}, env({{"FSDP_BACKWARD_PREFETCH", "BACKWARD_POST"}})), 1);
+  EXPECT_EQ(ahead({}, env({{"FSDP_BACKWARD_PREFETCH", "NO_PREFETCH"}})), 0);
+  EXPECT_EQ(ahead({}, env({{"FSDP_BACKWARD_PREFETCH", "3"}})), 0);  // the peer's number
+  EXPECT_EQ(ahead({}, env({{"FSDP_BACKWARD_PREFETCH", "3"}, {"FSDP_FORWARD_PREFETCH", "true"}})),
+            1);
+  EXPECT_EQ(ahead({.backward_prefetch = BackwardPrefetch::kNoPrefetch}, env()), 0);
+  EXPECT_EQ(ahead({.backward_prefetch = BackwardPrefetch::kNoPrefetch, .limit_all_gathers = false},
+                  env()),
+            0);
+  EXPECT_EQ(error_of({}, env({{"FSDP_BACKWARD_PREFETCH", "SOON"}})).code(), ErrorCode::kEnvInvalid);
+}
+
+TEST(FsdpSettings, KeepsMoreUnitsWithoutALimitOfAllGathers) {
+  EXPECT_EQ(resolve({}, env()).paging.live_units, 3U);
+  const PagingLimits unlimited = resolve({.limit_all_gathers = false}, env()).paging;
+  EXPECT_EQ(unlimited.live_units, 6U);
+  EXPECT_EQ(unlimited.units_ahead, 4);
+}
+
+TEST(FsdpSettings, RefusesToLoadOnRankZeroAloneAndToSendNothing) {
+  EXPECT_FALSE(resolve({}, env()).cpu_ram_efficient_loading);
+  EXPECT_TRUE(resolve({}, env(kLaunched)).cpu_ram_efficient_loading);
+  const Error error =
+      error_of({.sync_module_states = false}, env({{"FSDP_CPU_RAM_EFFICIENT_LOADING", "true"}}));
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message(), HasSubstr("cpu_ram_efficient_loading"));
+  EXPECT_THAT(error.message(), HasSubstr("sync_module_states"));
+  const FsdpSettings settings =
+      resolve({.sync_module_states = false, .cpu_ram_efficient_loading = false}, env(kLaunched));
+  EXPECT_FALSE(settings.cpu_ram_efficient_loading);
+}
+
+TEST(FsdpSettings, TakesIgnoredModulesAsAnExpressionOrAsAList) {
+  EXPECT_EQ(resolve({}, env({{"FSDP_IGNORED_MODULES", "a|b"}})).ignored_modules, "a|b");
+  EXPECT_EQ(resolve({.ignored_modules = "a.*"}, env()).ignored_modules, "a.*");
+  const FsdpSettings settings =
+      resolve({.ignored_modules = std::vector<std::string>{"a", "b"}}, env());
+  EXPECT_THAT(settings.ignored_names, ElementsAre("a", "b"));
+  EXPECT_THAT(settings.ignored_modules, IsEmpty());
 }
 
 }  // namespace

@@ -159,6 +159,15 @@ TEST(SeveralNodes, NodesMayHaveDifferentNumbersOfRanks) {
   });
 }
 
+TEST(SeveralNodes, ShardsMayBeWholeTensors) {
+  test::run_ranks(2, [] {
+    take_node(1);
+    auto plugin = small_units();
+    plugin->shard_by_tensor = true;
+    expect_equal(trained({.plugin = plugin}), trained({}));
+  });
+}
+
 TEST(SeveralNodes, AccumulationEqualsThatOfCopies) {
   test::run_ranks(2, [] {
     take_node(1);

@@ -72,7 +72,32 @@ TEST(ShardPlan, GivesARankThatOnlyPaddingFallsToNoPiece) {
   EXPECT_TRUE(pieces_of(units[0], 3).empty());
 }
 
-TEST(ShardPlan, OwnsEveryElementOfEveryParameterOnceWhateverTheModelAndTheWorldSize) {
+TEST(ShardPlan, ByTensorGivesTheLargestToTheRankWithLeast) {
+  const auto units =
+      plan_units({floats("a", 16), floats("b", 64), floats("c", 48), floats("d", 32)},
+                 2,
+                 1 << 20,
+                 ShardCut::kByTensor);
+  ASSERT_EQ(units.size(), 1U);
+  EXPECT_EQ(units[0].shard_numel, 80);  // b, a | c, d
+  EXPECT_THAT(parameters_of(units[0]), ElementsAre(1, 0, 2, 3));
+  EXPECT_EQ(units[0].slots[2].offset, 80);
+}
+
+TEST(ShardPlan, ByTensorEvensOutOverUnitsWhatOneUnitCannot) {
+  const auto units =
+      plan_units({floats("a", 64, 0), floats("b", 64, 1)}, 2, 1 << 20, ShardCut::kByTensor);
+  EXPECT_EQ(pieces_of(units[0], 0).size(), 1U);
+  EXPECT_EQ(pieces_of(units[1], 1).size(), 1U);
+  EXPECT_EQ(used_numel(units[1], 0), 0);
+  EXPECT_EQ(used_numel(units[1], 1), 64);
+}
+
+class ShardPlans : public ::testing::TestWithParam<ShardCut> {};
+
+INSTANTIATE_TEST_SUITE_P(Cuts, ShardPlans, ::testing::Values(ShardCut::kEven, ShardCut::kByTensor));
+
+TEST_P(ShardPlans, OwnEveryElementOfEveryParameterOnceWhateverTheModelAndTheWorldSize) {
   std::mt19937_64 random(test::test_seed());
   for (int round = 0; round < 1000; ++round) {
     const int world_size = 1 + static_cast<int>(random() % 7);
@@ -82,10 +107,16 @@ TEST(ShardPlan, OwnsEveryElementOfEveryParameterOnceWhateverTheModelAndTheWorldS
       parameter.dtype = random() % 4 == 0 ? c10::kDouble : c10::kFloat;
       parameter.group = random() % 3 == 0 ? static_cast<int>(random() % 3) : kNoGroup;
     }
-    const auto units =
-        plan_units(parameters, world_size, 1 + static_cast<std::int64_t>(random() % 2000));
+    const auto units = plan_units(
+        parameters, world_size, 1 + static_cast<std::int64_t>(random() % 2000), GetParam());
     std::vector<std::int64_t> owned(parameters.size());
     for (const Unit& unit : units) {
+      // Nothing lies upon another, in the order that is promised.
+      std::int64_t end = 0;
+      for (const Slot& slot : unit.slots) {
+        EXPECT_GE(slot.offset, end);
+        end = slot.offset + slot.numel;
+      }
       for (int rank = 0; rank < world_size; ++rank) {
         for (const Piece& piece : pieces_of(unit, rank)) {
           // The pieces of a parameter come in rank order, without gaps.
@@ -93,6 +124,9 @@ TEST(ShardPlan, OwnsEveryElementOfEveryParameterOnceWhateverTheModelAndTheWorldS
           EXPECT_GE(piece.unit_offset, rank * unit.shard_numel);
           EXPECT_LE(piece.unit_offset + piece.numel, (rank + 1) * unit.shard_numel);
           owned[piece.parameter] += piece.numel;
+          if (GetParam() == ShardCut::kByTensor) {
+            EXPECT_EQ(piece.numel, parameters[piece.parameter].numel);
+          }
         }
       }
     }

@@ -43,16 +43,18 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-AcceleratorOptions options_with(const Plugin& plugin) {
+AcceleratorOptions options_with(const Plugin& plugin, std::optional<int> zero_stage = {}) {
   AcceleratorOptions options;
   options.fsdp_plugin = plugin;
+  if (zero_stage) options.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = zero_stage};
   return options;
 }
 
 // A run that can be cut anywhere: every rank sees the same batch, so that the number of ranks changes no gradient beyond
 // the rounding of a mean of equal numbers, of which there is none for 1, 2 and 4 ranks.
 struct TrainingRun {
-  explicit TrainingRun(const Plugin& plugin) : accelerator(options_with(plugin)) {
+  explicit TrainingRun(const Plugin& plugin, std::optional<int> zero_stage = {})
+      : accelerator(options_with(plugin, zero_stage)) {
     set_seed(7);
     net = Net();
     // Its memory is in column-major order: no part of it is a range of a file.
@@ -98,12 +100,18 @@ struct Way {
   int ranks = 1;
   bool is_sharded = false;
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
+  bool by_tensor = false;
+  std::optional<int> zero_stage = std::nullopt;
 
   [[nodiscard]] Plugin plugin() const {
     if (!is_sharded) return std::nullopt;
-    return FullyShardedDataParallelPlugin{.sharding_strategy = strategy};
+    return FullyShardedDataParallelPlugin{.sharding_strategy = strategy,
+                                          .shard_by_tensor = by_tensor};
   }
 };
+
+const Way kByTensor{4, true, ShardingStrategy::kFullShard, true};
+const Way kZeroOne{2, false, ShardingStrategy::kFullShard, false, 1};
 
 class ResumesAs : public ::testing::TestWithParam<std::tuple<Way, Way>> {};
 
@@ -112,7 +120,7 @@ TEST_P(ResumesAs, AnyOtherAndTrainsToTheSameBits) {
   const test::ScratchFolder scratch;
   const std::filesystem::path& folder = scratch.path();
   test::run_ranks(before.ranks, [&, before = before] {
-    TrainingRun run(before.plugin());
+    TrainingRun run(before.plugin(), before.zero_stage);
     run.train(3);
     run.accelerator.save_state(folder / "state");
     run.train(3);
@@ -121,7 +129,7 @@ TEST_P(ResumesAs, AnyOtherAndTrainsToTheSameBits) {
     }
   });
   test::run_ranks(after.ranks, [&, after = after] {
-    TrainingRun run(after.plugin());
+    TrainingRun run(after.plugin(), after.zero_stage);
     run.train(1);  // another state, which loading replaces
     run.accelerator.load_state(folder / "state");
     run.done = 3;
@@ -138,7 +146,11 @@ INSTANTIATE_TEST_SUITE_P(Ways,
                                            std::tuple(Way{4, true}, Way{1, false}),
                                            std::tuple(Way{1, false}, Way{2, true}),
                                            std::tuple(Way{2, false}, Way{2, true}),
-                                           std::tuple(Way{2, true}, Way{2, false})));
+                                           std::tuple(Way{2, true}, Way{2, false}),
+                                           std::tuple(kByTensor, Way{4, true}),
+                                           std::tuple(Way{2, true}, kByTensor),
+                                           std::tuple(kZeroOne, Way{2, true}),
+                                           std::tuple(Way{4, true}, kZeroOne)));
 
 std::string contents(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -153,12 +165,12 @@ TEST_P(IsSavedAgainAs, TheSameFiles) {
   const test::ScratchFolder scratch;
   const std::filesystem::path& folder = scratch.path();
   test::run_ranks(before.ranks, [&, before = before] {
-    TrainingRun run(before.plugin());
+    TrainingRun run(before.plugin(), before.zero_stage);
     run.train(2);
     run.accelerator.save_state(folder / "before");
   });
   test::run_ranks(after.ranks, [&, after = after] {
-    TrainingRun run(after.plugin());
+    TrainingRun run(after.plugin(), after.zero_stage);
     run.train(1);
     run.accelerator.load_state(folder / "before");
     run.accelerator.save_state(folder / "after");
@@ -178,7 +190,10 @@ INSTANTIATE_TEST_SUITE_P(Ways,
                                            std::tuple(Way{3, true}, Way{4, true, kGradOp}),
                                            std::tuple(Way{4, true}, Way{3, false}),
                                            std::tuple(Way{2, true, kGradOp}, Way{3, true}),
-                                           std::tuple(Way{1, false}, Way{3, true})));
+                                           std::tuple(Way{1, false}, Way{3, true}),
+                                           std::tuple(Way{3, true}, kByTensor),
+                                           std::tuple(kByTensor, kZeroOne),
+                                           std::tuple(kZeroOne, Way{1, false})));
 
 TEST(AsyncSave, HoldsTheStateOfTheMomentItWasBegun) {
   const test::ScratchFolder scratch;

@@ -536,7 +536,10 @@ TEST(Sharded, RefusesAnOptimizerWhoseStepsAreNotElementWise) {
     torch::optim::LBFGS lbfgs(net->parameters());
     const Error error = error_of([&] { std::ignore = accelerator.prepare(net, lbfgs); });
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_THAT(error.message(), HasSubstr("torch::optim::LBFGS cannot work on shards"));
+    EXPECT_THAT(
+        error.message(),
+        HasSubstr(
+            "torch::optim::LBFGS cannot work on shards: its steps need all parameters at once"));
   });
 }
 

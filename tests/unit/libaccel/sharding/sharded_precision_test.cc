@@ -1,5 +1,6 @@
 // Mixed precision of shards: parameters in 16 bits, masters in fp32, and what each of them is used for.
 
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include <accel/error.h>
 #include <accel/random.h>
 
+#include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/sharding/fsdp_settings.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
@@ -90,7 +92,12 @@ class Trainer {
       optimizer_->zero_grad();
     }
   }
-  at::Tensor values() const { return flat(net_->parameters()); }
+  // Requires: every rank calls it; over nodes others read this rank's shards meanwhile.
+  at::Tensor values() {
+    at::Tensor values = flat(net_->parameters());
+    accelerator_.wait_for_everyone();
+    return values;
+  }
   Accelerator& accelerator() { return accelerator_; }
   torch::nn::Sequential& net() { return net_; }
   Optimizer& optimizer() { return optimizer_->optimizer(); }
@@ -135,10 +142,25 @@ at::Tensor trained_by_hand(Accelerator& accelerator, Rule rule, int steps) {
   return flat(net->parameters());
 }
 
-class ShardedPrecision : public ::testing::TestWithParam<int> {};
+struct Layout {
+  int ranks = 2;
+  int of_a_node = 2;  // fewer than there are: parameters are paged
+};
+
+class ShardedPrecision : public ::testing::TestWithParam<Layout> {
+ protected:
+  template <typename F>
+  static void run_ranks(F body) {
+    test::run_ranks(GetParam().ranks, [&] {
+      const int node = test::rank_of_this_process() / GetParam().of_a_node;
+      ::setenv(shm::kTestNodeVariable, ("node-" + std::to_string(node)).c_str(), 1);
+      body();
+    });
+  }
+};
 
 TEST_P(ShardedPrecision, EqualsMastersAndRoundingsByHandToTheBit) {
-  test::run_ranks(GetParam(), [] {
+  run_ranks([] {
     for (const Rule rule : {Rule::kSgd, Rule::kAdamW}) {
       Trainer trainer(kBf16, rule);
       trainer.train(0, 4);
@@ -146,6 +168,8 @@ TEST_P(ShardedPrecision, EqualsMastersAndRoundingsByHandToTheBit) {
       const at::Tensor expected = trained_by_hand(trainer.accelerator(), rule, 4);
 
       EXPECT_EQ(trainer.values().scalar_type(), at::kBFloat16);
+      const bool is_paged = trainer.net()->parameters()[0].key_set().has(c10::DispatchKey::Fake);
+      EXPECT_EQ(is_paged, GetParam().ranks > GetParam().of_a_node);
       EXPECT_TRUE(at::equal(trainer.values(), expected)) << (rule == Rule::kSgd ? "SGD" : "AdamW");
     }
   });
@@ -153,7 +177,7 @@ TEST_P(ShardedPrecision, EqualsMastersAndRoundingsByHandToTheBit) {
 
 TEST_P(ShardedPrecision, GoesOnToTheBitAfterACheckpoint) {
   const test::ScratchFolder folder;
-  test::run_ranks(GetParam(), [&] {
+  run_ranks([&] {
     Trainer whole(kBf16);
     whole.train(0, 2);
     whole.accelerator().save_state(folder.file("state"));
@@ -170,7 +194,7 @@ TEST_P(ShardedPrecision, GoesOnToTheBitAfterACheckpoint) {
 
 TEST_P(ShardedPrecision, SavesMastersThatGoOnWithoutThePolicyAndBack) {
   const test::ScratchFolder folder;
-  test::run_ranks(GetParam(), [&] {
+  run_ranks([&] {
     Trainer rounded(kBf16);
     rounded.train(0, 2);
     rounded.accelerator().save_state(folder.file("rounded"));
@@ -194,7 +218,7 @@ TEST_P(ShardedPrecision, SavesMastersThatGoOnWithoutThePolicyAndBack) {
 }
 
 TEST_P(ShardedPrecision, GivesAModelOf16BitsMastersOf32) {
-  test::run_ranks(GetParam(), [] {
+  run_ranks([] {
     torch::nn::Sequential net = seeded_net();
     net->to(at::kBFloat16);
     const at::Tensor before = flat(net->parameters()).clone();
@@ -208,7 +232,7 @@ TEST_P(ShardedPrecision, GivesAModelOf16BitsMastersOf32) {
 
 TEST_P(ShardedPrecision, ConvertsFrozenParametersAndSavesThemWhole) {
   const test::ScratchFolder folder;
-  test::run_ranks(GetParam(), [&] {
+  run_ranks([&] {
     const auto freeze = [](torch::nn::Sequential net) {
       for (at::Tensor& parameter : net[2]->as<torch::nn::Linear>()->parameters())
         parameter.set_requires_grad(false);
@@ -229,7 +253,7 @@ TEST_P(ShardedPrecision, ConvertsFrozenParametersAndSavesThemWhole) {
 
 TEST_P(ShardedPrecision, GoesOnAfterASaveOfTheModelInsideASaveOfTheState) {
   const test::ScratchFolder folder;
-  test::run_ranks(GetParam(), [&] {
+  run_ranks([&] {
     Trainer trainer(kBf16, Rule::kAdamW, seeded_net());
     trainer.accelerator().register_save_state_pre_hook(
         [&](const auto&, const auto&) { trainer.save_model(folder.file("model")); });
@@ -240,7 +264,7 @@ TEST_P(ShardedPrecision, GoesOnAfterASaveOfTheModelInsideASaveOfTheState) {
 }
 
 TEST_P(ShardedPrecision, ConvertsBuffersAndOutputsWhereToldTo) {
-  test::run_ranks(GetParam(), [] {
+  run_ranks([] {
     torch::nn::BatchNorm1d norm(kWidth);
     Trainer everything("bf16", Rule::kAdamW, torch::nn::Sequential(norm));
     EXPECT_EQ(norm->running_mean.scalar_type(), at::kBFloat16);
@@ -253,7 +277,70 @@ TEST_P(ShardedPrecision, ConvertsBuffersAndOutputsWhereToldTo) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ShardedPrecision, ::testing::Values(2, 3, 4));
+// A module under two names lists its buffers twice.
+TEST_P(ShardedPrecision, RoundsABufferOfTwoNamesOnce) {
+  const test::ScratchFolder folder;
+  run_ranks([&] {
+    const auto two_names = [](const torch::nn::BatchNorm1d& norm) {
+      return torch::nn::Sequential(norm, norm);
+    };
+    torch::nn::BatchNorm1d norm(kWidth);
+    Trainer rounded("bf16", Rule::kAdamW, two_names(norm));
+    rounded.train(0, 2);
+    const at::Tensor mean = norm->running_mean.clone();
+    rounded.accelerator().save_state(folder.file("state"));
+    rounded.train(2, 4);
+    rounded.accelerator().load_state(folder.file("state"));
+    EXPECT_EQ(norm->running_mean.scalar_type(), at::kBFloat16);
+    if (rounded.accelerator().is_main_process()) {
+      EXPECT_TRUE(norm->running_mean.equal(mean));
+    }
+    torch::nn::BatchNorm1d same(kWidth);
+    Trainer plain(std::nullopt, Rule::kAdamW, two_names(same));
+    plain.accelerator().load_state(folder.file("state"));
+    EXPECT_EQ(same->running_mean.scalar_type(), at::kFloat);
+  });
+}
+
+// Averages of BatchNorm are bf16 while the model trains, and fp32 in files.
+TEST_P(ShardedPrecision, SavesBuffersInTheDtypeThatTheModelCameWith) {
+  const test::ScratchFolder folder;
+  run_ranks([&] {
+    torch::nn::BatchNorm1d norm(kWidth);
+    Trainer rounded("bf16", Rule::kAdamW, torch::nn::Sequential(norm));
+    rounded.train(0, 2);
+    const at::Tensor mean = norm->running_mean.clone();
+    rounded.accelerator().save_state(folder.file("state"));
+    EXPECT_EQ(norm->running_mean.scalar_type(), at::kBFloat16);
+
+    torch::nn::BatchNorm1d same(kWidth);
+    Trainer plain(std::nullopt, Rule::kAdamW, torch::nn::Sequential(same));
+    plain.accelerator().load_state(folder.file("state"));
+    EXPECT_EQ(same->running_mean.scalar_type(), at::kFloat);
+    // Rank 0's are what is saved.
+    if (rounded.accelerator().is_main_process()) {
+      EXPECT_TRUE(same->running_mean.equal(mean.to(at::kFloat)));
+    }
+
+    plain.accelerator().save_state(folder.file("plain"));
+    rounded.train(2, 3);
+    rounded.accelerator().load_state(folder.file("plain"));
+    EXPECT_EQ(norm->running_mean.scalar_type(), at::kBFloat16);
+    if (rounded.accelerator().is_main_process()) {
+      EXPECT_TRUE(norm->running_mean.equal(mean));
+    }
+    rounded.accelerator().wait_for_everyone();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ranks,
+    ShardedPrecision,
+    ::testing::Values(Layout{2, 2}, Layout{3, 3}, Layout{4, 4}, Layout{2, 1}, Layout{4, 2}),
+    [](const auto& info) {
+      return std::to_string(info.param.ranks) + "WithNodesOf" +
+             std::to_string(info.param.of_a_node);
+    });
 
 std::optional<std::string> no_variable(std::string_view) {
   return std::nullopt;

@@ -2,6 +2,8 @@
 // trains on the batches of all ranks, to the bit, and each rank has its own averages of BatchNorm (rank_training.h).
 
 #include <chrono>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -10,6 +12,8 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
+#include "libaccel/collectives/shm/node_identity.h"
+#include "tests/support/fake_nodes.h"
 #include "tests/support/model_zoo.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/rank_training.h"
@@ -47,25 +51,34 @@ class ShardedZoo : public ::testing::TestWithParam<int> {
  protected:
   static void expect_training_as_one_process(const std::vector<ShardingStrategy>& strategies,
                                              const Recipe& recipe) {
-    test::run_ranks(
-        GetParam(),
-        [&] {
-          const PartialState state;  // one group for all
-          for_each_kind([&](const ZooEntry& entry) {
-            const Trained expected =
-                test::train_alone(entry.make, GetParam(), state.process_index(), recipe);
-            ASSERT_FALSE(expected.losses.front().equal(expected.losses.back()));
-            for (const ShardingStrategy strategy : strategies) {
-              SCOPED_TRACE(to_string(strategy));
-              const Trained found = test::train_on_ranks(entry.make, plugin_of(strategy), recipe);
-              expect_same_training(found, expected);
-              // Copies get rank 0's buffers before each forward.
-              if (strategy == ShardingStrategy::kNoShard && !state.is_main_process()) continue;
-              EXPECT_EQ(test::difference(found.buffers, expected.buffers), "") << "buffers";
-            }
-          });
-        },
-        {.timeout = std::chrono::seconds(300)});
+    std::vector<Plugin> plugins;
+    for (const ShardingStrategy strategy : strategies) plugins.push_back(plugin_of(strategy));
+    expect_training_as_one_process(plugins, recipe);
+  }
+
+  static void expect_training_as_one_process(const std::vector<Plugin>& plugins,
+                                             const Recipe& recipe) {
+    test::run_ranks(GetParam(),
+                    [&] {
+                      const PartialState state;  // one group for all
+                      for_each_kind([&](const ZooEntry& entry) {
+                        const Trained expected = test::train_alone(
+                            entry.make, GetParam(), state.process_index(), recipe);
+                        ASSERT_FALSE(expected.losses.front().equal(expected.losses.back()));
+                        for (const Plugin& plugin : plugins) {
+                          SCOPED_TRACE(plugin ? to_string(*plugin->sharding_strategy) : "ZeRO");
+                          const Trained found = test::train_on_ranks(entry.make, plugin, recipe);
+                          expect_same_training(found, expected);
+                          // Copies get rank 0's buffers before each forward, and so does a model with whole gradients.
+                          const bool sends_buffers =
+                              !plugin || *plugin->sharding_strategy == ShardingStrategy::kNoShard;
+                          if (sends_buffers && !state.is_main_process()) continue;
+                          EXPECT_EQ(test::difference(found.buffers, expected.buffers), "")
+                              << "buffers";
+                        }
+                      });
+                    },
+                    {.timeout = std::chrono::seconds(300)});
   }
 };
 
@@ -77,6 +90,17 @@ TEST_P(ShardedZoo, EveryKindTrainsAsOneProcessByEveryStrategy) {
 
 TEST_P(ShardedZoo, EveryKindTrainsAsOneProcessWithAccumulation) {
   expect_training_as_one_process({ShardingStrategy::kFullShard}, {.steps = 2, .accumulation = 3});
+}
+
+TEST_P(ShardedZoo, EveryKindTrainsAsOneProcessWithDividedOptimizerStatesAlone) {
+  expect_training_as_one_process(std::vector<Plugin>{std::nullopt},
+                                 {.accumulation = 2, .zero_stage = 1});
+}
+
+TEST_P(ShardedZoo, EveryKindTrainsAsOneProcessWithWholeTensorsAsShards) {
+  Plugin plugin = plugin_of(ShardingStrategy::kFullShard);
+  plugin->shard_by_tensor = true;
+  expect_training_as_one_process(std::vector<Plugin>{plugin}, {.accumulation = 2});
 }
 
 TEST_P(ShardedZoo, EveryKindTrainsAsOneProcessUnderBf16Autocast) {
@@ -97,6 +121,47 @@ TEST(ShardedZooOnGloo, EveryKindTrainsAsOneProcess) {
           test::train_alone(entry.make, 2, test::rank_of_this_process(), recipe));
     });
   });
+}
+
+// Two numbers have one sum, whoever adds them.
+TEST(ShardedZooOverNodes, EveryKindIsPagedAndTrainsAsOneProcess) {
+  test::run_ranks(2,
+                  [] {
+                    const std::string node = "node" + std::to_string(test::rank_of_this_process());
+                    ::setenv(shm::kTestNodeVariable, node.c_str(), 1);
+                    const PartialState state;
+                    for_each_kind([&](const ZooEntry& entry) {
+                      const Recipe recipe{.accumulation = 2};
+                      const Trained found = test::train_on_ranks(
+                          entry.make, plugin_of(ShardingStrategy::kFullShard), recipe);
+                      const Trained expected =
+                          test::train_alone(entry.make, 2, state.process_index(), recipe);
+                      expect_same_training(found, expected);
+                      EXPECT_EQ(test::difference(found.buffers, expected.buffers), "") << "buffers";
+                    });
+                  },
+                  {.timeout = std::chrono::seconds(300)});
+}
+
+// Copies over the same nodes sum in each node first, as they do.
+TEST(ShardedZooOverNodes, EveryKindTrainsAsCopiesWhereNodesAreReplicas) {
+  test::run_ranks(
+      4,
+      [] {
+        const int rank = test::rank_of_this_process();
+        test::be_on_node(rank / 2, 2, rank % 2, 2);
+        const PartialState state;
+        for_each_kind([&](const ZooEntry& entry) {
+          const Trained copies =
+              test::train_on_ranks(entry.make, plugin_of(ShardingStrategy::kNoShard), {});
+          for (const auto strategy :
+               {ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2}) {
+            SCOPED_TRACE(to_string(strategy));
+            expect_same_training(test::train_on_ranks(entry.make, plugin_of(strategy), {}), copies);
+          }
+        });
+      },
+      {.timeout = std::chrono::seconds(300)});
 }
 
 TEST(ShardedZooRefusals, NameTwoParametersOfOneMemory) {

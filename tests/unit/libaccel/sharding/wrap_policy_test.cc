@@ -105,5 +105,21 @@ TEST(WrapPolicy, IgnoresModulesWhoseWholeNameMatches) {
   EXPECT_THROW(std::ignore = ignored_parameters(*model, settings), Error);
 }
 
+TEST(WrapPolicy, IgnoresTheModulesOfAListAndSaysTheNearestNameOfAnUnknownOne) {
+  const Model model;
+  FsdpSettings settings;
+  settings.ignored_names = {"blocks.0.inner", "head"};
+  EXPECT_EQ(ignored_parameters(*model, settings).size(), 4U);
+  settings.ignored_names = {"blocks.0.iner", "head", "qqq"};
+  try {
+    std::ignore = ignored_parameters(*model, settings);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(),
+                HasSubstr("'blocks.0.iner' (did you mean 'blocks.0.inner'?), 'qqq', which no"));
+  }
+}
+
 }  // namespace
 }  // namespace accel::sharding

@@ -172,6 +172,28 @@ TEST_F(AcceleratorCheckpoint, ARestartedJobResumesWhateverTheProgramAskedFor) {
   EXPECT_EQ(checkpoint->iteration, 0);
 }
 
+// Nodes came and went: no restart by its count, and who knew that the job has begun may be gone.
+TEST_F(AcceleratorCheckpoint, ALaterGenerationOfAJobRemovesNothingWhoeverIsLeft) {
+  setenv("TORCHELASTIC_RESTART_COUNT", "0", 1);
+  for (const char* generation : {"2", "1", "0"}) {
+    SCOPED_TRACE(generation);
+    const bool is_later = generation == std::string("2");
+    const fs::path saved = Accelerator(options()).save_state().folder;
+    PartialState::reset();
+    setenv("ACCEL_GENERATION", generation, 1);
+    Accelerator accelerator(options());
+
+    const auto checkpoint = accelerator.begin_run(RunStart::kAnew);
+
+    EXPECT_EQ(checkpoint.has_value(), is_later);
+    EXPECT_EQ(fs::exists(saved), is_later);
+    PartialState::reset();
+    unsetenv("ACCEL_GENERATION");
+    fs::remove_all(checkpoints());
+  }
+  unsetenv("TORCHELASTIC_RESTART_COUNT");
+}
+
 TEST_F(AcceleratorCheckpoint, ARunWithoutAProjectCannotBegin) {
   Accelerator accelerator;
 

@@ -1,0 +1,30 @@
+// CopySpace: the memory into which a save in the background copies what it is to write.
+//
+// Kept from save to save: fresh memory costs about as much as the copy itself, and the thread that trains waits for both.
+//
+// Cost:     the bytes of the largest save of this rank, from the first one on, until release().
+// Threads:  one at a time; the copies may be read and dropped by any thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace accel::checkpoint {
+
+class CopySpace {
+ public:
+  // Puts a copy of each tensor into its place. Memory that earlier copies still use is left to them.
+  void replace_by_copies(const std::vector<at::Tensor*>& tensors);
+  // Gives the memory back when the last copy is gone.
+  void release() { memory_.reset(); }
+  [[nodiscard]] std::uint64_t bytes() const { return memory_.defined() ? memory_.nbytes() : 0; }
+
+ private:
+  void make_room(std::uint64_t bytes);
+
+  at::Tensor memory_;  // [bytes] uint8
+};
+
+}  // namespace accel::checkpoint

@@ -1,0 +1,180 @@
+// How tensors come to be made without memory.
+//
+// LibTorch's dispatch key DeferredInit is free for libraries and lies above autograd. While a scope lives it is among the
+// keys of its thread, so a fallback on it is called for every operator, with the arguments that the caller gave:
+//
+//   makes a tensor (no tensor among the arguments), no device named   runs on the meta device, goes on the tape
+//   the same, with a device                                           runs as it is
+//   has a tensor of the tape                                          runs on meta, goes on the tape
+//   the same, but LibTorch cannot do it without values                these tensors are made real, then it runs
+//
+// torch::tensor({1, 2}) writes to memory directly; it names the CPU, and so stays as it is.
+//
+// At the end of the scope the tape makes real what somebody still holds and is no parameter. That it is no parameter
+// cannot be told when it is made, only then: register_parameter() is no operator, but sets requires_grad.
+//
+// Operators that run inside of others do not come by again: the key is excluded meanwhile.
+
+#include <utility>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <accel/big_model.h>
+
+#include "libaccel/construction/operator_tape.h"
+#include "libaccel/construction/tensor_memory.h"
+
+namespace accel {
+namespace detail {
+namespace {
+
+constexpr auto kKey = c10::DispatchKey::DeferredInit;
+
+thread_local EmptyConstruction* t_current = nullptr;
+
+}  // namespace
+
+// What one scope does, for its thread.
+class EmptyConstruction {
+ public:
+  explicit EmptyConstruction(const InitEmptyWeightsOptions& options)
+      : options_(options), outer_(std::exchange(t_current, this)), key_(kKey) {}
+  ~EmptyConstruction() {
+    t_current = outer_;
+    const c10::impl::ExcludeDispatchKeyGuard as_ever(kKey);
+    try {
+      if (!options_.include_buffers) make_real_what_is_no_parameter();
+      for (const at::Tensor& tensor : tape_.held()) construction::explain_addresses(tensor);
+      for (const auto& weak : real_) {
+        if (const auto held = weak.lock()) empty(at::Tensor(held));
+      }
+    } catch (...) {  // NOLINT: prepare() names what has no memory
+    }
+  }
+  EmptyConstruction(const EmptyConstruction&) = delete;
+  EmptyConstruction& operator=(const EmptyConstruction&) = delete;
+
+  void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+    bool has_tensors = false;
+    std::vector<at::Tensor> known;
+    const auto look_at = [&](const c10::IValue& value) {
+      if (!value.isTensor() || !value.toTensor().defined()) return;
+      has_tensors = true;
+      if (tape_.knows(value.toTensor())) known.push_back(value.toTensor());
+    };
+    for (const c10::IValue& argument : arguments) {
+      look_at(argument);
+      if (!argument.isList()) continue;
+      for (const c10::IValue& item : argument.toListRef()) look_at(item);
+    }
+    if (!known.empty()) return run_on_meta(op, stack, arguments.vec(), known);
+    if (has_tensors) return op.callBoxed(stack);
+    make(op, stack, arguments.vec());
+  }
+
+ private:
+  // An operator without tensors among its arguments.
+  void make(const c10::OperatorHandle& op,
+            torch::jit::Stack* stack,
+            std::vector<c10::IValue> arguments) {
+    const auto device = op.schema().argumentIndexWithName("device");
+    if (!device || !arguments[static_cast<std::size_t>(*device)].isNone()) {
+      return run_as_it_is(op, stack);
+    }
+    (*stack)[stack->size() - arguments.size() + static_cast<std::size_t>(*device)] =
+        c10::Device(c10::kMeta);
+    run_on_meta(op, stack, std::move(arguments), {});
+  }
+
+  void run_as_it_is(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    op.callBoxed(stack);
+    for (const c10::IValue& result : torch::jit::last(*stack, op.schema().returns().size())) {
+      if (result.isTensor() && result.toTensor().defined() && result.toTensor().device().is_cpu())
+        real_.emplace_back(result.toTensor().getIntrusivePtr());
+    }
+  }
+
+  void run_on_meta(const c10::OperatorHandle& op,
+                   torch::jit::Stack* stack,
+                   std::vector<c10::IValue> arguments,
+                   const std::vector<at::Tensor>& known) {
+    const std::size_t begin = stack->size() - arguments.size();
+    try {
+      op.callBoxed(stack);
+    } catch (const c10::Error&) {
+      // It needs values, or tensors of another device. If not even that helps, it throws what it would without us.
+      tape_.make_real(known);
+      stack->resize(begin);
+      stack->insert(stack->end(), arguments.begin(), arguments.end());
+      run_as_it_is(op, stack);
+      return;
+    }
+    const c10::ArrayRef<c10::IValue> results(stack->data() + begin, stack->size() - begin);
+    for (const c10::IValue& result : results) {
+      if (result.isTensor() && result.toTensor().defined() && result.toTensor().is_meta())
+        construction::forbid_addresses(result.toTensor());
+    }
+    tape_.record(op, std::move(arguments), results);
+  }
+
+  void make_real_what_is_no_parameter() {
+    std::vector<at::Tensor> others;
+    for (const at::Tensor& tensor : tape_.held()) {
+      if (!tensor.requires_grad()) others.push_back(tensor);
+    }
+    tape_.make_real(others);
+  }
+
+  // A parameter whose constructor named the CPU.
+  static void empty(const at::Tensor& tensor) {
+    if (tensor.requires_grad() && tensor.is_leaf() && tensor.device().is_cpu())
+      construction::give_memory(tensor, construction::without_memory(tensor));
+  }
+
+  InitEmptyWeightsOptions options_;
+  EmptyConstruction* outer_;
+  construction::OperatorTape tape_;
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> real_;  // made with a device, on the CPU
+  c10::impl::IncludeDispatchKeyGuard key_;
+};
+
+namespace {
+
+void run_in_scope(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard inner(kKey);
+  // The key without a scope: a thread that took over this one's keys, as autograd's do.
+  if (t_current == nullptr) return op.callBoxed(stack);
+  t_current->run(op, stack);
+}
+
+// At the first scope, for the life of the process: other programs keep LibTorch as it is.
+void register_once() {
+  static const bool is_registered = [] {
+    auto* all = new torch::Library(  // NOLINT: never freed, operators may run until the end
+        torch::Library::IMPL,
+        "_",
+        kKey,
+        __FILE__,
+        __LINE__);
+    all->fallback(torch::CppFunction::makeFromBoxedFunction<&run_in_scope>());
+    return true;
+  }();
+  (void)is_registered;
+}
+
+}  // namespace
+}  // namespace detail
+
+EmptyWeights::EmptyWeights() = default;
+EmptyWeights::EmptyWeights(const InitEmptyWeightsOptions& options) {
+  detail::register_once();
+  construction_ = std::make_unique<detail::EmptyConstruction>(options);
+}
+EmptyWeights::~EmptyWeights() = default;
+EmptyWeights::EmptyWeights(EmptyWeights&&) noexcept = default;
+
+}  // namespace accel

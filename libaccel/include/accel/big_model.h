@@ -1,0 +1,70 @@
+// Big models: modules whose parameters have no memory until somebody gives it to them.
+//
+//   std::shared_ptr<Net> net;
+//   {
+//     const auto empty = accel::init_empty_weights();
+//     net = std::make_shared<Net>(options);  // any torch::nn code, unmodified
+//   }                                        // 4.8 billion parameters: some megabytes
+//
+// Inside of the scope the thread's tensors are made on LibTorch's meta device: they have sizes and no values. When it ends,
+// parameters stay so, and everything else that is still in use (buffers, tables that a module keeps for itself) gets
+// memory and the values that its constructor gave it. What is meant by a parameter is a tensor that requires a gradient, for
+// that is what register_parameter() makes of one; a parameter that the constructor freezes itself gets memory.
+//
+// With FullyShardedDataParallelPlugin::cpu_ram_efficient_loading only the main process builds and reads the model, and
+// prepare() sends its values to the others, who never hold it:
+//
+//   const auto empty = accel::init_empty_unless_main();
+//   Net net(options);
+//   accel::load_checkpoint_in_model(*net, "weights");  // where net is empty, names and shapes are compared only
+//
+// Values of random initialisers are not drawn inside of the scope, so the generators of the ranks differ afterwards.
+//
+// Threads:  the thread that makes the scope ends it; others are not concerned.
+// Cost:     the constructor's calls of operators are remembered until the scope ends.
+#pragma once
+
+#include <memory>
+
+#include <accel/export.h>
+
+namespace accel {
+
+namespace detail {
+class EmptyConstruction;
+}
+
+struct InitEmptyWeightsOptions {
+  // Leaves all tensors without memory, buffers too.
+  bool include_buffers = false;
+};
+
+class ACCEL_EXPORT EmptyWeights {
+ public:
+  EmptyWeights();  // changes nothing
+  explicit EmptyWeights(const InitEmptyWeightsOptions& options);
+  // Gives memory to what is no parameter. What cannot get it stays empty, and prepare() names it.
+  ~EmptyWeights();
+  EmptyWeights(EmptyWeights&&) noexcept;
+  EmptyWeights& operator=(EmptyWeights&&) = delete;
+
+  // Whether tensors are made without memory.
+  [[nodiscard]] bool is_active() const noexcept { return construction_ != nullptr; }
+
+ private:
+  std::unique_ptr<detail::EmptyConstruction> construction_;
+};
+
+// Errors of code inside of the scope: what takes the address of a tensor (accessor(), data_ptr()) throws c10::Error. What
+// needs values (item(), comparisons) gets them: the tensors in question are given memory at once. Tensors that are made
+// with an explicit device keep it, but for parameters on the CPU, which lose their memory at the end.
+[[nodiscard]] inline EmptyWeights init_empty_weights(const InitEmptyWeightsOptions& options = {}) {
+  return EmptyWeights(options);
+}
+
+// The same on all processes but the main one, when cpu_ram_efficient_loading is on; else a scope that changes nothing.
+// Throws kNotInitialized before there is an Accelerator.
+[[nodiscard]] ACCEL_EXPORT EmptyWeights
+init_empty_unless_main(const InitEmptyWeightsOptions& options = {});
+
+}  // namespace accel

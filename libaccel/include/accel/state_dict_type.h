@@ -1,0 +1,21 @@
+// StateDictType: in which form the state of a divided model or optimizer is handed over and saved, with the names of the peer.
+//
+//   FULL_STATE_DICT      whole tensors by name, gathered on rank 0
+//   SHARDED_STATE_DICT   of each tensor the part that this rank has
+//   LOCAL_STATE_DICT     this rank's flat shards, as training has them
+//
+// Source:   docs/sharding.md, "State dicts".
+#pragma once
+
+namespace accel {
+
+// The peer's numbers are one higher.
+enum class StateDictType { kFull, kLocal, kSharded };
+
+struct StateDictConfig {
+  bool offload_to_cpu =
+      true;  // FULL: whole tensors come in memory of the CPU, whatever device the model is on
+  bool rank0_only = true;  // FULL: the other ranks get an empty dict; false: all get all
+};
+
+}  // namespace accel

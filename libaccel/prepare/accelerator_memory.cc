@@ -1,0 +1,155 @@
+// In-memory checkpoints of an Accelerator.
+//
+// Which is newer, the one in memory or the one on disk, is told by what was on disk when the other was saved: numbers of a
+// project's checkpoints only grow, so a higher one than was there then was written afterwards.
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include <accel/accelerator.h>
+#include <accel/checkpoint.h>
+#include <accel/error.h>
+
+#include "libaccel/checkpoint/background_save.h"
+#include "libaccel/checkpoint/expected_state.h"
+#include "libaccel/checkpoint/memory_checkpoints.h"
+#include "libaccel/checkpoint/rank_exchange.h"
+#include "libaccel/prepare/accelerator_impl.h"
+#include "libaccel/sharding/sharded_optimizer.h"
+
+namespace accel {
+
+checkpoint::MemoryCheckpoints* Accelerator::Impl::memory_checkpoints() {
+  if (looked_for_memory) return memory.get();
+  memory_keeper = checkpoint::supervisor_memory();
+  // All ranks have one, or none does: who has not would leave the others waiting.
+  const auto said = checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
+                      return memory_keeper == nullptr ? "none" : "";
+                    }).payloads_or_throw();
+  looked_for_memory = true;
+  if (std::find(said.begin(), said.end(), "none") != said.end()) {
+    memory_keeper.reset();
+    return nullptr;
+  }
+  checkpoint::MemoryCheckpoints::Hooks hooks;
+  hooks.on_size = [this](const std::string& text) {
+    logger.warning(text, {.main_process_only = false});
+  };
+  memory = std::make_unique<checkpoint::MemoryCheckpoints>(*memory_keeper, std::move(hooks));
+  return memory.get();
+}
+
+Accelerator::Impl::OnDisk Accelerator::Impl::newest_checkpoint() {
+  if (project.project_dir.empty()) return {};
+  if (!newest_on_disk) {
+    const auto said =
+        checkpoint::agree(*checkpoint::current_ranks(), [&] {
+          OnDisk newest;
+          if (state.process_index() == 0) {
+            for (const CheckpointInfo& info : checkpoint_series().complete()) {
+              if (info.iteration > newest.number) newest = {info.iteration, info.generation};
+            }
+          }
+          return std::to_string(newest.number) + " " + std::to_string(newest.generation);
+        }).payloads_or_throw();
+    const std::string& first = said.front();
+    newest_on_disk = {std::stoll(first), std::stoll(first.substr(first.find(' ')))};
+  }
+  OnDisk newest = *newest_on_disk;
+  // One that is being written in the background is older than what comes after it. Its generation is the series', which may
+  // be above the count of restarts.
+  if (saving) {
+    newest.number = std::max(newest.number, checkpoint_series().iteration() - 1);
+    newest.generation = std::max(newest.generation, checkpoint::background_saves().generation());
+  }
+  return newest;
+}
+
+bool Accelerator::Impl::save_in_memory() {
+  steps_since_memory = 0;
+  checkpoint::MemoryCheckpoints* const checkpoints = memory_checkpoints();
+  if (checkpoints == nullptr) {
+    logger.warning_once(
+        "there are no in-memory checkpoints: no launcher holds memory for this process (start it "
+        "with accel-launch)");
+    return false;
+  }
+  const OnDisk disk = newest_checkpoint();
+  with_objects_to_save(SaveTo::kMemory, [&](const CheckpointObjects& objects) {
+    std::ignore = checkpoints->save(*checkpoint::current_ranks(),
+                                    objects,
+                                    {.step = num_batches,
+                                     .generation = state.restart_count(),
+                                     .newest_on_disk = {disk.number, disk.generation}});
+  });
+  return true;
+}
+
+// Nodes that come and go are no failure and no restart, and what the ranks before them have saved is not to be lost. Whoever
+// knew that the job has begun may have gone with its node, so the number of the generation alone is enough: it begins at 0 or,
+// over nodes, at 1, and only grows. The notes count where it has begun anew all the same.
+bool Accelerator::Impl::is_restarted() {
+  constexpr std::uint64_t kFirstOverNodes = 1;
+  const auto* const text = std::getenv("ACCEL_GENERATION");
+  const std::uint64_t generation = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+  if (state.restart_count() > 0 || generation > kFirstOverNodes) return true;
+  checkpoint::MemoryCheckpoints* const checkpoints = memory_checkpoints();
+  return checkpoints != nullptr &&
+         checkpoints->has_begun_before(*checkpoint::current_ranks(), generation + 1);
+}
+
+void Accelerator::Impl::reserve_memory() {
+  if (project.memory_checkpoint_every == 0) return;
+  checkpoint::MemoryCheckpoints* const checkpoints = memory_checkpoints();
+  if (checkpoints == nullptr) return;  // the first save says so
+  // Of optimizers that are copies, the first rank of the node keeps the states.
+  std::uint64_t expected = 0;
+  for (const AcceleratedOptimizer& optimizer : optimizers) {
+    const bool is_sharded =
+        dynamic_cast<const sharding::ShardedOptimizer*>(gate_of(optimizer).get()) != nullptr;
+    if (is_sharded || state.local_process_index() == 0)
+      expected += checkpoint::expected_state_bytes(optimizer.optimizer());
+  }
+  with_objects_to_save(SaveTo::kMemory, [&](const CheckpointObjects& objects) {
+    checkpoints->reserve(*checkpoint::current_ranks(), objects, expected);
+  });
+}
+
+std::optional<LoadReport> Accelerator::Impl::load_from_memory(DiskCounts disk) {
+  if (!is_restarted()) return std::nullopt;
+  checkpoint::MemoryCheckpoints* const checkpoints = memory_checkpoints();
+  if (checkpoints == nullptr) return std::nullopt;
+  const auto ranks = checkpoint::current_ranks();
+  const checkpoint::MemoryCheckpoints::Found found = checkpoints->find(*ranks);
+  std::string why_not = found.choice.why_not;
+  std::optional<LoadReport> report;
+  if (found.choice.stamp && disk == DiskCounts::kYes) {
+    const OnDisk newest = newest_checkpoint();
+    if (checkpoint::DiskMark{newest.number, newest.generation}.is_newer_than(found.newest_on_disk))
+      why_not = "checkpoint_" + std::to_string(newest.number) + " on disk is newer";
+  }
+  if (why_not.empty()) {
+    report = load([&](const CheckpointObjects& objects) {
+      return checkpoints->load(*ranks, objects, why_not);
+    });
+  }
+  if (report) {
+    logger.warning("going on from memory: step " + std::to_string(report->checkpoint.step));
+  } else if (project.memory_checkpoint_every > 0 || found.choice.stamp) {
+    logger.warning("not going on from memory: " + why_not);
+  }
+  return report;
+}
+
+bool Accelerator::save_state_in_memory() {
+  return impl_->save_in_memory();
+}
+
+std::optional<CheckpointInfo> Accelerator::load_state_in_memory() {
+  const std::optional<LoadReport> report = impl_->load_from_memory(Impl::DiskCounts::kNo);
+  if (!report) return std::nullopt;
+  return take_over(*report);
+}
+
+}  // namespace accel

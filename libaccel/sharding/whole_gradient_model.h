@@ -1,0 +1,45 @@
+// WholeGradientModel: ZeRO-1. Optimizer states are divided over the ranks; gradients are averaged as copies (DDP) do, and every
+// rank has them whole after backward.
+//
+// So code that reads or changes `parameter.grad()` works as with copies: torch::nn::utils::clip_grad_norm_, zero_grad() of
+// the module, gradients of your own. The optimizer's pieces take their part of it when the optimizer asks.
+//
+// Threads:  the thread that trains; LibTorch calls back from its backward threads.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <accel/accelerator_options.h>
+
+#include "libaccel/prepare/ddp_reducer.h"
+#include "libaccel/sharding/sharded_model.h"
+
+namespace accel::sharding {
+
+class WholeGradientModel final : public ShardedModel {
+ public:
+  // Throws what ShardedModel and DdpReducer throw. Requires: settings.keeps_whole_gradients.
+  WholeGradientModel(const torch::nn::Module& module,
+                     std::shared_ptr<ProcessGroup> group,
+                     const FsdpSettings& settings,
+                     const DistributedDataParallelKwargs& options);
+
+  void before_forward() override { reducer_.before_forward(); }
+  [[nodiscard]] bool wants_outputs() const noexcept override { return reducer_.wants_outputs(); }
+  void after_forward(std::vector<at::Tensor>& outputs) override { reducer_.after_forward(outputs); }
+  void after_backward() override { reducer_.after_backward(); }
+  void abandon_backward() noexcept override { reducer_.abandon_backward(); }
+  bool set_sync_in_backward(bool sync) noexcept override {
+    return reducer_.set_sync_in_backward(sync);
+  }
+  void sync_next_backward() override { reducer_.sync_next_backward(); }
+
+  // Gives each piece its part of the parameter's gradient as it is now: a view, where it lies as the parameter does.
+  void settle() override;
+
+ private:
+  DdpReducer reducer_;
+};
+
+}  // namespace accel::sharding

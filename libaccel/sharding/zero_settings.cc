@@ -1,0 +1,98 @@
+#include "libaccel/sharding/zero_settings.h"
+
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include <accel/error.h>
+
+#include "libaccel/sharding/variable_values.h"
+
+namespace accel::sharding {
+namespace {
+
+constexpr int kDefaultStage = 2;
+
+template <typename T>
+std::optional<T> number_of(const EnvLookup& env, std::string_view name, const char* expected) {
+  const auto text = text_of(env, name);
+  // What the peer writes for a value that a configuration of its own decides.
+  if (!text || *text == "none" || *text == "auto") return std::nullopt;
+  T number{};
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+  if (error == std::errc() && end == text->data() + text->size()) return number;
+  throw Error(ErrorCode::kEnvInvalid,
+              std::string(name) + " is '" + *text + "', expected " + expected);
+}
+
+void refuse_device(const char* option,
+                   std::string_view variable,
+                   const std::optional<std::string>& given,
+                   const EnvLookup& env) {
+  const std::string device = given ? *given : text_of(env, variable).value_or("none");
+  if (device == "none") return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      std::string(option) + " is '" + device + "', and offload is not part of this build yet",
+      "leave it out, or set it to none");
+}
+
+void refuse_what_is_missing(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
+  refuse_device("offload_optimizer_device",
+                "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
+                plugin.offload_optimizer_device,
+                env);
+  refuse_device("offload_param_device",
+                "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+                plugin.offload_param_device,
+                env);
+  const auto clipping = plugin.gradient_clipping
+                            ? plugin.gradient_clipping
+                            : number_of<double>(env, "ACCELERATE_GRADIENT_CLIPPING", "a number");
+  if (clipping && *clipping > 0) {
+    throw Error(ErrorCode::kUnsupported,
+                "gradient_clipping is " + std::to_string(*clipping) +
+                    ", and clipping by step() is not part of this build",
+                "leave it out and call accelerator.clip_grad_norm_() before step()");
+  }
+  if (const auto file = text_of(env, "ACCELERATE_DEEPSPEED_CONFIG_FILE"); file && *file != "none") {
+    throw Error(ErrorCode::kUnsupported,
+                "a configuration file of DeepSpeed (" + *file + ") is not read in this build",
+                "name zero_stage in place of deepspeed_config_file");
+  }
+}
+
+}  // namespace
+
+bool environment_wants_deepspeed(const EnvLookup& env) {
+  return flag_of(env, "ACCELERATE_USE_DEEPSPEED").value_or(false);
+}
+
+FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
+  refuse_what_is_missing(plugin, env);
+  const int stage = plugin.zero_stage
+                        ? *plugin.zero_stage
+                        : number_of<int>(env, "ACCELERATE_DEEPSPEED_ZERO_STAGE", "0, 1, 2 or 3")
+                              .value_or(kDefaultStage);
+  FsdpSettings settings;
+  switch (stage) {
+    case 0:
+      settings.strategy = ShardingStrategy::kNoShard;
+      return settings;
+    case 1:
+      settings.strategy = ShardingStrategy::kShardGradOp;
+      settings.keeps_whole_gradients = true;
+      return settings;
+    case 2:
+      settings.strategy = ShardingStrategy::kShardGradOp;
+      return settings;
+    case 3:
+      settings.strategy = ShardingStrategy::kFullShard;
+      return settings;
+    default:
+      throw Error(ErrorCode::kInvalidArgument,
+                  "zero_stage is " + std::to_string(stage) + ", expected 0, 1, 2 or 3");
+  }
+}
+
+}  // namespace accel::sharding

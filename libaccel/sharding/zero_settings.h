@@ -1,0 +1,22 @@
+// ZeroSettings: what DeepSpeedPlugin and the ACCELERATE_DEEPSPEED_* environment come to, checked.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <optional>
+
+#include <accel/deepspeed.h>
+#include <accel/env_contract.h>
+
+#include "libaccel/sharding/fsdp_settings.h"
+
+namespace accel::sharding {
+
+// Errors  throws kEnvInvalid naming a variable that cannot be read, kInvalidArgument for a stage that does not exist,
+// kUnsupported naming what is not there: offload, clipping by steps, a configuration file of DeepSpeed.
+[[nodiscard]] FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env);
+
+// Whether the launcher asks for DeepSpeed: ACCELERATE_USE_DEEPSPEED. Errors as resolve_zero().
+[[nodiscard]] bool environment_wants_deepspeed(const EnvLookup& env);
+
+}  // namespace accel::sharding

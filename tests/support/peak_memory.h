@@ -1,0 +1,39 @@
+// PeakMemory: how much more memory this process has had since some moment than it had then.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+namespace accel::test {
+
+class PeakMemory {
+ public:
+  // Starts at the present: the kernel forgets the peaks of before.
+  PeakMemory() {
+    std::ofstream("/proc/self/clear_refs") << "5";
+    begin_ = bytes_of("VmRSS:");
+  }
+  [[nodiscard]] std::int64_t growth_bytes() const { return bytes_of("VmHWM:") - begin_; }
+  // Of which kinds the present memory is.
+  [[nodiscard]] static std::string report() {
+    std::string text;
+    for (const char* field : {"RssAnon:", "RssFile:", "RssShmem:"})
+      text += std::string(field) + " " + std::to_string(bytes_of(field)) + " bytes ";
+    return text;
+  }
+
+ private:
+  static std::int64_t bytes_of(const std::string& field) {
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    while (status >> word) {
+      std::int64_t kib = 0;
+      if (word == field && status >> kib) return kib * 1024;
+    }
+    return -1;
+  }
+  std::int64_t begin_ = 0;
+};
+
+}  // namespace accel::test

@@ -1,0 +1,428 @@
+// In-memory checkpoints of ranks that are processes and are killed: what the restarted job finds. The memory is that of
+// files, mapped; Accelerator and supervisor are in tests/integration/memory.
+
+#include "libaccel/checkpoint/memory_checkpoints.h"
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <accel/error.h>
+
+#include "tests/support/file_keeper.h"
+#include "tests/support/fork_ranks.h"
+#include "tests/support/scratch_folder.h"
+#include "tests/support/thread_ranks.h"
+#include "tests/unit/libaccel/checkpoint/divided_model.h"
+#include "tests/unit/libaccel/checkpoint/training_run.h"
+
+namespace accel::checkpoint {
+namespace {
+
+using test::Divided;
+using test::FileKeeper;
+using test::ForkRanks;
+using test::ThreadRanks;
+using test::TrainingRun;
+using test::WhenOneIsKilled;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class MemoryCheckpointsTest : public ::testing::Test {
+ protected:
+  test::ScratchFolder scratch_;
+
+  void save_on(int num_ranks, int value, DiskMark newest_on_disk = {}) {
+    ThreadRanks(num_ranks).run([&](RankExchange& ranks) {
+      FileKeeper keeper(scratch_.path());
+      Divided run(ranks, value);
+      std::ignore = MemoryCheckpoints(keeper).save(
+          ranks, run.objects(), {.step = value, .newest_on_disk = newest_on_disk});
+    });
+  }
+  // The step that all ranks load and have the state of; 0: none.
+  std::int64_t loaded_by(int num_ranks, std::string* why_not = nullptr) {
+    std::atomic<std::int64_t> step{-1};
+    ThreadRanks(num_ranks).run([&](RankExchange& ranks) {
+      FileKeeper keeper(scratch_.path());
+      Divided run(ranks, 0);
+      std::string why;
+      const auto report = MemoryCheckpoints(keeper).load(ranks, run.objects(), why);
+      EXPECT_EQ(report.has_value(), why.empty());
+      EXPECT_TRUE(run.has(report ? static_cast<int>(report->checkpoint.step) : 0));
+      if (ranks.rank() == 0) {
+        step = report ? report->checkpoint.step : 0;
+        if (why_not != nullptr) *why_not = why;
+      }
+    });
+    return step;
+  }
+};
+
+TEST_F(MemoryCheckpointsTest, RunGoesOnAsIfItHadNotBeenInterrupted) {
+  FileKeeper keeper(scratch_.path());
+  ThreadRanks(1).run([&](RankExchange& ranks) {
+    TrainingRun run(1);
+    run.train(3);
+    const auto saved =
+        MemoryCheckpoints(keeper).save(ranks, run.objects(), {.step = 3, .generation = 1});
+    EXPECT_EQ(saved.step, 3);
+    run.train(2);
+
+    TrainingRun other(2);
+    std::string why_not;
+    const auto report = MemoryCheckpoints(keeper).load(ranks, other.objects(), why_not);
+
+    ASSERT_TRUE(report) << why_not;
+    EXPECT_EQ(report->checkpoint.step, 3);
+    EXPECT_EQ(report->checkpoint.generation, 1);
+    EXPECT_EQ(report->checkpoint.world_size, 1);
+    EXPECT_THAT(report->checkpoint.folder.string(), IsEmpty());
+    EXPECT_THAT(report->notices, IsEmpty());
+    other.train(2);
+    for (std::size_t i = 0; i < run.tensors().size(); ++i)
+      EXPECT_TRUE(run.tensors()[i].second.equal(other.tensors()[i].second))
+          << run.tensors()[i].first;
+    EXPECT_EQ(other.custom.value, run.custom.value);
+    EXPECT_EQ(other.loader.value, run.loader.value);
+  });
+}
+
+TEST_F(MemoryCheckpointsTest, EachRankGetsItsOwnPartsAndTheNewestCounts) {
+  for (const int value : {1, 2, 3}) save_on(3, value);
+  EXPECT_EQ(loaded_by(3), 3);
+}
+
+TEST_F(MemoryCheckpointsTest, WhatIsTheSameOnAllRanksIsKeptOnceANode) {
+  // Copies: every rank has the whole model, and nothing is divided.
+  std::array<std::uint64_t, 2> bytes{};
+  for (const int size : {1, 4}) {
+    const test::ScratchFolder scratch;
+    std::string text;
+    ThreadRanks(size).run([&](RankExchange& ranks) {
+      FileKeeper keeper(scratch.path());
+      TrainingRun run(1, 4096);
+      run.train(1);
+      MemoryCheckpoints(keeper).reserve(ranks, run.objects(), 0);
+    });
+    bytes[size == 1 ? 0 : 1] = std::filesystem::file_size(scratch.path() / "accel.memory.1");
+  }
+  EXPECT_LT(bytes[1], bytes[0] + 3 * 2 * (std::uint64_t{32} << 10));
+}
+
+TEST_F(MemoryCheckpointsTest, MemoryIsTakenAndToldOnceUntilTheStateGrows) {
+  std::vector<std::string> told;
+  ThreadRanks(1).run([&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    MemoryCheckpoints checkpoints(
+        keeper, {.on_size = [&](const std::string& text) { told.push_back(text); }, .on_copy = {}});
+    TrainingRun run(1, 64 << 10);  // 2.5 MiB of parameters, 5 more with the optimizer's states
+    checkpoints.reserve(ranks, run.objects(), 0);
+    std::ignore = checkpoints.save(ranks, run.objects(), {.step = 0});
+    EXPECT_EQ(told.size(), 1);
+    run.train(1);
+    std::ignore = checkpoints.save(ranks, run.objects(), {.step = 1});
+    std::ignore = checkpoints.save(ranks, run.objects(), {.step = 2});
+    TrainingRun other(2, 64 << 10);
+    std::string why_not;
+    const auto report = MemoryCheckpoints(keeper).load(ranks, other.objects(), why_not);
+    ASSERT_TRUE(report);
+    EXPECT_EQ(report->checkpoint.step, 2);
+  });
+  EXPECT_EQ(told.size(), 2);
+  EXPECT_THAT(told.at(0), HasSubstr("in-memory checkpoints take 2 x "));
+  EXPECT_THAT(told.at(0), HasSubstr(" MiB of memory on this node"));
+}
+
+// Every rank is killed with the first that dies, as a job is; the first dies after a random number of bytes of a random save.
+TEST_F(MemoryCheckpointsTest, KilledInTheMiddleOfACopyTheOneBeforeIsThere) {
+  std::mt19937 pick(1);
+  for (int trial = 0; trial < 60; ++trial) {
+    const test::ScratchFolder scratch;
+    const int victim = std::uniform_int_distribution(0, 2)(pick);
+    const int last = std::uniform_int_distribution(1, 4)(pick);
+    const bool is_before_the_end = std::uniform_int_distribution(0, 1)(pick) == 1;
+    const bool ended = ForkRanks(3).run(WhenOneIsKilled::kAllAreKilled, [&](RankExchange& ranks) {
+      FileKeeper keeper(scratch.path());
+      int value = 0;
+      int pieces = 0;  // of this save, copied
+      MemoryCheckpoints checkpoints(keeper,
+                                    {.on_size = {}, .on_copy = [&](std::uint64_t) {
+                                       const bool is_time = ++pieces == (is_before_the_end ? 1 : 3);
+                                       if (ranks.rank() == victim && value == last && is_time)
+                                         ::raise(SIGKILL);
+                                     }});
+      for (value = 1; value <= last; ++value) {
+        pieces = 0;
+        Divided run(ranks, value);
+        std::ignore = checkpoints.save(ranks, run.objects(), {.step = value});
+      }
+    });
+    ASSERT_FALSE(ended);
+    std::atomic<std::int64_t> step{-1};
+    ThreadRanks(3).run([&](RankExchange& ranks) {
+      FileKeeper keeper(scratch.path());
+      Divided run(ranks, 0);
+      std::string why_not;
+      MemoryCheckpoints checkpoints(keeper);
+      const auto report = checkpoints.load(ranks, run.objects(), why_not);
+      const int value = report ? static_cast<int>(report->checkpoint.step) : 0;
+      EXPECT_TRUE(run.has(value));
+      if (ranks.rank() == 0) step = value;
+      // Goes on, and is killed no more.
+      run.divide(ranks.rank(), ranks.size(), 9);
+      std::ignore = checkpoints.save(ranks, run.objects(), {.step = 9});
+      Divided other(ranks, 0);
+      const auto again = checkpoints.load(ranks, other.objects(), why_not);
+      EXPECT_TRUE(again && other.has(9));
+    });
+    EXPECT_EQ(step, last - 1) << "trial " << trial;
+  }
+}
+
+TEST_F(MemoryCheckpointsTest, SaveAfterAFallBackLeavesTheOneThatAllHave) {
+  save_on(2, 1);
+  save_on(2, 2);
+  // Rank 1's part of step 2 is lost: step 1 is what both have.
+  {
+    FileKeeper keeper(scratch_.path());
+    NodeMemory memory(keeper);
+    memory.open();
+    const auto slots = memory.slots(1, 1);
+    for (const auto slot : *slots) {
+      if (read_slot(slot)->stamp.step == 2) std::ignore = SlotWriter(slot);
+    }
+  }
+  ASSERT_EQ(loaded_by(2), 1);
+  // Killed in the next save, which must not have touched step 1 on any rank.
+  const bool ended = ForkRanks(2).run(WhenOneIsKilled::kAllAreKilled, [&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    MemoryCheckpoints checkpoints(keeper, {.on_size = {}, .on_copy = [&](std::uint64_t) {
+                                             if (ranks.rank() == 1) ::raise(SIGKILL);
+                                           }});
+    Divided run(ranks, 3);
+    std::ignore = checkpoints.save(ranks, run.objects(), {.step = 3});
+  });
+  EXPECT_FALSE(ended);
+  EXPECT_EQ(loaded_by(2), 1);
+}
+
+// A rank that cannot map a piece, as when the supervisor does not answer in time.
+class FailingKeeper final : public MemoryKeeper {
+ public:
+  explicit FailingKeeper(std::filesystem::path folder) : files_(std::move(folder)) {}
+  std::string fails_for;
+
+  Result<std::span<std::byte>> get(const std::string& name, std::size_t bytes) override {
+    if (name == fails_for) return Error(ErrorCode::kPeerLost, "no answer about " + name);
+    return files_.get(name, bytes);
+  }
+  void unmap(std::span<std::byte> memory) override { files_.unmap(memory); }
+  void drop(const std::string& name) override { files_.drop(name); }
+  std::uint64_t free_bytes() const override { return files_.free_bytes(); }
+  std::vector<CgroupRoom> rooms() const override { return {}; }
+
+ private:
+  FileKeeper files_;
+};
+
+// A growth that failed on one rank leaves the others of its node, or those of another node, with a newer piece.
+TEST_F(MemoryCheckpointsTest, SaveAfterAGrowthThatFailedOnOneRankLosesNothing) {
+  for (const int failing : {0, 1, 2}) {
+    const test::ScratchFolder scratch;
+    ThreadRanks(4, 2).run([&](RankExchange& ranks) {
+      const int node = ranks.rank() / 2;
+      const auto folder = scratch.path() / std::to_string(node);
+      std::filesystem::create_directories(folder);
+      FailingKeeper keeper(folder);
+      MemoryCheckpoints checkpoints(keeper);
+      Divided run(ranks, 1);
+      std::ignore = checkpoints.save(ranks, run.objects(), {.step = 1});
+
+      if (ranks.rank() == failing) keeper.fails_for = "accel.memory.2";
+      EXPECT_THROW(checkpoints.reserve(ranks, run.objects(), ranks.rank() % 2 == 0 ? 1 << 20 : 0),
+                   Error);
+      keeper.fails_for.clear();
+      run.divide(ranks.rank(), ranks.size(), 2);
+      std::ignore = checkpoints.save(ranks, run.objects(), {.step = 2});
+    });
+
+    ThreadRanks(4, 2).run([&](RankExchange& ranks) {
+      FileKeeper keeper(scratch.path() / std::to_string(ranks.rank() / 2));
+      Divided run(ranks, 0);
+      std::string why_not;
+      const auto report = MemoryCheckpoints(keeper).load(ranks, run.objects(), why_not);
+      EXPECT_TRUE(report && report->checkpoint.step == 2) << failing << ": " << why_not;
+      EXPECT_TRUE(run.has(2));
+    });
+  }
+}
+
+TEST_F(MemoryCheckpointsTest, DamagedPartMakesAllRanksTakeTheOneBefore) {
+  save_on(2, 1);
+  save_on(2, 2);
+  FileKeeper keeper(scratch_.path());
+  NodeMemory memory(keeper);
+  memory.open();
+  const auto slots = memory.slots(1, 1);
+  for (const auto slot : *slots) {
+    if (read_slot(slot)->stamp.step == 2) slot[kSlotHeaderBytes + 300] ^= std::byte{1};
+  }
+  EXPECT_EQ(loaded_by(2), 1);
+}
+
+TEST_F(MemoryCheckpointsTest, AnotherNumberOfRanksFindsNone) {
+  save_on(3, 5);
+  std::string why_not;
+  EXPECT_EQ(loaded_by(2, &why_not), 0);
+  EXPECT_EQ(why_not, "that of step 5 of generation 0 was saved by 3 ranks, now there are 2");
+  save_on(2, 6);
+  EXPECT_EQ(loaded_by(2), 6);
+}
+
+TEST_F(MemoryCheckpointsTest, WhatDoesNotFitTheObjectsChangesNothing) {
+  FileKeeper keeper(scratch_.path());
+  ThreadRanks(1).run([&](RankExchange& ranks) {
+    TrainingRun run(1);
+    std::ignore = MemoryCheckpoints(keeper).save(ranks, run.objects(), {.step = 1});
+    TrainingRun other(2, 7);
+    const at::Tensor before = other.net->first->weight.detach().clone();
+    std::string why_not;
+    EXPECT_FALSE(MemoryCheckpoints(keeper).load(ranks, other.objects(), why_not));
+    EXPECT_THAT(why_not, HasSubstr("first.weight"));
+    EXPECT_TRUE(other.net->first->weight.equal(before));
+  });
+}
+
+TEST_F(MemoryCheckpointsTest, HooksAreRefusedOnAllRanks) {
+  ThreadRanks(2).run([&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    Divided run(ranks, 1);
+    CheckpointObjects objects = run.objects();
+    if (ranks.rank() == 1) objects.before_save.emplace_back([](const std::filesystem::path&) {});
+    try {
+      std::ignore = MemoryCheckpoints(keeper).save(ranks, objects, {.step = 1});
+      ADD_FAILURE() << "saved";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_THAT(error.remedy(), HasSubstr("register_for_checkpointing"));
+    }
+  });
+}
+
+TEST_F(MemoryCheckpointsTest, NodeWithoutEnoughMemoryIsAnErrorOnAllRanks) {
+  ThreadRanks(2).run([&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    keeper.free = 1000;
+    Divided run(ranks, 1);
+    try {
+      MemoryCheckpoints(keeper).reserve(ranks, run.objects(), 0);
+      ADD_FAILURE() << "reserved";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+    }
+  });
+}
+
+TEST_F(MemoryCheckpointsTest, LimitOfOneRanksCgroupIsAnErrorOnAllRanks) {
+  ThreadRanks(2).run([&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    if (ranks.rank() == 1) keeper.limits = {{"/cg/rank-1/memory.max", 4 << 20, 1 << 20}};
+    Divided run(ranks, 1);
+    MemoryCheckpoints checkpoints(keeper);
+    try {
+      checkpoints.reserve(ranks, run.objects(), 1 << 20);
+      ADD_FAILURE() << "reserved";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+      EXPECT_THAT(error.message(), HasSubstr("in-memory checkpoints of rank 1 would take 2.1 MiB"));
+      EXPECT_THAT(error.message(), HasSubstr("1.0 MiB of the 4.0 MiB of /cg/rank-1/memory.max"));
+      EXPECT_THAT(error.remedy(), HasSubstr("raise that limit"));
+    }
+    checkpoints.reserve(ranks, run.objects(), 0);
+  });
+}
+
+// A job goes on with other nodes: not a restart by its count, but not its begin either.
+TEST_F(MemoryCheckpointsTest, KnowsThatTheJobHasBegunBeforeWhereAnyNodeDoes) {
+  const auto has_begun = [&](int num_ranks, std::uint64_t generation) {
+    std::atomic<int> answers{0};
+    ThreadRanks(num_ranks, 2).run([&](RankExchange& ranks) {
+      const auto folder = scratch_.path() / std::to_string(ranks.rank() / 2);
+      std::filesystem::create_directories(folder);
+      FileKeeper keeper(folder);
+      MemoryCheckpoints checkpoints(keeper);
+      for (int time = 0; time < 2; ++time)
+        answers += checkpoints.has_begun_before(ranks, generation) ? 1 : 0;
+    });
+    return answers.load();
+  };
+
+  EXPECT_EQ(has_begun(2, 1), 0);
+  EXPECT_EQ(has_begun(2, 1), 0) << "asked again in the same generation";
+  EXPECT_EQ(has_begun(4, 2), 8) << "a node joins";
+  EXPECT_EQ(has_begun(2, 3), 4);
+}
+
+// HYBRID_SHARD: divided inside of each node, and the same on all.
+TEST_F(MemoryCheckpointsTest, EachNodeKeepsAReplicaOfPartsAndTheNewestOfAllNodesCounts) {
+  const auto folder_of = [&](int rank) { return scratch_.path() / std::to_string(rank / 2); };
+  const auto save = [&](int value, int killed_node) {
+    const bool ended =
+        ForkRanks(4, 2).run(WhenOneIsKilled::kAllAreKilled, [&](RankExchange& ranks) {
+          std::filesystem::create_directories(folder_of(ranks.rank()));
+          FileKeeper keeper(folder_of(ranks.rank()));
+          Divided run(ranks.local_rank(), 2, value);
+          MemoryCheckpoints checkpoints(keeper, {.on_size = {}, .on_copy = [&](std::uint64_t) {
+                                                   if (ranks.rank() / 2 == killed_node)
+                                                     ::raise(SIGKILL);
+                                                 }});
+          std::ignore = checkpoints.save(ranks, run.objects(), {.step = value});
+        });
+    EXPECT_EQ(ended, killed_node < 0);
+  };
+  const auto loaded = [&](std::string* why_not) {
+    std::atomic<std::int64_t> step{-1};
+    ThreadRanks(4, 2).run([&](RankExchange& ranks) {
+      std::filesystem::create_directories(folder_of(ranks.rank()));
+      FileKeeper keeper(folder_of(ranks.rank()));
+      Divided run(ranks.local_rank(), 2, 0);
+      std::string why;
+      const auto report = MemoryCheckpoints(keeper).load(ranks, run.objects(), why);
+      EXPECT_TRUE(run.has(report ? static_cast<int>(report->checkpoint.step) : 0));
+      if (ranks.rank() != 0) return;
+      step = report ? report->checkpoint.step : 0;
+      *why_not = why;
+    });
+    return step.load();
+  };
+  std::string why_not;
+
+  save(1, -1);
+  save(2, -1);
+  EXPECT_EQ(loaded(&why_not), 2);
+  save(3, 1);  // one node has it whole, the other dies
+  EXPECT_EQ(loaded(&why_not), 2);
+  std::filesystem::remove_all(folder_of(2));
+  EXPECT_EQ(loaded(&why_not), 0);
+  EXPECT_THAT(why_not, HasSubstr("rank 2 has no part of that of step "));
+}
+
+TEST_F(MemoryCheckpointsTest, TellsWhatWasOnDiskWhenItWasSaved) {
+  save_on(2, 1, {17, 3});
+  ThreadRanks(2).run([&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    const auto found = MemoryCheckpoints(keeper).find(ranks);
+    ASSERT_TRUE(found.choice.stamp);
+    EXPECT_EQ(found.newest_on_disk.number, 17);
+    EXPECT_EQ(found.newest_on_disk.generation, 3);
+  });
+}
+
+}  // namespace
+}  // namespace accel::checkpoint

@@ -1,0 +1,87 @@
+// The stages of ZeRO and DeepSpeed's environment, and what they come to.
+
+#include "libaccel/sharding/zero_settings.h"
+
+#include <map>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <accel/error.h>
+
+namespace accel::sharding {
+namespace {
+
+using ::testing::HasSubstr;
+
+EnvLookup env(std::map<std::string, std::string> variables = {}) {
+  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(std::string(name));
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+Error error_of(const DeepSpeedPlugin& plugin, const EnvLookup& lookup = env()) {
+  try {
+    std::ignore = resolve_zero(plugin, lookup);
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Error(ErrorCode::kInternal, "");
+}
+
+TEST(ZeroSettings, StagesDivideOneThingMoreEach) {
+  EXPECT_EQ(resolve_zero({.zero_stage = 0}, env()).strategy, ShardingStrategy::kNoShard);
+  const FsdpSettings one = resolve_zero({.zero_stage = 1}, env());
+  EXPECT_EQ(one.strategy, ShardingStrategy::kShardGradOp);
+  EXPECT_TRUE(one.keeps_whole_gradients);
+  const FsdpSettings two = resolve_zero({.zero_stage = 2}, env());
+  EXPECT_EQ(two.strategy, ShardingStrategy::kShardGradOp);
+  EXPECT_FALSE(two.keeps_whole_gradients);
+  EXPECT_EQ(resolve_zero({.zero_stage = 3}, env()).strategy, ShardingStrategy::kFullShard);
+}
+
+TEST(ZeroSettings, AreTakenFromTheEnvironmentOfTheLauncherWhereThePluginIsSilent) {
+  const EnvLookup launched = env({{"ACCELERATE_USE_DEEPSPEED", "true"},
+                                  {"ACCELERATE_DEEPSPEED_ZERO_STAGE", "3"},
+                                  {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "none"},
+                                  {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "none"},
+                                  {"ACCELERATE_DEEPSPEED_CONFIG_FILE", "none"},
+                                  {"ACCELERATE_GRADIENT_CLIPPING", "none"}});
+  EXPECT_TRUE(environment_wants_deepspeed(launched));
+  EXPECT_FALSE(environment_wants_deepspeed(env()));
+  EXPECT_EQ(resolve_zero({}, launched).strategy, ShardingStrategy::kFullShard);
+  EXPECT_EQ(resolve_zero({.zero_stage = 0}, launched).strategy, ShardingStrategy::kNoShard);
+}
+
+TEST(ZeroSettings, AreStageTwoWithoutAWord) {
+  EXPECT_EQ(resolve_zero({}, env()).strategy, ShardingStrategy::kShardGradOp);
+}
+
+TEST(ZeroSettings, NameAStageThatDoesNotExist) {
+  const Error error = error_of({.zero_stage = 4});
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message(), HasSubstr("zero_stage is 4, expected 0, 1, 2 or 3"));
+  const Error unread = error_of({}, env({{"ACCELERATE_DEEPSPEED_ZERO_STAGE", "two"}}));
+  EXPECT_EQ(unread.code(), ErrorCode::kEnvInvalid);
+  EXPECT_THAT(unread.message(), HasSubstr("ACCELERATE_DEEPSPEED_ZERO_STAGE is 'two'"));
+}
+
+TEST(ZeroSettings, RefuseWhatWouldChangeNumbersOrMemoryAndIsNotThere) {
+  EXPECT_THAT(error_of({.gradient_clipping = 1.0}).message(), HasSubstr("gradient_clipping"));
+  EXPECT_THAT(error_of({.offload_param_device = "cpu"}).message(),
+              HasSubstr("offload_param_device is 'cpu'"));
+  EXPECT_THAT(
+      error_of({}, env({{"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "nvme"}})).message(),
+      HasSubstr("offload_optimizer_device is 'nvme'"));
+  EXPECT_THAT(error_of({}, env({{"ACCELERATE_DEEPSPEED_CONFIG_FILE", "ds.json"}})).message(),
+              HasSubstr("ds.json"));
+  // 0 does not clip.
+  EXPECT_NO_THROW(std::ignore = resolve_zero({.gradient_clipping = 0.0}, env()));
+}
+
+}  // namespace
+}  // namespace accel::sharding
