@@ -81,6 +81,8 @@ struct Settings {
   std::optional<std::string> fsdp;  // a sharding strategy; otherwise as the environment says
   int gradient_accumulation_steps = 1;
   std::int64_t save_steps = 100;
+  int memory_checkpoint_every = 0;
+  std::int64_t log_steps = 0;  // besides those that save
   std::int64_t max_steps = -1;
 };
 
@@ -99,7 +101,8 @@ void train(const Settings& settings) {
       .gradient_accumulation_steps = settings.gradient_accumulation_steps,
       .project_config = {.project_dir = settings.project_dir,
                          .automatic_checkpoint_naming = true,
-                         .total_limit = 2},
+                         .total_limit = 2,
+                         .memory_checkpoint_every = settings.memory_checkpoint_every},
       .on_preemption = accel::OnPreemption::kSaveAndExit};
   if (settings.fsdp) {
     options.fsdp_plugin.emplace().sharding_strategy =
@@ -122,7 +125,8 @@ void train(const Settings& settings) {
 
   const auto start = settings.resume ? accel::RunStart::kResume : accel::RunStart::kAnew;
   if (const auto checkpoint = accelerator.begin_run(start)) {
-    accelerator.print("going on from", checkpoint->folder.string());
+    const std::string folder = checkpoint->folder.string();
+    accelerator.print("going on from", folder.empty() ? "memory" : folder, "at step", steps.value);
   }
 
   const auto is_done = [&] { return settings.max_steps >= 0 && steps.value >= settings.max_steps; };
@@ -139,11 +143,13 @@ void train(const Settings& settings) {
       optimizer.step();
       scheduler.step();
       optimizer.zero_grad();
-      if (++steps.value % settings.save_steps == 0) {
+      ++steps.value;
+      const bool saves = steps.value % settings.save_steps == 0;
+      if (saves || (settings.log_steps > 0 && steps.value % settings.log_steps == 0)) {
         const auto mean = accelerator.reduce(loss.detach(), accel::Reduction::kMean);
         accelerator.print("step", steps.value, "loss", mean.item<float>());
-        accelerator.save_state();
       }
+      if (saves) accelerator.save_state();
       if (is_done()) break;
     }
   }
@@ -177,6 +183,12 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--save_steps", settings.save_steps, "steps between two checkpoints")
       ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--memory_checkpoint_every",
+                 settings.memory_checkpoint_every,
+                 "steps between two checkpoints in the launcher's memory, for --max_restarts")
+      ->check(CLI::Range(0, 1'000'000));
+  app.add_option("--log_steps", settings.log_steps, "steps between two losses that are shown")
+      ->check(CLI::Range(0, 1'000'000));
   app.add_option("--max_steps", settings.max_steps, "stop after so many steps");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -84,15 +84,15 @@ tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '' runtime_test supervisor_
 fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
 
 stage setup 4 setup
-if [ $failed -eq 0 ]; then stage build 33 build; fi
+if [ $failed -eq 0 ]; then stage build 36 build; fi
 if [ $failed -eq 0 ]; then
   stage style 1 style
-  stage unit 12 unit
+  stage unit 14 unit
   stage peer 5 peer
   stage fault 6 fault
-  stage asan 14 asan
-  stage tsan 5 tsan
-  stage fuzz 10 fuzz
+  stage asan 15 asan
+  stage tsan 7 tsan
+  stage fuzz 11 fuzz
 fi
 
 echo

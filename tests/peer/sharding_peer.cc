@@ -1,7 +1,9 @@
 // The C++ side of sharding_peer.py: trains models of the zoo from the weights and batches of a file.
 //
 //   sharding_peer STRATEGY FOLDER MODEL...   one rank. Reads FOLDER/MODEL.safetensors; prints losses as C hexadecimal
-//                                            floats, one line each; rank 0 writes FOLDER/MODEL.STRATEGY.safetensors
+//                                            floats, one line each; rank 0 writes FOLDER/MODEL.STRATEGY.safetensors,
+//                                            and the checkpoints FOLDER/MODEL.STRATEGY.TYPE of two state dict types
+//                                            are written by who writes them
 
 #include <cstdio>
 #include <map>
@@ -60,7 +62,10 @@ void train(const std::string& strategy, const std::string& folder, const std::st
     for (const auto& [key, tensor] : state_of(*net)) state[key] = tensor.clone();
     accel::safetensors::save_file(state, folder + "/" + name + "." + strategy + ".safetensors");
   }
-  accelerator.wait_for_everyone();
+  for (const char* type : {"SHARDED_STATE_DICT", "FULL_STATE_DICT"}) {
+    accelerator.set_state_dict_type(type);
+    accelerator.save_state(folder + "/" + name + "." + strategy + "." + type);
+  }
 }
 
 }  // namespace

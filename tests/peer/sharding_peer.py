@@ -5,6 +5,9 @@ Two Python processes train with fully_shard() and with DistributedDataParallel o
 FULL_SHARD and NO_SHARD, from the same weights on the same batches with one thread each. Both call the same ATen kernels;
 the sum of two ranks' gradients is the same in either order, and a division by 2 is exact before or after it. SGD with
 momentum is made of the same multiplications and additions on both sides. So everything must be equal to the bit.
+
+Python's safetensors opens the files of accel's checkpoints, those that two ranks wrote into by parts and those that one
+wrote: they hold the peer's weights and momenta, to the bit.
 """
 import os
 import sys
@@ -14,6 +17,7 @@ import unittest
 from peer_python import BUILD, PEER
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from train_peer import leave_group, run_ranks
@@ -141,7 +145,10 @@ def train(name, folder, kind, rank):
         optimizer.zero_grad()
         print(float(loss.item()).hex())
     state = {key: whole(value) for key, value in net.state_dict().items()}  # every rank: it gathers
+    momenta = {f"{key}.momentum_buffer": whole(optimizer.state[parameter]["momentum_buffer"])
+               for key, parameter in net.named_parameters()}
     if rank == 0:
+        save_file(momenta, f"{folder}/{name}.{kind}.peer_momenta.safetensors")
         save_file(state, f"{folder}/{name}.{kind}.peer.safetensors")
 
 
@@ -152,7 +159,18 @@ def worker(kind, folder, names):
     leave_group()
 
 
+def opened(path):
+    with safe_open(path, framework="pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}
+
+
 class Sharding(unittest.TestCase):
+    def assert_equal(self, found, expected, what):
+        self.assertEqual(sorted(found), sorted(expected), what)
+        for key, value in expected.items():
+            self.assertTrue(torch.equal(found[key], value),
+                            f"{what}, {key}: off by {(found[key].double() - value.double()).abs().max()}")
+
     def compare(self, kind):
         names = list(MODELS)
         with tempfile.TemporaryDirectory() as folder:
@@ -170,11 +188,12 @@ class Sharding(unittest.TestCase):
                     self.assertEqual(found[part], expected[part], f"losses of {name}, rank {rank}")
             for name in names:
                 expected = load_file(f"{folder}/{name}.{kind}.peer.safetensors")
-                found = load_file(f"{folder}/{name}.{kind}.safetensors")
-                self.assertEqual(sorted(found), sorted(expected), name)
-                for key, value in expected.items():
-                    self.assertTrue(torch.equal(found[key], value),
-                                    f"{name}, {key}: off by {(found[key].double() - value.double()).abs().max()}")
+                self.assert_equal(load_file(f"{folder}/{name}.{kind}.safetensors"), expected, name)
+                momenta = load_file(f"{folder}/{name}.{kind}.peer_momenta.safetensors")
+                for written in ("SHARDED_STATE_DICT", "FULL_STATE_DICT"):
+                    checkpoint = f"{folder}/{name}.{kind}.{written}"
+                    self.assert_equal(opened(f"{checkpoint}/model.safetensors"), expected, checkpoint)
+                    self.assert_equal(opened(f"{checkpoint}/optimizer.safetensors"), momenta, checkpoint)
 
     def test_full_shard_is_fsdp2_to_the_bit(self):
         self.compare("FULL_SHARD")

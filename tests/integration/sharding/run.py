@@ -56,6 +56,16 @@ class Sharding(unittest.TestCase):
             self.assert_close(dict((int(step), float(loss)) for step, loss in
                                    re.findall(r"^step (\d+) loss (\S+)$", done.stdout, re.M)), copies)
 
+    def test_the_flags_shard_and_losses_are_those_of_copies(self):
+        copies = self.losses("--max_steps", "4", name="copies")
+        flags = ("--use_fsdp", "--num_processes", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
+                 "--fsdp_transformer_layer_cls_to_wrap")
+        divided = self.losses("--max_steps", "4", name="divided", flags=(*flags, "GptBlock"))
+        self.assert_close(divided, copies)
+        done = self.run_example(name="wrong_class", flags=(*flags, "BertLayer"))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("could not find the transformer layer class BertLayer", done.stderr)
+
     def test_a_class_that_no_module_has_is_named_with_those_that_there_are(self):
         config = pathlib.Path(self.scratch.name) / "fsdp.yaml"
         text = (SOURCE / "configs/fsdp1.yaml").read_text()
