@@ -17,8 +17,8 @@
 
 #include "libaccel/checkpoint/checkpoint_writer.h"
 #include "libaccel/checkpoint/copy_space.h"
-#include "libaccel/checkpoint/file_system.h"
 #include "libaccel/checkpoint/rank_exchange.h"
+#include "runtime/checkpoint/file_system.h"
 
 namespace accel::checkpoint {
 

@@ -26,7 +26,7 @@
 #include "libaccel/checkpoint/checkpoint_writer.h"
 #include "libaccel/checkpoint/folder_lock.h"
 #include "libaccel/checkpoint/layout.h"
-#include "libaccel/checkpoint/manifest.h"
+#include "runtime/checkpoint/manifest.h"
 
 namespace accel {
 namespace {

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <string>
 
-#include "libaccel/checkpoint/manifest.h"
 #include "libaccel/checkpoint/shared_file.h"
+#include "runtime/checkpoint/manifest.h"
 
 namespace accel::checkpoint {
 

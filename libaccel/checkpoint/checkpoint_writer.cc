@@ -39,14 +39,15 @@
 
 #include <accel/error.h>
 #include <accel/result.h>
+#include <accel/version.h>
 
 #include "libaccel/checkpoint/background_save.h"
-#include "libaccel/checkpoint/folder_exchange.h"
 #include "libaccel/checkpoint/folder_lock.h"
 #include "libaccel/checkpoint/layout.h"
-#include "libaccel/checkpoint/manifest.h"
 #include "libaccel/checkpoint/save_content.h"
 #include "libaccel/checkpoint/tensor_file.h"
+#include "runtime/checkpoint/folder_exchange.h"
+#include "runtime/checkpoint/manifest.h"
 
 namespace accel::checkpoint {
 namespace {
@@ -322,7 +323,10 @@ class PreparedSave::Impl {
     Manifest manifest = manifest_of(reports);
     if (has_hooks_) add_files_of_hooks(manifest);
     file_system_.sync_folder(temporary_);
-    write_text_file(file_system_, temporary_ / kManifestName, encode_manifest(manifest));
+    write_text_file(
+        file_system_,
+        temporary_ / kManifestName,
+        encode_manifest(manifest, {.accel = accel::version(), .torch = torch_version()}));
     file_system_.sync_folder(temporary_);
     std::error_code error;
     const bool replaces = fs::exists(folder_ / kManifestName, error);

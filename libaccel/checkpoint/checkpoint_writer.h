@@ -8,8 +8,8 @@
 
 #include <accel/checkpoint.h>
 
-#include "libaccel/checkpoint/file_system.h"
 #include "libaccel/checkpoint/rank_exchange.h"
+#include "runtime/checkpoint/file_system.h"
 
 namespace accel::checkpoint {
 

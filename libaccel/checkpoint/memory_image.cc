@@ -8,6 +8,7 @@
 
 #include <accel/error.h>
 #include <accel/result.h>
+#include <accel/version.h>
 
 #include "libaccel/checkpoint/tensor_file.h"
 
@@ -81,7 +82,8 @@ MemoryImage::MemoryImage(const SaveContent& content,
                          const DiskMark& newest_on_disk) {
   ImagePlan plan(content);
   plan.metadata[kNewestOnDiskKey] = json{newest_on_disk.number, newest_on_disk.generation}.dump();
-  plan.metadata[kManifestKey] = encode_manifest(manifest);
+  plan.metadata[kManifestKey] =
+      encode_manifest(manifest, {.accel = accel::version(), .torch = torch_version()});
   tensors_ = std::move(plan.tensors);
   layout_ = or_throw(st::plan_layout(std::move(plan.specs), std::move(plan.metadata)));
 }

@@ -21,10 +21,10 @@
 #include <accel/safetensors.h>
 
 #include "libaccel/checkpoint/checkpoint_source.h"
-#include "libaccel/checkpoint/manifest.h"
 #include "libaccel/checkpoint/memory_choice.h"
 #include "libaccel/checkpoint/memory_slot.h"
 #include "libaccel/checkpoint/save_content.h"
+#include "runtime/checkpoint/manifest.h"
 
 namespace accel::checkpoint {
 

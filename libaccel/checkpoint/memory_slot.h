@@ -17,7 +17,7 @@
 #include <optional>
 #include <span>
 
-#include "libaccel/checkpoint/hashed_file.h"
+#include "runtime/checkpoint/hashed_file.h"
 
 namespace accel::checkpoint {
 

@@ -8,8 +8,8 @@
 #include <accel/error.h>
 #include <accel/result.h>
 
-#include "libaccel/checkpoint/hashed_file.h"
 #include "libaccel/checkpoint/tensor_file.h"
+#include "runtime/checkpoint/hashed_file.h"
 
 namespace accel::checkpoint {
 namespace {

@@ -21,9 +21,9 @@
 #include <accel/safetensors_file.h>
 
 #include "libaccel/checkpoint/divided_tensors.h"
-#include "libaccel/checkpoint/file_ranges.h"
-#include "libaccel/checkpoint/file_system.h"
-#include "libaccel/checkpoint/hashed_file.h"
+#include "runtime/checkpoint/file_ranges.h"
+#include "runtime/checkpoint/file_system.h"
+#include "runtime/checkpoint/hashed_file.h"
 
 namespace accel::checkpoint {
 

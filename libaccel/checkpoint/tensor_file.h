@@ -10,7 +10,7 @@
 #include <accel/safetensors.h>
 #include <accel/safetensors_file.h>
 
-#include "libaccel/checkpoint/hashed_file.h"
+#include "runtime/checkpoint/hashed_file.h"
 
 namespace accel::checkpoint {
 

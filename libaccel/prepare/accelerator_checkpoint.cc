@@ -10,7 +10,6 @@
 #include <accel/random.h>
 
 #include "libaccel/checkpoint/background_save.h"
-#include "libaccel/checkpoint/manifest.h"
 #include "libaccel/checkpoint/rank_exchange.h"
 #include "libaccel/prepare/accelerator_impl.h"
 #include "libaccel/prepare/full_precision.h"
@@ -20,6 +19,7 @@
 #include "libaccel/sharding/sharded_optimizer.h"
 #include "libaccel/sharding/whole_optimizer.h"
 #include "libaccel/state_reader.h"
+#include "runtime/checkpoint/manifest.h"
 
 namespace accel {
 namespace {

@@ -18,8 +18,8 @@
 
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/file_system.h"
-#include "libaccel/checkpoint/folder_exchange.h"
+#include "runtime/checkpoint/file_system.h"
+#include "runtime/checkpoint/folder_exchange.h"
 
 namespace accel::test {
 

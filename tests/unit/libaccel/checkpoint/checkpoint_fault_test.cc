@@ -14,7 +14,7 @@
 #include <accel/error.h>
 
 #include "libaccel/checkpoint/checkpoint_writer.h"
-#include "libaccel/checkpoint/hashed_file.h"
+#include "runtime/checkpoint/hashed_file.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"

@@ -9,8 +9,8 @@
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/hashed_file.h"
-#include "libaccel/checkpoint/manifest.h"
+#include "runtime/checkpoint/hashed_file.h"
+#include "runtime/checkpoint/manifest.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"

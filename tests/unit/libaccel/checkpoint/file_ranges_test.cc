@@ -1,6 +1,6 @@
 // Ranges of one file, written by several and read back in other cuts.
 
-#include "libaccel/checkpoint/file_ranges.h"
+#include "runtime/checkpoint/file_ranges.h"
 
 #include <algorithm>
 #include <fstream>
@@ -13,7 +13,7 @@
 
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/hashed_file.h"
+#include "runtime/checkpoint/hashed_file.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/scratch_folder.h"
 

@@ -17,8 +17,8 @@
 
 #include <accel/result.h>
 
-#include "libaccel/checkpoint/file_ranges.h"
-#include "libaccel/checkpoint/hashed_file.h"
+#include "runtime/checkpoint/file_ranges.h"
+#include "runtime/checkpoint/hashed_file.h"
 
 namespace accel::checkpoint {
 
@@ -52,7 +52,12 @@ struct Manifest {
   std::string digest;  // of its text; known once it was parsed
 };
 
-[[nodiscard]] std::string encode_manifest(const Manifest& manifest);
+// Who writes it, for people: no reader looks at it.
+struct WriterVersions {
+  std::string_view accel;
+  std::string_view torch;
+};
+[[nodiscard]] std::string encode_manifest(const Manifest& manifest, const WriterVersions& writer);
 
 // Errors  kCheckpointVersion for a newer format (its other fields are not looked at),
 //         kCheckpointIncomplete for everything else that is wrong with it.

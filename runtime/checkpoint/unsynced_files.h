@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "libaccel/checkpoint/file_system.h"
+#include "runtime/checkpoint/file_system.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::checkpoint {

@@ -4,7 +4,7 @@
 // sixteen zeros in the digest's place. A manifest that was cut short, or in which one character
 // changed, is recognized without a second file.
 
-#include "libaccel/checkpoint/manifest.h"
+#include "runtime/checkpoint/manifest.h"
 
 #include <charconv>
 #include <cstdio>
@@ -14,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include <accel/error.h>
-#include <accel/version.h>
 
 namespace accel::checkpoint {
 namespace {
@@ -108,7 +107,7 @@ std::string hash_text(std::uint64_t hash) {
   return text;
 }
 
-std::string encode_manifest(const Manifest& manifest) {
+std::string encode_manifest(const Manifest& manifest, const WriterVersions& writer) {
   ordered_json files = ordered_json::object();
   for (const auto& [name, digest] : manifest.files) {
     const auto ranges = manifest.ranges.find(name);
@@ -126,8 +125,8 @@ std::string encode_manifest(const Manifest& manifest) {
   const ObjectCounts& objects = manifest.objects;
   const ordered_json root = {{"format", kFormatName},
                              {"version", manifest.version},
-                             {"accel_version", version()},
-                             {"torch_version", torch_version()},
+                             {"accel_version", writer.accel},
+                             {"torch_version", writer.torch},
                              {"world_size", manifest.world_size},
                              {"step", manifest.step},
                              {"generation", manifest.generation},

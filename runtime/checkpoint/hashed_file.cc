@@ -1,6 +1,6 @@
 // Files that are hashed while they are written or read.
 
-#include "libaccel/checkpoint/hashed_file.h"
+#include "runtime/checkpoint/hashed_file.h"
 
 #include <algorithm>
 #include <cerrno>

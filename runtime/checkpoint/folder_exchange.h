@@ -11,7 +11,7 @@
 
 #include <filesystem>
 
-#include "libaccel/checkpoint/file_system.h"
+#include "runtime/checkpoint/file_system.h"
 
 namespace accel::checkpoint {
 

@@ -5,7 +5,7 @@
 // Reading goes straight to where the bytes are wanted when one destination takes the whole range; then it is hashed while
 // it is still in the cache. Only ranges that are shared between destinations pass through a buffer.
 
-#include "libaccel/checkpoint/file_ranges.h"
+#include "runtime/checkpoint/file_ranges.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -15,8 +15,8 @@
 
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/hashed_file.h"
-#include "libaccel/checkpoint/manifest.h"
+#include "runtime/checkpoint/hashed_file.h"
+#include "runtime/checkpoint/manifest.h"
 
 namespace accel::checkpoint {
 namespace {

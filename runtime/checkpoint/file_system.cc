@@ -1,6 +1,6 @@
 // The real file system behind a checkpoint, and errors that say which device and how many bytes.
 
-#include "libaccel/checkpoint/file_system.h"
+#include "runtime/checkpoint/file_system.h"
 
 #include <cerrno>
 #include <fstream>
@@ -18,7 +18,7 @@
 
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/folder_exchange.h"
+#include "runtime/checkpoint/folder_exchange.h"
 
 namespace accel::checkpoint {
 namespace {

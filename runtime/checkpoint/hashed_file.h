@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "libaccel/checkpoint/file_system.h"
-#include "libaccel/checkpoint/unsynced_files.h"
+#include "runtime/checkpoint/file_system.h"
+#include "runtime/checkpoint/unsynced_files.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::checkpoint {

@@ -1,11 +1,11 @@
-#include "libaccel/checkpoint/folder_exchange.h"
+#include "runtime/checkpoint/folder_exchange.h"
 
 #include <system_error>
 
 #include <accel/error.h>
 
 #include "libaccel/checkpoint/layout.h"
-#include "libaccel/checkpoint/manifest.h"
+#include "runtime/checkpoint/manifest.h"
 
 namespace accel::checkpoint {
 namespace {

@@ -17,7 +17,7 @@
 
 #include <accel/result.h>
 
-#include "libaccel/checkpoint/file_system.h"
+#include "runtime/checkpoint/file_system.h"
 
 namespace accel::checkpoint {
 
