@@ -6,6 +6,7 @@
 
 #include "launcher/paradigms/option.h"
 #include "launcher/torchrun/torchrun_flags.h"
+#include "launcher/wrapped_text.h"
 
 namespace accel::launcher {
 namespace {
@@ -380,32 +381,7 @@ constexpr std::pair<std::string_view, std::string_view> kNotBuilt[] = {
     {"virtual_local_rank", "torchrun's flags"},
 };
 
-constexpr size_t kHelpWidth = 80;
 constexpr size_t kHelpIndent = 6;
-
-// Appends `text` word by word, every line indented and at most kHelpWidth columns wide.
-void append_wrapped(std::string& out, std::string_view text, size_t indent) {
-  size_t column = 0;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(' '), text.size());
-    const std::string_view word = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (column > 0 && column + 1 + word.size() > kHelpWidth) {
-      out += '\n';
-      column = 0;
-    }
-    if (column == 0) {
-      out.append(indent, ' ');
-      column = indent;
-    } else {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-  }
-  out += '\n';
-}
 
 std::string spaced_choices(std::string_view choices) {
   std::string text;
@@ -432,7 +408,7 @@ void append_flag(std::string& out, const FlagSpec& flag) {
   out += '\n';
   std::string help(flag.help);
   if (flag.kind == FlagKind::kChoice) help += " One of " + spaced_choices(flag.choices) + ".";
-  append_wrapped(out, help, kHelpIndent);
+  out += wrapped(help, kHelpIndent);
 }
 
 // The launcher's own flags, then those of each paradigm.
@@ -493,12 +469,12 @@ std::string launch_help(const std::vector<std::string>& chosen) {
   std::string out =
       "Usage: accel-launch [flags] SCRIPT [arguments of the script]\n"
       "\n";
-  append_wrapped(out,
-                 "Starts SCRIPT in N workers with ranks, watches them, and says which failed first "
-                 "and why. SCRIPT is a program, a .py file, or with -m a Python module. Everything "
-                 "after it belongs to it; one -- right after it is dropped. Words of a flag are "
-                 "joined by underscores or hyphens.",
-                 0);
+  out += wrapped(
+      "Starts SCRIPT in N workers with ranks, watches them, and says which failed first "
+      "and why. SCRIPT is a program, a .py file, or with -m a Python module. Everything "
+      "after it belongs to it; one -- right after it is dropped. Words of a flag are "
+      "joined by underscores or hyphens.",
+      0);
   std::string_view group;
   for (const FlagSpec& flag : flag_table()) {
     if (is_left_out(flag.group, chosen)) continue;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "launcher/commands/config_command.h"
 #include "launcher/commands/estimate_memory.h"
 #include "launcher/commands/to_fsdp2.h"
 #include "launcher/commands/tpu_config.h"
@@ -10,6 +11,9 @@ namespace accel::launcher {
 
 std::span<const LocalCommand> local_commands() noexcept {
   static constexpr LocalCommand kCommands[] = {
+      {"config",
+       "ask how you train, and write a configuration file; default, update",
+       config_command},
       {"estimate-memory",
        "what a model takes, from its files or its config.json",
        estimate_memory_command},

@@ -1,0 +1,173 @@
+#include "launcher/commands/config_command.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "launcher/commands/command_line.h"
+#include "launcher/config_file.h"
+#include "launcher/config_normal_form.h"
+#include "launcher/config_writer.h"
+#include "launcher/launch_plan.h"
+#include "launcher/own_environment.h"
+#include "launcher/questionnaire/answered_config.h"
+#include "launcher/questionnaire/dialogue.h"
+#include "launcher/text_file.h"
+#include "runtime/printable.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr std::string_view kConfig = "config";
+constexpr std::string_view kDefault = "config default";
+constexpr std::string_view kUpdate = "config update";
+
+constexpr const char* kConfigFileHelp =
+    "where to write; without it $HF_HOME/accelerate/default_config.yaml, or the same below "
+    "$XDG_CACHE_HOME/huggingface or ~/.cache/huggingface; JSON when the name ends in .json";
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+Result<std::string> named_or_default(const std::string& named) {
+  if (!named.empty()) return named;
+  std::string path = default_config_path(own_environment());
+  if (path.empty())
+    return Error(ErrorCode::kUsage,
+                 "there is no place for a default configuration: HF_HOME and HOME are not set",
+                 "give --config_file PATH");
+  return path;
+}
+
+Result<void> write(const std::string& path, const ConfigValue::Map& document) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code failure;
+  if (!folder.empty()) std::filesystem::create_directories(folder, failure);
+  if (failure)
+    return Error(
+        ErrorCode::kFileIo,
+        "cannot create the folder " + printable(folder.string()) + ": " + failure.message());
+  return write_config_file(path, to_text(document, format_of(path)));
+}
+
+PathContext path_context() {
+  const EnvMap environment = own_environment();
+  const auto home = environment.find("HOME");
+  std::error_code ignored;
+  return {home == environment.end() ? "" : home->second,
+          std::filesystem::current_path(ignored).string()};
+}
+
+// The peer's words, so that scripts which look for them find them.
+void say_saved(const std::string& path) {
+  std::printf("accelerate configuration saved at %s\n", printable(path).c_str());
+}
+
+int ask(const std::vector<std::string>& words) {
+  std::string config_file;
+  CommandLine line(kConfig,
+                   "Ask how you train, and write the answers to a configuration file. `accel "
+                   "config default` asks nothing, `accel config update` brings a file up to date.");
+  line.app().add_option("--config_file", config_file, kConfigFileHelp);
+  if (const auto status = line.parse(words)) return *status;
+  const auto path = named_or_default(config_file);
+  if (!path) return print_error(kConfig, path.error());
+  const auto answers = hold_dialogue(stdin, stdout);
+  if (!answers) {
+    std::printf("\n");
+    return print_error(kConfig, answers.error());
+  }
+  const auto written = write(*path, answered_config(*answers, path_context()));
+  if (!written) return print_error(kConfig, written.error());
+  for (const std::string& note : closing_notes(*answers)) print_notice(kConfig, note);
+  say_saved(*path);
+  return 0;
+}
+
+int write_default(const std::vector<std::string>& words) {
+  std::string config_file;
+  std::string mixed_precision = "no";
+  CommandLine line(kDefault, "Write a configuration for this machine, and ask nothing.");
+  line.app().add_option("--config_file", config_file, kConfigFileHelp);
+  line.app()
+      .add_option("--mixed_precision", mixed_precision, "no, fp16 or bf16; no by default")
+      ->check(CLI::IsMember({"no", "fp16", "bf16"}));
+  if (const auto status = line.parse(words)) return *status;
+  const auto path = named_or_default(config_file);
+  if (!path) return print_error(kDefault, path.error());
+  if (exists(*path)) {
+    std::printf(
+        "Configuration already exists at %s, will not override. Run `accel config`, or give "
+        "another --config_file.\n",
+        printable(*path).c_str());
+    return 0;
+  }
+  const auto document = basic_config(mixed_precision, real_launch_host().num_gpus());
+  const auto written = write(*path, in_alphabetical_order(document));
+  if (!written) return print_error(kDefault, written.error());
+  say_saved(*path);
+  return 0;
+}
+
+// Files of SageMaker have keys of their own, which a launch on this machine does not read.
+Result<void> check(const ConfigValue::Map& document,
+                   std::string_view text,
+                   const std::string& path) {
+  if (!is_sagemaker_config(document)) {
+    const auto checked = parse_config_file(text, format_of(path), path);
+    if (!checked) return checked.error();
+    for (const std::string& notice : checked->notices) print_notice(kUpdate, notice);
+    return {};
+  }
+  const auto unknown = unknown_fields(document);
+  if (unknown.empty()) return {};
+  return Error(ErrorCode::kConfigUnknownKey,
+               printable(path) + " has the key " + printable(unknown.front()) +
+                   ", which a configuration of SageMaker does not have",
+               "correct the key, or remove it");
+}
+
+Result<void> update_file(const std::string& path) {
+  if (!exists(path))
+    return Error(ErrorCode::kConfigUnreadable,
+                 "The passed config file located at " + printable(path) + " doesn't exist.",
+                 "give --config_file PATH, or write one with `accel config`");
+  const auto text = read_text_file(path, kMostConfigBytes, "the configuration file");
+  if (!text) return text.error();
+  const auto document = parse_config(*text, format_of(path), path);
+  if (!document) return document.error();
+  if (const auto checked = check(*document, *text, path); !checked) return checked.error();
+  return write_config_file(path,
+                           to_text(in_alphabetical_order(normal_form(*document)), format_of(path)));
+}
+
+int update(const std::vector<std::string>& words) {
+  std::string config_file;
+  CommandLine line(kUpdate,
+                   "Write a configuration file anew as the present version has it: what it says "
+                   "stays, what it lacks gets its default, keys of older versions are renamed.");
+  line.app().add_option(
+      "--config_file",
+      config_file,
+      "the file to update; without it the default one, see `accel config --help`");
+  if (const auto status = line.parse(words)) return *status;
+  const auto path = named_or_default(config_file);
+  if (!path) return print_error(kUpdate, path.error());
+  const auto updated = update_file(*path);
+  if (!updated) return print_error(kUpdate, updated.error());
+  std::printf("Successfully updated the configuration file at %s.\n", printable(*path).c_str());
+  return 0;
+}
+
+}  // namespace
+
+int config_command(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) return ask(arguments);
+  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+  if (arguments.front() == "default") return write_default(rest);
+  if (arguments.front() == "update") return update(rest);
+  return ask(arguments);
+}
+
+}  // namespace accel::launcher
