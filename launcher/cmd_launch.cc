@@ -32,8 +32,9 @@ void print_notice(const std::string& text) {
 }
 
 // The last lines of a single worker stand right above the report already, unless they went to a file.
-ReportStyle report_style(const supervisor::JobSpec& spec) {
-  ReportStyle style = {.color = ::isatty(STDERR_FILENO) == 1};
+ReportStyle report_style(const LaunchPlan& plan) {
+  const supervisor::JobSpec& spec = plan.spec;
+  ReportStyle style = {.color = ::isatty(STDERR_FILENO) == 1, .names = plan.worker_names};
   const bool is_on_screen =
       spec.workers.size() == 1 && spec.workers.front().redirect == supervisor::Streams::kNone;
   if (is_on_screen) style.tail_lines = 0;
@@ -103,7 +104,7 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   if (!outcome) return fail(outcome.error());
   if (!plan->quiet) {
     const int num_workers = static_cast<int>(plan->spec.workers.size());
-    std::fputs(render_report(*outcome, num_workers, report_style(plan->spec)).c_str(), stderr);
+    std::fputs(render_report(*outcome, num_workers, report_style(*plan)).c_str(), stderr);
   }
   return outcome->exit_code;
 }

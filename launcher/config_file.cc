@@ -248,6 +248,21 @@ DynamoSettings read_dynamo(const ConfigValue::Map& map,
   return dynamo;
 }
 
+// mpirun_config.
+void read_mpirun(const ConfigValue::Map& map, ConfigFile& file, Faults& faults) {
+  for (const ConfigEntry& entry : map) {
+    if (entry.key == "mpirun_hostfile") continue;
+    const bool is_retired = entry.key == "mpirun_ccl";
+    file.notices.push_back(
+        place(file.path, entry.line) +
+        (is_retired ? ": mpirun_ccl has no effect: set CCL_WORKER_COUNT for workers that use oneCCL"
+                    : ": mpirun_config has no key " + entry.key + ": it has no effect"));
+  }
+  const Values values = last_of_each(map, file.path, file.notices);
+  file.mpirun_hostfile =
+      ValueReader(values, file.path, "mpirun_config.", faults).text("mpirun_hostfile");
+}
+
 // The maps of the paradigms.
 void read_sections(ValueReader& reader, ConfigFile& file, Faults& faults) {
   for (const Paradigm* paradigm : paradigms()) {
@@ -285,6 +300,8 @@ void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
   if (const ConfigValue::Map* dynamo = reader.map("dynamo_config")) {
     file.dynamo = read_dynamo(*dynamo, file.path, file.notices, faults);
   }
+  if (const ConfigValue::Map* mpirun = reader.map("mpirun_config"))
+    read_mpirun(*mpirun, file, faults);
   read_sections(reader, file, faults);
   if (auto backend = reader.choice("dynamo_backend", find_flag("dynamo_backend")->choices)) {
     file.dynamo.backend = *backend;

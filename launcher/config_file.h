@@ -36,6 +36,7 @@ struct ConfigFile {
   std::optional<int> main_process_port;
   std::optional<std::string> main_process_ip;
   std::optional<std::string> gpu_ids;
+  std::optional<std::string> mpirun_hostfile;  // of mpirun_config
   std::optional<std::string> mixed_precision;
   std::optional<bool> use_cpu;
   std::optional<bool> debug;

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "launcher/shell_word.h"
 #include "runtime/supervisor/log_layout.h"
 
 namespace accel::launcher {
@@ -10,24 +11,6 @@ namespace {
 using supervisor::JobSpec;
 using supervisor::Streams;
 using supervisor::WorkerSpec;
-
-// As it could be pasted into a shell.
-std::string shell_word(std::string_view word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos) {
-    return std::string(word);
-  }
-  std::string text = "'";
-  for (char c : word) {
-    if (c == '\'') {
-      text += "'\\''";
-    } else {
-      text += c;
-    }
-  }
-  return text + "'";
-}
 
 std::string seconds(supervisor::Milliseconds time) {
   const auto ms = time.count();
@@ -68,10 +51,7 @@ void append_workers(std::string& out, const LaunchPlan& plan) {
   for (const WorkerSpec& worker : plan.spec.workers) {
     const auto index = static_cast<size_t>(worker.local_rank);
     out += "rank " + std::to_string(worker.global_rank) + "\n";
-    std::string command;
-    for (const std::string& word : worker.argv)
-      command += (command.empty() ? "" : " ") + shell_word(word);
-    append_row(out, "  command", command);
+    append_row(out, "  command", shell_words(worker.argv));
     std::string cores = worker.cpus.empty() ? "all that are granted" : format_cpu_list(worker.cpus);
     if (index < plan.shares.size() && plan.shares[index].numa_node) {
       cores += " (memory node " + std::to_string(*plan.shares[index].numa_node) + ")";

@@ -103,6 +103,17 @@ constexpr FlagSpec kFlags[] = {
      "else any."},
     {"role", 0, FlagKind::kText, "NAME", "", kProcesses, "Value of ROLE_NAME. Default: default."},
 
+    {"mpirun_hostfile",
+     0,
+     FlagKind::kText,
+     "PATH",
+     "",
+     kProcesses,
+     "Let mpirun start the workers, on the hosts of this file; its form is that of the mpirun that "
+     "is "
+     "installed (Open MPI, Intel MPI, MVAPICH). --num_processes and --num_machines count all of "
+     "them."},
+
     {"cpu", 0, FlagKind::kSwitch, "", "", kCompute, "Train on the CPU although there are GPUs."},
     {"multi_gpu",
      0,
@@ -376,7 +387,6 @@ constexpr std::pair<std::string_view, std::string_view> kNotBuilt[] = {
     {"main_training_function", "TPU"},
     {"downcast_bf16", "TPU"},
     {"aws_", "SageMaker"},
-    {"mpirun_", "mpirun"},
     {"duplicate_", "torchrun's flags"},
     {"virtual_local_rank", "torchrun's flags"},
 };

@@ -80,6 +80,7 @@ LaunchHost real_launch_host() {
   host.environment = own_environment();
   host.topology = [](Caches caches) { return read_topology(caches); };
   host.num_gpus = [environment = host.environment] { return num_visible_gpus(environment); };
+  host.mpi_program = [environment = host.environment] { return find_mpi_program(environment); };
   host.job_suffix = unique_suffix();
   host.private_base = private_base(host.environment);
   host.stdin_is_terminal = isatty(STDIN_FILENO) == 1;

@@ -17,6 +17,7 @@
 #include "launcher/flag_table.h"
 #include "launcher/flags.h"
 #include "launcher/launch_settings.h"
+#include "launcher/mpi/mpi_spec.h"
 #include "launcher/script.h"
 #include "launcher/torchrun/torchrun_flags.h"
 #include "launcher/worker_environment.h"
@@ -90,8 +91,9 @@ Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
                                   const LaunchHost& host,
                                   std::vector<std::string>& notices) {
   const bool must_bind = settings.affinity != AffinityMode::kNone;
+  const int num_workers = settings.mpi ? settings.mpi->num_on_machine() : settings.num_processes;
   const bool is_needed =
-      must_bind || settings.num_processes > 1 || decides_num_threads(host.environment, settings);
+      must_bind || num_workers > 1 || decides_num_threads(host.environment, settings);
   if (!is_needed) return AffinityPlan();
   const bool needs_caches = settings.affinity == AffinityMode::kL3;
   Result<Topology> topology = host.topology(needs_caches ? Caches::kRead : Caches::kLeftOut);
@@ -101,11 +103,11 @@ Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
                       "): every worker computes with one thread");
     return AffinityPlan();
   }
-  AffinityPlan plan = plan_affinity(*topology, settings.num_processes, settings.affinity);
+  AffinityPlan plan = plan_affinity(*topology, num_workers, settings.affinity);
   if (plan.max_workers_per_core > 1) {
     const size_t cores = topology->cores.size();
     notices.push_back(
-        std::to_string(settings.num_processes) + " workers share " + std::to_string(cores) +
+        std::to_string(num_workers) + " workers share " + std::to_string(cores) +
         (cores == 1 ? " core" : " cores") +
         ": they will wait for one another; lower --num_processes or grant more cores");
   }
@@ -294,6 +296,11 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   if (!cores) return std::move(cores).error();
   plan.shares = cores->workers;
   plan.spec = make_spec(line, *settings, *command, *cores, host, plan.notices);
+  if (settings->mpi) {
+    if (auto handed = hand_to_mpirun(plan.spec, *settings->mpi, host); !handed)
+      return std::move(handed).error();
+    plan.worker_names = {plan.spec.workers.front().argv.front()};
+  }
   plan.elastic = settings->elastic;
   // Its starter has told them already.
   if (!slurm.starter_folder.empty() && plan.elastic) plan.notices.clear();

@@ -20,6 +20,7 @@
 
 #include "launcher/allocation_end.h"
 #include "launcher/elastic_settings.h"
+#include "launcher/mpi/mpi_launch.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
@@ -29,6 +30,7 @@ struct LaunchHost {
   EnvMap environment;                                // of the launcher; the workers' is built on it
   std::function<Result<Topology>(Caches)> topology;  // called only when needed
   std::function<int()> num_gpus;                     // visible GPUs, CUDA_VISIBLE_DEVICES respected
+  std::function<Result<MpiProgram>()> mpi_program;   // called only when mpirun starts the workers
   std::string job_suffix;                            // makes the job's id unique on this machine
   std::string private_base;  // where private folders of jobs are made; may be empty
   bool stdin_is_terminal = false;
@@ -51,6 +53,9 @@ struct LaunchPlan {
   std::optional<std::string> answer;
 
   std::vector<std::string> notices;  // warnings for stderr, one line each, in the order found
+
+  // What the report calls the processes of `spec`; empty: ranks.
+  std::vector<std::string> worker_names;
 
   // For the dry run.
   std::string config_file;          // empty when none was read

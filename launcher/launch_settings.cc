@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "launcher/faults.h"
+#include "launcher/mpi/mpi_choice.h"
 #include "launcher/paradigms/paradigm_rules.h"
 #include "launcher/preflight_flag.h"
 #include "launcher/torchrun/rank_list.h"
@@ -19,6 +20,7 @@ namespace accel::launcher {
 namespace {
 
 constexpr int kMaxPort = 65535;
+constexpr int kAnyInt = 2'147'483'647;
 constexpr int kMostRestarts = 1'000'000;
 constexpr int kMostThreads = 4096;
 
@@ -58,7 +60,7 @@ class Merge {
 
   Result<LaunchSettings> run() {
     check_machines();
-    settings_.elastic = choose_nodes(line_, slurm_, faults_);
+    if (!is_mpi_) settings_.elastic = choose_nodes(line_, slurm_, faults_);
     choose_hardware();
     settings_.paradigms = choose_paradigms(wish(), notices_, faults_);
     choose_num_processes();
@@ -116,6 +118,8 @@ class Merge {
     if (!address && file_ != nullptr) address = file_->main_process_ip;
     settings_.main_process_port =
         integer("main_process_port", &ConfigFile::main_process_port, 0, kMaxPort);
+    if (const auto hostfile = mpi_hostfile(line_, file_, notices_, faults_))
+      return choose_mpi({.hostfile = *hostfile, .num_machines = machines, .main_address = address});
     if (machines > 1) {
       unsupported("--num_machines is " + std::to_string(machines) +
                       ", but accel-launch starts workers on one machine only",
@@ -132,6 +136,17 @@ class Merge {
       notices_.push_back("--main_process_ip " + *address +
                          " has no effect: with one machine the store listens on 127.0.0.1");
     }
+  }
+
+  // mpirun is one process here; how many ranks it starts is its business alone.
+  void choose_mpi(MpiWish wish) {
+    is_mpi_ = true;
+    wish.num_processes = integer("num_processes", &ConfigFile::num_processes, 1, kAnyInt);
+    wish.main_port = settings_.main_process_port;
+    if (!wish.num_processes) refuse_undecided_file();
+    auto planned = plan_mpi(wish);
+    if (!planned) return faults_.add(std::move(planned).error());
+    settings_.mpi = *std::move(planned);
   }
 
   void choose_hardware() {
@@ -191,13 +206,9 @@ class Merge {
   }
 
   void choose_num_processes() {
+    if (is_mpi_) return;
     std::optional<int> number = requested_num_processes();
-    const bool must_be_given = file_ != nullptr && !number && !line_.has("num_processes");
-    if (must_be_given && faults_.empty()) {
-      faults_.add(Error(ErrorCode::kConfigInvalidValue,
-                        "You need to manually pass in `--num_processes` using this config yaml.",
-                        "give --num_processes N, or add `num_processes: N` to " + file_->path));
-    }
+    if (!number) refuse_undecided_file();
     const bool is_undecided = file_ == nullptr && !line_.has("num_processes");
     if (is_undecided) {
       number = settings_.use_cpu ? 1 : std::max(1, num_usable_gpus());
@@ -220,8 +231,14 @@ class Merge {
       check_num_gpus();
   }
 
+  void refuse_undecided_file() {
+    if (file_ == nullptr || line_.has("num_processes") || !faults_.empty()) return;
+    faults_.add(Error(ErrorCode::kConfigInvalidValue,
+                      "You need to manually pass in `--num_processes` using this config yaml.",
+                      "give --num_processes N, or add `num_processes: N` to " + file_->path));
+  }
+
   std::optional<int> requested_num_processes() {
-    constexpr int kAnyInt = 2'147'483'647;
     const std::optional<int> number =
         integer("num_processes", &ConfigFile::num_processes, 1, kAnyInt);
     if (!number || *number <= kMaxProcesses) return number;
@@ -459,6 +476,7 @@ class Merge {
   const SlurmView& slurm_;
   const std::function<int()>& ask_num_gpus_;
   std::vector<std::string>& notices_;
+  bool is_mpi_ = false;
   std::optional<int> num_gpus_;
   Faults faults_;
   LaunchSettings settings_;

@@ -18,6 +18,7 @@
 #include "launcher/config_file.h"
 #include "launcher/elastic_settings.h"
 #include "launcher/flags.h"
+#include "launcher/mpi/mpi_launch.h"
 #include "launcher/node_settings.h"
 #include "launcher/paradigms/paradigm_settings.h"
 #include "runtime/supervisor/job_spec.h"
@@ -61,6 +62,7 @@ struct LaunchSettings {
   std::optional<double> stop_grace_seconds;
   std::optional<double> linger_seconds;
   std::optional<ElasticSettings> elastic;  // several nodes
+  std::optional<MpiSettings> mpi;          // mpirun is the one process that is started here
   supervisor::HangPolicy hang;
   std::vector<supervisor::PreflightCheck> preflight;
 

@@ -174,9 +174,14 @@ Error library_error(const std::string& rank, const WorkerExit& exit) {
                    "` lists them");
 }
 
-Error cause_of(const WorkerExit& exit, int num_workers) {
-  const std::string rank = "rank " + std::to_string(exit.global_rank) +
-                           (num_workers > 1 ? " of " + std::to_string(num_workers) : std::string());
+std::string name_of(const WorkerExit& exit, int num_workers, const ReportStyle& style) {
+  const auto index = static_cast<size_t>(exit.global_rank);
+  if (index < style.names.size()) return style.names[index];
+  return "rank " + std::to_string(exit.global_rank) +
+         (num_workers > 1 ? " of " + std::to_string(num_workers) : std::string());
+}
+
+Error cause_of(const WorkerExit& exit, const std::string& rank) {
   switch (exit.cause) {
     case ExitCause::kSignaled:
       return signal_error(rank, exit);
@@ -254,7 +259,7 @@ std::string describe(const supervisor::CommittedCheckpoint& checkpoint) {
 std::string failure_block(const JobOutcome& outcome, int num_workers, const ReportStyle& style) {
   const WorkerExit& first = *outcome.first_failure;
   const OwnWords words = read_error_file(first.error_file);
-  Error error = cause_of(first, num_workers);
+  Error error = cause_of(first, name_of(first, num_workers, style));
   const std::vector<std::string> channel = last_lines(first.last_error, 1);
   const std::string cause = !words.message.empty() ? words.message
                             : !channel.empty()     ? channel.front()

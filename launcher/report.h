@@ -8,6 +8,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "runtime/supervisor/job_outcome.h"
 
@@ -17,6 +18,7 @@ struct ReportStyle {
   bool color = false;           // the caller knows whether it writes to a terminal
   std::size_t tail_lines = 20;  // of the first failing rank
   std::string program = "accel-launch";
+  std::vector<std::string> names = {};  // of the processes in the place of ranks; may be empty
 };
 
 // The text for stderr with a newline at its end. Empty when the job succeeded and left nothing to

@@ -51,6 +51,7 @@ void each_member(T& worker, Visit&& visit) {
   visit("bind_memory", worker.bind_memory);
   visit("redirect", worker.redirect);
   visit("tee", worker.tee);
+  visit("is_starter", worker.is_starter);
 }
 
 template <typename T, typename Visit>
@@ -106,6 +107,7 @@ requires std::same_as<std::remove_const_t<T>, ConsolePolicy>
 void each_member(T& console, Visit&& visit) {
   visit("use_pty", console.use_pty);
   visit("stdin_to_rank0", console.stdin_to_rank0);
+  visit("stop_by_input", console.stop_by_input);
   visit("foreground", console.foreground);
 }
 

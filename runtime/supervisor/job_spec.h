@@ -40,6 +40,9 @@ struct WorkerSpec {
   bool bind_memory = false;       // from memory_nodes alone; else from the first, while it has room
   Streams redirect = Streams::kNone;  // to the log file only
   Streams tee = Streams::kNone;       // to the log file and the console
+  // It starts the ranks (mpirun, ssh) and is none itself: no channel, no error file, which several
+  // ranks would share.
+  bool is_starter = false;
 };
 
 // A program that has to end with 0 on this node before any worker of a generation starts.
@@ -104,6 +107,9 @@ struct LogPolicy {
 struct ConsolePolicy {
   bool use_pty = false;        // rank 0 gets a pseudo terminal (stdout is a terminal)
   bool stdin_to_rank0 = true;  // the others read /dev/null
+  // Nothing is typed to the workers: their input stays open, and its end is what asks them to stop
+  // in the place of the first signal. It reaches a program behind ssh, as no signal does.
+  bool stop_by_input = false;
   bool foreground = false;  // one worker, owner on a terminal: the worker gets the terminal itself
 };
 
@@ -169,7 +175,7 @@ struct HangPolicy {
 };
 
 struct JobSpec {
-  static constexpr int kVersion = 4;
+  static constexpr int kVersion = 5;
   static constexpr int kOldestVersion = 1;  // members that it lacks keep their defaults
   static constexpr std::size_t kInstanceLength = 32;
 

@@ -91,6 +91,7 @@ class LogRouter::Impl {
   void cut(int local_rank, std::function<void()> done);
   [[nodiscard]] WorkerTail tail(int local_rank) const;
   void resize_window(WindowSize size);
+  void end_inputs() { held_inputs_.clear(); }
   void begin_close(const std::function<void()>& on_change);
   [[nodiscard]] bool is_drained(TimePoint until) const;
   [[nodiscard]] std::uint64_t progress() const;
@@ -141,6 +142,7 @@ class LogRouter::Impl {
   std::map<int, Streams> streams_;  // by local rank; of its latest generation
   std::vector<UniqueFd>
       terminals_of_rank0_;  // masters, to resize and to feed; the first is stdout's
+  std::vector<UniqueFd> held_inputs_;
   bool is_closing_ = false;
   bool is_closed_ = false;
 };
@@ -310,6 +312,12 @@ Result<UniqueFd> LogRouter::Impl::open_input(InputKind kind, const WorkerStdio& 
       if (null) return null;
       return Error(ErrorCode::kSpawnFailed, "cannot open /dev/null: " + errno_text(errno));
     }
+    case InputKind::kHeldPipe: {
+      auto pipe = make_pipe();
+      if (!pipe) return std::move(pipe).error();
+      held_inputs_.push_back(std::move(pipe->write_end));
+      return std::move(pipe->read_end);
+    }
     case InputKind::kInherited:
       return duplicate(options_.owner_in);
     case InputKind::kPumpedPipe: {
@@ -446,6 +454,10 @@ LogRouter::~LogRouter() {
 
 Result<WorkerStdio> LogRouter::open(int local_rank, int generation) {
   return impl_->open(local_rank, generation);
+}
+
+void LogRouter::end_inputs() {
+  impl_->end_inputs();
 }
 
 void LogRouter::renumber(int first_rank) {

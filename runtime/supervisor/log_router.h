@@ -102,6 +102,9 @@ class LogRouter {
   // being drained beside it. Errors  kSpawnFailed: no pipe or pseudo terminal could be had.
   [[nodiscard]] Result<WorkerStdio> open(int local_rank, int generation);
 
+  // ConsolePolicy::stop_by_input: all workers see the end of their input.
+  void end_inputs();
+
   // From now on the worker with local rank k is called rank `first_rank` + k in prefixes.
   void renumber(int first_rank);
 

@@ -36,6 +36,10 @@ StdioPlan plan_stdio(const WorkerSpec& worker,
                      const ConsolePolicy& console,
                      const OwnerTerminals& owner) {
   StdioPlan plan;
+  if (console.stop_by_input) {
+    plan.in = InputKind::kHeldPipe;
+    return plan;
+  }
   if (worker.local_rank != 0) return plan;
   const StreamRoute out = route_of(worker, Stream::kOut);
   const StreamRoute err = route_of(worker, log.merge_stderr ? Stream::kOut : Stream::kErr);

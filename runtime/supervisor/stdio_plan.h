@@ -31,6 +31,7 @@ struct StreamRoute {
 enum class OutputKind { kPipe, kPseudoTerminal, kInherited };
 enum class InputKind {
   kNull,            // /dev/null
+  kHeldPipe,        // a pipe in which nothing comes, until end_inputs() closes it
   kInherited,       // the owner's own descriptor
   kPumpedPipe,      // a pipe fed from the owner's terminal
   kPseudoTerminal,  // the same pseudo terminal as stdout, fed from the owner's terminal

@@ -247,6 +247,7 @@ void Supervisor::Impl::apply(const StopAction& action) {
       services_.ask_for_preemption();
       break;
     case StopAction::Kind::kSignal:
+      if (spec_.console.stop_by_input && action.signal != SIGKILL) return services_.end_inputs();
       for (Worker& worker : group_.workers()) {
         if (!is_target(worker, action.target)) continue;
         if (action.signal != 0) group_.signal(worker, action.signal);

@@ -114,8 +114,10 @@ WorkerIdentity WorkerServices::identity_of(const WorkerSpec& worker,
   identity.job_id = spec_.job_id;
   identity.node_id = spec_.node_id;
   identity.instance = spec_.instance;
-  identity.channel = channel;
-  identity.error_file = error_file(worker.local_rank);
+  if (!worker.is_starter) {
+    identity.channel = channel;
+    identity.error_file = error_file(worker.local_rank);
+  }
   if (!store_address_.empty()) identity.master_addr = store_address_;
   if (store_port_ != 0) {
     identity.master_port = store_port_;
@@ -153,7 +155,8 @@ Result<PreparedWorker> WorkerServices::prepare(const WorkerSpec& worker) {
   request.stdio[0] = prepared.stdio.in.get();
   request.stdio[1] = prepared.stdio.out.get();
   request.stdio[2] = prepared.stdio.err.get();
-  request.keep_fds = {prepared.channel.memory.get(), prepared.channel.socket.get()};
+  if (!worker.is_starter)
+    request.keep_fds = {prepared.channel.memory.get(), prepared.channel.socket.get()};
   request.session = session_for(prepared.stdio.terminal);
   request.join_group = options_.owner_group;
   request.own_terminal = prepared.stdio.terminal == TerminalSetup::kOwnSession;
@@ -223,6 +226,10 @@ void WorkerServices::ask_for_preemption() {
 
 void WorkerServices::ask_for_stacks() {
   channels_.request_all(WorkerRequest::kDumpStacks);
+}
+
+void WorkerServices::end_inputs() {
+  logs_->end_inputs();
 }
 
 void WorkerServices::resize_window(int rows, int columns) {

@@ -105,6 +105,8 @@ class WorkerServices {
   void ask_for_preemption();
   void ask_for_stacks();
   void resize_window(int rows, int columns);
+  // ConsolePolicy::stop_by_input: all workers see the end of their input.
+  void end_inputs();
 
   // While the workers are stopped their silence is nobody's fault.
   void suspend();

@@ -92,6 +92,19 @@ TEST(JobSpecJson, Fault55AnOwnerOfVersionThreeNamesNoMemory) {
   EXPECT_TRUE(back->workers[0].memory_nodes.empty());
 }
 
+TEST(JobSpecJson, Fault55AnOwnerOfVersionFourKnowsNoStarters) {
+  auto json = nlohmann::json::parse(to_json(example()));
+  json["version"] = 4;
+  json["workers"][0].erase("is_starter");
+  json["console"].erase("stop_by_input");
+
+  const auto back = job_spec_from_json(json.dump());
+
+  ASSERT_TRUE(back.has_value()) << back.error().what();
+  EXPECT_FALSE(back->workers[0].is_starter);
+  EXPECT_FALSE(back->console.stop_by_input);
+}
+
 TEST(JobSpecJson, Fault55AnOwnerOfVersionThreeKnowsNoRotationAndOneSwitch) {
   auto json = nlohmann::json::parse(to_json(example()));
   json["version"] = 3;

@@ -58,6 +58,17 @@ TEST(StdioPlan, OtherRanksGetPipesAndNoInput) {
   EXPECT_EQ(plan.terminal, TerminalSetup::kNone);
 }
 
+TEST(StdioPlan, WorkersThatStopByTheirInputAllHaveOneThatStaysOpen) {
+  const ConsolePolicy console{.use_pty = true, .stop_by_input = true};
+  for (const int rank : {0, 1}) {
+    const StdioPlan plan = plan_stdio(worker_of_rank(rank), 2, LogPolicy{}, console, kOnTerminal);
+
+    EXPECT_EQ(plan.in, InputKind::kHeldPipe);
+    EXPECT_EQ(plan.out, OutputKind::kPipe);
+    EXPECT_EQ(plan.terminal, TerminalSetup::kNone);
+  }
+}
+
 TEST(StdioPlan, RankZeroGetsAPseudoTerminalOnATerminal) {
   const StdioPlan plan =
       plan_stdio(worker_of_rank(0), 2, LogPolicy{}, ConsolePolicy{.use_pty = true}, kOnTerminal);

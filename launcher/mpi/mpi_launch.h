@@ -1,0 +1,74 @@
+// MpiLaunch: workers that mpirun starts, on the hosts of its hostfile.
+//
+// mpirun is the one process that the shim watches; the ranks are its children, here and on other hosts,
+// and learn who they are from its variables (OMPI_COMM_WORLD_RANK, PMI_RANK, ...), as libaccel and
+// Accelerate read them. Rank 0 of the job hosts the store.
+//
+// Threads:  pure functions, but for find_mpi_program(), which runs `mpirun --version`.
+// Source:   the words are those of `accelerate launch` 1.15.0 (tests/peer/mpi_launch.py compares them).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <accel/env_contract.h>
+#include <accel/result.h>
+
+namespace accel::launcher {
+
+struct MpiSettings {
+  std::string hostfile;
+  int num_machines = 1;
+  std::optional<int> num_processes;  // of all machines; absent: one on each host of the hostfile
+  std::string main_address = "127.0.0.1";
+  int main_port = 29500;
+
+  [[nodiscard]] int num_on_machine() const {
+    return num_processes ? *num_processes / num_machines : 1;
+  }
+};
+
+enum class MpiFamily {
+  kOpenMpi,
+  kHydra,  // Intel MPI, MVAPICH, MPICH: the same flags
+};
+
+struct MpiProgram {
+  std::string name = "mpirun";
+  MpiFamily family = MpiFamily::kHydra;
+};
+
+// What the user said of them.
+struct MpiWish {
+  std::string hostfile;
+  int num_machines = 1;
+  std::optional<int> num_processes;
+  std::optional<std::string> main_address;
+  std::optional<int> main_port;
+};
+
+// Errors  kUsage, kInvalidArgument: processes that do not divide, an address or port that several
+//         machines need and nobody gave, port 0.
+[[nodiscard]] Result<MpiSettings> plan_mpi(const MpiWish& wish);
+
+// By what `mpirun --version` prints.
+[[nodiscard]] MpiFamily mpi_family(std::string_view version);
+
+// mpirun or mpiexec on the PATH of `environment`. Errors  kExecFailed: there is none.
+[[nodiscard]] Result<MpiProgram> find_mpi_program(const EnvMap& environment);
+
+// The command line that starts `command` in each rank.
+[[nodiscard]] std::vector<std::string> mpirun_words(const MpiSettings& settings,
+                                                    const MpiProgram& program,
+                                                    const std::vector<std::string>& command);
+
+// Adds to `env`, of mpirun, how the ranks find rank 0, and with Open MPI that ranks on other hosts get
+// the variables that are not in `inherited` or differ from it; the others hand all of them on anyway.
+void add_mpi_environment(EnvMap& env,
+                         const EnvMap& inherited,
+                         const MpiSettings& settings,
+                         const MpiProgram& program);
+
+}  // namespace accel::launcher

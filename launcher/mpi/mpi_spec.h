@@ -1,0 +1,18 @@
+// MpiSpec: the job of one mpirun, made from the job of one worker.
+//
+// Threads:  pure, but for LaunchHost::mpi_program.
+#pragma once
+
+#include <accel/result.h>
+
+#include "launcher/launch_plan.h"
+#include "launcher/mpi/mpi_launch.h"
+
+namespace accel::launcher {
+
+// `spec` holds one worker, the command of a rank. Errors  those of LaunchHost::mpi_program.
+[[nodiscard]] Result<void> hand_to_mpirun(supervisor::JobSpec& spec,
+                                          const MpiSettings& settings,
+                                          const LaunchHost& host);
+
+}  // namespace accel::launcher
