@@ -34,22 +34,6 @@ bool is_executable(const fs::path& path) {
   return access(path.c_str(), X_OK) == 0;
 }
 
-// The program as a shell would find it. Empty when there is none.
-std::string find_on_path(const std::string& program, const EnvMap& environment) {
-  std::string_view folders = environment.count("PATH") != 0
-                                 ? std::string_view(environment.at("PATH"))
-                                 : "/usr/local/bin:/usr/bin:/bin";
-  while (true) {
-    const size_t colon = std::min(folders.find(':'), folders.size());
-    const fs::path folder = colon == 0 ? "." : fs::path(folders.substr(0, colon));
-    if (is_file(folder / program) && is_executable(folder / program)) {
-      return (folder / program).string();
-    }
-    if (colon == folders.size()) return "";
-    folders.remove_prefix(colon + 1);
-  }
-}
-
 // The entries of the script's folder, as they would be typed.
 std::vector<std::string> siblings_of(const std::string& script) {
   const fs::path folder = fs::path(script).parent_path();
@@ -81,29 +65,6 @@ Error missing(const std::string& script, const EnvMap& environment) {
                  "check the path; " + *guess + " exists");
   }
   return Error(ErrorCode::kScriptMissing, "there is no " + script);
-}
-
-Result<std::string> find_python(const EnvMap& environment) {
-  if (const std::string named = variable(environment, "PYTHON_EXEC"); !named.empty()) {
-    const std::string path =
-        named.find('/') == std::string::npos ? find_on_path(named, environment) : named;
-    if (!path.empty() && is_executable(path)) return path;
-    return Error(ErrorCode::kScriptNotExecutable,
-                 "PYTHON_EXEC is " + named + ", which cannot be executed",
-                 "unset PYTHON_EXEC, or set it to a Python program");
-  }
-  for (const char* root : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const std::string folder = variable(environment, root);
-    if (folder.empty()) continue;
-    const std::string path = folder + "/bin/python";
-    if (is_executable(path)) return path;
-  }
-  for (const char* name : {"python3", "python"}) {
-    if (std::string path = find_on_path(name, environment); !path.empty()) return path;
-  }
-  return Error(ErrorCode::kScriptMissing,
-               "no Python was found on PATH to run the script with",
-               "activate an environment, or set PYTHON_EXEC to a Python program");
 }
 
 Result<WorkerCommand> with_python(std::vector<std::string> tail,
@@ -204,6 +165,44 @@ Result<WorkerCommand> run_path_command(const std::string& script,
 }
 
 }  // namespace
+
+std::string find_on_path(const std::string& program, const EnvMap& environment) {
+  std::string_view folders = environment.count("PATH") != 0
+                                 ? std::string_view(environment.at("PATH"))
+                                 : "/usr/local/bin:/usr/bin:/bin";
+  while (true) {
+    const size_t colon = std::min(folders.find(':'), folders.size());
+    const fs::path folder = colon == 0 ? "." : fs::path(folders.substr(0, colon));
+    if (is_file(folder / program) && is_executable(folder / program)) {
+      return (folder / program).string();
+    }
+    if (colon == folders.size()) return "";
+    folders.remove_prefix(colon + 1);
+  }
+}
+
+Result<std::string> find_python(const EnvMap& environment) {
+  if (const std::string named = variable(environment, "PYTHON_EXEC"); !named.empty()) {
+    const std::string path =
+        named.find('/') == std::string::npos ? find_on_path(named, environment) : named;
+    if (!path.empty() && is_executable(path)) return path;
+    return Error(ErrorCode::kScriptNotExecutable,
+                 "PYTHON_EXEC is " + named + ", which cannot be executed",
+                 "unset PYTHON_EXEC, or set it to a Python program");
+  }
+  for (const char* root : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    const std::string folder = variable(environment, root);
+    if (folder.empty()) continue;
+    const std::string path = folder + "/bin/python";
+    if (is_executable(path)) return path;
+  }
+  for (const char* name : {"python3", "python"}) {
+    if (std::string path = find_on_path(name, environment); !path.empty()) return path;
+  }
+  return Error(ErrorCode::kScriptMissing,
+               "no Python was found on PATH to run the script with",
+               "activate an environment, or set PYTHON_EXEC to a Python program");
+}
 
 Result<WorkerCommand> resolve_command(const std::string& script,
                                       const std::vector<std::string>& arguments,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "launcher/commands/config_command.h"
+#include "launcher/commands/env_command.h"
 #include "launcher/commands/estimate_memory.h"
 #include "launcher/commands/to_fsdp2.h"
 #include "launcher/commands/tpu_config.h"
@@ -14,6 +15,7 @@ std::span<const LocalCommand> local_commands() noexcept {
       {"config",
        "ask how you train, and write a configuration file; default, update",
        config_command},
+      {"env", "what is installed on this machine, for a bug report", env_command},
       {"estimate-memory",
        "what a model takes, from its files or its config.json",
        estimate_memory_command},

@@ -28,6 +28,7 @@ from accelerate.commands.config import cluster, config_args, config_utils, sagem
 from accelerate.commands.config.config import get_user_input
 from accelerate.commands.config.default import write_basic_config
 from accelerate.commands.config.update import update_config
+from accelerate.commands.env import env_command, env_command_parser
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
 FIXTURES = SOURCE / "tests/unit/launcher/configs"
@@ -214,6 +215,22 @@ class ConfigCommand(unittest.TestCase):
                     expected["distributed_type"] = "NO"  # it was not quoted, and the peer leaves it a boolean
                 self.assertEqual(yaml.safe_load(ours.read_text()), expected)
                 self.assertEqual(list(yaml.safe_load(ours.read_text())), sorted(expected))
+
+    def test_env_says_what_the_peers_says(self):
+        """But for lines of our own and the place of the program. The peer's runs in this process: torch is imported."""
+        home = {"HF_HOME": str(self.folder), "PYTHON_EXEC": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+        for flags in ([], ["--config_file", SOURCE / "configs/fsdp2.yaml"], ["--config_file", FIXTURES / "latest.yaml"]):
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said), mock.patch("torch.cuda.is_available", lambda: False):
+                env_command(env_command_parser().parse_args([str(flag) for flag in flags]))
+            done = subprocess.run([BUILD / "bin/accel", "env", *map(str, flags)], env=os.environ | home, capture_output=True,
+                                  text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            ours, theirs = done.stdout.splitlines(), said.getvalue().splitlines()
+            missing = [line for line in theirs if line not in ours and "bash location" not in line]
+            self.assertEqual(missing, [], done.stdout)
+            place = theirs.index(next(line for line in theirs if line.endswith((" default config:", " config passed:"))))
+            self.assertEqual(ours[ours.index(theirs[place]):], theirs[place:])
 
     def test_update_without_a_file_is_an_error(self):
         done = accel("config", "update", home=self.folder)
