@@ -12,6 +12,7 @@
 #include "launcher/launch_loop.h"
 #include "launcher/launch_plan.h"
 #include "launcher/report.h"
+#include "launcher/stdin_watch.h"
 
 namespace accel::launcher {
 namespace {
@@ -34,7 +35,8 @@ void print_notice(const std::string& text) {
 // The last lines of a single worker stand right above the report already, unless they went to a file.
 ReportStyle report_style(const LaunchPlan& plan) {
   const supervisor::JobSpec& spec = plan.spec;
-  ReportStyle style = {.color = ::isatty(STDERR_FILENO) == 1, .names = plan.worker_names};
+  ReportStyle style = {
+      .color = ::isatty(STDERR_FILENO) == 1, .names = plan.worker_names, .hosts = plan.hosts};
   const bool is_on_screen =
       spec.workers.size() == 1 && spec.workers.front().redirect == supervisor::Streams::kNone;
   if (is_on_screen) style.tail_lines = 0;
@@ -91,6 +93,9 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   if (plan->dry_run) {
     print_line(stdout, render_dry_run(*plan));
     return 0;
+  }
+  if (plan->stop_with_stdin) {
+    if (const auto watched = watch_stdin(); !watched) return fail(watched.error());
   }
   if (plan->elastic) {
     if (plan->elastic->meeting == Meeting::kStarter)

@@ -81,6 +81,9 @@ LaunchHost real_launch_host() {
   host.topology = [](Caches caches) { return read_topology(caches); };
   host.num_gpus = [environment = host.environment] { return num_visible_gpus(environment); };
   host.mpi_program = [environment = host.environment] { return find_mpi_program(environment); };
+  std::error_code failure;
+  host.program_folder =
+      std::filesystem::read_symlink("/proc/self/exe", failure).parent_path().string();
   host.job_suffix = unique_suffix();
   host.private_base = private_base(host.environment);
   host.stdin_is_terminal = isatty(STDIN_FILENO) == 1;

@@ -16,6 +16,7 @@
 #include "launcher/faults.h"
 #include "launcher/flag_table.h"
 #include "launcher/flags.h"
+#include "launcher/hosts/host_spec.h"
 #include "launcher/launch_settings.h"
 #include "launcher/mpi/mpi_spec.h"
 #include "launcher/script.h"
@@ -90,6 +91,7 @@ std::string job_id(const std::string& name, const std::string& suffix) {
 Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
                                   const LaunchHost& host,
                                   std::vector<std::string>& notices) {
+  if (settings.hosts) return AffinityPlan();  // theirs
   const bool must_bind = settings.affinity != AffinityMode::kNone;
   const int num_workers = settings.mpi ? settings.mpi->num_on_machine() : settings.num_processes;
   const bool is_needed =
@@ -204,9 +206,10 @@ JobSpec make_spec(const CommandLine& line,
   spec.log.merge_stderr = line.is_on("log_merge_stderr");
 
   // Several nodes: no worker has this terminal, and which one is rank 0 changes.
-  if (settings.elastic) spec.console.stdin_to_rank0 = false;
-  const bool may_use_terminal =
-      !settings.elastic && host.stdout_is_terminal && !line.is_on("no_pty");
+  // With --stop_with_stdin there is nothing to read.
+  const bool has_terminal = !settings.elastic && !line.is_on("stop_with_stdin");
+  spec.console.stdin_to_rank0 = has_terminal;
+  const bool may_use_terminal = has_terminal && host.stdout_is_terminal && !line.is_on("no_pty");
   spec.console.foreground = may_use_terminal && host.stdin_is_terminal &&
                             settings.num_processes == 1 && spec.log.dir.empty();
   spec.console.use_pty = may_use_terminal && !spec.console.foreground;
@@ -301,12 +304,18 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
       return std::move(handed).error();
     plan.worker_names = {plan.spec.workers.front().argv.front()};
   }
+  if (settings->hosts) {
+    if (auto handed = hand_to_hosts(plan, *settings->hosts, line, host); !handed)
+      return std::move(handed).error();
+    plan.shares.clear();
+  }
   plan.elastic = settings->elastic;
   // Its starter has told them already.
   if (!slurm.starter_folder.empty() && plan.elastic) plan.notices.clear();
   if (slurm.place) plan.allocation_end = slurm.place->end;
   if (plan.elastic) plan.elastic->allocation_end = plan.allocation_end;
   plan.quiet = line.is_on("quiet");
+  plan.stop_with_stdin = line.is_on("stop_with_stdin");
   plan.debug = settings->debug;
   plan.dry_run = line.is_on("dry_run");
   plan.inherited = host.environment;

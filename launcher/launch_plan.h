@@ -31,6 +31,7 @@ struct LaunchHost {
   std::function<Result<Topology>(Caches)> topology;  // called only when needed
   std::function<int()> num_gpus;                     // visible GPUs, CUDA_VISIBLE_DEVICES respected
   std::function<Result<MpiProgram>()> mpi_program;   // called only when mpirun starts the workers
+  std::string program_folder;                        // of accel-launch; absolute
   std::string job_suffix;                            // makes the job's id unique on this machine
   std::string private_base;  // where private folders of jobs are made; may be empty
   bool stdin_is_terminal = false;
@@ -41,7 +42,8 @@ struct LaunchHost {
 
 struct LaunchPlan {
   supervisor::JobSpec spec;
-  bool quiet = false;    // no notices, no report
+  bool quiet = false;  // no notices, no report
+  bool stop_with_stdin = false;
   bool debug = false;    // ACCELERATE_DEBUG_MODE for the workers
   bool dry_run = false;  // print render_dry_run() and start nothing
 
@@ -56,6 +58,7 @@ struct LaunchPlan {
 
   // What the report calls the processes of `spec`; empty: ranks.
   std::vector<std::string> worker_names;
+  std::vector<std::string> hosts;  // each process is an ssh to one of them; may be empty
 
   // For the dry run.
   std::string config_file;          // empty when none was read

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "launcher/faults.h"
+#include "launcher/hosts/host_choice.h"
 #include "launcher/mpi/mpi_choice.h"
 #include "launcher/paradigms/paradigm_rules.h"
 #include "launcher/preflight_flag.h"
@@ -60,7 +61,7 @@ class Merge {
 
   Result<LaunchSettings> run() {
     check_machines();
-    if (!is_mpi_) settings_.elastic = choose_nodes(line_, slurm_, faults_);
+    if (!is_mpi_ && !settings_.hosts) settings_.elastic = choose_nodes(line_, slurm_, faults_);
     choose_hardware();
     settings_.paradigms = choose_paradigms(wish(), notices_, faults_);
     choose_num_processes();
@@ -120,6 +121,7 @@ class Merge {
         integer("main_process_port", &ConfigFile::main_process_port, 0, kMaxPort);
     if (const auto hostfile = mpi_hostfile(line_, file_, notices_, faults_))
       return choose_mpi({.hostfile = *hostfile, .num_machines = machines, .main_address = address});
+    if (choose_hosts(machines, address)) return;
     if (machines > 1) {
       unsupported("--num_machines is " + std::to_string(machines) +
                       ", but accel-launch starts workers on one machine only",
@@ -147,6 +149,21 @@ class Merge {
     auto planned = plan_mpi(wish);
     if (!planned) return faults_.add(std::move(planned).error());
     settings_.mpi = *std::move(planned);
+  }
+
+  // False: the launch does not go through a hostfile.
+  bool choose_hosts(int machines, const std::optional<std::string>& address) {
+    const HostWish wish = {
+        .line = line_,
+        .file = file_,
+        .num_machines = machines,
+        .num_processes =
+            [this] { return integer("num_processes", &ConfigFile::num_processes, 1, kAnyInt); },
+        .main_address = address,
+        .main_port = settings_.main_process_port};
+    settings_.hosts = launcher::choose_hosts(wish, notices_, faults_);
+    if (settings_.hosts) settings_.num_processes = settings_.hosts->num_workers();
+    return settings_.hosts.has_value();
   }
 
   void choose_hardware() {
@@ -206,7 +223,7 @@ class Merge {
   }
 
   void choose_num_processes() {
-    if (is_mpi_) return;
+    if (is_mpi_ || settings_.hosts) return;
     std::optional<int> number = requested_num_processes();
     if (!number) refuse_undecided_file();
     const bool is_undecided = file_ == nullptr && !line_.has("num_processes");

@@ -18,6 +18,7 @@
 #include "launcher/config_file.h"
 #include "launcher/elastic_settings.h"
 #include "launcher/flags.h"
+#include "launcher/hosts/host_launch.h"
 #include "launcher/mpi/mpi_launch.h"
 #include "launcher/node_settings.h"
 #include "launcher/paradigms/paradigm_settings.h"
@@ -63,9 +64,12 @@ struct LaunchSettings {
   std::optional<double> linger_seconds;
   std::optional<ElasticSettings> elastic;  // several nodes
   std::optional<MpiSettings> mpi;          // mpirun is the one process that is started here
+  std::optional<HostSettings> hosts;       // ssh or pdsh for each host; num_processes: of them all
   supervisor::HangPolicy hang;
   std::vector<supervisor::PreflightCheck> preflight;
 
+  // Another program starts the workers.
+  [[nodiscard]] bool has_starter() const { return mpi || hosts; }
   // Workers have ranks and a store, also a single one.
   [[nodiscard]] bool is_like_torchrun() const { return multi_gpu || paradigms.is_any(); }
 };

@@ -174,8 +174,19 @@ Error library_error(const std::string& rank, const WorkerExit& exit) {
                    "` lists them");
 }
 
+// ssh's own exit code, which a worker may have too: its last words tell.
+Error unreachable(const std::string& host, const WorkerExit& exit) {
+  constexpr int kOfSsh = 255;
+  const std::vector<std::string> words = last_lines(exit.tail, 1);
+  return Error(ErrorCode::kNodeLost,
+               "host " + host + " ended with exit code " + std::to_string(kOfSsh) +
+                   (words.empty() ? "" : ": " + words.front()),
+               "check `ssh " + host + " true`, which must need no password");
+}
+
 std::string name_of(const WorkerExit& exit, int num_workers, const ReportStyle& style) {
   const auto index = static_cast<size_t>(exit.global_rank);
+  if (index < style.hosts.size()) return "host " + style.hosts[index];
   if (index < style.names.size()) return style.names[index];
   return "rank " + std::to_string(exit.global_rank) +
          (num_workers > 1 ? " of " + std::to_string(num_workers) : std::string());
@@ -259,7 +270,10 @@ std::string describe(const supervisor::CommittedCheckpoint& checkpoint) {
 std::string failure_block(const JobOutcome& outcome, int num_workers, const ReportStyle& style) {
   const WorkerExit& first = *outcome.first_failure;
   const OwnWords words = read_error_file(first.error_file);
-  Error error = cause_of(first, name_of(first, num_workers, style));
+  const auto index = static_cast<size_t>(first.global_rank);
+  Error error = first.exit_code == 255 && index < style.hosts.size()
+                    ? unreachable(style.hosts[index], first)
+                    : cause_of(first, name_of(first, num_workers, style));
   const std::vector<std::string> channel = last_lines(first.last_error, 1);
   const std::string cause = !words.message.empty() ? words.message
                             : !channel.empty()     ? channel.front()

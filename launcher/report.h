@@ -19,6 +19,7 @@ struct ReportStyle {
   std::size_t tail_lines = 20;  // of the first failing rank
   std::string program = "accel-launch";
   std::vector<std::string> names = {};  // of the processes in the place of ranks; may be empty
+  std::vector<std::string> hosts = {};  // each process is an ssh to one; may be empty
 };
 
 // The text for stderr with a newline at its end. Empty when the job succeeded and left nothing to

@@ -70,7 +70,7 @@ constexpr Option kOptions[] = {
     kMake.text("deepspeed_exclusion_filter", "HOSTS", "", "Several machines: hosts to leave out."),
     kMake.text("deepspeed_inclusion_filter", "HOSTS", "", "Several machines: hosts to take."),
     kMake.choice("deepspeed_multinode_launcher",
-                 "pdsh,standard,openmpi,mvapich,mpich,nossh,slurm",
+                 "pdsh,ssh,standard,openmpi,mvapich,mpich,nossh,slurm",
                  "",
                  "",
                  "Several machines: how they are reached."),

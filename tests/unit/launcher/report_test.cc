@@ -50,6 +50,26 @@ TEST(Report, ASuccessSaysNothing) {
   EXPECT_THAT(report_of(outcome), IsEmpty());
 }
 
+TEST(Report, AProcessThatStartsTheRanksHasItsOwnName) {
+  WorkerExit exit = exit_of(1, ExitCause::kNonZero);
+  exit.exit_code = 3;
+
+  EXPECT_THAT(render_report(failure(exit), 4, {.names = {"mpirun", "mpiexec"}}),
+              HasSubstr("mpiexec ended with exit code 3"));
+  EXPECT_THAT(render_report(failure(exit), 4, {.hosts = {"w-1", "w-2"}}),
+              HasSubstr("host w-2 ended with exit code 3"));
+}
+
+TEST(Report, AHostThatSshDoesNotReachIsToldInItsWords) {
+  WorkerExit exit = exit_of(1, ExitCause::kNonZero);
+  exit.exit_code = 255;
+  exit.tail = "first\nssh: connect to host w-2 port 22: No route to host\n";
+
+  EXPECT_THAT(render_report(failure(exit), 4, {.hosts = {"w-1", "w-2"}}),
+              AllOf(HasSubstr("host w-2 ended with exit code 255: ssh: connect to host w-2"),
+                    HasSubstr("`ssh w-2 true`")));
+}
+
 TEST(Report, TheNewestCheckpointIsNamedWhateverEndedTheJob) {
   JobOutcome failed = failure(exit_of(1, ExitCause::kNonZero));
   JobOutcome stopped;

@@ -1,0 +1,66 @@
+// HostLaunch: one launcher on each host of a hostfile, started through ssh or pdsh.
+//
+// The peer gives such launches to `deepspeed --hostfile ...`; here each host runs an accel-torchrun of
+// its own, and they meet as several machines do (docs/rendezvous.md). What a host runs:
+//
+//   cd FOLDER && exec env NAME=VALUE ... accel-torchrun --stop_with_stdin --nnodes M --node_rank R
+//       --master_addr A --master_port P --nproc_per_node K FLAGS SCRIPT ARGUMENTS
+//
+// The end of its standard input is what stops it: no signal gets through ssh, but that does, also when
+// ssh or this launcher is killed.
+//
+// Threads:  pure functions.
+// Source:   hosts, filters and exported variables are DeepSpeed's (deepspeed/launcher/runner.py).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <accel/env_contract.h>
+#include <accel/result.h>
+
+#include "launcher/hosts/hostfile.h"
+
+namespace accel::launcher {
+
+enum class HostTransport { kSsh, kPdsh };
+
+struct HostSettings {
+  std::vector<HostSlots> hosts;  // in the order of machine ranks
+  HostTransport transport = HostTransport::kSsh;
+  std::string main_address;  // of the first host
+  int main_port = 29500;
+
+  [[nodiscard]] int num_workers() const;
+};
+
+// What each host runs, but for what is its own.
+struct HostCommand {
+  std::string folder;                                          // absolute
+  std::string program;                                         // absolute: accel-torchrun
+  std::vector<std::pair<std::string, std::string>> variables;  // exported
+  std::vector<std::string> flags;                              // of accel-torchrun
+  std::vector<std::string> script;                             // and its arguments
+};
+
+// For /bin/sh on the host with index `machine`.
+[[nodiscard]] std::string host_command_text(const HostSettings& settings,
+                                            const HostCommand& command,
+                                            std::size_t machine);
+
+// What starts `text` on `host`.
+[[nodiscard]] std::vector<std::string> transport_words(HostTransport transport,
+                                                       const std::string& host,
+                                                       const std::string& text);
+
+// What hosts are told: those of `workers` that `inherited` does not have so, those of `inherited` with a
+// prefix that DeepSpeed exports or that speak to PyTorch or us, and `listed`, which beat both.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> exported_variables(
+    const EnvMap& workers, const EnvMap& inherited, const EnvMap& listed);
+
+// A file of lines NAME=VALUE, as DeepSpeed reads .deepspeed_env. Errors  kConfigSyntax: path and line.
+[[nodiscard]] Result<EnvMap> parse_variable_file(std::string_view text, const std::string& path);
+
+}  // namespace accel::launcher

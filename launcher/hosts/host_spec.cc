@@ -1,0 +1,136 @@
+#include "launcher/hosts/host_spec.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "launcher/flag_table.h"
+#include "launcher/text_file.h"
+#include "runtime/supervisor/spawner.h"
+
+namespace accel::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using supervisor::JobSpec;
+
+// What the hosts' launchers need beside the workers' grace to say how it ended.
+constexpr supervisor::Milliseconds kReportTime{10'000};
+
+std::string variable(const EnvMap& environment, const char* name, const char* otherwise) {
+  const auto found = environment.find(name);
+  return found == environment.end() || found->second.empty() ? otherwise : found->second;
+}
+
+// ~/.deepspeed_env, then that of the working folder, which beats it; $DS_ENV_FILE is another name.
+Result<EnvMap> read_listed_variables(const EnvMap& environment) {
+  EnvMap all;
+  const std::string name = variable(environment, "DS_ENV_FILE", ".deepspeed_env");
+  for (const fs::path& folder : {fs::path(variable(environment, "HOME", ".")), fs::path(".")}) {
+    const std::string path = (folder / name).string();
+    std::error_code ignored;
+    if (!fs::is_regular_file(path, ignored)) continue;
+    constexpr std::uint64_t kMostBytes = 1U << 20;
+    const auto text = read_text_file(path, kMostBytes, "the variables for DeepSpeed's hosts");
+    if (!text) return text.error();
+    auto variables = parse_variable_file(*text, path);
+    if (!variables) return std::move(variables).error();
+    for (auto& [key, value] : *variables) all[key] = std::move(value);
+  }
+  return all;
+}
+
+Result<void> check_transport(HostTransport transport, const EnvMap& environment) {
+  const std::string name = transport == HostTransport::kPdsh ? "pdsh" : "ssh";
+  if (supervisor::find_program(name, variable(environment, "PATH", "/usr/bin:/bin"))) return {};
+  return Error(ErrorCode::kExecFailed,
+               name + " is not installed",
+               transport == HostTransport::kPdsh
+                   ? "install it (`apt install pdsh`), or give --deepspeed_multinode_launcher ssh"
+                   : "install it (`apt install openssh-client`)");
+}
+
+// A process each, which starts the workers of its host and stops with its input.
+void become_starters(JobSpec& spec, const HostSettings& settings, const HostCommand& command) {
+  spec.workers.clear();
+  for (std::size_t machine = 0; machine < settings.hosts.size(); ++machine) {
+    supervisor::WorkerSpec starter;
+    starter.local_rank = starter.global_rank = static_cast<int>(machine);
+    starter.is_starter = true;
+    starter.argv = transport_words(settings.transport,
+                                   settings.hosts[machine].name,
+                                   host_command_text(settings, command, machine));
+    spec.workers.push_back(std::move(starter));
+  }
+  spec.env_mode = EnvMode::kSimple;
+  spec.store.enabled = false;
+  spec.log = {};
+  spec.hang = {};
+  spec.restart = {.max_restarts = 0, .max_out_of_memory = 0};
+  spec.preflight.clear();
+  spec.console = {.use_pty = false, .stdin_to_rank0 = false, .stop_by_input = true};
+  spec.stop.grace += kReportTime;
+}
+
+}  // namespace
+
+std::vector<std::string> flags_for_hosts(const CommandLine& line) {
+  constexpr std::string_view kGroups[] = {"Output", "Failures and stopping"};
+  constexpr std::string_view kNames[] = {"enable_cpu_affinity",
+                                         "local_ranks_filter",
+                                         "module",
+                                         "no_python",
+                                         "num_cpu_threads_per_process",
+                                         "numa_binding",
+                                         "quiet",
+                                         "role",
+                                         "run_path",
+                                         "signals_to_handle"};
+  std::vector<std::string> flags;
+  for (const FlagSpec& flag : flag_table()) {
+    const bool is_meant =
+        std::ranges::count(kGroups, flag.group) > 0 || std::ranges::count(kNames, flag.name) > 0;
+    if (!is_meant || flag.name == "stop_with_stdin" || !line.has(flag.name)) continue;
+    const std::string name = "--" + std::string(flag.name);
+    if (flag.kind == FlagKind::kSwitch) {
+      if (line.is_on(flag.name)) flags.push_back(name);
+      continue;
+    }
+    const auto all = line.repeated.find(flag.name);
+    const std::vector<std::string> last = {*line.text(flag.name)};
+    const bool is_list = flag.name == "preflight" && all != line.repeated.end();
+    for (const std::string& value : is_list ? all->second : last)
+      flags.insert(flags.end(), {name, value});
+  }
+  return flags;
+}
+
+Result<void> hand_to_hosts(LaunchPlan& plan,
+                           const HostSettings& settings,
+                           const CommandLine& line,
+                           const LaunchHost& host) {
+  if (auto there = check_transport(settings.transport, host.environment); !there)
+    return std::move(there).error();
+  const auto listed = read_listed_variables(host.environment);
+  if (!listed) return listed.error();
+  HostCommand command;
+  std::error_code failure;
+  command.folder = fs::current_path(failure).string();
+  if (failure) {
+    return Error(ErrorCode::kFileIo,
+                 "the working folder is gone, and the hosts shall run in it",
+                 "change to a folder that all hosts have");
+  }
+  command.program = host.program_folder + "/accel-torchrun";
+  command.variables = exported_variables(plan.spec.env, host.environment, *listed);
+  command.flags = flags_for_hosts(line);
+  command.script = {line.script};
+  command.script.insert(
+      command.script.end(), line.script_arguments.begin(), line.script_arguments.end());
+  become_starters(plan.spec, settings, command);
+  plan.spec.env = host.environment;
+  for (const HostSlots& one : settings.hosts) plan.hosts.push_back(one.name);
+  return {};
+}
+
+}  // namespace accel::launcher
