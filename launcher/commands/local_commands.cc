@@ -5,6 +5,7 @@
 #include "launcher/commands/config_command.h"
 #include "launcher/commands/env_command.h"
 #include "launcher/commands/estimate_memory.h"
+#include "launcher/commands/merge_weights.h"
 #include "launcher/commands/to_fsdp2.h"
 #include "launcher/commands/tpu_config.h"
 
@@ -19,6 +20,9 @@ std::span<const LocalCommand> local_commands() noexcept {
       {"estimate-memory",
        "what a model takes, from its files or its config.json",
        estimate_memory_command},
+      {"merge-weights",
+       "make one model.safetensors of a sharded checkpoint",
+       merge_weights_command},
       {"to-fsdp2", "write an FSDP 1 configuration as one of FSDP 2", to_fsdp2_command},
       {"tpu-config",
        "run commands on all workers of a TPU pod, through gcloud",

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -20,7 +19,7 @@
 #include <accel/safetensors.h>
 
 #include "launcher/commands/known_models.h"
-#include "launcher/text_file.h"
+#include "launcher/commands/model_index.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
 
@@ -28,25 +27,12 @@ namespace accel::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-
-constexpr std::size_t kMostJsonBytes = 256 << 20;  // an index of a million tensors has 100 MB
-constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 Error unusable(ErrorCode code,
                const fs::path& path,
                const std::string& what,
                std::string remedy = "") {
   return Error(code, printable(path.string()) + ": " + what, std::move(remedy));
-}
-
-Result<json> read_json(const fs::path& path) {
-  const auto text = read_text_file(path.string(), kMostJsonBytes, "the index or configuration");
-  if (!text) return text.error();
-  json document = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (document.is_discarded())
-    return unusable(ErrorCode::kConfigSyntax, path, "it is no JSON", "fetch the file again");
-  return document;
 }
 
 bool is_float(safetensors::Dtype dtype) {
@@ -90,22 +76,9 @@ class Reader {
   }
 
   Result<void> add_index(const fs::path& path) {
-    auto index = read_json(path);
-    if (!index) return std::move(index).error();
-    const auto map = index->is_object() ? index->find("weight_map") : index->end();
-    if (!index->is_object() || map == index->end() || !map->is_object())
-      return unusable(
-          ErrorCode::kConfigInvalidValue, path, "it has no weight_map, as an index has");
-    std::set<std::string> files;
-    for (const auto& item : map->items()) {
-      const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";
-      if (file.empty() || fs::path(file).filename() != file)
-        return unusable(ErrorCode::kConfigInvalidValue,
-                        path,
-                        "the file of " + printable(item.key()) + " is no name of a file beside it");
-      files.insert(file);
-    }
-    for (const std::string& file : files)
+    const auto files = files_of_index(path);
+    if (!files) return files.error();
+    for (const std::string& file : *files)
       if (auto added = add_file(path.parent_path() / file); !added) return added;
     return {};
   }
@@ -128,7 +101,7 @@ Result<ModelInventory> read_with(const fs::path& source, const Add& add) {
 }
 
 Result<ModelInventory> read_config(const fs::path& path) {
-  auto config = read_json(path);
+  auto config = read_model_json(path);
   if (!config) return std::move(config).error();
   return inventory_of_config(*config, path.string());
 }
@@ -145,7 +118,7 @@ std::vector<fs::path> safetensors_in(const fs::path& folder) {
 
 Result<ModelInventory> read_folder(const fs::path& folder) {
   std::error_code ignored;
-  const fs::path index = folder / kIndexName;
+  const fs::path index = folder / kModelIndexName;
   if (fs::exists(index, ignored))
     return read_with(index, [&](Reader& reader) { return reader.add_index(index); });
   if (const auto files = safetensors_in(folder); !files.empty()) {

@@ -1,0 +1,156 @@
+#include "launcher/commands/merge_weights.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "launcher/commands/command_line.h"
+#include "launcher/commands/memory_estimate.h"
+#include "launcher/merge/checkpoint_kind.h"
+#include "launcher/merge/distcp_merge.h"
+#include "launcher/merge/manifest_merge.h"
+#include "launcher/merge/shard_merge.h"
+#include "runtime/checkpoint/file_system.h"
+#include "runtime/printable.h"
+
+namespace accel::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kCommand = "merge-weights";
+constexpr std::string_view kOutputName = "model.safetensors";
+constexpr std::size_t kMostNamed = 5;  // in a notice
+
+struct Arguments {
+  std::string checkpoint;
+  std::string output;
+  bool unsafe_serialization = false;
+  bool remove_checkpoint = false;
+};
+
+// "step, param_groups and 3 more".
+std::string some_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMostNamed); ++i)
+    text += (i > 0 ? ", " : "") + printable(names[i]);
+  if (names.size() > kMostNamed)
+    text += " and " + std::to_string(names.size() - kMostNamed) + " more";
+  return text;
+}
+
+Result<MergeCount> merge_distcp_folder(const Arguments& arguments) {
+  const auto metadata = read_distcp_metadata(arguments.checkpoint);
+  if (!metadata) return metadata.error();
+  if (metadata->tensors.empty())
+    return Error(ErrorCode::kCheckpointMismatch,
+                 printable(arguments.checkpoint) + " holds no tensor",
+                 "name the folder of a model");
+  if (!metadata->other_values.empty()) {
+    const std::string what = some_of(metadata->other_values);
+    if (arguments.remove_checkpoint)
+      return Error(ErrorCode::kUnsupported,
+                   "safetensors has no place for what is no tensor: " + what,
+                   "merge without --remove_checkpoint_dir, which would lose it");
+    print_notice(kCommand, "left out, since it is no tensor: " + what);
+  }
+  return merge_distcp(arguments.checkpoint,
+                      *metadata,
+                      fs::path(arguments.output) / kOutputName,
+                      checkpoint::real_file_system());
+}
+
+Result<MergeCount> merge(const Arguments& arguments) {
+  const auto kind = find_checkpoint_kind(arguments.checkpoint);
+  if (!kind) return kind.error();
+  checkpoint::FileSystem& disk = checkpoint::real_file_system();
+  switch (*kind) {
+    case CheckpointKind::kDistcp:
+      return merge_distcp_folder(arguments);
+    case CheckpointKind::kManifest: {
+      std::error_code ignored;
+      if (fs::equivalent(arguments.checkpoint, arguments.output, ignored))
+        return Error(ErrorCode::kUsage,
+                     "the checkpoint has its " + std::string(kOutputName) +
+                         " already, whole: the ranks write into one file",
+                     "use it as it is, or name another folder for a copy");
+      return merge_manifest(arguments.checkpoint, arguments.output, disk);
+    }
+    case CheckpointKind::kShards:
+      return merge_shards(arguments.checkpoint, fs::path(arguments.output) / kOutputName, disk);
+  }
+  return Error(ErrorCode::kInternal, "a kind of checkpoint that nobody merges");
+}
+
+// Only once the result is on the disk.
+Result<void> remove_checkpoint(const fs::path& folder) {
+  return to_result([&] { checkpoint::real_file_system().remove(folder); });
+}
+
+std::optional<Error> fault_of(const Arguments& arguments) {
+  if (arguments.unsafe_serialization)
+    return Error(ErrorCode::kUnsupported,
+                 "--unsafe_serialization (pytorch_model.bin, a pickle) is not written",
+                 "leave it out: from_pretrained() and safetensors.torch.load_file() read "
+                 "model.safetensors");
+  if (arguments.remove_checkpoint) return fault_of_removal(arguments.checkpoint, arguments.output);
+  return std::nullopt;
+}
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  app.add_option("checkpoint_directory",
+                 arguments.checkpoint,
+                 "a folder with .metadata and .distcp files, as FSDP\n"
+                 "saves; a checkpoint of accel; or a folder with\n"
+                 "model.safetensors.index.json")
+      ->required();
+  app.add_option("output_path", arguments.output, "the folder for model.safetensors")->required();
+  app.add_flag("--unsafe_serialization",
+               arguments.unsafe_serialization,
+               "refused: pytorch_model.bin would be a pickle");
+  app.add_flag("--remove_checkpoint_dir",
+               arguments.remove_checkpoint,
+               "remove the checkpoint when the result is on the disk");
+}
+
+}  // namespace
+
+std::optional<Error> fault_of_removal(const fs::path& checkpoint, const fs::path& output) {
+  std::error_code ignored;
+  if (fs::is_symlink(checkpoint, ignored))
+    return Error(
+        ErrorCode::kUsage,
+        printable(checkpoint.string()) + " is a link, which --remove_checkpoint_dir leaves",
+        "name the folder that it points to");
+  const fs::path folder = fs::weakly_canonical(checkpoint, ignored);
+  const fs::path target = fs::weakly_canonical(output, ignored);
+  const auto differ = std::mismatch(folder.begin(), folder.end(), target.begin(), target.end());
+  const bool is_within =
+      differ.first == folder.end() ||
+      (differ.first->empty() && std::next(differ.first) == folder.end());  // "folder/"
+  if (!is_within) return std::nullopt;
+  return Error(ErrorCode::kUsage,
+               "--remove_checkpoint_dir would remove the result, which goes into " +
+                   printable(target.string()),
+               "name an output folder outside of the checkpoint");
+}
+
+int merge_weights_command(const std::vector<std::string>& words) {
+  Arguments arguments;
+  CommandLine line(kCommand, "Merge the parts of a sharded checkpoint into one model.safetensors.");
+  add_options(line.app(), arguments);
+  if (const auto status = line.parse(words)) return *status;
+  if (const auto fault = fault_of(arguments)) return print_error(kCommand, *fault);
+  const auto count = merge(arguments);
+  if (!count) return print_error(kCommand, count.error());
+  print_notice(kCommand,
+               "merged " + std::to_string(count->tensors) + " tensors (" +
+                   readable_bytes(static_cast<double>(count->bytes)) + ") into " +
+                   printable((fs::path(arguments.output) / kOutputName).string()));
+  if (!arguments.remove_checkpoint) return 0;
+  if (const auto removed = remove_checkpoint(arguments.checkpoint); !removed)
+    return print_error(kCommand, removed.error());
+  return 0;
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,56 @@
+#include "launcher/commands/model_index.h"
+
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <accel/error.h>
+
+#include "launcher/text_file.h"
+#include "runtime/printable.h"
+
+namespace accel::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::size_t kMostJsonBytes = 256 << 20;  // an index of a million tensors has 100 MB
+
+Error unusable(ErrorCode code,
+               const fs::path& path,
+               const std::string& what,
+               std::string remedy = "") {
+  return Error(code, printable(path.string()) + ": " + what, std::move(remedy));
+}
+
+}  // namespace
+
+Result<json> read_model_json(const fs::path& path) {
+  const auto text = read_text_file(path.string(), kMostJsonBytes, "the index or configuration");
+  if (!text) return text.error();
+  json document = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (document.is_discarded())
+    return unusable(ErrorCode::kConfigSyntax, path, "it is no JSON", "fetch the file again");
+  return document;
+}
+
+Result<std::set<std::string>> files_of_index(const fs::path& path) {
+  auto index = read_model_json(path);
+  if (!index) return std::move(index).error();
+  const auto map = index->is_object() ? index->find("weight_map") : index->end();
+  if (!index->is_object() || map == index->end() || !map->is_object())
+    return unusable(ErrorCode::kConfigInvalidValue, path, "it has no weight_map, as an index has");
+  std::set<std::string> files;
+  for (const auto& item : map->items()) {
+    const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";
+    if (file.empty() || fs::path(file).filename() != file)
+      return unusable(ErrorCode::kConfigInvalidValue,
+                      path,
+                      "the file of " + printable(item.key()) + " is no name of a file beside it");
+    files.insert(file);
+  }
+  return files;
+}
+
+}  // namespace accel::launcher

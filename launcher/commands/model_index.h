@@ -1,0 +1,25 @@
+// ModelIndex: model.safetensors.index.json, which says in which files beside it a model's tensors are.
+//
+// Threads:  reads a file.
+#pragma once
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <accel/result.h>
+
+namespace accel::launcher {
+
+inline constexpr std::string_view kModelIndexName = "model.safetensors.index.json";
+
+// Errors  kConfigUnreadable, kConfigSyntax; both name the file.
+[[nodiscard]] Result<nlohmann::json> read_model_json(const std::filesystem::path& path);
+
+// The names of the files. Errors  as above; kConfigInvalidValue: it is no index, or names a file that is not beside it.
+[[nodiscard]] Result<std::set<std::string>> files_of_index(const std::filesystem::path& index);
+
+}  // namespace accel::launcher

@@ -1,0 +1,62 @@
+// Box: a range in every dimension of a tensor, and how it lies in row-major memory.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace accel::launcher {
+
+struct Box {
+  std::vector<std::uint64_t> offsets;
+  std::vector<std::uint64_t> sizes;
+};
+
+// The product; 1 without dimensions. nullopt: it does not fit into 64 bits.
+[[nodiscard]] std::optional<std::uint64_t> volume(std::span<const std::uint64_t> sizes);
+
+// Requires of both: as many dimensions as `shape`.
+[[nodiscard]] bool is_within(const Box& box, std::span<const std::uint64_t> shape);
+[[nodiscard]] bool overlap(const Box& a, const Box& b);
+
+// The first two boxes that overlap, by their numbers, if any do. Cost: n log n unless many share the same rows.
+struct BoxPair {
+  std::size_t first = 0;
+  std::size_t second = 0;
+};
+[[nodiscard]] std::optional<BoxPair> find_overlap(std::span<const Box> boxes);
+
+// The rows of a box: ranges of elements that are adjacent in the tensor, in order.
+//
+//   BoxRows rows(box, shape);
+//   do use(rows.element(), rows.length()); while (rows.next());
+//
+// Requires: the box is within the shape, and volume(shape) fits; it is not empty.
+class BoxRows {
+ public:
+  BoxRows(const Box& box, std::span<const std::uint64_t> shape);
+
+  [[nodiscard]] std::uint64_t length() const noexcept {
+    return length_;
+  }  // elements, the same for all rows
+  [[nodiscard]] std::uint64_t element() const noexcept {
+    return element_;
+  }  // where this row begins
+  // False: that was the last row.
+  bool next() noexcept;
+
+ private:
+  struct Dim {
+    std::uint64_t size = 0;
+    std::uint64_t stride = 0;  // elements
+    std::uint64_t index = 0;
+  };
+  std::vector<Dim> outer_;  // those that rows do not run through
+  std::uint64_t length_ = 1;
+  std::uint64_t element_ = 0;
+};
+
+}  // namespace accel::launcher

@@ -1,0 +1,365 @@
+// The shape of `.metadata`, a pickle of dataclasses:
+//
+//   Metadata  state_dict_metadata  {key: TensorStorageMetadata{properties, size, chunks} or BytesStorageMetadata}
+//             planner_data         {key: path in the state dict, a tuple of texts and numbers}; not always there
+//             storage_data         {MetadataIndex{fqn, offset}: _StorageInfo{relative_path, offset, length}}
+//
+// The state of TensorProperties is a tuple whose first is the dtype. Versions before 2.1 of PyTorch kept these classes in other
+// modules; their names are allowed too.
+
+#include "launcher/merge/distcp_metadata.h"
+
+#include <cerrno>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <accel/error.h>
+
+#include "launcher/merge/box.h"
+#include "launcher/merge/file_slice.h"
+#include "launcher/merge/pickle.h"
+#include "launcher/merge/pickle_shape.h"
+#include "launcher/merge/torch_dtype.h"
+#include "runtime/printable.h"
+#include "runtime/unique_fd.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr std::uint64_t kMostMetadataBytes = std::uint64_t{1}
+                                             << 30;  // a million chunks have some 100 MB
+constexpr std::size_t kMostDims = 64;                // as PyTorch
+
+const std::vector<std::string_view>& allowed_names() {
+  static const std::vector<std::string_view> kAllowed = [] {
+    std::vector<std::string_view> names = {
+        "torch.distributed.checkpoint.metadata Metadata",
+        "torch.distributed.checkpoint.metadata MetadataIndex",
+        "torch.distributed.checkpoint.metadata TensorStorageMetadata",
+        "torch.distributed.checkpoint.metadata BytesStorageMetadata",
+        "torch.distributed.checkpoint.metadata ChunkStorageMetadata",
+        "torch.distributed.checkpoint.metadata TensorProperties",
+        "torch.distributed.checkpoint.metadata StorageMeta",
+        "torch.distributed.checkpoint.metadata _MEM_FORMAT_ENCODING",
+        "torch.distributed.checkpoint.filesystem _StorageInfo",
+        "torch.distributed._shard.sharded_tensor.metadata TensorProperties",
+        "torch.distributed._shard.sharded_tensor.metadata MEM_FORMAT_ENCODING",
+        "torch.serialization _get_layout",
+        "torch Size",
+        "collections OrderedDict",
+        "builtins getattr",     // how Python 3.11 writes a member of an enumeration
+        "__builtin__ getattr",  // the same with protocol 2
+        "builtins set",
+        "__builtin__ set",
+        "pathlib PosixPath",
+        "pathlib PurePosixPath",
+        "pathlib WindowsPath",
+        "pathlib PureWindowsPath",
+        "pathlib._local PosixPath",
+        "pathlib._local WindowsPath",
+    };
+    for (const TorchDtype& row : torch_dtypes()) names.push_back(row.name);
+    for (const std::string_view name : {"torch complex32", "torch complex128"})
+      names.push_back(name);
+    return names;
+  }();
+  return kAllowed;
+}
+
+Error damaged(const std::string& what) {
+  return Error(ErrorCode::kCheckpointIncomplete,
+               "the metadata is not what torch.distributed.checkpoint writes: " + what,
+               "copy the checkpoint again: it is cut short or was changed");
+}
+
+// Where a chunk was saved goes by its tensor's key and its place in it.
+std::string place_key(std::string_view key, const std::vector<std::uint64_t>& offsets) {
+  std::string text(key);
+  text += '\0';
+  for (const std::uint64_t offset : offsets) text += std::to_string(offset) + ",";
+  return text;
+}
+
+struct Place {
+  std::string file;
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+};
+
+class Reader {
+ public:
+  explicit Reader(const Pickle& pickle) : pickle_(pickle) {}
+
+  Result<DistcpMetadata> read() {
+    if (pickle_.made_by(pickle_.root()) != "torch.distributed.checkpoint.metadata Metadata")
+      return damaged("it is no Metadata");
+    if (auto placed = read_places(); !placed) return placed.error();
+    if (auto paths = read_paths(); !paths) return paths.error();
+    const auto states = entries_of("state_dict_metadata");
+    if (!states) return damaged("state_dict_metadata is no dict");
+    for (std::size_t i = 0; i + 1 < states->size(); i += 2) {
+      const auto key = pickle_.text((*states)[i]);
+      if (!key) return damaged("a key of state_dict_metadata is no text");
+      if (auto done = read_state(*key, (*states)[i + 1]); !done) {
+        Error error = done.error();
+        return std::move(error.while_doing("reading what it says of " + printable(*key)));
+      }
+    }
+    if (auto named = give_names(); !named) return named.error();
+    return std::move(result_);
+  }
+
+ private:
+  using Path = std::vector<std::string>;
+
+  std::optional<std::span<const PickleNode>> entries_of(std::string_view field) const {
+    const auto node = pickle_.field(pickle_.root(), field);
+    return node ? pickle_.entries(*node) : std::nullopt;
+  }
+
+  Result<void> read_places() {
+    const auto places = entries_of("storage_data");
+    if (!places) return damaged("storage_data is no dict");
+    for (std::size_t i = 0; i + 1 < places->size(); i += 2) {
+      const PickleNode index = (*places)[i];
+      const PickleNode info = (*places)[i + 1];
+      const auto key = text_field(index, "fqn");
+      if (!key) return damaged("a key of storage_data has no name");
+      std::vector<std::uint64_t> offsets;
+      if (const auto offset = pickle_.field(index, "offset"); offset && !is_none(*offset)) {
+        auto sizes = sizes_of(pickle_, *offset);
+        if (!sizes) return damaged("the place of a chunk of " + printable(*key) + " is none");
+        offsets = *std::move(sizes);
+      }
+      auto place = read_place(info);
+      if (!place) return place.error();
+      places_.emplace(place_key(*key, offsets), *std::move(place));
+    }
+    return {};
+  }
+
+  Result<Place> read_place(PickleNode info) const {
+    const auto file = text_field(info, "relative_path");
+    const auto begin = integer_field(info, "offset");
+    const auto bytes = integer_field(info, "length");
+    if (!file || !begin || !bytes || *begin < 0 || *bytes < 0)
+      return damaged("an entry of storage_data gives no file, offset and length");
+    if (file->empty() || *file == "." || *file == ".." ||
+        file->find('/') != std::string_view::npos || file->find('\0') != std::string_view::npos)
+      return damaged("the file " + printable(*file) + " is no name of a file beside it");
+    if (const auto through = pickle_.field(info, "transform_descriptors")) {
+      const auto extensions = pickle_.sequence(*through);
+      if (!is_none(*through) && (!extensions || !extensions->empty()))
+        return Error(
+            ErrorCode::kUnsupported,
+            "what is in " + printable(*file) +
+                " was written through extensions of "
+                "torch.distributed.checkpoint (compression, encryption)",
+            "merge it with `accelerate merge-weights`, where the extensions are installed");
+    }
+    return Place{.file = std::string(*file),
+                 .begin = static_cast<std::uint64_t>(*begin),
+                 .bytes = static_cast<std::uint64_t>(*bytes)};
+  }
+
+  // planner_data, when it is there.
+  Result<void> read_paths() {
+    const auto planned = entries_of("planner_data");
+    if (!planned) return {};
+    for (std::size_t i = 0; i + 1 < planned->size(); i += 2) {
+      const auto key = pickle_.text((*planned)[i]);
+      const auto steps = pickle_.sequence((*planned)[i + 1]);
+      if (!key || !steps || steps->empty()) return damaged("a path of planner_data is none");
+      Path path;
+      for (const PickleNode step : *steps) {
+        const auto text = pickle_.text(step);
+        const auto number = pickle_.integer(step);
+        if (!text && !number)
+          return damaged("a step in the path of " + printable(*key) + " is none");
+        path.push_back(text ? std::string(*text) : std::to_string(*number));
+      }
+      paths_.emplace(std::string(*key), std::move(path));
+    }
+    return {};
+  }
+
+  Result<void> read_state(std::string_view key, PickleNode node) {
+    const auto found = paths_.find(std::string(key));
+    const Path path = found == paths_.end() ? Path{std::string(key)} : found->second;
+    const auto made_by = pickle_.made_by(node);
+    if (made_by == "torch.distributed.checkpoint.metadata BytesStorageMetadata") {
+      other_paths_.push_back(path);
+      return {};
+    }
+    if (made_by != "torch.distributed.checkpoint.metadata TensorStorageMetadata")
+      return damaged("it is neither a tensor nor bytes");
+    auto tensor = read_tensor(key, node);
+    if (!tensor) return tensor.error();
+    tensor_paths_.push_back(path);
+    result_.tensors.push_back(*std::move(tensor));
+    return {};
+  }
+
+  Result<DistcpTensor> read_tensor(std::string_view key, PickleNode node) const {
+    DistcpTensor tensor;
+    const auto size = pickle_.field(node, "size");
+    auto shape = size ? sizes_of(pickle_, *size) : std::nullopt;
+    if (!shape || shape->size() > kMostDims) return damaged("its size is none");
+    tensor.shape = *std::move(shape);
+    const auto dtype = read_dtype(node);
+    if (!dtype) return dtype.error();
+    tensor.dtype = *dtype;
+    if (const auto bytes = safetensors::tensor_bytes(key, tensor.dtype, tensor.shape); !bytes)
+      return damaged(bytes.error().message());
+    const auto list = pickle_.field(node, "chunks");
+    const auto chunks = list ? pickle_.sequence(*list) : std::nullopt;
+    if (!chunks) return damaged("it has no chunks");
+    for (const PickleNode chunk : *chunks) {
+      auto read = read_chunk(key, tensor.shape.size(), chunk);
+      if (!read) return read.error();
+      tensor.chunks.push_back(*std::move(read));
+    }
+    if (auto covered = check_cover(tensor); !covered) return covered.error();
+    return tensor;
+  }
+
+  Result<safetensors::Dtype> read_dtype(PickleNode node) const {
+    const auto properties = pickle_.field(node, "properties");
+    if (!properties || pickle_.at(*properties).kind != PickleKind::kObject)
+      return damaged("it has no properties");
+    const PickleNode state = pickle_.at(*properties).items[2];
+    std::optional<PickleNode> dtype;
+    if (state != Pickle::kNoNode) {
+      const auto values = pickle_.sequence(state);
+      dtype = values && !values->empty() ? values->front() : pickle_.field(state, "dtype");
+    }
+    const auto name = dtype ? pickle_.name(*dtype) : std::nullopt;
+    if (!name) return damaged("it has no dtype");
+    const auto known = dtype_of(*name);
+    if (!known)
+      return Error(ErrorCode::kUnsupported,
+                   "a tensor of " + printable(*name) + " has no place in a safetensors file",
+                   "convert it before it is saved, or leave it out of the state dict");
+    return *known;
+  }
+
+  Result<DistcpChunk> read_chunk(std::string_view key, std::size_t dims, PickleNode node) const {
+    const auto offsets = pickle_.field(node, "offsets");
+    const auto sizes = pickle_.field(node, "sizes");
+    auto begin = offsets ? sizes_of(pickle_, *offsets) : std::nullopt;
+    auto extent = sizes ? sizes_of(pickle_, *sizes) : std::nullopt;
+    if (!begin || !extent || begin->size() != dims || extent->size() != dims)
+      return damaged("a chunk has no offsets and sizes of its dimensions");
+    const auto place = places_.find(place_key(key, *begin));
+    if (place == places_.end()) return damaged("storage_data does not say where a chunk is");
+    return DistcpChunk{.offsets = *std::move(begin),
+                       .sizes = *std::move(extent),
+                       .file = place->second.file,
+                       .begin = place->second.begin,
+                       .bytes = place->second.bytes};
+  }
+
+  // Within the tensor, as many elements as it has, and no two overlap: then none is missing either.
+  static Result<void> check_cover(const DistcpTensor& tensor) {
+    std::vector<Box> boxes;
+    std::uint64_t covered = 0;
+    for (const DistcpChunk& chunk : tensor.chunks) {
+      Box box{.offsets = chunk.offsets, .sizes = chunk.sizes};
+      if (!is_within(box, tensor.shape)) return damaged("a chunk is not within it");
+      covered += *volume(box.sizes);  // below the tensor's, which fits
+      if (*volume(box.sizes) > 0) boxes.push_back(std::move(box));
+    }
+    if (find_overlap(boxes)) return damaged("two of its chunks overlap");
+    if (const std::uint64_t all = *volume(tensor.shape); covered != all)
+      return damaged("its chunks have " + std::to_string(covered) + " of its " +
+                     std::to_string(all) + " elements");
+    return {};
+  }
+
+  // HF Accelerate's rule: {"model": {...}} is taken for what is in it.
+  [[nodiscard]] bool has_one_root() const {
+    std::set<std::string_view> roots;
+    for (const auto* paths : {&tensor_paths_, &other_paths_})
+      for (const Path& path : *paths) {
+        if (path.size() < 2) return false;
+        roots.insert(path.front());
+      }
+    return roots.size() == 1;
+  }
+
+  Result<void> give_names() {
+    const std::size_t skipped = has_one_root() ? 1 : 0;
+    const auto joined = [&](const Path& path) {
+      std::string name;
+      for (std::size_t i = skipped; i < path.size(); ++i)
+        name += (i > skipped ? "." : "") + path[i];
+      return name;
+    };
+    std::set<std::string> names;
+    for (std::size_t i = 0; i < tensor_paths_.size(); ++i) {
+      result_.tensors[i].name = joined(tensor_paths_[i]);
+      if (!names.insert(result_.tensors[i].name).second)
+        return damaged("two tensors would have the name " + printable(result_.tensors[i].name));
+    }
+    for (const Path& path : other_paths_) result_.other_values.push_back(joined(path));
+    return {};
+  }
+
+  [[nodiscard]] bool is_none(PickleNode node) const {
+    return pickle_.at(node).kind == PickleKind::kNone;
+  }
+  [[nodiscard]] std::optional<std::string_view> text_field(PickleNode node,
+                                                           std::string_view key) const {
+    const auto value = pickle_.field(node, key);
+    return value ? pickle_.text(*value) : std::nullopt;
+  }
+  [[nodiscard]] std::optional<std::int64_t> integer_field(PickleNode node,
+                                                          std::string_view key) const {
+    const auto value = pickle_.field(node, key);
+    return value ? pickle_.integer(*value) : std::nullopt;
+  }
+
+  const Pickle& pickle_;
+  std::unordered_map<std::string, Place> places_;
+  std::unordered_map<std::string, Path> paths_;
+  std::vector<Path> tensor_paths_;  // as result_.tensors
+  std::vector<Path> other_paths_;
+  DistcpMetadata result_;
+};
+
+}  // namespace
+
+Result<DistcpMetadata> parse_distcp_metadata(std::string_view bytes) {
+  const auto pickle = read_pickle(bytes, allowed_names());
+  if (!pickle) return pickle.error();
+  return Reader(*pickle).read();
+}
+
+Result<DistcpMetadata> read_distcp_metadata(const std::filesystem::path& folder) {
+  const std::string path = (folder / kDistcpMetadataName).string();
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0)
+    return Error(ErrorCode::kFileIo, "cannot read " + printable(path) + ": " + errno_text(errno));
+  if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) > kMostMetadataBytes)
+    return damaged(printable(path) + " is no file of at most " +
+                   std::to_string(kMostMetadataBytes) + " bytes");
+  const FileSlice all{.fd = file.get(),
+                      .path = path,
+                      .begin = 0,
+                      .size = static_cast<std::uint64_t>(status.st_size)};
+  const auto bytes = all.text(0, all.size);
+  if (!bytes) return bytes.error();
+  auto metadata = parse_distcp_metadata(*bytes);
+  if (!metadata) {
+    Error error = metadata.error();
+    return std::move(error.while_doing("reading " + printable(path)));
+  }
+  return metadata;
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,53 @@
+// DistcpMetadata: what a folder of torch.distributed.checkpoint holds, from its `.metadata`.
+//
+// A tensor is made of chunks, boxes in its index space, each saved by itself somewhere in a .distcp file. Names are those of
+// the state dict that was saved, by the rule of HF Accelerate's merge: when all of it lies under one key ("model"), that key
+// goes. What is nested deeper is joined by dots.
+//
+// Threads:  pure, but for read_distcp_metadata().
+// Cost:     one pass over the pickle; some 200 bytes for each chunk.
+// Source:   torch/distributed/checkpoint/metadata.py, filesystem.py; tests/peer/merge_weights.py.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <accel/result.h>
+#include <accel/safetensors.h>
+
+namespace accel::launcher {
+
+inline constexpr std::string_view kDistcpMetadataName = ".metadata";
+
+struct DistcpChunk {
+  std::vector<std::uint64_t> offsets;  // of the box within the tensor
+  std::vector<std::uint64_t> sizes;
+  std::string file;  // a name within the folder
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct DistcpTensor {
+  std::string name;
+  safetensors::Dtype dtype = safetensors::Dtype::kF32;
+  std::vector<std::uint64_t> shape;
+  std::vector<DistcpChunk> chunks;
+};
+
+struct DistcpMetadata {
+  std::vector<DistcpTensor> tensors;
+  std::vector<std::string> other_values;  // names of what is no tensor: numbers, lists, objects
+};
+
+// The chunks of every tensor cover it exactly: no hole, no overlap.
+// Errors  kUnsupported: it names what PyTorch does not write, was saved through extensions, or has a dtype that safetensors has
+//         not; kCheckpointIncomplete: it is damaged, or its chunks leave a hole or overlap (named).
+[[nodiscard]] Result<DistcpMetadata> parse_distcp_metadata(std::string_view bytes);
+
+// Errors  as above, and kFileIo. All name the file.
+[[nodiscard]] Result<DistcpMetadata> read_distcp_metadata(const std::filesystem::path& folder);
+
+}  // namespace accel::launcher

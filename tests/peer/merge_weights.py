@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""accel merge-weights gives the file that the peer's own merge gives, to the byte, from what PyTorch itself has saved."""
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from peer_python import BUILD
+
+
+import torch
+import torch.distributed.checkpoint as dcp
+from accelerate.utils import merge_fsdp_weights
+from safetensors import safe_open
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+RANKS = 2
+
+
+def values(rows, columns, dtype):
+    numbers = torch.arange(rows * columns).reshape(rows, columns)
+    return (numbers % 3 == 0) if dtype == torch.bool else (numbers % 100).to(dtype)
+
+
+def save_all(folder):
+    """One rank: what torch.distributed.checkpoint writes of every dtype, placement and shape."""
+    mesh = torch.distributed.init_device_mesh("cpu", (RANKS,))
+    dtypes = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+              torch.int8, torch.uint8, torch.bool, torch.complex64]
+    def shared(tensor, placement):  # every rank has it: nothing is sent
+        return distribute_tensor(tensor, mesh, [placement], src_data_rank=None)
+
+    state = {}
+    for dtype in dtypes:
+        name = str(dtype).removeprefix("torch.")
+        state[f"rows.{name}"] = shared(values(7, 5, dtype), Shard(0))  # 4 + 3 rows
+        state[f"columns.{name}"] = shared(values(3, 8, dtype), Shard(1))
+        state[f"whole.{name}"] = shared(values(2, 3, dtype), Replicate())
+    state["plain"] = values(4, 4, torch.float32)
+    state["tied"] = state["plain"]
+    state["middle"] = shared(torch.arange(120.).reshape(3, 8, 5), Shard(1))
+    state["one_row"] = shared(values(1, 5, torch.float32), Shard(0))  # nothing on rank 1
+    state["transposed"] = torch.arange(12.).reshape(3, 4).t()
+    state["channels_last"] = torch.arange(2. * 3 * 4 * 5).reshape(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    state["slice"] = torch.arange(100.)[10:20]
+    state["every_second"] = torch.arange(100.)[::2]
+    state["single"] = torch.tensor(3, dtype=torch.int64)
+    state["empty"] = torch.empty(0, 3)
+    state["parameter"] = torch.nn.Parameter(torch.ones(3))
+    state["float8"] = torch.arange(8.).to(torch.float8_e4m3fn)
+    state["uint16"] = torch.tensor([1, 65535], dtype=torch.uint16)
+    state["large"] = shared(torch.randn(3000, 700, generator=torch.Generator().manual_seed(1)), Shard(0))
+    dcp.save({"model": state}, checkpoint_id=os.path.join(folder, "model"))
+    dcp.save(state, storage_writer=FileSystemWriter(os.path.join(folder, "flat"), thread_count=2))
+    dcp.save({"w": state["plain"], "u": state["large"]},
+             storage_writer=FileSystemWriter(os.path.join(folder, "one_each"), single_file_per_rank=False))
+    net = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.BatchNorm1d(9), torch.nn.Linear(9, 3, bias=False)).bfloat16()
+    torch.distributed.fsdp.fully_shard(net, mesh=mesh)
+    dcp.save({"model": get_model_state_dict(net)}, checkpoint_id=os.path.join(folder, "fsdp", "pytorch_model_fsdp_0"))
+    dcp.save({"model": {"layer": {"w": state["plain"]}, "extra": [1, 2]}}, checkpoint_id=os.path.join(folder, "nested"))
+
+
+def run_rank(rank, folder):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    save_all(folder)
+    torch.distributed.barrier()
+    os._exit(0)  # threads of the peer's process group may outlive Python, and end it with abort()
+
+
+def accel(*arguments):
+    return subprocess.run([os.path.join(BUILD, "bin/accel"), "merge-weights", *map(str, arguments)],
+                          capture_output=True, text=True, check=False)
+
+
+class RunsWhenRead:
+    """What a hostile pickle looks like."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+class MergeWeights(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.scratch.name)
+        ranks = [subprocess.Popen([sys.executable, __file__, "rank", str(rank), cls.scratch.name], stderr=subprocess.PIPE)
+                 for rank in range(RANKS)]
+        try:
+            for rank in ranks:
+                said = rank.communicate()[1]
+                assert rank.returncode == 0, said.decode()
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def merged(self, checkpoint):
+        """Our merge, in bytes."""
+        with tempfile.TemporaryDirectory() as out:
+            done = accel(checkpoint, out)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(os.listdir(out), ["model.safetensors"])
+            return (pathlib.Path(out) / "model.safetensors").read_bytes()
+
+    def expected(self, checkpoint):
+        with tempfile.TemporaryDirectory() as out:
+            merge_fsdp_weights(str(checkpoint), out)
+            return (pathlib.Path(out) / "model.safetensors").read_bytes()
+
+    def test_the_file_is_the_peers_to_the_byte(self):
+        for name in ("model", "flat", "one_each", "fsdp/pytorch_model_fsdp_0"):
+            with self.subTest(name):
+                self.assertEqual(self.merged(self.folder / name), self.expected(self.folder / name))
+
+    def test_any_protocol_of_the_metadata_is_read(self):
+        with open(self.folder / "fsdp/pytorch_model_fsdp_0/.metadata", "rb") as file:
+            metadata = pickle.load(file)
+        copy = self.folder / "protocols"
+        shutil.copytree(self.folder / "fsdp/pytorch_model_fsdp_0", copy)
+        wanted = self.merged(copy)
+        for protocol in (2, 3, 4, 5):
+            with self.subTest(protocol):
+                (copy / ".metadata").write_bytes(pickle.dumps(metadata, protocol=protocol))
+                self.assertEqual(self.merged(copy), wanted)
+
+    def test_nested_names_are_joined_and_what_is_no_tensor_is_named(self):
+        out = self.folder / "nested_out"
+        done = accel(self.folder / "nested", out)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("left out, since it is no tensor: extra", done.stderr)
+        with safe_open(out / "model.safetensors", "pt") as file:
+            self.assertEqual(list(file.keys()), ["layer.w"])
+            self.assertTrue(torch.equal(file.get_tensor("layer.w"), values(4, 4, torch.float32)))
+        kept = accel(self.folder / "nested", out, "--remove_checkpoint_dir")
+        self.assertEqual(kept.returncode, 1)
+        self.assertIn("--remove_checkpoint_dir, which would lose it", kept.stderr)
+
+    def test_a_pickle_that_runs_something_is_refused_and_not_run(self):
+        for protocol in (2, 4):
+            hostile, witness = self.folder / f"hostile{protocol}", self.folder / "witness"
+            shutil.copytree(self.folder / "nested", hostile)
+            (hostile / ".metadata").write_bytes(pickle.dumps({"a": RunsWhenRead(witness)}, protocol=protocol))
+            done = accel(hostile, self.folder / "hostile_out")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("the pickle names posix system", done.stderr)
+            self.assertFalse(witness.exists())
+            self.assertFalse((self.folder / "hostile_out").exists())
+
+    def test_the_folder_above_is_refused_in_the_peers_words(self):
+        above = self.folder / "fsdp"
+        done = accel(above, self.folder / "out")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"Tried to load from {above} but couldn't find a valid metadata file. However, a potential model "
+                      "checkpoint directory exists.", done.stderr)
+        self.assertIn(f"merge {above}/pytorch_model_fsdp_0 instead", done.stderr)
+        missing = self.folder / "missing"
+        with self.assertRaises(ValueError) as raised:
+            merge_fsdp_weights(str(missing), str(self.folder / "out"))
+        self.assertIn(str(raised.exception), accel(missing, self.folder / "out").stderr)
+
+    def test_the_checkpoint_goes_only_after_the_merge(self):
+        copy, out = self.folder / "removed", self.folder / "removed_out"
+        shutil.copytree(self.folder / "one_each", copy)
+        wanted = self.merged(copy)
+        torn = sorted(copy.glob("*.distcp"))[0]
+        whole = torn.read_bytes()
+        torn.write_bytes(whole[:-100])
+        failed = accel(copy, out, "--remove_checkpoint_dir")
+        self.assertEqual(failed.returncode, 1, failed.stderr)
+        self.assertTrue(copy.exists())
+        self.assertEqual(os.listdir(out), [])
+        torn.write_bytes(whole)
+        self.assertEqual(accel(copy, copy / "inside", "--remove_checkpoint_dir").returncode, 2)
+        done = accel(copy, out, "--remove_checkpoint_dir")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertFalse(copy.exists())
+        self.assertEqual((out / "model.safetensors").read_bytes(), wanted)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        run_rank(int(sys.argv[2]), sys.argv[3])
+    else:
+
+        unittest.main()
