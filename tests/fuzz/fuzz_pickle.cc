@@ -1,0 +1,65 @@
+// Fuzzes what merge-weights reads of PyTorch: any bytes give tensors whose promises hold, or an error.
+//
+// Input that begins as a zip archive does is taken for one of torch.save(), all other for the metadata of
+// torch.distributed.checkpoint.
+
+#include <cstdlib>
+#include <string_view>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "launcher/merge/box.h"
+#include "launcher/merge/distcp_metadata.h"
+#include "launcher/merge/saved_tensor.h"
+
+using namespace accel::launcher;
+
+namespace {
+
+// What the merge relies on without checking again.
+void check_metadata(std::string_view bytes) {
+  const auto metadata = parse_distcp_metadata(bytes);
+  if (!metadata) return;
+  for (const DistcpTensor& tensor : metadata->tensors) {
+    std::uint64_t covered = 0;
+    for (const DistcpChunk& chunk : tensor.chunks) {
+      const Box box{.offsets = chunk.offsets, .sizes = chunk.sizes};
+      if (box.sizes.size() != tensor.shape.size() || !is_within(box, tensor.shape)) std::abort();
+      if (chunk.file.find('/') != std::string::npos) std::abort();
+      covered += *volume(box.sizes);
+    }
+    if (covered != *volume(tensor.shape)) std::abort();
+  }
+}
+
+void check_archive(std::string_view bytes) {
+  static const int file = ::memfd_create("archive", 0);
+  if (::ftruncate(file, 0) != 0 ||
+      ::pwrite(file, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    std::abort();
+  const auto tensor =
+      read_saved_tensor({.fd = file, .path = "archive", .begin = 0, .size = bytes.size()});
+  if (!tensor) return;
+  if (tensor->storage.begin + tensor->storage.size > bytes.size()) std::abort();
+  if (tensor->shape.size() != tensor->strides.size()) std::abort();
+  std::uint64_t last = tensor->first;
+  for (std::size_t i = 0; i < tensor->shape.size(); ++i) {
+    if (tensor->shape[i] == 0) return;
+    last += (tensor->shape[i] - 1) * tensor->strides[i];
+  }
+  const std::uint64_t width = accel::safetensors::dtype_bits(tensor->dtype) / 8;
+  if (tensor->storage.size / width <= last) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  if (bytes.starts_with("PK")) {
+    check_archive(bytes);
+  } else {
+    check_metadata(bytes);
+  }
+  return 0;
+}
