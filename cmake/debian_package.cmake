@@ -3,16 +3,18 @@
 include_guard(GLOBAL)
 
 # Of the system, not of a prefix: `cmake --install` leaves these out.
-install(FILES docs/man/accel-launch.1 DESTINATION share/man/man1 COMPONENT system EXCLUDE_FROM_ALL)
-install(FILES docs/completions/accel-launch
+install(DIRECTORY docs/man/ DESTINATION share/man/man1
+        COMPONENT system EXCLUDE_FROM_ALL FILES_MATCHING PATTERN "*.1")
+install(FILES docs/completions/accel docs/completions/accel-launch docs/completions/accel-torchrun
         DESTINATION share/bash-completion/completions COMPONENT system EXCLUDE_FROM_ALL)
+install(FILES docs/completions/_accel
+        DESTINATION share/zsh/vendor-completions COMPONENT system EXCLUDE_FROM_ALL)
+install(FILES docs/completions/accel.fish
+        DESTINATION share/fish/vendor_completions.d COMPONENT system EXCLUDE_FROM_ALL)
 install(DIRECTORY deploy/slurm DESTINATION share/doc/accel/examples COMPONENT system EXCLUDE_FROM_ALL)
 set(maintainer_scripts)
 if(TARGET accel-agent)
-  install(FILES docs/man/accel.1 DESTINATION share/man/man1 COMPONENT system EXCLUDE_FROM_ALL)
   install(FILES docs/man/accel-agent.8 DESTINATION share/man/man8 COMPONENT system EXCLUDE_FROM_ALL)
-  install(FILES docs/completions/accel
-          DESTINATION share/bash-completion/completions COMPONENT system EXCLUDE_FROM_ALL)
   install(FILES configs/agent.yaml DESTINATION /etc/accel COMPONENT system EXCLUDE_FROM_ALL)
   install(FILES deploy/systemd/accel-agent.service
           DESTINATION /lib/systemd/system COMPONENT system EXCLUDE_FROM_ALL)

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "launcher/agent_commands.h"
 #include "launcher/cluster_library.h"
 #include "launcher/cmd_launch.h"
 #include "launcher/commands/local_commands.h"
@@ -18,20 +17,6 @@
 namespace {
 
 constexpr std::string_view kNamePrefix = "accel-";
-
-constexpr std::pair<std::string_view, std::string_view> kAgentCommands[] = {
-    {"run", "submit a job to the agent of this machine and follow it"},
-    {"status", "the jobs of an agent, or one job"},
-    {"logs", "what the workers of a job wrote"},
-    {"stop", "stop a job"},
-    {"signal", "send a signal to the workers of a job"},
-    {"scale", "change how many nodes a job has"},
-    {"diagnose", "where the workers of a job stand"},
-    {"ledger", "where the time of a job went"},
-    {"watch", "each change of a job, or of all"},
-    {"drain", "let the node start no more jobs"},
-    {"undrain", "let it start jobs again"},
-};
 
 // "launch" of "/usr/bin/accel-launch", nothing of "accel".
 std::string_view command_of(std::string_view program) {
@@ -48,20 +33,20 @@ void print_help() {
   for (const auto& command : accel::launcher::local_commands())
     print(command.name, command.summary);
   std::printf("\nWith an agent:\n\n");
-  for (const auto& [name, summary] : kAgentCommands) print(name, summary);
+  for (const auto& command : accel::launcher::agent_commands())
+    print(command.name, command.summary);
   std::printf("\n`accel COMMAND --help` says more. docs/agent.md explains agents.\n");
 }
 
 bool is_agent_command(std::string_view word) {
-  return std::any_of(std::begin(kAgentCommands),
-                     std::end(kAgentCommands),
-                     [&](const auto& command) { return command.first == word; });
+  return std::ranges::any_of(accel::launcher::agent_commands(),
+                             [&](const auto& command) { return command.name == word; });
 }
 
 accel::Error unknown_command(const std::string& word) {
   std::vector<std::string> known = {"launch"};
   for (const auto& command : accel::launcher::local_commands()) known.emplace_back(command.name);
-  for (const auto& command : kAgentCommands) known.emplace_back(command.first);
+  for (const auto& command : accel::launcher::agent_commands()) known.emplace_back(command.name);
   const auto meant = accel::nearest(word, known);
   return accel::Error(accel::ErrorCode::kUsage,
                       "there is no command '" + accel::printable(word) + "'",

@@ -6,6 +6,8 @@
 #include <accel/env_contract.h>
 #include <accel/error.h>
 
+#include "launcher/commands/local_commands.h"
+#include "launcher/completion/completed_command.h"
 #include "launcher/config_schema.h"
 #include "launcher/flag_table.h"
 #include "launcher/manual.h"
@@ -17,6 +19,10 @@ namespace {
 constexpr std::string_view kOrigin =
     "This page is written by `scripts/generate_docs.sh` from a table in the code. Do not edit "
     "it.\n\n";
+
+// bash-completion looks for a file by the name of the program.
+constexpr const char* kSameScript =
+    "# Written by scripts/generate_docs.sh. Do not edit it.\n. \"${BASH_SOURCE[0]%/*}/accel\"\n";
 
 std::string heading(std::string_view title) {
   return "# " + std::string(title) + "\n\n" + std::string(kOrigin);
@@ -188,12 +194,19 @@ std::string flags_page() {
 }  // namespace
 
 std::vector<Document> generated_documents() {
-  return {{"errors.md", errors_page()},
-          {"env_contract.md", environment_page()},
-          {"config.md", config_page()},
-          {"flags.md", flags_page()},
-          {"man/accel-launch.1", launch_manual()},
-          {"completions/accel-launch", launch_completion()}};
+  std::vector<Document> documents = {{"errors.md", errors_page()},
+                                     {"env_contract.md", environment_page()},
+                                     {"config.md", config_page()},
+                                     {"flags.md", flags_page()},
+                                     {"man/accel-launch.1", launch_manual()},
+                                     {"completions/accel", bash_completion()},
+                                     {"completions/accel-launch", kSameScript},
+                                     {"completions/accel-torchrun", kSameScript},
+                                     {"completions/_accel", zsh_completion()},
+                                     {"completions/accel.fish", fish_completion()}};
+  for (const LocalCommand& command : local_commands())
+    documents.push_back({"man/accel-" + std::string(command.name) + ".1", command_manual(command)});
+  return documents;
 }
 
 }  // namespace accel::launcher

@@ -1,5 +1,6 @@
 #include "launcher/manual.h"
 
+#include <cctype>
 #include <string_view>
 
 #include "launcher/flag_table.h"
@@ -10,7 +11,8 @@ namespace {
 // A line that begins with a dot or a quote is a request to troff, and a backslash an escape.
 std::string troff(std::string_view text) {
   std::string out;
-  for (const char c : text) {
+  for (const char letter : text) {
+    const char c = letter == '\n' ? ' ' : letter;
     if (out.empty() && (c == '.' || c == '\'')) out += "\\&";
     out += c == '-' ? "\\-" : c == '\\' ? "\\e" : std::string(1, c);
   }
@@ -66,35 +68,31 @@ std::string launch_manual() {
   return out;
 }
 
-std::string launch_completion() {
-  std::string flags;
-  std::string cases;
-  for (const FlagSpec& flag : flag_table()) {
-    const std::string name = "--" + std::string(flag.name);
-    flags += (flags.empty() ? "" : " ") + name;
-    if (flag.kind != FlagKind::kChoice) continue;
-    std::string choices;
-    for (const std::string_view choice : split_choices(flag.choices)) {
-      choices += (choices.empty() ? "" : " ") + std::string(choice);
+std::string command_manual(const LocalCommand& command) {
+  const std::string name(command.name);
+  std::string capitals = name;
+  for (char& c : capitals) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  const auto descriptions = describe(command);
+  std::string out =
+      ".\\\" Written by scripts/generate_docs.sh from the command's flags. Do not edit it.\n.TH "
+      "ACCEL\\-" +
+      troff(capitals) + " 1 \"\" \"accel\" \"User Commands\"\n.SH NAME\naccel\\-" + troff(name) +
+      " \\- " + troff(command.summary) + "\n.SH SYNOPSIS\n";
+  for (const CommandDescription& description : descriptions)
+    out += ".B " + troff(usage(description)) + "\n.br\n";
+  for (const CommandDescription& description : descriptions) {
+    const bool is_first = &description == &descriptions.front();
+    out += is_first ? ".SH DESCRIPTION\n" : ".SH " + troff("accel " + description.name) + "\n";
+    out += troff(description.summary) + "\n";
+    for (const CommandOption& option : description.options) {
+      out += ".TP\n\\fB" + troff(option.name) + "\\fR";
+      if (!option.value.empty()) out += " \\fI" + troff(option.value) + "\\fR";
+      out += "\n" + troff(option.help) + "\n";
     }
-    cases +=
-        "    " + name + ") COMPREPLY=($(compgen -W \"" + choices + "\" -- \"$word\")); return ;;\n";
   }
-  return "# Written by scripts/generate_docs.sh from the flag table. Do not edit it.\n"
-         "_accel_launch() {\n"
-         "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}\n"
-         "  case $before in\n" +
-         cases +
-         "  esac\n"
-         "  if [[ $word == -* ]]; then\n"
-         "    COMPREPLY=($(compgen -W \"" +
-         flags +
-         "\" -- \"$word\"))\n"
-         "  else\n"
-         "    COMPREPLY=($(compgen -f -- \"$word\"))\n"
-         "  fi\n"
-         "}\n"
-         "complete -o filenames -F _accel_launch accel-launch\n";
+  return out +
+         ".SH EXIT STATUS\n0, or that of the error; see docs/errors.md.\n.SH SEE ALSO\n.BR accel "
+         "(1),\n.BR accel\\-launch (1)\n";
 }
 
 }  // namespace accel::launcher

@@ -1,16 +1,18 @@
-// Manual: the man page and the shell completion of accel-launch, written from the flag table.
+// Manual: the man pages, written from the flags of the programs.
 //
 // Threads:  pure functions.
 #pragma once
 
 #include <string>
 
+#include "launcher/commands/local_commands.h"
+
 namespace accel::launcher {
 
 // troff (man(7)) for accel-launch(1).
 [[nodiscard]] std::string launch_manual();
 
-// A script for bash-completion: flags, the choices of a flag, then files.
-[[nodiscard]] std::string launch_completion();
+// For accel-COMMAND(1), with its subcommands. Threads: see describe().
+[[nodiscard]] std::string command_manual(const LocalCommand& command);
 
 }  // namespace accel::launcher

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "launcher/flag_table.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -19,14 +21,65 @@ std::string with_underscores(std::string word) {
   return word;
 }
 
+thread_local CommandRecorder* recorder = nullptr;
+
+// "{no,fp16}" of CLI11's check is the only place where it keeps the choices.
+std::vector<std::string> choices_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const std::size_t first = type.find('{');
+  const std::size_t last = type.find('}');
+  std::vector<std::string> choices;
+  if (first == std::string::npos || last == std::string::npos) return choices;
+  const std::string words = type.substr(first + 1, last - first - 1);
+  for (const std::string_view word : split_choices(words)) choices.emplace_back(word);
+  return choices;
+}
+
+CommandOption described(const CLI::Option& option) {
+  const bool is_positional = option.nonpositional() ? false : option.get_positional();
+  CommandOption described;
+  described.name = option.get_name();
+  described.help = option.get_description();
+  described.choices = choices_of(option);
+  described.is_required = option.get_required();
+  if (is_positional) {
+    described.name = value_name(described.name);
+  } else if (option.get_items_expected_max() > 0) {
+    described.value = value_name(described.name);
+  }
+  return described;
+}
+
 }  // namespace
+
+CommandRecorder::CommandRecorder() {
+  recorder = this;
+}
+
+CommandRecorder::~CommandRecorder() {
+  recorder = nullptr;
+}
+
+CommandDescription CommandLine::description() const {
+  CommandDescription command = {command_, app_.get_description(), {}};
+  for (const CLI::Option* option : app_.get_options())
+    command.options.push_back(described(*option));
+  std::stable_partition(command.options.begin(),
+                        command.options.end(),
+                        [](const CommandOption& option) { return option.is_flag(); });
+  return command;
+}
 
 CommandLine::CommandLine(std::string_view command, std::string_view summary)
     : command_(command), app_(std::string(summary), program_of(command)) {
-  app_.get_formatter()->column_width(28);
+  app_.set_help_flag("-h,--help", "Show this text.");
 }
 
 std::optional<int> CommandLine::parse(const std::vector<std::string>& arguments) {
+  if (recorder != nullptr) {
+    recorder->description_ = description();
+    return 0;
+  }
   std::vector<std::string> words;  // from the last to the first, as CLI11 wants them
   bool is_flags = true;
   for (const std::string& argument : arguments) {
@@ -36,7 +89,7 @@ std::optional<int> CommandLine::parse(const std::vector<std::string>& arguments)
   try {
     app_.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
-    std::fputs(app_.help().c_str(), stdout);
+    std::fputs(help_text(description()).c_str(), stdout);
     return 0;
   } catch (const CLI::ParseError& error) {
     const std::string hint = "see `" + program_of(command_) + " --help`";

@@ -12,6 +12,8 @@
 
 #include <accel/error.h>
 
+#include "launcher/commands/command_description.h"
+
 namespace accel::launcher {
 
 // `-` and `_` are the same in the names of flags, as with launch.
@@ -26,8 +28,26 @@ class CommandLine {
   [[nodiscard]] std::optional<int> parse(const std::vector<std::string>& arguments);
 
  private:
+  [[nodiscard]] CommandDescription description() const;
+
   std::string command_;
   CLI::App app_;
+};
+
+// While it lives, parse() of this thread neither parses nor prints: it hands the command's description to the recorder and
+// returns 0, so that the command ends. One at a time.
+class CommandRecorder {
+ public:
+  CommandRecorder();
+  ~CommandRecorder();
+  CommandRecorder(const CommandRecorder&) = delete;
+  CommandRecorder& operator=(const CommandRecorder&) = delete;
+
+  [[nodiscard]] const CommandDescription& description() const noexcept { return description_; }
+
+ private:
+  friend class CommandLine;
+  CommandDescription description_;
 };
 
 // To stderr. print_error returns the exit status.

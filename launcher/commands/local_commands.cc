@@ -2,20 +2,25 @@
 
 #include <algorithm>
 
+#include "launcher/commands/command_line.h"
+#include "launcher/commands/completion_command.h"
 #include "launcher/commands/config_command.h"
 #include "launcher/commands/env_command.h"
 #include "launcher/commands/estimate_memory.h"
 #include "launcher/commands/merge_weights.h"
 #include "launcher/commands/to_fsdp2.h"
 #include "launcher/commands/tpu_config.h"
+#include "launcher/flag_table.h"
 
 namespace accel::launcher {
 
 std::span<const LocalCommand> local_commands() noexcept {
   static constexpr LocalCommand kCommands[] = {
+      {"completion", "the script with which a shell completes these commands", completion_command},
       {"config",
-       "ask how you train, and write a configuration file; default, update",
-       config_command},
+       "ask how you train, and write a configuration file",
+       config_command,
+       "default,update"},
       {"env", "what is installed on this machine, for a bug report", env_command},
       {"estimate-memory",
        "what a model takes, from its files or its config.json",
@@ -36,6 +41,19 @@ const LocalCommand* find_local_command(std::string_view name) noexcept {
   const auto found = std::find_if(
       all.begin(), all.end(), [&](const LocalCommand& command) { return command.name == name; });
   return found == all.end() ? nullptr : &*found;
+}
+
+std::vector<CommandDescription> describe(const LocalCommand& command) {
+  std::vector<CommandDescription> descriptions;
+  const auto describe_one = [&](const std::vector<std::string>& words) {
+    const CommandRecorder recorder;
+    (void)command.run(words);
+    descriptions.push_back(recorder.description());
+  };
+  describe_one({"--help"});
+  for (const std::string_view word : split_choices(command.subcommands))
+    describe_one({std::string(word), "--help"});
+  return descriptions;
 }
 
 }  // namespace accel::launcher

@@ -19,7 +19,9 @@ package=$(echo "$work"/packages/*.deb)
 
 contents=$(dpkg-deb --contents "$package" | awk '{ print $6 }')
 for file in ./usr/bin/accel-launch ./usr/bin/accel-torchrun ./usr/bin/accel-shim ./usr/share/man/man1/accel-launch.1 \
-  ./usr/share/bash-completion/completions/accel-launch ./usr/share/doc/accel/LICENSE; do
+  ./usr/share/bash-completion/completions/accel-launch ./usr/share/doc/accel/LICENSE ./usr/bin/accel \
+  ./usr/bin/accel-config ./usr/share/man/man1/accel-config.1 ./usr/share/zsh/vendor-completions/_accel \
+  ./usr/share/fish/vendor_completions.d/accel.fish; do
   grep -qx "$file" <<<"$contents" || fail "the package lacks $file"
 done
 if grep -E 'libaccel\.so|libtorch|/include/' <<<"$contents"; then fail "libaccel does not belong into the package"; fi
@@ -39,6 +41,12 @@ dpkg_there --install "$package"
   grep -qx 'rank 0 rank 1 ' || fail "the installed launcher does not launch"
 bash -c '. "$0"; COMP_WORDS=(accel-launch --mixed_precision b); COMP_CWORD=2; _accel_launch; [ "${COMPREPLY[0]}" = bf16 ]' \
   "$root/usr/share/bash-completion/completions/accel-launch" || fail "the completion does not complete"
+bash -c '. "$0"; COMP_WORDS=(accel conf); COMP_CWORD=1; _accel; [ "${COMPREPLY[0]}" = config ]' \
+  "$root/usr/share/bash-completion/completions/accel" || fail "the completion of accel does not complete"
+for name in $("$root/usr/bin/accel" --help | sed -n '/With an agent/q; s/^  \([a-z0-9-]*\) .*/\1/p'); do
+  "$root/usr/bin/accel-$name" --help >/dev/null || fail "accel-$name does not run"
+  [ -f "$root/usr/share/man/man1/accel-$name.1" ] || fail "accel-$name has no man page"
+done
 if command -v man >/dev/null; then
   man -l "$root/usr/share/man/man1/accel-launch.1" 2>"$work/man.err" | grep -q -- '--num_processes' || fail "the man page lacks flags"
   [ ! -s "$work/man.err" ] || fail "the man page has faults: $(cat "$work/man.err")"

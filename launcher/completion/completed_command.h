@@ -1,0 +1,35 @@
+// CompletedCommand: a command of `accel` as the completions of all shells see it.
+//
+// Threads:  see commands/local_commands.h, describe().
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace accel::launcher {
+
+struct CompletedFlag {
+  std::string name;   // "--config_file"
+  std::string value;  // "FILE"; empty for a switch
+  std::string help;   // one line; may be empty
+  std::vector<std::string> choices;
+
+  [[nodiscard]] bool takes_file() const;
+};
+
+struct CompletedCommand {
+  std::string name;
+  std::string summary;
+  std::vector<CompletedFlag> flags;
+  std::vector<std::string> subcommands;
+};
+
+// `launch` is the first, with the flags of accel-launch.
+[[nodiscard]] std::vector<CompletedCommand> completed_commands();
+
+// The scripts that a shell reads; each completes accel, accel-launch and accel-torchrun.
+[[nodiscard]] std::string bash_completion();
+[[nodiscard]] std::string zsh_completion();
+[[nodiscard]] std::string fish_completion();
+
+}  // namespace accel::launcher
