@@ -90,6 +90,10 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   if (!plan->quiet) {
     for (const std::string& notice : plan->notices) print_notice(notice);
   }
+  if (plan->submission) {
+    const auto status = submit(*plan->submission);
+    return status ? *status : fail(status.error());
+  }
   if (plan->dry_run) {
     print_line(stdout, render_dry_run(*plan));
     return 0;

@@ -54,12 +54,12 @@ Values last_of_each(const ConfigValue::Map& map,
 
 // The peer's words, so that scripts and people who know them find them. The remedy and the lines
 // are ours.
-Error unknown_keys(std::vector<const ConfigEntry*> entries, const std::string& path) {
+Error unknown_keys(std::vector<const ConfigEntry*> entries,
+                   const std::string& path,
+                   const std::vector<std::string>& known) {
   std::sort(entries.begin(), entries.end(), [](const ConfigEntry* a, const ConfigEntry* b) {
     return a->key < b->key;
   });
-  std::vector<std::string> known;
-  for (const ConfigKey& key : config_keys()) known.emplace_back(key.name);
   std::string list;
   std::string remedy;
   for (const ConfigEntry* entry : entries) {
@@ -275,6 +275,20 @@ void read_sections(ValueReader& reader, ConfigFile& file, Faults& faults) {
   }
 }
 
+void read_precision(ValueReader& reader, ConfigFile& file) {
+  file.mixed_precision =
+      reader.choice("mixed_precision", find_config_key("mixed_precision")->choices);
+  if (const std::optional<bool> fp16 = reader.boolean("fp16"); fp16 && *fp16) {
+    if (!file.mixed_precision) file.mixed_precision = "fp16";
+  }
+}
+
+void read_dynamo_backend(ValueReader& reader, ConfigFile& file) {
+  if (auto backend = reader.choice("dynamo_backend", find_flag("dynamo_backend")->choices)) {
+    file.dynamo.backend = *backend;
+  }
+}
+
 void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
   const auto choices_of = [](std::string_view key) { return find_config_key(key)->choices; };
   if (auto text = reader.choice("compute_environment", choices_of("compute_environment"))) {
@@ -290,10 +304,7 @@ void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
   file.main_process_port = reader.integer("main_process_port");
   file.main_process_ip = reader.text("main_process_ip");
   file.gpu_ids = reader.text("gpu_ids");
-  file.mixed_precision = reader.choice("mixed_precision", choices_of("mixed_precision"));
-  if (const std::optional<bool> fp16 = reader.boolean("fp16"); fp16 && *fp16) {
-    if (!file.mixed_precision) file.mixed_precision = "fp16";
-  }
+  read_precision(reader, file);
   file.use_cpu = reader.boolean("use_cpu");
   file.debug = reader.boolean("debug");
   file.enable_cpu_affinity = reader.boolean("enable_cpu_affinity");
@@ -303,9 +314,70 @@ void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
   if (const ConfigValue::Map* mpirun = reader.map("mpirun_config"))
     read_mpirun(*mpirun, file, faults);
   read_sections(reader, file, faults);
-  if (auto backend = reader.choice("dynamo_backend", find_flag("dynamo_backend")->choices)) {
-    file.dynamo.backend = *backend;
+  read_dynamo_backend(reader, file);
+}
+
+// Texts that must be given, and texts with a default.
+void read_sagemaker_texts(ValueReader& reader, SageMakerConfig& config, Faults& faults) {
+  const std::pair<const char*, std::string*> texts[] = {
+      {"ec2_instance_type", &config.instance_type},
+      {"iam_role_name", &config.role},
+      {"image_uri", &config.image},
+      {"profile", &config.profile},
+      {"region", &config.region},
+      {"base_job_name", &config.base_job_name},
+      {"pytorch_version", &config.pytorch_version},
+      {"transformers_version", &config.transformers_version},
+      {"py_version", &config.py_version},
+      {"sagemaker_inputs_file", &config.inputs_file},
+      {"sagemaker_metrics_file", &config.metrics_file}};
+  for (const auto& [key, target] : texts) {
+    if (auto text = reader.text(key)) *target = *std::move(text);
   }
+  for (const char* key : {"ec2_instance_type", "iam_role_name"}) {
+    const std::string& text = key[0] == 'e' ? config.instance_type : config.role;
+    if (!text.empty()) continue;
+    faults.add(Error(ErrorCode::kConfigInvalidValue,
+                     std::string(key) + " must be given for Amazon SageMaker",
+                     "add the line `" + std::string(key) + ": ...`"));
+  }
+}
+
+// A file of Amazon SageMaker has keys of its own.
+Result<ConfigFile> parse_sagemaker(const ConfigValue::Map& document,
+                                   const Values& values,
+                                   ConfigFile file) {
+  const std::vector<std::string> known(sagemaker_keys().begin(), sagemaker_keys().end());
+  std::vector<const ConfigEntry*> unknown;
+  for (const ConfigEntry& entry : document) {
+    if (std::ranges::count(known, entry.key) == 0) unknown.push_back(&entry);
+  }
+  if (!unknown.empty()) return unknown_keys(std::move(unknown), file.path, known);
+  Faults faults;
+  ValueReader reader(values, file.path, "", faults);
+  SageMakerConfig config;
+  read_sagemaker_texts(reader, config, faults);
+  if (auto type = reader.choice("distributed_type", "NO,DATA_PARALLEL,MODEL_PARALLEL"))
+    config.distributed_type = *std::move(type);
+  config.num_machines = reader.integer("num_machines").value_or(1);
+  if (config.num_machines < 1) {
+    faults.add(Error(ErrorCode::kConfigInvalidValue,
+                     file.path + ": num_machines is " + std::to_string(config.num_machines) +
+                         ", expected a whole number from 1",
+                     "change num_machines in " + file.path));
+  }
+  if (const ConfigValue::Map* map = reader.map("additional_args")) config.additional_args = *map;
+  file.compute_environment = "AMAZON_SAGEMAKER";
+  file.distributed_type = "NO";
+  file.num_processes = 1;
+  read_precision(reader, file);
+  file.debug = reader.boolean("debug");
+  if (const ConfigValue::Map* dynamo = reader.map("dynamo_config"))
+    file.dynamo = read_dynamo(*dynamo, file.path, file.notices, faults);
+  read_dynamo_backend(reader, file);
+  file.sagemaker = std::move(config);
+  if (!faults.empty()) return faults.merged();
+  return file;
 }
 
 }  // namespace
@@ -354,11 +426,13 @@ Result<ConfigFile> parse_config_file(std::string_view text,
   }
   if (const auto where = values.find("compute_environment");
       where != values.end() && where->second->text == "AMAZON_SAGEMAKER") {
-    return Error(ErrorCode::kUnsupported,
-                 place(path, where->second->line) +
-                     ": compute_environment is AMAZON_SAGEMAKER, which accel-launch cannot do yet");
+    return parse_sagemaker(*document, values, std::move(file));
   }
-  if (!unknown.empty()) return unknown_keys(std::move(unknown), path);
+  if (!unknown.empty()) {
+    std::vector<std::string> known;
+    for (const ConfigKey& key : config_keys()) known.emplace_back(key.name);
+    return unknown_keys(std::move(unknown), path, known);
+  }
 
   Faults faults;
   ValueReader reader(values, path, "", faults);

@@ -13,6 +13,7 @@
 
 #include "launcher/config_document.h"
 #include "launcher/paradigms/section_reader.h"
+#include "launcher/sagemaker/sagemaker_config.h"
 
 namespace accel::launcher {
 
@@ -37,6 +38,8 @@ struct ConfigFile {
   std::optional<std::string> main_process_ip;
   std::optional<std::string> gpu_ids;
   std::optional<std::string> mpirun_hostfile;  // of mpirun_config
+  // AMAZON_SAGEMAKER: the job is submitted; what is not in it counts for one process on one machine.
+  std::optional<SageMakerConfig> sagemaker;
   std::optional<std::string> mixed_precision;
   std::optional<bool> use_cpu;
   std::optional<bool> debug;

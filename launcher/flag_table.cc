@@ -17,6 +17,7 @@ constexpr std::string_view kCompute = "Computing";
 constexpr std::string_view kCompile = "torch.compile (Python scripts)";
 constexpr std::string_view kOutput = "Output";
 constexpr std::string_view kFailure = "Failures and stopping";
+constexpr std::string_view kSageMaker = "Amazon SageMaker (with a configuration file for it)";
 constexpr std::string_view kNodes = "Several nodes (run the same command on each)";
 
 constexpr std::string_view kDynamoBackends =
@@ -296,6 +297,22 @@ constexpr FlagSpec kFlags[] = {
      kFailure,
      "How long processes that a finished rank left behind may live. Default: 10."},
 
+    {"aws_access_key_id",
+     0,
+     FlagKind::kText,
+     "ID",
+     "",
+     kSageMaker,
+     "Of the account, where the configuration file names no profile of AWS."},
+    {"aws_secret_access_key",
+     0,
+     FlagKind::kText,
+     "SECRET",
+     "",
+     kSageMaker,
+     "Belongs to it. Others may see command lines: a profile, or AWS_SECRET_ACCESS_KEY in the "
+     "environment, is better."},
+
     {"nnodes",
      0,
      FlagKind::kText,
@@ -394,7 +411,6 @@ constexpr std::pair<std::string_view, std::string_view> kNotBuilt[] = {
     {"env", "TPU"},
     {"main_training_function", "TPU"},
     {"downcast_bf16", "TPU"},
-    {"aws_", "SageMaker"},
     {"duplicate_", "torchrun's flags"},
     {"virtual_local_rank", "torchrun's flags"},
 };

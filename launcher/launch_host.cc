@@ -13,6 +13,8 @@
 
 #include "launcher/launch_plan.h"
 #include "launcher/own_environment.h"
+#include "launcher/sagemaker/training_container.h"
+#include "launcher/text_file.h"
 
 namespace accel::launcher {
 namespace {
@@ -80,6 +82,10 @@ LaunchHost real_launch_host() {
   host.environment = own_environment();
   host.topology = [](Caches caches) { return read_topology(caches); };
   host.num_gpus = [environment = host.environment] { return num_visible_gpus(environment); };
+  host.resource_config = [] {
+    auto text = read_text_file(kResourceConfigPath, kMostConfigBytes, "the hosts of SageMaker");
+    return text ? *std::move(text) : std::string();
+  };
   host.mpi_program = [environment = host.environment] { return find_mpi_program(environment); };
   std::error_code failure;
   host.program_folder =

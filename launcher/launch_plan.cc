@@ -19,6 +19,8 @@
 #include "launcher/hosts/host_spec.h"
 #include "launcher/launch_settings.h"
 #include "launcher/mpi/mpi_spec.h"
+#include "launcher/sagemaker/submission_plan.h"
+#include "launcher/sagemaker/training_container.h"
 #include "launcher/script.h"
 #include "launcher/torchrun/torchrun_flags.h"
 #include "launcher/worker_environment.h"
@@ -259,6 +261,37 @@ SlurmView view_of_slurm(const LaunchHost& host, Faults& faults) {
   return view;
 }
 
+// What a job of SageMaker is told is what one worker here would be.
+Result<LaunchPlan> plan_for_sagemaker(const CommandLine& line,
+                                      const ConfigFile& file,
+                                      const LaunchHost& host,
+                                      LaunchPlan plan) {
+  if (line.script.empty()) {
+    return Error(ErrorCode::kUsage,
+                 "there is no script to start",
+                 "accel-launch --config_file " + file.path + " train.py");
+  }
+  const auto settings = merge_settings(line, &file, {}, host.num_gpus, plan.notices);
+  if (!settings) return settings.error();
+  const EnvMap variables = base_environment({}, *settings, EnvMode::kSimple, true);
+  auto submission = plan_submission(line, file, variables, host.environment, host.job_suffix);
+  if (!submission) return std::move(submission).error();
+  plan.notices.insert(plan.notices.end(), submission->notices.begin(), submission->notices.end());
+  plan.submission = *std::move(submission);
+  plan.quiet = line.is_on("quiet");
+  return plan;
+}
+
+// Inside a container of SageMaker the hosts of its job are the machines.
+void enter_training_job(CommandLine& line,
+                        const ConfigFile* file,
+                        const LaunchHost& host,
+                        Faults& faults) {
+  const auto here = read_training_container(host.environment, host.resource_config);
+  if (!here) return faults.add(here.error());
+  if (*here) join_training_job(line, file, **here);
+}
+
 }  // namespace
 
 Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
@@ -285,7 +318,10 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   }
   plan.notices.insert(plan.notices.end(), line.notices.begin(), line.notices.end());
 
+  if (file != nullptr && file->sagemaker) return plan_for_sagemaker(line, *file, host, plan);
+
   Faults faults;
+  enter_training_job(line, file, host, faults);
   translate_torchrun(line, view_for_torchrun(host, file), plan.notices, faults);
   const SlurmView slurm = view_of_slurm(host, faults);
   const Result<LaunchSettings> settings =

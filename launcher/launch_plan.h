@@ -21,6 +21,7 @@
 #include "launcher/allocation_end.h"
 #include "launcher/elastic_settings.h"
 #include "launcher/mpi/mpi_launch.h"
+#include "launcher/sagemaker/submission.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
@@ -30,6 +31,7 @@ struct LaunchHost {
   EnvMap environment;                                // of the launcher; the workers' is built on it
   std::function<Result<Topology>(Caches)> topology;  // called only when needed
   std::function<int()> num_gpus;                     // visible GPUs, CUDA_VISIBLE_DEVICES respected
+  std::function<std::string()> resource_config;      // of SageMaker; empty where there is none
   std::function<Result<MpiProgram>()> mpi_program;   // called only when mpirun starts the workers
   std::string program_folder;                        // of accel-launch; absolute
   std::string job_suffix;                            // makes the job's id unique on this machine
@@ -49,6 +51,7 @@ struct LaunchPlan {
 
   AllocationEnd allocation_end;
 
+  std::optional<Submission> submission;    // for SageMaker; nothing is started here
   std::optional<ElasticSettings> elastic;  // several nodes: `spec` is this node's part
 
   // --help or --version: the text to print instead of launching anything.

@@ -21,6 +21,7 @@ class LaunchPlanFixture : public ::testing::Test {
     host_.topology = [this](Caches) { return synthetic_topology(machine_); };
     host_.num_gpus = [this] { return num_gpus_; };
     host_.job_suffix = "1-abc";
+    host_.resource_config = [] { return std::string(); };
     python_ = folder_.write("bin/python3", "#!/bin/sh\n", true);
     program_ = folder_.write("digits", "#!/bin/sh\n", true);
     script_ = folder_.write("train.py", "print(1)\n");

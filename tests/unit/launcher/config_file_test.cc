@@ -153,12 +153,35 @@ TEST(ConfigFile, UnknownKeysGiveThePeersTextSorted) {
           "`accelerate` version or fix (and potentially remove) these keys from your config file.");
 }
 
-TEST(ConfigFile, SageMakerIsRefusedForWhatItIs) {
-  const Result<ConfigFile> file = load_config_file(fixture("0_30_0_sagemaker.yaml"));
+TEST(ConfigFile, AFileOfSageMakerHasKeysOfItsOwn) {
+  const ConfigFile file = or_throw(load_config_file(fixture("0_30_0_sagemaker.yaml")));
 
-  ASSERT_FALSE(file);
-  EXPECT_EQ(file.error().code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(file.error().message(), HasSubstr("AMAZON_SAGEMAKER"));
+  ASSERT_TRUE(file.sagemaker);
+  EXPECT_EQ(file.sagemaker->instance_type, "MY_TYPE");
+  EXPECT_EQ(file.sagemaker->role, "MY_ROLE");
+  EXPECT_EQ(file.sagemaker->distributed_type, "NO");
+  EXPECT_EQ(file.sagemaker->num_machines, 1);
+  EXPECT_EQ(file.mixed_precision, "fp16");
+  EXPECT_EQ(file.debug, false);
+  EXPECT_THAT(file.notices, Contains(HasSubstr("debug is given on line 2 and again on line 8")));
+}
+
+TEST(ConfigFile, AFileOfSageMakerIsCheckedLikeAnyOther) {
+  const auto message = [](const std::string& more) {
+    const auto file =
+        parse_config_file("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: NO\n" + more,
+                          ConfigFormat::kYaml,
+                          "F");
+    if (file) throw std::logic_error("it was read");
+    return file.error().message();
+  };
+
+  EXPECT_THAT(message("ec2_instance_type: t\n"), HasSubstr("iam_role_name must be given"));
+  EXPECT_THAT(message("ec2_instance_typo: t\n"),
+              HasSubstr("had unknown keys (['ec2_instance_typo'])"));
+  EXPECT_THAT(message("num_processes: 2\n"), HasSubstr("unknown keys (['num_processes'])"));
+  EXPECT_THAT(message("ec2_instance_type: t\niam_role_name: r\nnum_machines: 0\n"),
+              HasSubstr("num_machines is 0"));
 }
 
 TEST(ConfigFile, AFileThatIsNotThereOrAFolderIsUnreadable) {

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""What is asked of Amazon SageMaker is what the peer would ask its SDK for; `aws` is a script that writes down its calls."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+from unittest import mock
+
+SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
+PEER = SOURCE / ".deps/peer"
+if not (PEER / "bin/python").exists():
+    print(f"skipped: {PEER} is missing; run scripts/setup.sh")
+    sys.exit(77)
+if os.path.realpath(sys.prefix) != os.path.realpath(PEER):
+    os.execv(PEER / "bin/python", [str(PEER / "bin/python"), *sys.argv])
+
+import contextlib
+import io
+import logging
+
+import yaml
+from accelerate.commands import launch
+from accelerate.commands.config.config_args import SageMakerConfig
+from accelerate.utils import SageMakerDistributedType
+from accelerate.utils import launch as preparation
+
+logging.disable(logging.WARNING)
+LAUNCHER = BUILD / "bin/accel-launch"
+FIXTURE = SOURCE / "tests/unit/launcher/configs/0_30_0_sagemaker.yaml"
+ARGUMENTS = ["--model_name_or_path", "bert", "--do_train", "False", "--epochs", "3", "--learning_rate", "5e-5",
+             "--max_steps", "50.5", "--do-test", "True", "--whole", "2.0"]
+AWS = """#!/bin/sh
+printf '%s\\n' "$*" >> "{folder}/calls"
+case "$1 $2" in
+  "sts get-caller-identity") echo 123456789012 ;;
+  "iam get-role") echo "arn:aws:iam::123456789012:role/path/$4" ;;
+  "s3 cp") cp "$3" "{folder}/sent.tar.gz" ;;
+  "sagemaker create-training-job") cp "${{4#file://}}" "{folder}/request.json" ;;
+  "sagemaker describe-training-job") printf '{status}\\ts3://bucket/model.tar.gz\\tNone\\n' ;;
+esac
+"""
+
+
+class SageMaker(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+        (self.folder / "code").mkdir()
+        self.script = self.folder / "code/train.py"
+        self.script.write_text("print(1)\n")
+        self.environment = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder),
+                            "HF_HOME": str(self.folder)}
+
+    def install_aws(self, status="Completed"):
+        program = self.folder / "bin/aws"
+        program.parent.mkdir()
+        program.write_text(AWS.format(folder=self.folder, status=status))
+        program.chmod(0o755)
+
+    def launch(self, *flags, arguments=ARGUMENTS):
+        return subprocess.run([LAUNCHER, *flags, self.script, *arguments], env=self.environment, capture_output=True,
+                              text=True, timeout=60)
+
+    def request(self, *flags):
+        done = self.launch(*flags, "--debug")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def peer(self, *flags):
+        """The keyword arguments of the SDK's estimator, and its inputs."""
+        # Without the attributes version 1.15.0 fails at each launch with such a file.
+        missing = {"parallelism_config": {}, "tpu_use_cluster": False}
+        with mock.patch.dict(os.environ, self.environment, clear=True), contextlib.redirect_stdout(io.StringIO()), \
+                mock.patch.multiple(SageMakerConfig, create=True, **missing):
+            parser = launch.launch_command_parser()
+            args, defaults, _ = launch._validate_launch_command(parser.parse_args([*flags, str(self.script), *ARGUMENTS]))
+            # An unquoted NO, the one that it can read, is false to it.
+            defaults.distributed_type = SageMakerDistributedType(defaults.distributed_type or "NO")
+            return preparation.prepare_sagemager_args_inputs(defaults, args)
+
+    def compare(self, path, *flags):
+        flags = (*flags, "--aws_access_key_id", "id", "--aws_secret_access_key", "secret")
+        ours = self.request("--config_file", str(path), *flags)
+        theirs, inputs = self.peer("--config_file", str(path), *flags)
+        parameters = {name: json.loads(text) for name, text in ours["HyperParameters"].items()
+                      if not name.startswith("sagemaker_")}
+        self.assertEqual(parameters, theirs["hyperparameters"])
+        self.assertEqual(ours["Environment"], theirs["environment"])
+        self.assertEqual(ours["ResourceConfig"]["InstanceType"], theirs["instance_type"])
+        self.assertEqual(ours["ResourceConfig"]["InstanceCount"], theirs["instance_count"])
+        self.assertEqual(json.loads(ours["HyperParameters"]["sagemaker_program"]), theirs["entry_point"])
+        self.assertTrue(ours["RoleArn"].endswith("role/" + theirs["role"]))
+        self.assertTrue(ours["TrainingJobName"].startswith(theirs["base_job_name"]))
+        self.assertEqual(ours["AlgorithmSpecification"].get("MetricDefinitions"), theirs["metric_definitions"])
+        channels = {one["ChannelName"]: one["DataSource"]["S3DataSource"]["S3Uri"]
+                    for one in ours.get("InputDataConfig", [])}
+        self.assertEqual(channels or None, inputs)
+        is_parallel = json.loads(ours["HyperParameters"].get("sagemaker_distributed_dataparallel_enabled", "false"))
+        self.assertEqual(is_parallel, theirs["distribution"] is not None)
+
+    def test_the_fixture_of_the_peer(self):
+        self.compare(FIXTURE)
+
+    def test_the_file_of_configs(self):
+        self.compare(SOURCE / "configs/sagemaker.yaml")
+
+    def test_a_file_with_everything(self):
+        inputs, metrics = self.folder / "inputs.tsv", self.folder / "metrics.tsv"
+        inputs.write_text("channel\tlocation\ntrain\ts3://b/train\ntest\ts3://b/test\n")
+        metrics.write_text("name\tregex\nloss\tloss=(.*)\n")
+        path = self.folder / "sagemaker.yaml"
+        path.write_text(yaml.safe_dump({
+            "compute_environment": "AMAZON_SAGEMAKER", "distributed_type": "DATA_PARALLEL", "mixed_precision": "bf16",
+            "ec2_instance_type": "ml.p4dn.24xlarge", "iam_role_name": "role", "num_machines": 2, "region": "eu-west-1",
+            "base_job_name": "mine", "image_uri": "123.dkr.ecr/image:1", "sagemaker_inputs_file": str(inputs),
+            "sagemaker_metrics_file": str(metrics), "debug": False, "use_cpu": False}))
+        self.compare(path)
+        self.compare(path, "--mixed_precision", "fp16", "--dynamo_use_dynamic")
+
+    def test_a_flag_without_a_value(self):
+        for arguments in (["--do_train", "--do_test", "False"], ["--epochs", "3", "--do_train"]):
+            done = self.launch("--config_file", str(FIXTURE), "--aws_access_key_id", "i", "--aws_secret_access_key", "s",
+                               arguments=arguments)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("store_true", done.stderr)
+            with self.assertRaisesRegex(ValueError, "store_true"):
+                preparation._convert_nargs_to_dict(arguments)
+
+    def test_the_job_is_submitted_and_followed(self):
+        self.install_aws()
+        self.environment["AWS_PROFILE"] = "mine"
+        done = self.launch("--config_file", str(FIXTURE))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("You can find your model data at: s3://bucket/model.tar.gz", done.stdout)
+        request = json.loads((self.folder / "request.json").read_text())
+        self.assertEqual(request["RoleArn"], "arn:aws:iam::123456789012:role/path/MY_ROLE")
+        sent = json.loads(request["HyperParameters"]["sagemaker_submit_directory"])
+        self.assertTrue(sent.startswith("s3://sagemaker-us-east-1-123456789012/"), sent)
+        self.assertIn(sent, (self.folder / "calls").read_text())
+        with tarfile.open(self.folder / "sent.tar.gz") as packed:
+            self.assertIn("./train.py", packed.getnames())
+
+    def test_a_job_that_fails_and_an_aws_that_is_missing_are_errors(self):
+        self.environment["AWS_PROFILE"] = "mine"
+        done = self.launch("--config_file", str(FIXTURE))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("install the AWS CLI", done.stderr)
+        self.install_aws(status="Failed")
+        done = self.launch("--config_file", str(FIXTURE))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("ended as Failed", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
