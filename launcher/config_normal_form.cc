@@ -142,17 +142,17 @@ ConfigValue filled(const ConfigValue::Map& document, const Field& field) {
   return field.fallback.empty() ? ConfigValue() : scalar_of(field.fallback);
 }
 
+bool is_sagemaker(const ConfigValue::Map& document) {
+  const ConfigValue* const value = find_value(document, "compute_environment");
+  return value != nullptr && value->text == "AMAZON_SAGEMAKER";
+}
+
 }  // namespace
 
 const ConfigValue* find_value(const ConfigValue::Map& document, std::string_view key) {
   const auto found = std::find_if(
       document.rbegin(), document.rend(), [&](const ConfigEntry& e) { return e.key == key; });
   return found == document.rend() ? nullptr : &found->value;
-}
-
-bool is_sagemaker_config(const ConfigValue::Map& document) {
-  const ConfigValue* const value = find_value(document, "compute_environment");
-  return value != nullptr && value->text == "AMAZON_SAGEMAKER";
 }
 
 ConfigValue::Map normal_form(const ConfigValue::Map& document) {
@@ -165,24 +165,8 @@ ConfigValue::Map normal_form(const ConfigValue::Map& document) {
     }
   };
   add(kBase);
-  is_sagemaker_config(document) ? add(kSagemaker) : add(kCluster);
+  is_sagemaker(document) ? add(kSagemaker) : add(kCluster);
   return normal;
-}
-
-std::vector<std::string> unknown_fields(const ConfigValue::Map& document) {
-  constexpr std::string_view kOlder = "fp16,dynamo_backend,num_processes";
-  const std::span<const Field> fields =
-      is_sagemaker_config(document) ? std::span<const Field>(kSagemaker) : kCluster;
-  std::vector<std::string> unknown;
-  for (const ConfigEntry& entry : document) {
-    const auto has_name = [&](const Field& field) { return field.name == entry.key; };
-    const auto older = split_choices(kOlder);
-    const bool is_known = std::ranges::any_of(kBase, has_name) ||
-                          std::ranges::any_of(fields, has_name) ||
-                          std::ranges::count(older, entry.key) > 0;
-    if (!is_known) unknown.push_back(entry.key);
-  }
-  return unknown;
 }
 
 ConfigValue::Map in_alphabetical_order(ConfigValue::Map document) {

@@ -8,9 +8,7 @@
 // Source:   accelerate 1.15.0, commands/config/config_args.py; tests/peer/config_command.py compares.
 #pragma once
 
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "launcher/config_document.h"
 
@@ -21,11 +19,6 @@ namespace accel::launcher {
 
 // As the peer writes its files: keys in alphabetical order, those of maps below too.
 [[nodiscard]] ConfigValue::Map in_alphabetical_order(ConfigValue::Map document);
-
-[[nodiscard]] bool is_sagemaker_config(const ConfigValue::Map& document);
-
-// Keys of the top that neither the present version nor an older one has.
-[[nodiscard]] std::vector<std::string> unknown_fields(const ConfigValue::Map& document);
 
 // nullptr: there is none. Of a repeated key the last value.
 [[nodiscard]] const ConfigValue* find_value(const ConfigValue::Map& document, std::string_view key);

@@ -110,24 +110,6 @@ int write_default(const std::vector<std::string>& words) {
   return 0;
 }
 
-// Files of SageMaker have keys of their own, which a launch on this machine does not read.
-Result<void> check(const ConfigValue::Map& document,
-                   std::string_view text,
-                   const std::string& path) {
-  if (!is_sagemaker_config(document)) {
-    const auto checked = parse_config_file(text, format_of(path), path);
-    if (!checked) return checked.error();
-    for (const std::string& notice : checked->notices) print_notice(kUpdate, notice);
-    return {};
-  }
-  const auto unknown = unknown_fields(document);
-  if (unknown.empty()) return {};
-  return Error(ErrorCode::kConfigUnknownKey,
-               printable(path) + " has the key " + printable(unknown.front()) +
-                   ", which a configuration of SageMaker does not have",
-               "correct the key, or remove it");
-}
-
 Result<void> update_file(const std::string& path) {
   if (!exists(path))
     return Error(ErrorCode::kConfigUnreadable,
@@ -137,7 +119,9 @@ Result<void> update_file(const std::string& path) {
   if (!text) return text.error();
   const auto document = parse_config(*text, format_of(path), path);
   if (!document) return document.error();
-  if (const auto checked = check(*document, *text, path); !checked) return checked.error();
+  const auto checked = parse_config_file(*text, format_of(path), path);
+  if (!checked) return checked.error();
+  for (const std::string& notice : checked->notices) print_notice(kUpdate, notice);
   return write_config_file(path,
                            to_text(in_alphabetical_order(normal_form(*document)), format_of(path)));
 }

@@ -96,9 +96,7 @@ Result<std::optional<ConfigValue::Map>> config(const std::string& named,
   if (!text) return text.error();
   const auto document = parse_config(*text, format_of(path), path);
   if (!document) return document.error();
-  if (!is_sagemaker_config(*document)) {
-    if (const auto checked = load_config_file(path); !checked) return checked.error();
-  }
+  if (const auto checked = load_config_file(path); !checked) return checked.error();
   return std::optional(normal_form(*document));
 }
 

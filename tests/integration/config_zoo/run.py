@@ -30,7 +30,7 @@ ZOO = {
 ELSEWHERE = {
     "agent": "no configuration of a launch: tests/unit/agent/agent_config_test.cc",
     "mpirun": "tests/peer/mpi_launch.py starts it where there is an mpirun",
-    "sagemaker": "tests/peer shows what would be sent",
+    "sagemaker": "tests/peer/sagemaker_request.py shows what would be sent",
 }
 
 
