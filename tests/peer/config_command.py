@@ -3,14 +3,18 @@
 questionnaires with the same answers give the same questions and files, and each reads what the other wrote."""
 import builtins
 import contextlib
+import fcntl
 import io
 import os
 import pathlib
+import pty
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 from unittest import mock
 
@@ -246,6 +250,23 @@ class ConfigCommand(unittest.TestCase):
             self.assertIn("the answers ended at", done.stderr)
         self.assertEqual(path.read_text(), "distributed_type: 'NO'\n")
         self.assertEqual([entry.name for entry in self.folder.iterdir()], ["half.yaml"])
+
+    def test_ctrl_c_in_a_terminal_leaves_nothing(self):
+        path = self.folder / "none.yaml"
+        ours, theirs = pty.openpty()
+        with subprocess.Popen([BUILD / "bin/accel", "config", "--config_file", path], stdin=theirs, stdout=theirs,
+                              stderr=theirs, start_new_session=True,
+                              preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) as child:
+            os.close(theirs)
+            said = b""
+            for answer in (b"0\n", b"multi-gpu\n", b"\x03"):
+                while not said.endswith(b"> "):
+                    said += os.read(ours, 4096)
+                said = b""
+                os.write(ours, answer)
+            self.assertEqual(child.wait(timeout=60), -signal.SIGINT)
+        os.close(ours)
+        self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_wrong_answers_are_asked_again(self):
         answers = ["7", "cloud", "this machine", "multi-gpu", "0", "two", "2", "2", "1", "\t", "node-0", "70000", "29500",
