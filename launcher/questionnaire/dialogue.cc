@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <accel/error.h>
 
@@ -12,7 +13,7 @@
 namespace accel::launcher {
 namespace {
 
-constexpr int kLineBytes = 4096;
+constexpr std::size_t kMostBytes = 4096;
 
 void print(std::FILE* out, const std::string& text) {
   std::fputs(text.c_str(), out);
@@ -35,12 +36,14 @@ std::string shown(const Questionnaire& questionnaire) {
 
 // nullopt: the end of the input.
 Result<std::optional<std::string>> read_line(std::FILE* in) {
-  char buffer[kLineBytes];
-  if (std::fgets(buffer, kLineBytes, in) == nullptr) return std::optional<std::string>();
-  std::string line = buffer;
-  if (!line.ends_with('\n') && static_cast<int>(line.size()) == kLineBytes - 1)
-    return Error(ErrorCode::kUsage, "an answer is longer than 4095 bytes", "answer by lines");
-  if (line.ends_with('\n')) line.pop_back();
+  std::string line;
+  int c = std::getc(in);
+  if (c == EOF) return std::optional<std::string>();
+  for (; c != EOF && c != '\n'; c = std::getc(in)) {
+    line += static_cast<char>(c);
+    if (line.size() >= kMostBytes)
+      return Error(ErrorCode::kUsage, "an answer is longer than 4095 bytes", "answer by lines");
+  }
   return std::optional<std::string>(std::move(line));
 }
 

@@ -3,7 +3,9 @@
 
 #include "launcher/questionnaire/questionnaire.h"
 
-#include <set>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "launcher/config_normal_form.h"
 #include "launcher/config_writer.h"
 #include "launcher/questionnaire/answered_config.h"
+#include "launcher/questionnaire/dialogue.h"
 
 namespace accel::launcher {
 namespace {
@@ -154,6 +157,46 @@ TEST(Questionnaire, WhatNeuronCannotDoIsRefusedWhereItIsAsked) {
 
   EXPECT_FALSE(questionnaire.answer("yes"));
   EXPECT_TRUE(questionnaire.answer("no"));
+}
+
+// What the dialogue says to these answers.
+struct Held {
+  Result<Answers> answers;
+  std::string said;
+};
+Held held(std::string input) {
+  char* text = nullptr;
+  std::size_t size = 0;
+  std::FILE* const in = ::fmemopen(input.data(), input.size(), "r");
+  std::FILE* const out = ::open_memstream(&text, &size);
+  Held held = {hold_dialogue(in, out), ""};
+  std::fclose(in);
+  std::fclose(out);
+  held.said.assign(text, size);
+  std::free(text);
+  return held;
+}
+
+TEST(Dialogue, ShowsChoicesWithTheirNumbersAndTheFallback) {
+  const Held dialogue = held("1\n");
+
+  EXPECT_THAT(dialogue.said,
+              HasSubstr("  0  This machine\n  1  AWS (Amazon SageMaker)\n[This machine] > "));
+}
+
+TEST(Dialogue, AnEndBeforeTheLastQuestionIsAnError) {
+  const Held dialogue = held("\n\nyes");
+
+  ASSERT_FALSE(dialogue.answers);
+  EXPECT_EQ(dialogue.answers.error().code(), ErrorCode::kUsage);
+  EXPECT_THAT(dialogue.answers.error().message(), HasSubstr("the answers ended at: Shall your"));
+}
+
+TEST(Dialogue, WhatNobodyTypesIsNoAnswer) {
+  EXPECT_THAT(held(std::string("\0\0\n", 3)).said, HasSubstr("without control characters"));
+  const Held endless = held(std::string(5000, 'x'));
+  ASSERT_FALSE(endless.answers);
+  EXPECT_THAT(endless.answers.error().message(), HasSubstr("longer than 4095 bytes"));
 }
 
 TEST(AnsweredConfig, CompletesPaths) {
