@@ -172,6 +172,17 @@ class ConfigCommand(unittest.TestCase):
         self.assertGreaterEqual(types, {"NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA",
                                         "DATA_PARALLEL"})
 
+    def test_what_the_peer_wrote_is_read_and_stays(self):
+        first = int(os.environ.get("ACCEL_TEST_SEED", "1")) * 7000
+        for seed in range(first, first + 40):
+            walk = Walk(random.Random(seed))
+            config, path = peer_config(walk), self.folder / "theirs.yaml"
+            config.to_yaml_file(path)
+            before = yaml.safe_load(path.read_text())
+            done = accel("config", "update", "--config_file", path, home=self.folder)
+            self.assertEqual(done.returncode, 0, f"{before}\n{done.stderr}")
+            self.assertEqual(yaml.safe_load(path.read_text()), before)
+
     def test_json_by_the_name(self):
         config, told = self.walk(3, self.folder / "walk.json")
         loaded = config_args.load_config_from_file(str(self.folder / "walk.json"))
