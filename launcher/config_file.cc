@@ -306,6 +306,9 @@ void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
   file.gpu_ids = reader.text("gpu_ids");
   read_precision(reader, file);
   file.use_cpu = reader.boolean("use_cpu");
+  file.tpu_use_cluster = reader.boolean("tpu_use_cluster");
+  if (file.distributed_type == "XLA") file.downcast_bf16 = reader.boolean("downcast_bf16");
+  file.main_training_function = reader.text("main_training_function");
   file.debug = reader.boolean("debug");
   file.enable_cpu_affinity = reader.boolean("enable_cpu_affinity");
   if (const ConfigValue::Map* dynamo = reader.map("dynamo_config")) {

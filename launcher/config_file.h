@@ -42,6 +42,9 @@ struct ConfigFile {
   std::optional<SageMakerConfig> sagemaker;
   std::optional<std::string> mixed_precision;
   std::optional<bool> use_cpu;
+  std::optional<bool> tpu_use_cluster;
+  std::optional<bool> downcast_bf16;                  // with XLA
+  std::optional<std::string> main_training_function;  // with XLA
   std::optional<bool> debug;
   std::optional<bool> enable_cpu_affinity;
   DynamoSettings dynamo;

@@ -17,6 +17,7 @@ constexpr std::string_view kCompute = "Computing";
 constexpr std::string_view kCompile = "torch.compile (Python scripts)";
 constexpr std::string_view kOutput = "Output";
 constexpr std::string_view kFailure = "Failures and stopping";
+constexpr std::string_view kTpu = "TPU (with --tpu)";
 constexpr std::string_view kSageMaker = "Amazon SageMaker (with a configuration file for it)";
 constexpr std::string_view kNodes = "Several nodes (run the same command on each)";
 
@@ -297,6 +298,30 @@ constexpr FlagSpec kFlags[] = {
      kFailure,
      "How long processes that a finished rank left behind may live. Default: 10."},
 
+    {"tpu",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kTpu,
+     "Start a function of a Python script on each core of the TPUs of this machine, by torch_xla."},
+    {"main_training_function",
+     0,
+     FlagKind::kText,
+     "NAME",
+     "",
+     kTpu,
+     "The function. Default: main."},
+    {"downcast_bf16",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kTpu,
+     "With --mixed_precision bf16: float becomes bfloat16 and double float; else both bfloat16."},
+    {"tpu_cluster", 0, FlagKind::kSwitch, "", "", kTpu, "The whole pod; not there yet."},
+    {"no_tpu_cluster", 0, FlagKind::kSwitch, "", "", kTpu, "This machine alone, as by default."},
+
     {"aws_access_key_id",
      0,
      FlagKind::kText,
@@ -404,13 +429,11 @@ constexpr FlagSpec kFlags[] = {
 // Families of flags that exist in `accelerate launch` or torchrun: a name that equals an entry, or
 // starts with it when the entry ends in '_' or '-'.
 constexpr std::pair<std::string_view, std::string_view> kNotBuilt[] = {
-    {"tpu", "TPU"},
-    {"tpu_", "TPU"},
-    {"no_tpu_cluster", "TPU"},
+    {"tpu_name", "TPU pods"},
+    {"tpu_use_sudo", "TPU pods"},
+    {"tpu_zone", "TPU pods"},
     {"vm", "TPU"},
     {"env", "TPU"},
-    {"main_training_function", "TPU"},
-    {"downcast_bf16", "TPU"},
     {"duplicate_", "torchrun's flags"},
     {"virtual_local_rank", "torchrun's flags"},
 };

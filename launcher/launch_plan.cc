@@ -327,7 +327,8 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   const Result<LaunchSettings> settings =
       merge_settings(line, file, slurm, host.num_gpus, plan.notices);
   if (!settings) faults.add(settings.error());
-  const Result<WorkerCommand> command = find_command(line, host.environment);
+  Result<WorkerCommand> command = find_command(line, host.environment);
+  if (command && settings && settings->tpu) command = tpu_command(*command, *settings->tpu);
   if (!command) faults.add(command.error());
   if (!faults.empty()) return faults.merged();
 

@@ -175,9 +175,9 @@ class Merge {
       const std::string& type = file_->distributed_type;
       const bool is_paradigm =
           line_.is_on("use_fsdp") || line_.is_on("use_deepspeed") || line_.is_on("use_megatron_lm");
-      settings_.multi_gpu = type == "MULTI_GPU" && !is_paradigm;
+      settings_.multi_gpu = type == "MULTI_GPU" && !is_paradigm && !line_.is_on("tpu");
       constexpr std::string_view kKnown[] = {
-          "NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM"};
+          "NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"};
       if (!is_paradigm && std::ranges::count(kKnown, type) == 0) {
         unsupported(
             file_->path + ": distributed_type is " + type + ", which accel-launch cannot do yet",
@@ -185,6 +185,7 @@ class Merge {
             "MULTI_GPU");
       }
     }
+    choose_tpu();
     settings_.gpu_ids = line_.text("gpu_ids").value_or(
         file_ != nullptr && file_->gpu_ids ? *file_->gpu_ids : "all");
     if (settings_.gpu_ids.empty()) settings_.gpu_ids = "all";
@@ -195,10 +196,31 @@ class Merge {
     }
   }
 
+  void choose_tpu() {
+    const bool is_other = settings_.use_cpu || settings_.multi_gpu || line_.is_on("use_fsdp") ||
+                          line_.is_on("use_deepspeed") || line_.is_on("use_megatron_lm");
+    const bool is_of_file = file_ != nullptr && file_->distributed_type == "XLA" && !is_other;
+    if (!line_.is_on("tpu") && !is_of_file) return;
+    const bool is_pod =
+        line_.is_on("tpu_cluster") || (is_of_file && file_->tpu_use_cluster.value_or(false));
+    if (is_pod && !line_.is_on("no_tpu_cluster")) {
+      unsupported("launching on a whole TPU pod (--tpu_cluster) is not there yet",
+                  "run the same line with --no_tpu_cluster on all its workers: `accel tpu-config "
+                  "--command 'accel-launch --tpu --no_tpu_cluster ...'`");
+    }
+    TpuSettings tpu;
+    const std::string function = file_ != nullptr ? file_->main_training_function.value_or("") : "";
+    tpu.function = line_.text("main_training_function").value_or(function);
+    if (tpu.function.empty()) tpu.function = TpuSettings().function;
+    tpu.downcast_bf16 = boolean("downcast_bf16", &ConfigFile::downcast_bf16);
+    settings_.tpu = std::move(tpu);
+  }
+
   void check_single_choice() {
     std::string given;
     int num_given = 0;
-    for (const char* name : {"cpu", "multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm"}) {
+    for (const char* name :
+         {"cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm"}) {
       if (!line_.is_on(name)) continue;
       given += (given.empty() ? "--" : ", --") + std::string(name);
       ++num_given;
@@ -223,7 +245,7 @@ class Merge {
   }
 
   void choose_num_processes() {
-    if (is_mpi_ || settings_.hosts) return;
+    if (is_mpi_ || settings_.hosts || settings_.tpu) return;
     std::optional<int> number = requested_num_processes();
     if (!number) refuse_undecided_file();
     const bool is_undecided = file_ == nullptr && !line_.has("num_processes");

@@ -22,6 +22,7 @@
 #include "launcher/mpi/mpi_launch.h"
 #include "launcher/node_settings.h"
 #include "launcher/paradigms/paradigm_settings.h"
+#include "launcher/tpu/tpu_launch.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
@@ -64,6 +65,7 @@ struct LaunchSettings {
   std::optional<double> linger_seconds;
   std::optional<ElasticSettings> elastic;  // several nodes
   std::optional<MpiSettings> mpi;          // mpirun is the one process that is started here
+  std::optional<TpuSettings> tpu;          // torch_xla is the one process that is started here
   std::optional<HostSettings> hosts;       // ssh or pdsh for each host; num_processes: of them all
   supervisor::HangPolicy hang;
   std::vector<supervisor::PreflightCheck> preflight;

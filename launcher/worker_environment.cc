@@ -46,6 +46,10 @@ EnvMap base_environment(const EnvMap& inherited,
   env.erase(kSlurmFolderVariable);
   if (settings.tells_accelerate) add_accelerate(env, settings);
   for (const auto& [name, value] : settings.paradigms.variables) env[name] = value;
+  if (settings.tpu) {
+    for (const auto& [name, value] : tpu_variables(*settings.tpu, settings.mixed_precision))
+      env[name] = value;
+  }
   if (settings.debug) env["ACCELERATE_DEBUG_MODE"] = "true";
   if (settings.enable_cpu_affinity) env["ACCELERATE_CPU_AFFINITY"] = "1";
   if (settings.gpu_ids != "all") env["CUDA_VISIBLE_DEVICES"] = settings.gpu_ids;
