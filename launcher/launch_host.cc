@@ -90,6 +90,7 @@ LaunchHost real_launch_host() {
   std::error_code failure;
   host.program_folder =
       std::filesystem::read_symlink("/proc/self/exe", failure).parent_path().string();
+  host.nvidia = [] { return read_nvidia_machine(); };
   host.job_suffix = unique_suffix();
   host.private_base = private_base(host.environment);
   host.stdin_is_terminal = isatty(STDIN_FILENO) == 1;

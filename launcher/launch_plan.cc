@@ -223,6 +223,23 @@ JobSpec make_spec(const CommandLine& line,
   return spec;
 }
 
+// GPUs that fail when they speak to each other directly are kept from it.
+void keep_gpus_apart(const LaunchSettings& settings, const LaunchHost& host, LaunchPlan& plan) {
+  const bool uses_gpus = !settings.use_cpu && (settings.multi_gpu || settings.paradigms.is_any());
+  if (!uses_gpus || !host.nvidia) return;
+  std::string names;
+  for (const auto& [name, value] : peer_access_variables(host.nvidia(), plan.spec.env)) {
+    plan.spec.env[name] = value;
+    names += (names.empty() ? "" : " and ") + name + "=" + value;
+  }
+  if (names.empty()) return;
+  plan.notices.push_back(
+      "GeForce RTX 40 GPUs do not support communication with each other (P2P) or over InfiniBand "
+      "before driver "
+      "550.40.07: " +
+      names + " is set; upgrade the driver, which makes it faster");
+}
+
 TorchrunView view_for_torchrun(const LaunchHost& host, const ConfigFile* file) {
   const auto num_cpus = [&host] {
     const Result<Topology> topology = host.topology(Caches::kLeftOut);
@@ -336,6 +353,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   if (!cores) return std::move(cores).error();
   plan.shares = cores->workers;
   plan.spec = make_spec(line, *settings, *command, *cores, host, plan.notices);
+  keep_gpus_apart(*settings, host, plan);
   if (settings->mpi) {
     if (auto handed = hand_to_mpirun(plan.spec, *settings->mpi, host); !handed)
       return std::move(handed).error();

@@ -22,6 +22,7 @@
 #include "launcher/elastic_settings.h"
 #include "launcher/mpi/mpi_launch.h"
 #include "launcher/sagemaker/submission.h"
+#include "runtime/nvidia_gpus.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
@@ -34,6 +35,7 @@ struct LaunchHost {
   std::function<std::string()> resource_config;      // of SageMaker; empty where there is none
   std::function<Result<MpiProgram>()> mpi_program;   // called only when mpirun starts the workers
   std::string program_folder;                        // of accel-launch; absolute
+  std::function<NvidiaMachine()> nvidia;             // all of them; empty: nobody can tell
   std::string job_suffix;                            // makes the job's id unique on this machine
   std::string private_base;  // where private folders of jobs are made; may be empty
   bool stdin_is_terminal = false;

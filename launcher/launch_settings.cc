@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "launcher/faults.h"
+#include "launcher/gpu_list.h"
 #include "launcher/hosts/host_choice.h"
 #include "launcher/mpi/mpi_choice.h"
 #include "launcher/paradigms/paradigm_rules.h"
@@ -237,12 +238,8 @@ class Merge {
                           : "leave one out of " + given));
   }
 
-  // How many GPUs the workers will see: the visible ones, or those of --gpu_ids.
-  int num_usable_gpus() {
-    if (settings_.gpu_ids == "all") return num_gpus();
-    const auto commas = std::count(settings_.gpu_ids.begin(), settings_.gpu_ids.end(), ',');
-    return std::min(num_gpus(), static_cast<int>(commas) + 1);
-  }
+  // How many workers find a GPU of their own, or one that --gpu_ids shares out.
+  int num_usable_gpus() { return num_gpu_places(settings_.gpu_ids, num_gpus()); }
 
   void choose_num_processes() {
     if (is_mpi_ || settings_.hosts || settings_.tpu) return;
@@ -316,9 +313,10 @@ class Merge {
       unsupported("training on several GPUs was asked for, but no GPU is visible",
                   "give --cpu to train on the CPU");
     } else if (gpus < settings_.num_processes) {
-      unsupported(std::to_string(settings_.num_processes) + " workers cannot share " +
-                      std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs"),
-                  "give --num_processes " + std::to_string(gpus) + ", or --cpu");
+      unsupported(
+          describe_shared_gpu(settings_.num_processes, gpus),
+          "give --num_processes " + std::to_string(gpus) +
+              ", or --cpu, or --gpu_ids with an id as often as workers shall share that GPU");
     }
   }
 

@@ -1,5 +1,6 @@
 #include "launcher/worker_environment.h"
 
+#include "launcher/gpu_list.h"
 #include "launcher/slurm_nodes.h"
 
 namespace accel::launcher {
@@ -52,7 +53,7 @@ EnvMap base_environment(const EnvMap& inherited,
   }
   if (settings.debug) env["ACCELERATE_DEBUG_MODE"] = "true";
   if (settings.enable_cpu_affinity) env["ACCELERATE_CPU_AFFINITY"] = "1";
-  if (settings.gpu_ids != "all") env["CUDA_VISIBLE_DEVICES"] = settings.gpu_ids;
+  if (settings.gpu_ids != "all") env["CUDA_VISIBLE_DEVICES"] = without_repeats(settings.gpu_ids);
   if (is_python) env.try_emplace("PYTHONUNBUFFERED", "1");
   if (mode == EnvMode::kDistributed) env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   return env;

@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/supervisor/process_table.h"
+
 namespace accel::supervisor {
 namespace {
 
@@ -86,6 +88,13 @@ std::optional<StopChange> take_stop_change() {
 bool has_children() {
   siginfo_t info{};
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+bool has_children_besides(System& system, pid_t spared) {
+  const std::vector<ProcessEntry> table = read_process_table(system);
+  return std::any_of(table.begin(), table.end(), [&](const ProcessEntry& entry) {
+    return entry.parent == ::getpid() && entry.pid != spared;
+  });
 }
 
 // The system call takes a struct rusage that glibc's waitid() hides.

@@ -45,6 +45,9 @@ struct StopChange {
 // Whether the calling process has a child at all, dead or alive.
 [[nodiscard]] bool has_children();
 
+// The same, not counting `spared`.
+[[nodiscard]] bool has_children_besides(System& system, pid_t spared);
+
 // Reaps `pid`. std::nullopt when it is not a child of ours or has not ended.
 [[nodiscard]] std::optional<WaitStatus> reap_child(pid_t pid);
 

@@ -96,6 +96,7 @@ void each_member(T& log, Visit&& visit) {
   visit("dir", log.dir);
   visit("error_dir", log.error_dir);
   visit("prefix", log.prefix);
+  visit("prefix_template", log.prefix_template);
   visit("overflow", log.overflow);
   visit("merge_stderr", log.merge_stderr);
   visit("rotate_bytes", log.rotation.bytes);

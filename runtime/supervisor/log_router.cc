@@ -14,6 +14,7 @@
 #include "runtime/supervisor/console_writer.h"
 #include "runtime/supervisor/drain_watch.h"
 #include "runtime/supervisor/file_writer.h"
+#include "runtime/supervisor/line_prefix.h"
 #include "runtime/supervisor/log_layout.h"
 #include "runtime/supervisor/log_pump.h"
 #include "runtime/supervisor/log_sinks.h"
@@ -287,7 +288,11 @@ Result<std::shared_ptr<LogSource>> LogRouter::Impl::route(std::shared_ptr<LogSou
     std::string prefix;
     if (options_.log.prefix) {
       const int rank = first_rank ? *first_rank + worker.local_rank : worker.global_rank;
-      prefix = "[r" + std::to_string(rank) + " " + name_of(stream) + "] ";
+      prefix = line_prefix(options_.log.prefix_template,
+                           {.global_rank = rank,
+                            .local_rank = worker.local_rank,
+                            .role = options_.role,
+                            .stream = name_of(stream)});
     }
     source->send_to_console(consoles_[static_cast<std::size_t>(stream)].sink,
                             std::move(prefix),

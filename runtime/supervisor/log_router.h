@@ -67,7 +67,8 @@ struct LogRouterOptions {
   LogPolicy log;
   ConsolePolicy console;
   std::vector<WorkerSpec> workers;
-  int owner_in = 0;  // borrowed for the router's life; the shim inherits its owner's
+  std::string role = "default";  // of the workers, for prefixes
+  int owner_in = 0;              // borrowed for the router's life; the shim inherits its owner's
   int owner_out = 1;
   int owner_err = 2;
   pid_t owner_pid = 0;  // whose job control decides who may read the terminal; 0: nobody else's

@@ -79,7 +79,8 @@ std::vector<ProcessEntry> find_strays(System& system,
   const auto members = members_of(system, scope.cgroups);
   std::vector<ProcessEntry> strays;
   for (const ProcessEntry& entry : table) {
-    if (entry.pid == scope.ancestor || entry.pid == ::getpid()) continue;
+    if (entry.pid == scope.ancestor || entry.pid == ::getpid() || entry.pid == scope.spared)
+      continue;
     if (entry.state == 'Z' || entry.state == 'X' || entry.start_time < scope.started_at) continue;
     if (descendants.contains(entry.pid) || members.contains(entry.pid) ||
         has_tag(system, entry.pid, scope)) {

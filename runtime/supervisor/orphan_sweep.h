@@ -35,6 +35,7 @@ struct SweepScope {
   std::string instance = {};     // and, unless empty, ACCEL_JOB_INSTANCE=<instance>
   std::uint64_t started_at = 0;  // clock ticks since boot; older processes are never touched
   std::vector<std::string> cgroups = {};  // and what is in these folders of cgroups (JobCgroup)
+  pid_t spared = -1;  // never: the fork server, which serves the next generation too
 };
 
 // Start time of the calling process, for SweepScope::started_at.

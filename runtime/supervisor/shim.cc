@@ -35,6 +35,8 @@ struct ShimArguments {
   int socket = -1;
   int spec = -1;
   pid_t owner = 0;
+  int forks = -1;
+  pid_t fork_server = 0;  // 0: there is none
 };
 
 Error misuse(std::string what) {
@@ -43,9 +45,13 @@ Error misuse(std::string what) {
 
 Result<ShimArguments> parse_arguments(int argc, char** argv) {
   ShimArguments arguments;
-  int* const numbers[] = {&arguments.socket, &arguments.spec, &arguments.owner};
-  if (argc != 4) return misuse("accel-shim is started by accel-launch, not by hand");
-  for (int i = 0; i < 3; ++i) {
+  int* const numbers[] = {&arguments.socket,
+                          &arguments.spec,
+                          &arguments.owner,
+                          &arguments.forks,
+                          &arguments.fork_server};
+  if (argc != 4 && argc != 6) return misuse("accel-shim is started by accel-launch, not by hand");
+  for (int i = 0; i < argc - 1; ++i) {
     const char* text = argv[i + 1];
     const char* end = text + std::strlen(text);
     const auto parsed = std::from_chars(text, end, *numbers[i]);
@@ -53,7 +59,9 @@ Result<ShimArguments> parse_arguments(int argc, char** argv) {
       return misuse("accel-shim got '" + std::string(text) + "' where a number belongs");
     }
   }
-  for (const int fd : {arguments.socket, arguments.spec}) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  for (const int fd : {arguments.socket, arguments.spec, arguments.forks}) {
+    if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
   return arguments;
 }
 
@@ -218,7 +226,10 @@ Result<void> run(const ShimArguments& arguments) {
       {.spec = job,
        .owner = arguments.owner,
        .owner_group = owner_group,
-       .worker_open_files = raise_open_files()},
+       .worker_open_files = raise_open_files(),
+       .forks = arguments.fork_server > 0
+                    ? std::make_shared<ForkServer>(UniqueFd(arguments.forks), arguments.fork_server)
+                    : nullptr},
       [&](const HostEvent& event) {
         leave_last_word(job, event);
         link.send(event);

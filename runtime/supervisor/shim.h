@@ -11,10 +11,12 @@
 
 namespace accel::supervisor {
 
-// argv: accel-shim SOCKET SPEC OWNER
+// argv: accel-shim SOCKET SPEC OWNER [FORKS SERVER]
 //   SOCKET  number of the inherited end of the SOCK_SEQPACKET pair
 //   SPEC    number of an inherited memfd with the JobSpec as JSON
 //   OWNER   pid of the owner, which is the parent
+//   FORKS   number of an inherited socket to a fork server (fork_server.h), which makes the workers
+//   SERVER  pid of the fork server, a child of this process
 // Returns the exit status: 0 when an outcome was reached, 70 and a line on stderr when there was no
 // job to run.
 int run_shim(int argc, char** argv);

@@ -59,6 +59,7 @@ enum Stage : int {
   kDeathSignal,
   kParentGone,
   kChdir,
+  kCgroup,
   kExecve,
 };
 constexpr std::array kStageNames = {"setsid",
@@ -75,6 +76,7 @@ constexpr std::array kStageNames = {"setsid",
                                     "prctl",
                                     "getppid",
                                     "chdir",
+                                    "cgroup.procs",
                                     "execve"};
 static_assert(kStageNames.size() == kExecve + 1);
 
@@ -175,7 +177,8 @@ void choose_memory(const ChildPlan& plan) {
   check_child(plan, kMemory, chosen == 0 || !plan.request.bind_memory);
 }
 
-[[noreturn]] void run_child(const ChildPlan& plan) {
+// Everything before the program.
+void arrange_child(const ChildPlan& plan) {
   enter_session(plan);
   reset_signals(plan);
   arrange_descriptors(plan);
@@ -198,6 +201,10 @@ void choose_memory(const ChildPlan& plan) {
     check_child(plan, kParentGone, ::getppid() == plan.parent);
   }
   if (!plan.request.cwd.empty()) check_child(plan, kChdir, ::chdir(plan.request.cwd.c_str()) == 0);
+}
+
+[[noreturn]] void run_child(const ChildPlan& plan) {
+  arrange_child(plan);
   ::execve(plan.path, plan.argv, plan.envp);
   fail_child(plan, kExecve);
 }
@@ -338,6 +345,23 @@ SpawnResult spawn(const SpawnRequest& request) {
   if (pid == 0) run_child(plan);
   if (pid < 0) return ExecFailure{"clone", errno};
   return SpawnedProcess(pid, UniqueFd(pidfd), std::move(error_read));
+}
+
+void enter_worker(const SpawnRequest& request, int error_fd, pid_t parent) {
+  const ChildPlan plan = {.request = request,
+                          .path = nullptr,
+                          .argv = nullptr,
+                          .envp = nullptr,
+                          .stdio = {request.stdio[0], request.stdio[1], request.stdio[2]},
+                          .error_fd = error_fd,
+                          .parent = parent,
+                          .cpus = cpu_set(request.cpus),
+                          .memory_nodes = memory_nodes(request)};
+  if (request.cgroup_fd >= 0) {
+    const UniqueFd members(::openat(request.cgroup_fd, "cgroup.procs", O_WRONLY | O_CLOEXEC));
+    check_child(plan, kCgroup, members && ::write(members.get(), "0", 1) == 1);
+  }
+  arrange_child(plan);
 }
 
 }  // namespace accel::supervisor

@@ -98,6 +98,13 @@ class SpawnedProcess {
 using SpawnResult = std::variant<SpawnedProcess, ExecFailure>;
 [[nodiscard]] SpawnResult spawn(const SpawnRequest& request);
 
+// Gives the calling process, which was forked for it, everything that spawn() gives a program before it is executed:
+// session, signals, streams, close-on-exec for all descriptors but `keep_fds`, limits, cores, memory, rights, death
+// signal, folder; and the cgroup. argv and env are not looked at. A step that fails is written to `error_fd`, as
+// exec_failure() reads it, and ends the process with 127. `parent` is who it shall die with.
+// Requires: one thread; the descriptors of the request are above 2.
+void enter_worker(const SpawnRequest& request, int error_fd, pid_t parent);
+
 // The path execve() should get for `name`: itself when it has a '/', else the first executable
 // match on `path` (colon separated). std::nullopt when there is none.
 [[nodiscard]] std::optional<std::string> find_program(const std::string& name,

@@ -47,6 +47,7 @@
 #include <sys/resource.h>
 
 #include "runtime/clock.h"
+#include "runtime/supervisor/fork_server.h"
 #include "runtime/supervisor/frames.h"
 #include "runtime/supervisor/job_spec.h"
 #include "runtime/system.h"
@@ -58,6 +59,7 @@ struct SupervisorOptions {
   pid_t owner = 0;
   pid_t owner_group = 0;  // the owner's process group, for a worker that shares the terminal
   std::optional<rlimit> worker_open_files;  // RLIMIT_NOFILE of workers; empty: this process's
+  std::shared_ptr<ForkServer> forks;        // makes the workers; null: they are programs
   System* system = &real_system();
 };
 

@@ -33,15 +33,17 @@ class Supervisor::Impl {
       : spec_(std::move(options.spec)),
         context_(context),
         system_(*options.system),
+        forks_(std::move(options.forks)),
         send_(std::move(send)),
         done_(std::move(done)),
         timer_(context),
-        group_(system_),
+        group_(system_, forks_.get()),
         scope_{.ancestor = ::getpid(),
                .job_id = spec_.job_id,
                .node_id = spec_.node_id,
                .instance = spec_.instance,
-               .started_at = own_start_time(system_)},
+               .started_at = own_start_time(system_),
+               .spared = forks_ ? forks_->pid() : -1},
         services_(context,
                   spec_,
                   {.owner = options.owner,
@@ -165,11 +167,16 @@ class Supervisor::Impl {
   void signal_all(int signal);
   void set_timer(TimePoint when, void (Impl::*then)());
   void cancel_timer() { timer_.cancel(); }
+  // Of the job: not the fork server.
+  [[nodiscard]] bool has_children() const {
+    return forks_ ? has_children_besides(system_, forks_->pid()) : supervisor::has_children();
+  }
   [[nodiscard]] bool is_failed() const { return record_.first_failure().has_value(); }
 
   JobSpec spec_;  // ranks, world and store change with the generations of the owner, nothing else
   boost::asio::io_context& context_;
   System& system_;
+  std::shared_ptr<ForkServer> forks_;
   SteadyClock clock_;
   std::function<void(const HostEvent&)> send_;
   std::function<void()> done_;

@@ -38,7 +38,7 @@ WorkerExit unkillable(const Worker& worker) {
 }
 
 std::optional<WorkerExit> WorkerGroup::start(const WorkerSpec& spec, const SpawnRequest& request) {
-  SpawnResult result = spawn(request);
+  SpawnResult result = forks_ != nullptr ? forks_->spawn(request) : spawn(request);
   if (const auto* failure = std::get_if<ExecFailure>(&result)) return never_started(spec, *failure);
   workers_.push_back({.spec = &spec,
                       .process = std::get<SpawnedProcess>(std::move(result)),

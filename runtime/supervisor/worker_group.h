@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/fork_server.h"
 #include "runtime/supervisor/job_outcome.h"
 #include "runtime/supervisor/job_spec.h"
 #include "runtime/supervisor/spawner.h"
@@ -37,7 +38,9 @@ struct Worker {
 
 class WorkerGroup {
  public:
-  explicit WorkerGroup(System& system) : system_(system) {}
+  // `forks`, unless null, makes the workers in place of spawn(); borrowed.
+  explicit WorkerGroup(System& system, ForkServer* forks = nullptr)
+      : system_(system), forks_(forks) {}
 
   // Starts a worker. A failure to start is given back as its end (kExecFailed).
   [[nodiscard]] std::optional<WorkerExit> start(const WorkerSpec& spec,
@@ -66,6 +69,7 @@ class WorkerGroup {
 
  private:
   System& system_;
+  ForkServer* forks_;
   std::vector<Worker> workers_;
 };
 

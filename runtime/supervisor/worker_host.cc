@@ -11,7 +11,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -19,7 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/own_environment.h"
 #include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/fd_packet.h"
 #include "runtime/supervisor/job_cgroup.h"
 #include "runtime/supervisor/orphan_sweep.h"
 #include "runtime/supervisor/private_folder.h"
@@ -32,39 +33,6 @@ namespace {
 constexpr std::chrono::milliseconds kKillWait{2'000};
 constexpr std::chrono::milliseconds kAdoptLimit{5'000};  // for each answer of a shim
 constexpr const char* kBuild = ACCEL_VERSION;
-
-Result<std::string> find_shim(const std::string& given) {
-  std::string path = given;
-  if (path.empty()) {
-    const char* named = std::getenv("ACCEL_SHIM");
-    if (named != nullptr && *named != '\0') path = named;
-  }
-  if (path.empty()) {
-    std::error_code error;
-    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-    if (error) return Error(ErrorCode::kShimMissing, "/proc/self/exe cannot be read");
-    path = (self.parent_path() / "accel-shim").string();
-  }
-  if (::access(path.c_str(), X_OK) != 0) {
-    return Error(ErrorCode::kShimMissing, "cannot execute " + path + ": " + errno_text(errno));
-  }
-  return path;
-}
-
-Result<UniqueFd> write_memfd(const std::string& content) {
-  UniqueFd fd(::memfd_create("accel-job", MFD_CLOEXEC));
-  std::size_t written = 0;
-  while (fd && written < content.size()) {
-    const ssize_t put = ::write(fd.get(), content.data() + written, content.size() - written);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) break;
-    written += static_cast<std::size_t>(put);
-  }
-  if (!fd || written < content.size()) {
-    return Error(ErrorCode::kSpawnFailed, "cannot hand the job over: " + errno_text(errno));
-  }
-  return fd;
-}
 
 // 128 random bits in hexadecimal digits.
 Result<std::string> draw_instance() {
@@ -82,17 +50,6 @@ Result<std::string> draw_instance() {
     text += kDigits[byte & 15];
   }
   return text;
-}
-
-EnvMap own_environment() {
-  EnvMap env;
-  for (char** variable = ::environ; *variable != nullptr; ++variable) {
-    const std::string_view text = *variable;
-    const std::size_t equals = text.find('=');
-    if (equals == std::string_view::npos || equals == 0) continue;
-    env.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return env;
 }
 
 // Waits for a descriptor that never gets ready: a sleep that a test's clock need not know.
@@ -370,22 +327,64 @@ EndedJob end_job(const std::string& job_id,
   return sweep_all(system, scope, OwnerKind::kManyJobs);
 }
 
-Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOptions options) {
-  JobSpec spec = wanted;
+Result<std::string> find_shim(const std::string& given) {
+  std::string path = given;
+  if (path.empty()) {
+    const char* named = std::getenv("ACCEL_SHIM");
+    if (named != nullptr && *named != '\0') path = named;
+  }
+  if (path.empty()) {
+    std::error_code error;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+    if (error) return Error(ErrorCode::kShimMissing, "/proc/self/exe cannot be read");
+    path = (self.parent_path() / "accel-shim").string();
+  }
+  if (::access(path.c_str(), X_OK) != 0) {
+    return Error(ErrorCode::kShimMissing, "cannot execute " + path + ": " + errno_text(errno));
+  }
+  return path;
+}
+
+Result<UniqueFd> job_memfd(JobSpec& spec) {
   if (spec.instance.empty()) {
     auto drawn = draw_instance();
     if (!drawn) return std::move(drawn).error();
     spec.instance = *std::move(drawn);
   }
+  UniqueFd memfd = memfd_with(to_json(spec));
+  if (!memfd)
+    return Error(ErrorCode::kSpawnFailed, "cannot hand the job over: " + errno_text(errno));
+  return memfd;
+}
+
+std::unique_ptr<WorkerHost> watch_shim(
+    const JobSpec& spec, FrameSocket socket, pid_t pid, UniqueFd pidfd, System& system) {
+  const auto entry = read_process(system, pid);
+  SweepScope scope = {.ancestor = -1,
+                      .job_id = spec.job_id,
+                      .node_id = spec.node_id,
+                      .instance = spec.instance,
+                      .started_at = entry ? entry->start_time : 0};
+  ShimProcess process = {.pid = pid, .pidfd = std::move(pidfd), .is_child = false};
+  return std::make_unique<ShimHost>(std::move(socket),
+                                    std::move(process),
+                                    std::move(scope),
+                                    OwnerKind::kProgram,
+                                    spec.log.error_dir,
+                                    system);
+}
+
+Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOptions options) {
+  JobSpec spec = wanted;
   const auto path = find_shim(options.shim_path);
   if (!path) return path.error();
-  auto memfd = write_memfd(to_json(spec));
+  auto memfd = job_memfd(spec);
   if (!memfd) return std::move(memfd).error();
   auto sockets = FrameSocket::make_pair();
   if (!sockets) return std::move(sockets).error();
   auto& [ours, theirs] = *sockets;
   const bool holds = spec.owner.on_loss == OwnerLoss::kHold;
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  if (options.owner != OwnerKind::kProgram) ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   SpawnRequest request;
   request.argv = {
       *path, std::to_string(theirs.fd()), std::to_string(memfd->get()), std::to_string(::getpid())};

@@ -41,7 +41,9 @@ class WorkerHost {
 
 // kOneJob: everything below the owner belongs to the job, and is swept when the shim is lost.
 // kManyJobs: the owner has other children, so a lost shim's processes are found by their tag alone.
-enum class OwnerKind { kOneJob, kManyJobs };
+// kProgram: as kManyJobs, and the owner does not become a subreaper: it is a program of the user's, whose children are
+//           none of our business. What a lost shim leaves behind and carries no tag stays.
+enum class OwnerKind { kOneJob, kManyJobs, kProgram };
 
 struct ShimHostOptions {
   std::string shim_path;  // empty: $ACCEL_SHIM, else accel-shim beside this program
@@ -57,6 +59,21 @@ struct ShimHostOptions {
 // go, and the shim begins to hold. Errors  kShimMissing, kSpawnFailed.
 [[nodiscard]] Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec,
                                                              ShimHostOptions options = {});
+
+// Where accel-shim is: `given`, else $ACCEL_SHIM, else beside this program. Errors kShimMissing.
+[[nodiscard]] Result<std::string> find_shim(const std::string& given);
+
+// A memfd with the job as accel-shim reads it, and the drawn JobSpec::instance when `spec` has none.
+// Errors  kSpawnFailed.
+[[nodiscard]] Result<UniqueFd> job_memfd(JobSpec& spec);
+
+// The host of a shim that another process of ours has started as its child. That process sweeps what a lost shim leaves
+// behind; this one is no subreaper. pidfd is of the shim, `socket` our end of the pair.
+[[nodiscard]] std::unique_ptr<WorkerHost> watch_shim(const JobSpec& spec,
+                                                     FrameSocket socket,
+                                                     pid_t pid,
+                                                     UniqueFd pidfd,
+                                                     System& system = real_system());
 
 // Takes over a shim that holds. The first event is a Snapshot; those that nobody heard follow.
 // Destroying the host lets go again.

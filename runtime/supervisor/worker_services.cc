@@ -45,6 +45,7 @@ WorkerServices::~WorkerServices() = default;
 Result<void> WorkerServices::start() {
   LogRouterOptions options;
   options.job_id = spec_.job_id;
+  options.role = spec_.identity.role;
   options.log = spec_.log;
   options.console = spec_.console;
   options.workers = spec_.workers;

@@ -28,10 +28,11 @@ FORBIDDEN_INCLUDES = {
     "libaccel": [RPC, r"supervisor/", r"launcher/", r"agent/", r"boost/"],
     "libaccel/include": [RPC, r"torch/torch\.h", r"nlohmann/", r"spdlog/", r'"'],
 }
-# a folder below one of those, with rules of its own: the part of the launcher that is opened with dlopen, and the part of
-# libaccel that serves other nodes
+# a folder below one of those, with rules of its own: the part of the launcher that is opened with dlopen, and the parts of
+# libaccel that serve other nodes and that start workers from inside a program
 OWN_RULES = {
     "launcher/cluster": [TORCH, r"libaccel/"],
+    "libaccel/launch": [TORCH, RPC, r"launcher/", r"agent/", r"boost/"],
     "libaccel/sharding/remote": [TORCH, RPC, r"supervisor/", r"launcher/", r"agent/"],
 }
 # what may be loaded or needed by which program

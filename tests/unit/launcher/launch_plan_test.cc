@@ -631,6 +631,36 @@ TEST_F(LaunchPlanTest, MultiGpuNeedsTwoProcessesAndTheGpus) {
   EXPECT_EQ(refused({"--multi_gpu", "--cpu", program_}).code(), ErrorCode::kUsage);
 }
 
+TEST_F(LaunchPlanTest, ConsumerGpusAreKeptApartWithOneNotice) {
+  num_gpus_ = 2;
+  host_.nvidia = [] {
+    const NvidiaGpu gpu = {.name = "NVIDIA GeForce RTX 4090"};
+    return NvidiaMachine{.driver_version = "535.129.03", .gpus = {gpu, gpu}};
+  };
+  host_.environment["NCCL_IB_DISABLE"] = "0";
+  const LaunchPlan on_gpus = plan({"--num_processes", "2", program_});
+  const LaunchPlan on_cpu = plan({"--cpu", "--num_processes", "2", program_});
+
+  EXPECT_EQ(on_gpus.spec.env.at("NCCL_P2P_DISABLE"), "1");
+  EXPECT_EQ(on_gpus.spec.env.at("NCCL_IB_DISABLE"), "0");
+  EXPECT_THAT(on_gpus.notices, Contains(HasSubstr("550.40.07: NCCL_P2P_DISABLE=1 is set")));
+  EXPECT_THAT(on_cpu.spec.env, Not(Contains(Key("NCCL_P2P_DISABLE"))));
+}
+
+TEST_F(LaunchPlanTest, GpuForTwoWorkersIsAskedForByNamingItTwice) {
+  num_gpus_ = 1;
+  const Error mistake = refused({"--multi_gpu", "--num_processes", "2", program_});
+  const LaunchPlan wish =
+      plan({"--multi_gpu", "--num_processes", "2", "--gpu_ids", "0,0", program_});
+
+  EXPECT_THAT(mistake.message(), HasSubstr("2 workers cannot share 1 GPU: ranks 0 and 1"));
+  EXPECT_THAT(mistake.remedy(), HasSubstr("--gpu_ids"));
+  EXPECT_EQ(wish.spec.env.at("CUDA_VISIBLE_DEVICES"), "0");
+  EXPECT_THAT(
+      refused({"--multi_gpu", "--num_processes", "3", "--gpu_ids", "0,0", program_}).message(),
+      HasSubstr("3 workers cannot share 2 GPUs"));
+}
+
 TEST_F(LaunchPlanTest, AConfigurationWithoutANumberAsksForIt) {
   const std::string config = folder_.write("c.yaml", "distributed_type: MULTI_CPU\n");
 

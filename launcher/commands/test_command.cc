@@ -1,0 +1,63 @@
+#include "launcher/commands/test_command.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include <unistd.h>
+
+#include <accel/result.h>
+
+#include "launcher/cmd_launch.h"
+#include "launcher/commands/command_line.h"
+
+namespace accel::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kName = "test";
+constexpr const char* kProgram = "accel-selftest";
+// The peer's words, so that scripts which look for them find them.
+constexpr const char* kSuccess = "Test is a success! You are ready for your distributed training!";
+
+Result<std::string> find_self_test() {
+  std::error_code failure;
+  const std::string program = fs::read_symlink("/proc/self/exe", failure).string();
+  const std::vector<std::string> places = self_test_places(program);
+  for (const std::string& place : places) {
+    if (::access(place.c_str(), X_OK) == 0) return place;
+  }
+  return Error(ErrorCode::kUnsupported,
+               "there is no self test: neither " + places[0] + " nor " + places[1] +
+                   " can be executed; it is part of libaccel, which this installation lacks",
+               "install libaccel as well, or build accel with -DACCEL_WITH_TORCH=ON");
+}
+
+}  // namespace
+
+std::vector<std::string> self_test_places(const std::string& program) {
+  const fs::path folder = fs::path(program).parent_path();
+  return {(folder / kProgram).string(),
+          (folder / ".." / "libexec" / "accel" / kProgram).lexically_normal().string()};
+}
+
+int test_command(const std::vector<std::string>& arguments) {
+  std::string config_file;
+  CommandLine line(kName,
+                   "Launch a program that checks collectives, data loaders, random numbers and "
+                   "training in the set-up of a configuration file.");
+  line.app().add_option("--config_file",
+                        config_file,
+                        "the configuration to test; the default one where it is not given");
+  if (const auto status = line.parse(arguments)) return *status;
+  const auto self_test = find_self_test();
+  if (!self_test) return print_error(kName, self_test.error());
+  std::vector<std::string> words;
+  if (!config_file.empty()) words = {"--config_file", config_file};
+  words.push_back(*self_test);
+  const int status = cmd_launch(words);
+  if (status == 0) std::puts(kSuccess);
+  return status;
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,63 @@
+// Environment: variables for the length of a block, a first configuration, and the cores of a process.
+//
+// The helpers that HF Accelerate has in accelerate.utils, under the same names.
+//
+// Threads:  the guards change the environment of the whole process; getenv() and setenv() on other threads meanwhile are
+//           a data race. Guards end in the reverse order of their beginning.
+// Source:   tests/unit/launch/environment_test.cc.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include <accel/export.h>
+
+namespace accel {
+
+// Puts variables back when it goes.
+class ACCEL_EXPORT EnvironmentGuard {
+ public:
+  // `before`: values to put back; empty values of it: variables to remove. is_all: nothing else stays.
+  EnvironmentGuard(std::map<std::string, std::optional<std::string>> before, bool is_all);
+  ~EnvironmentGuard();
+  EnvironmentGuard(EnvironmentGuard&& other) noexcept;
+  EnvironmentGuard& operator=(EnvironmentGuard&&) = delete;
+
+ private:
+  std::map<std::string, std::optional<std::string>> before_;
+  bool is_all_;
+  bool is_active_ = true;
+};
+
+// Sets the variables, their names in upper case, until the guard goes; then they are as before.
+//   { auto patched = accel::patch_environment({{"omp_num_threads", "4"}}); run(); }
+// Errors  kInvalidArgument: a name that is empty or has a '='; nothing was set then.
+[[nodiscard]] ACCEL_EXPORT EnvironmentGuard
+patch_environment(const std::map<std::string, std::string>& variables);
+
+// Removes all variables until the guard goes; then all are as before, and what was added is gone.
+[[nodiscard]] ACCEL_EXPORT EnvironmentGuard clear_environment();
+
+// Writes a configuration for this machine that accel-launch and `accelerate launch` read: all of its GPUs, or one
+// process on the CPU. As JSON, whatever the file is called, as the peer does: JSON is valid YAML.
+//
+// mixed_precision  "no", "fp16", "bf16" or "fp8", in any case
+// save_location    empty: default_config.yaml in $HF_HOME/accelerate, $XDG_CACHE_HOME/huggingface/accelerate or
+//                  ~/.cache/huggingface/accelerate
+// Returns the path; std::nullopt, with a line on stdout, when the file is there already: it stays as it is.
+// Errors  kInvalidArgument: another precision; kFileIo.
+ACCEL_EXPORT std::optional<std::string> write_basic_config(
+    const std::string& mixed_precision = "no", const std::string& save_location = "");
+
+// Binds this process, all its threads, to the cores of the memory node that its GPU hangs on; without GPUs to its share
+// of the machine's memory nodes among LOCAL_WORLD_SIZE processes. Only cores that are granted to the process count. Does
+// nothing when it was called for this local_rank before, and where the machine does not say where a GPU hangs.
+//
+// local_rank  of this process on this machine
+// verbose     a line on stdout with the cores; by default when ACCELERATE_DEBUG_MODE is on
+// Errors  kInvalidArgument: local_rank is below 0; kTopology; kEnvInvalid: LOCAL_WORLD_SIZE.
+// Cost:   some milliseconds for the first call.
+ACCEL_EXPORT void set_numa_affinity(int local_rank, std::optional<bool> verbose = std::nullopt);
+
+}  // namespace accel

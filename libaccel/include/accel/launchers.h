@@ -1,0 +1,146 @@
+// Launchers: start the ranks of a training from inside a running program.
+//
+// debug_launcher() and notebook_launcher() run one function in several processes and wait for all of them. The processes
+// are workers of an accel-shim, as those of accel-launch are: it hosts the store, restarts them, sets prefixes before
+// their lines, and ends every one of them when the calling program ends, however it ends. The calling program itself
+// becomes neither their parent nor a subreaper.
+//
+// Where the processes come from:
+//   init_launcher() was called   copies of the program as it was then; any function without captures
+//   else, a registered function  the program is executed again; only the function runs, main() does not
+//   else, one thread             copies of the program as it is now; any function, captures included
+//   else                         an error that says how many threads there are
+//
+//   ACCEL_LAUNCH_FUNCTION(train);                 // void train(), at namespace scope
+//   int main(int argc, char** argv) {
+//     accel::init_launcher(argc, argv);           // optional; then the first thing that main() does
+//     accel::debug_launcher(train, 2);
+//   }
+//
+// A worker has the variables of the environment contract (docs/env_contract.md) and FORK_LAUNCHED=1; it runs neither
+// main() nor what atexit() was given, and ends when its function returns. Its standard input is empty.
+//
+// Threads:  init_launcher() while the program has one thread. The launchers from any thread, one at a time; they block
+//           it. While they run, SIGINT, SIGTERM and SIGHUP, unless the program handles or ignores them, stop the workers
+//           first (SIGINT or SIGTERM, then SIGKILL after `stop_grace`; a second one kills at once) and then act on the
+//           program as ever.
+// Cost:     10 to 30 ms and a process beside the workers; init_launcher() a fork of the program.
+// Source:   docs/launchers.md; tests/unit/launch/, tests/integration/inproc/.
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <functional>
+#include <map>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <accel/error.h>
+#include <accel/export.h>
+
+namespace accel {
+
+// What workers run: a function, a lambda, or the name of a registered function.
+class ACCEL_EXPORT LaunchFunction {
+ public:
+  LaunchFunction(std::string_view registered_name) : name_(registered_name) {}  // NOLINT: implicit
+  LaunchFunction(const char* registered_name) : name_(registered_name) {}       // NOLINT: implicit
+  LaunchFunction(std::string registered_name)                                   // NOLINT: implicit
+      : name_(std::move(registered_name)) {}
+
+  template <typename F>
+  requires(std::invocable<F&> && !std::same_as<std::remove_cvref_t<F>, LaunchFunction>)
+      LaunchFunction(F&& function) {  // NOLINT: implicit
+    if constexpr (std::is_convertible_v<F, void (*)()>) pointer_ = function;
+    body_ = std::forward<F>(function);
+  }
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] void (*pointer() const noexcept)() {
+    return pointer_;
+  }  // null: it captures something
+  [[nodiscard]] const std::function<void()>& body() const noexcept { return body_; }
+
+ private:
+  std::string name_;
+  void (*pointer_)() = nullptr;
+  std::function<void()> body_;
+};
+
+// The names are those of accelerate.notebook_launcher().
+struct NotebookLauncherOptions {
+  std::optional<int> num_processes;  // of this node; must be given. 1 on one node: called in place
+  std::string mixed_precision = "no";  // "no", "fp16", "bf16", "fp8": ACCELERATE_MIXED_PRECISION
+  // Of the store. When the default is taken by another process, any free one; another port is used or is an error. "0":
+  // any free one.
+  std::string use_port = "29500";
+  std::string master_addr = "127.0.0.1";  // of node 0, for several nodes
+  int node_rank = 0;
+  int num_nodes = 1;  // the same call is made on each; rank 0 hosts the store then
+  std::string rdzv_backend = "static";  // no other; elastic jobs are accel-launch's
+  std::string rdzv_id = "none";         // TORCHELASTIC_RUN_ID
+  int max_restarts = 0;                 // of all workers after one has failed; one node only
+  // Before each line of a worker: ${role_name}, ${local_rank} and ${rank} are replaced. Empty: nothing.
+  std::string log_line_prefix_template;
+  std::map<std::string, std::string> env;        // more variables, or other values, for the workers
+  std::chrono::milliseconds stop_grace{10'000};  // from a request to stop to SIGKILL
+  std::stop_token stop;                          // a request ends the workers; the launcher throws
+};
+
+// How a launch failed: the first rank that did. code() is kWorkerFailed, kWorkerSignaled, kWorkerOutOfMemory, ...;
+// message() names the rank and the signal, the exit code, or what was thrown.
+class ACCEL_EXPORT LaunchError : public Error {
+ public:
+  LaunchError(const Error& error, int rank, int exit_code, int signal, std::string worker_message)
+      : Error(error),
+        rank_(rank),
+        exit_code_(exit_code),
+        signal_(signal),
+        worker_message_(std::move(worker_message)) {}
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }            // -1: none, it was stopped
+  [[nodiscard]] int exit_code() const noexcept { return exit_code_; }  // 0 after a signal
+  [[nodiscard]] int signal() const noexcept { return signal_; }        // 0: it exited
+  // "std::runtime_error: no such file": type and what() of the exception; empty when there was none.
+  [[nodiscard]] const std::string& worker_message() const noexcept { return worker_message_; }
+
+ private:
+  int rank_;
+  int exit_code_;
+  int signal_;
+  std::string worker_message_;
+};
+
+// Forks the process that workers will be copies of: call it first in main(), before threads, GPUs and Accelerators.
+// Does nothing when it was called before, and in a worker. Function pointers into libraries that are loaded later are
+// not known there.
+// Errors  kUsage: the program has more than one thread already (says how many); kSpawnFailed.
+ACCEL_EXPORT void init_launcher(int argc, char** argv);
+
+// Runs `function` in num_processes processes on this machine's CPUs, on the loopback interface, at a free port.
+// Returns when all of them have ended without an error.
+// Errors  LaunchError: a rank failed, and the others were ended; or the program was asked to stop.
+//         kUsage: called in a worker, while an Accelerator or PartialState exists here, while another launch runs, or
+//         with too many threads (see above). kInvalidArgument: fewer than one process, an unknown name.
+//         kShimMissing, kSpawnFailed, kShimLost.
+ACCEL_EXPORT void debug_launcher(const LaunchFunction& function, int num_processes = 2);
+
+// The same with the machine's devices and with options. Errors as debug_launcher(); kInvalidArgument names the option;
+// kPortInUse.
+ACCEL_EXPORT void notebook_launcher(const LaunchFunction& function,
+                                    const NotebookLauncherOptions& options);
+
+// Makes `function` known under `name` to programs that are executed again as workers; before main(), in other words from
+// the constructor of an object at namespace scope, which ACCEL_LAUNCH_FUNCTION makes. Errors kInvalidArgument: the name
+// is taken or empty.
+ACCEL_EXPORT void register_launch_function(std::string name, void (*function)());
+
+#define ACCEL_LAUNCH_FUNCTION(function)                                 \
+  [[maybe_unused]] static const bool accel_launch_function_##function = \
+      (::accel::register_launch_function(#function, &function), true)
+
+}  // namespace accel

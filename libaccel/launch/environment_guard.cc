@@ -1,0 +1,68 @@
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <utility>
+
+#include <accel/environment.h>
+#include <accel/error.h>
+
+#include "runtime/own_environment.h"
+
+namespace accel {
+namespace {
+
+std::string upper_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char letter) {
+    return static_cast<char>(std::toupper(letter));
+  });
+  return text;
+}
+
+}  // namespace
+
+EnvironmentGuard::EnvironmentGuard(std::map<std::string, std::optional<std::string>> before,
+                                   bool is_all)
+    : before_(std::move(before)), is_all_(is_all) {}
+
+EnvironmentGuard::EnvironmentGuard(EnvironmentGuard&& other) noexcept
+    : before_(std::move(other.before_)),
+      is_all_(other.is_all_),
+      is_active_(std::exchange(other.is_active_, false)) {}
+
+EnvironmentGuard::~EnvironmentGuard() {
+  if (!is_active_) return;
+  if (is_all_) ::clearenv();
+  for (const auto& [name, value] : before_) {
+    if (value) {
+      ::setenv(name.c_str(), value->c_str(), 1);
+    } else {
+      ::unsetenv(name.c_str());
+    }
+  }
+}
+
+EnvironmentGuard patch_environment(const std::map<std::string, std::string>& variables) {
+  std::map<std::string, std::optional<std::string>> before;
+  for (const auto& [given, value] : variables) {
+    if (given.empty() || given.find('=') != std::string::npos) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "'" + given + "' cannot be the name of a variable",
+                  "give a name without '='");
+    }
+    const std::string name = upper_case(given);
+    const char* current = std::getenv(name.c_str());
+    before[name] = current == nullptr ? std::nullopt : std::optional<std::string>(current);
+  }
+  for (const auto& [given, value] : variables)
+    ::setenv(upper_case(given).c_str(), value.c_str(), 1);
+  return {std::move(before), false};
+}
+
+EnvironmentGuard clear_environment() {
+  std::map<std::string, std::optional<std::string>> before;
+  for (const auto& [name, value] : own_environment()) before[name] = value;
+  ::clearenv();
+  return {std::move(before), true};
+}
+
+}  // namespace accel

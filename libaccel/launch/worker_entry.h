@@ -1,0 +1,27 @@
+// WorkerEntry: the inside of a worker: runs the function and says how it ended.
+//
+// Threads:  the one of the worker.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace accel::launch {
+
+// Names the function that a program executed again has to run in place of main().
+inline constexpr const char* kFunctionVariable = "ACCEL_LAUNCH_FUNCTION";
+
+// Runs `function` as a worker. 0; or 1 after an exception, whose type and text are on stderr and in
+// TORCHELASTIC_ERROR_FILE. What stdio and the standard streams hold is written out.
+[[nodiscard]] int run_worker(const std::function<void()>& function);
+
+// The same with a registered function; 1 and words when there is none of this name.
+[[nodiscard]] int run_registered(const std::string& name);
+
+// "std::runtime_error: no such file", of the exception that is being handled.
+[[nodiscard]] std::string describe_current_exception();
+
+// The error file as torch's @record writes it.
+[[nodiscard]] std::string error_file_text(const std::string& message);
+
+}  // namespace accel::launch

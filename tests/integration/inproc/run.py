@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Launches from inside a running program (docs/launchers.md): every way to workers, and every way they can end.
+
+Run by ctest. Exits with 1 and names what differs.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
+BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
+PROGRAM = BUILD / "tests/launching_program"
+WAYS = ("early", "registered", "now", "captures")
+TAG = "ACCEL_INPROC_TEST"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+faults = []
+
+
+def expect(condition, what):
+    if not condition:
+        faults.append(what)
+
+
+def run(*arguments, **environment):
+    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60,
+                          env=dict(ENVIRONMENT, **environment))
+    return done.returncode, done.stdout, done.stderr
+
+
+def reported(text):
+    """rank -> its variables, of the lines of `report`."""
+    lines = [line.split()[1:] for line in text.splitlines() if line.startswith("rank RANK=")]
+    found = [dict(word.split("=", 1) for word in line) for line in lines]
+    return {int(variables["RANK"]): variables for variables in found}
+
+
+def every_way_runs_every_rank():
+    for way, ranks in zip(WAYS, (4, 2, 1, 2)):
+        code, out, err = run(way, "report", ranks)
+        seen = reported(out)
+        who = f"{way} with {ranks} ranks"
+        expect(code == 0 and "done" in out, f"{who}: {code} {out} {err}")
+        expect(sorted(seen) == list(range(ranks)), f"{who}: ranks {sorted(seen)}")
+        expect(out.count("main runs once") == 1, f"{who}: main() ran in a worker, or its buffer was copied: {out}")
+        expect("subreaper 0 children 0" in out, f"{who}: the program became a parent: {out}")
+        for rank, variables in seen.items():
+            wanted = {"LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "FORK_LAUNCHED": "1",
+                      "ACCELERATE_USE_CPU": "yes", "ACCELERATE_MIXED_PRECISION": "no", "GLOO_SOCKET_IFNAME": "lo",
+                      "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True", "object": "constructed"}
+            differing = {name: variables[name] for name, value in wanted.items() if variables[name] != value}
+            expect(not differing, f"{who}: rank {rank} has {differing}")
+
+
+def a_notebook_has_its_options():
+    code, out, err = run("early", "report", 2, "--notebook", "--prefix", "<${role_name} ${local_rank}/${rank}> ")
+    for rank in (0, 1):
+        expect(f"<default {rank}/{rank}> rank RANK={rank} " in out, f"the prefix of rank {rank}: {out}")
+    expect("NPROC=2 NODE_RANK=0" in out and "ACCELERATE_USE_CPU=-" in out, f"variables of a notebook: {out}")
+    code, out, err = run("registered", "report", 1, "--notebook")
+    expect(code == 0 and "RANK=-" in out and "FORK_LAUNCHED=-" in out, f"one process is called in place: {out}")
+
+
+def a_failing_rank_becomes_an_exception():
+    for way in WAYS:
+        code, out, err = run(way, "fail_to_throw", 2)
+        wanted = "caught worker.failed 1 1 0: rank 1 of 2 failed: std::runtime_error: boom"
+        expect(code == 3 and wanted in out, f"{way}, an exception: {code} {out} {err}")
+        expect("rank 1 ended with an exception: std::runtime_error: boom" in err, f"{way}, its words: {err}")
+    for way in ("early", "registered", "now"):
+        code, out, _ = run(way, "segfault", 2)
+        wanted = "caught worker.signaled 1 0 11: rank 1 of 2 was ended by SIGSEGV (Segmentation fault)"
+        expect(code == 3 and wanted in out, f"{way}, a signal: {code} {out}")
+    code, out, _ = run("early", "exit_seven", 2)
+    expect("caught worker.failed 1 7 0: rank 1 of 2 ended with exit code 7" in out, f"an exit code: {out}")
+
+
+def restarts_are_counted():
+    for way in ("early", "registered", "now"):
+        code, out, err = run(way, "fail_once", 2, "--notebook", "--restarts", 1)
+        expect(code == 0 and "rank 0 went on" in out and "rank 1 went on" in out, f"{way}, a restart: {code} {out} {err}")
+        expect("restart 1" in err, f"{way}, the word on a restart: {err}")
+    code, out, _ = run("early", "fail_to_throw", 2, "--notebook", "--restarts", 2)
+    expect(code == 3 and "boom" in out, f"restarts that do not help: {code} {out}")
+
+
+def threads_are_counted():
+    for way in ("early", "registered"):
+        code, out, _ = run(way, "report", 2, "--threads", 3)
+        expect(code == 0 and sorted(reported(out)) == [0, 1], f"{way} with threads: {code} {out}")
+    code, out, _ = run("now", "report", 2, "--threads", 3)
+    expect(code == 4 and "4 threads" in out and "accel::init_launcher(argc, argv)" in out, f"now, threads: {out}")
+    code, out, _ = run("captures", "report", 2, "--threads", 1)
+    expect(code == 4 and "2 threads" in out, f"captures, threads: {out}")
+
+
+def misuse_is_refused():
+    code, out, _ = run("early", "launch_again", 2)
+    expect(code == 3 and "debug_launcher was called in a worker (rank " in out, f"nested: {out}")
+    code, out, _ = run("registered", "nothing", 2)
+    expect(code == 4 and "ACCEL_LAUNCH_FUNCTION(nothing)" in out and "exit_seven" in out, f"an unknown name: {out}")
+    code, out, _ = run("early", "report", 0)
+    expect(code == 4 and "num_processes is 0" in out, f"no processes: {out}")
+    code, out, _ = run("early", "report", 2, ACCEL_SHIM="/nowhere/accel-shim")
+    expect(code == 4 and "/nowhere/accel-shim" in out, f"no shim: {out}")
+    code, out, _ = run("early", "report", 2, LOCAL_RANK="0")
+    expect(code == 4 and "called in a worker" in out, f"in a worker of another launcher: {out}")
+
+
+def processes_of(tag):
+    """Of this test: the environment of a forked process is that of its program."""
+    found = []
+    for folder in pathlib.Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if f"{TAG}={tag}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until_gone(tag):
+    for _ in range(1000):
+        left = processes_of(tag)
+        if not left:
+            return []
+        time.sleep(0.01)
+    return left
+
+
+def start_waiting(way, tag, *options):
+    """The program with two ranks that wait, each with a child in a session of its own."""
+    process = subprocess.Popen([PROGRAM, way, "leave_children", "2", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, env=dict(ENVIRONMENT, **{TAG: tag}))
+    ranks = []
+    while len(ranks) < 2:
+        line = process.stdout.readline()
+        if not line:
+            break
+        if line.startswith("waiting"):
+            ranks.append(int(line.split()[1]))
+    return process, ranks
+
+
+def parent_of(pid):
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def nothing_remains():
+    for way in ("early", "registered", "now"):
+        for victim in ("program", "shim"):
+            tag = f"{way}-{victim}-{os.getpid()}"
+            process, ranks = start_waiting(way, tag)
+            expect(len(ranks) == 2, f"{tag}: the ranks did not start")
+            if len(ranks) == 2:
+                os.kill(process.pid if victim == "program" else parent_of(ranks[0]), signal.SIGKILL)
+            process.stdout.read()
+            code = process.wait(timeout=30)
+            expect(code == (-9 if victim == "program" else 4), f"{tag}: the program ended with {code}")
+            # What is found by nothing but its parents stays when program and shim are strangers (docs/launchers.md).
+            left = wait_until_gone(tag)
+            expect(not left, f"{tag}: {left} remain")
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+
+
+def an_interrupt_ends_workers_and_program():
+    tag = f"interrupt-{os.getpid()}"
+    process, ranks = start_waiting("early", tag, "--notebook", "--grace", "100")
+    process.send_signal(signal.SIGINT)
+    process.stdout.read()
+    code = process.wait(timeout=30)
+    expect(code == -signal.SIGINT, f"after SIGINT the program ended with {code}: {process.stderr.read()}")
+    expect(not wait_until_gone(tag), f"after SIGINT processes remain")
+
+
+def ranks_meet_through_an_accelerator():
+    trainer = BUILD / "tests/launching_trainer"
+    for way in ("early", "registered") if trainer.exists() else ():
+        done = subprocess.run([trainer, way], capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+        words = [f"sum {ranks * (ranks + 1) // 2} of {ranks} on" for ranks in (2, 3)]
+        expect(done.returncode == 0 and all(word in done.stdout for word in words) and "done" in done.stdout,
+               f"training, {way}: {done.returncode} {done.stdout} {done.stderr}")
+
+
+def main():
+    for check in (every_way_runs_every_rank, a_notebook_has_its_options, a_failing_rank_becomes_an_exception,
+                  restarts_are_counted, threads_are_counted, misuse_is_refused, nothing_remains,
+                  an_interrupt_ends_workers_and_program, ranks_meet_through_an_accelerator):
+        start = time.monotonic()
+        check()
+        print(f"inproc: {check.__name__}: {time.monotonic() - start:.2f} s")
+    for fault in faults:
+        print("inproc:", fault)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+// launching_program: starts workers from inside itself in the ways that its arguments name; run by
+// tests/integration/inproc/run.py, and built without torch.
+//
+//   launching_program WAY WHAT RANKS [--threads N] [--restarts N] [--prefix TEMPLATE] [--grace MS] [--notebook]
+//     WAY    early (init_launcher), registered, now (fork in place), captures (a lambda that captures)
+//     WHAT   the function, see kFunctions; "report" writes one line for each rank
+//
+// Writes "done" to stdout and ends with 0, or "caught CODE RANK EXIT SIGNAL: MESSAGE" and 3.
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <accel/launchers.h>
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "-" : value;
+}
+
+const std::string g_object = "constructed";  // by a constructor that runs before main()
+
+bool is_rank(int rank) {
+  return variable("RANK") == std::to_string(rank);
+}
+
+void report() {
+  std::string text = "rank";
+  for (const char* name : {"RANK",
+                           "LOCAL_RANK",
+                           "WORLD_SIZE",
+                           "MASTER_ADDR",
+                           "FORK_LAUNCHED",
+                           "ACCELERATE_USE_CPU",
+                           "ACCELERATE_MIXED_PRECISION",
+                           "GLOO_SOCKET_IFNAME",
+                           "NPROC",
+                           "NODE_RANK",
+                           "TORCHELASTIC_RUN_ID",
+                           "TORCHELASTIC_RESTART_COUNT",
+                           "TORCHELASTIC_USE_AGENT_STORE"}) {
+    text += std::string(" ") + name + "=" + variable(name);
+  }
+  text += " object=" + g_object;
+  std::printf("%s\n", text.c_str());
+}
+
+void fail_to_throw() {
+  if (is_rank(1)) throw std::runtime_error("boom");
+  ::pause();
+}
+void segfault() {
+  if (is_rank(1)) ::raise(SIGSEGV);
+  ::pause();
+}
+void exit_seven() {
+  if (is_rank(1)) ::_exit(7);
+  ::pause();
+}
+void fail_once() {
+  if (is_rank(0) && variable("TORCHELASTIC_RESTART_COUNT") == "0") throw std::runtime_error("once");
+  std::printf("rank %s went on\n", variable("RANK").c_str());
+}
+// Each rank leaves a child in a session of its own, without the job's tags, and waits.
+void leave_children() {
+  if (::fork() == 0) {
+    ::setsid();
+    while (true) ::pause();
+  }
+  std::printf("waiting %d\n", ::getpid());
+  std::fflush(stdout);
+  while (true) ::pause();
+}
+void launch_again() {
+  accel::debug_launcher(report, 2);
+}
+
+ACCEL_LAUNCH_FUNCTION(report);
+ACCEL_LAUNCH_FUNCTION(fail_to_throw);
+ACCEL_LAUNCH_FUNCTION(segfault);
+ACCEL_LAUNCH_FUNCTION(exit_seven);
+ACCEL_LAUNCH_FUNCTION(fail_once);
+ACCEL_LAUNCH_FUNCTION(leave_children);
+ACCEL_LAUNCH_FUNCTION(launch_again);
+
+const std::map<std::string, void (*)()> kFunctions = {{"report", +[] { report(); }},
+                                                      {"fail_to_throw", +[] { fail_to_throw(); }},
+                                                      {"segfault", +[] { segfault(); }},
+                                                      {"exit_seven", +[] { exit_seven(); }},
+                                                      {"fail_once", +[] { fail_once(); }},
+                                                      {"leave_children", +[] { leave_children(); }},
+                                                      {"launch_again", +[] { launch_again(); }}};
+
+struct Arguments {
+  std::string way;
+  std::string what;
+  int ranks = 2;
+  int threads = 0;
+  bool is_notebook = false;
+  accel::NotebookLauncherOptions options;
+};
+
+Arguments parse(int argc, char** argv) {
+  Arguments arguments = {.way = argv[1], .what = argv[2], .ranks = std::atoi(argv[3])};
+  arguments.options.num_processes = arguments.ranks;
+  arguments.options.use_port = "0";
+  for (int i = 4; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--notebook") {
+      arguments.is_notebook = true;
+    } else if (flag == "--threads") {
+      arguments.threads = std::atoi(argv[++i]);
+    } else if (flag == "--restarts") {
+      arguments.options.max_restarts = std::atoi(argv[++i]);
+    } else if (flag == "--grace") {
+      arguments.options.stop_grace = std::chrono::milliseconds(std::atoi(argv[++i]));
+    } else if (flag == "--prefix") {
+      arguments.options.log_line_prefix_template = argv[++i];
+    }
+  }
+  return arguments;
+}
+
+accel::LaunchFunction function_of(const Arguments& arguments) {
+  if (arguments.way == "registered") return arguments.what;
+  const auto function = kFunctions.at(arguments.what);
+  if (arguments.way == "captures")
+    return [function, text = std::string("captured")] {
+      if (text == "captured") function();
+    };
+  return function;
+}
+
+void launch(const Arguments& arguments) {
+  if (arguments.is_notebook) {
+    accel::notebook_launcher(function_of(arguments), arguments.options);
+  } else {
+    accel::debug_launcher(function_of(arguments), arguments.ranks);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Arguments arguments = parse(argc, argv);
+  if (arguments.way == "early") accel::init_launcher(argc, argv);
+  std::printf("main runs once\n");  // still in the buffer when the copies are made
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < arguments.threads; ++i) threads.emplace_back([&] { is_over.wait(false); });
+  int status = 0;
+  try {
+    launch(arguments);
+    std::printf("done\n");
+  } catch (const accel::LaunchError& error) {
+    std::printf("caught %s %d %d %d: %s\n",
+                std::string(accel::error_info(error.code()).id).c_str(),
+                error.rank(),
+                error.exit_code(),
+                error.signal(),
+                error.message().c_str());
+    status = 3;
+  } catch (const accel::Error& error) {
+    std::printf("refused %s\ntry %s\n", error.what(), error.remedy().c_str());
+    status = 4;
+  }
+  int subreaper = 0;
+  ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
+  std::printf(
+      "subreaper %d children %d\n", subreaper, ::waitpid(-1, nullptr, WNOHANG) == 0 ? 1 : 0);
+  is_over = true;
+  is_over.notify_all();
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}

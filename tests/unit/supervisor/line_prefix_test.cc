@@ -1,0 +1,29 @@
+// What stands before the lines of a worker.
+
+#include "runtime/supervisor/line_prefix.h"
+
+#include <gtest/gtest.h>
+
+namespace accel::supervisor {
+namespace {
+
+const LineOrigin kOrigin = {.global_rank = 5, .local_rank = 1, .role = "trainer", .stream = "err"};
+
+TEST(LinePrefix, WithoutATemplateNamesRankAndStream) {
+  EXPECT_EQ(line_prefix("", kOrigin), "[r5 err] ");
+}
+
+TEST(LinePrefix, WordsOfTorchrunAreReplaced) {
+  EXPECT_EQ(line_prefix("[${role_name}${local_rank}|${rank}]:", kOrigin), "[trainer1|5]:");
+}
+
+TEST(LinePrefix, OtherWordsStay) {
+  EXPECT_EQ(line_prefix("${host} $rank ${rank", kOrigin), "${host} $rank ${rank");
+}
+
+TEST(LinePrefix, WhatIsPutInIsNotReplacedAgain) {
+  EXPECT_EQ(line_prefix("${role_name}", {.global_rank = 5, .role = "${rank}"}), "${rank}");
+}
+
+}  // namespace
+}  // namespace accel::supervisor
