@@ -40,6 +40,7 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr int kFramesPerTurn = 16;
+constexpr std::size_t kMaxNotices = 100;  // of a worker in a generation
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 Error failed(const char* call) {
@@ -93,6 +94,7 @@ struct Channel {
   int generation = 0;
   std::uint64_t serial = 0;  // tells a handler of an older channel of this rank that it is late
   std::uint64_t next_notice = 0;
+  std::size_t notices_left = kMaxNotices;
   bool has_said_bye = false;
 };
 
@@ -435,6 +437,12 @@ std::vector<std::string> ChannelServer::take_notices(int global_rank) {
   if (channel == nullptr) return {};
   NoticesRead read = read_notices(*channel->page, channel->next_notice);
   channel->next_notice = read.next;
+  if (read.texts.size() >= channel->notices_left) {
+    read.texts.resize(channel->notices_left);
+    if (!read.texts.empty())
+      read.texts.back() = "has said too much: its notices are not read any more in this generation";
+  }
+  channel->notices_left -= read.texts.size();
   return std::move(read.texts);
 }
 

@@ -86,7 +86,8 @@ class ChannelServer {
   // Errors  kChannelCorrupt: what is there cannot be an error record.
   [[nodiscard]] Result<std::optional<WorkerError>> last_error(int global_rank) const;
 
-  // Notices since the last call. A worker that wrote faster than we read loses the oldest.
+  // Notices since the last call. A worker that wrote faster than we read loses the oldest; of one that goes on and on the last
+  // of a hundred says so.
   [[nodiscard]] std::vector<std::string> take_notices(int global_rank);
 
   // Said BYE.

@@ -1,5 +1,5 @@
-// What the supervisor does about time: it looks at the workers' reports twice a second, tells of
-// workers that are stopped, and when one hangs takes the stacks of all ranks before it stops them.
+// What the supervisor does about time: it looks at the workers' reports twice a second, passes on their
+// notices, tells of workers that are stopped, and when one hangs takes the stacks of all ranks before it stops them.
 
 #include <chrono>
 #include <string>
@@ -54,6 +54,7 @@ void Supervisor::Impl::judge_reports() {
                            sample->beat.phase == WorkerPhase::kUnknown;
     }
     reports.push_back(report);
+    services_.pass_on_notices(report.global_rank);
   }
   const auto hang = hang_clock_.observe(clock_.now(), reports);
   for (const SlowRank& slow : hang_clock_.take_slow_ranks()) {

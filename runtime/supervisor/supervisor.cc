@@ -155,7 +155,10 @@ void Supervisor::Impl::await_tail(int local_rank) {
   ++tails_awaited_;
   services_.worker_ended(local_rank, [this, local_rank] {
     --tails_awaited_;
-    record_.complete(local_rank, [this](WorkerExit& exit) { services_.fill_in_texts(exit); });
+    record_.complete(local_rank, [this](WorkerExit& exit) {
+      services_.fill_in_texts(exit);
+      services_.pass_on_notices(exit.global_rank);
+    });
     if (state_ == State::kDraining) conclude();
   });
 }

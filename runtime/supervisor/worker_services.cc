@@ -187,6 +187,11 @@ void WorkerServices::fill_in_texts(WorkerExit& exit) const {
   if (last && *last) exit.last_error = (*last)->text;
 }
 
+void WorkerServices::pass_on_notices(int global_rank) {
+  for (const std::string& text : channels_.take_notices(global_rank))
+    options_.notice("rank " + std::to_string(global_rank) + ": " + text);
+}
+
 std::string WorkerServices::error_file_content(int local_rank) const {
   const std::string path = error_file(local_rank);
   return path.empty() ? std::string() : read_own_file(path, kMaxErrorFileBytes);

@@ -81,6 +81,9 @@ class WorkerServices {
   // The last words of a worker, after worker_ended() is done: tail and last error.
   void fill_in_texts(WorkerExit& exit) const;
 
+  // Passes on what the worker has said since the last call that an operator should know.
+  void pass_on_notices(int global_rank);
+
   // What the worker wrote into its error file. Reads a file: only when nothing is left to supervise.
   [[nodiscard]] std::string error_file_content(int local_rank) const;
 

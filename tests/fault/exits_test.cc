@@ -19,6 +19,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 class Exits : public ::testing::Test {
  protected:
@@ -60,6 +61,14 @@ TEST_F(Exits, SuccessOfAllRanksIsSuccess) {
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.exits, SizeIs(3));
   EXPECT_FALSE(outcome.first_failure.has_value());
+}
+
+TEST_F(Exits, WhatAWorkerHasForOperatorsIsToldAndInTheReport) {
+  const JobRun run = run_job(make_job("notices hot", token_, 2));
+
+  ASSERT_TRUE(run.outcome.has_value()) << (run.error ? run.error->what() : "no outcome in time");
+  EXPECT_THAT(run.outcome->notices, UnorderedElementsAre("rank 0: hot", "rank 1: hot"));
+  EXPECT_THAT(run.all<supervisor::Notice>(), SizeIs(2));
 }
 
 TEST_F(Exits, Fault1ExitCodeOfTheFailingRankIsTheJobs) {

@@ -17,6 +17,7 @@
 //   stops SIGNAL     waits for the signal, says "got", ends with 0
 //   beats COUNT      reports COUNT steps, 20 ms apart (rank 1: one less), then says "silent" and waits
 //                    for ever; "beats 0" reports for ever
+//   notices TEXT     has TEXT for an operator, ends with 0
 //   environment      prints its environment to stderr, ends with 0
 //   saves HOW        handles preemption: when asked it marks itself saved (unless HOW is "not"),
 //                    says "saved", ends with 85
@@ -195,6 +196,12 @@ int run(int argc, char** argv, int at) {
     }
     say("silent");
     wait_for_ever();
+  }
+  if (mode == "notices") {
+    auto channel = accel::WorkerChannel::open(accel::process_env());
+    if (!channel || !*channel) return 65;
+    (*channel)->notice(argument);
+    return 0;
   }
   if (mode == "environment") {
     std::string lines = "\n";

@@ -100,6 +100,19 @@ TEST_F(ChannelServerTest, SeesHeartbeatsErrorsAndNotices) {
   EXPECT_TRUE(server().take_notices(3).empty());
 }
 
+TEST_F(ChannelServerTest, AWorkerWithoutEndIsHeardAHundredTimes) {
+  WorkerChannel worker = connect(3);
+  std::vector<std::string> heard;
+  for (int i = 0; i < 150; ++i) {
+    worker.notice("slow batch " + std::to_string(i));
+    for (std::string& text : server().take_notices(3)) heard.push_back(std::move(text));
+  }
+
+  ASSERT_EQ(heard.size(), 100u);
+  EXPECT_EQ(heard[98], "slow batch 98");
+  EXPECT_THAT(heard[99], HasSubstr("has said too much"));
+}
+
 TEST_F(ChannelServerTest, TheErrorOutlivesTheWorker) {
   { connect().set_error("last words"); }
   run();
