@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -43,7 +44,8 @@ class StoreRanks final : public RankExchange {
              c10::intrusive_ptr<c10d::Store> store,
              std::string name,
              std::chrono::milliseconds patience,
-             std::stop_token stop)
+             std::stop_token stop,
+             const Pulse& pulse)
       : rank_(place.rank),
         size_(place.size),
         local_rank_(place.local_rank),
@@ -51,7 +53,9 @@ class StoreRanks final : public RankExchange {
         name_(std::move(name)),
         patience_(patience),
         stop_(std::move(stop)),
-        own_process_(process_text()) {
+        pulse_(pulse),
+        own_process_(process_text()),
+        beat_(store_, name_, rank_, size_, pulse) {
     store_->set(key("process", rank_),
                 std::vector<std::uint8_t>(own_process_.begin(), own_process_.end()));
   }
@@ -114,14 +118,21 @@ class StoreRanks final : public RankExchange {
       throw Error(ErrorCode::kPeerLost,
                   "rank " + std::to_string(dead_) + " died while a checkpoint was being written");
     }
-    throw Error(
-        ErrorCode::kPeerLost,
-        "ranks did not finish writing a checkpoint within " +
-            std::to_string(std::chrono::duration_cast<std::chrono::seconds>(patience_).count()) +
-            " s: " + missing(keys));
+    if (silent_) {
+      throw Error(ErrorCode::kPeerLost,
+                  "rank " + std::to_string(*silent_) + " gave no sign of life for " +
+                      seconds(pulse_.longest_silence) + " while a checkpoint was being written");
+    }
+    throw Error(ErrorCode::kPeerLost,
+                "ranks did not finish writing a checkpoint within " + seconds(patience_) + ": " +
+                    missing(keys));
   }
 
-  // Waits for them; false when it took too long, is to stop or waits for a rank that is dead.
+  [[nodiscard]] static std::string seconds(std::chrono::milliseconds time) {
+    return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
+  }
+
+  // Waits for them; false when it took too long, is to stop or waits for a rank that is dead or silent.
   bool are_there(const std::vector<std::string>& keys, std::chrono::milliseconds patience) {
     const auto end = std::chrono::steady_clock::now() + patience;
     std::unique_lock lock(mutex_);
@@ -131,6 +142,7 @@ class StoreRanks final : public RankExchange {
       if (pauses % kPausesBetweenLooks == 0 && is_one_dead(keys) &&
           !store_->check({keys[dead_at()]}))
         return false;
+      if (pauses % kPausesBetweenLooks == 0 && is_one_silent(keys)) return false;
       never_.wait_for(lock, stop_, kPause, [] { return false; });
     }
     return true;
@@ -138,7 +150,7 @@ class StoreRanks final : public RankExchange {
 
   [[nodiscard]] std::size_t dead_at() const { return static_cast<std::size_t>(dead_); }
 
-  // Whether a rank of this node that has not set its key lives no more. Of other nodes nothing is known. Only of one that is
+  // Whether a rank of this node that has not set its key lives no more. Of other nodes beats tell. Only of one that is
   // dead the store is asked: with many ranks it would hear of little else.
   bool is_one_dead(const std::vector<std::string>& keys) {
     dead_ = -1;
@@ -148,6 +160,12 @@ class StoreRanks final : public RankExchange {
       if (!store_->check({keys[static_cast<std::size_t>(rank)]})) dead_ = rank;
     }
     return dead_ >= 0;
+  }
+
+  // Whether a rank that has not set its key was found silent.
+  bool is_one_silent(const std::vector<std::string>& keys) {
+    silent_ = beat_.silent_rank();
+    return silent_ && !store_->check({keys.at(static_cast<std::size_t>(*silent_))});
   }
 
   // False while that rank has not said who it is.
@@ -183,20 +201,24 @@ class StoreRanks final : public RankExchange {
   std::string name_;
   std::chrono::milliseconds patience_;
   std::stop_token stop_;
+  Pulse pulse_;
   std::string own_process_;
   int round_ = 0;
   shm::ProcessWatch processes_;
   std::set<int> watched_;  // or of another node
   int dead_ = -1;
+  std::optional<int> silent_;
   std::mutex mutex_;
   std::condition_variable_any never_;
+  StoreBeat beat_;
 };
 
 }  // namespace
 
 std::unique_ptr<RankExchange> store_ranks(const std::string& name,
                                           std::chrono::milliseconds patience,
-                                          std::stop_token stop) {
+                                          std::stop_token stop,
+                                          const Pulse& pulse) {
   if (!PartialState::initialized() || PartialState().num_processes() == 1) return current_ranks();
   const PartialState state;
   return store_ranks({.rank = state.process_index(),
@@ -205,15 +227,18 @@ std::unique_ptr<RankExchange> store_ranks(const std::string& name,
                      current_process_group()->store()->clone(),
                      name,
                      patience,
-                     std::move(stop));
+                     std::move(stop),
+                     pulse);
 }
 
 std::unique_ptr<RankExchange> store_ranks(const StorePlace& place,
                                           c10::intrusive_ptr<c10d::Store> store,
                                           const std::string& name,
                                           std::chrono::milliseconds patience,
-                                          std::stop_token stop) {
-  return std::make_unique<StoreRanks>(place, std::move(store), name, patience, std::move(stop));
+                                          std::stop_token stop,
+                                          const Pulse& pulse) {
+  return std::make_unique<StoreRanks>(
+      place, std::move(store), name, patience, std::move(stop), pulse);
 }
 
 }  // namespace accel::checkpoint

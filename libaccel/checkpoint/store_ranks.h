@@ -4,7 +4,7 @@
 // writes a checkpoint has a connection to the store for itself, and its rounds have names of their own.
 //
 // Threads:  one object, one thread.
-// Cost:     a round asks the store every 10 ms until all ranks have spoken.
+// Cost:     a round asks the store every 10 ms until all ranks have spoken; and that of store_beat.h.
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "libaccel/checkpoint/rank_exchange.h"
+#include "libaccel/checkpoint/store_beat.h"
 
 namespace c10d {
 class Store;
@@ -24,11 +25,12 @@ namespace accel::checkpoint {
 
 // Over the store of the PartialState's group; a process alone when there is none. Rounds are named after `name`, which is the
 // same on all ranks and of no other exchange. all_gather() throws kPeerLost when a rank has not spoken within `patience`,
-// within a second when that rank is of this node and dead, when `stop` is requested; kStoreUnreachable when the store is gone.
-// Call it from the thread that trains.
+// within a second when that rank is of this node and dead, after pulse.longest_silence when it is of another node and dead or
+// cut off, when `stop` is requested; kStoreUnreachable when the store is gone. Call it from the thread that trains.
 [[nodiscard]] std::unique_ptr<RankExchange> store_ranks(const std::string& name,
                                                         std::chrono::milliseconds patience,
-                                                        std::stop_token stop);
+                                                        std::stop_token stop,
+                                                        const Pulse& pulse = {});
 
 // The same over a store that is given. `name` alone tells its keys.
 struct StorePlace {
@@ -40,6 +42,7 @@ struct StorePlace {
                                                         c10::intrusive_ptr<c10d::Store> store,
                                                         const std::string& name,
                                                         std::chrono::milliseconds patience,
-                                                        std::stop_token stop);
+                                                        std::stop_token stop,
+                                                        const Pulse& pulse = {});
 
 }  // namespace accel::checkpoint

@@ -33,7 +33,7 @@ class ACCEL_EXPORT AsyncSave {
   // Whether the save has ended, well or not.
   [[nodiscard]] bool is_done() const;
   // Returns when the checkpoint is complete. Throws, once, what save_checkpoint() throws; kPeerLost when a rank has not ended its
-  // part within 30 minutes of the first that has.
+  // part within 30 minutes of the first that has, sooner when it is dead: a second on this node, a minute on another one.
   CheckpointInfo wait();
 
   class Task;  // private to the library

@@ -5,7 +5,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <latch>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -15,14 +20,23 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <accel/async_save.h>
+#include <accel/checkpoint.h>
 #include <accel/error.h>
 #include <accel/state.h>
 
+#include "libaccel/checkpoint/background_save.h"
+#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/process/process_group.h"
+#include "runtime/checkpoint/file_system.h"
+#include "tests/support/fake_nodes.h"
 #include "tests/support/rank_group.h"
+#include "tests/support/scratch_folder.h"
 
 namespace accel::checkpoint {
 namespace {
 
+using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 TEST(StoreRanks, ARankThatDiesIsNamedLongBeforePatienceEnds) {
@@ -64,12 +78,138 @@ TEST(StoreRanks, WhatARankSaidBeforeItDiedCounts) {
   EXPECT_EQ(exits[0].status, 0) << exits[0].output;
 }
 
+// Faster than in jobs; the silence is still many beats long.
+constexpr Pulse kFastPulse{.period = 20ms, .longest_silence = 1s};
+
+void be_alone_on_a_node(int rank, int num_ranks) {
+  test::be_on_node(rank, num_ranks, 0, 1);
+  ::setenv(shm::kTestNodeVariable, ("node-" + std::to_string(rank)).c_str(), 1);
+}
+
+TEST(StoreRanks, ARankOfAnotherNodeThatDiesIsNamedAfterSomeSilence) {
+  const auto exits = test::run_ranks(
+      3,
+      [&] {
+        const int rank = test::rank_of_this_process();
+        be_alone_on_a_node(rank, 3);
+        const PartialState state;
+        const auto ranks = store_ranks("save", 24h, {}, kFastPulse);
+        EXPECT_EQ(ranks->all_gather("first").size(), 3U);
+        if (rank == 1) ::raise(SIGKILL);
+        try {
+          (void)ranks->all_gather("second");
+          ADD_FAILURE() << "nobody was missed";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+          EXPECT_THAT(error.message(), HasSubstr("rank 1 gave no sign of life for 1 s"));
+        }
+      },
+      {.expect_success = false});
+  if (test::rank_of_this_process() >= 0) return;
+  EXPECT_EQ(exits[0].status, 0) << exits[0].output;
+  EXPECT_EQ(exits[1].status, 128 + SIGKILL);
+  EXPECT_EQ(exits[2].status, 0) << exits[2].output;
+}
+
+class Number final : public Stateful {
+ public:
+  StateDict state_dict() const override { return {.values = {{"value", std::int64_t{3}}}}; }
+  void load_state_dict(const StateDict&) override {}
+};
+
+// Dies with the first word that it is to say, once it may.
+class DyingRank final : public RankExchange {
+ public:
+  DyingRank(std::unique_ptr<RankExchange> living, std::latch& may_die)
+      : living_(std::move(living)), may_die_(may_die) {}
+  int rank() const override { return living_->rank(); }
+  int size() const override { return living_->size(); }
+  int local_rank() const override { return living_->local_rank(); }
+  std::vector<std::string> all_gather(const std::string&) override {
+    may_die_.wait();
+    ::raise(SIGKILL);
+    return {};
+  }
+
+ private:
+  std::unique_ptr<RankExchange> living_;
+  std::latch& may_die_;
+};
+
+// As at the end of an Accelerator.
+TEST(StoreRanks, TheEndOfASaveDoesNotWaitForARankThatDiedOnAnotherNode) {
+  const test::ScratchFolder scratch;
+  const auto exits =
+      test::run_ranks(2,
+                      [&] {
+                        const int rank = test::rank_of_this_process();
+                        be_alone_on_a_node(rank, 2);
+                        const PartialState state;
+                        const auto store = current_process_group()->store();
+                        std::latch may_die(1);
+                        Number number;
+                        BackgroundSaves saves;
+                        const auto make_ranks = [&](const std::string& name, std::stop_token stop) {
+                          auto ranks = store_ranks(name, 24h, std::move(stop), kFastPulse);
+                          if (rank == 1)
+                            ranks = std::make_unique<DyingRank>(std::move(ranks), may_die);
+                          return ranks;
+                        };
+                        const AsyncSave saving = saves.begin(real_file_system(),
+                                                             *current_ranks(),
+                                                             make_ranks,
+                                                             scratch.path() / "saved",
+                                                             {.custom = {&number}},
+                                                             {});
+                        if (rank == 0) store->set("rank 0 has begun", std::vector<std::uint8_t>{1});
+                        store->wait({"rank 0 has begun"});
+                        may_die.count_down();
+                      },
+                      {.expect_success = false});
+  if (test::rank_of_this_process() >= 0) return;
+  EXPECT_EQ(exits[0].status, 0) << exits[0].output;
+  EXPECT_THAT(exits[0].output, HasSubstr("rank 1 gave no sign of life"));
+  EXPECT_EQ(exits[1].status, 128 + SIGKILL);
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+}
+
+class SilenceClockTest : public ::testing::Test {
+ protected:
+  bool look(const std::string& beat, std::chrono::milliseconds after) {
+    now_ += after;
+    return clock_.is_silent_for_too_long(beat, now_);
+  }
+  SilenceClock clock_{{.period = 100ms, .longest_silence = 1s}};
+  SilenceClock::TimePoint now_{};
+};
+
+TEST_F(SilenceClockTest, ABeatThatStaysTheSameForTooLongIsSilence) {
+  EXPECT_FALSE(look("7", 100ms));
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(look("7", 100ms)) << i;
+  EXPECT_TRUE(look("7", 100ms));
+}
+
+TEST_F(SilenceClockTest, AnyOtherBeatEndsIt) {
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(look("7", 100ms)) << i;
+  EXPECT_FALSE(look("8", 100ms));
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(look("8", 100ms)) << i;
+  EXPECT_TRUE(look("8", 100ms));
+}
+
+TEST_F(SilenceClockTest, WhoWasStoppedItselfHasHeardNothingMeanwhile) {
+  EXPECT_FALSE(look("7", 100ms));
+  EXPECT_FALSE(look("7", 24h)) << "two periods count";
+  for (int i = 0; i < 8; ++i) EXPECT_FALSE(look("7", 100ms)) << i;
+  EXPECT_TRUE(look("7", 100ms));
+}
+
 // Counts what is asked of one key alone, and ends the wait after some looks at all of them.
 class CountingStore final : public c10d::HashStore {
  public:
   explicit CountingStore(std::stop_source stop) : stop_(std::move(stop)) {}
 
   bool check(const std::vector<std::string>& keys) override {
+    const std::scoped_lock lock(mutex_);  // beats come from another thread
     if (keys.size() == 1) ++asked_of[keys.front()];
     if (keys.size() > 1 && ++num_looks_ == 300) stop_.request_stop();
     return HashStore::check(keys);
@@ -78,6 +218,7 @@ class CountingStore final : public c10d::HashStore {
   std::map<std::string, int> asked_of;
 
  private:
+  std::mutex mutex_;
   std::stop_source stop_;
   int num_looks_ = 0;
 };
