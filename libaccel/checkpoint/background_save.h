@@ -49,6 +49,10 @@ class BackgroundSaves {
   // Of the save that was begun last. By the thread that trains.
   [[nodiscard]] std::int64_t generation() const noexcept { return generation_; }
 
+  // The memory that is kept for copies, and giving it back when the last copy is written. By the thread that trains.
+  [[nodiscard]] std::uint64_t kept_bytes() const { return copies_.bytes(); }
+  void release_copies() { copies_.release(); }
+
  private:
   std::mutex mutex_;
   // Under way, or with an error that nobody has asked for. Kept here so that it outlives its handle.

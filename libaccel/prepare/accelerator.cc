@@ -14,6 +14,7 @@
 #include <accel/env_contract.h>
 #include <accel/error.h>
 
+#include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/memory_checkpoints.h"
 #include "libaccel/optim/gradient_clipping.h"
 #include "libaccel/prepare/accelerator_impl.h"
@@ -296,6 +297,7 @@ void Accelerator::free_memory() {
   impl_->data_loaders.clear();
   impl_->custom_objects.clear();
   impl_->batch_count = 0;
+  checkpoint::background_saves().release_copies();
 }
 
 void Accelerator::backward(const at::Tensor& loss) {

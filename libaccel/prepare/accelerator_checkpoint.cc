@@ -84,7 +84,7 @@ CheckpointSeries& Accelerator::Impl::checkpoint_series() {
       CheckpointSeriesOptions{.folder = std::filesystem::path(project.project_dir) / "checkpoints",
                               .total_limit = project.total_limit,
                               .iteration = project.iteration,
-                              .restart_count = state.restart_count(),
+                              .restart_count = std::max(state.restart_count(), has_gone_on ? 1 : 0),
                               .save_on_each_node = project.save_on_each_node});
   return *checkpoints;
 }
@@ -348,10 +348,10 @@ CheckpointInfo Accelerator::load_state(const std::filesystem::path& folder) {
 }
 
 std::optional<CheckpointInfo> Accelerator::begin_run(RunStart start) {
-  CheckpointSeries& series = impl_->checkpoint_series();
+  std::ignore = impl_->checkpoint_series();  // there is a project
   std::ignore = impl_->finish_save();
   if (start == RunStart::kAnew && !impl_->is_restarted()) {
-    series.remove_all();
+    impl_->checkpoint_series().remove_all();
     impl_->reserve_memory();
     return std::nullopt;
   }
@@ -359,6 +359,7 @@ std::optional<CheckpointInfo> Accelerator::begin_run(RunStart start) {
     impl_->reserve_memory();
     return take_over(*report);
   }
+  CheckpointSeries& series = impl_->checkpoint_series();
   const std::optional<LoadReport> report = impl_->load(
       [&](const CheckpointObjects& objects) { return series.load_newest_if_any(objects); });
   impl_->reserve_memory();

@@ -146,8 +146,9 @@ struct Accelerator::Impl {
   std::shared_ptr<detail::StateHooks> save_hooks = std::make_shared<detail::StateHooks>();
   std::shared_ptr<detail::StateHooks> load_hooks = std::make_shared<detail::StateHooks>();
   RandomStates random_states{*this};
-  std::optional<CheckpointSeries> checkpoints;   // made at the first save or load
-  std::optional<AsyncSave> saving;               // until somebody has asked for its end
+  std::optional<CheckpointSeries> checkpoints;  // made at the first save or load
+  bool has_gone_on = false;         // from memory, also in a generation that counts as no restart
+  std::optional<AsyncSave> saving;  // until somebody has asked for its end
   std::optional<detail::Preemption> preemption;  // when it is to save and exit
   std::int64_t boundary_batch = 0;               // num_batches at the last boundary
   int steps_since_memory = 0;                    // boundaries since the last in-memory checkpoint

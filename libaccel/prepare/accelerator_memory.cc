@@ -135,6 +135,9 @@ std::optional<LoadReport> Accelerator::Impl::load_from_memory(DiskCounts disk) {
     });
   }
   if (report) {
+    // The series may have been made for a run that begins.
+    has_gone_on = true;
+    this->checkpoints.reset();
     logger.warning("going on from memory: step " + std::to_string(report->checkpoint.step));
   } else if (project.memory_checkpoint_every > 0 || found.choice.stamp) {
     logger.warning("not going on from memory: " + why_not);

@@ -2,6 +2,8 @@
 //
 //   memory_worker KILL_AT_STEP      0: never
 //   memory_worker async PROJECT     after an in-memory checkpoint that came after a save in the background
+//   memory_worker uncounted PROJECT after an in-memory checkpoint that came after one on disk; it goes on in a generation that
+//                                   counts as no restart, as those do that begin because nodes came or went
 //
 // One of its objects lies in memory whose second half cannot be read when rank 0 makes the copy of that step, in the first
 // generation: so the first half is copied, and SIGKILL ends the process at the very byte.
@@ -83,9 +85,30 @@ int save_in_background_first(const std::filesystem::path& project) {
   return 5;
 }
 
+int go_on_uncounted(const std::filesystem::path& project) {
+  ::setenv("TORCHELASTIC_RESTART_COUNT", "0", 1);
+  accel::Accelerator accelerator(
+      {.project_config = {.project_dir = project.string(), .automatic_checkpoint_naming = true}});
+  torch::nn::Linear net(8, 8);
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.01));
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  const auto found = accelerator.begin_run(accel::RunStart::kAnew);
+  const accel::CheckpointInfo saved = accelerator.save_state();
+  if (found) {
+    accelerator.print("went on from memory and saved", saved.folder.filename().string());
+    accelerator.end_training();
+    return 0;
+  }
+  if (!accelerator.save_state_in_memory()) return 4;
+  accelerator.wait_for_everyone();
+  ::kill(::getpid(), SIGKILL);
+  return 5;
+}
+
 }  // namespace
 
 int main(int, char** argv) {
+  if (argv[1] == std::string("uncounted")) return go_on_uncounted(argv[2]);
   if (argv[1] == std::string("async")) return save_in_background_first(argv[2]);
   const int kill_at = std::atoi(argv[1]);
   accel::Accelerator accelerator;

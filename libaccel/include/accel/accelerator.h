@@ -117,7 +117,7 @@ class ACCEL_EXPORT Accelerator {
   }
 
   // Forgets every prepared and registered object and starts counting batches anew; they live on for
-  // as long as the caller holds them.
+  // as long as the caller holds them. Memory that is kept for saves in the background goes.
   void free_memory();
   void clear() { free_memory(); }
 

@@ -198,6 +198,16 @@ def memory_after_a_save_in_the_background(folder):
     print("memory after a save in the background: went on at step 3", flush=True)
 
 
+def numbers_go_on_without_a_counted_restart(folder):
+    """The first generation leaves checkpoint_0 and memory; the second goes on from memory."""
+    done = subprocess.run([f"{BUILD}/bin/accel-launch", "--cpu", "--num_processes", "2", "--max_restarts", "1",
+                           f"{BUILD}/tests/memory_worker", "--", "uncounted", str(folder)],
+                          capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["went on from memory and saved checkpoint_1"], done.stdout + done.stderr
+    print("numbers go on without a counted restart", flush=True)
+
+
 def without_launcher(folder):
     done = subprocess.run([CHAR_GPT, "--batch_size", "2", "--max_steps", "4", "--memory_checkpoint_every", "1",
                            "--project_dir", str(folder / "alone")], capture_output=True, text=True, errors="replace",
@@ -224,6 +234,7 @@ def main():
             newest_of_both(folder / "disk_first", pick.choice((8, 11, 14)), 3, 1)  # two steps after memory, as a rule
             memory_after_a_resume(folder / "resume")
             memory_after_a_save_in_the_background(folder / "background")
+            numbers_go_on_without_a_counted_restart(folder / "uncounted")
             killed_in_the_copy()
             without_launcher(folder)
 

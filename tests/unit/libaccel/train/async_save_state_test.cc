@@ -20,6 +20,7 @@
 #include <accel/error.h>
 #include <accel/random.h>
 
+#include "libaccel/checkpoint/background_save.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
@@ -97,6 +98,12 @@ TEST_P(AsyncSaveState, NumbersCheckpointsAndKeepsAsManyAsItIsTold) {
     EXPECT_FALSE(run.accelerator.wait_for_save().has_value());
     run.train(1);
     EXPECT_EQ(run.accelerator.save_state().iteration, 4);
+
+    if (run.accelerator.is_main_process()) {
+      EXPECT_GT(checkpoint::background_saves().kept_bytes(), 0U);
+    }
+    run.accelerator.free_memory();
+    EXPECT_EQ(checkpoint::background_saves().kept_bytes(), 0U);
   });
   if (test::rank_of_this_process() >= 0) return;
   EXPECT_THAT(names_in(folder_ / "project" / "checkpoints"),
