@@ -105,7 +105,8 @@ class Stager {
             const auto found = by_name.find(info.name);
             return found == by_name.end() ? std::nullopt : places_of(found->second, info);
           }));
-      FittedState fitted = fit_state(*objects_.models[i], loaded->tensors, folder_ / name);
+      FittedState fitted = fit_state(
+          *objects_.models[i], loaded->tensors, folder_ / name, {.divided = objects_.divided});
       staged_.tensors_.emplace_back(
           [fitted = std::move(fitted), loaded, present = objects_.divided] {
             fitted.apply(loaded->divided, present);

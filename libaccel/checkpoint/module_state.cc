@@ -48,9 +48,9 @@ void append_state(const torch::nn::Module& module,
   }
 }
 
-std::string shape_text(const at::Tensor& tensor) {
+std::string shape_text(at::ScalarType dtype, at::IntArrayRef sizes) {
   std::ostringstream out;
-  out << c10::toString(tensor.scalar_type()) << tensor.sizes();
+  out << c10::toString(dtype) << sizes;
   return out.str();
 }
 
@@ -138,11 +138,14 @@ FittedState fit_state(const torch::nn::Module& module,
       continue;
     }
     const at::Tensor& value = found->second;
-    const std::string difference =
-        name + " (" + shape_text(value) + " in the file, " + shape_text(tensor) + " in the model)";
+    const at::ScalarType dtype =
+        options.divided == nullptr ? tensor.scalar_type() : options.divided->dtype_of(tensor);
+    const std::string difference = name + " (" + shape_text(value.scalar_type(), value.sizes()) +
+                                   " in the file, " + shape_text(dtype, tensor.sizes()) +
+                                   " in the model)";
     if (value.sizes() != tensor.sizes()) {
       faults.add("of another shape", difference);
-    } else if (value.scalar_type() != tensor.scalar_type() && options.dtypes == DtypeRule::kSame) {
+    } else if (value.scalar_type() != dtype && options.dtypes == DtypeRule::kSame) {
       faults.add("of another dtype", difference);
     } else {
       fitted.copies_.push_back({tensor, value});

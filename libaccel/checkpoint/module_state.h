@@ -46,6 +46,8 @@ enum class DtypeRule {
 struct FitOptions {
   bool strict = true;  // false: names that only one side has are left alone
   DtypeRule dtypes = DtypeRule::kSame;
+  // Of the module: says which dtypes files have of them.
+  const DividedTensors* divided = nullptr;
 };
 
 // Values that are known to fit their places.

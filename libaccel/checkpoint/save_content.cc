@@ -89,7 +89,7 @@ class Collector {
 
   [[nodiscard]] SharedTensor shared(const std::string& name, const at::Tensor& tensor) const {
     if (const std::vector<TensorPart>* parts = parts_of(tensor)) {
-      return {spec_of_shape(name, tensor.scalar_type(), tensor.sizes()),
+      return {spec_of_shape(name, objects_.divided->dtype_of(tensor), tensor.sizes()),
               objects_.divided->writes() ? *parts : std::vector<TensorPart>{},
               true};
     }

@@ -136,10 +136,11 @@ struct Released {
 // For a scope, or until end(), the parameters of sharded models may be written to.
 class OpenToLoad {
  public:
-  explicit OpenToLoad(const std::vector<std::shared_ptr<sharding::ShardedModel>>& models) {
+  OpenToLoad(const std::vector<std::shared_ptr<sharding::ShardedModel>>& models,
+             sharding::Exposure exposure) {
     try {
       for (const auto& model : models) {
-        model->begin_load();
+        model->begin_load(exposure);
         models_.push_back(model);
       }
     } catch (...) {
@@ -217,7 +218,7 @@ std::optional<LoadReport> Accelerator::Impl::load(const Load& load) {
   const auto models = sharded_models();
   const Released released{whole_optimizers, divided};
   const CheckpointObjects objects = objects_to_load();
-  OpenToLoad open(models);
+  OpenToLoad open(models, parameters_to_load());
   std::optional<LoadReport> report = load(objects);
   // A rank that is through writes no shard while another one still loads.
   if (!models.empty()) state.wait_for_everyone();
@@ -296,9 +297,29 @@ SaveOptions Accelerator::Impl::save_options() const {
           .save_on_each_node = project.save_on_each_node};
 }
 
-// Hooks may look at the model, on every rank.
-sharding::Wholes Accelerator::Impl::parameters_to_save(SaveTo to) const {
-  return save_hooks->by_id.empty() ? wholes_to_save(to) : sharding::Wholes::kKept;
+bool Accelerator::Impl::any_rank_looks_at_masters(bool here) const {
+  const auto divided_models = sharded_models();
+  const bool has_masters = std::any_of(
+      divided_models.begin(), divided_models.end(), [](const auto& m) { return m->has_masters(); });
+  if (!has_masters) return false;
+  const auto said = checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
+                      return here ? "yes" : "";
+                    }).payloads_or_throw();
+  return std::find(said.begin(), said.end(), "yes") != said.end();
+}
+
+// Hooks may look at the model.
+sharding::Exposure Accelerator::Impl::parameters_to_save(SaveTo to) const {
+  if (any_rank_looks_at_masters(!save_hooks->by_id.empty())) return sharding::Exposure::kAll;
+  if (to == SaveTo::kMemory || !writes_wholes()) return sharding::Exposure::kUndivided;
+  return exposure_of(wholes_to_save(to));
+}
+
+// Hooks and registered objects may write to the model.
+sharding::Exposure Accelerator::Impl::parameters_to_load() const {
+  const bool looks = !load_hooks->by_id.empty() || !custom_objects.empty();
+  return any_rank_looks_at_masters(looks) ? sharding::Exposure::kAll
+                                          : sharding::Exposure::kUndivided;
 }
 
 void Accelerator::Impl::begin_save(const std::filesystem::path& folder) {
@@ -383,7 +404,7 @@ void Accelerator::save_weights(const detail::ModelRuntime& model,
                                const SaveModelOptions& options) const {
   const FullPrecision full_precision(
       impl_->sharded_models(),
-      is_main_process() ? sharding::Wholes::kKept : sharding::Wholes::kDropped);
+      is_main_process() ? sharding::Exposure::kAll : sharding::Exposure::kNone);
   if (is_main_process()) accel::save_model(*model.module(), folder, options);
   wait_for_everyone();
 }

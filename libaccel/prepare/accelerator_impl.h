@@ -71,9 +71,13 @@ struct Accelerator::Impl {
   [[nodiscard]] bool saves_on_several_nodes() const;
   // Whether files of sharded models are written by one rank, from wholes.
   [[nodiscard]] bool writes_wholes() const;
-  // What this rank does with wholes that are gathered for a save: of optimizers, and of parameters.
+  // What this rank does with optimizers' states that are gathered for a save, and which parameters it has in full precision
+  // meanwhile; the latter also while it loads. Every rank calls them.
   [[nodiscard]] sharding::Wholes wholes_to_save(SaveTo to) const;
-  [[nodiscard]] sharding::Wholes parameters_to_save(SaveTo to) const;
+  [[nodiscard]] sharding::Exposure parameters_to_save(SaveTo to) const;
+  [[nodiscard]] sharding::Exposure parameters_to_load() const;
+  // Whether a rank says so, where a model has masters; false where none has. Every rank calls it.
+  [[nodiscard]] bool any_rank_looks_at_masters(bool here) const;
   // And for a view of the state.
   [[nodiscard]] sharding::Wholes wholes_to_view(const StateDictConfig& config) const;
   [[nodiscard]] SaveOptions save_options() const;

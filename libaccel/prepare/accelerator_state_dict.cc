@@ -206,14 +206,17 @@ StateView Accelerator::model_state(const detail::ModelRuntime& runtime, StateDic
   const auto model = std::dynamic_pointer_cast<ShardedModel>(runtime.sync());
   StateView view{.type = type};
   if (model == nullptr) {
-    if (type == StateDictType::kFull && wholes == Wholes::kDropped) return view;
+    if (type == StateDictType::kFull && impl_->fsdp) {
+      if (wholes == Wholes::kKept) add_wholes(module, config, view);
+      return view;
+    }
     for (const NamedTensor& item : checkpoint::state_of(module))
-      view.tensors.emplace(item.name, whole_of(placed(item.tensor.detach(), config)));
+      view.tensors.emplace(item.name, whole_of(item.tensor.detach()));
     return view;
   }
   switch (type) {
     case StateDictType::kFull: {
-      const FullPrecision full_precision({model}, wholes);
+      const FullPrecision full_precision({model}, exposure_of(wholes));
       if (wholes == Wholes::kKept) add_wholes(module, config, view);
       wait_for_everyone();  // nobody takes a step while another rank still reads
       break;
@@ -242,11 +245,12 @@ StateView Accelerator::get_optimizer_state_dict(const AcceleratedOptimizer& opti
     return type == StateDictType::kSharded ? view.parts() : view.shards();
   }
   StateView view{.type = type};
-  if (type == StateDictType::kFull && wholes == Wholes::kDropped) return view;
+  const bool is_copy = type == StateDictType::kFull && impl_->fsdp;
+  if (is_copy && wholes == Wholes::kDropped) return view;
   checkpoint::SavedOptimizer saved =
       checkpoint::save_optimizer(optimizer.optimizer(), checkpoint::ParameterNames(modules));
   for (auto& [name, tensor] : saved.tensors)
-    view.tensors.emplace(name, whole_of(placed(tensor, config)));
+    view.tensors.emplace(name, whole_of(is_copy ? placed(tensor.clone(), config) : tensor));
   view.json = std::move(saved.json);
   return view;
 }

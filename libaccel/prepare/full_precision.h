@@ -1,7 +1,7 @@
-// FullPrecision: for a scope, the parameters of sharded models have the precision that their optimizer works in.
+// FullPrecision: for a scope, parameters of sharded models have the precision that their optimizer works in.
 //
 // Threads:  the thread that trains; every rank makes the same objects in the same order.
-// Cost:     with a mixed precision policy one all-gather of each unit; where wholes are kept, the parameters in full precision.
+// Cost:     with a mixed precision policy one all-gather of each unit that is exposed on a rank, and its memory there.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ class FullPrecision {
  public:
   // Throws kPeerLost, kProcessGroup.
   FullPrecision(const std::vector<std::shared_ptr<sharding::ShardedModel>>& models,
-                sharding::Wholes wholes) {
+                sharding::Exposure exposure) {
     try {
       for (const auto& model : models) {
-        model->begin_save(wholes);
+        model->begin_save(exposure);
         models_.push_back(model);
       }
     } catch (...) {

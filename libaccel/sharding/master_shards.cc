@@ -1,5 +1,6 @@
 #include "libaccel/sharding/master_shards.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -9,6 +10,16 @@
 #include "libaccel/process/process_group.h"
 
 namespace accel::sharding {
+namespace {
+
+// Whether each part of its parameters is a range of the file that they are saved in.
+bool is_in_row_major_order(const Unit& unit, const std::vector<NamedParameter>& parameters) {
+  return std::all_of(unit.slots.begin(), unit.slots.end(), [&](const Slot& slot) {
+    return parameters[slot.parameter].tensor.is_contiguous();
+  });
+}
+
+}  // namespace
 
 MasterShards::MasterShards(std::vector<Unit> units, std::shared_ptr<ProcessGroup> group)
     : units_(std::move(units)), group_(std::move(group)) {
@@ -47,27 +58,36 @@ at::Tensor MasterShards::full_values_of(const at::Tensor& tensor) const {
   return {};
 }
 
-void MasterShards::expose(std::vector<NamedParameter>& parameters, Wholes kept) {
+at::Tensor MasterShards::gathered(std::size_t unit) const {
+  at::Tensor whole = at::empty({group_->size() * units_[unit].shard_numel}, units_[unit].dtype);
+  group_->all_gather_into(whole, shards_[unit], "gathering parameters in full precision");
+  return whole;
+}
+
+void MasterShards::expose(std::vector<NamedParameter>& parameters, Exposure exposure) {
   if (num_exposures_ > 0) {
     ++num_exposures_;
     return;
   }
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> wholes;
+  std::vector<at::Tensor> wholes(units_.size());
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    at::Tensor whole = at::empty({group_->size() * units_[unit].shard_numel}, units_[unit].dtype);
-    group_->all_gather_into(whole, shards_[unit], "gathering parameters in full precision");
-    if (kept == Wholes::kKept) wholes.push_back(std::move(whole));
+    if (exposure == Exposure::kUndivided && is_in_row_major_order(units_[unit], parameters))
+      continue;
+    at::Tensor whole = gathered(unit);
+    if (exposure != Exposure::kNone) wholes[unit] = std::move(whole);
   }
   num_exposures_ = 1;
-  is_kept_ = kept == Wholes::kKept;
-  if (!is_kept_) return;
-  rounded_.clear();
-  for (const NamedParameter& parameter : parameters)
-    rounded_.push_back(parameter.tensor.variable_data());
+  exposure_ = exposure;
+  if (exposure == Exposure::kNone) return;
+  rounded_.assign(parameters.size(), at::Tensor());
   exposed_ = std::move(wholes);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit)
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!exposed_[unit].defined()) continue;
+    for (const Slot& slot : units_[unit].slots)
+      rounded_[slot.parameter] = parameters[slot.parameter].tensor.variable_data();
     place_parameters(units_[unit], exposed_[unit], parameters);
+  }
   for (Whole& whole : wholes_) whole.parameter.set_data(whole.full);
   for (auto& [whole, dtype] : buffers_) {
     whole.full = whole.rounded.to(dtype);
@@ -81,6 +101,7 @@ void MasterShards::expose(std::vector<NamedParameter>& parameters, Wholes kept) 
 void MasterShards::take_exposed(const std::vector<NamedParameter>& parameters) {
   const at::NoGradGuard no_grad;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!exposed_[unit].defined()) continue;
     const std::int64_t own = group_->rank() * units_[unit].shard_numel;
     for (const Piece& piece : pieces_of(units_[unit], group_->rank())) {
       if (parameters[piece.parameter].tensor._version() == versions_[piece.parameter]) continue;
@@ -95,8 +116,10 @@ void MasterShards::take_exposed(const std::vector<NamedParameter>& parameters) {
 
 void MasterShards::withdraw(std::vector<NamedParameter>& parameters) {
   if (num_exposures_ == 0 || --num_exposures_ > 0) return;
-  if (!is_kept_) return;
-  for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].tensor.set_data(rounded_[i]);
+  if (exposure_ == Exposure::kNone) return;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (rounded_[i].defined()) parameters[i].tensor.set_data(rounded_[i]);
+  }
   for (Whole& whole : wholes_) whole.parameter.set_data(whole.rounded);
   for (auto& [whole, dtype] : buffers_) {
     whole.parameter.set_data(whole.rounded);

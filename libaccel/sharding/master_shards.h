@@ -4,10 +4,10 @@
 // divided as the units are; the module's parameters are roundings of them, written by their owners after each step.
 //
 //   rounded   the module's parameters are in their home, in fewer bits      withdraw()
-//   exposed   they are whole tensors of the masters, on every rank          expose()
+//   exposed   some of them are whole tensors of the masters                 expose()
 //
 // Threads:  the thread that trains; every rank makes the same calls.
-// Cost:     a shard of each unit; while exposed all units whole.
+// Cost:     a shard of each unit; while exposed those units whole that are.
 // Errors    throws what ProcessGroup throws.
 #pragma once
 
@@ -31,6 +31,18 @@ enum class Wholes {
   kDropped,  // unit by unit: another rank wants them
 };
 
+// Which parameters a module has in full precision while a checkpoint is made or read.
+enum class Exposure {
+  kAll,
+  kUndivided,  // what no rank has as a range of a file: tensors that are whole, and units with a parameter whose memory is
+               // not in row-major order. Of the rest a file gets the shards
+  kNone,       // other ranks have all: this one sends its shards of each unit
+};
+
+[[nodiscard]] constexpr Exposure exposure_of(Wholes wholes) noexcept {
+  return wholes == Wholes::kKept ? Exposure::kAll : Exposure::kNone;
+}
+
 class MasterShards {
  public:
   // units: with the dtypes of the masters.
@@ -49,9 +61,9 @@ class MasterShards {
   // The values of a parameter or buffer that was rounded, as checkpoints have them; undefined for others.
   [[nodiscard]] at::Tensor full_values_of(const at::Tensor& tensor) const;
 
-  // Lets the parameters be the masters of all ranks, for checkpoints. parameters: in the order that was planned for. Where
-  // they are dropped, the parameters stay rounded.
-  void expose(std::vector<NamedParameter>& parameters, Wholes wholes);
+  // Lets parameters be the masters of all ranks, for checkpoints; the others stay rounded. parameters: in the order that was
+  // planned for. Ranks that pass kAll and kNone may meet, those that pass kUndivided only each other.
+  void expose(std::vector<NamedParameter>& parameters, Exposure exposure);
   // Takes this rank's shards of those exposed parameters that were written to, on all ranks the same. A loader may write to
   // the pieces instead.
   void take_exposed(const std::vector<NamedParameter>& parameters);
@@ -59,6 +71,9 @@ class MasterShards {
   void withdraw(std::vector<NamedParameter>& parameters);
 
  private:
+  // [world_size * shard_numel] of a unit, from all ranks.
+  [[nodiscard]] at::Tensor gathered(std::size_t unit) const;
+
   struct Whole {
     at::Tensor parameter;
     at::Tensor full;  // of a buffer only while exposed
@@ -74,11 +89,11 @@ class MasterShards {
   std::vector<at::Tensor> shards_;  // by unit
   std::vector<Whole> wholes_;       // parameters that are not divided
   std::vector<Buffer> buffers_;
-  bool is_kept_ = false;                // of the last exposure
-  std::vector<at::Tensor> exposed_;     // by unit, while exposed
-  std::vector<at::Tensor> rounded_;     // by parameter, while exposed
-  int num_exposures_ = 0;               // a save may run inside another one's hooks
-  std::vector<std::int64_t> versions_;  // by parameter, when they were exposed
+  Exposure exposure_ = Exposure::kNone;  // the last one
+  std::vector<at::Tensor> exposed_;      // by unit, while exposed; undefined: it is not
+  std::vector<at::Tensor> rounded_;      // by parameter, of exposed units
+  int num_exposures_ = 0;                // a save may run inside another one's hooks
+  std::vector<std::int64_t> versions_;   // by parameter, when they were exposed
 };
 
 }  // namespace accel::sharding

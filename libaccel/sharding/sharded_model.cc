@@ -438,9 +438,9 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
   }
 }
 
-void ShardedModel::begin_load() {
+void ShardedModel::begin_load(Exposure exposure) {
   if (masters_) {
-    masters_->expose(parameters_, Wholes::kKept);
+    masters_->expose(parameters_, exposure);
   } else {
     home_->begin_load();
   }

@@ -95,13 +95,13 @@ class ShardedModel : public ModelSync {
   void before_write();
   void publish(const std::vector<std::size_t>& units);
   void abandon_write() noexcept { home_->abandon_write(); }
-  // Between them the parameters may be written to, on every rank the same.
-  void begin_load();
+  // Between them the parameters may be written to, on every rank the same; where there are masters, those that are exposed.
+  void begin_load(Exposure exposure);
   void end_load();
   [[nodiscard]] bool has_masters() const noexcept { return masters_.has_value(); }
-  // Between them the parameters have their full precision, where wholes are kept. Requires: every rank calls it.
-  void begin_save(Wholes wholes) {
-    if (masters_) masters_->expose(parameters_, wholes);
+  // Between them those parameters that are exposed have their full precision. Requires: every rank calls it.
+  void begin_save(Exposure exposure) {
+    if (masters_) masters_->expose(parameters_, exposure);
   }
   void end_save() {
     if (masters_) masters_->withdraw(parameters_);

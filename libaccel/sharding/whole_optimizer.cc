@@ -266,7 +266,7 @@ void divide_parameters(const ShardedModel& model, checkpoint::DividedTensors& di
     std::vector<checkpoint::TensorPart> parts;
     if (const ShardPiece* piece = model.piece_of(tensor))
       parts.push_back({piece->place.parameter_offset, in_memory_order(piece->tensor)});
-    divided.add(tensor, std::move(parts));
+    divided.add(tensor, std::move(parts), model.units()[model.unit_of(tensor)].dtype);
   }
 }
 

@@ -27,6 +27,7 @@
 
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/sharding/fsdp_settings.h"
+#include "tests/support/peak_memory.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
@@ -260,6 +261,64 @@ TEST_P(ShardedPrecision, GoesOnAfterASaveOfTheModelInsideASaveOfTheState) {
     trainer.accelerator().save_state(folder.file("state"));
     EXPECT_EQ(flat(trainer.net()[0]->parameters()).scalar_type(), at::kBFloat16);
     trainer.train(0, 1);
+  });
+}
+
+// Each rank writes its masters where they belong in the file, and reads them from there.
+TEST_P(ShardedPrecision, SavesAndLoadsWithoutAllMastersOnAnyRank) {
+  const test::ScratchFolder folder;
+  run_ranks([&] {
+    constexpr std::int64_t kWide = 1024;
+    constexpr std::int64_t kAllBytes = 4 * kWide * kWide * 4;
+    torch::nn::Sequential net;
+    for (int layer = 0; layer < 4; ++layer)
+      net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWide, kWide).bias(false)));
+    Trainer trainer(kBf16, Rule::kSgd, net);
+    Accelerator& accelerator = trainer.accelerator();
+    accelerator.save_state(folder.file("first"));
+
+    const test::PeakMemory saving;
+    accelerator.save_state(folder.file("second"));
+    constexpr std::int64_t kRoom = kAllBytes / 2;  // 4 MiB are collected before they are written
+    EXPECT_LT(saving.growth_bytes(), kRoom) << test::PeakMemory::report();
+
+    const test::PeakMemory loading;
+    accelerator.load_state(folder.file("second"));
+    const std::int64_t own_bytes = kAllBytes / GetParam().ranks;  // read before they are taken
+    EXPECT_LT(loading.growth_bytes(), own_bytes + kRoom) << test::PeakMemory::report();
+  });
+}
+
+struct DtypeRecord : Stateful {
+  explicit DtypeRecord(const at::Tensor& seen) : parameter(seen) {}
+  [[nodiscard]] StateDict state_dict() const override { return {}; }
+  void load_state_dict(const StateDict&) override { at_load = parameter.scalar_type(); }
+
+  at::Tensor parameter;
+  at::ScalarType at_load = at::kBFloat16;
+};
+
+TEST_P(ShardedPrecision, LetsHooksOfOneRankAndRegisteredObjectsSeeTheMasters) {
+  const test::ScratchFolder folder;
+  run_ranks([&] {
+    Trainer trainer(kBf16);
+    Accelerator& accelerator = trainer.accelerator();
+    const at::Tensor parameter = trainer.net()->parameters()[0];
+    at::ScalarType at_save = at::kFloat;
+    if (accelerator.is_last_process()) {
+      accelerator.register_save_state_pre_hook(
+          [&](const auto&, const auto&) { at_save = parameter.scalar_type(); });
+      at_save = at::kBFloat16;
+    }
+    DtypeRecord record(parameter);
+    accelerator.register_for_checkpointing(record);
+
+    accelerator.save_state(folder.file("state"));
+    accelerator.load_state(folder.file("state"));
+
+    EXPECT_EQ(at_save, at::kFloat);
+    EXPECT_EQ(record.at_load, at::kFloat);
+    EXPECT_EQ(parameter.scalar_type(), at::kBFloat16);
   });
 }
 

@@ -424,6 +424,63 @@ TEST(StateDict, OfCopiesIsWholeOnEveryRank) {
   });
 }
 
+AcceleratorOptions no_shard() {
+  return options_with(
+      FullyShardedDataParallelPlugin{.sharding_strategy = ShardingStrategy::kNoShard});
+}
+
+AcceleratorOptions zero_stage_0() {
+  AcceleratorOptions options;
+  options.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 0};
+  return options;
+}
+
+TEST(StateDict, OfAPluginThatDividesNothingIsACopyOnRank0AndEmptyElsewhere) {
+  test::run_ranks(2, [] {
+    for (const AcceleratorOptions& options : {no_shard(), zero_stage_0()}) {
+      Training run(options);
+      run.train(1);
+      const at::Tensor weight = run.net->second->weight.detach().clone();
+
+      const StateView model = run.accelerator.get_state_dict(*run.model);
+      const StateView optimizer = run.accelerator.get_optimizer_state_dict(*run.optimizer);
+      const StateView own =
+          run.accelerator.get_optimizer_state_dict(*run.optimizer, StateDictType::kSharded);
+
+      EXPECT_TRUE(own.tensors.contains("second.weight.exp_avg")) << "only FULL is rank 0's alone";
+      if (!run.accelerator.is_main_process()) {
+        EXPECT_THAT(model.tensors, IsEmpty());
+        EXPECT_THAT(optimizer.tensors, IsEmpty());
+        EXPECT_THAT(optimizer.json, IsEmpty());
+        run.train(1);
+        continue;
+      }
+      const at::Tensor mean = optimizer.tensors.at("second.weight.exp_avg").values.clone();
+      run.train(1);  // changes none of it
+      EXPECT_TRUE(model.tensors.at("second.weight").values.equal(weight));
+      EXPECT_FALSE(run.net->second->weight.equal(weight));
+      EXPECT_TRUE(optimizer.tensors.at("second.weight.exp_avg").values.equal(mean));
+      EXPECT_THAT(optimizer.json, HasSubstr("AdamW"));
+    }
+
+    AcceleratorOptions everywhere = no_shard();
+    everywhere.fsdp_plugin->state_dict_config = StateDictConfig{.rank0_only = false};
+    Training run(everywhere);
+    EXPECT_TRUE(run.accelerator.get_state_dict(*run.model).tensors.contains("second.weight"));
+  });
+}
+
+// FULL_SHARD in one process divides nothing either.
+TEST(StateDict, OfAPluginInOneProcessIsACopy) {
+  Training run(FullyShardedDataParallelPlugin{});
+  run.train(1);
+  const at::Tensor weight = run.net->second->weight.detach().clone();
+  const StateView model = run.accelerator.get_state_dict(*run.model);
+  run.train(1);
+  EXPECT_TRUE(model.tensors.at("second.weight").values.equal(weight));
+  EXPECT_FALSE(run.net->second->weight.equal(weight));
+}
+
 TEST(StateDict, NamesTheTypesThatThereAre) {
   Training run(FullyShardedDataParallelPlugin{});
   try {
