@@ -1,6 +1,6 @@
-// Ranks are started with fork and exec, since a process with the threads of LibTorch cannot just be
-// forked. Their output goes to memory files, and PDEATHSIG takes them along when the test binary is
-// killed.
+// A process with the threads of LibTorch cannot just be forked. So ranks are forked of a copy that has none
+// (rank_server.h), or started with fork and exec. Their output goes to memory files, and PDEATHSIG takes them along when
+// the test binary is killed.
 
 #include "tests/support/rank_group.h"
 
@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 
+#include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -20,6 +21,8 @@
 #include <sys/wait.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
+
+#include "tests/support/rank_server.h"
 
 namespace accel::test {
 namespace {
@@ -71,6 +74,8 @@ c10::intrusive_ptr<c10d::TCPStore> host_store() {
 
 // Runs the body in a rank process and ends it; the exit code says whether the test has failed.
 [[noreturn]] void run_body(const std::function<void()>& body) {
+  // What was read at the start may be another one.
+  at::set_num_threads(env_int("OMP_NUM_THREADS", 1));
   try {
     body();
   } catch (const std::exception& error) {
@@ -126,21 +131,31 @@ struct RankProcess {
   std::optional<int> status;
 };
 
-RankProcess start_rank(std::vector<std::string> env) {
-  std::vector<std::string> arguments = {
-      "/proc/self/exe", "--gtest_filter=" + current_test(), "--gtest_color=no"};
+pid_t exec_rank(std::vector<std::string> arguments, std::vector<std::string> env, int output) {
   const auto argv = pointers(arguments);
   const auto envp = pointers(env);
-  RankProcess rank;
-  rank.output = memfd_create("rank output", MFD_CLOEXEC);
-  rank.pid = fork();
-  if (rank.pid == 0) {
+  const pid_t rank = fork();
+  if (rank == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    dup2(rank.output, STDOUT_FILENO);
-    dup2(rank.output, STDERR_FILENO);
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
     execve("/proc/self/exe", argv.data(), envp.data());
     _exit(127);
   }
+  return rank;
+}
+
+// Variables of a test's own may be meant for libraries, which read them when they are loaded.
+enum class Loading { kAnew, kAsInThisProcess };
+
+RankProcess start_rank(const std::vector<std::string>& env, Loading loading) {
+  const std::vector<std::string> arguments = {
+      "/proc/self/exe", "--gtest_filter=" + current_test(), "--gtest_color=no"};
+  RankProcess rank;
+  rank.output = memfd_create("rank output", MFD_CLOEXEC);
+  std::optional<pid_t> forked;
+  if (loading == Loading::kAsInThisProcess) forked = fork_rank(arguments, env, rank.output);
+  rank.pid = forked ? *forked : exec_rank(arguments, env, rank.output);
   rank.pidfd = static_cast<int>(syscall(SYS_pidfd_open, rank.pid, 0));
   return rank;
 }
@@ -194,7 +209,8 @@ std::vector<RankExit> run_ranks(int num_ranks,
   const auto deadline = std::chrono::steady_clock::now() + options.timeout;
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < num_ranks; ++rank) {
-    ranks.push_back(start_rank(rank_env(rank, num_ranks, port, call, options)));
+    ranks.push_back(start_rank(rank_env(rank, num_ranks, port, call, options),
+                               options.env.empty() ? Loading::kAsInThisProcess : Loading::kAnew));
   }
   std::vector<RankExit> exits;
   for (int rank = 0; rank < num_ranks; ++rank) {

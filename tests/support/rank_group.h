@@ -7,8 +7,9 @@
 //     });
 //   }
 //
-// run_ranks() starts the test binary again N times with a filter for the current test and the
-// environment of a launched worker (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, ...). In such a
+// run_ranks() starts the test binary N times with a filter for the current test and the environment of
+// a launched worker (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, ...): anew where the options have
+// variables, else from main() on, with the libraries that are loaded (support/rank_main.cc). In such a
 // process run_ranks() calls the body and ends the process; the parent waits and adds one failure
 // with the output of each rank that failed. So what stands before run_ranks() in a test runs in
 // every process, what follows in the parent alone. The parent hosts the c10d store, on a free port.
