@@ -76,7 +76,7 @@ std::vector<std::string> transport_words(HostTransport transport,
   // %h, %n and %u in a command mean something to pdsh.
   std::string escaped;
   for (const char c : text) escaped += c == '%' ? std::string("%%") : std::string(1, c);
-  return {"pdsh", "-S", "-N", "-R", "ssh", "-w", host, escaped};
+  return {"pdsh", "-b", "-S", "-N", "-R", "ssh", "-w", host, escaped};
 }
 
 std::vector<std::pair<std::string, std::string>> exported_variables(const EnvMap& workers,

@@ -68,7 +68,9 @@ void become_starters(JobSpec& spec, const HostSettings& settings, const HostComm
   spec.hang = {};
   spec.restart = {.max_restarts = 0, .max_out_of_memory = 0};
   spec.preflight.clear();
-  spec.console = {.use_pty = false, .stdin_to_rank0 = false, .stop_by_input = true};
+  // pdsh hands no input on, but the end of it is what hosts see of its own.
+  const bool has_input = settings.transport == HostTransport::kSsh;
+  spec.console = {.use_pty = false, .stdin_to_rank0 = false, .stop_by_input = has_input};
   spec.stop.grace += kReportTime;
 }
 

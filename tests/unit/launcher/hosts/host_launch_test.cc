@@ -35,7 +35,7 @@ TEST(HostLaunch, TheCommandOfAHostIsForAShell) {
 
 TEST(HostLaunch, PdshDoesNotReadPercentSignsOfTheCommand) {
   EXPECT_THAT(transport_words(HostTransport::kPdsh, "w-1", "echo 5%h"),
-              ElementsAre("pdsh", "-S", "-N", "-R", "ssh", "-w", "w-1", "echo 5%%h"));
+              ElementsAre("pdsh", "-b", "-S", "-N", "-R", "ssh", "-w", "w-1", "echo 5%%h"));
   EXPECT_THAT(transport_words(HostTransport::kSsh, "w-1", "echo 5%h"),
               AllOf(Contains("BatchMode=yes"), Contains("w-1"), Contains("echo 5%h")));
 }
@@ -148,10 +148,10 @@ TEST_F(HostPlan, PdshIsTakenWhenItIsNamedAndThere) {
       HasSubstr("apt install pdsh"));
 
   folder_.write("bin/pdsh", "#!/bin/sh\n", true);
-  EXPECT_EQ(plan(two({"--num_processes", "2", "--deepspeed_multinode_launcher", "pdsh"}))
-                .spec.workers[0]
-                .argv[0],
-            "pdsh");
+  const LaunchPlan result =
+      plan(two({"--num_processes", "2", "--deepspeed_multinode_launcher", "pdsh"}));
+  EXPECT_EQ(result.spec.workers[0].argv[0], "pdsh");
+  EXPECT_FALSE(result.spec.console.stop_by_input);
 }
 
 TEST_F(HostPlan, WhatDoesNotFitIsRefusedWithItsNumbers) {
