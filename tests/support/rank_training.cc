@@ -1,12 +1,17 @@
 #include "tests/support/rank_training.h"
 
+#include <tuple>
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
 #include <torch/optim/adamw.h>
 #include <torch/utils.h>
 
 #include <accel/accelerator.h>
+#include <accel/operations.h>
 #include <accel/precision.h>
+#include <accel/state.h>
 
 namespace accel::test {
 namespace {
@@ -120,17 +125,18 @@ Trained train_on_ranks(const MakeZooModel& make, const Plugin& plugin, const Rec
   return result;
 }
 
-Trained train_alone(const MakeZooModel& make, int ranks, int rank, const Recipe& recipe) {
+namespace {
+
+// By rank.
+std::vector<Trained> train_all_alone(const MakeZooModel& make, int ranks, const Recipe& recipe) {
   std::vector<std::shared_ptr<ZooModel>> replicas;
   for (int i = 0; i < ranks; ++i) replicas.push_back(seeded(make));
   const auto optimizer = make_optimizer(*replicas[0]);
-  std::vector<at::Tensor> losses;
+  std::vector<std::vector<at::Tensor>> losses(replicas.size());
   for (int step = 0; step < recipe.steps; ++step) {
     for (int of_rank = 0; of_rank < ranks; ++of_rank) {
-      for (int part = 0; part < recipe.accumulation; ++part) {
-        const at::Tensor loss = run_batch(*replicas[of_rank], step, part, of_rank, recipe);
-        if (of_rank == rank) losses.push_back(loss);
-      }
+      for (int part = 0; part < recipe.accumulation; ++part)
+        losses[of_rank].push_back(run_batch(*replicas[of_rank], step, part, of_rank, recipe));
     }
     const at::NoGradGuard no_grad;
     average_gradients(replicas);
@@ -142,7 +148,38 @@ Trained train_alone(const MakeZooModel& make, int ranks, int rank, const Recipe&
       for (std::size_t p = 0; p < parameters.size(); ++p) parameters[p].copy_(stepped[p]);
     }
   }
-  return result_of(*replicas[rank], std::move(losses));
+  std::vector<Trained> results;
+  for (int rank = 0; rank < ranks; ++rank)
+    results.push_back(result_of(*replicas[rank], std::move(losses[rank])));
+  return results;
+}
+
+}  // namespace
+
+Trained train_alone(const MakeZooModel& make, int ranks, int rank, const Recipe& recipe) {
+  return std::move(train_all_alone(make, ranks, recipe).at(static_cast<std::size_t>(rank)));
+}
+
+std::vector<Trained> train_alone_for_ranks(const std::vector<MakeZooModel>& makes,
+                                           const Recipe& recipe) {
+  using Tensors = std::vector<at::Tensor>;
+  using Parts = std::tuple<Tensors, Tensors, Tensors>;
+  const PartialState state;
+  const int ranks = state.num_processes();
+  const auto owner_of = [&](std::size_t model) { return static_cast<int>(model) % ranks; };
+  std::vector<std::vector<Parts>> by_model(makes.size());
+  for (std::size_t m = 0; m < makes.size(); ++m) {
+    if (owner_of(m) != state.process_index()) continue;
+    for (Trained& one : train_all_alone(makes[m], ranks, recipe))
+      by_model[m].emplace_back(one.parameters, one.buffers, one.losses);
+  }
+  std::vector<Trained> own;
+  for (std::size_t m = 0; m < makes.size(); ++m) {
+    auto [parameters, buffers, losses] = broadcast_object(by_model[m], owner_of(m))
+                                             .at(static_cast<std::size_t>(state.process_index()));
+    own.push_back({std::move(parameters), std::move(buffers), std::move(losses)});
+  }
+  return own;
 }
 
 std::string difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {

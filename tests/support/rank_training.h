@@ -45,6 +45,10 @@ using Plugin = std::optional<FullyShardedDataParallelPlugin>;
 Trained train_on_ranks(const MakeZooModel& make, const Plugin& plugin, const Recipe& recipe);
 // rank: whose losses and buffers are returned.
 Trained train_alone(const MakeZooModel& make, int ranks, int rank, const Recipe& recipe);
+// The same of many models for this rank of the job. Each rank trains some of them for all, since training alone for n ranks
+// takes n times as long as a rank. Requires: every rank calls it.
+std::vector<Trained> train_alone_for_ranks(const std::vector<MakeZooModel>& makes,
+                                           const Recipe& recipe);
 
 // The first tensor that differs, and by how much; empty when all are equal to the bit.
 std::string difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b);

@@ -47,6 +47,16 @@ void for_each_kind(F act) {
   }
 }
 
+// The same with what one process makes of it, for this rank.
+template <typename F>
+void for_each_kind_trained_alone(const Recipe& recipe, F act) {
+  std::vector<test::MakeZooModel> makes;
+  for_each_kind([&](const ZooEntry& entry) { makes.push_back(entry.make); });
+  const std::vector<Trained> expected = test::train_alone_for_ranks(makes, recipe);
+  std::size_t number = 0;
+  for_each_kind([&](const ZooEntry& entry) { act(entry, expected.at(number++)); });
+}
+
 class ShardedZoo : public ::testing::TestWithParam<int> {
  protected:
   static void expect_training_as_one_process(const std::vector<ShardingStrategy>& strategies,
@@ -58,27 +68,25 @@ class ShardedZoo : public ::testing::TestWithParam<int> {
 
   static void expect_training_as_one_process(const std::vector<Plugin>& plugins,
                                              const Recipe& recipe) {
-    test::run_ranks(GetParam(),
-                    [&] {
-                      const PartialState state;  // one group for all
-                      for_each_kind([&](const ZooEntry& entry) {
-                        const Trained expected = test::train_alone(
-                            entry.make, GetParam(), state.process_index(), recipe);
-                        ASSERT_FALSE(expected.losses.front().equal(expected.losses.back()));
-                        for (const Plugin& plugin : plugins) {
-                          SCOPED_TRACE(plugin ? to_string(*plugin->sharding_strategy) : "ZeRO");
-                          const Trained found = test::train_on_ranks(entry.make, plugin, recipe);
-                          expect_same_training(found, expected);
-                          // Copies get rank 0's buffers before each forward, and so does a model with whole gradients.
-                          const bool sends_buffers =
-                              !plugin || *plugin->sharding_strategy == ShardingStrategy::kNoShard;
-                          if (sends_buffers && !state.is_main_process()) continue;
-                          EXPECT_EQ(test::difference(found.buffers, expected.buffers), "")
-                              << "buffers";
-                        }
-                      });
-                    },
-                    {.timeout = std::chrono::seconds(300)});
+    test::run_ranks(
+        GetParam(),
+        [&] {
+          const PartialState state;  // one group for all
+          for_each_kind_trained_alone(recipe, [&](const ZooEntry& entry, const Trained& expected) {
+            ASSERT_FALSE(expected.losses.front().equal(expected.losses.back()));
+            for (const Plugin& plugin : plugins) {
+              SCOPED_TRACE(plugin ? to_string(*plugin->sharding_strategy) : "ZeRO");
+              const Trained found = test::train_on_ranks(entry.make, plugin, recipe);
+              expect_same_training(found, expected);
+              // Copies get rank 0's buffers before each forward, and so does a model with whole gradients.
+              const bool sends_buffers =
+                  !plugin || *plugin->sharding_strategy == ShardingStrategy::kNoShard;
+              if (sends_buffers && !state.is_main_process()) continue;
+              EXPECT_EQ(test::difference(found.buffers, expected.buffers), "") << "buffers";
+            }
+          });
+        },
+        {.timeout = std::chrono::seconds(300)});
   }
 };
 
@@ -125,22 +133,21 @@ TEST(ShardedZooOnGloo, EveryKindTrainsAsOneProcess) {
 
 // Two numbers have one sum, whoever adds them.
 TEST(ShardedZooOverNodes, EveryKindIsPagedAndTrainsAsOneProcess) {
-  test::run_ranks(2,
-                  [] {
-                    const std::string node = "node" + std::to_string(test::rank_of_this_process());
-                    ::setenv(shm::kTestNodeVariable, node.c_str(), 1);
-                    const PartialState state;
-                    for_each_kind([&](const ZooEntry& entry) {
-                      const Recipe recipe{.accumulation = 2};
-                      const Trained found = test::train_on_ranks(
-                          entry.make, plugin_of(ShardingStrategy::kFullShard), recipe);
-                      const Trained expected =
-                          test::train_alone(entry.make, 2, state.process_index(), recipe);
-                      expect_same_training(found, expected);
-                      EXPECT_EQ(test::difference(found.buffers, expected.buffers), "") << "buffers";
-                    });
-                  },
-                  {.timeout = std::chrono::seconds(300)});
+  test::run_ranks(
+      2,
+      [] {
+        const std::string node = "node" + std::to_string(test::rank_of_this_process());
+        ::setenv(shm::kTestNodeVariable, node.c_str(), 1);
+        const PartialState state;
+        const Recipe recipe{.accumulation = 2};
+        for_each_kind_trained_alone(recipe, [&](const ZooEntry& entry, const Trained& expected) {
+          const Trained found =
+              test::train_on_ranks(entry.make, plugin_of(ShardingStrategy::kFullShard), recipe);
+          expect_same_training(found, expected);
+          EXPECT_EQ(test::difference(found.buffers, expected.buffers), "") << "buffers";
+        });
+      },
+      {.timeout = std::chrono::seconds(300)});
 }
 
 // Copies over the same nodes sum in each node first, as they do.
