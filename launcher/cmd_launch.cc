@@ -12,6 +12,7 @@
 #include "launcher/launch_loop.h"
 #include "launcher/launch_plan.h"
 #include "launcher/report.h"
+#include "launcher/static/static_launch.h"
 #include "launcher/stdin_watch.h"
 
 namespace accel::launcher {
@@ -67,6 +68,23 @@ Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan, NoticeQueue& noti
   return loop.run(signals->fd());
 }
 
+int run_on_several_machines(const LaunchPlan& plan, NoticeQueue& notices) {
+  const auto status = launch_static({.settings = *plan.machines,
+                                     .spec = plan.spec,
+                                     .quiet = plan.quiet,
+                                     .report = report_style(plan),
+                                     .grace =
+                                         [&plan](int signal) {
+                                           return granted_grace(plan.spec.stop.grace,
+                                                                signal,
+                                                                plan.allocation_end,
+                                                                std::chrono::system_clock::now());
+                                         }},
+                                    notices);
+  std::fputs(notices.take_unwritten().c_str(), stderr);
+  return status ? *status : fail(status.error());
+}
+
 // What this process was started with, for the launchers on other nodes.
 std::vector<std::string> same_command(const std::vector<std::string>& arguments) {
   std::error_code failure;
@@ -108,6 +126,7 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
     return status ? *status : fail(status.error());
   }
   NoticeQueue notices(STDERR_FILENO);
+  if (plan->machines) return run_on_several_machines(*plan, notices);
   const auto outcome = run_job(*plan, notices);
   std::fputs(notices.take_unwritten().c_str(), stderr);
   if (!outcome) return fail(outcome.error());

@@ -25,7 +25,12 @@ void append_row(std::string& out, std::string_view label, const std::string& tex
   out += '\n';
 }
 
-std::string store_text(const JobSpec& spec) {
+std::string store_text(const LaunchPlan& plan) {
+  const JobSpec& spec = plan.spec;
+  if (plan.machines) {
+    return "of machine 0 of " + std::to_string(plan.machines->num_machines) + ", at " +
+           plan.machines->address + ":" + std::to_string(plan.machines->port);
+  }
   if (!spec.store.enabled) return "none: one process needs no rendezvous";
   const std::string where = spec.store.bind_address + ":";
   if (spec.store.port == 0) return where + "any free port";
@@ -102,7 +107,7 @@ std::string render_dry_run(const LaunchPlan& plan) {
   append_row(out, "job", spec.job_id);
   append_row(out, "workers", std::to_string(spec.workers.size()));
   append_row(out, "config", plan.config_file.empty() ? "none" : plan.config_file);
-  append_row(out, "store", store_text(spec));
+  append_row(out, "store", store_text(plan));
   append_row(out, "restarts", "at most " + std::to_string(spec.restart.max_restarts));
   append_row(out,
              "stopping",

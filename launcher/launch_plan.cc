@@ -168,6 +168,19 @@ void append_current_folder(EnvMap& env) {
   path += (path.empty() || path.ends_with(':') ? "" : ":") + folder;
 }
 
+// As far as it is known before the machines have met: for the dry run.
+void place(JobSpec& spec, const StaticSettings& machines) {
+  spec.identity.num_nodes = machines.num_machines;
+  spec.identity.node_rank = machines.machine_rank.value_or(0);
+  spec.identity.master_addr = machines.address;
+  spec.identity.master_port = machines.port;
+  spec.identity.run_id = machines.run_id;
+  for (WorkerSpec& worker : spec.workers) {
+    worker.global_rank =
+        spec.identity.node_rank * spec.identity.local_world_size + worker.local_rank;
+  }
+}
+
 JobSpec make_spec(const CommandLine& line,
                   const LaunchSettings& settings,
                   const WorkerCommand& command,
@@ -177,13 +190,14 @@ JobSpec make_spec(const CommandLine& line,
   JobSpec spec;
   spec.job_id = job_id(command.name, host.job_suffix);
   const bool is_simple = settings.num_processes == 1 && !settings.is_like_torchrun() &&
-                         !settings.elastic && !line.is_torchrun;
+                         !settings.elastic && !settings.machines && !line.is_torchrun;
   spec.env_mode = is_simple ? EnvMode::kSimple : EnvMode::kDistributed;
   spec.env = base_environment(host.environment, settings, spec.env_mode, command.is_python);
   if (const auto signals = line.text("signals_to_handle"))
     spec.env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = *signals;
   if (settings.paradigms.deepspeed) append_current_folder(spec.env);
-  spec.identity.world_size = spec.identity.local_world_size = settings.num_processes;
+  spec.identity.world_size = settings.world_size();
+  spec.identity.local_world_size = settings.num_processes;
   spec.identity.max_restarts = settings.max_restarts;
   spec.identity.role = settings.role;
   spec.identity.job_id = spec.job_id;
@@ -209,8 +223,10 @@ JobSpec make_spec(const CommandLine& line,
 
   // Several nodes: no worker has this terminal, and which one is rank 0 changes.
   // With --stop_with_stdin there is nothing to read.
-  const bool has_terminal = !settings.elastic && !line.is_on("stop_with_stdin");
-  spec.console.stdin_to_rank0 = has_terminal;
+  const bool is_alone = !settings.elastic && !settings.machines;
+  const bool has_terminal = is_alone && !line.is_on("stop_with_stdin");
+  const bool is_main = settings.machines && settings.machines->is_main();
+  spec.console.stdin_to_rank0 = has_terminal || (is_main && !line.is_on("stop_with_stdin"));
   const bool may_use_terminal = has_terminal && host.stdout_is_terminal && !line.is_on("no_pty");
   spec.console.foreground = may_use_terminal && host.stdin_is_terminal &&
                             settings.num_processes == 1 && spec.log.dir.empty();
@@ -220,6 +236,7 @@ JobSpec make_spec(const CommandLine& line,
   spec.store.exact_port = settings.main_process_port.value_or(0) != 0;
   spec.store.port = static_cast<std::uint16_t>(settings.main_process_port.value_or(kDefaultPort));
   spec.identity.master_port = spec.store.port;
+  if (settings.machines) place(spec, *settings.machines);
   return spec;
 }
 
@@ -365,6 +382,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
     plan.shares.clear();
   }
   plan.elastic = settings->elastic;
+  plan.machines = settings->machines;
   // Its starter has told them already.
   if (!slurm.starter_folder.empty() && plan.elastic) plan.notices.clear();
   if (slurm.place) plan.allocation_end = slurm.place->end;

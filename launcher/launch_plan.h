@@ -22,6 +22,7 @@
 #include "launcher/elastic_settings.h"
 #include "launcher/mpi/mpi_launch.h"
 #include "launcher/sagemaker/submission.h"
+#include "launcher/static/static_settings.h"
 #include "runtime/nvidia_gpus.h"
 #include "runtime/supervisor/job_spec.h"
 
@@ -55,6 +56,7 @@ struct LaunchPlan {
 
   std::optional<Submission> submission;    // for SageMaker; nothing is started here
   std::optional<ElasticSettings> elastic;  // several nodes: `spec` is this node's part
+  std::optional<StaticSettings> machines;  // several machines without a daemon: as above
 
   // --help or --version: the text to print instead of launching anything.
   std::optional<std::string> answer;

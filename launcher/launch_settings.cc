@@ -15,6 +15,7 @@
 #include "launcher/mpi/mpi_choice.h"
 #include "launcher/paradigms/paradigm_rules.h"
 #include "launcher/preflight_flag.h"
+#include "launcher/static/machine_wish.h"
 #include "launcher/torchrun/rank_list.h"
 #include "runtime/byte_size.h"
 
@@ -61,13 +62,12 @@ class Merge {
       : line_(line), file_(file), slurm_(slurm), ask_num_gpus_(num_gpus), notices_(notices) {}
 
   Result<LaunchSettings> run() {
-    check_machines();
-    if (!is_mpi_ && !settings_.hosts) settings_.elastic = choose_nodes(line_, slurm_, faults_);
     choose_hardware();
     settings_.paradigms = choose_paradigms(wish(), notices_, faults_);
+    choose_machines();
     choose_num_processes();
     if (!settings_.elastic && faults_.empty())
-      check_sizes(settings_.paradigms, settings_.num_processes, faults_);
+      check_sizes(settings_.paradigms, settings_.world_size(), faults_);
     choose_computing();
     choose_dynamo();
     choose_output();
@@ -110,35 +110,24 @@ class Merge {
     return *num_gpus_;
   }
 
-  void check_machines() {
+  void choose_machines() {
     constexpr int kMostMachines = 1'000'000;
-    const int machines =
+    MachineWish said;
+    said.num_machines =
         integer("num_machines", &ConfigFile::num_machines, 1, kMostMachines).value_or(1);
-    const int rank =
-        integer("machine_rank", &ConfigFile::machine_rank, 0, kMostMachines).value_or(0);
-    std::optional<std::string> address = line_.text("main_process_ip");
-    if (!address && file_ != nullptr) address = file_->main_process_ip;
-    settings_.main_process_port =
-        integer("main_process_port", &ConfigFile::main_process_port, 0, kMaxPort);
-    if (const auto hostfile = mpi_hostfile(line_, file_, notices_, faults_))
-      return choose_mpi({.hostfile = *hostfile, .num_machines = machines, .main_address = address});
-    if (choose_hosts(machines, address)) return;
-    if (machines > 1) {
-      unsupported("--num_machines is " + std::to_string(machines) +
-                      ", but accel-launch starts workers on one machine only",
-                  "give --num_machines 1");
-    } else if (rank > 0) {
-      faults_.add(
-          Error(ErrorCode::kInvalidArgument,
-                "--machine_rank is " + std::to_string(rank) + " with one machine, expected 0",
-                "leave --machine_rank out"));
+    said.rank = integer("machine_rank", &ConfigFile::machine_rank, 0, kMostMachines);
+    said.address = line_.text("main_process_ip");
+    if (!said.address && file_ != nullptr) said.address = file_->main_process_ip;
+    said.port = integer("main_process_port", &ConfigFile::main_process_port, 0, kMaxPort);
+    said.is_simple = !settings_.is_like_torchrun() && !line_.is_torchrun;
+    settings_.main_process_port = said.port;
+    if (const auto hostfile = mpi_hostfile(line_, file_, notices_, faults_)) {
+      return choose_mpi(
+          {.hostfile = *hostfile, .num_machines = said.num_machines, .main_address = said.address});
     }
-    const bool is_loopback = !address || address->empty() || *address == "localhost" ||
-                             *address == "::1" || address->starts_with("127.");
-    if (machines == 1 && !is_loopback) {
-      notices_.push_back("--main_process_ip " + *address +
-                         " has no effect: with one machine the store listens on 127.0.0.1");
-    }
+    if (choose_hosts(said.num_machines, said.address)) return;
+    settings_.machines = launcher::choose_machines(said, line_, notices_, faults_);
+    if (!settings_.machines) settings_.elastic = choose_nodes(line_, slurm_, faults_);
   }
 
   // mpirun is one process here; how many ranks it starts is its business alone.
@@ -249,7 +238,7 @@ class Merge {
     if (is_undecided) {
       number = settings_.use_cpu ? 1 : std::max(1, num_usable_gpus());
       // Of several nodes each decides for itself, and the number of machines is not 1.
-      if (!settings_.elastic)
+      if (!settings_.elastic && !settings_.machines)
         notices_.push_back("nothing says how many workers to start: --num_processes is " +
                            std::to_string(*number) + ", --num_machines 1, --mixed_precision " +
                            line_.text("mixed_precision").value_or("no") + ", --dynamo_backend " +
@@ -277,9 +266,14 @@ class Merge {
   std::optional<int> requested_num_processes() {
     const std::optional<int> number =
         integer("num_processes", &ConfigFile::num_processes, 1, kAnyInt);
-    if (!number || *number <= kMaxProcesses) return number;
+    const int given = number.value_or(1);
+    const bool is_divided = settings_.machines && !line_.counts_per_machine;
+    const int here = is_divided ? std::max(1, given / settings_.machines->num_machines) : given;
+    if (is_divided && number) settings_.machines->num_processes = given;
+    if (!number) return std::nullopt;
+    if (here <= kMaxProcesses) return here;
     faults_.add(Error(ErrorCode::kInvalidArgument,
-                      "--num_processes is " + std::to_string(*number) + ", but at most " +
+                      "--num_processes is " + std::to_string(given) + ", but at most " +
                           std::to_string(kMaxProcesses) +
                           " workers run on one machine (each takes descriptors and buffers of the "
                           "supervisor)",
@@ -288,7 +282,7 @@ class Merge {
   }
 
   void check_gpus() {
-    if (settings_.num_processes < 2 && line_.is_on("multi_gpu")) {
+    if (settings_.world_size() < 2 && line_.is_on("multi_gpu")) {
       faults_.add(Error(ErrorCode::kUsage,
                         "You need to use at least 2 processes to use `--multi_gpu`.",
                         "give --num_processes 2 or more, or leave --multi_gpu out"));
@@ -296,7 +290,7 @@ class Merge {
     }
     const bool is_single_id =
         settings_.gpu_ids != "all" && settings_.gpu_ids.find(',') == std::string::npos;
-    if (file_ != nullptr && is_single_id) {
+    if (file_ != nullptr && is_single_id && !settings_.machines) {
       faults_.add(
           Error(ErrorCode::kUsage,
                 "Less than two GPU ids were configured and tried to run on multiple GPUs. Please "

@@ -22,6 +22,7 @@
 #include "launcher/mpi/mpi_launch.h"
 #include "launcher/node_settings.h"
 #include "launcher/paradigms/paradigm_settings.h"
+#include "launcher/static/static_settings.h"
 #include "launcher/tpu/tpu_launch.h"
 #include "runtime/supervisor/job_spec.h"
 
@@ -42,7 +43,7 @@ struct DynamoOptions {
 struct LaunchSettings {
   bool use_cpu = false;
   bool multi_gpu = false;
-  int num_processes = 1;
+  int num_processes = 1;                 // on this machine
   std::optional<int> main_process_port;  // 0: any; absent: 29500 when free, else any
   std::string role = "default";
   std::string gpu_ids = "all";
@@ -67,6 +68,7 @@ struct LaunchSettings {
   std::optional<MpiSettings> mpi;          // mpirun is the one process that is started here
   std::optional<TpuSettings> tpu;          // torch_xla is the one process that is started here
   std::optional<HostSettings> hosts;       // ssh or pdsh for each host; num_processes: of them all
+  std::optional<StaticSettings> machines;  // several machines without a daemon
   supervisor::HangPolicy hang;
   std::vector<supervisor::PreflightCheck> preflight;
 
@@ -74,6 +76,13 @@ struct LaunchSettings {
   [[nodiscard]] bool has_starter() const { return mpi || hosts; }
   // Workers have ranks and a store, also a single one.
   [[nodiscard]] bool is_like_torchrun() const { return multi_gpu || paradigms.is_any(); }
+
+  // Workers of all machines, as far as this one knows them.
+  [[nodiscard]] int world_size() const {
+    if (!machines) return num_processes;
+    return machines->num_processes > 0 ? machines->num_processes
+                                       : num_processes * machines->num_machines;
+  }
 };
 
 // `file` is nullptr without a configuration; `num_gpus` is called at most once. What a user should

@@ -86,6 +86,9 @@ void join_training_job(CommandLine& line, const ConfigFile* file, const Training
   line.given["num_machines"] = std::to_string(machines);
   line.given["machine_rank"] = std::to_string(here.index);
   line.given["main_process_ip"] = here.hosts.front();
+  const bool has_port =
+      line.has("main_process_port") || (file != nullptr && file->main_process_port);
+  if (!has_port) line.given["main_process_port"] = "29500";
   const bool has_number = line.has("num_processes") || (file != nullptr && file->num_processes);
   if (!has_number) {
     const int each = std::max(1, here.num_gpus);

@@ -31,7 +31,8 @@ constexpr FlagSpec kFlags[] = {
      "NAME",
      "static,c10d,etcd,etcd-v2",
      kGroup,
-     "How nodes meet; with c10d several nodes meet at --rdzv_endpoint."},
+     "How nodes meet: at --master_addr with a --node_rank each (static), or at --rdzv_endpoint "
+     "(c10d)."},
     {"rdzv_conf",
      0,
      FlagKind::kText,
@@ -104,7 +105,7 @@ constexpr FlagSpec kFlags[] = {
      "",
      "",
      kGroup,
-     "Of accelerate launch; has no effect on one machine."},
+     "Of accelerate launch; has no effect: machines meet at --main_process_ip."},
 };
 
 constexpr std::string_view kPetFlags[] = {

@@ -44,6 +44,7 @@ class Translation {
     is_standalone_typed_ = line_.has("standalone");
     take_pet_variables();
     count_workers();
+    line_.counts_per_machine = line_.has("nproc_per_node") || view_.is_torchrun;
     use_own_names();
     if (view_.is_torchrun && view_.file == nullptr) line_.given.try_emplace("num_processes", "1");
     stand_alone();
@@ -169,6 +170,10 @@ class Translation {
                 "give --rdzv_backend c10d and --rdzv_endpoint, or run agents, which know etcd"));
       return;
     }
+    if (joins_in_order()) {
+      line_.joins_in_order = true;
+      return meet_without_daemon();
+    }
     const bool is_spoken_to_as_torchrun = backend || view_.is_torchrun;
     if (!is_spoken_to_as_torchrun) return;
     if (most_nodes() == 1) {
@@ -177,14 +182,61 @@ class Translation {
       forget_meeting_of_one();
       return;
     }
-    if (backend.value_or("static") == "static" && !line_.is_on("agent")) {
-      faults_.add(Error(ErrorCode::kUnsupported,
-                        "several nodes cannot meet statically yet (--nnodes " +
-                            line_.text("nnodes").value_or("") + ", --rdzv_backend static)",
-                        "give --rdzv_backend c10d with --rdzv_endpoint and --rdzv_token_file"));
-      return;
-    }
+    if (backend.value_or("static") == "static" && !line_.is_on("agent") && !is_in_slurm())
+      return meet_without_daemon();
     line_.given.erase("machine_rank");  // ranks are given where the nodes meet
+  }
+
+  // Inside an allocation nothing has to be said about where nodes meet, unless it is.
+  [[nodiscard]] bool is_in_slurm() const {
+    return view_.environment.contains("SLURM_JOB_ID") && !line_.has("main_process_ip") &&
+           !line_.has("rdzv_endpoint");
+  }
+
+  // A fixed number of nodes at an endpoint, and nothing that only the agents' rendezvous knows.
+  [[nodiscard]] bool joins_in_order() const {
+    constexpr std::string_view kOfAgents[] = {
+        "agent", "rdzv_token_file", "rdzv_tls_dir", "rdzv_insecure", "fencing", "lease", "node_id"};
+    const auto range = parse_num_nodes(line_.text("nnodes").value_or("1"));
+    const bool is_fixed = range && range->first == range->second && range->first > 1;
+    return is_fixed && line_.has("rdzv_endpoint") &&
+           line_.text("rdzv_backend").value_or(view_.is_torchrun ? "static" : "c10d") == "c10d" &&
+           std::ranges::none_of(kOfAgents, [&](std::string_view flag) { return line_.has(flag); });
+  }
+
+  // torchrun's static rendezvous and its c10d with a fixed number of nodes, by our own names.
+  void meet_without_daemon() {
+    const auto range = parse_num_nodes(line_.text("nnodes").value_or(""));
+    if (!range) return;
+    if (range->first != range->second) {
+      return usage(faults_,
+                   "--nnodes " + line_.text("nnodes").value_or("") +
+                       " is a range, and --rdzv_backend static knows one number",
+                   "give --rdzv_backend c10d with --rdzv_endpoint and --rdzv_token_file");
+    }
+    line_.counts_per_machine = true;
+    if (line_.joins_in_order) line_.given.erase("machine_rank");
+    line_.given["num_machines"] = std::to_string(range->first);
+    line_.given.erase("nnodes");
+    if (const auto endpoint = line_.text("rdzv_endpoint")) {
+      take_endpoint(*endpoint);
+    } else if (!is_given("main_process_ip")) {
+      line_.given["main_process_ip"] = "127.0.0.1";  // torchrun's default
+    }
+    if (!is_given("main_process_port")) line_.given["main_process_port"] = "29500";
+  }
+
+  // "gpu-01:29400", "gpu-01", "[fe80::1]:29400".
+  void take_endpoint(const std::string& endpoint) {
+    line_.given.erase("rdzv_endpoint");
+    const size_t colon = endpoint.rfind(':');
+    const bool has_port =
+        colon != std::string::npos && endpoint.find(']', colon) == std::string::npos;
+    std::string host = endpoint.substr(0, has_port ? colon : endpoint.size());
+    if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+      host = host.substr(1, host.size() - 2);
+    line_.given["main_process_ip"] = host;
+    if (has_port) line_.given["main_process_port"] = endpoint.substr(colon + 1);
   }
 
   void read_conf() {

@@ -40,6 +40,23 @@ void each_member(T& prepared, Visit&& visit) {
 }
 
 template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, StoreOpened>
+void each_member(T& opened, Visit&& visit) {
+  visit("generation", opened.generation);
+  visit("store_port", opened.store_port);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, OpenStore>
+void each_member(T& open, Visit&& visit) {
+  visit("generation", open.generation);
+  visit("bind_address", open.bind_address);
+  visit("port", open.port);
+  visit("is_exact_port", open.is_exact_port);
+  visit("members", open.members);
+}
+
+template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, WorkerSnapshot>
 void each_member(T& worker, Visit&& visit) {
   visit("local_rank", worker.local_rank);
@@ -280,6 +297,7 @@ HostEvent event_from(const Json& json) {
     });
     return outcome;
   }
+  if (type == "store_opened") return decode_plain<StoreOpened>(json);
   if (type == "prepared") return decode_plain<Prepared>(json);
   if (type == "prepare_failed") {
     PrepareFailed failed;
@@ -312,6 +330,7 @@ HostRequest request_from(const Json& json) {
   if (type == "dump_stacks") return DumpStacks{};
   if (type == "take_snapshot") return TakeSnapshot{};
   if (type == "finish") return Finish{};
+  if (type == "open_store") return decode_plain<OpenStore>(json);
   if (type == "adopt") return decode_plain<Adopt>(json);
   if (type == "prepare_generation") {
     auto prepare = decode_plain<PrepareGeneration>(json);
@@ -382,6 +401,7 @@ std::string encode(const HostEvent& event) {
           [](const JobOutcome& outcome) -> Json {
             return {{"type", "outcome"}, {"outcome", parse_own(to_json(outcome))}};
           },
+          [](const StoreOpened& opened) -> Json { return encode_plain(opened, "store_opened"); },
           [](const Prepared& prepared) -> Json { return encode_plain(prepared, "prepared"); },
           [](const PrepareFailed& failed) -> Json {
             return {{"type", "prepare_failed"},
@@ -431,6 +451,7 @@ std::string encode(const HostRequest& request) {
           [](const TakeSnapshot&) -> Json {
             return {{"type", "take_snapshot"}};
           },
+          [](const OpenStore& open) -> Json { return encode_plain(open, "open_store"); },
           [](const PrepareGeneration& prepare) -> Json {
             Json json = encode_plain(prepare, "prepare_generation");
             json["lease_until"] = prepare.lease_until.count();

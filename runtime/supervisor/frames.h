@@ -2,10 +2,11 @@
 // pair.
 //
 //   shim -> owner   hello, refused, generation_started, worker_exited, restarting, notice, outcome;
-//                   prepared, prepare_failed, generation_ended when the owner drives generations;
+//                   store_opened, prepared, prepare_failed, generation_ended when the owner drives
+//                   generations;
 //                   snapshot; worker_stopped, hung, straggler
 //   owner -> shim   stop, suspend, resume, window_size, dump_stacks, take_snapshot;
-//                   prepare_generation, start_generation, stop_generation, renew_lease, finish; adopt
+//                   open_store, prepare_generation, start_generation, stop_generation, renew_lease, finish; adopt
 //
 // The first frame of the shim is hello with the protocols that it speaks; the owner goes on when
 // its own is among them. The end of the stream means that the other side is gone.
@@ -62,6 +63,12 @@ struct Notice {
 // The job cannot be run (a port in use, a log folder that cannot be written). The last event.
 struct Refused {
   Error error{ErrorCode::kInternal, ""};
+};
+
+// The store of a generation listens, before its ranks are known.
+struct StoreOpened {
+  int generation = 0;
+  int store_port = 0;
 };
 
 // The generation is ready to start: its store listens, nothing of an older one is left.
@@ -143,6 +150,7 @@ using HostEvent = std::variant<Hello,
                                Restarting,
                                Notice,
                                JobOutcome,
+                               StoreOpened,
                                Prepared,
                                PrepareFailed,
                                GenerationEnded,
@@ -174,6 +182,17 @@ struct WindowSize {
 struct DumpStacks {};
 
 struct TakeSnapshot {};
+
+// Opens the store of a generation before it is prepared: owners on several machines agree on its
+// ranks through it. A PrepareGeneration of the same number that hosts the store keeps this one.
+// Answered by StoreOpened or PrepareFailed.
+struct OpenStore {
+  int generation = 0;                      // above every one that has ended
+  std::string bind_address = "127.0.0.1";  // numeric
+  int port = 0;                            // 0: any free one
+  bool is_exact_port = false;              // never another one
+  std::vector<std::string> members;        // as in StorePolicy
+};
 
 // Makes a generation ready: who this node is in it, and where its store is. Answered by Prepared or
 // PrepareFailed. Nothing starts before StartGeneration.
@@ -229,6 +248,7 @@ using HostRequest = std::variant<Stop,
                                  WindowSize,
                                  DumpStacks,
                                  TakeSnapshot,
+                                 OpenStore,
                                  PrepareGeneration,
                                  StartGeneration,
                                  StopGeneration,

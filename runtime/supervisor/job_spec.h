@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <accel/env_contract.h>
@@ -114,12 +115,16 @@ struct ConsolePolicy {
   bool foreground = false;  // one worker, owner on a terminal: the worker gets the terminal itself
 };
 
+// Stands for the addresses of all other machines in StorePolicy::members.
+inline constexpr std::string_view kEveryMachine = "*";
+
 struct StorePolicy {
   bool enabled = true;
   std::string bind_address = "127.0.0.1";
   std::uint16_t port = 29500;  // 0: any free one
   bool exact_port = false;     // the user named it: never another one
-  // Numeric addresses of other machines that may connect. From this machine only the job's user may.
+  // Numeric addresses of other machines that may connect, or kEveryMachine. From this machine only
+  // the job's user may.
   std::vector<std::string> members;
 };
 

@@ -56,6 +56,26 @@ Result<void> Supervisor::Impl::check(const PrepareGeneration& wanted) const {
   return {};
 }
 
+void Supervisor::Impl::open_store(const OpenStore& wanted) {
+  const bool is_overtaken = wanted.generation < num_ended_ || wanted.generation < generation_;
+  if (is_overtaken) {
+    ++stale_requests_;
+    return;
+  }
+  const std::string name = "the store of generation " + std::to_string(wanted.generation);
+  const auto fail = [&](Error error) { send_(PrepareFailed{wanted.generation, std::move(error)}); };
+  if (state_ != State::kParked) return fail(invalid(name + ": another generation is under way"));
+  if (!is_port(wanted.port)) return fail(invalid(name + ": port " + std::to_string(wanted.port)));
+  opened_store_.reset();
+  auto opened = services_.open_store({.bind_address = wanted.bind_address,
+                                      .port = static_cast<std::uint16_t>(wanted.port),
+                                      .exact_port = wanted.is_exact_port,
+                                      .members = wanted.members});
+  if (!opened) return fail(std::move(opened).error().while_doing("opening " + name));
+  opened_store_ = wanted.generation;
+  send_(StoreOpened{wanted.generation, services_.store_port()});
+}
+
 void Supervisor::Impl::prepare(const PrepareGeneration& wanted) {
   const bool is_overtaken = wanted.generation < num_ended_ || wanted.generation < generation_;
   if (is_overtaken) {
@@ -88,7 +108,8 @@ void Supervisor::Impl::prepare(const PrepareGeneration& wanted) {
 
 void Supervisor::Impl::bind(const PrepareGeneration& wanted) {
   GenerationPlan plan = {.number = generation_, .restart_count = wanted.restart_count};
-  if (spec_.store.enabled && wanted.hosts_store) {
+  plan.keeps_store = wanted.hosts_store && opened_store_ == wanted.generation;
+  if (spec_.store.enabled && wanted.hosts_store && !plan.keeps_store) {
     plan.store = StorePolicy{.bind_address = wanted.bind_address,
                              .port = static_cast<std::uint16_t>(wanted.port),
                              .exact_port = wanted.is_exact_port,

@@ -145,6 +145,7 @@ class StoreServer::Impl : public StoreOutbox, public std::enable_shared_from_thi
   StoreOptions options_;
   TcpEndpoint endpoint_;
   std::set<asio::ip::address> members_;
+  bool admits_every_machine_ = false;
   asio::posix::stream_descriptor listener_;
   asio::steady_timer backoff_;
   asio::steady_timer sweep_;
@@ -194,6 +195,10 @@ void StoreServer::resume_timeouts() {
 Result<void> StoreServer::Impl::start(TcpListener listener) {
   endpoint_ = listener.endpoint;
   for (const std::string& member : options_.policy.members) {
+    if (member == kEveryMachine) {
+      admits_every_machine_ = true;
+      continue;
+    }
     boost::system::error_code not_numeric;
     const auto address = asio::ip::make_address(member, not_numeric);
     if (not_numeric) {
@@ -286,7 +291,7 @@ bool StoreServer::Impl::may_connect(const UniqueFd& socket, const TcpEndpoint& p
   if (owner || address.is_loopback() || address == plain_address(here.address())) {
     return owner == options_.peer_uid;
   }
-  if (members_.contains(address)) return true;
+  if (admits_every_machine_ || members_.contains(address)) return true;
   notice(Error(
       ErrorCode::kStoreLimit,
       "the store refused " + peer.address().to_string() + ", which is no member of this generation",

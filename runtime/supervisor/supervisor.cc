@@ -473,6 +473,8 @@ void Supervisor::Impl::handle(const HostRequest& request) {
     send_(snapshot());
   } else if (!is_owner_driven()) {
     ++stale_requests_;  // of generations that are the shim's
+  } else if (const auto* open_request = std::get_if<OpenStore>(&request)) {
+    open_store(*open_request);
   } else if (const auto* prepare_request = std::get_if<PrepareGeneration>(&request)) {
     prepare(*prepare_request);
   } else if (const auto* start_request = std::get_if<StartGeneration>(&request)) {

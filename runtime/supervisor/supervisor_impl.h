@@ -84,6 +84,7 @@ class Supervisor::Impl {
   };
 
   // generations that the owner drives: owner_generations.cc
+  void open_store(const OpenStore& wanted);
   void prepare(const PrepareGeneration& wanted);
   void bind(const PrepareGeneration& wanted);
   [[nodiscard]] Result<void> check(const PrepareGeneration& wanted) const;
@@ -190,10 +191,11 @@ class Supervisor::Impl {
   std::optional<OrphanSweep> sweep_;
   std::optional<Stop> owner_stop_;  // what the owner asked for first
   int generation_ = 0;
-  int num_ended_ = 0;               // generations up to this number are over
-  bool is_stop_asked_ = false;      // of the whole job; else owner_stop_ is of a generation
-  bool is_job_ending_ = false;      // no generation follows, whatever the owner drives
-  bool expects_successor_ = false;  // while sweeping: only what a successor needs is swept
+  int num_ended_ = 0;                // generations up to this number are over
+  std::optional<int> opened_store_;  // of this generation, by open_store()
+  bool is_stop_asked_ = false;       // of the whole job; else owner_stop_ is of a generation
+  bool is_job_ending_ = false;       // no generation follows, whatever the owner drives
+  bool expects_successor_ = false;   // while sweeping: only what a successor needs is swept
   std::uint64_t stale_requests_ = 0;
   RestartHistory history_;
   std::optional<RestartDecision> next_;                // while sweeping

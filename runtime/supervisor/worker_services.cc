@@ -74,20 +74,26 @@ std::string WorkerServices::error_file(int local_rank) const {
          std::to_string(local_rank) + ".json";
 }
 
-Result<void> WorkerServices::begin_generation(GenerationPlan plan) {
-  end_generation();
-  plan_ = std::move(plan);
-  if (!plan_.store) return {};
+Result<void> WorkerServices::open_store(StorePolicy policy) {
+  store_.reset();
   StoreOptions options;
-  options.policy = *plan_.store;
+  options.policy = std::move(policy);
   options.on_notice = [this](const Error& error) { options_.notice(error.message()); };
   auto store = StoreServer::listen(context_, std::move(options));
-  if (!store) {
-    return std::move(store).error().while_doing("starting the store of generation " +
-                                                std::to_string(plan_.number));
-  }
+  if (!store) return std::move(store).error();
   store_ = *std::move(store);
   return {};
+}
+
+Result<void> WorkerServices::begin_generation(GenerationPlan plan) {
+  if (!plan.keeps_store) store_.reset();
+  channels_.end_generation();
+  plan_ = std::move(plan);
+  if (!plan_.store) return {};
+  auto opened = open_store(*plan_.store);
+  if (opened) return {};
+  return std::move(opened).error().while_doing("starting the store of generation " +
+                                               std::to_string(plan_.number));
 }
 
 void WorkerServices::renumber(int first_rank) {

@@ -38,6 +38,7 @@ struct GenerationPlan {
   int number = 0;
   int restart_count = 0;
   std::optional<StorePolicy> store;  // std::nullopt: it is on another node, or there is none
+  bool keeps_store = false;          // the one that open_store() opened for it
 };
 
 struct ServiceOptions {
@@ -55,6 +56,10 @@ class WorkerServices {
 
   // Errors  those of LogRouter::start().
   [[nodiscard]] Result<void> start();
+
+  // Opens a store before its generation begins; the one of the generation before ends.
+  // Errors  those of StoreServer::listen().
+  [[nodiscard]] Result<void> open_store(StorePolicy policy);
 
   // Ends what the generation before had, and opens the store of the next one.
   // Errors  those of StoreServer::listen().

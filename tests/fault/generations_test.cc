@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/driven_job.h"
+#include "tests/support/store_client.h"
 
 namespace accel::test {
 namespace {
@@ -16,6 +17,7 @@ using supervisor::Finish;
 using supervisor::GenerationEnded;
 using supervisor::GenerationStarted;
 using supervisor::JobOutcome;
+using supervisor::OpenStore;
 using supervisor::OwnerKind;
 using supervisor::Prepared;
 using supervisor::PrepareFailed;
@@ -25,6 +27,7 @@ using supervisor::StartGeneration;
 using supervisor::Stop;
 using supervisor::StopGeneration;
 using supervisor::StopMode;
+using supervisor::StoreOpened;
 using supervisor::TakeSnapshot;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -65,6 +68,26 @@ TEST_F(Generations, NothingStartsBeforeItIsPreparedAndStarted) {
   EXPECT_TRUE(ended.outcome.success);
   EXPECT_TRUE(ended.is_clean);
   EXPECT_THAT(ended.outcome.exits, SizeIs(2));
+  driven.ask(Finish{});
+  EXPECT_TRUE(driven.wait_for<JobOutcome>().success);
+}
+
+TEST_F(Generations, AStoreThatWasOpenedFirstIsThatOfTheGeneration) {
+  DrivenJob driven(job("exit 0"));
+  driven.ask(OpenStore{.generation = 0});
+  const int port = driven.wait_for<StoreOpened>().store_port;
+  test::StoreClient client = test::StoreClient::validated(static_cast<std::uint16_t>(port));
+
+  driven.ask(PrepareGeneration{.generation = 0, .world_size = 2});
+
+  EXPECT_EQ(driven.wait_for<Prepared>().store_port, port);
+  client.send(test::store_add("joins", 1));
+  EXPECT_EQ(client.receive_i64(), 1);  // the connection from before
+  driven.ask(StartGeneration{.generation = 0});
+  EXPECT_TRUE(driven.wait_for<GenerationEnded>().outcome.success);
+  driven.ask(OpenStore{.generation = 1, .port = port, .is_exact_port = true});
+  EXPECT_EQ(driven.wait_for<StoreOpened>().store_port, port);
+  EXPECT_TRUE(client.is_closed_by_server());
   driven.ask(Finish{});
   EXPECT_TRUE(driven.wait_for<JobOutcome>().success);
 }

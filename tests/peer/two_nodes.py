@@ -206,7 +206,7 @@ class TwoNodes(unittest.TestCase):
         return done.stdout.strip()
 
 
-if __name__ == "__main__":
+def require_namespaces():
     if os.geteuid() != 0:
         skip("network namespaces need root")
     if not os.path.exists(PEER):
@@ -219,4 +219,8 @@ if __name__ == "__main__":
     if made.returncode != 0:
         skip("no network namespace can be made here: " + made.stderr.strip())
     ip("netns", "del", probe)
+
+
+if __name__ == "__main__":
+    require_namespaces()
     unittest.main()

@@ -618,8 +618,7 @@ TEST_F(LaunchPlanTest, ModuleAndNoPythonExcludeEachOther) {
               HasSubstr("--module and --no_python cannot be used together"));
 }
 
-TEST_F(LaunchPlanTest, SeveralMachinesAreNotThereYet) {
-  EXPECT_EQ(refused({"--num_machines", "2", program_}).code(), ErrorCode::kUnsupported);
+TEST_F(LaunchPlanTest, OneMachineHasTheRankZero) {
   EXPECT_EQ(refused({"--machine_rank", "1", program_}).code(), ErrorCode::kInvalidArgument);
 }
 

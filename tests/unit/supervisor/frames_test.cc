@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include "runtime/supervisor/job_spec.h"
 #include "runtime/supervisor/json_bytes.h"
 
 namespace accel::supervisor {
@@ -104,6 +105,26 @@ TEST(Frames, GenerationsOfTheOwnerComeBack) {
   const Snapshot snapshot = {
       .job_id = "j", .state = "running", .workers = {{.pid = 12, .is_alive = true, .step = 9}}};
   EXPECT_EQ(round_trip(snapshot).workers.at(0).step, 9u);
+}
+
+TEST(Frames, StoresThatAreOpenedFirstComeBack) {
+  const HostRequest open = OpenStore{.generation = 4,
+                                     .bind_address = "192.0.2.1",
+                                     .port = 29500,
+                                     .is_exact_port = true,
+                                     .members = {std::string(kEveryMachine)}};
+  const auto asked = decode_request(encode(open));
+  ASSERT_TRUE(asked);
+  const auto& back = std::get<OpenStore>(*asked);
+  EXPECT_EQ(back.generation, 4);
+  EXPECT_EQ(back.bind_address, "192.0.2.1");
+  EXPECT_EQ(back.port, 29500);
+  EXPECT_TRUE(back.is_exact_port);
+  EXPECT_EQ(back.members, std::vector<std::string>{"*"});
+
+  const auto told = decode_event(encode(StoreOpened{.generation = 4, .store_port = 29500}));
+  ASSERT_TRUE(told);
+  EXPECT_EQ(std::get<StoreOpened>(*told).store_port, 29500);
 }
 
 TEST(Frames, ASnapshotTellsWhoHasEndedAndOneOfTheProtocolBeforeDoesNot) {

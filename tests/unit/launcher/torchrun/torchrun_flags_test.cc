@@ -122,7 +122,7 @@ TEST_F(TorchrunTest, SeveralNodesMeetByC10d) {
   EXPECT_EQ(result.elastic->max_nodes, 2);
   EXPECT_EQ(result.elastic->join_timeout_seconds, 90);
   EXPECT_THAT(result.notices, Contains("--rdzv_conf last_call_timeout has no effect"));
-  EXPECT_EQ(refused(words).code(), ErrorCode::kUnsupported);  // static
+  EXPECT_THAT(refused(words).message(), HasSubstr("--rdzv_token_file is not for"));  // static
   with_backend.back() = "--rdzv_backend=etcd";
   EXPECT_THAT(refused(with_backend).message(), HasSubstr("--rdzv_backend is etcd"));
 }

@@ -1,0 +1,88 @@
+#include "launcher/static/agreement.h"
+
+#include <string>
+#include <utility>
+
+#include "runtime/printable.h"
+
+namespace accel::launcher {
+namespace {
+
+Error disagreement(const MachineCard& main,
+                   const MachineCard& card,
+                   const std::string& flag,
+                   int of_main,
+                   int of_card) {
+  return Error(ErrorCode::kInvalidArgument,
+               card.describe() + " has " + flag + " " + std::to_string(of_card) + ", but " +
+                   main.describe() + " has " + flag + " " + std::to_string(of_main),
+               "give the same " + flag + " on every machine");
+}
+
+}  // namespace
+
+std::optional<Error> find_fault(const MachineCard& main) {
+  const int rest = main.num_processes % main.num_machines;
+  if (rest == 0) return std::nullopt;
+  const int below = main.num_processes - rest;
+  const int above = below + main.num_machines;
+  return Error(ErrorCode::kInvalidArgument,
+               std::to_string(main.num_processes) + " processes do not divide over " +
+                   std::to_string(main.num_machines) + " machines",
+               "give --num_processes " +
+                   (below > 0 ? std::to_string(below) + " or " + std::to_string(above)
+                              : std::to_string(above)) +
+                   ", on every machine the same: it counts the processes of all machines");
+}
+
+std::optional<Error> find_disagreement(const MachineCard& main, const MachineCard& card) {
+  if (main.version != card.version) {
+    return Error(ErrorCode::kProtocol,
+                 card.describe() + " speaks version " + std::to_string(card.version) +
+                     " of the agreement, and " + main.describe() + " version " +
+                     std::to_string(main.version),
+                 "install the same build of accel on every machine");
+  }
+  if (main.num_machines != card.num_machines) {
+    return disagreement(main, card, "--num_machines", main.num_machines, card.num_machines);
+  }
+  if (main.num_processes != card.num_processes && main.num_processes > 0 &&
+      card.num_processes > 0) {
+    return disagreement(main, card, "--num_processes", main.num_processes, card.num_processes);
+  }
+  return std::nullopt;
+}
+
+Error rank_is_taken(const MachineCard& holder, const MachineCard& card) {
+  return Error(ErrorCode::kInvalidArgument,
+               "machine rank " + std::to_string(card.rank) + " was given twice: to " + holder.host +
+                   " (" + holder.address + ") and to " + card.host + " (" + card.address + ")",
+               "give each machine a --machine_rank of its own, from 0 to " +
+                   std::to_string(card.num_machines - 1));
+}
+
+Verdict failed_verdict(const Error& why, int machine) {
+  return {.kind = VerdictKind::kFailed,
+          .code = static_cast<int>(why.code()),
+          .exit_code = error_info(why.code()).exit_status,
+          .machine = machine,
+          .text = why.message(),
+          .remedy = why.remedy()};
+}
+
+Error error_of(const Verdict& verdict) {
+  return Error(
+      static_cast<ErrorCode>(verdict.code), printable(verdict.text), printable(verdict.remedy));
+}
+
+JobPlan make_plan(const std::vector<MachineCard>& cards, int restart_count) {
+  JobPlan plan;
+  plan.restart_count = restart_count;
+  for (const MachineCard& card : cards) {
+    plan.num_workers.push_back(card.num_workers);
+    plan.hosts.push_back(card.host);
+  }
+  return plan;
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,35 @@
+// Agreement: whether the cards of several machines make one job.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <accel/error.h>
+
+#include "launcher/static/records.h"
+
+namespace accel::launcher {
+
+// What makes a job impossible by the card of machine 0 alone: processes that do not divide over the
+// machines (kInvalidArgument).
+[[nodiscard]] std::optional<Error> find_fault(const MachineCard& main);
+
+// What `card` says otherwise than machine 0: version (kProtocol), number of machines or of processes
+// (kInvalidArgument). The message names both.
+[[nodiscard]] std::optional<Error> find_disagreement(const MachineCard& main,
+                                                     const MachineCard& card);
+
+// The machine rank of `card` is claimed by `holder` already.
+[[nodiscard]] Error rank_is_taken(const MachineCard& holder, const MachineCard& card);
+
+// The end of a job that `why` makes impossible; `machine`: where.
+[[nodiscard]] Verdict failed_verdict(const Error& why, int machine);
+// The error of such an end, for the launcher that reads it.
+[[nodiscard]] Error error_of(const Verdict& verdict);
+
+// Requires: the cards of all machines by rank, at least one.
+[[nodiscard]] JobPlan make_plan(const std::vector<MachineCard>& cards, int restart_count);
+
+}  // namespace accel::launcher

@@ -1,0 +1,103 @@
+#include "launcher/static/machine_wish.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace accel::launcher {
+namespace {
+
+constexpr int kDefaultPort = 29500;
+
+void usage(Faults& faults, std::string message, std::string remedy) {
+  faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
+}
+
+std::nullopt_t choose_one_machine(const MachineWish& wish,
+                                  std::vector<std::string>& notices,
+                                  Faults& faults) {
+  if (wish.rank.value_or(0) > 0) {
+    faults.add(
+        Error(ErrorCode::kInvalidArgument,
+              "--machine_rank is " + std::to_string(*wish.rank) + " with one machine, expected 0",
+              "leave --machine_rank out"));
+  }
+  const std::string address = wish.address.value_or("");
+  const bool is_loopback =
+      address.empty() || address == "localhost" || address == "::1" || address.starts_with("127.");
+  if (!is_loopback) {
+    notices.push_back("--main_process_ip " + address +
+                      " has no effect: with one machine the store listens on 127.0.0.1");
+  }
+  return std::nullopt;
+}
+
+// What makes no sense beside a number of machines.
+void check_others(const CommandLine& line, Faults& faults) {
+  constexpr std::string_view kOfOne[] = {"standalone", "nnodes"};
+  constexpr std::string_view kOfAgents[] = {"agent",
+                                            "rdzv_endpoint",
+                                            "rdzv_token_file",
+                                            "rdzv_tls_dir",
+                                            "rdzv_insecure",
+                                            "rdzv_dir",
+                                            "node_id",
+                                            "fencing",
+                                            "lease"};
+  const auto refuse = [&](std::string_view name, std::string remedy) {
+    if (!line.has(name)) return;
+    usage(faults,
+          "--" + std::string(name) + " is not for machines that meet without a daemon",
+          std::move(remedy));
+  };
+  for (const auto name : kOfOne) refuse(name, "leave one of them out");
+  for (const auto name : kOfAgents)
+    refuse(name, "leave it out, or let nodes meet by --nnodes and --rdzv_endpoint");
+}
+
+void check_place(const MachineWish& wish, const CommandLine& line, Faults& faults) {
+  if (wish.address.value_or("").empty()) {
+    usage(faults,
+          "When using multiple machines, you need to specify the main process IP.",
+          "give --main_process_ip, the address of machine 0, on every machine");
+  }
+  if (!wish.port && wish.is_simple) {
+    usage(faults,
+          "When using multiple machines, you need to specify the main process port.",
+          "give --main_process_port, the same on every machine");
+  }
+  if (wish.port == 0) {
+    faults.add(Error(ErrorCode::kInvalidArgument,
+                     "--main_process_port is 0, but the other machines have to know the port",
+                     "give --main_process_port from 1 to 65535, the same on every machine"));
+  }
+  if (!line.joins_in_order && wish.rank.value_or(0) >= wish.num_machines) {
+    faults.add(Error(ErrorCode::kInvalidArgument,
+                     "--machine_rank is " + std::to_string(*wish.rank) + ", expected 0 to " +
+                         std::to_string(wish.num_machines - 1) + " with --num_machines " +
+                         std::to_string(wish.num_machines),
+                     "give each machine a --machine_rank of its own"));
+  }
+}
+
+}  // namespace
+
+std::optional<StaticSettings> choose_machines(const MachineWish& wish,
+                                              const CommandLine& line,
+                                              std::vector<std::string>& notices,
+                                              Faults& faults) {
+  if (wish.num_machines == 1) return choose_one_machine(wish, notices, faults);
+  check_others(line, faults);
+  check_place(wish, line, faults);
+  StaticSettings settings;
+  settings.num_machines = wish.num_machines;
+  if (!line.joins_in_order) settings.machine_rank = wish.rank.value_or(0);
+  settings.address = wish.address.value_or("");
+  settings.port = static_cast<std::uint16_t>(wish.port.value_or(kDefaultPort));
+  settings.run_id = line.text("rdzv_id").value_or(settings.run_id);
+  if (const auto limit = seconds_flag(line, "rdzv_join_timeout", faults))
+    settings.join_timeout = std::chrono::seconds(std::max(1, static_cast<int>(*limit)));
+  return settings;
+}
+
+}  // namespace accel::launcher

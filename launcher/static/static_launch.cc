@@ -1,0 +1,577 @@
+// One loop: the shim's events, signals, and a tick that exchanges the board with the store.
+//
+//   machine 0     open the store in the shim -> connect to it as a client -> exchange
+//   the others    connect, again and again -> exchange
+//
+// With the order of joins for ranks nobody is machine 0 beforehand: whoever can listen on the address
+// becomes it.
+
+#include "launcher/static/static_launch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <fcntl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "launcher/launch_loop.h"
+#include "launcher/static/agreement.h"
+#include "launcher/static/leader.h"
+#include "launcher/static/machine.h"
+#include "launcher/static/store_link.h"
+#include "runtime/clock.h"
+#include "runtime/printable.h"
+#include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/job_record.h"
+#include "runtime/supervisor/worker_host.h"
+
+namespace accel::launcher {
+namespace {
+
+namespace asio = boost::asio;
+using namespace std::chrono_literals;
+using supervisor::HostEvent;
+using supervisor::StopMode;
+using supervisor::TcpEndpoint;
+
+constexpr const char* kProgram = "accel-launch";
+constexpr auto kMeetingTick = 50ms;
+constexpr auto kRunningTick = 150ms;
+constexpr auto kTickPerMachine = 1ms;  // more machines ask less often: the store is one thread
+constexpr auto kSilence = 5s;          // of machine 0, until it is gone
+constexpr auto kLongestPause = 2s;     // between two ticks, as long as nobody stops us
+constexpr auto kSayWaiting = 5s;
+constexpr auto kRegroupLimit = 60s;  // from one generation to the next
+
+std::string own_host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
+
+std::string draw_id() {
+  std::random_device source;
+  std::string id;
+  while (id.size() < 32) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    id += kDigits[source() % kDigits.size()];
+  }
+  return id;
+}
+
+std::string seconds_text(Duration time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
+}
+
+bool is_loopback_name(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+class StaticLaunch {
+ public:
+  StaticLaunch(StaticLaunchOptions options, NoticeQueue& notices, const TakenSignals& signals)
+      : options_(std::move(options)),
+        settings_(options_.settings),
+        notices_(notices),
+        signals_(loop_, ::fcntl(signals.fd(), F_DUPFD_CLOEXEC, 3)),
+        events_(loop_),
+        tick_(loop_),
+        link_(loop_,
+              {.on_up = [this] { on_up(); },
+               .on_trouble = [this](const Error& why) { on_trouble(why); }}) {
+    options_.spec.control = supervisor::GenerationControl::kOwner;
+    options_.spec.identity.run_id = settings_.run_id;
+  }
+
+  Result<int> run() {
+    auto host = supervisor::start_shim(options_.spec);
+    if (!host) return std::move(host).error();
+    host_ = *std::move(host);
+    events_.assign(::fcntl(host_->event_fd(), F_DUPFD_CLOEXEC, 3));
+    wait_for_events();
+    wait_for_signals();
+    began_at_ = ticked_at_ = clock_.now();
+    card_ = {.id = draw_id(),
+             .rank = settings_.machine_rank.value_or(0),
+             .num_machines = settings_.num_machines,
+             .num_workers = static_cast<int>(options_.spec.workers.size()),
+             .num_processes = settings_.num_processes,
+             .host = own_host_name(),
+             .address = {}};
+    may_be_main_ = card_.rank == 0;
+    link_.find(settings_.address, settings_.port, [this](auto found) {
+      if (!found) return end_with(std::move(found).error());
+      addresses_ = *std::move(found);
+      begin();
+    });
+    schedule(kMeetingTick);
+    loop_.run();
+    if (lost_host_) return *lost_host_;
+    return conclude();
+  }
+
+ private:
+  // ---- one generation ----
+
+  void begin() {
+    machine_.reset();
+    leader_.reset();
+    generation_began_at_ = clock_.now();
+    if (may_be_main_) return open_store(bind_address());
+    link_.open(addresses_);
+  }
+
+  // A name of this machine may lead to a loopback address, which no other machine reaches.
+  [[nodiscard]] std::string bind_address() const {
+    const asio::ip::address address = addresses_.front().address();
+    if (!address.is_loopback() || is_loopback_name(settings_.address)) return address.to_string();
+    return any_address();
+  }
+  [[nodiscard]] std::string any_address() const {
+    return addresses_.front().address().is_v6() ? "::" : "0.0.0.0";
+  }
+
+  void open_store(const std::string& address) {
+    bound_to_ = address;
+    host_->request(supervisor::OpenStore{.generation = generation_,
+                                         .bind_address = address,
+                                         .port = settings_.port,
+                                         .is_exact_port = true,
+                                         .members = {std::string(supervisor::kEveryMachine)}});
+  }
+
+  void store_opened() {
+    is_main_ = true;
+    const asio::ip::address bound = asio::ip::make_address(bound_to_);
+    if (generation_ == 0 && !bound.is_loopback()) {
+      say("machine 0 listens on " + to_text(TcpEndpoint(bound, settings_.port)) +
+          "; whoever reaches this port is trusted, as with the peer");
+    }
+    const asio::ip::address own = !bound.is_unspecified() ? bound
+                                  : bound.is_v6()
+                                      ? asio::ip::address(asio::ip::address_v6::loopback())
+                                      : asio::ip::address(asio::ip::address_v4::loopback());
+    link_.open({TcpEndpoint(own, settings_.port)});
+  }
+
+  void cannot_open_store(const Error& why) {
+    const bool is_elsewhere = why.code() == ErrorCode::kInvalidArgument;
+    if (!settings_.machine_rank && (is_elsewhere || why.code() == ErrorCode::kPortInUse)) {
+      may_be_main_ = false;  // another launcher is
+      return link_.open(addresses_);
+    }
+    if (!is_elsewhere || bound_to_ == any_address()) return end_with(why);
+    // Behind a translated address, or another machine's: who answers there is machine 0.
+    is_probing_ = true;
+    link_.open(addresses_);
+  }
+
+  void listen_on_all() {
+    is_probing_ = false;
+    link_.close();
+    say("--main_process_ip " + settings_.address +
+        " is no address of this machine: its store listens on all that it has");
+    open_store(any_address());
+  }
+
+  void on_up() {
+    last_answer_ = clock_.now();
+    if (machine_) return;
+    card_.generation = generation_;
+    card_.address = link_.local_endpoint().address().to_string();
+    if (is_main_) {
+      card_.address = addresses_.front().address().to_string();
+      leader_.emplace(
+          card_,
+          LeaderOptions{.join_limit = generation_ == 0 ? Duration(settings_.join_timeout)
+                                                       : Duration(kRegroupLimit),
+                        .restart_count = generation_,
+                        .max_restarts = options_.spec.restart.max_restarts});
+    }
+    const bool draws_rank = !settings_.machine_rank && !is_main_ && generation_ == 0;
+    machine_.emplace(card_, draws_rank);
+    exchange();
+  }
+
+  void on_trouble(const Error& why) {
+    if (is_probing_ && !machine_) return listen_on_all();
+    last_trouble_ = why.message();
+    const bool is_refused = last_trouble_.find("refused") != std::string::npos;
+    if (machine_ && machine_->has_joined() && is_refused && !is_leaving_) lose_main();
+  }
+
+  // ---- the tick ----
+
+  void schedule(Duration after) {
+    tick_.expires_after(after);
+    tick_.async_wait([this](const boost::system::error_code& cancelled) {
+      if (!cancelled) tick();
+    });
+  }
+
+  void tick() {
+    if (notices_.waiting_fd() >= 0) notices_.write_some();
+    watch_times();
+    exchange();
+    schedule(pause());
+  }
+
+  [[nodiscard]] Duration pause() const {
+    const bool is_running = machine_ && machine_->is_running();
+    return (is_running ? kRunningTick : kMeetingTick) + kTickPerMachine * settings_.num_machines;
+  }
+
+  void exchange() {
+    if (!machine_ || !link_.is_idle()) return;
+    supervisor::StoreExchange wanted;
+    machine_->add_to(wanted);
+    if (leader_) leader_->add_to(wanted);
+    link_.exchange(wanted, [this, wanted](const supervisor::StoreAnswer& answer) {
+      last_answer_ = clock_.now();
+      const Board board(wanted, answer);
+      if (leader_) leader_->look(board, last_answer_);
+      apply(machine_->take(board));
+      tell_verdict();
+      if (leaves_when_done()) finish();
+      if (is_suspending_) suspend_now();
+    });
+  }
+
+  void watch_times() {
+    const TimePoint now = clock_.now();
+    const bool has_joined = machine_ && machine_->has_joined();
+    // We were stopped ourselves: the silence is ours.
+    const Duration late = now - std::exchange(ticked_at_, now);
+    if (late > kLongestPause) last_answer_ += late;
+    if (has_joined && !is_leaving_ && now - last_answer_ >= kSilence) return lose_main();
+    if (is_leaving_ || has_joined || leader_) return say_who_is_missing(now);
+    if (addresses_.empty() || is_main_) return;
+    if (!has_said_waiting_ && now - generation_began_at_ >= kSayWaiting) {
+      has_said_waiting_ = true;
+      say("waiting for machine 0 at " + way() + ", for at most " + seconds_text(limit()));
+    }
+    if (now - generation_began_at_ < limit()) return;
+    Error error(ErrorCode::kStoreUnreachable,
+                "machine 0 could not be reached at " + way() + " within " + seconds_text(limit()),
+                "start accel-launch on machine 0; check --main_process_ip and --main_process_port, "
+                "and that no firewall closes the port");
+    end_with(std::move(error));
+  }
+
+  [[nodiscard]] Duration limit() const {
+    return generation_ == 0 ? Duration(settings_.join_timeout) : Duration(kRegroupLimit);
+  }
+
+  // "10.0.0.7:29500 from 10.0.0.2 (eth0): Connection refused (errno 111)".
+  [[nodiscard]] std::string way() const {
+    std::string text = settings_.address + ":" + std::to_string(settings_.port);
+    const std::string numeric = to_text(link_.address());
+    if (numeric != text) text += " (" + numeric + ")";
+    text += " from " + way_towards(link_.address());
+    if (link_.is_up()) return text + ": something listens there, but no launcher of this job";
+    return last_trouble_.empty() ? text : text + ": " + last_trouble_;
+  }
+
+  void say_who_is_missing(TimePoint now) {
+    const bool is_waiting = leader_ && !leader_->verdict() && !leader_->missing().empty();
+    if (!is_waiting || has_said_waiting_ || now - began_at_ < kSayWaiting) return;
+    has_said_waiting_ = true;
+    say(std::to_string(leader_->num_joined()) + " of " + std::to_string(settings_.num_machines) +
+        " machines joined; waiting for " + leader_->missing() + ", for at most " +
+        seconds_text(limit()));
+  }
+
+  void lose_main() {
+    Error error(ErrorCode::kCoordinatorLost,
+                "machine 0 at " + settings_.address + ":" + std::to_string(settings_.port) +
+                    " is gone" + (last_trouble_.empty() ? "" : ": " + last_trouble_),
+                "look at that machine, then start the job again on all of them");
+    if (last_trouble_.empty()) {
+      error.with_detail("silent", "for " + seconds_text(clock_.now() - last_answer_));
+    }
+    link_.close();
+    apply(machine_->fail(std::move(error)));
+  }
+
+  // ---- what is to be done ----
+
+  void apply(const MachineActions& actions) {
+    for (const MachineAction& action : actions) {
+      if (const auto* prepare = std::get_if<PrepareWorkers>(&action)) {
+        prepare_workers(*prepare);
+      } else if (std::holds_alternative<StartWorkers>(action)) {
+        is_busy_ = true;
+        host_->request(supervisor::StartGeneration{.generation = generation_,
+                                                   .master_addr = settings_.address,
+                                                   .master_port = settings_.port});
+      } else if (const auto* stop = std::get_if<StopWorkers>(&action)) {
+        stop_workers(stop->signal == SIGINT ? StopMode::kInterrupt : StopMode::kTerminate,
+                     stop->signal);
+      } else if (std::holds_alternative<BeginAgain>(action)) {
+        begins_again_ = true;
+        if (!leader_) begin_again();
+      } else if (std::holds_alternative<Leave>(action)) {
+        is_leaving_ = true;
+        if (leaves_when_done()) finish();
+      }
+    }
+    if (begins_again_ && leader_ && leader_->is_done()) begin_again();
+  }
+
+  void prepare_workers(const PrepareWorkers& prepare) {
+    card_.rank = machine_->card().rank;  // it may have been drawn
+    settings_.machine_rank = card_.rank;
+    host_->request(supervisor::PrepareGeneration{.generation = generation_,
+                                                 .restart_count = prepare.restart_count,
+                                                 .first_rank = prepare.first_rank,
+                                                 .world_size = prepare.world_size,
+                                                 .node_rank = card_.rank,
+                                                 .num_nodes = settings_.num_machines,
+                                                 .hosts_store = is_main_});
+  }
+
+  void stop_workers(StopMode mode, int signal) {
+    const bool is_limited = signal != 0 && options_.grace;
+    host_->request(supervisor::StopGeneration{
+        .generation = generation_,
+        .mode = mode,
+        .grace = is_limited ? options_.grace(signal) : supervisor::Milliseconds(-1)});
+  }
+
+  void begin_again() {
+    begins_again_ = false;
+    say(printable(machine_->verdict()->text) + "; restart " + std::to_string(generation_ + 1) +
+        " of " + std::to_string(options_.spec.restart.max_restarts) + " on all machines");
+    ++generation_;
+    link_.close();
+    last_trouble_.clear();
+    has_told_ = false;
+    begin();
+  }
+
+  [[nodiscard]] bool leaves_when_done() const {
+    const bool is_free = !leader_ || leader_->is_done() || num_signals_ > 1 || machine_->error();
+    return is_leaving_ && !is_busy_ && !is_finishing_ && (is_free || !leader_->verdict());
+  }
+
+  void finish() {
+    is_finishing_ = true;
+    link_.close();
+    host_->request(supervisor::Finish{});
+  }
+
+  void end_with(Error why) {
+    error_ = std::move(why);
+    is_leaving_ = true;
+    finish();
+  }
+
+  // ---- the shim ----
+
+  void wait_for_events() {
+    events_.async_wait(asio::posix::descriptor_base::wait_read,
+                       [this](const boost::system::error_code& failure) {
+                         if (!failure) take_events();
+                       });
+  }
+
+  void take_events() {
+    while (true) {
+      auto event = host_->next_event();
+      if (!event) {
+        lost_host_ = std::move(event).error();
+        return loop_.stop();
+      }
+      if (!*event) return wait_for_events();
+      on_event(**event);
+      if (outcome_) return loop_.stop();
+    }
+  }
+
+  void on_event(const HostEvent& event) {
+    if (std::holds_alternative<supervisor::StoreOpened>(event)) {
+      store_opened();
+    } else if (std::holds_alternative<supervisor::Prepared>(event)) {
+      machine_->workers_ready();
+    } else if (const auto* failed = std::get_if<supervisor::PrepareFailed>(&event)) {
+      machine_ ? machine_->workers_not_ready(failed->error) : cannot_open_store(failed->error);
+    } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
+      const bool is_failure = exit->cause != supervisor::ExitCause::kOk &&
+                              exit->cause != supervisor::ExitCause::kStoppedByUs;
+      if (is_failure) machine_->worker_failed(*exit);
+    } else if (const auto* ended = std::get_if<supervisor::GenerationEnded>(&event)) {
+      is_busy_ = false;
+      machine_->workers_ended(ended->outcome);
+      if (leaves_when_done()) return finish();
+    } else if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
+      say(notice->text);
+    } else if (const auto* refused = std::get_if<supervisor::Refused>(&event)) {
+      lost_host_ = refused->error;
+      return loop_.stop();
+    } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
+      outcome_ = *outcome;
+      return;
+    } else {
+      return;
+    }
+    exchange();
+  }
+
+  // ---- signals ----
+
+  void wait_for_signals() {
+    signals_.async_wait(
+        asio::posix::descriptor_base::wait_read, [this](const boost::system::error_code& failure) {
+          if (failure) return;
+          signalfd_siginfo info{};
+          while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info)
+            on_signal(static_cast<int>(info.ssi_signo));
+          wait_for_signals();
+        });
+  }
+
+  void on_signal(int signal) {
+    switch (signal) {
+      case SIGINT:
+      case SIGTERM:
+      case SIGHUP:
+      case SIGUSR1:
+        return ask_to_stop(signal);
+      case SIGTSTP:
+        is_suspending_ = true;
+        if (machine_) machine_->suspend(true);
+        host_->request(supervisor::Suspend{});
+        return link_.is_up() ? exchange() : suspend_now();
+      case SIGCONT:
+        return host_->request(supervisor::Resume{});
+      case SIGQUIT:
+        return host_->request(supervisor::DumpStacks{});
+      default:
+        return;
+    }
+  }
+
+  // The others know of it: the beat that says so was answered.
+  void suspend_now() {
+    is_suspending_ = false;
+    ::raise(SIGSTOP);
+    if (machine_) machine_->suspend(false);
+    last_answer_ = clock_.now();
+    host_->request(supervisor::Resume{});
+  }
+
+  void ask_to_stop(int signal) {
+    if (++num_signals_ > 1) {
+      if (is_busy_) stop_workers(StopMode::kKill, 0);
+      is_leaving_ = true;
+      if (leaves_when_done()) finish();
+      return;
+    }
+    stop_signal_ = signal;
+    if (machine_ && (machine_->has_joined() || link_.is_up())) {
+      apply(machine_->asked_to_stop(signal, supervisor::signal_name(signal)));
+      return exchange();
+    }
+    is_leaving_ = true;
+    finish();
+  }
+
+  // ---- words ----
+
+  void say(const std::string& text) {
+    if (!options_.quiet) notices_.push(std::string(kProgram) + ": " + printable(text));
+  }
+
+  // At once: machine 0 may stay for others that come late.
+  void tell_verdict() {
+    if (!machine_->verdict() || std::exchange(has_told_, true)) return;
+    const Verdict& verdict = *machine_->verdict();
+    if (verdict.kind == VerdictKind::kStopped) say("the job was stopped: " + verdict.text);
+    if (verdict.kind != VerdictKind::kFailed) return;
+    if (is_failure_of_ours(verdict)) return say("the job failed: " + verdict.text);
+    notices_.push(error_of(verdict).render(kProgram));
+  }
+
+  // Its report follows.
+  [[nodiscard]] bool is_failure_of_ours(const Verdict& verdict) const {
+    const auto code = static_cast<ErrorCode>(verdict.code);
+    return verdict.machine == card_.rank &&
+           (code == ErrorCode::kWorkerFailed || code == ErrorCode::kRestartsExhausted);
+  }
+
+  Result<int> conclude() {
+    if (error_) return *error_;
+    if (!machine_) return supervisor::exit_code_after(stop_signal_);
+    if (!machine_->verdict()) {
+      if (machine_->error()) return *machine_->error();
+      return supervisor::exit_code_after(stop_signal_);
+    }
+    const Verdict& verdict = *machine_->verdict();
+    const bool has_report = verdict.kind == VerdictKind::kSucceeded ||
+                            (verdict.kind == VerdictKind::kFailed && is_failure_of_ours(verdict));
+    if (has_report && !options_.quiet) {
+      const int world_size = machine_->plan() ? machine_->plan()->world_size() : 1;
+      std::string report = render_report(*outcome_, world_size, options_.report);
+      if (report.ends_with('\n')) report.pop_back();
+      if (!report.empty()) notices_.push(report);
+    }
+    return verdict.exit_code;
+  }
+
+  StaticLaunchOptions options_;
+  StaticSettings settings_;
+  NoticeQueue& notices_;
+  SteadyClock clock_;
+  asio::io_context loop_{1};
+  asio::posix::stream_descriptor signals_;  // a copy, as that of the host's events
+  std::unique_ptr<supervisor::WorkerHost> host_;
+  asio::posix::stream_descriptor events_;
+  asio::steady_timer tick_;
+  StoreLink link_;
+  std::vector<TcpEndpoint> addresses_;  // of the main process
+  std::string bound_to_;
+
+  MachineCard card_;
+  std::optional<Machine> machine_;  // once the store is reached
+  std::optional<Leader> leader_;    // on machine 0
+  int generation_ = 0;
+  bool may_be_main_ = false;
+  bool is_main_ = false;
+  bool is_probing_ = false;  // whether another launcher is machine 0
+  bool is_busy_ = false;     // workers run here
+  bool begins_again_ = false;
+  bool is_leaving_ = false;
+  bool is_finishing_ = false;
+  bool is_suspending_ = false;
+  bool has_said_waiting_ = false;
+  bool has_told_ = false;  // the verdict
+  int num_signals_ = 0;
+  int stop_signal_ = SIGTERM;
+
+  TimePoint began_at_{};
+  TimePoint generation_began_at_{};
+  TimePoint last_answer_{};
+  TimePoint ticked_at_{};
+  std::string last_trouble_;
+  std::optional<Error> error_;
+  std::optional<Error> lost_host_;
+  std::optional<supervisor::JobOutcome> outcome_;
+};
+
+}  // namespace
+
+Result<int> launch_static(StaticLaunchOptions options, NoticeQueue& notices) {
+  const auto signals = TakenSignals::take();
+  if (!signals) return signals.error();
+  ::signal(SIGPIPE, SIG_IGN);
+  return StaticLaunch(std::move(options), notices, *signals).run();
+}
+
+}  // namespace accel::launcher

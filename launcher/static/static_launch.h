@@ -1,0 +1,38 @@
+// launch_static: accel-launch on one of several machines that agree through the store of machine 0.
+//
+// The part with the effects: shim, store, signals, clock and console. What is done when is decided by
+// Machine and, on machine 0, by Leader; both are pure.
+//
+// Threads:  one, with the signals of TakenSignals blocked.
+// Source:   docs/rendezvous.md "Without a daemon"; tests/integration/static/run.py.
+#pragma once
+
+#include <functional>
+
+#include <accel/result.h>
+
+#include "launcher/notice_queue.h"
+#include "launcher/report.h"
+#include "launcher/static/static_settings.h"
+#include "runtime/supervisor/job_spec.h"
+
+namespace accel::launcher {
+
+struct StaticLaunchOptions {
+  StaticSettings settings;
+  supervisor::JobSpec spec;  // of this machine; its ranks are overwritten
+  bool quiet = false;
+  ReportStyle report;
+  // At most so long from the first stop signal to SIGKILL.
+  std::function<supervisor::Milliseconds(int signal)> grace;
+};
+
+// Blocks until the job has ended on this machine. Returns the exit status: on every machine that of
+// the first failure, 128 + signal, or 0. What is to be told goes to `notices`, in the end to stderr.
+//
+// Errors  those of start_shim(); kStoreUnreachable: machine 0 cannot be reached, or is gone;
+//         kPortInUse: machine 0 cannot listen; kInvalidArgument: the machines do not agree;
+//         kRendezvousTimeout: not all of them came.
+[[nodiscard]] Result<int> launch_static(StaticLaunchOptions options, NoticeQueue& notices);
+
+}  // namespace accel::launcher

@@ -1,0 +1,26 @@
+// StaticSettings: what a launch on several machines without a daemon needs beside the workers of this one.
+//
+// Threads:  plain values.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace accel::launcher {
+
+struct StaticSettings {
+  int num_machines = 2;
+  // Absent: by the order in which the machines join; whose address is the main process's is machine 0.
+  std::optional<int> machine_rank;
+  std::string address;     // of machine 0: a name or numeric
+  std::uint16_t port = 0;  // where its store listens
+  int num_processes = 0;   // on all machines together; 0: each machine says its own
+  std::string run_id = "none";
+  std::chrono::seconds join_timeout{600};  // from the start to the last join
+
+  [[nodiscard]] bool is_main() const { return machine_rank == 0; }
+};
+
+}  // namespace accel::launcher

@@ -1,0 +1,145 @@
+#include "launcher/static/store_link.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include <boost/asio/post.hpp>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/socket.h>
+
+#include "runtime/unique_fd.h"
+
+namespace accel::launcher {
+namespace {
+
+namespace asio = boost::asio;
+using supervisor::TcpEndpoint;
+
+constexpr std::chrono::seconds kConnectLimit(3);
+constexpr std::chrono::milliseconds kPause(250);
+
+// The interface that has this address; empty when none has.
+std::string interface_of(const asio::ip::address& wanted) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(list, ::freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    const std::size_t size = family == AF_INET    ? sizeof(sockaddr_in)
+                             : family == AF_INET6 ? sizeof(sockaddr_in6)
+                                                  : 0;
+    if (size == 0) continue;
+    TcpEndpoint endpoint;
+    std::memcpy(endpoint.data(), entry->ifa_addr, size);
+    endpoint.resize(size);
+    if (endpoint.address() == wanted) return entry->ifa_name;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string to_text(const TcpEndpoint& endpoint) {
+  const std::string address = endpoint.address().to_string();
+  const std::string host = endpoint.address().is_v6() ? "[" + address + "]" : address;
+  return host + ":" + std::to_string(endpoint.port());
+}
+
+// connect() of a datagram socket only asks the kernel for the route.
+std::string way_towards(const TcpEndpoint& there) {
+  const UniqueFd socket(::socket(there.protocol().family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  TcpEndpoint here;
+  auto size = static_cast<socklen_t>(here.capacity());
+  const bool has_route =
+      socket && ::connect(socket.get(), there.data(), static_cast<socklen_t>(there.size())) == 0 &&
+      ::getsockname(socket.get(), here.data(), &size) == 0;
+  if (!has_route) return "no route (" + errno_text(errno) + ")";
+  const std::string name = interface_of(here.address());
+  return here.address().to_string() + (name.empty() ? "" : " (" + name + ")");
+}
+
+StoreLink::StoreLink(asio::io_context& context, Handlers handlers)
+    : handlers_(std::move(handlers)), client_(context), resolver_(context), timer_(context) {}
+
+void StoreLink::find(const std::string& host,
+                     std::uint16_t port,
+                     std::function<void(Result<std::vector<TcpEndpoint>>)> done) {
+  boost::system::error_code is_name;
+  const auto numeric = asio::ip::make_address(host, is_name);
+  if (!is_name) {
+    return asio::post(timer_.get_executor(), [done = std::move(done), numeric, port] {
+      done(std::vector<TcpEndpoint>{TcpEndpoint(numeric, port)});
+    });
+  }
+  resolver_.async_resolve(
+      host,
+      std::to_string(port),
+      [done = std::move(done), host](const boost::system::error_code& failure,
+                                     const asio::ip::tcp::resolver::results_type& found) {
+        if (failure == asio::error::operation_aborted) return;
+        std::vector<TcpEndpoint> addresses;
+        for (const auto& entry : found) addresses.push_back(entry.endpoint());
+        if (!addresses.empty()) return done(std::move(addresses));
+        done(Error(ErrorCode::kStoreUnreachable,
+                   "the main process's host '" + host + "' has no address: " + failure.message(),
+                   "give a name that this machine can resolve, or an address"));
+      });
+}
+
+void StoreLink::open(std::vector<TcpEndpoint> addresses) {
+  close();
+  addresses_ = std::move(addresses);
+  next_ = 0;
+  connect();
+}
+
+void StoreLink::close() {
+  client_.close();
+  timer_.cancel();
+  is_up_ = is_asking_ = false;
+}
+
+void StoreLink::connect() {
+  timer_.expires_after(kConnectLimit);
+  timer_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (cancelled || is_up_) return;
+    fail(Error(ErrorCode::kStoreUnreachable,
+               "no answer within " + std::to_string(kConnectLimit.count()) + " s"));
+  });
+  client_.connect(addresses_[next_], [this](const Result<void>& connected) {
+    timer_.cancel();
+    if (!connected) return fail(connected.error());
+    is_up_ = true;
+    handlers_.on_up();
+  });
+}
+
+void StoreLink::fail(const Error& why) {
+  client_.close();
+  is_up_ = is_asking_ = false;
+  timer_.expires_after(kPause);
+  timer_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (cancelled) return;
+    next_ = (next_ + 1) % addresses_.size();
+    connect();
+  });
+  handlers_.on_trouble(why);
+}
+
+void StoreLink::exchange(const supervisor::StoreExchange& wanted,
+                         std::function<void(const supervisor::StoreAnswer&)> done) {
+  is_asking_ = true;
+  client_.exchange(wanted,
+                   [this, done = std::move(done)](const Result<supervisor::StoreAnswer>& answer) {
+                     is_asking_ = false;
+                     if (!answer) return fail(answer.error());
+                     done(*answer);
+                   });
+}
+
+}  // namespace accel::launcher

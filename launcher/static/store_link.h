@@ -1,0 +1,69 @@
+// StoreLink: the connection of a launcher to the store of machine 0, opened again whenever it breaks.
+//
+// Threads:  the one that runs the io_context; names are resolved on a thread of asio.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <accel/result.h>
+
+#include "runtime/supervisor/store_client.h"
+
+namespace accel::launcher {
+
+// "10.0.0.7:29500", "[::1]:29500".
+[[nodiscard]] std::string to_text(const supervisor::TcpEndpoint& endpoint);
+
+// What this machine would send from to reach `there`: "10.0.0.2 (eth0)", "no route (...)". Sends nothing.
+[[nodiscard]] std::string way_towards(const supervisor::TcpEndpoint& there);
+
+class StoreLink {
+ public:
+  struct Handlers {
+    std::function<void()> on_up;
+    // It broke, or a try to connect failed; the next one comes by itself.
+    std::function<void(const Error&)> on_trouble;
+  };
+  StoreLink(boost::asio::io_context& context, Handlers handlers);
+
+  // The addresses of `host`. Errors  kStoreUnreachable: there is none by that name.
+  void find(const std::string& host,
+            std::uint16_t port,
+            std::function<void(Result<std::vector<supervisor::TcpEndpoint>>)> done);
+
+  // Connects to one of them, whichever answers first in their order.
+  // Requires: at least one.
+  void open(std::vector<supervisor::TcpEndpoint> addresses);
+  void close();
+
+  // Requires: is_idle().
+  void exchange(const supervisor::StoreExchange& wanted,
+                std::function<void(const supervisor::StoreAnswer&)> done);
+
+  [[nodiscard]] bool is_up() const { return is_up_; }
+  [[nodiscard]] bool is_idle() const { return is_up_ && !is_asking_; }
+  [[nodiscard]] const supervisor::TcpEndpoint& address() const { return addresses_[next_]; }
+  [[nodiscard]] supervisor::TcpEndpoint local_endpoint() const { return client_.local_endpoint(); }
+
+ private:
+  void connect();
+  void fail(const Error& why);
+
+  Handlers handlers_;
+  supervisor::StoreClient client_;
+  boost::asio::ip::tcp::resolver resolver_;
+  boost::asio::steady_timer timer_;  // the limit of a try, or the pause after it
+  std::vector<supervisor::TcpEndpoint> addresses_;
+  std::size_t next_ = 0;
+  bool is_up_ = false;
+  bool is_asking_ = false;
+};
+
+}  // namespace accel::launcher

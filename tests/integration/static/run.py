@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""accel-launch on several machines without a daemon: they meet on one port, and every end is everybody's.
+
+Each "machine" is a launcher of its own on this one. Run by ctest.
+"""
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import unittest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import BIN, Program, free_port, is_alive  # noqa: E402
+
+HELLO = ('echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE '
+         'at $MASTER_ADDR:$MASTER_PORT run $TORCHELASTIC_RUN_ID agent $TORCHELASTIC_USE_AGENT_STORE"\n')
+WAIT = 'echo "up $$"\nexec sleep 60\n'
+
+
+class Static(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-static-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.port = free_port()
+        self.machines = []
+        self.addCleanup(lambda: [machine.close() for machine in reversed(self.machines)])
+
+    def worker(self, text):
+        path = self.folder / "worker.sh"
+        path.write_text("#!/bin/sh\n" + text)
+        path.chmod(0o755)
+        return path
+
+    def start(self, name, *arguments, program="accel-launch"):
+        machine = Program(name, [BIN / program, *arguments])
+        self.machines.append(machine)
+        return machine
+
+    def machine(self, rank, script, *more, machines=2, processes=2):
+        return self.start(f"machine {rank}", "--cpu", "--num_machines", machines, "--machine_rank", rank, "--main_process_ip",
+                          "127.0.0.1", "--main_process_port", self.port, "--num_processes", processes, "--stop_grace", 5,
+                          *more, "--no_python", script)
+
+    def node(self, *arguments):
+        return self.start("node", *arguments, program="accel-torchrun")
+
+    def close_all(self):
+        for machine in self.machines:
+            machine.close()
+
+    def said(self):
+        return sorted(line for machine in self.machines for line in machine.lines if line.startswith("rank "))
+
+    def text(self):
+        return "\n".join(machine.text() for machine in self.machines)
+
+    def assert_statuses(self, *wanted):
+        self.assertEqual([machine.wait() for machine in self.machines], list(wanted), self.text())
+        self.close_all()
+
+    def test_three_machines_share_the_ranks(self):
+        script = self.worker(HELLO)
+        for rank in (2, 0, 1):
+            self.machine(rank, script, machines=3, processes=6)
+        self.assert_statuses(0, 0, 0)
+        self.assertEqual(self.said(), [
+            f"rank {rank} of 6 local {rank % 2} of 2 group {rank // 2} of 3 at 127.0.0.1:{self.port} run none agent True"
+            for rank in range(6)])
+
+    def test_a_configuration_file_says_the_same(self):
+        script = self.worker(HELLO)
+        for rank in (0, 1):
+            config = self.folder / f"machine_{rank}.yaml"
+            config.write_text(f"compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nuse_cpu: true\nnum_machines: 2\n"
+                              f"machine_rank: {rank}\nmain_process_ip: localhost\nmain_process_port: {self.port}\n"
+                              f"num_processes: 2\nrdzv_backend: static\nsame_network: true\n")
+            self.start(f"machine {rank}", "--config_file", config, "--no_python", script)
+        self.assert_statuses(0, 0)
+        self.assertEqual([line.split(" local")[0] for line in self.said()], ["rank 0 of 2", "rank 1 of 2"])
+
+    def test_torchrun_counts_on_each_node(self):
+        script = self.worker(HELLO)
+        for rank, number in ((0, 1), (1, 2)):
+            self.node("--nnodes", 2, "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port", self.port,
+                      "--nproc-per-node", number, "--rdzv-id", "night", "--no-python", script)
+        self.assert_statuses(0, 0)
+        self.assertEqual([line.split(" at")[0] for line in self.said()],
+                         ["rank 0 of 3 local 0 of 1 group 0 of 2", "rank 1 of 3 local 0 of 2 group 1 of 2",
+                          "rank 2 of 3 local 1 of 2 group 1 of 2"])
+        self.assertIn("run night", self.said()[0])
+
+    def test_c10d_gives_ranks_in_the_order_of_joins(self):
+        script = self.worker(HELLO)
+        for _ in range(3):
+            self.node("--nnodes", 3, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--no-python", script)
+        self.assert_statuses(0, 0, 0)
+        self.assertEqual([line.split(" at")[0] for line in self.said()],
+                         [f"rank {rank} of 3 local 0 of 1 group {rank} of 3" for rank in range(3)])
+
+    def test_a_failure_ends_the_job_on_all_and_is_named_on_all(self):
+        script = self.worker('if [ "$RANK" = 1 ]; then sleep 0.2; exit 7; fi\n' + WAIT)
+        a, b = self.machine(0, script), self.machine(1, script)
+        self.assert_statuses(7, 7)
+        for machine in (a, b):
+            self.assertIn("127.0.0.1): rank 1 failed with exit code 7", machine.text())
+        self.assertIn("rank 1 of 2 ended with exit code 7", b.text())
+        self.assert_gone(a)
+
+    def assert_gone(self, machine):
+        pids = [int(line.split()[1]) for line in machine.lines if line.startswith("up ")]
+        self.assertTrue(pids, machine.text())
+        self.assertFalse([pid for pid in pids if is_alive(pid)], machine.text())
+
+    def test_all_begin_again_together(self):
+        script = self.worker('echo "rank $RANK restart $TORCHELASTIC_RESTART_COUNT"\n'
+                             '[ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && exit 0\n[ "$RANK" = 1 ] && exit 3\nexec sleep 60\n')
+        for rank in (0, 1):
+            self.machine(rank, script, "--max_restarts", 1)
+        self.assert_statuses(0, 0)
+        self.assertEqual(self.said(), ["rank 0 restart 0", "rank 0 restart 1", "rank 1 restart 0", "rank 1 restart 1"])
+
+    def test_a_signal_on_one_ends_all(self):
+        script = self.worker(WAIT)
+        a, b = self.machine(0, script), self.machine(1, script)
+        a.wait_for("up "), b.wait_for("up ")
+        b.process.send_signal(signal.SIGINT)
+        self.assert_statuses(130, 130)
+        for machine in (a, b):
+            self.assertIn("the job was stopped: machine 1", machine.text())
+            self.assertIn("it got SIGINT", machine.text())
+            self.assert_gone(machine)
+
+    def test_a_launcher_that_is_killed_is_named_and_leaves_nothing(self):
+        script = self.worker(WAIT)
+        a, b = self.machine(0, script), self.machine(1, script)
+        a.wait_for("up "), b.wait_for("up ")
+        os.kill(b.process.pid, signal.SIGKILL)
+        self.assertEqual(a.wait(), 71, a.text())
+        self.close_all()
+        self.assertIn("machine 1 (", a.text())
+        self.assertIn("does not answer any more", a.text())
+        self.assert_gone(a), self.assert_gone(b)
+
+    def test_the_others_end_when_machine_0_is_killed(self):
+        script = self.worker(WAIT)
+        a, b = self.machine(0, script), self.machine(1, script)
+        a.wait_for("up "), b.wait_for("up ")
+        os.kill(a.process.pid, signal.SIGKILL)
+        self.assertEqual(b.wait(), 111, b.text())
+        self.close_all()
+        self.assertIn(f"machine 0 at 127.0.0.1:{self.port} is gone", b.text())
+        self.assert_gone(a), self.assert_gone(b)
+
+    def test_a_machine_rank_that_is_given_twice(self):
+        script = self.worker(HELLO)
+        main = self.machine(0, script, machines=3, processes=3)
+        for _ in range(2):
+            self.machine(1, script, machines=3, processes=3)
+        for machine in self.machines:
+            machine.wait_for("machine rank 1 was given twice")
+        main.process.send_signal(signal.SIGINT)  # it would stay 10 s for machines that come late
+        main.process.send_signal(signal.SIGTERM)
+        self.assertEqual([machine.wait() for machine in self.machines], [2, 2, 2], self.text())
+        self.close_all()
+        self.assertEqual([machine.count("machine rank 1 was given twice") for machine in self.machines], [1, 1, 1], self.text())
+        self.assertEqual(self.said(), [])
+
+    def test_counts_that_disagree_and_processes_that_do_not_divide(self):
+        script = self.worker(HELLO)
+        for machines, processes, wanted in (((2, 2), (2, 4), "has --num_processes 4, but machine 0"),
+                                            ((2, 3), (2, 2), "has --num_machines 3, but machine 0"),
+                                            ((2, 2), (3, 3), "3 processes do not divide over 2 machines")):
+            self.machines, self.port = [], free_port()
+            for rank in (0, 1):
+                self.machine(rank, script, machines=machines[rank], processes=processes[rank])
+            self.machines[1].wait()
+            self.machines[0].wait_for(wanted)
+            if self.machines[0].process.poll() is None:
+                self.machines[0].process.send_signal(signal.SIGINT), self.machines[0].process.send_signal(signal.SIGTERM)
+            self.assert_statuses(2, 2)
+            for machine in self.machines:
+                self.assertIn(wanted, machine.text())
+            self.assertEqual(self.said(), [])
+
+    def test_a_busy_port_names_who_holds_it(self):
+        with socket.socket() as holder:
+            holder.bind(("127.0.0.1", self.port))
+            holder.listen()
+            machine = self.machine(0, self.worker(HELLO))
+            self.assertEqual(machine.wait(), 98, machine.text())
+        machine.close()
+        self.assertIn(f"it is held by process {os.getpid()} (", machine.text())
+
+    def test_an_unreachable_machine_0(self):
+        machine = self.machine(1, self.worker(HELLO), "--rdzv_conf", "join_timeout=1")
+        self.assertEqual(machine.wait(), 111, machine.text())
+        machine.close()
+        self.assertIn(f"machine 0 could not be reached at 127.0.0.1:{self.port} from 127.0.0.1 (lo): Connection refused (errno 111) "
+                      "within 1 s", machine.text())
+
+    def test_a_machine_that_does_not_come(self):
+        machine = self.machine(0, self.worker(HELLO), "--rdzv_conf", "join_timeout=1")
+        self.assertEqual(machine.wait(), 110, machine.text())
+        machine.close()
+        self.assertIn("1 of 2 machines joined within 1 s; missing: machine 1", machine.text())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,297 @@
+// Whole jobs on several machines, without a process, a socket or a clock.
+
+#include "tests/unit/launcher/static/machines_fixture.h"
+
+namespace accel::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Machines : public MachinesFixture {};
+
+template <typename T>
+const T* first(const Launcher& launcher) {
+  for (const auto& action : launcher.actions) {
+    if (const auto* found = std::get_if<T>(&action)) return found;
+  }
+  return nullptr;
+}
+
+TEST_F(Machines, StartTogetherWithTheRanksThatTheirWorkersGiveThem) {
+  auto& a = add(card_of(0, 3, 2));
+  auto& b = add(card_of(1, 3, 1));
+  auto& c = add(card_of(2, 3, 3));
+  steps(8);
+  const int first_ranks[] = {0, 2, 3};
+  for (int i = 0; i < 3; ++i) {
+    const auto* prepare = first<PrepareWorkers>(*launchers_[static_cast<std::size_t>(i)]);
+    ASSERT_NE(prepare, nullptr);
+    EXPECT_EQ(prepare->first_rank, first_ranks[i]);
+    EXPECT_EQ(prepare->world_size, 6);
+  }
+  EXPECT_TRUE(a.machine.is_running() && b.machine.is_running() && c.machine.is_running());
+}
+
+TEST_F(Machines, NothingStartsBeforeAllAreReady) {
+  auto& a = add(card_of(0, 2));
+  auto& b = add(card_of(1, 2));
+  b.prepares = false;
+  steps(10);
+  EXPECT_EQ(a.count<StartWorkers>(), 0);
+  b.machine.workers_ready();
+  steps(4);
+  EXPECT_EQ(a.count<StartWorkers>(), 1);
+  EXPECT_EQ(b.count<StartWorkers>(), 1);
+}
+
+TEST_F(Machines, WorkersThatCannotBePreparedEndTheJobForAll) {
+  auto& a = add(card_of(0, 2));
+  auto& b = add(card_of(1, 2));
+  b.prepares = false;
+  steps(8);
+  b.machine.workers_not_ready(Error(ErrorCode::kPreflightFailed, "the GPUs are too hot"));
+  steps(6);
+  for (const auto* launcher : {&a, &b}) {
+    ASSERT_TRUE(launcher->machine.verdict());
+    EXPECT_EQ(launcher->machine.verdict()->kind, VerdictKind::kFailed);
+    EXPECT_THAT(launcher->machine.verdict()->text,
+                HasSubstr("machine 1 (host-1, 10.0.0.2): the GPUs are too hot"));
+    EXPECT_EQ(launcher->count<StartWorkers>(), 0);
+    EXPECT_EQ(launcher->count<Leave>(), 1);
+  }
+}
+
+TEST_F(Machines, LeaveWithSuccessWhenAllWorkersHaveEnded) {
+  auto& a = add(card_of(0, 2));
+  auto& b = add(card_of(1, 2));
+  steps(8);
+  a.machine.workers_ended(outcome_with(0));
+  steps(80);
+  EXPECT_FALSE(a.machine.verdict());  // it waits for the other
+  b.machine.workers_ended(outcome_with(0));
+  steps(6);
+  EXPECT_EQ(a.machine.verdict()->kind, VerdictKind::kSucceeded);
+  EXPECT_EQ(a.machine.verdict()->exit_code, 0);
+  EXPECT_EQ(b.count<Leave>(), 1);
+  EXPECT_TRUE(a.leader->is_done());
+}
+
+TEST_F(Machines, AFailureStopsTheOthersAndIsNamedEverywhere) {
+  auto& a = add(card_of(0, 2));
+  auto& b = add(card_of(1, 2));
+  steps(8);
+  b.machine.worker_failed(failed_worker(1, 7));
+  steps(2);
+  EXPECT_EQ(a.count<StopWorkers>(), 1);
+  b.machine.workers_ended(outcome_with(7));
+  a.machine.workers_ended(outcome_with(143));
+  steps(4);
+  for (const auto* launcher : {&a, &b}) {
+    EXPECT_EQ(launcher->machine.verdict()->exit_code, 7);
+    EXPECT_EQ(launcher->machine.verdict()->machine, 1);
+    EXPECT_THAT(launcher->machine.verdict()->text,
+                HasSubstr("machine 1 (host-1, 10.0.0.2): rank 1 failed with exit code 7"));
+  }
+}
+
+TEST_F(Machines, AFailureWithRestartsLeftBeginsAgainOnAll) {
+  auto& a = add(card_of(0, 2), {.max_restarts = 1});
+  auto& b = add(card_of(1, 2));
+  steps(8);
+  b.machine.worker_failed(failed_worker(1, 7));
+  b.machine.workers_ended(outcome_with(7));
+  steps(2);
+  a.machine.workers_ended(outcome_with(143));
+  steps(4);
+  EXPECT_EQ(a.count<BeginAgain>(), 1);
+  EXPECT_EQ(b.count<BeginAgain>(), 1);
+  EXPECT_EQ(a.count<Leave>() + b.count<Leave>(), 0);
+}
+
+TEST_F(Machines, TheLastRestartIsTheLast) {
+  auto& a = add(card_of(0, 2), {.restart_count = 1, .max_restarts = 1});
+  auto& b = add(card_of(1, 2));
+  steps(8);
+  b.machine.worker_failed(failed_worker(1, 7));
+  b.machine.workers_ended(outcome_with(7));
+  steps(2);
+  a.machine.workers_ended(outcome_with(143));
+  steps(4);
+  EXPECT_EQ(a.machine.verdict()->kind, VerdictKind::kFailed);
+  EXPECT_EQ(a.machine.verdict()->code, static_cast<int>(ErrorCode::kRestartsExhausted));
+}
+
+TEST_F(Machines, ASignalOnOneStopsAll) {
+  auto& a = add(card_of(0, 2));
+  auto& b = add(card_of(1, 2));
+  steps(8);
+  const auto actions = b.machine.asked_to_stop(2, "SIGINT");
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(std::get<StopWorkers>(actions[0]).signal, 2);
+  steps(2);
+  EXPECT_EQ(a.count<StopWorkers>(), 1);
+  a.machine.workers_ended(outcome_with(143));
+  b.machine.workers_ended(outcome_with(130));
+  steps(4);
+  EXPECT_EQ(a.machine.verdict()->kind, VerdictKind::kStopped);
+  EXPECT_EQ(a.machine.verdict()->exit_code, 130);
+  EXPECT_THAT(a.machine.verdict()->text, HasSubstr("machine 1"));
+}
+
+TEST_F(Machines, OneThatIsStoppedBeforeTheJobBeginsLeavesItsPlaceFree) {
+  auto& a = add(card_of(0, 3));
+  auto& b = add(card_of(1, 3));
+  steps(4);
+  ASSERT_TRUE(b.machine.asked_to_stop(2, "SIGINT").empty());
+  steps(2);
+  EXPECT_EQ(b.count<Leave>(), 1);
+  b.is_alive = false;
+  auto again = card_of(1, 3);
+  again.id = "another";
+  auto& c = add(again);
+  add(card_of(2, 3));
+  steps(10);
+  EXPECT_TRUE(a.machine.is_running());
+  EXPECT_TRUE(c.machine.is_running());
+}
+
+TEST_F(Machines, OneThatVanishesBeforeTheJobBeginsLeavesItsPlaceFree) {
+  auto& a = add(card_of(0, 3));
+  auto& b = add(card_of(1, 3));
+  steps(4);
+  b.is_alive = false;
+  steps(60);
+  auto again = card_of(1, 3);
+  again.id = "another";
+  auto& c = add(again);
+  add(card_of(2, 3));
+  steps(10);
+  EXPECT_TRUE(a.machine.is_running());
+  EXPECT_TRUE(c.machine.is_running());
+}
+
+TEST_F(Machines, AMachineRankThatIsGivenTwiceIsAnErrorOnAll) {
+  auto& a = add(card_of(0, 3));
+  auto& b = add(card_of(1, 3));
+  auto twice = card_of(1, 3);
+  twice.host = "host-x";
+  twice.id = "another";
+  auto& c = add(twice);
+  steps(6);
+  const auto text =
+      HasSubstr("machine rank 1 was given twice: to host-1 (10.0.0.2) and to host-x (10.0.0.2)");
+  ASSERT_TRUE(a.machine.verdict() && b.machine.verdict() && c.machine.error());
+  EXPECT_THAT(a.machine.verdict()->text, text);
+  EXPECT_THAT(b.machine.verdict()->text, text);
+  EXPECT_THAT(c.machine.error()->message(), text);
+  EXPECT_EQ(a.machine.verdict()->exit_code, 2);
+}
+
+TEST_F(Machines, OneThatComesToARunningJobIsRefusedAlone) {
+  auto& a = add(card_of(0, 2));
+  auto& b = add(card_of(1, 2));
+  steps(8);
+  auto twice = card_of(1, 2);
+  twice.id = "another";
+  auto& c = add(twice);
+  steps(6);
+  EXPECT_TRUE(a.machine.is_running() && b.machine.is_running());
+  ASSERT_TRUE(c.machine.error());
+  EXPECT_THAT(c.machine.error()->message(), HasSubstr("given twice"));
+}
+
+TEST_F(Machines, ANumberOfMachinesThatDisagreesIsAnErrorOnAll) {
+  auto& a = add(card_of(0, 2));
+  auto& b = add(card_of(1, 3));
+  steps(6);
+  const auto text = HasSubstr(
+      "machine 1 (host-1, 10.0.0.2) has --num_machines 3, but machine 0 (host-0, 10.0.0.1) has "
+      "--num_machines 2");
+  ASSERT_TRUE(a.machine.verdict() && b.machine.error());
+  EXPECT_THAT(a.machine.verdict()->text, text);
+  EXPECT_THAT(b.machine.error()->message(), text);
+}
+
+TEST_F(Machines, ANumberOfProcessesThatDisagreesIsAnErrorOnAll) {
+  auto& a = add(card_of(0, 2, 2, 4));
+  auto& b = add(card_of(1, 2, 3, 6));
+  steps(6);
+  ASSERT_TRUE(a.machine.verdict() && b.machine.error());
+  EXPECT_THAT(a.machine.verdict()->text, HasSubstr("has --num_processes 6, but"));
+}
+
+TEST_F(Machines, ProcessesThatDoNotDivideAreAnErrorOnAllThatComeWithin10Seconds) {
+  auto& a = add(card_of(0, 2, 2, 5));
+  steps(90);  // 9 s
+  auto& b = add(card_of(1, 2, 2, 5));
+  steps(10);
+  ASSERT_TRUE(a.machine.verdict() && b.machine.verdict());
+  EXPECT_THAT(b.machine.verdict()->text, HasSubstr("5 processes do not divide over 2 machines"));
+  EXPECT_THAT(b.machine.verdict()->remedy, HasSubstr("--num_processes 4 or 6"));
+  EXPECT_TRUE(a.leader->is_done());
+}
+
+TEST_F(Machines, AnotherVersionIsNamed) {
+  auto& a = add(card_of(0, 2));
+  auto other = card_of(1, 2);
+  other.version = 2;
+  auto& b = add(other);
+  steps(6);
+  ASSERT_TRUE(a.machine.verdict() && b.machine.error());
+  EXPECT_EQ(b.machine.error()->code(), ErrorCode::kProtocol);
+}
+
+TEST_F(Machines, TakeTheirRanksInTheOrderOfJoins) {
+  auto& a = add(card_of(0, 3));
+  auto b_card = card_of(0, 3);
+  b_card.id = "b";
+  auto c_card = card_of(0, 3);
+  c_card.id = "c";
+  steps(2);
+  auto& b = add(b_card, {}, true);
+  steps(2);
+  auto& c = add(c_card, {}, true);
+  steps(10);
+  EXPECT_TRUE(a.machine.is_running());
+  EXPECT_EQ(b.machine.card().rank, 1);
+  EXPECT_EQ(c.machine.card().rank, 2);
+  auto d_card = card_of(0, 3);
+  d_card.id = "d";
+  auto& d = add(d_card, {}, true);
+  steps(4);
+  ASSERT_TRUE(d.machine.error());
+  EXPECT_THAT(d.machine.error()->message(), HasSubstr("one machine more than --nnodes 3"));
+  EXPECT_TRUE(a.machine.is_running());
+}
+
+TEST_F(Machines, LeaveWithTheirWorkersStoppedWhenMachine0IsGone) {
+  add(card_of(0, 2));
+  auto& b = add(card_of(1, 2));
+  steps(8);
+  const auto actions = b.machine.fail(Error(ErrorCode::kCoordinatorLost, "machine 0 is gone"));
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_TRUE(std::holds_alternative<StopWorkers>(actions[0]));
+  EXPECT_TRUE(std::holds_alternative<Leave>(actions[1]));
+  EXPECT_TRUE(b.machine.fail(Error(ErrorCode::kCoordinatorLost, "again")).empty());
+}
+
+TEST_F(Machines, WaitForTheNewStoreAfterARestart) {
+  add(card_of(0, 2));
+  auto next = card_of(1, 2);
+  next.generation = 1;
+  auto& b = add(next);
+  steps(10);
+  EXPECT_FALSE(b.machine.has_joined());
+  EXPECT_FALSE(b.machine.error());
+}
+
+TEST_F(Machines, DoNotBelieveWhatIsNoRecord) {
+  auto& b = add(card_of(1, 2));
+  board_.values_[std::string(board_key::kHost)] = "{\"version\": \"one\"}";
+  steps(3);
+  ASSERT_TRUE(b.machine.error());
+  EXPECT_EQ(b.machine.error()->code(), ErrorCode::kProtocol);
+}
+
+}  // namespace
+}  // namespace accel::launcher

@@ -1,0 +1,155 @@
+// What flags, files and lines of torchrun say about several machines.
+
+#include "launcher/static/machine_wish.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/launch_plan_fixture.h"
+
+namespace accel::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+
+class MachineWishTest : public test::LaunchPlanFixture {
+ protected:
+  static Words machines(Words more) {
+    Words words = {"--cpu",
+                   "--num_machines",
+                   "2",
+                   "--machine_rank",
+                   "1",
+                   "--main_process_ip",
+                   "10.0.0.1",
+                   "--main_process_port",
+                   "29601"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+};
+
+TEST_F(MachineWishTest, ProcessesAreDividedOverTheMachines) {
+  const auto result = plan(machines({"--num_processes", "4"}));
+  ASSERT_TRUE(result.machines);
+  EXPECT_EQ(result.machines->num_machines, 2);
+  EXPECT_EQ(result.machines->machine_rank, 1);
+  EXPECT_EQ(result.machines->address, "10.0.0.1");
+  EXPECT_EQ(result.machines->port, 29601);
+  EXPECT_EQ(result.machines->num_processes, 4);
+  EXPECT_EQ(result.spec.workers.size(), 2U);
+  EXPECT_EQ(result.spec.workers[1].global_rank, 3);
+  EXPECT_EQ(result.spec.identity.world_size, 4);
+  EXPECT_EQ(result.spec.env_mode, EnvMode::kDistributed);
+  EXPECT_FALSE(result.spec.console.stdin_to_rank0);
+}
+
+// Whether they divide is found out where the machines meet, so that all of them hear of it.
+TEST_F(MachineWishTest, ProcessesThatDoNotDivideGoToTheMeeting) {
+  EXPECT_EQ(plan(machines({"--num_processes", "5"})).machines->num_processes, 5);
+  EXPECT_EQ(plan(machines({"--num_processes", "1"})).spec.workers.size(), 1U);
+}
+
+TEST_F(MachineWishTest, AddressAndPortAreDemandedInTheWordsOfThePeer) {
+  EXPECT_EQ(refused({"--cpu", "--num_machines", "2", "--main_process_port", "1"}).message(),
+            "When using multiple machines, you need to specify the main process IP.");
+  EXPECT_EQ(refused({"--cpu", "--num_machines", "2", "--main_process_ip", "10.0.0.1"}).message(),
+            "When using multiple machines, you need to specify the main process port.");
+  num_gpus_ = 2;
+  EXPECT_EQ(plan({"--multi_gpu",
+                  "--num_machines",
+                  "2",
+                  "--num_processes",
+                  "2",
+                  "--main_process_ip",
+                  "10.0.0.1"})
+                .machines->port,
+            29500);
+}
+
+TEST_F(MachineWishTest, ARankBeyondTheMachinesAndAnyPortAreRefused) {
+  EXPECT_THAT(refused(machines({"--machine_rank", "2"})).message(),
+              HasSubstr("--machine_rank is 2, expected 0 to 1 with --num_machines 2"));
+  EXPECT_THAT(refused(machines({"--main_process_port", "0"})).message(),
+              HasSubstr("the other machines have to know the port"));
+}
+
+TEST_F(MachineWishTest, WhatOnlyTheCoordinatorHasIsRefused) {
+  for (const char* flag : {"--agent", "--standalone"}) {
+    EXPECT_EQ(refused(machines({flag})).code(), ErrorCode::kUsage) << flag;
+  }
+  EXPECT_THAT(refused(machines({"--fencing", "hard"})).message(),
+              HasSubstr("--fencing is not for machines that meet without a daemon"));
+}
+
+TEST_F(MachineWishTest, AFileSaysTheSame) {
+  const auto result =
+      plan(file("distributed_type: MULTI_CPU\nuse_cpu: true\nnum_machines: 4\nmachine_rank: 2\n"
+                "main_process_ip: gpu-01\nmain_process_port: 29700\nnum_processes: 8\n"));
+  ASSERT_TRUE(result.machines);
+  EXPECT_EQ(result.machines->address, "gpu-01");
+  EXPECT_EQ(result.spec.workers.size(), 2U);
+  EXPECT_EQ(result.spec.workers[0].global_rank, 4);
+}
+
+TEST_F(MachineWishTest, LinesOfTorchrunCountOnEachNode) {
+  host_.is_torchrun = true;
+  const auto result = plan({"--nnodes",
+                            "2",
+                            "--node-rank",
+                            "1",
+                            "--master-addr",
+                            "10.0.0.1",
+                            "--nproc-per-node",
+                            "3",
+                            "--rdzv-id",
+                            "night"});
+  ASSERT_TRUE(result.machines);
+  EXPECT_EQ(result.machines->machine_rank, 1);
+  EXPECT_EQ(result.machines->port, 29500);
+  EXPECT_EQ(result.machines->num_processes, 0);
+  EXPECT_EQ(result.machines->run_id, "night");
+  EXPECT_EQ(result.spec.workers.size(), 3U);
+  EXPECT_FALSE(result.elastic);
+}
+
+TEST_F(MachineWishTest, C10dWithAFixedNumberOfNodesTakesTheOrderOfJoins) {
+  host_.is_torchrun = true;
+  const Words words = {"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=[fd00::1]:29400"};
+  const auto result = plan(words);
+  ASSERT_TRUE(result.machines);
+  EXPECT_FALSE(result.machines->machine_rank);
+  EXPECT_EQ(result.machines->address, "fd00::1");
+  EXPECT_EQ(result.machines->port, 29400);
+
+  host_.is_torchrun = false;
+  const auto own = plan({"--cpu", "--nnodes=2", "--rdzv_endpoint=gpu-01", "--num_processes=2"});
+  ASSERT_TRUE(own.machines);
+  EXPECT_EQ(own.machines->address, "gpu-01");
+  EXPECT_EQ(own.machines->port, 29500);
+  EXPECT_EQ(own.machines->num_processes, 0);
+}
+
+TEST_F(MachineWishTest, ARangeOfNodesStaysWithTheCoordinator) {
+  host_.is_torchrun = true;
+  EXPECT_THAT(
+      refused({"--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29400"}).message(),
+      HasSubstr("needs --rdzv_token_file"));
+  EXPECT_THAT(refused({"--nnodes=2:4", "--master-addr=10.0.0.1"}).message(),
+              HasSubstr("--nnodes 2:4 is a range"));
+}
+
+TEST_F(MachineWishTest, AnAllocationOfSlurmIsUsedUnlessAnAddressIsGiven) {
+  host_.is_torchrun = true;
+  host_.environment.insert({{"SLURM_JOB_ID", "7"},
+                            {"SLURM_JOB_NUM_NODES", "2"},
+                            {"SLURM_NNODES", "2"},
+                            {"SLURM_JOB_NODELIST", "gpu-[01-02]"}});
+  const auto result =
+      plan({"--nnodes=2", "--node-rank=0", "--master-addr=gpu-01", "--master-port=29500"});
+  EXPECT_TRUE(result.machines);
+  EXPECT_FALSE(result.elastic);
+}
+
+}  // namespace
+}  // namespace accel::launcher
