@@ -11,9 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <memory>
-#include <random>
 #include <utility>
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -23,9 +21,11 @@
 #include <unistd.h>
 
 #include "launcher/launch_loop.h"
-#include "launcher/static/agreement.h"
+#include "launcher/static/job_words.h"
 #include "launcher/static/leader.h"
 #include "launcher/static/machine.h"
+#include "launcher/static/machine_name.h"
+#include "launcher/static/main_address.h"
 #include "launcher/static/store_link.h"
 #include "runtime/clock.h"
 #include "runtime/printable.h"
@@ -42,7 +42,6 @@ using supervisor::HostEvent;
 using supervisor::StopMode;
 using supervisor::TcpEndpoint;
 
-constexpr const char* kProgram = "accel-launch";
 constexpr auto kMeetingTick = 50ms;
 constexpr auto kRunningTick = 150ms;
 constexpr auto kTickPerMachine = 1ms;  // more machines ask less often: the store is one thread
@@ -51,27 +50,8 @@ constexpr auto kLongestPause = 2s;     // between two ticks, as long as nobody s
 constexpr auto kSayWaiting = 5s;
 constexpr auto kRegroupLimit = 60s;  // from one generation to the next
 
-std::string own_host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
-
-std::string draw_id() {
-  std::random_device source;
-  std::string id;
-  while (id.size() < 32) {
-    constexpr std::string_view kDigits = "0123456789abcdef";
-    id += kDigits[source() % kDigits.size()];
-  }
-  return id;
-}
-
 std::string seconds_text(Duration time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
-}
-
-bool is_loopback_name(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
 class StaticLaunch {
@@ -80,6 +60,7 @@ class StaticLaunch {
       : options_(std::move(options)),
         settings_(options_.settings),
         notices_(notices),
+        words_(notices, options_.report, options_.quiet),
         signals_(loop_, ::fcntl(signals.fd(), F_DUPFD_CLOEXEC, 3)),
         events_(loop_),
         tick_(loop_),
@@ -98,7 +79,7 @@ class StaticLaunch {
     wait_for_events();
     wait_for_signals();
     began_at_ = ticked_at_ = clock_.now();
-    card_ = {.id = draw_id(),
+    card_ = {.id = draw_launcher_id(),
              .rank = settings_.machine_rank.value_or(0),
              .num_machines = settings_.num_machines,
              .num_workers = static_cast<int>(options_.spec.workers.size()),
@@ -124,24 +105,14 @@ class StaticLaunch {
     machine_.reset();
     leader_.reset();
     generation_began_at_ = clock_.now();
-    if (may_be_main_) return open_store(bind_address());
+    if (may_be_main_) return open_store();
     link_.open(addresses_);
   }
 
-  // A name of this machine may lead to a loopback address, which no other machine reaches.
-  [[nodiscard]] std::string bind_address() const {
-    const asio::ip::address address = addresses_.front().address();
-    if (!address.is_loopback() || is_loopback_name(settings_.address)) return address.to_string();
-    return any_address();
-  }
-  [[nodiscard]] std::string any_address() const {
-    return addresses_.front().address().is_v6() ? "::" : "0.0.0.0";
-  }
-
-  void open_store(const std::string& address) {
-    bound_to_ = address;
+  void open_store() {
+    bound_to_ = listening_address(settings_.address, addresses_.front(), is_translated_);
     host_->request(supervisor::OpenStore{.generation = generation_,
-                                         .bind_address = address,
+                                         .bind_address = bound_to_,
                                          .port = settings_.port,
                                          .is_exact_port = true,
                                          .members = {std::string(supervisor::kEveryMachine)}});
@@ -149,16 +120,12 @@ class StaticLaunch {
 
   void store_opened() {
     is_main_ = true;
-    const asio::ip::address bound = asio::ip::make_address(bound_to_);
-    if (generation_ == 0 && !bound.is_loopback()) {
-      say("machine 0 listens on " + to_text(TcpEndpoint(bound, settings_.port)) +
-          "; whoever reaches this port is trusted, as with the peer");
+    const TcpEndpoint bound(asio::ip::make_address(bound_to_), settings_.port);
+    if (generation_ == 0 && !bound.address().is_loopback()) {
+      words_.say("machine 0 listens on " + to_text(bound) +
+                 "; whoever reaches this port is trusted, as with the peer");
     }
-    const asio::ip::address own = !bound.is_unspecified() ? bound
-                                  : bound.is_v6()
-                                      ? asio::ip::address(asio::ip::address_v6::loopback())
-                                      : asio::ip::address(asio::ip::address_v4::loopback());
-    link_.open({TcpEndpoint(own, settings_.port)});
+    link_.open({own_way_to(bound_to_, settings_.port)});
   }
 
   void cannot_open_store(const Error& why) {
@@ -167,7 +134,7 @@ class StaticLaunch {
       may_be_main_ = false;  // another launcher is
       return link_.open(addresses_);
     }
-    if (!is_elsewhere || bound_to_ == any_address()) return end_with(why);
+    if (!is_elsewhere || is_translated_) return end_with(why);
     // Behind a translated address, or another machine's: who answers there is machine 0.
     is_probing_ = true;
     link_.open(addresses_);
@@ -176,9 +143,10 @@ class StaticLaunch {
   void listen_on_all() {
     is_probing_ = false;
     link_.close();
-    say("--main_process_ip " + settings_.address +
-        " is no address of this machine: its store listens on all that it has");
-    open_store(any_address());
+    words_.say("--main_process_ip " + settings_.address +
+               " is no address of this machine: its store listens on all that it has");
+    is_translated_ = true;
+    open_store();
   }
 
   void on_up() {
@@ -252,14 +220,16 @@ class StaticLaunch {
     if (late > kLongestPause) last_answer_ += late;
     if (has_joined && !is_leaving_ && now - last_answer_ >= kSilence) return lose_main();
     if (is_leaving_ || has_joined || leader_) return say_who_is_missing(now);
-    if (addresses_.empty() || is_main_) return;
+    if (addresses_.empty() || (may_be_main_ && !is_probing_)) return;
     if (!has_said_waiting_ && now - generation_began_at_ >= kSayWaiting) {
       has_said_waiting_ = true;
-      say("waiting for machine 0 at " + way() + ", for at most " + seconds_text(limit()));
+      words_.say("waiting for machine 0 at " + link_.describe_way(main_name()) + ", for at most " +
+                 seconds_text(limit()));
     }
     if (now - generation_began_at_ < limit()) return;
     Error error(ErrorCode::kStoreUnreachable,
-                "machine 0 could not be reached at " + way() + " within " + seconds_text(limit()),
+                "machine 0 could not be reached at " + link_.describe_way(main_name()) +
+                    " within " + seconds_text(limit()),
                 "start accel-launch on machine 0; check --main_process_ip and --main_process_port, "
                 "and that no firewall closes the port");
     end_with(std::move(error));
@@ -269,29 +239,23 @@ class StaticLaunch {
     return generation_ == 0 ? Duration(settings_.join_timeout) : Duration(kRegroupLimit);
   }
 
-  // "10.0.0.7:29500 from 10.0.0.2 (eth0): Connection refused (errno 111)".
-  [[nodiscard]] std::string way() const {
-    std::string text = settings_.address + ":" + std::to_string(settings_.port);
-    const std::string numeric = to_text(link_.address());
-    if (numeric != text) text += " (" + numeric + ")";
-    text += " from " + way_towards(link_.address());
-    if (link_.is_up()) return text + ": something listens there, but no launcher of this job";
-    return last_trouble_.empty() ? text : text + ": " + last_trouble_;
+  [[nodiscard]] std::string main_name() const {
+    return settings_.address + ":" + std::to_string(settings_.port);
   }
 
   void say_who_is_missing(TimePoint now) {
     const bool is_waiting = leader_ && !leader_->verdict() && !leader_->missing().empty();
     if (!is_waiting || has_said_waiting_ || now - began_at_ < kSayWaiting) return;
     has_said_waiting_ = true;
-    say(std::to_string(leader_->num_joined()) + " of " + std::to_string(settings_.num_machines) +
-        " machines joined; waiting for " + leader_->missing() + ", for at most " +
-        seconds_text(limit()));
+    words_.say(std::to_string(leader_->num_joined()) + " of " +
+               std::to_string(settings_.num_machines) + " machines joined; waiting for " +
+               leader_->missing() + ", for at most " + seconds_text(limit()));
   }
 
   void lose_main() {
     Error error(ErrorCode::kCoordinatorLost,
-                "machine 0 at " + settings_.address + ":" + std::to_string(settings_.port) +
-                    " is gone" + (last_trouble_.empty() ? "" : ": " + last_trouble_),
+                "machine 0 at " + main_name() + " is gone" +
+                    (last_trouble_.empty() ? "" : ": " + last_trouble_),
                 "look at that machine, then start the job again on all of them");
     if (last_trouble_.empty()) {
       error.with_detail("silent", "for " + seconds_text(clock_.now() - last_answer_));
@@ -347,8 +311,9 @@ class StaticLaunch {
 
   void begin_again() {
     begins_again_ = false;
-    say(printable(machine_->verdict()->text) + "; restart " + std::to_string(generation_ + 1) +
-        " of " + std::to_string(options_.spec.restart.max_restarts) + " on all machines");
+    words_.say(printable(machine_->verdict()->text) + "; restart " +
+               std::to_string(generation_ + 1) + " of " +
+               std::to_string(options_.spec.restart.max_restarts) + " on all machines");
     ++generation_;
     link_.close();
     last_trouble_.clear();
@@ -411,7 +376,7 @@ class StaticLaunch {
       machine_->workers_ended(ended->outcome);
       if (leaves_when_done()) return finish();
     } else if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
-      say(notice->text);
+      words_.say(notice->text);
     } else if (const auto* refused = std::get_if<supervisor::Refused>(&event)) {
       lost_host_ = refused->error;
       return loop_.stop();
@@ -483,27 +448,12 @@ class StaticLaunch {
     finish();
   }
 
-  // ---- words ----
-
-  void say(const std::string& text) {
-    if (!options_.quiet) notices_.push(std::string(kProgram) + ": " + printable(text));
-  }
+  // ---- the end ----
 
   // At once: machine 0 may stay for others that come late.
   void tell_verdict() {
     if (!machine_->verdict() || std::exchange(has_told_, true)) return;
-    const Verdict& verdict = *machine_->verdict();
-    if (verdict.kind == VerdictKind::kStopped) say("the job was stopped: " + verdict.text);
-    if (verdict.kind != VerdictKind::kFailed) return;
-    if (is_failure_of_ours(verdict)) return say("the job failed: " + verdict.text);
-    notices_.push(error_of(verdict).render(kProgram));
-  }
-
-  // Its report follows.
-  [[nodiscard]] bool is_failure_of_ours(const Verdict& verdict) const {
-    const auto code = static_cast<ErrorCode>(verdict.code);
-    return verdict.machine == card_.rank &&
-           (code == ErrorCode::kWorkerFailed || code == ErrorCode::kRestartsExhausted);
+    words_.tell(*machine_->verdict(), card_.rank);
   }
 
   Result<int> conclude() {
@@ -514,20 +464,15 @@ class StaticLaunch {
       return supervisor::exit_code_after(stop_signal_);
     }
     const Verdict& verdict = *machine_->verdict();
-    const bool has_report = verdict.kind == VerdictKind::kSucceeded ||
-                            (verdict.kind == VerdictKind::kFailed && is_failure_of_ours(verdict));
-    if (has_report && !options_.quiet) {
-      const int world_size = machine_->plan() ? machine_->plan()->world_size() : 1;
-      std::string report = render_report(*outcome_, world_size, options_.report);
-      if (report.ends_with('\n')) report.pop_back();
-      if (!report.empty()) notices_.push(report);
-    }
+    const int world_size = machine_->plan() ? machine_->plan()->world_size() : 1;
+    words_.report(verdict, card_.rank, *outcome_, world_size);
     return verdict.exit_code;
   }
 
   StaticLaunchOptions options_;
   StaticSettings settings_;
   NoticeQueue& notices_;
+  JobWords words_;
   SteadyClock clock_;
   asio::io_context loop_{1};
   asio::posix::stream_descriptor signals_;  // a copy, as that of the host's events
@@ -537,6 +482,7 @@ class StaticLaunch {
   StoreLink link_;
   std::vector<TcpEndpoint> addresses_;  // of the main process
   std::string bound_to_;
+  bool is_translated_ = false;  // no interface of ours has the address
 
   MachineCard card_;
   std::optional<Machine> machine_;  // once the store is reached

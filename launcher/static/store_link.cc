@@ -122,6 +122,7 @@ void StoreLink::connect() {
 void StoreLink::fail(const Error& why) {
   client_.close();
   is_up_ = is_asking_ = false;
+  last_trouble_ = why.message();
   timer_.expires_after(kPause);
   timer_.async_wait([this](const boost::system::error_code& cancelled) {
     if (cancelled) return;
@@ -129,6 +130,15 @@ void StoreLink::fail(const Error& why) {
     connect();
   });
   handlers_.on_trouble(why);
+}
+
+std::string StoreLink::describe_way(const std::string& name) const {
+  std::string text = name;
+  const std::string numeric = to_text(addresses_[next_]);
+  if (numeric != name) text += " (" + numeric + ")";
+  text += " from " + way_towards(addresses_[next_]);
+  if (is_up_) return text + ": something listens there, but no launcher of this job";
+  return last_trouble_.empty() ? text : text + ": " + last_trouble_;
 }
 
 void StoreLink::exchange(const supervisor::StoreExchange& wanted,

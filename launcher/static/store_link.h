@@ -47,9 +47,13 @@ class StoreLink {
   void exchange(const supervisor::StoreExchange& wanted,
                 std::function<void(const supervisor::StoreAnswer&)> done);
 
+  // Where the store is, how this machine would reach it and what the last try ended with:
+  // "gpu-01:29500 (10.0.0.7:29500) from 10.0.0.2 (eth0): Connection refused (errno 111)".
+  // Requires: open() was called.
+  [[nodiscard]] std::string describe_way(const std::string& name) const;
+
   [[nodiscard]] bool is_up() const { return is_up_; }
   [[nodiscard]] bool is_idle() const { return is_up_ && !is_asking_; }
-  [[nodiscard]] const supervisor::TcpEndpoint& address() const { return addresses_[next_]; }
   [[nodiscard]] supervisor::TcpEndpoint local_endpoint() const { return client_.local_endpoint(); }
 
  private:
@@ -62,6 +66,7 @@ class StoreLink {
   boost::asio::steady_timer timer_;  // the limit of a try, or the pause after it
   std::vector<supervisor::TcpEndpoint> addresses_;
   std::size_t next_ = 0;
+  std::string last_trouble_;
   bool is_up_ = false;
   bool is_asking_ = false;
 };
