@@ -126,6 +126,11 @@ class Merge {
           {.hostfile = *hostfile, .num_machines = said.num_machines, .main_address = said.address});
     }
     if (choose_hosts(said.num_machines, said.address)) return;
+    if (settings_.tpu && said.num_machines > 1) {
+      return unsupported("--tpu starts torch_xla on one machine, and --num_machines is " +
+                             std::to_string(said.num_machines),
+                         "run the line with --num_machines 1 on each of them");
+    }
     settings_.machines = launcher::choose_machines(said, line_, notices_, faults_);
     if (!settings_.machines) settings_.elastic = choose_nodes(line_, slurm_, faults_);
   }
