@@ -16,6 +16,9 @@
 
 namespace accel::launcher {
 
+// A namespace of its own: the command line of a launch (launcher/flags.h) has the same name, and both are in `accel`.
+inline namespace commands {
+
 // `-` and `_` are the same in the names of flags, as with launch.
 class CommandLine {
  public:
@@ -34,6 +37,8 @@ class CommandLine {
   CLI::App app_;
 };
 
+}  // namespace commands
+
 // While it lives, parse() of this thread neither parses nor prints: it hands the command's description to the recorder and
 // returns 0, so that the command ends. One at a time.
 class CommandRecorder {
@@ -46,7 +51,7 @@ class CommandRecorder {
   [[nodiscard]] const CommandDescription& description() const noexcept { return description_; }
 
  private:
-  friend class CommandLine;
+  friend class commands::CommandLine;
   CommandDescription description_;
 };
 

@@ -22,6 +22,7 @@
 #include <accel/logging.h>
 #include <accel/state.h>
 
+#include "libaccel/launch/process_role.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/supervisor_link.h"
 
@@ -177,6 +178,7 @@ PartialState::PartialState(const PartialStateOptions& options) {
     const std::lock_guard lock(shared().mutex);
     if (shared().process) return;
     shared().process = set_up(options);
+    launch::note_state(true);
     if (const auto& group = shared().process->group) notice = group->notice();
   }
   if (!notice.empty()) get_logger("accel").warning(notice);
@@ -192,6 +194,7 @@ void PartialState::reset() {
       old;  // destroyed after the lock is released: its group joins threads
   const std::lock_guard lock(shared().mutex);
   old.swap(shared().process);
+  launch::note_state(false);
   shared().precision.reset();
   GradientState::reset();
 }

@@ -45,6 +45,12 @@ def without_the_self_test(folder):
            f"without the self test: {code} {out} {err}")
 
 
+def accel_launches():
+    """The commands of `accel` and the launch have a command line each, in one program."""
+    code, out, err = run(BUILD / "bin/accel", "launch", "--cpu", "--num_processes", 1, "/bin/echo", "launched")
+    expect(code == 0 and "launched" in out, f"accel launch: {code} {out} {err}")
+
+
 def a_set_up_that_works(folder):
     for processes, precision in ((1, "no"), (2, "bf16")):
         config = folder / f"{processes}.yaml"
@@ -68,6 +74,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         without_the_self_test(folder)
+        accel_launches()
         if SELF_TEST.exists():
             a_set_up_that_works(folder)
             each_check_can_fail()
