@@ -15,6 +15,7 @@
 #include "launcher/mpi/mpi_choice.h"
 #include "launcher/paradigms/paradigm_rules.h"
 #include "launcher/preflight_flag.h"
+#include "launcher/slurm_machines.h"
 #include "launcher/static/machine_wish.h"
 #include "launcher/torchrun/rank_list.h"
 #include "runtime/byte_size.h"
@@ -131,7 +132,14 @@ class Merge {
                              std::to_string(said.num_machines),
                          "run the line with --num_machines 1 on each of them");
     }
-    settings_.machines = launcher::choose_machines(said, line_, notices_, faults_);
+    const auto of_slurm = choose_slurm_machines(line_, slurm_.place, said.num_machines);
+    if (!of_slurm) return faults_.add(of_slurm.error());
+    if (of_slurm->rank) said.rank = of_slurm->rank;
+    if (of_slurm->are_nodes) {
+      num_slurm_nodes_ = said.num_machines;
+    } else {
+      settings_.machines = launcher::choose_machines(said, line_, notices_, faults_);
+    }
     if (!settings_.machines) settings_.elastic = choose_nodes(line_, slurm_, faults_);
   }
 
@@ -276,6 +284,7 @@ class Merge {
     const int here = is_divided ? std::max(1, given / settings_.machines->num_machines) : given;
     if (is_divided && number) settings_.machines->num_processes = given;
     if (!number) return std::nullopt;
+    if (num_slurm_nodes_ > 1 && !line_.counts_per_machine) return share_of_node(given);
     if (here <= kMaxProcesses) return here;
     faults_.add(Error(ErrorCode::kInvalidArgument,
                       "--num_processes is " + std::to_string(given) + ", but at most " +
@@ -283,6 +292,17 @@ class Merge {
                           " workers run on one machine (each takes descriptors and buffers of the "
                           "supervisor)",
                       "give --num_processes of at most the cores or GPUs of this machine"));
+    return std::nullopt;
+  }
+
+  // With --num_machines, --num_processes counts those of all nodes.
+  std::optional<int> share_of_node(int number) {
+    if (number % num_slurm_nodes_ == 0) return number / num_slurm_nodes_;
+    const std::string nodes = std::to_string(num_slurm_nodes_);
+    faults_.add(Error(ErrorCode::kInvalidArgument,
+                      "--num_processes is " + std::to_string(number) +
+                          ", which does not divide by the " + nodes + " nodes of --num_machines",
+                      "give a multiple of " + nodes));
     return std::nullopt;
   }
 
@@ -513,6 +533,7 @@ class Merge {
   const std::function<int()>& ask_num_gpus_;
   std::vector<std::string>& notices_;
   bool is_mpi_ = false;
+  int num_slurm_nodes_ = 1;  // --num_machines that SLURM brings together
   std::optional<int> num_gpus_;
   Faults faults_;
   LaunchSettings settings_;
