@@ -437,8 +437,6 @@ constexpr std::pair<std::string_view, std::string_view> kNotBuilt[] = {
     {"tpu_zone", "TPU pods"},
     {"vm", "TPU"},
     {"env", "TPU"},
-    {"duplicate_", "torchrun's flags"},
-    {"virtual_local_rank", "torchrun's flags"},
 };
 
 constexpr size_t kHelpIndent = 6;

@@ -22,6 +22,7 @@
 #include "launcher/sagemaker/submission_plan.h"
 #include "launcher/sagemaker/training_container.h"
 #include "launcher/script.h"
+#include "launcher/torchrun/spec_flags.h"
 #include "launcher/torchrun/torchrun_flags.h"
 #include "launcher/worker_environment.h"
 
@@ -371,6 +372,10 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   plan.shares = cores->workers;
   plan.spec = make_spec(line, *settings, *command, *cores, host, plan.notices);
   keep_gpus_apart(*settings, host, plan);
+  const bool is_here = !settings->elastic && !settings->mpi && !settings->hosts;
+  const WorkerPlace place = is_here ? WorkerPlace::kHere : WorkerPlace::kElsewhere;
+  if (auto applied = apply_spec_flags(line, place, plan.spec, plan.notices); !applied)
+    return std::move(applied).error();
   if (settings->mpi) {
     if (auto handed = hand_to_mpirun(plan.spec, *settings->mpi, host); !handed)
       return std::move(handed).error();

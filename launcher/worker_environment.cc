@@ -34,6 +34,7 @@ void drop_outer_identity(EnvMap& env) {
   WorkerIdentity any;
   any.job_id = any.node_id = any.instance = any.channel = any.error_file = "any";
   for (const auto& [name, value] : render_worker_env(any, EnvMode::kDistributed)) env.erase(name);
+  env.erase("ACCEL_LOCAL_RANK");
 }
 
 }  // namespace

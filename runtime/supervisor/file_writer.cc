@@ -36,7 +36,7 @@ Result<void> create_folder(const std::filesystem::path& folder) {
 struct FileWriter::Entry {
   Entry(std::shared_ptr<FileStage> its_stage, FileWriter& writer)
       : stage(std::move(its_stage)),
-        file(stage->path, stage->rotation, writer.notices_, steady_clock::now()),
+        file(stage->path, stage->rotation, writer.notices_, steady_clock::now(), stage->duplicate),
         pipe(writer.io_, stage->read_end.release()) {}
 
   std::shared_ptr<FileStage> stage;

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -24,6 +25,7 @@
 
 #include "runtime/clock.h"
 #include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/line_duplicate.h"
 #include "runtime/supervisor/notice_board.h"
 #include "runtime/supervisor/writer_thread.h"
 #include "runtime/unique_fd.h"
@@ -34,6 +36,7 @@ namespace accel::supervisor {
 struct FileStage {
   std::filesystem::path path;
   LogRotation rotation;
+  std::optional<LineDuplicate> duplicate;        // lines of it that go elsewhere too
   UniqueFd read_end;                             // non-blocking; the writer's
   std::atomic<std::uint64_t> dropped_at_end{0};  // set before the write end is closed
 };

@@ -52,6 +52,7 @@ void each_member(T& worker, Visit&& visit) {
   visit("redirect", worker.redirect);
   visit("tee", worker.tee);
   visit("is_starter", worker.is_starter);
+  visit("has_virtual_local_rank", worker.has_virtual_local_rank);
 }
 
 template <typename T, typename Visit>
@@ -101,6 +102,8 @@ void each_member(T& log, Visit&& visit) {
   visit("merge_stderr", log.merge_stderr);
   visit("rotate_bytes", log.rotation.bytes);
   visit("keep", log.rotation.keep);
+  visit("out_filters", log.out_filters);
+  visit("err_filters", log.err_filters);
 }
 
 template <typename T, typename Visit>

@@ -44,6 +44,8 @@ struct WorkerSpec {
   // It starts the ranks (mpirun, ssh) and is none itself: no channel, no error file, which several
   // ranks would share.
   bool is_starter = false;
+  // It sees LOCAL_RANK 0, for the one device that `env` leaves it; ACCEL_LOCAL_RANK has the number.
+  bool has_virtual_local_rank = false;
 };
 
 // A program that has to end with 0 on this node before any worker of a generation starts.
@@ -104,6 +106,10 @@ struct LogPolicy {
   Overflow overflow = Overflow::kBlock;
   bool merge_stderr = false;  // descriptors 1 and 2 are one stream, stdout
   LogRotation rotation;
+  // Lines of teed streams with one of these texts in them also go to filtered_stdout.log and filtered_stderr.log of their
+  // generation, behind "[ROLE LOCAL_RANK]:" without the blank. Empty: there is no such file.
+  std::vector<std::string> out_filters;
+  std::vector<std::string> err_filters;
 };
 
 struct ConsolePolicy {

@@ -24,7 +24,9 @@ TimePoint Leftovers::next() const noexcept {
 bool Leftovers::belongs_to(const ProcessEntry& stray, const EndedRank& rank) const {
   if (stray.session == rank.pid || stray.group == rank.pid) return true;
   const auto environ = system_.read_file("/proc/" + std::to_string(stray.pid) + "/environ");
-  return environ && find_in_environ(*environ, "LOCAL_RANK") == std::to_string(rank.local_rank);
+  if (!environ) return false;
+  const auto real = find_in_environ(*environ, "ACCEL_LOCAL_RANK");
+  return (real ? real : find_in_environ(*environ, "LOCAL_RANK")) == std::to_string(rank.local_rank);
 }
 
 std::vector<Leftover> Leftovers::step(TimePoint now, const std::vector<pid_t>& live_workers) {

@@ -3,7 +3,7 @@
 //   rank ended --linger--> TERM to what it left, which is named --kill_wait--> KILL
 //
 // A process belongs to an ended rank when it is below the shim but below no living worker, and it
-// is in the rank's session or process group, or carries its LOCAL_RANK. One that shed all three is
+// is in the rank's session or process group, or carries its ACCEL_LOCAL_RANK or LOCAL_RANK. One that shed all three is
 // left to the sweep at the end of the job.
 //
 // Threads:  one thread; step() does not block.

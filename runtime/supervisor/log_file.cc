@@ -1,4 +1,4 @@
-// splice(2) moves pages from the pipe to the file; it refuses files opened with O_APPEND, so the
+// splice(2) moves pages from the pipe to the file, unless lines of it are looked for; it refuses files opened with O_APPEND, so the
 // file's own position counts, and file systems without support answer EINVAL: then bytes are copied
 // instead.
 //
@@ -49,12 +49,16 @@ int write_all(int fd, std::string_view& bytes) {
 LogFile::LogFile(std::filesystem::path path,
                  LogRotation rotation,
                  std::shared_ptr<NoticeBoard> notices,
-                 TimePoint now)
+                 TimePoint now,
+                 std::optional<LineDuplicate> duplicate)
     : path_(std::move(path)),
       rotation_(rotation),
+      duplicate_(std::move(duplicate)),
       notices_(std::move(notices)),
       ledger_(path_),
-      last_check_(now) {
+      last_check_(now),
+      can_splice_(!duplicate_) {
+  if (duplicate_) duplicate_->log->open();
   if (rotation_.bytes > 0) remove_rotated();
   if (!open(Opening::kFirst)) fail(errno, now);
 }
@@ -79,6 +83,7 @@ LogFile::Taken LogFile::take_from(int pipe, TimePoint now) {
 }
 
 void LogFile::finish(std::uint64_t dropped_before) {
+  if (duplicate_) duplicate_->log->append(duplicate_->filter.finish());
   if (ledger_.is_dropping()) {
     ledger_.drop(dropped_before);
     if (file_ || open(Opening::kAgain)) write_marker(ledger_.dropped());
@@ -215,6 +220,7 @@ LogFile::Taken LogFile::copy_from(int pipe, std::size_t limit, TimePoint now) {
   const ssize_t got = ::read(pipe, buffer.data(), std::min(buffer.size(), limit));
   if (got < 0) return Taken::kNothing;
   std::string_view rest(buffer.data(), static_cast<std::size_t>(got));
+  duplicate(rest);
   if (const int error = write_all(file_.get(), rest); error != 0) {
     fail(error, now);
     ledger_.drop(rest.size());
@@ -226,8 +232,13 @@ LogFile::Taken LogFile::discard_from(int pipe) {
   std::array<char, 64 * 1024> buffer;
   const ssize_t got = ::read(pipe, buffer.data(), buffer.size());
   if (got < 0) return Taken::kNothing;
+  duplicate({buffer.data(), static_cast<std::size_t>(got)});
   ledger_.drop(static_cast<std::uint64_t>(got));
   return count(got);
+}
+
+void LogFile::duplicate(std::string_view bytes) {
+  if (duplicate_) duplicate_->log->append(duplicate_->filter.feed(bytes));
 }
 
 LogFile::Taken LogFile::count(ssize_t bytes) {

@@ -16,9 +16,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "runtime/supervisor/drop_ledger.h"
 #include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/line_duplicate.h"
 #include "runtime/supervisor/notice_board.h"
 #include "runtime/unique_fd.h"
 
@@ -32,10 +34,12 @@ class LogFile {
 
   // Creates the folders and the file (emptied if it exists; what was rotated of it is removed). A failure is reported
   // by a notice.
+  // duplicate: lines that also go elsewhere.
   LogFile(std::filesystem::path path,
           LogRotation rotation,
           std::shared_ptr<NoticeBoard> notices,
-          TimePoint now);
+          TimePoint now,
+          std::optional<LineDuplicate> duplicate = std::nullopt);
 
   // Takes up to kStep bytes from a pipe whose read end is non-blocking.
   Taken take_from(int pipe, TimePoint now);
@@ -63,16 +67,18 @@ class LogFile {
   Taken copy_from(int pipe, std::size_t limit, TimePoint now);
   Taken discard_from(int pipe);
   Taken count(ssize_t bytes);
+  void duplicate(std::string_view bytes);
   void fail(int error, TimePoint now);
 
   const std::filesystem::path path_;
   const LogRotation rotation_;
+  std::optional<LineDuplicate> duplicate_;
   const std::shared_ptr<NoticeBoard> notices_;
   UniqueFd file_;
   DropLedger ledger_;
   TimePoint last_check_;
   std::uint64_t taken_ = 0;
-  bool can_splice_ = true;
+  bool can_splice_;
 
   std::uint64_t start_ = 0;            // of the current file, in the stream
   std::deque<std::uint64_t> rotated_;  // where the files that stay begin

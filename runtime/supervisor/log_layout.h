@@ -4,6 +4,8 @@
 //                                                        stderr.log
 //                                                        error.json    TORCHELASTIC_ERROR_FILE
 //                                                        stacks.log    of a rank that hung
+//                                    filtered_stdout.log               lines that were asked for, of all ranks
+//                                    filtered_stderr.log
 //
 // With rotation a full stdout.log becomes stdout.log.<o>, where o is the place of its first byte in the stream, and
 // stdout.log goes on behind it: so every byte has a number that stays, whatever was deleted before it.
@@ -58,6 +60,12 @@ class LogLayout {
                                                   Stream stream) const {
     return worker_folder(local_rank, generation) /
            (stream == Stream::kOut ? "stdout.log" : "stderr.log");
+  }
+
+  // Lines of all workers that --duplicate_stdout_filters, --duplicate_stderr_filters name.
+  [[nodiscard]] std::filesystem::path filtered_file(int generation, Stream stream) const {
+    return worker_folder(0, generation).parent_path() /
+           (stream == Stream::kOut ? "filtered_stdout.log" : "filtered_stderr.log");
   }
 
   [[nodiscard]] std::filesystem::path error_file(int local_rank, int generation) const {

@@ -14,6 +14,7 @@
 #include "runtime/supervisor/console_writer.h"
 #include "runtime/supervisor/drain_watch.h"
 #include "runtime/supervisor/file_writer.h"
+#include "runtime/supervisor/line_duplicate.h"
 #include "runtime/supervisor/line_prefix.h"
 #include "runtime/supervisor/log_layout.h"
 #include "runtime/supervisor/log_pump.h"
@@ -124,6 +125,9 @@ class LogRouter::Impl {
                                            const WorkerSpec& worker,
                                            int generation,
                                            Stream stream);
+  [[nodiscard]] std::optional<LineDuplicate> duplicate_of(const WorkerSpec& worker,
+                                                          int generation,
+                                                          Stream stream);
   [[nodiscard]] milliseconds patience_for(LogSource::Kind kind, Stream stream) const;
   Result<UniqueFd> open_input(InputKind kind, const WorkerStdio& stdio);
   void feed_from_terminal(UniqueFd target, StdinPump::Target kind);
@@ -137,7 +141,12 @@ class LogRouter::Impl {
 
   std::shared_ptr<FileWriter> file_writer_;
   std::shared_ptr<FileSink> file_sink_;
-  std::array<Console, 2> consoles_;  // by Stream; both the same when stdout and stderr are
+  struct FilteredFile {
+    int generation = 0;
+    std::shared_ptr<FilteredLog> log;
+  };
+  std::array<FilteredFile, 2> filtered_;  // by Stream; of the latest generation
+  std::array<Console, 2> consoles_;       // by Stream; both the same when stdout and stderr are
   std::shared_ptr<LogPump> pump_;
   std::shared_ptr<StdinPump> stdin_pump_;
   std::map<int, Streams> streams_;  // by local rank; of its latest generation
@@ -280,6 +289,7 @@ Result<std::shared_ptr<LogSource>> LogRouter::Impl::route(std::shared_ptr<LogSou
     auto stage = std::make_shared<FileStage>();
     stage->path = layout_.stream_file(worker.local_rank, generation, stream);
     stage->rotation = options_.log.rotation;
+    if (route.to_console) stage->duplicate = duplicate_of(worker, generation, stream);
     stage->read_end = std::move(pipe->read_end);
     file_writer_->add(stage);
     source->send_to_file(file_sink_, std::move(stage), std::move(pipe->write_end));
@@ -299,6 +309,20 @@ Result<std::shared_ptr<LogSource>> LogRouter::Impl::route(std::shared_ptr<LogSou
                             patience_for(source->kind(), stream));
   }
   return source;
+}
+
+// Of a generation the workers share one file for each stream.
+std::optional<LineDuplicate> LogRouter::Impl::duplicate_of(const WorkerSpec& worker,
+                                                           int generation,
+                                                           Stream stream) {
+  const auto& texts = stream == Stream::kOut ? options_.log.out_filters : options_.log.err_filters;
+  if (texts.empty()) return std::nullopt;
+  FilteredFile& file = filtered_[static_cast<std::size_t>(stream)];
+  if (!file.log || file.generation != generation)
+    file = {generation,
+            std::make_shared<FilteredLog>(layout_.filtered_file(generation, stream), notices_)};
+  const std::string header = "[" + options_.role + std::to_string(worker.local_rank) + "]:";
+  return LineDuplicate{.filter = LineFilter(texts, header), .log = file.log};
 }
 
 // A person before a terminal wants to see a prompt at once, above all from the rank that has it as its

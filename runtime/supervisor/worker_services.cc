@@ -45,9 +45,9 @@ WorkerServices::~WorkerServices() = default;
 Result<void> WorkerServices::start() {
   LogRouterOptions options;
   options.job_id = spec_.job_id;
-  options.role = spec_.identity.role;
   options.log = spec_.log;
   options.console = spec_.console;
+  options.role = spec_.identity.role;
   options.workers = spec_.workers;
   options.owner_pid = options_.owner;
   options.on_notice = [this](std::string text) {
@@ -146,6 +146,10 @@ Result<PreparedWorker> WorkerServices::prepare(const WorkerSpec& worker) {
   SpawnRequest& request = prepared.request;
   request.argv = worker.argv;
   request.env = render_worker_env(identity_of(worker, prepared.channel.env_value), spec_.env_mode);
+  if (worker.has_virtual_local_rank) {
+    request.env["LOCAL_RANK"] = "0";
+    request.env["ACCEL_LOCAL_RANK"] = std::to_string(worker.local_rank);
+  }
   request.env.insert(worker.env.begin(), worker.env.end());
   request.env.insert(spec_.env.begin(), spec_.env.end());
   request.cwd = spec_.cwd;

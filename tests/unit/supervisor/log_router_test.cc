@@ -33,6 +33,39 @@ TEST_F(LogRouterTest, LinesOfAllRanksReachTheConsoleUnchanged) {
   EXPECT_THAT(router_->notices(), IsEmpty());
 }
 
+TEST_F(LogRouterTest, FilteredLinesOfAllRanksAreInOneFileOfTheirGeneration) {
+  options_.log.dir = folder_.path();
+  options_.log.out_filters = {"apple"};
+  worker_.tee = Streams::kAll;
+  out_.read_along();
+  err_.read_along();
+  start(2);
+  for (const int generation : {0, 1}) {
+    {
+      const WorkerStdio zero = open(0, generation);
+      const WorkerStdio one = open(1, generation);
+      say(zero.out, "an apple\nnothing\n");
+      say(one.out, "half an app");
+      say(one.err, "apple on stderr\n");
+      say(one.out, "le\n");
+    }
+    cut(0);
+    cut(1);
+  }
+  EXPECT_TRUE(close());
+
+  for (const int generation : {0, 1}) {
+    const std::string lines =
+        content_of(LogLayout(folder_.path(), "job").filtered_file(generation, Stream::kOut));
+    const std::string zero = "[default0]:an apple\n";
+    const std::string one = "[default1]:half an apple\n";
+    EXPECT_TRUE(lines == zero + one || lines == one + zero) << lines;
+    EXPECT_FALSE(std::filesystem::exists(
+        LogLayout(folder_.path(), "job").filtered_file(generation, Stream::kErr)));
+  }
+  EXPECT_EQ(content_of(log_of(0, Stream::kOut)), "an apple\nnothing\n");
+}
+
 TEST_F(LogRouterTest, APromptAppearsWithoutANewline) {
   out_.read_along();
   start(1);

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "launcher/flag_table.h"
+#include "launcher/torchrun/spec_flags.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher {
@@ -251,6 +252,46 @@ TEST_F(TorchrunTest, OtherRanksThanTheListedWriteToFilesAlone) {
     EXPECT_THAT(refused({"--nproc_per_node=3", "--local_ranks_filter", wrong}).message(),
                 HasSubstr("expected local ranks below 3"));
   }
+}
+
+TEST_F(TorchrunTest, WorkersMaySeeOneDeviceEachAsTheirFirst) {
+  host_.environment["CUDA_VISIBLE_DEVICES"] = "5, GPU-7 ,2";
+  const LaunchPlan result = plan({"--nproc_per_node=2", "--virtual-local-rank"});
+
+  EXPECT_TRUE(result.spec.workers[1].has_virtual_local_rank);
+  EXPECT_THAT(result.spec.workers[0].env, Contains(Pair("CUDA_VISIBLE_DEVICES", "5")));
+  EXPECT_THAT(result.spec.workers[1].env, Contains(Pair("CUDA_VISIBLE_DEVICES", "GPU-7")));
+  EXPECT_THAT(refused({"--nproc_per_node=4", "--virtual-local-rank"}).message(),
+              HasSubstr("each of 4 workers a device of its own"));
+  host_.environment.erase("CUDA_VISIBLE_DEVICES");
+  host_.environment["PET_VIRTUAL_LOCAL_RANK"] = "1";
+  EXPECT_THAT(plan({"--nproc_per_node=2"}).spec.workers[1].env,
+              Contains(Pair("CUDA_VISIBLE_DEVICES", "1")));
+}
+
+TEST_F(TorchrunTest, WorkersOfOthersKeepTheirRanksAndStreams) {
+  for (const char* flag : {"virtual_local_rank", "duplicate_stdout_filters"}) {
+    CommandLine line;
+    line.given[flag] = "true";
+    supervisor::JobSpec spec;
+    std::vector<std::string> notices;
+    const auto applied = apply_spec_flags(line, WorkerPlace::kElsewhere, spec, notices);
+    ASSERT_FALSE(applied) << flag;
+    EXPECT_EQ(applied.error().code(), ErrorCode::kUnsupported);
+  }
+}
+
+TEST_F(TorchrunTest, LinesOfTeedStreamsAreFiltered) {
+  const LaunchPlan teed = plan({"--tee=1",
+                                "--log_dir",
+                                folder_.file("logs"),
+                                "--duplicate-stdout-filters=apple,a,,b",
+                                "--duplicate_stderr_filters=x"});
+
+  EXPECT_THAT(teed.spec.log.out_filters, ElementsAre("apple", "a,b"));
+  EXPECT_THAT(teed.spec.log.err_filters, IsEmpty());
+  EXPECT_THAT(teed.notices, Contains(HasSubstr("--duplicate_stderr_filters has no effect")));
+  EXPECT_THAT(split_filters("a,,,b,"), ElementsAre("a,", "b", ""));  // as torchrun reads it
 }
 
 TEST_F(TorchrunTest, WorkersAreBoundToWhatIsNamed) {

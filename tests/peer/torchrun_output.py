@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""What workers see with --virtual-local-rank, and which lines --duplicate-std*-filters keep, is as under torchrun."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from peer_python import BUILD
+
+JOB = """#!/bin/sh
+echo "sees $RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $CUDA_VISIBLE_DEVICES"
+echo "an apple from $RANK"; echo "nothing from $RANK"; echo "a,b from $RANK"
+echo "apple on stderr of $RANK" >&2; echo "orange on stderr of $RANK" >&2
+printf "apple without an end"
+"""
+FLAGS = ["--nproc-per-node", "2", "--tee", "3", "--virtual-local-rank", "--duplicate-stdout-filters", "apple,a,,b",
+         "--duplicate_stderr_filters=orange", "--no-python"]
+LAUNCHERS = {"torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
+             "accel-torchrun": [os.path.join(BUILD, "bin/accel-torchrun"), "--standalone"]}
+
+
+def run(launcher, devices):
+    """Lines of the console that say what workers see, and of both filtered files."""
+    with tempfile.TemporaryDirectory() as folder:
+        job, logs = pathlib.Path(folder) / "job.sh", pathlib.Path(folder) / "logs"
+        job.write_text(JOB)
+        job.chmod(0o755)
+        environment = dict(os.environ)
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
+        if devices:
+            environment["CUDA_VISIBLE_DEVICES"] = devices
+        done = subprocess.run([*LAUNCHERS[launcher], "--log-dir", logs, *FLAGS, job], capture_output=True, text=True,
+                              env=environment, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        seen = sorted(line[line.index("sees"):] for line in done.stdout.splitlines() if "sees" in line)
+        files = {}
+        for name in ("filtered_stdout.log", "filtered_stderr.log"):
+            found = list(logs.glob(f"*/attempt_0/{name}"))
+            assert len(found) == 1, found
+            # Without a newline at the end the peer's lines of two ranks may run together.
+            files[name] = sorted(found[0].read_text().replace("end[", "end\n[").splitlines())
+        return seen, files
+
+
+class TorchrunOutput(unittest.TestCase):
+    def test_ranks_devices_and_filtered_lines(self):
+        for devices in ("5, 7", None):
+            with self.subTest(devices):
+                self.assertEqual(run("accel-torchrun", devices), run("torchrun", devices))
+
+    def test_filters_without_a_file_are_told(self):
+        done = subprocess.run([*LAUNCHERS["accel-torchrun"], "--duplicate-stdout-filters", "x", "--no-python", "true"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--duplicate_stdout_filters has no effect", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
