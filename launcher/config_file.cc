@@ -303,6 +303,7 @@ void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
   file.machine_rank = reader.integer("machine_rank");
   file.main_process_port = reader.integer("main_process_port");
   file.main_process_ip = reader.text("main_process_ip");
+  file.rdzv_backend = reader.text("rdzv_backend");
   file.gpu_ids = reader.text("gpu_ids");
   read_precision(reader, file);
   file.use_cpu = reader.boolean("use_cpu");

@@ -36,6 +36,7 @@ struct ConfigFile {
   std::optional<int> machine_rank;
   std::optional<int> main_process_port;
   std::optional<std::string> main_process_ip;
+  std::optional<std::string> rdzv_backend;
   std::optional<std::string> gpu_ids;
   std::optional<std::string> mpirun_hostfile;  // of mpirun_config
   // AMAZON_SAGEMAKER: the job is submitted; what is not in it counts for one process on one machine.

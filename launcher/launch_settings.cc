@@ -120,6 +120,7 @@ class Merge {
     said.address = line_.text("main_process_ip");
     if (!said.address && file_ != nullptr) said.address = file_->main_process_ip;
     said.port = integer("main_process_port", &ConfigFile::main_process_port, 0, kMaxPort);
+    if (file_ != nullptr) said.file_backend = file_->rdzv_backend;
     said.is_simple = !settings_.is_like_torchrun() && !line_.is_torchrun;
     settings_.main_process_port = said.port;
     if (const auto hostfile = mpi_hostfile(line_, file_, notices_, faults_)) {

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/printable.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -55,6 +57,20 @@ void check_others(const CommandLine& line, Faults& faults) {
     refuse(name, "leave it out, or let nodes meet by --nnodes and --rdzv_endpoint");
 }
 
+// A file of `accelerate config` always has a machine_rank: with c10d only the flag is meant.
+bool joins_in_order(const MachineWish& wish, const CommandLine& line) {
+  return line.joins_in_order || (wish.file_backend == "c10d" && !line.has("machine_rank"));
+}
+
+void check_backend(const MachineWish& wish, Faults& faults) {
+  const std::string backend = wish.file_backend.value_or("static");
+  if (backend == "static" || backend == "c10d") return;
+  faults.add(Error(ErrorCode::kUnsupported,
+                   "rdzv_backend of the configuration file is '" + printable(backend) +
+                       "', expected static or c10d",
+                   "say static or c10d, or run agents, which know etcd"));
+}
+
 void check_place(const MachineWish& wish, const CommandLine& line, Faults& faults) {
   if (wish.address.value_or("").empty()) {
     usage(faults,
@@ -71,7 +87,7 @@ void check_place(const MachineWish& wish, const CommandLine& line, Faults& fault
                      "--main_process_port is 0, but the other machines have to know the port",
                      "give --main_process_port from 1 to 65535, the same on every machine"));
   }
-  if (!line.joins_in_order && wish.rank.value_or(0) >= wish.num_machines) {
+  if (!joins_in_order(wish, line) && wish.rank.value_or(0) >= wish.num_machines) {
     faults.add(Error(ErrorCode::kInvalidArgument,
                      "--machine_rank is " + std::to_string(*wish.rank) + ", expected 0 to " +
                          std::to_string(wish.num_machines - 1) + " with --num_machines " +
@@ -88,10 +104,11 @@ std::optional<StaticSettings> choose_machines(const MachineWish& wish,
                                               Faults& faults) {
   if (wish.num_machines == 1) return choose_one_machine(wish, notices, faults);
   check_others(line, faults);
+  check_backend(wish, faults);
   check_place(wish, line, faults);
   StaticSettings settings;
   settings.num_machines = wish.num_machines;
-  if (!line.joins_in_order) settings.machine_rank = wish.rank.value_or(0);
+  if (!joins_in_order(wish, line)) settings.machine_rank = wish.rank.value_or(0);
   settings.address = wish.address.value_or("");
   settings.port = static_cast<std::uint16_t>(wish.port.value_or(kDefaultPort));
   settings.run_id = line.text("rdzv_id").value_or(settings.run_id);

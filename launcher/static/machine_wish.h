@@ -18,7 +18,8 @@ struct MachineWish {
   std::optional<int> rank;
   std::optional<std::string> address;
   std::optional<int> port;
-  bool is_simple = true;  // no GPU paradigm: the peer wants a port then, too
+  std::optional<std::string> file_backend;  // rdzv_backend of a configuration file
+  bool is_simple = true;                    // no GPU paradigm: the peer wants a port then, too
 };
 
 // Empty: a launch on one machine, or a fault. Faults (kUsage, kInvalidArgument) are added; what a user

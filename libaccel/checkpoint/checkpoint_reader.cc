@@ -20,12 +20,12 @@
 #include <accel/error.h>
 
 #include "libaccel/checkpoint/background_save.h"
-#include "libaccel/checkpoint/layout.h"
 #include "libaccel/checkpoint/module_state.h"
 #include "libaccel/checkpoint/optimizer_state.h"
 #include "libaccel/checkpoint/shared_file.h"
 #include "libaccel/checkpoint/state_files.h"
 #include "runtime/checkpoint/folder_exchange.h"
+#include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 
 namespace accel::checkpoint {

@@ -25,7 +25,7 @@
 #include "libaccel/checkpoint/checkpoint_reader.h"
 #include "libaccel/checkpoint/checkpoint_writer.h"
 #include "libaccel/checkpoint/folder_lock.h"
-#include "libaccel/checkpoint/layout.h"
+#include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 
 namespace accel {

@@ -43,10 +43,10 @@
 
 #include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/folder_lock.h"
-#include "libaccel/checkpoint/layout.h"
 #include "libaccel/checkpoint/save_content.h"
 #include "libaccel/checkpoint/tensor_file.h"
 #include "runtime/checkpoint/folder_exchange.h"
+#include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 
 namespace accel::checkpoint {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "libaccel/checkpoint/layout.h"
 #include "libaccel/checkpoint/module_state.h"
 #include "libaccel/checkpoint/optimizer_state.h"
 #include "libaccel/checkpoint/state_files.h"
 #include "libaccel/checkpoint/tensor_file.h"
+#include "runtime/checkpoint/layout.h"
 
 namespace accel::checkpoint {
 namespace {

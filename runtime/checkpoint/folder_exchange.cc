@@ -4,7 +4,7 @@
 
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/layout.h"
+#include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 
 namespace accel::checkpoint {

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import unittest
@@ -29,6 +30,7 @@ ZOO = {
 }
 ELSEWHERE = {
     "agent": "no configuration of a launch: tests/unit/agent/agent_config_test.cc",
+    "multi_node": "test_two_machines, below",
     "mpirun": "tests/peer/mpi_launch.py starts it where there is an mpirun",
     "sagemaker": "tests/peer/sagemaker_request.py shows what would be sent",
 }
@@ -62,6 +64,22 @@ class ConfigZoo(unittest.TestCase):
                 values = "".join(f" {key}={value}" for key, value in expected.items())
                 self.assertEqual(sorted(line.rstrip() for line in done.stdout.splitlines()),
                                  [f"rank {rank} of {num_workers}{values}" for rank in range(num_workers)])
+
+    def test_two_machines(self):
+        """multi_node.yaml, with both machines here."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        started = [subprocess.Popen([BUILD / "bin/accel-launch", "--config_file", CONFIGS / "multi_node.yaml", "--cpu",
+                                     "--main_process_ip", "127.0.0.1", "--main_process_port", str(port), "--machine_rank",
+                                     str(rank), "--no_python", "sh", "-c", "echo rank $RANK of $WORLD_SIZE node $GROUP_RANK"],
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                   for rank in range(2)]
+        said = [child.communicate(timeout=60) for child in started]
+        self.assertEqual([child.returncode for child in started], [0, 0], said)
+        for rank, (out, _) in enumerate(said):
+            first = 2 * rank
+            self.assertEqual(sorted(out.splitlines()), [f"rank {first + i} of 4 node {rank}" for i in range(2)])
 
 
 if __name__ == "__main__":

@@ -92,6 +92,22 @@ TEST_F(MachineWishTest, AFileSaysTheSame) {
   EXPECT_EQ(result.spec.workers[0].global_rank, 4);
 }
 
+TEST_F(MachineWishTest, TheRdzvBackendOfAFileHolds) {
+  const auto of_backend = [&](const std::string& backend, const Words& more = {}) {
+    Words words = file(
+        "distributed_type: MULTI_CPU\nuse_cpu: true\nnum_machines: 4\nmachine_rank: 2\n"
+        "main_process_ip: gpu-01\nmain_process_port: 29700\nnum_processes: 8\nrdzv_backend: " +
+        backend + "\n");
+    words.insert(words.begin(), more.begin(), more.end());
+    return words;
+  };
+  EXPECT_EQ(plan(of_backend("static")).machines->machine_rank, 2);
+  EXPECT_EQ(plan(of_backend("c10d")).machines->machine_rank, std::nullopt);
+  EXPECT_EQ(plan(of_backend("c10d", {"--machine_rank", "1"})).machines->machine_rank, 1);
+  EXPECT_EQ(refused(of_backend("etcd-v2")).message(),
+            "rdzv_backend of the configuration file is 'etcd-v2', expected static or c10d");
+}
+
 TEST_F(MachineWishTest, LinesOfTorchrunCountOnEachNode) {
   host_.is_torchrun = true;
   const auto result = plan({"--nnodes",
