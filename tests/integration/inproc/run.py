@@ -9,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
@@ -16,7 +17,9 @@ BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
 PROGRAM = BUILD / "tests/launching_program"
 WAYS = ("early", "registered", "now", "captures")
 TAG = "ACCEL_INPROC_TEST"
+SCRATCH = tempfile.TemporaryDirectory()  # programs that are killed leave their files there
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+ENVIRONMENT["TMPDIR"] = SCRATCH.name
 faults = []
 
 
