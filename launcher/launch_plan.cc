@@ -132,8 +132,8 @@ std::vector<WorkerSpec> make_workers(const LaunchSettings& settings,
     worker.argv = command.argv;
     worker.env = thread_environment(inherited, settings, share.num_threads);
     worker.cpus = share.cpus;
-    worker.redirect = settings.redirect[index];
-    worker.tee = settings.tee[index];
+    worker.redirect = settings.output.redirect[index];
+    worker.tee = settings.output.tee[index];
     workers.push_back(std::move(worker));
   }
   return workers;
@@ -143,15 +143,15 @@ std::vector<WorkerSpec> make_workers(const LaunchSettings& settings,
 std::string choose_log_dir(const LaunchSettings& settings,
                            const EnvMap& environment,
                            std::vector<std::string>& notices) {
-  if (!settings.log_dir.empty()) {
+  if (!settings.output.log_dir.empty()) {
     std::error_code failure;  // the folder of the launch is gone: making the other one will say so
-    const fs::path folder = fs::absolute(settings.log_dir, failure);
-    return (failure ? fs::path(settings.log_dir) : folder).lexically_normal().string();
+    const fs::path folder = fs::absolute(settings.output.log_dir, failure);
+    return (failure ? fs::path(settings.output.log_dir) : folder).lexically_normal().string();
   }
   const auto goes_to_file = [](Streams streams) { return streams != Streams::kNone; };
   const bool needs_files =
-      std::any_of(settings.tee.begin(), settings.tee.end(), goes_to_file) ||
-      std::any_of(settings.redirect.begin(), settings.redirect.end(), goes_to_file);
+      std::any_of(settings.output.tee.begin(), settings.output.tee.end(), goes_to_file) ||
+      std::any_of(settings.output.redirect.begin(), settings.output.redirect.end(), goes_to_file);
   if (!needs_files) return "";
   const auto tmp = environment.find("TMPDIR");
   std::string folder =
@@ -218,8 +218,8 @@ JobSpec make_spec(const CommandLine& line,
     spec.log.error_dir = host.private_base + "/accel-" + spec.job_id;
   }
   spec.log.prefix = line.is_on("log_prefix");
-  spec.log.rotation = settings.rotation;
-  spec.log.overflow = settings.overflow;
+  spec.log.rotation = settings.output.rotation;
+  spec.log.overflow = settings.output.overflow;
   spec.log.merge_stderr = line.is_on("log_merge_stderr");
 
   // Several nodes: no worker has this terminal, and which one is rank 0 changes.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <chrono>
 #include <utility>
 
@@ -17,8 +16,6 @@
 #include "launcher/preflight_flag.h"
 #include "launcher/slurm_machines.h"
 #include "launcher/static/machine_wish.h"
-#include "launcher/torchrun/rank_list.h"
-#include "runtime/byte_size.h"
 
 namespace accel::launcher {
 namespace {
@@ -27,8 +24,6 @@ constexpr int kMaxPort = 65535;
 constexpr int kAnyInt = 2'147'483'647;
 constexpr int kMostRestarts = 1'000'000;
 constexpr int kMostThreads = 4096;
-
-using supervisor::Streams;
 
 Error config_fault(const ConfigFile& file,
                    std::string_view key,
@@ -71,7 +66,7 @@ class Merge {
       check_sizes(settings_.paradigms, settings_.world_size(), faults_);
     choose_computing();
     choose_dynamo();
-    choose_output();
+    settings_.output = choose_output(line_, settings_.num_processes, faults_);
     choose_failures();
     if (!faults_.empty()) return faults_.merged();
     return std::move(settings_);
@@ -406,80 +401,6 @@ class Merge {
         is_on("dynamo_use_regional_compilation", said.use_regional_compilation);
   }
 
-  // --log_dir alone writes everything to files and shows it too; --tee and --redirects say it
-  // exactly.
-  void choose_output() {
-    settings_.log_dir = line_.text("log_dir").value_or("");
-    if (line_.has("log_dir") && settings_.log_dir.empty()) {
-      faults_.add(Error(ErrorCode::kInvalidArgument, "--log_dir is empty", "give --log_dir DIR"));
-    }
-    const bool is_detailed = line_.has("tee") || line_.has("redirects");
-    const std::string default_tee = !settings_.log_dir.empty() && !is_detailed ? "3" : "0";
-    const auto streams = [&](std::string_view flag, const std::string& otherwise) {
-      Result<std::vector<Streams>> parsed =
-          parse_streams(flag, line_.text(flag).value_or(otherwise), settings_.num_processes);
-      if (parsed) return *std::move(parsed);
-      faults_.add(std::move(parsed).error());
-      return std::vector<Streams>();
-    };
-    settings_.tee = streams("tee", default_tee);
-    settings_.redirect = streams("redirects", "0");
-    choose_console_ranks();
-    const bool is_about_stderr_alone = std::ranges::count(settings_.tee, Streams::kErr) > 0 ||
-                                       std::ranges::count(settings_.redirect, Streams::kErr) > 0;
-    if (line_.is_on("log_merge_stderr") && is_about_stderr_alone) {
-      faults_.add(
-          Error(ErrorCode::kUsage,
-                "--log_merge_stderr leaves no stderr that --tee or --redirects could move alone",
-                "name stdout (1) or both (3): the merged stream goes where stdout goes"));
-    }
-    const std::string overflow = choice_flag(line_, "log_overflow", faults_).value_or("block");
-    if (overflow == "drop") settings_.overflow = supervisor::Overflow::kDrop;
-    if (overflow == "sample") settings_.overflow = supervisor::Overflow::kSample;
-    choose_rotation();
-  }
-
-  // The streams of other ranks go to files alone.
-  void choose_console_ranks() {
-    const auto text = line_.text("local_ranks_filter");
-    if (!text || text->empty()) return;
-    const auto ranks = parse_rank_list("local_ranks_filter", *text, settings_.num_processes);
-    if (!ranks) return faults_.add(ranks.error());
-    for (size_t rank = 0; rank < settings_.redirect.size(); ++rank) {
-      if (ranks->contains(static_cast<int>(rank))) continue;
-      settings_.redirect[rank] = Streams::kAll;
-      settings_.tee[rank] = Streams::kNone;
-    }
-  }
-
-  void choose_rotation() {
-    using supervisor::LogRotation;
-    LogRotation& rotation = settings_.rotation;
-    if (const auto text = line_.text("log_rotate_bytes")) {
-      const auto bytes = parse_byte_size(*text);
-      if (!bytes || (*bytes != 0 && *bytes < LogRotation::kLeastBytes)) {
-        faults_.add(Error(ErrorCode::kInvalidArgument,
-                          "--log_rotate_bytes is '" + *text +
-                              "', expected 0 or 4096 bytes and more, as in 4096, 64K, 256M or 1G"));
-      }
-      rotation.bytes = bytes.value_or(0);
-    }
-    rotation.keep = integer_flag(line_, "log_keep", 1, LogRotation::kMostKept, faults_)
-                        .value_or(LogRotation().keep);
-    if (line_.has("log_keep") && !line_.has("log_rotate_bytes")) {
-      faults_.add(Error(ErrorCode::kUsage,
-                        "--log_keep is for files that are rotated",
-                        "give --log_rotate_bytes too"));
-    }
-    const bool has_files = !settings_.log_dir.empty() || line_.has("tee") ||
-                           line_.has("redirects") || line_.is_on("agent");
-    if (rotation.bytes > 0 && !has_files) {
-      faults_.add(Error(ErrorCode::kUsage,
-                        "--log_rotate_bytes is for log files, and no stream goes to one",
-                        "give --log_dir DIR too"));
-    }
-  }
-
   void choose_failures() {
     settings_.max_restarts =
         integer_flag(line_, "max_restarts", 0, kMostRestarts, faults_).value_or(0);
@@ -540,48 +461,7 @@ class Merge {
   LaunchSettings settings_;
 };
 
-std::optional<Streams> streams_of(std::string_view digit) {
-  if (digit.size() != 1 || digit[0] < '0' || digit[0] > '3') return std::nullopt;
-  return static_cast<Streams>(digit[0] - '0');
-}
-
 }  // namespace
-
-Result<std::vector<Streams>> parse_streams(std::string_view flag,
-                                           std::string_view text,
-                                           int num_workers) {
-  const auto fault = [&](const std::string& expected) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "--" + std::string(flag) + " is '" + std::string(text) + "', expected " + expected,
-                 "give --" + std::string(flag) + " 3 for all ranks, or 0:3,1:1 by local rank");
-  };
-  if (const std::optional<Streams> all = streams_of(text)) {
-    return std::vector<Streams>(static_cast<size_t>(num_workers), *all);
-  }
-  std::vector<Streams> result(static_cast<size_t>(num_workers), Streams::kNone);
-  std::string_view rest = text;
-  while (true) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    const std::string_view pair = rest.substr(0, comma);
-    const size_t colon = pair.find(':');
-    if (colon == std::string_view::npos) return fault("0, 1, 2 or 3, or pairs as in 0:3,1:1");
-    int local_rank = -1;
-    const std::string_view rank_text = pair.substr(0, colon);
-    const auto [end, failure] =
-        std::from_chars(rank_text.data(), rank_text.data() + rank_text.size(), local_rank);
-    const std::optional<Streams> streams = streams_of(pair.substr(colon + 1));
-    if (failure != std::errc() || end != rank_text.data() + rank_text.size() || local_rank < 0 ||
-        !streams) {
-      return fault("pairs of a local rank and 0, 1, 2 or 3, as in 0:3,1:1");
-    }
-    if (local_rank >= num_workers) {
-      return fault("local ranks below " + std::to_string(num_workers) + ", the number of workers");
-    }
-    result[static_cast<size_t>(local_rank)] = *streams;
-    if (comma == rest.size()) return result;
-    rest.remove_prefix(comma + 1);
-  }
-}
 
 Result<LaunchSettings> merge_settings(const CommandLine& line,
                                       const ConfigFile* file,

@@ -21,6 +21,7 @@
 #include "launcher/hosts/host_launch.h"
 #include "launcher/mpi/mpi_launch.h"
 #include "launcher/node_settings.h"
+#include "launcher/output_settings.h"
 #include "launcher/paradigms/paradigm_settings.h"
 #include "launcher/static/static_settings.h"
 #include "launcher/tpu/tpu_launch.h"
@@ -56,11 +57,7 @@ struct LaunchSettings {
   ParadigmSettings paradigms;  // FSDP and its like
   bool debug = false;
 
-  std::string log_dir;  // empty: no files
-  supervisor::LogRotation rotation;
-  supervisor::Overflow overflow = supervisor::Overflow::kBlock;
-  std::vector<supervisor::Streams> tee;       // one per worker
-  std::vector<supervisor::Streams> redirect;  // one per worker
+  OutputSettings output;
   int max_restarts = 0;
   std::optional<double> stop_grace_seconds;
   std::optional<double> linger_seconds;
@@ -94,10 +91,5 @@ struct LaunchSettings {
                                                     const SlurmView& slurm,
                                                     const std::function<int()>& num_gpus,
                                                     std::vector<std::string>& notices);
-
-// "3" for every worker, or "0:3,1:1" by local rank (others kNone). Errors  kInvalidArgument.
-[[nodiscard]] Result<std::vector<supervisor::Streams>> parse_streams(std::string_view flag,
-                                                                     std::string_view text,
-                                                                     int num_workers);
 
 }  // namespace accel::launcher

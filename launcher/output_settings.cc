@@ -1,0 +1,150 @@
+#include "launcher/output_settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "launcher/torchrun/rank_list.h"
+#include "runtime/byte_size.h"
+
+namespace accel::launcher {
+namespace {
+
+using supervisor::Streams;
+
+std::optional<Streams> streams_of(std::string_view digit) {
+  if (digit.size() != 1 || digit[0] < '0' || digit[0] > '3') return std::nullopt;
+  return static_cast<Streams>(digit[0] - '0');
+}
+
+// "3" for every worker, or "0:3,1:1" by local rank (others kNone).
+Result<std::vector<Streams>> parse_streams(std::string_view flag,
+                                           std::string_view text,
+                                           int num_workers) {
+  const auto fault = [&](const std::string& expected) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "--" + std::string(flag) + " is '" + std::string(text) + "', expected " + expected,
+                 "give --" + std::string(flag) + " 3 for all ranks, or 0:3,1:1 by local rank");
+  };
+  if (const std::optional<Streams> all = streams_of(text)) {
+    return std::vector<Streams>(static_cast<size_t>(num_workers), *all);
+  }
+  std::vector<Streams> result(static_cast<size_t>(num_workers), Streams::kNone);
+  std::string_view rest = text;
+  while (true) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view pair = rest.substr(0, comma);
+    const size_t colon = pair.find(':');
+    if (colon == std::string_view::npos) return fault("0, 1, 2 or 3, or pairs as in 0:3,1:1");
+    int local_rank = -1;
+    const std::string_view rank_text = pair.substr(0, colon);
+    const auto [end, failure] =
+        std::from_chars(rank_text.data(), rank_text.data() + rank_text.size(), local_rank);
+    const std::optional<Streams> streams = streams_of(pair.substr(colon + 1));
+    if (failure != std::errc() || end != rank_text.data() + rank_text.size() || local_rank < 0 ||
+        !streams) {
+      return fault("pairs of a local rank and 0, 1, 2 or 3, as in 0:3,1:1");
+    }
+    if (local_rank >= num_workers) {
+      return fault("local ranks below " + std::to_string(num_workers) + ", the number of workers");
+    }
+    result[static_cast<size_t>(local_rank)] = *streams;
+    if (comma == rest.size()) return result;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+class OutputChoice {
+ public:
+  OutputChoice(const CommandLine& line, int num_workers, Faults& faults)
+      : line_(line), num_workers_(num_workers), faults_(faults) {}
+
+  // --log_dir alone writes everything to files and shows it too; --tee and --redirects say it
+  // exactly.
+  OutputSettings run() {
+    output_.log_dir = line_.text("log_dir").value_or("");
+    if (line_.has("log_dir") && output_.log_dir.empty()) {
+      faults_.add(Error(ErrorCode::kInvalidArgument, "--log_dir is empty", "give --log_dir DIR"));
+    }
+    const bool is_detailed = line_.has("tee") || line_.has("redirects");
+    const std::string default_tee = !output_.log_dir.empty() && !is_detailed ? "3" : "0";
+    const auto streams = [&](std::string_view flag, const std::string& otherwise) {
+      Result<std::vector<Streams>> parsed =
+          parse_streams(flag, line_.text(flag).value_or(otherwise), num_workers_);
+      if (parsed) return *std::move(parsed);
+      faults_.add(std::move(parsed).error());
+      return std::vector<Streams>();
+    };
+    output_.tee = streams("tee", default_tee);
+    output_.redirect = streams("redirects", "0");
+    choose_console_ranks();
+    const bool is_about_stderr_alone = std::ranges::count(output_.tee, Streams::kErr) > 0 ||
+                                       std::ranges::count(output_.redirect, Streams::kErr) > 0;
+    if (line_.is_on("log_merge_stderr") && is_about_stderr_alone) {
+      faults_.add(
+          Error(ErrorCode::kUsage,
+                "--log_merge_stderr leaves no stderr that --tee or --redirects could move alone",
+                "name stdout (1) or both (3): the merged stream goes where stdout goes"));
+    }
+    const std::string overflow = choice_flag(line_, "log_overflow", faults_).value_or("block");
+    if (overflow == "drop") output_.overflow = supervisor::Overflow::kDrop;
+    if (overflow == "sample") output_.overflow = supervisor::Overflow::kSample;
+    choose_rotation();
+    return std::move(output_);
+  }
+
+ private:
+  // The streams of other ranks go to files alone.
+  void choose_console_ranks() {
+    const auto text = line_.text("local_ranks_filter");
+    if (!text || text->empty()) return;
+    const auto ranks = parse_rank_list("local_ranks_filter", *text, num_workers_);
+    if (!ranks) return faults_.add(ranks.error());
+    for (size_t rank = 0; rank < output_.redirect.size(); ++rank) {
+      if (ranks->contains(static_cast<int>(rank))) continue;
+      output_.redirect[rank] = Streams::kAll;
+      output_.tee[rank] = Streams::kNone;
+    }
+  }
+
+  void choose_rotation() {
+    using supervisor::LogRotation;
+    LogRotation& rotation = output_.rotation;
+    if (const auto text = line_.text("log_rotate_bytes")) {
+      const auto bytes = parse_byte_size(*text);
+      if (!bytes || (*bytes != 0 && *bytes < LogRotation::kLeastBytes)) {
+        faults_.add(Error(ErrorCode::kInvalidArgument,
+                          "--log_rotate_bytes is '" + *text +
+                              "', expected 0 or 4096 bytes and more, as in 4096, 64K, 256M or 1G"));
+      }
+      rotation.bytes = bytes.value_or(0);
+    }
+    rotation.keep = integer_flag(line_, "log_keep", 1, LogRotation::kMostKept, faults_)
+                        .value_or(LogRotation().keep);
+    if (line_.has("log_keep") && !line_.has("log_rotate_bytes")) {
+      faults_.add(Error(ErrorCode::kUsage,
+                        "--log_keep is for files that are rotated",
+                        "give --log_rotate_bytes too"));
+    }
+    const bool has_files = !output_.log_dir.empty() || line_.has("tee") || line_.has("redirects") ||
+                           line_.is_on("agent");
+    if (rotation.bytes > 0 && !has_files) {
+      faults_.add(Error(ErrorCode::kUsage,
+                        "--log_rotate_bytes is for log files, and no stream goes to one",
+                        "give --log_dir DIR too"));
+    }
+  }
+
+  const CommandLine& line_;
+  const int num_workers_;
+  Faults& faults_;
+  OutputSettings output_;
+};
+
+}  // namespace
+
+OutputSettings choose_output(const CommandLine& line, int num_workers, Faults& faults) {
+  return OutputChoice(line, num_workers, faults).run();
+}
+
+}  // namespace accel::launcher
