@@ -7,6 +7,7 @@
 #include "launcher/commands/command_line.h"
 #include "launcher/commands/memory_estimate.h"
 #include "launcher/merge/checkpoint_kind.h"
+#include "launcher/merge/checkpoint_removal.h"
 #include "launcher/merge/distcp_merge.h"
 #include "launcher/merge/manifest_merge.h"
 #include "launcher/merge/shard_merge.h"
@@ -20,7 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kCommand = "merge-weights";
 constexpr std::string_view kOutputName = "model.safetensors";
-constexpr std::size_t kMostNamed = 5;  // in a notice
 
 struct Arguments {
   std::string checkpoint;
@@ -28,16 +28,6 @@ struct Arguments {
   bool unsafe_serialization = false;
   bool remove_checkpoint = false;
 };
-
-// "step, param_groups and 3 more".
-std::string some_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMostNamed); ++i)
-    text += (i > 0 ? ", " : "") + printable(names[i]);
-  if (names.size() > kMostNamed)
-    text += " and " + std::to_string(names.size() - kMostNamed) + " more";
-  return text;
-}
 
 Result<MergeCount> merge_distcp_folder(const Arguments& arguments) {
   const auto metadata = read_distcp_metadata(arguments.checkpoint);
@@ -60,11 +50,9 @@ Result<MergeCount> merge_distcp_folder(const Arguments& arguments) {
                       checkpoint::real_file_system());
 }
 
-Result<MergeCount> merge(const Arguments& arguments) {
-  const auto kind = find_checkpoint_kind(arguments.checkpoint);
-  if (!kind) return kind.error();
+Result<MergeCount> merge(const Arguments& arguments, CheckpointKind kind) {
   checkpoint::FileSystem& disk = checkpoint::real_file_system();
-  switch (*kind) {
+  switch (kind) {
     case CheckpointKind::kDistcp:
       return merge_distcp_folder(arguments);
     case CheckpointKind::kManifest: {
@@ -83,8 +71,32 @@ Result<MergeCount> merge(const Arguments& arguments) {
 }
 
 // Only once the result is on the disk.
-Result<void> remove_checkpoint(const fs::path& folder) {
-  return to_result([&] { checkpoint::real_file_system().remove(folder); });
+Result<void> remove(const CheckpointRemoval& removal) {
+  const auto kept = remove_checkpoint(removal, checkpoint::real_file_system());
+  if (!kept) return kept.error();
+  if (!kept->empty())
+    print_notice(kCommand,
+                 "kept the folder " + printable(removal.folder.string()) + ", which also holds " +
+                     some_of(*kept));
+  return {};
+}
+
+Result<void> run(const Arguments& arguments) {
+  const auto kind = find_checkpoint_kind(arguments.checkpoint);
+  if (!kind) return kind.error();
+  std::optional<CheckpointRemoval> removal;
+  if (arguments.remove_checkpoint) {
+    auto planned = plan_removal(arguments.checkpoint, *kind);
+    if (!planned) return std::move(planned).error();
+    removal = *std::move(planned);
+  }
+  const auto count = merge(arguments, *kind);
+  if (!count) return count.error();
+  print_notice(kCommand,
+               "merged " + std::to_string(count->tensors) + " tensors (" +
+                   readable_bytes(static_cast<double>(count->bytes)) + ") into " +
+                   printable((fs::path(arguments.output) / kOutputName).string()));
+  return removal ? remove(*removal) : Result<void>();
 }
 
 std::optional<Error> fault_of(const Arguments& arguments) {
@@ -141,15 +153,7 @@ int merge_weights_command(const std::vector<std::string>& words) {
   add_options(line.app(), arguments);
   if (const auto status = line.parse(words)) return *status;
   if (const auto fault = fault_of(arguments)) return print_error(kCommand, *fault);
-  const auto count = merge(arguments);
-  if (!count) return print_error(kCommand, count.error());
-  print_notice(kCommand,
-               "merged " + std::to_string(count->tensors) + " tensors (" +
-                   readable_bytes(static_cast<double>(count->bytes)) + ") into " +
-                   printable((fs::path(arguments.output) / kOutputName).string()));
-  if (!arguments.remove_checkpoint) return 0;
-  if (const auto removed = remove_checkpoint(arguments.checkpoint); !removed)
-    return print_error(kCommand, removed.error());
+  if (const auto done = run(arguments); !done) return print_error(kCommand, done.error());
   return 0;
 }
 
