@@ -35,21 +35,29 @@ Result<json> read_model_json(const fs::path& path) {
   return document;
 }
 
-Result<std::set<std::string>> files_of_index(const fs::path& path) {
+Result<std::map<std::string, std::string>> files_by_tensor(const fs::path& path) {
   auto index = read_model_json(path);
   if (!index) return std::move(index).error();
   const auto map = index->is_object() ? index->find("weight_map") : index->end();
   if (!index->is_object() || map == index->end() || !map->is_object())
     return unusable(ErrorCode::kConfigInvalidValue, path, "it has no weight_map, as an index has");
-  std::set<std::string> files;
+  std::map<std::string, std::string> files;
   for (const auto& item : map->items()) {
     const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";
     if (file.empty() || fs::path(file).filename() != file)
       return unusable(ErrorCode::kConfigInvalidValue,
                       path,
                       "the file of " + printable(item.key()) + " is no name of a file beside it");
-    files.insert(file);
+    files[item.key()] = file;
   }
+  return files;
+}
+
+Result<std::set<std::string>> files_of_index(const fs::path& path) {
+  const auto by_tensor = files_by_tensor(path);
+  if (!by_tensor) return by_tensor.error();
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : *by_tensor) files.insert(file);
   return files;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -19,7 +20,11 @@ inline constexpr std::string_view kModelIndexName = "model.safetensors.index.jso
 // Errors  kConfigUnreadable, kConfigSyntax; both name the file.
 [[nodiscard]] Result<nlohmann::json> read_model_json(const std::filesystem::path& path);
 
-// The names of the files. Errors  as above; kConfigInvalidValue: it is no index, or names a file that is not beside it.
+// The file of each tensor. Errors  as above; kConfigInvalidValue: it is no index, or names a file that is not beside it.
+[[nodiscard]] Result<std::map<std::string, std::string>> files_by_tensor(
+    const std::filesystem::path& index);
+
+// The names of the files. Errors  as above.
 [[nodiscard]] Result<std::set<std::string>> files_of_index(const std::filesystem::path& index);
 
 }  // namespace accel::launcher

@@ -30,7 +30,10 @@ constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 struct Shard {
   std::string path;
   safetensors::Header header;
+  std::set<std::string> expected;  // names of tensors, by the index
 };
+
+using Index = std::map<std::string, std::string>;  // a tensor's file
 
 UniqueFd open_shard(const std::string& path) {
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -40,10 +43,12 @@ UniqueFd open_shard(const std::string& path) {
   return file;
 }
 
-std::vector<Shard> read_shards(const fs::path& folder) {
+std::vector<Shard> read_shards(const fs::path& folder, const Index& index) {
+  std::map<std::string, std::set<std::string>> tensors_by_file;
+  for (const auto& [tensor, file] : index) tensors_by_file[file].insert(tensor);
   std::vector<Shard> shards;
-  for (const std::string& name : or_throw(files_of_index(folder / kModelIndexName))) {
-    Shard shard{.path = (folder / name).string(), .header = {}};
+  for (auto& [name, tensors] : tensors_by_file) {
+    Shard shard{.path = (folder / name).string(), .header = {}, .expected = std::move(tensors)};
     const UniqueFd file = open_shard(shard.path);
     auto header = safetensors::read_header(file.get());
     if (!header) throw std::move(header.error().while_doing("reading " + printable(shard.path)));
@@ -51,6 +56,23 @@ std::vector<Shard> read_shards(const fs::path& folder) {
     shards.push_back(std::move(shard));
   }
   return shards;
+}
+
+// A file of an older save would be merged as if it were of this one.
+void check_tensors(const Shard& shard) {
+  const std::string remedy = "copy the model again, with its index and all its files";
+  std::set<std::string> missing = shard.expected;
+  for (const safetensors::TensorInfo& tensor : shard.header.tensors)
+    if (missing.erase(tensor.name) == 0)
+      throw Error(ErrorCode::kSafetensorsMismatch,
+                  printable(tensor.name) + " is in " + printable(shard.path) +
+                      ", where the index does not have it",
+                  remedy);
+  if (!missing.empty())
+    throw Error(ErrorCode::kSafetensorsMismatch,
+                printable(*missing.begin()) + " is not in " + printable(shard.path) +
+                    ", where the index has it",
+                remedy);
 }
 
 // Copies the data of one shard, tensor by tensor.
@@ -73,7 +95,8 @@ void copy_shard(const Shard& shard, TensorOutput& output, std::span<std::byte> p
 }
 
 MergeCount merge(const fs::path& folder, const fs::path& path, checkpoint::FileSystem& disk) {
-  const std::vector<Shard> shards = read_shards(folder);
+  const std::vector<Shard> shards =
+      read_shards(folder, or_throw(files_by_tensor(folder / kModelIndexName)));
   std::vector<safetensors::TensorSpec> specs;
   std::map<std::string, std::string> metadata;
   std::set<std::string> names;
@@ -90,6 +113,7 @@ MergeCount merge(const fs::path& folder, const fs::path& path, checkpoint::FileS
       count.bytes += tensor.num_bytes();
     }
   }
+  for (const Shard& shard : shards) check_tensors(shard);
   count.tensors = specs.size();
   TensorOutput output(disk, path, std::move(specs), std::move(metadata));
   std::vector<std::byte> piece(kPieceBytes);

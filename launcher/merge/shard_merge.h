@@ -15,7 +15,7 @@ namespace accel::launcher {
 
 // Writes all tensors of the files that model.safetensors.index.json in `folder` names to `output`, with their metadata.
 // Errors  kConfigUnreadable, kConfigSyntax, kConfigInvalidValue: the index; kSafetensorsHeader: a file of it;
-//         kSafetensorsMismatch: two files have one tensor; kFileIo, kDiskFull. Then `output` is as it was before.
+//         kSafetensorsMismatch: two files have one tensor, or a file has others than the index says; kFileIo, kDiskFull. Then `output` is as it was before.
 [[nodiscard]] Result<MergeCount> merge_shards(const std::filesystem::path& folder,
                                               const std::filesystem::path& output,
                                               checkpoint::FileSystem& file_system);

@@ -70,5 +70,21 @@ TEST(ShardMerge, WhatDoesNotFitTogetherIsRefused) {
   EXPECT_FALSE(fs::exists(folder.file("out")));
 }
 
+TEST(ShardMerge, TheIndexAndTheFilesHaveTheSameTensors) {
+  const ScratchFolder folder;
+  folder.write("model.safetensors.index.json", kIndex);
+  folder.write("one.safetensors", file_of("a", "first"));
+  folder.write("two.safetensors", file_of("c", "2nd"));
+  EXPECT_THAT(message_of(folder), HasSubstr("c is in " + folder.file("two.safetensors")));
+  folder.write("model.safetensors.index.json",
+               R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors",
+                                  "c": "two.safetensors"}})");
+  EXPECT_THAT(message_of(folder), HasSubstr("b is not in " + folder.file("two.safetensors")));
+  folder.write("model.safetensors.index.json",
+               R"({"weight_map": {"a": "two.safetensors", "c": "one.safetensors"}})");
+  EXPECT_THAT(message_of(folder), HasSubstr("a is in " + folder.file("one.safetensors")));
+  EXPECT_FALSE(fs::exists(folder.file("out")));
+}
+
 }  // namespace
 }  // namespace accel::launcher
