@@ -13,6 +13,7 @@
 
 #include <accel/error.h>
 
+#include "launcher/random_digits.h"
 #include "launcher/yaml_scalar.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
@@ -153,7 +154,7 @@ Result<void> write_config_file(const std::string& path, std::string_view text) {
   std::error_code no_file;
   const std::string real = std::filesystem::weakly_canonical(path, no_file).string();
   const std::string target = no_file ? path : real;
-  const std::string fresh = target + ".new." + std::to_string(::getpid());
+  const std::string fresh = target + ".new." + random_digits(16);
   const UniqueFd file(
       ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kNewFile));
   if (!file) return unwritable(path, errno);

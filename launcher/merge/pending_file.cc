@@ -4,18 +4,32 @@
 #include <system_error>
 #include <utility>
 
-#include <unistd.h>
+#include "launcher/random_digits.h"
 
 namespace accel::launcher {
+namespace {
 
-// The process is in the name: two merges to one place must not write into one file.
-PendingFile::PendingFile(checkpoint::FileSystem& file_system,
-                         std::filesystem::path path,
-                         std::uint64_t bytes)
+namespace fs = std::filesystem;
+
+// The folder, and the parents that get a new name when it is made.
+std::vector<fs::path> folders_with_new_names(const fs::path& folder) {
+  std::vector<fs::path> folders;
+  std::error_code ignored;
+  for (fs::path at = fs::absolute(folder);; at = at.parent_path()) {
+    folders.push_back(at);
+    if (fs::exists(at, ignored) || at == at.parent_path()) return folders;
+  }
+}
+
+}  // namespace
+
+// The name is drawn: two merges to one place must not write into one file, and what a killed one left must not be in the way.
+PendingFile::PendingFile(checkpoint::FileSystem& file_system, fs::path path, std::uint64_t bytes)
     : file_system_(file_system),
       path_(std::move(path)),
       hidden_(path_.parent_path() /
-              ("." + path_.filename().string() + "." + std::to_string(::getpid()) + ".tmp")) {
+              ("." + path_.filename().string() + "." + random_digits(16) + ".tmp")),
+      changed_folders_(folders_with_new_names(path_.parent_path())) {
   file_system_.make_folder(path_.parent_path());
   file_ = file_system_.create_file(hidden_);
   try {
@@ -34,7 +48,7 @@ void PendingFile::discard() noexcept {
   if (!file_) return;
   file_.reset();
   std::error_code ignored;
-  std::filesystem::remove(hidden_, ignored);
+  fs::remove(hidden_, ignored);
 }
 
 void PendingFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
@@ -45,7 +59,7 @@ void PendingFile::publish() {
   file_system_.sync_file(file_.get(), hidden_);
   file_system_.rename(hidden_, path_);
   file_.reset();
-  file_system_.sync_folder(path_.parent_path());
+  for (const fs::path& folder : changed_folders_) file_system_.sync_folder(folder);
 }
 
 }  // namespace accel::launcher

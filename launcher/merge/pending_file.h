@@ -1,7 +1,7 @@
 // PendingFile: a file that is written in place, and there at once when it is whole.
 //
 // The bytes go into a hidden file beside the final one, whose size is reserved first: a disk that is too small says so before
-// a byte is copied. publish() makes them durable and gives the file its name; before that nothing of that name changes, and
+// a byte is copied. publish() makes them durable and gives the file its name, durable too, with those of the folders that were made for it; before that nothing of that name changes, and
 // without it nothing stays behind.
 //
 // Threads:  one at a time.
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <vector>
 
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/unique_fd.h"
@@ -36,6 +37,7 @@ class PendingFile {
   checkpoint::FileSystem& file_system_;
   std::filesystem::path path_;
   std::filesystem::path hidden_;
+  std::vector<std::filesystem::path> changed_folders_;
   UniqueFd file_;
 };
 

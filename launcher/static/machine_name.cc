@@ -1,9 +1,8 @@
 #include "launcher/static/machine_name.h"
 
-#include <random>
-#include <string_view>
-
 #include <unistd.h>
+
+#include "launcher/random_digits.h"
 
 namespace accel::launcher {
 
@@ -13,12 +12,7 @@ std::string own_host_name() {
 }
 
 std::string draw_launcher_id() {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  constexpr std::size_t kLength = 32;
-  std::random_device source;
-  std::string id;
-  while (id.size() < kLength) id += kDigits[source() % kDigits.size()];
-  return id;
+  return random_digits(32);
 }
 
 }  // namespace accel::launcher
