@@ -1,9 +1,10 @@
+#include "libaccel/launch/environment_guard.h"
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <utility>
 
-#include <accel/environment.h>
 #include <accel/error.h>
 
 #include "runtime/own_environment.h"
@@ -41,21 +42,25 @@ EnvironmentGuard::~EnvironmentGuard() {
   }
 }
 
-EnvironmentGuard patch_environment(const std::map<std::string, std::string>& variables) {
+EnvironmentGuard launch::set_variables(const std::map<std::string, std::string>& variables) {
   std::map<std::string, std::optional<std::string>> before;
-  for (const auto& [given, value] : variables) {
-    if (given.empty() || given.find('=') != std::string::npos) {
+  for (const auto& [name, value] : variables) {
+    if (name.empty() || name.find('=') != std::string::npos) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "'" + given + "' cannot be the name of a variable",
+                  "'" + name + "' cannot be the name of a variable",
                   "give a name without '='");
     }
-    const std::string name = upper_case(given);
     const char* current = std::getenv(name.c_str());
     before[name] = current == nullptr ? std::nullopt : std::optional<std::string>(current);
   }
-  for (const auto& [given, value] : variables)
-    ::setenv(upper_case(given).c_str(), value.c_str(), 1);
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
   return {std::move(before), false};
+}
+
+EnvironmentGuard patch_environment(const std::map<std::string, std::string>& variables) {
+  std::map<std::string, std::string> named;
+  for (const auto& [given, value] : variables) named[upper_case(given)] = value;
+  return launch::set_variables(named);
 }
 
 EnvironmentGuard clear_environment() {

@@ -128,10 +128,9 @@ Result<JobSpec> plan_notebook_job(const LaunchPlace& place,
   const auto port = parse_port(options.use_port);
   if (!port) return port.error();
   const int num_processes = *options.num_processes;
-  EnvMap env = {{"NPROC", std::to_string(num_processes)},
-                {"NODE_RANK", std::to_string(options.node_rank)},
-                {"ACCELERATE_MIXED_PRECISION", options.mixed_precision}};
-  for (const auto& [name, value] : options.env) env[name] = value;
+  EnvMap env = variables_of(options);
+  env.emplace("NPROC", std::to_string(num_processes));
+  env.emplace("NODE_RANK", std::to_string(options.node_rank));
   JobSpec spec = common_job(place, num_processes, options.node_rank * num_processes, env);
   spec.identity.world_size = options.num_nodes * num_processes;
   spec.identity.node_rank = options.node_rank;
@@ -157,6 +156,12 @@ Result<JobSpec> plan_notebook_job(const LaunchPlace& place,
     spec.identity.master_port = *port;
   }
   return spec;
+}
+
+EnvMap variables_of(const NotebookLauncherOptions& options) {
+  EnvMap env = {{"ACCELERATE_MIXED_PRECISION", options.mixed_precision}};
+  for (const auto& [name, value] : options.env) env[name] = value;
+  return env;
 }
 
 LaunchError launch_error(const supervisor::JobOutcome& outcome, int num_workers) {

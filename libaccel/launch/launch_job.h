@@ -32,6 +32,9 @@ struct LaunchPlace {
 [[nodiscard]] Result<supervisor::JobSpec> plan_notebook_job(const LaunchPlace& place,
                                                             const NotebookLauncherOptions& options);
 
+// What the options add to the variables of whoever runs the function: its precision, and `env`.
+[[nodiscard]] EnvMap variables_of(const NotebookLauncherOptions& options);
+
 // How the job failed. Requires: not outcome.success.
 [[nodiscard]] LaunchError launch_error(const supervisor::JobOutcome& outcome, int num_workers);
 

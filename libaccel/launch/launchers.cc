@@ -2,6 +2,7 @@
 // and this thread that waits for the outcome.
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -13,14 +14,17 @@
 
 #include <accel/launchers.h>
 
+#include "libaccel/launch/environment_guard.h"
 #include "libaccel/launch/forker.h"
 #include "libaccel/launch/launch_job.h"
 #include "libaccel/launch/launch_registry.h"
 #include "libaccel/launch/launch_watch.h"
 #include "libaccel/launch/process_role.h"
+#include "libaccel/launch/standard_streams.h"
 #include "libaccel/launch/worker_entry.h"
 #include "runtime/own_environment.h"
 #include "runtime/supervisor/worker_host.h"
+#include "runtime/unique_fd.h"
 
 namespace accel {
 namespace launch {
@@ -214,6 +218,7 @@ void run_job(std::string_view launcher,
              Result<JobSpec> spec,
              const std::stop_token& stop) {
   if (!spec) throw std::move(spec).error();
+  fill_standard_streams().value();
   const int num_workers = spec->identity.world_size;
   auto job = or_throw(start_job(launcher, function, *std::move(spec)));
   auto outcome = [&] {
@@ -231,8 +236,13 @@ class TemporaryFile {
  public:
   explicit TemporaryFile(const EnvMap& environment)
       : path_(temporary_folder(environment) + "/accel-debug-XXXXXX") {
-    const int fd = ::mkstemp(path_.data());
-    if (fd >= 0) ::close(fd);
+    const UniqueFd file(::mkstemp(path_.data()));
+    if (!file) {
+      throw Error(
+          ErrorCode::kFileIo,
+          "cannot make the file " + path_ + " for the ranks to meet at: " + errno_text(errno),
+          "name a folder that files can be made in with TMPDIR");
+    }
   }
   ~TemporaryFile() { ::unlink(path_.c_str()); }
   TemporaryFile(const TemporaryFile&) = delete;
@@ -251,7 +261,9 @@ void require_turn(const LaunchTurn& turn, std::string_view launcher) {
       .value();
 }
 
-void call_in_place(const LaunchFunction& function) {
+// One process needs no other than this one; it has the variables that a worker would get from the options.
+void call_in_place(const LaunchFunction& function, const NotebookLauncherOptions& options) {
+  const EnvironmentGuard variables = set_variables(variables_of(options));
   if (function.body()) return function.body()();
   const std::string name = or_throw(registered_name(function));
   find_function(name)();
@@ -269,6 +281,7 @@ void init_launcher(int, char**) {
                     " threads: copies of it would lack all but one",
                 "make it the first call in main(), before anything that starts threads");
   }
+  launch::fill_standard_streams().value();
   launch::early_forker() = new launch::Forker(or_throw(launch::Forker::start()));
 }
 
@@ -286,7 +299,7 @@ void notebook_launcher(const LaunchFunction& function, const NotebookLauncherOpt
   launch::require_turn(turn, "notebook_launcher");
   auto spec = launch::plan_notebook_job(launch::launch_place(), options);
   const bool is_alone = spec.has_value() && spec->identity.world_size == 1;
-  if (is_alone && options.max_restarts == 0) return launch::call_in_place(function);
+  if (is_alone && options.max_restarts == 0) return launch::call_in_place(function, options);
   launch::run_job("notebook_launcher", function, std::move(spec), options.stop);
 }
 

@@ -2,8 +2,11 @@
 // tests/integration/inproc/run.py, and built without torch.
 //
 //   launching_program WAY WHAT RANKS [--threads N] [--restarts N] [--prefix TEMPLATE] [--grace MS] [--notebook]
+//                     [--precision P] [--env NAME=VALUE] [--handle note|stop] [--again]
 //     WAY    early (init_launcher), registered, now (fork in place), captures (a lambda that captures)
 //     WHAT   the function, see kFunctions; "report" writes one line for each rank
+//     --handle  a handler of SIGTERM, which writes a line; "stop": and a request through the stop_token follows
+//     --again   a second launch after the first, of report
 //
 // Writes "done" to stdout and ends with 0, or "caught CODE RANK EXIT SIGNAL: MESSAGE" and 3.
 
@@ -12,7 +15,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
+#include <semaphore>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -51,7 +56,8 @@ void report() {
                            "NODE_RANK",
                            "TORCHELASTIC_RUN_ID",
                            "TORCHELASTIC_RESTART_COUNT",
-                           "TORCHELASTIC_USE_AGENT_STORE"}) {
+                           "TORCHELASTIC_USE_AGENT_STORE",
+                           "launch_note"}) {
     text += std::string(" ") + name + "=" + variable(name);
   }
   text += " object=" + g_object;
@@ -84,6 +90,42 @@ void leave_children() {
   std::fflush(stdout);
   while (true) ::pause();
 }
+// Waits for SIGTERM and tells of it; of the first generation of a job with restarts, it fails then.
+void save_at_sigterm() {
+  if (variable("TORCHELASTIC_RESTART_COUNT") == "0") {
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    std::printf("waiting %d\n", ::getpid());
+    std::fflush(stdout);
+    int signal = 0;
+    ::sigwait(&set, &signal);
+    std::printf("rank %s saved\n", variable("RANK").c_str());
+    std::fflush(stdout);
+    if (variable("TORCHELASTIC_MAX_RESTARTS") != "0") throw std::runtime_error("saved");
+    return;
+  }
+  std::printf("rank %s went on\n", variable("RANK").c_str());
+}
+// "1 is socket:[7]": a standard stream of the process that is a descriptor of its own work; empty: none.
+std::string lost_stream(const std::string& pid) {
+  for (const char* number : {"0", "1", "2"}) {
+    std::error_code failure;
+    const auto target =
+        std::filesystem::read_symlink("/proc/" + pid + "/fd/" + number, failure).string();
+    if (failure || target.starts_with("socket:") || target.starts_with("anon_inode:") ||
+        target.starts_with("/memfd:")) {
+      return std::string(number) + " is " + (failure ? failure.message() : target);
+    }
+  }
+  return "";
+}
+void look_at_streams() {
+  for (const std::string& pid : {std::string("self"), std::to_string(::getppid())}) {
+    if (const std::string lost = lost_stream(pid); !lost.empty()) throw std::runtime_error(lost);
+  }
+}
 void launch_again() {
   accel::debug_launcher(report, 2);
 }
@@ -94,15 +136,20 @@ ACCEL_LAUNCH_FUNCTION(segfault);
 ACCEL_LAUNCH_FUNCTION(exit_seven);
 ACCEL_LAUNCH_FUNCTION(fail_once);
 ACCEL_LAUNCH_FUNCTION(leave_children);
+ACCEL_LAUNCH_FUNCTION(save_at_sigterm);
+ACCEL_LAUNCH_FUNCTION(look_at_streams);
 ACCEL_LAUNCH_FUNCTION(launch_again);
 
-const std::map<std::string, void (*)()> kFunctions = {{"report", +[] { report(); }},
-                                                      {"fail_to_throw", +[] { fail_to_throw(); }},
-                                                      {"segfault", +[] { segfault(); }},
-                                                      {"exit_seven", +[] { exit_seven(); }},
-                                                      {"fail_once", +[] { fail_once(); }},
-                                                      {"leave_children", +[] { leave_children(); }},
-                                                      {"launch_again", +[] { launch_again(); }}};
+const std::map<std::string, void (*)()> kFunctions = {
+    {"report", +[] { report(); }},
+    {"fail_to_throw", +[] { fail_to_throw(); }},
+    {"segfault", +[] { segfault(); }},
+    {"exit_seven", +[] { exit_seven(); }},
+    {"fail_once", +[] { fail_once(); }},
+    {"leave_children", +[] { leave_children(); }},
+    {"save_at_sigterm", +[] { save_at_sigterm(); }},
+    {"look_at_streams", +[] { look_at_streams(); }},
+    {"launch_again", +[] { launch_again(); }}};
 
 struct Arguments {
   std::string way;
@@ -110,6 +157,8 @@ struct Arguments {
   int ranks = 2;
   int threads = 0;
   bool is_notebook = false;
+  bool is_repeated = false;
+  std::string handle;
   accel::NotebookLauncherOptions options;
 };
 
@@ -129,6 +178,15 @@ Arguments parse(int argc, char** argv) {
       arguments.options.stop_grace = std::chrono::milliseconds(std::atoi(argv[++i]));
     } else if (flag == "--prefix") {
       arguments.options.log_line_prefix_template = argv[++i];
+    } else if (flag == "--precision") {
+      arguments.options.mixed_precision = argv[++i];
+    } else if (flag == "--env") {
+      const std::string pair = argv[++i];
+      arguments.options.env[pair.substr(0, pair.find('='))] = pair.substr(pair.find('=') + 1);
+    } else if (flag == "--handle") {
+      arguments.handle = argv[++i];
+    } else if (flag == "--again") {
+      arguments.is_repeated = true;
     }
   }
   return arguments;
@@ -144,12 +202,35 @@ accel::LaunchFunction function_of(const Arguments& arguments) {
   return function;
 }
 
-void launch(const Arguments& arguments) {
+void launch_once(const Arguments& arguments) {
   if (arguments.is_notebook) {
     accel::notebook_launcher(function_of(arguments), arguments.options);
   } else {
     accel::debug_launcher(function_of(arguments), arguments.ranks);
   }
+}
+
+std::counting_semaphore<1000> g_handled{0};
+
+void handle_sigterm(int) {
+  constexpr char kLine[] = "handled\n";
+  (void)!::write(STDERR_FILENO, kLine, sizeof kLine - 1);
+  g_handled.release();
+}
+
+void launch(Arguments arguments) {
+  if (!arguments.handle.empty()) std::signal(SIGTERM, handle_sigterm);
+  std::stop_source source;
+  std::jthread stopping;
+  if (arguments.handle == "stop") {
+    arguments.options.stop = source.get_token();
+    stopping = std::jthread([&source] {
+      g_handled.acquire();
+      source.request_stop();
+    });
+  }
+  launch_once(arguments);
+  if (arguments.is_repeated) accel::debug_launcher(report, 2);
 }
 
 }  // namespace
@@ -181,6 +262,8 @@ int main(int argc, char** argv) {
   ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
   std::printf(
       "subreaper %d children %d\n", subreaper, ::waitpid(-1, nullptr, WNOHANG) == 0 ? 1 : 0);
+  std::printf("precision afterwards %s\n", variable("ACCELERATE_MIXED_PRECISION").c_str());
+  if (const std::string lost = lost_stream("self"); !lost.empty()) status = 5;
   is_over = true;
   is_over.notify_all();
   for (std::thread& thread : threads) thread.join();

@@ -23,7 +23,8 @@
 // Threads:  init_launcher() while the program has one thread. The launchers from any thread, one at a time; they block
 //           it. While they run, SIGINT, SIGTERM and SIGHUP, unless the program handles or ignores them, stop the workers
 //           first (SIGINT or SIGTERM, then SIGKILL after `stop_grace`; a second one kills at once) and then act on the
-//           program as ever.
+//           program as ever. To the processes between program and workers (accel-forker, accel-shim) they do nothing.
+// Streams:  standard streams that the program was started without become /dev/null, and stay so.
 // Cost:     10 to 30 ms and a process beside the workers; init_launcher() a fork of the program.
 // Source:   docs/launchers.md; tests/unit/launch/, tests/integration/inproc/.
 #pragma once
@@ -73,7 +74,9 @@ class ACCEL_EXPORT LaunchFunction {
 
 // The names are those of accelerate.notebook_launcher().
 struct NotebookLauncherOptions {
-  std::optional<int> num_processes;  // of this node; must be given. 1 on one node: called in place
+  // Of this node; must be given. 1 on one node without restarts: called in place, with mixed_precision and env. There is
+  // no worker then to prefix or to stop, and what the function throws arrives as it is.
+  std::optional<int> num_processes;
   std::string mixed_precision = "no";  // "no", "fp16", "bf16", "fp8": ACCELERATE_MIXED_PRECISION
   // Of the store. When the default is taken by another process, any free one; another port is used or is an error. "0":
   // any free one.
@@ -118,7 +121,8 @@ class ACCEL_EXPORT LaunchError : public Error {
 // Forks the process that workers will be copies of: call it first in main(), before threads, GPUs and Accelerators.
 // Does nothing when it was called before, and in a worker. Function pointers into libraries that are loaded later are
 // not known there.
-// Errors  kUsage: the program has more than one thread already (says how many); kSpawnFailed.
+// Errors  kUsage: the program has more than one thread already (says how many); kSpawnFailed; kFileIo: standard streams
+//         are missing and there is no /dev/null.
 ACCEL_EXPORT void init_launcher(int argc, char** argv);
 
 // Runs `function` in num_processes processes on this machine's CPUs, on the loopback interface, at a free port.
@@ -126,7 +130,7 @@ ACCEL_EXPORT void init_launcher(int argc, char** argv);
 // Errors  LaunchError: a rank failed, and the others were ended; or the program was asked to stop.
 //         kUsage: called in a worker, while an Accelerator or PartialState exists here, while another launch runs, or
 //         with too many threads (see above). kInvalidArgument: fewer than one process, an unknown name.
-//         kShimMissing, kSpawnFailed, kShimLost.
+//         kShimMissing, kSpawnFailed, kShimLost; kFileIo: no file can be made in $TMPDIR, or /tmp without one.
 ACCEL_EXPORT void debug_launcher(const LaunchFunction& function, int num_processes = 2);
 
 // The same with the machine's devices and with options. Errors as debug_launcher(); kInvalidArgument names the option;

@@ -65,6 +65,11 @@ def a_notebook_has_its_options():
     expect("NPROC=2 NODE_RANK=0" in out and "ACCELERATE_USE_CPU=-" in out, f"variables of a notebook: {out}")
     code, out, err = run("registered", "report", 1, "--notebook")
     expect(code == 0 and "RANK=-" in out and "FORK_LAUNCHED=-" in out, f"one process is called in place: {out}")
+    for way, ranks in (("registered", 1), ("early", 1), ("early", 2)):
+        code, out, err = run(way, "report", ranks, "--notebook", "--precision", "bf16", "--env", "launch_note=lower")
+        wanted = "ACCELERATE_MIXED_PRECISION=bf16" in out and "launch_note=lower" in out
+        expect(code == 0 and wanted, f"{way}, {ranks} ranks: its precision and variables: {out} {err}")
+        expect("precision afterwards -" in out, f"{way}, {ranks} ranks: the variables stayed: {out}")
 
 
 def a_failing_rank_becomes_an_exception():
@@ -111,6 +116,16 @@ def misuse_is_refused():
     expect(code == 4 and "/nowhere/accel-shim" in out, f"no shim: {out}")
     code, out, _ = run("early", "report", 2, LOCAL_RANK="0")
     expect(code == 4 and "called in a worker" in out, f"in a worker of another launcher: {out}")
+    code, out, _ = run("early", "report", 2, TMPDIR="/tmp" + "/" * 4080)  # usable; a file in it has too long a name
+    expect(code == 4 and "accel-debug-" in out and "TMPDIR" in out, f"no temporary file: {out}")
+
+
+def standard_streams_may_be_closed():
+    for way in ("early", "registered", "now"):
+        for closed in ((0, 1, 2), (1, 2), (0,)):
+            done = subprocess.run([PROGRAM, way, "look_at_streams", "2"], timeout=60, env=ENVIRONMENT, stdout=subprocess.DEVNULL,
+                                  preexec_fn=lambda numbers=closed: [os.close(number) for number in numbers])
+            expect(done.returncode == 0, f"{way} without the streams {closed}: {done.returncode}")
 
 
 def processes_of(tag):
@@ -136,9 +151,9 @@ def wait_until_gone(tag):
     return left
 
 
-def start_waiting(way, tag, *options):
-    """The program with two ranks that wait, each with a child in a session of its own."""
-    process = subprocess.Popen([PROGRAM, way, "leave_children", "2", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+def start_waiting(way, tag, *options, what="leave_children"):
+    """The program with two ranks that wait; with "leave_children" each has a child in a session of its own."""
+    process = subprocess.Popen([PROGRAM, way, what, "2", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, env=dict(ENVIRONMENT, **{TAG: tag}))
     ranks = []
     while len(ranks) < 2:
@@ -193,8 +208,8 @@ def ranks_meet_through_an_accelerator():
 
 def main():
     for check in (every_way_runs_every_rank, a_notebook_has_its_options, a_failing_rank_becomes_an_exception,
-                  restarts_are_counted, threads_are_counted, misuse_is_refused, nothing_remains,
-                  an_interrupt_ends_workers_and_program, ranks_meet_through_an_accelerator):
+                  restarts_are_counted, threads_are_counted, misuse_is_refused, standard_streams_may_be_closed,
+                  nothing_remains, an_interrupt_ends_workers_and_program, ranks_meet_through_an_accelerator):
         start = time.monotonic()
         check()
         print(f"inproc: {check.__name__}: {time.monotonic() - start:.2f} s")

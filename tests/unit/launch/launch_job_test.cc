@@ -66,6 +66,19 @@ TEST(LaunchJob, NotebookTakesThePeersPortUnlessItIsBusy) {
   EXPECT_TRUE(named->store.exact_port);
 }
 
+TEST(LaunchJob, OptionsGiveTheirPrecisionAndVariables) {
+  NotebookLauncherOptions options = two_processes();
+  options.mixed_precision = "bf16";
+  options.env = {{"http_proxy", "gpu-01:8080"}, {"NPROC", "7"}};
+
+  EXPECT_EQ(
+      variables_of(options),
+      (EnvMap{
+          {"ACCELERATE_MIXED_PRECISION", "bf16"}, {"NPROC", "7"}, {"http_proxy", "gpu-01:8080"}}));
+  EXPECT_EQ(plan_notebook_job(kPlace, options)->env.at("NPROC"), "7");
+  EXPECT_EQ(plan_notebook_job(kPlace, options)->env.at("NODE_RANK"), "0");
+}
+
 TEST(LaunchJob, NotebookOfSeveralNodesNumbersItsRanks) {
   NotebookLauncherOptions options = two_processes();
   options.num_nodes = 3;
