@@ -28,6 +28,7 @@
 #include "runtime/supervisor/fork_server.h"
 #include "runtime/supervisor/json_fields.h"
 #include "runtime/supervisor/orphan_sweep.h"
+#include "runtime/supervisor/quiet_process.h"
 
 namespace accel::launch {
 namespace {
@@ -93,6 +94,7 @@ class ForkerProcess {
     ::setsid();  // the terminal's signals are for the program
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     ::prctl(PR_SET_NAME, "accel-forker");
+    supervisor::forget_handlers();
     ::signal(SIGCHLD, SIG_DFL);
     while (wait_and_serve()) {
     }
@@ -254,6 +256,7 @@ Result<pid_t> fork_forker(UniqueFd& theirs, UniqueFd& ours, std::function<void()
   if (::pipe2(told, O_CLOEXEC) != 0) return refused("pipe2");
   UniqueFd hears(told[0]);
   UniqueFd tells(told[1]);
+  const supervisor::QuietSpan quiet;  // for ever in the forker
   const pid_t between = ::fork();
   if (between < 0) return refused("fork");
   if (between == 0) {

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 
 #include <fcntl.h>
@@ -21,6 +20,7 @@
 
 #include "runtime/supervisor/fd_packet.h"
 #include "runtime/supervisor/json_fields.h"
+#include "runtime/supervisor/quiet_process.h"
 
 namespace accel::supervisor {
 namespace {
@@ -102,18 +102,6 @@ Result<DecodedRequest> decode_request_text(const std::string& text) {
 
 // ---- the worker ----
 
-// Handlers of the program are not the worker's: it starts as an executed program does. What is ignored stays so,
-// but for what spawn() resets.
-void forget_handlers() {
-  struct sigaction by_default {};
-  by_default.sa_handler = SIG_DFL;
-  for (int signal = 1; signal < NSIG; ++signal) {
-    struct sigaction current {};
-    if (::sigaction(signal, nullptr, &current) != 0 || current.sa_handler == SIG_IGN) continue;
-    ::sigaction(signal, &by_default, nullptr);
-  }
-}
-
 void set_environment(const EnvMap& env) {
   ::clearenv();
   for (const auto& [name, value] : env) ::setenv(name.c_str(), value.c_str(), 1);
@@ -140,7 +128,6 @@ struct ForkJob {
   while (next < job.fds.size()) request.keep_fds.push_back(job.fds[next++].get());
   if (const auto channel = request.env.find("ACCEL_CHANNEL"); channel != request.env.end())
     channel->second = renumber_channel(channel->second, named, request.keep_fds);
-  forget_handlers();
   enter_worker(request, job.error_fd(), ::getppid());
   set_environment(request.env);
   for (const int fd : request.keep_fds) {
@@ -250,6 +237,8 @@ SpawnResult ForkServer::spawn(const SpawnRequest& request) {
 }
 
 void serve_forks(UniqueFd socket, const std::function<int()>& entry) {
+  const QuietSpan quiet;
+  forget_handlers();
   while (serve_one(socket.get(), entry)) {
   }
   ::_exit(0);

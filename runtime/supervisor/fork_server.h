@@ -44,7 +44,9 @@ class ForkServer {
 };
 
 // The server's side: forks until the other end of `socket` is closed, then ends the process.
-// entry   called in each worker; the worker ends with the status that it returns, without handlers of atexit().
+// entry   called in each worker, which has no handler of signals and blocks none; the worker ends with the status that
+//         it returns, without handlers of atexit().
+// No signal but SIGKILL ends the server (quiet_process.h).
 // Requires: one thread.
 [[noreturn]] void serve_forks(UniqueFd socket, const std::function<int()>& entry);
 

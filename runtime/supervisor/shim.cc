@@ -84,7 +84,7 @@ sigset_t block_signals() {
   ::sigemptyset(&set);
   for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGQUIT})
     ::sigaddset(&set, signal);
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  ::sigprocmask(SIG_SETMASK, &set, nullptr);  // accel-forker leaves all of them blocked
   // The shim may write to a terminal whose foreground group it is not in, and to pipes without
   // readers.
   for (const int signal : {SIGTTOU, SIGTTIN, SIGTSTP, SIGPIPE}) ::signal(signal, SIG_IGN);

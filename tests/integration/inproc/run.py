@@ -4,6 +4,7 @@
 Run by ctest. Exits with 1 and names what differs.
 """
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -165,6 +166,13 @@ def start_waiting(way, tag, *options, what="leave_children"):
     return process, ranks
 
 
+def send(number, *pids):
+    """In this order. What the first ones end may be gone, with the signal that it got from them."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def parent_of(pid):
     return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -187,14 +195,59 @@ def nothing_remains():
                 os.kill(pid, signal.SIGKILL)
 
 
-def an_interrupt_ends_workers_and_program():
-    tag = f"interrupt-{os.getpid()}"
-    process, ranks = start_waiting("early", tag, "--notebook", "--grace", "100")
-    process.send_signal(signal.SIGINT)
-    process.stdout.read()
-    code = process.wait(timeout=30)
-    expect(code == -signal.SIGINT, f"after SIGINT the program ended with {code}: {process.stderr.read()}")
-    expect(not wait_until_gone(tag), f"after SIGINT processes remain")
+def a_signal_ends_workers_and_program():
+    for way, number in (("early", signal.SIGINT), ("early", signal.SIGTERM), ("registered", signal.SIGTERM),
+                        ("now", signal.SIGTERM), ("now", signal.SIGHUP)):
+        tag = f"{way}-{number}-{os.getpid()}"
+        process, _ = start_waiting(way, tag, "--notebook", "--grace", "100")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+        expect(process.returncode == -number, f"{tag}: the program ended with {process.returncode}: {err}")
+        expect(not wait_until_gone(tag), f"{tag}: processes remain")
+
+
+def a_handler_may_stop_the_workers():
+    for way in ("early", "registered"):
+        tag = f"stop-{way}-{os.getpid()}"
+        process, _ = start_waiting(way, tag, "--notebook", "--handle", "stop", what="save_at_sigterm")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+        expect(err.count("handled") == 1, f"{tag}: the program's handler ran {err.count('handled')} times: {err}")
+        expect("rank 0 saved" in out and "rank 1 saved" in out, f"{tag}: the ranks had no time: {out} {err}")
+        expect(process.returncode == 3 and "caught " in out, f"{tag}: {process.returncode} {out} {err}")
+        expect(not wait_until_gone(tag), f"{tag}: processes remain")
+
+
+def a_signal_to_every_process_gives_the_ranks_their_grace():
+    for way in ("early", "registered", "now"):
+        tag = f"grace-{way}-{os.getpid()}"
+        process, ranks = start_waiting(way, tag, "--notebook", what="save_at_sigterm")
+        between = [pid for pid in processes_of(tag) if pid not in (process.pid, *ranks)]
+        send(signal.SIGTERM, *between, process.pid, *ranks)
+        out, err = process.communicate(timeout=30)
+        expect("rank 0 saved" in out and "rank 1 saved" in out, f"{tag}: the ranks had no time: {out} {err}")
+        expect(process.returncode == -signal.SIGTERM, f"{tag}: {process.returncode} {out} {err}")
+
+
+def a_signal_to_every_process_leaves_those_between_alone():
+    """What scancel and systemd do: the ranks save and fail, are started again, and the program launches once more."""
+    for way in ("early", "registered", "now"):
+        for number in (signal.SIGTERM, signal.SIGHUP) if way == "early" else (signal.SIGTERM,):
+            tag = f"every-{way}-{number}-{os.getpid()}"
+            options = ("--notebook", "--restarts", "1", "--handle", "note", "--again")
+            process, ranks = start_waiting(way, tag, *options, what="save_at_sigterm")
+            between = [pid for pid in processes_of(tag) if pid not in (process.pid, *ranks)]
+            wanted = 1 if way == "registered" else 3  # accel-shim; accel-forker, the fork server
+            expect(len(between) == wanted, f"{tag}: {len(between)} processes between program and ranks")
+            send(number, *between)
+            send(signal.SIGTERM, process.pid, *ranks)
+            out, err = process.communicate(timeout=30)
+            expect(err.count("handled") == 1, f"{tag}: the program's handler ran {err.count('handled')} times: {err}")
+            for rank in (0, 1):
+                words = (f"rank {rank} saved" in out, f"rank {rank} went on" in out)
+                expect(all(words), f"{tag}: rank {rank} saved, went on: {words}: {out} {err}")
+            expect(sorted(reported(out)) == [0, 1], f"{tag}: the launch after it: {out} {err}")
+            expect(process.returncode == 0 and "done" in out, f"{tag}: {process.returncode} {out} {err}")
 
 
 def ranks_meet_through_an_accelerator():
@@ -209,7 +262,9 @@ def ranks_meet_through_an_accelerator():
 def main():
     for check in (every_way_runs_every_rank, a_notebook_has_its_options, a_failing_rank_becomes_an_exception,
                   restarts_are_counted, threads_are_counted, misuse_is_refused, standard_streams_may_be_closed,
-                  nothing_remains, an_interrupt_ends_workers_and_program, ranks_meet_through_an_accelerator):
+                  nothing_remains, a_signal_ends_workers_and_program, a_handler_may_stop_the_workers,
+                  a_signal_to_every_process_gives_the_ranks_their_grace,
+                  a_signal_to_every_process_leaves_those_between_alone, ranks_meet_through_an_accelerator):
         start = time.monotonic()
         check()
         print(f"inproc: {check.__name__}: {time.monotonic() - start:.2f} s")
