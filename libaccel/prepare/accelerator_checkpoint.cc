@@ -308,9 +308,10 @@ bool Accelerator::Impl::any_rank_looks_at_masters(bool here) const {
   return std::find(said.begin(), said.end(), "yes") != said.end();
 }
 
-// Hooks may look at the model.
+// Hooks and registered objects may look at the model.
 sharding::Exposure Accelerator::Impl::parameters_to_save(SaveTo to) const {
-  if (any_rank_looks_at_masters(!save_hooks->by_id.empty())) return sharding::Exposure::kAll;
+  const bool looks = !save_hooks->by_id.empty() || !custom_objects.empty();
+  if (any_rank_looks_at_masters(looks)) return sharding::Exposure::kAll;
   if (to == SaveTo::kMemory || !writes_wholes()) return sharding::Exposure::kUndivided;
   return exposure_of(wholes_to_save(to));
 }

@@ -64,38 +64,68 @@ at::Tensor MasterShards::gathered(std::size_t unit) const {
   return whole;
 }
 
-void MasterShards::expose(std::vector<NamedParameter>& parameters, Exposure exposure) {
-  if (num_exposures_ > 0) {
-    ++num_exposures_;
-    return;
+bool MasterShards::wants(std::size_t unit,
+                         const std::vector<NamedParameter>& parameters,
+                         Exposure exposure) const {
+  if (exposure == Exposure::kUndivided) return !is_in_row_major_order(units_[unit], parameters);
+  return exposure == Exposure::kAll;
+}
+
+std::vector<std::size_t> MasterShards::units_to_gather(
+    const std::vector<NamedParameter>& parameters, Exposure exposure) const {
+  std::vector<std::size_t> units;
+  if (units_.empty()) return units;
+  const bool is_inside = num_exposures_ > 0;
+  at::Tensor missing;  // by unit; not 0: some rank wants it and does not have it yet
+  if (is_inside) {
+    missing = at::zeros({std::ssize(units_)}, at::kLong);
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      if (wants(unit, parameters, exposure) && !exposed_[unit].defined())
+        missing.data_ptr<std::int64_t>()[unit] = 1;
+    }
+    group_->all_reduce_(missing, Reduction::kMax, "comparing what ranks have in full precision");
   }
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> wholes(units_.size());
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (exposure == Exposure::kUndivided && is_in_row_major_order(units_[unit], parameters))
-      continue;
-    at::Tensor whole = gathered(unit);
-    if (exposure != Exposure::kNone) wholes[unit] = std::move(whole);
+    // Of the first exposure each rank knows what the others want.
+    const bool is_gathered =
+        is_inside ? missing.const_data_ptr<std::int64_t>()[unit] != 0
+                  : exposure != Exposure::kUndivided || wants(unit, parameters, exposure);
+    if (is_gathered) units.push_back(unit);
   }
-  num_exposures_ = 1;
-  exposure_ = exposure;
-  if (exposure == Exposure::kNone) return;
-  rounded_.assign(parameters.size(), at::Tensor());
-  exposed_ = std::move(wholes);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (!exposed_[unit].defined()) continue;
-    for (const Slot& slot : units_[unit].slots)
-      rounded_[slot.parameter] = parameters[slot.parameter].tensor.variable_data();
-    place_parameters(units_[unit], exposed_[unit], parameters);
-  }
+  return units;
+}
+
+void MasterShards::expose_undivided() {
+  if (std::exchange(shows_undivided_, true)) return;
   for (Whole& whole : wholes_) whole.parameter.set_data(whole.full);
   for (auto& [whole, dtype] : buffers_) {
     whole.full = whole.rounded.to(dtype);
     whole.parameter.set_data(whole.full);
   }
-  versions_.clear();
-  for (const NamedParameter& parameter : parameters)
-    versions_.push_back(parameter.tensor._version());
+}
+
+void MasterShards::expose(std::vector<NamedParameter>& parameters, Exposure exposure) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> wholes(units_.size());
+  for (const std::size_t unit : units_to_gather(parameters, exposure)) {
+    at::Tensor whole = gathered(unit);
+    if (wants(unit, parameters, exposure)) wholes[unit] = std::move(whole);
+  }
+  if (num_exposures_++ == 0) {
+    exposed_.assign(units_.size(), at::Tensor());
+    rounded_.assign(parameters.size(), at::Tensor());
+    versions_.assign(parameters.size(), 0);
+  }
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!wholes[unit].defined() || exposed_[unit].defined()) continue;
+    exposed_[unit] = std::move(wholes[unit]);
+    for (const Slot& slot : units_[unit].slots)
+      rounded_[slot.parameter] = parameters[slot.parameter].tensor.variable_data();
+    place_parameters(units_[unit], exposed_[unit], parameters);
+    for (const Slot& slot : units_[unit].slots)
+      versions_[slot.parameter] = parameters[slot.parameter].tensor._version();
+  }
+  if (exposure != Exposure::kNone) expose_undivided();
 }
 
 void MasterShards::take_exposed(const std::vector<NamedParameter>& parameters) {
@@ -116,17 +146,17 @@ void MasterShards::take_exposed(const std::vector<NamedParameter>& parameters) {
 
 void MasterShards::withdraw(std::vector<NamedParameter>& parameters) {
   if (num_exposures_ == 0 || --num_exposures_ > 0) return;
-  if (exposure_ == Exposure::kNone) return;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (rounded_[i].defined()) parameters[i].tensor.set_data(rounded_[i]);
   }
+  rounded_.clear();
+  exposed_.clear();
+  if (!std::exchange(shows_undivided_, false)) return;
   for (Whole& whole : wholes_) whole.parameter.set_data(whole.rounded);
   for (auto& [whole, dtype] : buffers_) {
     whole.parameter.set_data(whole.rounded);
     whole.full.reset();
   }
-  rounded_.clear();
-  exposed_.clear();
 }
 
 }  // namespace accel::sharding

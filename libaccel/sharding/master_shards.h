@@ -7,7 +7,8 @@
 //   exposed   some of them are whole tensors of the masters                 expose()
 //
 // Threads:  the thread that trains; every rank makes the same calls.
-// Cost:     a shard of each unit; while exposed those units whole that are.
+// Cost:     a shard of each unit; while exposed those units whole that are. An exposure inside another one: a message of 8 bytes
+//           a unit, and the units that some rank lacks.
 // Errors    throws what ProcessGroup throws.
 #pragma once
 
@@ -62,7 +63,8 @@ class MasterShards {
   [[nodiscard]] at::Tensor full_values_of(const at::Tensor& tensor) const;
 
   // Lets parameters be the masters of all ranks, for checkpoints; the others stay rounded. parameters: in the order that was
-  // planned for. Ranks that pass kAll and kNone may meet, those that pass kUndivided only each other.
+  // planned for. Ranks that pass kAll and kNone may meet, those that pass kUndivided only each other. Inside another exposure
+  // any may meet: what some rank lacks is gathered, and stays exposed until the outer one is withdrawn.
   void expose(std::vector<NamedParameter>& parameters, Exposure exposure);
   // Takes this rank's shards of those exposed parameters that were written to, on all ranks the same. A loader may write to
   // the pieces instead.
@@ -73,6 +75,14 @@ class MasterShards {
  private:
   // [world_size * shard_numel] of a unit, from all ranks.
   [[nodiscard]] at::Tensor gathered(std::size_t unit) const;
+  // Whether this rank is to have the unit whole.
+  [[nodiscard]] bool wants(std::size_t unit,
+                           const std::vector<NamedParameter>& parameters,
+                           Exposure exposure) const;
+  // The same on all ranks. Inside another exposure they agree on it.
+  [[nodiscard]] std::vector<std::size_t> units_to_gather(
+      const std::vector<NamedParameter>& parameters, Exposure exposure) const;
+  void expose_undivided();
 
   struct Whole {
     at::Tensor parameter;
@@ -89,11 +99,11 @@ class MasterShards {
   std::vector<at::Tensor> shards_;  // by unit
   std::vector<Whole> wholes_;       // parameters that are not divided
   std::vector<Buffer> buffers_;
-  Exposure exposure_ = Exposure::kNone;  // the last one
-  std::vector<at::Tensor> exposed_;      // by unit, while exposed; undefined: it is not
-  std::vector<at::Tensor> rounded_;      // by parameter, of exposed units
-  int num_exposures_ = 0;                // a save may run inside another one's hooks
-  std::vector<std::int64_t> versions_;   // by parameter, when they were exposed
+  bool shows_undivided_ = false;        // wholes_ and buffers_ are exposed
+  std::vector<at::Tensor> exposed_;     // by unit, while exposed; undefined: it is not
+  std::vector<at::Tensor> rounded_;     // by parameter, of exposed units
+  int num_exposures_ = 0;               // a save may run inside another one's hooks
+  std::vector<std::int64_t> versions_;  // by parameter of exposed units, when they were exposed
 };
 
 }  // namespace accel::sharding

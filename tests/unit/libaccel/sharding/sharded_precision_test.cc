@@ -289,14 +289,37 @@ TEST_P(ShardedPrecision, SavesAndLoadsWithoutAllMastersOnAnyRank) {
   });
 }
 
-struct DtypeRecord : Stateful {
-  explicit DtypeRecord(const at::Tensor& seen) : parameter(seen) {}
-  [[nodiscard]] StateDict state_dict() const override { return {}; }
-  void load_state_dict(const StateDict&) override { at_load = parameter.scalar_type(); }
+struct ModelRecord : Stateful {
+  explicit ModelRecord(const at::Tensor& seen) : parameter(seen) {}
+  [[nodiscard]] StateDict state_dict() const override {
+    return {.tensors = {{"parameter", parameter.detach().clone()}}};
+  }
+  void load_state_dict(const StateDict& state) override {
+    saved = state.tensors.at("parameter");
+    at_load = parameter.scalar_type();
+  }
 
   at::Tensor parameter;
+  at::Tensor saved;
   at::ScalarType at_load = at::kBFloat16;
 };
+
+// Such as an average of the parameters.
+TEST_P(ShardedPrecision, LetsRegisteredObjectsSaveTheMasters) {
+  const test::ScratchFolder folder;
+  run_ranks([&] {
+    Trainer trainer(kBf16);
+    Accelerator& accelerator = trainer.accelerator();
+    const at::Tensor original = seeded_net()->parameters()[0].detach();
+    ModelRecord record(trainer.net()->parameters()[0]);
+    accelerator.register_for_checkpointing(record);
+
+    accelerator.save_state(folder.file("state"));
+    accelerator.load_state(folder.file("state"));
+
+    EXPECT_TRUE(at::equal(record.saved, original)) << record.saved.scalar_type();
+  });
+}
 
 TEST_P(ShardedPrecision, LetsHooksOfOneRankAndRegisteredObjectsSeeTheMasters) {
   const test::ScratchFolder folder;
@@ -310,7 +333,7 @@ TEST_P(ShardedPrecision, LetsHooksOfOneRankAndRegisteredObjectsSeeTheMasters) {
           [&](const auto&, const auto&) { at_save = parameter.scalar_type(); });
       at_save = at::kBFloat16;
     }
-    DtypeRecord record(parameter);
+    ModelRecord record(parameter);
     accelerator.register_for_checkpointing(record);
 
     accelerator.save_state(folder.file("state"));
