@@ -218,17 +218,6 @@ def a_handler_may_stop_the_workers():
         expect(not wait_until_gone(tag), f"{tag}: processes remain")
 
 
-def a_signal_to_every_process_gives_the_ranks_their_grace():
-    for way in ("early", "registered", "now"):
-        tag = f"grace-{way}-{os.getpid()}"
-        process, ranks = start_waiting(way, tag, "--notebook", what="save_at_sigterm")
-        between = [pid for pid in processes_of(tag) if pid not in (process.pid, *ranks)]
-        send(signal.SIGTERM, *between, process.pid, *ranks)
-        out, err = process.communicate(timeout=30)
-        expect("rank 0 saved" in out and "rank 1 saved" in out, f"{tag}: the ranks had no time: {out} {err}")
-        expect(process.returncode == -signal.SIGTERM, f"{tag}: {process.returncode} {out} {err}")
-
-
 def a_signal_to_every_process_leaves_those_between_alone():
     """What scancel and systemd do: the ranks save and fail, are started again, and the program launches once more."""
     for way in ("early", "registered", "now"):
@@ -263,7 +252,6 @@ def main():
     for check in (every_way_runs_every_rank, a_notebook_has_its_options, a_failing_rank_becomes_an_exception,
                   restarts_are_counted, threads_are_counted, misuse_is_refused, standard_streams_may_be_closed,
                   nothing_remains, a_signal_ends_workers_and_program, a_handler_may_stop_the_workers,
-                  a_signal_to_every_process_gives_the_ranks_their_grace,
                   a_signal_to_every_process_leaves_those_between_alone, ranks_meet_through_an_accelerator):
         start = time.monotonic()
         check()
