@@ -103,6 +103,40 @@ Result<void> create_job(const Aws& aws, const TrainingRequest& request) {
   return {};
 }
 
+// What is known about a job: its status, where its model is, why it failed, with tabs between them.
+Result<std::string> describe_job(const Aws& aws, const std::string& name) {
+  return aws.run({"aws",
+                  "sagemaker",
+                  "describe-training-job",
+                  "--training-job-name",
+                  name,
+                  "--query",
+                  "[TrainingJobStatus,ModelArtifacts.S3ModelArtifacts,FailureReason]",
+                  "--output",
+                  "text"});
+}
+
+// Its description at its end. `aws sagemaker wait` gives up after 180 looks, two minutes apart.
+Result<std::string> wait_for_job(const Aws& aws, const std::string& name) {
+  constexpr int kMostWaits = 120;  // of six hours each; a job may run for 28 days
+  const Words wait = {
+      "aws", "sagemaker", "wait", "training-job-completed-or-stopped", "--training-job-name", name};
+  for (int waits = 1;; ++waits) {
+    // It also ends with an error when the job failed; describing it says why.
+    const auto waited = aws.run(wait);
+    auto now = describe_job(aws, name);
+    if (!now) return now;
+    const std::string status = now->substr(0, now->find('\t'));
+    if (status != "InProgress" && status != "Stopping") return now;
+    if (waits < kMostWaits) continue;
+    return Error(ErrorCode::kExecFailed,
+                 "training job " + name + " is still " + status +
+                     (waited ? "" : ": " + waited.error().message()),
+                 "look at it with `aws sagemaker describe-training-job --training-job-name " +
+                     name + "`; it goes on without this launcher");
+  }
+}
+
 // 0 when it has completed.
 Result<int> follow_job(const Aws& aws, const std::string& name) {
   std::printf(
@@ -111,22 +145,7 @@ Result<int> follow_job(const Aws& aws, const std::string& name) {
       name.c_str(),
       name.c_str());
   std::fflush(stdout);
-  const auto waited = aws.run({"aws",
-                               "sagemaker",
-                               "wait",
-                               "training-job-completed-or-stopped",
-                               "--training-job-name",
-                               name});
-  // A job that failed ends the waiting with an error; describing it says why.
-  const auto end = aws.run({"aws",
-                            "sagemaker",
-                            "describe-training-job",
-                            "--training-job-name",
-                            name,
-                            "--query",
-                            "[TrainingJobStatus,ModelArtifacts.S3ModelArtifacts,FailureReason]",
-                            "--output",
-                            "text"});
+  const auto end = wait_for_job(aws, name);
   if (!end) return end.error();
   const std::string status = end->substr(0, end->find('\t'));
   if (status != "Completed") {
