@@ -324,7 +324,7 @@ void enter_training_job(CommandLine& line,
                         Faults& faults) {
   const auto here = read_training_container(host.environment, host.resource_config);
   if (!here) return faults.add(here.error());
-  if (*here) join_training_job(line, file, **here);
+  if (*here) join_training_job(line, file, **here, host.environment);
 }
 
 }  // namespace

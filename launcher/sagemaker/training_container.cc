@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
+
+#include "launcher/flag_table.h"
+#include "launcher/torchrun/torchrun_flags.h"
 
 namespace accel::launcher {
 namespace {
@@ -61,6 +66,25 @@ Result<TrainingContainer> read_file(const std::string& text) {
                std::string(kResourceConfigPath) + ": current_host");
 }
 
+// What flags say, or the PET_* variables that torchrun takes for them.
+struct Wish {
+  const CommandLine& line;
+  const EnvMap& environment;
+
+  [[nodiscard]] bool says_any(std::initializer_list<std::string_view> flags) const {
+    return std::ranges::any_of(flags, [&](std::string_view flag) {
+      if (line.has(flag)) return true;
+      const std::string value = variable(environment, pet_variable(flag).c_str());
+      // "0" is a switch that is off, or a number.
+      return !value.empty() && (value != "0" || find_flag(flag)->kind != FlagKind::kSwitch);
+    });
+  }
+  [[nodiscard]] bool says_machines() const {
+    return says_any({"num_machines", "machine_rank", "main_process_ip", "agent"}) ||
+           says_any({"nnodes", "node_rank", "master_addr", "standalone", "rdzv_endpoint"});
+  }
+};
+
 }  // namespace
 
 Result<std::optional<TrainingContainer>> read_training_container(
@@ -78,22 +102,26 @@ Result<std::optional<TrainingContainer>> read_training_container(
   return std::optional(*std::move(container));
 }
 
-void join_training_job(CommandLine& line, const ConfigFile* file, const TrainingContainer& here) {
+void join_training_job(CommandLine& line,
+                       const ConfigFile* file,
+                       const TrainingContainer& here,
+                       const EnvMap& environment) {
+  const Wish wish{line, environment};
   const int machines = static_cast<int>(here.hosts.size());
-  const bool is_said = line.has("num_machines") || line.has("machine_rank") || line.has("nnodes") ||
-                       line.has("agent") || line.has("main_process_ip");
-  if (machines == 1 || is_said) return;
+  if (machines == 1 || wish.says_machines()) return;
   line.given["num_machines"] = std::to_string(machines);
   line.given["machine_rank"] = std::to_string(here.index);
   line.given["main_process_ip"] = here.hosts.front();
-  const bool has_port =
-      line.has("main_process_port") || (file != nullptr && file->main_process_port);
-  if (!has_port) line.given["main_process_port"] = "29500";
-  const bool has_number = line.has("num_processes") || (file != nullptr && file->num_processes);
-  if (!has_number) {
-    const int each = std::max(1, here.num_gpus);
-    line.given["num_processes"] = std::to_string(machines * each);
-  }
+  const bool file_has_port = file != nullptr && file->main_process_port;
+  if (!file_has_port && !wish.says_any({"main_process_port", "master_port"}))
+    line.given["main_process_port"] = "29500";
+  // Beside a file, which has to say how many, PET_NPROC_PER_NODE does not count.
+  const bool is_counted = file != nullptr ? file->num_processes || line.has("nproc_per_node")
+                                          : wish.says_any({"nproc_per_node"});
+  if (is_counted || line.has("num_processes")) return;
+  const int each = std::max(1, here.num_gpus);
+  // As torchrun counts, the number is that of this machine.
+  line.given["num_processes"] = std::to_string(line.is_torchrun ? each : machines * each);
 }
 
 }  // namespace accel::launcher

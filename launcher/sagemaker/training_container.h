@@ -36,7 +36,11 @@ struct TrainingContainer {
 [[nodiscard]] Result<std::optional<TrainingContainer>> read_training_container(
     const EnvMap& environment, const std::function<std::string()>& resource_config);
 
-// Adds to `line` what neither it nor the file says: machines, rank, address and number of processes.
-void join_training_job(CommandLine& line, const ConfigFile* file, const TrainingContainer& here);
+// Adds to `line` what neither it, the file nor the PET_* variables in `environment` say: machines, rank, address and number
+// of processes. Requires: translate_torchrun() comes after it.
+void join_training_job(CommandLine& line,
+                       const ConfigFile* file,
+                       const TrainingContainer& here,
+                       const EnvMap& environment);
 
 }  // namespace accel::launcher

@@ -171,4 +171,10 @@ std::span<const std::string_view> pet_flags() {
   return kPetFlags;
 }
 
+std::string pet_variable(std::string_view flag) {
+  std::string name = "PET_";
+  for (const char c : flag) name += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return name;
+}
+
 }  // namespace accel::launcher

@@ -9,6 +9,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <accel/env_contract.h>
@@ -24,6 +25,9 @@ namespace accel::launcher {
 
 // All flags that PET_<NAME> gives a default for.
 [[nodiscard]] std::span<const std::string_view> pet_flags();
+
+// PET_<NAME> of a flag.
+[[nodiscard]] std::string pet_variable(std::string_view flag);
 
 struct TorchrunView {
   const EnvMap& environment;

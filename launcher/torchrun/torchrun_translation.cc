@@ -17,12 +17,6 @@ void usage(Faults& faults, std::string message, std::string remedy) {
   faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
 }
 
-std::string pet_variable(std::string_view flag) {
-  std::string name = "PET_";
-  for (const char c : flag) name += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  return name;
-}
-
 // The launcher's own name of a flag of torchrun.
 constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"nproc_per_node", "num_processes"},

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/launch_plan_fixture.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -56,7 +58,7 @@ TEST(TrainingContainer, WhatCannotBeReadIsNamed) {
 TEST(TrainingContainer, TheHostsAreTheMachinesOfALaunchThatSaysNothingElse) {
   const TrainingContainer here{.hosts = {"algo-1", "algo-2"}, .index = 1, .num_gpus = 4};
   CommandLine line;
-  join_training_job(line, nullptr, here);
+  join_training_job(line, nullptr, here, {});
 
   EXPECT_EQ(line.text("num_machines"), "2");
   EXPECT_EQ(line.text("machine_rank"), "1");
@@ -65,9 +67,69 @@ TEST(TrainingContainer, TheHostsAreTheMachinesOfALaunchThatSaysNothingElse) {
 
   CommandLine said;
   said.given["num_machines"] = "1";
-  join_training_job(said, nullptr, here);
+  join_training_job(said, nullptr, here, {});
   EXPECT_EQ(said.text("num_machines"), "1");
   EXPECT_FALSE(said.has("machine_rank"));
+}
+
+// Launches in a container of two hosts with eight GPUs each.
+class TrainingContainerLaunch : public test::LaunchPlanFixture {
+ protected:
+  TrainingContainerLaunch() {
+    num_gpus_ = 8;
+    host_.environment["SM_HOSTS"] = R"(["algo-1","algo-2"])";
+    host_.environment["SM_CURRENT_HOST"] = "algo-2";
+    host_.environment["SM_NUM_GPUS"] = "8";
+  }
+
+  // Workers of this machine, when there are two machines.
+  int workers(const Words& words) {
+    const LaunchPlan here = plan(words);
+    return here.machines && here.machines->num_machines == 2
+               ? static_cast<int>(here.spec.workers.size())
+               : -1;
+  }
+};
+
+TEST_F(TrainingContainerLaunch, EveryHostHasAWorkerForEachGpu) {
+  EXPECT_EQ(workers({"--no_python"}), 8);
+  host_.is_torchrun = true;
+  EXPECT_EQ(workers({"--no_python"}), 8);
+}
+
+TEST_F(TrainingContainerLaunch, TorchrunsWordsForTheNumberOfWorkersHold) {
+  EXPECT_EQ(workers({"--no_python", "--nproc_per_node", "4"}), 4);
+  host_.is_torchrun = true;
+  EXPECT_EQ(workers({"--no_python", "--nproc_per_node", "4"}), 4);
+  EXPECT_EQ(workers({"--no_python", "--nproc_per_node", "gpu"}), 8);
+  host_.environment["PET_NPROC_PER_NODE"] = "2";
+  EXPECT_EQ(workers({"--no_python"}), 2);
+  host_.is_torchrun = false;
+  EXPECT_EQ(workers({"--no_python"}), 2);
+}
+
+TEST_F(TrainingContainerLaunch, TorchrunsWordsForTheMachinesHold) {
+  host_.is_torchrun = true;
+  const LaunchPlan said =
+      plan({"--no_python", "--nnodes", "3", "--node_rank", "2", "--master_addr", "gpu-01"});
+  ASSERT_TRUE(said.machines);
+  EXPECT_EQ(said.machines->num_machines, 3);
+  EXPECT_FALSE(plan({"--no_python", "--standalone"}).machines);
+
+  host_.environment["PET_NNODES"] = "4";
+  host_.environment["PET_NODE_RANK"] = "3";
+  host_.environment["PET_MASTER_ADDR"] = "gpu-01";
+  const LaunchPlan by_variables = plan({"--no_python"});
+  ASSERT_TRUE(by_variables.machines);
+  EXPECT_EQ(by_variables.machines->num_machines, 4);
+  EXPECT_EQ(by_variables.machines->machine_rank, 3);
+}
+
+TEST_F(TrainingContainerLaunch, TorchrunsPortIsTheMainProcesss) {
+  host_.is_torchrun = true;
+  EXPECT_EQ(plan({"--no_python", "--master_port", "4000"}).machines->port, 4000);
+  host_.environment["PET_MASTER_PORT"] = "4001";
+  EXPECT_EQ(plan({"--no_python"}).machines->port, 4001);
 }
 
 }  // namespace
