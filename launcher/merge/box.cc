@@ -1,9 +1,57 @@
 #include "launcher/merge/box.h"
 
 #include <algorithm>
-#include <numeric>
+#include <bit>
+#include <cstddef>
+#include <utility>
 
 namespace accel::launcher {
+namespace {
+
+constexpr std::size_t kMostDividedDims = 8;
+constexpr std::size_t kMostCorners = std::size_t{1} << 26;
+
+// How often the boxes hold an element is a step function, and their corners are its steps, with a sign that changes from each
+// corner to its neighbours. Two sums of boxes are the same function exactly when their corners are the same after those of
+// opposite signs have cancelled out, which takes a sort where comparing the boxes takes all pairs.
+class Corners {
+ public:
+  Corners(std::vector<std::size_t> dims, std::span<const std::uint64_t> shape)
+      : dims_(std::move(dims)), shape_(shape) {}
+
+  void add(const Box& box) { put(box, plus_, minus_); }
+  void subtract(const Box& box) { put(box, minus_, plus_); }
+
+  [[nodiscard]] bool cancel_out() {
+    std::ranges::sort(plus_);
+    std::ranges::sort(minus_);
+    return plus_ == minus_;
+  }
+
+ private:
+  // Its number among the points of the divided dimensions. They have two elements at least, and all of the shape's fit into 64
+  // bits: with the one behind the last in each of 8 there are less than 2^69.
+  using Point = unsigned __int128;
+
+  void put(const Box& box, std::vector<Point>& even, std::vector<Point>& odd) const {
+    for (std::size_t ends = 0; ends < std::size_t{1} << dims_.size(); ++ends) {
+      Point point = 0;
+      for (std::size_t i = 0; i < dims_.size(); ++i) {
+        const std::size_t dim = dims_[i];
+        const std::uint64_t extent = (ends >> i & 1) != 0 ? box.sizes[dim] : 0;
+        point = point * (Point{shape_[dim]} + 1) + box.offsets[dim] + extent;
+      }
+      (std::popcount(ends) % 2 == 0 ? even : odd).push_back(point);
+    }
+  }
+
+  std::vector<std::size_t> dims_;  // those that some box does not run through
+  std::span<const std::uint64_t> shape_;
+  std::vector<Point> plus_;
+  std::vector<Point> minus_;
+};
+
+}  // namespace
 
 std::optional<std::uint64_t> volume(std::span<const std::uint64_t> sizes) {
   std::uint64_t product = 1;
@@ -21,32 +69,20 @@ bool is_within(const Box& box, std::span<const std::uint64_t> shape) {
   return true;
 }
 
-bool overlap(const Box& a, const Box& b) {
-  for (std::size_t i = 0; i < a.sizes.size(); ++i) {
-    const std::uint64_t begin = std::max(a.offsets[i], b.offsets[i]);
-    const std::uint64_t end = std::min(a.offsets[i] + a.sizes[i], b.offsets[i] + b.sizes[i]);
-    if (begin >= end) return false;
-  }
-  return true;
-}
-
-// By the first row: only boxes whose ranges of the first dimension meet are compared.
-std::optional<BoxPair> find_overlap(std::span<const Box> boxes) {
-  std::vector<std::size_t> order(boxes.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto begin_of = [&](std::size_t i) {
-    return boxes[i].offsets.empty() ? 0 : boxes[i].offsets.front();
-  };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return begin_of(a) < begin_of(b);
-  });
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const Box& box = boxes[order[i]];
-    const std::uint64_t end = box.sizes.empty() ? 1 : begin_of(order[i]) + box.sizes.front();
-    for (std::size_t j = i + 1; j < order.size() && begin_of(order[j]) < end; ++j)
-      if (overlap(box, boxes[order[j]])) return BoxPair{order[i], order[j]};
-  }
-  return std::nullopt;
+std::optional<bool> cover_exactly(std::span<const Box> boxes,
+                                  std::span<const std::uint64_t> shape) {
+  if (volume(shape) == 0) return boxes.empty();
+  std::vector<std::size_t> divided;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim)
+    if (std::ranges::any_of(boxes, [&](const Box& box) { return box.sizes[dim] != shape[dim]; }))
+      divided.push_back(dim);
+  if (divided.size() > kMostDividedDims || boxes.size() > (kMostCorners >> divided.size()))
+    return std::nullopt;
+  Corners corners(std::move(divided), shape);
+  for (const Box& box : boxes) corners.add(box);
+  corners.subtract(
+      {.offsets = std::vector<std::uint64_t>(shape.size()), .sizes = {shape.begin(), shape.end()}});
+  return corners.cancel_out();
 }
 
 BoxRows::BoxRows(const Box& box, std::span<const std::uint64_t> shape) {

@@ -20,14 +20,13 @@ struct Box {
 
 // Requires of both: as many dimensions as `shape`.
 [[nodiscard]] bool is_within(const Box& box, std::span<const std::uint64_t> shape);
-[[nodiscard]] bool overlap(const Box& a, const Box& b);
 
-// The first two boxes that overlap, by their numbers, if any do. Cost: n log n unless many share the same rows.
-struct BoxPair {
-  std::size_t first = 0;
-  std::size_t second = 0;
-};
-[[nodiscard]] std::optional<BoxPair> find_overlap(std::span<const Box> boxes);
+// Whether the boxes cover the shape, each element once. nullopt: they divide more than 8 of its dimensions, or have more than
+// 2^26 corners in those, which nothing that shards a model does.
+// Requires: they are within the shape, none is empty, and volume(shape) fits.
+// Cost: sorts 2^d corners of each box, 16 bytes a corner; d is the number of dimensions that are divided.
+[[nodiscard]] std::optional<bool> cover_exactly(std::span<const Box> boxes,
+                                                std::span<const std::uint64_t> shape);
 
 // The rows of a box: ranges of elements that are adjacent in the tensor, in order.
 //

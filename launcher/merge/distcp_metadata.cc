@@ -263,7 +263,7 @@ class Reader {
                        .bytes = place->second.bytes};
   }
 
-  // Within the tensor, as many elements as it has, and no two overlap: then none is missing either.
+  // Each element is in one chunk.
   static Result<void> check_cover(const DistcpTensor& tensor) {
     std::vector<Box> boxes;
     std::uint64_t covered = 0;
@@ -273,10 +273,17 @@ class Reader {
       covered += *volume(box.sizes);  // below the tensor's, which fits
       if (*volume(box.sizes) > 0) boxes.push_back(std::move(box));
     }
-    if (find_overlap(boxes)) return damaged("two of its chunks overlap");
-    if (const std::uint64_t all = *volume(tensor.shape); covered != all)
+    const std::uint64_t all = *volume(tensor.shape);
+    if (covered < all)
       return damaged("its chunks have " + std::to_string(covered) + " of its " +
                      std::to_string(all) + " elements");
+    const auto is_covered = cover_exactly(boxes, tensor.shape);
+    if (!is_covered)
+      return Error(
+          ErrorCode::kUnsupported,
+          "a tensor is divided in more dimensions, or into more chunks, than can be compared",
+          "save it with fewer chunks, along fewer dimensions");
+    if (!*is_covered) return damaged("two of its chunks overlap");
     return {};
   }
 

@@ -5,7 +5,7 @@
 // goes. What is nested deeper is joined by dots.
 //
 // Threads:  pure, but for read_distcp_metadata().
-// Cost:     one pass over the pickle; some 200 bytes for each chunk.
+// Cost:     one pass over the pickle, and read_pickle()'s memory; some 200 bytes for each chunk, and cover_exactly()'s (box.h).
 // Source:   torch/distributed/checkpoint/metadata.py, filesystem.py; tests/peer/merge_weights.py.
 #pragma once
 
@@ -43,8 +43,9 @@ struct DistcpMetadata {
 };
 
 // The chunks of every tensor cover it exactly: no hole, no overlap.
-// Errors  kUnsupported: it names what PyTorch does not write, was saved through extensions, or has a dtype that safetensors has
-//         not; kCheckpointIncomplete: it is damaged, or its chunks leave a hole or overlap (named).
+// Errors  kUnsupported: it names what PyTorch does not write, was saved through extensions, has a dtype that safetensors has not,
+//         or a tensor in more chunks and dimensions than cover_exactly() compares; kCheckpointIncomplete: it is damaged, or its chunks
+//         leave a hole or overlap (named).
 [[nodiscard]] Result<DistcpMetadata> parse_distcp_metadata(std::string_view bytes);
 
 // Errors  as above, and kFileIo. All name the file.

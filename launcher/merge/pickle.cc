@@ -73,6 +73,10 @@ enum Opcode : std::uint8_t {
 };
 
 constexpr int kNewestProtocol = 5;
+// A node takes 90 bytes, and an opcode of one byte makes it. Metadata has more than 4 bytes for each, whatever the protocol, and
+// more than 3 when nothing is memoized in vain.
+constexpr std::size_t kLeastBytesPerNode = 2;
+constexpr std::size_t kFewNodes = 64;
 constexpr std::size_t kObjectHead = 3;  // callable, arguments, state
 
 // Thrown within this file alone: a machine with an error in hand cannot go on.
@@ -85,7 +89,9 @@ struct Fault {
 class PickleMachine {
  public:
   PickleMachine(std::string_view bytes, std::span<const std::string_view> allowed)
-      : bytes_(bytes), allowed_(allowed.begin(), allowed.end()) {}
+      : bytes_(bytes),
+        allowed_(allowed.begin(), allowed.end()),
+        most_nodes_(std::min(kMostPickleNodes, kFewNodes + bytes.size() / kLeastBytesPerNode)) {}
 
   Pickle run() {
     while (!step()) {
@@ -135,8 +141,9 @@ class PickleMachine {
 
   void push(PickleNode node) { stack_.push_back(node); }
   void push(Node node) {
-    if (pickle_.nodes_.size() == kMostPickleNodes)
-      fail("it has more than " + std::to_string(kMostPickleNodes) + " values");
+    if (pickle_.nodes_.size() == most_nodes_)
+      fail("it has more than " + std::to_string(most_nodes_) + " values, which no pickle of " +
+           std::to_string(bytes_.size()) + " bytes that PyTorch wrote has");
     push(static_cast<PickleNode>(pickle_.nodes_.size()));
     pickle_.nodes_.push_back(std::move(node));
   }
@@ -422,6 +429,7 @@ class PickleMachine {
 
   std::string_view bytes_;
   std::unordered_set<std::string_view> allowed_;
+  std::size_t most_nodes_;
   std::size_t place_ = 0;
   std::size_t start_ = 0;  // of the opcode
   std::vector<PickleNode> stack_;

@@ -135,5 +135,12 @@ TEST(Pickle, WhatPyTorchDoesNotWriteIsNamed) {
               HasSubstr("opcode 130"));  // EXT1: a registry we have not
 }
 
+// Each byte of these would become a tuple, of 90 bytes.
+TEST(Pickle, MoreValuesThanItsBytesAreWorthAreRefused) {
+  const std::string hostile = "\x80\x02N" + std::string(100'000, '\x85') + ".";
+  EXPECT_THAT(message_of(hostile), HasSubstr("more than 50066 values, which no pickle of"));
+  EXPECT_EQ(message_of("\x80\x02N" + std::string(50, '\x85') + "."), "no error");
+}
+
 }  // namespace
 }  // namespace accel::launcher
