@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -37,11 +38,7 @@ bool SilenceClock::is_silent_for_too_long(const std::string& beat, TimePoint now
 
 StoreBeat::StoreBeat(
     c10::intrusive_ptr<c10d::Store> store, std::string name, int rank, int size, const Pulse& pulse)
-    : store_(std::move(store)),
-      name_(std::move(name)),
-      rank_(rank),
-      neighbour_((rank + 1) % size),
-      pulse_(pulse) {
+    : store_(std::move(store)), name_(std::move(name)), rank_(rank), size_(size), pulse_(pulse) {
   if (size == 1) return;
   store_->set(key_of(rank_), bytes_of("0"));
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
@@ -58,18 +55,33 @@ StoreBeat::~StoreBeat() {
   }
 }
 
-std::optional<int> StoreBeat::silent_rank() const {
-  if (!thread_.joinable()) return std::nullopt;
-  const auto rank = read(*store_, name_ + "/silent");
-  return rank ? std::optional(std::stoi(*rank)) : std::nullopt;
+std::vector<int> StoreBeat::silent_ranks() {
+  std::vector<int> ranks;
+  if (!thread_.joinable()) return ranks;
+  for (const std::int64_t end = store_->add(list_key(), 0); num_counted_ < end;)
+    unread_.insert(++num_counted_);
+  // What is not there yet may never be: who counted it may have died.
+  std::erase_if(unread_, [&](std::int64_t number) {
+    const auto entry = read(*store_, list_key(number));
+    if (!entry) return false;
+    std::istringstream words(*entry);
+    Silence& silence = silences_.emplace_back();
+    words >> silence.rank >> silence.last_beat;
+    return true;
+  });
+  // Numbers grow: what has ended does not begin again.
+  std::erase_if(silences_, [&](const Silence& silence) {
+    return read(*store_, key_of(silence.rank)) != silence.last_beat;
+  });
+  for (const Silence& silence : silences_) ranks.push_back(silence.rank);
+  return ranks;
 }
 
 void StoreBeat::run(const std::stop_token& stop) {
-  SilenceClock clock(pulse_);
   std::unique_lock lock(mutex_);
   try {
     while (!stop.stop_requested()) {
-      beat(clock);
+      beat();
       never_.wait_for(lock, stop, pulse_.period, [] { return false; });
     }
   } catch (const std::exception&) {
@@ -77,13 +89,32 @@ void StoreBeat::run(const std::stop_token& stop) {
   }
 }
 
-void StoreBeat::beat(SilenceClock& clock) {
+void StoreBeat::beat() {
   store_->set(key_of(rank_), bytes_of(std::to_string(++number_)));
-  // One that has not begun is not known yet.
-  const auto heard = read(*store_, key_of(neighbour_));
-  if (!heard || *heard == kLeft) return;
-  if (clock.is_silent_for_too_long(*heard, std::chrono::steady_clock::now()))
-    store_->set(name_ + "/silent", bytes_of(std::to_string(neighbour_)));
+  for (int steps = 1; steps < size_; ++steps) {
+    const int rank = (rank_ + steps) % size_;
+    const auto heard = read(*store_, key_of(rank));
+    if (!heard) return;  // One that has not begun is not known yet.
+    if (*heard == kLeft) continue;
+    SilenceClock& clock = clocks_.try_emplace(rank, pulse_).first->second;
+    if (clock.is_silent_for_too_long(*heard, std::chrono::steady_clock::now()))
+      report_silence(rank, *heard);
+    if (!clock.is_silent()) return;
+  }
+}
+
+void StoreBeat::report_silence(int rank, const std::string& last_beat) {
+  if (std::exchange(reported_[rank], last_beat) == last_beat) return;
+  const std::int64_t number = store_->add(list_key(), 1);
+  store_->set(list_key(number), bytes_of(std::to_string(rank) + " " + last_beat));
+}
+
+std::string StoreBeat::list_key() const {
+  return name_ + "/silences";
+}
+
+std::string StoreBeat::list_key(std::int64_t number) const {
+  return list_key() + "/" + std::to_string(number);
 }
 
 std::string StoreBeat::key_of(int rank) const {

@@ -162,10 +162,15 @@ class StoreRanks final : public RankExchange {
     return dead_ >= 0;
   }
 
-  // Whether a rank that has not set its key was found silent.
+  // Whether a rank that has not set its key is silent.
   bool is_one_silent(const std::vector<std::string>& keys) {
-    silent_ = beat_.silent_rank();
-    return silent_ && !store_->check({keys.at(static_cast<std::size_t>(*silent_))});
+    silent_.reset();
+    for (const int rank : beat_.silent_ranks()) {
+      if (store_->check({keys.at(static_cast<std::size_t>(rank))})) continue;
+      silent_ = rank;
+      return true;
+    }
+    return false;
   }
 
   // False while that rank has not said who it is.

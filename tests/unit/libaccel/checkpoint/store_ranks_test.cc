@@ -13,12 +13,14 @@
 #include <mutex>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <unistd.h>
 
 #include <accel/async_save.h>
 #include <accel/checkpoint.h>
@@ -109,6 +111,39 @@ TEST(StoreRanks, ARankOfAnotherNodeThatDiesIsNamedAfterSomeSilence) {
   EXPECT_EQ(exits[0].status, 0) << exits[0].output;
   EXPECT_EQ(exits[1].status, 128 + SIGKILL);
   EXPECT_EQ(exits[2].status, 0) << exits[2].output;
+}
+
+// The watcher of each dead rank is dead too, but for the first, which has said all that the others wait for.
+TEST(StoreRanks, ALostNodeIsFoundBehindARankOfItThatHadSpoken) {
+  const auto exits = test::run_ranks(
+      4,
+      [&] {
+        const int rank = test::rank_of_this_process();
+        test::be_on_node(rank / 2, 2, rank % 2, 2);
+        ::setenv(shm::kTestNodeVariable, rank < 2 ? "node-0" : "node-1", 1);
+        const PartialState state;
+        const auto ranks = store_ranks("save", 24h, {}, kFastPulse);
+        EXPECT_EQ(ranks->all_gather("first").size(), 4U);
+        const std::jthread lost([&] {
+          if (rank < 2) return;
+          current_process_group()->store()->clone()->wait({"save/1/2"});
+          ::raise(SIGKILL);
+        });
+        if (rank == 3) ::pause();
+        try {
+          (void)ranks->all_gather("second");
+          ADD_FAILURE() << "nobody was missed";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+          EXPECT_THAT(error.message(), HasSubstr("rank 3 gave no sign of life for 1 s"));
+        }
+      },
+      {.expect_success = false});
+  if (test::rank_of_this_process() >= 0) return;
+  EXPECT_EQ(exits[0].status, 0) << exits[0].output;
+  EXPECT_EQ(exits[1].status, 0) << exits[1].output;
+  EXPECT_EQ(exits[2].status, 128 + SIGKILL);
+  EXPECT_EQ(exits[3].status, 128 + SIGKILL);
 }
 
 class Number final : public Stateful {
