@@ -1,5 +1,6 @@
 #include "launcher/static/agreement.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -17,6 +18,20 @@ Error disagreement(const MachineCard& main,
                card.describe() + " has " + flag + " " + std::to_string(of_card) + ", but " +
                    main.describe() + " has " + flag + " " + std::to_string(of_main),
                "give the same " + flag + " on every machine");
+}
+
+// Of two cards, one of which says how many workers all machines have: those of the other make another sum.
+std::optional<Error> find_other_share(const MachineCard& counting, const MachineCard& card) {
+  const int rest = counting.num_processes % counting.num_machines;
+  const int share = counting.num_processes / counting.num_machines;
+  if (counting.num_processes == 0 || rest != 0 || card.num_workers == share) return std::nullopt;
+  return Error(
+      ErrorCode::kInvalidArgument,
+      card.describe() + " has " + std::to_string(card.num_workers) + " workers, but " +
+          counting.describe() + " has --num_processes " + std::to_string(counting.num_processes) +
+          " on " + std::to_string(counting.num_machines) + " machines, " + std::to_string(share) +
+          " on each",
+      "give the same --num_processes on every machine, or --nproc_per_node on every machine");
 }
 
 }  // namespace
@@ -43,6 +58,13 @@ std::optional<Error> find_disagreement(const MachineCard& main, const MachineCar
                      std::to_string(main.version),
                  "install the same build of accel on every machine");
   }
+  if (main.run_id != card.run_id) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        card.describe() + " has --rdzv_id '" + printable(card.run_id) + "', but " +
+            main.describe() + " has --rdzv_id '" + printable(main.run_id) + "'",
+        "give the same --rdzv_id on every machine of a job, and each job a port of its own");
+  }
   if (main.num_machines != card.num_machines) {
     return disagreement(main, card, "--num_machines", main.num_machines, card.num_machines);
   }
@@ -50,13 +72,25 @@ std::optional<Error> find_disagreement(const MachineCard& main, const MachineCar
       card.num_processes > 0) {
     return disagreement(main, card, "--num_processes", main.num_processes, card.num_processes);
   }
+  if (auto other = find_other_share(main, card)) return other;
+  return find_other_share(card, main);
+}
+
+std::optional<Error> find_disagreement(const std::vector<MachineCard>& cards) {
+  // All that say a number agree with machine 0, or with the first one that does.
+  const auto counts = [](const MachineCard& card) { return card.num_processes > 0; };
+  const auto counting = std::ranges::find_if(cards, counts);
+  if (counting == cards.end()) return std::nullopt;
+  for (const MachineCard& card : cards) {
+    if (auto why = find_disagreement(*counting, card)) return why;
+  }
   return std::nullopt;
 }
 
 Error rank_is_taken(const MachineCard& holder, const MachineCard& card) {
   return Error(ErrorCode::kInvalidArgument,
-               "machine rank " + std::to_string(card.rank) + " was given twice: to " + holder.host +
-                   " (" + holder.address + ") and to " + card.host + " (" + card.address + ")",
+               "machine rank " + std::to_string(card.rank) + " was given twice: to " +
+                   holder.describe_host() + " and to " + card.describe_host(),
                "give each machine a --machine_rank of its own, from 0 to " +
                    std::to_string(card.num_machines - 1));
 }

@@ -16,10 +16,14 @@ namespace accel::launcher {
 // machines (kInvalidArgument).
 [[nodiscard]] std::optional<Error> find_fault(const MachineCard& main);
 
-// What `card` says otherwise than machine 0: version (kProtocol), number of machines or of processes
-// (kInvalidArgument). The message names both.
+// What `card` says otherwise than machine 0: version (kProtocol), run id, number of machines, of
+// processes or of its share of them (kInvalidArgument). The message names both.
 [[nodiscard]] std::optional<Error> find_disagreement(const MachineCard& main,
                                                      const MachineCard& card);
+
+// What the cards of all machines, by rank, say otherwise among themselves: numbers of processes that
+// machine 0 did not give.
+[[nodiscard]] std::optional<Error> find_disagreement(const std::vector<MachineCard>& cards);
 
 // The machine rank of `card` is claimed by `holder` already.
 [[nodiscard]] Error rank_is_taken(const MachineCard& holder, const MachineCard& card);

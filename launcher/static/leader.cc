@@ -10,7 +10,7 @@ namespace {
 
 using supervisor::StoreExchange;
 
-// A pause between two looks that is longer is our own: nobody is silent for it.
+// What is longer of a pause between two looks is our own: nobody is silent for it.
 constexpr Duration kLongestPause = std::chrono::seconds(1);
 // A machine whose beat stopped so shortly after the first failure was its cause: the beat before was
 // still on its way.
@@ -60,7 +60,10 @@ void Leader::look(const Board& board, TimePoint now) {
   const Duration pause = now - looked_at_;
   looked_at_ = now;
   if (pause > kLongestPause) {
-    for (Member& member : members_) member.beat_at += pause;
+    for (Member& member : members_) {
+      member.beat_at += pause - kLongestPause;
+      member.suspended_at += pause - kLongestPause;
+    }
   }
   if (!stop_ && board.has(board_key::kStop)) {
     // What cannot be read still stops the job.
@@ -101,6 +104,7 @@ void Leader::gather(const Board& board, TimePoint now) {
   if (std::ranges::all_of(members_, has_card)) {
     std::vector<MachineCard> cards;
     for (const Member& member : members_) cards.push_back(*member.card);
+    if (auto why = find_disagreement(cards)) return settle(failed_verdict(*why, 0), now);
     plan_ = make_plan(cards, options_.restart_count);
     is_before_begin_ = false;
     phase_ = Phase::kPreparing;
@@ -138,7 +142,11 @@ void Leader::read_beats(const Board& board, TimePoint now) {
     if (!member.card || member.is_lost) continue;
     const int rank = static_cast<int>(i);
     const std::string& beat = board.at(board_key::of(board_key::kBeat, rank));
-    if (beat != member.beat || beat == kSuspendedBeat) {
+    const bool is_new = beat != member.beat;
+    if (is_new) member.suspended_at = now;
+    const bool is_suspended =
+        beat == kSuspendedBeat && now - member.suspended_at < options_.suspended_limit;
+    if (is_new || is_suspended) {
       member.beat = beat;
       member.beat_at = now;
     }

@@ -16,7 +16,8 @@
 //   settled     every machine has left, or time is over   done
 //
 // A machine is silent when its beat has not changed for `lost_after` while we looked: time in which we
-// were stopped ourselves does not count, and neither does that of a launcher that its user has stopped.
+// were stopped ourselves does not count, and neither does that of a launcher that its user has stopped,
+// until `suspended_limit`.
 //
 // A rank whose peers vanish fails at once, and their machine is lost seconds later. So the first
 // failure is only named when all have ended: a machine that fell silent before the first failure was
@@ -40,6 +41,8 @@ namespace accel::launcher {
 struct LeaderOptions {
   Duration join_limit = std::chrono::seconds(600);  // from the first look to the last claim
   Duration lost_after = std::chrono::seconds(5);
+  // So long may a launcher be stopped by its user; whether it lives is not known meanwhile.
+  Duration suspended_limit = std::chrono::hours(1);
   // Told of a fault or an end before the job began, machines that come late learn of it so long.
   Duration late_joiners = std::chrono::seconds(10);
   Duration last_words = std::chrono::seconds(5);  // for those that joined to read the verdict
@@ -71,6 +74,7 @@ class Leader {
     bool is_void = false;  // the claim is being taken back
     std::string beat;
     TimePoint beat_at{};
+    TimePoint suspended_at{};  // beat: kSuspendedBeat
     std::optional<EndNote> end;
     bool is_ready = false;
     bool is_lost = false;

@@ -3,6 +3,7 @@
 
 #include "launcher/static/machine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "launcher/static/agreement.h"
@@ -43,15 +44,11 @@ void Machine::add_to(StoreExchange& exchange) const {
        {board_key::kHost, board_key::kPlan, board_key::kGo, board_key::kStop, board_key::kVerdict})
     exchange.reads.emplace_back(name);
   // Again while we wait: a claim whose launcher was silent for long is taken back.
-  if (phase_ == Phase::kClaiming || phase_ == Phase::kWaiting) {
-    if (draws_rank_) {
-      exchange.counter = board_key::kJoins;
-    } else {
-      exchange.swaps.push_back({key(board_key::kClaim), "", claim_});
-      exchange.reads.push_back(key(board_key::kClaim));
-    }
+  if (phase_ == Phase::kClaiming || phase_ == Phase::kWaiting) add_claim(exchange);
+  if (phase_ == Phase::kWithdrawing) {
+    exchange.swaps.push_back({key(board_key::kClaim), claim_, ""});
+    exchange.reads.push_back(key(board_key::kClaim));
   }
-  if (phase_ == Phase::kWithdrawing) exchange.swaps.push_back({key(board_key::kClaim), claim_, ""});
   if (phase_ == Phase::kRefused)
     exchange.swaps.push_back(
         {std::string(board_key::kFault), "", to_text(failed_verdict(*error_, card_.rank))});
@@ -66,6 +63,17 @@ void Machine::add_to(StoreExchange& exchange) const {
   if (phase_ == Phase::kSettled) exchange.sets.emplace_back(key(board_key::kLeft), "1");
 }
 
+void Machine::add_claim(StoreExchange& exchange) const {
+  if (!claim_.empty()) exchange.swaps.push_back({key(board_key::kClaim), "", claim_});
+  if (!draws_rank_ || phase_ == Phase::kWaiting) {
+    exchange.reads.push_back(key(board_key::kClaim));
+    return;
+  }
+  if (first_place_ == 0) exchange.counter = board_key::kJoins;
+  for (int rank = 1; rank < card_.num_machines; ++rank)
+    exchange.reads.push_back(board_key::of(board_key::kClaim, rank));
+}
+
 MachineActions Machine::take(const Board& board) {
   MachineActions actions;
   ++beats_;
@@ -73,6 +81,9 @@ MachineActions Machine::take(const Board& board) {
     case Phase::kGone:
       return actions;
     case Phase::kWithdrawing:
+      // Else the answer is that of an exchange that was under way when our user asked.
+      if (board.at(key(board_key::kClaim)) == claim_) return actions;
+      return leave();
     case Phase::kRefused:
     case Phase::kSettled:
       return leave();  // what had to be written is
@@ -116,30 +127,44 @@ void Machine::meet(const Board& board) {
                         "wait until it has ended, or give another --main_process_port"));
   }
   if (auto fault = find_disagreement(*main, card_)) return refuse(*std::move(fault));
-  claim_ = to_text(card_);
+  if (!draws_rank_) claim_ = to_text(card_);
   phase_ = Phase::kClaiming;
 }
 
 void Machine::claim(const Board& board) {
-  if (draws_rank_) {
-    if (board.count() < 1) return;
-    draws_rank_ = false;
-    card_.rank = static_cast<int>(board.count());
-    claim_ = to_text(card_);
-    if (board.count() < card_.num_machines) return;
-    return refuse(Error(ErrorCode::kInvalidArgument,
-                        card_.host + " (" + card_.address + ") is one machine more than --nnodes " +
-                            std::to_string(card_.num_machines) + " says",
-                        "start as many launchers as --nnodes says, on each machine one"));
-  }
   const std::string& standing = board.at(key(board_key::kClaim));
-  if (standing.empty()) return;
-  if (standing == claim_) {
+  if (!claim_.empty() && standing == claim_) {
     phase_ = Phase::kWaiting;
     return;
   }
+  if (draws_rank_) return take_place(board);
+  if (standing.empty()) return;
   const auto holder = card_from(standing);
   refuse(holder ? rank_is_taken(*holder, card_) : holder.error());
+}
+
+// The counter spreads those that come together; what counts is the claim. So it leaves no holes when
+// somebody leaves, or an answer is lost.
+void Machine::take_place(const Board& board) {
+  const int num_places = std::max(card_.num_machines - 1, 1);
+  if (first_place_ == 0) {
+    const std::int64_t joins_before = std::max<std::int64_t>(board.count(), 1) - 1;
+    first_place_ = 1 + static_cast<int>(joins_before % num_places);
+  }
+  phase_ = Phase::kClaiming;
+  claim_.clear();
+  for (int i = 0; i < num_places; ++i) {
+    card_.rank = (first_place_ - 1 + i) % num_places + 1;
+    if (!board.at(key(board_key::kClaim)).empty()) continue;
+    claim_ = to_text(card_);
+    return;
+  }
+  // The claim of one that has vanished is still taken back, until the plan is made.
+  if (!board.has(board_key::kPlan)) return;
+  refuse(Error(ErrorCode::kInvalidArgument,
+               card_.describe_host() + " is one machine more than --nnodes " +
+                   std::to_string(card_.num_machines) + " says",
+               "start as many launchers as --nnodes says, on each machine one"));
 }
 
 void Machine::refuse(Error why) {
@@ -249,10 +274,10 @@ MachineActions Machine::asked_to_stop(int signal, const std::string& name) {
     phase_ = Phase::kGone;
     return {Leave{}};
   }
-  const bool is_alone = card_.rank != 0 && !plan_ && phase_ <= Phase::kWaiting;
+  const bool is_alone = (draws_rank_ || card_.rank != 0) && !plan_ && phase_ <= Phase::kWaiting;
   if (is_alone) {
     // The others have not begun: the place is free again, and they go on waiting.
-    phase_ = draws_rank_ ? Phase::kGone : Phase::kWithdrawing;
+    phase_ = claim_.empty() ? Phase::kGone : Phase::kWithdrawing;
     if (phase_ == Phase::kGone) return {Leave{}};
     return {};
   }

@@ -9,6 +9,8 @@
 //   meeting    it says otherwise than ours         refused    fault written for all
 //   claiming   our claim stands                    waiting
 //   claiming   another launcher's claim stands     refused    fault written for all
+//   claiming   ... and the rank was not given      claiming   the next free place is tried
+//   claiming   ... and every place has its plan    refused    fault written for all
 //   waiting    the plan is there                   preparing  workers prepared
 //   preparing  they are ready                      ready      ready written
 //   preparing  they cannot be                      over       stop and end written
@@ -60,7 +62,8 @@ using MachineActions = std::vector<MachineAction>;
 
 class Machine {
  public:
-  // draws_rank: the rank of `card` is not known yet, and comes from the order of joins.
+  // draws_rank: the rank of `card` is not known yet; it takes the first free place, as a rule in the
+  // order of joins.
   Machine(MachineCard card, bool draws_rank);
 
   // Adds what is to be written and read next.
@@ -104,7 +107,9 @@ class Machine {
   };
 
   void meet(const Board& board);
+  void add_claim(supervisor::StoreExchange& exchange) const;
   void claim(const Board& board);
+  void take_place(const Board& board);
   void refuse(Error why);
   void note_stop(StopNote note);
   void note_failure(const supervisor::WorkerExit& exit);
@@ -118,8 +123,9 @@ class Machine {
 
   MachineCard card_;
   bool draws_rank_;
+  int first_place_ = 0;  // draws_rank_: from which on we look for a free one; 0: not known yet
   Phase phase_ = Phase::kMeeting;
-  std::string claim_;  // our card as it is written
+  std::string claim_;  // our card as it is written; empty: no place was tried yet
   std::uint64_t beats_ = 0;
   bool is_suspended_ = false;
   bool is_stopping_ = false;  // the workers were told

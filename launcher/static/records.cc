@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "runtime/printable.h"
 #include "runtime/supervisor/json_fields.h"
 
 namespace accel::launcher {
@@ -27,6 +28,7 @@ template <Is<MachineCard> T, typename Visit>
 void each_member(T& card, Visit&& visit) {
   visit("version", card.version);
   visit("id", card.id);
+  visit("run_id", card.run_id);
   visit("generation", card.generation);
   visit("rank", card.rank);
   visit("num_machines", card.num_machines);
@@ -112,7 +114,12 @@ std::string board_key::of(std::string_view prefix, int machine_rank) {
 }
 
 std::string MachineCard::describe() const {
-  return "machine " + std::to_string(rank) + " (" + host + ", " + address + ")";
+  return "machine " + std::to_string(rank) + " (" + printable(host) + ", " + printable(address) +
+         ")";
+}
+
+std::string MachineCard::describe_host() const {
+  return printable(host) + " (" + printable(address) + ")";
 }
 
 int JobPlan::world_size() const {
@@ -126,7 +133,7 @@ int JobPlan::first_rank(int machine_rank) const {
 std::string JobPlan::describe(int machine_rank) const {
   const auto index = static_cast<std::size_t>(machine_rank);
   const std::string name = "machine " + std::to_string(machine_rank);
-  return index < hosts.size() ? name + " (" + hosts[index] + ")" : name;
+  return index < hosts.size() ? name + " (" + printable(hosts[index]) + ")" : name;
 }
 
 std::string to_text(const MachineCard& card) {

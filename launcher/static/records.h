@@ -3,7 +3,7 @@
 //   key              written by                what it says
 //   ---------------  ------------------------  ------------------------------------------------------
 //   accel/host       machine 0                 its MachineCard: what the others compare with
-//   accel/joins      who has no machine rank   a counter: the order of joins gives the rank
+//   accel/joins      who has no machine rank   a counter: from which place on it looks for a free one
 //   accel/claim/R    one launcher, once        its MachineCard: machine rank R is taken
 //   accel/fault      anyone, once              why the machines cannot form a job
 //   accel/plan       machine 0                 JobPlan: how many workers each machine has
@@ -53,7 +53,8 @@ struct MachineCard {
   static constexpr int kVersion = 1;
 
   int version = kVersion;
-  std::string id;  // of this launcher alone
+  std::string id;      // of this launcher alone
+  std::string run_id;  // of the job: --rdzv_id
   int generation = 0;
   int rank = 0;  // of the machine
   int num_machines = 1;
@@ -62,8 +63,10 @@ struct MachineCard {
   std::string host;       // its name
   std::string address;    // from which it reaches the store
 
-  // "machine 1 (gpu-02, 10.0.0.2)".
+  // "machine 1 (gpu-02, 10.0.0.2)", printable.
   [[nodiscard]] std::string describe() const;
+  // "gpu-02 (10.0.0.2)", printable.
+  [[nodiscard]] std::string describe_host() const;
 };
 
 struct JobPlan {
@@ -73,7 +76,7 @@ struct JobPlan {
 
   [[nodiscard]] int world_size() const;
   [[nodiscard]] int first_rank(int machine_rank) const;
-  // "machine 1 (gpu-02)".
+  // "machine 1 (gpu-02)", printable.
   [[nodiscard]] std::string describe(int machine_rank) const;
 };
 

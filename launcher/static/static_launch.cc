@@ -80,6 +80,7 @@ class StaticLaunch {
     wait_for_signals();
     began_at_ = ticked_at_ = clock_.now();
     card_ = {.id = draw_launcher_id(),
+             .run_id = settings_.run_id,
              .rank = settings_.machine_rank.value_or(0),
              .num_machines = settings_.num_machines,
              .num_workers = static_cast<int>(options_.spec.workers.size()),
@@ -201,15 +202,17 @@ class StaticLaunch {
     supervisor::StoreExchange wanted;
     machine_->add_to(wanted);
     if (leader_) leader_->add_to(wanted);
-    link_.exchange(wanted, [this, wanted](const supervisor::StoreAnswer& answer) {
-      last_answer_ = clock_.now();
-      const Board board(wanted, answer);
-      if (leader_) leader_->look(board, last_answer_);
-      apply(machine_->take(board));
-      tell_verdict();
-      if (leaves_when_done()) finish();
-      if (is_suspending_) suspend_now();
-    });
+    link_.exchange(wanted,
+                   [this, wanted, tells = is_suspending_](const supervisor::StoreAnswer& answer) {
+                     last_answer_ = clock_.now();
+                     const Board board(wanted, answer);
+                     if (leader_) leader_->look(board, last_answer_);
+                     apply(machine_->take(board));
+                     tell_verdict();
+                     if (leaves_when_done()) finish();
+                     // An exchange that was under way when the signal came did not carry the beat that says so.
+                     if (is_suspending_) tells ? suspend_now() : exchange();
+                   });
   }
 
   void watch_times() {

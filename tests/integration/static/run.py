@@ -8,8 +8,10 @@ import pathlib
 import shutil
 import signal
 import socket
+import struct
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
@@ -50,6 +52,20 @@ class Static(unittest.TestCase):
     def close_all(self):
         for machine in self.machines:
             machine.close()
+
+    def board(self, key):
+        """The value of a key in the store of machine 0, once it is there."""
+        name = struct.pack("<Q", len(key)) + key.encode()
+        while True:
+            try:
+                store = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+        with store, store.makefile("rb") as answers:
+            store.sendall(struct.pack("<BI", 0, 0x3C85F7CE) + struct.pack("<BQ", 6, 1) + name + b"\3" + name)  # WAIT, GET
+            self.assertEqual(answers.read(1), b"\0")
+            return answers.read(*struct.unpack("<Q", answers.read(8))).decode()
 
     def said(self):
         return sorted(line for machine in self.machines for line in machine.lines if line.startswith("rank "))
@@ -99,6 +115,32 @@ class Static(unittest.TestCase):
         self.assert_statuses(0, 0, 0)
         self.assertEqual([line.split(" at")[0] for line in self.said()],
                          [f"rank {rank} of 3 local 0 of 1 group {rank} of 3" for rank in range(3)])
+
+    def test_a_c10d_machine_that_was_stopped_comes_again(self):
+        line = ("--nnodes", 3, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--no-python",
+                self.worker(HELLO))
+        self.node(*line)
+        self.board("accel/host")
+        once = self.node(*line)
+        self.board("accel/claim/1")
+        once.process.send_signal(signal.SIGINT)
+        self.assertEqual(once.wait(), 130, once.text())
+        for _ in range(2):
+            self.node(*line)
+        self.assert_statuses(0, 130, 0, 0)
+        self.assertEqual([line.split(" local")[0] for line in self.said()], [f"rank {rank} of 3" for rank in range(3)])
+
+    def test_machines_of_two_jobs_do_not_mix(self):
+        for rank, run_id in ((0, "night"), (1, "day")):
+            self.node("--nnodes", 2, "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port", self.port,
+                      "--rdzv-id", run_id, "--no-python", self.worker(HELLO))
+        a, b = self.machines
+        b.wait()
+        a.wait_for("has --rdzv_id 'day', but machine 0")
+        a.process.send_signal(signal.SIGINT), a.process.send_signal(signal.SIGTERM)
+        self.assert_statuses(2, 2)
+        self.assertIn("has --rdzv_id 'day', but machine 0", b.text())
+        self.assertEqual(self.said(), [])
 
     def test_a_failure_ends_the_job_on_all_and_is_named_on_all(self):
         script = self.worker('if [ "$RANK" = 1 ]; then sleep 0.2; exit 7; fi\n' + WAIT)

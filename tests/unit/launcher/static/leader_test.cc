@@ -91,6 +91,24 @@ TEST_F(LeaderOfMachines, WaitsForALauncherThatItsUserHasStopped) {
   EXPECT_EQ(b_->count<StopWorkers>(), 0);
 }
 
+TEST_F(LeaderOfMachines, LosesOneThatIsSuspendedForTooLong) {
+  run();
+  c_->machine.suspend(true);
+  step();
+  c_->is_alive = false;
+  steps(35'900);
+  EXPECT_EQ(b_->count<StopWorkers>(), 0);
+  steps(200);
+  EXPECT_EQ(b_->count<StopWorkers>(), 1);
+}
+
+TEST_F(LeaderOfMachines, NoticesALossWhenItLooksSeldom) {
+  run();
+  c_->is_alive = false;
+  steps(10, 1200ms);
+  EXPECT_EQ(b_->count<StopWorkers>(), 1);
+}
+
 TEST_F(LeaderOfMachines, CallsNobodySilentForItsOwnPause) {
   run();
   now_ += 60s;

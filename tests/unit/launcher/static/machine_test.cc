@@ -231,6 +231,66 @@ TEST_F(Machines, ProcessesThatDoNotDivideAreAnErrorOnAllThatComeWithin10Seconds)
   EXPECT_TRUE(a.leader->is_done());
 }
 
+TEST_F(Machines, AnotherJobAtTheSameEndpointIsNamed) {
+  auto& a = add(card_of(0, 2));
+  auto other = card_of(1, 2);
+  other.run_id = "night\x1b[2J";
+  auto& b = add(other);
+  steps(6);
+  ASSERT_TRUE(a.machine.verdict() && b.machine.error());
+  EXPECT_THAT(b.machine.error()->message(),
+              HasSubstr("machine 1 (host-1, 10.0.0.2) has --rdzv_id 'night?[2J', but machine 0"));
+  EXPECT_FALSE(a.machine.is_running());
+}
+
+TEST_F(Machines, WorkersThatAreNotTheShareOfAllProcessesAreAnErrorOnAll) {
+  for (const bool main_counts : {true, false}) {
+    launchers_.clear();
+    board_ = {};
+    auto& a = add(main_counts ? card_of(0, 2, 2, 4) : card_of(0, 2, 3));
+    auto& b = add(main_counts ? card_of(1, 2, 3) : card_of(1, 2, 2, 4));
+    steps(6);
+    ASSERT_TRUE(a.machine.verdict() && b.machine.error());
+    EXPECT_THAT(a.machine.verdict()->text, HasSubstr("has 3 workers, but machine"));
+    EXPECT_THAT(a.machine.verdict()->text, HasSubstr("has --num_processes 4 on 2 machines, 2 on"));
+    EXPECT_EQ(a.machine.verdict()->exit_code, 2);
+  }
+}
+
+TEST_F(Machines, NumbersThatDisagreeBeyondMachine0AreAnErrorOnAll) {
+  auto& a = add(card_of(0, 3, 2));
+  auto& b = add(card_of(1, 3, 2, 6));
+  auto& c = add(card_of(2, 3, 4));
+  steps(8);
+  for (const auto* launcher : {&a, &b, &c}) {
+    ASSERT_TRUE(launcher->machine.verdict());
+    EXPECT_THAT(launcher->machine.verdict()->text,
+                HasSubstr("machine 2 (host-2, 10.0.0.3) has 4 workers, but machine 1 (host-1"));
+    EXPECT_EQ(launcher->count<StartWorkers>(), 0);
+  }
+}
+
+TEST_F(Machines, ShowNothingOfAnotherMachineThatATerminalWouldObey) {
+  auto evil = card_of(1, 3);
+  evil.host = "\x1b]0;owned\x07";
+  evil.address =
+      "\x9b"
+      "2J";
+  EXPECT_EQ(evil.describe(), "machine 1 (?]0;owned?, ?2J)");
+  evil.address = "10.0.0.2";
+  add(card_of(0, 3));
+  add(evil);
+  auto twice = card_of(1, 3);
+  twice.id = "another";
+  auto& c = add(twice);
+  steps(6);
+  ASSERT_TRUE(c.machine.error());
+  EXPECT_THAT(c.machine.error()->message(), HasSubstr("given twice: to ?]0;owned? (10.0.0.2)"));
+  JobPlan plan;
+  plan.hosts = {"\x1b[1m"};
+  EXPECT_EQ(plan.describe(0), "machine 0 (?[1m)");
+}
+
 TEST_F(Machines, AnotherVersionIsNamed) {
   auto& a = add(card_of(0, 2));
   auto other = card_of(1, 2);
@@ -262,6 +322,70 @@ TEST_F(Machines, TakeTheirRanksInTheOrderOfJoins) {
   ASSERT_TRUE(d.machine.error());
   EXPECT_THAT(d.machine.error()->message(), HasSubstr("one machine more than --nnodes 3"));
   EXPECT_TRUE(a.machine.is_running());
+}
+
+TEST_F(Machines, ThatComeAgainTakeTheirFreePlace) {
+  auto& a = add(card_of(0, 3));
+  auto drawing = card_of(0, 3);
+  drawing.id = "b";
+  auto& b = add(drawing, {}, true);
+  steps(5);
+  ASSERT_EQ(b.machine.card().rank, 1);
+  ASSERT_TRUE(b.machine.asked_to_stop(2, "SIGINT").empty());
+  steps(2);
+  EXPECT_EQ(b.count<Leave>(), 1);
+  b.is_alive = false;
+  drawing.id = "b again";
+  auto& again = add(drawing, {}, true);
+  steps(5);
+  EXPECT_FALSE(again.machine.error());
+  drawing.id = "c";
+  auto& c = add(drawing, {}, true);
+  steps(12);
+  EXPECT_TRUE(a.machine.is_running());
+  EXPECT_TRUE(again.machine.is_running());
+  EXPECT_TRUE(c.machine.is_running());
+  EXPECT_EQ(again.machine.card().rank + c.machine.card().rank, 3);
+}
+
+TEST_F(Machines, TakeThePlaceThatALostAnswerLeftFree) {
+  auto& a = add(card_of(0, 3));
+  steps(2);
+  supervisor::StoreExchange unheard;
+  unheard.counter = board_key::kJoins;
+  (void)board_.exchange(unheard);
+  for (const char* id : {"b", "c"}) {
+    auto drawing = card_of(0, 3);
+    drawing.id = id;
+    add(drawing, {}, true);
+  }
+  steps(12);
+  EXPECT_TRUE(a.machine.is_running());
+}
+
+TEST_F(Machines, WithdrawAlsoWhenAnExchangeIsUnderWay) {
+  add(card_of(0, 3));
+  auto& b = add(card_of(1, 3));
+  steps(4);
+  supervisor::StoreExchange under_way;
+  b.machine.add_to(under_way);
+  const Board answer = board_.exchange(under_way);
+  ASSERT_TRUE(b.machine.asked_to_stop(2, "SIGINT").empty());
+  EXPECT_TRUE(b.machine.take(answer).empty());
+  steps(2);
+  EXPECT_EQ(b.count<Leave>(), 1);
+  EXPECT_EQ(board_.values_[board_key::of(board_key::kClaim, 1)], "");
+}
+
+TEST_F(Machines, LeaveNothingBehindWhenTheyStopBeforeTheyHaveAPlace) {
+  auto drawing = card_of(0, 3);
+  drawing.id = "b";
+  board_.values_[std::string(board_key::kHost)] = to_text(card_of(0, 3));
+  auto& b = add(drawing, {}, true);
+  step();
+  const auto actions = b.machine.asked_to_stop(2, "SIGINT");
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<Leave>(actions[0]));
 }
 
 TEST_F(Machines, LeaveWithTheirWorkersStoppedWhenMachine0IsGone) {
