@@ -26,6 +26,7 @@
 #include "launcher/static/machine.h"
 #include "launcher/static/machine_name.h"
 #include "launcher/static/main_address.h"
+#include "launcher/static/main_probe.h"
 #include "launcher/static/store_link.h"
 #include "runtime/clock.h"
 #include "runtime/printable.h"
@@ -166,7 +167,16 @@ class StaticLaunch {
     }
     const bool draws_rank = !settings_.machine_rank && !is_main_ && generation_ == 0;
     machine_.emplace(card_, draws_rank);
+    if (is_main_ && is_translated_ && generation_ == 0) watch_for_another_main();
     exchange();
+  }
+
+  // The address may be another machine's that was only not there yet.
+  void watch_for_another_main() {
+    probe_.emplace(loop_, card_, [this](const Error& why) {
+      if (!is_leaving_ && machine_ && !machine_->plan()) end_with(why);
+    });
+    probe_->open(addresses_);
   }
 
   void on_trouble(const Error& why) {
@@ -293,6 +303,7 @@ class StaticLaunch {
   }
 
   void prepare_workers(const PrepareWorkers& prepare) {
+    if (probe_) probe_->close();
     card_.rank = machine_->card().rank;  // it may have been drawn
     settings_.machine_rank = card_.rank;
     host_->request(supervisor::PrepareGeneration{.generation = generation_,
@@ -331,6 +342,7 @@ class StaticLaunch {
 
   void finish() {
     is_finishing_ = true;
+    if (probe_) probe_->close();
     link_.close();
     host_->request(supervisor::Finish{});
   }
@@ -483,6 +495,7 @@ class StaticLaunch {
   asio::posix::stream_descriptor events_;
   asio::steady_timer tick_;
   StoreLink link_;
+  std::optional<MainProbe> probe_;      // is_translated_: until the plan is there
   std::vector<TcpEndpoint> addresses_;  // of the main process
   std::string bound_to_;
   bool is_translated_ = false;  // no interface of ours has the address

@@ -83,6 +83,17 @@ class StaticMachines(unittest.TestCase):
         for machine in self.machines:
             machine.wait_for("machine rank 0 was given twice")
 
+    def test_machine_rank_0_on_the_wrong_machine_that_comes_first_is_given_twice(self):
+        wrong = self.start(1, "--cpu", "--num_machines", 2, "--machine_rank", 0, "--main_process_ip", ADDRESSES[0],
+                           "--main_process_port", PORT, "--num_processes", 2, "--no_python", "/bin/true")
+        wrong.wait_for("is no address of this machine")
+        self.accelerate(0, 2, "--no_python", "/bin/true")
+        began = time.monotonic()
+        self.assertEqual(wrong.wait(), 2, wrong.text())
+        for machine in self.machines:
+            machine.wait_for("machine rank 0 was given twice")
+        self.assertLess(time.monotonic() - began, 10)
+
     def test_an_address_without_a_way(self):
         machine = self.accelerate(1, 2, "--rdzv_conf", "join_timeout=1", "--no_python", "/bin/true", address="10.99.99.99")
         self.assertEqual(machine.wait(), 111, machine.text())

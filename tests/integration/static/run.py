@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +21,10 @@ from programs import BIN, Program, free_port, is_alive  # noqa: E402
 HELLO = ('echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE '
          'at $MASTER_ADDR:$MASTER_PORT run $TORCHELASTIC_RUN_ID agent $TORCHELASTIC_USE_AGENT_STORE"\n')
 WAIT = 'echo "up $$"\nexec sleep 60\n'
+
+
+def state_of(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 class Static(unittest.TestCase):
@@ -226,6 +231,22 @@ class Static(unittest.TestCase):
             for machine in self.machines:
                 self.assertIn(wanted, machine.text())
             self.assertEqual(self.said(), [])
+
+    def test_a_launcher_that_is_stopped_has_told_the_others(self):
+        a, b = (self.machine(rank, self.worker(WAIT)) for rank in (0, 1))
+        a.wait_for("up "), b.wait_for("up ")
+        shim = int(subprocess.check_output(["ps", "-o", "pid=", "--ppid", str(a.process.pid)], text=True).split()[0])
+        os.kill(shim, signal.SIGSTOP)  # the store answers nothing: an exchange is under way
+        time.sleep(0.4)
+        b.process.send_signal(signal.SIGTSTP)
+        time.sleep(0.1)
+        os.kill(shim, signal.SIGCONT)
+        while state_of(b.process.pid) != "T":
+            time.sleep(0.01)
+        self.assertEqual(self.board("accel/beat/1"), "suspended")
+        b.process.send_signal(signal.SIGCONT)
+        b.process.send_signal(signal.SIGINT)
+        self.assert_statuses(130, 130)
 
     def test_a_busy_port_names_who_holds_it(self):
         with socket.socket() as holder:
