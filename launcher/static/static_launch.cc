@@ -180,10 +180,11 @@ class StaticLaunch {
   }
 
   void on_trouble(const Error& why) {
-    if (is_probing_ && !machine_) return listen_on_all();
+    if (is_probing_ && !machine_ && link_.has_tried_all()) return listen_on_all();
     last_trouble_ = why.message();
     const bool is_refused = last_trouble_.find("refused") != std::string::npos;
-    if (machine_ && machine_->has_joined() && is_refused && !is_leaving_) lose_main();
+    const bool is_gone = is_refused && link_.has_tried_all();
+    if (machine_ && machine_->has_joined() && is_gone && !is_leaving_) lose_main();
   }
 
   // ---- the tick ----

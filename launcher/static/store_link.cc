@@ -94,7 +94,7 @@ void StoreLink::find(const std::string& host,
 void StoreLink::open(std::vector<TcpEndpoint> addresses) {
   close();
   addresses_ = std::move(addresses);
-  next_ = 0;
+  next_ = num_tried_ = 0;
   connect();
 }
 
@@ -115,18 +115,21 @@ void StoreLink::connect() {
     timer_.cancel();
     if (!connected) return fail(connected.error());
     is_up_ = true;
+    num_tried_ = 0;
     handlers_.on_up();
   });
 }
 
 void StoreLink::fail(const Error& why) {
   client_.close();
+  const bool has_worked = is_up_;
+  if (!has_worked) ++num_tried_;
   is_up_ = is_asking_ = false;
   last_trouble_ = why.message();
   timer_.expires_after(kPause);
-  timer_.async_wait([this](const boost::system::error_code& cancelled) {
+  timer_.async_wait([this, has_worked](const boost::system::error_code& cancelled) {
     if (cancelled) return;
-    next_ = (next_ + 1) % addresses_.size();
+    if (!has_worked) next_ = (next_ + 1) % addresses_.size();
     connect();
   });
   handlers_.on_trouble(why);

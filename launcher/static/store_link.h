@@ -38,7 +38,8 @@ class StoreLink {
             std::uint16_t port,
             std::function<void(Result<std::vector<supervisor::TcpEndpoint>>)> done);
 
-  // Connects to one of them, whichever answers first in their order.
+  // Connects to one of them, whichever answers first in their order. One that worked is tried first when
+  // it breaks.
   // Requires: at least one.
   void open(std::vector<supervisor::TcpEndpoint> addresses);
   void close();
@@ -52,6 +53,8 @@ class StoreLink {
   // Requires: open() was called.
   [[nodiscard]] std::string describe_way(const std::string& name) const;
 
+  // No address has answered since it was opened or broke, and each was tried.
+  [[nodiscard]] bool has_tried_all() const { return num_tried_ >= addresses_.size(); }
   [[nodiscard]] bool is_up() const { return is_up_; }
   [[nodiscard]] bool is_idle() const { return is_up_ && !is_asking_; }
   [[nodiscard]] supervisor::TcpEndpoint local_endpoint() const { return client_.local_endpoint(); }
@@ -66,6 +69,7 @@ class StoreLink {
   boost::asio::steady_timer timer_;  // the limit of a try, or the pause after it
   std::vector<supervisor::TcpEndpoint> addresses_;
   std::size_t next_ = 0;
+  std::size_t num_tried_ = 0;  // in vain, one after another
   std::string last_trouble_;
   bool is_up_ = false;
   bool is_asking_ = false;

@@ -1,0 +1,64 @@
+// StoreLink over real sockets: which address of a name it takes after one is refused or broken.
+
+#include "launcher/static/store_link.h"
+
+#include <gtest/gtest.h>
+
+namespace accel::launcher {
+namespace {
+
+using boost::asio::ip::tcp;
+
+tcp::endpoint any_port() {
+  return {boost::asio::ip::address_v4::loopback(), 0};
+}
+
+TEST(StoreLink, GoesBackToTheAddressThatWorkedAndJudgesAfterOneRound) {
+  boost::asio::io_context loop;
+  tcp::acceptor closed(loop, any_port());
+  const tcp::endpoint refusing = closed.local_endpoint();
+  closed.close();
+  tcp::acceptor store(loop, any_port());
+  std::vector<bool> rounds_over;
+  int num_ups = 0;
+  StoreLink* link = nullptr;
+  StoreLink owned(
+      loop,
+      {.on_up =
+           [&] {
+             if (++num_ups == 2) return loop.stop();
+             supervisor::StoreExchange wanted;
+             wanted.reads.emplace_back("key");
+             link->exchange(wanted, [](const supervisor::StoreAnswer&) {});
+             tcp::socket(store.accept()).close();  // it breaks
+           },
+       .on_trouble = [&](const Error&) { rounds_over.push_back(link->has_tried_all()); }});
+  link = &owned;
+  owned.open({refusing, store.local_endpoint()});
+  loop.run_for(std::chrono::seconds(20));
+  EXPECT_EQ(num_ups, 2);
+  EXPECT_EQ(rounds_over, (std::vector<bool>{false, false}));  // refused; broken; and up again
+}
+
+TEST(StoreLink, HasTriedAllWhenEachAddressRefused) {
+  boost::asio::io_context loop;
+  tcp::acceptor closed(loop, any_port());
+  const tcp::endpoint refusing = closed.local_endpoint();
+  closed.close();
+  int num_troubles = 0;
+  StoreLink* link = nullptr;
+  StoreLink owned(loop,
+                  {.on_up = [] {},
+                   .on_trouble =
+                       [&](const Error&) {
+                         EXPECT_EQ(link->has_tried_all(), ++num_troubles == 2);
+                         if (num_troubles == 2) loop.stop();
+                       }});
+  link = &owned;
+  owned.open({refusing, refusing});
+  loop.run_for(std::chrono::seconds(20));
+  EXPECT_EQ(num_troubles, 2);
+}
+
+}  // namespace
+}  // namespace accel::launcher
