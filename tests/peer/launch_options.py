@@ -77,8 +77,9 @@ IN_FILES = {
     "gradient_accumulation_steps": ("auto", 4),
 }
 # An agent's; with use_cpu, which the peer leaves out of the variables; for two GPUs; in mpi_launch.py and sagemaker_request.py;
-# for two machines of GPUs (integration/config_zoo).
-OTHER_CONFIGS = {"agent.yaml", "mpirun.yaml", "sagemaker.yaml", "fsdp1.yaml", "fsdp2.yaml", "multi_gpu.yaml", "multi_node.yaml"}
+# for two machines of GPUs, and without a number of processes (integration/config_zoo starts these).
+OTHER_CONFIGS = {"agent.yaml", "mpirun.yaml", "sagemaker.yaml", "fsdp1.yaml", "fsdp2.yaml", "multi_gpu.yaml", "multi_node.yaml",
+                 "slurm.yaml"}
 # Lost by the peer, whose workers read them.
 LEFT_OUT = {"offload_optimizer_nvme_path", "offload_param_nvme_path"}
 # Group of the peer's parser -> flags that choose it, what a file says in their place, the section of the file.
