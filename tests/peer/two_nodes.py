@@ -104,7 +104,7 @@ def job(node, workers, argv):
         "env": {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "veth0", "OMP_NUM_THREADS": "1"},
         "env_mode": 1,
         "workers": [{"local_rank": rank, "global_rank": rank, "argv": argv, "env": {}, "cpus": [], "memory_nodes": [], "bind_memory": False,
-                     "redirect": 0, "tee": 0} for rank in range(workers)],
+                     "redirect": 0, "tee": 0, "is_starter": False, "has_virtual_local_rank": False} for rank in range(workers)],
     }
 
 
