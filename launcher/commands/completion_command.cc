@@ -2,17 +2,18 @@
 
 #include <cstdio>
 
-#include "launcher/commands/command_line.h"
+#include "launcher/commands/command_parser.h"
 #include "launcher/completion/completed_command.h"
 
 namespace accel::launcher {
 
 int completion_command(const std::vector<std::string>& arguments) {
   std::string shell;
-  CommandLine line("completion",
-                   "Print the script with which a shell completes accel and accel-launch. In bash: "
-                   "eval \"$(accel completion bash)\"; in zsh, after compinit: eval \"$(accel "
-                   "completion zsh)\"; in fish: accel completion fish | source.");
+  CommandParser line(
+      "completion",
+      "Print the script with which a shell completes accel and accel-launch. In bash: "
+      "eval \"$(accel completion bash)\"; in zsh, after compinit: eval \"$(accel "
+      "completion zsh)\"; in fish: accel completion fish | source.");
   line.app()
       .add_option("shell", shell, "bash, zsh or fish")
       ->required()

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "launcher/commands/command_line.h"
+#include "launcher/commands/command_parser.h"
 #include "launcher/config_file.h"
 #include "launcher/config_normal_form.h"
 #include "launcher/config_writer.h"
@@ -66,9 +66,10 @@ void say_saved(const std::string& path) {
 
 int ask(const std::vector<std::string>& words) {
   std::string config_file;
-  CommandLine line(kConfig,
-                   "Ask how you train, and write the answers to a configuration file. `accel "
-                   "config default` asks nothing, `accel config update` brings a file up to date.");
+  CommandParser line(
+      kConfig,
+      "Ask how you train, and write the answers to a configuration file. `accel "
+      "config default` asks nothing, `accel config update` brings a file up to date.");
   line.app().add_option("--config_file", config_file, kConfigFileHelp);
   if (const auto status = line.parse(words)) return *status;
   const auto path = named_or_default(config_file);
@@ -88,7 +89,7 @@ int ask(const std::vector<std::string>& words) {
 int write_default(const std::vector<std::string>& words) {
   std::string config_file;
   std::string mixed_precision = "no";
-  CommandLine line(kDefault, "Write a configuration for this machine, and ask nothing.");
+  CommandParser line(kDefault, "Write a configuration for this machine, and ask nothing.");
   line.app().add_option("--config_file", config_file, kConfigFileHelp);
   line.app()
       .add_option("--mixed_precision", mixed_precision, "no, fp16 or bf16; no by default")
@@ -128,9 +129,9 @@ Result<void> update_file(const std::string& path) {
 
 int update(const std::vector<std::string>& words) {
   std::string config_file;
-  CommandLine line(kUpdate,
-                   "Write a configuration file anew as the present version has it: what it says "
-                   "stays, what it lacks gets its default, keys of older versions are renamed.");
+  CommandParser line(kUpdate,
+                     "Write a configuration file anew as the present version has it: what it says "
+                     "stays, what it lacks gets its default, keys of older versions are renamed.");
   line.app().add_option(
       "--config_file",
       config_file,

@@ -8,7 +8,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "launcher/commands/command_line.h"
+#include "launcher/commands/command_parser.h"
 #include "launcher/commands/environment_report.h"
 #include "launcher/config_file.h"
 #include "launcher/config_normal_form.h"
@@ -125,7 +125,7 @@ EnvironmentFacts facts_of(const EnvMap& environment) {
 
 int env_command(const std::vector<std::string>& arguments) {
   std::string config_file;
-  CommandLine line(kName, "Print what is installed on this machine, for a bug report.");
+  CommandParser line(kName, "Print what is installed on this machine, for a bug report.");
   line.app().add_option(
       "--config_file", config_file, "the configuration to print, instead of the default one");
   if (const auto status = line.parse(arguments)) return *status;

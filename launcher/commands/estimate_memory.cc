@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "launcher/commands/command_line.h"
+#include "launcher/commands/command_parser.h"
 #include "launcher/commands/model_files.h"
 #include "launcher/own_environment.h"
 #include "runtime/printable.h"
@@ -119,7 +119,8 @@ std::string render_table(const ModelInventory& model, const std::vector<MemoryRo
 
 int estimate_memory_command(const std::vector<std::string>& words) {
   Arguments arguments;
-  CommandLine line("estimate-memory", "What a model takes to load and to train, from its tensors.");
+  CommandParser line("estimate-memory",
+                     "What a model takes to load and to train, from its tensors.");
   add_options(line.app(), arguments);
   if (const auto status = line.parse(words)) return *status;
   if (arguments.trust_remote_code)

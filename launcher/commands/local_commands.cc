@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "launcher/commands/command_line.h"
+#include "launcher/commands/command_parser.h"
 #include "launcher/commands/completion_command.h"
 #include "launcher/commands/config_command.h"
 #include "launcher/commands/env_command.h"

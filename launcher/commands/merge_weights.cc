@@ -4,7 +4,7 @@
 #include <system_error>
 #include <utility>
 
-#include "launcher/commands/command_line.h"
+#include "launcher/commands/command_parser.h"
 #include "launcher/commands/memory_estimate.h"
 #include "launcher/merge/checkpoint_kind.h"
 #include "launcher/merge/checkpoint_removal.h"
@@ -149,7 +149,8 @@ std::optional<Error> fault_of_removal(const fs::path& checkpoint, const fs::path
 
 int merge_weights_command(const std::vector<std::string>& words) {
   Arguments arguments;
-  CommandLine line(kCommand, "Merge the parts of a sharded checkpoint into one model.safetensors.");
+  CommandParser line(kCommand,
+                     "Merge the parts of a sharded checkpoint into one model.safetensors.");
   add_options(line.app(), arguments);
   if (const auto status = line.parse(words)) return *status;
   if (const auto fault = fault_of(arguments)) return print_error(kCommand, *fault);

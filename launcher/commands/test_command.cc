@@ -8,7 +8,7 @@
 #include <accel/result.h>
 
 #include "launcher/cmd_launch.h"
-#include "launcher/commands/command_line.h"
+#include "launcher/commands/command_parser.h"
 
 namespace accel::launcher {
 namespace {
@@ -43,9 +43,9 @@ std::vector<std::string> self_test_places(const std::string& program) {
 
 int test_command(const std::vector<std::string>& arguments) {
   std::string config_file;
-  CommandLine line(kName,
-                   "Launch a program that checks collectives, data loaders, random numbers and "
-                   "training in the set-up of a configuration file.");
+  CommandParser line(kName,
+                     "Launch a program that checks collectives, data loaders, random numbers and "
+                     "training in the set-up of a configuration file.");
   line.app().add_option("--config_file",
                         config_file,
                         "the configuration to test; the default one where it is not given");

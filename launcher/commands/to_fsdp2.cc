@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "launcher/commands/command_line.h"
+#include "launcher/commands/command_parser.h"
 #include "launcher/commands/fsdp2_conversion.h"
 #include "launcher/config_writer.h"
 #include "launcher/text_file.h"
@@ -57,7 +57,8 @@ Result<void> convert_file(const Arguments& arguments) {
 
 int to_fsdp2_command(const std::vector<std::string>& words) {
   Arguments arguments;
-  CommandLine line("to-fsdp2", "Write an FSDP 1 configuration of HF Accelerate as one of FSDP 2.");
+  CommandParser line("to-fsdp2",
+                     "Write an FSDP 1 configuration of HF Accelerate as one of FSDP 2.");
   line.app().add_option("--config_file", arguments.config_file, "the file to convert")->required();
   line.app().add_option("--output_file",
                         arguments.output_file,

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/commands/command_line.h"
+#include "launcher/commands/command_parser.h"
 #include "launcher/commands/tpu_command.h"
 #include "launcher/config_file.h"
 #include "launcher/config_writer.h"
@@ -104,7 +104,7 @@ int tpu_config_command(const std::vector<std::string>& arguments) {
   TpuRequest request;
   std::string config_file;
   bool debug = false;
-  CommandLine line(kName, "Run commands on all workers of a TPU pod, through gcloud.");
+  CommandParser line(kName, "Run commands on all workers of a TPU pod, through gcloud.");
   add_options(line.app(), request, config_file, debug);
   if (const auto status = line.parse(arguments)) return *status;
   const auto status = set_up(std::move(request), std::move(config_file), debug);

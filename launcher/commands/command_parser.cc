@@ -1,4 +1,4 @@
-#include "launcher/commands/command_line.h"
+#include "launcher/commands/command_parser.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -60,7 +60,7 @@ CommandRecorder::~CommandRecorder() {
   recorder = nullptr;
 }
 
-CommandDescription CommandLine::description() const {
+CommandDescription CommandParser::description() const {
   CommandDescription command = {command_, app_.get_description(), {}};
   for (const CLI::Option* option : app_.get_options())
     command.options.push_back(described(*option));
@@ -70,12 +70,12 @@ CommandDescription CommandLine::description() const {
   return command;
 }
 
-CommandLine::CommandLine(std::string_view command, std::string_view summary)
+CommandParser::CommandParser(std::string_view command, std::string_view summary)
     : command_(command), app_(std::string(summary), program_of(command)) {
   app_.set_help_flag("-h,--help", "Show this text.");
 }
 
-std::optional<int> CommandLine::parse(const std::vector<std::string>& arguments) {
+std::optional<int> CommandParser::parse(const std::vector<std::string>& arguments) {
   if (recorder != nullptr) {
     recorder->description_ = description();
     return 0;

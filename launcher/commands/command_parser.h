@@ -1,4 +1,4 @@
-// CommandLine: how the commands of `accel` that need no agent read their arguments and speak.
+// CommandParser: how the commands of `accel` that need no agent read their arguments and speak.
 #pragma once
 
 #include <optional>
@@ -16,13 +16,10 @@
 
 namespace accel::launcher {
 
-// A namespace of its own: the command line of a launch (launcher/flags.h) has the same name, and both are in `accel`.
-inline namespace commands {
-
 // `-` and `_` are the same in the names of flags, as with launch.
-class CommandLine {
+class CommandParser {
  public:
-  CommandLine(std::string_view command, std::string_view summary);
+  CommandParser(std::string_view command, std::string_view summary);
 
   // Options are added to it, spelled with underscores.
   [[nodiscard]] CLI::App& app() noexcept { return app_; }
@@ -37,8 +34,6 @@ class CommandLine {
   CLI::App app_;
 };
 
-}  // namespace commands
-
 // While it lives, parse() of this thread neither parses nor prints: it hands the command's description to the recorder and
 // returns 0, so that the command ends. One at a time.
 class CommandRecorder {
@@ -51,7 +46,7 @@ class CommandRecorder {
   [[nodiscard]] const CommandDescription& description() const noexcept { return description_; }
 
  private:
-  friend class commands::CommandLine;
+  friend class CommandParser;
   CommandDescription description_;
 };
 
