@@ -15,7 +15,7 @@ namespace accel::test {
 
 inline std::string little(std::uint64_t number, std::size_t width) {
   std::string bytes;
-  for (std::size_t i = 0; i < width; ++i) bytes += static_cast<char>(number >> (8 * i) & 0xFF);
+  for (std::size_t i = 0; i < width; ++i, number >>= 8) bytes += static_cast<char>(number & 0xFF);
   return bytes;
 }
 
