@@ -28,10 +28,12 @@ def main():
     is_equal = bool((weights == weights[0]).all())
     accelerator.wait_for_everyone()
     ranks = accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
-    print(json.dumps({"rank": accelerator.process_index, "world": accelerator.num_processes,
-                      "type": str(accelerator.distributed_type), "ranks": ranks,
-                      "first_loss": losses[0], "last_loss": losses[-1],
-                      "equal_weights": is_equal}), flush=True)
+    result = json.dumps({"rank": accelerator.process_index, "world": accelerator.num_processes,
+                         "type": str(accelerator.distributed_type), "ranks": ranks,
+                         "first_loss": losses[0], "last_loss": losses[-1],
+                         "equal_weights": is_equal})
+    # One write: mpirun joins what ranks write, and print() without a buffer writes the end of the line apart.
+    print(result + "\n", end="", flush=True)
     # A process group that is still referenced when the interpreter ends makes PyTorch abort now and then.
     model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)
     accelerator.end_training()
