@@ -18,14 +18,10 @@ import termios
 import unittest
 from unittest import mock
 
-SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
-PEER = SOURCE / ".deps/peer"
-if not (PEER / "bin/python").exists():
-    print(f"skipped: {PEER} is missing; run scripts/setup.sh")
-    sys.exit(77)
-if os.path.realpath(sys.prefix) != os.path.realpath(PEER):
-    os.execv(PEER / "bin/python", [str(PEER / "bin/python"), *sys.argv])
+import peer_python  # runs this script under the peer's Python
+
+SOURCE = pathlib.Path(peer_python.SOURCE)
+BUILD = pathlib.Path(peer_python.BUILD)
 
 import yaml
 from accelerate.commands.config import cluster, config_args, config_utils, sagemaker

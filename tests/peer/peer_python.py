@@ -7,7 +7,7 @@ the imports that only the peer has.
 import os
 import sys
 
-SOURCE = os.environ.get("ACCEL_SOURCE_DIR", os.getcwd())
+SOURCE = os.environ.get("ACCEL_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
 BUILD = os.environ.get("ACCEL_BUILD_DIR", os.path.join(SOURCE, "build"))
 PEER = os.path.join(SOURCE, ".deps/peer/bin/python")
 
