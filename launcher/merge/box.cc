@@ -9,7 +9,7 @@ namespace accel::launcher {
 namespace {
 
 constexpr std::size_t kMostDividedDims = 8;
-constexpr std::size_t kMostCorners = std::size_t{1} << 26;
+constexpr std::size_t kMostCorners = std::size_t{1} << 24;
 
 // How often the boxes hold an element is a step function, and their corners are its steps, with a sign that changes from each
 // corner to its neighbours. Two sums of boxes are the same function exactly when their corners are the same after those of

@@ -22,7 +22,7 @@ struct Box {
 [[nodiscard]] bool is_within(const Box& box, std::span<const std::uint64_t> shape);
 
 // Whether the boxes cover the shape, each element once. nullopt: they divide more than 8 of its dimensions, or have more than
-// 2^26 corners in those, which nothing that shards a model does.
+// 2^24 corners in those, which nothing that shards a model does: a million boxes have so many in four dimensions.
 // Requires: they are within the shape, none is empty, and volume(shape) fits.
 // Cost: sorts 2^d corners of each box, 16 bytes a corner; d is the number of dimensions that are divided.
 [[nodiscard]] std::optional<bool> cover_exactly(std::span<const Box> boxes,

@@ -6,6 +6,10 @@
 //
 // The state of TensorProperties is a tuple whose first is the dtype. Versions before 2.1 of PyTorch kept these classes in other
 // modules; their names are allowed too.
+//
+// A pickle can name one value many times over: a list of a million chunks as that of a million tensors takes a few MB. So all
+// that is kept here counts, and may be no more than what PyTorch writes so many bytes for; texts that are looked up are compared by
+// number, so that a long one is read once.
 
 #include "launcher/merge/distcp_metadata.h"
 
@@ -30,9 +34,12 @@
 namespace accel::launcher {
 namespace {
 
-constexpr std::uint64_t kMostMetadataBytes = std::uint64_t{1}
-                                             << 30;  // a million chunks have some 100 MB
-constexpr std::size_t kMostDims = 64;                // as PyTorch
+constexpr std::uint64_t kMostMetadataBytes = std::uint64_t{256} << 20;  // a million chunks: 100 MB
+// What is kept of metadata that PyTorch wrote is three times its size.
+constexpr std::uint64_t kMostKeptPerByte = 8;
+constexpr std::uint64_t kFewKept = std::uint64_t{1} << 20;
+constexpr std::size_t kMostNameBytes = 255;  // of a file
+constexpr std::uint64_t kTableEntry = 48;    // of a hash table, besides key and value
 
 const std::vector<std::string_view>& allowed_names() {
   static const std::vector<std::string_view> kAllowed = [] {
@@ -76,23 +83,24 @@ Error damaged(const std::string& what) {
                "copy the checkpoint again: it is cut short or was changed");
 }
 
-// Where a chunk was saved goes by its tensor's key and its place in it.
-std::string place_key(std::string_view key, const std::vector<std::uint64_t>& offsets) {
-  std::string text(key);
-  text += '\0';
-  for (const std::uint64_t offset : offsets) text += std::to_string(offset) + ",";
-  return text;
+// Where a chunk was saved goes by the number of its tensor's name and its place in it.
+std::string place_key(std::uint32_t name, const std::vector<std::uint64_t>& offsets) {
+  std::string key(reinterpret_cast<const char*>(&name), sizeof name);
+  key.append(reinterpret_cast<const char*>(offsets.data()), offsets.size() * sizeof offsets[0]);
+  return key;
 }
 
 struct Place {
-  std::string file;
+  std::string_view file;
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
 };
 
 class Reader {
  public:
-  explicit Reader(const Pickle& pickle) : pickle_(pickle) {}
+  // `bytes`: of the pickle.
+  Reader(const Pickle& pickle, std::uint64_t bytes)
+      : pickle_(pickle), bytes_(bytes), left_(kFewKept + kMostKeptPerByte * bytes) {}
 
   Result<DistcpMetadata> read() {
     if (pickle_.made_by(pickle_.root()) != "torch.distributed.checkpoint.metadata Metadata")
@@ -104,7 +112,7 @@ class Reader {
     for (std::size_t i = 0; i + 1 < states->size(); i += 2) {
       const auto key = pickle_.text((*states)[i]);
       if (!key) return damaged("a key of state_dict_metadata is no text");
-      if (auto done = read_state(*key, (*states)[i + 1]); !done) {
+      if (auto done = read_state((*states)[i], *key, (*states)[i + 1]); !done) {
         Error error = done.error();
         return std::move(error.while_doing("reading what it says of " + printable(*key)));
       }
@@ -121,13 +129,37 @@ class Reader {
     return node ? pickle_.entries(*node) : std::nullopt;
   }
 
+  // Counts what is going to be kept. False: it is more than metadata of this size describes.
+  [[nodiscard]] bool keep(std::uint64_t bytes) {
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    return true;
+  }
+  [[nodiscard]] Error too_much() const {
+    return damaged("its " + std::to_string(bytes_) +
+                   " bytes name the same values over and over: what they describe would take more "
+                   "than " +
+                   std::to_string(kFewKept + kMostKeptPerByte * bytes_) + " bytes of memory");
+  }
+
+  // The same for the same text. The text of one value is read once.
+  std::uint32_t number_of(PickleNode node, std::string_view text) {
+    const auto [known, is_new] = numbers_by_node_.try_emplace(node, 0);
+    if (is_new) {
+      const auto next = static_cast<std::uint32_t>(numbers_by_text_.size());
+      known->second = numbers_by_text_.try_emplace(text, next).first->second;
+    }
+    return known->second;
+  }
+
   Result<void> read_places() {
     const auto places = entries_of("storage_data");
     if (!places) return damaged("storage_data is no dict");
     for (std::size_t i = 0; i + 1 < places->size(); i += 2) {
       const PickleNode index = (*places)[i];
       const PickleNode info = (*places)[i + 1];
-      const auto key = text_field(index, "fqn");
+      const auto name = pickle_.field(index, "fqn");
+      const auto key = name ? pickle_.text(*name) : std::nullopt;
       if (!key) return damaged("a key of storage_data has no name");
       std::vector<std::uint64_t> offsets;
       if (const auto offset = pickle_.field(index, "offset"); offset && !is_none(*offset)) {
@@ -137,7 +169,9 @@ class Reader {
       }
       auto place = read_place(info);
       if (!place) return place.error();
-      places_.emplace(place_key(*key, offsets), *std::move(place));
+      std::string at = place_key(number_of(*name, *key), offsets);
+      if (!keep(kTableEntry + sizeof at + at.size() + sizeof *place)) return too_much();
+      places_.emplace(std::move(at), *place);
     }
     return {};
   }
@@ -148,9 +182,10 @@ class Reader {
     const auto bytes = integer_field(info, "length");
     if (!file || !begin || !bytes || *begin < 0 || *bytes < 0)
       return damaged("an entry of storage_data gives no file, offset and length");
-    if (file->empty() || *file == "." || *file == ".." ||
+    if (file->empty() || file->size() > kMostNameBytes || *file == "." || *file == ".." ||
         file->find('/') != std::string_view::npos || file->find('\0') != std::string_view::npos)
-      return damaged("the file " + printable(*file) + " is no name of a file beside it");
+      return damaged("the file " + printable(file->substr(0, kMostNameBytes)) +
+                     " is no name of a file beside it");
     if (const auto through = pickle_.field(info, "transform_descriptors")) {
       const auto extensions = pickle_.sequence(*through);
       if (!is_none(*through) && (!extensions || !extensions->empty()))
@@ -161,7 +196,7 @@ class Reader {
                 "torch.distributed.checkpoint (compression, encryption)",
             "merge it with `accelerate merge-weights`, where the extensions are installed");
     }
-    return Place{.file = std::string(*file),
+    return Place{.file = *file,
                  .begin = static_cast<std::uint64_t>(*begin),
                  .bytes = static_cast<std::uint64_t>(*bytes)};
   }
@@ -181,15 +216,20 @@ class Reader {
         if (!text && !number)
           return damaged("a step in the path of " + printable(*key) + " is none");
         path.push_back(text ? std::string(*text) : std::to_string(*number));
+        if (!keep(sizeof(std::string) + path.back().size())) return too_much();
       }
+      if (!keep(kTableEntry + sizeof path + key->size())) return too_much();
       paths_.emplace(std::string(*key), std::move(path));
     }
     return {};
   }
 
-  Result<void> read_state(std::string_view key, PickleNode node) {
+  Result<void> read_state(PickleNode key_node, std::string_view key, PickleNode node) {
     const auto found = paths_.find(std::string(key));
     const Path path = found == paths_.end() ? Path{std::string(key)} : found->second;
+    std::uint64_t kept = sizeof path + 2 * sizeof(std::string);  // and the joined name
+    for (const std::string& step : path) kept += sizeof step + 2 * step.size();
+    if (!keep(kept)) return too_much();
     const auto made_by = pickle_.made_by(node);
     if (made_by == "torch.distributed.checkpoint.metadata BytesStorageMetadata") {
       other_paths_.push_back(path);
@@ -197,18 +237,19 @@ class Reader {
     }
     if (made_by != "torch.distributed.checkpoint.metadata TensorStorageMetadata")
       return damaged("it is neither a tensor nor bytes");
-    auto tensor = read_tensor(key, node);
+    auto tensor = read_tensor(key_node, key, node);
     if (!tensor) return tensor.error();
     tensor_paths_.push_back(path);
     result_.tensors.push_back(*std::move(tensor));
     return {};
   }
 
-  Result<DistcpTensor> read_tensor(std::string_view key, PickleNode node) const {
+  Result<DistcpTensor> read_tensor(PickleNode key_node, std::string_view key, PickleNode node) {
     DistcpTensor tensor;
+    if (!keep(sizeof tensor)) return too_much();
     const auto size = pickle_.field(node, "size");
     auto shape = size ? sizes_of(pickle_, *size) : std::nullopt;
-    if (!shape || shape->size() > kMostDims) return damaged("its size is none");
+    if (!shape) return damaged("its size is none");
     tensor.shape = *std::move(shape);
     const auto dtype = read_dtype(node);
     if (!dtype) return dtype.error();
@@ -218,8 +259,12 @@ class Reader {
     const auto list = pickle_.field(node, "chunks");
     const auto chunks = list ? pickle_.sequence(*list) : std::nullopt;
     if (!chunks) return damaged("it has no chunks");
+    const std::uint32_t name = number_of(key_node, key);
+    const std::uint64_t kept =
+        sizeof(DistcpChunk) + 2 * tensor.shape.size() * sizeof(std::uint64_t);
     for (const PickleNode chunk : *chunks) {
-      auto read = read_chunk(key, tensor.shape.size(), chunk);
+      if (!keep(kept)) return too_much();
+      auto read = read_chunk(name, tensor.shape.size(), chunk);
       if (!read) return read.error();
       tensor.chunks.push_back(*std::move(read));
     }
@@ -229,13 +274,12 @@ class Reader {
 
   Result<safetensors::Dtype> read_dtype(PickleNode node) const {
     const auto properties = pickle_.field(node, "properties");
-    if (!properties || pickle_.at(*properties).kind != PickleKind::kObject)
+    if (!properties || pickle_.kind(*properties) != PickleKind::kObject)
       return damaged("it has no properties");
-    const PickleNode state = pickle_.at(*properties).items[2];
     std::optional<PickleNode> dtype;
-    if (state != Pickle::kNoNode) {
-      const auto values = pickle_.sequence(state);
-      dtype = values && !values->empty() ? values->front() : pickle_.field(state, "dtype");
+    if (const auto state = pickle_.state(*properties)) {
+      const auto values = pickle_.sequence(*state);
+      dtype = values && !values->empty() ? values->front() : pickle_.field(*state, "dtype");
     }
     const auto name = dtype ? pickle_.name(*dtype) : std::nullopt;
     if (!name) return damaged("it has no dtype");
@@ -247,18 +291,18 @@ class Reader {
     return *known;
   }
 
-  Result<DistcpChunk> read_chunk(std::string_view key, std::size_t dims, PickleNode node) const {
+  Result<DistcpChunk> read_chunk(std::uint32_t name, std::size_t dims, PickleNode node) const {
     const auto offsets = pickle_.field(node, "offsets");
     const auto sizes = pickle_.field(node, "sizes");
     auto begin = offsets ? sizes_of(pickle_, *offsets) : std::nullopt;
     auto extent = sizes ? sizes_of(pickle_, *sizes) : std::nullopt;
     if (!begin || !extent || begin->size() != dims || extent->size() != dims)
       return damaged("a chunk has no offsets and sizes of its dimensions");
-    const auto place = places_.find(place_key(key, *begin));
+    const auto place = places_.find(place_key(name, *begin));
     if (place == places_.end()) return damaged("storage_data does not say where a chunk is");
     return DistcpChunk{.offsets = *std::move(begin),
                        .sizes = *std::move(extent),
-                       .file = place->second.file,
+                       .file = std::string(place->second.file),
                        .begin = place->second.begin,
                        .bytes = place->second.bytes};
   }
@@ -270,22 +314,24 @@ class Reader {
     for (const DistcpChunk& chunk : tensor.chunks) {
       Box box{.offsets = chunk.offsets, .sizes = chunk.sizes};
       if (!is_within(box, tensor.shape)) return damaged("a chunk is not within it");
-      covered += *volume(box.sizes);  // below the tensor's, which fits
+      if (__builtin_add_overflow(covered, *volume(box.sizes), &covered)) return overlap();
       if (*volume(box.sizes) > 0) boxes.push_back(std::move(box));
     }
     const std::uint64_t all = *volume(tensor.shape);
     if (covered < all)
       return damaged("its chunks have " + std::to_string(covered) + " of its " +
                      std::to_string(all) + " elements");
+    if (covered > all) return overlap();
     const auto is_covered = cover_exactly(boxes, tensor.shape);
     if (!is_covered)
       return Error(
           ErrorCode::kUnsupported,
           "a tensor is divided in more dimensions, or into more chunks, than can be compared",
           "save it with fewer chunks, along fewer dimensions");
-    if (!*is_covered) return damaged("two of its chunks overlap");
+    if (!*is_covered) return overlap();
     return {};
   }
+  static Error overlap() { return damaged("two of its chunks overlap"); }
 
   // HF Accelerate's rule: {"model": {...}} is taken for what is in it.
   [[nodiscard]] bool has_one_root() const {
@@ -317,7 +363,7 @@ class Reader {
   }
 
   [[nodiscard]] bool is_none(PickleNode node) const {
-    return pickle_.at(node).kind == PickleKind::kNone;
+    return pickle_.kind(node) == PickleKind::kNone;
   }
   [[nodiscard]] std::optional<std::string_view> text_field(PickleNode node,
                                                            std::string_view key) const {
@@ -331,6 +377,10 @@ class Reader {
   }
 
   const Pickle& pickle_;
+  std::uint64_t bytes_;
+  std::uint64_t left_;  // bytes that may still be kept
+  std::unordered_map<PickleNode, std::uint32_t> numbers_by_node_;
+  std::unordered_map<std::string_view, std::uint32_t> numbers_by_text_;
   std::unordered_map<std::string, Place> places_;
   std::unordered_map<std::string, Path> paths_;
   std::vector<Path> tensor_paths_;  // as result_.tensors
@@ -343,7 +393,7 @@ class Reader {
 Result<DistcpMetadata> parse_distcp_metadata(std::string_view bytes) {
   const auto pickle = read_pickle(bytes, allowed_names());
   if (!pickle) return pickle.error();
-  return Reader(*pickle).read();
+  return Reader(*pickle, bytes.size()).read();
 }
 
 Result<DistcpMetadata> read_distcp_metadata(const std::filesystem::path& folder) {

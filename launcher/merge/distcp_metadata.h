@@ -5,7 +5,8 @@
 // goes. What is nested deeper is joined by dots.
 //
 // Threads:  pure, but for read_distcp_metadata().
-// Cost:     one pass over the pickle, and read_pickle()'s memory; some 200 bytes for each chunk, and cover_exactly()'s (box.h).
+// Cost:     one pass over the pickle, and read_pickle()'s memory; some 300 bytes for each chunk, and cover_exactly()'s (box.h). What is
+//           kept is at most 8 times the pickle and 1 MiB.
 // Source:   torch/distributed/checkpoint/metadata.py, filesystem.py; tests/peer/merge_weights.py.
 #pragma once
 
@@ -44,8 +45,8 @@ struct DistcpMetadata {
 
 // The chunks of every tensor cover it exactly: no hole, no overlap.
 // Errors  kUnsupported: it names what PyTorch does not write, was saved through extensions, has a dtype that safetensors has not,
-//         or a tensor in more chunks and dimensions than cover_exactly() compares; kCheckpointIncomplete: it is damaged, or its chunks
-//         leave a hole or overlap (named).
+//         or a tensor in more chunks and dimensions than cover_exactly() compares; kCheckpointIncomplete: it is damaged, its chunks
+//         leave a hole or overlap (named), or it describes more than so many bytes can.
 [[nodiscard]] Result<DistcpMetadata> parse_distcp_metadata(std::string_view bytes);
 
 // Errors  as above, and kFileIo. All name the file.

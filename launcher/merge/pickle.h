@@ -9,19 +9,20 @@
 // follows it unless a reader of a known shape asks for the next level.
 //
 // Threads:  a value type.
-// Cost:     one pass. A node has 56 bytes, and 32 or more for what it contains. There is at most one for two bytes of the pickle:
-//           some 100 bytes of memory for each of them while the table grows, and at kMostPickleNodes, which a pickle of 64 MiB can
-//           reach, 3 to 4 GB. What PyTorch writes has half as many nodes at most. Texts are views of the input.
+// Cost:     one pass. A node has 16 bytes, what it contains 4 for each item, and twice that when it grew. There is at most one node
+//           for two bytes of the pickle, so that 64 MiB take 0.7 GB at most, whatever is in them; metadata of that size, which has half
+//           as many nodes, takes half. Texts are views of the input.
 // Source:   Python's Lib/pickletools.py; tests/unit/launcher/merge/pickle_test.cc, tests/fuzz/fuzz_pickle.cc.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <memory_resource>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include <accel/result.h>
 
@@ -29,6 +30,8 @@ namespace accel::launcher {
 
 // A million chunks of tensors need some 30 million.
 inline constexpr std::size_t kMostPickleNodes = std::size_t{1} << 25;
+// What has fields by name is an object of PyTorch with a few of them: a hostile one shall not be searched for each of many.
+inline constexpr std::size_t kMostFields = 64;
 
 enum class PickleKind : std::uint8_t {
   kNone,
@@ -48,20 +51,10 @@ using PickleNode = std::uint32_t;  // a number in the table
 
 class Pickle {
  public:
-  struct Node {
-    PickleKind kind = PickleKind::kNone;
-    std::int64_t integer = 0;  // of kBool too
-    std::string_view text;
-    // kTuple, kList, kDict, kPersistent: as said there. kObject: callable, arguments, state (or kNoNode), then what was
-    // appended to it or, by key and value, set in it.
-    std::vector<PickleNode> items;
-  };
-  static constexpr PickleNode kNoNode = ~PickleNode{0};
-
   [[nodiscard]] PickleNode root() const noexcept { return root_; }
-  // Requires a number that this pickle gave.
-  [[nodiscard]] const Node& at(PickleNode node) const { return nodes_[node]; }
 
+  // All functions require a number that this pickle gave.
+  [[nodiscard]] PickleKind kind(PickleNode node) const { return nodes_[node].kind; }
   // nullopt: it is something else.
   [[nodiscard]] std::optional<std::int64_t> integer(PickleNode node) const;
   [[nodiscard]] std::optional<std::string_view> text(PickleNode node) const;
@@ -70,16 +63,43 @@ class Pickle {
   [[nodiscard]] std::optional<std::span<const PickleNode>> sequence(PickleNode node) const;
   // Keys and values, in turn, of a dict or an OrderedDict.
   [[nodiscard]] std::optional<std::span<const PickleNode>> entries(PickleNode node) const;
-  // The callable's name, and the arguments, of an object.
+  // What a persistent id was made of.
+  [[nodiscard]] std::optional<std::span<const PickleNode>> persistent_id(PickleNode node) const;
+  // The callable's name, the arguments, and the state of an object.
   [[nodiscard]] std::optional<std::string_view> made_by(PickleNode node) const;
   [[nodiscard]] std::span<const PickleNode> arguments(PickleNode node) const;
-  // The value of `key` in a dict, or in an object's state when that is a dict.
+  [[nodiscard]] std::optional<PickleNode> state(PickleNode node) const;
+  // The value of `key` in a dict, or in an object's state when that is a dict: among its first kMostFields.
   [[nodiscard]] std::optional<PickleNode> field(PickleNode node, std::string_view key) const;
 
  private:
   friend class PickleMachine;
 
-  std::vector<Node> nodes_;
+  static constexpr PickleNode kNoNode = ~PickleNode{0};
+  static constexpr std::size_t kObjectHead = 3;  // callable, arguments, state (or kNoNode)
+
+  // kObject: its head, then what was appended to it or, by key and value, set in it.
+  struct Node {
+    PickleKind kind = PickleKind::kNone;
+    bool has_room = false;    // the items lie in memory for bit_ceil(count) of them
+    std::uint32_t count = 0;  // bytes of the text, or items
+    union {
+      std::int64_t integer = 0;  // of kBool too
+      const char* text;
+      PickleNode* items;
+    };
+  };
+  static_assert(sizeof(Node) == 16);
+
+  [[nodiscard]] std::span<PickleNode> items(PickleNode node) const {
+    return {nodes_[node].items, nodes_[node].count};
+  }
+  // Requires a container. `values` must not be its own items.
+  void add_items(PickleNode node, std::span<const PickleNode> values);
+
+  std::deque<Node> nodes_;
+  std::unique_ptr<std::pmr::monotonic_buffer_resource> memory_ =
+      std::make_unique<std::pmr::monotonic_buffer_resource>();  // of items
   PickleNode root_ = 0;
 };
 

@@ -3,6 +3,7 @@
 // Threads:  pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -11,7 +12,9 @@
 
 namespace accel::launcher {
 
-// nullopt: it is something else, or a number is negative.
+inline constexpr std::size_t kMostDims = 64;  // as PyTorch
+
+// nullopt: it is something else, has more than kMostDims numbers, or one is negative.
 [[nodiscard]] inline std::optional<std::vector<std::uint64_t>> sizes_of(const Pickle& pickle,
                                                                         PickleNode node) {
   if (pickle.made_by(node) == "torch Size") {
@@ -20,7 +23,7 @@ namespace accel::launcher {
     node = arguments[0];
   }
   const auto items = pickle.sequence(node);
-  if (!items) return std::nullopt;
+  if (!items || items->size() > kMostDims) return std::nullopt;
   std::vector<std::uint64_t> sizes;
   for (const PickleNode item : *items) {
     const auto size = pickle.integer(item);

@@ -17,7 +17,6 @@ namespace accel::launcher {
 namespace {
 
 constexpr std::uint64_t kMostPickleBytes = 1 << 20;  // of one tensor: some 200
-constexpr std::size_t kMostDims = 64;                // as PyTorch
 
 const std::vector<std::string_view>& allowed_names() {
   static const std::vector<std::string_view> kAllowed = [] {
@@ -54,14 +53,19 @@ struct Description {
 std::optional<std::string> storage_key(const Pickle& pickle,
                                        PickleNode node,
                                        std::optional<safetensors::Dtype>& dtype) {
-  const Pickle::Node& id = pickle.at(node);
-  if (id.kind != PickleKind::kPersistent || id.items.size() < 3) return std::nullopt;
-  const auto kind = pickle.text(id.items[0]);
-  const auto key = pickle.text(id.items[2]);
-  const auto storage_class = pickle.name(id.items[1]);
+  const auto id = pickle.persistent_id(node);
+  if (!id || id->size() < 3) return std::nullopt;
+  const auto kind = pickle.text((*id)[0]);
+  const auto key = pickle.text((*id)[2]);
+  const auto storage_class = pickle.name((*id)[1]);
   if (kind != "storage" || !key || !storage_class) return std::nullopt;
   dtype = dtype_of(*storage_class);
   return std::string(*key);
+}
+
+bool is_no_empty_dict(const Pickle& pickle, PickleNode node) {
+  const auto entries = pickle.entries(node);
+  return pickle.kind(node) != PickleKind::kNone && (!entries || !entries->empty());
 }
 
 Result<Description> describe(const FileSlice& archive, const Pickle& pickle) {
@@ -77,7 +81,7 @@ Result<Description> describe(const FileSlice& archive, const Pickle& pickle) {
 
   // Conjugate and negative views are said by an argument behind the others.
   const std::size_t views = has_dtype ? 7 : 6;
-  if (arguments.size() > views && !pickle.at(arguments[views]).items.empty())
+  if (arguments.size() > views && is_no_empty_dict(pickle, arguments[views]))
     return Error(ErrorCode::kUnsupported,
                  "the tensor in " + printable(archive.path) + " at byte " +
                      std::to_string(archive.begin) + " is a conjugate or negative view",
@@ -88,8 +92,7 @@ Result<Description> describe(const FileSlice& archive, const Pickle& pickle) {
   const auto first = pickle.integer(arguments[1]);
   auto shape = sizes_of(pickle, arguments[2]);
   auto strides = sizes_of(pickle, arguments[3]);
-  if (!key || !first || *first < 0 || !shape || !strides || shape->size() != strides->size() ||
-      shape->size() > kMostDims)
+  if (!key || !first || *first < 0 || !shape || !strides || shape->size() != strides->size())
     return damaged(archive, "its storage, size or strides are none");
   if (has_dtype) dtype = dtype_of(pickle.name(arguments[6]).value_or(""));
   if (!dtype)

@@ -7,6 +7,7 @@
 
 #include <accel/error.h>
 
+#include "tests/support/peak_memory.h"
 #include "tests/unit/launcher/merge/saved_archive.h"
 
 namespace accel::launcher {
@@ -121,7 +122,6 @@ TEST(Pickle, AnUnbalancedStackIsRefused) {
                                  "Nb."s,
                                  "N(Nu."s,
                                  "(1."s,
-                                 "2."s,
                                  "\x94."s,
                                  "NQ."s})
     EXPECT_NE(message_of("\x80\x02" + ops), "no error") << ops;
@@ -130,16 +130,66 @@ TEST(Pickle, AnUnbalancedStackIsRefused) {
 TEST(Pickle, WhatPyTorchDoesNotWriteIsNamed) {
   EXPECT_THAT(message_of("\x80\x06N."s), HasSubstr("protocol 6"));
   EXPECT_THAT(message_of("\x80\x02I1\n."s), HasSubstr("opcode 73 at byte 2"));
+  EXPECT_THAT(message_of("\x80\x02N2."s), HasSubstr("opcode 50"));        // DUP
   EXPECT_THAT(message_of("(i__main__\nx\n."s), HasSubstr("opcode 105"));  // INST runs what it names
   EXPECT_THAT(message_of("\x80\x02\x82\x01."s),
               HasSubstr("opcode 130"));  // EXT1: a registry we have not
 }
 
-// Each byte of these would become a tuple, of 90 bytes.
+// Each byte of these would become a tuple.
 TEST(Pickle, MoreValuesThanItsBytesAreWorthAreRefused) {
   const std::string hostile = "\x80\x02N" + std::string(100'000, '\x85') + ".";
   EXPECT_THAT(message_of(hostile), HasSubstr("more than 50066 values, which no pickle of"));
   EXPECT_EQ(message_of("\x80\x02N" + std::string(50, '\x85') + "."), "no error");
+}
+
+// What opcodes of one or two bytes make grow: nodes, their items, marks, the memo, the stack, one list and many lists.
+TEST(Pickle, MemoryIsBoundedByTheBytes) {
+  constexpr std::size_t kBytes = 8 << 20;
+  const auto many = [](const std::string& ops) {
+    std::string all;
+    while (all.size() < kBytes) all += ops;
+    return all;
+  };
+  for (const std::string& ops :
+       {"\x80\x02N" + many("\x85"),
+        "\x80\x02" + many("("),
+        "\x80\x02" + many(")"),
+        "\x80\x02" + many("(t"),
+        "\x80\x02N" + many("\x94"),
+        "\x80\x02N" + many("2"),
+        "\x80\x02Nq"s + '\0' + many("h"s + '\0'),
+        "\x80\x02Nq"s + '\0' + "(" + many("h"s + '\0') + "t",
+        "\x80\x02Nq"s + '\0' + "]" + many("h"s + '\0' + "a"),
+        "\x80\x02]q"s + '\0' + "]q\x01" + many("h"s + '\0' + "h\x01" + "a0"),
+        "\x80\x02" + many("](NNNNNNNNe"),
+        "\x80\x02" + many("]NaNaNaNaNa")}) {
+    const std::string pickle = ops + ".";
+    const PeakMemory peak;
+    const auto result = read_pickle(pickle, kAllowed);
+    EXPECT_LE(peak.growth_bytes(), 14 * static_cast<std::int64_t>(kBytes)) << ops.substr(0, 16);
+  }
+}
+
+TEST(Pickle, ContainersGrowItemByItem) {
+  std::string ops = "]q\x01}q\x02"s + "0";
+  for (int i = 0; i < 100; ++i)
+    ops += "h\x01" + int_op(i) + "a0" + "h\x02" + int_op(i) + int_op(i * 2) + "s0";
+  const std::string bytes = pickle_of(ops + "h\x01h\x02\x86");
+  const auto pickle = read_pickle(bytes, kAllowed);
+
+  ASSERT_TRUE(pickle) << pickle.error().what();
+  const auto both = pickle->sequence(pickle->root());
+  const auto list = pickle->sequence((*both)[0]);
+  const auto entries = pickle->entries((*both)[1]);
+  ASSERT_TRUE(list && entries);
+  ASSERT_EQ(list->size(), 100);
+  ASSERT_EQ(entries->size(), 200);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(pickle->integer((*list)[i]), i);
+    EXPECT_EQ(pickle->integer((*entries)[2 * i]), i);
+    EXPECT_EQ(pickle->integer((*entries)[2 * i + 1]), 2 * i);
+  }
 }
 
 }  // namespace
