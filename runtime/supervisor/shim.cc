@@ -21,6 +21,7 @@
 #include "runtime/supervisor/last_word.h"
 #include "runtime/supervisor/owner_door.h"
 #include "runtime/supervisor/owner_link.h"
+#include "runtime/supervisor/shim_signals.h"
 #include "runtime/supervisor/supervisor.h"
 
 namespace accel::supervisor {
@@ -76,19 +77,6 @@ Result<JobSpec> read_spec(int fd) {
     if (got == 0) return job_spec_from_json(json);
     json.append(buffer, static_cast<std::size_t>(got));
   }
-}
-
-// Which signals are answered through the event loop; they are blocked from here on.
-sigset_t block_signals() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGQUIT})
-    ::sigaddset(&set, signal);
-  ::sigprocmask(SIG_SETMASK, &set, nullptr);  // accel-forker leaves all of them blocked
-  // The shim may write to a terminal whose foreground group it is not in, and to pipes without
-  // readers.
-  for (const int signal : {SIGTTOU, SIGTTIN, SIGTSTP, SIGPIPE}) ::signal(signal, SIG_IGN);
-  return set;
 }
 
 // Reads signals as they come and hands them to the supervisor. Those that stop a job are the owner's business as long
@@ -207,6 +195,7 @@ void leave_last_word(const JobSpec& job, const HostEvent& event) {
 }
 
 Result<void> run(const ShimArguments& arguments) {
+  const sigset_t signals = take_shim_signals();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "accel-shim");
   FrameSocket socket{UniqueFd(arguments.socket)};
@@ -214,7 +203,6 @@ Result<void> run(const ShimArguments& arguments) {
   if (::getppid() != arguments.owner) return misuse("the owner of accel-shim is gone");
   auto spec = read_spec(arguments.spec);
   if (!spec) return std::move(spec).error();
-  const sigset_t signals = block_signals();
   const pid_t owner_group = ::getpgid(arguments.owner);
   asio::io_context context(1);
   const JobSpec job = *std::move(spec);

@@ -77,6 +77,26 @@ TEST_F(Stopping, Fault69SigtermGivesTheStopSignalAndExits143) {
   EXPECT_THAT(launch.wait_for_lines("got ", 2), ElementsAre("15", "15"));
 }
 
+// A worker that signals each process of its session, or `scancel --signal`, also reaches the shim.
+TEST_F(Stopping, SignalsThatAreNotMeantForTheShimDoNotEndIt) {
+  LaunchProcess launch(launch_arguments("stops 15"), token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
+  const pid_t shim = launch.shim();
+  ASSERT_GT(shim, 0);
+
+  for (int signal = 1; signal <= SIGRTMAX; ++signal) {
+    const bool cannot_be_caught = signal == SIGKILL || signal == SIGSTOP;
+    const bool is_of_libc = signal > SIGSYS && signal < SIGRTMIN;
+    if (cannot_be_caught || is_of_libc || signal == SIGQUIT) continue;  // SIGQUIT asks for stacks
+    ASSERT_EQ(::kill(shim, signal), 0);
+  }
+
+  launch.signal(SIGTERM);
+  EXPECT_EQ(launch.wait(), 128 + SIGTERM) << launch.output();
+  EXPECT_THAT(launch.wait_for_lines("got ", 2), ElementsAre("15", "15"));
+  EXPECT_THAT(processes_with(token_), IsEmpty());
+}
+
 TEST_F(Stopping, Fault69PreemptedRanksThatAllSavedEndWithTheRequeueCode) {
   LaunchProcess launch(launch_arguments("saves all"), token_);
   ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
