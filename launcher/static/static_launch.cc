@@ -27,6 +27,8 @@
 #include "launcher/static/machine_name.h"
 #include "launcher/static/main_address.h"
 #include "launcher/static/main_probe.h"
+#include "launcher/static/main_seat.h"
+#include "launcher/static/store_doubt.h"
 #include "launcher/static/store_link.h"
 #include "runtime/clock.h"
 #include "runtime/printable.h"
@@ -131,14 +133,17 @@ class StaticLaunch {
   }
 
   void cannot_open_store(const Error& why) {
-    const bool is_elsewhere = why.code() == ErrorCode::kInvalidArgument;
-    if (!settings_.machine_rank && (is_elsewhere || why.code() == ErrorCode::kPortInUse)) {
-      may_be_main_ = false;  // another launcher is
-      return link_.open(addresses_);
+    switch (seat_without_store(why.code(), !settings_.machine_rank, is_translated_)) {
+      case MainSeat::kOurs:
+        return end_with(why);
+      case MainSeat::kTaken:
+        may_be_main_ = false;
+        if (why.code() == ErrorCode::kPortInUse) port_holder_ = why.message();
+        break;
+      case MainSeat::kUnclear:  // who answers there is machine 0
+        is_probing_ = true;
+        break;
     }
-    if (!is_elsewhere || is_translated_) return end_with(why);
-    // Behind a translated address, or another machine's: who answers there is machine 0.
-    is_probing_ = true;
     link_.open(addresses_);
   }
 
@@ -153,6 +158,7 @@ class StaticLaunch {
 
   void on_up() {
     last_answer_ = clock_.now();
+    doubt_.came_up(last_answer_);
     if (machine_) return;
     card_.generation = generation_;
     card_.address = link_.local_endpoint().address().to_string();
@@ -180,6 +186,7 @@ class StaticLaunch {
   }
 
   void on_trouble(const Error& why) {
+    doubt_.broke(why.code());
     if (is_probing_ && !machine_ && link_.has_tried_all()) return listen_on_all();
     last_trouble_ = why.message();
     const bool is_refused = last_trouble_.find("refused") != std::string::npos;
@@ -217,6 +224,7 @@ class StaticLaunch {
                    [this, wanted, tells = is_suspending_](const supervisor::StoreAnswer& answer) {
                      last_answer_ = clock_.now();
                      const Board board(wanted, answer);
+                     doubt_.answered(board.has(board_key::kHost));
                      if (leader_) leader_->look(board, last_answer_);
                      apply(machine_->take(board));
                      tell_verdict();
@@ -231,7 +239,11 @@ class StaticLaunch {
     const bool has_joined = machine_ && machine_->has_joined();
     // We were stopped ourselves: the silence is ours.
     const Duration late = now - std::exchange(ticked_at_, now);
-    if (late > kLongestPause) last_answer_ += late;
+    if (late > kLongestPause) {
+      last_answer_ += late;
+      doubt_.pardon(late);
+    }
+    if (const auto stranger = find_stranger(now)) return end_with(*stranger);
     if (has_joined && !is_leaving_ && now - last_answer_ >= kSilence) return lose_main();
     if (is_leaving_ || has_joined || leader_) return say_who_is_missing(now);
     if (addresses_.empty() || (may_be_main_ && !is_probing_)) return;
@@ -247,6 +259,20 @@ class StaticLaunch {
                 "start accel-launch on machine 0; check --main_process_ip and --main_process_port, "
                 "and that no firewall closes the port");
     end_with(std::move(error));
+  }
+
+  // What has the port instead of a launcher. Where that is not this machine it may still go away,
+  // unless it is a server of another kind.
+  [[nodiscard]] std::optional<Error> find_stranger(TimePoint now) const {
+    const auto sign = is_main_ || is_leaving_ || generation_ > 0 ? std::nullopt : doubt_.sign(now);
+    if (!sign) return std::nullopt;
+    const std::string what = ", but no launcher of this job: " + describe(*sign);
+    const std::string remedy = "give another port, on every machine the same";
+    if (!port_holder_.empty()) return Error(ErrorCode::kPortInUse, port_holder_ + what, remedy);
+    if (*sign != StrangerSign::kOtherProtocol) return std::nullopt;
+    return Error(ErrorCode::kStoreUnreachable,
+                 "something listens at " + main_name() + what,
+                 "check --main_process_ip and --main_process_port, or " + remedy);
   }
 
   [[nodiscard]] Duration limit() const {
@@ -499,6 +525,8 @@ class StaticLaunch {
   std::optional<MainProbe> probe_;      // is_translated_: until the plan is there
   std::vector<TcpEndpoint> addresses_;  // of the main process
   std::string bound_to_;
+  std::string port_holder_;  // what kept us from being machine 0
+  StoreDoubt doubt_;
   bool is_translated_ = false;  // no interface of ours has the address
 
   MachineCard card_;

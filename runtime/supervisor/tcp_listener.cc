@@ -1,9 +1,12 @@
 #include "runtime/supervisor/tcp_listener.h"
 
 #include <cerrno>
+#include <charconv>
 
 #include <boost/asio/ip/address.hpp>
 #include <sys/socket.h>
+
+#include "runtime/system.h"
 
 namespace accel::supervisor {
 
@@ -17,6 +20,29 @@ std::string to_text(const TcpEndpoint& endpoint) {
   return host + ":" + std::to_string(endpoint.port());
 }
 
+// The first port that needs no right: an administrator, or the maker of a container, may have changed it.
+int first_open_port() {
+  int port = 1024;
+  const auto text = real_system().read_file("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+  if (text) std::from_chars(text->data(), text->data() + text->size(), port);
+  return port;
+}
+
+// bind() looks at the address first: it is one of this machine.
+Error forbidden(const std::string& what, std::uint16_t port) {
+  const int first = first_open_port();
+  if (port >= first) {
+    return {ErrorCode::kUnsupported,
+            what + errno_text(EACCES) + ": a security policy of this machine forbids it",
+            "give another port with --main_process_port, on every machine the same"};
+  }
+  return {ErrorCode::kUnsupported,
+          what + "ports below " + std::to_string(first) +
+              " need the right CAP_NET_BIND_SERVICE, which this process does not have",
+          "give a port from " + std::to_string(first) +
+              " on with --main_process_port, on every machine the same"};
+}
+
 Error listen_error(const TcpEndpoint& endpoint, int error_number) {
   const std::string what = "cannot listen on " + to_text(endpoint) + ": ";
   switch (error_number) {
@@ -26,9 +52,7 @@ Error listen_error(const TcpEndpoint& endpoint, int error_number) {
               what + (holder ? "it is held by " + holder->describe() : errno_text(error_number))};
     }
     case EACCES:
-      return {ErrorCode::kInvalidArgument,
-              what + errno_text(error_number),
-              "give a port above 1023 with --main_process_port"};
+      return forbidden(what, endpoint.port());
     case EADDRNOTAVAIL:
       return {ErrorCode::kInvalidArgument,
               what + "the address is not one of this machine",

@@ -21,10 +21,9 @@ struct TcpListener {
 
 // Listens on policy.port; when that is taken and the user did not name it, on any free port.
 //
-// Errors  kPortInUse naming the holder when /proc tells; kInvalidArgument for an address that is
-// not
-//         numeric or not of this machine, or a port that needs privileges; kInternal with the
-//         errno.
+// Errors  kPortInUse naming the holder when /proc tells; kUnsupported for a port that needs a right
+//         which is missing; kInvalidArgument for an address that is not numeric or not of this
+//         machine; kInternal with the errno.
 [[nodiscard]] Result<TcpListener> listen_tcp(const StorePolicy& policy);
 
 }  // namespace accel::supervisor

@@ -20,6 +20,7 @@ from programs import BIN, Program, free_port, is_alive  # noqa: E402
 
 HELLO = ('echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE '
          'at $MASTER_ADDR:$MASTER_PORT run $TORCHELASTIC_RUN_ID agent $TORCHELASTIC_USE_AGENT_STORE"\n')
+LOW_PORTS = pathlib.Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 WAIT = 'echo "up $$"\nexec sleep 60\n'
 
 
@@ -256,6 +257,50 @@ class Static(unittest.TestCase):
             self.assertEqual(machine.wait(), 98, machine.text())
         machine.close()
         self.assertIn(f"it is held by process {os.getpid()} (", machine.text())
+
+    def test_a_c10d_port_that_another_server_has_is_told_at_once(self):
+        for answer in (b"HTTP/1.0 400 Bad Request\r\n\r\n", b""):
+            with self.subTest(answer=answer), socket.create_server(("127.0.0.1", 0)) as server:
+                port = server.getsockname()[1]
+                node = self.node("--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--no-python",
+                                 "/bin/true")
+                server.settimeout(30)
+                for _ in range(1 if answer else 3):
+                    client = server.accept()[0]
+                    client.recv(4096)
+                    client.sendall(answer)
+                    client.close()
+                self.assertEqual(node.wait(), 98, node.text())
+                node.close()
+                how = "speaks another protocol" if answer else "closes each connection without an answer"
+                self.assertRegex(node.text(), rf"127.0.0.1:{port}: it is held by process {os.getpid()} \(.*\), but no launcher of "
+                                              rf"this job: it {how}")
+
+    def test_a_server_of_another_kind_at_the_address_of_machine_0(self):
+        with socket.create_server(("127.0.0.1", self.port)) as server:
+            machine = self.machine(1, "/bin/true")
+            server.settimeout(30)
+            with server.accept()[0] as client:
+                client.recv(4096)
+                client.sendall(b"220 mail.example.org ESMTP\r\n")
+            self.assertEqual(machine.wait(), 111, machine.text())
+        machine.close()
+        self.assertIn(f"something listens at 127.0.0.1:{self.port}, but no launcher of this job: it speaks another protocol",
+                      machine.text())
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    @unittest.skipUnless(int(LOW_PORTS.read_text()) > 1, "every port may be opened by everybody here")
+    def test_a_port_that_needs_a_right(self):
+        for line in (["accel-launch", "--cpu", "--num_machines", "2", "--machine_rank", "0", "--main_process_ip", "127.0.0.1",
+                      "--main_process_port", "1", "--num_processes", "2", "--no_python", "/bin/true"],
+                     ["accel-torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:1", "--no-python",
+                      "/bin/true"]):
+            machine = Program("machine 0", ["setpriv", "--bounding-set", "-net_bind_service", BIN / line[0], *line[1:]])
+            self.machines.append(machine)
+            self.assertEqual(machine.wait(), 1, machine.text())
+            machine.close()
+            self.assertRegex(machine.text(), r"cannot listen on 127.0.0.1:1: ports below \d+ need the right CAP_NET_BIND_SERVICE")
+            self.assertIn("--main_process_port", machine.text())
 
     def test_an_unreachable_machine_0(self):
         machine = self.machine(1, self.worker(HELLO), "--rdzv_conf", "join_timeout=1")

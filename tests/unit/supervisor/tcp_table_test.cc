@@ -3,9 +3,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "runtime/supervisor/tcp_listener.h"
+#include "runtime/system.h"
 #include "tests/support/store_client.h"
 
 namespace accel::supervisor {
@@ -104,6 +108,38 @@ TEST(TcpListener, RefusesAnAddressOfAnotherMachine) {
 
   ASSERT_FALSE(listener);
   EXPECT_EQ(listener.error().code(), ErrorCode::kInvalidArgument);
+}
+
+// This thread without the right to open ports below 1024, for the life of this value.
+class WithoutLowPorts {
+ public:
+  WithoutLowPorts() {
+    ::syscall(SYS_capget, &header_, before_);
+    __user_cap_data_struct less[2] = {before_[0], before_[1]};
+    less[0].effective &= ~(1U << CAP_NET_BIND_SERVICE);
+    ::syscall(SYS_capset, &header_, less);
+  }
+  ~WithoutLowPorts() { ::syscall(SYS_capset, &header_, before_); }
+
+ private:
+  __user_cap_header_struct header_ = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct before_[2] = {};
+};
+
+TEST(TcpListener, NamesTheRightThatALowPortNeeds) {
+  const auto first = real_system().read_file("/proc/sys/net/ipv4/ip_unprivileged_port_start", 4096);
+  if (first && std::stoi(*first) < 2) {
+    GTEST_SKIP() << "every port may be opened by everybody here";
+  }
+  const WithoutLowPorts without;
+
+  const Result<TcpListener> listener = listen_tcp({.port = 1, .exact_port = true});
+
+  ASSERT_FALSE(listener);
+  EXPECT_EQ(listener.error().code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(listener.error().message(), HasSubstr("127.0.0.1:1: ports below "));
+  EXPECT_THAT(listener.error().message(), HasSubstr("CAP_NET_BIND_SERVICE"));
+  EXPECT_THAT(listener.error().remedy(), HasSubstr("--main_process_port"));
 }
 
 TEST(TcpListener, IsNotInheritedByPrograms) {

@@ -1,0 +1,12 @@
+#include "launcher/static/main_seat.h"
+
+namespace accel::launcher {
+
+MainSeat seat_without_store(ErrorCode why, bool draws_rank, bool is_translated) {
+  const bool is_elsewhere = why == ErrorCode::kInvalidArgument;
+  if (draws_rank)
+    return is_elsewhere || why == ErrorCode::kPortInUse ? MainSeat::kTaken : MainSeat::kOurs;
+  return is_elsewhere && !is_translated ? MainSeat::kUnclear : MainSeat::kOurs;
+}
+
+}  // namespace accel::launcher
