@@ -12,6 +12,7 @@
 #include <optional>
 #include <stop_token>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include <accel/async_save.h>
@@ -159,18 +160,20 @@ AsyncSave BackgroundSaves::begin(FileSystem& file_system,
   auto save =
       std::make_unique<PreparedSave>(file_system, ranks, folder, objects, options, existing);
   save->copy_tensors(ranks, copies_);
+  std::stop_source stop;
   std::shared_ptr<AsyncSave::Task> task;
-  Agreement started = agree(ranks, [&]() -> std::string {
-    std::stop_source stop;
-    auto own_ranks = make_ranks("accel/checkpoint/" + std::to_string(number), stop.get_token());
-    task = std::make_shared<AsyncSave::Task>(
-        std::move(save), std::move(own_ranks), std::move(stop), std::move(when_complete));
-    return {};
-  });
-  if (started.failure) {
-    // Threads that run wait for those that do not.
-    if (task != nullptr) task->give_up();
-    throw *std::move(started.failure);
+  try {
+    std::ignore = agree(ranks, [&]() -> std::string {
+                    auto own_ranks =
+                        make_ranks("accel/checkpoint/" + std::to_string(number), stop.get_token());
+                    task = std::make_shared<AsyncSave::Task>(
+                        std::move(save), std::move(own_ranks), stop, std::move(when_complete));
+                    return {};
+                  }).payloads_or_throw();
+  } catch (...) {
+    // A thread that runs would wait for those that do not: of ranks that failed, and of one that died in here.
+    stop.request_stop();
+    throw;
   }
   const std::scoped_lock lock(mutex_);
   current_ = task;

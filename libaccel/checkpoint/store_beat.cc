@@ -13,6 +13,8 @@ namespace accel::checkpoint {
 namespace {
 
 constexpr const char* kLeft = "left";
+// Ranks begin together: one that does not is as silent as one that does not go on.
+constexpr const char* kNotBegun = "";
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -71,7 +73,7 @@ std::vector<int> StoreBeat::silent_ranks() {
   });
   // Numbers grow: what has ended does not begin again.
   std::erase_if(silences_, [&](const Silence& silence) {
-    return read(*store_, key_of(silence.rank)) != silence.last_beat;
+    return read(*store_, key_of(silence.rank)).value_or(kNotBegun) != silence.last_beat;
   });
   for (const Silence& silence : silences_) ranks.push_back(silence.rank);
   return ranks;
@@ -93,18 +95,18 @@ void StoreBeat::beat() {
   store_->set(key_of(rank_), bytes_of(std::to_string(++number_)));
   for (int steps = 1; steps < size_; ++steps) {
     const int rank = (rank_ + steps) % size_;
-    const auto heard = read(*store_, key_of(rank));
-    if (!heard) return;  // One that has not begun is not known yet.
-    if (*heard == kLeft) continue;
+    const std::string heard = read(*store_, key_of(rank)).value_or(kNotBegun);
+    if (heard == kLeft) continue;
     SilenceClock& clock = clocks_.try_emplace(rank, pulse_).first->second;
-    if (clock.is_silent_for_too_long(*heard, std::chrono::steady_clock::now()))
-      report_silence(rank, *heard);
+    if (clock.is_silent_for_too_long(heard, std::chrono::steady_clock::now()))
+      report_silence(rank, heard);
     if (!clock.is_silent()) return;
   }
 }
 
 void StoreBeat::report_silence(int rank, const std::string& last_beat) {
-  if (std::exchange(reported_[rank], last_beat) == last_beat) return;
+  const auto [said, is_first] = reported_.try_emplace(rank, last_beat);
+  if (!is_first && std::exchange(said->second, last_beat) == last_beat) return;
   const std::int64_t number = store_->add(list_key(), 1);
   store_->set(list_key(number), bytes_of(std::to_string(rank) + " " + last_beat));
 }

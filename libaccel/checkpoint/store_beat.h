@@ -7,7 +7,10 @@
 //
 //   <name>/beat/<rank>    a number, then "left" when the rank needs nobody any more
 //   <name>/silences       how many have been found
-//   <name>/silences/<n>   "<rank> <beat>", from 1: the rank is silent for as long as that is its last beat
+//   <name>/silences/<n>   "<rank> <beat>", from 1: the rank is silent for as long as that is its last beat; without one, it
+//                         has not begun
+//
+// All ranks begin within a moment: one that died before its first beat is found as silent as any other.
 //
 // A process that is stopped or cannot reach the store beats as little as one that is dead: the silence is long for that reason.
 //

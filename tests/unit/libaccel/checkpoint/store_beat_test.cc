@@ -45,6 +45,14 @@ TEST_F(StoreBeatTest, TellsOfRanksBehindASilentOneAndBehindOneThatLeft) {
   EXPECT_THAT(silent_ranks(watcher, 3), ElementsAre(1, 2, 4));
 }
 
+TEST_F(StoreBeatTest, TellsOfARankThatNeverBeganUntilItDoes) {
+  say(2, "5");
+  StoreBeat watcher(store_, "save", 0, 3, kFastPulse);
+  EXPECT_THAT(silent_ranks(watcher, 2), ElementsAre(1, 2));
+  say(1, "left");
+  EXPECT_THAT(watcher.silent_ranks(), ElementsAre(2));
+}
+
 // The reader beats once: it may be found silent too.
 TEST_F(StoreBeatTest, ARankThatBeatsAgainIsSilentNoMoreUntilItIsOnceMore) {
   say(1, "5");

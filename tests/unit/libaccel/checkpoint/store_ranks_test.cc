@@ -113,6 +113,29 @@ TEST(StoreRanks, ARankOfAnotherNodeThatDiesIsNamedAfterSomeSilence) {
   EXPECT_EQ(exits[2].status, 0) << exits[2].output;
 }
 
+TEST(StoreRanks, ARankThatDiedBeforeItsFirstBeatIsNamedTheSame) {
+  const auto exits = test::run_ranks(
+      2,
+      [&] {
+        const int rank = test::rank_of_this_process();
+        be_alone_on_a_node(rank, 2);
+        const PartialState state;
+        if (rank == 1) ::raise(SIGKILL);
+        const auto ranks = store_ranks("save", 24h, {}, kFastPulse);
+        try {
+          (void)ranks->all_gather("first");
+          ADD_FAILURE() << "nobody was missed";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+          EXPECT_THAT(error.message(), HasSubstr("rank 1 gave no sign of life for 1 s"));
+        }
+      },
+      {.expect_success = false});
+  if (test::rank_of_this_process() >= 0) return;
+  EXPECT_EQ(exits[0].status, 0) << exits[0].output;
+  EXPECT_EQ(exits[1].status, 128 + SIGKILL);
+}
+
 // The watcher of each dead rank is dead too, but for the first, which has said all that the others wait for.
 TEST(StoreRanks, ALostNodeIsFoundBehindARankOfItThatHadSpoken) {
   const auto exits = test::run_ranks(
@@ -206,6 +229,39 @@ TEST(StoreRanks, TheEndOfASaveDoesNotWaitForARankThatDiedOnAnotherNode) {
   EXPECT_THAT(exits[0].output, HasSubstr("rank 1 gave no sign of life"));
   EXPECT_EQ(exits[1].status, 128 + SIGKILL);
   EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+}
+
+// The thread of the rank that lives has begun by then, and waits for one that will never be.
+TEST(StoreRanks, TheStartOfASaveDoesNotWaitForARankThatDiesInIt) {
+  const test::ScratchFolder scratch;
+  const auto exits = test::run_ranks(
+      2,
+      [&] {
+        const int rank = test::rank_of_this_process();
+        be_alone_on_a_node(rank, 2);
+        const PartialState state;
+        const auto store = current_process_group()->store();
+        Number number;
+        BackgroundSaves saves;
+        const auto make_ranks = [&](const std::string& name, std::stop_token stop) {
+          if (rank == 1) {
+            store->wait({name + "/beat/0"});
+            ::raise(SIGKILL);
+          }
+          return store_ranks(name, 24h, std::move(stop), {.period = 24h, .longest_silence = 24h});
+        };
+        EXPECT_THROW((void)saves.begin(real_file_system(),
+                                       *current_ranks(),
+                                       make_ranks,
+                                       scratch.path() / "saved",
+                                       {.custom = {&number}},
+                                       {}),
+                     Error);
+      },
+      {.expect_success = false});
+  if (test::rank_of_this_process() >= 0) return;
+  EXPECT_EQ(exits[0].status, 0) << exits[0].output;
+  EXPECT_EQ(exits[1].status, 128 + SIGKILL);
 }
 
 class SilenceClockTest : public ::testing::Test {
