@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 #include <accel/random.h>
+#include <accel/seen_parameters.h>
 
 #include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/rank_exchange.h"
@@ -137,10 +139,11 @@ struct Released {
 class OpenToLoad {
  public:
   OpenToLoad(const std::vector<std::shared_ptr<sharding::ShardedModel>>& models,
-             sharding::Exposure exposure) {
+             sharding::Exposure exposure,
+             std::span<const at::Tensor> asked) {
     try {
       for (const auto& model : models) {
-        model->begin_load(exposure);
+        model->begin_load(exposure, asked);
         models_.push_back(model);
       }
     } catch (...) {
@@ -218,7 +221,8 @@ std::optional<LoadReport> Accelerator::Impl::load(const Load& load) {
   const auto models = sharded_models();
   const Released released{whole_optimizers, divided};
   const CheckpointObjects objects = objects_to_load();
-  OpenToLoad open(models, parameters_to_load());
+  const Exposed exposed = parameters_to_load();
+  OpenToLoad open(models, exposed.exposure, exposed.asked);
   std::optional<LoadReport> report = load(objects);
   // A rank that is through writes no shard while another one still loads.
   if (!models.empty()) state.wait_for_everyone();
@@ -272,7 +276,8 @@ RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
 void Accelerator::Impl::with_objects_to_save(
     SaveTo to, const std::function<void(const CheckpointObjects&)>& save) {
   const Released released{whole_optimizers, divided};
-  const FullPrecision full_precision(sharded_models(), parameters_to_save(to));
+  const Exposed exposed = parameters_to_save(to);
+  const FullPrecision full_precision(sharded_models(), exposed.exposure, exposed.asked);
   save(objects_to_save(to));
 }
 
@@ -308,19 +313,53 @@ bool Accelerator::Impl::any_rank_looks_at_masters(bool here) const {
   return std::find(said.begin(), said.end(), "yes") != said.end();
 }
 
-// Hooks and registered objects may look at the model.
-sharding::Exposure Accelerator::Impl::parameters_to_save(SaveTo to) const {
-  const bool looks = !save_hooks->by_id.empty() || !custom_objects.empty();
-  if (any_rank_looks_at_masters(looks)) return sharding::Exposure::kAll;
-  if (to == SaveTo::kMemory || !writes_wholes()) return sharding::Exposure::kUndivided;
-  return exposure_of(wholes_to_save(to));
+std::vector<at::Tensor> Accelerator::Impl::divided_parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const auto& model : sharded_models()) {
+    for (const NamedParameter& parameter : model->parameters())
+      parameters.push_back(parameter.tensor);
+  }
+  return parameters;
 }
 
-// Hooks and registered objects may write to the model.
-sharding::Exposure Accelerator::Impl::parameters_to_load() const {
-  const bool looks = !load_hooks->by_id.empty() || !custom_objects.empty();
-  return any_rank_looks_at_masters(looks) ? sharding::Exposure::kAll
-                                          : sharding::Exposure::kUndivided;
+// Who does not say what it looks at may look at all.
+std::vector<at::Tensor> Accelerator::Impl::parameters_seen_by(Callers callers) const {
+  if (callers == Callers::kHooksAndObjects) return divided_parameters();
+  std::vector<at::Tensor> seen;
+  if (callers == Callers::kNone) return seen;
+  for (const Stateful* const object : custom_objects) {
+    const auto* const says = dynamic_cast<const SeesParameters*>(object);
+    if (says == nullptr) return divided_parameters();
+    const std::vector<at::Tensor> parameters = says->parameters_seen();
+    seen.insert(seen.end(), parameters.begin(), parameters.end());
+  }
+  return seen;
+}
+
+// Hooks run on all ranks, state_dict() of registered objects on those that write it.
+Accelerator::Impl::Exposed Accelerator::Impl::parameters_to_save(SaveTo to) const {
+  const bool writes_objects = to == SaveTo::kMemory || project.save_on_each_node
+                                  ? state.is_local_main_process()
+                                  : state.is_main_process();
+  const Callers callers = !save_hooks->by_id.empty() ? Callers::kHooksAndObjects
+                          : writes_objects           ? Callers::kObjects
+                                                     : Callers::kNone;
+  const bool is_by_parts = to == SaveTo::kMemory || !writes_wholes();
+  std::vector<at::Tensor> seen = parameters_seen_by(callers);
+  if (any_rank_looks_at_masters(!seen.empty())) {
+    const bool wants_all = !is_by_parts && wholes_to_save(to) == sharding::Wholes::kKept;
+    return {sharding::Exposure::kAsked, wants_all ? divided_parameters() : std::move(seen)};
+  }
+  return {is_by_parts ? sharding::Exposure::kUndivided : exposure_of(wholes_to_save(to)), {}};
+}
+
+// Hooks and load_state_dict() of registered objects, which run on all ranks, may write to the model.
+Accelerator::Impl::Exposed Accelerator::Impl::parameters_to_load() const {
+  std::vector<at::Tensor> seen =
+      parameters_seen_by(load_hooks->by_id.empty() ? Callers::kObjects : Callers::kHooksAndObjects);
+  if (any_rank_looks_at_masters(!seen.empty()))
+    return {sharding::Exposure::kAsked, std::move(seen)};
+  return {};
 }
 
 void Accelerator::Impl::begin_save(const std::filesystem::path& folder) {

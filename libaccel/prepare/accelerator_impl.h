@@ -74,8 +74,17 @@ struct Accelerator::Impl {
   // What this rank does with optimizers' states that are gathered for a save, and which parameters it has in full precision
   // meanwhile; the latter also while it loads. Every rank calls them.
   [[nodiscard]] sharding::Wholes wholes_to_save(SaveTo to) const;
-  [[nodiscard]] sharding::Exposure parameters_to_save(SaveTo to) const;
-  [[nodiscard]] sharding::Exposure parameters_to_load() const;
+  struct Exposed {
+    sharding::Exposure exposure = sharding::Exposure::kUndivided;
+    std::vector<at::Tensor> asked;  // of kAsked
+  };
+  [[nodiscard]] Exposed parameters_to_save(SaveTo to) const;
+  [[nodiscard]] Exposed parameters_to_load() const;
+  // Those that hooks or registered objects, where they are called here, may look at.
+  enum class Callers { kNone, kObjects, kHooksAndObjects };
+  [[nodiscard]] std::vector<at::Tensor> parameters_seen_by(Callers callers) const;
+  // Of all sharded models.
+  [[nodiscard]] std::vector<at::Tensor> divided_parameters() const;
   // Whether a rank says so, where a model has masters; false where none has. Every rank calls it.
   [[nodiscard]] bool any_rank_looks_at_masters(bool here) const;
   // And for a view of the state.

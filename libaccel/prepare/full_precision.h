@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "libaccel/sharding/sharded_model.h"
@@ -15,10 +16,11 @@ class FullPrecision {
  public:
   // Throws kPeerLost, kProcessGroup.
   FullPrecision(const std::vector<std::shared_ptr<sharding::ShardedModel>>& models,
-                sharding::Exposure exposure) {
+                sharding::Exposure exposure,
+                std::span<const at::Tensor> asked = {}) {
     try {
       for (const auto& model : models) {
-        model->begin_save(exposure);
+        model->begin_save(exposure, asked);
         models_.push_back(model);
       }
     } catch (...) {

@@ -1,6 +1,7 @@
 #include "libaccel/sharding/master_shards.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -64,32 +65,41 @@ at::Tensor MasterShards::gathered(std::size_t unit) const {
   return whole;
 }
 
-bool MasterShards::wants(std::size_t unit,
-                         const std::vector<NamedParameter>& parameters,
-                         Exposure exposure) const {
-  if (exposure == Exposure::kUndivided) return !is_in_row_major_order(units_[unit], parameters);
-  return exposure == Exposure::kAll;
+std::vector<bool> MasterShards::wanted_units(const std::vector<NamedParameter>& parameters,
+                                             Exposure exposure,
+                                             std::span<const at::Tensor> asked) const {
+  std::unordered_set<const c10::TensorImpl*> named;
+  for (const at::Tensor& tensor : asked) named.insert(tensor.unsafeGetTensorImpl());
+  const auto is_wanted = [&](const Unit& unit) {
+    if (exposure == Exposure::kAll || exposure == Exposure::kNone)
+      return exposure == Exposure::kAll;
+    return !is_in_row_major_order(unit, parameters) ||
+           std::any_of(unit.slots.begin(), unit.slots.end(), [&](const Slot& slot) {
+             return named.contains(parameters[slot.parameter].tensor.unsafeGetTensorImpl());
+           });
+  };
+  std::vector<bool> wanted;
+  for (const Unit& unit : units_) wanted.push_back(is_wanted(unit));
+  return wanted;
 }
 
-std::vector<std::size_t> MasterShards::units_to_gather(
-    const std::vector<NamedParameter>& parameters, Exposure exposure) const {
+std::vector<std::size_t> MasterShards::units_to_gather(const std::vector<bool>& wanted,
+                                                       Exposure exposure) const {
   std::vector<std::size_t> units;
   if (units_.empty()) return units;
-  const bool is_inside = num_exposures_ > 0;
+  const bool is_agreed_on = num_exposures_ > 0 || exposure == Exposure::kAsked;
   at::Tensor missing;  // by unit; not 0: some rank wants it and does not have it yet
-  if (is_inside) {
+  if (is_agreed_on) {
     missing = at::zeros({std::ssize(units_)}, at::kLong);
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-      if (wants(unit, parameters, exposure) && !exposed_[unit].defined())
-        missing.data_ptr<std::int64_t>()[unit] = 1;
+      if (wanted[unit] && !is_exposed(unit)) missing.data_ptr<std::int64_t>()[unit] = 1;
     }
     group_->all_reduce_(missing, Reduction::kMax, "comparing what ranks have in full precision");
   }
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    // Of the first exposure each rank knows what the others want.
-    const bool is_gathered =
-        is_inside ? missing.const_data_ptr<std::int64_t>()[unit] != 0
-                  : exposure != Exposure::kUndivided || wants(unit, parameters, exposure);
+    // Else each rank knows what the others want.
+    const bool is_gathered = is_agreed_on ? missing.const_data_ptr<std::int64_t>()[unit] != 0
+                                          : exposure != Exposure::kUndivided || wanted[unit];
     if (is_gathered) units.push_back(unit);
   }
   return units;
@@ -104,12 +114,15 @@ void MasterShards::expose_undivided() {
   }
 }
 
-void MasterShards::expose(std::vector<NamedParameter>& parameters, Exposure exposure) {
+void MasterShards::expose(std::vector<NamedParameter>& parameters,
+                          Exposure exposure,
+                          std::span<const at::Tensor> asked) {
   const at::NoGradGuard no_grad;
+  const std::vector<bool> wanted = wanted_units(parameters, exposure, asked);
   std::vector<at::Tensor> wholes(units_.size());
-  for (const std::size_t unit : units_to_gather(parameters, exposure)) {
+  for (const std::size_t unit : units_to_gather(wanted, exposure)) {
     at::Tensor whole = gathered(unit);
-    if (wants(unit, parameters, exposure)) wholes[unit] = std::move(whole);
+    if (wanted[unit]) wholes[unit] = std::move(whole);
   }
   if (num_exposures_++ == 0) {
     exposed_.assign(units_.size(), at::Tensor());

@@ -7,8 +7,8 @@
 //   exposed   some of them are whole tensors of the masters                 expose()
 //
 // Threads:  the thread that trains; every rank makes the same calls.
-// Cost:     a shard of each unit; while exposed those units whole that are. An exposure inside another one: a message of 8 bytes
-//           a unit, and the units that some rank lacks.
+// Cost:     a shard of each unit; while exposed those units whole that are. An exposure inside another one, and one that is
+//           asked for: a message of 8 bytes a unit, and the units that some rank lacks.
 // Errors    throws what ProcessGroup throws.
 #pragma once
 
@@ -38,6 +38,7 @@ enum class Exposure {
   kUndivided,  // what no rank has as a range of a file: tensors that are whole, and units with a parameter whose memory is
                // not in row-major order. Of the rest a file gets the shards
   kNone,       // other ranks have all: this one sends its shards of each unit
+  kAsked,      // as kUndivided, and the units of those parameters that this rank asks for
 };
 
 [[nodiscard]] constexpr Exposure exposure_of(Wholes wholes) noexcept {
@@ -63,9 +64,12 @@ class MasterShards {
   [[nodiscard]] at::Tensor full_values_of(const at::Tensor& tensor) const;
 
   // Lets parameters be the masters of all ranks, for checkpoints; the others stay rounded. parameters: in the order that was
-  // planned for. Ranks that pass kAll and kNone may meet, those that pass kUndivided only each other. Inside another exposure
-  // any may meet: what some rank lacks is gathered, and stays exposed until the outer one is withdrawn.
-  void expose(std::vector<NamedParameter>& parameters, Exposure exposure);
+  // planned for. Ranks that pass kAll and kNone may meet, those that pass kUndivided or kAsked only others that do the same.
+  // Inside another exposure any may meet: what some rank lacks is gathered, and stays exposed until the outer one is
+  // withdrawn. asked: for kAsked; may differ between ranks. Those that are not among `parameters` are passed over.
+  void expose(std::vector<NamedParameter>& parameters,
+              Exposure exposure,
+              std::span<const at::Tensor> asked = {});
   // Takes this rank's shards of those exposed parameters that were written to, on all ranks the same. A loader may write to
   // the pieces instead.
   void take_exposed(const std::vector<NamedParameter>& parameters);
@@ -75,13 +79,16 @@ class MasterShards {
  private:
   // [world_size * shard_numel] of a unit, from all ranks.
   [[nodiscard]] at::Tensor gathered(std::size_t unit) const;
-  // Whether this rank is to have the unit whole.
-  [[nodiscard]] bool wants(std::size_t unit,
-                           const std::vector<NamedParameter>& parameters,
-                           Exposure exposure) const;
-  // The same on all ranks. Inside another exposure they agree on it.
-  [[nodiscard]] std::vector<std::size_t> units_to_gather(
-      const std::vector<NamedParameter>& parameters, Exposure exposure) const;
+  [[nodiscard]] bool is_exposed(std::size_t unit) const {
+    return num_exposures_ > 0 && exposed_[unit].defined();
+  }
+  // By unit: whether this rank is to have it whole.
+  [[nodiscard]] std::vector<bool> wanted_units(const std::vector<NamedParameter>& parameters,
+                                               Exposure exposure,
+                                               std::span<const at::Tensor> asked) const;
+  // The same on all ranks. Where one may want what others do not know of they agree on it.
+  [[nodiscard]] std::vector<std::size_t> units_to_gather(const std::vector<bool>& wanted,
+                                                         Exposure exposure) const;
   void expose_undivided();
 
   struct Whole {

@@ -438,9 +438,9 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
   }
 }
 
-void ShardedModel::begin_load(Exposure exposure) {
+void ShardedModel::begin_load(Exposure exposure, std::span<const at::Tensor> asked) {
   if (masters_) {
-    masters_->expose(parameters_, exposure);
+    masters_->expose(parameters_, exposure, asked);
   } else {
     home_->begin_load();
   }

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -96,12 +97,13 @@ class ShardedModel : public ModelSync {
   void publish(const std::vector<std::size_t>& units);
   void abandon_write() noexcept { home_->abandon_write(); }
   // Between them the parameters may be written to, on every rank the same; where there are masters, those that are exposed.
-  void begin_load(Exposure exposure);
+  // asked: of Exposure::kAsked.
+  void begin_load(Exposure exposure, std::span<const at::Tensor> asked = {});
   void end_load();
   [[nodiscard]] bool has_masters() const noexcept { return masters_.has_value(); }
   // Between them those parameters that are exposed have their full precision. Requires: every rank calls it.
-  void begin_save(Exposure exposure) {
-    if (masters_) masters_->expose(parameters_, exposure);
+  void begin_save(Exposure exposure, std::span<const at::Tensor> asked = {}) {
+    if (masters_) masters_->expose(parameters_, exposure, asked);
   }
   void end_save() {
     if (masters_) masters_->withdraw(parameters_);

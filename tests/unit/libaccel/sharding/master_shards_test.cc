@@ -25,8 +25,8 @@ at::Tensor exact_values(std::int64_t rows, std::int64_t columns) {
   return at::arange(rows * columns).view({rows, columns}).to(at::kFloat).div(7).add(1);
 }
 
-// A module of three parameters: one that is a range of a file, one that is not (its memory goes by columns), and one that is
-// not divided. Each rank makes the same.
+// A module of four parameters: two that are ranges of a file, one between them that is not (its memory goes by columns), and
+// one that is not divided. Each rank makes the same.
 class Masters {
  public:
   Masters() : shards_(units(), current_process_group()) {
@@ -45,32 +45,36 @@ class Masters {
     shards_.round_whole(frozen_, at::kBFloat16);
   }
 
-  void expose(Exposure exposure) { shards_.expose(parameters_, exposure); }
+  void expose(Exposure exposure, const std::vector<at::Tensor>& asked = {}) {
+    shards_.expose(parameters_, exposure, asked);
+  }
   void withdraw() { shards_.withdraw(parameters_); }
   void take() { shards_.take_exposed(parameters_); }
   [[nodiscard]] at::Tensor parameter(std::size_t p) const { return parameters_[p].tensor; }
 
   [[nodiscard]] bool all_are_exact() const {
     return at::equal(parameter(0), exact_[0]) && at::equal(parameter(1), exact_[1]) &&
-           at::equal(frozen_, exact_frozen_);
+           at::equal(parameter(2), exact_[2]) && at::equal(frozen_, exact_frozen_);
   }
   [[nodiscard]] bool all_are_rounded() const {
     return parameter(0).scalar_type() == at::kBFloat16 &&
-           parameter(1).scalar_type() == at::kBFloat16 && frozen_.scalar_type() == at::kBFloat16;
+           parameter(1).scalar_type() == at::kBFloat16 &&
+           parameter(2).scalar_type() == at::kBFloat16 && frozen_.scalar_type() == at::kBFloat16;
   }
 
  private:
   static int rank() { return current_process_group()->rank(); }
   static std::vector<Unit> units() {
-    return plan_units({{.name = "p0", .numel = 24}, {.name = "p1", .numel = 30}},
-                      current_process_group()->size(),
-                      kOneUnitEach);
+    return plan_units(
+        {{.name = "p0", .numel = 24}, {.name = "p1", .numel = 30}, {.name = "p2", .numel = 8}},
+        current_process_group()->size(),
+        kOneUnitEach);
   }
   [[nodiscard]] at::Tensor in_memory(std::size_t p) const {
     return exact_[p].as_strided({exact_[p].numel()}, {1});
   }
 
-  std::vector<at::Tensor> exact_{exact_values(4, 6), exact_values(5, 6).t()};
+  std::vector<at::Tensor> exact_{exact_values(4, 6), exact_values(5, 6).t(), exact_values(2, 4)};
   at::Tensor exact_frozen_ = exact_values(2, 2);
   at::Tensor frozen_ = exact_frozen_.clone();
   std::vector<NamedParameter> parameters_;
@@ -110,6 +114,24 @@ TEST(MasterShards, AnExposureInsideAnotherShowsNothingToARankThatWantsNothing) {
     masters.expose(only_on_rank_0());
     EXPECT_EQ(masters.all_are_exact(), test::rank_of_this_process() == 0);
     EXPECT_EQ(masters.parameter(1).scalar_type(), at::kFloat) << "the outer one shows it";
+    masters.withdraw();
+    masters.withdraw();
+    EXPECT_TRUE(masters.all_are_rounded());
+  });
+}
+
+TEST(MasterShards, ShowsEachRankTheUnitsThatItAsksFor) {
+  on_two_ranks([] {
+    const bool asks = test::rank_of_this_process() == 1;
+    Masters masters;
+    std::vector<at::Tensor> asked;
+    if (asks) asked = {masters.parameter(0), at::zeros({2})};
+    masters.expose(Exposure::kAsked, asked);
+    EXPECT_EQ(masters.parameter(0).scalar_type(), asks ? at::kFloat : at::kBFloat16);
+    EXPECT_EQ(masters.parameter(1).scalar_type(), at::kFloat) << "no range of a file";
+    EXPECT_EQ(masters.parameter(2).scalar_type(), at::kBFloat16) << "nobody asked for it";
+    masters.expose(Exposure::kAll);
+    EXPECT_TRUE(masters.all_are_exact());
     masters.withdraw();
     masters.withdraw();
     EXPECT_TRUE(masters.all_are_rounded());

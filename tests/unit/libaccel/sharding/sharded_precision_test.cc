@@ -24,6 +24,7 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 #include <accel/random.h>
+#include <accel/seen_parameters.h>
 
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/sharding/fsdp_settings.h"
@@ -74,12 +75,15 @@ using Policy = std::optional<std::variant<MixedPrecisionPolicy, std::string>>;
 
 const MixedPrecisionPolicy kBf16{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
 
+enum class Cut { kByDefault, kUnitForEachModule };
+
 class Trainer {
  public:
   explicit Trainer(Policy policy,
                    Rule rule = Rule::kAdamW,
-                   torch::nn::Sequential net = seeded_net())
-      : accelerator_(options(std::move(policy))), net_(std::move(net)) {
+                   torch::nn::Sequential net = seeded_net(),
+                   Cut cut = Cut::kByDefault)
+      : accelerator_(options(std::move(policy), cut)), net_(std::move(net)) {
     auto [model, optimizer] = accelerator_.prepare(net_, make_optimizer(net_->parameters(), rule));
     model_.emplace(model);
     optimizer_.emplace(optimizer);
@@ -105,9 +109,13 @@ class Trainer {
   void save_model(const std::string& folder) { accelerator_.save_model(*model_, folder); }
 
  private:
-  static AcceleratorOptions options(Policy policy) {
+  static AcceleratorOptions options(Policy policy, Cut cut) {
     AcceleratorOptions options;
     options.fsdp_plugin.emplace();
+    if (cut == Cut::kUnitForEachModule) {
+      options.fsdp_plugin->auto_wrap_policy = AutoWrapPolicy::kSizeBasedWrap;
+      options.fsdp_plugin->min_num_params = 1;
+    }
     options.fsdp_plugin->mixed_precision_policy = std::move(policy);
     return options;
   }
@@ -318,6 +326,45 @@ TEST_P(ShardedPrecision, LetsRegisteredObjectsSaveTheMasters) {
     accelerator.load_state(folder.file("state"));
 
     EXPECT_TRUE(at::equal(record.saved, original)) << record.saved.scalar_type();
+  });
+}
+
+// An object of the user's own, that says which parameters it looks at.
+struct SeeingRecord final : ModelRecord, SeesParameters {
+  SeeingRecord(const at::Tensor& seen, at::Tensor unseen)
+      : ModelRecord(seen), other(std::move(unseen)) {}
+  [[nodiscard]] StateDict state_dict() const override {
+    other_at_save = other.scalar_type();
+    return ModelRecord::state_dict();
+  }
+  void load_state_dict(const StateDict& state) override {
+    other_at_load = other.scalar_type();
+    ModelRecord::load_state_dict(state);
+  }
+  [[nodiscard]] std::vector<at::Tensor> parameters_seen() const override { return {parameter}; }
+
+  at::Tensor other;
+  mutable at::ScalarType other_at_save = at::kBFloat16;
+  at::ScalarType other_at_load = at::kBFloat16;
+};
+
+TEST_P(ShardedPrecision, ShowsRegisteredObjectsTheMastersThatTheySee) {
+  const test::ScratchFolder folder;
+  run_ranks([&] {
+    Trainer trainer(kBf16, Rule::kAdamW, seeded_net(), Cut::kUnitForEachModule);
+    Accelerator& accelerator = trainer.accelerator();
+    const at::Tensor original = seeded_net()->parameters()[0].detach();
+    const std::vector<at::Tensor> parameters = trainer.net()->parameters();
+    SeeingRecord record(parameters.front(), parameters.back());
+    accelerator.register_for_checkpointing(record);
+
+    accelerator.save_state(folder.file("state"));
+    accelerator.load_state(folder.file("state"));
+
+    EXPECT_TRUE(at::equal(record.saved, original)) << record.saved.scalar_type();
+    EXPECT_EQ(record.at_load, at::kFloat);
+    EXPECT_EQ(record.other_at_save, at::kBFloat16);
+    EXPECT_EQ(record.other_at_load, at::kBFloat16);
   });
 }
 

@@ -1,0 +1,33 @@
+// SeesParameters: which parameters of prepared models an object looks at while a checkpoint is made or read.
+//
+// With a mixed precision policy no rank has the parameters in full precision. Whoever looks at the model from state_dict() or
+// load_state_dict() gets them gathered for as long as it takes: all of them, unless it says which.
+//
+//   struct Head : accel::Stateful, accel::SeesParameters {
+//     std::vector<at::Tensor> parameters_seen() const override { return {head->weight}; }
+//     ...
+//   };
+//
+// Threads:  the thread that trains.
+// Cost:     an object that sees nothing costs nothing; else those units that the parameters are in, whole, on the ranks that
+//           call it: the one that writes while a checkpoint is made, all while one is read.
+#pragma once
+
+#include <vector>
+
+#include <torch/types.h>
+
+#include <accel/export.h>
+
+namespace accel {
+
+// For objects that are given to register_for_checkpointing().
+class ACCEL_EXPORT SeesParameters {
+ public:
+  virtual ~SeesParameters() = default;
+  // Parameters that the object's state_dict() reads, or its load_state_dict() reads or writes to; the same on every rank.
+  // Others have their few bits meanwhile. Frozen parameters and buffers have full precision in any case.
+  [[nodiscard]] virtual std::vector<at::Tensor> parameters_seen() const = 0;
+};
+
+}  // namespace accel
