@@ -5,6 +5,7 @@
 
 #include "launcher/commands/model_index.h"
 #include "launcher/merge/distcp_metadata.h"
+#include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/printable.h"
 
@@ -16,29 +17,68 @@ namespace fs = std::filesystem;
 // What HF Accelerate calls the folders of the first model and the first optimizer.
 constexpr std::string_view kModelFolder = "pytorch_model_fsdp_0";
 constexpr std::string_view kOptimizerFolder = "optimizer_0";
+// What each rank saves besides the weights, in a checkpoint of accel.
+constexpr std::string_view kRandomStates = "random_states_";
 
 bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
 }
 
-std::vector<std::string> folders_with_metadata(const fs::path& folder) {
+std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error))
-    if (is_there(entry->path() / kDistcpMetadataName)) names.push_back(entry->path().filename());
+    names.push_back(entry->path().filename());
   std::sort(names.begin(), names.end());
   return names;
+}
+
+// Of names in `folder`: those of folders that can be merged.
+std::vector<std::string> checkpoints_among(const fs::path& folder,
+                                           const std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  for (const std::string& name : names)
+    if (!name.starts_with(checkpoint::kTemporaryPrefix) &&
+        (is_there(folder / name / kDistcpMetadataName) ||
+         is_there(folder / name / checkpoint::kManifestName)))
+      found.push_back(name);
+  return found;
+}
+
+Error unfinished_error(const fs::path& folder, std::string_view last) {
+  return Error(ErrorCode::kCheckpointIncomplete,
+               printable(folder.string()) +
+                   " is of a save that did not end, or still goes on: " + std::string(last),
+               "wait for the end of the save, or merge an older checkpoint");
 }
 
 }  // namespace
 
 Result<CheckpointKind> find_checkpoint_kind(const fs::path& folder) {
   if (is_there(folder / kDistcpMetadataName)) return CheckpointKind::kDistcp;
-  if (is_there(folder / checkpoint::kManifestName)) return CheckpointKind::kManifest;
+  if (is_there(folder / checkpoint::kManifestName)) {
+    std::error_code ignored;
+    const std::string name = fs::weakly_canonical(folder / ".", ignored).filename();
+    if (name.starts_with(checkpoint::kTemporaryPrefix))
+      return unfinished_error(folder, "it has no final name yet");
+    return CheckpointKind::kManifest;
+  }
   if (is_there(folder / kModelIndexName)) return CheckpointKind::kShards;
-  return no_metadata_error(folder, folders_with_metadata(folder));
+  const std::vector<std::string> names = names_in(folder);
+  if (const auto missing = missing_last_file(names))
+    return unfinished_error(folder, std::string(*missing) + ", which is written last, is missing");
+  return no_metadata_error(folder, checkpoints_among(folder, names));
+}
+
+std::optional<std::string_view> missing_last_file(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (name.ends_with(".distcp")) return kDistcpMetadataName;
+    if (name.starts_with(kRandomStates) && name.ends_with(".json"))
+      return checkpoint::kManifestName;
+  }
+  return std::nullopt;
 }
 
 Error no_metadata_error(const fs::path& folder, const std::vector<std::string>& inner) {

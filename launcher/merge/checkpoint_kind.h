@@ -4,7 +4,9 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <accel/error.h>
@@ -18,10 +20,14 @@ enum class CheckpointKind {
   kShards,    // model.safetensors.index.json: save_model()
 };
 
-// Errors  kCheckpointIncomplete: it is none; in the peer's words, with the sub-folders that can be merged.
+// Errors  kCheckpointIncomplete: it is none; in the peer's words, with the sub-folders that can be merged. Or its save did not end.
 [[nodiscard]] Result<CheckpointKind> find_checkpoint_kind(const std::filesystem::path& folder);
 
-// That error. `inner`: names of sub-folders of the kind kDistcp.
+// Of a folder with files of these names and none of a kind: the file that a save would have written last. nullopt: it is no save.
+[[nodiscard]] std::optional<std::string_view> missing_last_file(
+    const std::vector<std::string>& names);
+
+// The peer's words. `inner`: names of sub-folders that can be merged.
 [[nodiscard]] Error no_metadata_error(const std::filesystem::path& folder,
                                       const std::vector<std::string>& inner);
 

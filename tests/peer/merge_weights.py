@@ -9,8 +9,7 @@ import sys
 import tempfile
 import unittest
 
-from peer_python import BUILD
-
+from peer_python import BUILD, PEER, SOURCE
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -191,9 +190,50 @@ class MergeWeights(unittest.TestCase):
         self.assertEqual((out / "model.safetensors").read_bytes(), wanted)
 
 
+class RanksOfALaunch(unittest.TestCase):
+    """What two ranks of the peer's FSDP, run by accel-launch, have saved with save_state()."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.scratch.cleanup)
+        cls.folder = pathlib.Path(cls.scratch.name) / "saved"
+        path = os.path.dirname(PEER) + ":" + os.environ["PATH"]
+        done = subprocess.run([os.path.join(BUILD, "bin/accel-launch"), "--use_fsdp", "--fsdp_version", "2", "--num_processes", "2",
+                               "--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--fsdp_cpu_ram_efficient_loading", "false",
+                               os.path.join(SOURCE, "tests/peer/scripts/fsdp_save_job.py"), str(cls.folder)],
+                              env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def test_the_model_is_the_peers_own_merge_to_the_byte(self):
+        model, ours, peers = self.folder / "pytorch_model_fsdp_0", self.folder / "ours", self.folder / "peers"
+        done = accel(model, ours)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        merge_fsdp_weights(str(model), str(peers))
+        self.assertEqual((ours / "model.safetensors").read_bytes(), (peers / "model.safetensors").read_bytes())
+        with safe_open(ours / "model.safetensors", "pt") as file:
+            self.assertEqual(file.get_tensor("first.weight").shape, (5, 7))
+            self.assertEqual(file.get_tensor("norm.num_batches_tracked").item(), 1)
+
+    def test_tensors_of_the_optimizer_are_merged_and_its_numbers_named(self):
+        done = accel(self.folder / "optimizer_0", self.folder / "optimizer")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("left out, since it is no tensor: param_groups", done.stderr)
+        with safe_open(self.folder / "optimizer/model.safetensors", "pt") as file:
+            self.assertEqual(file.get_tensor("state.first.weight.exp_avg").shape, (5, 7))
+        kept = accel(self.folder / "optimizer_0", self.folder / "again", "--remove_checkpoint_dir")
+        self.assertEqual(kept.returncode, 1)
+        self.assertTrue((self.folder / "optimizer_0/.metadata").exists())
+
+    def test_the_folder_of_the_whole_state_names_both(self):
+        done = accel(self.folder, self.folder / "out")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("potential model and optimizer checkpoint directories exist", done.stderr)
+        self.assertIn(f"merge {self.folder}/optimizer_0 or {self.folder}/pytorch_model_fsdp_0 instead", done.stderr)
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
         run_rank(int(sys.argv[2]), sys.argv[3])
     else:
-
         unittest.main()

@@ -38,6 +38,33 @@ TEST(CheckpointKind, TheFolderAboveIsToldWhichIsMeant) {
   EXPECT_THAT(found.error().remedy(), Not(HasSubstr("random_states")));
 }
 
+TEST(CheckpointKind, TheFolderAboveCheckpointsOfAccelNamesThem) {
+  const ScratchFolder folder;
+  folder.write("checkpoint_3/accel_checkpoint.json", "");
+  folder.write(".tmp-checkpoint_4/accel_checkpoint.json", "");
+  const auto found = find_checkpoint_kind(folder.path());
+  ASSERT_FALSE(found);
+  EXPECT_THAT(found.error().remedy(), HasSubstr(folder.file("checkpoint_3")));
+  EXPECT_THAT(found.error().remedy(), Not(HasSubstr("checkpoint_4")));
+}
+
+TEST(CheckpointKind, ASaveThatDidNotEndIsNoCheckpoint) {
+  EXPECT_EQ(missing_last_file({"__0_0.distcp"}), ".metadata");
+  EXPECT_EQ(missing_last_file({"model.safetensors", "random_states_0.json"}),
+            "accel_checkpoint.json");
+  EXPECT_EQ(missing_last_file({"config.json", "model.safetensors"}), std::nullopt);
+  EXPECT_EQ(missing_last_file({}), std::nullopt);
+
+  const ScratchFolder folder;
+  folder.write(".tmp-checkpoint_4/accel_checkpoint.json", "");
+  folder.write("ranks/__1_0.distcp", "");
+  for (const std::string name : {".tmp-checkpoint_4", ".tmp-checkpoint_4/", "ranks"}) {
+    const auto found = find_checkpoint_kind(folder.file(name));
+    ASSERT_FALSE(found) << name;
+    EXPECT_THAT(found.error().message(), HasSubstr("did not end")) << name;
+  }
+}
+
 TEST(MergeWeights, TheResultIsNotRemovedWithTheCheckpoint) {
   const ScratchFolder folder;
   folder.write("checkpoint/.metadata", "");
