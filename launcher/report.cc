@@ -15,6 +15,7 @@
 
 #include <accel/error.h>
 
+#include "launcher/mpi/rank_failure.h"
 #include "runtime/supervisor/exit_error.h"
 
 namespace accel::launcher {
@@ -122,7 +123,8 @@ std::string failure_block(const JobOutcome& outcome, int num_workers, const Repo
   Error error = first.exit_code == 255 && index < style.hosts.size()
                     ? unreachable(style.hosts[index], first)
                     : error_of(first, name_of(first, num_workers, style));
-  const std::string cause = supervisor::own_reason(first, words);
+  std::string cause = supervisor::own_reason(first, words);
+  if (cause.empty() && index < style.names.size()) cause = describe_rank_failure(first.tail);
   if (!cause.empty()) error.with_detail("cause", cause);
   if (outcome.checkpoint) error.with_detail("checkpoint", describe(*outcome.checkpoint));
   if (std::string text = consequences(outcome); !text.empty()) error.with_detail("others", text);

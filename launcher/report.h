@@ -18,7 +18,8 @@ struct ReportStyle {
   bool color = false;           // the caller knows whether it writes to a terminal
   std::size_t tail_lines = 20;  // of the first failing rank
   std::string program = "accel-launch";
-  std::vector<std::string> names = {};  // of the processes in the place of ranks; may be empty
+  std::vector<std::string> names =
+      {};  // of processes that start the ranks, as mpirun; may be empty
   std::vector<std::string> hosts = {};  // each process is an ssh to one; may be empty
 };
 
