@@ -104,14 +104,15 @@ int environment_int(const char* name, int fallback) {
   return text == nullptr ? fallback : std::atoi(text);
 }
 
-// Of this process: what it shares with others counts by its part.
+// Data of this process, not the pages of program files: what it shares with others counts by its part.
 std::int64_t proportional_bytes() {
   std::ifstream file("/proc/self/smaps_rollup");
+  std::int64_t sum = 0;
   for (std::string word; file >> word;) {
     std::int64_t kilobytes = 0;
-    if (word == "Pss:" && file >> kilobytes) return kilobytes * 1024;
+    if ((word == "Pss_Anon:" || word == "Pss_Shmem:") && file >> kilobytes) sum += kilobytes * 1024;
   }
-  return 0;
+  return sum;
 }
 
 // While no rank changes its memory.

@@ -2,8 +2,9 @@
 """P-T3: bytes that two ranks hold for a transformer and AdamW, against the formulas of docs/sharding.md and PyTorch FSDP2.
 
 Bytes are PSS: what ranks share counts once a node. Held is what is there after a step, gradients included, less what was
-there before prepare() but for the parameters. The sequence has one token, so activations are next to nothing. The peak is the
-largest sum over both ranks that was seen while they trained; FSDP2's is taken in the same way. Losses are compared first.
+there before prepare() but for the parameters; pages of program files, which a first step reads in as it runs their code, are
+no part of it. The sequence has one token, so activations are next to nothing. The peak is the largest sum over both ranks
+that was seen while they trained, program files included; FSDP2's is taken in the same way. Losses are compared first.
 """
 import os
 import socket
