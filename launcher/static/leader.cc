@@ -10,8 +10,6 @@ namespace {
 
 using supervisor::StoreExchange;
 
-// What is longer of a pause between two looks is our own: nobody is silent for it.
-constexpr Duration kLongestPause = std::chrono::seconds(1);
 // A machine whose beat stopped so shortly after the first failure was its cause: the beat before was
 // still on its way.
 constexpr Duration kCauseWindow = std::chrono::milliseconds(1500);
@@ -59,10 +57,10 @@ void Leader::look(const Board& board, TimePoint now) {
   }
   const Duration pause = now - looked_at_;
   looked_at_ = now;
-  if (pause > kLongestPause) {
+  if (pause > kLongestLook) {
     for (Member& member : members_) {
-      member.beat_at += pause - kLongestPause;
-      member.suspended_at += pause - kLongestPause;
+      member.beat_at += pause - kLongestLook;
+      member.suspended_at += pause - kLongestLook;
     }
   }
   if (!stop_ && board.has(board_key::kStop)) {

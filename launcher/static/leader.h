@@ -34,15 +34,15 @@
 
 #include "launcher/static/board.h"
 #include "launcher/static/records.h"
+#include "launcher/static/timing.h"
 #include "runtime/clock.h"
 
 namespace accel::launcher {
 
 struct LeaderOptions {
   Duration join_limit = std::chrono::seconds(600);  // from the first look to the last claim
-  Duration lost_after = std::chrono::seconds(5);
-  // So long may a launcher be stopped by its user; whether it lives is not known meanwhile.
-  Duration suspended_limit = std::chrono::hours(1);
+  Duration lost_after = kLostAfter;
+  Duration suspended_limit = kSuspendedLimit;
   // Told of a fault or an end before the job began, machines that come late learn of it so long.
   Duration late_joiners = std::chrono::seconds(10);
   Duration last_words = std::chrono::seconds(5);  // for those that joined to read the verdict

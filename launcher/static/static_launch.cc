@@ -30,6 +30,7 @@
 #include "launcher/static/main_seat.h"
 #include "launcher/static/store_doubt.h"
 #include "launcher/static/store_link.h"
+#include "launcher/static/timing.h"
 #include "runtime/clock.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/exit_report.h"
@@ -45,11 +46,7 @@ using supervisor::HostEvent;
 using supervisor::StopMode;
 using supervisor::TcpEndpoint;
 
-constexpr auto kMeetingTick = 50ms;
-constexpr auto kRunningTick = 150ms;
-constexpr auto kTickPerMachine = 1ms;  // more machines ask less often: the store is one thread
-constexpr auto kSilence = 5s;          // of machine 0, until it is gone
-constexpr auto kLongestPause = 2s;     // between two ticks, as long as nobody stops us
+constexpr auto kLongestPause = 2s;  // between two ticks, as long as nobody stops us
 constexpr auto kSayWaiting = 5s;
 constexpr auto kRegroupLimit = 60s;  // from one generation to the next
 
@@ -96,7 +93,7 @@ class StaticLaunch {
       addresses_ = *std::move(found);
       begin();
     });
-    schedule(kMeetingTick);
+    schedule(tick_pause(settings_.num_machines, false));
     loop_.run();
     if (lost_host_) return *lost_host_;
     return conclude();
@@ -207,12 +204,7 @@ class StaticLaunch {
     if (notices_.waiting_fd() >= 0) notices_.write_some();
     watch_times();
     exchange();
-    schedule(pause());
-  }
-
-  [[nodiscard]] Duration pause() const {
-    const bool is_running = machine_ && machine_->is_running();
-    return (is_running ? kRunningTick : kMeetingTick) + kTickPerMachine * settings_.num_machines;
+    schedule(tick_pause(settings_.num_machines, machine_ && machine_->is_running()));
   }
 
   void exchange() {
@@ -244,7 +236,7 @@ class StaticLaunch {
       doubt_.pardon(late);
     }
     if (const auto stranger = find_stranger(now)) return end_with(*stranger);
-    if (has_joined && !is_leaving_ && now - last_answer_ >= kSilence) return lose_main();
+    if (has_joined && !is_leaving_ && now - last_answer_ >= kLostAfter) return lose_main();
     if (is_leaving_ || has_joined || leader_) return say_who_is_missing(now);
     if (addresses_.empty() || (may_be_main_ && !is_probing_)) return;
     if (!has_said_waiting_ && now - generation_began_at_ >= kSayWaiting) {

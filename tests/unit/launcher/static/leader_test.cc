@@ -109,6 +109,14 @@ TEST_F(LeaderOfMachines, NoticesALossWhenItLooksSeldom) {
   EXPECT_EQ(b_->count<StopWorkers>(), 1);
 }
 
+TEST_F(LeaderOfMachines, NoticesALossOfManyMachinesAsSoonAsOfFew) {
+  run();
+  c_->is_alive = false;
+  const auto looks = static_cast<int>(kLostAfter / kLongestTick) + 3;
+  steps(looks, tick_pause(1'000'000, true));
+  EXPECT_EQ(b_->count<StopWorkers>(), 1);
+}
+
 TEST_F(LeaderOfMachines, CallsNobodySilentForItsOwnPause) {
   run();
   now_ += 60s;
