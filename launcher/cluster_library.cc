@@ -20,9 +20,8 @@ std::vector<std::filesystem::path> candidates() {
           folder.parent_path() / "lib/accel" / kLibrary};
 }
 
-}  // namespace
-
-Result<int> run_cluster_command(const std::vector<std::string>& arguments) {
+// Errors  kClusterMissing.
+Result<void*> find_symbol(const char* name) {
   std::string tried;
   for (const auto& path : candidates()) {
     void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -31,16 +30,29 @@ Result<int> run_cluster_command(const std::vector<std::string>& arguments) {
       tried = reason == nullptr || !std::filesystem::exists(path) ? tried : reason;
       continue;
     }
-    using Entry = int (*)(int, const char* const*);
-    const auto entry = reinterpret_cast<Entry>(::dlsym(library, kEntry));
-    if (entry == nullptr)
-      return Error(ErrorCode::kClusterMissing, path.string() + " has no " + kEntry);
-    std::vector<const char*> argv = {"accel"};
-    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    return entry(static_cast<int>(argv.size()), argv.data());
+    if (void* symbol = ::dlsym(library, name); symbol != nullptr) return symbol;
+    return Error(ErrorCode::kClusterMissing, path.string() + " has no " + name);
   }
   return Error(ErrorCode::kClusterMissing,
                tried.empty() ? std::string(kLibrary) + " was not found" : tried);
+}
+
+}  // namespace
+
+Result<int> run_cluster_command(const std::vector<std::string>& arguments) {
+  const auto entry = find_symbol(kEntry);
+  if (!entry) return entry.error();
+  std::vector<const char*> argv = {"accel"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  using Entry = int (*)(int, const char* const*);
+  return reinterpret_cast<Entry>(*entry)(static_cast<int>(argv.size()), argv.data());
+}
+
+Result<const TokenFunctions*> load_token_functions() {
+  const auto entry = find_symbol(kTokenEntry);
+  if (!entry) return entry.error();
+  using Entry = const TokenFunctions* (*)();
+  return reinterpret_cast<Entry>(*entry)();
 }
 
 }  // namespace accel::launcher

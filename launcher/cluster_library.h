@@ -8,6 +8,8 @@
 
 #include <accel/result.h>
 
+#include "launcher/token_functions.h"
+
 namespace accel::launcher {
 
 // The command of accel-launch itself; its argument is the JSON of elastic_settings.h.
@@ -16,5 +18,9 @@ inline constexpr const char* kElasticCommand = "elastic-launch";
 // Runs a command of the cluster part; `arguments` begins with the command's name. Gives the exit status.
 // Errors  kClusterMissing.
 [[nodiscard]] Result<int> run_cluster_command(const std::vector<std::string>& arguments);
+
+// Good for the life of the process. Cost: some ten milliseconds, for gRPC is loaded with them.
+// Errors  kClusterMissing.
+[[nodiscard]] Result<const TokenFunctions*> load_token_functions();
 
 }  // namespace accel::launcher

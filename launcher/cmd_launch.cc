@@ -69,8 +69,11 @@ Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan, NoticeQueue& noti
 }
 
 int run_on_several_machines(const LaunchPlan& plan, NoticeQueue& notices) {
+  auto token = find_job_token(plan.inherited);
+  if (!token) return fail(token.error());
   const auto status = launch_static({.settings = *plan.machines,
                                      .spec = plan.spec,
+                                     .token = *std::move(token),
                                      .quiet = plan.quiet,
                                      .report = report_style(plan),
                                      .grace =

@@ -2,6 +2,7 @@
 
 #include "launcher/gpu_list.h"
 #include "launcher/slurm_nodes.h"
+#include "launcher/static/job_token.h"
 
 namespace accel::launcher {
 namespace {
@@ -46,6 +47,7 @@ EnvMap base_environment(const EnvMap& inherited,
   EnvMap env = inherited;
   drop_outer_identity(env);
   env.erase(kSlurmFolderVariable);
+  env.erase(kJobTokenVariable);  // workers show it to nobody, and many write their environment down
   if (settings.tells_accelerate) add_accelerate(env, settings);
   for (const auto& [name, value] : settings.paradigms.variables) env[name] = value;
   if (settings.tpu) {

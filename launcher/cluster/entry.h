@@ -1,10 +1,14 @@
-// The one entry point of libaccel_cluster.so; see launcher/cluster_library.h for who opens it.
+// The entry points of libaccel_cluster.so; see launcher/cluster_library.h for who opens it.
 #pragma once
 
 #include "launcher/elastic_settings.h"
+#include "launcher/token_functions.h"
 
 // `argv` as of a program: argv[1] is the command. Gives the exit status.
 extern "C" int accel_cluster_main(int argc, const char* const* argv);
+
+// Loads gRPC's code with it, and starts nothing of it.
+extern "C" const accel::launcher::TokenFunctions* accel_cluster_token_functions();
 
 namespace accel::cluster {
 

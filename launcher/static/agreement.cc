@@ -115,6 +115,7 @@ JobPlan make_plan(const std::vector<MachineCard>& cards, int restart_count) {
   for (const MachineCard& card : cards) {
     plan.num_workers.push_back(card.num_workers);
     plan.hosts.push_back(card.host);
+    plan.launchers.push_back(card.id);
   }
   return plan;
 }

@@ -183,8 +183,9 @@ void Machine::read_plan(const Board& board, MachineActions& actions) {
   if (text.empty() || board.has(board_key::kVerdict)) return;
   auto plan = plan_from(text);
   const auto index = static_cast<std::size_t>(card_.rank);
-  const bool is_ours =
-      plan && index < plan->num_workers.size() && plan->num_workers[index] == card_.num_workers;
+  const bool is_ours = plan && index < plan->num_workers.size() &&
+                       plan->num_workers[index] == card_.num_workers &&
+                       plan->launchers[index] == card_.id;
   if (!is_ours) {
     return refuse(plan ? Error(ErrorCode::kProtocol, "the plan of the job is not for this machine")
                        : plan.error());

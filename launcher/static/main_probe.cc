@@ -16,23 +16,31 @@ constexpr std::chrono::milliseconds kAskAgain(250);
 
 MainProbe::MainProbe(boost::asio::io_context& context,
                      MachineCard card,
+                     BoardSeal seal,
                      std::function<void(const Error&)> on_other)
     : card_(std::move(card)),
+      seal_(std::move(seal)),
       on_other_(std::move(on_other)),
       pause_(context),
-      link_(context, {.on_up = [this] { ask(); }, .on_trouble = [](const Error&) {}}) {}
+      link_(context, {.on_up = [this] { ask(); }, .on_trouble = [](const Error&) {}}) {
+  seal_.begin(nullptr);
+}
 
 void MainProbe::ask() {
   supervisor::StoreExchange wanted;
   wanted.reads.emplace_back(board_key::kHost);
-  link_.exchange(wanted, [this, wanted](const supervisor::StoreAnswer& answer) {
-    judge(Board(wanted, answer).at(board_key::kHost));
+  link_.exchange(seal_.seal(wanted), [this, wanted](const supervisor::StoreAnswer& answer) {
+    judge(seal_.open(wanted, answer).at(board_key::kHost));
   });
 }
 
 void MainProbe::judge(const std::string& host) {
   const auto other = card_from(host);
   if (other && other->id == card_.id) return link_.close();  // the address is translated to us
+  if (const auto why = seal_.distrust()) {
+    link_.close();
+    return on_other_(*why);
+  }
   if (other) return tell(find_disagreement(*other, card_).value_or(rank_is_taken(*other, card_)));
   pause_.expires_after(kAskAgain);
   pause_.async_wait([this](const boost::system::error_code& cancelled) {
@@ -44,7 +52,7 @@ void MainProbe::tell(const Error& why) {
   supervisor::StoreExchange fault;
   fault.swaps.push_back(
       {std::string(board_key::kFault), "", to_text(failed_verdict(why, card_.rank))});
-  link_.exchange(fault, [this, why](const supervisor::StoreAnswer&) {
+  link_.exchange(seal_.seal(fault), [this, why](const supervisor::StoreAnswer&) {
     link_.close();
     on_other_(why);
   });

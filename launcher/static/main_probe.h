@@ -18,6 +18,7 @@
 
 #include <accel/error.h>
 
+#include "launcher/static/board_seal.h"
 #include "launcher/static/records.h"
 #include "launcher/static/store_link.h"
 
@@ -25,9 +26,10 @@ namespace accel::launcher {
 
 class MainProbe {
  public:
-  // card: our own. on_other: once; the probe has ended then.
+  // card: our own; seal: as ours. on_other: once; the probe has ended then.
   MainProbe(boost::asio::io_context& context,
             MachineCard card,
+            BoardSeal seal,
             std::function<void(const Error&)> on_other);
 
   // Requires: at least one address. It is tried every 250 ms.
@@ -40,6 +42,7 @@ class MainProbe {
   void tell(const Error& why);
 
   MachineCard card_;
+  BoardSeal seal_;
   std::function<void(const Error&)> on_other_;
   boost::asio::steady_timer pause_;  // until a store that says nothing yet is asked again
   StoreLink link_;

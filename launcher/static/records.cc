@@ -43,6 +43,7 @@ void each_member(T& plan, Visit&& visit) {
   visit("restart_count", plan.restart_count);
   visit("num_workers", plan.num_workers);
   visit("hosts", plan.hosts);
+  visit("launchers", plan.launchers);
 }
 
 template <Is<StopNote> T, typename Visit>
@@ -174,6 +175,8 @@ Result<JobPlan> plan_from(std::string_view text) {
     }
     if (world_size > std::numeric_limits<int>::max()) throw FieldError("num_workers is too large");
     if (plan.hosts.size() != plan.num_workers.size()) throw FieldError("hosts lacks a machine");
+    if (plan.launchers.size() != plan.num_workers.size())
+      throw FieldError("launchers lacks a machine");
     return plan;
   });
 }

@@ -50,7 +50,7 @@ inline constexpr std::string_view kLeft = "accel/left/";
 inline constexpr std::string_view kSuspendedBeat = "suspended";  // it is stopped by its user
 
 struct MachineCard {
-  static constexpr int kVersion = 1;
+  static constexpr int kVersion = 2;
 
   int version = kVersion;
   std::string id;      // of this launcher alone
@@ -71,8 +71,9 @@ struct MachineCard {
 
 struct JobPlan {
   int restart_count = 0;
-  std::vector<int> num_workers;    // by machine
-  std::vector<std::string> hosts;  // by machine
+  std::vector<int> num_workers;        // by machine
+  std::vector<std::string> hosts;      // by machine
+  std::vector<std::string> launchers;  // by machine: the ids of their cards
 
   [[nodiscard]] int world_size() const;
   [[nodiscard]] int first_rank(int machine_rank) const;

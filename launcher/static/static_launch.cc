@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "launcher/launch_loop.h"
+#include "launcher/static/board_seal.h"
 #include "launcher/static/job_words.h"
 #include "launcher/static/leader.h"
 #include "launcher/static/machine.h"
@@ -69,6 +70,11 @@ class StaticLaunch {
                .on_trouble = [this](const Error& why) { on_trouble(why); }}) {
     options_.spec.control = supervisor::GenerationControl::kOwner;
     options_.spec.identity.run_id = settings_.run_id;
+    if (options_.token) {
+      seal_ = BoardSeal([token = *options_.token](auto session, auto key, auto text) {
+        return token.prove(session, key, text);
+      });
+    }
   }
 
   Result<int> run() {
@@ -124,7 +130,9 @@ class StaticLaunch {
     const TcpEndpoint bound(asio::ip::make_address(bound_to_), settings_.port);
     if (generation_ == 0 && !bound.address().is_loopback()) {
       words_.say("machine 0 listens on " + to_text(bound) +
-                 "; whoever reaches this port is trusted, as with the peer");
+                 (seal_.has_token()
+                      ? "; launchers show that they know the job's token, workers do not"
+                      : "; whoever reaches this port is trusted, as with the peer"));
     }
     link_.open({own_way_to(bound_to_, settings_.port)});
   }
@@ -168,6 +176,7 @@ class StaticLaunch {
                         .restart_count = generation_,
                         .max_restarts = options_.spec.restart.max_restarts});
     }
+    seal_.begin(is_main_ ? &card_ : nullptr);
     const bool draws_rank = !settings_.machine_rank && !is_main_ && generation_ == 0;
     machine_.emplace(card_, draws_rank);
     if (is_main_ && is_translated_ && generation_ == 0) watch_for_another_main();
@@ -176,7 +185,7 @@ class StaticLaunch {
 
   // The address may be another machine's that was only not there yet.
   void watch_for_another_main() {
-    probe_.emplace(loop_, card_, [this](const Error& why) {
+    probe_.emplace(loop_, card_, seal_, [this](const Error& why) {
       if (!is_leaving_ && machine_ && !machine_->plan()) end_with(why);
     });
     probe_->open(addresses_);
@@ -212,11 +221,13 @@ class StaticLaunch {
     supervisor::StoreExchange wanted;
     machine_->add_to(wanted);
     if (leader_) leader_->add_to(wanted);
-    link_.exchange(wanted,
+    link_.exchange(seal_.seal(wanted),
                    [this, wanted, tells = is_suspending_](const supervisor::StoreAnswer& answer) {
                      last_answer_ = clock_.now();
-                     const Board board(wanted, answer);
+                     const Board board = seal_.open(wanted, answer);
                      doubt_.answered(board.has(board_key::kHost));
+                     const auto distrust = is_main_ ? std::nullopt : seal_.distrust();
+                     if (distrust && !machine_->has_joined()) return end_with(*distrust);
                      if (leader_) leader_->look(board, last_answer_);
                      apply(machine_->take(board));
                      tell_verdict();
@@ -519,6 +530,7 @@ class StaticLaunch {
   std::string bound_to_;
   std::string port_holder_;  // what kept us from being machine 0
   StoreDoubt doubt_;
+  BoardSeal seal_;
   bool is_translated_ = false;  // no interface of ours has the address
 
   MachineCard card_;

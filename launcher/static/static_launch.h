@@ -8,11 +8,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include <accel/result.h>
 
 #include "launcher/notice_queue.h"
 #include "launcher/report.h"
+#include "launcher/static/job_token.h"
 #include "launcher/static/static_settings.h"
 #include "runtime/supervisor/job_spec.h"
 
@@ -20,7 +22,8 @@ namespace accel::launcher {
 
 struct StaticLaunchOptions {
   StaticSettings settings;
-  supervisor::JobSpec spec;  // of this machine; its ranks are overwritten
+  supervisor::JobSpec spec;       // of this machine; its ranks are overwritten
+  std::optional<JobToken> token;  // without one whoever reaches the store is believed
   bool quiet = false;
   ReportStyle report;
   // At most so long from the first stop signal to SIGKILL.
@@ -32,7 +35,8 @@ struct StaticLaunchOptions {
 //
 // Errors  those of start_shim(); kStoreUnreachable: machine 0 cannot be reached, or is gone;
 //         kPortInUse: machine 0 cannot listen; kInvalidArgument: the machines do not agree;
-//         kRendezvousTimeout: not all of them came.
+//         kAuthentication: machine 0 does not have the same token; kRendezvousTimeout: not all of
+//         them came.
 [[nodiscard]] Result<int> launch_static(StaticLaunchOptions options, NoticeQueue& notices);
 
 }  // namespace accel::launcher

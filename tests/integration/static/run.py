@@ -16,12 +16,19 @@ import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import BIN, Program, free_port, is_alive  # noqa: E402
+from programs import BIN, Program, free_port, is_alive, write_token  # noqa: E402
 
 HELLO = ('echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE '
          'at $MASTER_ADDR:$MASTER_PORT run $TORCHELASTIC_RUN_ID agent $TORCHELASTIC_USE_AGENT_STORE"\n')
 LOW_PORTS = pathlib.Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 WAIT = 'echo "up $$"\nexec sleep 60\n'
+
+
+needs_agent = unittest.skipUnless((BIN / "libaccel_cluster.so").exists(), "a build without the agent knows no tokens")
+
+
+def blob(value):
+    return struct.pack("<Q", len(value)) + value
 
 
 def state_of(pid):
@@ -42,15 +49,15 @@ class Static(unittest.TestCase):
         path.chmod(0o755)
         return path
 
-    def start(self, name, *arguments, program="accel-launch"):
-        machine = Program(name, [BIN / program, *arguments])
+    def start(self, name, *arguments, program="accel-launch", **variables):
+        machine = Program(name, [BIN / program, *arguments], env={**os.environ, **variables})
         self.machines.append(machine)
         return machine
 
-    def machine(self, rank, script, *more, machines=2, processes=2):
+    def machine(self, rank, script, *more, machines=2, processes=2, **variables):
         return self.start(f"machine {rank}", "--cpu", "--num_machines", machines, "--machine_rank", rank, "--main_process_ip",
                           "127.0.0.1", "--main_process_port", self.port, "--num_processes", processes, "--stop_grace", 5,
-                          *more, "--no_python", script)
+                          *more, "--no_python", script, **variables)
 
     def node(self, *arguments):
         return self.start("node", *arguments, program="accel-torchrun")
@@ -59,19 +66,32 @@ class Static(unittest.TestCase):
         for machine in self.machines:
             machine.close()
 
-    def board(self, key):
-        """The value of a key in the store of machine 0, once it is there."""
-        name = struct.pack("<Q", len(key)) + key.encode()
+    def store(self):
+        """A connection to the store of machine 0, once it listens."""
         while True:
             try:
                 store = socket.create_connection(("127.0.0.1", self.port), timeout=30)
-                break
             except ConnectionRefusedError:
                 time.sleep(0.02)
-        with store, store.makefile("rb") as answers:
-            store.sendall(struct.pack("<BI", 0, 0x3C85F7CE) + struct.pack("<BQ", 6, 1) + name + b"\3" + name)  # WAIT, GET
+                continue
+            store.sendall(struct.pack("<BI", 0, 0x3C85F7CE))  # VALIDATE
+            return store
+
+    def board(self, key):
+        """The value of a key in the store of machine 0, once it is there."""
+        name = blob(key.encode())
+        with self.store() as store, store.makefile("rb") as answers:
+            store.sendall(struct.pack("<BQ", 6, 1) + name + b"\3" + name)  # WAIT, GET
             self.assertEqual(answers.read(1), b"\0")
-            return answers.read(*struct.unpack("<Q", answers.read(8))).decode()
+            return answers.read(*struct.unpack("<Q", answers.read(8))).decode("latin-1")
+
+    def forge(self, **values):
+        """Writes keys below accel/ as anybody may who reaches the store."""
+        with self.store() as store, store.makefile("rb") as answers:
+            for key, value in values.items():
+                store.sendall(b"\1" + blob(b"accel/" + key.replace("__", "/").encode()) + blob(value.encode()))  # SET
+            store.sendall(struct.pack("<BI", 13, 7))  # PING: the store has read what was before it
+            self.assertEqual(answers.read(4), struct.pack("<I", 7))
 
     def said(self):
         return sorted(line for machine in self.machines for line in machine.lines if line.startswith("rank "))
@@ -301,6 +321,56 @@ class Static(unittest.TestCase):
             machine.close()
             self.assertRegex(machine.text(), r"cannot listen on 127.0.0.1:1: ports below \d+ need the right CAP_NET_BIND_SERVICE")
             self.assertIn("--main_process_port", machine.text())
+
+    @needs_agent
+    def test_with_a_token_words_of_others_count_for_nothing(self):
+        secret = "open-sesame-0123456789"
+        path = write_token(self.folder)
+        path.write_text(secret + "\n")
+        script = self.worker('echo "token ${ACCEL_JOB_TOKEN-none}"\n'
+                             f'until [ -e {self.folder}/go ]; do sleep 0.05; done\necho "rank $RANK"\n')
+        a = self.machine(0, script, ACCEL_JOB_TOKEN=secret)
+        failed = '{"kind":1,"code":2,"exit_code":9,"machine":1,"text":"forged","remedy":"forged"}'
+        stop = '{"kind":0,"machine":1,"rank":1,"exit_code":9,"may_restart":false,"text":"forged"}'
+        self.forge(claim__1="forged", fault=failed)
+        b = self.machine(1, script, ACCEL_JOB_TOKEN_FILE=str(path))
+        a.wait_for("token none"), b.wait_for("token none")
+        self.assertTrue(self.board("accel/plan").startswith("accel-seal-1:"))
+        self.forge(stop=stop, verdict=failed, end__1='{"success":false,"has_saved":false,"exit_code":9}')
+        self.board("accel/verdict")
+        seen = self.board("accel/beat/1")
+        while self.board("accel/beat/1") == seen:  # it has looked since
+            pass
+        (self.folder / "go").touch()
+        self.assert_statuses(0, 0)
+        self.assertEqual(self.said(), ["rank 0", "rank 1"])
+        self.assertNotIn("forged", self.text())
+        self.assertNotIn(secret, self.text())
+
+    @needs_agent
+    def test_a_machine_without_the_token_is_told_so_and_machine_0_goes_on(self):
+        script = self.worker(HELLO)
+        a = self.machine(0, script, ACCEL_JOB_TOKEN="open-sesame-0123456789")
+        self.board("accel/host")
+        for variables, wanted in (({}, "machine 0 has a token of the job, and this machine has none"),
+                                  ({"ACCEL_JOB_TOKEN": "another-sesame-0123456789"}, "machine 0 has another token of the job")):
+            other = self.machine(1, script, **variables)
+            self.assertEqual(other.wait(), 77, other.text())
+            self.assertIn(f"error [auth.failed]: {wanted}", other.text())
+        self.machine(1, script, ACCEL_JOB_TOKEN="open-sesame-0123456789")
+        self.assert_statuses(0, 77, 77, 0)
+        self.assertEqual(len(self.said()), 2)
+        self.assertNotIn("machine 1", a.text())
+
+    @needs_agent
+    def test_a_token_that_cannot_be_used(self):
+        (self.folder / "open").write_text("open-sesame-0123456789\n")
+        for variables, wanted in (({"ACCEL_JOB_TOKEN": "sesame"}, "ACCEL_JOB_TOKEN has 6 characters, at least 16"),
+                                  ({"ACCEL_JOB_TOKEN_FILE": str(self.folder / "open")}, "may be read by other users")):
+            machine = self.machine(1, self.worker(HELLO), **variables)
+            self.assertEqual(machine.wait(), 77, machine.text())
+            machine.close()
+            self.assertIn(wanted, machine.text())
 
     def test_an_unreachable_machine_0(self):
         machine = self.machine(1, self.worker(HELLO), "--rdzv_conf", "join_timeout=1")

@@ -428,6 +428,25 @@ TEST_F(LaunchPlanTest, TheDryRunShowsRanksEnvironmentAndFiles) {
   EXPECT_THAT(text, Not(HasSubstr("PATH=")));
 }
 
+TEST_F(LaunchPlanTest, TheTokenOfAJobReachesNeitherWorkersNorTheDryRun) {
+  host_.environment["ACCEL_JOB_TOKEN"] = "sesame-0123456789";
+
+  const LaunchPlan result = plan({"--num_machines",
+                                  "2",
+                                  "--main_process_ip",
+                                  "127.0.0.1",
+                                  "--main_process_port",
+                                  "29511",
+                                  "--num_processes",
+                                  "2",
+                                  "--cpu",
+                                  "--dry_run",
+                                  program_});
+
+  EXPECT_EQ(result.spec.env.count("ACCEL_JOB_TOKEN"), 0u);
+  EXPECT_THAT(render_dry_run(result), Not(HasSubstr("sesame")));
+}
+
 TEST_F(LaunchPlanTest, TheFixturesOfThePeerLaunch) {
   const char* folder = std::getenv("ACCEL_SOURCE_DIR");
   ASSERT_NE(folder, nullptr) << "ctest sets ACCEL_SOURCE_DIR";

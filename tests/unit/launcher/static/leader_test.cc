@@ -167,6 +167,7 @@ TEST(Records, AreReadBack) {
   plan.restart_count = 2;
   plan.num_workers = {2, 1};
   plan.hosts = {"a", "b"};
+  plan.launchers = {"id-0", "id-1"};
   const auto read = plan_from(to_text(plan));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->world_size(), 3);
@@ -175,12 +176,14 @@ TEST(Records, AreReadBack) {
 }
 
 TEST(Records, RefuseNumbersOutOfRange) {
-  for (const char* text : {"",
-                           "[]",
-                           R"({"restart_count":0,"num_workers":[],"hosts":[]})",
-                           R"({"restart_count":0,"num_workers":[0],"hosts":["a"]})",
-                           R"({"restart_count":0,"num_workers":[1],"hosts":[]})",
-                           R"({"restart_count":-1,"num_workers":[1],"hosts":["a"]})"}) {
+  for (const char* text :
+       {"",
+        "[]",
+        R"({"restart_count":0,"num_workers":[],"hosts":[],"launchers":[]})",
+        R"({"restart_count":0,"num_workers":[0],"hosts":["a"],"launchers":["b"]})",
+        R"({"restart_count":0,"num_workers":[1],"hosts":[],"launchers":["b"]})",
+        R"({"restart_count":0,"num_workers":[1],"hosts":["a"],"launchers":[]})",
+        R"({"restart_count":-1,"num_workers":[1],"hosts":["a"],"launchers":["b"]})"}) {
     EXPECT_FALSE(plan_from(text)) << text;
   }
   EXPECT_FALSE(

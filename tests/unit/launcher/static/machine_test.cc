@@ -1,5 +1,6 @@
 // Whole jobs on several machines, without a process, a socket or a clock.
 
+#include "launcher/static/agreement.h"
 #include "tests/unit/launcher/static/machines_fixture.h"
 
 namespace accel::launcher {
@@ -294,7 +295,7 @@ TEST_F(Machines, ShowNothingOfAnotherMachineThatATerminalWouldObey) {
 TEST_F(Machines, AnotherVersionIsNamed) {
   auto& a = add(card_of(0, 2));
   auto other = card_of(1, 2);
-  other.version = 2;
+  other.version = MachineCard::kVersion + 1;
   auto& b = add(other);
   steps(6);
   ASSERT_TRUE(a.machine.verdict() && b.machine.error());
@@ -369,7 +370,7 @@ TEST_F(Machines, WithdrawAlsoWhenAnExchangeIsUnderWay) {
   steps(4);
   supervisor::StoreExchange under_way;
   b.machine.add_to(under_way);
-  const Board answer = board_.exchange(under_way);
+  const Board answer(under_way, board_.exchange(under_way));
   ASSERT_TRUE(b.machine.asked_to_stop(2, "SIGINT").empty());
   EXPECT_TRUE(b.machine.take(answer).empty());
   steps(2);
@@ -407,6 +408,20 @@ TEST_F(Machines, WaitForTheNewStoreAfterARestart) {
   steps(10);
   EXPECT_FALSE(b.machine.has_joined());
   EXPECT_FALSE(b.machine.error());
+}
+
+// Of an earlier launcher with this rank: the plan came before its claim was taken back.
+TEST_F(Machines, RefuseAPlanForAnotherLauncher) {
+  auto& b = add(card_of(1, 2));
+  auto earlier = card_of(1, 2);
+  earlier.id = "earlier";
+  board_.values_[std::string(board_key::kHost)] = to_text(card_of(0, 2));
+  steps(3);
+  board_.values_[std::string(board_key::kPlan)] = to_text(make_plan({card_of(0, 2), earlier}, 0));
+  steps(3);
+  EXPECT_EQ(b.count<PrepareWorkers>(), 0);
+  ASSERT_TRUE(b.machine.error());
+  EXPECT_THAT(b.machine.error()->message(), HasSubstr("is not for this machine"));
 }
 
 TEST_F(Machines, DoNotBelieveWhatIsNoRecord) {

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/static/board_seal.h"
 #include "launcher/static/leader.h"
 #include "launcher/static/machine.h"
 
@@ -46,7 +47,7 @@ inline supervisor::JobOutcome outcome_with(int exit_code) {
 // The store: swaps, sets, counter, reads, in this order.
 class BoardInMemory {
  public:
-  Board exchange(const supervisor::StoreExchange& wanted) {
+  supervisor::StoreAnswer exchange(const supervisor::StoreExchange& wanted) {
     for (const auto& swap : wanted.swaps) {
       std::string& value = values_[swap.key];
       if (value == swap.expected) value = swap.desired;
@@ -55,7 +56,7 @@ class BoardInMemory {
     supervisor::StoreAnswer answer;
     if (wanted.counter) answer.count = ++counter_;
     for (const auto& key : wanted.reads) answer.values.push_back(values_[key]);
-    return {wanted, answer};
+    return answer;
   }
 
   std::map<std::string, std::string> values_;
@@ -70,6 +71,7 @@ struct Launcher {
 
   Machine machine;
   std::unique_ptr<Leader> leader;
+  BoardSeal seal;
   MachineActions actions;
   bool is_alive = true;
   bool prepares = true;  // its workers become ready at once
@@ -99,7 +101,7 @@ class MachinesFixture : public ::testing::Test {
       supervisor::StoreExchange wanted;
       launcher->machine.add_to(wanted);
       if (launcher->leader) launcher->leader->add_to(wanted);
-      const Board board = board_.exchange(wanted);
+      const Board board = launcher->seal.open(wanted, board_.exchange(launcher->seal.seal(wanted)));
       if (launcher->leader) launcher->leader->look(board, now_);
       for (auto& action : launcher->machine.take(board)) {
         if (std::holds_alternative<PrepareWorkers>(action) && launcher->prepares)

@@ -1,0 +1,184 @@
+// Whole jobs of launchers that know a token, on a board that strangers write to as well.
+
+#include "launcher/static/board_seal.h"
+
+#include "launcher/static/agreement.h"
+#include "tests/unit/launcher/static/machines_fixture.h"
+
+namespace accel::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Not one that could be used: what matters here is what goes into it.
+BoardSeal seal_with(const std::string& token) {
+  return BoardSeal([token](std::string_view session, std::string_view key, std::string_view text) {
+    std::string all = token;
+    for (const auto part : {session, key, text}) all.append(1, '\0').append(part);
+    std::string proof = std::to_string(std::hash<std::string>()(all));
+    proof.resize(BoardSeal::kProofBytes, '.');
+    return proof;
+  });
+}
+
+class SealedMachines : public MachinesFixture {
+ protected:
+  Launcher& add_with(const std::string& token, int rank, int num_machines = 2) {
+    const MachineCard card = card_of(rank, num_machines);
+    Launcher& launcher = add(card);
+    if (!token.empty()) launcher.seal = seal_with(token);
+    launcher.seal.begin(rank == 0 ? &card : nullptr);
+    return launcher;
+  }
+
+  // Whoever reaches the store may write this.
+  void forge(std::string_view key, const std::string& text) {
+    board_.values_[std::string(key)] = text;
+  }
+};
+
+TEST_F(SealedMachines, WithTheSameTokenDoAJobTogether) {
+  auto& a = add_with("sesame", 0);
+  auto& b = add_with("sesame", 1);
+  steps(8);
+  a.machine.workers_ended(outcome_with(0));
+  b.machine.workers_ended(outcome_with(0));
+  steps(6);
+  ASSERT_TRUE(b.machine.verdict());
+  EXPECT_EQ(b.machine.verdict()->kind, VerdictKind::kSucceeded);
+  EXPECT_TRUE(a.leader->is_done());
+  for (const auto& [key, value] : board_.values_) {
+    EXPECT_TRUE(value.empty() || value.starts_with("accel-seal-1:")) << key;
+    EXPECT_EQ(value.find("sesame"), std::string::npos) << key;
+  }
+}
+
+TEST_F(SealedMachines, AreNeitherStartedNorStoppedNorEndedByWordsOfStrangers) {
+  auto& a = add_with("sesame", 0);
+  forge(board_key::of(board_key::kClaim, 1), to_text(card_of(1, 2)));
+  forge(board_key::of(board_key::kReady, 1), "1");
+  forge(board_key::kFault, to_text(failed_verdict(Error(ErrorCode::kUsage, "no"), 1)));
+  steps(6);
+  EXPECT_EQ(a.leader->missing(), "machine 1");
+
+  auto& b = add_with("sesame", 1);
+  b.prepares = false;
+  steps(8);
+  forge(board_key::kGo, "1");
+  step();
+  EXPECT_EQ(a.count<StartWorkers>() + b.count<StartWorkers>(), 0);
+
+  b.machine.workers_ready();
+  steps(4);
+  forge(board_key::kStop, to_text(StopNote{.text = "stop"}));
+  forge(board_key::kVerdict, to_text(failed_verdict(Error(ErrorCode::kUsage, "no"), 1)));
+  steps(4);
+  EXPECT_TRUE(a.machine.is_running() && b.machine.is_running());
+  EXPECT_EQ(a.count<StopWorkers>() + b.count<StopWorkers>(), 0);
+}
+
+TEST_F(SealedMachines, StopTheJobThoughAStrangersWordStandsInTheWay) {
+  auto& a = add_with("sesame", 0);
+  auto& b = add_with("sesame", 1);
+  steps(8);
+  forge(board_key::kStop, "nothing");
+  b.machine.worker_failed(failed_worker(1, 7));
+  steps(4);
+  EXPECT_EQ(a.count<StopWorkers>(), 1);
+}
+
+TEST_F(SealedMachines, DoNotBelieveAWordThatWasMovedToAnotherKey) {
+  auto& a = add_with("sesame", 0);
+  auto& b = add_with("sesame", 1);
+  b.prepares = false;
+  steps(6);
+  forge(board_key::of(board_key::kReady, 1), board_.values_[board_key::of(board_key::kReady, 0)]);
+  steps(4);
+  EXPECT_EQ(a.count<StartWorkers>(), 0);
+}
+
+TEST_F(SealedMachines, DoNotBelieveWordsOfAnEarlierGeneration) {
+  auto& a = add_with("sesame", 0);
+  auto& b = add_with("sesame", 1);
+  steps(8);
+  b.machine.worker_failed(failed_worker(1, 7));
+  steps(2);
+  const std::string stop = board_.values_[std::string(board_key::kStop)];
+  auto next = card_of(0, 2);
+  next.generation = 1;
+  BoardSeal seal = seal_with("sesame");
+  seal.begin(&next);
+  supervisor::StoreExchange wanted;
+  wanted.reads = {std::string(board_key::kStop)};
+  EXPECT_FALSE(seal.open(wanted, {.values = {stop}}).has(board_key::kStop));
+  EXPECT_TRUE(a.seal.open(wanted, {.values = {stop}}).has(board_key::kStop));
+}
+
+TEST_F(SealedMachines, ABoardOfAnEarlierJobStartsNobody) {
+  add_with("sesame", 0);
+  add_with("sesame", 1);
+  steps(8);
+  const auto recorded = board_.values_;
+  launchers_.clear();
+  auto card = card_of(1, 2);
+  card.id = "another day";
+  auto& victim = add(card);
+  victim.seal = seal_with("sesame");
+  victim.seal.begin(nullptr);
+  for (int i = 0; i < 8; ++i) {
+    auto claim = board_.values_[board_key::of(board_key::kClaim, 1)];
+    board_.values_ = recorded;
+    if (i > 0) board_.values_[board_key::of(board_key::kClaim, 1)] = claim;
+    if (i == 0) board_.values_[board_key::of(board_key::kClaim, 1)] = "";
+    step();
+  }
+  EXPECT_EQ(victim.count<PrepareWorkers>() + victim.count<StartWorkers>(), 0);
+  ASSERT_TRUE(victim.machine.error());
+  EXPECT_THAT(victim.machine.error()->message(), HasSubstr("is not for this machine"));
+}
+
+struct Mismatch {
+  const char* main;
+  const char* other;
+  const char* text;
+};
+
+class TokenMismatch : public SealedMachines, public ::testing::WithParamInterface<Mismatch> {};
+
+TEST_P(TokenMismatch, IsNamedOnTheOtherMachineAndLeavesMachine0Alone) {
+  auto& a = add_with(GetParam().main, 0);
+  auto& b = add_with(GetParam().other, 1);
+  step();
+  EXPECT_FALSE(b.seal.distrust());
+  steps(6);
+  const auto why = b.seal.distrust();
+  ASSERT_TRUE(why);
+  EXPECT_EQ(why->code(), ErrorCode::kAuthentication);
+  EXPECT_THAT(why->message(), HasSubstr(GetParam().text));
+  EXPECT_THAT(why->remedy(), HasSubstr("ACCEL_JOB_TOKEN"));
+  EXPECT_FALSE(b.machine.has_joined());
+  EXPECT_FALSE(a.machine.verdict());
+  EXPECT_FALSE(a.seal.distrust());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Tokens,
+    TokenMismatch,
+    ::testing::Values(
+        Mismatch{"sesame", "", "machine 0 has a token of the job, and this machine has none"},
+        Mismatch{"", "sesame", "this machine has a token of the job, and machine 0 has none"},
+        Mismatch{"sesame", "pepper", "machine 0 has another token"}));
+
+TEST_F(SealedMachines, JoinThoughAStrangerWroteOverTheCardOfMachine0) {
+  add_with("sesame", 0);
+  auto& b = add_with("sesame", 1);
+  for (int i = 0; i < 8; ++i) {
+    step();
+    if (i < 2) forge(board_key::kHost, "nobody");
+  }
+  EXPECT_FALSE(b.seal.distrust());
+  EXPECT_TRUE(b.machine.is_running());
+}
+
+}  // namespace
+}  // namespace accel::launcher
