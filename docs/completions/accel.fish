@@ -200,7 +200,7 @@ complete -c accel -n '__fish_seen_subcommand_from estimate-memory' -l library_na
 complete -c accel -n '__fish_seen_subcommand_from estimate-memory' -l trust_remote_code -d 'changes nothing: no code of a model is run'
 complete -c accel -n '__fish_seen_subcommand_from estimate-memory' -l json -d 'JSON, in bytes'
 complete -c accel -n '__fish_seen_subcommand_from merge-weights' -l help -d 'Show this text.'
-complete -c accel -n '__fish_seen_subcommand_from merge-weights' -l unsafe_serialization -d 'refused: pytorch_model.bin would be a pickle'
+complete -c accel -n '__fish_seen_subcommand_from merge-weights' -l unsafe_serialization -d 'write pytorch_model.bin, a pickle as torch.save() writes it, instead of model.safetensors'
 complete -c accel -n '__fish_seen_subcommand_from merge-weights' -l remove_checkpoint_dir -d 'remove the checkpoint when the result is on the disk'
 complete -c accel -n '__fish_seen_subcommand_from test' -l help -d 'Show this text.'
 complete -c accel -n '__fish_seen_subcommand_from test' -l config_file -r -F -d 'the configuration to test; the default one where it is not given'

@@ -11,6 +11,7 @@
 #include "launcher/merge/distcp_merge.h"
 #include "launcher/merge/manifest_merge.h"
 #include "launcher/merge/shard_merge.h"
+#include "launcher/merge/weights_format.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/printable.h"
 
@@ -20,13 +21,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kCommand = "merge-weights";
-constexpr std::string_view kOutputName = "model.safetensors";
 
 struct Arguments {
   std::string checkpoint;
   std::string output;
   bool unsafe_serialization = false;
   bool remove_checkpoint = false;
+
+  [[nodiscard]] WeightsFormat format() const {
+    return unsafe_serialization ? WeightsFormat::kTorch : WeightsFormat::kSafetensors;
+  }
+  [[nodiscard]] fs::path result() const { return fs::path(output) / weights_name(format()); }
 };
 
 Result<MergeCount> merge_distcp_folder(const Arguments& arguments) {
@@ -40,13 +45,14 @@ Result<MergeCount> merge_distcp_folder(const Arguments& arguments) {
     const std::string what = some_of(metadata->other_values);
     if (arguments.remove_checkpoint)
       return Error(ErrorCode::kUnsupported,
-                   "safetensors has no place for what is no tensor: " + what,
+                   "a merge has no place for what is no tensor: " + what,
                    "merge without --remove_checkpoint_dir, which would lose it");
     print_notice(kCommand, "left out, since it is no tensor: " + what);
   }
   return merge_distcp(arguments.checkpoint,
                       *metadata,
-                      fs::path(arguments.output) / kOutputName,
+                      arguments.result(),
+                      arguments.format(),
                       checkpoint::real_file_system());
 }
 
@@ -57,15 +63,16 @@ Result<MergeCount> merge(const Arguments& arguments, CheckpointKind kind) {
       return merge_distcp_folder(arguments);
     case CheckpointKind::kManifest: {
       std::error_code ignored;
-      if (fs::equivalent(arguments.checkpoint, arguments.output, ignored))
+      if (!arguments.unsafe_serialization &&
+          fs::equivalent(arguments.checkpoint, arguments.output, ignored))
         return Error(ErrorCode::kUsage,
-                     "the checkpoint has its " + std::string(kOutputName) +
+                     "the checkpoint has its " + weights_name(arguments.format()) +
                          " already, whole: the ranks write into one file",
                      "use it as it is, or name another folder for a copy");
-      return merge_manifest(arguments.checkpoint, arguments.output, disk);
+      return merge_manifest(arguments.checkpoint, arguments.output, arguments.format(), disk);
     }
     case CheckpointKind::kShards:
-      return merge_shards(arguments.checkpoint, fs::path(arguments.output) / kOutputName, disk);
+      return merge_shards(arguments.checkpoint, arguments.result(), arguments.format(), disk);
   }
   return Error(ErrorCode::kInternal, "a kind of checkpoint that nobody merges");
 }
@@ -95,16 +102,11 @@ Result<void> run(const Arguments& arguments) {
   print_notice(kCommand,
                "merged " + std::to_string(count->tensors) + " tensors (" +
                    readable_bytes(static_cast<double>(count->bytes)) + ") into " +
-                   printable((fs::path(arguments.output) / kOutputName).string()));
+                   printable(arguments.result().string()));
   return removal ? remove(*removal) : Result<void>();
 }
 
 std::optional<Error> fault_of(const Arguments& arguments) {
-  if (arguments.unsafe_serialization)
-    return Error(ErrorCode::kUnsupported,
-                 "--unsafe_serialization (pytorch_model.bin, a pickle) is not written",
-                 "leave it out: from_pretrained() and safetensors.torch.load_file() read "
-                 "model.safetensors");
   if (arguments.remove_checkpoint) return fault_of_removal(arguments.checkpoint, arguments.output);
   return std::nullopt;
 }
@@ -116,10 +118,11 @@ void add_options(CLI::App& app, Arguments& arguments) {
                  "saves; a checkpoint of accel; or a folder with\n"
                  "model.safetensors.index.json")
       ->required();
-  app.add_option("output_path", arguments.output, "the folder for model.safetensors")->required();
+  app.add_option("output_path", arguments.output, "the folder for the result")->required();
   app.add_flag("--unsafe_serialization",
                arguments.unsafe_serialization,
-               "refused: pytorch_model.bin would be a pickle");
+               "write pytorch_model.bin, a pickle as torch.save()\n"
+               "writes it, instead of model.safetensors");
   app.add_flag("--remove_checkpoint_dir",
                arguments.remove_checkpoint,
                "remove the checkpoint when the result is on the disk");

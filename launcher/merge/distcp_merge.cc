@@ -75,11 +75,12 @@ SavedTensor open_chunk(const OpenFile& file, const DistcpTensor& tensor, const D
 MergeCount merge(const fs::path& folder,
                  const DistcpMetadata& metadata,
                  const fs::path& path,
+                 WeightsFormat format,
                  checkpoint::FileSystem& file_system) {
   std::vector<safetensors::TensorSpec> specs;
   for (const DistcpTensor& tensor : metadata.tensors)
     specs.push_back({tensor.name, tensor.dtype, tensor.shape});
-  TensorOutput output(file_system, path, std::move(specs));
+  TensorOutput output(file_system, path, specs, format);
   ChunkCopy copy(output);
   MergeCount count{.tensors = metadata.tensors.size()};
   for (const auto& [name, places] : by_file(metadata)) {
@@ -109,8 +110,9 @@ MergeCount merge(const fs::path& folder,
 Result<MergeCount> merge_distcp(const fs::path& folder,
                                 const DistcpMetadata& metadata,
                                 const fs::path& output,
+                                WeightsFormat format,
                                 checkpoint::FileSystem& file_system) {
-  return to_result([&] { return merge(folder, metadata, output, file_system); });
+  return to_result([&] { return merge(folder, metadata, output, format, file_system); });
 }
 
 }  // namespace accel::launcher

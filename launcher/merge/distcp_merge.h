@@ -1,4 +1,4 @@
-// DistcpMerge: a folder of torch.distributed.checkpoint as one safetensors file.
+// DistcpMerge: a folder of torch.distributed.checkpoint as one file.
 //
 // Threads:  one at a time for one output.
 // Cost:     the metadata, and a buffer of 4 MiB (chunk_copy.h says when more); the tensors stream.
@@ -10,6 +10,7 @@
 
 #include "launcher/merge/distcp_metadata.h"
 #include "launcher/merge/merge_count.h"
+#include "launcher/merge/weights_format.h"
 #include "runtime/checkpoint/file_system.h"
 
 namespace accel::launcher {
@@ -20,6 +21,7 @@ namespace accel::launcher {
 [[nodiscard]] Result<MergeCount> merge_distcp(const std::filesystem::path& folder,
                                               const DistcpMetadata& metadata,
                                               const std::filesystem::path& output,
+                                              WeightsFormat format,
                                               checkpoint::FileSystem& file_system);
 
 }  // namespace accel::launcher

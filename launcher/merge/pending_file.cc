@@ -1,10 +1,18 @@
 #include "launcher/merge/pending_file.h"
 
+#include <cerrno>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
+
+#include <accel/error.h>
+#include <accel/result.h>
+
+#include "launcher/merge/file_slice.h"
 #include "launcher/random_digits.h"
+#include "runtime/printable.h"
 
 namespace accel::launcher {
 namespace {
@@ -53,6 +61,16 @@ void PendingFile::discard() noexcept {
 
 void PendingFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
   file_system_.write_at(file_.get(), bytes, offset, hidden_);
+}
+
+void PendingFile::read(std::uint64_t offset, std::span<std::byte> out) {
+  if (!reader_) reader_ = UniqueFd(::open(hidden_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!reader_)
+    throw Error(ErrorCode::kFileIo,
+                "cannot read " + printable(hidden_.string()) + ": " + errno_text(errno));
+  const std::string path = hidden_.string();
+  or_throw(FileSlice{.fd = reader_.get(), .path = path, .begin = offset, .size = out.size()}.read(
+      0, out));
 }
 
 void PendingFile::publish() {

@@ -28,6 +28,8 @@ class PendingFile {
   PendingFile& operator=(const PendingFile&) = delete;
 
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
+  // What was written, or nothing but zeros where nothing was.
+  void read(std::uint64_t offset, std::span<std::byte> out);
   // Requires: nothing is written after it.
   void publish();
 
@@ -39,6 +41,7 @@ class PendingFile {
   std::filesystem::path hidden_;
   std::vector<std::filesystem::path> changed_folders_;
   UniqueFd file_;
+  UniqueFd reader_;
 };
 
 }  // namespace accel::launcher

@@ -94,7 +94,10 @@ void copy_shard(const Shard& shard, TensorOutput& output, std::span<std::byte> p
   }
 }
 
-MergeCount merge(const fs::path& folder, const fs::path& path, checkpoint::FileSystem& disk) {
+MergeCount merge(const fs::path& folder,
+                 const fs::path& path,
+                 WeightsFormat format,
+                 checkpoint::FileSystem& disk) {
   const std::vector<Shard> shards =
       read_shards(folder, or_throw(files_by_tensor(folder / kModelIndexName)));
   std::vector<safetensors::TensorSpec> specs;
@@ -115,7 +118,7 @@ MergeCount merge(const fs::path& folder, const fs::path& path, checkpoint::FileS
   }
   for (const Shard& shard : shards) check_tensors(shard);
   count.tensors = specs.size();
-  TensorOutput output(disk, path, std::move(specs), std::move(metadata));
+  TensorOutput output(disk, path, specs, format, metadata);
   std::vector<std::byte> piece(kPieceBytes);
   for (const Shard& shard : shards) copy_shard(shard, output, piece);
   output.publish();
@@ -127,8 +130,9 @@ MergeCount merge(const fs::path& folder, const fs::path& path, checkpoint::FileS
 
 Result<MergeCount> merge_shards(const fs::path& folder,
                                 const fs::path& output,
+                                WeightsFormat format,
                                 checkpoint::FileSystem& file_system) {
-  return to_result([&] { return merge(folder, output, file_system); });
+  return to_result([&] { return merge(folder, output, format, file_system); });
 }
 
 }  // namespace accel::launcher

@@ -9,6 +9,7 @@
 #include <accel/result.h>
 
 #include "launcher/merge/merge_count.h"
+#include "launcher/merge/weights_format.h"
 #include "runtime/checkpoint/file_system.h"
 
 namespace accel::launcher {
@@ -18,6 +19,7 @@ namespace accel::launcher {
 //         kSafetensorsMismatch: two files have one tensor, or a file has others than the index says; kFileIo, kDiskFull. Then `output` is as it was before.
 [[nodiscard]] Result<MergeCount> merge_shards(const std::filesystem::path& folder,
                                               const std::filesystem::path& output,
+                                              WeightsFormat format,
                                               checkpoint::FileSystem& file_system);
 
 }  // namespace accel::launcher

@@ -6,27 +6,16 @@
 
 #include <accel/error.h>
 
+#include "launcher/merge/zip_format.h"
 #include "runtime/printable.h"
 
 namespace accel::launcher {
 namespace {
 
-constexpr std::uint64_t kEndBytes = 22;
-constexpr std::uint64_t kLocatorBytes = 20;
-constexpr std::uint64_t kEnd64Bytes = 56;
-constexpr std::uint64_t kDirectoryEntryBytes = 46;
-constexpr std::uint64_t kLocalHeaderBytes = 30;
+using namespace zip;
+
 // torch.save() of one tensor has seven entries of some 70 bytes, of a model as many as it has tensors.
 constexpr std::uint64_t kMostDirectoryBytes = 256 << 20;
-
-constexpr std::uint32_t kEndSignature = 0x06054b50;
-constexpr std::uint32_t kLocatorSignature = 0x07064b50;
-constexpr std::uint32_t kEnd64Signature = 0x06064b50;
-constexpr std::uint32_t kDirectorySignature = 0x02014b50;
-constexpr std::uint32_t kLocalSignature = 0x04034b50;
-constexpr std::uint16_t kZip64Extra = 1;
-constexpr std::uint64_t kLarge16 = 0xFFFF;
-constexpr std::uint64_t kLarge32 = 0xFFFFFFFF;  // the number stands in a zip64 record
 
 Error damaged(const FileSlice& slice, const std::string& what) {
   return Error(ErrorCode::kCheckpointIncomplete,

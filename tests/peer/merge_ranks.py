@@ -87,6 +87,12 @@ class MergeRanks(unittest.TestCase):
         self.assertNotEqual(alone, saved)
         self.assert_same(self.weights_of(saved), load_file(alone / MODEL))
 
+    def test_the_pickle_has_the_same_weights(self):
+        out = self.folder / "pickle"
+        done = merge(self.sharded, out, "--unsafe_serialization")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_same(torch.load(out / "pytorch_model.bin", weights_only=True), load_file(self.sharded / MODEL))
+
     def test_damage_names_the_rank_that_wrote_it(self):
         copy = self.copy("damaged")
         with open(copy / MODEL, "r+b") as file:

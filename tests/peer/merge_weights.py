@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
 from peer_python import BUILD, PEER, SOURCE
 
@@ -15,6 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from accelerate.utils import merge_fsdp_weights
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -124,6 +126,47 @@ class MergeWeights(unittest.TestCase):
         for name in ("model", "flat", "one_each", "fsdp/pytorch_model_fsdp_0"):
             with self.subTest(name):
                 self.assertEqual(self.merged(self.folder / name), self.expected(self.folder / name))
+
+    def loaded(self, checkpoint):
+        """Our --unsafe_serialization, loaded as a careful user does."""
+        with tempfile.TemporaryDirectory() as out:
+            done = accel(checkpoint, out, "--unsafe_serialization")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(os.listdir(out), ["pytorch_model.bin"])
+            path = pathlib.Path(out) / "pytorch_model.bin"
+            with zipfile.ZipFile(path) as archive:
+                self.assertIsNone(archive.testzip(), "a checksum is wrong")
+            mapped = torch.load(path, weights_only=True, mmap=True)
+            read = torch.load(path, weights_only=True)
+            self.assert_same(mapped, read)
+            return read
+
+    def assert_same(self, tensors, expected):
+        self.assertEqual(list(sorted(tensors)), list(sorted(expected)))
+        for name, tensor in tensors.items():
+            other = expected[name]
+            self.assertEqual((type(tensor), tensor.dtype, tensor.shape, tensor.stride()),
+                             (type(other), other.dtype, other.shape, other.stride()), name)
+            self.assertTrue(torch.equal(tensor.flatten().view(torch.uint8), other.flatten().view(torch.uint8)), name)
+
+    def test_the_pickle_has_the_tensors_of_the_peers(self):
+        for name in ("model", "fsdp/pytorch_model_fsdp_0"):
+            with self.subTest(name), tempfile.TemporaryDirectory() as out:
+                merge_fsdp_weights(str(self.folder / name), out, safe_serialization=False)
+                peers = torch.load(pathlib.Path(out) / "pytorch_model.bin", weights_only=True)
+                self.assert_same(self.loaded(self.folder / name), peers)
+
+    def test_the_pickle_of_numbered_files_has_tied_weights(self):
+        folder = self.folder / "numbered"
+        folder.mkdir()
+        embedding, head = torch.randn(9, 4), torch.arange(6, dtype=torch.bfloat16)
+        save_file({"embedding": embedding}, folder / "one.safetensors", metadata={"format": "pt", "head": "embedding"})
+        save_file({"bias": head}, folder / "two.safetensors", metadata={"format": "pt"})
+        (folder / "model.safetensors.index.json").write_text(
+            '{"weight_map": {"embedding": "one.safetensors", "bias": "two.safetensors"}}')
+        loaded = self.loaded(folder)
+        self.assert_same(loaded, {"embedding": embedding, "head": embedding, "bias": head})
+        self.assertEqual(loaded["head"].data_ptr(), loaded["embedding"].data_ptr())
 
     def test_any_protocol_of_the_metadata_is_read(self):
         with open(self.folder / "fsdp/pytorch_model_fsdp_0/.metadata", "rb") as file:

@@ -31,7 +31,11 @@ using ::testing::IsEmpty;
 Result<MergeCount> merge(const ScratchFolder& folder, FaultyDisk& disk) {
   const auto metadata = read_distcp_metadata(folder.path());
   if (!metadata) return metadata.error();
-  return merge_distcp(folder.path(), *metadata, folder.file("out/model.safetensors"), disk);
+  return merge_distcp(folder.path(),
+                      *metadata,
+                      folder.file("out/model.safetensors"),
+                      WeightsFormat::kSafetensors,
+                      disk);
 }
 
 std::string message_of(const ScratchFolder& folder) {
@@ -237,8 +241,11 @@ TEST(DistcpMerge, MemoryStaysSmallWhateverTheSize) {
   ASSERT_TRUE(metadata) << metadata.error().what();
 
   FaultyDisk disk;
-  const auto count =
-      merge_distcp(folder.path(), *metadata, folder.file("out/model.safetensors"), disk);
+  const auto count = merge_distcp(folder.path(),
+                                  *metadata,
+                                  folder.file("out/model.safetensors"),
+                                  WeightsFormat::kSafetensors,
+                                  disk);
 
   ASSERT_TRUE(count) << count.error().what();
   EXPECT_EQ(count->bytes, kElements * 4);

@@ -69,9 +69,9 @@ TEST(DistcpMetadata, OnePathIsNotThatOfManyNames) {
   expect_too_much(metadata_of({}, dict_op(paths), {}));
 }
 
-// As many as real metadata has, it is read.
-TEST(DistcpMetadata, TwoHundredThousandChunksAreRead) {
-  constexpr std::uint64_t kChunks = 200'000;
+// What real metadata describes is within the bounds.
+TEST(DistcpMetadata, AsManyChunksAsBytesAreRead) {
+  constexpr std::uint64_t kChunks = 40'000;
   std::vector<SavedChunk> chunks;
   for (std::uint64_t i = 0; i < kChunks; ++i) chunks.push_back({{i, 0}, {1, 2}, "archive"});
   const std::string bytes =

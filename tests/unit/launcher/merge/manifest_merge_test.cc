@@ -7,12 +7,14 @@
 #include <fstream>
 #include <iterator>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <accel/error.h>
 #include <accel/safetensors.h>
 
+#include "launcher/merge/zip_archive.h"
 #include "runtime/checkpoint/file_ranges.h"
 #include "runtime/checkpoint/hashed_file.h"
 #include "tests/support/faulty_disk.h"
@@ -82,7 +84,8 @@ void write_manifest(const ScratchFolder& folder, Manifest manifest, int models) 
 
 Result<MergeCount> merge(const ScratchFolder& folder) {
   FaultyDisk disk;
-  return merge_manifest(folder.file("checkpoint"), folder.file("out"), disk);
+  return merge_manifest(
+      folder.file("checkpoint"), folder.file("out"), WeightsFormat::kSafetensors, disk);
 }
 
 TEST(ManifestMerge, ModelsComeOutAsTheyAreAndNothingElse) {
@@ -103,6 +106,49 @@ TEST(ManifestMerge, ModelsComeOutAsTheyAreAndNothingElse) {
   EXPECT_TRUE(content_of(folder.file("out/model_1.safetensors")) == second);
   EXPECT_FALSE(fs::exists(folder.file("out/optimizer.safetensors")));
   EXPECT_LE(count->peak_bytes, checkpoint::kRangeBytes);
+}
+
+// The entry of a tensor, by its number.
+std::string stored(const std::string& path, int tensor) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileSlice all{.fd = file.get(), .path = path, .begin = 0, .size = fs::file_size(path)};
+  const auto archive = ZipArchive::open(all);
+  if (!archive) return archive.error().message();
+  const auto* entry = archive->find("pytorch_model/data/" + std::to_string(tensor));
+  if (entry == nullptr) return "no entry";
+  const auto slice = archive->bytes_of(*entry);
+  return slice ? *slice->text(0, slice->size) : slice.error().message();
+}
+
+// Tensors of all alignments, over the boundaries of ranges and pieces.
+TEST(ManifestMerge, TensorsComeOutAsTorchSavesThem) {
+  const ScratchFolder folder;
+  const std::vector<std::uint64_t> sizes = {5 << 20, 3, 0, (4 << 20) + 1, 1};
+  std::vector<safetensors::TensorSpec> specs;
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    specs.push_back({"w" + std::to_string(i), safetensors::Dtype::kU8, {sizes[i]}});
+  std::string bytes = safetensors::plan_layout(specs, {})->bytes;
+  std::vector<std::string> values;
+  for (const std::uint64_t size : sizes) {
+    values.emplace_back();
+    for (std::uint64_t i = 0; i < size; ++i)
+      values.back() += static_cast<char>(i * 11 + i / 253 + size);
+    bytes += values.back();
+  }
+  Manifest manifest;
+  write_ranges(folder, "model.safetensors", bytes, manifest);
+  write_whole(folder, "model_1.safetensors", bytes, manifest);
+  write_manifest(folder, manifest, 2);
+
+  FaultyDisk disk;
+  const auto count =
+      merge_manifest(folder.file("checkpoint"), folder.file("out"), WeightsFormat::kTorch, disk);
+
+  ASSERT_TRUE(count) << count.error().what();
+  EXPECT_EQ(count->tensors, 2 * sizes.size());
+  for (const std::string name : {"out/pytorch_model.bin", "out/pytorch_model_1.bin"})
+    for (std::size_t i = 0; i < values.size(); ++i)
+      EXPECT_TRUE(stored(folder.file(name), static_cast<int>(i)) == values[i]) << name << i;
 }
 
 TEST(ManifestMerge, DamageIsFoundAndLeavesNoResult) {

@@ -145,7 +145,7 @@ TEST(Pickle, MoreValuesThanItsBytesAreWorthAreRefused) {
 
 // What opcodes of one or two bytes make grow: nodes, their items, marks, the memo, the stack, one list and many lists.
 TEST(Pickle, MemoryIsBoundedByTheBytes) {
-  constexpr std::size_t kBytes = 8 << 20;
+  constexpr std::size_t kBytes = 4 << 20;
   const auto many = [](const std::string& ops) {
     std::string all;
     while (all.size() < kBytes) all += ops;

@@ -33,7 +33,8 @@ std::string file_of(const std::string& name,
 
 std::string message_of(const ScratchFolder& folder) {
   FaultyDisk disk;
-  const auto count = merge_shards(folder.path(), folder.file("out/model.safetensors"), disk);
+  const auto count = merge_shards(
+      folder.path(), folder.file("out/model.safetensors"), WeightsFormat::kSafetensors, disk);
   return count ? "no error" : count.error().message();
 }
 
