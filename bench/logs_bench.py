@@ -6,6 +6,8 @@ Each file is compared with the expected bytes before any figure is printed. Two 
 user sees it, and of the stream alone (first write() to the last byte in its file). The limit is one `cat` per
 worker from a pipe to a file.
 
+Both for workers that are a program and for workers in Python.
+
 Dropping: a router under the policy `drop`, its console read at full speed or not at all.
 """
 
@@ -18,22 +20,14 @@ import sys
 import tempfile
 import time
 
-from measure import BUILD, PEER_BIN, emit, in_turn, median, spread
+from measure import BUILD, PEER_BIN, PEER_PYTHON, PYTHON_ENVIRONMENT, PYTHON_WORKER, emit, in_turn, median, spread
+from python_worker import BLOCK, block_of
 
 RANKS = 8
 BYTES = 128 << 20  # of each worker
-BLOCK = 1 << 20
 ROUNDS = 5
-FLOODER = os.path.join(BUILD, "bench/flooder")
-
-
-def block_of(rank):
-    """The flooder's block: see bench/flooder.cc."""
-    lines = []
-    for number in range(BLOCK // 128):
-        text = f"rank {rank} line {number} ".encode()
-        lines.append(text.ljust(127, bytes([ord("a") + number % 26])) + b"\n")
-    return b"".join(lines)
+FLOODER = [os.path.join(BUILD, "bench/flooder")]
+PYTHON_FLOODER = [PYTHON_WORKER, "flood"]
 
 
 def check_file(path, rank):
@@ -47,21 +41,21 @@ def check_file(path, rank):
             sys.exit(f"logs_bench: {path} holds more than rank {rank} wrote")
 
 
-def flood(make_command, find_log):
+def flood(make_command, flooder):
     """One run. Returns (bytes/s of the command, bytes/s of the stream)."""
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
         times = os.path.join(folder, "times")
         os.mkdir(times)
-        worker = [FLOODER, "--bytes", str(BYTES), "--times", times]
+        worker = [*([] if flooder == PYTHON_FLOODER else ["--no_python"]), *flooder, "--bytes", str(BYTES), "--times", times]
         os.sync()
         started = time.monotonic_ns()
         done = subprocess.run(make_command(folder, worker), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              stdin=subprocess.DEVNULL)
+                              stdin=subprocess.DEVNULL, env=PYTHON_ENVIRONMENT)
         ended = time.monotonic_ns()
         if done.returncode != 0:
             sys.exit(f"logs_bench: the command failed:\n{done.stdout.decode(errors='replace')}")
         for rank in range(RANKS):
-            check_file(find_log(folder, rank), rank)
+            check_file(log_of(folder, rank), rank)
         reports = [json.load(open(path)) for path in glob.glob(times + "/*.json")]
         assert len(reports) == RANKS
         began = min(report["began"] for report in reports)
@@ -80,12 +74,12 @@ def find_one(pattern):
 
 
 def accel_command(folder, worker):
-    return [os.path.join(BUILD, "bin/accel-launch"), "--num_processes", str(RANKS), "--no_python", "--log_dir",
+    return [os.path.join(BUILD, "bin/accel-launch"), "--num_processes", str(RANKS), "--log_dir",
             folder + "/logs", "--redirects", "3", *worker]
 
 
 def torchrun_command(folder, worker):
-    return [os.path.join(PEER_BIN, "torchrun"), "--standalone", "--nproc_per_node", str(RANKS), "--no_python", "--log_dir",
+    return [os.path.join(PEER_BIN, "torchrun"), "--standalone", "--nproc_per_node", str(RANKS), "--log_dir",
             folder + "/logs", "--redirects", "3", *worker]
 
 
@@ -93,11 +87,16 @@ def log_of(folder, rank):
     return find_one(f"{folder}/logs/*/attempt_0/{rank}/stdout.log")
 
 
-def cat_rate():
+def alone(flooder):
+    """The words that start a flooder without a launcher."""
+    return [PEER_PYTHON, *flooder] if flooder == PYTHON_FLOODER else flooder
+
+
+def cat_rate(flooder):
     """Bytes/s of eight `flooder | cat >file` at once: the limit of anything that reads pipes."""
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
         command = " ".join(
-            f"RANK={rank} {FLOODER} --bytes {BYTES} | cat >{folder}/{rank} &" for rank in range(RANKS))
+            f"RANK={rank} {' '.join(alone(flooder))} --bytes {BYTES} | cat >{folder}/{rank} &" for rank in range(RANKS))
         os.sync()
         started = time.monotonic_ns()
         subprocess.run(["sh", "-c", command + " wait"], check=True)
@@ -107,12 +106,12 @@ def cat_rate():
         return RANKS * BYTES / (ended - started) * 1e9
 
 
-def lossless():
-    accel, peer = in_turn(lambda: flood(accel_command, log_of), lambda: flood(torchrun_command, log_of), ROUNDS)
-    limit = median([cat_rate() for _ in range(3)])
+def lossless(workers, flooder):
+    accel, peer = in_turn(lambda: flood(accel_command, flooder), lambda: flood(torchrun_command, flooder), ROUNDS)
+    limit = median([cat_rate(flooder) for _ in range(3)])
     command, peer_command = median([run[0] for run in accel]), median([run[0] for run in peer])
     stream, peer_stream = median([run[1] for run in accel]), median([run[1] for run in peer])
-    case = f"{RANKS} workers, {BYTES >> 20} MiB each, lossless"
+    case = f"{RANKS} {workers}, {BYTES >> 20} MiB each, lossless"
     emit("logs", case, "whole command", "GB/s", command / 1e9, peer_command / 1e9, "torchrun --redirects 3",
          limit=limit / 1e9, spread=spread([run[0] / 1e9 for run in accel]),
          goal=">= 1 GB/s and >= 3x torchrun", passed=command >= 1e9 and command >= 3 * peer_command)
@@ -120,11 +119,11 @@ def lossless():
          limit=limit / 1e9, spread=spread([run[1] / 1e9 for run in accel]), goal="none (reported)", passed=None)
 
 
-def drop_run(mode):
+def drop_run(mode, flooder):
     """Returns (p99 of write() in us: the median rank's, bytes of memory a rank)."""
     with tempfile.TemporaryDirectory(dir=BUILD) as times:
-        done = subprocess.run([os.path.join(BUILD, "bench/log_drop"), str(RANKS), mode, FLOODER, "--seconds", "2",
-                               "--write", "4096", "--times", times], stdout=subprocess.PIPE, check=True)
+        done = subprocess.run([os.path.join(BUILD, "bench/log_drop"), str(RANKS), mode, *alone(flooder),
+                               "--seconds", "2", "--write", "4096", "--times", times], stdout=subprocess.PIPE, check=True)
         reports = [json.load(open(path)) for path in glob.glob(times + "/*.json")]
         assert len(reports) == RANKS
         memory = json.loads(done.stdout)
@@ -132,10 +131,10 @@ def drop_run(mode):
                 (memory["private_bytes"] + memory["pipe_bytes"]) / RANKS)
 
 
-def dropping():
-    stopped, running = in_turn(lambda: drop_run("stopped"), lambda: drop_run("running"), ROUNDS)
+def dropping(workers, flooder):
+    stopped, running = in_turn(lambda: drop_run("stopped", flooder), lambda: drop_run("running", flooder), ROUNDS)
     slow, quick = median([run[0] for run in stopped]), median([run[0] for run in running])
-    case = f"{RANKS} workers, policy drop, console stopped"
+    case = f"{RANKS} {workers}, policy drop, console stopped"
     emit("logs", case, "p99 of write(4096)", "us", slow, quick, "same, console running",
          spread=spread([run[0] for run in stopped]), goal="<= 2x running", passed=slow <= 2 * quick)
     memory = max(run[1] for run in stopped)
@@ -146,5 +145,6 @@ def dropping():
 if __name__ == "__main__":
     if shutil.disk_usage(BUILD).free < 4 * RANKS * BYTES:
         sys.exit(f"logs_bench: needs {4 * RANKS * BYTES >> 30} GiB free below {BUILD}")
-    lossless()
-    dropping()
+    for workers, flooder in (("workers", FLOODER), ("Python workers", PYTHON_FLOODER)):
+        lossless(workers, flooder)
+        dropping(workers, flooder)

@@ -9,6 +9,10 @@ import time
 BUILD = os.environ.get("ACCEL_BUILD_DIR", "build")
 SOURCE = os.environ.get("ACCEL_SOURCE_DIR", ".")
 PEER_BIN = os.path.join(SOURCE, ".deps/peer/bin")
+PEER_PYTHON = os.path.join(PEER_BIN, "python")
+# Both sides run it with PEER_PYTHON: torchrun has no other, accel-launch takes that of $VIRTUAL_ENV.
+PYTHON_WORKER = os.path.join(SOURCE, "bench/python_worker.py")
+PYTHON_ENVIRONMENT = dict(os.environ, VIRTUAL_ENV=os.path.abspath(os.path.dirname(PEER_BIN)))
 
 
 def emit(bench, case, metric, unit, accel, peer, peer_name, *, goal, passed, limit=None, spread=None):
