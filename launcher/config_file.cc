@@ -37,14 +37,12 @@ using Values = std::map<std::string, const ConfigValue*, std::less<>>;
 // By key; of a repeated key the last value, with a notice.
 Values last_of_each(const ConfigValue::Map& map,
                     const std::string& path,
-                    std::vector<std::string>& notices) {
+                    std::vector<FileNotice>& notices) {
   Values values;
   std::map<std::string, int, std::less<>> lines;
   for (const ConfigEntry& entry : map) {
     if (const auto before = lines.find(entry.key); before != lines.end()) {
-      notices.push_back(path + ": " + entry.key + " is given on line " +
-                        std::to_string(before->second) + " and again on line " +
-                        std::to_string(entry.line) + ": the last one holds");
+      notices.push_back(repeated_key(path, entry.key, before->second, entry.line));
     }
     lines[entry.key] = entry.line;
     values[entry.key] = &entry.value;
@@ -217,24 +215,21 @@ ConfigValue::Map bare_keys(const ConfigValue::Map& map,
                            std::string_view name,
                            std::span<const ConfigKey> known,
                            const std::string& path,
-                           std::vector<std::string>& notices) {
+                           std::vector<FileNotice>& notices) {
   const std::string prefix = std::string(name) + "_";
   ConfigValue::Map bare = map;
   for (ConfigEntry& entry : bare) {
     if (entry.key.starts_with(prefix)) entry.key.erase(0, prefix.size());
     const bool is_known = std::any_of(
         known.begin(), known.end(), [&](const ConfigKey& key) { return key.name == entry.key; });
-    if (!is_known) {
-      notices.push_back(place(path, entry.line) + ": " + prefix + "config has no key " + entry.key +
-                        ": it has no effect");
-    }
+    if (!is_known) notices.push_back(unknown_key(path, prefix + "config", entry.key, entry.line));
   }
   return bare;
 }
 
 DynamoSettings read_dynamo(const ConfigValue::Map& map,
                            const std::string& path,
-                           std::vector<std::string>& notices,
+                           std::vector<FileNotice>& notices,
                            Faults& faults) {
   const ConfigValue::Map bare = bare_keys(map, "dynamo", dynamo_keys(), path, notices);
   const Values values = last_of_each(bare, path, notices);
@@ -253,10 +248,12 @@ void read_mpirun(const ConfigValue::Map& map, ConfigFile& file, Faults& faults) 
   for (const ConfigEntry& entry : map) {
     if (entry.key == "mpirun_hostfile") continue;
     const bool is_retired = entry.key == "mpirun_ccl";
-    file.notices.push_back(
-        place(file.path, entry.line) +
-        (is_retired ? ": mpirun_ccl has no effect: set CCL_WORKER_COUNT for workers that use oneCCL"
-                    : ": mpirun_config has no key " + entry.key + ": it has no effect"));
+    file.notices.push_back(is_retired
+                               ? retired_key(file.path,
+                                             entry.key,
+                                             entry.line,
+                                             "set CCL_WORKER_COUNT for workers that use oneCCL")
+                               : unknown_key(file.path, "mpirun_config", entry.key, entry.line));
   }
   const Values values = last_of_each(map, file.path, file.notices);
   file.mpirun_hostfile =
@@ -417,8 +414,7 @@ Result<ConfigFile> parse_config_file(std::string_view text,
     const ConfigKey* key = find_config_key(entry.key);
     if (key == nullptr) unknown.push_back(&entry);
     if (key != nullptr && key->effect == ConfigEffect::kRetired) {
-      file.notices.push_back(place(path, entry.line) + ": " + entry.key +
-                             " has no effect: " + std::string(key->meaning));
+      file.notices.push_back(retired_key(path, entry.key, entry.line, key->meaning));
     }
   }
   const Values values = last_of_each(*document, path, file.notices);

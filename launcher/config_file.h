@@ -12,6 +12,7 @@
 #include <accel/result.h>
 
 #include "launcher/config_document.h"
+#include "launcher/file_notice.h"
 #include "launcher/paradigms/section_reader.h"
 #include "launcher/sagemaker/sagemaker_config.h"
 
@@ -52,7 +53,7 @@ struct ConfigFile {
   OptionValues options;                     // what fsdp_config and its like say
   std::vector<std::string> deepspeed_keys;  // of deepspeed_config, in the order of the file
   bool has_parallelism = false;             // parallelism_config says something
-  std::vector<std::string> notices;         // repeated and retired keys
+  std::vector<FileNotice> notices;          // repeated and retired keys
 };
 
 // Where the default file is: $HF_HOME/accelerate, else $XDG_CACHE_HOME/huggingface/accelerate, else

@@ -6,7 +6,6 @@
 
 #include "launcher/paradigms/option.h"
 #include "launcher/torchrun/torchrun_flags.h"
-#include "launcher/wrapped_text.h"
 
 namespace accel::launcher {
 namespace {
@@ -52,6 +51,23 @@ constexpr FlagSpec kFlags[] = {
      "",
      kGeneral,
      "Workers check the shapes of their collectives over all ranks."},
+    {"strict",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kGeneral,
+     "Warnings about the configuration file are errors: keys that are given twice, that are "
+     "unknown "
+     "to their section, or of older versions."},
+    {"strict_compat",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kGeneral,
+     "Give workers the variables that accelerate launch and torchrun give them, also where others "
+     "are better (OMP_NUM_THREADS, KMP_AFFINITY), and hand a -- after SCRIPT on."},
     {"module",
      'm',
      FlagKind::kSwitch,
@@ -439,36 +455,6 @@ constexpr std::pair<std::string_view, std::string_view> kNotBuilt[] = {
     {"env", "TPU"},
 };
 
-constexpr size_t kHelpIndent = 6;
-
-std::string spaced_choices(std::string_view choices) {
-  std::string text;
-  for (std::string_view choice : split_choices(choices)) {
-    if (!text.empty()) text += ", ";
-    text += choice;
-  }
-  return text;
-}
-
-void append_flag(std::string& out, const FlagSpec& flag) {
-  out += "  ";
-  if (flag.short_name != 0) {
-    out += '-';
-    out += flag.short_name;
-    out += ", ";
-  }
-  out += "--";
-  out += flag.name;
-  if (!flag.value_name.empty()) {
-    out += ' ';
-    out += flag.value_name;
-  }
-  out += '\n';
-  std::string help(flag.help);
-  if (flag.kind == FlagKind::kChoice) help += " One of " + spaced_choices(flag.choices) + ".";
-  out += wrapped(help, kHelpIndent);
-}
-
 // The launcher's own flags, then those of each paradigm.
 std::vector<FlagSpec> all_flags() {
   std::vector<FlagSpec> all(std::begin(kFlags), std::end(kFlags));
@@ -478,17 +464,6 @@ std::vector<FlagSpec> all_flags() {
     for (const Option& option : paradigm->options) all.push_back(option.flag);
   }
   return all;
-}
-
-// True for groups of paradigms that no flag of `chosen` belongs to.
-bool is_left_out(std::string_view group, const std::vector<std::string>& chosen) {
-  const auto is_of_group = [&](const FlagSpec& flag) { return flag.group == group; };
-  if (chosen.empty() || std::any_of(std::begin(kFlags), std::end(kFlags), is_of_group))
-    return false;
-  return std::none_of(chosen.begin(), chosen.end(), [&](const std::string& name) {
-    const FlagSpec* const flag = find_flag(name);
-    return flag != nullptr && flag->group == group;
-  });
 }
 
 }  // namespace
@@ -521,35 +496,6 @@ std::vector<std::string_view> split_choices(std::string_view choices) {
     choices.remove_prefix(std::min(comma + 1, choices.size()));
   }
   return result;
-}
-
-std::string launch_help(const std::vector<std::string>& chosen) {
-  std::string out =
-      "Usage: accel-launch [flags] SCRIPT [arguments of the script]\n"
-      "\n";
-  out += wrapped(
-      "Starts SCRIPT in N workers with ranks, watches them, and says which failed first "
-      "and why. SCRIPT is a program, a .py file, or with -m a Python module. Everything "
-      "after it belongs to it; one -- right after it is dropped. Words of a flag are "
-      "joined by underscores or hyphens.",
-      0);
-  std::string_view group;
-  for (const FlagSpec& flag : flag_table()) {
-    if (is_left_out(flag.group, chosen)) continue;
-    if (flag.group != group) {
-      group = flag.group;
-      out += '\n';
-      out += group;
-      out += ":\n";
-    }
-    append_flag(out, flag);
-  }
-  out +=
-      "\nExamples:\n"
-      "  accel-launch --num_processes 2 build/examples/digits -- --epochs 15\n"
-      "  accel-launch --num_processes 4 --max_restarts 3 --log_dir logs train.py\n"
-      "\nThe exit status is that of the first worker that failed, or 128 + its signal.\n";
-  return out;
 }
 
 }  // namespace accel::launcher

@@ -27,8 +27,4 @@ namespace accel::launcher {
 
 [[nodiscard]] std::vector<std::string_view> split_choices(std::string_view choices);
 
-// What --help prints: grouped, at most 80 columns, only the underscore forms. With `chosen`, names of the
-// flags beside --help, groups of paradigms that none of them belongs to are left out.
-[[nodiscard]] std::string launch_help(const std::vector<std::string>& chosen = {});
-
 }  // namespace accel::launcher

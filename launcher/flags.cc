@@ -186,7 +186,8 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
   if (script == rest.end()) return line;
 
   line.script = *script++;
-  if (script != rest.end() && *script == "--") ++script;
+  const bool is_ours = !line.is_on("strict_compat");  // the peers hand it on
+  if (is_ours && script != rest.end() && *script == "--") ++script;
   line.script_arguments.assign(script, rest.end());
   return line;
 }

@@ -22,12 +22,13 @@ struct CommandLine {
   // value.
   std::map<std::string, std::string, std::less<>> given;
   std::map<std::string, std::vector<std::string>, std::less<>> repeated;  // all its values
-  std::string script;                         // empty when there is none
-  bool is_torchrun = false;                   // started as accel-torchrun
-  bool counts_per_machine = false;            // num_processes is of each machine, not of all
-  bool joins_in_order = false;                // machine ranks come from the order of joins
-  std::vector<std::string> notices;           // flags of other versions
-  std::vector<std::string> script_arguments;  // one "--" right after the script is dropped
+  std::string script;                // empty when there is none
+  bool is_torchrun = false;          // started as accel-torchrun
+  bool counts_per_machine = false;   // num_processes is of each machine, not of all
+  bool joins_in_order = false;       // machine ranks come from the order of joins
+  std::vector<std::string> notices;  // flags of other versions
+  std::vector<std::string>
+      script_arguments;  // one "--" right after the script is dropped, but for --strict_compat
 
   [[nodiscard]] bool has(std::string_view flag) const { return given.find(flag) != given.end(); }
   [[nodiscard]] bool is_on(std::string_view flag) const;

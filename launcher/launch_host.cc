@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "launcher/launch_plan.h"
+#include "launcher/machine_cores.h"
 #include "launcher/own_environment.h"
 #include "launcher/sagemaker/training_container.h"
 #include "launcher/text_file.h"
@@ -81,6 +82,7 @@ LaunchHost real_launch_host() {
   LaunchHost host;
   host.environment = own_environment();
   host.topology = [](Caches caches) { return read_topology(caches); };
+  host.num_machine_cores = [] { return num_machine_cores(); };
   host.num_gpus = [environment = host.environment] { return num_visible_gpus(environment); };
   host.resource_config = [] {
     auto text = read_text_file(kResourceConfigPath, kMostConfigBytes, "the hosts of SageMaker");

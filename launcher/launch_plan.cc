@@ -12,11 +12,13 @@
 #include <filesystem>
 #include <utility>
 
+#include "launcher/compat_environment.h"
 #include "launcher/config_file.h"
 #include "launcher/faults.h"
 #include "launcher/flag_table.h"
 #include "launcher/flags.h"
 #include "launcher/hosts/host_spec.h"
+#include "launcher/launch_help.h"
 #include "launcher/launch_settings.h"
 #include "launcher/mpi/mpi_spec.h"
 #include "launcher/sagemaker/submission_plan.h"
@@ -58,6 +60,7 @@ Result<std::optional<ConfigFile>> find_config(const CommandLine& line, const Env
   }
   Result<ConfigFile> file = load_config_file(path);
   if (!file) return std::move(file).error();
+  if (line.is_on("strict") && !file->notices.empty()) return strict_error(file->notices);
   return std::optional(*std::move(file));
 }
 
@@ -122,7 +125,12 @@ Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
 std::vector<WorkerSpec> make_workers(const LaunchSettings& settings,
                                      const WorkerCommand& command,
                                      const AffinityPlan& cores,
-                                     const EnvMap& inherited) {
+                                     const LaunchHost& host) {
+  EnvMap compat;
+  if (settings.strict_compat) {
+    const int machine_cores = host.num_machine_cores ? host.num_machine_cores() : 1;
+    compat = compat_thread_environment(host.environment, settings, machine_cores);
+  }
   std::vector<WorkerSpec> workers;
   for (int rank = 0; rank < settings.num_processes; ++rank) {
     const auto index = static_cast<size_t>(rank);
@@ -130,7 +138,9 @@ std::vector<WorkerSpec> make_workers(const LaunchSettings& settings,
     WorkerSpec worker;
     worker.local_rank = worker.global_rank = rank;
     worker.argv = command.argv;
-    worker.env = thread_environment(inherited, settings, share.num_threads);
+    worker.env = settings.strict_compat
+                     ? compat
+                     : thread_environment(host.environment, settings, share.num_threads);
     worker.cpus = share.cpus;
     worker.redirect = settings.output.redirect[index];
     worker.tee = settings.output.tee[index];
@@ -194,15 +204,16 @@ JobSpec make_spec(const CommandLine& line,
                          !settings.elastic && !settings.machines && !line.is_torchrun;
   spec.env_mode = is_simple ? EnvMode::kSimple : EnvMode::kDistributed;
   spec.env = base_environment(host.environment, settings, spec.env_mode, command.is_python);
-  if (const auto signals = line.text("signals_to_handle"))
-    spec.env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = *signals;
+  auto signals = line.text("signals_to_handle");
+  if (!signals && settings.strict_compat && !is_simple) signals = kSignalsOfTorchrun;
+  if (signals) spec.env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = *signals;
   if (settings.paradigms.deepspeed) append_current_folder(spec.env);
   spec.identity.world_size = settings.world_size();
   spec.identity.local_world_size = settings.num_processes;
   spec.identity.max_restarts = settings.max_restarts;
   spec.identity.role = settings.role;
   spec.identity.job_id = spec.job_id;
-  spec.workers = make_workers(settings, command, cores, host.environment);
+  spec.workers = make_workers(settings, command, cores, host);
   if (settings.stop_grace_seconds) spec.stop.grace = milliseconds(*settings.stop_grace_seconds);
   if (settings.linger_seconds) spec.stop.linger = milliseconds(*settings.linger_seconds);
   spec.hang = settings.hang;
@@ -349,7 +360,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   const ConfigFile* file = config->has_value() ? &**config : nullptr;
   if (file != nullptr) {
     plan.config_file = file->path;
-    plan.notices = file->notices;
+    plan.notices = texts_of(file->notices);
   }
   plan.notices.insert(plan.notices.end(), line.notices.begin(), line.notices.end());
 

@@ -33,6 +33,7 @@ struct LaunchHost {
   EnvMap environment;                                // of the launcher; the workers' is built on it
   std::function<Result<Topology>(Caches)> topology;  // called only when needed
   std::function<int()> num_gpus;                     // visible GPUs, CUDA_VISIBLE_DEVICES respected
+  std::function<int()> num_machine_cores;            // for --strict_compat; empty: one
   std::function<std::string()> resource_config;      // of SageMaker; empty where there is none
   std::function<Result<MpiProgram>()> mpi_program;   // called only when mpirun starts the workers
   std::string program_folder;                        // of accel-launch; absolute

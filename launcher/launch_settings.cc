@@ -349,6 +349,7 @@ class Merge {
     settings_.enable_cpu_affinity =
         boolean("enable_cpu_affinity", &ConfigFile::enable_cpu_affinity);
     choose_affinity();
+    settings_.strict_compat = line_.is_on("strict_compat");
     settings_.tells_accelerate = !line_.is_torchrun || file_ != nullptr || says_accelerate();
     settings_.debug = boolean("debug", &ConfigFile::debug);
     settings_.role = line_.text("role").value_or("default");

@@ -53,6 +53,7 @@ struct LaunchSettings {
   bool enable_cpu_affinity = false;
   AffinityMode affinity = AffinityMode::kNone;  // --enable_cpu_affinity and --numa_binding
   bool tells_accelerate = true;                 // variables ACCELERATE_*; torchrun sets none
+  bool strict_compat = false;                   // compat_environment.h
   DynamoOptions dynamo;
   ParadigmSettings paradigms;  // FSDP and its like
   bool debug = false;

@@ -57,13 +57,14 @@ EnvMap base_environment(const EnvMap& inherited,
   if (settings.debug) env["ACCELERATE_DEBUG_MODE"] = "true";
   if (settings.enable_cpu_affinity) env["ACCELERATE_CPU_AFFINITY"] = "1";
   if (settings.gpu_ids != "all") env["CUDA_VISIBLE_DEVICES"] = without_repeats(settings.gpu_ids);
-  if (is_python) env.try_emplace("PYTHONUNBUFFERED", "1");
+  if (is_python && !settings.strict_compat) env.try_emplace("PYTHONUNBUFFERED", "1");
   if (mode == EnvMode::kDistributed) env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   return env;
 }
 
 bool decides_num_threads(const EnvMap& inherited, const LaunchSettings& settings) {
-  return !settings.num_cpu_threads && inherited.count("OMP_NUM_THREADS") == 0;
+  return !settings.num_cpu_threads && !settings.strict_compat &&
+         inherited.count("OMP_NUM_THREADS") == 0;
 }
 
 EnvMap thread_environment(const EnvMap& inherited,

@@ -22,10 +22,10 @@ namespace accel::launcher {
                                       EnvMode mode,
                                       bool is_python);
 
-// True when the number of compute threads is ours to decide: no flag and no OMP_NUM_THREADS.
+// True when the number of compute threads is ours to decide: no flag for it, no --strict_compat and no OMP_NUM_THREADS.
 [[nodiscard]] bool decides_num_threads(const EnvMap& inherited, const LaunchSettings& settings);
 
-// The thread variables of one worker; those that the user has set are left out, except
+// The thread variables of one worker, without --strict_compat; those that the user has set are left out, except
 // OMP_NUM_THREADS when --num_cpu_threads_per_process says it.
 [[nodiscard]] EnvMap thread_environment(const EnvMap& inherited,
                                         const LaunchSettings& settings,

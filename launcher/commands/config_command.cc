@@ -122,7 +122,7 @@ Result<void> update_file(const std::string& path) {
   if (!document) return document.error();
   const auto checked = parse_config_file(*text, format_of(path), path);
   if (!checked) return checked.error();
-  for (const std::string& notice : checked->notices) print_notice(kUpdate, notice);
+  for (const FileNotice& notice : checked->notices) print_notice(kUpdate, notice.text());
   return write_config_file(path,
                            to_text(in_alphabetical_order(normal_form(*document)), format_of(path)));
 }

@@ -87,7 +87,8 @@ std::vector<std::string> flags_for_hosts(const CommandLine& line) {
                                          "quiet",
                                          "role",
                                          "run_path",
-                                         "signals_to_handle"};
+                                         "signals_to_handle",
+                                         "strict_compat"};
   std::vector<std::string> flags;
   for (const FlagSpec& flag : flag_table()) {
     const bool is_meant =

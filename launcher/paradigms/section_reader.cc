@@ -30,7 +30,7 @@ void read_section(const Paradigm& paradigm,
                   const ConfigValue::Map& map,
                   const std::string& path,
                   OptionValues& values,
-                  std::vector<std::string>& notices,
+                  std::vector<FileNotice>& notices,
                   Faults& faults) {
   const std::string section(paradigm.section);
   std::map<std::string, int, std::less<>> lines;
@@ -44,19 +44,15 @@ void read_section(const Paradigm& paradigm,
       continue;
     }
     if (option == nullptr) {
-      notices.push_back(place(path, entry.line) + ": " + section + " has no key " + key +
-                        ": it has no effect");
+      notices.push_back(unknown_key(path, section, key, entry.line));
       continue;
     }
     const std::string known(option->flag.name);
     if (known != name) {
-      notices.push_back(place(path, entry.line) + ": " + section + "." + key +
-                        " is an older name: the key is " + known);
+      notices.push_back(renamed_key(path, section + "." + key, entry.line, known));
     }
     if (const auto before = lines.find(known); before != lines.end()) {
-      notices.push_back(path + ": " + section + "." + key + " is given on line " +
-                        std::to_string(before->second) + " and again on line " +
-                        std::to_string(entry.line) + ": the last one holds");
+      notices.push_back(repeated_key(path, section + "." + key, before->second, entry.line));
     }
     lines[known] = entry.line;
     values.erase(known);

@@ -9,6 +9,7 @@
 
 #include "launcher/config_document.h"
 #include "launcher/faults.h"
+#include "launcher/file_notice.h"
 #include "launcher/paradigms/option.h"
 
 namespace accel::launcher {
@@ -22,7 +23,7 @@ void read_section(const Paradigm& paradigm,
                   const ConfigValue::Map& map,
                   const std::string& path,
                   OptionValues& values,
-                  std::vector<std::string>& notices,
+                  std::vector<FileNotice>& notices,
                   Faults& faults);
 
 }  // namespace accel::launcher

@@ -4,7 +4,7 @@
 Every case starts a script that writes its environment down: once under `accelerate launch` (and torchrun, for
 several processes: the peer's own --cpu starts one process whatever --num_processes says), once under accel-launch
 with the same flags. What differs must be in the table "Environment" of docs/parity.md, and what that table says
-must really differ.
+must really differ. With --strict_compat nothing at all may differ, OMP_NUM_THREADS neither.
 """
 import json
 import os
@@ -87,7 +87,8 @@ def peer_dumps(flags, processes, script, scratch, home, name):
     torchrun = [PEER / "python", "-m", "torch.distributed.run", "--nproc_per_node", processes, "--max_restarts", "1",
                 script]
     ranks = dumps_of(torchrun, scratch / f"{name}-torchrun", home)
-    return {rank: dumps[0] | environment for rank, environment in ranks.items()}
+    threads = {THREADS: dumps[0][THREADS]}  # those of `accelerate launch` would hold
+    return {rank: dumps[0] | environment | threads for rank, environment in ranks.items()}
 
 
 def listed_differences():
@@ -103,11 +104,11 @@ def listed_differences():
                     yield variable.strip("`"), case
 
 
-def differences(theirs, ours, case):
+def differences(theirs, ours, case, *, is_strict=False):
     for variable in sorted(theirs.keys() | ours.keys()):
         if variable in FOREIGN or variable == ERROR_FILE or variable.startswith("ACCEL_"):
             continue
-        if variable == THREADS and case != "flags":
+        if variable == THREADS and case != "flags" and not is_strict:
             continue
         left, right = theirs.get(variable), ours.get(variable)
         if variable in VOLATILE and left is not None and right is not None:
@@ -138,6 +139,10 @@ def main():
             else:
                 theirs = peer_dumps(flags, processes, script, scratch, scratch_name, case)
             ours = dumps_of([launcher, *flags, script], scratch / f"{case}-accel", scratch_name)
+            strict = dumps_of([launcher, *flags, "--strict_compat", script], scratch / f"{case}-strict", scratch_name)
+            faults += [f"{case}, rank {rank}, --strict_compat: {variable} is {left!r} under the peer, {right!r} here"
+                       for rank in strict
+                       for variable, left, right in differences(theirs[rank], strict[rank], case, is_strict=True)]
             if theirs.keys() != ours.keys():
                 faults.append(f"{case}: ranks {sorted(theirs)} under the peer, {sorted(ours)} under accel-launch")
                 continue

@@ -42,7 +42,7 @@ TEST_P(ConfigFixture, IsReadWithoutAWarning) {
   const Result<ConfigFile> file = load_config_file(fixture(GetParam()));
 
   ASSERT_TRUE(file) << file.error().render();
-  EXPECT_THAT(file->notices, IsEmpty());
+  EXPECT_THAT(texts_of(file->notices), IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(OfThePeer,
@@ -123,21 +123,22 @@ TEST(ConfigFile, ARepeatedKeyIsAWarningWithBothLines) {
 
   EXPECT_EQ(file.num_processes, 3);
   EXPECT_THAT(
-      file.notices,
+      texts_of(file.notices),
       Contains(AllOf(HasSubstr("num_processes"), HasSubstr("line 2"), HasSubstr("line 4"))));
 }
 
 TEST(ConfigFile, RetiredKeysAreAWarningWithTheReplacement) {
   const ConfigFile file = yaml("distributed_type: 'NO'\nipex_config: {}\namax_history_length: 3\n");
 
-  EXPECT_THAT(file.notices, Contains(HasSubstr("c.yaml:2: ipex_config has no effect")));
-  EXPECT_THAT(file.notices, Contains(HasSubstr("fp8_config.amax_history_len")));
+  EXPECT_THAT(texts_of(file.notices), Contains(HasSubstr("c.yaml:2: ipex_config has no effect")));
+  EXPECT_THAT(texts_of(file.notices), Contains(HasSubstr("fp8_config.amax_history_len")));
 }
 
 TEST(ConfigFile, AnUnknownKeyOfDynamoIsAWarning) {
   const ConfigFile file = yaml("distributed_type: 'NO'\ndynamo_config:\n  bakend: eager\n");
 
-  EXPECT_THAT(file.notices, Contains(HasSubstr("c.yaml:3: dynamo_config has no key bakend")));
+  EXPECT_THAT(texts_of(file.notices),
+              Contains(HasSubstr("c.yaml:3: dynamo_config has no key bakend")));
 }
 
 TEST(ConfigFile, UnknownKeysGiveThePeersTextSorted) {
@@ -163,7 +164,8 @@ TEST(ConfigFile, AFileOfSageMakerHasKeysOfItsOwn) {
   EXPECT_EQ(file.sagemaker->num_machines, 1);
   EXPECT_EQ(file.mixed_precision, "fp16");
   EXPECT_EQ(file.debug, false);
-  EXPECT_THAT(file.notices, Contains(HasSubstr("debug is given on line 2 and again on line 8")));
+  EXPECT_THAT(texts_of(file.notices),
+              Contains(HasSubstr("debug is given on line 2 and again on line 8")));
 }
 
 TEST(ConfigFile, AFileOfSageMakerIsCheckedLikeAnyOther) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "launcher/flag_table.h"
+#include "launcher/launch_help.h"
 #include "runtime/suggest.h"
 
 namespace accel::launcher {

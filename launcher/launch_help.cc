@@ -1,0 +1,94 @@
+#include "launcher/launch_help.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "launcher/flag_table.h"
+#include "launcher/paradigms/option.h"
+#include "launcher/torchrun/torchrun_flags.h"
+#include "launcher/wrapped_text.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr size_t kHelpIndent = 6;
+
+std::string spaced_choices(std::string_view choices) {
+  std::string text;
+  for (std::string_view choice : split_choices(choices)) {
+    if (!text.empty()) text += ", ";
+    text += choice;
+  }
+  return text;
+}
+
+void append_flag(std::string& out, const FlagSpec& flag) {
+  out += "  ";
+  if (flag.short_name != 0) {
+    out += '-';
+    out += flag.short_name;
+    out += ", ";
+  }
+  out += "--";
+  out += flag.name;
+  if (!flag.value_name.empty()) {
+    out += ' ';
+    out += flag.value_name;
+  }
+  out += '\n';
+  std::string help(flag.help);
+  if (flag.kind == FlagKind::kChoice) help += " One of " + spaced_choices(flag.choices) + ".";
+  out += wrapped(help, kHelpIndent);
+}
+
+// Of a paradigm, or of torchrun's spellings.
+bool is_optional(std::string_view group) {
+  const auto is_of_group = [&](const FlagSpec& flag) { return flag.group == group; };
+  return std::ranges::any_of(torchrun_flags(), is_of_group) ||
+         std::ranges::any_of(paradigms(), [&](const Paradigm* paradigm) {
+           return is_of_group(paradigm->chooser) ||
+                  std::ranges::any_of(paradigm->options, is_of_group, &Option::flag);
+         });
+}
+
+// True for optional groups that no flag of `chosen` belongs to.
+bool is_left_out(std::string_view group, const std::vector<std::string>& chosen) {
+  if (chosen.empty() || !is_optional(group)) return false;
+  return std::none_of(chosen.begin(), chosen.end(), [&](const std::string& name) {
+    const FlagSpec* const flag = find_flag(name);
+    return flag != nullptr && flag->group == group;
+  });
+}
+
+}  // namespace
+
+std::string launch_help(const std::vector<std::string>& chosen) {
+  std::string out =
+      "Usage: accel-launch [flags] SCRIPT [arguments of the script]\n"
+      "\n";
+  out += wrapped(
+      "Starts SCRIPT in N workers with ranks, watches them, and says which failed first "
+      "and why. SCRIPT is a program, a .py file, or with -m a Python module. Everything "
+      "after it belongs to it; one -- right after it is dropped. Words of a flag are "
+      "joined by underscores or hyphens.",
+      0);
+  std::string_view group;
+  for (const FlagSpec& flag : flag_table()) {
+    if (is_left_out(flag.group, chosen)) continue;
+    if (flag.group != group) {
+      group = flag.group;
+      out += '\n';
+      out += group;
+      out += ":\n";
+    }
+    append_flag(out, flag);
+  }
+  out +=
+      "\nExamples:\n"
+      "  accel-launch --num_processes 2 build/examples/digits -- --epochs 15\n"
+      "  accel-launch --num_processes 4 --max_restarts 3 --log_dir logs train.py\n"
+      "\nThe exit status is that of the first worker that failed, or 128 + its signal.\n";
+  return out;
+}
+
+}  // namespace accel::launcher
