@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include <unistd.h>
+
 #include "launcher/commands/command_parser.h"
 #include "launcher/config_file.h"
 #include "launcher/config_normal_form.h"
@@ -59,6 +61,20 @@ PathContext path_context() {
           std::filesystem::current_path(ignored).string()};
 }
 
+// Empty: choices are asked by lines.
+MenuChooser menu_chooser() {
+  const EnvMap environment = own_environment();
+  const auto value = [&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::string() : found->second;
+  };
+  const bool is_terminal = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
+  if (!is_terminal || !can_draw_menus(value("TERM"), value("NO_COLOR"))) return {};
+  return [](const std::vector<MenuRow>& rows, std::size_t position) {
+    return choose_on_terminal(STDIN_FILENO, STDOUT_FILENO, rows, position);
+  };
+}
+
 // The peer's words, so that scripts which look for them find them.
 void say_saved(const std::string& path) {
   std::printf("accelerate configuration saved at %s\n", printable(path).c_str());
@@ -74,7 +90,7 @@ int ask(const std::vector<std::string>& words) {
   if (const auto status = line.parse(words)) return *status;
   const auto path = named_or_default(config_file);
   if (!path) return print_error(kConfig, path.error());
-  const auto answers = hold_dialogue(stdin, stdout);
+  const auto answers = hold_dialogue(stdin, stdout, menu_chooser());
   if (!answers) {
     std::printf("\n");
     return print_error(kConfig, answers.error());

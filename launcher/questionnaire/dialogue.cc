@@ -1,7 +1,10 @@
 #include "launcher/questionnaire/dialogue.h"
 
+#include <algorithm>
+#include <charconv>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <accel/error.h>
@@ -20,9 +23,9 @@ void print(std::FILE* out, const std::string& text) {
   std::fflush(out);
 }
 
-std::string shown(const Questionnaire& questionnaire) {
+std::string shown_by_lines(const Questionnaire& questionnaire) {
   const Question& question = *questionnaire.next();
-  std::string text = wrapped(questionnaire.text(), 0);
+  std::string text;
   if (question.kind == AnswerKind::kChoice && !has_number_choices(question)) {
     int index = 0;
     for (const std::string_view choice : split_choices(question.choices))
@@ -32,6 +35,18 @@ std::string shown(const Questionnaire& questionnaire) {
   if (question.kind == AnswerKind::kYesNo) hint = hint == "yes" ? "YES/no" : "yes/NO";
   if (has_number_choices(question)) text += "one of " + std::string(question.choices) + " ";
   return text + (hint.empty() ? "> " : "[" + hint + "] > ");
+}
+
+// A row for each choice. Choices that are numbers are their own numbers.
+std::vector<MenuRow> menu_rows(const Question& question) {
+  std::vector<MenuRow> rows;
+  for (const std::string_view choice : split_choices(question.choices)) {
+    int number = static_cast<int>(rows.size());
+    const bool is_number = has_number_choices(question);
+    if (is_number) std::from_chars(choice.data(), choice.data() + choice.size(), number);
+    rows.push_back({number, is_number ? "" : std::string(choice)});
+  }
+  return rows;
 }
 
 // nullopt: the end of the input.
@@ -47,13 +62,36 @@ Result<std::optional<std::string>> read_line(std::FILE* in) {
   return std::optional<std::string>(std::move(line));
 }
 
+// The row of a choice that an empty line would mean; the first where there is none.
+std::size_t fallback_row(const Questionnaire& questionnaire) {
+  const auto choices = split_choices(questionnaire.next()->choices);
+  const auto found = std::ranges::find(choices, questionnaire.fallback());
+  return found == choices.end() ? 0 : static_cast<std::size_t>(found - choices.begin());
+}
+
+// What stands for the answer if it were typed; nullopt: the end of the input.
+Result<std::optional<std::string>> ask(const Questionnaire& questionnaire,
+                                       std::FILE* in,
+                                       std::FILE* out,
+                                       const MenuChooser& choose) {
+  const Question& question = *questionnaire.next();
+  print(out, wrapped(questionnaire.text(), 0));
+  if (choose && question.kind == AnswerKind::kChoice) {
+    const MenuOutcome outcome = choose(menu_rows(question), fallback_row(questionnaire));
+    if (outcome.kind == MenuOutcome::Kind::kEnded) return std::optional<std::string>();
+    if (outcome.kind == MenuOutcome::Kind::kRow)
+      return std::optional(std::string(split_choices(question.choices)[outcome.row]));
+  }
+  print(out, shown_by_lines(questionnaire));
+  return read_line(in);
+}
+
 }  // namespace
 
-Result<Answers> hold_dialogue(std::FILE* in, std::FILE* out) {
+Result<Answers> hold_dialogue(std::FILE* in, std::FILE* out, const MenuChooser& choose) {
   Questionnaire questionnaire;
   while (questionnaire.next() != nullptr) {
-    print(out, shown(questionnaire));
-    auto line = read_line(in);
+    auto line = ask(questionnaire, in, out, choose);
     if (!line) return std::move(line).error();
     if (!*line)
       return Error(ErrorCode::kUsage,

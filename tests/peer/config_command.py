@@ -261,8 +261,9 @@ class ConfigCommand(unittest.TestCase):
     def test_ctrl_c_in_a_terminal_leaves_nothing(self):
         path = self.folder / "none.yaml"
         ours, theirs = pty.openpty()
+        # Where menus are drawn, tests/integration/config_menu does the same.
         with subprocess.Popen([BUILD / "bin/accel", "config", "--config_file", path], stdin=theirs, stdout=theirs,
-                              stderr=theirs, start_new_session=True,
+                              stderr=theirs, start_new_session=True, env=os.environ | {"TERM": "dumb"},
                               preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) as child:
             os.close(theirs)
             said = b""

@@ -164,12 +164,12 @@ struct Held {
   Result<Answers> answers;
   std::string said;
 };
-Held held(std::string input) {
+Held held(std::string input, const MenuChooser& choose = {}) {
   char* text = nullptr;
   std::size_t size = 0;
   std::FILE* const in = ::fmemopen(input.data(), input.size(), "r");
   std::FILE* const out = ::open_memstream(&text, &size);
-  Held held = {hold_dialogue(in, out), ""};
+  Held held = {hold_dialogue(in, out, choose), ""};
   std::fclose(in);
   std::fclose(out);
   held.said.assign(text, size);
@@ -182,6 +182,43 @@ TEST(Dialogue, ShowsChoicesWithTheirNumbersAndTheFallback) {
 
   EXPECT_THAT(dialogue.said,
               HasSubstr("  0  This machine\n  1  AWS (Amazon SageMaker)\n[This machine] > "));
+}
+
+// The menus that are shown until one of them ends, as "row 0, row 1 [marked row]".
+std::vector<std::string> menus_of(std::string input, const std::vector<std::size_t>& chosen) {
+  std::vector<std::string> menus;
+  const auto dialogue =
+      held(std::move(input), [&](const std::vector<MenuRow>& rows, std::size_t position) {
+        std::string text;
+        for (const MenuRow& row : rows) text += (text.empty() ? "" : ", ") + row.name();
+        menus.push_back(text + " [" + rows[position].name() + "]");
+        if (menus.size() > chosen.size()) return MenuOutcome{.kind = MenuOutcome::Kind::kEnded};
+        return MenuOutcome{.kind = MenuOutcome::Kind::kRow, .row = chosen[menus.size() - 1]};
+      });
+  EXPECT_FALSE(dialogue.answers);
+  return menus;
+}
+
+TEST(Dialogue, ChoicesAreMenusWhereTheyCanBeDrawnAndOtherQuestionsAreLines) {
+  const auto menus = menus_of("", {0, 4});
+
+  EXPECT_THAT(
+      menus,
+      ElementsAre("This machine, AWS (Amazon SageMaker) [This machine]", HasSubstr("multi-GPU")));
+}
+
+TEST(Dialogue, ChoicesThatAreNumbersAreRowsOfTheirOwnNumbers) {
+  // Alone, no debug, no dynamo, no DeepSpeed, FSDP: the version.
+  const auto menus = menus_of("\n\nno\nno\nyes\n", {0, 4});
+
+  ASSERT_EQ(menus.size(), 3u);
+  EXPECT_EQ(menus.back(), "1, 2 [2]");
+}
+
+TEST(Dialogue, AMenuThatCannotBeDrawnIsAskedByLines) {
+  const Held dialogue = held("1\n", [](const auto&, std::size_t) { return MenuOutcome{}; });
+
+  EXPECT_THAT(dialogue.said, HasSubstr("[This machine] > "));
 }
 
 TEST(Dialogue, AnEndBeforeTheLastQuestionIsAnError) {
