@@ -2,9 +2,6 @@
 //
 //   machine 0     open the store in the shim -> connect to it as a client -> exchange
 //   the others    connect, again and again -> exchange
-//
-// With the order of joins for ranks nobody is machine 0 beforehand: whoever can listen on the address
-// becomes it.
 
 #include "launcher/static/static_launch.h"
 
@@ -21,16 +18,11 @@
 #include <unistd.h>
 
 #include "launcher/launch_loop.h"
-#include "launcher/static/board_seal.h"
 #include "launcher/static/job_words.h"
 #include "launcher/static/leader.h"
 #include "launcher/static/machine.h"
 #include "launcher/static/machine_name.h"
-#include "launcher/static/main_address.h"
-#include "launcher/static/main_probe.h"
-#include "launcher/static/main_seat.h"
-#include "launcher/static/store_doubt.h"
-#include "launcher/static/store_link.h"
+#include "launcher/static/main_store.h"
 #include "launcher/static/timing.h"
 #include "runtime/clock.h"
 #include "runtime/printable.h"
@@ -45,7 +37,6 @@ namespace asio = boost::asio;
 using namespace std::chrono_literals;
 using supervisor::HostEvent;
 using supervisor::StopMode;
-using supervisor::TcpEndpoint;
 
 constexpr auto kLongestPause = 2s;  // between two ticks, as long as nobody stops us
 constexpr auto kSayWaiting = 5s;
@@ -53,6 +44,13 @@ constexpr auto kRegroupLimit = 60s;  // from one generation to the next
 
 std::string seconds_text(Duration time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
+}
+
+BoardSeal seal_with(const std::optional<JobToken>& token) {
+  if (!token) return {};
+  return BoardSeal([token = *token](auto session, auto key, auto text) {
+    return token.prove(session, key, text);
+  });
 }
 
 class StaticLaunch {
@@ -65,16 +63,17 @@ class StaticLaunch {
         signals_(loop_, ::fcntl(signals.fd(), F_DUPFD_CLOEXEC, 3)),
         events_(loop_),
         tick_(loop_),
-        link_(loop_,
-              {.on_up = [this] { on_up(); },
-               .on_trouble = [this](const Error& why) { on_trouble(why); }}) {
+        store_(loop_,
+               settings_,
+               seal_with(options_.token),
+               {.on_found = [this] { begin(); },
+                .open = [this](const std::string& address) { open_store(address); },
+                .on_up = [this] { on_up(); },
+                .on_gone = [this] { on_gone(); },
+                .on_fault = [this](const Error& why) { on_fault(why); },
+                .say = [this](const std::string& text) { words_.say(text); }}) {
     options_.spec.control = supervisor::GenerationControl::kOwner;
     options_.spec.identity.run_id = settings_.run_id;
-    if (options_.token) {
-      seal_ = BoardSeal([token = *options_.token](auto session, auto key, auto text) {
-        return token.prove(session, key, text);
-      });
-    }
   }
 
   Result<int> run() {
@@ -93,12 +92,7 @@ class StaticLaunch {
              .num_processes = settings_.num_processes,
              .host = own_host_name(),
              .address = {}};
-    may_be_main_ = card_.rank == 0;
-    link_.find(settings_.address, settings_.port, [this](auto found) {
-      if (!found) return end_with(std::move(found).error());
-      addresses_ = *std::move(found);
-      begin();
-    });
+    store_.find();
     schedule(tick_pause(settings_.num_machines, false));
     loop_.run();
     if (lost_host_) return *lost_host_;
@@ -112,92 +106,40 @@ class StaticLaunch {
     machine_.reset();
     leader_.reset();
     generation_began_at_ = clock_.now();
-    if (may_be_main_) return open_store();
-    link_.open(addresses_);
+    store_.begin(generation_);
   }
 
-  void open_store() {
-    bound_to_ = listening_address(settings_.address, addresses_.front(), is_translated_);
+  void open_store(const std::string& bind_address) {
     host_->request(supervisor::OpenStore{.generation = generation_,
-                                         .bind_address = bound_to_,
+                                         .bind_address = bind_address,
                                          .port = settings_.port,
                                          .is_exact_port = true,
                                          .members = {std::string(supervisor::kEveryMachine)}});
   }
 
-  void store_opened() {
-    is_main_ = true;
-    const TcpEndpoint bound(asio::ip::make_address(bound_to_), settings_.port);
-    if (generation_ == 0 && !bound.address().is_loopback()) {
-      words_.say("machine 0 listens on " + to_text(bound) +
-                 (seal_.has_token()
-                      ? "; launchers show that they know the job's token, workers do not"
-                      : "; whoever reaches this port is trusted, as with the peer"));
-    }
-    link_.open({own_way_to(bound_to_, settings_.port)});
-  }
-
-  void cannot_open_store(const Error& why) {
-    switch (seat_without_store(why.code(), !settings_.machine_rank, is_translated_)) {
-      case MainSeat::kOurs:
-        return end_with(why);
-      case MainSeat::kTaken:
-        may_be_main_ = false;
-        if (why.code() == ErrorCode::kPortInUse) port_holder_ = why.message();
-        break;
-      case MainSeat::kUnclear:  // who answers there is machine 0
-        is_probing_ = true;
-        break;
-    }
-    link_.open(addresses_);
-  }
-
-  void listen_on_all() {
-    is_probing_ = false;
-    link_.close();
-    words_.say("--main_process_ip " + settings_.address +
-               " is no address of this machine: its store listens on all that it has");
-    is_translated_ = true;
-    open_store();
-  }
-
   void on_up() {
     last_answer_ = clock_.now();
-    doubt_.came_up(last_answer_);
     if (machine_) return;
     card_.generation = generation_;
-    card_.address = link_.local_endpoint().address().to_string();
-    if (is_main_) {
-      card_.address = addresses_.front().address().to_string();
-      leader_.emplace(
-          card_,
-          LeaderOptions{.join_limit = generation_ == 0 ? Duration(settings_.join_timeout)
-                                                       : Duration(kRegroupLimit),
-                        .restart_count = generation_,
-                        .max_restarts = options_.spec.restart.max_restarts});
+    card_.address = store_.own_address();
+    if (store_.is_main()) {
+      leader_.emplace(card_,
+                      LeaderOptions{.join_limit = limit(),
+                                    .restart_count = generation_,
+                                    .max_restarts = options_.spec.restart.max_restarts});
     }
-    seal_.begin(is_main_ ? &card_ : nullptr);
-    const bool draws_rank = !settings_.machine_rank && !is_main_ && generation_ == 0;
+    const bool draws_rank = !settings_.machine_rank && !store_.is_main() && generation_ == 0;
     machine_.emplace(card_, draws_rank);
-    if (is_main_ && is_translated_ && generation_ == 0) watch_for_another_main();
+    store_.join(card_);
     exchange();
   }
 
-  // The address may be another machine's that was only not there yet.
-  void watch_for_another_main() {
-    probe_.emplace(loop_, card_, seal_, [this](const Error& why) {
-      if (!is_leaving_ && machine_ && !machine_->plan()) end_with(why);
-    });
-    probe_->open(addresses_);
+  void on_fault(const Error& why) {
+    if (!is_leaving_ && !(machine_ && machine_->plan())) end_with(why);
   }
 
-  void on_trouble(const Error& why) {
-    doubt_.broke(why.code());
-    if (is_probing_ && !machine_ && link_.has_tried_all()) return listen_on_all();
-    last_trouble_ = why.message();
-    const bool is_refused = last_trouble_.find("refused") != std::string::npos;
-    const bool is_gone = is_refused && link_.has_tried_all();
-    if (machine_ && machine_->has_joined() && is_gone && !is_leaving_) lose_main();
+  void on_gone() {
+    if (machine_ && machine_->has_joined() && !is_leaving_) lose_main();
   }
 
   // ---- the tick ----
@@ -217,24 +159,19 @@ class StaticLaunch {
   }
 
   void exchange() {
-    if (!machine_ || !link_.is_idle()) return;
+    if (!machine_ || !store_.is_idle()) return;
     supervisor::StoreExchange wanted;
     machine_->add_to(wanted);
     if (leader_) leader_->add_to(wanted);
-    link_.exchange(seal_.seal(wanted),
-                   [this, wanted, tells = is_suspending_](const supervisor::StoreAnswer& answer) {
-                     last_answer_ = clock_.now();
-                     const Board board = seal_.open(wanted, answer);
-                     doubt_.answered(board.has(board_key::kHost));
-                     const auto distrust = is_main_ ? std::nullopt : seal_.distrust();
-                     if (distrust && !machine_->has_joined()) return end_with(*distrust);
-                     if (leader_) leader_->look(board, last_answer_);
-                     apply(machine_->take(board));
-                     tell_verdict();
-                     if (leaves_when_done()) finish();
-                     // An exchange that was under way when the signal came did not carry the beat that says so.
-                     if (is_suspending_) tells ? suspend_now() : exchange();
-                   });
+    store_.exchange(wanted, [this, tells = is_suspending_](const Board& board) {
+      last_answer_ = clock_.now();
+      if (leader_) leader_->look(board, last_answer_);
+      apply(machine_->take(board));
+      tell_verdict();
+      if (leaves_when_done()) finish();
+      // An exchange that was under way when the signal came did not carry the beat that says so.
+      if (is_suspending_) tells ? suspend_now() : exchange();
+    });
   }
 
   void watch_times() {
@@ -244,46 +181,29 @@ class StaticLaunch {
     const Duration late = now - std::exchange(ticked_at_, now);
     if (late > kLongestPause) {
       last_answer_ += late;
-      doubt_.pardon(late);
+      store_.pardon(late);
     }
-    if (const auto stranger = find_stranger(now)) return end_with(*stranger);
+    const auto fault = has_joined || is_leaving_ ? std::nullopt : store_.fault(now);
+    if (fault) return end_with(*fault);
     if (has_joined && !is_leaving_ && now - last_answer_ >= kLostAfter) return lose_main();
     if (is_leaving_ || has_joined || leader_) return say_who_is_missing(now);
-    if (addresses_.empty() || (may_be_main_ && !is_probing_)) return;
+    if (!store_.is_looking()) return;
     if (!has_said_waiting_ && now - generation_began_at_ >= kSayWaiting) {
       has_said_waiting_ = true;
-      words_.say("waiting for machine 0 at " + link_.describe_way(main_name()) + ", for at most " +
+      words_.say("waiting for machine 0 at " + store_.describe_way() + ", for at most " +
                  seconds_text(limit()));
     }
     if (now - generation_began_at_ < limit()) return;
     Error error(ErrorCode::kStoreUnreachable,
-                "machine 0 could not be reached at " + link_.describe_way(main_name()) +
-                    " within " + seconds_text(limit()),
+                "machine 0 could not be reached at " + store_.describe_way() + " within " +
+                    seconds_text(limit()),
                 "start accel-launch on machine 0; check --main_process_ip and --main_process_port, "
                 "and that no firewall closes the port");
     end_with(std::move(error));
   }
 
-  // What has the port instead of a launcher. Where that is not this machine it may still go away,
-  // unless it is a server of another kind.
-  [[nodiscard]] std::optional<Error> find_stranger(TimePoint now) const {
-    const auto sign = is_main_ || is_leaving_ || generation_ > 0 ? std::nullopt : doubt_.sign(now);
-    if (!sign) return std::nullopt;
-    const std::string what = ", but no launcher of this job: " + describe(*sign);
-    const std::string remedy = "give another port, on every machine the same";
-    if (!port_holder_.empty()) return Error(ErrorCode::kPortInUse, port_holder_ + what, remedy);
-    if (*sign != StrangerSign::kOtherProtocol) return std::nullopt;
-    return Error(ErrorCode::kStoreUnreachable,
-                 "something listens at " + main_name() + what,
-                 "check --main_process_ip and --main_process_port, or " + remedy);
-  }
-
   [[nodiscard]] Duration limit() const {
     return generation_ == 0 ? Duration(settings_.join_timeout) : Duration(kRegroupLimit);
-  }
-
-  [[nodiscard]] std::string main_name() const {
-    return settings_.address + ":" + std::to_string(settings_.port);
   }
 
   void say_who_is_missing(TimePoint now) {
@@ -297,13 +217,13 @@ class StaticLaunch {
 
   void lose_main() {
     Error error(ErrorCode::kCoordinatorLost,
-                "machine 0 at " + main_name() + " is gone" +
-                    (last_trouble_.empty() ? "" : ": " + last_trouble_),
+                "machine 0 at " + store_.name() + " is gone" +
+                    (store_.last_trouble().empty() ? "" : ": " + store_.last_trouble()),
                 "look at that machine, then start the job again on all of them");
-    if (last_trouble_.empty()) {
+    if (store_.last_trouble().empty()) {
       error.with_detail("silent", "for " + seconds_text(clock_.now() - last_answer_));
     }
-    link_.close();
+    store_.close();
     apply(machine_->fail(std::move(error)));
   }
 
@@ -333,7 +253,7 @@ class StaticLaunch {
   }
 
   void prepare_workers(const PrepareWorkers& prepare) {
-    if (probe_) probe_->close();
+    store_.stop_watching();
     card_.rank = machine_->card().rank;  // it may have been drawn
     settings_.machine_rank = card_.rank;
     host_->request(supervisor::PrepareGeneration{.generation = generation_,
@@ -342,7 +262,7 @@ class StaticLaunch {
                                                  .world_size = prepare.world_size,
                                                  .node_rank = card_.rank,
                                                  .num_nodes = settings_.num_machines,
-                                                 .hosts_store = is_main_});
+                                                 .hosts_store = store_.is_main()});
   }
 
   void stop_workers(StopMode mode, int signal) {
@@ -359,8 +279,6 @@ class StaticLaunch {
                std::to_string(generation_ + 1) + " of " +
                std::to_string(options_.spec.restart.max_restarts) + " on all machines");
     ++generation_;
-    link_.close();
-    last_trouble_.clear();
     has_told_ = false;
     begin();
   }
@@ -372,8 +290,7 @@ class StaticLaunch {
 
   void finish() {
     is_finishing_ = true;
-    if (probe_) probe_->close();
-    link_.close();
+    store_.close();
     host_->request(supervisor::Finish{});
   }
 
@@ -407,11 +324,11 @@ class StaticLaunch {
 
   void on_event(const HostEvent& event) {
     if (std::holds_alternative<supervisor::StoreOpened>(event)) {
-      store_opened();
+      store_.opened();
     } else if (std::holds_alternative<supervisor::Prepared>(event)) {
       machine_->workers_ready();
     } else if (const auto* failed = std::get_if<supervisor::PrepareFailed>(&event)) {
-      machine_ ? machine_->workers_not_ready(failed->error) : cannot_open_store(failed->error);
+      machine_ ? machine_->workers_not_ready(failed->error) : store_.not_opened(failed->error);
     } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
       const bool is_failure = exit->cause != supervisor::ExitCause::kOk &&
                               exit->cause != supervisor::ExitCause::kStoppedByUs;
@@ -458,7 +375,7 @@ class StaticLaunch {
         is_suspending_ = true;
         if (machine_) machine_->suspend(true);
         host_->request(supervisor::Suspend{});
-        return link_.is_up() ? exchange() : suspend_now();
+        return store_.is_up() ? exchange() : suspend_now();
       case SIGCONT:
         return host_->request(supervisor::Resume{});
       case SIGQUIT:
@@ -485,7 +402,7 @@ class StaticLaunch {
       return;
     }
     stop_signal_ = signal;
-    if (machine_ && (machine_->has_joined() || link_.is_up())) {
+    if (machine_ && (machine_->has_joined() || store_.is_up())) {
       apply(machine_->asked_to_stop(signal, supervisor::signal_name(signal)));
       return exchange();
     }
@@ -524,23 +441,13 @@ class StaticLaunch {
   std::unique_ptr<supervisor::WorkerHost> host_;
   asio::posix::stream_descriptor events_;
   asio::steady_timer tick_;
-  StoreLink link_;
-  std::optional<MainProbe> probe_;      // is_translated_: until the plan is there
-  std::vector<TcpEndpoint> addresses_;  // of the main process
-  std::string bound_to_;
-  std::string port_holder_;  // what kept us from being machine 0
-  StoreDoubt doubt_;
-  BoardSeal seal_;
-  bool is_translated_ = false;  // no interface of ours has the address
+  MainStore store_;
 
   MachineCard card_;
   std::optional<Machine> machine_;  // once the store is reached
   std::optional<Leader> leader_;    // on machine 0
   int generation_ = 0;
-  bool may_be_main_ = false;
-  bool is_main_ = false;
-  bool is_probing_ = false;  // whether another launcher is machine 0
-  bool is_busy_ = false;     // workers run here
+  bool is_busy_ = false;  // workers run here
   bool begins_again_ = false;
   bool is_leaving_ = false;
   bool is_finishing_ = false;
@@ -554,7 +461,6 @@ class StaticLaunch {
   TimePoint generation_began_at_{};
   TimePoint last_answer_{};
   TimePoint ticked_at_{};
-  std::string last_trouble_;
   std::optional<Error> error_;
   std::optional<Error> lost_host_;
   std::optional<supervisor::JobOutcome> outcome_;

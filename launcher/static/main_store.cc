@@ -1,0 +1,150 @@
+#include "launcher/static/main_store.h"
+
+#include <utility>
+
+#include "launcher/static/main_address.h"
+#include "launcher/static/main_seat.h"
+
+namespace accel::launcher {
+
+using supervisor::TcpEndpoint;
+
+MainStore::MainStore(boost::asio::io_context& context,
+                     StaticSettings settings,
+                     BoardSeal seal,
+                     Handlers handlers)
+    : context_(context),
+      settings_(std::move(settings)),
+      seal_(std::move(seal)),
+      handlers_(std::move(handlers)),
+      link_(context,
+            {.on_up = [this] { on_up(); },
+             .on_trouble = [this](const Error& why) { on_trouble(why); }}),
+      may_be_main_(settings_.machine_rank.value_or(0) == 0) {}
+
+void MainStore::find() {
+  link_.find(settings_.address, settings_.port, [this](auto found) {
+    if (!found) return handlers_.on_fault(found.error());
+    addresses_ = *std::move(found);
+    handlers_.on_found();
+  });
+}
+
+void MainStore::begin(int generation) {
+  link_.close();
+  generation_ = generation;
+  was_up_ = false;
+  last_trouble_.clear();
+  if (may_be_main_) return open_here();
+  link_.open(addresses_);
+}
+
+void MainStore::close() {
+  stop_watching();
+  link_.close();
+}
+
+void MainStore::open_here() {
+  bound_to_ = listening_address(settings_.address, addresses_.front(), is_translated_);
+  handlers_.open(bound_to_);
+}
+
+void MainStore::opened() {
+  is_main_ = true;
+  const TcpEndpoint bound(boost::asio::ip::make_address(bound_to_), settings_.port);
+  if (generation_ == 0 && !bound.address().is_loopback()) {
+    handlers_.say("machine 0 listens on " + to_text(bound) +
+                  (seal_.has_token()
+                       ? "; launchers show that they know the job's token, workers do not"
+                       : "; whoever reaches this port is trusted, as with the peer"));
+  }
+  link_.open({own_way_to(bound_to_, settings_.port)});
+}
+
+void MainStore::not_opened(const Error& why) {
+  const bool draws_rank = !settings_.machine_rank && generation_ == 0;
+  switch (seat_without_store(why.code(), draws_rank, is_translated_)) {
+    case MainSeat::kOurs:
+      return handlers_.on_fault(why);
+    case MainSeat::kTaken:
+      may_be_main_ = false;
+      if (why.code() == ErrorCode::kPortInUse) port_holder_ = why.message();
+      break;
+    case MainSeat::kUnclear:  // who answers there is machine 0
+      is_probing_ = true;
+      break;
+  }
+  link_.open(addresses_);
+}
+
+void MainStore::listen_on_all() {
+  is_probing_ = false;
+  link_.close();
+  handlers_.say("--main_process_ip " + settings_.address +
+                " is no address of this machine: its store listens on all that it has");
+  is_translated_ = true;
+  open_here();
+}
+
+void MainStore::join(const MachineCard& card) {
+  seal_.begin(is_main_ ? &card : nullptr);
+  if (!is_main_ || !is_translated_ || generation_ > 0) return;
+  // The address may be another machine's that was only not there yet.
+  probe_.emplace(context_, card, seal_, handlers_.on_fault);
+  probe_->open(addresses_);
+}
+
+void MainStore::stop_watching() {
+  if (probe_) probe_->close();
+}
+
+void MainStore::on_up() {
+  was_up_ = true;
+  doubt_.came_up(clock_.now());
+  handlers_.on_up();
+}
+
+void MainStore::on_trouble(const Error& why) {
+  doubt_.broke(why.code());
+  if (is_probing_ && !was_up_ && link_.has_tried_all()) return listen_on_all();
+  last_trouble_ = why.message();
+  const bool is_refused = last_trouble_.find("refused") != std::string::npos;
+  if (is_refused && link_.has_tried_all()) handlers_.on_gone();
+}
+
+void MainStore::exchange(const supervisor::StoreExchange& wanted,
+                         std::function<void(const Board&)> done) {
+  link_.exchange(seal_.seal(wanted),
+                 [this, wanted, done = std::move(done)](const supervisor::StoreAnswer& answer) {
+                   const Board board = seal_.open(wanted, answer);
+                   doubt_.answered(board.has(board_key::kHost));
+                   done(board);
+                 });
+}
+
+// Where the port is not this machine's, what has it may still go away, unless it is a server of another
+// kind.
+std::optional<Error> MainStore::fault(TimePoint now) const {
+  if (is_main_) return std::nullopt;
+  if (auto why = seal_.distrust()) return why;
+  const auto sign = generation_ > 0 ? std::nullopt : doubt_.sign(now);
+  if (!sign) return std::nullopt;
+  const std::string what = ", but no launcher of this job: " + describe(*sign);
+  const std::string remedy = "give another port, on every machine the same";
+  if (!port_holder_.empty()) return Error(ErrorCode::kPortInUse, port_holder_ + what, remedy);
+  if (*sign != StrangerSign::kOtherProtocol) return std::nullopt;
+  return Error(ErrorCode::kStoreUnreachable,
+               "something listens at " + name() + what,
+               "check --main_process_ip and --main_process_port, or " + remedy);
+}
+
+std::string MainStore::own_address() const {
+  const TcpEndpoint ours = is_main_ ? addresses_.front() : link_.local_endpoint();
+  return ours.address().to_string();
+}
+
+std::string MainStore::name() const {
+  return settings_.address + ":" + std::to_string(settings_.port);
+}
+
+}  // namespace accel::launcher
