@@ -13,6 +13,8 @@
 
 #include <accel/error.h>
 
+#include "runtime/checkpoint/xxh3.h"
+
 namespace accel::checkpoint {
 namespace {
 
@@ -37,7 +39,7 @@ RunningHash::RunningHash() : state_(std::make_unique<State>()) {
 RunningHash::~RunningHash() = default;
 
 void RunningHash::update(std::span<const std::byte> bytes) {
-  XXH3_64bits_update(&state_->xxh3, bytes.data(), bytes.size());
+  xxh3_functions().update(&state_->xxh3, bytes.data(), bytes.size());
   bytes_ += bytes.size();
 }
 
@@ -46,7 +48,7 @@ FileDigest RunningHash::digest() const {
 }
 
 std::uint64_t xxh3(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
+  return xxh3_functions().hash(bytes.data(), bytes.size());
 }
 
 OutputFile::OutputFile(FileSystem& file_system, std::filesystem::path path)
