@@ -1,301 +1,308 @@
 # Written by scripts/generate_docs.sh from the tables of flags. Do not edit it.
-complete -c accel -n __fish_use_subcommand -f
-complete -c accel -n __fish_use_subcommand -a launch -d 'start workers on this machine (accel-launch)'
-complete -c accel -n __fish_use_subcommand -a completion -d 'the script with which a shell completes these commands'
-complete -c accel -n __fish_use_subcommand -a config -d 'ask how you train, and write a configuration file'
-complete -c accel -n __fish_use_subcommand -a env -d 'what is installed on this machine, for a bug report'
-complete -c accel -n __fish_use_subcommand -a estimate-memory -d 'what a model takes, from its files or its config.json'
-complete -c accel -n __fish_use_subcommand -a merge-weights -d 'make one model.safetensors of a sharded checkpoint'
-complete -c accel -n __fish_use_subcommand -a test -d 'see whether workers of this set-up can train together'
-complete -c accel -n __fish_use_subcommand -a to-fsdp2 -d 'write an FSDP 1 configuration as one of FSDP 2'
-complete -c accel -n __fish_use_subcommand -a tpu-config -d 'run commands on all workers of a TPU pod, through gcloud'
-complete -c accel -n __fish_use_subcommand -a run -d 'submit a job to the agent of this machine and follow it'
-complete -c accel -n __fish_use_subcommand -a status -d 'the jobs of an agent, or one job'
-complete -c accel -n __fish_use_subcommand -a logs -d 'what the workers of a job wrote'
-complete -c accel -n __fish_use_subcommand -a stop -d 'stop a job'
-complete -c accel -n __fish_use_subcommand -a signal -d 'send a signal to the workers of a job'
-complete -c accel -n __fish_use_subcommand -a scale -d 'change how many nodes a job has'
-complete -c accel -n __fish_use_subcommand -a diagnose -d 'where the workers of a job stand'
-complete -c accel -n __fish_use_subcommand -a ledger -d 'where the time of a job went'
-complete -c accel -n __fish_use_subcommand -a watch -d 'each change of a job, or of all'
-complete -c accel -n __fish_use_subcommand -a drain -d 'let the node start no more jobs'
-complete -c accel -n __fish_use_subcommand -a undrain -d 'let it start jobs again'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l help -d 'Show this text.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l version -d 'Show the version.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l config_file -r -F -d 'Configuration in YAML, or JSON when it ends in .json. Without it the default file is read if it exists: $HF_HOME/accelerate/default_config.yaml.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l dry_run -d 'Show what would be started, and start nothing.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l quiet -d 'No warnings and no report of a failure.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l debug -d 'Workers check the shapes of their collectives over all ranks.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l strict -d 'Warnings about the configuration file are errors: keys that are given twice, that are unknown to their section, or of older versions.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l strict_compat -d 'Give workers the variables that accelerate launch and torchrun give them, also where others are better (OMP_NUM_THREADS, KMP_AFFINITY), and hand a -- after SCRIPT on.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l module -d 'SCRIPT is a Python module, as with python -m.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l no_python -d 'SCRIPT is a program, also one on PATH; never run it with Python.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l num_processes -x -d 'Number of workers. Default: of the configuration, else one for each visible GPU, else 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l num_machines -x -d 'Number of machines; each runs its own accel-launch, and --num_processes counts the workers of all. Default: 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l machine_rank -x -d 'Rank of this machine. Machine 0 has the store. Default: 0.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l main_process_ip -x -d 'Address of machine 0. With one machine the store always listens on 127.0.0.1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l main_process_port -x -d 'Port of the store, exactly this one; 0 takes a free one. Default: 29500 when it is free, else any; with several machines 29500.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l role -x -d 'Value of ROLE_NAME. Default: default.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l mpirun_hostfile -r -F -d 'Let mpirun start the workers, on the hosts of this file; its form is that of the mpirun that is installed (Open MPI, Intel MPI, MVAPICH). --num_processes and --num_machines count all of them.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l cpu -d 'Train on the CPU although there are GPUs.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l multi_gpu -d 'Train on the GPUs of this machine; needs two.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l gpu_ids -x -d 'GPUs that the workers may use, as in 0,1; or all. Sets CUDA_VISIBLE_DEVICES.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l mixed_precision -x -a 'no fp16 bf16 fp8' -d 'Mixed precision of the workers. Default: no.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l num_cpu_threads_per_process -x -d 'OMP_NUM_THREADS of every worker. Default: what is set already, else the physical cores divided by the workers.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l enable_cpu_affinity -d 'Bind every worker to physical cores of its own, close to one memory.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l dynamo_backend -x -a 'no eager aot_eager inductor aot_ts_nvfuser nvprims_nvfuser cudagraphs ofi fx2trt onnxrt tensorrt aot_torchxla_trace_once torhchxla_trace_once tvm' -d 'Default: no.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l dynamo_mode -x -a 'default reduce-overhead max-autotune' -d 'Default: default.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l dynamo_use_fullgraph -d 'Compile whole graphs only.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l dynamo_use_dynamic -d 'Trace with dynamic shapes.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l dynamo_use_regional_compilation -d 'Compile repeated blocks once.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l log_dir -r -F -d 'Write the streams of every rank to files below DIR, byte for byte (and to the console, unless redirected).'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l tee -x -d 'Streams that go to a file and the console: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, as in 0:3,1:1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l redirects -x -d 'Streams that go to a file only; the same form.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l log_prefix -d 'Begin console lines with the rank and the stream.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l log_rotate_bytes -x -d 'Begin a new log file when one has so many bytes, as 256M; 0: never. Default: 0.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l log_keep -x -d 'Full log files of each stream that stay, the newest ones. Default: 8.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l log_overflow -x -a 'block drop sample' -d 'Output that a file or the console does not take as fast as it comes: block lets the worker wait, drop drops it, sample drops it but for lines here and there. Default: block.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l log_merge_stderr -d 'Make stdout and stderr of every rank one stream, stdout, so that their order is kept.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l no_pty -d 'Never give rank 0 a terminal.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l max_restarts -x -d 'How often all workers are started again after one has failed. Default: 0.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l monitor_interval -x -d 'Accepted for torchrun\'s sake: the end of a worker is an event here, seen at once.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l stop_grace -x -d 'From the signal that asks workers to stop until SIGKILL, as in 30, 500ms or 2m. Default: 30.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l hang_timeout -x -d 'When a worker that reports its steps (libaccel does) counts as hung: auto is three times the longest usual step, at least 30 s; or a time as in 600 or 10m. Default: off.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l preflight -x -d 'A check that every node runs before workers start, in /bin/sh; may be given several times. A node whose check does not end with 0 does not take part.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l preflight_seconds -x -d 'How long each check of --preflight may take. Default: 30.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l stop_with_stdin -d 'Stop the job when standard input ends, as when the ssh that started this launcher is gone. Workers have nothing to read then.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l linger -x -d 'How long processes that a finished rank left behind may live. Default: 10.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l tpu -d 'Start a function of a Python script on each core of the TPUs of this machine, by torch_xla.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l main_training_function -x -d 'The function. Default: main.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l downcast_bf16 -d 'With --mixed_precision bf16: float becomes bfloat16 and double float; else both bfloat16.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l tpu_cluster -d 'The whole pod; not there yet.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l no_tpu_cluster -d 'This machine alone, as by default.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l aws_access_key_id -x -d 'Of the account, where the configuration file names no profile of AWS.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l aws_secret_access_key -x -d 'Belongs to it. Others may see command lines: a profile, or AWS_SECRET_ACCESS_KEY in the environment, is better.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l nnodes -x -d 'Nodes of the job, as 4 or 2:4; inside SLURM by default those of the allocation. --num_processes counts the workers of a node then.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l agent -d 'Give the job to the agent of this machine and follow it; the agents find the nodes and keep the output. The agent is that of $ACCEL_AGENT, else of /run/accel.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l rdzv_endpoint -x -d 'Where the nodes meet, an address or a name; the launcher whose it is hosts the coordinator. With a fixed number of nodes and no --rdzv_token_file it is --main_process_ip and its port, and ranks come in the order of joins.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l rdzv_id -x -d 'The job\'s id, the same on each node. Default: job; without a daemon none.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l node_id -x -d 'This node\'s id. Default: the host\'s name and the launcher\'s pid; inside SLURM its node\'s name.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l rdzv_token_file -r -F -d 'File of mode 0600 with the job\'s token, the same on each node.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l rdzv_tls_dir -r -F -d 'Folder with ca.pem, cert.pem and key.pem of this node, as `accel-agent init-tls` makes it.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l rdzv_insecure -d 'No TLS; loopback addresses only.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l rdzv_dir -r -F -d 'Inside SLURM: a folder that all nodes see, for the job\'s key. Default: the working folder.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l rdzv_join_timeout -x -d 'How long to wait for the nodes. Default: 600.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fencing -x -a 'soft hard' -d 'Whether a node that is cut off must be dead before the others go on: soft, at once; hard, its workers are killed when its lease is over, and the others wait for that. Default: soft.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l lease -x -d 'How long workers run on without an answer from the coordinator, with --fencing hard. Default: 10.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l nproc_per_node -x -d 'Workers on this node: a number; one for each granted hardware thread (cpu), for each visible GPU (gpu), or for each GPU if there are any, else for each thread (auto).'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l node_rank -x -d 'As --machine_rank.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l master_addr -x -d 'As --main_process_ip.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l master_port -x -d 'As --main_process_port.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l standalone -d 'One node, and a store on any free port, as --main_process_port 0.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l rdzv_backend -x -a 'static c10d etcd etcd-v2' -d 'How nodes meet: at --master_addr with a --node_rank each (static), or at --rdzv_endpoint (c10d).'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l rdzv_conf -x -d 'join_timeout or timeout is --rdzv_join_timeout; other keys have no effect.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l run_path -d 'SCRIPT is run by Python\'s runpy.run_path().'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l local_addr -x -d 'Has no effect: nodes see where calls come from.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l local_ranks_filter -x -d 'Only these local ranks write to the console, as in 0,1; the others to files alone.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l duplicate_stdout_filters -x -d 'Lines of teed stdout with one of the texts also go to filtered_stdout.log; \',,\' is a comma.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l duplicate_stderr_filters -x -d 'The same for stderr, to filtered_stderr.log.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l virtual_local_rank -d 'Each worker sees one GPU, its own, and LOCAL_RANK 0.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l numa_binding -x -a 'node socket exclusive core-complex' -d 'Bind every worker to the cores of a memory node, a package, to cores of its own, or to those that share a last cache.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l signals_to_handle -x -d 'Sets TORCHELASTIC_SIGNALS_TO_HANDLE. SIGTERM, SIGINT, SIGHUP and SIGQUIT always reach the workers.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l event_log_handler -x -d 'Has no effect: the report tells what happened, with an agent `accel ledger` too.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l logs_specs -x -d 'Has no effect: --log_dir, --tee and --redirects say where output goes.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l start_method -x -a 'spawn fork forkserver' -d 'Has no effect: workers are programs of their own.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l same_network -d 'Of accelerate launch; has no effect: machines meet at --main_process_ip.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l use_fsdp -d 'Divide model, gradients and optimizer over the workers.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_version -x -a '1 2' -d 'Version of FSDP. Default: 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_sharding_strategy -x -a 'FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2 1 2 3 4 5' -d 'Version 1: what is divided over the ranks. Default: FULL_SHARD.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_reshard_after_forward -x -a 'true false FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2' -d 'Version 2: divide parameters again after the forward pass. With version 1 it may name a strategy. Default: true.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_auto_wrap_policy -x -a 'TRANSFORMER_BASED_WRAP SIZE_BASED_WRAP NO_WRAP' -d 'What forms a unit that is gathered and reduced together.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_transformer_layer_cls_to_wrap -x -d 'TRANSFORMER_BASED_WRAP: class names of the layers, separated by commas.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_min_num_params -x -d 'SIZE_BASED_WRAP: the fewest parameters of a unit. Default: 100000000.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_backward_prefetch -x -a 'BACKWARD_PRE BACKWARD_POST NO_PREFETCH' -d 'When the parameters of the next unit are fetched in the backward pass.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_forward_prefetch -x -a 'true false' -d 'Fetch the next unit during the forward pass. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_state_dict_type -x -a 'FULL_STATE_DICT LOCAL_STATE_DICT SHARDED_STATE_DICT' -d 'Who writes checkpoints: rank 0 whole tensors, or each rank its part.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_offload_params -x -a 'true false' -d 'Keep parameters and gradients in the memory of the CPU. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_use_orig_params -x -a 'true false' -d 'Version 1: modules keep parameters of their own. Default: true.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_cpu_ram_efficient_loading -x -a 'true false' -d 'Only rank 0 loads the model. Needs --fsdp_sync_module_states true. Default: true.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_sync_module_states -x -a 'true false' -d 'All ranks begin with the values of rank 0. Default: true.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_activation_checkpointing -x -a 'true false' -d 'Compute activations again in the backward pass. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_activation_checkpointing_offload -x -a 'true false' -d 'Keep checkpointed activations in the memory of the CPU. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fsdp_ignored_modules -x -d 'A regular expression of names: those modules are not divided.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l use_deepspeed -d 'Train with DeepSpeed; in programs of libaccel, with its stages of ZeRO.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l deepspeed_config_file -r -F -d 'DeepSpeed\'s own configuration, in JSON.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l zero_stage -x -a '0 1 2 3' -d 'Stage of ZeRO. Default, of the workers: 2.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l offload_optimizer_device -x -a 'none cpu nvme' -d 'Where optimizer states are kept, with stages 2 and 3.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l offload_param_device -x -a 'none cpu nvme' -d 'Where parameters are kept, with stage 3.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l offload_optimizer_nvme_path -r -F -d 'Folder for --offload_optimizer_device nvme.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l offload_param_nvme_path -r -F -d 'Folder for --offload_param_device nvme.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l gradient_accumulation_steps -x -a 'auto' -d 'Batches whose gradients are added before a step.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l gradient_clipping -x -a 'auto none' -d 'Largest norm of the gradients.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l zero3_init_flag -x -a 'true false' -d 'Stage 3: divide models while they are made.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l zero3_save_16bit_model -x -a 'true false' -d 'Stage 3: save whole models in 16 bits.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l deepspeed_moe_layer_cls_names -x -d 'Class names of layers of experts, separated by commas.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l deepspeed_hostfile -r -F -d 'Several machines: the hosts and their slots.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l deepspeed_exclusion_filter -x -d 'Several machines: hosts to leave out.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l deepspeed_inclusion_filter -x -d 'Several machines: hosts to take.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l deepspeed_multinode_launcher -x -a 'pdsh ssh standard openmpi mvapich mpich nossh slurm' -d 'Several machines: how they are reached.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l use_megatron_lm -d 'Train with Megatron-LM.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_tp_degree -x -d 'Processes that divide each layer. Default: 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_pp_degree -x -d 'Stages that layers are divided into. Default: 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_num_micro_batches -x -d 'Micro batches of the pipeline.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_decoder_last_pipeline_num_layers -x -d 'Layers of the last stage.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_sequence_parallelism -x -a 'true false' -d 'Divide activations along the sequence too.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_recompute_activations -x -a 'true false' -d 'Compute activations again in the backward pass.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_recompute_granularity -x -a 'full selective' -d 'What of a layer is computed again.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_recompute_method -x -a 'uniform block' -d 'Which layers are computed again.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_recompute_num_layers -x -d 'How many layers are computed again together.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_use_distributed_optimizer -x -a 'true false' -d 'Divide optimizer states over copies.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_gradient_clipping -x -d 'Largest norm of the gradients; 0 never clips. Default: 1.0.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_attention_backend -x -d 'Kernels of attention.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_expert_model_parallel_size -x -d 'Processes that divide experts.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_context_parallel_size -x -d 'Processes that divide sequences.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_expert_tensor_parallel_size -x -d 'Processes that divide each expert.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_attention_dropout -x -d 'Dropout of attention.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_hidden_dropout -x -d 'Dropout of hidden states.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_attention_softmax_in_fp32 -x -a 'true false' -d 'Compute the softmax of attention in fp32.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_calculate_per_token_loss -x -a 'true false' -d 'Divide the loss by tokens.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_use_rotary_position_embeddings -x -a 'true false' -d 'Rotary position embeddings.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_use_custom_fsdp -x -a 'true false' -d 'Megatron\'s own FSDP. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_no_load_optim -x -a 'true false' -d 'Leave the optimizer out of loading. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_no_save_optim -x -a 'true false' -d 'Leave the optimizer out of saving. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_eod_mask_loss -x -a 'true false' -d 'No loss for ends of documents. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_optimizer_cpu_offload -x -a 'true false' -d 'Keep optimizer states in the memory of the CPU. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_use_precision_aware_optimizer -x -a 'true false' -d 'Optimizer states in the precision they need. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l megatron_lm_overlap_cpu_optimizer_d2h_h2d -x -a 'true false' -d 'Copy to and from the CPU while computing. Default: false.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l use_parallelism_config -d 'Lay the workers out along several axes; needs --use_fsdp --fsdp_version 2.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_dp_replicate_size -x -d 'Copies of the model. Default: 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_dp_shard_size -x -d 'Processes that divide a copy. Default: 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_tp_size -x -d 'Processes that divide each layer. Default: 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_cp_size -x -d 'Processes that divide each sequence, by context. Default: 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_cp_backend -x -a 'torch' -d 'Who divides by context. Default: torch.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_cp_comm_strategy -x -a 'allgather alltoall' -d 'How parts of a sequence are exchanged. Default: allgather.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_sp_size -x -d 'Processes that divide each sequence, by heads. Default: 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_sp_backend -x -a 'deepspeed' -d 'Who divides by heads. Default: deepspeed.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_sp_seq_length -x -d 'Length of the sequences, when they all have one.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_sp_seq_length_is_variable -x -a 'true false' -d 'Whether lengths of sequences differ. Default: true.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l parallelism_config_sp_attn_implementation -x -a 'sdpa eager flash_attention_2 flash_attention_3' -d 'Kernels of attention. Default: sdpa.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_backend -x -a 'ao te msamp' -d 'torchao, Transformer Engine or MS-AMP (deprecated).'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_use_autocast_during_eval -d 'te: fp8 also in evaluation.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_margin -x -d 'te: margin of the scaling factor. Default: 0.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_interval -x -d 'te: steps between scaling factors. Default: 1.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_format -x -a 'HYBRID E4M3 E5M2' -d 'te: the fp8 format. Default: HYBRID.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_amax_history_len -x -d 'te: steps that the largest value is looked for in. Default: 1024.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_amax_compute_algo -x -a 'max most_recent' -d 'te: which of them counts. Default: most_recent.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_override_linear_precision -x -d 'te: higher precision for the forward pass, the gradient of the input and that of the weight, as in false,false,true.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_opt_level -x -a 'O1 O2' -d 'msamp: level of optimization. Default: O2.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_enable_fsdp_float8_all_gather -x -a 'true false' -d 'ao: FSDP version 2 gathers parameters in fp8. Default: true.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_pad_inner_dim -x -a 'true false' -d 'ao: pad sizes to multiples of 16. Default: true.'
-complete -c accel -n '__fish_seen_subcommand_from launch' -l fp8_use_mxfp8_block_scaling -x -a 'true false' -d 'te: a scaling factor for each block.'
-complete -c accel -n '__fish_seen_subcommand_from completion' -l help -d 'Show this text.'
-complete -c accel -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'
-complete -c accel -n '__fish_seen_subcommand_from config' -l help -d 'Show this text.'
-complete -c accel -n '__fish_seen_subcommand_from config' -l config_file -r -F -d 'where to write; without it $HF_HOME/accelerate/default_config.yaml, or the same below $XDG_CACHE_HOME/huggingface or ~/.cache/huggingface; JSON when the name ends in .json'
-complete -c accel -n '__fish_seen_subcommand_from config' -l mixed_precision -x -a 'no fp16 bf16' -d 'no, fp16 or bf16; no by default'
-complete -c accel -n '__fish_seen_subcommand_from config' -a 'default update'
-complete -c accel -n '__fish_seen_subcommand_from env' -l help -d 'Show this text.'
-complete -c accel -n '__fish_seen_subcommand_from env' -l config_file -r -F -d 'the configuration to print, instead of the default one'
-complete -c accel -n '__fish_seen_subcommand_from estimate-memory' -l help -d 'Show this text.'
-complete -c accel -n '__fish_seen_subcommand_from estimate-memory' -l dtypes -x -d 'which rows the table has'
-complete -c accel -n '__fish_seen_subcommand_from estimate-memory' -l library_name -x -a 'timm transformers' -d 'timm or transformers; changes nothing here'
-complete -c accel -n '__fish_seen_subcommand_from estimate-memory' -l trust_remote_code -d 'changes nothing: no code of a model is run'
-complete -c accel -n '__fish_seen_subcommand_from estimate-memory' -l json -d 'JSON, in bytes'
-complete -c accel -n '__fish_seen_subcommand_from merge-weights' -l help -d 'Show this text.'
-complete -c accel -n '__fish_seen_subcommand_from merge-weights' -l unsafe_serialization -d 'write pytorch_model.bin, a pickle as torch.save() writes it, instead of model.safetensors'
-complete -c accel -n '__fish_seen_subcommand_from merge-weights' -l remove_checkpoint_dir -d 'remove the checkpoint when the result is on the disk'
-complete -c accel -n '__fish_seen_subcommand_from test' -l help -d 'Show this text.'
-complete -c accel -n '__fish_seen_subcommand_from test' -l config_file -r -F -d 'the configuration to test; the default one where it is not given'
-complete -c accel -n '__fish_seen_subcommand_from to-fsdp2' -l help -d 'Show this text.'
-complete -c accel -n '__fish_seen_subcommand_from to-fsdp2' -l config_file -r -F -d 'the file to convert'
-complete -c accel -n '__fish_seen_subcommand_from to-fsdp2' -l output_file -r -F -d 'where to write; with --overwrite alone, the file itself'
-complete -c accel -n '__fish_seen_subcommand_from to-fsdp2' -l overwrite -d 'replace a file that exists'
-complete -c accel -n '__fish_seen_subcommand_from tpu-config' -l help -d 'Show this text.'
-complete -c accel -n '__fish_seen_subcommand_from tpu-config' -l config_file -r -F -d 'where to look for what is not given'
-complete -c accel -n '__fish_seen_subcommand_from tpu-config' -l tpu_name -x -d 'the TPU'
-complete -c accel -n '__fish_seen_subcommand_from tpu-config' -l tpu_zone -x -d 'its zone'
-complete -c accel -n '__fish_seen_subcommand_from tpu-config' -l use_alpha -d '`gcloud alpha`'
-complete -c accel -n '__fish_seen_subcommand_from tpu-config' -l command_file -r -F -d 'a file with a command on each line'
-complete -c accel -n '__fish_seen_subcommand_from tpu-config' -l command -x -d 'a command; may be given several times'
-complete -c accel -n '__fish_seen_subcommand_from tpu-config' -l install_accelerate -d 'pip install accelerate before'
-complete -c accel -n '__fish_seen_subcommand_from tpu-config' -l accelerate_version -x -d 'which one: a version, latest or dev'
-complete -c accel -n '__fish_seen_subcommand_from tpu-config' -l debug -d 'print the line that would run'
-complete -c accel -n '__fish_seen_subcommand_from run' -l name -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l nnodes -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l num_processes -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l max_restarts -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l stop-grace -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l hang_timeout -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l log_rotate_bytes -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l log_keep -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l log_overflow -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l log_merge_stderr
-complete -c accel -n '__fish_seen_subcommand_from run' -l preflight -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l preflight_seconds -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l cwd -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l env -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l spec -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l detach
-complete -c accel -n '__fish_seen_subcommand_from run' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from run' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from run' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from run' -l json
-complete -c accel -n '__fish_seen_subcommand_from run' -l wait -x
-complete -c accel -n '__fish_seen_subcommand_from status' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from status' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from status' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from status' -l json
-complete -c accel -n '__fish_seen_subcommand_from status' -l wait -x
-complete -c accel -n '__fish_seen_subcommand_from logs' -l follow
-complete -c accel -n '__fish_seen_subcommand_from logs' -l rank -x
-complete -c accel -n '__fish_seen_subcommand_from logs' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from logs' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from logs' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from logs' -l json
-complete -c accel -n '__fish_seen_subcommand_from logs' -l wait -x
-complete -c accel -n '__fish_seen_subcommand_from stop' -l kill
-complete -c accel -n '__fish_seen_subcommand_from stop' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from stop' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from stop' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from stop' -l json
-complete -c accel -n '__fish_seen_subcommand_from stop' -l wait -x
-complete -c accel -n '__fish_seen_subcommand_from signal' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from signal' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from signal' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from signal' -l json
-complete -c accel -n '__fish_seen_subcommand_from signal' -l wait -x
-complete -c accel -n '__fish_seen_subcommand_from scale' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from scale' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from scale' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from scale' -l json
-complete -c accel -n '__fish_seen_subcommand_from scale' -l wait -x
-complete -c accel -n '__fish_seen_subcommand_from diagnose' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from diagnose' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from diagnose' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from diagnose' -l json
-complete -c accel -n '__fish_seen_subcommand_from diagnose' -l wait -x
-complete -c accel -n '__fish_seen_subcommand_from ledger' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from ledger' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from ledger' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from ledger' -l json
-complete -c accel -n '__fish_seen_subcommand_from ledger' -l wait -x
-complete -c accel -n '__fish_seen_subcommand_from watch' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from watch' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from watch' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from watch' -l json
-complete -c accel -n '__fish_seen_subcommand_from watch' -l wait -x
-complete -c accel -n '__fish_seen_subcommand_from drain' -l reason -x
-complete -c accel -n '__fish_seen_subcommand_from drain' -l stop
-complete -c accel -n '__fish_seen_subcommand_from drain' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from drain' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from drain' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from drain' -l json
-complete -c accel -n '__fish_seen_subcommand_from drain' -l wait -x
-complete -c accel -n '__fish_seen_subcommand_from undrain' -l agent -x
-complete -c accel -n '__fish_seen_subcommand_from undrain' -l tls-dir -r -F
-complete -c accel -n '__fish_seen_subcommand_from undrain' -l insecure
-complete -c accel -n '__fish_seen_subcommand_from undrain' -l json
-complete -c accel -n '__fish_seen_subcommand_from undrain' -l wait -x
+function __accel_is
+    set -l words (commandline -opc)
+    test "$words[2]" = $argv[1]
+end
+function __accel_is_alone
+    test (count (commandline -opc)) -eq 1
+end
+complete -c accel -n __accel_is_alone -f
+complete -c accel -n __accel_is_alone -a launch -d 'start workers on this machine (accel-launch)'
+complete -c accel -n __accel_is_alone -a completion -d 'the script with which a shell completes these commands'
+complete -c accel -n __accel_is_alone -a config -d 'ask how you train, and write a configuration file'
+complete -c accel -n __accel_is_alone -a env -d 'what is installed on this machine, for a bug report'
+complete -c accel -n __accel_is_alone -a estimate-memory -d 'what a model takes, from its files or its config.json'
+complete -c accel -n __accel_is_alone -a merge-weights -d 'make one model.safetensors of a sharded checkpoint'
+complete -c accel -n __accel_is_alone -a test -d 'see whether workers of this set-up can train together'
+complete -c accel -n __accel_is_alone -a to-fsdp2 -d 'write an FSDP 1 configuration as one of FSDP 2'
+complete -c accel -n __accel_is_alone -a tpu-config -d 'run commands on all workers of a TPU pod, through gcloud'
+complete -c accel -n __accel_is_alone -a run -d 'submit a job to the agent of this machine and follow it'
+complete -c accel -n __accel_is_alone -a status -d 'the jobs of an agent, or one job'
+complete -c accel -n __accel_is_alone -a logs -d 'what the workers of a job wrote'
+complete -c accel -n __accel_is_alone -a stop -d 'stop a job'
+complete -c accel -n __accel_is_alone -a signal -d 'send a signal to the workers of a job'
+complete -c accel -n __accel_is_alone -a scale -d 'change how many nodes a job has'
+complete -c accel -n __accel_is_alone -a diagnose -d 'where the workers of a job stand'
+complete -c accel -n __accel_is_alone -a ledger -d 'where the time of a job went'
+complete -c accel -n __accel_is_alone -a watch -d 'each change of a job, or of all'
+complete -c accel -n __accel_is_alone -a drain -d 'let the node start no more jobs'
+complete -c accel -n __accel_is_alone -a undrain -d 'let it start jobs again'
+complete -c accel -n '__accel_is launch' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is launch' -l version -d 'Show the version.'
+complete -c accel -n '__accel_is launch' -l config_file -r -F -d 'Configuration in YAML, or JSON when it ends in .json. Without it the default file is read if it exists: $HF_HOME/accelerate/default_config.yaml.'
+complete -c accel -n '__accel_is launch' -l dry_run -d 'Show what would be started, and start nothing.'
+complete -c accel -n '__accel_is launch' -l quiet -d 'No warnings and no report of a failure.'
+complete -c accel -n '__accel_is launch' -l debug -d 'Workers check the shapes of their collectives over all ranks.'
+complete -c accel -n '__accel_is launch' -l strict -d 'Warnings about the configuration file are errors: keys that are given twice, that are unknown to their section, or of older versions.'
+complete -c accel -n '__accel_is launch' -l strict_compat -d 'Give workers the variables that accelerate launch and torchrun give them, also where others are better (OMP_NUM_THREADS, KMP_AFFINITY), and hand a -- after SCRIPT on.'
+complete -c accel -n '__accel_is launch' -l module -d 'SCRIPT is a Python module, as with python -m.'
+complete -c accel -n '__accel_is launch' -l no_python -d 'SCRIPT is a program, also one on PATH; never run it with Python.'
+complete -c accel -n '__accel_is launch' -l num_processes -x -d 'Number of workers. Default: of the configuration, else one for each visible GPU, else 1.'
+complete -c accel -n '__accel_is launch' -l num_machines -x -d 'Number of machines; each runs its own accel-launch, and --num_processes counts the workers of all. Default: 1.'
+complete -c accel -n '__accel_is launch' -l machine_rank -x -d 'Rank of this machine. Machine 0 has the store. Default: 0.'
+complete -c accel -n '__accel_is launch' -l main_process_ip -x -d 'Address of machine 0. With one machine the store always listens on 127.0.0.1.'
+complete -c accel -n '__accel_is launch' -l main_process_port -x -d 'Port of the store, exactly this one; 0 takes a free one. Default: 29500 when it is free, else any; with several machines 29500.'
+complete -c accel -n '__accel_is launch' -l role -x -d 'Value of ROLE_NAME. Default: default.'
+complete -c accel -n '__accel_is launch' -l mpirun_hostfile -r -F -d 'Let mpirun start the workers, on the hosts of this file; its form is that of the mpirun that is installed (Open MPI, Intel MPI, MVAPICH). --num_processes and --num_machines count all of them.'
+complete -c accel -n '__accel_is launch' -l cpu -d 'Train on the CPU although there are GPUs.'
+complete -c accel -n '__accel_is launch' -l multi_gpu -d 'Train on the GPUs of this machine; needs two.'
+complete -c accel -n '__accel_is launch' -l gpu_ids -x -d 'GPUs that the workers may use, as in 0,1; or all. Sets CUDA_VISIBLE_DEVICES.'
+complete -c accel -n '__accel_is launch' -l mixed_precision -x -a 'no fp16 bf16 fp8' -d 'Mixed precision of the workers. Default: no.'
+complete -c accel -n '__accel_is launch' -l num_cpu_threads_per_process -x -d 'OMP_NUM_THREADS of every worker. Default: what is set already, else the physical cores divided by the workers.'
+complete -c accel -n '__accel_is launch' -l enable_cpu_affinity -d 'Bind every worker to physical cores of its own, close to one memory.'
+complete -c accel -n '__accel_is launch' -l dynamo_backend -x -a 'no eager aot_eager inductor aot_ts_nvfuser nvprims_nvfuser cudagraphs ofi fx2trt onnxrt tensorrt aot_torchxla_trace_once torhchxla_trace_once tvm' -d 'Default: no.'
+complete -c accel -n '__accel_is launch' -l dynamo_mode -x -a 'default reduce-overhead max-autotune' -d 'Default: default.'
+complete -c accel -n '__accel_is launch' -l dynamo_use_fullgraph -d 'Compile whole graphs only.'
+complete -c accel -n '__accel_is launch' -l dynamo_use_dynamic -d 'Trace with dynamic shapes.'
+complete -c accel -n '__accel_is launch' -l dynamo_use_regional_compilation -d 'Compile repeated blocks once.'
+complete -c accel -n '__accel_is launch' -l log_dir -r -F -d 'Write the streams of every rank to files below DIR, byte for byte (and to the console, unless redirected).'
+complete -c accel -n '__accel_is launch' -l tee -x -d 'Streams that go to a file and the console: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, as in 0:3,1:1.'
+complete -c accel -n '__accel_is launch' -l redirects -x -d 'Streams that go to a file only; the same form.'
+complete -c accel -n '__accel_is launch' -l log_prefix -d 'Begin console lines with the rank and the stream.'
+complete -c accel -n '__accel_is launch' -l log_rotate_bytes -x -d 'Begin a new log file when one has so many bytes, as 256M; 0: never. Default: 0.'
+complete -c accel -n '__accel_is launch' -l log_keep -x -d 'Full log files of each stream that stay, the newest ones. Default: 8.'
+complete -c accel -n '__accel_is launch' -l log_overflow -x -a 'block drop sample' -d 'Output that a file or the console does not take as fast as it comes: block lets the worker wait, drop drops it, sample drops it but for lines here and there. Default: block.'
+complete -c accel -n '__accel_is launch' -l log_merge_stderr -d 'Make stdout and stderr of every rank one stream, stdout, so that their order is kept.'
+complete -c accel -n '__accel_is launch' -l no_pty -d 'Never give rank 0 a terminal.'
+complete -c accel -n '__accel_is launch' -l max_restarts -x -d 'How often all workers are started again after one has failed. Default: 0.'
+complete -c accel -n '__accel_is launch' -l monitor_interval -x -d 'Accepted for torchrun\'s sake: the end of a worker is an event here, seen at once.'
+complete -c accel -n '__accel_is launch' -l stop_grace -x -d 'From the signal that asks workers to stop until SIGKILL, as in 30, 500ms or 2m. Default: 30.'
+complete -c accel -n '__accel_is launch' -l hang_timeout -x -d 'When a worker that reports its steps (libaccel does) counts as hung: auto is three times the longest usual step, at least 30 s; or a time as in 600 or 10m. Default: off.'
+complete -c accel -n '__accel_is launch' -l preflight -x -d 'A check that every node runs before workers start, in /bin/sh; may be given several times. A node whose check does not end with 0 does not take part.'
+complete -c accel -n '__accel_is launch' -l preflight_seconds -x -d 'How long each check of --preflight may take. Default: 30.'
+complete -c accel -n '__accel_is launch' -l stop_with_stdin -d 'Stop the job when standard input ends, as when the ssh that started this launcher is gone. Workers have nothing to read then.'
+complete -c accel -n '__accel_is launch' -l linger -x -d 'How long processes that a finished rank left behind may live. Default: 10.'
+complete -c accel -n '__accel_is launch' -l tpu -d 'Start a function of a Python script on each core of the TPUs of this machine, by torch_xla.'
+complete -c accel -n '__accel_is launch' -l main_training_function -x -d 'The function. Default: main.'
+complete -c accel -n '__accel_is launch' -l downcast_bf16 -d 'With --mixed_precision bf16: float becomes bfloat16 and double float; else both bfloat16.'
+complete -c accel -n '__accel_is launch' -l tpu_cluster -d 'The whole pod; not there yet.'
+complete -c accel -n '__accel_is launch' -l no_tpu_cluster -d 'This machine alone, as by default.'
+complete -c accel -n '__accel_is launch' -l aws_access_key_id -x -d 'Of the account, where the configuration file names no profile of AWS.'
+complete -c accel -n '__accel_is launch' -l aws_secret_access_key -x -d 'Belongs to it. Others may see command lines: a profile, or AWS_SECRET_ACCESS_KEY in the environment, is better.'
+complete -c accel -n '__accel_is launch' -l nnodes -x -d 'Nodes of the job, as 4 or 2:4; inside SLURM by default those of the allocation. --num_processes counts the workers of a node then.'
+complete -c accel -n '__accel_is launch' -l agent -d 'Give the job to the agent of this machine and follow it; the agents find the nodes and keep the output. The agent is that of $ACCEL_AGENT, else of /run/accel.'
+complete -c accel -n '__accel_is launch' -l rdzv_endpoint -x -d 'Where the nodes meet, an address or a name; the launcher whose it is hosts the coordinator. With a fixed number of nodes and no --rdzv_token_file it is --main_process_ip and its port, and ranks come in the order of joins.'
+complete -c accel -n '__accel_is launch' -l rdzv_id -x -d 'The job\'s id, the same on each node. Default: job; without a daemon none.'
+complete -c accel -n '__accel_is launch' -l node_id -x -d 'This node\'s id. Default: the host\'s name and the launcher\'s pid; inside SLURM its node\'s name.'
+complete -c accel -n '__accel_is launch' -l rdzv_token_file -r -F -d 'File of mode 0600 with the job\'s token, the same on each node.'
+complete -c accel -n '__accel_is launch' -l rdzv_tls_dir -r -F -d 'Folder with ca.pem, cert.pem and key.pem of this node, as `accel-agent init-tls` makes it.'
+complete -c accel -n '__accel_is launch' -l rdzv_insecure -d 'No TLS; loopback addresses only.'
+complete -c accel -n '__accel_is launch' -l rdzv_dir -r -F -d 'Inside SLURM: a folder that all nodes see, for the job\'s key. Default: the working folder.'
+complete -c accel -n '__accel_is launch' -l rdzv_join_timeout -x -d 'How long to wait for the nodes. Default: 600.'
+complete -c accel -n '__accel_is launch' -l fencing -x -a 'soft hard' -d 'Whether a node that is cut off must be dead before the others go on: soft, at once; hard, its workers are killed when its lease is over, and the others wait for that. Default: soft.'
+complete -c accel -n '__accel_is launch' -l lease -x -d 'How long workers run on without an answer from the coordinator, with --fencing hard. Default: 10.'
+complete -c accel -n '__accel_is launch' -l nproc_per_node -x -d 'Workers on this node: a number; one for each granted hardware thread (cpu), for each visible GPU (gpu), or for each GPU if there are any, else for each thread (auto).'
+complete -c accel -n '__accel_is launch' -l node_rank -x -d 'As --machine_rank.'
+complete -c accel -n '__accel_is launch' -l master_addr -x -d 'As --main_process_ip.'
+complete -c accel -n '__accel_is launch' -l master_port -x -d 'As --main_process_port.'
+complete -c accel -n '__accel_is launch' -l standalone -d 'One node, and a store on any free port, as --main_process_port 0.'
+complete -c accel -n '__accel_is launch' -l rdzv_backend -x -a 'static c10d etcd etcd-v2' -d 'How nodes meet: at --master_addr with a --node_rank each (static), or at --rdzv_endpoint (c10d).'
+complete -c accel -n '__accel_is launch' -l rdzv_conf -x -d 'join_timeout or timeout is --rdzv_join_timeout; other keys have no effect.'
+complete -c accel -n '__accel_is launch' -l run_path -d 'SCRIPT is run by Python\'s runpy.run_path().'
+complete -c accel -n '__accel_is launch' -l local_addr -x -d 'Has no effect: nodes see where calls come from.'
+complete -c accel -n '__accel_is launch' -l local_ranks_filter -x -d 'Only these local ranks write to the console, as in 0,1; the others to files alone.'
+complete -c accel -n '__accel_is launch' -l duplicate_stdout_filters -x -d 'Lines of teed stdout with one of the texts also go to filtered_stdout.log; \',,\' is a comma.'
+complete -c accel -n '__accel_is launch' -l duplicate_stderr_filters -x -d 'The same for stderr, to filtered_stderr.log.'
+complete -c accel -n '__accel_is launch' -l virtual_local_rank -d 'Each worker sees one GPU, its own, and LOCAL_RANK 0.'
+complete -c accel -n '__accel_is launch' -l numa_binding -x -a 'node socket exclusive core-complex' -d 'Bind every worker to the cores of a memory node, a package, to cores of its own, or to those that share a last cache.'
+complete -c accel -n '__accel_is launch' -l signals_to_handle -x -d 'Sets TORCHELASTIC_SIGNALS_TO_HANDLE. SIGTERM, SIGINT, SIGHUP and SIGQUIT always reach the workers.'
+complete -c accel -n '__accel_is launch' -l event_log_handler -x -d 'Has no effect: the report tells what happened, with an agent `accel ledger` too.'
+complete -c accel -n '__accel_is launch' -l logs_specs -x -d 'Has no effect: --log_dir, --tee and --redirects say where output goes.'
+complete -c accel -n '__accel_is launch' -l start_method -x -a 'spawn fork forkserver' -d 'Has no effect: workers are programs of their own.'
+complete -c accel -n '__accel_is launch' -l same_network -d 'Of accelerate launch; has no effect: machines meet at --main_process_ip.'
+complete -c accel -n '__accel_is launch' -l use_fsdp -d 'Divide model, gradients and optimizer over the workers.'
+complete -c accel -n '__accel_is launch' -l fsdp_version -x -a '1 2' -d 'Version of FSDP. Default: 1.'
+complete -c accel -n '__accel_is launch' -l fsdp_sharding_strategy -x -a 'FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2 1 2 3 4 5' -d 'Version 1: what is divided over the ranks. Default: FULL_SHARD.'
+complete -c accel -n '__accel_is launch' -l fsdp_reshard_after_forward -x -a 'true false FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2' -d 'Version 2: divide parameters again after the forward pass. With version 1 it may name a strategy. Default: true.'
+complete -c accel -n '__accel_is launch' -l fsdp_auto_wrap_policy -x -a 'TRANSFORMER_BASED_WRAP SIZE_BASED_WRAP NO_WRAP' -d 'What forms a unit that is gathered and reduced together.'
+complete -c accel -n '__accel_is launch' -l fsdp_transformer_layer_cls_to_wrap -x -d 'TRANSFORMER_BASED_WRAP: class names of the layers, separated by commas.'
+complete -c accel -n '__accel_is launch' -l fsdp_min_num_params -x -d 'SIZE_BASED_WRAP: the fewest parameters of a unit. Default: 100000000.'
+complete -c accel -n '__accel_is launch' -l fsdp_backward_prefetch -x -a 'BACKWARD_PRE BACKWARD_POST NO_PREFETCH' -d 'When the parameters of the next unit are fetched in the backward pass.'
+complete -c accel -n '__accel_is launch' -l fsdp_forward_prefetch -x -a 'true false' -d 'Fetch the next unit during the forward pass. Default: false.'
+complete -c accel -n '__accel_is launch' -l fsdp_state_dict_type -x -a 'FULL_STATE_DICT LOCAL_STATE_DICT SHARDED_STATE_DICT' -d 'Who writes checkpoints: rank 0 whole tensors, or each rank its part.'
+complete -c accel -n '__accel_is launch' -l fsdp_offload_params -x -a 'true false' -d 'Keep parameters and gradients in the memory of the CPU. Default: false.'
+complete -c accel -n '__accel_is launch' -l fsdp_use_orig_params -x -a 'true false' -d 'Version 1: modules keep parameters of their own. Default: true.'
+complete -c accel -n '__accel_is launch' -l fsdp_cpu_ram_efficient_loading -x -a 'true false' -d 'Only rank 0 loads the model. Needs --fsdp_sync_module_states true. Default: true.'
+complete -c accel -n '__accel_is launch' -l fsdp_sync_module_states -x -a 'true false' -d 'All ranks begin with the values of rank 0. Default: true.'
+complete -c accel -n '__accel_is launch' -l fsdp_activation_checkpointing -x -a 'true false' -d 'Compute activations again in the backward pass. Default: false.'
+complete -c accel -n '__accel_is launch' -l fsdp_activation_checkpointing_offload -x -a 'true false' -d 'Keep checkpointed activations in the memory of the CPU. Default: false.'
+complete -c accel -n '__accel_is launch' -l fsdp_ignored_modules -x -d 'A regular expression of names: those modules are not divided.'
+complete -c accel -n '__accel_is launch' -l use_deepspeed -d 'Train with DeepSpeed; in programs of libaccel, with its stages of ZeRO.'
+complete -c accel -n '__accel_is launch' -l deepspeed_config_file -r -F -d 'DeepSpeed\'s own configuration, in JSON.'
+complete -c accel -n '__accel_is launch' -l zero_stage -x -a '0 1 2 3' -d 'Stage of ZeRO. Default, of the workers: 2.'
+complete -c accel -n '__accel_is launch' -l offload_optimizer_device -x -a 'none cpu nvme' -d 'Where optimizer states are kept, with stages 2 and 3.'
+complete -c accel -n '__accel_is launch' -l offload_param_device -x -a 'none cpu nvme' -d 'Where parameters are kept, with stage 3.'
+complete -c accel -n '__accel_is launch' -l offload_optimizer_nvme_path -r -F -d 'Folder for --offload_optimizer_device nvme.'
+complete -c accel -n '__accel_is launch' -l offload_param_nvme_path -r -F -d 'Folder for --offload_param_device nvme.'
+complete -c accel -n '__accel_is launch' -l gradient_accumulation_steps -x -a 'auto' -d 'Batches whose gradients are added before a step.'
+complete -c accel -n '__accel_is launch' -l gradient_clipping -x -a 'auto none' -d 'Largest norm of the gradients.'
+complete -c accel -n '__accel_is launch' -l zero3_init_flag -x -a 'true false' -d 'Stage 3: divide models while they are made.'
+complete -c accel -n '__accel_is launch' -l zero3_save_16bit_model -x -a 'true false' -d 'Stage 3: save whole models in 16 bits.'
+complete -c accel -n '__accel_is launch' -l deepspeed_moe_layer_cls_names -x -d 'Class names of layers of experts, separated by commas.'
+complete -c accel -n '__accel_is launch' -l deepspeed_hostfile -r -F -d 'Several machines: the hosts and their slots.'
+complete -c accel -n '__accel_is launch' -l deepspeed_exclusion_filter -x -d 'Several machines: hosts to leave out.'
+complete -c accel -n '__accel_is launch' -l deepspeed_inclusion_filter -x -d 'Several machines: hosts to take.'
+complete -c accel -n '__accel_is launch' -l deepspeed_multinode_launcher -x -a 'pdsh ssh standard openmpi mvapich mpich nossh slurm' -d 'Several machines: how they are reached.'
+complete -c accel -n '__accel_is launch' -l use_megatron_lm -d 'Train with Megatron-LM.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_tp_degree -x -d 'Processes that divide each layer. Default: 1.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_pp_degree -x -d 'Stages that layers are divided into. Default: 1.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_num_micro_batches -x -d 'Micro batches of the pipeline.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_decoder_last_pipeline_num_layers -x -d 'Layers of the last stage.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_sequence_parallelism -x -a 'true false' -d 'Divide activations along the sequence too.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_recompute_activations -x -a 'true false' -d 'Compute activations again in the backward pass.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_recompute_granularity -x -a 'full selective' -d 'What of a layer is computed again.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_recompute_method -x -a 'uniform block' -d 'Which layers are computed again.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_recompute_num_layers -x -d 'How many layers are computed again together.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_use_distributed_optimizer -x -a 'true false' -d 'Divide optimizer states over copies.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_gradient_clipping -x -d 'Largest norm of the gradients; 0 never clips. Default: 1.0.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_attention_backend -x -d 'Kernels of attention.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_expert_model_parallel_size -x -d 'Processes that divide experts.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_context_parallel_size -x -d 'Processes that divide sequences.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_expert_tensor_parallel_size -x -d 'Processes that divide each expert.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_attention_dropout -x -d 'Dropout of attention.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_hidden_dropout -x -d 'Dropout of hidden states.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_attention_softmax_in_fp32 -x -a 'true false' -d 'Compute the softmax of attention in fp32.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_calculate_per_token_loss -x -a 'true false' -d 'Divide the loss by tokens.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_use_rotary_position_embeddings -x -a 'true false' -d 'Rotary position embeddings.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_use_custom_fsdp -x -a 'true false' -d 'Megatron\'s own FSDP. Default: false.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_no_load_optim -x -a 'true false' -d 'Leave the optimizer out of loading. Default: false.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_no_save_optim -x -a 'true false' -d 'Leave the optimizer out of saving. Default: false.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_eod_mask_loss -x -a 'true false' -d 'No loss for ends of documents. Default: false.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_optimizer_cpu_offload -x -a 'true false' -d 'Keep optimizer states in the memory of the CPU. Default: false.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_use_precision_aware_optimizer -x -a 'true false' -d 'Optimizer states in the precision they need. Default: false.'
+complete -c accel -n '__accel_is launch' -l megatron_lm_overlap_cpu_optimizer_d2h_h2d -x -a 'true false' -d 'Copy to and from the CPU while computing. Default: false.'
+complete -c accel -n '__accel_is launch' -l use_parallelism_config -d 'Lay the workers out along several axes; needs --use_fsdp --fsdp_version 2.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_dp_replicate_size -x -d 'Copies of the model. Default: 1.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_dp_shard_size -x -d 'Processes that divide a copy. Default: 1.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_tp_size -x -d 'Processes that divide each layer. Default: 1.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_cp_size -x -d 'Processes that divide each sequence, by context. Default: 1.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_cp_backend -x -a 'torch' -d 'Who divides by context. Default: torch.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_cp_comm_strategy -x -a 'allgather alltoall' -d 'How parts of a sequence are exchanged. Default: allgather.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_sp_size -x -d 'Processes that divide each sequence, by heads. Default: 1.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_sp_backend -x -a 'deepspeed' -d 'Who divides by heads. Default: deepspeed.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_sp_seq_length -x -d 'Length of the sequences, when they all have one.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_sp_seq_length_is_variable -x -a 'true false' -d 'Whether lengths of sequences differ. Default: true.'
+complete -c accel -n '__accel_is launch' -l parallelism_config_sp_attn_implementation -x -a 'sdpa eager flash_attention_2 flash_attention_3' -d 'Kernels of attention. Default: sdpa.'
+complete -c accel -n '__accel_is launch' -l fp8_backend -x -a 'ao te msamp' -d 'torchao, Transformer Engine or MS-AMP (deprecated).'
+complete -c accel -n '__accel_is launch' -l fp8_use_autocast_during_eval -d 'te: fp8 also in evaluation.'
+complete -c accel -n '__accel_is launch' -l fp8_margin -x -d 'te: margin of the scaling factor. Default: 0.'
+complete -c accel -n '__accel_is launch' -l fp8_interval -x -d 'te: steps between scaling factors. Default: 1.'
+complete -c accel -n '__accel_is launch' -l fp8_format -x -a 'HYBRID E4M3 E5M2' -d 'te: the fp8 format. Default: HYBRID.'
+complete -c accel -n '__accel_is launch' -l fp8_amax_history_len -x -d 'te: steps that the largest value is looked for in. Default: 1024.'
+complete -c accel -n '__accel_is launch' -l fp8_amax_compute_algo -x -a 'max most_recent' -d 'te: which of them counts. Default: most_recent.'
+complete -c accel -n '__accel_is launch' -l fp8_override_linear_precision -x -d 'te: higher precision for the forward pass, the gradient of the input and that of the weight, as in false,false,true.'
+complete -c accel -n '__accel_is launch' -l fp8_opt_level -x -a 'O1 O2' -d 'msamp: level of optimization. Default: O2.'
+complete -c accel -n '__accel_is launch' -l fp8_enable_fsdp_float8_all_gather -x -a 'true false' -d 'ao: FSDP version 2 gathers parameters in fp8. Default: true.'
+complete -c accel -n '__accel_is launch' -l fp8_pad_inner_dim -x -a 'true false' -d 'ao: pad sizes to multiples of 16. Default: true.'
+complete -c accel -n '__accel_is launch' -l fp8_use_mxfp8_block_scaling -x -a 'true false' -d 'te: a scaling factor for each block.'
+complete -c accel -n '__accel_is completion' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is completion' -a 'bash zsh fish'
+complete -c accel -n '__accel_is config' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is config' -l config_file -r -F -d 'where to write; without it $HF_HOME/accelerate/default_config.yaml, or the same below $XDG_CACHE_HOME/huggingface or ~/.cache/huggingface; JSON when the name ends in .json'
+complete -c accel -n '__accel_is config' -l mixed_precision -x -a 'no fp16 bf16' -d 'no, fp16 or bf16; no by default'
+complete -c accel -n '__accel_is config' -a 'default update'
+complete -c accel -n '__accel_is env' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is env' -l config_file -r -F -d 'the configuration to print, instead of the default one'
+complete -c accel -n '__accel_is estimate-memory' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is estimate-memory' -l dtypes -x -d 'which rows the table has'
+complete -c accel -n '__accel_is estimate-memory' -l library_name -x -a 'timm transformers' -d 'timm or transformers; changes nothing here'
+complete -c accel -n '__accel_is estimate-memory' -l trust_remote_code -d 'changes nothing: no code of a model is run'
+complete -c accel -n '__accel_is estimate-memory' -l json -d 'JSON, in bytes'
+complete -c accel -n '__accel_is merge-weights' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is merge-weights' -l unsafe_serialization -d 'write pytorch_model.bin, a pickle as torch.save() writes it, instead of model.safetensors'
+complete -c accel -n '__accel_is merge-weights' -l remove_checkpoint_dir -d 'remove the checkpoint when the result is on the disk'
+complete -c accel -n '__accel_is test' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is test' -l config_file -r -F -d 'the configuration to test; the default one where it is not given'
+complete -c accel -n '__accel_is to-fsdp2' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is to-fsdp2' -l config_file -r -F -d 'the file to convert'
+complete -c accel -n '__accel_is to-fsdp2' -l output_file -r -F -d 'where to write; with --overwrite alone, the file itself'
+complete -c accel -n '__accel_is to-fsdp2' -l overwrite -d 'replace a file that exists'
+complete -c accel -n '__accel_is tpu-config' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is tpu-config' -l config_file -r -F -d 'where to look for what is not given'
+complete -c accel -n '__accel_is tpu-config' -l tpu_name -x -d 'the TPU'
+complete -c accel -n '__accel_is tpu-config' -l tpu_zone -x -d 'its zone'
+complete -c accel -n '__accel_is tpu-config' -l use_alpha -d '`gcloud alpha`'
+complete -c accel -n '__accel_is tpu-config' -l command_file -r -F -d 'a file with a command on each line'
+complete -c accel -n '__accel_is tpu-config' -l command -x -d 'a command; may be given several times'
+complete -c accel -n '__accel_is tpu-config' -l install_accelerate -d 'pip install accelerate before'
+complete -c accel -n '__accel_is tpu-config' -l accelerate_version -x -d 'which one: a version, latest or dev'
+complete -c accel -n '__accel_is tpu-config' -l debug -d 'print the line that would run'
+complete -c accel -n '__accel_is run' -l name -x
+complete -c accel -n '__accel_is run' -l nnodes -x
+complete -c accel -n '__accel_is run' -l num_processes -x
+complete -c accel -n '__accel_is run' -l max_restarts -x
+complete -c accel -n '__accel_is run' -l stop-grace -x
+complete -c accel -n '__accel_is run' -l hang_timeout -x
+complete -c accel -n '__accel_is run' -l log_rotate_bytes -x
+complete -c accel -n '__accel_is run' -l log_keep -x
+complete -c accel -n '__accel_is run' -l log_overflow -x
+complete -c accel -n '__accel_is run' -l log_merge_stderr
+complete -c accel -n '__accel_is run' -l preflight -x
+complete -c accel -n '__accel_is run' -l preflight_seconds -x
+complete -c accel -n '__accel_is run' -l cwd -x
+complete -c accel -n '__accel_is run' -l env -x
+complete -c accel -n '__accel_is run' -l spec -x
+complete -c accel -n '__accel_is run' -l detach
+complete -c accel -n '__accel_is run' -l agent -x
+complete -c accel -n '__accel_is run' -l tls-dir -r -F
+complete -c accel -n '__accel_is run' -l insecure
+complete -c accel -n '__accel_is run' -l json
+complete -c accel -n '__accel_is run' -l wait -x
+complete -c accel -n '__accel_is status' -l agent -x
+complete -c accel -n '__accel_is status' -l tls-dir -r -F
+complete -c accel -n '__accel_is status' -l insecure
+complete -c accel -n '__accel_is status' -l json
+complete -c accel -n '__accel_is status' -l wait -x
+complete -c accel -n '__accel_is logs' -l follow
+complete -c accel -n '__accel_is logs' -l rank -x
+complete -c accel -n '__accel_is logs' -l agent -x
+complete -c accel -n '__accel_is logs' -l tls-dir -r -F
+complete -c accel -n '__accel_is logs' -l insecure
+complete -c accel -n '__accel_is logs' -l json
+complete -c accel -n '__accel_is logs' -l wait -x
+complete -c accel -n '__accel_is stop' -l kill
+complete -c accel -n '__accel_is stop' -l agent -x
+complete -c accel -n '__accel_is stop' -l tls-dir -r -F
+complete -c accel -n '__accel_is stop' -l insecure
+complete -c accel -n '__accel_is stop' -l json
+complete -c accel -n '__accel_is stop' -l wait -x
+complete -c accel -n '__accel_is signal' -l agent -x
+complete -c accel -n '__accel_is signal' -l tls-dir -r -F
+complete -c accel -n '__accel_is signal' -l insecure
+complete -c accel -n '__accel_is signal' -l json
+complete -c accel -n '__accel_is signal' -l wait -x
+complete -c accel -n '__accel_is scale' -l agent -x
+complete -c accel -n '__accel_is scale' -l tls-dir -r -F
+complete -c accel -n '__accel_is scale' -l insecure
+complete -c accel -n '__accel_is scale' -l json
+complete -c accel -n '__accel_is scale' -l wait -x
+complete -c accel -n '__accel_is diagnose' -l agent -x
+complete -c accel -n '__accel_is diagnose' -l tls-dir -r -F
+complete -c accel -n '__accel_is diagnose' -l insecure
+complete -c accel -n '__accel_is diagnose' -l json
+complete -c accel -n '__accel_is diagnose' -l wait -x
+complete -c accel -n '__accel_is ledger' -l agent -x
+complete -c accel -n '__accel_is ledger' -l tls-dir -r -F
+complete -c accel -n '__accel_is ledger' -l insecure
+complete -c accel -n '__accel_is ledger' -l json
+complete -c accel -n '__accel_is ledger' -l wait -x
+complete -c accel -n '__accel_is watch' -l agent -x
+complete -c accel -n '__accel_is watch' -l tls-dir -r -F
+complete -c accel -n '__accel_is watch' -l insecure
+complete -c accel -n '__accel_is watch' -l json
+complete -c accel -n '__accel_is watch' -l wait -x
+complete -c accel -n '__accel_is drain' -l reason -x
+complete -c accel -n '__accel_is drain' -l stop
+complete -c accel -n '__accel_is drain' -l agent -x
+complete -c accel -n '__accel_is drain' -l tls-dir -r -F
+complete -c accel -n '__accel_is drain' -l insecure
+complete -c accel -n '__accel_is drain' -l json
+complete -c accel -n '__accel_is drain' -l wait -x
+complete -c accel -n '__accel_is undrain' -l agent -x
+complete -c accel -n '__accel_is undrain' -l tls-dir -r -F
+complete -c accel -n '__accel_is undrain' -l insecure
+complete -c accel -n '__accel_is undrain' -l json
+complete -c accel -n '__accel_is undrain' -l wait -x
 for program in accel-launch accel-torchrun
     complete -c $program -l help -d 'Show this text.'
     complete -c $program -l version -d 'Show the version.'

@@ -34,7 +34,7 @@ std::string flag_words(const CompletedFlag& flag) {
 }
 
 std::string of_command(const CompletedCommand& command) {
-  const std::string condition = quoted("__fish_seen_subcommand_from " + command.name);
+  const std::string condition = quoted("__accel_is " + command.name);
   std::string out;
   for (const CompletedFlag& flag : command.flags)
     out += "complete -c accel -n " + condition + " " + flag_words(flag) + "\n";
@@ -49,10 +49,17 @@ std::string of_command(const CompletedCommand& command) {
 std::string fish_completion() {
   std::string out =
       "# Written by scripts/generate_docs.sh from the tables of flags. Do not edit it.\n"
-      "complete -c accel -n __fish_use_subcommand -f\n";
+      "function __accel_is\n"
+      "    set -l words (commandline -opc)\n"
+      "    test \"$words[2]\" = $argv[1]\n"
+      "end\n"
+      "function __accel_is_alone\n"
+      "    test (count (commandline -opc)) -eq 1\n"
+      "end\n"
+      "complete -c accel -n __accel_is_alone -f\n";
   const auto commands = completed_commands();
   for (const CompletedCommand& command : commands)
-    out += "complete -c accel -n __fish_use_subcommand -a " + command.name + " -d " +
+    out += "complete -c accel -n __accel_is_alone -a " + command.name + " -d " +
            quoted(command.summary) + "\n";
   for (const CompletedCommand& command : commands) out += of_command(command);
   out += "for program in accel-launch accel-torchrun\n";

@@ -2,8 +2,9 @@
 """Each local command of accel is a program too, its help fits into 80 columns, and shells complete it."""
 import os
 import pathlib
+import pty
 import re
-import shutil
+import select
 import subprocess
 import sys
 import unittest
@@ -75,7 +76,6 @@ class CommandNames(unittest.TestCase):
         self.assertEqual(self.bash("accel-launch", "--fsdp_vers"), ["--fsdp_version"])
         self.assertEqual(self.bash("accel-torchrun", "--fsdp_version", ""), ["1", "2"])
 
-    @unittest.skipUnless(shutil.which("fish"), "fish is not here")
     def test_fish(self):
         def offered(line):
             script = '$ACCEL completion fish | source; complete -C $argv[1]'
@@ -85,19 +85,78 @@ class CommandNames(unittest.TestCase):
 
         self.assertEqual(offered("accel conf"), ["config"])
         self.assertEqual(offered("accel config --config"), ["--config_file"])
+        self.assertEqual(offered("accel config upd"), ["update"])
         self.assertEqual(offered("accel config default --mixed_precision b"), ["bf16"])
         self.assertEqual(offered("accel-launch --fsdp_version "), ["1", "2"])
+        # A value that is the name of a command is no command.
+        self.assertEqual(offered("accel run --name launch --mixed"), [])
+        self.assertEqual(offered("accel run --name launch --detac"), ["--detach"])
 
-    @unittest.skipUnless(shutil.which("zsh"), "zsh is not here")
     def test_zsh(self):
-        """The script is read, takes the programs over, and its lists of flags are such as _arguments takes."""
-        script = 'autoload -Uz compinit; compinit -D -u; eval "$($ACCEL completion zsh)"; ' \
-                 '_arguments() { print -l -- "$@" }; print $_comps[accel-launch]; ' \
-                 'service=accel words=(accel config --m) CURRENT=3; _accel'
-        done = run("zsh", "-f", "-c", script)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertEqual(done.stdout.splitlines()[:2], ["_accel", "-S"])
-        self.assertIn("--mixed_precision[no, fp16 or bf16; no by default]:PRECISION:(no fp16 bf16)", done.stdout)
+        zsh = Zsh()
+        self.addCleanup(zsh.close)
+        for typed, shown in (("accel conf", "accel config "),
+                             ("accel config --config", "accel config --config_file "),
+                             ("accel config upd", "accel config update "),
+                             ("accel config default --mixed_precision b", "--mixed_precision bf16 "),
+                             ("accel launch --fsdp_vers", "accel launch --fsdp_version "),
+                             ("accel-torchrun --nproc_p", "accel-torchrun --nproc_per_node "),
+                             ("accel completion z", "accel completion zsh "),
+                             ("accel run --detac", "accel run --detach "),
+                             # What follows the script belongs to it.
+                             ("accel-launch train.py --mixed_pre", "accel-launch train.py --mixed_pre")):
+            completed = zsh.completed(typed)
+            self.assertTrue(completed.endswith(shown), f"{typed!r} became {completed!r}")
+
+
+def as_drawn(said):
+    """The line that a terminal shows after these letters."""
+    cells, column = [], 0
+    for letter in said:
+        if letter in "\r\b":
+            column = 0 if letter == "\r" else max(0, column - 1)
+            continue
+        cells[column:column + 1] = [letter]
+        column += 1
+    return "".join(cells)
+
+
+class Zsh:
+    """An interactive zsh that has read our script."""
+
+    PROMPT = "<prompt>"  # shown when keys go to zsh's own editor
+
+    def __init__(self):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ |= {"TERM": "xterm", "PS1": self.PROMPT, "ACCEL": str(BIN / "accel"), "HOME": "/nonexistent", "COLUMNS": "200"}
+            os.execvp("zsh", ["zsh", "-f", "-i"])
+        self.wait_for(self.PROMPT)
+        self.send('autoload -Uz compinit; compinit -D -u; eval "$($ACCEL completion zsh)"\n')
+        self.wait_for(self.PROMPT)
+
+    def send(self, text):
+        os.write(self.fd, text.encode())
+
+    def wait_for(self, text):
+        """All that came before it, without what moves the cursor and sets colours."""
+        said = ""
+        while text not in said:
+            ready, _, _ = select.select([self.fd], [], [], 30)
+            assert ready, f"{text!r} did not come after {said!r}"
+            said += re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[=>])|[\a\0]", "", os.read(self.fd, 4096).decode())
+        return said.partition(text)[0]
+
+    def completed(self, line):
+        """The line after Tab; the word END is typed behind it and the line deleted."""
+        self.send(line + "\tEND")
+        said = self.wait_for("END")
+        self.send("\x15")  # Ctrl-U
+        return as_drawn(said)
+
+    def close(self):
+        os.close(self.fd)
+        os.waitpid(self.pid, 0)
 
 
 if __name__ == "__main__":
