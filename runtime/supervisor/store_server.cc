@@ -5,12 +5,10 @@
 #include <cerrno>
 #include <chrono>
 #include <optional>
-#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include <boost/asio/ip/address.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -19,8 +17,8 @@
 #include <sys/socket.h>
 
 #include "runtime/clock.h"
+#include "runtime/supervisor/store_gate.h"
 #include "runtime/supervisor/tcp_listener.h"
-#include "runtime/supervisor/tcp_table.h"
 
 // One thread serves all clients, and none of them may hold it up:
 //
@@ -64,12 +62,6 @@ struct Connection {
   std::size_t counted_bytes = 0;              // its part of the server's buffered bytes
   std::optional<TimePoint> unfinished_since;  // when the request began that is not whole yet
 };
-
-// A socket of IPv6 shows the addresses of IPv4 as ::ffff:a.b.c.d.
-asio::ip::address plain_address(const asio::ip::address& address) {
-  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
-  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
-}
 
 // Gives the descriptor to asio; when asio cannot watch it (ENOSPC: the user's epoll watches are
 // used up) it is closed.
@@ -144,14 +136,12 @@ class StoreServer::Impl : public StoreOutbox, public std::enable_shared_from_thi
   asio::io_context& context_;
   StoreOptions options_;
   TcpEndpoint endpoint_;
-  std::set<asio::ip::address> members_;
-  bool admits_every_machine_ = false;
   asio::posix::stream_descriptor listener_;
   asio::steady_timer backoff_;
   asio::steady_timer sweep_;
   bool sweep_is_armed_ = false;
   bool timeouts_are_suspended_ = false;
-  TcpOwners owners_;
+  std::optional<StoreGate> gate_;  // from start() on
   StoreTable table_;
   StoreClientId next_client_ = 1;
   std::unordered_map<StoreClientId, std::unique_ptr<Connection>> connections_;
@@ -194,20 +184,9 @@ void StoreServer::resume_timeouts() {
 
 Result<void> StoreServer::Impl::start(TcpListener listener) {
   endpoint_ = listener.endpoint;
-  for (const std::string& member : options_.policy.members) {
-    if (member == kEveryMachine) {
-      admits_every_machine_ = true;
-      continue;
-    }
-    boost::system::error_code not_numeric;
-    const auto address = asio::ip::make_address(member, not_numeric);
-    if (not_numeric) {
-      return Error(ErrorCode::kInvalidArgument,
-                   "the store cannot admit '" + member + "': not a numeric address",
-                   "give the IPv4 or IPv6 addresses of the members");
-    }
-    members_.insert(plain_address(address));
-  }
+  auto gate = StoreGate::make(options_.policy.members, options_.peer_uid);
+  if (!gate) return std::move(gate).error();
+  gate_ = *std::move(gate);
   if (const auto error = adopt(listener_, std::move(listener.socket))) {
     return Error(ErrorCode::kInternal, "cannot watch the socket of the store: " + error.message());
   }
@@ -280,23 +259,10 @@ StoreServer::Impl::Accepted StoreServer::Impl::accept_one() {
   return Accepted::kOne;
 }
 
-// From this machine the kernel knows whose the other end is; of other machines only the address can
-// be known, so they must be members.
 bool StoreServer::Impl::may_connect(const UniqueFd& socket, const TcpEndpoint& peer) {
-  TcpEndpoint here = endpoint_;
-  auto size = static_cast<socklen_t>(here.capacity());
-  if (::getsockname(socket.get(), here.data(), &size) != 0) return false;
-  const auto address = plain_address(peer.address());
-  const auto owner = owners_.owner_of(peer, here);
-  if (owner || address.is_loopback() || address == plain_address(here.address())) {
-    return owner == options_.peer_uid;
-  }
-  if (admits_every_machine_ || members_.contains(address)) return true;
-  notice(Error(
-      ErrorCode::kStoreLimit,
-      "the store refused " + peer.address().to_string() + ", which is no member of this generation",
-      "find out what connects from there to port " + std::to_string(endpoint_.port())));
-  return false;
+  const Result<bool> admitted = gate_->admits(socket, peer);
+  if (!admitted) notice(admitted.error());
+  return admitted && *admitted;
 }
 
 void StoreServer::Impl::admit(UniqueFd socket) {
