@@ -12,6 +12,7 @@
 #include "launcher/gpu_list.h"
 #include "launcher/hosts/host_choice.h"
 #include "launcher/mpi/mpi_choice.h"
+#include "launcher/mpi/mpi_hosts.h"
 #include "launcher/paradigms/paradigm_rules.h"
 #include "launcher/preflight_flag.h"
 #include "launcher/slurm_machines.h"
@@ -62,8 +63,9 @@ class Merge {
     settings_.paradigms = choose_paradigms(wish(), notices_, faults_);
     choose_machines();
     choose_num_processes();
+    const int of_mpi = settings_.mpi ? settings_.mpi->num_processes.value_or(1) : 0;
     if (!settings_.elastic && faults_.empty())
-      check_sizes(settings_.paradigms, settings_.world_size(), faults_);
+      check_sizes(settings_.paradigms, is_mpi_ ? of_mpi : settings_.world_size(), faults_);
     choose_computing();
     choose_dynamo();
     settings_.output = choose_output(line_, settings_.num_processes, faults_);
@@ -159,10 +161,23 @@ class Merge {
         .num_processes =
             [this] { return integer("num_processes", &ConfigFile::num_processes, 1, kAnyInt); },
         .main_address = address,
-        .main_port = settings_.main_process_port};
+        .main_port = settings_.main_process_port,
+        .is_in_allocation = slurm_.place.has_value()};
     settings_.hosts = launcher::choose_hosts(wish, notices_, faults_);
+    if (settings_.hosts && settings_.hosts->transport == HostTransport::kMpirun) {
+      choose_mpi_hosts();
+      return true;
+    }
     if (settings_.hosts) settings_.num_processes = settings_.hosts->num_workers();
     return settings_.hosts.has_value();
+  }
+
+  void choose_mpi_hosts() {
+    is_mpi_ = true;
+    auto planned = plan_mpi_hosts(*settings_.hosts);
+    settings_.hosts.reset();
+    if (!planned) return faults_.add(std::move(planned).error());
+    settings_.mpi = *std::move(planned);
   }
 
   void choose_hardware() {

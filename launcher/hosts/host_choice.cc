@@ -28,14 +28,27 @@ std::string said(const HostWish& wish, const std::string& option) {
   return found == wish.file->options.end() ? "" : found->second;
 }
 
-Error other_launcher(const std::string& name) {
-  const std::string way =
-      name == "slurm" ? "inside an allocation, run `srun --ntasks-per-node=1 accel-launch "
-                        "--use_deepspeed ...` without a hostfile"
-                      : "give --deepspeed_multinode_launcher ssh or pdsh, with the same hostfile";
-  return Error(ErrorCode::kUnsupported,
-               "--deepspeed_multinode_launcher is " + name + ", which accel-launch cannot do",
-               way);
+// srun takes the nodes of its allocation, and these cannot be chosen by DeepSpeed's flags.
+Result<void> check_slurm(const HostWish& wish) {
+  if (!wish.is_in_allocation) {
+    return Error(ErrorCode::kUnsupported,
+                 "--deepspeed_multinode_launcher is slurm, but this is no allocation of SLURM",
+                 "run the same line in a script of sbatch, or as `salloc --nodes " +
+                     std::to_string(wish.num_machines) + " accel-launch ...`");
+  }
+  for (const char* filter : {"deepspeed_inclusion_filter", "deepspeed_exclusion_filter"}) {
+    if (said(wish, filter).empty()) continue;
+    return Error(ErrorCode::kUnsupported,
+                 "--" + std::string(filter) +
+                     " cannot be used with --deepspeed_multinode_launcher slurm, which takes all "
+                     "nodes of the allocation",
+                 "give --nodelist or --exclude to sbatch or salloc");
+  }
+  return {};
+}
+
+bool is_mpi(const std::string& launcher) {
+  return launcher == "openmpi" || launcher == "mpich" || launcher == "mvapich";
 }
 
 Result<HostSettings> read_hosts(const HostWish& wish, const std::string& path) {
@@ -116,9 +129,14 @@ std::optional<HostSettings> choose_hosts(const HostWish& wish,
   }
   const std::string launcher = said(wish, "deepspeed_multinode_launcher");
   if (launcher == "standard" || launcher == "nossh") return std::nullopt;
-  if (!launcher.empty() && launcher != "pdsh" && launcher != "ssh") {
-    faults.add(other_launcher(launcher));
-    return HostSettings();
+  if (launcher == "slurm") {
+    if (auto good = check_slurm(wish); !good) faults.add(std::move(good).error());
+    return std::nullopt;
+  }
+  if (path.empty() && is_mpi(launcher)) {
+    faults.add(Error(ErrorCode::kUsage,
+                     "--deepspeed_multinode_launcher " + launcher + " needs a hostfile",
+                     "give --deepspeed_hostfile, with lines as `worker-1 slots=4`"));
   }
   if (path.empty()) return std::nullopt;
   auto settings = read_hosts(wish, path);
@@ -127,7 +145,10 @@ std::optional<HostSettings> choose_hosts(const HostWish& wish,
     return HostSettings();
   }
   if (launcher == "pdsh") settings->transport = HostTransport::kPdsh;
-  if (launcher == "ssh") settings->transport = HostTransport::kSsh;
+  if (is_mpi(launcher)) {
+    settings->transport = HostTransport::kMpirun;
+    settings->mpi = launcher;
+  }
   return *std::move(settings);
 }
 

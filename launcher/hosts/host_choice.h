@@ -3,7 +3,8 @@
 //   --deepspeed_multinode_launcher   what happens, with DeepSpeed and several machines
 //   pdsh, ssh, or nothing said       the hosts of --deepspeed_hostfile; without one as standard
 //   standard, nossh                  this is one of the machines; the others are started elsewhere
-//   openmpi, mpich, mvapich, slurm   refused, with the way to take instead
+//   openmpi, mpich, mvapich          the same hosts, but mpirun starts a rank for each slot
+//   slurm                            the nodes of the allocation that this runs in; no hostfile is read
 //
 // Threads:  reads the hostfile; no state.
 #pragma once
@@ -27,6 +28,7 @@ struct HostWish {
   std::function<std::optional<int>()> num_processes;  // of all machines; asked at most once
   std::optional<std::string> main_address;
   std::optional<int> main_port;
+  bool is_in_allocation = false;  // of SLURM
 };
 
 // std::nullopt: the launch does not go through a hostfile. After a fault the settings mean nothing.

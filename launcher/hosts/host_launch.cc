@@ -23,11 +23,6 @@ constexpr std::string_view kExportedPrefixes[] = {"ACCELERATE_",
                                                   "UCX",
                                                   "VIRTUAL_ENV"};
 
-bool is_exported(std::string_view name) {
-  return std::ranges::any_of(kExportedPrefixes,
-                             [&](std::string_view prefix) { return name.starts_with(prefix); });
-}
-
 std::string list_of(const std::vector<int>& slots) {
   std::string text;
   for (const int slot : slots) text += (text.empty() ? "" : ",") + std::to_string(slot);
@@ -35,6 +30,11 @@ std::string list_of(const std::vector<int>& slots) {
 }
 
 }  // namespace
+
+bool is_exported(std::string_view name) {
+  return std::ranges::any_of(kExportedPrefixes,
+                             [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
 
 int HostSettings::num_workers() const {
   std::size_t number = 0;
@@ -91,26 +91,6 @@ std::vector<std::pair<std::string, std::string>> exported_variables(const EnvMap
   for (const auto& [name, value] : listed) all[name] = value;
   all.erase("CUDA_VISIBLE_DEVICES");  // each host has its own
   return {all.begin(), all.end()};
-}
-
-Result<EnvMap> parse_variable_file(std::string_view text, const std::string& path) {
-  EnvMap variables;
-  for (int number = 1; !text.empty(); ++number) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-    const std::size_t equals = line.find('=');
-    if (equals == std::string_view::npos || equals == 0) {
-      return Error(ErrorCode::kConfigSyntax,
-                   path + ":" + std::to_string(number) + ": '" + std::string(line) +
-                       "' is no variable, expected NAME=VALUE",
-                   "mend the line, or remove " + path);
-    }
-    variables[std::string(line.substr(0, equals))] = line.substr(equals + 1);
-  }
-  return variables;
 }
 
 }  // namespace accel::launcher

@@ -25,11 +25,16 @@
 
 namespace accel::launcher {
 
-enum class HostTransport { kSsh, kPdsh };
+enum class HostTransport {
+  kSsh,
+  kPdsh,
+  kMpirun,  // starts the workers itself: launcher/mpi/mpi_hosts.h
+};
 
 struct HostSettings {
   std::vector<HostSlots> hosts;  // in the order of machine ranks
   HostTransport transport = HostTransport::kSsh;
+  std::string mpi;           // kMpirun: openmpi, mpich or mvapich
   std::string main_address;  // of the first host
   int main_port = 29500;
 
@@ -50,17 +55,17 @@ struct HostCommand {
                                             const HostCommand& command,
                                             std::size_t machine);
 
-// What starts `text` on `host`.
+// What starts `text` on `host`. Requires: ssh or pdsh.
 [[nodiscard]] std::vector<std::string> transport_words(HostTransport transport,
                                                        const std::string& host,
                                                        const std::string& text);
 
-// What hosts are told: those of `workers` that `inherited` does not have so, those of `inherited` with a
-// prefix that DeepSpeed exports or that speak to PyTorch or us, and `listed`, which beat both.
+// Whether hosts get a variable of the caller with this name: DeepSpeed exports it, or PyTorch or we read it.
+[[nodiscard]] bool is_exported(std::string_view name);
+
+// What hosts are told: those of `workers` that `inherited` does not have so, those of `inherited` that
+// are exported, and `listed`, which beat both.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> exported_variables(
     const EnvMap& workers, const EnvMap& inherited, const EnvMap& listed);
-
-// A file of lines NAME=VALUE, as DeepSpeed reads .deepspeed_env. Errors  kConfigSyntax: path and line.
-[[nodiscard]] Result<EnvMap> parse_variable_file(std::string_view text, const std::string& path);
 
 }  // namespace accel::launcher

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "launcher/flag_table.h"
-#include "launcher/text_file.h"
+#include "launcher/hosts/listed_variables.h"
 #include "runtime/supervisor/spawner.h"
 
 namespace accel::launcher {
@@ -17,32 +17,11 @@ using supervisor::JobSpec;
 // What the hosts' launchers need beside the workers' grace to say how it ended.
 constexpr supervisor::Milliseconds kReportTime{10'000};
 
-std::string variable(const EnvMap& environment, const char* name, const char* otherwise) {
-  const auto found = environment.find(name);
-  return found == environment.end() || found->second.empty() ? otherwise : found->second;
-}
-
-// ~/.deepspeed_env, then that of the working folder, which beats it; $DS_ENV_FILE is another name.
-Result<EnvMap> read_listed_variables(const EnvMap& environment) {
-  EnvMap all;
-  const std::string name = variable(environment, "DS_ENV_FILE", ".deepspeed_env");
-  for (const fs::path& folder : {fs::path(variable(environment, "HOME", ".")), fs::path(".")}) {
-    const std::string path = (folder / name).string();
-    std::error_code ignored;
-    if (!fs::is_regular_file(path, ignored)) continue;
-    constexpr std::uint64_t kMostBytes = 1U << 20;
-    const auto text = read_text_file(path, kMostBytes, "the variables for DeepSpeed's hosts");
-    if (!text) return text.error();
-    auto variables = parse_variable_file(*text, path);
-    if (!variables) return std::move(variables).error();
-    for (auto& [key, value] : *variables) all[key] = std::move(value);
-  }
-  return all;
-}
-
 Result<void> check_transport(HostTransport transport, const EnvMap& environment) {
   const std::string name = transport == HostTransport::kPdsh ? "pdsh" : "ssh";
-  if (supervisor::find_program(name, variable(environment, "PATH", "/usr/bin:/bin"))) return {};
+  const auto path = environment.find("PATH");
+  const bool has_path = path != environment.end() && !path->second.empty();
+  if (supervisor::find_program(name, has_path ? path->second : "/usr/bin:/bin")) return {};
   return Error(ErrorCode::kExecFailed,
                name + " is not installed",
                transport == HostTransport::kPdsh

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "launcher/hosts/host_launch.h"
 #include "launcher/program_output.h"
 #include "runtime/supervisor/spawner.h"
 
@@ -11,8 +12,53 @@ namespace {
 // Open MPI's own way to say `-x NAME` for each: names between semicolons.
 constexpr const char* kOpenMpiExports = "OMPI_MCA_mca_base_env_list";
 
+// For the variables of Open MPI, then of the Hydra of MPICH and Intel MPI, then of MVAPICH.
+constexpr const char* kRankVariables =
+    R"(export RANK="${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$MV2_COMM_WORLD_RANK}}" )"
+    R"(LOCAL_RANK="${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-$MV2_COMM_WORLD_LOCAL_RANK}}"; )";
+
 Error usage(std::string message, std::string remedy) {
   return Error(ErrorCode::kUsage, std::move(message), std::move(remedy));
+}
+
+template <typename Items, typename Text>
+std::string joined(const Items& items, const Text& text) {
+  std::string all;
+  for (const auto& item : items) all += (all.empty() ? "" : ",") + text(item);
+  return all;
+}
+
+std::vector<std::string> words_for_hosts(const MpiSettings& settings,
+                                         const MpiProgram& program,
+                                         const std::vector<std::string>& command) {
+  const std::string each = std::to_string(settings.num_on_machine());
+  const std::string all = std::to_string(settings.num_processes.value_or(1));
+  const auto& names = settings.hosts->names;
+  std::vector<std::string> words = {program.name};
+  if (program.family == MpiFamily::kOpenMpi) {
+    const auto with_slots = [&](const std::string& name) { return name + ":" + each; };
+    words.insert(words.end(), {"--host", joined(names, with_slots), "-n", all});
+    // The ranks of a host share its cores, as under ssh.
+    words.insert(words.end(), {"--map-by", "slot", "--bind-to", "none"});
+  } else {
+    const auto as_it_is = [](const std::string& name) { return name; };
+    words.insert(words.end(), {"-hosts", joined(names, as_it_is), "-ppn", each, "-n", all});
+  }
+  const std::string sizes = "export WORLD_SIZE=" + all + " LOCAL_WORLD_SIZE=" + each + "; ";
+  words.insert(words.end(),
+               {"/bin/sh", "-c", kRankVariables + sizes + "exec \"$@\"", program.name});
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
+}
+
+// What DeepSpeed sets for these, unless the user did.
+void add_for_hydra(EnvMap& env) {
+  for (const auto& [name, value] : {std::pair("I_MPI_PIN", "0"),
+                                    std::pair("MV2_ENABLE_AFFINITY", "0"),
+                                    std::pair("MV2_SMP_USE_CMA", "0"),
+                                    std::pair("MV2_SUPPORT_DL", "1")}) {
+    env.try_emplace(name, value);
+  }
 }
 
 }  // namespace
@@ -70,9 +116,21 @@ Result<MpiProgram> find_mpi_program(const EnvMap& environment) {
                "--mpirun_hostfile and mpirun_config out");
 }
 
+Result<void> check_mpi_program(const MpiSettings& settings, const MpiProgram& program) {
+  if (!settings.hosts) return {};
+  const bool is_open_mpi = program.family == MpiFamily::kOpenMpi;
+  const std::string& launcher = settings.hosts->launcher;
+  if (is_open_mpi == (launcher == "openmpi")) return {};
+  return usage("--deepspeed_multinode_launcher is " + launcher + ", but the " + program.name +
+                   " on PATH is " + (is_open_mpi ? "Open MPI" : "of the family of MPICH"),
+               std::string("give --deepspeed_multinode_launcher ") +
+                   (is_open_mpi ? "openmpi" : "mpich") + ", or put the other one first on PATH");
+}
+
 std::vector<std::string> mpirun_words(const MpiSettings& settings,
                                       const MpiProgram& program,
                                       const std::vector<std::string>& command) {
+  if (settings.hosts) return words_for_hosts(settings, program, command);
   const bool is_open_mpi = program.family == MpiFamily::kOpenMpi;
   std::vector<std::string> words = {program.name,
                                     is_open_mpi ? "--hostfile" : "-f",
@@ -88,18 +146,28 @@ std::vector<std::string> mpirun_words(const MpiSettings& settings,
 
 void add_mpi_environment(EnvMap& env,
                          const EnvMap& inherited,
+                         const EnvMap& listed,
                          const MpiSettings& settings,
                          const MpiProgram& program) {
   if (settings.num_machines > 1 || settings.num_processes.value_or(1) > 1) {
     env["MASTER_ADDR"] = settings.main_address;
     env["MASTER_PORT"] = std::to_string(settings.main_port);
   }
+  if (settings.hosts) {
+    for (const auto& [name, value] : listed) env[name] = value;
+    const auto number = [](int slot) { return std::to_string(slot); };
+    env["CUDA_VISIBLE_DEVICES"] = joined(settings.hosts->slots, number);
+    if (program.family == MpiFamily::kHydra) add_for_hydra(env);
+  }
   if (program.family != MpiFamily::kOpenMpi) return;
   std::string names;
   if (const auto before = env.find(kOpenMpiExports); before != env.end()) names = before->second;
   for (const auto& [name, value] : env) {
     const auto before = inherited.find(name);
-    if (before != inherited.end() && before->second == value) continue;
+    const bool is_inherited = before != inherited.end() && before->second == value;
+    const bool is_meant = settings.hosts && (is_exported(name) || listed.contains(name) ||
+                                             name == "CUDA_VISIBLE_DEVICES");
+    if (is_inherited && !is_meant) continue;
     names += (names.empty() ? "" : ";") + name;
   }
   if (!names.empty()) env[kOpenMpiExports] = names;

@@ -5,7 +5,8 @@
 // Accelerate read them. Rank 0 of the job hosts the store.
 //
 // Threads:  pure functions, but for find_mpi_program(), which runs `mpirun --version`.
-// Source:   the words are those of `accelerate launch` 1.15.0 (tests/peer/mpi_launch.py compares them).
+// Source:   the words are those of `accelerate launch` 1.15.0 (tests/peer/mpi_launch.py compares them);
+//           those with `hosts` are our own, see docs/parity.md.
 #pragma once
 
 #include <optional>
@@ -18,8 +19,16 @@
 
 namespace accel::launcher {
 
+// The hosts of a launch of DeepSpeed, on each of which mpirun starts a rank for each slot.
+struct MpiHosts {
+  std::vector<std::string> names;  // in the order of ranks
+  std::vector<int> slots;          // of each host; ranks see these GPUs
+  std::string launcher;            // openmpi, mpich or mvapich: the mpirun that is meant
+};
+
 struct MpiSettings {
-  std::string hostfile;
+  std::string hostfile;           // empty with `hosts`
+  std::optional<MpiHosts> hosts;  // in the place of a hostfile
   int num_machines = 1;
   std::optional<int> num_processes;  // of all machines; absent: one on each host of the hostfile
   std::string main_address = "127.0.0.1";
@@ -59,15 +68,22 @@ struct MpiWish {
 // mpirun or mpiexec on the PATH of `environment`. Errors  kExecFailed: there is none.
 [[nodiscard]] Result<MpiProgram> find_mpi_program(const EnvMap& environment);
 
-// The command line that starts `command` in each rank.
+// Whether `program` is the mpirun that the settings name. Errors  kUsage: it is of the other family.
+[[nodiscard]] Result<void> check_mpi_program(const MpiSettings& settings,
+                                             const MpiProgram& program);
+
+// The command line that starts `command` in each rank. With `hosts` a shell in between gives ranks what
+// DeepSpeed reads: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE.
 [[nodiscard]] std::vector<std::string> mpirun_words(const MpiSettings& settings,
                                                     const MpiProgram& program,
                                                     const std::vector<std::string>& command);
 
 // Adds to `env`, of mpirun, how the ranks find rank 0, and with Open MPI that ranks on other hosts get
 // the variables that are not in `inherited` or differ from it; the others hand all of them on anyway.
+// With `hosts`, also the GPUs, `listed`, and for other hosts what DeepSpeed exports.
 void add_mpi_environment(EnvMap& env,
                          const EnvMap& inherited,
+                         const EnvMap& listed,
                          const MpiSettings& settings,
                          const MpiProgram& program);
 

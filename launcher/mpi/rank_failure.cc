@@ -25,8 +25,6 @@ std::string describe_rank_failure(std::string_view output) {
       R"(noticed that process rank (\d{1,9}) with PID \d{1,9} on node (\S{1,255}) exited on signal (\d{1,3}(?: \([\w ]{1,40}\))?))");
   static const std::regex kExitOfOpenMpi(
       R"(Process name: \[\[\d{1,9},\d{1,9}\],(\d{1,9})\] {1,8}Exit code: {1,8}(\d{1,3}))");
-  static const std::regex kHydra(
-      R"(= {1,8}(?:RANK (\d{1,9}) )?PID (\d{1,9}) RUNNING AT (\S{1,255}) = {1,8}((?:EXIT CODE|EXIT STATUS|KILLED BY SIGNAL): \d{1,3}(?: \([\w ]{1,40}\))?))");
   constexpr std::size_t kMostLines = 40;
   std::string text;
   for (const std::string& line : supervisor::last_lines(output, kMostLines)) text += line + " ";
@@ -35,10 +33,7 @@ std::string describe_rank_failure(std::string_view output) {
     return "rank " + found.str(1) + " on " + found.str(2) + " was ended by signal " + found.str(3);
   if (find_last(text, kExitOfOpenMpi, found))
     return "rank " + found.str(1) + " ended with exit code " + found.str(2);
-  if (!find_last(text, kHydra, found)) return "";
-  const std::string rank = found[1].matched ? "rank " + found.str(1) : "process " + found.str(2);
-  // In its own words: what MPICH calls an exit code is the number of a signal too.
-  return rank + " on " + found.str(3) + " (" + found.str(4) + ")";
+  return "";
 }
 
 }  // namespace accel::launcher

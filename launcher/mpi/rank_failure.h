@@ -1,14 +1,13 @@
-// RankFailure: which rank of mpirun failed first, as mpirun says it when it ends the others.
+// RankFailure: which rank of mpirun failed first, as Open MPI says it on stderr when it ends the others.
 //
-//   Open MPI    mpirun noticed that process rank 3 with PID 41 on node two exited on signal 9 (Killed).
-//               Process name: [[30591,1],1] / Exit code:    7
-//   Intel MPI   =   RANK 1 PID 41 RUNNING AT two / =   KILLED BY SIGNAL: 9 (Killed)
-//   MPICH       =   PID 41 RUNNING AT two / =   EXIT CODE: 9
+//   mpirun noticed that process rank 3 with PID 41 on node two exited on signal 9 (Killed).
+//   Process name: [[30591,1],1] / Exit code:    7
 //
-// mpirun alone knows that; its exit status tells neither rank nor host.
+// mpirun alone knows that; its exit status tells neither rank nor host. Hydra (MPICH, Intel MPI) says it among the
+// output of the ranks, which no report quotes.
 //
 // Threads:  pure functions.
-// Source:   the words of Open MPI 4.1.4 and MPICH 4.0.2 as they print them, those of Intel MPI as documented.
+// Source:   the words of Open MPI 4.1.4; tests/integration/mpi.
 #pragma once
 
 #include <string>

@@ -78,6 +78,43 @@ class OpenMpi(MpiTest):
         self.wait_until_gone(pids)
 
 
+class DeepSpeedByOpenMpi(MpiTest):
+    """Two hosts that mpirun reaches by its ssh, which is a script here: it runs the command on this machine in /bin/sh,
+    without the caller's environment."""
+
+    def run_ranks(self, script, *arguments, flags=()):
+        ssh = self.folder / "bin/ssh"
+        ssh.parent.mkdir()
+        ssh.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nshift\n'
+                       'exec env -i HOME="$HOME" PATH=/usr/bin:/bin OMPI_ALLOW_RUN_AS_ROOT=1 '
+                       'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 /bin/sh -c "$*"\n')
+        ssh.chmod(0o755)
+        (self.folder / "hosts").write_text("one slots=2\ntwo slots=3\n")
+        environment = {**self.environment, "PATH": f"{ssh.parent}:{os.environ['PATH']}", "NCCL_DEBUG": "it's",
+                       "SECRET": "kept"}
+        command = [BIN / "accel-launch", "--use_deepspeed", "--zero_stage", "3", "--deepspeed_multinode_launcher", "openmpi",
+                   "--deepspeed_hostfile", self.folder / "hosts", "--num_machines", "2", "--main_process_ip", "127.0.0.1",
+                   "--main_process_port", "29742", *flags, "/bin/sh", "-c", script, "name", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+
+    def test_ranks_of_both_hosts_are_told_what_deepspeed_reads(self):
+        odd = ["a b", "it's", "$HOME", "*", "", "\\", "--flag=x;y", "5%h"]
+        done = self.run_ranks(
+            'printf "rank %s %s of %s %s|$MASTER_ADDR:$MASTER_PORT|$CUDA_VISIBLE_DEVICES|$NCCL_DEBUG|${SECRET-none}|'
+            '$ACCELERATE_DEEPSPEED_ZERO_STAGE|%s\\n" $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE "$(printf "[%s]" "$@")"',
+            *odd, flags=["--num_processes", "4"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        told = "127.0.0.1:29742|0,1|it's|none|3|" + "".join(f"[{text}]" for text in odd)
+        self.assertEqual(sorted(done.stdout.splitlines()),
+                         [f"rank {rank} {rank % 2} of 4 2|{told}" for rank in range(4)])
+
+    def test_a_failure_names_rank_and_host(self):
+        done = self.run_ranks("if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 600",
+                              flags=["--deepspeed_inclusion_filter", "one:1@two:1"])
+        self.assertEqual(done.returncode, 137, done.stderr)
+        self.assertIn("cause     rank 1 on two was ended by signal 9 (Killed)", done.stderr)
+
+
 @unittest.skipUnless(DIGITS.exists(), "the examples need LibTorch")
 class DigitsUnderMpirun(MpiTest):
     def command(self, *arguments, program=(DIGITS,), mpi=True):

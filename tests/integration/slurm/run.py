@@ -118,6 +118,12 @@ class Slurm(unittest.TestCase):
         self.assertNotIn("nothing says how many", self.said())
         self.assert_nothing_is_left()
 
+    def test_deepspeeds_launcher_slurm_takes_the_nodes_of_the_allocation(self):
+        job = self.launch("--use_deepspeed", "--deepspeed_multinode_launcher", "slurm", "--num_machines", 2, "--num_processes", 4,
+                          self.worker(HELLO))
+        self.assertEqual(self.end(job), ("COMPLETED", 0), self.said())
+        self.assertEqual(self.hello_lines(), [f"rank {r} of 4 node {r // 2} on n{r // 2 + 1} restart 0" for r in range(4)], self.said())
+
     def test_srun_with_one_task_a_node_is_one_launcher_a_node(self):
         job = self.submit(self.script(f"exec srun --ntasks-per-node=1 --kill-on-bad-exit=0 accel-launch --num_processes 2 {self.worker(HELLO)}"),
                           options=("--nodes=2",))

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "launcher/hosts/host_spec.h"
+#include "launcher/hosts/listed_variables.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher {
@@ -13,6 +14,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::Key;
 using ::testing::Not;
@@ -164,11 +166,31 @@ TEST_F(HostPlan, WhatDoesNotFitIsRefusedWithItsNumbers) {
               HasSubstr("is 0"));
   EXPECT_THAT(message(two({"--deepspeed_exclusion_filter", "w-2"})),
               HasSubstr("--num_machines is 2, but 1 host is taken"));
-  EXPECT_THAT(message(two({"--deepspeed_multinode_launcher", "openmpi"})), HasSubstr("openmpi"));
-  EXPECT_THAT(refused(two({"--deepspeed_multinode_launcher", "slurm"})).remedy(),
-              HasSubstr("srun"));
   EXPECT_THAT(message({"--use_deepspeed", "--num_machines", "2", "--deepspeed_hostfile", "/none"}),
               HasSubstr("/none"));
+}
+
+TEST_F(HostPlan, SlurmIsThePathOfItsAllocation) {
+  EXPECT_THAT(refused(two({"--deepspeed_multinode_launcher", "slurm"})).remedy(),
+              HasSubstr("salloc --nodes 2"));
+
+  host_.environment.insert({{"SLURM_JOB_ID", "7"},
+                            {"SLURM_JOB_NODELIST", "n[1-2]"},
+                            {"SLURM_JOB_NUM_NODES", "2"},
+                            {"SLURM_NODEID", "0"},
+                            {"SLURMD_NODENAME", "n1"}});
+  const LaunchPlan result =
+      plan(two({"--deepspeed_multinode_launcher", "slurm", "--num_processes", "4"}));
+  ASSERT_TRUE(result.elastic.has_value());
+  EXPECT_EQ(result.elastic->min_nodes, 2);
+  EXPECT_EQ(result.spec.workers.size(), 2U);
+  EXPECT_THAT(result.hosts, IsEmpty());
+
+  EXPECT_THAT(
+      refused(
+          two({"--deepspeed_multinode_launcher", "slurm", "--deepspeed_inclusion_filter", "w-1"}))
+          .remedy(),
+      HasSubstr("--nodelist"));
 }
 
 TEST_F(HostPlan, OneMachineNeedsNoHostfile) {

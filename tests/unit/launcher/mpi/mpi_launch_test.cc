@@ -89,8 +89,8 @@ TEST(MpiLaunch, OpenMpiIsToldWhichVariablesGoToOtherHosts) {
   EnvMap open = {{"ACCELERATE_USE_CPU", "True"}, {"HOME", "/root"}, {"OMP_NUM_THREADS", "2"}};
   EnvMap intel = open;
 
-  add_mpi_environment(open, inherited, settings, kOpen);
-  add_mpi_environment(intel, inherited, settings, kIntel);
+  add_mpi_environment(open, inherited, {}, settings, kOpen);
+  add_mpi_environment(intel, inherited, {}, settings, kIntel);
 
   EXPECT_THAT(open,
               AllOf(Contains(Pair("MASTER_ADDR", "10.0.0.1")),
@@ -105,7 +105,7 @@ TEST(MpiLaunch, NamesThatTheUserExportsStay) {
   const EnvMap inherited = {{"OMPI_MCA_mca_base_env_list", "TOKEN"}};
   EnvMap env = inherited;
   add_mpi_environment(
-      env, inherited, or_throw(plan_mpi({.hostfile = "H", .num_processes = 2})), kOpen);
+      env, inherited, {}, or_throw(plan_mpi({.hostfile = "H", .num_processes = 2})), kOpen);
 
   EXPECT_EQ(env.at("OMPI_MCA_mca_base_env_list"), "TOKEN;MASTER_ADDR;MASTER_PORT");
 }

@@ -39,18 +39,6 @@ TEST(RankFailure, OpenMpiNamesTheRankOfAnExitCode) {
       "rank 1 ended with exit code 7");
 }
 
-TEST(RankFailure, HydraIsToldInItsWords) {
-  EXPECT_EQ(describe_rank_failure("=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
-                                  "=   PID 12503 RUNNING AT 127.0.0.1\n"
-                                  "=   EXIT CODE: 9\n"
-                                  "=   CLEANING UP REMAINING PROCESSES\n"),
-            "process 12503 on 127.0.0.1 (EXIT CODE: 9)");
-  EXPECT_EQ(describe_rank_failure("=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
-                                  "=   RANK 1 PID 41 RUNNING AT w-2\n"
-                                  "=   KILLED BY SIGNAL: 11 (Segmentation fault)\n"),
-            "rank 1 on w-2 (KILLED BY SIGNAL: 11 (Segmentation fault))");
-}
-
 TEST(RankFailure, WhatARankPrintedBeforeDoesNotCount) {
   EXPECT_EQ(
       describe_rank_failure(

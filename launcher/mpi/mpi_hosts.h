@@ -1,0 +1,19 @@
+// MpiHosts: a launch of DeepSpeed over the hosts of a hostfile, started by mpirun.
+//
+// The peer hands openmpi, mpich and mvapich to DeepSpeed with flags which that refuses under all three. Here
+// filters and --num_processes choose hosts and slots as they do for ssh; mpirun starts a rank for each.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <accel/result.h>
+
+#include "launcher/hosts/host_launch.h"
+#include "launcher/mpi/mpi_launch.h"
+
+namespace accel::launcher {
+
+// Errors  kInvalidArgument: hosts with different slots; mpirun starts the same on each.
+[[nodiscard]] Result<MpiSettings> plan_mpi_hosts(const HostSettings& hosts);
+
+}  // namespace accel::launcher
