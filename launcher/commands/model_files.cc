@@ -13,6 +13,7 @@
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <accel/error.h>
@@ -20,6 +21,7 @@
 
 #include "launcher/commands/known_models.h"
 #include "launcher/commands/model_index.h"
+#include "launcher/commands/weight_files.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
 
@@ -62,7 +64,17 @@ class Reader {
  public:
   Result<void> add_file(const fs::path& path) {
     const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!file) return unusable(ErrorCode::kConfigUnreadable, path, errno_text(errno));
+    struct stat status {};
+    if (!file || ::fstat(file.get(), &status) != 0)
+      return unusable(ErrorCode::kConfigUnreadable,
+                      path,
+                      errno_text(errno),
+                      "check that the file is whole and that you may read it");
+    if (!S_ISREG(status.st_mode))
+      return unusable(ErrorCode::kConfigUnreadable,
+                      path,
+                      "it is no file",
+                      "name a safetensors file, or the folder of a model");
     const auto header = safetensors::read_header(file.get());
     if (!header) {
       Error error = header.error();
@@ -78,8 +90,19 @@ class Reader {
   Result<void> add_index(const fs::path& path) {
     const auto files = files_of_index(path);
     if (!files) return files.error();
-    for (const std::string& file : *files)
-      if (auto added = add_file(path.parent_path() / file); !added) return added;
+    for (const std::string& name : *files) {
+      const fs::path file = path.parent_path() / name;
+      std::error_code ignored;
+      if (const std::string remedy = remedy_for_unread(name); !remedy.empty())
+        return unusable(
+            ErrorCode::kConfigInvalidValue, path, "it is of " + printable(name), remedy);
+      if (!fs::exists(file, ignored))
+        return unusable(ErrorCode::kConfigUnreadable,
+                        path,
+                        printable(name) + ", which it names, is not beside it",
+                        "fetch that file too, or name the model's config.json");
+      if (auto added = add_file(file); !added) return added;
+    }
     return {};
   }
 
@@ -106,44 +129,54 @@ Result<ModelInventory> read_config(const fs::path& path) {
   return inventory_of_config(*config, path.string());
 }
 
-std::vector<fs::path> safetensors_in(const fs::path& folder) {
-  std::vector<fs::path> files;
+Result<std::vector<std::string>> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error))
-    if (entry->path().extension() == ".safetensors") files.push_back(entry->path());
-  std::sort(files.begin(), files.end());
-  return files;
+    names.push_back(entry->path().filename());
+  if (error)
+    return unusable(ErrorCode::kConfigUnreadable,
+                    folder,
+                    errno_text(error.value()),
+                    "check that you may read the folder");
+  return names;
 }
 
 Result<ModelInventory> read_folder(const fs::path& folder) {
+  const auto names = names_in(folder);
+  if (!names) return names.error();
   std::error_code ignored;
   const fs::path index = folder / kModelIndexName;
   if (fs::exists(index, ignored))
     return read_with(index, [&](Reader& reader) { return reader.add_index(index); });
-  if (const auto files = safetensors_in(folder); !files.empty()) {
+  const auto files = safetensors_among(*names);
+  if (!files) {
+    Error error = files.error();
+    return std::move(error.while_doing("reading " + printable(folder.string())));
+  }
+  if (!files->empty()) {
     return read_with(folder, [&](Reader& reader) -> Result<void> {
-      for (const fs::path& file : files)
-        if (auto added = reader.add_file(file); !added) return added;
+      for (const std::string& file : *files)
+        if (auto added = reader.add_file(folder / file); !added) return added;
       return {};
     });
   }
   if (fs::exists(folder / "config.json", ignored)) return read_config(folder / "config.json");
-  return unusable(ErrorCode::kConfigUnreadable,
-                  folder,
-                  "there is no safetensors file, index or config.json in it");
+  return nothing_to_read(folder.string(), *names);
 }
 
 Result<ModelInventory> read_file(const fs::path& path) {
   if (path.extension() == ".safetensors")
     return read_with(path, [&](Reader& reader) { return reader.add_file(path); });
-  if (path.string().ends_with(".index.json"))
+  const std::string unread = remedy_for_unread(path.filename());
+  if (unread.empty() && path.string().ends_with(".index.json"))
     return read_with(path, [&](Reader& reader) { return reader.add_index(path); });
-  if (path.extension() == ".json") return read_config(path);
+  if (unread.empty() && path.extension() == ".json") return read_config(path);
   return unusable(ErrorCode::kConfigInvalidValue,
                   path,
-                  "it is neither a .safetensors file, nor an index, nor a config.json",
-                  "pickled weights are not read; save them as safetensors");
+                  "it is neither a .safetensors file, nor an index of such, nor a config.json",
+                  unread.empty() ? "name one of these, or the folder of a model" : unread);
 }
 
 fs::path hub_folder(const EnvMap& environment) {
@@ -191,11 +224,22 @@ Result<ModelInventory> find_model(const std::string& name, const EnvMap& environ
     if (model) model->name = name;
     return model;
   };
-  std::error_code ignored;
-  if (fs::is_directory(name, ignored)) return named(read_folder(name));
-  if (fs::exists(name, ignored)) return named(read_file(name));
+  if (name.empty())
+    return Error(ErrorCode::kUsage, "no model is named", "name a file, a folder or a model");
+  std::error_code error;
+  const fs::file_status status = fs::status(name, error);
+  if (fs::is_directory(status)) return named(read_folder(name));
+  if (fs::exists(status)) return named(read_file(name));
+  if (status.type() == fs::file_type::none)  // not even that is known
+    return unusable(ErrorCode::kConfigUnreadable,
+                    name,
+                    errno_text(error.value()),
+                    "check the path, and that you may read what lies on it");
   if (!is_hub_name(name))
-    return unusable(ErrorCode::kConfigUnreadable, name, "there is no such file or folder");
+    return unusable(ErrorCode::kConfigUnreadable,
+                    name,
+                    "there is no such file or folder",
+                    "check the path; a model of the Hub is named as ORG/NAME");
   if (const auto snapshot = cached_snapshot(name, environment))
     return named(read_folder(*snapshot));
   return unusable(ErrorCode::kConfigUnreadable,

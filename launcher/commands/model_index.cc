@@ -28,7 +28,12 @@ Error unusable(ErrorCode code,
 
 Result<json> read_model_json(const fs::path& path) {
   const auto text = read_text_file(path.string(), kMostJsonBytes, "the index or configuration");
-  if (!text) return text.error();
+  if (!text) {
+    const Error& error = text.error();
+    return Error(error.code(),
+                 error.message(),
+                 "check that it is the model's file and that you may read it");
+  }
   json document = json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded())
     return unusable(ErrorCode::kConfigSyntax, path, "it is no JSON", "fetch the file again");
@@ -40,14 +45,18 @@ Result<std::map<std::string, std::string>> files_by_tensor(const fs::path& path)
   if (!index) return std::move(index).error();
   const auto map = index->is_object() ? index->find("weight_map") : index->end();
   if (!index->is_object() || map == index->end() || !map->is_object())
-    return unusable(ErrorCode::kConfigInvalidValue, path, "it has no weight_map, as an index has");
+    return unusable(ErrorCode::kConfigInvalidValue,
+                    path,
+                    "it has no weight_map, as an index has",
+                    "name the index that lies beside the numbered files, or their folder");
   std::map<std::string, std::string> files;
   for (const auto& item : map->items()) {
     const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";
     if (file.empty() || fs::path(file).filename() != file)
       return unusable(ErrorCode::kConfigInvalidValue,
                       path,
-                      "the file of " + printable(item.key()) + " is no name of a file beside it");
+                      "the file of " + printable(item.key()) + " is no name of a file beside it",
+                      "fetch the index again: it names its files without folders");
     files[item.key()] = file;
   }
   return files;

@@ -23,6 +23,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Published {
   const char* name;
@@ -290,6 +291,56 @@ TEST_F(ModelFiles, NamesWhatIsWrongWithAFile) {
   EXPECT_THAT(message_of("config.json"), HasSubstr("it is no JSON"));
   EXPECT_THAT(message_of("model.bin"), HasSubstr("neither a .safetensors file"));
   EXPECT_THAT(message_of("absent.json"), HasSubstr("no such file or folder"));
+}
+
+TEST_F(ModelFiles, WhatIsMissingOrOfAnotherKindIsNamedWithItsRemedy) {
+  const auto error_of = [&](const std::string& name) {
+    const auto model = find_model(name.empty() ? name : path(name).string(), {});
+    return model ? "no error" : model.error().message() + " | " + model.error().remedy();
+  };
+  folder_.write("shards/model-00001-of-00002.safetensors", "");
+  folder_.write("index/model.safetensors.index.json",
+                R"({"weight_map": {"a": "gone.safetensors"}})");
+  folder_.write("pickled/pytorch_model.bin.index.json", R"({"weight_map": {"a": "b.bin"}})");
+  folder_.write("model.gguf", "GGUF");
+  std::filesystem::create_symlink("loop.safetensors", path("loop.safetensors"));
+  std::filesystem::create_directories(path("empty"));
+  std::filesystem::create_directories(path("folder.safetensors") / "inner");
+  folder_.write("odd/model.safetensors/file", "");
+
+  EXPECT_THAT(
+      error_of("shards"),
+      AllOf(HasSubstr("model-00002-of-00002.safetensors is missing"), HasSubstr("fetch it")));
+  EXPECT_THAT(error_of("index"),
+              AllOf(HasSubstr("gone.safetensors, which it names, is not beside it"),
+                    HasSubstr("fetch that file too")));
+  EXPECT_THAT(error_of("pickled"), HasSubstr("only pytorch_model.bin.index.json"));
+  EXPECT_THAT(error_of("pickled/pytorch_model.bin.index.json"), HasSubstr("pickled weights"));
+  EXPECT_THAT(error_of("model.gguf"), HasSubstr("GGUF files are not read"));
+  EXPECT_THAT(error_of("loop.safetensors"), HasSubstr("Too many levels of symbolic links"));
+  EXPECT_THAT(error_of("empty"), HasSubstr("name the folder that has the model's weights"));
+  EXPECT_THAT(error_of("odd"), HasSubstr("model.safetensors: it is no file"));
+  EXPECT_THAT(error_of(""), HasSubstr("no model is named"));
+  for (const std::string name : {"shards",
+                                 "index",
+                                 "pickled",
+                                 "model.gguf",
+                                 "loop.safetensors",
+                                 "empty",
+                                 "odd",
+                                 "no/such/x"})
+    EXPECT_THAT(error_of(name), Not(HasSubstr("--config_file"))) << name;
+}
+
+// As save_state() writes it: the optimizer's tensors are not the model's.
+TEST_F(ModelFiles, OfACheckpointTheModelIsCounted) {
+  std::filesystem::create_directories(path("checkpoint"));
+  write_model(path("checkpoint/model.safetensors"), {{"w", safetensors::Dtype::kF32, {3}}});
+  write_model(path("checkpoint/optimizer.safetensors"),
+              {{"w.exp_avg", safetensors::Dtype::kF32, {3}}});
+  const auto model = find_model(path("checkpoint").string(), {});
+  ASSERT_TRUE(model) << model.error().message();
+  EXPECT_EQ(num_parameters(*model), 3U);
 }
 
 TEST_F(ModelFiles, AFolderOrADeviceIsNoConfiguration) {
