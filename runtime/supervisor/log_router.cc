@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <map>
 #include <optional>
 #include <utility>
@@ -22,8 +21,9 @@
 #include "runtime/supervisor/log_source.h"
 #include "runtime/supervisor/notice_board.h"
 #include "runtime/supervisor/pseudo_terminal.h"
-#include "runtime/supervisor/stdin_pump.h"
 #include "runtime/supervisor/stdio_plan.h"
+#include "runtime/supervisor/worker_inputs.h"
+#include "runtime/supervisor/worker_pipe.h"
 
 namespace accel::supervisor {
 namespace {
@@ -31,36 +31,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Between two evils, tried with a flood of eight workers (bench/run logs): what is in flight in larger
-// pipes no longer fits the processor's caches, and smaller ones need too many changes of thread.
-constexpr int kPipeBytes = 128 * 1024;
 constexpr std::size_t kMostFileThreads = 4;
-
-struct Pipe {
-  UniqueFd read_end;
-  UniqueFd write_end;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    return Error(ErrorCode::kSpawnFailed, "no pipe for a worker: " + errno_text(errno));
-  }
-  // An unprivileged user past his 64 MiB of pipes gets EPERM: then it stays as it is.
-  ::fcntl(ends[0], F_SETPIPE_SZ, kPipeBytes);
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-void set_non_blocking(int fd) {
-  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
-}
-
-Result<UniqueFd> duplicate(int fd) {
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  if (copy) return copy;
-  return Error(ErrorCode::kSpawnFailed,
-               "cannot pass descriptor " + std::to_string(fd) + " on: " + errno_text(errno));
-}
 
 // Two descriptors of one terminal (or file) are one console: their lines must not mix either.
 bool are_same_console(int one, int other) {
@@ -85,7 +56,8 @@ class LogRouter::Impl {
         terminals_{.in = ::isatty(options_.owner_in) == 1,
                    .out = ::isatty(options_.owner_out) == 1,
                    .err = ::isatty(options_.owner_err) == 1},
-        window_(window_size_of(options_.owner_out)) {}
+        window_(window_size_of(options_.owner_out)),
+        inputs_(options_.owner_in, options_.owner_pid) {}
 
   Result<void> start();
   Result<WorkerStdio> open(int local_rank, int generation);
@@ -93,7 +65,7 @@ class LogRouter::Impl {
   void cut(int local_rank, std::function<void()> done);
   [[nodiscard]] WorkerTail tail(int local_rank) const;
   void resize_window(WindowSize size);
-  void end_inputs() { held_inputs_.clear(); }
+  void end_inputs() { inputs_.end(); }
   void begin_close(const std::function<void()>& on_change);
   [[nodiscard]] bool is_drained(TimePoint until) const;
   [[nodiscard]] std::uint64_t progress() const;
@@ -129,8 +101,6 @@ class LogRouter::Impl {
                                                           int generation,
                                                           Stream stream);
   [[nodiscard]] milliseconds patience_for(LogSource::Kind kind, Stream stream) const;
-  Result<UniqueFd> open_input(InputKind kind, const WorkerStdio& stdio);
-  void feed_from_terminal(UniqueFd target, StdinPump::Target kind);
   void report_unwritten(const std::string& why);
 
   const LogRouterOptions options_;
@@ -148,11 +118,10 @@ class LogRouter::Impl {
   std::array<FilteredFile, 2> filtered_;  // by Stream; of the latest generation
   std::array<Console, 2> consoles_;       // by Stream; both the same when stdout and stderr are
   std::shared_ptr<LogPump> pump_;
-  std::shared_ptr<StdinPump> stdin_pump_;
+  WorkerInputs inputs_;
   std::map<int, Streams> streams_;  // by local rank; of its latest generation
   std::vector<UniqueFd>
       terminals_of_rank0_;  // masters, to resize and to feed; the first is stdout's
-  std::vector<UniqueFd> held_inputs_;
   bool is_closing_ = false;
   bool is_closed_ = false;
 };
@@ -237,7 +206,8 @@ Result<WorkerStdio> LogRouter::Impl::open(int local_rank, int generation) {
                  : open_stream(plan.err, worker, generation, Stream::kErr, streams);
   if (!err) return std::move(err).error();
   stdio.err = *std::move(err);
-  auto in = open_input(plan.in, stdio);
+  const int master = terminals_of_rank0_.empty() ? -1 : terminals_of_rank0_.front().get();
+  auto in = inputs_.open(plan.in, master, stdio.out.get());
   if (!in) return std::move(in).error();
   stdio.in = *std::move(in);
 
@@ -256,7 +226,7 @@ Result<UniqueFd> LogRouter::Impl::open_stream(
   UniqueFd for_child;
   std::shared_ptr<LogSource> source;
   if (kind == OutputKind::kPipe) {
-    auto pipe = make_pipe();
+    auto pipe = make_worker_pipe();
     if (!pipe) return std::move(pipe).error();
     set_non_blocking(pipe->read_end.get());
     for_child = std::move(pipe->write_end);
@@ -282,7 +252,7 @@ Result<std::shared_ptr<LogSource>> LogRouter::Impl::route(std::shared_ptr<LogSou
                                                           Stream stream) {
   const StreamRoute route = route_of(worker, stream);
   if (route.to_file) {
-    auto pipe = make_pipe();
+    auto pipe = make_worker_pipe();
     if (!pipe) return std::move(pipe).error();
     set_non_blocking(pipe->read_end.get());
     set_non_blocking(pipe->write_end.get());
@@ -334,46 +304,10 @@ milliseconds LogRouter::Impl::patience_for(LogSource::Kind kind, Stream stream) 
   return on_terminal ? milliseconds(100) : options_.line_patience;
 }
 
-Result<UniqueFd> LogRouter::Impl::open_input(InputKind kind, const WorkerStdio& stdio) {
-  switch (kind) {
-    case InputKind::kNull: {
-      UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-      if (null) return null;
-      return Error(ErrorCode::kSpawnFailed, "cannot open /dev/null: " + errno_text(errno));
-    }
-    case InputKind::kHeldPipe: {
-      auto pipe = make_pipe();
-      if (!pipe) return std::move(pipe).error();
-      held_inputs_.push_back(std::move(pipe->write_end));
-      return std::move(pipe->read_end);
-    }
-    case InputKind::kInherited:
-      return duplicate(options_.owner_in);
-    case InputKind::kPumpedPipe: {
-      auto pipe = make_pipe();
-      if (!pipe) return std::move(pipe).error();
-      set_non_blocking(pipe->write_end.get());
-      feed_from_terminal(std::move(pipe->write_end), StdinPump::Target::kPipe);
-      return std::move(pipe->read_end);
-    }
-    case InputKind::kPseudoTerminal: {
-      auto master = duplicate(terminals_of_rank0_.front().get());
-      if (!master) return std::move(master).error();
-      feed_from_terminal(*std::move(master), StdinPump::Target::kPseudoTerminal);
-      return duplicate(stdio.out.get());
-    }
-  }
-  return Error(ErrorCode::kInternal, "an unknown kind of input");
-}
-
-void LogRouter::Impl::feed_from_terminal(UniqueFd target, StdinPump::Target kind) {
-  if (!stdin_pump_) stdin_pump_ = StdinPump::start(options_.owner_in, options_.owner_pid);
-  stdin_pump_->feed(std::move(target), kind);
-}
-
 // The bytes wait in the pipe until the writer takes them: nobody here waits for a disk.
 void LogRouter::Impl::write_stacks(int local_rank, int generation, const std::string& text) {
-  auto pipe = file_writer_ ? make_pipe() : Result<Pipe>(Error(ErrorCode::kLogUnwritable, ""));
+  auto pipe =
+      file_writer_ ? make_worker_pipe() : Result<WorkerPipe>(Error(ErrorCode::kLogUnwritable, ""));
   if (!pipe || text.empty()) return;
   set_non_blocking(pipe->read_end.get());
   set_non_blocking(pipe->write_end.get());
@@ -407,7 +341,7 @@ void LogRouter::Impl::resize_window(WindowSize size) {
 
 void LogRouter::Impl::begin_close(const std::function<void()>& on_change) {
   if (std::exchange(is_closing_, true)) return;
-  if (stdin_pump_) stdin_pump_->stop();
+  inputs_.stop_feeding();
   if (file_writer_) file_writer_->finish();
   pump_->when_done(on_change);
   for (const Console& console : consoles_) console.writer->when_done(on_change);
