@@ -53,8 +53,12 @@ void check_others(const CommandLine& line, Faults& faults) {
           std::move(remedy));
   };
   for (const auto name : kOfOne) refuse(name, "leave one of them out");
-  for (const auto name : kOfAgents)
-    refuse(name, "leave it out, or let nodes meet by --nnodes and --rdzv_endpoint");
+  for (const auto name : kOfAgents) {
+    refuse(name,
+           name == "rdzv_token_file"
+               ? "set ACCEL_JOB_TOKEN_FILE to it, or let nodes meet by --nnodes and --rdzv_endpoint"
+               : "leave it out, or let nodes meet by --nnodes and --rdzv_endpoint");
+  }
 }
 
 // A file of `accelerate config` always has a machine_rank: with c10d only the flag is meant.

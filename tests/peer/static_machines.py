@@ -23,14 +23,15 @@ class StaticMachines(unittest.TestCase):
         self.machines = []
         self.addCleanup(lambda: [machine.close() for machine in self.machines])
 
-    def start(self, index, *command, program="accel-launch"):
-        machine = Program(f"machine {index}", [*entering(self.network.names[index]), BIN / program, *command], env=ENVIRONMENT)
+    def start(self, index, *command, program="accel-launch", token=""):
+        machine = Program(f"machine {index}", [*entering(self.network.names[index]), BIN / program, *command],
+                          env={**ENVIRONMENT, "ACCEL_JOB_TOKEN": token})
         self.machines.append(machine)
         return machine
 
-    def accelerate(self, index, processes, *command, address=ADDRESSES[0]):
+    def accelerate(self, index, processes, *command, address=ADDRESSES[0], token=""):
         return self.start(index, "--cpu", "--num_machines", 2, "--machine_rank", index, "--main_process_ip", address,
-                          "--main_process_port", PORT, "--num_processes", processes, *command)
+                          "--main_process_port", PORT, "--num_processes", processes, *command, token=token)
 
     def results(self):
         statuses = [machine.wait() for machine in self.machines]
@@ -93,6 +94,22 @@ class StaticMachines(unittest.TestCase):
         for machine in self.machines:
             machine.wait_for("machine rank 0 was given twice")
         self.assertLess(time.monotonic() - began, 10)
+
+    def test_a_token_is_asked_of_the_other_machine_0_too(self):
+        wrong = self.start(1, "--cpu", "--num_machines", 2, "--machine_rank", 0, "--main_process_ip", ADDRESSES[0],
+                           "--main_process_port", PORT, "--num_processes", 2, "--no_python", "/bin/true", token="0123456789abcdef")
+        wrong.wait_for("is no address of this machine")
+        right = self.accelerate(0, 2, "--no_python", "/bin/true", token="fedcba9876543210")
+        right.wait_for("launchers show that they know the job's token")
+        self.assertEqual(wrong.wait(), 77, wrong.text())
+        wrong.wait_for("machine 0 has another token of the job than this machine")
+        self.accelerate(1, 2, "--no_python", "/bin/true", token="fedcba9876543210")
+        self.assertEqual([machine.wait() for machine in self.machines], [77, 0, 0], right.text())
+
+    def test_torch_distributed_with_a_token(self):
+        for index in (1, 0):
+            self.accelerate(index, 2, JOB, token="fedcba9876543210")
+        self.assertEqual([(one["rank"], one["world"], one["sum"]) for one in self.results()], [(0, 2, 3.0), (1, 2, 3.0)])
 
     def test_an_address_without_a_way(self):
         machine = self.accelerate(1, 2, "--rdzv_conf", "join_timeout=1", "--no_python", "/bin/true", address="10.99.99.99")

@@ -372,6 +372,15 @@ class Static(unittest.TestCase):
             machine.close()
             self.assertIn(wanted, machine.text())
 
+    @needs_agent
+    def test_with_a_token_all_begin_again_together(self):
+        script = self.worker('echo "rank $RANK restart $TORCHELASTIC_RESTART_COUNT"\n'
+                             '[ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && exit 0\n[ "$RANK" = 1 ] && exit 3\nexec sleep 60\n')
+        for rank in (0, 1):
+            self.machine(rank, script, "--max_restarts", 1, ACCEL_JOB_TOKEN="open-sesame-0123456789")
+        self.assert_statuses(0, 0)
+        self.assertEqual(self.said(), ["rank 0 restart 0", "rank 0 restart 1", "rank 1 restart 0", "rank 1 restart 1"])
+
     def test_an_unreachable_machine_0(self):
         machine = self.machine(1, self.worker(HELLO), "--rdzv_conf", "join_timeout=1")
         self.assertEqual(machine.wait(), 111, machine.text())

@@ -80,6 +80,8 @@ TEST_F(MachineWishTest, WhatOnlyTheCoordinatorHasIsRefused) {
   }
   EXPECT_THAT(refused(machines({"--fencing", "hard"})).message(),
               HasSubstr("--fencing is not for machines that meet without a daemon"));
+  EXPECT_THAT(refused(machines({"--rdzv_token_file", "token"})).remedy(),
+              HasSubstr("ACCEL_JOB_TOKEN_FILE"));
 }
 
 TEST_F(MachineWishTest, AFileSaysTheSame) {
