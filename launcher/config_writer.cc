@@ -133,7 +133,14 @@ bool write_all(int file, std::string_view text) {
     if (written < 0) return false;
     text.remove_prefix(static_cast<std::size_t>(written));
   }
-  return ::fsync(file) == 0;
+  return true;
+}
+
+// A pipe, a terminal or a device takes the text as it comes: a file in its place would take its name away.
+Result<void> write_to_special_file(const std::string& path, std::string_view text) {
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
+  if (file && write_all(file.get(), text)) return {};
+  return unwritable(path, errno);
 }
 
 }  // namespace
@@ -154,13 +161,17 @@ Result<void> write_config_file(const std::string& path, std::string_view text) {
   std::error_code no_file;
   const std::string real = std::filesystem::weakly_canonical(path, no_file).string();
   const std::string target = no_file ? path : real;
+  struct stat before {};
+  const bool is_there = ::stat(path.c_str(), &before) == 0;
+  if (is_there && !S_ISREG(before.st_mode)) return write_to_special_file(path, text);
   const std::string fresh = target + ".new." + random_digits(16);
   const UniqueFd file(
       ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kNewFile));
   if (!file) return unwritable(path, errno);
-  struct stat before {};
-  if (::stat(target.c_str(), &before) == 0) (void)::fchmod(file.get(), before.st_mode & 07777);
-  if (write_all(file.get(), text) && ::rename(fresh.c_str(), target.c_str()) == 0) return {};
+  if (is_there) (void)::fchmod(file.get(), before.st_mode & 07777);
+  if (write_all(file.get(), text) && ::fsync(file.get()) == 0 &&
+      ::rename(fresh.c_str(), target.c_str()) == 0)
+    return {};
   const int error = errno;
   ::unlink(fresh.c_str());
   return unwritable(path, error);

@@ -6,7 +6,8 @@
 //   fsdp_backward_prefetch, fsdp_sync_module_states, fsdp_use_orig_params    dropped: FSDP 2 has no such choice
 //   fsdp_forward_prefetch      dropped: FSDP 2 of the peer has none yet
 //
-// The prefix fsdp_ may be missing in a file; then it is missing in the result.
+// The prefix fsdp_ may be missing in a file; then it is missing in the result. A strategy that is none, which the peer would carry
+// over, is refused: no worker could read it.
 
 #include "launcher/commands/fsdp2_conversion.h"
 
@@ -15,6 +16,10 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+
+#include <accel/error.h>
+
+#include "runtime/printable.h"
 
 namespace accel::launcher {
 namespace {
@@ -52,6 +57,43 @@ ConfigValue truth(bool value) {
   return {.data = value, .text = value ? "true" : "false", .line = 0};
 }
 
+bool is_true_or_false(const ConfigValue& value) {
+  return std::holds_alternative<bool>(value.data) || value.text == "true" || value.text == "false";
+}
+
+std::optional<Error> fault_of(const ConfigEntry& entry) {
+  const auto wrong = [&](const std::string& expected) {
+    return Error(ErrorCode::kConfigInvalidValue,
+                 "line " + std::to_string(entry.line) + ": " + entry.key + " is '" +
+                     printable(entry.value.text) + "', expected " + expected,
+                 "correct the line, or remove it");
+  };
+  const std::string_view key = bare(entry.key);
+  if (entry.value.is_null()) return std::nullopt;
+  if (key == "version" && entry.value.text != "1" && entry.value.text != "2")
+    return wrong("1 or 2");
+  const std::string strategies =
+      "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or HYBRID_SHARD_ZERO2";
+  if (key == "sharding_strategy" && !reshards(entry.value)) return wrong(strategies);
+  if (key == kReshard && !reshards(entry.value) && !is_true_or_false(entry.value))
+    return wrong("true, false, " + strategies);
+  return std::nullopt;
+}
+
+// Of keys that are given twice: the last holds.
+std::vector<std::string> repetitions(const ConfigValue::Map& entries) {
+  std::vector<std::string> notices;
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (entries[i].key == entries[j].key) {
+        notices.push_back(printable(entries[i].key) + " is given in line " +
+                          std::to_string(entries[j].line) + " and again in line " +
+                          std::to_string(entries[i].line) + ": the last one holds");
+        break;
+      }
+  return notices;
+}
+
 bool is_version_2(const ConfigValue::Map& fsdp) {
   return std::any_of(fsdp.begin(), fsdp.end(), [](const ConfigEntry& entry) {
     return bare(entry.key) == "version" && entry.value.text == "2";
@@ -85,8 +127,9 @@ ConfigValue::Map convert(const ConfigValue::Map& fsdp, std::vector<std::string>&
 
 }  // namespace
 
-Fsdp2Conversion convert_to_fsdp2(ConfigValue::Map document) {
+Result<Fsdp2Conversion> convert_to_fsdp2(ConfigValue::Map document) {
   Fsdp2Conversion result;
+  result.notices = repetitions(document);
   const auto section = std::find_if(document.begin(), document.end(), [](const ConfigEntry& entry) {
     return entry.key == "fsdp_config";
   });
@@ -99,6 +142,9 @@ Fsdp2Conversion convert_to_fsdp2(ConfigValue::Map document) {
         "Config already specifies FSDP2, skipping conversion... If it has keys of FSDP 1, set "
         "fsdp_version to 1 and run this again");
   } else {
+    for (const ConfigEntry& entry : *fsdp)
+      if (auto fault = fault_of(entry)) return *std::move(fault);
+    for (std::string& notice : repetitions(*fsdp)) result.notices.push_back(std::move(notice));
     *fsdp = convert(*fsdp, result.notices);
   }
   result.document = std::move(document);

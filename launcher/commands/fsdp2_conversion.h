@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <accel/result.h>
+
 #include "launcher/config_document.h"
 
 namespace accel::launcher {
@@ -14,7 +16,8 @@ struct Fsdp2Conversion {
 };
 
 // fsdp_config in the form of FSDP 2, as `accelerate to-fsdp2` gives it; everything else, and keys that are not known,
-// unchanged. A document without FSDP, or with fsdp_version 2, comes back as it is, with a notice. Pure.
-[[nodiscard]] Fsdp2Conversion convert_to_fsdp2(ConfigValue::Map document);
+// unchanged. A document without FSDP, or with fsdp_version 2, comes back as it is, with a notice; so do keys that are given twice. Pure.
+// Errors  kConfigInvalidValue: a strategy or a version that is none (the line and what is expected).
+[[nodiscard]] Result<Fsdp2Conversion> convert_to_fsdp2(ConfigValue::Map document);
 
 }  // namespace accel::launcher

@@ -26,7 +26,8 @@ std::optional<Error> fault_of(const Arguments& arguments) {
   };
   if (!exists(arguments.config_file))
     return Error(ErrorCode::kConfigUnreadable,
-                 "Config file " + printable(arguments.config_file) + " not found");
+                 "Config file " + printable(arguments.config_file) + " not found",
+                 "check the path; `accel config` writes a new one");
   if (arguments.overwrite) return std::nullopt;
   if (arguments.output_file.empty())
     return Error(ErrorCode::kUsage,
@@ -47,10 +48,17 @@ Result<void> convert_file(const Arguments& arguments) {
   if (!text) return text.error();
   auto document = parse_config(*text, format_of(from), from);
   if (!document) return std::move(document).error();
-  if (document->empty()) return Error(ErrorCode::kConfigSyntax, "Config file is empty");
-  const Fsdp2Conversion converted = convert_to_fsdp2(*std::move(document));
-  for (const std::string& notice : converted.notices) print_notice("to-fsdp2", notice);
-  return write_config_file(to, to_text(converted.document, format_of(to)));
+  if (document->empty())
+    return Error(ErrorCode::kConfigSyntax,
+                 "Config file is empty",
+                 "name a file that has fsdp_config in it; `accel config` writes one");
+  auto converted = convert_to_fsdp2(*std::move(document));
+  if (!converted) {
+    Error error = std::move(converted).error();
+    return std::move(error.while_doing("converting " + printable(from)));
+  }
+  for (const std::string& notice : converted->notices) print_notice("to-fsdp2", notice);
+  return write_config_file(to, to_text(converted->document, format_of(to)));
 }
 
 }  // namespace

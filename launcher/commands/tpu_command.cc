@@ -1,6 +1,7 @@
 #include "launcher/commands/tpu_command.h"
 
 #include <utility>
+#include <variant>
 
 #include <accel/error.h>
 
@@ -8,15 +9,41 @@ namespace accel::launcher {
 namespace {
 
 // The last of a repeated key, as everywhere; nullptr: absent or null.
-const ConfigValue* find(const ConfigValue::Map& document, std::string_view key) {
-  const ConfigValue* found = nullptr;
+const ConfigEntry* find(const ConfigValue::Map& document, std::string_view key) {
+  const ConfigEntry* found = nullptr;
   for (const ConfigEntry& entry : document)
-    if (entry.key == key) found = entry.value.is_null() ? nullptr : &entry.value;
+    if (entry.key == key) found = entry.value.is_null() ? nullptr : &entry;
   return found;
 }
 
-void fill(std::string& text, const ConfigValue* value) {
-  if (text.empty() && value != nullptr) text = value->text;
+std::string text_of(const ConfigEntry& entry, const ConfigValue& value) {
+  if (!std::holds_alternative<ConfigValue::List>(value.data) &&
+      !std::holds_alternative<ConfigValue::Map>(value.data) && !value.is_null())
+    return value.text;
+  throw Error(ErrorCode::kConfigInvalidValue,
+              "line " + std::to_string(value.line > 0 ? value.line : entry.line) + ": " +
+                  entry.key + " holds what is no text",
+              "write a text there, in quotes when it has a colon in it");
+}
+
+void fill(std::string& text, const ConfigEntry* entry) {
+  if (text.empty() && entry != nullptr) text = text_of(*entry, entry->value);
+}
+
+TpuRequest filled(TpuRequest request, const ConfigValue::Map& document) {
+  fill(request.tpu_name, find(document, "tpu_name"));
+  fill(request.tpu_zone, find(document, "tpu_zone"));
+  if (!request.commands.empty()) return request;
+  fill(request.command_file, find(document, "command_file"));
+  const ConfigEntry* commands = find(document, "commands");
+  if (commands == nullptr) return request;
+  if (const auto* list = std::get_if<ConfigValue::List>(&commands->value.data)) {
+    for (const ConfigValue& command : *list)
+      request.commands.push_back(text_of(*commands, command));
+  } else {
+    request.commands.push_back(text_of(*commands, commands->value));
+  }
+  return request;
 }
 
 std::string requirement(const std::string& version) {
@@ -33,25 +60,16 @@ Error missing(const std::string& what, const std::string& flag) {
 
 }  // namespace
 
-TpuRequest with_defaults(TpuRequest request, const ConfigValue::Map& document) {
-  fill(request.tpu_name, find(document, "tpu_name"));
-  fill(request.tpu_zone, find(document, "tpu_zone"));
-  if (!request.commands.empty()) return request;
-  fill(request.command_file, find(document, "command_file"));
-  const ConfigValue* commands = find(document, "commands");
-  if (commands == nullptr) return request;
-  if (const auto* list = std::get_if<ConfigValue::List>(&commands->data)) {
-    for (const ConfigValue& command : *list) request.commands.push_back(command.text);
-  } else {
-    request.commands.push_back(commands->text);
-  }
-  return request;
+Result<TpuRequest> with_defaults(TpuRequest request, const ConfigValue::Map& document) {
+  return to_result([&] { return filled(std::move(request), document); });
 }
 
 Result<std::vector<std::string>> gcloud_words(const TpuRequest& request,
                                               const std::vector<std::string>& lines) {
-  const std::vector<std::string>& commands =
-      request.command_file.empty() ? request.commands : lines;
+  std::vector<std::string> commands = request.command_file.empty() ? request.commands : lines;
+  std::erase_if(commands, [](const std::string& command) {
+    return command.find_first_not_of(" \t\r") == std::string::npos;
+  });
   if (commands.empty())
     return Error(ErrorCode::kUsage,
                  "You must specify either a command file or a command to run on the pod.",

@@ -22,10 +22,13 @@ struct TpuRequest {
 
 // What the request leaves open comes from tpu_name, tpu_zone, command_file and commands of a configuration; a command that
 // is given beats both of the file. Pure.
-[[nodiscard]] TpuRequest with_defaults(TpuRequest request, const ConfigValue::Map& document);
+// Errors  kConfigInvalidValue: one of these is no text (the line).
+[[nodiscard]] Result<TpuRequest> with_defaults(TpuRequest request,
+                                               const ConfigValue::Map& document);
 
 // "gcloud compute tpus tpu-vm ssh NAME --zone ZONE --command ... --worker all", a word each. `lines` are those of the
-// command file, if there is one. Errors  kUsage: nothing to run, or no name or zone.
+// command file, if there is one. Commands that are empty are left out: two `;` in a row are no shell.
+// Errors  kUsage: nothing to run, or no name or zone.
 [[nodiscard]] Result<std::vector<std::string>> gcloud_words(const TpuRequest& request,
                                                             const std::vector<std::string>& lines);
 

@@ -15,6 +15,7 @@
 #include "launcher/config_writer.h"
 #include "launcher/own_environment.h"
 #include "launcher/text_file.h"
+#include "runtime/printable.h"
 
 namespace accel::launcher {
 namespace {
@@ -42,14 +43,23 @@ Result<TpuRequest> with_file(TpuRequest request, const std::string& path) {
   if (!text) return text.error();
   auto document = parse_config(*text, format_of(path), path);
   if (!document) return std::move(document).error();
-  return with_defaults(std::move(request), *document);
+  auto filled = with_defaults(std::move(request), *document);
+  if (!filled) {
+    Error error = std::move(filled).error();
+    return std::move(error.while_doing("reading " + printable(path)));
+  }
+  return filled;
 }
 
 Result<std::vector<std::string>> lines_of(const std::string& path) {
   std::vector<std::string> lines;
   if (path.empty()) return lines;
   auto text = read_text_file(path, kMostConfigBytes, "the file of commands");
-  if (!text) return std::move(text).error();
+  if (!text)
+    return Error(
+        text.error().code(),
+        text.error().message(),
+        "check the path given with --command_file, or as command_file in the configuration");
   std::istringstream stream(*std::move(text));
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;

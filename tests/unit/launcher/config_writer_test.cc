@@ -1,11 +1,15 @@
 #include "launcher/config_writer.h"
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/unique_fd.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::launcher {
@@ -24,6 +28,28 @@ TEST(ConfigWriter, WhatAKilledRunOfTheSameProcessIdLeftIsNotInItsWay) {
   ASSERT_TRUE(written) << written.error().what();
   std::ifstream file(path);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "whole");
+}
+
+// As root, a file in the place of /dev/full would be a file for everybody.
+TEST(ConfigWriter, WhatIsNoRegularFileStaysWhatItIs) {
+  const ScratchFolder folder;
+  const std::string path = folder.file("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  std::filesystem::create_symlink("pipe", folder.file("link"));
+
+  for (const std::string name : {"pipe", "link"}) {
+    const auto written = write_config_file(folder.file(name), "whole");
+
+    ASSERT_TRUE(written) << written.error().what();
+    char text[16] = {};
+    EXPECT_EQ(::read(reader.get(), text, sizeof text), 5);
+    EXPECT_STREQ(text, "whole");
+    EXPECT_TRUE(std::filesystem::is_fifo(path));
+  }
+  std::filesystem::create_directory(folder.file("folder"));
+  EXPECT_FALSE(write_config_file(folder.file("folder"), "whole"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.file("folder")));
 }
 
 }  // namespace

@@ -26,8 +26,35 @@ struct Converted {
 Converted convert(const std::string& yaml) {
   auto document = parse_config(yaml, ConfigFormat::kYaml, "f.yaml");
   EXPECT_TRUE(document);
-  const Fsdp2Conversion converted = convert_to_fsdp2(*std::move(document));
-  return {to_text(converted.document, ConfigFormat::kYaml), converted.notices};
+  const auto converted = convert_to_fsdp2(*std::move(document));
+  if (!converted) return {converted.error().message(), {}};
+  return {to_text(converted->document, ConfigFormat::kYaml), converted->notices};
+}
+
+TEST(Fsdp2Conversion, AStrategyOrAVersionThatIsNoneIsRefused) {
+  const auto text_of = [](const std::string& line) {
+    return convert("fsdp_config:\n  " + line + "\n").text;
+  };
+  EXPECT_THAT(text_of("fsdp_sharding_strategy: FOO"),
+              HasSubstr("line 2: fsdp_sharding_strategy is 'FOO', expected FULL_SHARD, SHARD_"));
+  EXPECT_THAT(text_of("sharding_strategy: 6"), HasSubstr("is '6', expected FULL_SHARD"));
+  EXPECT_THAT(text_of("fsdp_sharding_strategy: [1]"), HasSubstr("expected FULL_SHARD"));
+  EXPECT_THAT(text_of("fsdp_reshard_after_forward: maybe"),
+              HasSubstr("expected true, false, FULL"));
+  EXPECT_THAT(text_of("fsdp_reshard_after_forward: false"),
+              HasSubstr("fsdp_reshard_after_forward: false"));
+  EXPECT_THAT(text_of("fsdp_version: abc"), HasSubstr("fsdp_version is 'abc', expected 1 or 2"));
+}
+
+TEST(Fsdp2Conversion, AKeyThatIsGivenTwiceIsNamed) {
+  const Converted converted = convert(
+      "num_processes: 1\nnum_processes: 2\nfsdp_config:\n  fsdp_sharding_strategy: 1\n"
+      "  fsdp_sharding_strategy: 2\n");
+  EXPECT_THAT(converted.text, HasSubstr("fsdp_reshard_after_forward: false"));
+  EXPECT_THAT(
+      converted.notices,
+      ElementsAre(HasSubstr("num_processes is given in line 1 and again in line 2"),
+                  HasSubstr("fsdp_sharding_strategy is given in line 4 and again in line")));
 }
 
 // CLI19.

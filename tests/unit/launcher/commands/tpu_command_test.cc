@@ -40,19 +40,38 @@ TEST(TpuCommand, RunsACommandOnAllWorkers) {
 }
 
 TEST(TpuCommand, TakesWhatIsNotGivenFromTheFile) {
-  const TpuRequest request = with_defaults({}, file(kLatest));
+  const TpuRequest request = *with_defaults({}, file(kLatest));
   EXPECT_EQ(request.command_file, "commands.sh");
   EXPECT_EQ(line_of(request, {"echo \"hello world\"", "echo \"this is a second command\""}),
             "gcloud compute tpus tpu-vm ssh test-tpu --zone us-central1-a --command cd /usr/share; "
             "echo \"hello world\"; echo \"this is a second command\" --worker all");
-  const TpuRequest listed = with_defaults({}, file("commands: [ls, pwd]\n"));
+  const TpuRequest listed = *with_defaults({}, file("commands: [ls, pwd]\n"));
   EXPECT_THAT(listed.commands, ::testing::ElementsAre("ls", "pwd"));
 }
 
+TEST(TpuCommand, WhatIsNoTextInTheFileIsRefused) {
+  for (const std::string line : {"commands: [ls, {b: 1}]",
+                                 "commands: [ls, null]",
+                                 "tpu_name: [x]",
+                                 "command_file: {a: b}"}) {
+    const auto request = with_defaults({}, file("tpu_zone: z\n" + line + "\n"));
+    ASSERT_FALSE(request) << line;
+    EXPECT_THAT(request.error().message(), HasSubstr("line 2")) << line;
+  }
+}
+
+TEST(TpuCommand, EmptyCommandsAreLeftOut) {
+  EXPECT_THAT(
+      line_of({.tpu_name = "t", .tpu_zone = "z", .command_file = "f"}, {"a", "", " \t", "b"}),
+      HasSubstr("cd /usr/share; a; b --worker"));
+  EXPECT_FALSE(gcloud_words({.tpu_name = "t", .tpu_zone = "z", .commands = {""}}, {}));
+}
+
 TEST(TpuCommand, ACommandThatIsGivenReplacesTheFilesOwn) {
-  const TpuRequest one = with_defaults({.commands = {"ls"}}, file(kLatest));
+  const TpuRequest one = *with_defaults({.commands = {"ls"}}, file(kLatest));
   EXPECT_THAT(line_of(one), HasSubstr("--command cd /usr/share; ls --worker"));
-  const TpuRequest two = with_defaults({.commands = {"ls", "echo \"Hello World\""}}, file(kLatest));
+  const TpuRequest two =
+      *with_defaults({.commands = {"ls", "echo \"Hello World\""}}, file(kLatest));
   EXPECT_THAT(line_of(two), HasSubstr("cd /usr/share; ls; echo \"Hello World\" --worker"));
 }
 
