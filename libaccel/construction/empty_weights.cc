@@ -26,6 +26,7 @@
 
 #include "libaccel/construction/operator_tape.h"
 #include "libaccel/construction/tensor_memory.h"
+#include "libaccel/operator_hook.h"
 
 namespace accel {
 namespace detail {
@@ -151,16 +152,10 @@ void run_in_scope(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
   t_current->run(op, stack);
 }
 
-// At the first scope, for the life of the process: other programs keep LibTorch as it is.
+// At the first scope.
 void register_once() {
   static const bool is_registered = [] {
-    auto* all = new torch::Library(  // NOLINT: never freed, operators may run until the end
-        torch::Library::IMPL,
-        "_",
-        kKey,
-        __FILE__,
-        __LINE__);
-    all->fallback(torch::CppFunction::makeFromBoxedFunction<&run_in_scope>());
+    hook_operators("_", kKey).fallback(torch::CppFunction::makeFromBoxedFunction<&run_in_scope>());
     return true;
   }();
   (void)is_registered;

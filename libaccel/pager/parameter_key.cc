@@ -25,6 +25,8 @@
 
 #include <accel/error.h>
 
+#include "libaccel/operator_hook.h"
+
 namespace accel::pager {
 namespace {
 
@@ -220,24 +222,13 @@ constexpr const char* kRefused[] = {
     "set_.source_Tensor_storage_offset",
 };
 
-// Registered when the first parameter gets the key, for the life of the process: programs that page nothing keep
-// LibTorch as it is.
+// When the first parameter gets the key.
 void register_once() {
   static const bool is_registered = [] {
-    auto* all = new torch::Library(  // NOLINT: never freed, operators may run until the end
-        torch::Library::IMPL,
-        "_",
-        kKey,
-        __FILE__,
-        __LINE__);
-    all->fallback(torch::CppFunction::makeFromBoxedFunction<&page_in_and_go_on>());
-    auto* aten = new torch::Library(  // NOLINT
-        torch::Library::IMPL,
-        "aten",
-        kKey,
-        __FILE__,
-        __LINE__);
-    for (const char* name : kFallthrough) aten->impl(name, torch::CppFunction::makeFallthrough());
+    detail::hook_operators("_", kKey).fallback(
+        torch::CppFunction::makeFromBoxedFunction<&page_in_and_go_on>());
+    torch::Library& aten = detail::hook_operators("aten", kKey);
+    for (const char* name : kFallthrough) aten.impl(name, torch::CppFunction::makeFallthrough());
     register_typed<at::_ops::add__Tensor,
                    at::_ops::addcdiv_,
                    at::_ops::addcmul_,
@@ -252,9 +243,9 @@ void register_once() {
                    at::_ops::mul__Tensor,
                    at::_ops::mul__Scalar,
                    at::_ops::native_layer_norm,
-                   at::_ops::native_layer_norm_backward>(*aten);
+                   at::_ops::native_layer_norm_backward>(aten);
     for (const char* name : kRefused)
-      aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse>());
+      aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse>());
     return true;
   }();
   (void)is_registered;
