@@ -5,15 +5,16 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <span>
 #include <utility>
 
+#include "launcher/choice_list.h"
 #include "launcher/config_schema.h"
 #include "launcher/faults.h"
 #include "launcher/flag_table.h"
+#include "launcher/number_text.h"
 #include "launcher/text_file.h"
 #include "runtime/suggest.h"
 
@@ -88,7 +89,7 @@ class ValueReader {
     std::optional<std::int64_t> number;
     if (const auto* integer = std::get_if<std::int64_t>(&value->data)) number = *integer;
     if (const auto* text = std::get_if<std::string>(&value->data)) {  // a quoted number
-      number = decimal(*text);
+      number = number_of<std::int64_t>(*text);
     }
     constexpr std::int64_t kMost = 1'000'000'000;
     if (number && *number >= -kMost && *number <= kMost) return static_cast<int>(*number);
@@ -152,13 +153,6 @@ class ValueReader {
   }
 
  private:
-  static std::optional<std::int64_t> decimal(const std::string& text) {
-    std::int64_t number = 0;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    return number;
-  }
-
   static bool is_collection(const ConfigValue& value) {
     return std::holds_alternative<ConfigValue::Map>(value.data) ||
            std::holds_alternative<ConfigValue::List>(value.data);

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "launcher/choice_list.h"
 #include "launcher/config_schema.h"
-#include "launcher/flag_table.h"
 #include "launcher/yaml_scalar.h"
 
 namespace accel::launcher {

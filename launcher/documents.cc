@@ -6,6 +6,7 @@
 #include <accel/env_contract.h>
 #include <accel/error.h>
 
+#include "launcher/choice_list.h"
 #include "launcher/commands/local_commands.h"
 #include "launcher/completion/completed_command.h"
 #include "launcher/config_schema.h"
@@ -46,14 +47,6 @@ std::string table_row(std::initializer_list<std::string_view> cells) {
 
 std::string code(std::string_view text) {
   return text.empty() ? std::string() : "`" + std::string(text) + "`";
-}
-
-std::string spaced(std::string_view choices) {
-  std::string text;
-  for (std::string_view choice : split_choices(choices)) {
-    text += (text.empty() ? "" : ", ") + std::string(choice);
-  }
-  return text;
 }
 
 std::string errors_page() {
@@ -101,8 +94,8 @@ void append_keys(std::string& out, std::span<const ConfigKey> keys, ConfigEffect
   out += table_row({"---", "---", "---", "---"});
   for (const ConfigKey& key : keys) {
     if (key.effect != effect) continue;
-    const std::string type =
-        key.type == ConfigType::kChoice ? spaced(key.choices) : std::string(to_string(key.type));
+    const std::string type = key.type == ConfigType::kChoice ? listed_choices(key.choices)
+                                                             : std::string(to_string(key.type));
     out += table_row({code(key.name), type, key.fallback, key.meaning});
   }
 }
@@ -117,7 +110,7 @@ std::string option_type(const Option& option) {
     case FlagKind::kNumber:
       return "a number";
     case FlagKind::kChoice:
-      return spaced(option.flag.choices);
+      return listed_choices(option.flag.choices);
     default:
       return std::string(to_string(ConfigType::kText));
   }
@@ -186,7 +179,7 @@ std::string flags_page() {
     std::string name = flag.short_name != 0 ? "-" + std::string(1, flag.short_name) + ", " : "";
     name += "--" + std::string(flag.name);
     if (!flag.value_name.empty()) name += " " + std::string(flag.value_name);
-    out += table_row({code(name), spaced(flag.choices), flag.help});
+    out += table_row({code(name), listed_choices(flag.choices), flag.help});
   }
   return out;
 }

@@ -488,14 +488,4 @@ std::string_view feature_not_built(std::string_view name) {
   return {};
 }
 
-std::vector<std::string_view> split_choices(std::string_view choices) {
-  std::vector<std::string_view> result;
-  while (!choices.empty()) {
-    const size_t comma = std::min(choices.find(','), choices.size());
-    result.push_back(choices.substr(0, comma));
-    choices.remove_prefix(std::min(comma + 1, choices.size()));
-  }
-  return result;
-}
-
 }  // namespace accel::launcher

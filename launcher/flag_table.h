@@ -7,9 +7,7 @@
 #pragma once
 
 #include <span>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "launcher/flag_spec.h"
 
@@ -24,7 +22,5 @@ namespace accel::launcher {
 // A flag of `accelerate launch` or torchrun that accel-launch does not have yet: the feature it
 // belongs to ("FSDP"). Empty for any other name.
 [[nodiscard]] std::string_view feature_not_built(std::string_view name);
-
-[[nodiscard]] std::vector<std::string_view> split_choices(std::string_view choices);
 
 }  // namespace accel::launcher

@@ -4,17 +4,17 @@
 #include "launcher/flags.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "launcher/choice_list.h"
 #include "launcher/flag_table.h"
+#include "launcher/number_text.h"
 #include "launcher/retired_flags.h"
 #include "runtime/suggest.h"
 
@@ -125,13 +125,6 @@ Error bad_value(std::string_view flag, std::string_view value, const std::string
                "give --" + std::string(flag) + " " + expected);
 }
 
-std::optional<double> to_number(std::string_view text) {
-  double number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 }  // namespace
 
 bool CommandLine::is_on(std::string_view flag) const {
@@ -196,10 +189,8 @@ std::optional<int> integer_flag(
     const CommandLine& line, std::string_view flag, int least, int most, Faults& faults) {
   const std::optional<std::string> text = line.text(flag);
   if (!text) return std::nullopt;
-  int number = 0;
-  const auto [end, failure] = std::from_chars(text->data(), text->data() + text->size(), number);
-  const bool is_number = failure == std::errc() && end == text->data() + text->size();
-  if (is_number && number >= least && number <= most) return number;
+  const auto number = number_of<int>(*text);
+  if (number && *number >= least && *number <= most) return number;
   faults.add(bad_value(
       flag, *text, "a whole number from " + std::to_string(least) + " to " + std::to_string(most)));
   return std::nullopt;
@@ -210,14 +201,13 @@ std::optional<std::string> choice_flag(const CommandLine& line,
                                        Faults& faults) {
   std::optional<std::string> text = line.text(flag);
   if (!text) return std::nullopt;
+  const std::string_view choices = find_flag(flag)->choices;
   std::vector<std::string> names;
-  std::string list;
-  for (std::string_view choice : split_choices(find_flag(flag)->choices)) {
+  for (const std::string_view choice : split_choices(choices)) {
     if (*text == choice) return text;
     names.emplace_back(choice);
-    list += (list.empty() ? "" : ", ") + std::string(choice);
   }
-  std::string expected = "one of " + list;
+  std::string expected = "one of " + listed_choices(choices);
   if (std::optional<std::string> guess = nearest(*text, names)) {
     expected += " (did you mean " + *guess + "?)";
   }
@@ -240,7 +230,7 @@ std::optional<double> seconds_flag(const CommandLine& line, std::string_view fla
       break;
     }
   }
-  const std::optional<double> number = to_number(digits);
+  const std::optional<double> number = number_of<double>(digits);
   if (number && std::isfinite(*number) && *number >= 0 && *number * scale <= kDay) {
     return *number * scale;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "launcher/choice_list.h"
 #include "launcher/flag_table.h"
 #include "launcher/paradigms/option.h"
 #include "launcher/torchrun/torchrun_flags.h"
@@ -12,15 +13,6 @@ namespace accel::launcher {
 namespace {
 
 constexpr size_t kHelpIndent = 6;
-
-std::string spaced_choices(std::string_view choices) {
-  std::string text;
-  for (std::string_view choice : split_choices(choices)) {
-    if (!text.empty()) text += ", ";
-    text += choice;
-  }
-  return text;
-}
 
 void append_flag(std::string& out, const FlagSpec& flag) {
   out += "  ";
@@ -37,7 +29,7 @@ void append_flag(std::string& out, const FlagSpec& flag) {
   }
   out += '\n';
   std::string help(flag.help);
-  if (flag.kind == FlagKind::kChoice) help += " One of " + spaced_choices(flag.choices) + ".";
+  if (flag.kind == FlagKind::kChoice) help += " One of " + listed_choices(flag.choices) + ".";
   out += wrapped(help, kHelpIndent);
 }
 

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <string_view>
 
+#include "launcher/choice_list.h"
 #include "launcher/flag_table.h"
 
 namespace accel::launcher {

@@ -5,7 +5,6 @@
 // meets gRPC or Protobuf by accident.
 
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -23,11 +22,9 @@
 #include "launcher/cluster/entry.h"
 #include "launcher/cluster/followed_job.h"
 #include "launcher/cluster/inspection.h"
-#include "launcher/cluster/launch_description.h"
 #include "launcher/cluster/patience.h"
-#include "launcher/cluster/spec_file.h"
+#include "launcher/cluster/run_request.h"
 #include "launcher/cluster_library.h"
-#include "launcher/preflight_flag.h"
 #include "runtime/byte_size.h"
 #include "runtime/printable.h"
 
@@ -42,57 +39,18 @@ struct Flags {
   std::string job;
   double wait = static_cast<double>(kCoordinatorWait.count());  // seconds
 
-  // run
-  std::vector<std::string> command;
-  std::string name;
-  std::string nodes;  // "MIN[:MAX]"; scale too
-  std::string spec;
-  std::optional<unsigned> num_processes;
-  std::optional<unsigned> max_restarts;
-  std::optional<double> stop_grace;
-  std::string hang_timeout;
-  std::string log_rotate_bytes;
-  std::optional<unsigned> log_keep;
-  std::string log_overflow;
-  bool log_merge_stderr = false;
-  std::vector<std::string> preflight;  // "NAME=COMMAND"
-  double preflight_seconds = 30;
-  std::string cwd;
-  std::vector<std::string> env;
+  RunFlags run;
   bool detach = false;
 
-  // logs, stop, signal, drain
+  // logs, stop, signal, scale, drain
   std::vector<unsigned> ranks;
   bool follow = false;
   bool kill = false;
   int signal = SIGTERM;
+  std::string nodes;  // "MIN[:MAX]"
   std::string reason;
   bool stop_jobs = false;
 };
-
-// "2" or "2:4".
-struct NodeRange {
-  std::uint32_t least = 1;
-  std::uint32_t most = 1;
-};
-Result<NodeRange> parse_nodes(const std::string& text, const char* what) {
-  constexpr std::uint32_t kMost = 100'000;
-  const std::size_t colon = text.find(':');
-  const auto read = [](std::string_view part, std::uint32_t& out) {
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), out);
-    return !part.empty() && error == std::errc{} && end == part.data() + part.size();
-  };
-  NodeRange range;
-  bool is_good = read(std::string_view(text).substr(0, colon), range.least);
-  range.most = range.least;
-  if (colon != std::string::npos)
-    is_good = read(std::string_view(text).substr(colon + 1), range.most) && is_good;
-  if (is_good && range.least >= 1 && range.most >= range.least && range.most <= kMost) return range;
-  return Error(ErrorCode::kUsage,
-               std::string(what) + " must be MIN or MIN:MAX with 1 <= MIN <= MAX <= 100000, not '" +
-                   text.substr(0, 64) + "'",
-               std::string("give the numbers of nodes, as ") + what + " 2:4");
-}
 
 // With a coordinator that is away, as when another agent is being elected.
 Patience patience_of(const Flags& flags) {
@@ -107,103 +65,6 @@ Result<v1::Job> find_job(const AgentClient& client, const Flags& flags) {
 
 // ---- run ----
 
-// Seconds above 0; std::nullopt for anything else.
-std::optional<double> parse_seconds(const std::string& text) {
-  double seconds = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, seconds);
-  const bool is_number = parsed.ec == std::errc() && parsed.ptr == end;
-  if (!is_number || !(seconds >= 0.001) || seconds > 366.0 * 86'400) return std::nullopt;
-  return seconds;
-}
-
-// What is wrong with it; empty: nothing.
-std::string check_hang_timeout(const std::string& text) {
-  const bool is_good = text == "auto" || text == "off" || parse_seconds(text);
-  return is_good ? "" : "'" + text + "' is not auto, off or a number of seconds above 0";
-}
-
-void set_hang(v1::HangPolicy& hang, const std::string& text) {
-  hang.Clear();
-  if (text == "off") return;
-  hang.set_enabled(true);
-  hang.set_auto_(text == "auto");
-  if (text == "auto") return;
-  const auto ms = static_cast<std::int64_t>(*parse_seconds(text) * 1000);
-  hang.mutable_beat()->set_seconds(ms / 1000);
-  hang.mutable_beat()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
-}
-
-// This environment, then the file's, then what the flags name.
-void set_environment(v1::JobSpec& spec, const Flags& flags) {
-  auto& env = *spec.mutable_env();
-  for (char** variable = ::environ; *variable != nullptr; ++variable) {
-    const std::string_view text = *variable;
-    const std::size_t equals = text.find('=');
-    if (equals == std::string_view::npos || equals == 0) continue;
-    env.insert({std::string(text.substr(0, equals)), std::string(text.substr(equals + 1))});
-  }
-  for (const std::string& text : flags.env) {
-    const std::size_t equals = text.find('=');
-    env[text.substr(0, equals)] = equals == std::string::npos ? "" : text.substr(equals + 1);
-  }
-}
-
-std::string current_folder() {
-  char* here = ::get_current_dir_name();
-  if (here == nullptr) return "";
-  const std::string folder = here;
-  std::free(here);
-  return folder;
-}
-
-// What no flag names stays as it is.
-void set_log(v1::LogPolicy& log, const Flags& flags) {
-  if (const auto bytes = parse_byte_size(flags.log_rotate_bytes)) log.set_rotate_bytes(*bytes);
-  if (flags.log_keep) log.set_keep(*flags.log_keep);
-  if (flags.log_overflow == "block") log.set_overflow(v1::LogPolicy::OVERFLOW_BLOCK);
-  if (flags.log_overflow == "drop") log.set_overflow(v1::LogPolicy::OVERFLOW_DROP);
-  if (flags.log_overflow == "sample") log.set_overflow(v1::LogPolicy::OVERFLOW_SAMPLE);
-  if (flags.log_merge_stderr) log.set_merge_stderr(true);
-}
-
-Result<v1::JobSpec> make_spec(const Flags& flags) {
-  v1::JobSpec spec;
-  if (!flags.spec.empty()) {
-    auto read = read_spec_file(flags.spec);
-    if (!read) return read;
-    spec = *std::move(read);
-  }
-  if (!flags.nodes.empty() || flags.spec.empty()) {
-    const auto nodes = parse_nodes(flags.nodes.empty() ? "1" : flags.nodes, "--nnodes");
-    if (!nodes) return nodes.error();
-    spec.set_min_nodes(nodes->least);
-    spec.set_max_nodes(nodes->most);
-  }
-  if (!flags.name.empty()) spec.set_job_id(flags.name);
-  if (flags.num_processes) spec.set_procs_per_node(*flags.num_processes);
-  if (!flags.command.empty())
-    spec.mutable_argv()->Assign(flags.command.begin(), flags.command.end());
-  set_environment(spec, flags);
-  if (!flags.cwd.empty()) spec.set_cwd(flags.cwd);
-  if (spec.cwd().empty()) spec.set_cwd(current_folder());
-  if (flags.max_restarts) spec.mutable_restart()->set_max_restarts(*flags.max_restarts);
-  if (!flags.hang_timeout.empty()) set_hang(*spec.mutable_hang(), flags.hang_timeout);
-  set_log(*spec.mutable_log(), flags);
-  for (const std::string& text : flags.preflight) {
-    const auto check = launcher::parse_preflight(
-        text, supervisor::Milliseconds(static_cast<std::int64_t>(flags.preflight_seconds * 1000)));
-    if (!check) return check.error();
-    describe_check(*check, *spec.add_preflight());
-  }
-  if (flags.stop_grace) {
-    const auto ms = static_cast<std::int64_t>(*flags.stop_grace * 1000);
-    spec.mutable_stop()->mutable_grace()->set_seconds(ms / 1000);
-    spec.mutable_stop()->mutable_grace()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
-  }
-  return spec;
-}
-
 // Stays with the job until it ends.
 int follow(const AgentClient& client, const Flags& flags, const v1::JobSpec& spec) {
   const auto job = submit_and_follow(client, spec, patience_of(flags), [](const v1::Job&) {});
@@ -217,7 +78,7 @@ int follow(const AgentClient& client, const Flags& flags, const v1::JobSpec& spe
 }
 
 int run(const AgentClient& client, const Flags& flags) {
-  const auto spec = make_spec(flags);
+  const auto spec = requested_job(flags.run);
   if (!spec) return fail(spec.error());
   if (!flags.detach) return follow(client, flags, *spec);
   const auto job = submit_patiently(client, *spec, patience_of(flags));
@@ -403,56 +264,58 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   CLI::App* command =
       add_command(app, flags, "run", "submit a job to the agent of this machine and follow it");
   command->add_option(
-      "--name", flags.name, "the job's id; made from the program's name when not given");
+      "--name", flags.run.name, "the job's id; made from the program's name when not given");
   command->add_option("--nnodes",
-                      flags.nodes,
+                      flags.run.nodes,
                       "MIN or MIN:MAX nodes, found by the agents' coordinator; 1 when not given");
-  command->add_option("-n,--num_processes", flags.num_processes, "workers on each node")
+  command->add_option("-n,--num_processes", flags.run.num_processes, "workers on each node")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--max_restarts", flags.max_restarts, "restarts after failures");
+  command->add_option("--max_restarts", flags.run.max_restarts, "restarts after failures");
   command->add_option(
-      "--stop-grace", flags.stop_grace, "seconds from the stop signal to SIGKILL (30)");
+      "--stop-grace", flags.run.stop_grace, "seconds from the stop signal to SIGKILL (30)");
   command
       ->add_option("--hang_timeout",
-                   flags.hang_timeout,
+                   flags.run.hang_timeout,
                    "auto, off, or seconds without a step after which a worker counts as hung (off)")
-      ->check([](const std::string& text) { return check_hang_timeout(text); });
+      ->check([](const std::string& text) { return objection_to_hang_timeout(text); });
   command
       ->add_option("--log_rotate_bytes",
-                   flags.log_rotate_bytes,
+                   flags.run.log_rotate_bytes,
                    "begin a new log file when one has so many bytes, as 256M; 0: never (0)")
       ->check([](const std::string& text) {
         return parse_byte_size(text) ? "" : "'" + text + "' is not a number of bytes, as in 256M";
       });
-  command->add_option("--log_keep", flags.log_keep, "full log files of each stream that stay (8)")
+  command
+      ->add_option("--log_keep", flags.run.log_keep, "full log files of each stream that stay (8)")
       ->check(CLI::Range(1, 1000));
   command
       ->add_option(
           "--log_overflow",
-          flags.log_overflow,
+          flags.run.log_overflow,
           "output that a log file does not take as fast as it comes: block, drop or sample (block)")
       ->check(CLI::IsMember({"block", "drop", "sample"}));
   command->add_flag("--log_merge_stderr",
-                    flags.log_merge_stderr,
+                    flags.run.log_merge_stderr,
                     "make stdout and stderr of every worker one stream, stdout");
   command
       ->add_option("--preflight",
-                   flags.preflight,
+                   flags.run.preflight,
                    "NAME=COMMAND that every node runs before the workers start (repeatable)")
       ->allow_extra_args(false);
   command
       ->add_option(
-          "--preflight_seconds", flags.preflight_seconds, "how long each check may take (30)")
+          "--preflight_seconds", flags.run.preflight_seconds, "how long each check may take (30)")
       ->check(CLI::Range(0.001, 86'400.0));
-  command->add_option("--cwd", flags.cwd, "the workers' folder; this one when not given");
-  command->add_option("--env", flags.env, "NAME=VALUE on top of this environment (repeatable)")
+  command->add_option("--cwd", flags.run.cwd, "the workers' folder; this one when not given");
+  command->add_option("--env", flags.run.env, "NAME=VALUE on top of this environment (repeatable)")
       ->allow_extra_args(false);
-  command->add_option(
-      "--spec", flags.spec, "JSON file with what the job asks for (a JobSpec); flags go before it");
+  command->add_option("--spec",
+                      flags.run.spec,
+                      "JSON file with what the job asks for (a JobSpec); flags go before it");
   command->add_flag("--detach", flags.detach, "print the job's id and return");
-  command->add_option("command", flags.command, "the program and its arguments, after --");
+  command->add_option("command", flags.run.command, "the program and its arguments, after --");
   command->callback([&flags] {
-    if (flags.command.empty() && flags.spec.empty()) throw CLI::RequiredError("command");
+    if (flags.run.command.empty() && flags.run.spec.empty()) throw CLI::RequiredError("command");
   });
   commands[command] = run;
   command = add_command(app, flags, "status", "the jobs of an agent, or one job");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "launcher/choice_list.h"
 #include "launcher/commands/command_parser.h"
 #include "launcher/commands/completion_command.h"
 #include "launcher/commands/config_command.h"
@@ -11,7 +12,6 @@
 #include "launcher/commands/test_command.h"
 #include "launcher/commands/to_fsdp2.h"
 #include "launcher/commands/tpu_config.h"
-#include "launcher/flag_table.h"
 
 namespace accel::launcher {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "launcher/agent_commands.h"
+#include "launcher/choice_list.h"
 #include "launcher/commands/local_commands.h"
 #include "launcher/flag_table.h"
 

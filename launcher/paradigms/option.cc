@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "launcher/flag_table.h"
+#include "launcher/choice_list.h"
 
 namespace accel::launcher {
 

@@ -5,13 +5,13 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <accel/env_contract.h>
 
-#include "launcher/flag_table.h"
+#include "launcher/choice_list.h"
+#include "launcher/number_text.h"
 
 namespace accel::launcher {
 namespace {
@@ -26,26 +26,10 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-std::optional<std::int64_t> whole_number(std::string_view text) {
-  std::int64_t number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-std::optional<double> real_number(std::string_view text) {
-  double number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 // One of the option's words, in the table's spelling.
 std::optional<std::string> word_of(const Option& option, std::string_view text) {
-  for (const std::string_view choice : split_choices(option.flag.choices)) {
-    if (lower(choice) == lower(text)) return std::string(choice);
-  }
-  return std::nullopt;
+  const auto word = find_choice(option.flag.choices, text);
+  return word ? std::optional(std::string(*word)) : std::nullopt;
 }
 
 std::optional<std::string> integer_text(const Option& option, std::int64_t number) {
@@ -81,10 +65,10 @@ std::optional<std::string> value_of_text(const Option& option, std::string_view 
       return truth_text(option, *truth);
     }
     case FlagKind::kInteger:
-      if (const auto number = whole_number(text)) return integer_text(option, *number);
+      if (const auto number = number_of<std::int64_t>(text)) return integer_text(option, *number);
       return word_of(option, text);
     case FlagKind::kNumber:
-      if (const auto number = real_number(text)) {
+      if (const auto number = number_of<double>(text)) {
         if (!std::isfinite(*number) || *number < option.least) return std::nullopt;
         return python_number(*number);
       }
@@ -163,10 +147,7 @@ std::optional<std::string> value_in_file(const Option& option, const ConfigValue
 }
 
 std::string expected_value(const Option& option) {
-  std::string words;
-  for (const std::string_view choice : split_choices(option.flag.choices)) {
-    words += (words.empty() ? "" : ", ") + std::string(choice);
-  }
+  const std::string words = listed_choices(option.flag.choices);
   const std::string others = words.empty() ? "" : ", or " + words;
   switch (option.flag.kind) {
     case FlagKind::kSwitch:

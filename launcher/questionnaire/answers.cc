@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "launcher/flag_table.h"
+#include "launcher/choice_list.h"
 
 namespace accel::launcher {
 

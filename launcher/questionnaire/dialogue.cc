@@ -1,7 +1,6 @@
 #include "launcher/questionnaire/dialogue.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,7 +8,8 @@
 
 #include <accel/error.h>
 
-#include "launcher/flag_table.h"
+#include "launcher/choice_list.h"
+#include "launcher/number_text.h"
 #include "launcher/questionnaire/questionnaire.h"
 #include "launcher/wrapped_text.h"
 
@@ -41,10 +41,10 @@ std::string shown_by_lines(const Questionnaire& questionnaire) {
 std::vector<MenuRow> menu_rows(const Question& question) {
   std::vector<MenuRow> rows;
   for (const std::string_view choice : split_choices(question.choices)) {
-    int number = static_cast<int>(rows.size());
+    const auto place = static_cast<int>(rows.size());
     const bool is_number = has_number_choices(question);
-    if (is_number) std::from_chars(choice.data(), choice.data() + choice.size(), number);
-    rows.push_back({number, is_number ? "" : std::string(choice)});
+    rows.push_back({is_number ? number_of<int>(choice).value_or(place) : place,
+                    is_number ? "" : std::string(choice)});
   }
   return rows;
 }

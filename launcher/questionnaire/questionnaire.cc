@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
 
-#include "launcher/flag_table.h"
+#include "launcher/choice_list.h"
+#include "launcher/number_text.h"
 #include "runtime/printable.h"
 
 namespace accel::launcher {
@@ -50,14 +50,6 @@ std::string with_names(std::string_view text, const Answers& answers) {
 Error expected(std::string_view line, const std::string& what) {
   return Error(ErrorCode::kInvalidArgument,
                "'" + printable(line) + "' cannot be used: expected " + what);
-}
-
-template <typename Number>
-std::optional<Number> number_of(std::string_view text) {
-  Number number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
 }
 
 Result<ConfigValue> yes_or_no(std::string_view line) {

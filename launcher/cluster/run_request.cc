@@ -1,0 +1,135 @@
+#include "launcher/cluster/run_request.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include <unistd.h>
+
+#include "launcher/cluster/launch_description.h"
+#include "launcher/cluster/spec_file.h"
+#include "launcher/preflight_flag.h"
+#include "runtime/byte_size.h"
+
+namespace accel::cluster {
+namespace {
+
+// Seconds above 0; std::nullopt for anything else.
+std::optional<double> parse_seconds(const std::string& text) {
+  double seconds = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, seconds);
+  const bool is_number = parsed.ec == std::errc() && parsed.ptr == end;
+  if (!is_number || !(seconds >= 0.001) || seconds > 366.0 * 86'400) return std::nullopt;
+  return seconds;
+}
+
+void set_hang(v1::HangPolicy& hang, const std::string& text) {
+  hang.Clear();
+  if (text == "off") return;
+  hang.set_enabled(true);
+  hang.set_auto_(text == "auto");
+  if (text == "auto") return;
+  const auto ms = static_cast<std::int64_t>(*parse_seconds(text) * 1000);
+  hang.mutable_beat()->set_seconds(ms / 1000);
+  hang.mutable_beat()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
+}
+
+// This environment, then the file's, then what the flags name.
+void set_environment(v1::JobSpec& spec, const RunFlags& flags) {
+  auto& env = *spec.mutable_env();
+  for (char** variable = ::environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals == 0) continue;
+    env.insert({std::string(text.substr(0, equals)), std::string(text.substr(equals + 1))});
+  }
+  for (const std::string& text : flags.env) {
+    const std::size_t equals = text.find('=');
+    env[text.substr(0, equals)] = equals == std::string::npos ? "" : text.substr(equals + 1);
+  }
+}
+
+std::string current_folder() {
+  char* here = ::get_current_dir_name();
+  if (here == nullptr) return "";
+  const std::string folder = here;
+  std::free(here);
+  return folder;
+}
+
+// What no flag names stays as it is.
+void set_log(v1::LogPolicy& log, const RunFlags& flags) {
+  if (const auto bytes = parse_byte_size(flags.log_rotate_bytes)) log.set_rotate_bytes(*bytes);
+  if (flags.log_keep) log.set_keep(*flags.log_keep);
+  if (flags.log_overflow == "block") log.set_overflow(v1::LogPolicy::OVERFLOW_BLOCK);
+  if (flags.log_overflow == "drop") log.set_overflow(v1::LogPolicy::OVERFLOW_DROP);
+  if (flags.log_overflow == "sample") log.set_overflow(v1::LogPolicy::OVERFLOW_SAMPLE);
+  if (flags.log_merge_stderr) log.set_merge_stderr(true);
+}
+
+}  // namespace
+
+Result<NodeRange> parse_nodes(const std::string& text, const char* what) {
+  constexpr std::uint32_t kMost = 100'000;
+  const std::size_t colon = text.find(':');
+  const auto read = [](std::string_view part, std::uint32_t& out) {
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), out);
+    return !part.empty() && error == std::errc{} && end == part.data() + part.size();
+  };
+  NodeRange range;
+  bool is_good = read(std::string_view(text).substr(0, colon), range.least);
+  range.most = range.least;
+  if (colon != std::string::npos)
+    is_good = read(std::string_view(text).substr(colon + 1), range.most) && is_good;
+  if (is_good && range.least >= 1 && range.most >= range.least && range.most <= kMost) return range;
+  return Error(ErrorCode::kUsage,
+               std::string(what) + " must be MIN or MIN:MAX with 1 <= MIN <= MAX <= 100000, not '" +
+                   text.substr(0, 64) + "'",
+               std::string("give the numbers of nodes, as ") + what + " 2:4");
+}
+
+std::string objection_to_hang_timeout(const std::string& text) {
+  const bool is_good = text == "auto" || text == "off" || parse_seconds(text);
+  return is_good ? "" : "'" + text + "' is not auto, off or a number of seconds above 0";
+}
+
+Result<v1::JobSpec> requested_job(const RunFlags& flags) {
+  v1::JobSpec spec;
+  if (!flags.spec.empty()) {
+    auto read = read_spec_file(flags.spec);
+    if (!read) return read;
+    spec = *std::move(read);
+  }
+  if (!flags.nodes.empty() || flags.spec.empty()) {
+    const auto nodes = parse_nodes(flags.nodes.empty() ? "1" : flags.nodes, "--nnodes");
+    if (!nodes) return nodes.error();
+    spec.set_min_nodes(nodes->least);
+    spec.set_max_nodes(nodes->most);
+  }
+  if (!flags.name.empty()) spec.set_job_id(flags.name);
+  if (flags.num_processes) spec.set_procs_per_node(*flags.num_processes);
+  if (!flags.command.empty())
+    spec.mutable_argv()->Assign(flags.command.begin(), flags.command.end());
+  set_environment(spec, flags);
+  if (!flags.cwd.empty()) spec.set_cwd(flags.cwd);
+  if (spec.cwd().empty()) spec.set_cwd(current_folder());
+  if (flags.max_restarts) spec.mutable_restart()->set_max_restarts(*flags.max_restarts);
+  if (!flags.hang_timeout.empty()) set_hang(*spec.mutable_hang(), flags.hang_timeout);
+  set_log(*spec.mutable_log(), flags);
+  for (const std::string& text : flags.preflight) {
+    const auto check = launcher::parse_preflight(
+        text, supervisor::Milliseconds(static_cast<std::int64_t>(flags.preflight_seconds * 1000)));
+    if (!check) return check.error();
+    describe_check(*check, *spec.add_preflight());
+  }
+  if (flags.stop_grace) {
+    const auto ms = static_cast<std::int64_t>(*flags.stop_grace * 1000);
+    spec.mutable_stop()->mutable_grace()->set_seconds(ms / 1000);
+    spec.mutable_stop()->mutable_grace()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
+  }
+  return spec;
+}
+
+}  // namespace accel::cluster

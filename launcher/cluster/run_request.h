@@ -1,0 +1,54 @@
+// RunRequest: the job that `accel run` asks for, from its flags and the file of --spec.
+//
+// What a flag names beats the file; what neither names is left to the agent.
+//
+// Threads:  pure functions, but for requested_job().
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <accel/result.h>
+
+#include "accel/v1/job.pb.h"
+
+namespace accel::cluster {
+
+// As they were given; empty or std::nullopt: not.
+struct RunFlags {
+  std::vector<std::string> command;
+  std::string name;
+  std::string nodes;  // "MIN[:MAX]"
+  std::string spec;   // path of a file
+  std::optional<unsigned> num_processes;
+  std::optional<unsigned> max_restarts;
+  std::optional<double> stop_grace;  // seconds
+  std::string hang_timeout;
+  std::string log_rotate_bytes;
+  std::optional<unsigned> log_keep;
+  std::string log_overflow;
+  bool log_merge_stderr = false;
+  std::vector<std::string> preflight;  // "NAME=COMMAND"
+  double preflight_seconds = 30;
+  std::string cwd;
+  std::vector<std::string> env;  // "NAME=VALUE"
+};
+
+struct NodeRange {
+  std::uint32_t least = 1;
+  std::uint32_t most = 1;
+};
+
+// "2" or "2:4". Errors  kUsage, which begins with `what`.
+[[nodiscard]] Result<NodeRange> parse_nodes(const std::string& text, const char* what);
+
+// Why --hang_timeout cannot be this; empty: it can.
+[[nodiscard]] std::string objection_to_hang_timeout(const std::string& text);
+
+// With the environment and the working folder of this process. Requires: no objection to the flags.
+// Errors  kUsage, and those of read_spec_file() and parse_preflight().
+[[nodiscard]] Result<v1::JobSpec> requested_job(const RunFlags& flags);
+
+}  // namespace accel::cluster

@@ -1,0 +1,45 @@
+// Words that may stand for a value, and numbers that are all of a text.
+
+#include "launcher/choice_list.h"
+
+#include <limits>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/number_text.h"
+
+namespace accel::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(ChoiceList, IsSplitAtItsCommasAndListedForPeople) {
+  EXPECT_THAT(split_choices("no,fp16,bf16"), ElementsAre("no", "fp16", "bf16"));
+  EXPECT_THAT(split_choices(""), IsEmpty());
+  EXPECT_THAT(split_choices("a,,b"), ElementsAre("a", "", "b"));
+  EXPECT_EQ(listed_choices("no,fp16,bf16"), "no, fp16, bf16");
+  EXPECT_EQ(listed_choices(""), "");
+}
+
+TEST(ChoiceList, FindsWholeWordsInAnyCase) {
+  EXPECT_EQ(find_choice("NO,FULL_SHARD", "full_shard"), "FULL_SHARD");
+  EXPECT_EQ(find_choice("NO,FULL_SHARD", "No"), "NO");
+  EXPECT_EQ(find_choice("NO,FULL_SHARD", "FULL"), std::nullopt);
+  EXPECT_EQ(find_choice("NO,FULL_SHARD", ""), std::nullopt);
+}
+
+TEST(NumberText, IsAllOfTheTextAndWithinTheType) {
+  EXPECT_EQ(number_of<int>("-12"), -12);
+  EXPECT_EQ(number_of<double>("1e-3"), 0.001);
+  for (const char* text : {"", " 1", "1 ", "+1", "1.0", "0x10", "12a", "99999999999"})
+    EXPECT_EQ(number_of<int>(text), std::nullopt) << text;
+  EXPECT_EQ(number_of<std::size_t>("-1"), std::nullopt);
+  EXPECT_EQ(number_of<int>(std::to_string(std::numeric_limits<int>::max())),
+            std::numeric_limits<int>::max());
+}
+
+}  // namespace
+}  // namespace accel::launcher
