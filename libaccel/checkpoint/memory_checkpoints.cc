@@ -149,6 +149,21 @@ FilledSlot MemoryCheckpoints::slot_of(int rank, std::int64_t serial) const {
               "the part of rank " + std::to_string(rank) + " is not on this node");
 }
 
+std::vector<std::span<const std::byte>> MemoryCheckpoints::contents_but(int one,
+                                                                        int other,
+                                                                        std::int64_t serial) const {
+  std::vector<std::span<const std::byte>> contents;
+  for (const int rank : memory_.ranks()) {
+    if (rank == one || rank == other) continue;
+    for (const FilledSlot& slot : memory_.filled(rank)) {
+      if (slot.stamp.serial != serial) continue;
+      contents.push_back(slot.content);
+      break;
+    }
+  }
+  return contents;
+}
+
 void MemoryCheckpoints::reserve(RankExchange& ranks,
                                 const CheckpointObjects& objects,
                                 std::uint64_t more_bytes) {
@@ -296,8 +311,10 @@ std::optional<LoadReport> MemoryCheckpoints::load(RankExchange& ranks,
   std::unique_ptr<StagedCheckpoint> staged;
   const Agreement staging = agree(ranks, [&]() -> std::string {
     const std::int64_t serial = found.choice.stamp->serial;
+    const int first = first_of_node(ranks);
     MemorySource source(slot_of(ranks.rank(), serial).content,
-                        slot_of(first_of_node(ranks), serial).content);
+                        slot_of(first, serial).content,
+                        contents_but(ranks.rank(), first, serial));
     staged = std::make_unique<StagedCheckpoint>(source, objects, ranks.rank());
     return "";
   });

@@ -9,7 +9,7 @@
 //
 // Threads:  the thread that trains; every rank makes the same calls.
 // Cost:     two copies of what the ranks of a node have: what is divided, each rank its part; what is the same on all
-//           ranks, the first of the node.
+//           ranks, the first of the node, or each its share (replica_shares.h).
 // Source:   docs/memory_checkpoints.md.
 #pragma once
 
@@ -92,6 +92,10 @@ class MemoryCheckpoints {
 
   // The content of a rank of this node. Errors  kCheckpointIncomplete.
   [[nodiscard]] FilledSlot slot_of(int rank, std::int64_t serial) const;
+  // Contents of this node's ranks but two.
+  [[nodiscard]] std::vector<std::span<const std::byte>> contents_but(int one,
+                                                                     int other,
+                                                                     std::int64_t serial) const;
   [[nodiscard]] bool check(RankExchange& ranks,
                            std::int64_t serial,
                            std::vector<std::vector<MemoryStamp>>& by_rank,

@@ -129,7 +129,10 @@ MemorySource::Image MemorySource::parse(std::span<const std::byte> bytes) {
   return image;
 }
 
-MemorySource::MemorySource(std::span<const std::byte> own, std::span<const std::byte> first) {
+MemorySource::MemorySource(std::span<const std::byte> own,
+                           std::span<const std::byte> first,
+                           std::vector<std::span<const std::byte>> others)
+    : unparsed_(std::move(others)) {
   // Its hash was right, so what does not fit together here was written by another version of this library.
   try {
     own_ = parse(own);
@@ -168,6 +171,43 @@ at::Tensor MemorySource::values(const Image& image, std::uint64_t entry) {
   return tensor;
 }
 
+std::vector<const MemorySource::Image*> MemorySource::images() {
+  for (const std::span<const std::byte> bytes : std::exchange(unparsed_, {}))
+    others_.push_back(parse(bytes));
+  std::vector<const Image*> images{&own_};
+  if (first_.bytes.data() != own_.bytes.data()) images.push_back(&first_);
+  for (const Image& image : others_) images.push_back(&image);
+  return images;
+}
+
+at::Tensor MemorySource::assembled(const std::string& file, const st::TensorInfo& info) {
+  at::Tensor whole = allocate(info);
+  const std::uint64_t element = whole.element_size();
+  std::uint64_t found = 0;  // bytes; each rank has other ones
+  for (const Image* const image : images()) {
+    const auto in_file = image->files.find(file);
+    if (in_file == image->files.end()) continue;
+    const auto divided = in_file->second.divided.find(info.name);
+    if (divided == in_file->second.divided.end() || divided->second.whole.shape != info.shape ||
+        divided->second.whole.dtype != info.dtype) {
+      continue;
+    }
+    for (const Part& part : divided->second.parts) {
+      const st::TensorInfo& entry = *image->entries.at(part.entry);
+      const std::uint64_t bytes = entry.num_bytes();
+      if (entry.dtype != info.dtype || bytes > whole.nbytes() ||
+          part.begin > (whole.nbytes() - bytes) / element) {
+        return {};
+      }
+      std::memcpy(static_cast<std::byte*>(whole.mutable_data_ptr()) + part.begin * element,
+                  image->bytes.data() + image->header.data_offset + entry.begin,
+                  bytes);
+      found += bytes;
+    }
+  }
+  return found == whole.nbytes() ? whole : at::Tensor();
+}
+
 LoadedParts MemorySource::parts(const std::string& file, const PartsWanted& wanted) {
   const auto mine = own_.files.find(file);
   const auto shared = first_.files.find(file);
@@ -191,7 +231,13 @@ LoadedParts MemorySource::parts(const std::string& file, const PartsWanted& want
   if (mine == own_.files.end()) return loaded;
   for (const auto& [name, divided] : mine->second.divided) {
     const auto places = wanted(divided.whole);
-    if (!places || places->size() != divided.parts.size()) throw other_parts(name);
+    if (!places) {
+      at::Tensor whole = assembled(file, divided.whole);
+      if (!whole.defined()) throw other_parts(name);
+      loaded.tensors.emplace(name, std::move(whole));
+      continue;
+    }
+    if (places->size() != divided.parts.size()) throw other_parts(name);
     std::vector<TensorPart> parts;
     for (std::size_t i = 0; i < places->size(); ++i) {
       const PartPlace& place = places->at(i);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -190,6 +191,14 @@ std::vector<FilledSlot> NodeMemory::filled(int rank) const {
     }
   }
   return found;
+}
+
+std::vector<int> NodeMemory::ranks() const {
+  std::set<int> ranks;
+  for (const Mapped& mapped : pieces_) {
+    for (const Area& area : read_areas(mapped.memory)) ranks.insert(static_cast<int>(area.rank));
+  }
+  return {ranks.begin(), ranks.end()};
 }
 
 std::optional<NodeMemory::Slots> NodeMemory::slots(int rank, std::uint64_t bytes) const {

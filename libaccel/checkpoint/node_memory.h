@@ -75,6 +75,8 @@ class NodeMemory {
 
   // All complete slots of a rank of this node, in all pieces. Contents are not looked at.
   [[nodiscard]] std::vector<FilledSlot> filled(int rank) const;
+  // That have an area in one of the pieces: those of this node, by number.
+  [[nodiscard]] std::vector<int> ranks() const;
   // Of the newest piece that this rank knows; 0: none. Ranks of a node may differ after one of them failed to map a piece.
   [[nodiscard]] std::uint64_t newest_number() const noexcept;
   // The newest piece, when it has room for all of these wishes.

@@ -409,6 +409,28 @@ SavedOptimizer save_optimizer(Optimizer& optimizer, const ParameterNames& names)
   return saved;
 }
 
+std::vector<at::Tensor> state_tensors(Optimizer& optimizer, const at::Tensor& parameter) {
+  const Kind* const kind = find_kind(optimizer);
+  const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (kind == nullptr || !kind->states_are_shaped_as_parameters ||
+      state == optimizer.state().end()) {
+    return {};
+  }
+  json scalars;
+  safetensors::TensorMap fields;
+  kind->write_state(*state->second, FieldWriter("", scalars, &fields));
+  std::vector<at::Tensor> tensors;
+  for (auto& [name, tensor] : fields) {
+    if (tensor.sizes() == parameter.sizes()) tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+bool may_have_divided_states(const Optimizer& optimizer) {
+  return dynamic_cast<const ArchivedOptimizer*>(&optimizer) != nullptr ||
+         find_kind(optimizer) != nullptr;
+}
+
 std::function<void()> prepare_optimizer_load(Optimizer& optimizer,
                                              const ParameterNames& names,
                                              SavedOptimizer saved,

@@ -54,6 +54,14 @@ struct SavedOptimizer {
 [[nodiscard]] SavedOptimizer save_optimizer(torch::optim::Optimizer& optimizer,
                                             const ParameterNames& names);
 
+// The tensors of a parameter's state that have its shape; none for optimizers that are none of LibTorch's.
+[[nodiscard]] std::vector<at::Tensor> state_tensors(torch::optim::Optimizer& optimizer,
+                                                    const at::Tensor& parameter);
+
+// Whether tensors of its states may be divided over ranks: those of a class of the user's own are only where the class is
+// asked for them, and then whole.
+[[nodiscard]] bool may_have_divided_states(const torch::optim::Optimizer& optimizer);
+
 // Checks everything now; the returned function changes the optimizer and cannot fail on what was
 // saved. `what` names the optimizer in messages ("optimizer_1"). Errors  throws
 // kCheckpointMismatch: another type, other groups or parameters, a tensor of another shape.

@@ -39,7 +39,9 @@ class Collector {
   void optimizers() {
     const ParameterNames names(objects_.models);
     for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
-      if (!is_leader_ && objects_.divided == nullptr) return;
+      const bool may_be_divided =
+          objects_.divided != nullptr && may_have_divided_states(*objects_.optimizers[i]);
+      if (!is_leader_ && !may_be_divided) continue;
       SavedOptimizer saved = save_optimizer(*objects_.optimizers[i], names);
       if (is_leader_) text(numbered("optimizer", i), std::move(saved.json));
       tensor_file(numbered("optimizer", i), std::move(saved.tensors), {});

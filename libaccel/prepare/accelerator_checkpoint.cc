@@ -205,7 +205,10 @@ CheckpointObjects Accelerator::Impl::objects_to_save(SaveTo to) {
                               divided,
                               wholes_to_save(to));
   }
-  if (to == SaveTo::kMemory) return checkpoint_objects();
+  if (to == SaveTo::kMemory) {
+    share_replicas();
+    return checkpoint_objects();
+  }
   // Every replica has every part; the first one writes them.
   const auto models = sharded_models();
   const bool is_copy = std::any_of(models.begin(), models.end(), [](const auto& model) {

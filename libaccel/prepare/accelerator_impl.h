@@ -85,6 +85,10 @@ struct Accelerator::Impl {
   [[nodiscard]] std::vector<at::Tensor> parameters_seen_by(Callers callers) const;
   // Of all sharded models.
   [[nodiscard]] std::vector<at::Tensor> divided_parameters() const;
+  // Trained parameters of copies (DDP), and the states that optimizers have of them.
+  [[nodiscard]] std::vector<at::Tensor> replicas() const;
+  // Lets each rank of a node keep its share of those, where the ranks have the same. Every rank calls it.
+  void share_replicas();
   // Whether a rank says so, where a model has masters; false where none has. Every rank calls it.
   [[nodiscard]] bool any_rank_looks_at_masters(bool here) const;
   // And for a view of the state.

@@ -14,8 +14,12 @@
 #include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/expected_state.h"
 #include "libaccel/checkpoint/memory_checkpoints.h"
+#include "libaccel/checkpoint/optimizer_state.h"
 #include "libaccel/checkpoint/rank_exchange.h"
+#include "libaccel/checkpoint/replica_shares.h"
 #include "libaccel/prepare/accelerator_impl.h"
+#include "libaccel/prepare/ddp_reducer.h"
+#include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/sharded_optimizer.h"
 
 namespace accel {
@@ -66,6 +70,42 @@ Accelerator::Impl::OnDisk Accelerator::Impl::newest_checkpoint() {
   return newest;
 }
 
+std::vector<at::Tensor> Accelerator::Impl::replicas() const {
+  std::vector<at::Tensor> replicas;
+  for (const auto& model : models) {
+    if (dynamic_cast<const DdpReducer*>(model->sync().get()) == nullptr) continue;
+    for (const NamedParameter& parameter : trainable_parameters(*model->module())) {
+      if (!checkpoint::is_shareable(parameter.tensor)) continue;
+      replicas.push_back(parameter.tensor);
+      for (const AcceleratedOptimizer& optimizer : optimizers) {
+        for (at::Tensor& tensor :
+             checkpoint::state_tensors(optimizer.optimizer(), parameter.tensor)) {
+          if (checkpoint::is_shareable(tensor)) replicas.push_back(std::move(tensor));
+        }
+      }
+    }
+  }
+  return replicas;
+}
+
+void Accelerator::Impl::share_replicas() {
+  if (state.num_processes() == 1) return;
+  const std::vector<at::Tensor> tensors = replicas();
+  const auto samples = checkpoint::agree(*checkpoint::current_ranks(), [&] {
+                         return std::to_string(checkpoint::sample_of(tensors));
+                       }).payloads_or_throw();
+  const auto first = samples.begin() + state.process_index() - state.local_process_index();
+  const bool are_equal = std::all_of(first,
+                                     first + state.local_num_processes(),
+                                     [&](const auto& sample) { return sample == *first; });
+  if (!are_equal)
+    return;  // as a loop makes them that steps without reduction: the first rank's count
+  checkpoint::add_shares(
+      tensors,
+      {.place = state.local_process_index(), .count = state.local_num_processes()},
+      divided);
+}
+
 bool Accelerator::Impl::save_in_memory() {
   steps_since_memory = 0;
   checkpoint::MemoryCheckpoints* const checkpoints = memory_checkpoints();
@@ -103,13 +143,21 @@ void Accelerator::Impl::reserve_memory() {
   if (project.memory_checkpoint_every == 0) return;
   checkpoint::MemoryCheckpoints* const checkpoints = memory_checkpoints();
   if (checkpoints == nullptr) return;  // the first save says so
-  // Of optimizers that are copies, the first rank of the node keeps the states.
+  // Of optimizers that are copies, the ranks of the node share the states, or the first keeps them.
+  const bool shares = !replicas().empty();
+  const auto sharers = static_cast<std::uint64_t>(state.local_num_processes());
   std::uint64_t expected = 0;
   for (const AcceleratedOptimizer& optimizer : optimizers) {
     const bool is_sharded =
         dynamic_cast<const sharding::ShardedOptimizer*>(gate_of(optimizer).get()) != nullptr;
-    if (is_sharded || state.local_process_index() == 0)
-      expected += checkpoint::expected_state_bytes(optimizer.optimizer());
+    const std::uint64_t bytes = checkpoint::expected_state_bytes(optimizer.optimizer());
+    if (is_sharded) {
+      expected += bytes;
+    } else if (shares) {
+      expected += (bytes + sharers - 1) / sharers;
+    } else if (state.local_process_index() == 0) {
+      expected += bytes;
+    }
   }
   with_objects_to_save(SaveTo::kMemory, [&](const CheckpointObjects& objects) {
     checkpoints->reserve(*checkpoint::current_ranks(), objects, expected);

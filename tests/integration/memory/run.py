@@ -89,9 +89,32 @@ class Job:
         self.process.wait()
 
 
+def written_by(pid):
+    """Bytes of the in-memory checkpoints, the largest memory that is shared by name, that this rank has touched."""
+    written, begin = {}, None
+    with open(f"/proc/{pid}/smaps") as maps:
+        for line in maps:
+            if "/memfd:accel-shared" in line:
+                begin, end = (int(address, 16) for address in line.split()[0].split("-"))
+            elif line.startswith("Rss:") and begin is not None:
+                written[end - begin] = int(line.split()[1]) << 10
+                begin = None
+            elif "-" in line.split()[0]:
+                begin = None
+    return written[max(written)]
+
+
+def check_shares(job):
+    """What is the same on all ranks is copied by all of them, each its share."""
+    first, second = (written_by(pid) for pid in job.workers())
+    assert 0.8 < first / second < 1.25, f"ranks of a node have written {first} and {second} bytes{job.explain()}"
+
+
 def kill_one(job, pick, step):
     """Kills a rank once `step` is under way; the job then goes on from memory."""
     job.wait_for(f"step {step}", lambda: step in job.losses())
+    if not job.resumed_at():
+        check_shares(job)
     time.sleep(pick.uniform(0, 0.03))
     before = len(job.resumed_at())
     workers = job.workers()

@@ -14,6 +14,8 @@
 
 #include <accel/error.h>
 
+#include "libaccel/checkpoint/optimizer_state.h"
+#include "libaccel/checkpoint/replica_shares.h"
 #include "tests/support/file_keeper.h"
 #include "tests/support/fork_ranks.h"
 #include "tests/support/scratch_folder.h"
@@ -113,6 +115,64 @@ TEST_F(MemoryCheckpointsTest, WhatIsTheSameOnAllRanksIsKeptOnceANode) {
     bytes[size == 1 ? 0 : 1] = std::filesystem::file_size(scratch.path() / "accel.memory.1");
   }
   EXPECT_LT(bytes[1], bytes[0] + 3 * 2 * (std::uint64_t{32} << 10));
+}
+
+// A run that is the same on all ranks, of which this one keeps a share.
+struct SharedRun : TrainingRun {
+  explicit SharedRun(const Sharer& sharer) : TrainingRun(1, 4096) {
+    train(2);
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor& parameter : net->parameters()) {
+      tensors.push_back(parameter);
+      for (const at::Tensor& state : state_tensors(*optimizer, parameter)) tensors.push_back(state);
+    }
+    add_shares(tensors, sharer, divided);
+  }
+  CheckpointObjects objects() {
+    CheckpointObjects objects = TrainingRun::objects();
+    objects.divided = &divided;
+    return objects;
+  }
+  DividedTensors divided;
+};
+
+TEST_F(MemoryCheckpointsTest, SharesOfCopiesMakeTheCopyOnEachRank) {
+  constexpr int kRanks = 3;
+  std::array<std::uint64_t, kRanks> copied{};
+  ThreadRanks(kRanks).run([&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    SharedRun run({.place = ranks.rank(), .count = kRanks});
+    MemoryCheckpoints checkpoints(keeper, {.on_size = {}, .on_copy = [&](std::uint64_t bytes) {
+                                             copied.at(ranks.rank()) = bytes;
+                                           }});
+    std::ignore = checkpoints.save(ranks, run.objects(), {.step = 2});
+  });
+  ThreadRanks(kRanks).run([&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    const SharedRun saved({});
+    TrainingRun run(7, 4096);
+    std::string why_not;
+    ASSERT_TRUE(MemoryCheckpoints(keeper).load(ranks, run.objects(), why_not)) << why_not;
+    for (std::size_t i = 0; i < run.tensors().size(); ++i)
+      EXPECT_TRUE(run.tensors()[i].second.equal(saved.tensors()[i].second)) << i;
+  });
+  // The first has texts and buffers too.
+  for (int rank = 1; rank < kRanks; ++rank) EXPECT_NEAR(copied[0], copied[rank], 64 << 10) << rank;
+}
+
+TEST_F(MemoryCheckpointsTest, SharesThatLeaveAHoleAreNotLoaded) {
+  ThreadRanks(2).run([&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    SharedRun run({.place = 0, .count = 2});  // on both
+    std::ignore = MemoryCheckpoints(keeper).save(ranks, run.objects(), {.step = 2});
+  });
+  ThreadRanks(2).run([&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    TrainingRun run(7, 4096);
+    std::string why_not;
+    EXPECT_FALSE(MemoryCheckpoints(keeper).load(ranks, run.objects(), why_not));
+    EXPECT_THAT(why_not, HasSubstr("than this rank holds now"));
+  });
 }
 
 TEST_F(MemoryCheckpointsTest, MemoryIsTakenAndToldOnceUntilTheStateGrows) {
