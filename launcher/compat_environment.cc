@@ -31,7 +31,7 @@ std::string threads_of_accelerate(const EnvMap& inherited,
                                   const LaunchSettings& settings,
                                   int num_machine_cores) {
   const auto said = inherited.find(kThreads);
-  const std::string otherwise = said == inherited.end() ? "1" : said->second;
+  std::string otherwise = said == inherited.end() ? "1" : said->second;
   const bool is_undecided = said == inherited.end() || variable(inherited, kThreads) == 0;
   if (!settings.use_cpu || !is_undecided) return otherwise;
   const int share = num_machine_cores / num_local_workers(inherited, settings);

@@ -53,6 +53,7 @@ FileNotice renamed_key(const std::string& path,
 
 std::vector<std::string> texts_of(const std::vector<FileNotice>& notices) {
   std::vector<std::string> texts;
+  texts.reserve(notices.size());
   for (const FileNotice& notice : notices) texts.push_back(notice.text());
   return texts;
 }

@@ -107,6 +107,10 @@ Result<void> hand_to_hosts(LaunchPlan& plan,
   command.variables = exported_variables(plan.spec.env, host.environment, *listed);
   command.flags = flags_for_hosts(line);
   command.script = {line.script};
+  // One that is the script's own, where the launcher there drops the first.
+  const bool has_own_dashes =
+      !line.script_arguments.empty() && line.script_arguments.front() == "--";
+  if (has_own_dashes && !line.is_on("strict_compat")) command.script.emplace_back("--");
   command.script.insert(
       command.script.end(), line.script_arguments.begin(), line.script_arguments.end());
   become_starters(plan.spec, settings, command);

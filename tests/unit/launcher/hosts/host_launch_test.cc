@@ -13,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
@@ -126,6 +127,19 @@ TEST_F(HostPlan, OutputAndFailuresAreTheBusinessOfTheHosts) {
                     HasSubstr("--log_prefix")));
   EXPECT_EQ(result.spec.log.dir, "");
   EXPECT_EQ(result.spec.restart.max_restarts, 0);
+}
+
+TEST_F(HostPlan, TheScriptGetsItsOwnDoubleDashOnTheHostsToo) {
+  const auto on_host = [&](Words words) {
+    words = two(std::move(words));
+    words.insert(words.end(), {"--num_processes", "4", program_, "--", "--", "x"});
+    return text_for(or_throw(resolve_launch(words, host_)), 0);
+  };
+
+  // The launcher there drops one, as this one did, but with --strict_compat.
+  EXPECT_THAT(on_host({}), EndsWith(program_ + " -- -- x"));
+  EXPECT_THAT(on_host({"--strict_compat"}),
+              AllOf(HasSubstr(" --strict_compat "), EndsWith(program_ + " -- -- x")));
 }
 
 TEST_F(HostPlan, AFilterDecidesHowManyWorkersThereAre) {
