@@ -17,6 +17,7 @@ import torch.distributed.checkpoint as dcp
 from accelerate.utils import merge_fsdp_weights
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch.distributed._shard import sharded_tensor
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -43,6 +44,11 @@ def save_all(folder):
         state[f"rows.{name}"] = shared(values(7, 5, dtype), Shard(0))  # 4 + 3 rows
         state[f"columns.{name}"] = shared(values(3, 8, dtype), Shard(1))
         state[f"whole.{name}"] = shared(values(2, 3, dtype), Replicate())
+    # What FSDP 1 saves: shards of the rows, the last of which may be smaller.
+    rank = torch.distributed.get_rank()
+    begin, rows = (0, 4) if rank == 0 else (4, 3)
+    shard = sharded_tensor.Shard.from_tensor_and_offsets(values(7, 5, torch.float32)[begin:begin + rows].clone(), [begin, 0], rank)
+    state["sharded"] = sharded_tensor.init_from_local_shards([shard], 7, 5)
     state["plain"] = values(4, 4, torch.float32)
     state["tied"] = state["plain"]
     state["middle"] = shared(torch.arange(120.).reshape(3, 8, 5), Shard(1))
