@@ -1,6 +1,7 @@
 #include "launcher/commands/merge_weights.h"
 
 #include <algorithm>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -106,6 +107,17 @@ Result<void> run(const Arguments& arguments) {
   return removal ? remove(*removal) : Result<void>();
 }
 
+// What a checkpoint asks for is bounded, but the memory of this process may have a lower bound.
+Result<void> run_within_memory(const Arguments& arguments) {
+  try {
+    return run(arguments);
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::kOutOfMemory,
+                 "memory ran out while " + printable(arguments.checkpoint) + " was merged",
+                 "merge where there is more memory, or with a higher limit (`ulimit -v`)");
+  }
+}
+
 std::optional<Error> fault_of(const Arguments& arguments) {
   if (arguments.remove_checkpoint) return fault_of_removal(arguments.checkpoint, arguments.output);
   return std::nullopt;
@@ -157,7 +169,8 @@ int merge_weights_command(const std::vector<std::string>& words) {
   add_options(line.app(), arguments);
   if (const auto status = line.parse(words)) return *status;
   if (const auto fault = fault_of(arguments)) return print_error(kCommand, *fault);
-  if (const auto done = run(arguments); !done) return print_error(kCommand, done.error());
+  if (const auto done = run_within_memory(arguments); !done)
+    return print_error(kCommand, done.error());
   return 0;
 }
 

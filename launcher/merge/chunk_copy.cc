@@ -14,11 +14,27 @@
 #include <accel/error.h>
 #include <accel/result.h>
 
+#include "runtime/printable.h"
+
 namespace accel::launcher {
 namespace {
 
 std::uint64_t bytes_per_element(const SavedTensor& tensor) {
   return safetensors::dtype_bits(tensor.dtype) / 8;
+}
+
+// From the first element of a chunk to the last. Requires that it has one.
+std::uint64_t bytes_reached(const SavedTensor& chunk) {
+  std::uint64_t last = 0;  // behind the first; within the storage, so nothing overflows
+  for (std::size_t i = 0; i < chunk.shape.size(); ++i)
+    last += (chunk.shape[i] - 1) * chunk.strides[i];
+  const std::uint64_t reached = (last + 1) * bytes_per_element(chunk);
+  const std::uint64_t held = *volume(chunk.shape) * bytes_per_element(chunk);
+  if (reached <= kCopyBytes || reached / kMostSpread <= held) return reached;
+  throw Error(ErrorCode::kUnsupported,
+              printable(chunk.storage.path) + " has a tensor of " + std::to_string(held) +
+                  " bytes that lie over " + std::to_string(reached),
+              "save it with contiguous(), or merge with `accelerate merge-weights`");
 }
 
 // Hands out the row-major bytes of a box, piece by piece, to the rows they belong to.
@@ -122,16 +138,17 @@ void ChunkCopy::pick_elements(const SavedTensor& chunk,
                               std::uint64_t place) {
   const std::uint64_t element_bytes = bytes_per_element(chunk);
   const std::uint64_t elements = *volume(box.sizes);
-  std::vector<std::byte> storage(chunk.storage.size);
-  or_throw(chunk.storage.read(0, storage));
+  std::vector<std::byte> storage(bytes_reached(chunk));
+  or_throw(chunk.storage.read(chunk.first * element_bytes, storage));
   const std::span<std::byte> piece = buffer(kCopyBytes);
   peak_bytes_ = std::max(peak_bytes_, piece.size() + storage.size());
   RowWriter rows(output_, box, shape, place, element_bytes);
   ElementWalk walk(chunk);
   std::size_t filled = 0;
   for (std::uint64_t i = 0; i < elements; ++i, walk.next()) {
-    std::memcpy(
-        piece.data() + filled, storage.data() + walk.element() * element_bytes, element_bytes);
+    std::memcpy(piece.data() + filled,
+                storage.data() + (walk.element() - chunk.first) * element_bytes,
+                element_bytes);
     filled += element_bytes;
     if (filled + element_bytes <= piece.size()) continue;
     rows.write(piece.first(filled));

@@ -1,10 +1,10 @@
 // ChunkCopy: the elements of one saved chunk, brought to their place in the merged file.
 //
 // A chunk whose elements lie in row-major order passes through one buffer; of one that does not (a transposed parameter, a
-// channels_last one) the storage is held whole, and its elements are picked.
+// channels_last one) the part of the storage in which they lie is held whole, and they are picked.
 //
 // Threads:  one at a time; one object for all chunks, for its buffer's sake.
-// Cost:     kCopyBytes of memory, or a chunk's storage; every byte is read and written once, and rows that are adjacent in the
+// Cost:     kCopyBytes of memory, or also at most kMostSpread times a chunk that is not in row-major order; every byte is read and written once, and rows that are adjacent in the
 //           tensor in one call.
 #pragma once
 
@@ -20,13 +20,15 @@
 namespace accel::launcher {
 
 inline constexpr std::size_t kCopyBytes = std::size_t{4} << 20;
+// Elements that lie further apart are refused: PyTorch saves a view of little of a storage without the rest of it.
+inline constexpr std::uint64_t kMostSpread = 16;
 
 class ChunkCopy {
  public:
   explicit ChunkCopy(TensorOutput& output) : output_(output) {}
 
   // `place`: of the whole tensor, in bytes of the output. Requires: box.sizes are the chunk's shape and the box is within
-  // `shape`. Errors  throws Error: as FileSlice::read() and TensorOutput::write().
+  // `shape`. Errors  throws Error: as FileSlice::read() and TensorOutput::write(); kUnsupported: elements too far apart.
   void run(const SavedTensor& chunk,
            const Box& box,
            std::span<const std::uint64_t> shape,

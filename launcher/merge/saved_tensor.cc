@@ -17,6 +17,8 @@ namespace accel::launcher {
 namespace {
 
 constexpr std::uint64_t kMostPickleBytes = 1 << 20;  // of one tensor: some 200
+// Of one tensor: some 700. A hostile checkpoint has the archive that is largest for each of its chunks.
+constexpr std::uint64_t kMostDirectoryBytes = 64 << 10;
 
 const std::vector<std::string_view>& allowed_names() {
   static const std::vector<std::string_view> kAllowed = [] {
@@ -146,7 +148,7 @@ Result<std::string> entry_text(const ZipArchive& archive,
 }  // namespace
 
 Result<SavedTensor> read_saved_tensor(const FileSlice& archive) {
-  const auto zip = ZipArchive::open(archive);
+  const auto zip = ZipArchive::open(archive, kMostDirectoryBytes);
   if (!zip) return zip.error();
   const auto folder = folder_of(*zip);
   if (!folder) return damaged(archive, "it has no data.pkl");

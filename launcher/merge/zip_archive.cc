@@ -14,9 +14,6 @@ namespace {
 
 using namespace zip;
 
-// torch.save() of one tensor has seven entries of some 70 bytes, of a model as many as it has tensors.
-constexpr std::uint64_t kMostDirectoryBytes = 256 << 20;
-
 Error damaged(const FileSlice& slice, const std::string& what) {
   return Error(ErrorCode::kCheckpointIncomplete,
                "what " + printable(slice.path) + " holds from byte " + std::to_string(slice.begin) +
@@ -145,11 +142,14 @@ Result<ZipArchive::Entry> take_entry(const FileSlice& slice, std::string_view& r
 
 }  // namespace
 
-Result<ZipArchive> ZipArchive::open(const FileSlice& slice) {
+Result<ZipArchive> ZipArchive::open(const FileSlice& slice, std::uint64_t most_directory_bytes) {
   const auto directory = find_directory(slice);
   if (!directory) return directory.error();
-  if (directory->bytes > kMostDirectoryBytes ||
-      directory->entries > directory->bytes / kDirectoryEntryBytes)
+  if (directory->bytes > most_directory_bytes)
+    return damaged(slice,
+                   "it has a directory of " + std::to_string(directory->bytes) +
+                       " bytes, expected at most " + std::to_string(most_directory_bytes));
+  if (directory->entries > directory->bytes / kDirectoryEntryBytes)
     return damaged(slice,
                    "a directory of " + std::to_string(directory->bytes) + " bytes does not hold " +
                        std::to_string(directory->entries) + " entries");

@@ -31,8 +31,10 @@ class ZipArchive {
     std::uint64_t size = 0;  // bytes
   };
 
-  // Errors  kCheckpointIncomplete: it is no archive, or is damaged; kUnsupported: it is in several parts; kFileIo.
-  [[nodiscard]] static Result<ZipArchive> open(const FileSlice& slice);
+  // `most_directory_bytes`: of a directory that is read; an entry takes some 70 there, and twice as much in memory.
+  // Errors  kCheckpointIncomplete: it is no archive, is damaged or has a larger directory; kUnsupported: it is in several parts; kFileIo.
+  [[nodiscard]] static Result<ZipArchive> open(const FileSlice& slice,
+                                               std::uint64_t most_directory_bytes);
 
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
   // nullptr: there is none.

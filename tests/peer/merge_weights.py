@@ -3,6 +3,7 @@
 import os
 import pathlib
 import pickle
+import resource
 import shutil
 import subprocess
 import sys
@@ -80,9 +81,9 @@ def run_rank(rank, folder):
     os._exit(0)  # threads of the peer's process group may outlive Python, and end it with abort()
 
 
-def accel(*arguments):
+def accel(*arguments, **options):
     return subprocess.run([os.path.join(BUILD, "bin/accel"), "merge-weights", *map(str, arguments)],
-                          capture_output=True, text=True, check=False)
+                          capture_output=True, text=True, check=False, **options)
 
 
 class RunsWhenRead:
@@ -207,6 +208,16 @@ class MergeWeights(unittest.TestCase):
             self.assertIn("the pickle names posix system", done.stderr)
             self.assertFalse(witness.exists())
             self.assertFalse((self.folder / "hostile_out").exists())
+
+    def test_memory_that_runs_out_is_an_error_and_no_crash(self):
+        hostile = self.folder / "large"
+        hostile.mkdir()
+        (hostile / ".metadata").write_bytes(b"\x80\x02" + b")" * (16 << 20) + b".")
+        def limit_memory():
+            resource.setrlimit(resource.RLIMIT_AS, (150 << 20, 150 << 20))
+        done = accel(hostile, self.folder / "large_out", preexec_fn=limit_memory)
+        self.assertEqual(done.returncode, 137, done.stderr)
+        self.assertIn("error [memory.exhausted]: memory ran out while", done.stderr)
 
     def test_the_folder_above_is_refused_in_the_peers_words(self):
         above = self.folder / "fsdp"

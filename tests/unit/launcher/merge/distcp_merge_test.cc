@@ -17,6 +17,7 @@
 #include "launcher/merge/saved_tensor.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/faulty_disk.h"
+#include "tests/support/peak_memory.h"
 #include "tests/unit/launcher/merge/saved_archive.h"
 
 namespace accel::launcher {
@@ -95,6 +96,48 @@ TEST(DistcpMerge, PicksElementsByTheirStrides) {
 
   ASSERT_TRUE(merge(folder, disk));
   EXPECT_THAT(merged_floats(folder), ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+// Two numbers in a storage of 8 GiB, which is a hole.
+TEST(DistcpMerge, ElementsThatLieFarApartDoNotTakeTheirStoragesMemory) {
+  constexpr std::uint64_t kBytes = std::uint64_t{8} << 30;
+  const UniqueFd storage(::memfd_create("storage", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(storage.get(), static_cast<off_t>(kBytes)), 0);
+  const ScratchFolder folder;
+  FaultyDisk disk;
+  TensorOutput output(disk,
+                      folder.file("out"),
+                      {{"w", safetensors::Dtype::kF32, {2}}},
+                      WeightsFormat::kSafetensors);
+  ChunkCopy copy(output);
+  const auto run = [&](std::uint64_t stride) {
+    copy.run({.dtype = safetensors::Dtype::kF32,
+              .shape = {2},
+              .strides = {stride},
+              .first = 1000,
+              .storage = {.fd = storage.get(), .path = "storage", .begin = 0, .size = kBytes}},
+             {.offsets = {0}, .sizes = {2}},
+             std::vector<std::uint64_t>{2},
+             output.place_of("w"));
+  };
+  const PeakMemory peak;
+  run(1000);
+  try {
+    run(kBytes / 8);
+    ADD_FAILURE() << "it was copied";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("a tensor of 8 bytes that lie over 4294967300"));
+  }
+  EXPECT_LE(peak.growth_bytes(), 64 << 20);
+}
+
+TEST(DistcpMerge, ADirectoryThatIsTooLargeForATensorIsRefused) {
+  std::vector<ZipEntry> entries = {{"a/data.pkl", pickle_of("N")}};
+  for (int i = 0; i < 1000; ++i) entries.push_back({"a/" + std::to_string(i), ""});
+  const ScratchFolder folder;
+  write_checkpoint(folder, {1}, {{{0}, {1}, zip_of(entries)}});
+  EXPECT_THAT(message_of(folder), HasSubstr("bytes, expected at most 65536"));
 }
 
 TEST(DistcpMerge, ChunksThatLeaveAHoleOrOverlapAreRefused) {

@@ -112,7 +112,7 @@ TEST(ManifestMerge, ModelsComeOutAsTheyAreAndNothingElse) {
 std::string stored(const std::string& path, int tensor) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const FileSlice all{.fd = file.get(), .path = path, .begin = 0, .size = fs::file_size(path)};
-  const auto archive = ZipArchive::open(all);
+  const auto archive = ZipArchive::open(all, 1 << 20);
   if (!archive) return archive.error().message();
   const auto* entry = archive->find("pytorch_model/data/" + std::to_string(tensor));
   if (entry == nullptr) return "no entry";

@@ -27,7 +27,7 @@ class ArchiveFile {
       ADD_FAILURE() << "no memory for a file";
   }
 
-  [[nodiscard]] Result<ZipArchive> open() const { return ZipArchive::open(slice_); }
+  [[nodiscard]] Result<ZipArchive> open() const { return ZipArchive::open(slice_, 1 << 20); }
   // All of the entry, or what went wrong.
   [[nodiscard]] std::string text(const std::string& name) const {
     const auto archive = open();

@@ -41,8 +41,8 @@ UniqueFd sparse_file(const ZipLayout& layout) {
 void expect_read_back(const Items& items) {
   const ZipLayout layout(items);
   const UniqueFd file = sparse_file(layout);
-  const auto archive =
-      ZipArchive::open({.fd = file.get(), .path = "archive", .begin = 0, .size = layout.bytes()});
+  const auto archive = ZipArchive::open(
+      {.fd = file.get(), .path = "archive", .begin = 0, .size = layout.bytes()}, 1 << 24);
   ASSERT_TRUE(archive) << archive.error().what();
   ASSERT_EQ(archive->entries().size(), items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
