@@ -9,15 +9,17 @@ namespace accel::launcher {
 namespace {
 
 constexpr std::size_t kMostDividedDims = 8;
-constexpr std::size_t kMostCorners = std::size_t{1} << 24;
 
 // How often the boxes hold an element is a step function, and their corners are its steps, with a sign that changes from each
 // corner to its neighbours. Two sums of boxes are the same function exactly when their corners are the same after those of
 // opposite signs have cancelled out, which takes a sort where comparing the boxes takes all pairs.
 class Corners {
  public:
-  Corners(std::vector<std::size_t> dims, std::span<const std::uint64_t> shape)
-      : dims_(std::move(dims)), shape_(shape) {}
+  // `boxes`: how many will be added; and one subtracted.
+  Corners(std::vector<std::size_t> dims, std::span<const std::uint64_t> shape, std::size_t boxes)
+      : dims_(std::move(dims)), shape_(shape) {
+    for (auto* half : {&plus_, &minus_}) half->reserve(((boxes + 1) << dims_.size()) / 2 + 1);
+  }
 
   void add(const Box& box) { put(box, plus_, minus_); }
   void subtract(const Box& box) { put(box, minus_, plus_); }
@@ -70,15 +72,16 @@ bool is_within(const Box& box, std::span<const std::uint64_t> shape) {
 }
 
 std::optional<bool> cover_exactly(std::span<const Box> boxes,
-                                  std::span<const std::uint64_t> shape) {
+                                  std::span<const std::uint64_t> shape,
+                                  std::size_t most_corners) {
   if (volume(shape) == 0) return boxes.empty();
   std::vector<std::size_t> divided;
   for (std::size_t dim = 0; dim < shape.size(); ++dim)
     if (std::ranges::any_of(boxes, [&](const Box& box) { return box.sizes[dim] != shape[dim]; }))
       divided.push_back(dim);
-  if (divided.size() > kMostDividedDims || boxes.size() > (kMostCorners >> divided.size()))
+  if (divided.size() > kMostDividedDims || boxes.size() > (most_corners >> divided.size()))
     return std::nullopt;
-  Corners corners(std::move(divided), shape);
+  Corners corners(std::move(divided), shape, boxes.size());
   for (const Box& box : boxes) corners.add(box);
   corners.subtract(
       {.offsets = std::vector<std::uint64_t>(shape.size()), .sizes = {shape.begin(), shape.end()}});

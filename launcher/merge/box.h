@@ -3,6 +3,7 @@
 // Threads:  pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,12 +22,16 @@ struct Box {
 // Requires of both: as many dimensions as `shape`.
 [[nodiscard]] bool is_within(const Box& box, std::span<const std::uint64_t> shape);
 
-// Whether the boxes cover the shape, each element once. nullopt: they divide more than 8 of its dimensions, or have more than
-// 2^24 corners in those, which nothing that shards a model does: a million boxes have so many in four dimensions.
+// A million boxes have so many in four dimensions.
+inline constexpr std::size_t kMostCorners = std::size_t{1} << 24;
+
+// Whether the boxes cover the shape, each element once. nullopt: they divide more than 8 of its dimensions, which nothing that
+// shards a model does, or have more than `most_corners` in those.
 // Requires: they are within the shape, none is empty, and volume(shape) fits.
 // Cost: sorts 2^d corners of each box, 16 bytes a corner; d is the number of dimensions that are divided.
 [[nodiscard]] std::optional<bool> cover_exactly(std::span<const Box> boxes,
-                                                std::span<const std::uint64_t> shape);
+                                                std::span<const std::uint64_t> shape,
+                                                std::size_t most_corners = kMostCorners);
 
 // The rows of a box: ranges of elements that are adjacent in the tensor, in order.
 //

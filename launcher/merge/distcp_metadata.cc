@@ -13,6 +13,7 @@
 
 #include "launcher/merge/distcp_metadata.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <set>
 #include <unordered_map>
@@ -38,6 +39,9 @@ constexpr std::uint64_t kMostMetadataBytes = std::uint64_t{256} << 20;  // a mil
 // What is kept of metadata that PyTorch wrote is three times its size.
 constexpr std::uint64_t kMostKeptPerByte = 8;
 constexpr std::uint64_t kFewKept = std::uint64_t{1} << 20;
+// A corner takes 16 bytes of memory; a chunk some 100 of metadata, and has 2^d corners.
+constexpr std::size_t kFewCorners = 1 << 16;
+constexpr std::uint64_t kBytesPerCorner = 2;
 constexpr std::size_t kMostNameBytes = 255;  // of a file
 constexpr std::uint64_t kTableEntry = 48;    // of a hash table, besides key and value
 
@@ -308,7 +312,7 @@ class Reader {
   }
 
   // Each element is in one chunk.
-  static Result<void> check_cover(const DistcpTensor& tensor) {
+  [[nodiscard]] Result<void> check_cover(const DistcpTensor& tensor) const {
     std::vector<Box> boxes;
     std::uint64_t covered = 0;
     for (const DistcpChunk& chunk : tensor.chunks) {
@@ -322,7 +326,8 @@ class Reader {
       return damaged("its chunks have " + std::to_string(covered) + " of its " +
                      std::to_string(all) + " elements");
     if (covered > all) return overlap();
-    const auto is_covered = cover_exactly(boxes, tensor.shape);
+    const auto is_covered = cover_exactly(
+        boxes, tensor.shape, std::min(kMostCorners, kFewCorners + bytes_ / kBytesPerCorner));
     if (!is_covered)
       return Error(
           ErrorCode::kUnsupported,

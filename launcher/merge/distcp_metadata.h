@@ -6,7 +6,7 @@
 //
 // Threads:  pure, but for read_distcp_metadata().
 // Cost:     one pass over the pickle, and read_pickle()'s memory; some 300 bytes for each chunk, and cover_exactly()'s (box.h). What is
-//           kept is at most 8 times the pickle and 1 MiB.
+//           kept is at most 8 times the pickle and 1 MiB, and so are the corners.
 // Source:   torch/distributed/checkpoint/metadata.py, filesystem.py; tests/peer/merge_weights.py.
 #pragma once
 

@@ -70,6 +70,13 @@ TEST(Box, TheyCoverAShapeWhenEachElementIsInOne) {
       false);
 }
 
+TEST(Box, MoreCornersThanAllowedAreNotCompared) {
+  const std::vector<Box> quarters = {
+      {{0, 0}, {1, 1}}, {{0, 1}, {1, 1}}, {{1, 0}, {1, 1}}, {{1, 1}, {1, 1}}};
+  EXPECT_EQ(cover_exactly(quarters, Sizes{2, 2}, 16), true);
+  EXPECT_EQ(cover_exactly(quarters, Sizes{2, 2}, 15), std::nullopt);
+}
+
 TEST(Box, AShapeOfOneOrNoElementIsCoveredToo) {
   EXPECT_EQ(cover_exactly(std::vector<Box>{{{}, {}}}, Sizes{}), true);
   EXPECT_EQ(cover_exactly(std::vector<Box>{{{}, {}}, {{}, {}}}, Sizes{}), false);  // saved twice
