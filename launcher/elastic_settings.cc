@@ -1,19 +1,10 @@
 #include "launcher/elastic_settings.h"
 
-#include <charconv>
-
+#include "launcher/node_range.h"
 #include "runtime/supervisor/json_fields.h"
 
 namespace accel::launcher {
 namespace {
-
-constexpr int kMostNodes = 100'000;
-
-bool parse_count(std::string_view text, int& out) {
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return !text.empty() && failure == std::errc() && end == text.data() + text.size() && out >= 1 &&
-         out <= kMostNodes;
-}
 
 // Each member once, for both directions.
 template <typename T, typename Visit>
@@ -54,13 +45,7 @@ void read_setting(const supervisor::Json& json, const char* name, Meeting& out) 
 }  // namespace
 
 Result<std::pair<int, int>> parse_num_nodes(std::string_view text) {
-  std::pair<int, int> range;
-  const std::size_t colon = text.find(':');
-  const bool is_range = colon != std::string_view::npos;
-  const bool is_good = parse_count(text.substr(0, colon), range.first) &&
-                       (!is_range || parse_count(text.substr(colon + 1), range.second));
-  if (!is_range) range.second = range.first;
-  if (is_good && range.first <= range.second) return range;
+  if (const auto range = parse_node_range(text)) return std::pair(range->least, range->most);
   return Error(ErrorCode::kInvalidArgument,
                "--nnodes is '" + std::string(text) + "', expected a number of nodes or MIN:MAX",
                "give --nnodes 4, or --nnodes 2:4 for a job that goes on with two to four nodes");

@@ -1,9 +1,9 @@
 #include "launcher/output_settings.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
+#include "launcher/number_text.h"
 #include "launcher/torchrun/rank_list.h"
 #include "runtime/byte_size.h"
 
@@ -36,19 +36,15 @@ Result<std::vector<Streams>> parse_streams(std::string_view flag,
     const std::string_view pair = rest.substr(0, comma);
     const size_t colon = pair.find(':');
     if (colon == std::string_view::npos) return fault("0, 1, 2 or 3, or pairs as in 0:3,1:1");
-    int local_rank = -1;
-    const std::string_view rank_text = pair.substr(0, colon);
-    const auto [end, failure] =
-        std::from_chars(rank_text.data(), rank_text.data() + rank_text.size(), local_rank);
+    const auto local_rank = number_of<int>(pair.substr(0, colon));
     const std::optional<Streams> streams = streams_of(pair.substr(colon + 1));
-    if (failure != std::errc() || end != rank_text.data() + rank_text.size() || local_rank < 0 ||
-        !streams) {
+    if (!local_rank || *local_rank < 0 || !streams) {
       return fault("pairs of a local rank and 0, 1, 2 or 3, as in 0:3,1:1");
     }
-    if (local_rank >= num_workers) {
+    if (*local_rank >= num_workers) {
       return fault("local ranks below " + std::to_string(num_workers) + ", the number of workers");
     }
-    result[static_cast<size_t>(local_rank)] = *streams;
+    result[static_cast<size_t>(*local_rank)] = *streams;
     if (comma == rest.size()) return result;
     rest.remove_prefix(comma + 1);
   }

@@ -1,7 +1,6 @@
 #include "launcher/slurm_environment.h"
 
-#include <charconv>
-
+#include "launcher/number_text.h"
 #include "runtime/hostlist.h"
 
 namespace accel::launcher {
@@ -21,9 +20,11 @@ Error invalid(std::string_view name, std::string_view value, const std::string& 
                    " when it was set by hand; inside SLURM, let SLURM alone set it");
 }
 
-bool parse(std::string_view text, std::int64_t least, std::int64_t most, std::int64_t& out) {
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return failure == std::errc() && end == text.data() + text.size() && out >= least && out <= most;
+std::optional<std::int64_t> number_between(std::string_view text,
+                                           std::int64_t least,
+                                           std::int64_t most) {
+  const auto number = number_of<std::int64_t>(text);
+  return number && *number >= least && *number <= most ? number : std::nullopt;
 }
 
 // Reads variable after variable; the first fault is kept.
@@ -40,8 +41,7 @@ class Reader {
   std::int64_t number(const char* name, std::int64_t most, std::int64_t otherwise) {
     const std::string_view value = name == nullptr ? std::string_view() : text(name);
     if (value.empty()) return otherwise;
-    std::int64_t number = 0;
-    if (parse(value, 0, most, number)) return number;
+    if (const auto number = number_between(value, 0, most)) return *number;
     fail(invalid(name, value, "a whole number from 0 to " + std::to_string(most)));
     return otherwise;
   }
@@ -125,20 +125,18 @@ Result<std::vector<int>> expand_task_counts(std::string_view name, std::string_v
   for (std::string_view rest = text;;) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
     std::string_view part = rest.substr(0, comma);
-    std::int64_t times = 1;
+    std::optional<std::int64_t> times = 1;
     if (const std::size_t bracket = part.find("(x"); bracket != std::string_view::npos) {
       const std::string_view repeat = part.substr(bracket + 2);
-      if (!repeat.ends_with(')') ||
-          !parse(repeat.substr(0, repeat.size() - 1), 1, kMostNodes, times)) {
-        return bad();
-      }
+      if (!repeat.ends_with(')')) return bad();
+      times = number_between(repeat.substr(0, repeat.size() - 1), 1, kMostNodes);
       part = part.substr(0, bracket);
     }
-    std::int64_t count = 0;
-    if (!parse(part, 1, kMostTasks, count)) return bad();
-    if (counts.size() + static_cast<std::size_t>(times) > static_cast<std::size_t>(kMostNodes))
+    const auto count = number_between(part, 1, kMostTasks);
+    if (!times || !count) return bad();
+    if (counts.size() + static_cast<std::size_t>(*times) > static_cast<std::size_t>(kMostNodes))
       return bad();
-    counts.insert(counts.end(), static_cast<std::size_t>(times), static_cast<int>(count));
+    counts.insert(counts.end(), static_cast<std::size_t>(*times), static_cast<int>(*count));
     if (comma == rest.size()) return counts;
     rest.remove_prefix(comma + 1);
   }

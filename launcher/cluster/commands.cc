@@ -220,8 +220,8 @@ int scale(const AgentClient& client, const Flags& flags) {
   if (!nodes) return fail(nodes.error());
   v1::ScaleReq request;
   request.set_job(flags.job);
-  request.set_nodes(nodes->least);
-  request.set_max_nodes(nodes->most);
+  request.set_nodes(static_cast<std::uint32_t>(nodes->least));
+  request.set_max_nodes(static_cast<std::uint32_t>(nodes->most));
   return answer_with_job(
       flags, call_patiently(client, &v1::Control::Stub::ScaleJob, request, patience_of(flags)));
 }

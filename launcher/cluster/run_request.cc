@@ -1,6 +1,5 @@
 #include "launcher/cluster/run_request.h"
 
-#include <charconv>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -9,6 +8,8 @@
 
 #include "launcher/cluster/launch_description.h"
 #include "launcher/cluster/spec_file.h"
+#include "launcher/node_range.h"
+#include "launcher/number_text.h"
 #include "launcher/preflight_flag.h"
 #include "runtime/byte_size.h"
 
@@ -17,12 +18,9 @@ namespace {
 
 // Seconds above 0; std::nullopt for anything else.
 std::optional<double> parse_seconds(const std::string& text) {
-  double seconds = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, seconds);
-  const bool is_number = parsed.ec == std::errc() && parsed.ptr == end;
-  if (!is_number || !(seconds >= 0.001) || seconds > 366.0 * 86'400) return std::nullopt;
-  return seconds;
+  const auto seconds = launcher::number_of<double>(text);
+  const bool is_good = seconds && *seconds >= 0.001 && *seconds <= 366.0 * 86'400;
+  return is_good ? seconds : std::nullopt;
 }
 
 void set_hang(v1::HangPolicy& hang, const std::string& text) {
@@ -71,19 +69,8 @@ void set_log(v1::LogPolicy& log, const RunFlags& flags) {
 
 }  // namespace
 
-Result<NodeRange> parse_nodes(const std::string& text, const char* what) {
-  constexpr std::uint32_t kMost = 100'000;
-  const std::size_t colon = text.find(':');
-  const auto read = [](std::string_view part, std::uint32_t& out) {
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), out);
-    return !part.empty() && error == std::errc{} && end == part.data() + part.size();
-  };
-  NodeRange range;
-  bool is_good = read(std::string_view(text).substr(0, colon), range.least);
-  range.most = range.least;
-  if (colon != std::string::npos)
-    is_good = read(std::string_view(text).substr(colon + 1), range.most) && is_good;
-  if (is_good && range.least >= 1 && range.most >= range.least && range.most <= kMost) return range;
+Result<launcher::NodeRange> parse_nodes(const std::string& text, const char* what) {
+  if (const auto range = launcher::parse_node_range(text)) return *range;
   return Error(ErrorCode::kUsage,
                std::string(what) + " must be MIN or MIN:MAX with 1 <= MIN <= MAX <= 100000, not '" +
                    text.substr(0, 64) + "'",
@@ -105,8 +92,8 @@ Result<v1::JobSpec> requested_job(const RunFlags& flags) {
   if (!flags.nodes.empty() || flags.spec.empty()) {
     const auto nodes = parse_nodes(flags.nodes.empty() ? "1" : flags.nodes, "--nnodes");
     if (!nodes) return nodes.error();
-    spec.set_min_nodes(nodes->least);
-    spec.set_max_nodes(nodes->most);
+    spec.set_min_nodes(static_cast<std::uint32_t>(nodes->least));
+    spec.set_max_nodes(static_cast<std::uint32_t>(nodes->most));
   }
   if (!flags.name.empty()) spec.set_job_id(flags.name);
   if (flags.num_processes) spec.set_procs_per_node(*flags.num_processes);

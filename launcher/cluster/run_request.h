@@ -5,7 +5,6 @@
 // Threads:  pure functions, but for requested_job().
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include <accel/result.h>
 
 #include "accel/v1/job.pb.h"
+#include "launcher/node_range.h"
 
 namespace accel::cluster {
 
@@ -36,13 +36,8 @@ struct RunFlags {
   std::vector<std::string> env;  // "NAME=VALUE"
 };
 
-struct NodeRange {
-  std::uint32_t least = 1;
-  std::uint32_t most = 1;
-};
-
 // "2" or "2:4". Errors  kUsage, which begins with `what`.
-[[nodiscard]] Result<NodeRange> parse_nodes(const std::string& text, const char* what);
+[[nodiscard]] Result<launcher::NodeRange> parse_nodes(const std::string& text, const char* what);
 
 // Why --hang_timeout cannot be this; empty: it can.
 [[nodiscard]] std::string objection_to_hang_timeout(const std::string& text);

@@ -1,8 +1,9 @@
 #include "launcher/torchrun/rank_list.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string>
+
+#include "launcher/number_text.h"
 
 namespace accel::launcher {
 
@@ -14,17 +15,15 @@ Result<std::set<int>> parse_rank_list(std::string_view flag,
   while (true) {
     const size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view word = rest.substr(0, comma);
-    int rank = -1;
-    const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), rank);
-    const bool is_number = failure == std::errc() && end == word.data() + word.size();
-    if (!is_number || rank < 0 || rank >= num_workers) {
+    const auto rank = number_of<int>(word);
+    if (!rank || *rank < 0 || *rank >= num_workers) {
       return Error(ErrorCode::kInvalidArgument,
                    "--" + std::string(flag) + " is '" + std::string(text) +
                        "', expected local ranks below " + std::to_string(num_workers) +
                        ", as in 0,1",
                    "give --" + std::string(flag) + " 0");
     }
-    ranks.insert(rank);
+    ranks.insert(*rank);
     if (comma == rest.size()) return ranks;
     rest.remove_prefix(comma + 1);
   }

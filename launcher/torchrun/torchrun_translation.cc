@@ -2,12 +2,12 @@
 // counts and names, then how nodes meet.
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <utility>
 
 #include "launcher/elastic_settings.h"
 #include "launcher/flag_table.h"
+#include "launcher/number_text.h"
 #include "launcher/torchrun/torchrun_flags.h"
 
 namespace accel::launcher {
@@ -79,15 +79,14 @@ class Translation {
   }
 
   void take_switch(std::string_view name, const std::string& text) {
-    int number = 0;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (failure != std::errc() || end != text.data() + text.size()) {
+    const auto number = number_of<int>(text);
+    if (!number) {
       faults_.add(Error(ErrorCode::kInvalidArgument,
                         pet_variable(name) + " is '" + text + "', expected 0 or 1",
                         "unset " + pet_variable(name) + ", or set it to 0 or 1"));
       return;
     }
-    if (number != 0) line_.given[std::string(name)] = "true";
+    if (*number != 0) line_.given[std::string(name)] = "true";
   }
 
   void count_workers() {

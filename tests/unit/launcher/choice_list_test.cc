@@ -1,4 +1,4 @@
-// Words that may stand for a value, and numbers that are all of a text.
+// Words that may stand for a value, numbers that are all of a text, and ranges of nodes.
 
 #include "launcher/choice_list.h"
 
@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/node_range.h"
 #include "launcher/number_text.h"
 
 namespace accel::launcher {
@@ -39,6 +40,19 @@ TEST(NumberText, IsAllOfTheTextAndWithinTheType) {
   EXPECT_EQ(number_of<std::size_t>("-1"), std::nullopt);
   EXPECT_EQ(number_of<int>(std::to_string(std::numeric_limits<int>::max())),
             std::numeric_limits<int>::max());
+}
+
+TEST(NodeRange, IsANumberOrTwo) {
+  const auto ends = [](const char* text) {
+    const auto range = parse_node_range(text);
+    return range ? std::to_string(range->least) + "-" + std::to_string(range->most) : "none";
+  };
+
+  EXPECT_EQ(ends("4"), "4-4");
+  EXPECT_EQ(ends("2:4"), "2-4");
+  EXPECT_EQ(ends("1:100000"), "1-100000");
+  for (const char* text : {"", ":", "2:", ":4", "4:2", "0", "0:2", "1:100001", "a", "2:b", "1:2:3"})
+    EXPECT_EQ(ends(text), "none") << text;
 }
 
 }  // namespace
