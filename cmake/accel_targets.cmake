@@ -63,6 +63,13 @@ endfunction()
 
 set_property(GLOBAL PROPERTY ACCEL_REGISTERED_TESTS "")
 
+# Tests that start launchers and their workers mean any machine: how many GPUs it has decides nothing there.
+function(accel_hide_gpus name)
+  if("integration" IN_LIST ARGN OR "fault" IN_LIST ARGN)
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT CUDA_VISIBLE_DEVICES=)
+  endif()
+endfunction()
+
 function(accel_test name)
   cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT A_TIMEOUT)
@@ -72,6 +79,7 @@ function(accel_test name)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT}
     ENVIRONMENT "ACCEL_BUILD_DIR=${PROJECT_BINARY_DIR};ACCEL_SOURCE_DIR=${PROJECT_SOURCE_DIR};${A_ENVIRONMENT}")
+  accel_hide_gpus(${name} ${A_LABELS})
   foreach(source ${A_SOURCES})
     get_filename_component(path ${source} ABSOLUTE)
     set_property(GLOBAL APPEND PROPERTY ACCEL_REGISTERED_TESTS ${path})
@@ -88,6 +96,7 @@ function(accel_script_test name)
   add_test(NAME ${name} COMMAND ${script} ${A_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} SKIP_RETURN_CODE 77
     ENVIRONMENT "ACCEL_BUILD_DIR=${PROJECT_BINARY_DIR};ACCEL_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+  accel_hide_gpus(${name} ${A_LABELS})
 endfunction()
 
 function(accel_fuzz name)

@@ -24,6 +24,10 @@ std::vector<std::string_view> distinct(const std::vector<std::string_view>& ids)
   return once;
 }
 
+std::string gpus_text(int number) {
+  return std::to_string(number) + (number == 1 ? " GPU" : " GPUs");
+}
+
 }  // namespace
 
 std::string without_repeats(std::string_view gpu_ids) {
@@ -41,10 +45,25 @@ int num_gpu_places(std::string_view gpu_ids, int num_visible) {
   return std::min(num_visible, num_distinct) + num_repeats;
 }
 
-std::string describe_shared_gpu(int num_workers, int num_places) {
-  return std::to_string(num_workers) + " workers cannot share " + std::to_string(num_places) +
-         (num_places == 1 ? " GPU" : " GPUs") + ": ranks 0 and " + std::to_string(num_places) +
-         " would both use the first one";
+std::optional<Error> gpu_fault(int num_workers, int num_places) {
+  if (num_places == 0) {
+    return Error(ErrorCode::kUnsupported,
+                 "training on several GPUs was asked for, but no GPU is visible",
+                 "give --cpu to train on the CPU");
+  }
+  if (num_workers <= num_places) return std::nullopt;
+  return Error(ErrorCode::kUnsupported,
+               std::to_string(num_workers) + " workers cannot share " + gpus_text(num_places) +
+                   ": ranks 0 and " + std::to_string(num_places) + " would both use the first one",
+               "give --num_processes " + std::to_string(num_places) +
+                   ", or --cpu, or --gpu_ids with an id as often as workers shall share that GPU");
+}
+
+std::string warn_of_shared_gpu(int num_workers, int num_places) {
+  return std::to_string(num_workers) + " workers for " + gpus_text(num_places) +
+         ": if they compute there, ranks 0 and " + std::to_string(num_places) +
+         " both use the first one, which NCCL refuses (CUDA_VISIBLE_DEVICES= hides the GPUs, and "
+         "this notice)";
 }
 
 }  // namespace accel::launcher

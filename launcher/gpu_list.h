@@ -5,8 +5,11 @@
 // Threads:  pure functions.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include <accel/error.h>
 
 namespace accel::launcher {
 
@@ -16,7 +19,10 @@ namespace accel::launcher {
 // How many workers find a GPU in `gpu_ids` ("all", or ids with commas between) where `num_visible` are there.
 [[nodiscard]] int num_gpu_places(std::string_view gpu_ids, int num_visible);
 
-// "3 workers cannot share 2 GPUs: ranks 0 and 2 would both use the first one". Requires places < num_workers, places > 0.
-[[nodiscard]] std::string describe_shared_gpu(int num_workers, int num_places);
+// kUnsupported when no GPU is there, or two workers would use one: it names both. std::nullopt: each has its own.
+[[nodiscard]] std::optional<Error> gpu_fault(int num_workers, int num_places);
+
+// The same as a notice, for those who may not mean to use GPUs. Requires 0 < num_places < num_workers.
+[[nodiscard]] std::string warn_of_shared_gpu(int num_workers, int num_places);
 
 }  // namespace accel::launcher

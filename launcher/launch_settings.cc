@@ -274,10 +274,16 @@ class Merge {
         settings_.num_processes > 1 && num_gpus() > 1) {
       settings_.multi_gpu = true;
     }
-    if (settings_.multi_gpu && number) check_gpus();
-    // A paradigm alone: without any GPU its workers compute on the CPU.
-    if (is_paradigm && !settings_.multi_gpu && !settings_.use_cpu && number && num_gpus() > 0)
-      check_num_gpus();
+    if (!number) return;
+    if (settings_.multi_gpu) return check_gpus();
+    // Without any GPU the workers compute on the CPU.
+    if (!settings_.use_cpu && (is_paradigm || starts_here()) && num_gpus() > 0) check_num_gpus();
+  }
+
+  // Of a job that others start, the GPUs of this machine say nothing.
+  [[nodiscard]] bool starts_here() const {
+    return !settings_.elastic || (settings_.elastic->meeting != Meeting::kAgent &&
+                                  settings_.elastic->meeting != Meeting::kStarter);
   }
 
   void refuse_undecided_file() {
@@ -339,15 +345,12 @@ class Merge {
 
   void check_num_gpus() {
     const int gpus = num_usable_gpus();
-    if (gpus == 0) {
-      unsupported("training on several GPUs was asked for, but no GPU is visible",
-                  "give --cpu to train on the CPU");
-    } else if (gpus < settings_.num_processes) {
-      unsupported(
-          describe_shared_gpu(settings_.num_processes, gpus),
-          "give --num_processes " + std::to_string(gpus) +
-              ", or --cpu, or --gpu_ids with an id as often as workers shall share that GPU");
-    }
+    const auto fault = gpu_fault(settings_.num_processes, gpus);
+    if (!fault) return;
+    // Many a script under torchrun computes on the CPU, and torchrun has no flag that says so.
+    if (line_.is_torchrun && !settings_.is_like_torchrun())
+      return notices_.push_back(warn_of_shared_gpu(settings_.num_processes, gpus));
+    faults_.add(*fault);
   }
 
   void choose_computing() {

@@ -679,6 +679,36 @@ TEST_F(LaunchPlanTest, GpuForTwoWorkersIsAskedForByNamingItTwice) {
       HasSubstr("3 workers cannot share 2 GPUs"));
 }
 
+TEST_F(LaunchPlanTest, OneGpuIsForOneWorkerHoweverTheyWereAskedFor) {
+  num_gpus_ = 1;
+  const std::string none = folder_.write("none.yaml", "distributed_type: NO\nnum_processes: 2\n");
+  for (const Words& words : {Words{"--num_processes", "2", program_},
+                             Words{"--nproc_per_node", "2", program_},
+                             Words{"--config_file", none, program_},
+                             Words{"--gpu_ids", "0", "--num_processes", "2", program_},
+                             Words{"--nnodes",
+                                   "2",
+                                   "--rdzv_endpoint",
+                                   "127.0.0.1:1",
+                                   "--rdzv_insecure",
+                                   "--rdzv_token_file",
+                                   "token",
+                                   "--num_processes",
+                                   "2",
+                                   program_}}) {
+    const Error error = refused(words);
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("2 workers cannot share 1 GPU: ranks 0 and 1"));
+    EXPECT_THAT(error.remedy(), HasSubstr("--cpu"));
+  }
+
+  EXPECT_EQ(plan({"--cpu", "--num_processes", "2", program_}).spec.workers.size(), 2u);
+  EXPECT_EQ(plan({"--num_processes", "1", program_}).spec.workers.size(), 1u);
+  EXPECT_EQ(plan({"--gpu_ids", "0,0", "--num_processes", "2", program_}).spec.workers.size(), 2u);
+  // Of the agents' GPUs this machine knows nothing.
+  EXPECT_EQ(plan({"--agent", "--num_processes", "2", program_}).spec.workers.size(), 2u);
+}
+
 TEST_F(LaunchPlanTest, AConfigurationWithoutANumberAsksForIt) {
   const std::string config = folder_.write("c.yaml", "distributed_type: MULTI_CPU\n");
 

@@ -76,7 +76,16 @@ TEST_F(TorchrunTest, WorkersAreCountedByWhatTheMachineHas) {
 TEST_F(TorchrunTest, MoreWorkersThanGpusAreTheUsersAffair) {
   num_gpus_ = 2;
 
-  EXPECT_EQ(plan({"--nproc_per_node", "4"}).spec.workers.size(), 4u);
+  const LaunchPlan more = plan({"--nproc_per_node", "4"});
+  const LaunchPlan enough = plan({"--nproc_per_node", "2"});
+
+  EXPECT_EQ(more.spec.workers.size(), 4u);
+  EXPECT_THAT(more.notices,
+              Contains(HasSubstr("4 workers for 2 GPUs: if they compute there, "
+                                 "ranks 0 and 2 both use the first one")));
+  EXPECT_THAT(enough.notices, Not(Contains(HasSubstr("GPU"))));
+  EXPECT_THAT(refused({"--use_fsdp", "--nproc_per_node", "4"}).message(),
+              HasSubstr("4 workers cannot share 2 GPUs: ranks 0 and 2"));
 }
 
 TEST_F(TorchrunTest, PortAndStandaloneChooseTheStore) {
