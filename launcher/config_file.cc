@@ -146,10 +146,23 @@ class ValueReader {
     return nullptr;
   }
 
-  void list(std::string_view key) {
+  // Its scalars as they were written, but for empty ones.
+  std::vector<std::string> list(std::string_view key) {
+    std::vector<std::string> texts;
     const ConfigValue* value = find(key);
-    if (value == nullptr || std::holds_alternative<ConfigValue::List>(value->data)) return;
-    refuse(key, *value, "a list");
+    if (value == nullptr) return texts;
+    const auto* const list = std::get_if<ConfigValue::List>(&value->data);
+    if (list == nullptr) {
+      refuse(key, *value, "a list");
+      return texts;
+    }
+    for (const ConfigValue& item : *list) {
+      const auto* const text = std::get_if<std::string>(&item.data);
+      const std::string& written = text != nullptr ? *text : item.text;
+      if (is_collection(item)) refuse(key, item, "a list of texts");
+      if (!is_collection(item) && !written.empty()) texts.push_back(written);
+    }
+    return texts;
   }
 
  private:
@@ -196,7 +209,7 @@ void check_types_of_unused_keys(ValueReader& reader) {
         (void)reader.map(key.name);
         break;
       case ConfigType::kList:
-        reader.list(key.name);
+        (void)reader.list(key.name);
         break;
       case ConfigType::kText:
         break;  // anything
@@ -299,6 +312,10 @@ void read_values(ValueReader& reader, ConfigFile& file, Faults& faults) {
   read_precision(reader, file);
   file.use_cpu = reader.boolean("use_cpu");
   file.tpu_use_cluster = reader.boolean("tpu_use_cluster");
+  file.tpu_name = reader.text("tpu_name");
+  file.tpu_vm = reader.list("tpu_vm");
+  file.tpu_env = reader.list("tpu_env");
+  file.tpu_use_sudo = reader.boolean("tpu_use_sudo");
   if (file.distributed_type == "XLA") file.downcast_bf16 = reader.boolean("downcast_bf16");
   file.main_training_function = reader.text("main_training_function");
   file.debug = reader.boolean("debug");

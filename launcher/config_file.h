@@ -45,6 +45,10 @@ struct ConfigFile {
   std::optional<std::string> mixed_precision;
   std::optional<bool> use_cpu;
   std::optional<bool> tpu_use_cluster;
+  std::optional<std::string> tpu_name;
+  std::vector<std::string> tpu_vm;   // without empty ones, as the peer writes them
+  std::vector<std::string> tpu_env;  // as above
+  std::optional<bool> tpu_use_sudo;
   std::optional<bool> downcast_bf16;                  // with XLA
   std::optional<std::string> main_training_function;  // with XLA
   std::optional<bool> debug;

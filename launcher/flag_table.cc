@@ -6,6 +6,7 @@
 
 #include "launcher/paradigms/option.h"
 #include "launcher/torchrun/torchrun_flags.h"
+#include "launcher/tpu/tpu_flags.h"
 
 namespace accel::launcher {
 namespace {
@@ -16,7 +17,6 @@ constexpr std::string_view kCompute = "Computing";
 constexpr std::string_view kCompile = "torch.compile (Python scripts)";
 constexpr std::string_view kOutput = "Output";
 constexpr std::string_view kFailure = "Failures and stopping";
-constexpr std::string_view kTpu = "TPU (with --tpu)";
 constexpr std::string_view kSageMaker = "Amazon SageMaker (with a configuration file for it)";
 constexpr std::string_view kNodes = "Several nodes (run the same command on each)";
 
@@ -315,30 +315,6 @@ constexpr FlagSpec kFlags[] = {
      kFailure,
      "How long processes that a finished rank left behind may live. Default: 10."},
 
-    {"tpu",
-     0,
-     FlagKind::kSwitch,
-     "",
-     "",
-     kTpu,
-     "Start a function of a Python script on each core of the TPUs of this machine, by torch_xla."},
-    {"main_training_function",
-     0,
-     FlagKind::kText,
-     "NAME",
-     "",
-     kTpu,
-     "The function. Default: main."},
-    {"downcast_bf16",
-     0,
-     FlagKind::kSwitch,
-     "",
-     "",
-     kTpu,
-     "With --mixed_precision bf16: float becomes bfloat16 and double float; else both bfloat16."},
-    {"tpu_cluster", 0, FlagKind::kSwitch, "", "", kTpu, "The whole pod; not there yet."},
-    {"no_tpu_cluster", 0, FlagKind::kSwitch, "", "", kTpu, "This machine alone, as by default."},
-
     {"aws_access_key_id",
      0,
      FlagKind::kText,
@@ -445,19 +421,10 @@ constexpr FlagSpec kFlags[] = {
      "10."},
 };
 
-// Families of flags that exist in `accelerate launch` or torchrun: a name that equals an entry, or
-// starts with it when the entry ends in '_' or '-'.
-constexpr std::pair<std::string_view, std::string_view> kNotBuilt[] = {
-    {"tpu_name", "TPU pods"},
-    {"tpu_use_sudo", "TPU pods"},
-    {"tpu_zone", "TPU pods"},
-    {"vm", "TPU"},
-    {"env", "TPU"},
-};
-
-// The launcher's own flags, then those of each paradigm.
+// The launcher's own flags, then those of TPUs, of torchrun and of each paradigm.
 std::vector<FlagSpec> all_flags() {
   std::vector<FlagSpec> all(std::begin(kFlags), std::end(kFlags));
+  all.insert(all.end(), tpu_flags().begin(), tpu_flags().end());
   all.insert(all.end(), torchrun_flags().begin(), torchrun_flags().end());
   for (const Paradigm* paradigm : paradigms()) {
     if (!paradigm->chooser.name.empty()) all.push_back(paradigm->chooser);
@@ -478,14 +445,6 @@ const FlagSpec* find_flag(std::string_view name) {
     if (flag.name == name) return &flag;
   }
   return nullptr;
-}
-
-std::string_view feature_not_built(std::string_view name) {
-  for (const auto& [entry, feature] : kNotBuilt) {
-    const bool is_family = entry.back() == '_';
-    if (name == entry || (is_family && name.starts_with(entry))) return feature;
-  }
-  return {};
 }
 
 }  // namespace accel::launcher

@@ -19,8 +19,4 @@ namespace accel::launcher {
 // The entry called `name` (underscores), or nullptr.
 [[nodiscard]] const FlagSpec* find_flag(std::string_view name);
 
-// A flag of `accelerate launch` or torchrun that accel-launch does not have yet: the feature it
-// belongs to ("FSDP"). Empty for any other name.
-[[nodiscard]] std::string_view feature_not_built(std::string_view name);
-
 }  // namespace accel::launcher

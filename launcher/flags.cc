@@ -105,11 +105,6 @@ std::set<std::string, std::less<>> typed_names(const std::vector<std::string>& a
 
 Error unknown_flag(const std::string& word) {
   const std::string typed = word.substr(0, word.find('='));
-  if (std::string_view feature = feature_not_built(bare_name(word)); !feature.empty()) {
-    return Error(
-        ErrorCode::kUnsupported,
-        typed + " belongs to " + std::string(feature) + ", which accel-launch cannot do yet");
-  }
   const bool use_hyphens = typed.find('-', 2) != std::string::npos;
   if (std::optional<std::string> guess = nearest(typed, known_spellings(use_hyphens))) {
     return Error(ErrorCode::kUnknownFlag,

@@ -26,6 +26,7 @@
 #include "launcher/script.h"
 #include "launcher/torchrun/spec_flags.h"
 #include "launcher/torchrun/torchrun_flags.h"
+#include "launcher/tpu/pod_launch.h"
 #include "launcher/worker_environment.h"
 
 #ifndef ACCEL_VERSION
@@ -64,6 +65,13 @@ Result<std::optional<ConfigFile>> find_config(const CommandLine& line, const Env
   return std::optional(*std::move(file));
 }
 
+ScriptKind kind_of_script(const CommandLine& line) {
+  return line.is_on("module")      ? ScriptKind::kModule
+         : line.is_on("no_python") ? ScriptKind::kProgram
+         : line.is_on("run_path")  ? ScriptKind::kRunPath
+                                   : ScriptKind::kFile;
+}
+
 Result<WorkerCommand> find_command(const CommandLine& line, const EnvMap& environment) {
   if (line.is_on("run_path") && (line.is_on("module") || line.is_on("no_python"))) {
     return Error(ErrorCode::kUsage,
@@ -75,11 +83,27 @@ Result<WorkerCommand> find_command(const CommandLine& line, const EnvMap& enviro
                  "--module and --no_python cannot be used together",
                  "leave one of them out");
   }
-  const ScriptKind kind = line.is_on("module")      ? ScriptKind::kModule
-                          : line.is_on("no_python") ? ScriptKind::kProgram
-                          : line.is_on("run_path")  ? ScriptKind::kRunPath
-                                                    : ScriptKind::kFile;
-  return resolve_command(line.script, line.script_arguments, kind, environment);
+  return resolve_command(line.script, line.script_arguments, kind_of_script(line), environment);
+}
+
+// With a pod the script is that of its machines, which this one need not have.
+Result<WorkerCommand> find_tpu_command(const CommandLine& line,
+                                       const LaunchSettings& settings,
+                                       const LaunchHost& host) {
+  if (!settings.tpu->pod) {
+    const Result<WorkerCommand> command = find_command(line, host.environment);
+    return command ? tpu_command(*command, *settings.tpu) : command;
+  }
+  if (line.script.empty()) return find_command(line, host.environment);
+  const Result<std::string> python = find_python(host.environment);
+  if (!python) return python.error();
+  return pod_command(
+      {.name = line.script, .arguments = line.script_arguments, .kind = kind_of_script(line)},
+      *settings.tpu,
+      {.python = *python,
+       .launcher = host.program_folder + "/accel-launch",
+       .mixed_precision = settings.mixed_precision,
+       .debug = settings.debug});
 }
 
 // At most 64 characters of [A-Za-z0-9_.-].
@@ -338,6 +362,26 @@ void enter_training_job(CommandLine& line,
   if (*here) join_training_job(line, file, **here, host.environment);
 }
 
+// Where another program starts the workers, it becomes the process of the job.
+Result<void> hand_to_starter(LaunchPlan& plan,
+                             const LaunchSettings& settings,
+                             const CommandLine& line,
+                             const LaunchHost& host) {
+  if (settings.mpi) {
+    if (auto handed = hand_to_mpirun(plan.spec, *settings.mpi, host); !handed) return handed;
+    plan.worker_names = {plan.spec.workers.front().argv.front()};
+  }
+  if (settings.tpu && settings.tpu->pod) {
+    plan.spec.workers.front().is_starter = true;
+    plan.worker_names = {"xla_dist"};
+  }
+  if (settings.hosts) {
+    if (auto handed = hand_to_hosts(plan, *settings.hosts, line, host); !handed) return handed;
+    plan.shares.clear();
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
@@ -373,8 +417,9 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   const Result<LaunchSettings> settings =
       merge_settings(line, file, slurm, host.num_gpus, plan.notices);
   if (!settings) faults.add(settings.error());
-  Result<WorkerCommand> command = find_command(line, host.environment);
-  if (command && settings && settings->tpu) command = tpu_command(*command, *settings->tpu);
+  const Result<WorkerCommand> command = settings && settings->tpu
+                                            ? find_tpu_command(line, *settings, host)
+                                            : find_command(line, host.environment);
   if (!command) faults.add(command.error());
   if (!faults.empty()) return faults.merged();
 
@@ -383,20 +428,12 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   plan.shares = cores->workers;
   plan.spec = make_spec(line, *settings, *command, *cores, host, plan.notices);
   keep_gpus_apart(*settings, host, plan);
-  const bool is_here = !settings->elastic && !settings->mpi && !settings->hosts;
+  const bool is_here = !settings->elastic && !settings->has_starter();
   const WorkerPlace place = is_here ? WorkerPlace::kHere : WorkerPlace::kElsewhere;
   if (auto applied = apply_spec_flags(line, place, plan.spec, plan.notices); !applied)
     return std::move(applied).error();
-  if (settings->mpi) {
-    if (auto handed = hand_to_mpirun(plan.spec, *settings->mpi, host); !handed)
-      return std::move(handed).error();
-    plan.worker_names = {plan.spec.workers.front().argv.front()};
-  }
-  if (settings->hosts) {
-    if (auto handed = hand_to_hosts(plan, *settings->hosts, line, host); !handed)
-      return std::move(handed).error();
-    plan.shares.clear();
-  }
+  if (auto handed = hand_to_starter(plan, *settings, line, host); !handed)
+    return std::move(handed).error();
   plan.elastic = settings->elastic;
   plan.machines = settings->machines;
   // Its starter has told them already.

@@ -17,6 +17,7 @@
 #include "launcher/preflight_flag.h"
 #include "launcher/slurm_machines.h"
 #include "launcher/static/machine_wish.h"
+#include "launcher/tpu/tpu_choice.h"
 
 namespace accel::launcher {
 namespace {
@@ -125,6 +126,7 @@ class Merge {
           {.hostfile = *hostfile, .num_machines = said.num_machines, .main_address = said.address});
     }
     if (choose_hosts(said.num_machines, said.address)) return;
+    if (settings_.tpu && settings_.tpu->pod) return;
     if (settings_.tpu && said.num_machines > 1) {
       return unsupported("--tpu starts torch_xla on one machine, and --num_machines is " +
                              std::to_string(said.num_machines),
@@ -199,7 +201,9 @@ class Merge {
             "MULTI_GPU");
       }
     }
-    choose_tpu();
+    const bool has_other = settings_.use_cpu || settings_.multi_gpu || line_.is_on("use_fsdp") ||
+                           line_.is_on("use_deepspeed") || line_.is_on("use_megatron_lm");
+    settings_.tpu = choose_tpu(line_, file_, has_other, faults_);
     settings_.gpu_ids = line_.text("gpu_ids").value_or(
         file_ != nullptr && file_->gpu_ids ? *file_->gpu_ids : "all");
     if (settings_.gpu_ids.empty()) settings_.gpu_ids = "all";
@@ -208,26 +212,6 @@ class Merge {
                         "--gpu_ids is '" + settings_.gpu_ids + "', expected all, or ids as in 0,1",
                         "give --gpu_ids all, or ids as in 0,1"));
     }
-  }
-
-  void choose_tpu() {
-    const bool is_other = settings_.use_cpu || settings_.multi_gpu || line_.is_on("use_fsdp") ||
-                          line_.is_on("use_deepspeed") || line_.is_on("use_megatron_lm");
-    const bool is_of_file = file_ != nullptr && file_->distributed_type == "XLA" && !is_other;
-    if (!line_.is_on("tpu") && !is_of_file) return;
-    const bool is_pod =
-        line_.is_on("tpu_cluster") || (is_of_file && file_->tpu_use_cluster.value_or(false));
-    if (is_pod && !line_.is_on("no_tpu_cluster")) {
-      unsupported("launching on a whole TPU pod (--tpu_cluster) is not there yet",
-                  "run the same line with --no_tpu_cluster on all its workers: `accel tpu-config "
-                  "--command 'accel-launch --tpu --no_tpu_cluster ...'`");
-    }
-    TpuSettings tpu;
-    const std::string function = file_ != nullptr ? file_->main_training_function.value_or("") : "";
-    tpu.function = line_.text("main_training_function").value_or(function);
-    if (tpu.function.empty()) tpu.function = TpuSettings().function;
-    tpu.downcast_bf16 = boolean("downcast_bf16", &ConfigFile::downcast_bf16);
-    settings_.tpu = std::move(tpu);
   }
 
   void check_single_choice() {

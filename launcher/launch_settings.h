@@ -71,7 +71,7 @@ struct LaunchSettings {
   std::vector<supervisor::PreflightCheck> preflight;
 
   // Another program starts the workers.
-  [[nodiscard]] bool has_starter() const { return mpi || hosts; }
+  [[nodiscard]] bool has_starter() const { return mpi || hosts || (tpu && tpu->pod); }
   // Workers have ranks and a store, also a single one.
   [[nodiscard]] bool is_like_torchrun() const { return multi_gpu || paradigms.is_any(); }
 

@@ -1,20 +1,13 @@
 #include "launcher/mpi/mpi_choice.h"
 
+#include "launcher/launch_ways.h"
+
 namespace accel::launcher {
 namespace {
 
 // What starts workers in another way; empty when nothing does.
 std::string other_way(const CommandLine& line, const ConfigFile* file) {
-  for (const char* flag : {"multi_gpu",
-                           "use_deepspeed",
-                           "use_fsdp",
-                           "use_megatron_lm",
-                           "agent",
-                           "nnodes",
-                           "standalone",
-                           "rdzv_endpoint"}) {
-    if (line.has(flag)) return "--" + std::string(flag);
-  }
+  if (std::string flag = flag_of_other_way(line, "mpirun_hostfile"); !flag.empty()) return flag;
   const bool is_on_cpu =
       line.is_on("cpu") || (file != nullptr && file->use_cpu.value_or(false) && !line.has("cpu"));
   if (file == nullptr || is_on_cpu) return "";

@@ -3,7 +3,8 @@
 //   mpirun noticed that process rank 3 with PID 41 on node two exited on signal 9 (Killed).
 //   Process name: [[30591,1],1] / Exit code:    7
 //
-// mpirun alone knows that; its exit status tells neither rank nor host. Hydra (MPICH, Intel MPI) says it among the
+// mpirun alone knows that; its exit status tells neither rank nor host. Open MPI 4 loses these words now and then,
+// when it ends before it has written them. Hydra (MPICH, Intel MPI) says it among the
 // output of the ranks, which no report quotes.
 //
 // Threads:  pure functions.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "launcher/launch_ways.h"
 #include "launcher/text_file.h"
 
 namespace accel::launcher {
@@ -48,18 +49,9 @@ Result<Submission> plan_submission(const CommandLine& line,
                                    const EnvMap& variables,
                                    const EnvMap& environment,
                                    const std::string& suffix) {
-  for (const char* flag : {"multi_gpu",
-                           "use_deepspeed",
-                           "use_fsdp",
-                           "use_megatron_lm",
-                           "agent",
-                           "nnodes",
-                           "mpirun_hostfile"}) {
-    if (line.has(flag)) {
-      return usage("--" + std::string(flag) + " cannot be used with " + file.path +
-                       ", which is for Amazon SageMaker",
-                   "leave the flag out, or give another --config_file");
-    }
+  if (const std::string flag = flag_of_other_way(line); !flag.empty()) {
+    return usage(flag + " cannot be used with " + file.path + ", which is for Amazon SageMaker",
+                 "leave the flag out, or give another --config_file");
   }
   if (line.is_on("module") || line.is_on("no_python")) {
     return usage(

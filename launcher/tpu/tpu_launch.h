@@ -7,8 +7,10 @@
 // Source:   tpu_launcher() and prepare_tpu() of accelerate 1.15.0; tests/peer/tpu_launch.py.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <accel/env_contract.h>
 #include <accel/result.h>
@@ -17,8 +19,18 @@
 
 namespace accel::launcher {
 
+// All machines of a pod, which torch_xla's xla_dist reaches.
+struct TpuPod {
+  std::string name;
+  std::vector<std::string> machines;   // virtual ones; empty: those of its instance groups
+  std::vector<std::string> variables;  // NAME=VALUE, for each machine
+  bool use_sudo = false;
+  std::optional<int> num_processes;  // absent: all cores
+};
+
 struct TpuSettings {
   std::string function = "main";
+  std::optional<TpuPod> pod;   // absent: this machine
   bool downcast_bf16 = false;  // float is bfloat16, double is float32; else both are bfloat16
 };
 

@@ -52,7 +52,7 @@ class LaunchErrors(unittest.TestCase):
             (2, ["--num_processes is '0'"], ["--num_processes", "0", "train"]),
             (2, ["at most 1024 workers"], ["--num_processes", "10000", "train"]),
             (2, ["no script or program is given"], ["--cpu"]),
-            (1, ["--tpu_name belongs to TPU"], ["--tpu_name", "pod", "train"]),
+            (2, ["--tpu_cluster needs the name of the pod"], ["--tpu", "--tpu_cluster", "train"]),
             (2, ["--fsdp_offload_params is 'maybe', expected true or false"],
              ["--use_fsdp", "--fsdp_offload_params", "maybe", "train"]),
             (2, ["unknown keys (['another_invalid_key', 'invalid_key'])"],

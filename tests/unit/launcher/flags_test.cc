@@ -100,13 +100,6 @@ TEST(Flags, AbbreviationsAreNotAccepted) {
   EXPECT_EQ(refused({"--mixed", "bf16", "x"}).code(), ErrorCode::kUnknownFlag);
 }
 
-TEST(Flags, AFlagOfThePeerThatIsNotBuiltSaysSo) {
-  const Error error = refused({"--tpu_name", "test", "x"});
-
-  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.message(), HasSubstr("--tpu_name belongs to TPU"));
-}
-
 TEST(Flags, AMissingValueIsNamed) {
   EXPECT_THAT(refused({"--num_processes"}).message(), HasSubstr("--num_processes needs a value"));
   EXPECT_THAT(refused({"--log_dir=", "x"}).message(), HasSubstr("--log_dir= needs a value"));
@@ -142,7 +135,6 @@ TEST(Flags, EveryFlagHasAHelpTextAndAUniqueName) {
   for (const FlagSpec& flag : flag_table()) {
     EXPECT_FALSE(flag.help.empty()) << flag.name;
     EXPECT_EQ(flag.kind == FlagKind::kSwitch, flag.value_name.empty()) << flag.name;
-    EXPECT_TRUE(feature_not_built(flag.name).empty()) << flag.name;
     names.emplace_back(flag.name);
   }
   std::sort(names.begin(), names.end());

@@ -155,6 +155,8 @@ TEST_F(MpiPlan, ThreadsAreTheCoresDividedByTheRanksOfAMachine) {
 TEST_F(MpiPlan, AWayOfItsOwnAndMpirunExcludeEachOther) {
   EXPECT_THAT(refused({"--mpirun_hostfile", "H", "--use_fsdp"}).message(),
               HasSubstr("--mpirun_hostfile cannot be used with --use_fsdp"));
+  EXPECT_THAT(refused({"--mpirun_hostfile", "H", "--tpu"}).message(),
+              HasSubstr("--mpirun_hostfile cannot be used with --tpu"));
   EXPECT_THAT(refused({"--mpirun_hostfile", "", "--cpu"}).message(), HasSubstr("empty"));
 
   num_gpus_ = 2;

@@ -192,6 +192,8 @@ TEST_F(SageMakerPlan, OtherWaysToStartWorkersExcludeIt) {
   };
 
   EXPECT_THAT(message({"--use_fsdp"}), HasSubstr("--use_fsdp cannot be used"));
+  EXPECT_THAT(message({"--tpu"}), HasSubstr("--tpu cannot be used"));
+  EXPECT_THAT(message({"--mpirun_hostfile", "H"}), HasSubstr("--mpirun_hostfile cannot be used"));
   EXPECT_THAT(message({"--module"}), HasSubstr("SageMaker requires a python training script file"));
 }
 

@@ -1,0 +1,62 @@
+#include "launcher/tpu/tpu_flags.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr std::string_view kTpu = "TPU (with --tpu)";
+
+constexpr FlagSpec kFlags[] = {
+    {"tpu",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kTpu,
+     "Start a function of a Python script on each core of the TPUs of this machine, by torch_xla."},
+    {"main_training_function",
+     0,
+     FlagKind::kText,
+     "NAME",
+     "",
+     kTpu,
+     "The function. Default: main."},
+    {"downcast_bf16",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kTpu,
+     "With --mixed_precision bf16: float becomes bfloat16 and double float; else both bfloat16."},
+    {"tpu_cluster",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kTpu,
+     "On all machines of a pod, through torch_xla's xla_dist. Needs --tpu_name."},
+    {"no_tpu_cluster", 0, FlagKind::kSwitch, "", "", kTpu, "This machine alone, as by default."},
+    {"tpu_name", 0, FlagKind::kText, "NAME", "", kTpu, "The pod of --tpu_cluster."},
+    {"tpu_use_sudo", 0, FlagKind::kSwitch, "", "", kTpu, "Use sudo on the machines of the pod."},
+    {"vm",
+     0,
+     FlagKind::kText,
+     "NAME",
+     "",
+     kTpu,
+     "A virtual machine of the pod; may be given several times. Default: its instance groups."},
+    {"env",
+     0,
+     FlagKind::kText,
+     "NAME=VALUE",
+     "",
+     kTpu,
+     "A variable for the machines of the pod; may be given several times."},
+};
+
+}  // namespace
+
+std::span<const FlagSpec> tpu_flags() {
+  return kFlags;
+}
+
+}  // namespace accel::launcher
