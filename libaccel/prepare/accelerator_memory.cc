@@ -89,8 +89,8 @@ std::vector<at::Tensor> Accelerator::Impl::replicas() const {
 }
 
 void Accelerator::Impl::share_replicas() {
-  if (state.num_processes() == 1) return;
   const std::vector<at::Tensor> tensors = replicas();
+  if (state.num_processes() == 1 || tensors.empty()) return;
   const auto samples = checkpoint::agree(*checkpoint::current_ranks(), [&] {
                          return std::to_string(checkpoint::sample_of(tensors));
                        }).payloads_or_throw();
@@ -98,8 +98,8 @@ void Accelerator::Impl::share_replicas() {
   const bool are_equal = std::all_of(first,
                                      first + state.local_num_processes(),
                                      [&](const auto& sample) { return sample == *first; });
-  if (!are_equal)
-    return;  // as a loop makes them that steps without reduction: the first rank's count
+  // A loop that steps without reduction makes them differ: the first rank's values count then.
+  if (!are_equal) return;
   checkpoint::add_shares(
       tensors,
       {.place = state.local_process_index(), .count = state.local_num_processes()},

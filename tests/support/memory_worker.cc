@@ -4,6 +4,8 @@
 //   memory_worker async PROJECT     after an in-memory checkpoint that came after a save in the background
 //   memory_worker uncounted PROJECT after an in-memory checkpoint that came after one on disk; it goes on in a generation that
 //                                   counts as no restart, as those do that begin because nodes came or went
+//   memory_worker apart             after an in-memory checkpoint of ranks whose copies differ, as in a loop that steps without
+//                                   reduction
 //
 // One of its objects lies in memory whose second half cannot be read when rank 0 makes the copy of that step, in the first
 // generation: so the first half is copied, and SIGKILL ends the process at the very byte.
@@ -17,6 +19,7 @@
 #include <string>
 #include <thread>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <sys/mman.h>
@@ -105,9 +108,32 @@ int go_on_uncounted(const std::filesystem::path& project) {
   return 5;
 }
 
+// All go on from the values of rank 0.
+int go_on_after_ranks_differed() {
+  accel::Accelerator accelerator;
+  torch::nn::Linear net(64, 64);
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.01));
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  if (accelerator.load_state_in_memory()) {
+    if (!net->weight.eq(1).all().item<bool>()) return 3;
+    accelerator.print("went on from the copy of rank 0");
+    accelerator.end_training();
+    return 0;
+  }
+  {
+    const at::NoGradGuard no_grad;
+    net->weight.fill_(1 + accelerator.process_index());
+  }
+  if (!accelerator.save_state_in_memory()) return 4;
+  accelerator.wait_for_everyone();
+  ::kill(::getpid(), SIGKILL);
+  return 5;
+}
+
 }  // namespace
 
 int main(int, char** argv) {
+  if (argv[1] == std::string("apart")) return go_on_after_ranks_differed();
   if (argv[1] == std::string("uncounted")) return go_on_uncounted(argv[2]);
   if (argv[1] == std::string("async")) return save_in_background_first(argv[2]);
   const int kill_at = std::atoi(argv[1]);

@@ -231,6 +231,15 @@ def numbers_go_on_without_a_counted_restart(folder):
     print("numbers go on without a counted restart", flush=True)
 
 
+def ranks_that_differed():
+    """A half of each rank's copy would be a model that nobody had."""
+    done = subprocess.run([f"{BUILD}/bin/accel-launch", "--cpu", "--num_processes", "2", "--max_restarts", "1",
+                           f"{BUILD}/tests/memory_worker", "--", "apart"], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["went on from the copy of rank 0"], done.stdout + done.stderr
+    print("ranks that differed: went on from the copy of rank 0", flush=True)
+
+
 def without_launcher(folder):
     done = subprocess.run([CHAR_GPT, "--batch_size", "2", "--max_steps", "4", "--memory_checkpoint_every", "1",
                            "--project_dir", str(folder / "alone")], capture_output=True, text=True, errors="replace",
@@ -259,6 +268,7 @@ def main():
             memory_after_a_save_in_the_background(folder / "background")
             numbers_go_on_without_a_counted_restart(folder / "uncounted")
             killed_in_the_copy()
+            ranks_that_differed()
             without_launcher(folder)
 
 
