@@ -118,7 +118,8 @@ constexpr FlagSpec kFlags[] = {
      "PORT",
      "",
      kProcesses,
-     "Port of the store, exactly this one; 0 takes a free one. Default: 29500 when it is free, "
+     "Port of the store; 0, or one that is taken, gives a free one. Default: 29500 when it is "
+     "free, "
      "else any; with several machines 29500."},
     {"role", 0, FlagKind::kText, "NAME", "", kProcesses, "Value of ROLE_NAME. Default: default."},
 

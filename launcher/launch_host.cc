@@ -16,6 +16,7 @@
 #include "launcher/own_environment.h"
 #include "launcher/sagemaker/training_container.h"
 #include "launcher/text_file.h"
+#include "runtime/supervisor/tcp_listener.h"
 
 namespace accel::launcher {
 namespace {
@@ -60,6 +61,13 @@ std::string unique_suffix() {
   return text;
 }
 
+// Looked at before the supervisor listens there: whoever takes it in between is met as any other.
+std::optional<Error> port_fault(std::uint16_t port) {
+  const auto listener = supervisor::listen_tcp({.port = port, .exact_port = true});
+  if (listener || listener.error().code() != ErrorCode::kPortInUse) return std::nullopt;
+  return listener.error();
+}
+
 // The user's own folder for such things if he has one, else where temporary files go.
 std::string private_base(const EnvMap& environment) {
   const auto is_usable = [](const std::string& folder) {
@@ -89,6 +97,7 @@ LaunchHost real_launch_host() {
     return text ? *std::move(text) : std::string();
   };
   host.mpi_program = [environment = host.environment] { return find_mpi_program(environment); };
+  host.port_fault = port_fault;
   std::error_code failure;
   host.program_folder =
       std::filesystem::read_symlink("/proc/self/exe", failure).parent_path().string();

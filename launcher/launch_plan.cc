@@ -276,6 +276,20 @@ JobSpec make_spec(const CommandLine& line,
   return spec;
 }
 
+// Workers of one machine are told the port of their store, so any will do when the named one is taken (CLI27). torchrun
+// fails when its own flag named it.
+void settle_port(const LaunchSettings& settings, const LaunchHost& host, LaunchPlan& plan) {
+  const bool is_alone = !settings.elastic && !settings.machines && !settings.has_starter();
+  supervisor::StorePolicy& store = plan.spec.store;
+  if (!is_alone || !store.enabled || !store.exact_port) return;
+  store.exact_port = false;
+  const std::optional<Error> fault = host.port_fault ? host.port_fault(store.port) : std::nullopt;
+  if (!fault) return;
+  plan.notices.push_back("the store cannot have its port (" + fault->message() +
+                         "): it takes a free one");
+  store.port = plan.spec.identity.master_port = 0;
+}
+
 // GPUs that fail when they speak to each other directly are kept from it.
 void keep_gpus_apart(const LaunchSettings& settings, const LaunchHost& host, LaunchPlan& plan) {
   const bool uses_gpus = !settings.use_cpu && (settings.multi_gpu || settings.paradigms.is_any());
@@ -411,6 +425,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   if (file != nullptr && file->sagemaker) return plan_for_sagemaker(line, *file, host, plan);
 
   Faults faults;
+  const bool is_port_typed = line.has("master_port") || line.has("main_process_port");
   enter_training_job(line, file, host, faults);
   translate_torchrun(line, view_for_torchrun(host, file), plan.notices, faults);
   const SlurmView slurm = view_of_slurm(host, faults);
@@ -427,6 +442,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   if (!cores) return std::move(cores).error();
   plan.shares = cores->workers;
   plan.spec = make_spec(line, *settings, *command, *cores, host, plan.notices);
+  if (!host.is_torchrun || !is_port_typed) settle_port(*settings, host, plan);
   keep_gpus_apart(*settings, host, plan);
   const bool is_here = !settings->elastic && !settings->has_starter();
   const WorkerPlace place = is_here ? WorkerPlace::kHere : WorkerPlace::kElsewhere;

@@ -9,6 +9,7 @@
 // Cost:     below 2 ms; the cores are only read when something depends on them.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -36,10 +37,12 @@ struct LaunchHost {
   std::function<int()> num_machine_cores;            // for --strict_compat; empty: one
   std::function<std::string()> resource_config;      // of SageMaker; empty where there is none
   std::function<Result<MpiProgram>()> mpi_program;   // called only when mpirun starts the workers
-  std::string program_folder;                        // of accel-launch; absolute
-  std::function<NvidiaMachine()> nvidia;             // all of them; empty: nobody can tell
-  std::string job_suffix;                            // makes the job's id unique on this machine
-  std::string private_base;  // where private folders of jobs are made; may be empty
+  // kPortInUse, with the holder's name, when the store cannot have this port here; empty: it can.
+  std::function<std::optional<Error>(std::uint16_t)> port_fault;
+  std::string program_folder;             // of accel-launch; absolute
+  std::function<NvidiaMachine()> nvidia;  // all of them; empty: nobody can tell
+  std::string job_suffix;                 // makes the job's id unique on this machine
+  std::string private_base;               // where private folders of jobs are made; may be empty
   bool stdin_is_terminal = false;
   bool stdout_is_terminal = false;
   bool is_torchrun = false;  // started as accel-torchrun

@@ -65,12 +65,23 @@ class LaunchErrors(unittest.TestCase):
                 self.assert_refused(status, parts, *arguments)
 
     def test_the_port_that_was_named_is_taken(self):
+        script = self.program("show", "#!/bin/sh\necho port=$MASTER_PORT\n")
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            self.assert_refused(98, ["[store.port_in_use]", str(port)],
-                                "--num_processes", "2", "--main_process_port", port, "/bin/true")
+            done = self.launch("--num_processes", "2", "--main_process_port", port, script)
+            torchrun = subprocess.run([LAUNCHER.parent / "accel-torchrun", "--master_port", str(port), script],
+                                      capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"cannot listen on 127.0.0.1:{port}: it is held by process {os.getpid()}", done.stderr)
+        self.assertIn("it takes a free one", done.stderr)
+        ports = done.stdout.split()
+        self.assertEqual((len(ports), len(set(ports))), (2, 1))
+        self.assertNotIn(f"port={port}", ports)
+        self.assertEqual(torchrun.returncode, 98, torchrun.stderr)
+        self.assertIn("[store.port_in_use]", torchrun.stderr)
+        self.assertIn(str(port), torchrun.stderr)
 
     def test_a_default_port_that_is_taken_is_no_error(self):
         with socket.socket() as taken:

@@ -140,20 +140,51 @@ TEST_F(LaunchPlanTest, PythonIsTakenFromTheEnvironmentThatIsActive) {
   EXPECT_EQ(plan({script_}).spec.workers[0].argv[0], python_);
 }
 
-TEST_F(LaunchPlanTest, ThePortIsExactOnlyWhenItWasNamed) {
-  const auto port_of = [&](const Words& words) {
-    Words all = {"--num_processes", "2"};
-    all.insert(all.end(), words.begin(), words.end());
-    all.push_back(program_);
-    return plan(all).spec.store;
+TEST_F(LaunchPlanTest, ATakenPortOfOneMachineIsReplacedWithANoticeThatNamesItsHolder) {  // CLI27
+  host_.port_fault = [](std::uint16_t port) -> std::optional<Error> {
+    if (port != 1234) return std::nullopt;
+    return Error(ErrorCode::kPortInUse, "it is held by nginx (pid 7)");
+  };
+  const std::string named = folder_.write(
+      "c.yaml",
+      "distributed_type: MULTI_CPU\nuse_cpu: true\nnum_processes: 2\nmain_process_port: 1234\n");
+  const auto plan_with = [&](Words words) {
+    words.insert(words.begin(), {"--num_processes", "2"});
+    words.push_back(program_);
+    return plan(words);
   };
 
-  EXPECT_EQ(port_of({}).port, 29500);
-  EXPECT_FALSE(port_of({}).exact_port);
-  EXPECT_EQ(port_of({"--main_process_port", "1234"}).port, 1234);
-  EXPECT_TRUE(port_of({"--main_process_port", "1234"}).exact_port);
-  EXPECT_EQ(port_of({"--main_process_port", "0"}).port, 0);
-  EXPECT_FALSE(port_of({"--main_process_port", "0"}).exact_port);
+  for (const Words& words :
+       {Words{"--main_process_port", "1234"}, Words{"--config_file", named}, Words{}}) {
+    if (words.empty()) host_.environment["PET_MASTER_PORT"] = "1234";
+    const LaunchPlan moved = plan_with(words);
+    EXPECT_EQ(moved.spec.store.port, 0);
+    EXPECT_FALSE(moved.spec.store.exact_port);
+    EXPECT_THAT(moved.notices,
+                Contains(HasSubstr("it is held by nginx (pid 7)): it takes a free")));
+  }
+  host_.environment.erase("PET_MASTER_PORT");
+  EXPECT_EQ(plan_with({"--main_process_port", "1235"}).spec.store.port, 1235);
+  EXPECT_EQ(plan_with({"--main_process_port", "1235"}).notices, plan_with({}).notices);
+  EXPECT_EQ(plan_with({}).spec.store.port, 29500);
+  EXPECT_EQ(plan_with({"--main_process_port", "0"}).spec.store.port, 0);
+}
+
+TEST_F(LaunchPlanTest, ThePortThatSeveralMachinesWereToldStays) {
+  host_.port_fault = [](std::uint16_t) { return Error(ErrorCode::kPortInUse, "held"); };
+
+  const LaunchPlan result = plan({"--num_machines",
+                                  "2",
+                                  "--num_processes",
+                                  "2",
+                                  "--main_process_ip",
+                                  "127.0.0.1",
+                                  "--main_process_port",
+                                  "1234",
+                                  program_});
+
+  EXPECT_TRUE(result.spec.store.exact_port);
+  EXPECT_EQ(result.spec.store.port, 1234);
 }
 
 TEST_F(LaunchPlanTest, ErrorFilesHaveAPrivatePlaceWithoutALogFolder) {

@@ -104,6 +104,16 @@ TEST_F(TorchrunTest, PortAndStandaloneChooseTheStore) {
   EXPECT_FALSE(any.elastic);
 }
 
+TEST_F(TorchrunTest, ATakenPortIsAnErrorOfTheFlagAndANoticeOfAVariable) {
+  host_.port_fault = [](std::uint16_t) { return Error(ErrorCode::kPortInUse, "held by nginx"); };
+
+  EXPECT_TRUE(plan({"--master_port", "29777"}).spec.store.exact_port);
+  host_.environment["PET_MASTER_PORT"] = "29777";
+  const LaunchPlan of_variable = plan({});
+  EXPECT_EQ(of_variable.spec.store.port, 0);
+  EXPECT_THAT(of_variable.notices, Contains(HasSubstr("held by nginx")));
+}
+
 TEST_F(TorchrunTest, OneNodeMeetsNobody) {
   const LaunchPlan result = plan({"--nnodes=1",
                                   "--node_rank=0",
