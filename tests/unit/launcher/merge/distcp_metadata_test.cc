@@ -45,7 +45,9 @@ void expect_too_much(const std::string& bytes) {
   ASSERT_FALSE(metadata);
   EXPECT_EQ(metadata.error().code(), ErrorCode::kCheckpointIncomplete);
   EXPECT_THAT(metadata.error().message(), HasSubstr("name the same values over and over"));
-  EXPECT_LE(growth, kLittle);
+  if (PeakMemory::is_the_programs_own()) {
+    EXPECT_LE(growth, kLittle);
+  }
 }
 
 TensorOps empty_tensor(const std::string& name, int chunks) {
@@ -84,7 +86,9 @@ TEST(DistcpMetadata, AsManyChunksAsBytesAreRead) {
   ASSERT_EQ(metadata->tensors.size(), 1);
   EXPECT_EQ(metadata->tensors[0].chunks.size(), kChunks);
   EXPECT_EQ(metadata->tensors[0].chunks[7].begin, 7 * std::string("archive").size());
-  EXPECT_LE(peak.growth_bytes(), 8 * static_cast<std::int64_t>(bytes.size()));
+  if (PeakMemory::is_the_programs_own()) {
+    EXPECT_LE(peak.growth_bytes(), 8 * static_cast<std::int64_t>(bytes.size()));
+  }
 }
 
 }  // namespace
