@@ -30,6 +30,8 @@ std::vector<std::string> machine_words(const PodScript& script,
   words.insert(words.end(), {"--main_training_function", settings.function});
   if (script.kind == ScriptKind::kModule) words.emplace_back("--module");
   words.push_back(script.name);
+  // One that is the script's own, where the launcher there drops the first.
+  if (!script.arguments.empty() && script.arguments.front() == "--") words.emplace_back("--");
   words.insert(words.end(), script.arguments.begin(), script.arguments.end());
   return words;
 }

@@ -154,6 +154,14 @@ TEST_F(TpuPlan, AFileNamesThePod) {
   EXPECT_THAT(of(words).spec.workers[0].argv, Not(Contains("pod-2")));
 }
 
+TEST_F(TpuPlan, DashesOfTheScriptReachItThroughTheLauncherOfAMachine) {
+  const LaunchPlan plan = or_throw(resolve_launch(
+      {"--tpu", "--tpu_cluster", "--tpu_name", "p", script_, "--", "--", "x"}, host_));
+
+  const std::vector<std::string> words = machine_words(plan);
+  EXPECT_EQ(Words(words.end() - 4, words.end()), (Words{script_, "--", "--", "x"}));
+}
+
 TEST_F(TpuPlan, APodThatCannotBeReachedIsRefused) {
   EXPECT_THAT(refused({"--tpu", "--tpu_cluster"}).remedy(), HasSubstr("--tpu_name"));
   EXPECT_THAT(refused({"--tpu", "--tpu_cluster", "--tpu_name", "p", "--env", "x"}).message(),
