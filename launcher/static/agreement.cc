@@ -88,11 +88,14 @@ std::optional<Error> find_disagreement(const std::vector<MachineCard>& cards) {
 }
 
 Error rank_is_taken(const MachineCard& holder, const MachineCard& card) {
-  return Error(ErrorCode::kInvalidArgument,
-               "machine rank " + std::to_string(card.rank) + " was given twice: to " +
-                   holder.describe_host() + " and to " + card.describe_host(),
-               "give each machine a --machine_rank of its own, from 0 to " +
-                   std::to_string(card.num_machines - 1));
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "machine rank " + std::to_string(card.rank) + " was given twice: to " +
+          holder.describe_host() + " and to " + card.describe_host(),
+      "give each machine a --machine_rank of its own, from 0 to " +
+          std::to_string(card.num_machines - 1) +
+          (card.rank == 0 ? "; if these are two jobs, give each a --main_process_port of its own"
+                          : ""));
 }
 
 Verdict failed_verdict(const Error& why, int machine) {

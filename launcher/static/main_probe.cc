@@ -41,6 +41,8 @@ void MainProbe::judge(const std::string& host) {
     link_.close();
     return on_other_(*why);
   }
+  // Of the way to the other one: ours is not the address that names machine 0.
+  card_.address = link_.local_endpoint().address().to_string();
   if (other) return tell(find_disagreement(*other, card_).value_or(rank_is_taken(*other, card_)));
   pause_.expires_after(kAskAgain);
   pause_.async_wait([this](const boost::system::error_code& cancelled) {

@@ -8,14 +8,19 @@
 namespace accel::launcher {
 
 enum class MainSeat {
-  kTaken,    // another launcher has it; we are one of the other machines
-  kUnclear,  // the address is none of ours: it is translated, or another machine's
-  kOurs,     // and cannot be taken: the launch fails
+  kTaken,      // another launcher has it; we are one of the other machines
+  kUnclear,    // the address is none of ours: it is translated, or another machine's
+  kContested,  // the port is held here: by a launcher of this job our rank was given twice
+  kOurs,       // and cannot be taken: the launch fails
 };
 
 // why           of the store: kInvalidArgument for an address that no interface has, kPortInUse, ...
 // draws_rank    no machine rank was given: whoever can listen is machine 0
 // is_translated we listen on all addresses already
-[[nodiscard]] MainSeat seat_without_store(ErrorCode why, bool draws_rank, bool is_translated);
+// is_first      generation: in a later one the store had been ours
+[[nodiscard]] MainSeat seat_without_store(ErrorCode why,
+                                          bool draws_rank,
+                                          bool is_translated,
+                                          bool is_first);
 
 }  // namespace accel::launcher

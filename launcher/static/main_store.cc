@@ -1,13 +1,23 @@
 #include "launcher/static/main_store.h"
 
+#include <chrono>
+#include <string_view>
 #include <utility>
 
 #include "launcher/static/main_address.h"
 #include "launcher/static/main_seat.h"
+#include "runtime/printable.h"
 
 namespace accel::launcher {
 
 using supervisor::TcpEndpoint;
+
+namespace {
+
+constexpr Duration kAskHolderFor = std::chrono::seconds(2);
+constexpr std::string_view kOtherPort = "give another port, on every machine the same";
+
+}  // namespace
 
 MainStore::MainStore(boost::asio::io_context& context,
                      StaticSettings settings,
@@ -63,13 +73,18 @@ void MainStore::opened() {
 
 void MainStore::not_opened(const Error& why) {
   const bool draws_rank = !settings_.machine_rank && generation_ == 0;
-  switch (seat_without_store(why.code(), draws_rank, is_translated_)) {
+  switch (seat_without_store(why.code(), draws_rank, is_translated_, generation_ == 0)) {
     case MainSeat::kOurs:
       return handlers_.on_fault(why);
     case MainSeat::kTaken:
       may_be_main_ = false;
       if (why.code() == ErrorCode::kPortInUse) port_holder_ = why.message();
       break;
+    case MainSeat::kContested:
+      is_contested_ = true;
+      port_holder_ = why.message();
+      doubt_ = StoreDoubt(kAskHolderFor);
+      return link_.open({own_way_to(bound_to_, settings_.port)});
     case MainSeat::kUnclear:  // who answers there is machine 0
       is_probing_ = true;
       break;
@@ -106,6 +121,8 @@ void MainStore::on_up() {
 
 void MainStore::on_trouble(const Error& why) {
   doubt_.broke(why.code());
+  if (is_contested_ && !was_up_ && link_.has_tried_all())
+    return handlers_.on_fault(port_is_held(""));
   if (is_probing_ && !was_up_ && link_.has_tried_all()) return listen_on_all();
   last_trouble_ = why.message();
   const bool is_refused = last_trouble_.find("refused") != std::string::npos;
@@ -118,6 +135,12 @@ void MainStore::exchange(const supervisor::StoreExchange& wanted,
                  [this, wanted, done = std::move(done)](const supervisor::StoreAnswer& answer) {
                    const Board board = seal_.open(wanted, answer);
                    doubt_.answered(board.has(board_key::kHost));
+                   const auto main = card_from(board.at(board_key::kHost));
+                   // Another job is not to hear of us.
+                   if (is_contested_ && main && main->run_id != settings_.run_id) {
+                     return handlers_.on_fault(port_is_held(", for the job with --rdzv_id '" +
+                                                            printable(main->run_id) + "'"));
+                   }
                    done(board);
                  });
 }
@@ -126,16 +149,20 @@ void MainStore::exchange(const supervisor::StoreExchange& wanted,
 // kind.
 std::optional<Error> MainStore::fault(TimePoint now) const {
   if (is_main_) return std::nullopt;
-  if (auto why = seal_.distrust()) return why;
+  if (auto why = seal_.distrust())
+    return is_contested_ ? port_is_held(", for another job: " + why->message()) : why;
   const auto sign = generation_ > 0 ? std::nullopt : doubt_.sign(now);
   if (!sign) return std::nullopt;
   const std::string what = ", but no launcher of this job: " + describe(*sign);
-  const std::string remedy = "give another port, on every machine the same";
-  if (!port_holder_.empty()) return Error(ErrorCode::kPortInUse, port_holder_ + what, remedy);
+  if (!port_holder_.empty()) return port_is_held(what);
   if (*sign != StrangerSign::kOtherProtocol) return std::nullopt;
   return Error(ErrorCode::kStoreUnreachable,
                "something listens at " + name() + what,
-               "check --main_process_ip and --main_process_port, or " + remedy);
+               "check --main_process_ip and --main_process_port, or " + std::string(kOtherPort));
+}
+
+Error MainStore::port_is_held(const std::string& by) const {
+  return Error(ErrorCode::kPortInUse, port_holder_ + by, std::string(kOtherPort));
 }
 
 std::string MainStore::own_address() const {

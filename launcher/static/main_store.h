@@ -5,6 +5,7 @@
 //                         and nobody answers there; then it is watched whether somebody else does later
 //   we are another one    connect, again and again
 //   nobody is beforehand  (ranks in the order of joins) who can listen is machine 0
+//   the port is held here we ask the holder: a launcher of this job has our rank, and hears of it
 //
 // Threads:  the one that runs the io_context. Handlers may close it, and begin anew.
 #pragma once
@@ -84,6 +85,7 @@ class MainStore {
   void listen_on_all();
   void on_up();
   void on_trouble(const Error& why);
+  [[nodiscard]] Error port_is_held(const std::string& by) const;
 
   boost::asio::io_context& context_;
   StaticSettings settings_;
@@ -100,6 +102,7 @@ class MainStore {
   int generation_ = 0;
   bool may_be_main_ = false;
   bool is_main_ = false;
+  bool is_contested_ = false;   // port_holder_ may have our rank
   bool is_probing_ = false;     // whether another launcher is machine 0
   bool is_translated_ = false;  // no interface of ours has the address
   bool was_up_ = false;         // in this generation

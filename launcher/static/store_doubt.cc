@@ -4,8 +4,6 @@ namespace accel::launcher {
 namespace {
 
 constexpr int kMostClosed = 3;
-constexpr Duration kPatience =
-    std::chrono::seconds(5);  // a launcher writes its card in milliseconds
 
 }  // namespace
 
@@ -34,7 +32,7 @@ void StoreDoubt::broke(ErrorCode why) {
   } else if (is_up_) {
     ++num_closed_;
   } else {
-    *this = {};
+    *this = StoreDoubt(patience_);
   }
   is_up_ = false;
 }
@@ -53,7 +51,7 @@ std::optional<StrangerSign> StoreDoubt::sign(TimePoint now) const {
   if (is_launcher_) return std::nullopt;
   if (is_other_protocol_) return StrangerSign::kOtherProtocol;
   if (num_closed_ >= kMostClosed) return StrangerSign::kCloses;
-  if (!up_since_ || now - *up_since_ < kPatience) return std::nullopt;
+  if (!up_since_ || now - *up_since_ < patience_) return std::nullopt;
   return has_answered_ ? StrangerSign::kNoLauncher : StrangerSign::kSilent;
 }
 

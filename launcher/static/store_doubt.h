@@ -7,8 +7,8 @@
 //   -------------------------------------------------------  ------------------
 //   an answer that is none of the protocol                   kOtherProtocol
 //   closed without an answer, three times in a row           kCloses
-//   no answer within five seconds                            kSilent
-//   answers for five seconds, none with a card of machine 0  kNoLauncher
+//   no answer within the patience                            kSilent
+//   answers for as long, none with a card of machine 0       kNoLauncher
 //   a card of machine 0                                      none, for good
 //   nobody listens any more                                  it begins anew
 //
@@ -16,6 +16,7 @@
 // Source:   tests/unit/launcher/static/store_doubt_test.cc.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -32,6 +33,10 @@ enum class StrangerSign { kOtherProtocol, kCloses, kSilent, kNoLauncher };
 
 class StoreDoubt {
  public:
+  static constexpr Duration kPatience = std::chrono::seconds(5);
+  // A launcher writes its card in milliseconds.
+  explicit StoreDoubt(Duration patience = kPatience) : patience_(patience) {}
+
   void came_up(TimePoint now);  // a connection was made
   void broke(ErrorCode why);    // it ended, or none could be made
   // has_card: machine 0 has written who it is.
@@ -42,6 +47,7 @@ class StoreDoubt {
   [[nodiscard]] std::optional<StrangerSign> sign(TimePoint now) const;
 
  private:
+  Duration patience_;
   bool is_up_ = false;
   bool is_launcher_ = false;
   bool has_answered_ = false;

@@ -94,6 +94,8 @@ class StaticMachines(unittest.TestCase):
         for machine in self.machines:
             machine.wait_for("machine rank 0 was given twice")
         self.assertLess(time.monotonic() - began, 10)
+        for address in ADDRESSES[:2]:
+            self.assertIn(f" ({address})", wrong.text())
 
     def test_a_token_is_asked_of_the_other_machine_0_too(self):
         wrong = self.start(1, "--cpu", "--num_machines", 2, "--machine_rank", 0, "--main_process_ip", ADDRESSES[0],

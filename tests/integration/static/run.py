@@ -236,6 +236,30 @@ class Static(unittest.TestCase):
         self.assertEqual([machine.count("machine rank 1 was given twice") for machine in self.machines], [1, 1, 1], self.text())
         self.assertEqual(self.said(), [])
 
+    def test_machine_rank_0_twice_at_one_address(self):
+        script = self.worker(HELLO)
+        main = self.machine(0, script)
+        self.board("accel/host")  # it has written who it is
+        began = time.monotonic()
+        other = self.machine(0, script)
+        for machine in (main, other):
+            machine.wait_for("machine rank 0 was given twice")
+        self.assertLess(time.monotonic() - began, 10)
+        main.process.send_signal(signal.SIGINT), main.process.send_signal(signal.SIGTERM)
+        self.assert_statuses(2, 2)
+        self.assertEqual([machine.count("machine rank 0 was given twice") for machine in self.machines], [1, 1], self.text())
+        self.assertEqual(self.said(), [])
+
+    def test_the_port_of_another_job_is_no_rank_given_twice(self):
+        script = self.worker(HELLO)
+        self.machine(0, script, "--rdzv_id", "first")
+        self.board("accel/host")
+        other = self.machine(0, script, "--rdzv_id", "second")
+        self.assertEqual(other.wait(), 98, other.text())
+        self.assertIn("for the job with --rdzv_id 'first'", other.text())
+        self.machine(1, script, "--rdzv_id", "first")
+        self.assert_statuses(0, 98, 0)
+
     def test_counts_that_disagree_and_processes_that_do_not_divide(self):
         script = self.worker(HELLO)
         for machines, processes, wanted in (((2, 2), (2, 4), "has --num_processes 4, but machine 0"),

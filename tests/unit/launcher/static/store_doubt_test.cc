@@ -80,5 +80,13 @@ TEST(StoreDoubt, BeginsAnewWhenNobodyListensAnyMore) {
   EXPECT_FALSE(doubt.sign(kStart + 11s));
 }
 
+TEST(StoreDoubt, KeepsItsPatienceWhenItBeginsAnew) {
+  StoreDoubt doubt(2s);
+  doubt.broke(ErrorCode::kStoreUnreachable);
+  doubt.came_up(kStart);
+  EXPECT_FALSE(doubt.sign(kStart + 1s));
+  EXPECT_EQ(doubt.sign(kStart + 2s), StrangerSign::kSilent);
+}
+
 }  // namespace
 }  // namespace accel::launcher
