@@ -11,6 +11,7 @@
 #include "launcher/dry_run.h"
 #include "launcher/launch_loop.h"
 #include "launcher/launch_plan.h"
+#include "launcher/log_folder.h"
 #include "launcher/report.h"
 #include "launcher/static/static_launch.h"
 #include "launcher/stdin_watch.h"
@@ -88,6 +89,17 @@ int run_on_several_machines(const LaunchPlan& plan, NoticeQueue& notices) {
   return status ? *status : fail(status.error());
 }
 
+// The folder that the plan chose itself. SLURM's batch script is no node: each of its nodes has one.
+Result<void> make_log_folder(const LaunchPlan& plan, const LaunchHost& host) {
+  const bool is_elsewhere = plan.elastic && plan.elastic->meeting == Meeting::kStarter;
+  const std::string& folder = plan.spec.log.dir;
+  if (is_elsewhere || folder != private_log_folder(host.environment, host.job_suffix)) return {};
+  if (auto made = make_private_log_folder(folder); !made) return made;
+  if (!plan.quiet)
+    print_notice("log files go to " + folder + " (choose another place with --log_dir)");
+  return {};
+}
+
 // What this process was started with, for the launchers on other nodes.
 std::vector<std::string> same_command(const std::vector<std::string>& arguments) {
   std::error_code failure;
@@ -122,6 +134,7 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   if (plan->stop_with_stdin) {
     if (const auto watched = watch_stdin(); !watched) return fail(watched.error());
   }
+  if (const auto made = make_log_folder(*plan, host); !made) return fail(made.error());
   if (plan->elastic) {
     if (plan->elastic->meeting == Meeting::kStarter)
       plan->elastic->node_command = same_command(arguments);

@@ -22,6 +22,7 @@
 #include "launcher/launch_settings.h"
 #include "launcher/mpi/mpi_spec.h"
 #include "launcher/sagemaker/submission_plan.h"
+#include "launcher/log_folder.h"
 #include "launcher/sagemaker/training_container.h"
 #include "launcher/script.h"
 #include "launcher/torchrun/spec_flags.h"
@@ -174,9 +175,7 @@ std::vector<WorkerSpec> make_workers(const LaunchSettings& settings,
 }
 
 // Files are needed when a stream goes to one; without --log_dir they go to a folder of the job.
-std::string choose_log_dir(const LaunchSettings& settings,
-                           const EnvMap& environment,
-                           std::vector<std::string>& notices) {
+std::string choose_log_dir(const LaunchSettings& settings, const LaunchHost& host) {
   if (!settings.output.log_dir.empty()) {
     std::error_code failure;  // the folder of the launch is gone: making the other one will say so
     const fs::path folder = fs::absolute(settings.output.log_dir, failure);
@@ -187,11 +186,7 @@ std::string choose_log_dir(const LaunchSettings& settings,
       std::any_of(settings.output.tee.begin(), settings.output.tee.end(), goes_to_file) ||
       std::any_of(settings.output.redirect.begin(), settings.output.redirect.end(), goes_to_file);
   if (!needs_files) return "";
-  const auto tmp = environment.find("TMPDIR");
-  std::string folder =
-      (tmp != environment.end() && !tmp->second.empty() ? tmp->second : "/tmp") + "/accel_logs";
-  notices.push_back("log files go to " + folder + " (choose another place with --log_dir)");
-  return folder;
+  return private_log_folder(host.environment, host.job_suffix);
 }
 
 // DeepSpeed's workers find modules beside the place of the launch, as under the peer.
@@ -220,8 +215,7 @@ JobSpec make_spec(const CommandLine& line,
                   const LaunchSettings& settings,
                   const WorkerCommand& command,
                   const AffinityPlan& cores,
-                  const LaunchHost& host,
-                  std::vector<std::string>& notices) {
+                  const LaunchHost& host) {
   JobSpec spec;
   spec.job_id = job_id(command.name, host.job_suffix);
   const bool is_simple = settings.num_processes == 1 && !settings.is_like_torchrun() &&
@@ -243,11 +237,11 @@ JobSpec make_spec(const CommandLine& line,
   spec.hang = settings.hang;
   spec.preflight = settings.preflight;
   spec.restart.max_restarts = settings.max_restarts;
-  spec.log.dir = choose_log_dir(settings, host.environment, notices);
-  // The nodes of an allocation share their folders.
+  spec.log.dir = choose_log_dir(settings, host);
+  // The nodes of an allocation share the folder that was named.
   const bool shares_folder = settings.elastic && settings.elastic->meeting != Meeting::kEndpoint &&
                              settings.elastic->meeting != Meeting::kAgent;
-  if (shares_folder && !spec.log.dir.empty() && !settings.elastic->node_id.empty())
+  if (shares_folder && !settings.output.log_dir.empty() && !settings.elastic->node_id.empty())
     spec.log.dir += "/" + settings.elastic->node_id;
   if (spec.log.dir.empty() && !host.private_base.empty()) {
     spec.log.error_dir = host.private_base + "/accel-" + spec.job_id;
@@ -441,7 +435,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   Result<AffinityPlan> cores = divide_cores(*settings, host, plan.notices);
   if (!cores) return std::move(cores).error();
   plan.shares = cores->workers;
-  plan.spec = make_spec(line, *settings, *command, *cores, host, plan.notices);
+  plan.spec = make_spec(line, *settings, *command, *cores, host);
   if (!host.is_torchrun || !is_port_typed) settle_port(*settings, host, plan);
   keep_gpus_apart(*settings, host, plan);
   const bool is_here = !settings->elastic && !settings->has_starter();

@@ -52,6 +52,20 @@ for attempt in 0 1; do
 $folder/error.json" ] || fail "attempt $attempt: $(cat "$folder/stdout.log")"
 done
 
+# Without --log_dir: a folder that no other user can enter, another one for each launch; the console says which.
+mkdir "$work/tmp"
+for _ in 1 2; do
+  TMPDIR=$work/tmp "$launch" --num_processes 2 --redirects 3 --no_python sh -c 'echo "rank $RANK"' 2>"$work/err"
+  folder=$(sed -n 's/.*log files go to \([^ ]*\) .*/\1/p' "$work/err")
+  [ "$(stat -c %a "$folder")" = 700 ] || fail "the folder of the logs: $(stat "$folder")"
+  [ "$(cat "$folder"/*/attempt_0/1/stdout.log)" = "rank 1" ] || fail "rank 1 wrote no log: $(ls -R "$work/tmp")"
+done
+[ "$(find "$work/tmp" -mindepth 1 -maxdepth 1 | wc -l)" = 2 ] || fail "one folder for two launches: $(ls "$work/tmp")"
+status=0
+TMPDIR=$work/none "$launch" --tee 3 --no_python true 2>"$work/err" || status=$?
+[ $status -eq 73 ] || fail "a folder below $work/none"
+grep -q "cannot make the folder $work/none" "$work/err" || fail "the error does not name it: $(cat "$work/err")"
+
 # A folder that cannot be made is said before anything starts.
 status=0
 "$launch" --num_processes 1 --log_dir /proc/no-logs-here --no_python true 2>"$work/err" || status=$?

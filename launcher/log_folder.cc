@@ -1,0 +1,22 @@
+#include "launcher/log_folder.h"
+
+#include <cerrno>
+
+#include <sys/stat.h>
+
+namespace accel::launcher {
+
+std::string private_log_folder(const EnvMap& environment, const std::string& job_suffix) {
+  const auto tmp = environment.find("TMPDIR");
+  const bool is_said = tmp != environment.end() && !tmp->second.empty();
+  return (is_said ? tmp->second : "/tmp") + "/accel_logs-" + job_suffix;
+}
+
+Result<void> make_private_log_folder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0700) == 0) return {};
+  return Error(ErrorCode::kLogUnwritable,
+               "cannot make the folder " + folder + " for log files: " + errno_text(errno),
+               "name a folder with --log_dir, or set TMPDIR to one that you may write");
+}
+
+}  // namespace accel::launcher
