@@ -17,6 +17,8 @@
 #include "launcher/faults.h"
 #include "launcher/flag_table.h"
 #include "launcher/flags.h"
+#include "launcher/gpu_affinity.h"
+#include "launcher/gpu_list.h"
 #include "launcher/hosts/host_spec.h"
 #include "launcher/launch_help.h"
 #include "launcher/launch_settings.h"
@@ -117,6 +119,19 @@ std::string job_id(const std::string& name, const std::string& suffix) {
   return id + "-" + suffix;
 }
 
+// The CPUs near each worker's GPU; empty when workers have none, or their places are not known.
+std::vector<std::vector<int>> places_of_gpus(const LaunchSettings& settings,
+                                             const LaunchHost& host) {
+  if (settings.affinity == AffinityMode::kNone || settings.use_cpu ||
+      settings.mpi || !host.nvidia) {
+    return {};
+  }
+  EnvMap environment = host.environment;
+  if (settings.gpu_ids != "all")
+    environment["CUDA_VISIBLE_DEVICES"] = without_repeats(settings.gpu_ids);
+  return cpus_near_gpus(host.nvidia(), environment, settings.num_processes);
+}
+
 // The cores of each worker. Without --enable_cpu_affinity a machine that cannot be read only costs
 // the thread counts.
 Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
@@ -136,7 +151,9 @@ Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
                       "): every worker computes with one thread");
     return AffinityPlan();
   }
-  AffinityPlan plan = plan_affinity(*topology, num_workers, settings.affinity);
+  const auto places = places_of_gpus(settings, host);
+  AffinityPlan plan = places.empty() ? plan_affinity(*topology, num_workers, settings.affinity)
+                                     : plan_affinity_near(*topology, places, settings.affinity);
   if (plan.max_workers_per_core > 1) {
     const size_t cores = topology->cores.size();
     notices.push_back(
