@@ -35,8 +35,7 @@ constexpr ConfigKey kKeys[] = {
      kDistributedTypes,
      "must be given",
      kUsed,
-     "How the processes work together; NO, MULTI_CPU, MULTI_GPU, FSDP, DEEPSPEED, MEGATRON_LM "
-     "and XLA for now (the others: copies, with --cpu)."},
+     "How the processes work together, and on which devices."},
     {"downcast_bf16", kText, "", "no", kUsed, "As --downcast_bf16."},
     {"dynamo_backend", kText, "", "none", kUsed, "Older form of dynamo_config.dynamo_backend."},
     {"dynamo_config",

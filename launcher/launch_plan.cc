@@ -22,9 +22,9 @@
 #include "launcher/hosts/host_spec.h"
 #include "launcher/launch_help.h"
 #include "launcher/launch_settings.h"
+#include "launcher/log_folder.h"
 #include "launcher/mpi/mpi_spec.h"
 #include "launcher/sagemaker/submission_plan.h"
-#include "launcher/log_folder.h"
 #include "launcher/sagemaker/training_container.h"
 #include "launcher/script.h"
 #include "launcher/torchrun/spec_flags.h"
@@ -122,7 +122,7 @@ std::string job_id(const std::string& name, const std::string& suffix) {
 // The CPUs near each worker's GPU; empty when workers have none, or their places are not known.
 std::vector<std::vector<int>> places_of_gpus(const LaunchSettings& settings,
                                              const LaunchHost& host) {
-  if (settings.affinity == AffinityMode::kNone || settings.use_cpu ||
+  if (settings.affinity == AffinityMode::kNone || settings.use_cpu || settings.accelerator ||
       settings.mpi || !host.nvidia) {
     return {};
   }
@@ -303,7 +303,8 @@ void settle_port(const LaunchSettings& settings, const LaunchHost& host, LaunchP
 
 // GPUs that fail when they speak to each other directly are kept from it.
 void keep_gpus_apart(const LaunchSettings& settings, const LaunchHost& host, LaunchPlan& plan) {
-  const bool uses_gpus = !settings.use_cpu && (settings.multi_gpu || settings.paradigms.is_any());
+  const bool uses_gpus = !settings.use_cpu && !settings.accelerator &&
+                         (settings.multi_gpu || settings.paradigms.is_any());
   if (!uses_gpus || !host.nvidia) return;
   std::string names;
   for (const auto& [name, value] : peer_access_variables(host.nvidia(), plan.spec.env)) {

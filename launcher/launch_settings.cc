@@ -187,19 +187,13 @@ class Merge {
     settings_.use_cpu = line_.has("cpu") ? cpu_flag : boolean("use_cpu", &ConfigFile::use_cpu);
     settings_.multi_gpu = line_.is_on("multi_gpu");
     check_single_choice();
+    if (file_ != nullptr) settings_.accelerator = find_accelerator(file_->distributed_type);
     if (file_ != nullptr && !settings_.multi_gpu && !settings_.use_cpu) {
       const std::string& type = file_->distributed_type;
       const bool is_paradigm =
           line_.is_on("use_fsdp") || line_.is_on("use_deepspeed") || line_.is_on("use_megatron_lm");
-      settings_.multi_gpu = type == "MULTI_GPU" && !is_paradigm && !line_.is_on("tpu");
-      constexpr std::string_view kKnown[] = {
-          "NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"};
-      if (!is_paradigm && std::ranges::count(kKnown, type) == 0) {
-        unsupported(
-            file_->path + ": distributed_type is " + type + ", which accel-launch cannot do yet",
-            "give --cpu to train on the CPU with data parallelism, or set distributed_type to "
-            "MULTI_GPU");
-      }
+      const bool is_device = type == "MULTI_GPU" || settings_.accelerator != nullptr;
+      settings_.multi_gpu = is_device && !is_paradigm && !line_.is_on("tpu");
     }
     const bool has_other = settings_.use_cpu || settings_.multi_gpu || line_.is_on("use_fsdp") ||
                            line_.is_on("use_deepspeed") || line_.is_on("use_megatron_lm");
@@ -328,6 +322,7 @@ class Merge {
   }
 
   void check_num_gpus() {
+    if (settings_.accelerator != nullptr) return;  // only GPUs of NVIDIA can be counted
     const int gpus = num_usable_gpus();
     const auto fault = gpu_fault(settings_.num_processes, gpus);
     if (!fault) return;

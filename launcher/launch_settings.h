@@ -15,6 +15,7 @@
 #include <accel/result.h>
 #include <accel/topology.h>
 
+#include "launcher/accelerators.h"
 #include "launcher/config_file.h"
 #include "launcher/elastic_settings.h"
 #include "launcher/flags.h"
@@ -44,8 +45,9 @@ struct DynamoOptions {
 struct LaunchSettings {
   bool use_cpu = false;
   bool multi_gpu = false;
-  int num_processes = 1;                 // on this machine
-  std::optional<int> main_process_port;  // 0: any; absent: 29500 when free, else any
+  const Accelerator* accelerator = nullptr;  // of another maker than NVIDIA
+  int num_processes = 1;                     // on this machine
+  std::optional<int> main_process_port;      // 0: any; absent: 29500 when free, else any
   std::string role = "default";
   std::string gpu_ids = "all";
   std::string mixed_precision = "no";

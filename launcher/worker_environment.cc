@@ -56,7 +56,11 @@ EnvMap base_environment(const EnvMap& inherited,
   }
   if (settings.debug) env["ACCELERATE_DEBUG_MODE"] = "true";
   if (settings.enable_cpu_affinity) env["ACCELERATE_CPU_AFFINITY"] = "1";
-  if (settings.gpu_ids != "all") env["CUDA_VISIBLE_DEVICES"] = without_repeats(settings.gpu_ids);
+  if (settings.gpu_ids != "all") {
+    const Accelerator* const other = settings.accelerator;
+    const char* const variable = other ? other->visible_variable : "CUDA_VISIBLE_DEVICES";
+    env[variable] = without_repeats(settings.gpu_ids);
+  }
   if (is_python && !settings.strict_compat) env.try_emplace("PYTHONUNBUFFERED", "1");
   if (mode == EnvMode::kDistributed) env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   return env;

@@ -28,7 +28,10 @@ from accelerate.utils import launch as preparation
 
 logging.disable(logging.WARNING)  # the peer's list of defaults, at each launch
 LAUNCHER = BUILD / "bin/accel-launch"
-PREFIXES = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "PYTHONPATH")
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "MLU_VISIBLE_DEVICES", "SDAA_VISIBLE_DEVICES",
+                   "MUSA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES",
+                   "NEURON_RT_VISIBLE_CORES")
+PREFIXES = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "PYTHONPATH", *VISIBLE_DEVICES)
 ROUNDS = 12
 BOOLEAN = ("true", "false", "True", "False")
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")
@@ -192,6 +195,16 @@ class LaunchOptions(unittest.TestCase):
                 flags = self.drawn(group, self.dice.sample(options, self.dice.randint(1, len(options))))
                 with self.subTest(flags):
                     self.compare(flags)
+
+    def test_devices_of_other_makers(self):
+        """The peer sees which runtime is installed, accel-launch what the file says."""
+        for device in ("xpu", "mlu", "sdaa", "musa", "npu", "hpu", "neuron"):
+            config = self.scratch / f"{device}.yaml"
+            config.write_text(f"distributed_type: MULTI_{device.upper()}\nnum_processes: 2\ngpu_ids: '0,1'\n")
+            with mock.patch.object(preparation, f"is_{device}_available", lambda: True), self.subTest(device):
+                ours = self.ours(["--config_file", str(config)])
+                self.assertEqual(ours, self.peer(["--config_file", str(config)]))
+                self.assertIn("0,1", ours.values())
 
     def test_files_and_a_flag_that_beats_them(self):
         for group, (_, content, section) in GROUPS.items():
