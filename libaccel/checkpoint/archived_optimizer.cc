@@ -11,6 +11,7 @@
 #include <sstream>
 #include <tuple>
 #include <typeinfo>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/core/ivalue.h>
@@ -21,6 +22,8 @@
 #include <torch/serialize/output-archive.h>
 
 #include <accel/error.h>
+
+#include "libaccel/optim/unique_parameters.h"
 
 namespace accel::checkpoint {
 namespace {
@@ -194,12 +197,17 @@ std::string options_text(const OptimizerOptions& options, const std::string& typ
 void write_groups(ArchivedOptimizer& archived,
                   const std::vector<OptimizerParamGroup>& groups,
                   OutputArchive& archive) {
+  // LibTorch takes what a key names once: one that is listed again gets the key of none.
+  std::unordered_set<const c10::TensorImpl*> seen;
+  const auto key = [&seen](const at::Tensor& parameter) {
+    return seen.insert(parameter.unsafeGetTensorImpl()).second ? key_of(parameter) : "0";
+  };
   archive.write("param_groups/size", count_of(groups.size()));
   for (std::size_t g = 0; g < groups.size(); ++g) {
     OutputArchive group(archive.compilation_unit());
     group.write("params/size", count_of(groups[g].params().size()));
     for (std::size_t i = 0; i < groups[g].params().size(); ++i)
-      group.write("params/" + std::to_string(i), c10::IValue(key_of(groups[g].params()[i])));
+      group.write("params/" + std::to_string(i), c10::IValue(key(groups[g].params()[i])));
     OutputArchive options(archive.compilation_unit());
     write_fields({.values = archived.options_of(g), .tensors = {}}, options);
     group.write("options", options);
@@ -240,16 +248,16 @@ void load_archived(Optimizer& optimizer, ArchivedOptimizer& archived) {
   OutputArchive archive;
   archive.write("pytorch_version", c10::IValue("1.5.0"));  // of the form, whatever the library's is
   OutputArchive states(archive.compilation_unit());
-  std::size_t num_states = 0;
+  std::unordered_set<const c10::TensorImpl*> written_for;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t i = 0; i < groups[g].params().size(); ++i) {
       const at::Tensor& from = archived.param_groups().at(g).params().at(i);
       const auto found = archived.state().find(from.unsafeGetTensorImpl());
       if (found == archived.state().end()) continue;
+      if (!written_for.insert(groups[g].params()[i].unsafeGetTensorImpl()).second) continue;
       OutputArchive state(archive.compilation_unit());
       write_fields(static_cast<const ArchivedState&>(*found->second).fields, state);
       states.write(key_of(groups[g].params()[i]), state);
-      ++num_states;
     }
   }
   archive.write("state", states);
@@ -259,10 +267,10 @@ void load_archived(Optimizer& optimizer, ArchivedOptimizer& archived) {
   InputArchive read = written(archive);
   optimizer.state().clear();
   optimizer.load(read);
-  if (optimizer.state().size() != num_states) {
+  if (optimizer.state().size() != written_for.size()) {
     refuse(optimizer,
            "its load() took " + std::to_string(optimizer.state().size()) + " states of " +
-               std::to_string(num_states));
+               std::to_string(written_for.size()));
   }
 }
 
@@ -283,9 +291,10 @@ SavedOptimizer save_archived(ArchivedOptimizer& optimizer, const ParameterNames&
   SavedOptimizer saved;
   json states = json::object();
   json groups = json::array();
-  for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+  const auto unique = unique_groups(optimizer);
+  for (std::size_t g = 0; g < unique.size(); ++g) {
     json group_names = json::array();
-    const std::vector<at::Tensor>& parameters = optimizer.param_groups()[g].params();
+    const std::vector<at::Tensor>& parameters = unique[g];
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const std::string name = names.name_of(parameters[i], g, i);
       group_names.push_back(name);
@@ -316,9 +325,10 @@ void read_archived(ArchivedOptimizer& archived,
   const json root = json::parse(saved.json);
   const json& states = root.at("state");
   archived.state().clear();
-  for (std::size_t g = 0; g < archived.param_groups().size(); ++g) {
+  const auto unique = unique_groups(archived);
+  for (std::size_t g = 0; g < unique.size(); ++g) {
     archived.options_of(g) = root.at("param_groups").at(g).at("options").dump();
-    const std::vector<at::Tensor>& parameters = archived.param_groups()[g].params();
+    const std::vector<at::Tensor>& parameters = unique[g];
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const std::string name = names.name_of(parameters[i], g, i);
       if (!states.contains(name)) continue;

@@ -6,6 +6,8 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include "libaccel/optim/unique_parameters.h"
+
 namespace accel::checkpoint {
 namespace {
 
@@ -26,9 +28,10 @@ std::uint64_t tensors_for(const torch::optim::OptimizerOptions& options) {
 
 std::uint64_t expected_state_bytes(const torch::optim::Optimizer& optimizer) {
   std::uint64_t bytes = 0;
-  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    const std::uint64_t tensors = tensors_for(group.options());
-    for (const at::Tensor& parameter : group.params()) {
+  const auto groups = unique_groups(optimizer);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::uint64_t tensors = tensors_for(optimizer.param_groups()[g].options());
+    for (const at::Tensor& parameter : groups[g]) {
       const bool has_state = optimizer.state().count(parameter.unsafeGetTensorImpl()) > 0;
       if (has_state || !parameter.requires_grad()) continue;
       bytes += tensors * static_cast<std::uint64_t>(parameter.numel()) *

@@ -6,6 +6,9 @@
 // whose type is known only at run time. An optimizer of the user's own is asked for its
 // state_dict() when it has one, else for what it writes into an archive (archived_optimizer.h).
 //
+// A parameter that an optimizer lists twice (a tied one, when prepare() has not seen the optimizer) is written once and read
+// once; older checkpoints name it as often as it was listed.
+//
 // Loading is in two steps: first everything is read into fresh objects and compared with the
 // optimizer, then, when all ranks have succeeded, the fresh objects take the place of the old ones.
 // Options are overwritten in place, since schedulers may hold on to them.
@@ -32,6 +35,7 @@
 #include "libaccel/checkpoint/archived_optimizer.h"
 #include "libaccel/checkpoint/optimizer_fields.h"
 #include "libaccel/checkpoint/state_files.h"
+#include "libaccel/optim/unique_parameters.h"
 
 namespace accel::checkpoint {
 namespace {
@@ -216,6 +220,20 @@ struct PendingLoad {
   }
 };
 
+// The names in each group, each where it is named first.
+std::vector<std::vector<std::string>> unique_names(const json& groups) {
+  std::set<std::string> seen;
+  std::vector<std::vector<std::string>> unique;
+  for (const json& group : groups) {
+    unique.emplace_back();
+    for (const json& name : group.at("params")) {
+      const auto text = name.get<std::string>();
+      if (seen.insert(text).second) unique.back().push_back(text);
+    }
+  }
+  return unique;
+}
+
 // Throws kCheckpointMismatch when what was saved has another type, or other groups or parameters, than the optimizer.
 void compare(const json& root,
              Optimizer& optimizer,
@@ -224,15 +242,15 @@ void compare(const json& root,
              const std::string& what) {
   if (const auto saved = root.at("type").get<std::string>(); saved != type)
     mismatch(what + " was saved from " + saved + ", but is " + type + " now");
-  const json& groups = root.at("param_groups");
-  const auto& present_groups = optimizer.param_groups();
+  const auto groups = unique_names(root.at("param_groups"));
+  const auto present_groups = unique_groups(optimizer);
   if (groups.size() != present_groups.size()) {
     mismatch(what + " was saved with " + std::to_string(groups.size()) +
              " parameter groups, but has " + std::to_string(present_groups.size()) + " now");
   }
   for (size_t g = 0; g < groups.size(); ++g) {
-    const json& saved_names = groups[g].at("params");
-    const std::vector<at::Tensor>& present = present_groups[g].params();
+    const std::vector<std::string>& saved_names = groups[g];
+    const std::vector<at::Tensor>& present = present_groups[g];
     if (saved_names.size() != present.size()) {
       mismatch(what + " was saved with " + std::to_string(saved_names.size()) +
                " parameters in group " + std::to_string(g) + ", but has " +
@@ -240,8 +258,8 @@ void compare(const json& root,
     }
     for (size_t i = 0; i < saved_names.size(); ++i) {
       const std::string name = names.name_of(present[i], g, i);
-      if (const auto saved = saved_names[i].get<std::string>(); saved != name) {
-        mismatch(what + " was saved with " + saved + " as parameter " + std::to_string(i) +
+      if (saved_names[i] != name) {
+        mismatch(what + " was saved with " + saved_names[i] + " as parameter " + std::to_string(i) +
                  " of group " + std::to_string(g) + ", but has " + name + " there now");
       }
     }
@@ -254,7 +272,7 @@ class OptimizerLoader {
                   const Kind& kind,
                   const ParameterNames& names,
                   std::string what)
-      : names_(names), what_(std::move(what)) {
+      : names_(names), what_(std::move(what)), groups_(unique_groups(optimizer)) {
     pending_->optimizer = &optimizer;
     pending_->kind = &kind;
   }
@@ -275,14 +293,14 @@ class OptimizerLoader {
                   const json& group,
                   const json& states,
                   safetensors::TensorMap& tensors) {
-    auto& present = pending_->optimizer->param_groups()[g];
-    for (size_t i = 0; i < present.params().size(); ++i) {
-      const at::Tensor& parameter = present.params()[i];
+    for (size_t i = 0; i < groups_[g].size(); ++i) {
+      const at::Tensor& parameter = groups_[g][i];
       const std::string name = names_.name_of(parameter, g, i);
       if (states.contains(name)) read_state(name, parameter, states.at(name), tensors);
     }
     // Read once into a copy: what is wrong with the options shows now, not while they are applied.
-    const std::unique_ptr<OptimizerOptions> trial = present.options().clone();
+    const std::unique_ptr<OptimizerOptions> trial =
+        pending_->optimizer->param_groups()[g].options().clone();
     pending_->kind->read_options(*trial, FieldReader("", group.at("options"), nullptr));
     pending_->options.push_back(group.at("options"));
   }
@@ -301,12 +319,24 @@ class OptimizerLoader {
                  std::to_string(item->second.numel()) + " elements for a parameter of " +
                  std::to_string(parameter.numel()) + " or another shape");
       }
+      if (!pending_->kind->states_are_shaped_as_parameters) check_vector(item->first, item->second);
       // One without data stands for parts that this rank has read.
       if (!item->second.is_meta()) item->second = item->second.to(parameter.device());
     }
     pending_->states.emplace_back(
         parameter.unsafeGetTensorImpl(),
         pending_->kind->read_state(FieldReader(prefix, scalars, &tensors)));
+  }
+
+  // LBFGS: over all parameters, as often as they are listed.
+  void check_vector(const std::string& name, const at::Tensor& vector) const {
+    int64_t listed = 0;
+    for (const at::Tensor& parameter : pending_->optimizer->param_groups()[0].params())
+      listed += parameter.numel();
+    if (vector.dim() != 1 || vector.numel() == listed) return;
+    mismatch(what_ + ".safetensors holds " + name + " of " + std::to_string(vector.numel()) +
+             " elements for parameters of " + std::to_string(listed) +
+             ": those saved were others, or a tied one was listed twice");
   }
 
   // "a.b.exp_avg" belongs to "a.b", not to a parameter "a" whose prefix it has too.
@@ -316,6 +346,7 @@ class OptimizerLoader {
 
   const ParameterNames& names_;
   std::string what_;
+  std::vector<std::vector<at::Tensor>> groups_;
   std::shared_ptr<PendingLoad> pending_ = std::make_shared<PendingLoad>();
 };
 
@@ -387,11 +418,11 @@ SavedOptimizer save_optimizer(Optimizer& optimizer, const ParameterNames& names)
   SavedOptimizer saved;
   json states = json::object();
   json groups = json::array();
-  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-    auto& group = optimizer.param_groups()[g];
+  const auto parameters = unique_groups(optimizer);
+  for (size_t g = 0; g < parameters.size(); ++g) {
     json group_names = json::array();
-    for (size_t i = 0; i < group.params().size(); ++i) {
-      const at::Tensor& parameter = group.params()[i];
+    for (size_t i = 0; i < parameters[g].size(); ++i) {
+      const at::Tensor& parameter = parameters[g][i];
       const std::string name = names.name_of(parameter, g, i);
       group_names.push_back(name);
       const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
@@ -400,7 +431,7 @@ SavedOptimizer save_optimizer(Optimizer& optimizer, const ParameterNames& names)
       kind.write_state(*state->second, FieldWriter(name + ".", scalars, &saved.tensors));
     }
     json options = json::object();
-    kind.write_options(group.options(), FieldWriter("", options, nullptr));
+    kind.write_options(optimizer.param_groups()[g].options(), FieldWriter("", options, nullptr));
     groups.push_back({{"params", std::move(group_names)}, {"options", std::move(options)}});
   }
   const json root = {

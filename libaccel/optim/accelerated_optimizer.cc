@@ -1,3 +1,4 @@
+#include <cstddef>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,7 @@
 
 #include "libaccel/optim/fused_step.h"
 #include "libaccel/optim/step_gate.h"
+#include "libaccel/optim/unique_parameters.h"
 
 namespace accel {
 namespace {
@@ -41,6 +43,20 @@ struct AcceleratedOptimizer::Shared {
   bool step_was_skipped = false;
   std::shared_ptr<detail::StepGate> gate;  // nullptr: every rank has the whole state
   std::optional<FusedStep> fused;
+  std::size_t num_listed = 0;  // entries of all groups when these were last looked at
+
+  // Groups and parameters may be added at any time.
+  void remove_repeated() {
+    if (count_listed() == num_listed) return;
+    remove_repeated_parameters(*optimizer);
+    num_listed = count_listed();
+  }
+
+  [[nodiscard]] std::size_t count_listed() const {
+    std::size_t count = 0;
+    for (const auto& group : optimizer->param_groups()) count += group.params().size();
+    return count;
+  }
 
   void update() {
     if (!fused) {
@@ -62,10 +78,12 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
   }
   shared_ = std::make_shared<Shared>(
       Shared{std::move(optimizer), std::move(scaler), {}, false, nullptr, std::nullopt});
+  shared_->remove_repeated();
 }
 
 void AcceleratedOptimizer::step() const {
   if (!shared_->gradient_state.sync_gradients()) return;
+  shared_->remove_repeated();
   detail::StepGate* const gate = shared_->gate.get();
   if (gate != nullptr) gate->settle();
   if (shared_->scaler != nullptr) unscale();
@@ -104,6 +122,7 @@ const std::shared_ptr<detail::StepGate>& AcceleratedOptimizer::gate() const noex
 
 at::Tensor AcceleratedOptimizer::step(std::function<at::Tensor()> closure) const {
   if (!shared_->gradient_state.sync_gradients()) return {};
+  shared_->remove_repeated();
   if (shared_->scaler != nullptr && shared_->scaler->is_enabled()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "step(closure) cannot be used while gradients are scaled",

@@ -6,6 +6,8 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include "libaccel/optim/unique_parameters.h"
+
 namespace accel {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr double kDivisorGuard = 1e-6;  // as in Python
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters.size());
-  for (const at::Tensor& parameter : parameters) {
+  for (const at::Tensor& parameter : unique_parameters(parameters)) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
   return gradients;

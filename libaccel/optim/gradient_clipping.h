@@ -1,4 +1,4 @@
-// GradientClipping: bounds for gradients, equal to torch.nn.utils of Python to the bit.
+// GradientClipping: bounds for gradients, equal to torch.nn.utils of Python to the bit. A parameter that is listed twice (tied weights) counts once.
 #pragma once
 
 #include <functional>

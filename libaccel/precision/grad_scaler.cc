@@ -12,6 +12,7 @@
 #include <accel/error.h>
 #include <accel/precision.h>
 
+#include "libaccel/optim/unique_parameters.h"
 #include "libaccel/state_reader.h"
 
 namespace accel {
@@ -28,10 +29,10 @@ void check(const GradScalerKwargs& options) {
 
 // The defined gradients of an optimizer by type; sparse ones by their values.
 std::map<at::ScalarType, std::vector<at::Tensor>> gradients_by_type(
-    torch::optim::Optimizer& optimizer) {
+    const torch::optim::Optimizer& optimizer) {
   std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
+  for (const auto& group : unique_groups(optimizer)) {
+    for (const at::Tensor& parameter : group) {
       const at::Tensor& grad = parameter.grad();
       if (!grad.defined()) continue;
       if (grad.scalar_type() == at::kHalf) {

@@ -39,6 +39,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/optim/unique_parameters.h"
 #include "libaccel/prepare/parameter_list.h"
 
 namespace accel {
@@ -191,7 +192,7 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
   if (options.broadcast_buffers) impl_->buffers = sendable(module.buffers());
 
   if (first_state == FirstState::kIsSent) {
-    std::vector<at::Tensor> states = sendable(module.parameters());
+    std::vector<at::Tensor> states = sendable(unique_parameters(module.parameters()));
     for (const at::Tensor& buffer : sendable(module.buffers())) states.push_back(buffer);
     impl_->broadcast(states, "sending the model of rank 0 to all ranks");
   }

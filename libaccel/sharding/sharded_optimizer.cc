@@ -13,6 +13,7 @@
 #include <accel/error.h>
 #include <accel/types.h>
 
+#include "libaccel/optim/unique_parameters.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/whole_optimizer.h"
@@ -77,6 +78,7 @@ void make_adagrad_states(Optimizer& optimizer) {
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer) : optimizer_(optimizer) {
+  remove_repeated_parameters(optimizer);
   for (auto& group : optimizer.param_groups()) {
     const std::vector<at::Tensor>& parameters = group.params();
     if (std::any_of(parameters.begin(), parameters.end(), &ParameterClaim::is_left_over)) {

@@ -17,6 +17,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/optim/unique_parameters.h"
 #include "libaccel/sharding/shard_plan.h"
 #include "runtime/suggest.h"
 
@@ -67,7 +68,8 @@ class Grouper {
   // Returns how many parameters units took.
   std::int64_t wrap_sizes(const torch::nn::Module& module, bool is_root) {
     std::int64_t numel = 0;
-    for (const at::Tensor& parameter : module.parameters()) numel += parameter.numel();
+    for (const at::Tensor& parameter : unique_parameters(module.parameters()))
+      numel += parameter.numel();
     if (numel < settings_.min_num_params) return 0;
     std::int64_t taken = 0;
     if (module.as<torch::nn::MultiheadAttentionImpl>() == nullptr) {

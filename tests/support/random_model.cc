@@ -36,11 +36,12 @@ void RandomModel::add_experts(const std::string& name) {
 }
 
 void RandomModel::add_layer(const std::string& name) {
-  switch (below(9)) {
+  switch (below(10)) {
     case 0:
     case 1: {
       auto linear = register_module(
           name, torch::nn::Linear(torch::nn::LinearOptions(width_, width_).bias(below(2) == 0)));
+      matrices_.push_back(linear->weight);
       layers_.push_back([linear](const Tensor& x) { return linear->forward(x); });
       break;
     }
@@ -57,6 +58,7 @@ void RandomModel::add_layer(const std::string& name) {
     }
     case 4: {  // the same matrix both ways
       const Tensor weight = register_parameter(name, torch::randn({width_, width_}) / 4);
+      matrices_.push_back(weight);
       layers_.push_back([weight](const Tensor& x) { return x.matmul(weight).matmul(weight.t()); });
       break;
     }
@@ -75,6 +77,13 @@ void RandomModel::add_layer(const std::string& name) {
     }
     case 7:
       return add_experts(name);
+    case 8: {  // that of an earlier layer under another name
+      if (matrices_.empty()) return add_layer(name);
+      const Tensor weight = register_parameter(
+          name, matrices_[static_cast<std::size_t>(below(std::ssize(matrices_)))]);
+      layers_.push_back([weight](const Tensor& x) { return x.matmul(weight.t()); });
+      break;
+    }
     default: {  // rows looked up, some twice, some never
       const Tensor table = register_parameter(name, torch::randn({width_ + 3, width_}));
       layers_.push_back([table](const Tensor& x) {

@@ -1,4 +1,4 @@
-// RandomModel: a small model made from a seed: layers of many kinds, used once or more often, tied, frozen, of two dtypes,
+// RandomModel: a small model made from a seed: layers of many kinds, used once or more often, one tensor under two names, frozen, of two dtypes,
 // experts of which a batch uses one; some layers are skipped in some batches.
 #pragma once
 
@@ -39,6 +39,7 @@ class RandomModel final : public ZooModel {
   std::int64_t width_;
   std::uint64_t choices_ = 0;
   std::vector<Layer> layers_;
+  std::vector<at::Tensor> matrices_;  // [width, width], of the layers so far
 };
 
 }  // namespace accel::test

@@ -1,5 +1,6 @@
 #include "tests/support/rank_training.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -40,9 +41,20 @@ at::Tensor loss_of(const at::Tensor& output) {
   return output.square().mean();
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const ZooModel& model) {
-  return std::make_unique<torch::optim::AdamW>(model.parameters(),
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<at::Tensor> parameters) {
+  return std::make_unique<torch::optim::AdamW>(std::move(parameters),
                                                torch::optim::AdamWOptions(0.01));
+}
+
+// As parameters() of Python has them: a tied one once.
+std::vector<at::Tensor> parameters_as_in_python(const ZooModel& model) {
+  std::vector<at::Tensor> once;
+  for (const at::Tensor& parameter : model.parameters()) {
+    const bool is_listed = std::any_of(
+        once.begin(), once.end(), [&](const auto& it) { return it.is_same(parameter); });
+    if (!is_listed) once.push_back(parameter);
+  }
+  return once;
 }
 
 Trained result_of(const ZooModel& model, std::vector<at::Tensor> losses) {
@@ -106,8 +118,8 @@ Trained train_on_ranks(const MakeZooModel& make, const Plugin& plugin, const Rec
   options.init_process_group.backend = recipe.backend;
   Accelerator accelerator(options);
   const auto net = seeded(make);
-  auto [model, optimizer] =
-      accelerator.prepare(net, std::shared_ptr<torch::optim::Optimizer>(make_optimizer(*net)));
+  auto [model, optimizer] = accelerator.prepare(
+      net, std::shared_ptr<torch::optim::Optimizer>(make_optimizer(net->parameters())));
   std::vector<at::Tensor> losses;
   for (int step = 0; step < recipe.steps; ++step) {
     for (int part = 0; part < recipe.accumulation; ++part) {
@@ -131,7 +143,7 @@ namespace {
 std::vector<Trained> train_all_alone(const MakeZooModel& make, int ranks, const Recipe& recipe) {
   std::vector<std::shared_ptr<ZooModel>> replicas;
   for (int i = 0; i < ranks; ++i) replicas.push_back(seeded(make));
-  const auto optimizer = make_optimizer(*replicas[0]);
+  const auto optimizer = make_optimizer(parameters_as_in_python(*replicas[0]));
   std::vector<std::vector<at::Tensor>> losses(replicas.size());
   for (int step = 0; step < recipe.steps; ++step) {
     for (int of_rank = 0; of_rank < ranks; ++of_rank) {

@@ -8,8 +8,10 @@
 
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randn_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <accel/checkpoint.h>
 #include <accel/error.h>
@@ -17,6 +19,7 @@
 #include "libaccel/checkpoint/optimizer_fields.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/tied_net.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"
 
 namespace accel {
@@ -171,6 +174,83 @@ TEST(OptimizerState, DifferencesAreNamed) {
   optim::AdamW wider(wide->parameters(), optim::AdamWOptions(0.01));
   EXPECT_THAT(mismatch_of(*saved.optimizer, {saved.net.get()}, wider, {wide.get()}),
               HasSubstr("first.weight.exp_avg"));
+}
+
+// An optimizer that prepare() has not seen lists a tied parameter twice, and one that it has seen once.
+struct TiedTrainee {
+  TiedTrainee(const MakeOptimizer& make, bool lists_twice)
+      : optimizer(make(lists_twice ? net->parameters() : net->once())) {
+    torch::manual_seed(3);
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : net->once()) parameter.copy_(at::randn_like(parameter));
+  }
+
+  void train() {
+    optimizer->step([&] {
+      optimizer->zero_grad();
+      at::Tensor loss = net(at::ones({2, 6})).square().mean();
+      loss.backward();
+      return loss;
+    });
+  }
+  [[nodiscard]] checkpoint::ParameterNames names() const {
+    return checkpoint::ParameterNames({net.ptr().get()});
+  }
+
+  test::TiedNet net;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
+TEST(OptimizerState, OfATiedParameterIsWrittenAndReadOnceHoweverOftenItIsListed) {
+  const MakeOptimizer adamw = maker<optim::AdamW>(optim::AdamWOptions(0.01));
+  for (const bool saves_twice : {false, true}) {
+    for (const bool loads_twice : {false, true}) {
+      TiedTrainee saved(adamw, saves_twice);
+      saved.train();
+      const checkpoint::ParameterNames names = saved.names();
+      const auto written = checkpoint::save_optimizer(*saved.optimizer, names);
+      TiedTrainee loaded(adamw, loads_twice);
+
+      checkpoint::prepare_optimizer_load(*loaded.optimizer, loaded.names(), written, "optimizer")();
+      const auto again = checkpoint::save_optimizer(*loaded.optimizer, loaded.names());
+
+      EXPECT_EQ(written.tensors.size(), 8u);  // two of four parameters
+      EXPECT_EQ(again.json, written.json);
+      for (const auto& [name, tensor] : written.tensors)
+        EXPECT_THAT(again.tensors.at(name), SameTensor(tensor)) << name;
+      loaded.train();
+    }
+  }
+}
+
+// As it was written while prepare() left such lists as they were.
+TEST(OptimizerState, OfAFileThatNamesATiedParameterTwiceIsRead) {
+  const MakeOptimizer adamw = maker<optim::AdamW>(optim::AdamWOptions(0.01));
+  TiedTrainee saved(adamw, false);
+  saved.train();
+  auto written = checkpoint::save_optimizer(*saved.optimizer, saved.names());
+  auto root = nlohmann::json::parse(written.json);
+  root["param_groups"][0]["params"].push_back("first.weight");
+  written.json = root.dump();
+  TiedTrainee loaded(adamw, false);
+
+  checkpoint::prepare_optimizer_load(*loaded.optimizer, loaded.names(), written, "optimizer")();
+
+  const auto again = checkpoint::save_optimizer(*loaded.optimizer, loaded.names());
+  EXPECT_THAT(again.tensors.at("first.weight.exp_avg"),
+              SameTensor(written.tensors.at("first.weight.exp_avg")));
+}
+
+TEST(OptimizerState, OfAnLbfgsThatListedATiedParameterTwiceIsRefusedByOneThatListsItOnce) {
+  const MakeOptimizer lbfgs = maker<optim::LBFGS>(optim::LBFGSOptions(0.1).max_iter(3));
+  TiedTrainee saved(lbfgs, true);
+  saved.train();
+  TiedTrainee loaded(lbfgs, false);
+
+  EXPECT_THAT(
+      mismatch_of(
+          *saved.optimizer, {saved.net.ptr().get()}, *loaded.optimizer, {loaded.net.ptr().get()}),
+      HasSubstr("of 120 elements for parameters of 84"));
 }
 
 class HandMadeOptimizer : public optim::Optimizer {

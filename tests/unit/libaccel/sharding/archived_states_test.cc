@@ -22,6 +22,7 @@
 #include <torch/optim/serialize.h>
 
 #include <accel/accelerator.h>
+#include <accel/checkpoint.h>
 #include <accel/error.h>
 #include <accel/random.h>
 #include <accel/safetensors_file.h>
@@ -29,6 +30,7 @@
 
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/tied_net.h"
 
 namespace accel {
 namespace {
@@ -280,6 +282,32 @@ TEST(OwnOptimizer, IsSeenByStateDictsOfAllTypes) {
     const at::Tensor total = run.accelerator.reduce(at::zeros({1}, at::kLong) + own);
     EXPECT_EQ(total.item<std::int64_t>(), 8);
   });
+}
+
+// prepare() has not seen it.
+TEST(OwnOptimizer, ThatListsATiedParameterTwiceGetsItsStatesBack) {
+  const test::ScratchFolder scratch;
+  test::TiedNet net;
+  const auto made = [&net] {
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(net->parameters());
+    return RowNorm(std::move(groups));
+  };
+  RowNorm saved = made();
+  net(at::ones({2, 6})).square().mean().backward();
+  saved.step({});
+  save_checkpoint(scratch.path() / "state", {.models = {net.get()}, .optimizers = {&saved}});
+  RowNorm loaded = made();
+
+  load_checkpoint(scratch.path() / "state", {.models = {net.get()}, .optimizers = {&loaded}});
+
+  ASSERT_EQ(loaded.state().size(), 4u);
+  for (const auto& [parameter, state] : saved.state()) {
+    ASSERT_NE(loaded.state().at(parameter), nullptr);
+    EXPECT_TRUE(static_cast<const RowNormState&>(*loaded.state().at(parameter))
+                    .momentum()
+                    .equal(static_cast<const RowNormState&>(*state).momentum()));
+  }
 }
 
 // ---- what cannot be saved

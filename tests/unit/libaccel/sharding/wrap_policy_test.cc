@@ -9,11 +9,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
 #include <accel/error.h>
 
 #include "libaccel/sharding/shard_plan.h"
+#include "tests/support/tied_net.h"
 
 namespace accel::sharding {
 namespace {
@@ -78,6 +80,16 @@ TEST(WrapPolicy, MakesAUnitOfEachModuleThatIsLargeEnoughAfterItsChildren) {
   // Now no block is, but the list of both would be: it is a list, so all belongs to the root.
   settings.min_num_params = 111;
   EXPECT_EQ(units_of(*Model(), settings).size(), 1U);
+}
+
+TEST(WrapPolicy, CountsAWeightUnderTwoNamesOnce) {
+  torch::nn::Sequential net(test::TiedNet(), torch::nn::Linear(6, 6));  // 84 and 42
+  FsdpSettings settings;
+  settings.wrap = AutoWrapPolicy::kSizeBasedWrap;
+  settings.min_num_params = 100;
+  EXPECT_EQ(units_of(*net, settings).size(), 1U);
+  settings.min_num_params = 84;
+  EXPECT_EQ(units_of(*net, settings).size(), 2U);
 }
 
 TEST(WrapPolicy, LeavesTheCutToBytesWithoutAPolicy) {
