@@ -20,11 +20,12 @@
 #include <ATen/ops/resolve_conj.h>
 #include <ATen/ops/resolve_neg.h>
 
+#include "libaccel/collectives/reduced_numbers.h"
+
 namespace accel {
 namespace {
 
 using Tensors = ShmBackend::Tensors;
-using shm::DataType;
 
 [[noreturn]] void refuse(ErrorCode code, std::string message, std::string remedy = {}) {
   throw Error(code, std::move(message), std::move(remedy));
@@ -37,60 +38,6 @@ void check_place(const at::Tensor& tensor) {
          "a collective through shared memory takes dense tensors on the CPU, not " +
              tensor.toString() + " on " + tensor.device().str(),
          "take the backend gloo or nccl for it");
-}
-
-DataType data_type_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return DataType::kFloat32;
-    case at::kDouble:
-      return DataType::kFloat64;
-    case at::kHalf:
-      return DataType::kFloat16;
-    case at::kBFloat16:
-      return DataType::kBFloat16;
-    case at::kChar:
-      return DataType::kInt8;
-    case at::kByte:
-      return DataType::kUInt8;
-    case at::kShort:
-      return DataType::kInt16;
-    case at::kInt:
-      return DataType::kInt32;
-    case at::kLong:
-      return DataType::kInt64;
-    case at::kBool:
-      return DataType::kBool;
-    default:
-      refuse(ErrorCode::kUnsupported,
-             std::string("tensors of type ") + at::toString(type) + " cannot be reduced",
-             "convert them to float32 first");
-  }
-}
-
-shm::ReduceOp reduce_op_of(const c10d::ReduceOp& op) {
-  switch (static_cast<c10d::ReduceOp::RedOpType>(op.op_)) {
-    case c10d::ReduceOp::SUM:
-      return shm::ReduceOp::kSum;
-    case c10d::ReduceOp::AVG:
-      return shm::ReduceOp::kAverage;
-    case c10d::ReduceOp::PRODUCT:
-      return shm::ReduceOp::kProduct;
-    case c10d::ReduceOp::MIN:
-      return shm::ReduceOp::kMin;
-    case c10d::ReduceOp::MAX:
-      return shm::ReduceOp::kMax;
-    case c10d::ReduceOp::BAND:
-      return shm::ReduceOp::kBitAnd;
-    case c10d::ReduceOp::BOR:
-      return shm::ReduceOp::kBitOr;
-    case c10d::ReduceOp::BXOR:
-      return shm::ReduceOp::kBitXor;
-    default:
-      refuse(ErrorCode::kUnsupported,
-             "this reduction is not one of the shared memory backend",
-             "scale the tensor before a sum");
-  }
 }
 
 std::byte* bytes_of(const at::Tensor& tensor) {
@@ -121,6 +68,7 @@ class Target {
   void settle() { copy_back(memory_, tensor_); }
   [[nodiscard]] std::byte* bytes() const { return bytes_of(memory_); }
   [[nodiscard]] std::size_t num_bytes() const { return memory_.nbytes(); }
+  [[nodiscard]] const at::Tensor& memory() const { return memory_; }
 
  private:
   at::Tensor tensor_;
@@ -141,19 +89,6 @@ at::Tensor source_of(const at::Tensor& tensor) {
 const char* name_of(const at::Tensor& tensor) {
   return at::toString(tensor.scalar_type());
 }
-
-// What a tensor is for reduce_elements(): of a complex number its two parts.
-struct Numbers {
-  Numbers(const at::Tensor& tensor, const c10d::ReduceOp& op)
-      : type(data_type_of(c10::toRealValueType(tensor.scalar_type()))),
-        count(static_cast<std::size_t>(tensor.numel()) * (tensor.is_complex() ? 2 : 1)) {
-    const bool is_linear = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG;
-    if (tensor.is_complex() && !is_linear)
-      refuse(ErrorCode::kUnsupported, "complex tensors can be summed and averaged, nothing else");
-  }
-  DataType type;
-  std::size_t count;
-};
 
 std::vector<const std::byte*> sources_of(const Tensors& tensors) {
   std::vector<const std::byte*> pointers;
@@ -312,7 +247,9 @@ ShmBackend::WorkPtr ShmBackend::allreduce_coalesced(
   for (const at::Tensor& tensor : tensors) {
     Target target(tensor);
     const Numbers numbers(tensor, options.reduceOp);
-    or_throw(group_->all_reduce(target.bytes(), target.bytes(), numbers.count, numbers.type, op));
+    const at::Tensor operand = scaled(target.memory(), options.reduceOp);
+    or_throw(
+        group_->all_reduce(bytes_of(operand), target.bytes(), numbers.count, numbers.type, op));
     target.settle();
   }
   return done(c10d::OpType::ALLREDUCE, tensors);
@@ -323,7 +260,8 @@ ShmBackend::WorkPtr ShmBackend::reduce(Tensors& tensors, const c10d::ReduceOptio
   const auto root = static_cast<int>(options.rootRank);
   Target target(tensors[0]);
   const Numbers numbers(tensors[0], options.reduceOp);
-  or_throw(group_->reduce(target.bytes(),
+  const at::Tensor operand = scaled(target.memory(), options.reduceOp);
+  or_throw(group_->reduce(bytes_of(operand),
                           target.bytes(),
                           numbers.count,
                           numbers.type,
@@ -427,9 +365,9 @@ void ShmBackend::reduce_scatter_pieces(const Tensors& inputs,
                                        const c10d::ReduceOp& op) {
   check_parts(inputs, output, getSize());
   Tensors sources;
-  for (const at::Tensor& input : inputs) sources.push_back(source_of(input));
-  Target target(output);
   const Numbers numbers(output, op);
+  for (const at::Tensor& input : inputs) sources.push_back(scaled(source_of(input), op));
+  Target target(output);
   or_throw(group_->reduce_scatter(
       sources_of(sources), target.bytes(), numbers.count, numbers.type, reduce_op_of(op)));
   target.settle();

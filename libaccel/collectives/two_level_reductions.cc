@@ -86,7 +86,8 @@ void copy_bytes(std::byte* out, const std::byte* in, std::size_t bytes) {
 Result<void> TwoLevelGroup::check_op(DataType type, ReduceOp op) const {
   if (is_defined(type, op)) return {};
   return Error(ErrorCode::kInvalidArgument,
-               std::string(name_of(op)) + " is not defined for " + std::string(name_of(type)));
+               std::string(name_of(op)) + " is not defined for " + std::string(name_of(type)),
+               std::string(remedy_for(op)));
 }
 
 void TwoLevelGroup::reduce_nodes(std::span<const std::byte* const> operands,

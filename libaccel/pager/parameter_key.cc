@@ -191,11 +191,12 @@ void refuse(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stac
     if (argument.isTensor())
       if (const auto* storage = paged_storage(*argument.unsafeToTensorImpl()))
         name = storage->table->layout().parameters[storage->parameter].name;
-  throw Error(
-      ErrorCode::kUnsupported,
-      op.operator_name().name + " on the paged parameter '" + name +
-          "' would leave its pages, which only the pager may change",
-      "copy the values with copy_() or clone(), or change the parameter before paging begins");
+  throw Error(ErrorCode::kUnsupported,
+              op.operator_name().name + " on the paged parameter '" + name +
+                  "' would leave its pages, which only the pager may change",
+              "load or change the parameter before it is paged (before prepare()), or load it with "
+              "load_state(); copy_() alone is for "
+              "pages that may be written");
 }
 
 // Make views, look at sizes, or are made of other operators that come by themselves (contiguous, to). Views keep the key.

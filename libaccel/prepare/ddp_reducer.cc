@@ -184,8 +184,9 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
         ErrorCode::kInvalidArgument,
         "bucket_cap_mb is " + std::to_string(options.bucket_cap_mb) + ", expected more than 0");
   }
+  const bool sends_buffers = first_state == FirstState::kIsSent || options.broadcast_buffers;
+  verify_same_models(module, sends_buffers ? Buffers::kCompared : Buffers::kOwn, *group);
   const std::vector<NamedParameter> parameters = trainable_parameters(module);
-  verify_same_parameters(parameters, *group);
   impl_->group = std::move(group);
   impl_->options = options;
   for (const NamedParameter& parameter : parameters) impl_->names.push_back(parameter.name);

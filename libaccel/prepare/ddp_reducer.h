@@ -29,8 +29,8 @@ class DdpReducer final : public ModelSync {
   // Whether rank 0's values have to be sent to the others first.
   enum class FirstState { kIsSent, kIsEqual };
 
-  // Checks that every rank has the same parameters and sends rank 0's parameters and buffers to
-  // all. Throws kShapeMismatch on every rank, naming the first parameter that differs and the rank;
+  // Checks that every rank has the same parameters, frozen ones too, and buffers, and sends rank 0's to
+  // all. Throws kShapeMismatch on every rank, naming the first tensor that differs and the rank;
   // kPeerLost, kProcessGroup. Requires: every rank calls it; at least one parameter that requires a
   // gradient.
   DdpReducer(const torch::nn::Module& module,

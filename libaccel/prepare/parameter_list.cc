@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
@@ -33,37 +34,59 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+// visit(name, tensor, the module that registered it) for each once: a tied one under its first name.
+template <typename Visit>
+void for_each_parameter(const torch::nn::Module& module, const Visit& visit) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  const auto visit_those_of = [&](const std::string& prefix, const torch::nn::Module& owner) {
+    for (const auto& item : owner.named_parameters(/*recurse=*/false)) {
+      const at::Tensor& tensor = item.value();
+      if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+      visit(prefix.empty() ? item.key() : prefix + "." + item.key(), tensor, owner);
+    }
+  };
+  visit_those_of("", module);
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    visit_those_of(item.key(), *item.value());
+  }
+}
+
+constexpr std::string_view kBuffer = " buffer";
+constexpr std::string_view kFrozen = " frozen";
+
+std::string line_of(const std::string& name, const at::Tensor& tensor, std::string_view kind) {
+  std::ostringstream line;
+  line << name << ' ' << tensor.scalar_type() << ' ' << tensor.sizes();
+  if (tensor.layout() == at::kStrided && !tensor.is_contiguous())
+    line << " strides " << tensor.strides();
+  line << kind << '\n';
+  return line.str();
+}
+
 }  // namespace
 
 std::vector<NamedParameter> trainable_parameters(const torch::nn::Module& module) {
   std::vector<NamedParameter> parameters;
-  std::unordered_set<const c10::TensorImpl*> seen;
-  const auto add = [&](const std::string& prefix, const torch::nn::Module& owner) {
-    const bool is_sparse = has_sparse_gradients(owner);
-    for (const auto& item : owner.named_parameters(/*recurse=*/false)) {
-      const at::Tensor& tensor = item.value();
-      if (!tensor.defined() || !tensor.requires_grad()) continue;
-      if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-      parameters.push_back(
-          {prefix.empty() ? item.key() : prefix + "." + item.key(), tensor, is_sparse});
-    }
-  };
-  add("", module);
-  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
-    add(item.key(), *item.value());
-  }
+  for_each_parameter(
+      module,
+      [&](const std::string& name, const at::Tensor& tensor, const torch::nn::Module& owner) {
+        if (tensor.requires_grad())
+          parameters.push_back({name, tensor, has_sparse_gradients(owner)});
+      });
   return parameters;
 }
 
-std::string describe(const std::vector<NamedParameter>& parameters) {
-  std::ostringstream text;
-  for (const NamedParameter& parameter : parameters) {
-    text << parameter.name << ' ' << parameter.tensor.scalar_type() << ' '
-         << parameter.tensor.sizes();
-    if (!parameter.tensor.is_contiguous()) text << " strides " << parameter.tensor.strides();
-    text << '\n';
+std::string describe(const torch::nn::Module& module, Buffers buffers) {
+  std::string text;
+  for_each_parameter(
+      module, [&](const std::string& name, const at::Tensor& tensor, const torch::nn::Module&) {
+        text += line_of(name, tensor, tensor.requires_grad() ? "" : kFrozen);
+      });
+  if (buffers == Buffers::kOwn) return text;
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) text += line_of(item.key(), item.value(), kBuffer);
   }
-  return text.str();
+  return text;
 }
 
 std::optional<std::string> first_difference(const std::string& reference,
@@ -74,16 +97,17 @@ std::optional<std::string> first_difference(const std::string& reference,
   for (std::size_t i = 0; i < length; ++i) {
     const std::string left = i < expected.size() ? "'" + expected[i] + "'" : "nothing more";
     const std::string right = i < found.size() ? "'" + found[i] + "'" : "nothing more";
-    if (left != right) {
-      return "has " + right + " where rank 0 has " + left + " (parameter " + std::to_string(i) +
-             ")";
-    }
+    if (left == right) continue;
+    const bool is_buffer = (i < expected.size() && expected[i].ends_with(kBuffer)) ||
+                           (i < found.size() && found[i].ends_with(kBuffer));
+    return "has " + right + " where rank 0 has " + left +
+           (is_buffer ? "" : " (parameter " + std::to_string(i) + ")");
   }
   return std::nullopt;
 }
 
-void verify_same_parameters(const std::vector<NamedParameter>& parameters, ProcessGroup& group) {
-  const std::string own = describe(parameters);
+void verify_same_models(const torch::nn::Module& module, Buffers buffers, ProcessGroup& group) {
+  const std::string own = describe(module, buffers);
   at::Tensor digest = at::empty({2}, at::kLong);
   auto* values = digest.data_ptr<std::int64_t>();
   values[0] = static_cast<std::int64_t>(XXH3_64bits(own.data(), own.size()));

@@ -24,17 +24,21 @@ struct NamedParameter {
 // The parameters that require a gradient, each once: a tied one under its first name.
 std::vector<NamedParameter> trainable_parameters(const torch::nn::Module& module);
 
-// "name dtype [2, 3]" for each, one per line; with its strides when they are not those of a contiguous tensor: flat
-// gradients and shards are laid out as the parameter is.
-std::string describe(const std::vector<NamedParameter>& parameters);
+// Whether ranks may differ in buffers: not where those of rank 0 are sent to the others.
+enum class Buffers { kCompared, kOwn };
+
+// A line for each parameter, then for each buffer that is compared: "name dtype [2, 3]", with its strides when they are
+// not those of a contiguous tensor (flat gradients and shards are laid out as the parameter is), and the word frozen or
+// buffer.
+std::string describe(const torch::nn::Module& module, Buffers buffers);
 
 // How the first line of `other` that differs from rank 0's `reference` differs, as the end of a
 // sentence
 // ("has 'w Float [2]' where ..."); nullopt when they are equal. Pure.
 std::optional<std::string> first_difference(const std::string& reference, const std::string& other);
 
-// Compares the lists of all ranks. Throws kShapeMismatch, the same on every rank, naming the first
-// parameter that differs from rank 0's and the rank that has it. Cost: one message of 16 bytes.
-void verify_same_parameters(const std::vector<NamedParameter>& parameters, ProcessGroup& group);
+// Compares the models of all ranks. Throws kShapeMismatch, the same on every rank, naming the first
+// tensor that differs from rank 0's and the rank that has it. Cost: one message of 16 bytes.
+void verify_same_models(const torch::nn::Module& module, Buffers buffers, ProcessGroup& group);
 
 }  // namespace accel

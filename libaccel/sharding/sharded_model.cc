@@ -114,8 +114,9 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
       module_(module.weak_from_this()),
       precision_(settings.precision),
       cut_(settings.shard_by_tensor ? ShardCut::kByTensor : ShardCut::kEven) {
+  verify_same_models(
+      module, settings.sync_module_states ? Buffers::kCompared : Buffers::kOwn, *mesh_.world);
   std::vector<NamedParameter> all = trainable_parameters(module);
-  verify_same_parameters(all, *mesh_.world);
   const auto ignored = ignored_parameters(module, settings);
   const auto groups = wrap_groups(module, settings);
   for (NamedParameter& parameter : all) {

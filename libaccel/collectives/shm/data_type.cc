@@ -11,12 +11,15 @@ std::size_t size_of(DataType type) noexcept {
     case DataType::kFloat16:
     case DataType::kBFloat16:
     case DataType::kInt16:
+    case DataType::kUInt16:
       return 2;
     case DataType::kFloat32:
     case DataType::kInt32:
+    case DataType::kUInt32:
       return 4;
     case DataType::kFloat64:
     case DataType::kInt64:
+    case DataType::kUInt64:
       break;
   }
   return 8;
@@ -32,7 +35,10 @@ std::string_view name_of(DataType type) noexcept {
                                                       "int16",
                                                       "int32",
                                                       "int64",
-                                                      "bool"};
+                                                      "bool",
+                                                      "uint16",
+                                                      "uint32",
+                                                      "uint64"};
   return kNames[static_cast<int>(type)];
 }
 
@@ -40,6 +46,13 @@ std::string_view name_of(ReduceOp op) noexcept {
   constexpr std::string_view kNames[kNumReduceOps] = {
       "sum", "average", "product", "min", "max", "bitwise and", "bitwise or", "bitwise xor"};
   return kNames[static_cast<int>(op)];
+}
+
+std::string_view remedy_for(ReduceOp op) noexcept {
+  return op == ReduceOp::kAverage
+             ? "take the sum and divide it, or convert the tensor to a floating-point type that "
+               "holds it"
+             : "take the bits as whole numbers: tensor.view() of an integer type";
 }
 
 bool is_floating(DataType type) noexcept {

@@ -20,8 +20,11 @@ enum class DataType : std::uint8_t {
   kInt32,
   kInt64,
   kBool,
+  kUInt16,
+  kUInt32,
+  kUInt64,
 };
-inline constexpr int kNumDataTypes = 10;
+inline constexpr int kNumDataTypes = 13;
 
 enum class ReduceOp : std::uint8_t {
   kSum,
@@ -39,6 +42,9 @@ inline constexpr int kNumReduceOps = 8;
 [[nodiscard]] std::string_view name_of(DataType type) noexcept;
 [[nodiscard]] std::string_view name_of(ReduceOp op) noexcept;
 [[nodiscard]] bool is_floating(DataType type) noexcept;
+
+// What to do where `op` is not defined for a type.
+[[nodiscard]] std::string_view remedy_for(ReduceOp op) noexcept;
 
 // Whether reduce() knows what `op` of `type` is.
 [[nodiscard]] bool is_defined(DataType type, ReduceOp op) noexcept;

@@ -255,6 +255,12 @@ Reducer reducer_of(DataType type, ReduceOp op) {
       return reducer_of<std::int32_t>(op);
     case DataType::kInt64:
       return reducer_of<std::int64_t>(op);
+    case DataType::kUInt16:
+      return reducer_of<std::uint16_t>(op);
+    case DataType::kUInt32:
+      return reducer_of<std::uint32_t>(op);
+    case DataType::kUInt64:
+      return reducer_of<std::uint64_t>(op);
     case DataType::kBool:
       break;
   }

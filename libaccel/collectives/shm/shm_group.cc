@@ -266,7 +266,8 @@ Result<void> ShmGroup::check_root(int root) const {
 Result<void> ShmGroup::check_op(DataType type, ReduceOp op) const {
   if (is_defined(type, op)) return {};
   return Error(ErrorCode::kInvalidArgument,
-               std::string(name_of(op)) + " is not defined for " + std::string(name_of(type)));
+               std::string(name_of(op)) + " is not defined for " + std::string(name_of(type)),
+               std::string(remedy_for(op)));
 }
 
 }  // namespace accel::shm

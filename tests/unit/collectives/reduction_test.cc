@@ -168,6 +168,20 @@ TEST(Reduction, WholeNumbersWrapAround) {
   EXPECT_THAT(reduced(ints, DataType::kInt32, ReduceOp::kBitXor), ElementsAre(0b0110));
 }
 
+TEST(Reduction, UnsignedNumbersAreNoSignedOnes) {
+  constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
+  const std::vector<std::vector<std::uint64_t>> numbers = {{kMost, 3}, {1, kMost}};
+  EXPECT_THAT(reduced(numbers, DataType::kUInt64, ReduceOp::kMax), ElementsAre(kMost, kMost));
+  EXPECT_THAT(reduced(numbers, DataType::kUInt64, ReduceOp::kMin), ElementsAre(1, 3));
+  EXPECT_THAT(reduced(numbers, DataType::kUInt64, ReduceOp::kSum), ElementsAre(0, 2));
+  const std::vector<std::vector<std::uint32_t>> words = {{0x80000000U}, {3}};
+  EXPECT_THAT(reduced(words, DataType::kUInt32, ReduceOp::kMax), ElementsAre(0x80000000U));
+  EXPECT_THAT(reduced(words, DataType::kUInt32, ReduceOp::kBitOr), ElementsAre(0x80000003U));
+  const std::vector<std::vector<std::uint16_t>> shorts = {{65535}, {65535}};
+  EXPECT_THAT(reduced(shorts, DataType::kUInt16, ReduceOp::kProduct), ElementsAre(1));
+  EXPECT_THAT(reduced(shorts, DataType::kUInt16, ReduceOp::kSum), ElementsAre(65534));
+}
+
 TEST(Reduction, BoolIsOrForSumsAndAndForProducts) {
   const std::vector<std::vector<std::uint8_t>> bools = {{0, 0, 1, 1}, {0, 1, 0, 1}};
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kBitOr})

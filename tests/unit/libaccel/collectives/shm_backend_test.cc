@@ -121,6 +121,87 @@ TEST_P(ShmBackendTest, OperationsAreThoseOfC10d) {
   EXPECT_TRUE(at::equal(result(c10d::ReduceOp::AVG, at::kFloat), sum_of(size) / size));
 }
 
+// Those of many bits beyond the signed ones; the other types are above.
+TEST_P(ShmBackendTest, UnsignedNumbersAreReduced) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    for (const auto type : {at::kUInt16, at::kUInt32, at::kUInt64}) {
+      Tensors tensors = {input_of(backend.getRank(), type)};
+      backend.allreduce(tensors, {});
+      EXPECT_TRUE(at::equal(tensors[0].to(at::kLong), sum_of(size, at::kLong)))
+          << at::toString(type);
+      // The largest of all, which is -1 of the signed type, on rank 0 alone.
+      Tensors most = {at::full({3}, backend.getRank() == 0 ? -1 : 1, at::kLong).to(type)};
+      const at::Tensor expected = at::full({3}, -1, at::kLong).to(type).to(at::kLong);
+      c10d::AllreduceOptions options;
+      options.reduceOp = c10d::ReduceOp::MAX;
+      backend.allreduce(most, options);
+      EXPECT_TRUE(at::equal(most[0].to(at::kLong), expected)) << at::toString(type);
+    }
+  });
+}
+
+TEST_P(ShmBackendTest, AFactorIsMultipliedBeforeTheSum) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    const c10d::ReduceOp halved = c10d::makeNCCLPreMulSum(0.5);
+    const at::Tensor own = input_of(backend.getRank());
+    const at::Tensor half = sum_of(size, at::kFloat) * 0.5;
+    c10d::AllreduceOptions all;
+    all.reduceOp = c10d::makeNCCLPreMulSum(at::full({1}, 0.5));
+    Tensors tensors = {own.clone()};
+    backend.allreduce(tensors, all);
+    EXPECT_TRUE(at::equal(tensors[0], half));
+
+    c10d::ReduceOptions at_one;
+    at_one.reduceOp = halved;
+    at_one.rootRank = size - 1;
+    Tensors reduced = {own.clone()};
+    backend.reduce(reduced, at_one);
+    EXPECT_TRUE(at::equal(reduced[0], backend.getRank() == size - 1 ? half : own));
+
+    c10d::ReduceScatterOptions scattered;
+    scattered.reduceOp = halved;
+    std::vector<Tensors> pieces = {Tensors(static_cast<std::size_t>(size), own)};
+    Tensors piece = {at::empty_like(own)};
+    backend.reduce_scatter(piece, pieces, scattered);
+    EXPECT_TRUE(at::equal(piece[0], half));
+    EXPECT_TRUE(at::equal(pieces[0][0], input_of(backend.getRank()))) << "inputs stay";
+  });
+}
+
+TEST_P(ShmBackendTest, WhatIsNotReducedSaysWhatToDoInstead) {
+  run_ranks(GetParam(), [&](ShmBackend& backend) {
+    const auto said = [&](const at::Tensor& tensor, const c10d::ReduceOp& op) {
+      try {
+        c10d::AllreduceOptions options;
+        options.reduceOp = op;
+        Tensors tensors = {tensor};
+        backend.allreduce(tensors, options);
+      } catch (const Error& error) {
+        return error.message() + "; " + error.remedy();
+      }
+      return std::string("no error");
+    };
+    const at::Tensor whole = at::ones({2}, at::kInt);
+    EXPECT_EQ(said(whole, c10d::ReduceOp::AVG),
+              "average is not defined for int32; take the sum and divide it, or convert the tensor "
+              "to a floating-point type that holds it");
+    EXPECT_THAT(said(at::ones({2}), c10d::ReduceOp::BXOR), HasSubstr("tensor.view()"));
+    EXPECT_EQ(said(whole, c10d::makeNCCLPreMulSum(2.0)),
+              "a factor before the sum is for floating-point tensors, not for Int; multiply the "
+              "tensor and take SUM");
+    const at::Tensor complex = at::ones({2}, at::kComplexFloat);
+    EXPECT_THAT(said(complex, c10d::ReduceOp::PRODUCT), HasSubstr("gather them and compute"));
+    Tensors small = {at::ones({2}).to(at::kFloat8_e4m3fn)};
+    EXPECT_THAT(said(small[0], c10d::ReduceOp::SUM), HasSubstr("convert them to float32 first"));
+    // What moves data takes every type.
+    small[0].view(at::kByte).fill_(backend.getRank());
+    backend.broadcast(small, {});
+    EXPECT_EQ(small[0].view(at::kByte).max().item<int>(), 0);
+  });
+}
+
 TEST_P(ShmBackendTest, TensorsThatAreNotContiguousKeepTheirStrides) {
   const int size = GetParam();
   run_ranks(size, [&](ShmBackend& backend) {

@@ -17,6 +17,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/complex.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -311,6 +312,53 @@ TEST_P(TwoLevelGroupTest, MessagesGoAroundBesideCollectives) {
     EXPECT_TRUE(at::equal(received[0], input_of(before, at::kFloat, kManyRows)));
     EXPECT_TRUE(at::equal(from_anybody[0], input_of(before)));
     EXPECT_THAT(message_of([&] { backend.send(few, before, INT32_MAX); }), HasSubstr("tag"));
+  });
+}
+
+// Those of many bits beyond the signed ones; the other types are above.
+TEST_P(TwoLevelGroupTest, UnsignedNumbersAreReduced) {
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    for (const auto type : {at::kUInt16, at::kUInt32, at::kUInt64}) {
+      Tensors tensors = {input_of(backend.getRank(), type)};
+      backend.allreduce(tensors, {});
+      EXPECT_TRUE(at::equal(tensors[0].to(at::kLong), sum_of(size(), at::kLong, kFewRows)))
+          << at::toString(type);
+      // The largest of all, which is -1 of the signed type, on rank 0 alone.
+      Tensors most = {at::full({3}, backend.getRank() == 0 ? -1 : 1, at::kLong).to(type)};
+      const at::Tensor expected = at::full({3}, -1, at::kLong).to(type).to(at::kLong);
+      c10d::AllreduceOptions options;
+      options.reduceOp = c10d::ReduceOp::MAX;
+      backend.allreduce(most, options);
+      EXPECT_TRUE(at::equal(most[0].to(at::kLong), expected)) << at::toString(type);
+    }
+  });
+}
+
+TEST_P(TwoLevelGroupTest, AFactorIsMultipliedBeforeTheSum) {
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    const c10d::ReduceOp halved = c10d::makeNCCLPreMulSum(0.5);
+    const at::Tensor own = input_of(backend.getRank());
+    const at::Tensor half = sum_of(size(), at::kFloat, kFewRows) * 0.5;
+    c10d::AllreduceOptions all;
+    all.reduceOp = c10d::makeNCCLPreMulSum(at::full({1}, 0.5));
+    Tensors tensors = {own.clone()};
+    backend.allreduce(tensors, all);
+    EXPECT_TRUE(at::equal(tensors[0], half));
+
+    c10d::ReduceOptions at_one;
+    at_one.reduceOp = halved;
+    at_one.rootRank = size() - 1;
+    Tensors reduced = {own.clone()};
+    backend.reduce(reduced, at_one);
+    EXPECT_TRUE(at::equal(reduced[0], backend.getRank() == size() - 1 ? half : own));
+
+    c10d::ReduceScatterOptions scattered;
+    scattered.reduceOp = halved;
+    std::vector<Tensors> pieces = {Tensors(static_cast<std::size_t>(size()), own)};
+    Tensors piece = {at::empty_like(own)};
+    backend.reduce_scatter(piece, pieces, scattered);
+    EXPECT_TRUE(at::equal(piece[0], half));
+    EXPECT_TRUE(at::equal(pieces[0][0], input_of(backend.getRank()))) << "inputs stay";
   });
 }
 

@@ -166,6 +166,7 @@ TEST_F(UsersCode, LoadingIntoThePagedModuleIsRefused) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     EXPECT_THAT(error.message(), HasSubstr("'fc1.weight'"));
     EXPECT_THAT(error.remedy(), HasSubstr("copy_()"));
+    EXPECT_THAT(error.remedy(), HasSubstr("load_state()"));
   }
 }
 

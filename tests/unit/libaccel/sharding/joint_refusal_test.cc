@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 
 #include <ATen/ops/ones.h>
@@ -42,9 +43,29 @@ struct OneImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& input) { return input; }
 };
 
-AcceleratorOptions options_of(bool is_sharded) {
+enum class Difference { kNone, kFrozenSize, kWhoIsFrozen, kBufferSize, kBufferType, kMoreBuffers };
+
+// A trained weight, a frozen scale and a buffer.
+struct MixedImpl : torch::nn::Module {
+  explicit MixedImpl(Difference difference) {
+    register_parameter("weight", at::ones({4}), /*requires_grad=*/true);
+    register_parameter("scale",
+                       at::ones({difference == Difference::kFrozenSize ? 3 : 2}),
+                       /*requires_grad=*/difference == Difference::kWhoIsFrozen);
+    register_buffer("mean",
+                    at::ones({difference == Difference::kBufferSize ? 6 : 5},
+                             difference == Difference::kBufferType ? at::kDouble : at::kFloat));
+    if (difference == Difference::kMoreBuffers) register_buffer("more", at::ones({1}));
+  }
+  at::Tensor forward(const at::Tensor& input) { return input; }
+};
+
+enum class Way { kCopies, kFullShard, kZero1 };
+
+AcceleratorOptions options_of(Way way) {
   AcceleratorOptions options;
-  if (is_sharded) options.fsdp_plugin = FullyShardedDataParallelPlugin{};
+  if (way == Way::kFullShard) options.fsdp_plugin = FullyShardedDataParallelPlugin{};
+  if (way == Way::kZero1) options.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 1};
   return options;
 }
 
@@ -59,7 +80,7 @@ Error error_of(const std::function<void()>& action) {
 
 TEST(JointRefusal, WhatOneRankCannotDivideIsRefusedByAll) {
   test::run_ranks(3, [] {
-    Accelerator accelerator(options_of(true));
+    Accelerator accelerator(options_of(Way::kFullShard));
     const bool is_culprit = test::rank_of_this_process() == 1;
     const auto net = std::make_shared<TwoImpl>(is_culprit);
     const Error error = error_of([&] { std::ignore = accelerator.prepare(net); });
@@ -97,7 +118,18 @@ TEST(JointRefusal, WhatIsThrownByOtherLibrariesIsToldToo) {
   });
 }
 
-class JointRefusalOf : public ::testing::TestWithParam<bool> {};
+class JointRefusalOf : public ::testing::TestWithParam<Way> {};
+
+// What preparing says when rank 1 alone has the difference.
+std::string message_of(Difference difference) {
+  Accelerator accelerator(options_of(JointRefusalOf::GetParam()));
+  const bool is_culprit = test::rank_of_this_process() == 1;
+  const auto net = std::make_shared<MixedImpl>(is_culprit ? difference : Difference::kNone);
+  const Error error = error_of([&] { std::ignore = accelerator.prepare(net); });
+  EXPECT_EQ(error.code(), ErrorCode::kShapeMismatch);
+  EXPECT_THAT(error.remedy(), HasSubstr("construct the same model on every rank"));
+  return error.message();
+}
 
 TEST_P(JointRefusalOf, ParametersOfOtherStrides) {
   test::run_ranks(2, [] {
@@ -111,9 +143,52 @@ TEST_P(JointRefusalOf, ParametersOfOtherStrides) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, JointRefusalOf, ::testing::Bool(), [](const auto& info) {
-  return info.param ? "FullShard" : "Copies";
-});
+TEST_P(JointRefusalOf, FrozenParametersAndBuffersThatDiffer) {
+  test::run_ranks(3, [] {
+    EXPECT_EQ(message_of(Difference::kFrozenSize),
+              "the model of rank 1 has 'scale Float [3] frozen' where rank 0 has "
+              "'scale Float [2] frozen' (parameter 1)");
+    EXPECT_EQ(message_of(Difference::kWhoIsFrozen),
+              "the model of rank 1 has 'scale Float [2]' where rank 0 has "
+              "'scale Float [2] frozen' (parameter 1)");
+    EXPECT_EQ(message_of(Difference::kBufferSize),
+              "the model of rank 1 has 'mean Float [6] buffer' where rank 0 has "
+              "'mean Float [5] buffer'");
+    EXPECT_EQ(message_of(Difference::kBufferType),
+              "the model of rank 1 has 'mean Double [5] buffer' where rank 0 has "
+              "'mean Float [5] buffer'");
+    EXPECT_EQ(message_of(Difference::kMoreBuffers),
+              "the model of rank 1 has 'more Float [1] buffer' where rank 0 has nothing more");
+    // The group goes on.
+    Accelerator accelerator(options_of(GetParam()));
+    std::ignore = accelerator.prepare(std::make_shared<MixedImpl>(Difference::kNone));
+    accelerator.wait_for_everyone();
+  });
+}
+
+// They are sent to nobody then.
+TEST(JointRefusal, BuffersOfEachRanksOwnMayDiffer) {
+  test::run_ranks(2, [] {
+    AcceleratorOptions options;
+    options.fsdp_plugin = FullyShardedDataParallelPlugin{.sync_module_states = false};
+    Accelerator accelerator(options);
+    const auto own =
+        test::rank_of_this_process() == 1 ? Difference::kBufferSize : Difference::kNone;
+    const auto net = std::make_shared<MixedImpl>(own);
+    std::ignore = accelerator.prepare(net);
+    EXPECT_EQ(net->buffers()[0].numel(), test::rank_of_this_process() == 1 ? 6 : 5);
+  });
+}
+
+std::string name_of(const ::testing::TestParamInfo<Way>& info) {
+  if (info.param == Way::kCopies) return "Copies";
+  return info.param == Way::kFullShard ? "FullShard" : "Zero1";
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways,
+                         JointRefusalOf,
+                         ::testing::Values(Way::kCopies, Way::kFullShard, Way::kZero1),
+                         name_of);
 
 }  // namespace
 }  // namespace accel
