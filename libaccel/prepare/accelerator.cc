@@ -27,6 +27,7 @@
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/sharded_optimizer.h"
 #include "libaccel/sharding/whole_gradient_model.h"
+#include "libaccel/sharding/widened_parameters.h"
 #include "libaccel/sharding/zero_settings.h"
 
 namespace accel {
@@ -175,6 +176,8 @@ std::shared_ptr<ModelSync> Accelerator::Impl::make_sync(const torch::nn::Module&
                                                         std::shared_ptr<ProcessGroup> group) const {
   if (!fsdp || fsdp->strategy == ShardingStrategy::kNoShard)
     return std::make_shared<DdpReducer>(module, std::move(group), options.ddp);
+  if (state.mixed_precision() != PrecisionType::kNo && !fsdp->precision.param_dtype)
+    sharding::widen_parameters(module);
   if (fsdp->keeps_whole_gradients) {
     return std::make_shared<sharding::WholeGradientModel>(
         module, std::move(group), *fsdp, options.ddp);

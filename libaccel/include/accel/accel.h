@@ -7,6 +7,7 @@
 #include <accel/dataloader.h>
 #include <accel/error.h>
 #include <accel/logging.h>
+#include <accel/memory_use.h>
 #include <accel/operations.h>
 #include <accel/optim.h>
 #include <accel/precision.h>

@@ -475,6 +475,37 @@ std::optional<std::string> no_variable(std::string_view) {
   return std::nullopt;
 }
 
+// Without a policy: what the peer's FSDP does with a model of 16 bits under mixed_precision.
+TEST(MixedPrecisionWithoutAPolicy, TrainsAModelOf16BitsAsOneThatWasConverted) {
+  enum class Converts { kNo, kByHand };
+  const auto train = [](std::optional<MixedPrecision> precision, Converts converts) {
+    AcceleratorOptions options;
+    options.mixed_precision = precision;
+    options.fsdp_plugin.emplace();
+    Accelerator accelerator(options);
+    torch::nn::Sequential net = seeded_net();
+    net->to(at::kBFloat16);
+    if (converts == Converts::kByHand) net->to(at::kFloat);
+    auto [model, optimizer] =
+        accelerator.prepare(net, make_optimizer(net->parameters(), Rule::kAdamW));
+    for (int step = 0; precision && step < 3; ++step) {
+      accelerator.backward(loss_of(model(batch(step, accelerator.process_index()))));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    const at::Tensor piece = optimizer.optimizer().param_groups()[0].params()[0];
+    EXPECT_EQ(piece.scalar_type(), net->parameters()[0].scalar_type());
+    return flat(net->parameters()).clone();
+  };
+  test::run_ranks(2, [&] {
+    const at::Tensor widened = train(PrecisionType::kBf16, Converts::kNo);
+    EXPECT_EQ(widened.scalar_type(), at::kFloat);
+    EXPECT_TRUE(at::equal(widened, train(PrecisionType::kBf16, Converts::kByHand)));
+  });
+  test::run_ranks(
+      2, [&] { EXPECT_EQ(train(std::nullopt, Converts::kNo).scalar_type(), at::kBFloat16); });
+}
+
 TEST(MixedPrecisionPolicy, FollowsTheVersionWhereATextNamesADtype) {
   const auto first = sharding::resolve({.mixed_precision_policy = "bf16"}, no_variable).precision;
   EXPECT_EQ(first.param_dtype, at::kBFloat16);

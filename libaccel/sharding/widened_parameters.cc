@@ -1,0 +1,42 @@
+#include "libaccel/sharding/widened_parameters.h"
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <accel/logging.h>
+
+#include "libaccel/construction/tensor_memory.h"
+#include "libaccel/prepare/parameter_list.h"
+#include "libaccel/sharding/parameter_claim.h"
+
+namespace accel::sharding {
+
+void widen_parameters(const torch::nn::Module& module) {
+  const at::NoGradGuard no_grad;
+  const std::vector<NamedParameter> parameters = trainable_parameters(module);
+  std::unordered_map<const void*, int> num_tensors;  // by memory
+  for (const NamedParameter& parameter : parameters) {
+    if (parameter.tensor.has_storage())
+      ++num_tensors[parameter.tensor.storage().unsafeGetStorageImpl()];
+  }
+  std::string names;
+  for (const NamedParameter& parameter : parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (!at::isReducedFloatingType(tensor.scalar_type()) || !tensor.has_storage()) continue;
+    if (num_tensors[tensor.storage().unsafeGetStorageImpl()] > 1) continue;
+    if (ParameterClaim::was_divided(tensor)) continue;
+    construction::give_memory(tensor, tensor.detach().to(at::kFloat));
+    names += (names.empty() ? "" : ", ") + parameter.name;
+  }
+  if (names.empty()) return;
+  static const Logger logger = get_logger("accel.sharding");
+  logger.warning(
+      "parameters of 16 bits became fp32, for mixed_precision is on; checkpoints have them so: " +
+      names);
+}
+
+}  // namespace accel::sharding
