@@ -206,6 +206,13 @@ std::string choose_log_dir(const LaunchSettings& settings, const LaunchHost& hos
   return private_log_folder(host.environment, host.job_suffix);
 }
 
+// As torchrun names teed lines, unless the user has a template.
+std::string tee_prefix(const EnvMap& environment) {
+  const auto wanted = environment.find("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  return wanted != environment.end() && !wanted->second.empty() ? wanted->second
+                                                                : "[${role_name}${local_rank}]:";
+}
+
 // DeepSpeed's workers find modules beside the place of the launch, as under the peer.
 void append_current_folder(EnvMap& env) {
   std::error_code failure;  // it is gone: there are no modules in it
@@ -264,6 +271,8 @@ JobSpec make_spec(const CommandLine& line,
     spec.log.error_dir = host.private_base + "/accel-" + spec.job_id;
   }
   spec.log.prefix = line.is_on("log_prefix");
+  if (line.has("tee") && !is_simple && !spec.log.prefix)
+    spec.log.prefix_template = tee_prefix(host.environment);
   spec.log.rotation = settings.output.rotation;
   spec.log.overflow = settings.output.overflow;
   spec.log.merge_stderr = line.is_on("log_merge_stderr");

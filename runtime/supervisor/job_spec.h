@@ -102,7 +102,7 @@ struct LogPolicy {
   std::string dir;        // empty: no files; the files below it: see log_layout.h
   std::string error_dir;  // without `dir`: a folder to be made for error files, gone with the job
   bool prefix = false;    // "[r3 err] " on console lines
-  std::string prefix_template;  // another one in its place; see line_prefix.h
+  std::string prefix_template;  // another one; without `prefix` for teed streams; see line_prefix.h
   Overflow overflow = Overflow::kBlock;
   bool merge_stderr = false;  // descriptors 1 and 2 are one stream, stdout
   LogRotation rotation;

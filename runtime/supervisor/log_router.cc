@@ -266,7 +266,9 @@ Result<std::shared_ptr<LogSource>> LogRouter::Impl::route(std::shared_ptr<LogSou
   }
   if (route.to_console) {
     std::string prefix;
-    if (options_.log.prefix) {
+    const bool is_named =
+        options_.log.prefix || (route.to_file && !options_.log.prefix_template.empty());
+    if (is_named) {
       const int rank = first_rank ? *first_rank + worker.local_rank : worker.global_rank;
       prefix = line_prefix(options_.log.prefix_template,
                            {.global_rank = rank,

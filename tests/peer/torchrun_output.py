@@ -21,6 +21,29 @@ LAUNCHERS = {"torchrun": [sys.executable, "-m", "torch.distributed.run", "--stan
              "accel-torchrun": [os.path.join(BUILD, "bin/accel-torchrun"), "--standalone"]}
 
 
+TEED = """#!/bin/sh
+echo "out of $RANK"
+echo "err of $RANK" >&2
+"""
+
+
+def teed(launcher, template, *flags):
+    """Lines of the console with what stands before them."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = pathlib.Path(folder) / "job.sh"
+        job.write_text(TEED)
+        job.chmod(0o755)
+        environment = dict(os.environ)
+        environment.pop("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", None)
+        if template:
+            environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = template
+        done = subprocess.run([*LAUNCHERS[launcher], "--nproc-per-node", "2", "--log-dir", pathlib.Path(folder) / "logs", *flags,
+                               "--no-python", job], capture_output=True, text=True, env=environment, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return [sorted(line for line in text.splitlines() if " of " in line and line[-1].isdigit())
+                for text in (done.stdout, done.stderr)]
+
+
 def run(launcher, devices):
     """Lines of the console that say what workers see, and of both filtered files."""
     with tempfile.TemporaryDirectory() as folder:
@@ -49,6 +72,13 @@ class TorchrunOutput(unittest.TestCase):
         for devices in ("5, 7", None):
             with self.subTest(devices):
                 self.assertEqual(run("accel-torchrun", devices), run("torchrun", devices))
+
+    def test_teed_lines_begin_with_role_and_rank(self):
+        for template, flags in ((None, ["--tee", "3", "--role", "trainer"]), ("<${rank}/${local_rank} ${role_name}> ", ["--tee", "0:3,1:1"])):
+            with self.subTest(template=template):
+                expected = teed("torchrun", template, *flags)
+                self.assertEqual([len(lines) for lines in expected], [2, 2])
+                self.assertEqual(teed("accel-torchrun", template, *flags), expected)
 
     def test_filters_without_a_file_are_told(self):
         done = subprocess.run([*LAUNCHERS["accel-torchrun"], "--duplicate-stdout-filters", "x", "--no-python", "true"],

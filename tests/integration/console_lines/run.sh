@@ -59,3 +59,10 @@ grep -q 'err 3' "$work/err" || fail "the report does not show the end of the mer
 "$launch" --num_processes 2 --log_prefix --no_python sh -c 'echo "from $RANK"; echo "e$RANK" >&2' >"$work/out" 2>"$work/err"
 [ "$(sort "$work/out")" = "$(printf '[r0 out] from 0\n[r1 out] from 1')" ] || fail "prefix: $(cat "$work/out")"
 [ "$(sort "$work/err")" = "$(printf '[r0 err] e0\n[r1 err] e1')" ] || fail "prefix: $(cat "$work/err")"
+
+# Teed streams are named as torchrun does, in the console alone.
+TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE= "$launch" --num_processes 2 --tee 0:3,1:1 --log_dir "$work/teed" --no_python \
+  sh -c 'echo "from $RANK"; echo "e$RANK" >&2' >"$work/out" 2>"$work/err"
+[ "$(sort "$work/out")" = "$(printf '[default0]:from 0\n[default1]:from 1')" ] || fail "teed: $(cat "$work/out")"
+[ "$(sort "$work/err")" = "$(printf '[default0]:e0\ne1')" ] || fail "teed: $(cat "$work/err")"
+[ "$(cat "$work"/teed/*/attempt_0/1/stdout.log)" = "from 1" ] || fail "a prefix is in a file"

@@ -216,6 +216,21 @@ TEST_F(LaunchPlanTest, LogFlagsFollowTorchrun) {
   EXPECT_EQ(no_dir.spec.log.dir, "/tmp/accel_logs-" + host_.job_suffix);  // of this launch alone
 }
 
+TEST_F(LaunchPlanTest, TeedLinesAreNamedAsTorchrunDoes) {
+  const auto log_of = [this](Words words) {
+    words.insert(words.begin(), {"--num_processes", "2", "--log_dir", folder_.file("logs")});
+    words.push_back(program_);
+    return plan(words).spec.log;
+  };
+  EXPECT_EQ(log_of({"--tee", "3"}).prefix_template, "[${role_name}${local_rank}]:");
+  EXPECT_FALSE(log_of({"--tee", "3"}).prefix);
+  EXPECT_EQ(log_of({}).prefix_template, "");
+  EXPECT_EQ(log_of({"--tee", "3", "--log_prefix"}).prefix_template, "");
+  host_.environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "<${rank}> ";
+  EXPECT_EQ(log_of({"--tee", "1"}).prefix_template, "<${rank}> ");
+  EXPECT_EQ(log_of({}).prefix_template, "");
+}
+
 TEST_F(LaunchPlanTest, RotationIsForStreamsThatGoToFiles) {
   const std::string logs = folder_.file("logs");
   const auto rotation_of = [this](const std::vector<std::string>& arguments) {
