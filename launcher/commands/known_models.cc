@@ -1,111 +1,18 @@
-// One function for each family, which adds its tensors to a Builder in the names that transformers gives them. Numbers come
-// from the configuration through Sizes, which remembers the first one that is missing or wrong; families need no checks of
-// their own, and what they built is thrown away then.
+// One function for each family, which adds its tensors to a Builder in the names that transformers gives them.
 
 #include "launcher/commands/known_models.h"
 
-#include <array>
-#include <cstdint>
-#include <optional>
+#include <algorithm>
 #include <string_view>
-#include <utility>
-
-#include <nlohmann/json.hpp>
 
 #include <accel/error.h>
 
+#include "launcher/commands/model_builder.h"
+#include "launcher/commands/residual_networks.h"
 #include "runtime/printable.h"
 
 namespace accel::launcher {
 namespace {
-
-using nlohmann::json;
-using Count = std::uint64_t;
-
-// No dimension of a model is larger; products of three of them fit 64 bits.
-constexpr Count kMostOfAnything = Count{1} << 20;
-constexpr std::size_t kMostTensors = 200'000;
-
-class Sizes {
- public:
-  explicit Sizes(const json& config) : config_(config) {}
-
-  // Of the first of the keys that is there.
-  Count of(std::initializer_list<const char*> keys) {
-    if (const auto value = find(keys)) return *value;
-    refuse(std::string(*keys.begin()) + " is missing");
-    return 1;
-  }
-  Count of(const char* key) { return of({key}); }
-  Count of(std::initializer_list<const char*> keys, Count otherwise) {
-    return find(keys).value_or(otherwise);
-  }
-  bool flag(const char* key, bool otherwise) const {
-    const auto entry = config_.find(key);
-    return entry != config_.end() && entry->is_boolean() ? entry->get<bool>() : otherwise;
-  }
-  std::string text(const char* key) const {
-    const auto entry = config_.find(key);
-    return entry != config_.end() && entry->is_string() ? entry->get<std::string>() : "";
-  }
-  [[nodiscard]] const std::string& fault() const { return fault_; }
-  void refuse(const std::string& fault) {
-    if (fault_.empty()) fault_ = fault;
-  }
-
- private:
-  std::optional<Count> find(std::initializer_list<const char*> keys) {
-    for (const char* key : keys) {
-      const auto entry = config_.find(key);
-      if (entry == config_.end() || entry->is_null()) continue;
-      if (entry->is_number_integer() && entry->get<std::int64_t>() > 0 &&
-          entry->get<Count>() <= kMostOfAnything)
-        return entry->get<Count>();
-      refuse(std::string(key) + " is " + printable(entry->dump().substr(0, 40)) +
-             ", expected a whole number from 1 to " + std::to_string(kMostOfAnything));
-      return 1;
-    }
-    return std::nullopt;
-  }
-
-  const json& config_;
-  std::string fault_;
-};
-
-// Names of what is inside of a block begin with it.
-class Builder {
- public:
-  explicit Builder(ModelInventory& model) : model_(model) {}
-
-  void tensor(const std::string& name, Count numel) {
-    model_.tensors.push_back({at_ + name, numel});
-  }
-  void table(const std::string& name, Count rows, Count width) {
-    tensor(name + ".weight", rows * width);
-  }
-  void linear(const std::string& name, Count in, Count out, bool has_bias = true) {
-    tensor(name + ".weight", in * out);
-    if (has_bias) tensor(name + ".bias", out);
-  }
-  void layer_norm(const std::string& name, Count width, bool has_bias = true) {
-    tensor(name + ".weight", width);
-    if (has_bias) tensor(name + ".bias", width);
-  }
-  template <typename Body>
-  void blocks(const std::string& name, Count number, const Body& body) {
-    const std::string before = at_;
-    for (Count i = 0; i < number && model_.tensors.size() < kMostTensors; ++i) {
-      at_ = before + name + "." + std::to_string(i) + ".";
-      body();
-    }
-    at_ = before;
-  }
-  void keep_whole(std::string module) { model_.whole_modules.push_back(std::move(module)); }
-
- private:
-  ModelInventory& model_;
-  std::string at_;
-};
 
 // BERT, RoBERTa and their kin.
 void bert(Sizes& sizes, Builder& build) {
@@ -117,6 +24,8 @@ void bert(Sizes& sizes, Builder& build) {
   build.table("embeddings.position_embeddings", positions, width);
   build.table("embeddings.token_type_embeddings", sizes.of({"type_vocab_size"}, 2), width);
   build.layer_norm("embeddings.LayerNorm", width);
+  build.whole_numbers("embeddings.position_ids", positions);
+  build.whole_numbers("embeddings.token_type_ids", positions);
   build.blocks("encoder.layer", sizes.of("num_hidden_layers"), [&] {
     for (const char* part : {"query", "key", "value"})
       build.linear(std::string("attention.self.") + part, width, width);
@@ -426,16 +335,34 @@ struct Family {
   void (*add)(Sizes&, Builder&);
 };
 constexpr Family kFamilies[] = {
-    {"bert", bert},         {"bloom", bloom},  {"camembert", bert}, {"distilbert", distilbert},
-    {"falcon", falcon},     {"gemma", llama},  {"gemma2", gemma2},  {"gpt2", gpt2},
-    {"gpt_neox", gpt_neox}, {"llama", llama},  {"mistral", llama},  {"mixtral", mixtral},
-    {"opt", opt},           {"phi", phi},      {"phi3", phi3},      {"qwen2", qwen2},
-    {"qwen3", qwen3},       {"roberta", bert}, {"t5", t5},          {"vit", vit},
-    {"xlm-roberta", bert},
+    {"bert", bert},         {"bloom", bloom},      {"camembert", bert}, {"distilbert", distilbert},
+    {"falcon", falcon},     {"gemma", llama},      {"gemma2", gemma2},  {"gpt2", gpt2},
+    {"gpt_neox", gpt_neox}, {"llama", llama},      {"mistral", llama},  {"mixtral", mixtral},
+    {"opt", opt},           {"phi", phi},          {"phi3", phi3},      {"qwen2", qwen2},
+    {"qwen3", qwen3},       {"resnet", resnet},    {"roberta", bert},   {"t5", t5},
+    {"vit", vit},           {"xlm-roberta", bert},
 };
 
 Error wrong(const std::string& path, const std::string& what, const std::string& remedy) {
   return Error(ErrorCode::kConfigInvalidValue, printable(path) + ": " + what, remedy);
+}
+
+const Family* find_family(const std::string& type) {
+  const auto* found = std::ranges::find(kFamilies, type, &Family::model_type);
+  return found == std::end(kFamilies) ? nullptr : found;
+}
+
+Error unknown(const std::string& path, const std::string& type) {
+  std::string known;
+  for (const Family& family : kFamilies) {
+    known += (known.empty() ? "" : ", ") + std::string(family.model_type);
+  }
+  const std::string what =
+      type.empty() ? "it has no model_type" : "model_type " + printable(type) + " is not known";
+  return wrong(
+      path,
+      what,
+      "name the model's safetensors files instead; known are " + known + ", and resnets of timm");
 }
 
 }  // namespace
@@ -444,24 +371,26 @@ Result<ModelInventory> inventory_of_config(const json& config, const std::string
   if (!config.is_object()) return wrong(path, "it is no JSON object", "name a config.json");
   Sizes sizes(config);
   const std::string type = sizes.text("model_type");
-  std::string known;
-  for (const Family& family : kFamilies) {
-    if (family.model_type == type) {
-      ModelInventory model;
-      Builder build(model);
-      family.add(sizes, build);
-      if (model.tensors.size() >= kMostTensors)
-        sizes.refuse("it has more than " + std::to_string(kMostTensors) + " tensors");
-      if (!sizes.fault().empty())
-        return wrong(path, sizes.fault(), "a config.json of model_type " + type + " has it");
-      model.source = path;
-      return model;
-    }
-    known += (known.empty() ? "" : ", ") + std::string(family.model_type);
+  const std::string architecture = sizes.text("architecture");
+  ModelInventory model;
+  Builder build(model);
+  if (const Family* family = find_family(type)) {
+    family->add(sizes, build);
+  } else if (type.empty() && is_timm_resnet(architecture)) {
+    timm_resnet(architecture, sizes, build);
+  } else {
+    return unknown(path, type);
   }
-  const std::string what =
-      type.empty() ? "it has no model_type" : "model_type " + printable(type) + " is not known";
-  return wrong(path, what, "name the model's safetensors files instead; known are " + known);
+  if (model.tensors.size() >= kMostTensors)
+    sizes.refuse("it has more than " + std::to_string(kMostTensors) + " tensors");
+  if (!sizes.fault().empty()) {
+    return wrong(
+        path,
+        sizes.fault(),
+        "a config.json of " + (type.empty() ? architecture : "model_type " + type) + " has it");
+  }
+  model.source = path;
+  return model;
 }
 
 }  // namespace accel::launcher

@@ -190,9 +190,37 @@ TEST(MemoryEstimate, EmbeddingsOfBertStayWhole) {
               "intermediate_size": 3072, "max_position_embeddings": 512})"),
       "config.json");
   ASSERT_TRUE(model);
-  // The peer says 90669056: it also counts two tables of 512 positions, int64, that are no parameters.
-  EXPECT_EQ(4 * largest_layer(*model), 90'669'056U - 2 * 512 * 8);
-  EXPECT_EQ(4 * num_parameters(*model), 433'249'280U - 2 * 512 * 8);
+  EXPECT_EQ(4 * largest_layer(*model), 90'669'056U);  // CLI22
+  EXPECT_EQ(4 * num_parameters(*model), 433'249'280U);
+}
+
+TEST(MemoryEstimate, ResNetsOfTimmHaveTheirClassesAndRunningAverages) {
+  const auto model = inventory_of_config(
+      nlohmann::json::parse(R"({"architecture": "resnet50", "num_classes": 1000})"), "config.json");
+  ASSERT_TRUE(model);
+  EXPECT_EQ(4 * largest_layer(*model), 9'437'184U);  // CLI22
+  EXPECT_EQ(4 * num_parameters(*model), 102'441'032U);
+}
+
+TEST(MemoryEstimate, ResNetsOfTransformersKeepAConvolutionAndItsNormTogether) {
+  const auto of = [](const char* text) {
+    return inventory_of_config(nlohmann::json::parse(text), "config.json");
+  };
+  const auto model = of(
+      R"({"model_type": "resnet", "embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048],
+          "depths": [3, 4, 6, 3], "layer_type": "bottleneck"})");
+  ASSERT_TRUE(model);
+  EXPECT_EQ(4 * num_parameters(*model), 102'441'032U - 4 * (2048 * 1000 + 1000));  // no classes
+  EXPECT_EQ(4 * largest_layer(*model), 9'437'184U + 4 * 4 * 512 + 8);
+  const auto small = of(
+      R"({"model_type": "resnet", "hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2],
+          "layer_type": "basic"})");
+  ASSERT_TRUE(small);
+  // 11689512 parameters of resnet18 without 513000 of its classes; 4800 channels in 20 norms.
+  EXPECT_EQ(4 * num_parameters(*small), 4 * (11'689'512U - 513'000) + 4 * 2 * 4800 + 20 * 8);
+  const auto uneven = of(R"({"model_type": "resnet", "hidden_sizes": [64, 128], "depths": [2]})");
+  ASSERT_FALSE(uneven);
+  EXPECT_THAT(uneven.error().message(), testing::HasSubstr("depths is no list of 2 numbers"));
 }
 
 TEST(MemoryEstimate, RoundsAsPythonDoes) {
