@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,7 @@
 #include <ATen/ops/full.h>
 #include <unistd.h>
 
+#include <accel/env_contract.h>
 #include <accel/error.h>
 #include <accel/types.h>
 
@@ -34,8 +36,10 @@
 #include "libaccel/collectives/shm/peer_watch.h"
 #include "libaccel/construction/tensor_memory.h"
 #include "libaccel/pager/pager.h"
+#include "libaccel/process/joint_check.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/text_gather.h"
+#include "libaccel/sharding/page_budget.h"
 #include "libaccel/sharding/parameter_home.h"
 #include "libaccel/sharding/remote/own_address.h"
 #include "libaccel/sharding/remote/shard_cache.h"
@@ -114,8 +118,13 @@ class PagedHome final : public ParameterHome {
   PagedHome(const std::vector<Unit>& units,
             std::shared_ptr<RemoteShards> shards,
             std::shared_ptr<ProcessGroup> group,
-            const PagingLimits& limits)
-      : units_(units), shards_(std::move(shards)), group_(std::move(group)), limits_(limits) {
+            const PagingLimits& limits,
+            std::optional<std::uint64_t> budget)
+      : units_(units),
+        shards_(std::move(shards)),
+        group_(std::move(group)),
+        limits_(limits),
+        budget_(budget) {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       const std::int64_t numel = group_->size() * units_[unit].shard_numel;
       const auto keep = [shards = shards_](void*) {};  // as long as a view lives
@@ -146,7 +155,8 @@ class PagedHome final : public ParameterHome {
     }
     pager::PagerOptions options;
     options.layout = layout_of(units_, *shards_->cache, parameters, place_of);
-    options.max_live_bytes = limits_.live_units * options.layout->largest_unit_bytes();
+    options.max_live_bytes =
+        budget_.value_or(limits_.live_units * options.layout->largest_unit_bytes());
     options.may_exceed = true;
     options.stays_paged = true;
     options.prefetch_units = limits_.units_ahead;
@@ -245,6 +255,7 @@ class PagedHome final : public ParameterHome {
   std::shared_ptr<RemoteShards> shards_;
   std::shared_ptr<ProcessGroup> group_;
   PagingLimits limits_;
+  std::optional<std::uint64_t> budget_;  // in bytes, instead of a number of units
   std::vector<at::Tensor> writable_;
   std::unique_ptr<pager::Pager> pager_;
 };
@@ -411,6 +422,22 @@ class Meeting {
   std::shared_ptr<RemoteShards> shards_ = std::make_shared<RemoteShards>();
 };
 
+// The budgets of ranks may differ, their units do not.
+std::optional<std::uint64_t> agreed_budget(const ShardCache& cache,
+                                           std::size_t num_units,
+                                           ProcessGroup& group) {
+  std::size_t largest = 0;
+  for (std::size_t unit = 0; unit < num_units; ++unit)
+    largest = std::max(largest, cache.unit(unit).size());
+  std::optional<std::uint64_t> budget;
+  const auto check = [&] {
+    budget = page_budget(process_env());
+    check_page_budget(budget, largest);
+  };
+  check_together(check, group, "asking whether every rank may hold the largest unit");
+  return budget;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ParameterHome>> make_paged_home(const std::vector<Unit>& units,
@@ -418,8 +445,9 @@ Result<std::unique_ptr<ParameterHome>> make_paged_home(const std::vector<Unit>& 
                                                        const PagingLimits& limits) {
   auto shards = Meeting(units, *group).hold();
   if (!shards) return std::move(shards).error();
+  const auto budget = agreed_budget(*(*shards)->cache, units.size(), *group);
   return std::unique_ptr<ParameterHome>(
-      std::make_unique<PagedHome>(units, *std::move(shards), std::move(group), limits));
+      std::make_unique<PagedHome>(units, *std::move(shards), std::move(group), limits, budget));
 }
 
 }  // namespace accel::sharding

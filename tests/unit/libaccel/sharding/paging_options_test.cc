@@ -123,6 +123,63 @@ TEST(PagingOptions, TheLimitOfAllGathersBoundsTheUnitsInMemory) {
   });
 }
 
+// ---- a budget of bytes
+
+std::size_t bytes_of_a_unit() {
+  std::size_t bytes = 0;
+  train_and(layer_units(), [&](const auto& net) { bytes = unit_bytes(net); });
+  return bytes;
+}
+
+void set_budget(const std::string& bytes) {
+  ::setenv("ACCEL_FSDP_MAX_LIVE_BYTES", bytes.c_str(), 1);
+}
+
+Error refusal_of_training() {
+  try {
+    train_and(layer_units(), [](const auto&) {});
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::kInternal, "nothing was thrown");
+}
+
+// Two units and one, the least that is taken: the same weights.
+TEST(PageBudget, BoundsWhatIsInMemory) {
+  run_nodes(2, [] {
+    const std::size_t one = bytes_of_a_unit();
+    at::Tensor expected;
+    for (const std::size_t units : {3U, 2U, 1U}) {
+      if (units < 3) set_budget(std::to_string(units * one));
+      at::manual_seed(5);
+      train_and(layer_units(), [&](const auto& net) {
+        EXPECT_EQ(statistics(net).peak_bytes, units * one);
+        const at::Tensor last = net->parameters().back().clone();
+        if (!expected.defined()) expected = last;
+        EXPECT_TRUE(last.equal(expected)) << units;
+      });
+    }
+  });
+}
+
+TEST(PageBudget, BelowTheLargestUnitOfOneRankIsRefusedByAll) {
+  run_nodes(2, [] {
+    const std::size_t one = bytes_of_a_unit();
+    const bool is_culprit = test::rank_of_this_process() == 1;
+    if (is_culprit) set_budget(std::to_string(one - 1));
+    const Error error = refusal_of_training();
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+    EXPECT_THAT(error.message(),
+                HasSubstr("ACCEL_FSDP_MAX_LIVE_BYTES is " + std::to_string(one - 1) +
+                          " bytes, and the largest unit has " + std::to_string(one)));
+    EXPECT_THAT(error.remedy(), HasSubstr("at least " + std::to_string(one)));
+    if (is_culprit) set_budget("many");
+    EXPECT_EQ(refusal_of_training().code(), ErrorCode::kEnvInvalid);
+    set_budget(std::to_string(one));
+    train_and(layer_units(), [](const auto&) {});
+  });
+}
+
 // ---- with_params()
 
 TEST(WithParams, LetsCodeTakeAddressesOverNodes) {
