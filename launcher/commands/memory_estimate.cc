@@ -98,6 +98,12 @@ bool is_estimated_dtype(std::string_view dtype) noexcept {
 
 std::uint64_t num_parameters(const ModelInventory& model) {
   std::uint64_t total = 0;
+  for (const ModelTensor& tensor : model.tensors) total += tensor.is_buffer ? 0 : tensor.numel;
+  return total;
+}
+
+std::uint64_t num_elements(const ModelInventory& model) {
+  std::uint64_t total = 0;
   for (const ModelTensor& tensor : model.tensors) total += tensor.numel;
   return total;
 }
@@ -118,7 +124,7 @@ std::uint64_t largest_layer(const ModelInventory& model) {
 
 std::vector<MemoryRow> estimate_memory(const ModelInventory& model,
                                        const std::vector<std::string>& dtypes) {
-  const auto total = static_cast<double>(num_parameters(model));
+  const auto total = static_cast<double>(num_elements(model));
   const auto largest = static_cast<double>(largest_layer(model));
   std::vector<MemoryRow> rows;
   for (const std::string& wanted : dtypes) {

@@ -19,6 +19,7 @@ namespace accel::launcher {
 struct ModelTensor {
   std::string name;         // "encoder.layer.0.attention.self.query.weight"
   std::uint64_t numel = 0;  // of what is no float: its bytes / 4
+  bool is_buffer = false;   // no parameter; only where a config.json tells
 };
 
 struct ModelInventory {
@@ -40,7 +41,9 @@ struct MemoryRow {
 // "float32", "float16", "bfloat16", "int8", "int4".
 [[nodiscard]] bool is_estimated_dtype(std::string_view dtype) noexcept;
 
+// Without buffers, and with them, which take memory too.
 [[nodiscard]] std::uint64_t num_parameters(const ModelInventory& model);
+[[nodiscard]] std::uint64_t num_elements(const ModelInventory& model);
 // The elements of the largest module that stays whole.
 [[nodiscard]] std::uint64_t largest_layer(const ModelInventory& model);
 // One row for each dtype, in their order. Requires: is_estimated_dtype() of each.

@@ -99,6 +99,9 @@ class Builder {
   void tensor(const std::string& name, Count numel) {
     model_.tensors.push_back({at_ + name, numel});
   }
+  void buffer(const std::string& name, Count numel) {
+    model_.tensors.push_back({at_ + name, numel, true});
+  }
   void table(const std::string& name, Count rows, Count width) {
     tensor(name + ".weight", rows * width);
   }
@@ -110,13 +113,14 @@ class Builder {
     tensor(name + ".weight", width);
     if (has_bias) tensor(name + ".bias", width);
   }
-  void whole_numbers(const std::string& name, Count number) { tensor(name, 2 * number); }
+  void whole_numbers(const std::string& name, Count number) { buffer(name, 2 * number); }
   void convolution(const std::string& name, Count in, Count out, Count side) {
     tensor(name + ".weight", in * out * side * side);
   }
   void batch_norm(const std::string& name, Count width) {
-    for (const char* part : {".weight", ".bias", ".running_mean", ".running_var"})
-      tensor(name + part, width);
+    layer_norm(name, width);
+    buffer(name + ".running_mean", width);
+    buffer(name + ".running_var", width);
     whole_numbers(name + ".num_batches_tracked", 1);
   }
   template <typename Body>
