@@ -1,5 +1,7 @@
 #include "launcher/dry_run.h"
 
+#include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "launcher/shell_word.h"
@@ -25,8 +27,59 @@ void append_row(std::string& out, std::string_view label, const std::string& tex
   out += '\n';
 }
 
+std::string number_text(const ElasticSettings& nodes) {
+  return (nodes.min_nodes == nodes.max_nodes ? "" : std::to_string(nodes.min_nodes) + " to ") +
+         std::to_string(nodes.max_nodes);
+}
+
+std::string nodes_text(const ElasticSettings& nodes) {
+  std::string text = number_text(nodes);
+  for (const std::string& host : nodes.expected_hosts)
+    text += (&host == &nodes.expected_hosts.front() ? ": " : ", ") + host;
+  switch (nodes.meeting) {
+    case Meeting::kEndpoint:
+      return text + ", which meet at " + nodes.endpoint;
+    case Meeting::kAgent:
+      return text + ", which the agents choose";
+    case Meeting::kStarter:
+      return text + "; SLURM starts a launcher on each";
+    case Meeting::kHostNode:
+    case Meeting::kNode:
+      break;
+  }
+  return text + "; this one is " + nodes.node_id +
+         (nodes.node_index < 0 ? "" : ", number " + std::to_string(nodes.node_index));
+}
+
+// Variables that are decided when the nodes meet.
+std::set<std::string_view> decided_later(const LaunchPlan& plan) {
+  if (!plan.elastic) return {};
+  std::set<std::string_view> names = {"MASTER_ADDR", "MASTER_PORT"};
+  const bool is_range = plan.elastic->min_nodes != plan.elastic->max_nodes;
+  const bool is_placed =
+      plan.elastic->node_index >= 0 || plan.elastic->meeting == Meeting::kStarter;
+  if (is_range) names.insert({"WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"});
+  if (is_range || !is_placed) names.insert({"RANK", "ROLE_RANK", "GROUP_RANK"});
+  return names;
+}
+
+// The part of this node when all nodes come and take the places that they would like; of a starter, which is no node,
+// that of the first one.
+JobSpec placed(const LaunchPlan& plan) {
+  JobSpec spec = plan.spec;
+  if (!plan.elastic) return spec;
+  const int num_workers = spec.identity.local_world_size;
+  spec.identity.num_nodes = plan.elastic->max_nodes;
+  spec.identity.node_rank = std::max(plan.elastic->node_index, 0);
+  spec.identity.world_size = spec.identity.num_nodes * num_workers;
+  for (WorkerSpec& worker : spec.workers)
+    worker.global_rank = spec.identity.node_rank * num_workers + worker.local_rank;
+  return spec;
+}
+
 std::string store_text(const LaunchPlan& plan) {
   const JobSpec& spec = plan.spec;
+  if (plan.elastic) return "on one of the nodes, at a port that is free there when they meet";
   if (plan.machines) {
     return "of machine 0 of " + std::to_string(plan.machines->num_machines) + ", at " +
            plan.machines->address + ":" + std::to_string(plan.machines->port);
@@ -52,10 +105,15 @@ std::string stream_names(Streams streams) {
   return "nothing";
 }
 
-void append_workers(std::string& out, const LaunchPlan& plan) {
-  for (const WorkerSpec& worker : plan.spec.workers) {
+std::string name_of(const WorkerSpec& worker, bool has_rank) {
+  return has_rank ? "rank " + std::to_string(worker.global_rank)
+                  : "local rank " + std::to_string(worker.local_rank);
+}
+
+void append_workers(std::string& out, const LaunchPlan& plan, const JobSpec& spec, bool has_rank) {
+  for (const WorkerSpec& worker : spec.workers) {
     const auto index = static_cast<size_t>(worker.local_rank);
-    out += "rank " + std::to_string(worker.global_rank) + "\n";
+    out += name_of(worker, has_rank) + "\n";
     append_row(out, "  command", shell_words(worker.argv));
     std::string cores = worker.cpus.empty() ? "all that are granted" : format_cpu_list(worker.cpus);
     if (index < plan.shares.size() && plan.shares[index].numa_node) {
@@ -63,7 +121,7 @@ void append_workers(std::string& out, const LaunchPlan& plan) {
     }
     append_row(out, "  cpus", cores);
     if (worker.tee != Streams::kNone || worker.redirect != Streams::kNone) {
-      const supervisor::LogLayout layout(plan.spec.log.dir, plan.spec.job_id);
+      const supervisor::LogLayout layout(spec.log.dir, spec.job_id);
       append_row(out, "  logs", layout.worker_folder(worker.local_rank, 0).string());
       if (worker.tee != Streams::kNone) {
         append_row(out, "", stream_names(worker.tee) + " to file and console");
@@ -86,10 +144,18 @@ EnvMap environment_of(const JobSpec& spec, const WorkerSpec& worker) {
   return env;
 }
 
-void append_environment(std::string& out, const LaunchPlan& plan) {
-  out += "environment of rank 0, beside the caller's\n";
-  const EnvMap env = environment_of(plan.spec, plan.spec.workers.front());
+void append_environment(std::string& out,
+                        const LaunchPlan& plan,
+                        const JobSpec& spec,
+                        const std::set<std::string_view>& later) {
+  const WorkerSpec& first = spec.workers.front();
+  out += "environment of " + name_of(first, !later.contains("RANK")) + ", beside the caller's\n";
+  const EnvMap env = environment_of(spec, first);
   for (const auto& [name, value] : env) {
+    if (later.contains(name)) {
+      out += "  " + name + " is decided when the nodes meet\n";
+      continue;
+    }
     const auto before = plan.inherited.find(name);
     if (before != plan.inherited.end() && before->second == value) continue;
     out += "  " + name + "=" + shell_word(value) + "\n";
@@ -102,9 +168,11 @@ void append_environment(std::string& out, const LaunchPlan& plan) {
 }  // namespace
 
 std::string render_dry_run(const LaunchPlan& plan) {
-  const JobSpec& spec = plan.spec;
+  const JobSpec spec = placed(plan);
+  const auto later = decided_later(plan);
   std::string out;
   append_row(out, "job", spec.job_id);
+  if (plan.elastic) append_row(out, "nodes", nodes_text(*plan.elastic));
   append_row(out, "workers", std::to_string(spec.workers.size()));
   append_row(out, "config", plan.config_file.empty() ? "none" : plan.config_file);
   append_row(out, "store", store_text(plan));
@@ -123,8 +191,8 @@ std::string render_dry_run(const LaunchPlan& plan) {
              spec.console.foreground ? "rank 0 has this one"
              : spec.console.use_pty  ? "rank 0 gets a pseudo terminal"
                                      : "none");
-  append_workers(out, plan);
-  append_environment(out, plan);
+  append_workers(out, plan, spec, !later.contains("RANK"));
+  append_environment(out, plan, spec, later);
   return out;
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/dry_run.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher {
@@ -10,6 +11,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 SlurmPlace task_of_two() {
   return {.role = SlurmRole::kTask,
@@ -95,6 +97,23 @@ TEST_F(SlurmPlan, AFileForSeveralMachinesRunsOnTheNodesOfTheStep) {
   EXPECT_EQ(result.elastic->node_index, 1);
   EXPECT_EQ(result.elastic->min_nodes, 2);
   EXPECT_EQ(result.spec.workers.size(), 2U);
+}
+
+TEST_F(SlurmPlan, TheDryRunShowsTheNodesAndWhatIsKnownOfThisOne) {
+  const std::string task = render_dry_run(plan(of_file()));
+  EXPECT_THAT(task, HasSubstr("nodes       2: n1, n2; this one is n2, number 1\n"));
+  EXPECT_THAT(task, HasSubstr("store       on one of the nodes"));
+  EXPECT_THAT(task, HasSubstr("environment of rank 2, "));
+  for (const char* known : {"RANK=2", "WORLD_SIZE=4", "GROUP_RANK=1", "GROUP_WORLD_SIZE=2"})
+    EXPECT_THAT(task, HasSubstr("  " + std::string(known) + "\n"));
+  EXPECT_THAT(task, HasSubstr("  MASTER_ADDR is decided when the nodes meet\n"));
+  EXPECT_THAT(task, Not(HasSubstr("127.0.0.1")));
+
+  const std::string range =
+      render_dry_run(plan({"--cpu", "--num_processes", "2", "--nnodes", "1:2"}));
+  EXPECT_THAT(range, HasSubstr("nodes       1 to 2"));
+  EXPECT_THAT(range, HasSubstr("environment of local rank 0, "));
+  EXPECT_THAT(range, HasSubstr("  WORLD_SIZE is decided when the nodes meet\n"));
 }
 
 TEST_F(SlurmPlan, ProcessesThatDoNotDivideAreRefused) {
