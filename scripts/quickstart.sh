@@ -10,5 +10,5 @@ cmake --preset release -DACCEL_BUILD_TESTS=OFF -DACCEL_BUILD_BENCH=OFF >/dev/nul
 cmake --build build
 
 if [ $# -eq 0 ]; then set -- --epochs 15; fi
-echo "+ build/bin/accel-launch --num_processes 2 build/examples/digits -- $*"
-exec build/bin/accel-launch --num_processes 2 build/examples/digits -- "$@"
+echo "+ build/bin/accel-launch --cpu --num_processes 2 build/examples/digits -- $*"
+exec build/bin/accel-launch --cpu --num_processes 2 build/examples/digits -- "$@"
