@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
   }
   if (arguments.empty() || arguments.front() == "--help" || arguments.front() == "-h") {
     print_help();
-    return arguments.empty() ? 2 : 0;
+    return arguments.empty() ? 1 : 0;  // as the peer's
   }
   const std::string& first = arguments.front();
   if (!first.starts_with('-') && !is_agent_command(first)) return fail(unknown_command(first));

@@ -392,6 +392,24 @@ Result<ConfigFile> parse_sagemaker(const ConfigValue::Map& document,
   return file;
 }
 
+// Types of older versions get their present name.
+void rename_types(ConfigValue::Map& document,
+                  const std::string& path,
+                  std::vector<FileNotice>& notices) {
+  constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {{"TPU", "XLA"},
+                                                                        {"MPS", "NO"}};
+  for (ConfigEntry& entry : document) {
+    if (entry.key != "distributed_type") continue;
+    for (const auto& [old_name, present] : kRenamed) {
+      if (entry.value.text != old_name) continue;
+      notices.push_back(
+          renamed_value(path, entry.key, entry.line, std::string(old_name), std::string(present)));
+      entry.value.data = std::string(present);
+      entry.value.text = present;
+    }
+  }
+}
+
 }  // namespace
 
 std::string default_config_path(const EnvMap& environment) {
@@ -420,6 +438,7 @@ Result<ConfigFile> parse_config_file(std::string_view text,
   if (!document) return std::move(document).error();
   ConfigFile file;
   file.path = path;
+  rename_types(*document, path, file.notices);
   std::vector<const ConfigEntry*> unknown;
   for (const ConfigEntry& entry : *document) {
     const ConfigKey* key = find_config_key(entry.key);

@@ -51,6 +51,16 @@ FileNotice renamed_key(const std::string& path,
           "call it " + present_name + " on line " + std::to_string(line) + " of " + path};
 }
 
+FileNotice renamed_value(const std::string& path,
+                         const std::string& key,
+                         int line,
+                         const std::string& value,
+                         const std::string& present) {
+  return {place(path, line) + key + " is " + value + ", as in older versions",
+          "it is taken for " + present,
+          "write " + key + ": '" + present + "' on line " + std::to_string(line) + " of " + path};
+}
+
 std::vector<std::string> texts_of(const std::vector<FileNotice>& notices) {
   std::vector<std::string> texts;
   texts.reserve(notices.size());

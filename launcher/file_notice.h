@@ -40,6 +40,12 @@ struct FileNotice {
                                      const std::string& key,
                                      int line,
                                      const std::string& present_name);
+// A value of older versions that has another name now.
+[[nodiscard]] FileNotice renamed_value(const std::string& path,
+                                       const std::string& key,
+                                       int line,
+                                       const std::string& value,
+                                       const std::string& present);
 
 [[nodiscard]] std::vector<std::string> texts_of(const std::vector<FileNotice>& notices);
 

@@ -12,6 +12,8 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <accel/env_contract.h>
+
 #include "launcher/choice_list.h"
 #include "launcher/flag_table.h"
 #include "launcher/number_text.h"
@@ -36,12 +38,20 @@ std::string spellings(const FlagSpec& flag) {
   return text;
 }
 
-void declare(CLI::App& app, const FlagSpec& flag, CommandLine& line) {
+Error bad_value(std::string_view flag, std::string_view value, const std::string& expected) {
+  return Error(ErrorCode::kInvalidArgument,
+               "--" + std::string(flag) + " is '" + std::string(value) + "', expected " + expected,
+               "give --" + std::string(flag) + " " + expected);
+}
+
+// What switches say by name: "true", or what stands after a '='.
+using Switches = std::map<std::string, std::string, std::less<>>;
+
+void declare(CLI::App& app, const FlagSpec& flag, CommandLine& line, Switches& switches) {
   const std::string name(flag.name);
   if (flag.kind == FlagKind::kSwitch) {
-    app.add_flag_function(spellings(flag), [&line, name](std::int64_t count) {
-      line.given[name] = count > 0 ? "true" : "false";
-    });
+    app.add_flag(spellings(flag), switches[name])
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     return;
   }
   app.add_option(spellings(flag),
@@ -55,6 +65,17 @@ void declare(CLI::App& app, const FlagSpec& flag, CommandLine& line) {
       ->take_all();
 }
 
+void take_switches(const Switches& switches, CommandLine& line, Faults& faults) {
+  for (const auto& [name, text] : switches) {
+    if (text.empty()) continue;
+    if (const Result<bool> truth = parse_env_bool(name, text)) {
+      line.given[name] = *truth ? "true" : "false";
+    } else {
+      faults.add(bad_value(name, text, "true or false, or no value"));
+    }
+  }
+}
+
 // Flags of other versions: each costs a notice, and means its successor if it has one.
 void declare_retired(CLI::App& app, const RetiredFlag& flag, CommandLine& line) {
   const auto note = [&line, flag](const std::string& value) {
@@ -63,7 +84,7 @@ void declare_retired(CLI::App& app, const RetiredFlag& flag, CommandLine& line) 
   };
   const std::string names = spellings({.name = flag.name});
   if (!flag.has_value) {
-    app.add_flag_function(names, [note](std::int64_t) { note("true"); });
+    app.add_flag_callback(names, [note] { note("true"); });
     return;
   }
   app.add_option(names,
@@ -114,12 +135,6 @@ Error unknown_flag(const std::string& word) {
   return Error(ErrorCode::kUnknownFlag, "unknown flag " + typed);
 }
 
-Error bad_value(std::string_view flag, std::string_view value, const std::string& expected) {
-  return Error(ErrorCode::kInvalidArgument,
-               "--" + std::string(flag) + " is '" + std::string(value) + "', expected " + expected,
-               "give --" + std::string(flag) + " " + expected);
-}
-
 }  // namespace
 
 bool CommandLine::is_on(std::string_view flag) const {
@@ -135,12 +150,13 @@ std::optional<std::string> CommandLine::text(std::string_view flag) const {
 
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments) {
   CommandLine line;
+  Switches switches;
   CLI::App app;
   app.set_help_flag();
   app.prefix_command();
   const std::set<std::string, std::less<>> typed = typed_names(arguments);
   for (const FlagSpec& flag : flag_table()) {
-    if (flag.short_name != 0 || typed.contains(flag.name)) declare(app, flag, line);
+    if (flag.short_name != 0 || typed.contains(flag.name)) declare(app, flag, line, switches);
   }
   for (const RetiredFlag& flag : retired_flags()) {
     if (typed.contains(flag.name)) declare_retired(app, flag, line);
@@ -154,8 +170,9 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
     return Error(ErrorCode::kUsage, failure.what());
   }
 
-  const std::vector<std::string> rest = app.remaining();
   Faults faults;
+  take_switches(switches, line, faults);
+  const std::vector<std::string> rest = app.remaining();
   auto script = rest.begin();
   for (; script != rest.end() && script->size() > 1 && script->starts_with('-'); ++script) {
     if (*script == "--") {

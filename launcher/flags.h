@@ -26,6 +26,7 @@ struct CommandLine {
   bool is_torchrun = false;          // started as accel-torchrun
   bool counts_per_machine = false;   // num_processes is of each machine, not of all
   bool joins_in_order = false;       // machine ranks come from the order of joins
+  std::string run_id = "none";       // of one node, which meets nobody: --rdzv_id
   std::vector<std::string> notices;  // flags of other versions
   std::vector<std::string>
       script_arguments;  // one "--" right after the script is dropped, but for --strict_compat

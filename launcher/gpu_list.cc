@@ -30,6 +30,17 @@ std::string gpus_text(int number) {
 
 }  // namespace
 
+std::string without_blanks(std::string_view gpu_ids) {
+  std::string list;
+  const char* separator = "";
+  for (std::string_view id : ids_of(gpu_ids)) {
+    id.remove_prefix(std::min(id.find_first_not_of(' '), id.size()));
+    list += separator + std::string(id.substr(0, id.find_last_not_of(' ') + 1));
+    separator = ",";
+  }
+  return list;
+}
+
 std::string without_repeats(std::string_view gpu_ids) {
   std::string list;
   for (const std::string_view id : distinct(ids_of(gpu_ids)))

@@ -13,6 +13,9 @@
 
 namespace accel::launcher {
 
+// "0,1" of "0, 1", as people type it for `accelerate config`. Blanks inside an id stay.
+[[nodiscard]] std::string without_blanks(std::string_view gpu_ids);
+
 // "0,2" of "0,2,0": CUDA stops at an id that it has seen.
 [[nodiscard]] std::string without_repeats(std::string_view gpu_ids);
 

@@ -5,7 +5,6 @@
 
 #include "launcher/choice_list.h"
 #include "launcher/flag_table.h"
-#include "launcher/paradigms/option.h"
 #include "launcher/torchrun/torchrun_flags.h"
 #include "launcher/wrapped_text.h"
 
@@ -33,14 +32,9 @@ void append_flag(std::string& out, const FlagSpec& flag) {
   out += wrapped(help, kHelpIndent);
 }
 
-// Of a paradigm, or of torchrun's spellings.
+// Torchrun's spellings, and what is "(with ...)" something that must be chosen first.
 bool is_optional(std::string_view group) {
-  const auto is_of_group = [&](const FlagSpec& flag) { return flag.group == group; };
-  return std::ranges::any_of(torchrun_flags(), is_of_group) ||
-         std::ranges::any_of(paradigms(), [&](const Paradigm* paradigm) {
-           return is_of_group(paradigm->chooser) ||
-                  std::ranges::any_of(paradigm->options, is_of_group, &Option::flag);
-         });
+  return group.find(" (with ") != std::string_view::npos || group == torchrun_flags().front().group;
 }
 
 // True for optional groups that no flag of `chosen` belongs to.

@@ -255,6 +255,8 @@ JobSpec make_spec(const CommandLine& line,
   spec.identity.max_restarts = settings.max_restarts;
   spec.identity.role = settings.role;
   spec.identity.job_id = spec.job_id;
+  // torchrun --standalone draws a name, whatever --rdzv_id says.
+  spec.identity.run_id = line.is_on("standalone") ? spec.job_id : line.run_id;
   spec.workers = make_workers(settings, command, cores, host);
   if (settings.stop_grace_seconds) spec.stop.grace = milliseconds(*settings.stop_grace_seconds);
   if (settings.linger_seconds) spec.stop.linger = milliseconds(*settings.linger_seconds);

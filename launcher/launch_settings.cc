@@ -37,13 +37,14 @@ Error config_fault(const ConfigFile& file,
                "change " + std::string(key) + " in " + file.path);
 }
 
-// "0", "0,1", "GPU-8f2a,GPU-11c0": names between commas.
+// "0", "0,1", "GPU-8f2a,GPU-11c0", "MIG-GPU-8f2a/1/0": names between commas.
 bool is_id_list(std::string_view text) {
+  constexpr std::string_view kOthers = "-_./";
   char before = ',';
   for (char c : text) {
-    if (c == ',' ? before == ',' : std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-') {
-      return false;
-    }
+    const bool is_of_name = std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+                            kOthers.find(c) != std::string_view::npos;
+    if (c == ',' ? before == ',' : !is_of_name) return false;
     before = c;
   }
   return before != ',';
@@ -200,6 +201,7 @@ class Merge {
     settings_.tpu = choose_tpu(line_, file_, has_other, faults_);
     settings_.gpu_ids = line_.text("gpu_ids").value_or(
         file_ != nullptr && file_->gpu_ids ? *file_->gpu_ids : "all");
+    settings_.gpu_ids = without_blanks(settings_.gpu_ids);
     if (settings_.gpu_ids.empty()) settings_.gpu_ids = "all";
     if (!is_id_list(settings_.gpu_ids)) {
       faults_.add(Error(ErrorCode::kInvalidArgument,
@@ -340,6 +342,9 @@ class Merge {
     }
     if (settings_.mixed_precision == "fp8") {
       settings_.paradigms.variables.merge(fp8_variables(wish(), faults_));
+      if (settings_.paradigms.variables["ACCELERATE_FP8_BACKEND"] == "MSAMP") {
+        notices_.emplace_back("fp8_backend msamp is deprecated, as Accelerate says: take te or ao");
+      }
     }
     settings_.num_cpu_threads =
         integer_flag(line_, "num_cpu_threads_per_process", 1, kMostThreads, faults_);

@@ -29,8 +29,7 @@ void add_options(CLI::App& app, TpuRequest& request, std::string& config_file, b
   app.add_option("--tpu_zone", request.tpu_zone, "its zone");
   app.add_flag("--use_alpha", request.use_alpha, "`gcloud alpha`");
   app.add_option("--command_file", request.command_file, "a file with a command on each line");
-  app.add_option("--command", request.commands, "a command; may be given several times")
-      ->allow_extra_args(false);
+  app.add_option("--command", request.commands, "commands; may be given several times");
   app.add_flag("--install_accelerate", request.install_accelerate, "pip install accelerate before");
   app.add_option(
       "--accelerate_version", request.accelerate_version, "which one: a version, latest or dev");

@@ -84,6 +84,12 @@ std::optional<std::string> value_of_text(const Option& option, std::string_view 
   return std::string(text);
 }
 
+// And no larger than a double counts exactly.
+bool is_whole(double number) {
+  constexpr double kMostExact = 9007199254740992.0;
+  return std::abs(number) <= kMostExact && std::trunc(number) == number;
+}
+
 std::optional<std::string> joined(const ConfigValue::List& list) {
   std::string text;
   for (const ConfigValue& value : list) {
@@ -122,6 +128,9 @@ std::optional<std::string> unlowered_value(const Option& option, const ConfigVal
     }
   }
   if (const auto* number = std::get_if<double>(&value.data)) {
+    // Older versions of the peer wrote 100000000.0 for fsdp_min_num_params.
+    if (option.flag.kind == FlagKind::kInteger && is_whole(*number))
+      return integer_text(option, static_cast<std::int64_t>(*number));
     const bool takes_it =
         option.flag.kind == FlagKind::kNumber || option.flag.kind == FlagKind::kText;
     return takes_it ? value_of_text(option, python_number(*number)) : std::nullopt;

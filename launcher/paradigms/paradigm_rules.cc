@@ -86,10 +86,13 @@ void check_fsdp(const ParadigmWish& wish,
     });
     variables["FSDP_SHARDING_STRATEGY"] = strategy;
   }
-  if (is_version2 && wish.line.has("fsdp_sharding_strategy")) {
-    notices.emplace_back(
-        "--fsdp_sharding_strategy is for version 1 of FSDP: with version 2 give "
-        "--fsdp_reshard_after_forward true or false");
+  if (is_version2 && wish.is_said("fsdp_sharding_strategy")) {
+    const bool is_flag = wish.line.has("fsdp_sharding_strategy");
+    notices.push_back(
+        (is_flag ? "--" : wish.file->path + ": ") +
+        "fsdp_sharding_strategy is for version 1 of FSDP and has no effect: with version 2 give "
+        "fsdp_reshard_after_forward true or false" +
+        (is_flag ? "" : " (`accel to-fsdp2` converts the file)"));
   }
 }
 

@@ -20,18 +20,26 @@ std::string upper(std::string_view text) {
   return result;
 }
 
+// What was typed for an option, as its variable has it; a fault when it cannot be used.
+std::optional<std::string> typed_value(const Option& option,
+                                       const CommandLine& line,
+                                       Faults& faults) {
+  const std::string name(option.flag.name);
+  const auto text = line.text(name);
+  if (!text) return std::nullopt;
+  if (auto value = value_of_flag(option, *text)) return value;
+  faults.add(Error(ErrorCode::kInvalidArgument,
+                   "--" + name + " is '" + *text + "', expected " + expected_value(option),
+                   "give --" + name + " " + expected_value(option)));
+  return std::nullopt;
+}
+
 // What flag, file or default say of one option; std::nullopt when nobody does.
 std::optional<std::string> value_of(const Option& option,
                                     const ParadigmWish& wish,
                                     Faults& faults) {
   const std::string name(option.flag.name);
-  if (const auto text = wish.line.text(name)) {
-    if (auto value = value_of_flag(option, *text)) return value;
-    faults.add(Error(ErrorCode::kInvalidArgument,
-                     "--" + name + " is '" + *text + "', expected " + expected_value(option),
-                     "give --" + name + " " + expected_value(option)));
-    return std::nullopt;
-  }
+  if (wish.line.has(name)) return typed_value(option, wish.line, faults);
   if (wish.file != nullptr) {
     const auto said = wish.file->options.find(name);
     if (said != wish.file->options.end()) return said->second;
@@ -61,6 +69,11 @@ std::string deepspeed_fields(const ParadigmWish& wish) {
   if (wish.file->mixed_precision && !wish.line.has("mixed_precision"))
     fields += std::string(fields.empty() ? "" : ",") + "mixed_precision";
   return fields;
+}
+
+// Flags of a paradigm that is not chosen have no effect, but a slip of the pen is one all the same.
+void check_typed(const Paradigm& paradigm, const CommandLine& line, Faults& faults) {
+  for (const Option& option : paradigm.options) (void)typed_value(option, line, faults);
 }
 
 // By flag, else by the file's distributed_type.
@@ -142,16 +155,26 @@ ParadigmSettings choose_paradigms(const ParadigmWish& wish,
   if (settings.fsdp) {
     add_variables(fsdp_paradigm(), wish, variables, faults);
     check_fsdp(wish, variables, notices, faults);
+  } else {
+    check_typed(fsdp_paradigm(), wish.line, faults);
   }
   if (settings.deepspeed) {
     add_variables(deepspeed_paradigm(), wish, variables, faults);
     variables["ACCELERATE_CONFIG_DS_FIELDS"] = deepspeed_fields(wish);
     check_deepspeed(variables, faults);
+  } else {
+    check_typed(deepspeed_paradigm(), wish.line, faults);
   }
-  if (settings.megatron) add_variables(megatron_paradigm(), wish, variables, faults);
+  if (settings.megatron) {
+    add_variables(megatron_paradigm(), wish, variables, faults);
+  } else {
+    check_typed(megatron_paradigm(), wish.line, faults);
+  }
   if (settings.parallelism) {
     add_variables(parallelism_paradigm(), wish, variables, faults);
     check_parallelism(wish, variables, faults);
+  } else {
+    check_typed(parallelism_paradigm(), wish.line, faults);
   }
   return settings;
 }

@@ -148,14 +148,16 @@ class Translation {
     forget_meeting_of_one();
   }
 
-  // One node meets nobody. How many there are stays: SLURM may have more, and only an agent needs the job's name.
+  // One node meets nobody. How many there are stays: SLURM may have more, and only an agent needs the job's name. Workers are
+  // told it all the same.
   void forget_meeting_of_one() {
     line_.given.erase("rdzv_endpoint");
+    line_.run_id = line_.text("rdzv_id").value_or(line_.run_id);
     if (!line_.is_on("agent")) line_.given.erase("rdzv_id");
   }
 
   void choose_meeting() {
-    const auto backend = line_.text("rdzv_backend");
+    const auto backend = choice_flag(line_, "rdzv_backend", faults_);
     if (backend && (backend->starts_with("etcd"))) {
       faults_.add(
           Error(ErrorCode::kUnsupported,

@@ -57,7 +57,7 @@ class EstimateMemory(unittest.TestCase):
 
 class TpuConfig(unittest.TestCase):
     def test_the_line_is_the_peers(self):
-        for words in (["--command", "ls"], ["--command", "ls", "--command", 'echo "Hello World"', "--use_alpha"],
+        for words in (["--command", "ls"], ["--command", "ls", "pwd"], ["--command", "ls", "--command", 'echo "Hello World"', "--use_alpha"],
                       ["--command", "ls", "--install_accelerate", "--accelerate_version", "12.0.0"],
                       ["--command", "ls", "--install_accelerate", "--accelerate_version", "dev"]):
             words = ["--tpu_zone", "us-central1-a", "--tpu_name", "test-tpu", "--debug", *words]

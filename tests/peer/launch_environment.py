@@ -50,10 +50,13 @@ CASES = {
 # As `flags` of CASES, for torchrun and accel-torchrun.
 TORCHRUN_CASES = {
     "torchrun": (["--nproc-per-node", "2", "--standalone", "--max-restarts=1", "--role", "trainer"], 2),
-    "torchrun_one": (["--nnodes=1", "--master_port=29657", "--signals-to-handle", "SIGTERM"], 1),
+    "torchrun_one": (["--nnodes=1", "--master_port=29657", "--signals-to-handle", "SIGTERM", "--rdzv-id", "night"], 1),
+    "torchrun_c10d": (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=7"], 1),
 }
 # Both sides set it, each to a value of this very launch.
-VOLATILE = {"TORCHELASTIC_RUN_ID", "MASTER_PORT", "MASTER_ADDR"}
+VOLATILE = {"MASTER_PORT", "MASTER_ADDR"}
+# Of --standalone: drawn by both.
+RUN_ID = "TORCHELASTIC_RUN_ID"
 # Set by the interpreter or shell that is in between, not by a launcher.
 FOREIGN = {"_", "SHLVL", "PWD", "OLDPWD", "LC_CTYPE", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK"}
 # The peer counts the machine's cores, accel-launch those that are granted: compared only where a flag says it.
@@ -112,6 +115,8 @@ def differences(theirs, ours, case, *, is_strict=False):
             continue
         left, right = theirs.get(variable), ours.get(variable)
         if variable in VOLATILE and left is not None and right is not None:
+            continue
+        if variable == RUN_ID and case == "torchrun" and "none" not in (left, right) and left and right:
             continue
         if left != right:
             yield variable, left, right

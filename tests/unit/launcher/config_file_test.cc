@@ -85,6 +85,16 @@ TEST(ConfigFile, AnUnquotedNoIsTheWordWhereItIsAChoice) {
   EXPECT_EQ(file.mixed_precision, "no");
 }
 
+TEST(ConfigFile, TypesOfOlderVersionsHaveTheirPresentName) {
+  const ConfigFile mps = yaml("num_processes: 1\ndistributed_type: MPS\n");
+
+  EXPECT_EQ(mps.distributed_type, "NO");
+  ASSERT_THAT(mps.notices, ::testing::SizeIs(1));
+  EXPECT_THAT(mps.notices[0].text(),
+              HasSubstr(":2: distributed_type is MPS, as in older versions"));
+  EXPECT_EQ(yaml("distributed_type: TPU\n").distributed_type, "XLA");
+}
+
 TEST(ConfigFile, ScalarsFollowYaml11) {
   const ConfigFile file = yaml(
       "distributed_type: 'NO'\nnum_processes: 010\nmain_process_port: 1_000\nuse_cpu: on\ngpu_ids: "

@@ -14,6 +14,7 @@
 namespace accel::launcher {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -105,6 +106,17 @@ TEST(Flags, AMissingValueIsNamed) {
   EXPECT_THAT(refused({"--log_dir=", "x"}).message(), HasSubstr("--log_dir= needs a value"));
 }
 
+TEST(Flags, ASwitchTakesTrueOrFalseAndRefusesOtherWords) {
+  EXPECT_TRUE(parse_command_line({"--debug=yes", "p"})->is_on("debug"));
+  EXPECT_FALSE(parse_command_line({"--debug", "--debug=false", "p"})->is_on("debug"));
+  for (const char* word : {"--module=json.tool", "--debug=x", "--cpu=2", "--no-python=1.5"}) {
+    const auto line = parse_command_line({word, "p"});
+    ASSERT_FALSE(line) << word;
+    EXPECT_EQ(line.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(line.error().message(), HasSubstr("expected true or false"));
+  }
+}
+
 TEST(Flags, HelpFitsEightyColumnsAndShowsOnlyUnderscores) {
   const std::string help = launch_help();
 
@@ -128,6 +140,10 @@ TEST(Flags, HelpLeavesOutParadigmsThatAreNotChosen) {
   EXPECT_THAT(launch_help({"multi_gpu"}), Not(HasSubstr("--fsdp_version")));
   EXPECT_THAT(launch_help({"multi_gpu"}), HasSubstr("--max_restarts"));
   EXPECT_THAT(launch_help({"use_fsdp"}), HasSubstr("--fsdp_version"));
+  EXPECT_THAT(launch_help(), HasSubstr("--main_training_function"));
+  EXPECT_THAT(launch_help({"multi_gpu"}),
+              AllOf(Not(HasSubstr("--main_training_function")), Not(HasSubstr("SageMaker"))));
+  EXPECT_THAT(launch_help({"tpu"}), HasSubstr("--main_training_function"));
 }
 
 TEST(Flags, EveryFlagHasAHelpTextAndAUniqueName) {

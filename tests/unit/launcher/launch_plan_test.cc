@@ -724,6 +724,12 @@ TEST_F(LaunchPlanTest, GpuForTwoWorkersIsAskedForByNamingItTwice) {
       HasSubstr("3 workers cannot share 2 GPUs"));
 }
 
+TEST_F(LaunchPlanTest, GpusAreNamedAsPeopleTypeThem) {
+  EXPECT_EQ(plan({"--gpu_ids", " 0, 1 ", program_}).spec.env.at("CUDA_VISIBLE_DEVICES"), "0,1");
+  EXPECT_EQ(plan({"--gpu_ids", "MIG-GPU-8f/1/0", program_}).spec.env.at("CUDA_VISIBLE_DEVICES"),
+            "MIG-GPU-8f/1/0");
+}
+
 TEST_F(LaunchPlanTest, OneGpuIsForOneWorkerHoweverTheyWereAskedFor) {
   num_gpus_ = 1;
   const std::string none = folder_.write("none.yaml", "distributed_type: NO\nnum_processes: 2\n");

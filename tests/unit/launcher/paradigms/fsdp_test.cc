@@ -127,7 +127,23 @@ TEST_F(FsdpTest, AStrategyIsNoAnswerToVersion2) {
   EXPECT_THAT(error.message(), HasSubstr("expected true or false with --fsdp_version 2"));
   EXPECT_THAT(
       plan({"--use_fsdp", "--fsdp_version", "2", "--fsdp_sharding_strategy", "NO_SHARD"}).notices,
-      Contains(HasSubstr("give --fsdp_reshard_after_forward")));
+      Contains(HasSubstr("give fsdp_reshard_after_forward")));
+}
+
+TEST_F(FsdpTest, AFileOfVersion2ThatSaysAStrategyIsToldSo) {
+  const LaunchPlan result =
+      plan(file("distributed_type: FSDP\nnum_processes: 2\nuse_cpu: true\nfsdp_config:\n"
+                "  fsdp_version: 2\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n"
+                "  fsdp_min_num_params: 100000000.0\n"));
+
+  EXPECT_THAT(result.notices, Contains(HasSubstr("`accel to-fsdp2` converts the file")));
+  EXPECT_THAT(result.spec.env, Contains(Pair("FSDP_MIN_NUM_PARAMS", "100000000")));
+}
+
+TEST_F(FsdpTest, AFlagThatHasNoEffectIsReadAllTheSame) {
+  EXPECT_THAT(refused({"--fsdp_version", "3"}).message(), HasSubstr("--fsdp_version is '3'"));
+  EXPECT_THAT(refused({"--megatron_lm_recompute_granularity", "foo"}).message(),
+              HasSubstr("expected one of full, selective"));
 }
 
 TEST_F(FsdpTest, OnlyOneParadigmIsChosen) {

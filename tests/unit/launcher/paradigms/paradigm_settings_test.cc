@@ -147,6 +147,13 @@ TEST_F(Fp8Test, KeysAsTheQuestionnaireWritesThemHold) {
   EXPECT_THAT(result.notices, Contains(HasSubstr("the key is fp8_amax_history_len")));
 }
 
+TEST_F(Fp8Test, MsAmpIsDeprecated) {
+  EXPECT_THAT(plan(fp8_file("  backend: MSAMP\n")).notices,
+              Contains(HasSubstr("msamp is deprecated")));
+  EXPECT_THAT(plan(fp8_file("  backend: TE\n")).notices,
+              Not(Contains(HasSubstr("msamp is deprecated"))));
+}
+
 TEST_F(Fp8Test, OptionsAreForFp8Alone) {
   EXPECT_THAT(plan({"--cpu", "--fp8_backend", "te"}).spec.env,
               Not(Contains(Key("ACCELERATE_FP8_BACKEND"))));

@@ -114,6 +114,21 @@ TEST_F(TorchrunTest, ATakenPortIsAnErrorOfTheFlagAndANoticeOfAVariable) {
   EXPECT_THAT(of_variable.notices, Contains(HasSubstr("held by nginx")));
 }
 
+TEST_F(TorchrunTest, WorkersOfOneNodeAreToldTheNameOfTheJob) {
+  EXPECT_EQ(plan({"--nproc_per_node", "1"}).spec.identity.run_id, "none");
+  EXPECT_EQ(plan({"--rdzv-id", "night"}).spec.identity.run_id, "night");
+  EXPECT_EQ(plan({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=7"})
+                .spec.identity.run_id,
+            "7");
+  const LaunchPlan alone = plan({"--standalone", "--rdzv-id=7"});
+  EXPECT_EQ(alone.spec.identity.run_id, alone.spec.job_id);
+}
+
+TEST_F(TorchrunTest, ABackendThatIsNoneIsRefusedOnOneNodeToo) {
+  EXPECT_THAT(refused({"--rdzv_backend", "foo"}).message(),
+              HasSubstr("expected one of static, c10d, etcd, etcd-v2"));
+}
+
 TEST_F(TorchrunTest, OneNodeMeetsNobody) {
   const LaunchPlan result = plan({"--nnodes=1",
                                   "--node_rank=0",
