@@ -19,34 +19,35 @@
 namespace accel::launcher {
 namespace {
 
-constexpr const char* kProgram = "accel-launch";
-
 void print_line(std::FILE* stream, const std::string& text) {
   std::fprintf(stream, "%s%s", text.c_str(), text.ends_with('\n') ? "" : "\n");
 }
 
-int fail(const Error& error) {
-  print_line(stderr, error.render(kProgram));
+int fail(const std::string& program, const Error& error) {
+  print_line(stderr, error.render(program));
   return error_info(error.code()).exit_status;
 }
 
-void print_notice(const std::string& text) {
-  print_line(stderr, std::string(kProgram) + ": " + text);
+void print_notice(const std::string& program, const std::string& text) {
+  print_line(stderr, program + ": " + text);
 }
 
 // The last lines of a single worker stand right above the report already, unless they went to a file.
-ReportStyle report_style(const LaunchPlan& plan) {
+ReportStyle report_style(const std::string& program, const LaunchPlan& plan) {
   const supervisor::JobSpec& spec = plan.spec;
   ReportStyle style = {
       .color = ::isatty(STDERR_FILENO) == 1, .names = plan.worker_names, .hosts = plan.hosts};
   const bool is_on_screen =
       spec.workers.size() == 1 && spec.workers.front().redirect == supervisor::Streams::kNone;
+  style.program = program;
   if (is_on_screen) style.tail_lines = 0;
   return style;
 }
 
 // The signals are ours before the shim exists: one that comes in between is not lost.
-Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan, NoticeQueue& notices) {
+Result<supervisor::JobOutcome> run_job(const std::string& program,
+                                       const LaunchPlan& plan,
+                                       NoticeQueue& notices) {
   const auto signals = TakenSignals::take();
   if (!signals) return signals.error();
   // A notice for a console that is gone is no reason to leave the workers.
@@ -57,9 +58,7 @@ Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan, NoticeQueue& noti
   options.shares_terminal = plan.spec.console.foreground;
   options.notices = &notices;
   if (!plan.quiet) {
-    options.notice = [&notices](const std::string& text) {
-      notices.push(std::string(kProgram) + ": " + text);
-    };
+    options.notice = [&](const std::string& text) { notices.push(program + ": " + text); };
   }
   options.grace = [&plan](int signal) {
     return granted_grace(
@@ -69,14 +68,16 @@ Result<supervisor::JobOutcome> run_job(const LaunchPlan& plan, NoticeQueue& noti
   return loop.run(signals->fd());
 }
 
-int run_on_several_machines(const LaunchPlan& plan, NoticeQueue& notices) {
+int run_on_several_machines(const std::string& program,
+                            const LaunchPlan& plan,
+                            NoticeQueue& notices) {
   auto token = find_job_token(plan.inherited);
-  if (!token) return fail(token.error());
+  if (!token) return fail(program, token.error());
   const auto status = launch_static({.settings = *plan.machines,
                                      .spec = plan.spec,
                                      .token = *std::move(token),
                                      .quiet = plan.quiet,
-                                     .report = report_style(plan),
+                                     .report = report_style(program, plan),
                                      .grace =
                                          [&plan](int signal) {
                                            return granted_grace(plan.spec.stop.grace,
@@ -86,17 +87,19 @@ int run_on_several_machines(const LaunchPlan& plan, NoticeQueue& notices) {
                                          }},
                                     notices);
   std::fputs(notices.take_unwritten().c_str(), stderr);
-  return status ? *status : fail(status.error());
+  return status ? *status : fail(program, status.error());
 }
 
 // The folder that the plan chose itself. SLURM's batch script is no node: each of its nodes has one.
-Result<void> make_log_folder(const LaunchPlan& plan, const LaunchHost& host) {
+Result<void> make_log_folder(const std::string& program,
+                             const LaunchPlan& plan,
+                             const LaunchHost& host) {
   const bool is_elsewhere = plan.elastic && plan.elastic->meeting == Meeting::kStarter;
   const std::string& folder = plan.spec.log.dir;
   if (is_elsewhere || folder != private_log_folder(host.environment, host.job_suffix)) return {};
   if (auto made = make_private_log_folder(folder); !made) return made;
   if (!plan.quiet)
-    print_notice("log files go to " + folder + " (choose another place with --log_dir)");
+    print_notice(program, "log files go to " + folder + " (choose another place with --log_dir)");
   return {};
 }
 
@@ -114,41 +117,43 @@ std::vector<std::string> same_command(const std::vector<std::string>& arguments)
 int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   LaunchHost host = real_launch_host();
   host.is_torchrun = is_torchrun;
+  const std::string program = is_torchrun ? "accel-torchrun" : "accel-launch";
   auto plan = resolve_launch(arguments, host);
-  if (!plan) return fail(plan.error());
+  if (!plan) return fail(program, plan.error());
   if (plan->answer) {
     print_line(stdout, *plan->answer);
     return 0;
   }
   if (!plan->quiet) {
-    for (const std::string& notice : plan->notices) print_notice(notice);
+    for (const std::string& notice : plan->notices) print_notice(program, notice);
   }
   if (plan->submission) {
     const auto status = submit(*plan->submission);
-    return status ? *status : fail(status.error());
+    return status ? *status : fail(program, status.error());
   }
   if (plan->dry_run) {
     print_line(stdout, render_dry_run(*plan));
     return 0;
   }
   if (plan->stop_with_stdin) {
-    if (const auto watched = watch_stdin(); !watched) return fail(watched.error());
+    if (const auto watched = watch_stdin(); !watched) return fail(program, watched.error());
   }
-  if (const auto made = make_log_folder(*plan, host); !made) return fail(made.error());
+  if (const auto made = make_log_folder(program, *plan, host); !made)
+    return fail(program, made.error());
   if (plan->elastic) {
     if (plan->elastic->meeting == Meeting::kStarter)
       plan->elastic->node_command = same_command(arguments);
     const auto status = run_cluster_command({kElasticCommand, to_json(*plan->elastic, plan->spec)});
-    return status ? *status : fail(status.error());
+    return status ? *status : fail(program, status.error());
   }
   NoticeQueue notices(STDERR_FILENO);
-  if (plan->machines) return run_on_several_machines(*plan, notices);
-  const auto outcome = run_job(*plan, notices);
+  if (plan->machines) return run_on_several_machines(program, *plan, notices);
+  const auto outcome = run_job(program, *plan, notices);
   std::fputs(notices.take_unwritten().c_str(), stderr);
-  if (!outcome) return fail(outcome.error());
+  if (!outcome) return fail(program, outcome.error());
   if (!plan->quiet) {
     const int num_workers = static_cast<int>(plan->spec.workers.size());
-    std::fputs(render_report(*outcome, num_workers, report_style(*plan)).c_str(), stderr);
+    std::fputs(render_report(*outcome, num_workers, report_style(program, *plan)).c_str(), stderr);
   }
   return outcome->exit_code;
 }

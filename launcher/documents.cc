@@ -192,6 +192,7 @@ std::vector<Document> generated_documents() {
                                      {"config.md", config_page()},
                                      {"flags.md", flags_page()},
                                      {"man/accel-launch.1", launch_manual()},
+                                     {"man/accel-torchrun.1", torchrun_manual()},
                                      {"completions/accel", bash_completion()},
                                      {"completions/accel-launch", kSameScript},
                                      {"completions/accel-torchrun", kSameScript},

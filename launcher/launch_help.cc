@@ -48,16 +48,21 @@ bool is_left_out(std::string_view group, const std::vector<std::string>& chosen)
 
 }  // namespace
 
-std::string launch_help(const std::vector<std::string>& chosen) {
-  std::string out =
-      "Usage: accel-launch [flags] SCRIPT [arguments of the script]\n"
-      "\n";
+std::string launch_help(const std::vector<std::string>& chosen, bool is_torchrun) {
+  const std::string program = is_torchrun ? "accel-torchrun" : "accel-launch";
+  std::string out = "Usage: " + program + " [flags] SCRIPT [arguments of the script]\n\n";
   out += wrapped(
       "Starts SCRIPT in N workers with ranks, watches them, and says which failed first "
       "and why. SCRIPT is a program, a .py file, or with -m a Python module. Everything "
       "after it belongs to it; one -- right after it is dropped. Words of a flag are "
       "joined by underscores or hyphens.",
       0);
+  if (is_torchrun) {
+    out += "\n" + wrapped(
+                      "The defaults are those of torchrun, PET_* among them: one worker unless "
+                      "--nproc_per_node says more, and no default configuration file.",
+                      0);
+  }
   std::string_view group;
   for (const FlagSpec& flag : flag_table()) {
     if (is_left_out(flag.group, chosen)) continue;
@@ -69,11 +74,11 @@ std::string launch_help(const std::vector<std::string>& chosen) {
     }
     append_flag(out, flag);
   }
-  out +=
-      "\nExamples:\n"
-      "  accel-launch --num_processes 2 build/examples/digits -- --epochs 15\n"
-      "  accel-launch --num_processes 4 --max_restarts 3 --log_dir logs train.py\n"
-      "\nThe exit status is that of the first worker that failed, or 128 + its signal.\n";
+  const std::string number = is_torchrun ? " --nproc_per_node " : " --num_processes ";
+  out += "\nExamples:\n  " + program + number + "2 build/examples/digits -- --epochs 15\n  " +
+         program + number +
+         "4 --max_restarts 3 --log_dir logs train.py\n"
+         "\nThe exit status is that of the first worker that failed, or 128 + its signal.\n";
   return out;
 }
 

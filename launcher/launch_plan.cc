@@ -429,7 +429,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   line.is_torchrun = host.is_torchrun;
   LaunchPlan plan;
   if (line.is_on("help")) {
-    plan.answer = launch_help(names_of(line.given));
+    plan.answer = launch_help(names_of(line.given), host.is_torchrun);
     return plan;
   }
   if (line.is_on("version")) {

@@ -1,10 +1,12 @@
 #include "launcher/manual.h"
 
 #include <cctype>
+#include <span>
 #include <string_view>
 
 #include "launcher/choice_list.h"
 #include "launcher/flag_table.h"
+#include "launcher/torchrun/torchrun_flags.h"
 
 namespace accel::launcher {
 namespace {
@@ -28,6 +30,32 @@ std::string flag_head(const FlagSpec& flag) {
   return head + "\n";
 }
 
+// A section for each group.
+std::string flags_of(std::span<const FlagSpec> flags) {
+  std::string out;
+  std::string_view group;
+  for (const FlagSpec& flag : flags) {
+    if (flag.group != group) {
+      group = flag.group;
+      out += ".SH " + troff(group) + "\n";
+    }
+    out += flag_head(flag) + troff(flag.help) + "\n";
+    if (!flag.choices.empty()) {
+      out += "One of:";
+      for (const std::string_view choice : split_choices(flag.choices)) out += " " + troff(choice);
+      out += ".\n";
+    }
+  }
+  return out;
+}
+
+constexpr const char* kExitStatus =
+    ".SH EXIT STATUS\n"
+    "That of the first worker that failed, or 128 + the number of its signal; 130 after "
+    "Ctrl\\-C,\n"
+    "143 after SIGTERM, 85 when every rank saved after a preemption notice. Errors of the\n"
+    "launcher itself: docs/errors.md.\n";
+
 }  // namespace
 
 std::string launch_manual() {
@@ -44,29 +72,35 @@ std::string launch_manual() {
       "Face\n"
       "Accelerate and libaccel read. When one fails the others are stopped; the report names the\n"
       "first that failed and why. Words of a flag are joined by underscores or hyphens.\n";
-  std::string_view group;
-  for (const FlagSpec& flag : flag_table()) {
-    if (flag.group != group) {
-      group = flag.group;
-      out += ".SH " + troff(group) + "\n";
-    }
-    out += flag_head(flag) + troff(flag.help) + "\n";
-    if (!flag.choices.empty()) {
-      out += "One of:";
-      for (const std::string_view choice : split_choices(flag.choices)) out += " " + troff(choice);
-      out += ".\n";
-    }
-  }
+  out += flags_of(flag_table());
+  out += kExitStatus;
   out +=
-      ".SH EXIT STATUS\n"
-      "That of the first worker that failed, or 128 + the number of its signal; 130 after "
-      "Ctrl\\-C,\n"
-      "143 after SIGTERM, 85 when every rank saved after a preemption notice. Errors of the\n"
-      "launcher itself: docs/errors.md.\n"
       ".SH SEE ALSO\n"
       ".BR accel (1),\n"
+      ".BR accel\\-torchrun (1),\n"
       ".BR accel\\-agent (8)\n";
   return out;
+}
+
+std::string torchrun_manual() {
+  std::string out =
+      ".\\\" Written by scripts/generate_docs.sh from the flag table. Do not edit it.\n"
+      ".TH ACCEL\\-TORCHRUN 1 \"\" \"accel\" \"User Commands\"\n"
+      ".SH NAME\n"
+      "accel\\-torchrun \\- accel\\-launch with the defaults of torchrun\n"
+      ".SH SYNOPSIS\n"
+      ".B accel\\-torchrun\n"
+      "[\\fIflags\\fR] \\fIscript\\fR [\\fIarguments of the script\\fR]\n"
+      ".SH DESCRIPTION\n"
+      "The program of\n"
+      ".BR accel\\-launch (1),\n"
+      "with its flags and those below. One worker unless a flag says more; ranks and a store for "
+      "a\n"
+      "single one too; no default configuration file; no variables of Accelerate unless a flag\n"
+      "asks for them. PET_\\fINAME\\fR in the environment is the default of a flag of torchrun.\n";
+  out += flags_of(torchrun_flags());
+  out += kExitStatus;
+  return out + ".SH SEE ALSO\n.BR accel\\-launch (1)\n";
 }
 
 std::string command_manual(const LocalCommand& command) {

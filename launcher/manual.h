@@ -12,6 +12,9 @@ namespace accel::launcher {
 // troff (man(7)) for accel-launch(1).
 [[nodiscard]] std::string launch_manual();
 
+// For accel-torchrun(1): torchrun's flags and what differs from accel-launch(1), which has the others.
+[[nodiscard]] std::string torchrun_manual();
+
 // For accel-COMMAND(1), with its subcommands. Threads: see describe().
 [[nodiscard]] std::string command_manual(const LocalCommand& command);
 

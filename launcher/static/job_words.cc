@@ -6,8 +6,6 @@
 namespace accel::launcher {
 namespace {
 
-constexpr const char* kProgram = "accel-launch";
-
 // Its report follows.
 bool is_failure_of(int machine_rank, const Verdict& verdict) {
   const auto code = static_cast<ErrorCode>(verdict.code);
@@ -18,14 +16,14 @@ bool is_failure_of(int machine_rank, const Verdict& verdict) {
 }  // namespace
 
 void JobWords::say(const std::string& text) {
-  if (!is_quiet_) notices_.push(std::string(kProgram) + ": " + printable(text));
+  if (!is_quiet_) notices_.push(report_.program + ": " + printable(text));
 }
 
 void JobWords::tell(const Verdict& verdict, int machine_rank) {
   if (verdict.kind == VerdictKind::kStopped) return say("the job was stopped: " + verdict.text);
   if (verdict.kind != VerdictKind::kFailed) return;
   if (is_failure_of(machine_rank, verdict)) return say("the job failed: " + verdict.text);
-  notices_.push(error_of(verdict).render(kProgram));
+  notices_.push(error_of(verdict).render(report_.program));
 }
 
 void JobWords::report(const Verdict& verdict,

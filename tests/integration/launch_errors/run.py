@@ -80,7 +80,7 @@ class LaunchErrors(unittest.TestCase):
         self.assertEqual((len(ports), len(set(ports))), (2, 1))
         self.assertNotIn(f"port={port}", ports)
         self.assertEqual(torchrun.returncode, 98, torchrun.stderr)
-        self.assertIn("[store.port_in_use]", torchrun.stderr)
+        self.assertRegex(torchrun.stderr, r"^accel-torchrun: error \[store.port_in_use\]")
         self.assertIn(str(port), torchrun.stderr)
 
     def test_a_default_port_that_is_taken_is_no_error(self):

@@ -18,7 +18,7 @@ package=$(echo "$work"/packages/*.deb)
 [ -f "$package" ] || fail "no package: $(ls "$work/packages")"
 
 contents=$(dpkg-deb --contents "$package" | awk '{ print $6 }')
-for file in ./usr/bin/accel-launch ./usr/bin/accel-torchrun ./usr/bin/accel-shim ./usr/share/man/man1/accel-launch.1 \
+for file in ./usr/bin/accel-launch ./usr/bin/accel-torchrun ./usr/bin/accel-shim ./usr/share/man/man1/accel-launch.1 ./usr/share/man/man1/accel-torchrun.1 \
   ./usr/share/bash-completion/completions/accel-launch ./usr/share/doc/accel/LICENSE ./usr/bin/accel \
   ./usr/bin/accel-config ./usr/share/man/man1/accel-config.1 ./usr/share/zsh/vendor-completions/_accel \
   ./usr/share/fish/vendor_completions.d/accel.fish; do

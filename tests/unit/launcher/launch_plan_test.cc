@@ -385,6 +385,11 @@ TEST_F(LaunchPlanTest, InsideAWorkerOfAnotherJobItsIdentityIsDropped) {
 TEST_F(LaunchPlanTest, HelpAndVersionNeedNoScript) {
   EXPECT_THAT(plan({"--help"}).answer.value(), HasSubstr("Usage: accel-launch"));
   EXPECT_THAT(plan({"--version"}).answer.value(), HasSubstr("accel "));
+  host_.is_torchrun = true;
+  const std::string help = plan({"--help"}).answer.value();
+  EXPECT_THAT(help, HasSubstr("Usage: accel-torchrun [flags]"));
+  EXPECT_THAT(help, HasSubstr("  accel-torchrun --nproc_per_node 4 "));
+  EXPECT_THAT(help, Not(HasSubstr("accel-launch --num_processes")));
 }
 
 TEST_F(LaunchPlanTest, FlagBeatsFileBeatsDefault) {
