@@ -115,7 +115,9 @@ struct NodeLink::Exchange {
 };
 
 NodeLink::NodeLink(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
-NodeLink::~NodeLink() = default;
+NodeLink::~NodeLink() {
+  close();
+}
 
 Result<NodeLink::WorkPtr> NodeLink::start_send(int to,
                                                const void* data,
@@ -275,8 +277,44 @@ Result<void> NodeLink::post(const shm::LetterPtr& letter) {
                   ? start_send(letter->peer, letter->data, letter->bytes, letter->tag)
                   : start_receive(letter->peer, letter->data, letter->bytes, letter->tag);
   if (!work) return std::move(work).error();
-  letters_.emplace(letter, *std::move(work));
+  letters_.emplace(letter, Posted{.work = *std::move(work)});
   return {};
+}
+
+// By the thread that watches it, when there is one. abort() of another thread reaches either.
+Result<void> NodeLink::finish(Posted& posted, int peer) {
+  if (!posted.watch.valid()) return finish(posted.work, peer, kNoTimeout);
+  {
+    const std::lock_guard lock(mutex_);
+    waited_ = posted.work;
+  }
+  if (is_aborted_.load()) posted.work->abort();
+  Result<void> done = posted.watch.get();
+  const std::lock_guard lock(mutex_);
+  waited_.reset();
+  return done;
+}
+
+Result<bool> NodeLink::is_done(const shm::LetterPtr& letter) {
+  if (letter->is_done) return true;
+  const auto found = letters_.find(letter);
+  if (found == letters_.end() || is_aborted_.load())
+    return Error(ErrorCode::kPeerLost, "the group has met an error before");
+  Posted& posted = found->second;
+  if (!posted.watch.valid()) {
+    const auto watch = [work = posted.work, peer = letter->peer]() -> Result<void> {
+      try {
+        if (work->wait(kNoTimeout)) return {};
+        return Error(ErrorCode::kPeerLost, "the group was aborted by this process");
+      } catch (const std::exception& cause) {
+        return loss_of(peer, cause.what());
+      }
+    };
+    posted.watch = std::async(std::launch::async, watch);
+  }
+  if (posted.watch.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
+  if (auto done = wait(letter); !done) return std::move(done).error();
+  return true;
 }
 
 Result<void> NodeLink::wait(const shm::LetterPtr& letter) {
@@ -284,11 +322,10 @@ Result<void> NodeLink::wait(const shm::LetterPtr& letter) {
   const auto found = letters_.find(letter);
   if (found == letters_.end())
     return Error(ErrorCode::kPeerLost, "the group has met an error before");
-  const WorkPtr work = found->second;
-  if (auto done = finish(work, letter->peer, kNoTimeout); !done) return done;
-  if (letter->peer == shm::kAnyRank) letter->peer = work->sourceRank();
+  if (auto done = finish(found->second, letter->peer); !done) return done;
+  if (letter->peer == shm::kAnyRank) letter->peer = found->second.work->sourceRank();
   letter->is_done = true;
-  letters_.erase(letter);
+  letters_.erase(found);
   return {};
 }
 
@@ -298,7 +335,11 @@ void NodeLink::abort() noexcept {
   if (waited_) waited_->abort();
 }
 
+// Threads that watch letters end first.
 void NodeLink::close() noexcept {
+  for (auto& [letter, posted] : letters_) {
+    if (posted.watch.valid()) posted.work->abort();
+  }
   letters_.clear();
   backend_.reset();
 }

@@ -23,6 +23,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -79,8 +80,10 @@ class NodeLink {
                                           std::span<const Incoming> in);
   [[nodiscard]] Result<void> finish(const ExchangePtr& exchange);
 
-  // Messages of users. The backend tells of their end to those who wait only, so is_done() is false until then.
+  // Messages of users. The backend tells of their end to those who wait only: the first is_done() of a letter starts a thread
+  // that does. is_done() waits for nobody; after true, wait() does not either.
   [[nodiscard]] Result<void> post(const shm::LetterPtr& letter);
+  [[nodiscard]] Result<bool> is_done(const shm::LetterPtr& letter);
   [[nodiscard]] Result<void> wait(const shm::LetterPtr& letter);
 
   // Ends what waits in another thread. Any thread.
@@ -91,6 +94,10 @@ class NodeLink {
 
  private:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  struct Posted {
+    WorkPtr work;
+    std::future<Result<void>> watch;  // valid once somebody has asked
+  };
 
   [[nodiscard]] Result<WorkPtr> start_send(int to, const void* data, std::size_t bytes, int tag);
   [[nodiscard]] Result<WorkPtr> start_receive(int from, void* data, std::size_t bytes, int tag);
@@ -99,11 +106,12 @@ class NodeLink {
                                     std::chrono::milliseconds at_most);
   // The beginnings of all letters, compared. kShapeMismatch before any loss that comes of it.
   [[nodiscard]] Result<void> take_beginnings(Exchange& exchange);
+  [[nodiscard]] Result<void> finish(Posted& posted, int peer);
   // Tells ranks that call something else that their calls were seen, and waits until they have seen ours.
   void part_from(const std::vector<int>& peers);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
-  std::unordered_map<shm::LetterPtr, WorkPtr> letters_;
+  std::unordered_map<shm::LetterPtr, Posted> letters_;
   std::mutex mutex_;  // of waited_
   WorkPtr waited_;
   std::atomic<bool> is_aborted_ = false;

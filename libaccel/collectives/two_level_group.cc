@@ -301,7 +301,9 @@ Result<void> TwoLevelGroup::post(const shm::LetterPtr& letter) {
 }
 
 Result<bool> TwoLevelGroup::is_done(const shm::LetterPtr& letter) {
-  return letter->is_done;
+  Result<bool> done = parts_.link->is_done(letter);
+  if (!done) end();
+  return done;
 }
 
 Result<void> TwoLevelGroup::wait(const shm::LetterPtr& letter) {

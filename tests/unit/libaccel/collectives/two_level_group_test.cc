@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -312,6 +313,29 @@ TEST_P(TwoLevelGroupTest, MessagesGoAroundBesideCollectives) {
     EXPECT_TRUE(at::equal(received[0], input_of(before, at::kFloat, kManyRows)));
     EXPECT_TRUE(at::equal(from_anybody[0], input_of(before)));
     EXPECT_THAT(message_of([&] { backend.send(few, before, INT32_MAX); }), HasSubstr("tag"));
+  });
+}
+
+TEST_P(TwoLevelGroupTest, MessagesMayBePolled) {
+  run_ranks(layout(), [&](ShmBackend& backend) {
+    const int own = backend.getRank();
+    const int before = (own + size() - 1) % size();
+    Tensors received = {at::zeros({kManyRows, 5})};
+    Tensors nothing = {at::zeros({kFewRows, 5})};
+    Tensors many = {input_of(own, at::kFloat, kManyRows)};
+    const auto never = backend.recv(nothing, before, 2);  // the group ends all the same
+    const auto work = backend.recv(received, before, 1);
+    EXPECT_FALSE(work->isCompleted());
+    backend.barrier({});
+    const auto sent = backend.send(many, (own + 1) % size(), 1);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!(work->isCompleted() && sent->isCompleted())) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      std::this_thread::yield();
+    }
+    work->wait();
+    EXPECT_TRUE(at::equal(received[0], input_of(before, at::kFloat, kManyRows)));
+    EXPECT_FALSE(never->isCompleted());
   });
 }
 
