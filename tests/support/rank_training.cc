@@ -139,10 +139,21 @@ Trained train_on_ranks(const MakeZooModel& make, const Plugin& plugin, const Rec
 
 namespace {
 
+// What FULL_SHARD makes of trained parameters of 16 bits under autocast.
+void widen(const ZooModel& model) {
+  for (at::Tensor parameter : model.parameters()) {
+    if (parameter.requires_grad() && at::isReducedFloatingType(parameter.scalar_type()))
+      parameter.set_data(parameter.detach().to(at::kFloat));
+  }
+}
+
 // By rank.
 std::vector<Trained> train_all_alone(const MakeZooModel& make, int ranks, const Recipe& recipe) {
   std::vector<std::shared_ptr<ZooModel>> replicas;
-  for (int i = 0; i < ranks; ++i) replicas.push_back(seeded(make));
+  for (int i = 0; i < ranks; ++i) {
+    replicas.push_back(seeded(make));
+    if (recipe.is_bf16 && ranks > 1) widen(*replicas.back());
+  }
   const auto optimizer = make_optimizer(parameters_as_in_python(*replicas[0]));
   std::vector<std::vector<at::Tensor>> losses(replicas.size());
   for (int step = 0; step < recipe.steps; ++step) {

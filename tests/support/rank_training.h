@@ -27,7 +27,8 @@ namespace accel::test {
 struct Recipe {
   int steps = 3;
   int accumulation = 1;
-  bool is_bf16 = false;           // autocast
+  bool is_bf16 =
+      false;  // autocast; ranks shard fully, so that trained parameters of 16 bits become fp32
   std::string backend;            // of the collectives; empty: the default
   std::optional<int> zero_stage;  // of a DeepSpeedPlugin, in place of the other plugin
 };
