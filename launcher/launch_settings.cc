@@ -226,8 +226,8 @@ class Merge {
                       "You can only use one of `--cpu`, `--multi_gpu`, `--tpu`, `--use_deepspeed`, "
                       "`--use_fsdp` at a time.",
                       line_.is_on("cpu")
-                          ? "leave --cpu out; where there are GPUs that shall not be used, set "
-                            "ACCELERATE_USE_CPU=true or `use_cpu: true` in a configuration file"
+                          ? "leave --cpu out; where there are GPUs that shall not be used, say "
+                            "`use_cpu: true` in a configuration file, or set CUDA_VISIBLE_DEVICES="
                           : "leave one out of " + given));
   }
 
@@ -341,10 +341,11 @@ class Merge {
       settings_.mixed_precision = file_->mixed_precision.value_or("no");
     }
     if (settings_.mixed_precision == "fp8") {
-      settings_.paradigms.variables.merge(fp8_variables(wish(), faults_));
-      if (settings_.paradigms.variables["ACCELERATE_FP8_BACKEND"] == "MSAMP") {
+      EnvMap& variables = settings_.paradigms.variables;
+      variables.merge(fp8_variables(wish(), faults_));
+      const auto backend = variables.find("ACCELERATE_FP8_BACKEND");
+      if (backend != variables.end() && backend->second == "MSAMP")
         notices_.emplace_back("fp8_backend msamp is deprecated, as Accelerate says: take te or ao");
-      }
     }
     settings_.num_cpu_threads =
         integer_flag(line_, "num_cpu_threads_per_process", 1, kMostThreads, faults_);

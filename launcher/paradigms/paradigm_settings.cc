@@ -71,9 +71,14 @@ std::string deepspeed_fields(const ParadigmWish& wish) {
   return fields;
 }
 
-// Flags of a paradigm that is not chosen have no effect, but a slip of the pen is one all the same.
+// Flags of a paradigm that is not chosen have no effect, but a number or a choice that is none is a slip all the same. Truths
+// are any text to the peer, and some scripts give all flags with words like None.
 void check_typed(const Paradigm& paradigm, const CommandLine& line, Faults& faults) {
-  for (const Option& option : paradigm.options) (void)typed_value(option, line, faults);
+  for (const Option& option : paradigm.options) {
+    const FlagKind kind = option.flag.kind;
+    if (kind == FlagKind::kChoice || kind == FlagKind::kInteger || kind == FlagKind::kNumber)
+      (void)typed_value(option, line, faults);
+  }
 }
 
 // By flag, else by the file's distributed_type.

@@ -130,7 +130,10 @@ class Zsh:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ |= {"TERM": "xterm", "PS1": self.PROMPT, "ACCEL": str(BIN / "accel"), "HOME": "/nonexistent", "COLUMNS": "200"}
-            os.execvp("zsh", ["zsh", "-f", "-i"])
+            try:
+                os.execvp("zsh", ["zsh", "-f", "-i"])
+            finally:
+                os._exit(127)
         self.wait_for(self.PROMPT)
         self.send('autoload -Uz compinit; compinit -D -u; eval "$($ACCEL completion zsh)"\n')
         self.wait_for(self.PROMPT)
@@ -140,11 +143,12 @@ class Zsh:
 
     def wait_for(self, text):
         """All that came before it, without what moves the cursor and sets colours."""
-        said = ""
+        came, said = b"", ""  # a sequence may come in pieces
         while text not in said:
             ready, _, _ = select.select([self.fd], [], [], 30)
             assert ready, f"{text!r} did not come after {said!r}"
-            said += re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[=>])|[\a\0]", "", os.read(self.fd, 4096).decode())
+            came += os.read(self.fd, 4096)
+            said = re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[=>])|[\a\0]", "", came.decode(errors="replace"))
         return said.partition(text)[0]
 
     def completed(self, line):

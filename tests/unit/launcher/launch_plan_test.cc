@@ -1,6 +1,7 @@
 #include "launcher/launch_plan.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -214,6 +215,9 @@ TEST_F(LaunchPlanTest, LogFlagsFollowTorchrun) {
   EXPECT_EQ(per_rank.spec.workers[1].redirect, Streams::kOut);
   EXPECT_EQ(dir_only.spec.workers[1].tee, Streams::kAll);
   EXPECT_EQ(no_dir.spec.log.dir, "/tmp/accel_logs-" + host_.job_suffix);  // of this launch alone
+  host_.environment["TMPDIR"] = ".";  // workers may go elsewhere
+  EXPECT_THAT(plan({"--num_processes", "2", "--tee", "3", program_}).spec.log.dir,
+              ::testing::StartsWith(std::filesystem::current_path().string() + "/accel_logs-"));
 }
 
 TEST_F(LaunchPlanTest, TeedLinesAreNamedAsTorchrunDoes) {

@@ -144,6 +144,7 @@ TEST_F(FsdpTest, AFlagThatHasNoEffectIsReadAllTheSame) {
   EXPECT_THAT(refused({"--fsdp_version", "3"}).message(), HasSubstr("--fsdp_version is '3'"));
   EXPECT_THAT(refused({"--megatron_lm_recompute_granularity", "foo"}).message(),
               HasSubstr("expected one of full, selective"));
+  (void)plan({"--fsdp_offload_params", "None"});
 }
 
 TEST_F(FsdpTest, OnlyOneParadigmIsChosen) {
