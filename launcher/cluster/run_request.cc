@@ -11,6 +11,7 @@
 #include "launcher/node_range.h"
 #include "launcher/number_text.h"
 #include "launcher/preflight_flag.h"
+#include "launcher/static/job_token.h"
 #include "runtime/byte_size.h"
 
 namespace accel::cluster {
@@ -34,14 +35,17 @@ void set_hang(v1::HangPolicy& hang, const std::string& text) {
   hang.mutable_beat()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
 }
 
-// This environment, then the file's, then what the flags name.
+// This environment, then the file's, then what the flags name. Launchers alone know the job's token: the
+// agent would keep it with the job, and hand it to the workers.
 void set_environment(v1::JobSpec& spec, const RunFlags& flags) {
   auto& env = *spec.mutable_env();
   for (char** variable = ::environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const std::size_t equals = text.find('=');
     if (equals == std::string_view::npos || equals == 0) continue;
-    env.insert({std::string(text.substr(0, equals)), std::string(text.substr(equals + 1))});
+    const std::string_view name = text.substr(0, equals);
+    if (name == launcher::kJobTokenVariable) continue;
+    env.insert({std::string(name), std::string(text.substr(equals + 1))});
   }
   for (const std::string& text : flags.env) {
     const std::size_t equals = text.find('=');

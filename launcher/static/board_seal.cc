@@ -24,9 +24,11 @@ std::string session_of(const MachineCard& main) {
 
 }  // namespace
 
-void BoardSeal::begin(const MachineCard* main) {
-  is_main_ = main != nullptr;
-  session_ = is_main_ ? session_of(*main) : "";
+void BoardSeal::begin(const MachineCard& own, bool is_main) {
+  is_main_ = is_main;
+  is_pinned_ = false;
+  generation_ = own.generation;
+  session_ = is_main ? session_of(own) : "";
   forged_.clear();
   host_.clear();
   num_distrusted_ = 0;
@@ -65,8 +67,9 @@ void BoardSeal::read_host(const std::string& value) {
       has_token() ? opened(std::string(board_key::kHost), value) : std::string();
   const bool is_believed = has_token() ? !text.empty() : !value.starts_with(kPrefix);
   num_distrusted_ = value.empty() || is_believed ? 0 : num_distrusted_ + 1;
-  if (is_main_ || text.empty()) return;
-  if (const auto card = card_from(text)) session_ = session_of(*card);
+  if (is_main_ || is_pinned_ || text.empty()) return;
+  const auto card = card_from(text);
+  if (card && card->generation == generation_) session_ = session_of(*card);
 }
 
 // The card of machine 0 first: it says how the others are sealed.

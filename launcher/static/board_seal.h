@@ -4,10 +4,11 @@
 //
 //   "accel-seal-1:" || proof || text       proof = HMAC-SHA256(SHA-256(token), session || 0 || key || 0 || text)
 //
-// with the session "<id of machine 0's launcher>/<generation>", which its card on accel/host says: that
+// with the session "<id of machine 0's launcher>/<generation>", which its card on accel/host says. That
 // one is sealed with an empty session. So no value can be made up, altered, moved to another key, or
-// taken from an earlier job or generation. A plan names the launchers that it is for (JobPlan), so a
-// whole recorded job starts nobody's workers either.
+// taken from another generation. A card of an earlier job with the same token is believed as well,
+// and its words with it, until pin(): a plan names the launchers that it is for (JobPlan), so the
+// recorded job starts nobody's workers, and stops none that run.
 //
 // What is not sealed reads as absent, and is replaced: a swap that expects nothing expects it. Values
 // are no secrets, and absent ones are not sealed: whoever reaches the store can still remove what
@@ -43,8 +44,10 @@ class BoardSeal {
 
   [[nodiscard]] bool has_token() const { return static_cast<bool>(prove_); }
 
-  // A generation begins with an empty board. main: our own card, when we are machine 0.
-  void begin(const MachineCard* main);
+  // A generation begins with an empty board. own: our card; is_main: it is machine 0's.
+  void begin(const MachineCard& own, bool is_main);
+  // A plan that names us was taken: words of this session alone count, until the next begin().
+  void pin() { is_pinned_ = true; }
 
   // What is to be sent in place of `wanted`.
   [[nodiscard]] supervisor::StoreExchange seal(const supervisor::StoreExchange& wanted) const;
@@ -63,6 +66,8 @@ class BoardSeal {
 
   Prove prove_;
   bool is_main_ = false;
+  bool is_pinned_ = false;
+  int generation_ = 0;
   std::string session_;  // empty: machine 0's card was not read yet
   std::map<std::string, std::string, std::less<>> forged_;  // what stands there instead, by key
   std::string host_;                                        // as it was read last

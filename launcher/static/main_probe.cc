@@ -23,7 +23,7 @@ MainProbe::MainProbe(boost::asio::io_context& context,
       on_other_(std::move(on_other)),
       pause_(context),
       link_(context, {.on_up = [this] { ask(); }, .on_trouble = [](const Error&) {}}) {
-  seal_.begin(nullptr);
+  seal_.begin(card_, false);
 }
 
 void MainProbe::ask() {

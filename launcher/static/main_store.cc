@@ -102,11 +102,16 @@ void MainStore::listen_on_all() {
 }
 
 void MainStore::join(const MachineCard& card) {
-  seal_.begin(is_main_ ? &card : nullptr);
+  seal_.begin(card, is_main_);
   if (!is_main_ || !is_translated_ || generation_ > 0) return;
   // The address may be another machine's that was only not there yet.
   probe_.emplace(context_, card, seal_, handlers_.on_fault);
   probe_->open(addresses_);
+}
+
+void MainStore::settle_on_main() {
+  stop_watching();
+  seal_.pin();
 }
 
 void MainStore::stop_watching() {

@@ -55,8 +55,8 @@ class MainStore {
 
   // The first exchange of a generation follows. card: our own.
   void join(const MachineCard& card);
-  // All have come: another machine 0 would be too late.
-  void stop_watching();
+  // All have come, and the plan is taken: another machine 0 would be too late.
+  void settle_on_main();
 
   // Requires: is_idle().
   void exchange(const supervisor::StoreExchange& wanted, std::function<void(const Board&)> done);
@@ -82,6 +82,7 @@ class MainStore {
 
  private:
   void open_here();
+  void stop_watching();
   void listen_on_all();
   void on_up();
   void on_trouble(const Error& why);
@@ -94,7 +95,7 @@ class MainStore {
   SteadyClock clock_;
   StoreLink link_;
   StoreDoubt doubt_;
-  std::optional<MainProbe> probe_;                  // is_translated_: until stop_watching()
+  std::optional<MainProbe> probe_;                  // is_translated_: until settle_on_main()
   std::vector<supervisor::TcpEndpoint> addresses_;  // of the main process
   std::string bound_to_;
   std::string port_holder_;  // what kept us from being machine 0

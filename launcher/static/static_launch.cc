@@ -253,7 +253,7 @@ class StaticLaunch {
   }
 
   void prepare_workers(const PrepareWorkers& prepare) {
-    store_.stop_watching();
+    store_.settle_on_main();
     card_.rank = machine_->card().rank;  // it may have been drawn
     settings_.machine_rank = card_.rank;
     host_->request(supervisor::PrepareGeneration{.generation = generation_,

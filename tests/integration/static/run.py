@@ -89,7 +89,7 @@ class Static(unittest.TestCase):
         """Writes keys below accel/ as anybody may who reaches the store."""
         with self.store() as store, store.makefile("rb") as answers:
             for key, value in values.items():
-                store.sendall(b"\1" + blob(b"accel/" + key.replace("__", "/").encode()) + blob(value.encode()))  # SET
+                store.sendall(b"\1" + blob(b"accel/" + key.replace("__", "/").encode()) + blob(value.encode("latin-1")))  # SET
             store.sendall(struct.pack("<BI", 13, 7))  # PING: the store has read what was before it
             self.assertEqual(answers.read(4), struct.pack("<I", 7))
 
@@ -370,6 +370,29 @@ class Static(unittest.TestCase):
         self.assertEqual(self.said(), ["rank 0", "rank 1"])
         self.assertNotIn("forged", self.text())
         self.assertNotIn(secret, self.text())
+
+    @needs_agent
+    def test_words_of_an_earlier_job_with_the_same_token_count_for_nothing(self):
+        token = {"ACCEL_JOB_TOKEN": "open-sesame-0123456789"}
+        script = self.worker('trap "" INT TERM\necho "up $$"\n'
+                             f'until [ -e {self.folder}/$GO ]; do sleep 0.05; done\necho "rank $RANK"\n')
+        a, b = (self.machine(rank, script, GO="first", **token) for rank in (0, 1))
+        a.wait_for("up "), b.wait_for("up ")
+        b.process.send_signal(signal.SIGINT)
+        earlier = {key: self.board(f"accel/{key}") for key in ("stop", "host")}
+        (self.folder / "first").touch()
+        self.assert_statuses(130, 130)
+
+        self.machines, self.port = [], free_port()
+        a, b = (self.machine(rank, script, GO="second", **token) for rank in (0, 1))
+        a.wait_for("up "), b.wait_for("up ")
+        seen = set()
+        while len(seen) < 5:  # machine 0 writes its card again with each exchange: machine 1 is to see the other one
+            self.forge(**earlier)
+            seen.add(self.board("accel/beat/1"))
+        (self.folder / "second").touch()
+        self.assert_statuses(0, 0)
+        self.assertEqual(self.said(), ["rank 0", "rank 1"])
 
     @needs_agent
     def test_a_machine_without_the_token_is_told_so_and_machine_0_goes_on(self):

@@ -27,7 +27,7 @@ class SealedMachines : public MachinesFixture {
     const MachineCard card = card_of(rank, num_machines);
     Launcher& launcher = add(card);
     if (!token.empty()) launcher.seal = seal_with(token);
-    launcher.seal.begin(rank == 0 ? &card : nullptr);
+    launcher.seal.begin(card, rank == 0);
     return launcher;
   }
 
@@ -107,7 +107,7 @@ TEST_F(SealedMachines, DoNotBelieveWordsOfAnEarlierGeneration) {
   auto next = card_of(0, 2);
   next.generation = 1;
   BoardSeal seal = seal_with("sesame");
-  seal.begin(&next);
+  seal.begin(next, true);
   supervisor::StoreExchange wanted;
   wanted.reads = {std::string(board_key::kStop)};
   EXPECT_FALSE(seal.open(wanted, {.values = {stop}}).has(board_key::kStop));
@@ -124,7 +124,7 @@ TEST_F(SealedMachines, ABoardOfAnEarlierJobStartsNobody) {
   card.id = "another day";
   auto& victim = add(card);
   victim.seal = seal_with("sesame");
-  victim.seal.begin(nullptr);
+  victim.seal.begin(card, false);
   for (int i = 0; i < 8; ++i) {
     auto claim = board_.values_[board_key::of(board_key::kClaim, 1)];
     board_.values_ = recorded;
@@ -135,6 +135,65 @@ TEST_F(SealedMachines, ABoardOfAnEarlierJobStartsNobody) {
   EXPECT_EQ(victim.count<PrepareWorkers>() + victim.count<StartWorkers>(), 0);
   ASSERT_TRUE(victim.machine.error());
   EXPECT_THAT(victim.machine.error()->message(), HasSubstr("is not for this machine"));
+}
+
+// What machine 0 of an earlier job with the same token wrote, sealed as it was then.
+class EarlierJob : public SealedMachines {
+ protected:
+  EarlierJob() { card_.id = "yesterday"; }
+  void replay(std::string_view key, const std::string& text) { replay(key, text, card_); }
+  void replay(std::string_view key, const std::string& text, const MachineCard& main) {
+    BoardSeal seal = seal_with("sesame");
+    seal.begin(main, true);
+    supervisor::StoreExchange said;
+    said.sets = {{std::string(board_key::kHost), to_text(main)}, {std::string(key), text}};
+    board_.exchange(seal.seal(said));
+  }
+
+  MachineCard card_ = card_of(0, 2);
+};
+
+TEST_F(EarlierJob, NeitherStopsNorEndsMachinesThatHaveTakenTheirPlan) {
+  auto& a = add_with("sesame", 0);
+  auto& b = add_with("sesame", 1);
+  steps(8);
+  ASSERT_TRUE(b.machine.is_running());
+  const std::string verdict = to_text(failed_verdict(Error(ErrorCode::kUsage, "yesterday"), 1));
+  for (int i = 0; i < 4; ++i) {
+    for (const auto& launcher : {&b, &a}) {
+      replay(board_key::kStop, to_text(StopNote{.text = "yesterday"}));
+      replay(board_key::kVerdict, verdict);
+      step_of(*launcher);
+    }
+  }
+  EXPECT_TRUE(a.machine.is_running() && b.machine.is_running());
+  EXPECT_EQ(a.count<StopWorkers>() + b.count<StopWorkers>(), 0);
+
+  b.machine.worker_failed(failed_worker(1, 7));
+  steps(4);
+  EXPECT_EQ(a.count<StopWorkers>(), 1) << "their own words count on";
+}
+
+TEST_F(EarlierJob, HandsNoPlanOfAnEarlierGenerationToALaunchersNextOne) {
+  auto next = card_of(1, 2);
+  next.generation = 1;
+  auto& b = add(next);
+  b.seal = seal_with("sesame");
+  b.seal.begin(next, false);
+  MachineCard main = card_of(0, 2);
+  main.generation = 1;
+  replay(board_key::kJoins, "", main);
+  steps(2);
+  ASSERT_TRUE(b.machine.has_joined());
+
+  const JobPlan plan = {
+      .num_workers = {1, 1}, .hosts = {"host-0", "host-1"}, .launchers = {"id-0", "id-1"}};
+  replay(board_key::kPlan, to_text(plan), card_of(0, 2));
+  steps(2);
+  EXPECT_EQ(b.count<PrepareWorkers>(), 0);
+  replay(board_key::kPlan, to_text(plan), main);
+  steps(2);
+  EXPECT_EQ(b.count<PrepareWorkers>(), 1);
 }
 
 struct Mismatch {

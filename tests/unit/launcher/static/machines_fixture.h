@@ -97,19 +97,23 @@ class MachinesFixture : public ::testing::Test {
   // Each launcher that lives exchanges once; then the clock goes on.
   void step(Duration time = 100ms) {
     for (const auto& launcher : launchers_) {
-      if (!launcher->is_alive) continue;
-      supervisor::StoreExchange wanted;
-      launcher->machine.add_to(wanted);
-      if (launcher->leader) launcher->leader->add_to(wanted);
-      const Board board = launcher->seal.open(wanted, board_.exchange(launcher->seal.seal(wanted)));
-      if (launcher->leader) launcher->leader->look(board, now_);
-      for (auto& action : launcher->machine.take(board)) {
-        if (std::holds_alternative<PrepareWorkers>(action) && launcher->prepares)
-          launcher->machine.workers_ready();
-        launcher->actions.push_back(std::move(action));
-      }
+      if (launcher->is_alive) step_of(*launcher);
     }
     now_ += time;
+  }
+  void step_of(Launcher& launcher) {
+    supervisor::StoreExchange wanted;
+    launcher.machine.add_to(wanted);
+    if (launcher.leader) launcher.leader->add_to(wanted);
+    const Board board = launcher.seal.open(wanted, board_.exchange(launcher.seal.seal(wanted)));
+    if (launcher.leader) launcher.leader->look(board, now_);
+    for (auto& action : launcher.machine.take(board)) {
+      if (std::holds_alternative<PrepareWorkers>(action)) {
+        launcher.seal.pin();
+        if (launcher.prepares) launcher.machine.workers_ready();
+      }
+      launcher.actions.push_back(std::move(action));
+    }
   }
   void steps(int number, Duration time = 100ms) {
     for (int i = 0; i < number; ++i) step(time);

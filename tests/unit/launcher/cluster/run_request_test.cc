@@ -1,0 +1,40 @@
+#include "launcher/cluster/run_request.h"
+
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+namespace accel::cluster {
+namespace {
+
+class RunRequest : public ::testing::Test {
+ protected:
+  RunRequest() {
+    ::setenv("ACCEL_JOB_TOKEN", "open-sesame-0123456789", 1);
+    ::setenv("ACCEL_JOB_TOKEN_FILE", "/etc/accel/token", 1);
+    ::setenv("RUN_REQUEST", "here", 1);
+  }
+  ~RunRequest() override {
+    for (const char* name : {"ACCEL_JOB_TOKEN", "ACCEL_JOB_TOKEN_FILE", "RUN_REQUEST"})
+      ::unsetenv(name);
+  }
+};
+
+TEST_F(RunRequest, TheAgentGetsThisEnvironmentWithoutTheTokenOfTheJob) {
+  const auto job = requested_job({.command = {"train"}});
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->env().at("RUN_REQUEST"), "here");
+  EXPECT_EQ(job->env().at("ACCEL_JOB_TOKEN_FILE"), "/etc/accel/token");
+  EXPECT_FALSE(job->env().contains("ACCEL_JOB_TOKEN"));
+  EXPECT_EQ(job->DebugString().find("open-sesame"), std::string::npos);
+}
+
+TEST_F(RunRequest, AFlagBeatsTheEnvironment) {
+  const auto job = requested_job({.command = {"train"}, .env = {"RUN_REQUEST=there", "EMPTY"}});
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->env().at("RUN_REQUEST"), "there");
+  EXPECT_EQ(job->env().at("EMPTY"), "");
+}
+
+}  // namespace
+}  // namespace accel::cluster
