@@ -1,6 +1,5 @@
 #include "launcher/static/main_store.h"
 
-#include <chrono>
 #include <string_view>
 #include <utility>
 
@@ -14,7 +13,6 @@ using supervisor::TcpEndpoint;
 
 namespace {
 
-constexpr Duration kAskHolderFor = std::chrono::seconds(2);
 constexpr std::string_view kOtherPort = "give another port, on every machine the same";
 
 }  // namespace
@@ -83,7 +81,6 @@ void MainStore::not_opened(const Error& why) {
     case MainSeat::kContested:
       is_contested_ = true;
       port_holder_ = why.message();
-      doubt_ = StoreDoubt(kAskHolderFor);
       return link_.open({own_way_to(bound_to_, settings_.port)});
     case MainSeat::kUnclear:  // who answers there is machine 0
       is_probing_ = true;
