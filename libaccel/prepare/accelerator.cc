@@ -154,6 +154,8 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
   std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = current_process_group();
   sharding::refuse_empty_models(*module, group.get(), impl_->fsdp);
+  // On one process too: its checkpoints are those of several.
+  if (sharding::widens(impl_->fsdp, mixed_precision())) sharding::widen_parameters(*module);
   if (group != nullptr && group->size() > 1 && has_trainable_parameters(*module)) {
     sync = impl_->make_sync(*module, std::move(group));
   }
@@ -176,8 +178,6 @@ std::shared_ptr<ModelSync> Accelerator::Impl::make_sync(const torch::nn::Module&
                                                         std::shared_ptr<ProcessGroup> group) const {
   if (!fsdp || fsdp->strategy == ShardingStrategy::kNoShard)
     return std::make_shared<DdpReducer>(module, std::move(group), options.ddp);
-  if (state.mixed_precision() != PrecisionType::kNo && !fsdp->precision.param_dtype)
-    sharding::widen_parameters(module);
   if (fsdp->keeps_whole_gradients) {
     return std::make_shared<sharding::WholeGradientModel>(
         module, std::move(group), *fsdp, options.ddp);

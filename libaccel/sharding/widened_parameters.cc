@@ -1,5 +1,7 @@
 #include "libaccel/sharding/widened_parameters.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -14,6 +16,24 @@
 #include "libaccel/sharding/parameter_claim.h"
 
 namespace accel::sharding {
+namespace {
+
+// "a, b, c and 3 more".
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kShown) text += " and " + std::to_string(names.size() - kShown) + " more";
+  return text;
+}
+
+}  // namespace
+
+bool widens(const std::optional<FsdpSettings>& settings, PrecisionType precision) {
+  return settings && settings->strategy != ShardingStrategy::kNoShard &&
+         !settings->precision.param_dtype && precision != PrecisionType::kNo;
+}
 
 void widen_parameters(const torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
@@ -23,20 +43,20 @@ void widen_parameters(const torch::nn::Module& module) {
     if (parameter.tensor.has_storage())
       ++num_tensors[parameter.tensor.storage().unsafeGetStorageImpl()];
   }
-  std::string names;
+  std::vector<std::string> names;
   for (const NamedParameter& parameter : parameters) {
     const at::Tensor& tensor = parameter.tensor;
     if (!at::isReducedFloatingType(tensor.scalar_type()) || !tensor.has_storage()) continue;
     if (num_tensors[tensor.storage().unsafeGetStorageImpl()] > 1) continue;
     if (ParameterClaim::was_divided(tensor)) continue;
     construction::give_memory(tensor, tensor.detach().to(at::kFloat));
-    names += (names.empty() ? "" : ", ") + parameter.name;
+    names.push_back(parameter.name);
   }
   if (names.empty()) return;
   static const Logger logger = get_logger("accel.sharding");
   logger.warning(
       "parameters of 16 bits became fp32, for mixed_precision is on; checkpoints have them so: " +
-      names);
+      some_of(names));
 }
 
 }  // namespace accel::sharding

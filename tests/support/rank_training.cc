@@ -152,7 +152,7 @@ std::vector<Trained> train_all_alone(const MakeZooModel& make, int ranks, const 
   std::vector<std::shared_ptr<ZooModel>> replicas;
   for (int i = 0; i < ranks; ++i) {
     replicas.push_back(seeded(make));
-    if (recipe.is_bf16 && ranks > 1) widen(*replicas.back());
+    if (recipe.is_bf16) widen(*replicas.back());
   }
   const auto optimizer = make_optimizer(parameters_as_in_python(*replicas[0]));
   std::vector<std::vector<at::Tensor>> losses(replicas.size());

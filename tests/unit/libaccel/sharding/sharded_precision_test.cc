@@ -506,6 +506,35 @@ TEST(MixedPrecisionWithoutAPolicy, TrainsAModelOf16BitsAsOneThatWasConverted) {
       2, [&] { EXPECT_EQ(train(std::nullopt, Converts::kNo).scalar_type(), at::kBFloat16); });
 }
 
+// So that a checkpoint of one process is one of several, and the other way round.
+TEST(MixedPrecisionWithoutAPolicy, ResumesAModelOf16BitsOnAnotherNumberOfRanks) {
+  const test::ScratchFolder folder;
+  enum class Loads { kNo, kYes };
+  const auto run = [&](const char* file, Loads loads) {
+    AcceleratorOptions options;
+    options.mixed_precision = PrecisionType::kBf16;
+    options.fsdp_plugin.emplace();
+    Accelerator accelerator(options);
+    torch::nn::Sequential net = seeded_net();
+    net->to(at::kBFloat16);
+    auto [model, optimizer] =
+        accelerator.prepare(net, make_optimizer(net->parameters(), Rule::kAdamW));
+    EXPECT_EQ(net->parameters()[0].scalar_type(), at::kFloat);
+    if (loads == Loads::kYes) accelerator.load_state(folder.file(file));
+    accelerator.backward(loss_of(model(batch(0, accelerator.process_index()))));
+    optimizer.step();
+    optimizer.zero_grad();
+    if (loads == Loads::kNo) accelerator.save_state(folder.file(file));
+    accelerator.wait_for_everyone();
+  };
+  test::run_ranks(1, [&] { run("of one", Loads::kNo); });
+  test::run_ranks(2, [&] {
+    run("of one", Loads::kYes);
+    run("of two", Loads::kNo);
+  });
+  test::run_ranks(1, [&] { run("of two", Loads::kYes); });
+}
+
 TEST(MixedPrecisionPolicy, FollowsTheVersionWhereATextNamesADtype) {
   const auto first = sharding::resolve({.mixed_precision_policy = "bf16"}, no_variable).precision;
   EXPECT_EQ(first.param_dtype, at::kBFloat16);
