@@ -151,12 +151,13 @@ FilledSlot MemoryCheckpoints::slot_of(int rank, std::int64_t serial) const {
 
 std::vector<std::span<const std::byte>> MemoryCheckpoints::contents_but(int one,
                                                                         int other,
-                                                                        std::int64_t serial) const {
+                                                                        MemoryStamp stamp) const {
   std::vector<std::span<const std::byte>> contents;
   for (const int rank : memory_.ranks()) {
     if (rank == one || rank == other) continue;
+    stamp.rank = rank;
     for (const FilledSlot& slot : memory_.filled(rank)) {
-      if (slot.stamp.serial != serial) continue;
+      if (slot.stamp != stamp) continue;
       contents.push_back(slot.content);
       break;
     }
@@ -312,9 +313,9 @@ std::optional<LoadReport> MemoryCheckpoints::load(RankExchange& ranks,
   const Agreement staging = agree(ranks, [&]() -> std::string {
     const std::int64_t serial = found.choice.stamp->serial;
     const int first = first_of_node(ranks);
-    MemorySource source(slot_of(ranks.rank(), serial).content,
-                        slot_of(first, serial).content,
-                        contents_but(ranks.rank(), first, serial));
+    const FilledSlot own = slot_of(ranks.rank(), serial);
+    MemorySource source(
+        own.content, slot_of(first, serial).content, contents_but(ranks.rank(), first, own.stamp));
     staged = std::make_unique<StagedCheckpoint>(source, objects, ranks.rank());
     return "";
   });

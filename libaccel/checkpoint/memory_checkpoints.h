@@ -92,10 +92,10 @@ class MemoryCheckpoints {
 
   // The content of a rank of this node. Errors  kCheckpointIncomplete.
   [[nodiscard]] FilledSlot slot_of(int rank, std::int64_t serial) const;
-  // Contents of this node's ranks but two.
+  // Contents of this node's ranks but two, of the checkpoint that `stamp`, a rank's, is of.
   [[nodiscard]] std::vector<std::span<const std::byte>> contents_but(int one,
                                                                      int other,
-                                                                     std::int64_t serial) const;
+                                                                     MemoryStamp stamp) const;
   [[nodiscard]] bool check(RankExchange& ranks,
                            std::int64_t serial,
                            std::vector<std::vector<MemoryStamp>>& by_rank,

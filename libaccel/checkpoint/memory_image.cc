@@ -181,9 +181,14 @@ std::vector<const MemorySource::Image*> MemorySource::images() {
 }
 
 at::Tensor MemorySource::assembled(const std::string& file, const st::TensorInfo& info) {
+  struct Found {
+    std::uint64_t begin = 0;  // bytes from the start of the whole tensor
+    std::uint64_t bytes = 0;
+    const std::byte* values = nullptr;
+  };
+  std::vector<Found> parts;
   at::Tensor whole = allocate(info);
   const std::uint64_t element = whole.element_size();
-  std::uint64_t found = 0;  // bytes; each rank has other ones
   for (const Image* const image : images()) {
     const auto in_file = image->files.find(file);
     if (in_file == image->files.end()) continue;
@@ -194,18 +199,23 @@ at::Tensor MemorySource::assembled(const std::string& file, const st::TensorInfo
     }
     for (const Part& part : divided->second.parts) {
       const st::TensorInfo& entry = *image->entries.at(part.entry);
-      const std::uint64_t bytes = entry.num_bytes();
-      if (entry.dtype != info.dtype || bytes > whole.nbytes() ||
-          part.begin > (whole.nbytes() - bytes) / element) {
-        return {};
-      }
-      std::memcpy(static_cast<std::byte*>(whole.mutable_data_ptr()) + part.begin * element,
-                  image->bytes.data() + image->header.data_offset + entry.begin,
-                  bytes);
-      found += bytes;
+      if (entry.dtype != info.dtype || part.begin > whole.nbytes() / element) return {};
+      if (entry.num_bytes() == 0) continue;
+      parts.push_back({part.begin * element,
+                       entry.num_bytes(),
+                       image->bytes.data() + image->header.data_offset + entry.begin});
     }
   }
-  return found == whole.nbytes() ? whole : at::Tensor();
+  std::sort(
+      parts.begin(), parts.end(), [](const Found& a, const Found& b) { return a.begin < b.begin; });
+  std::uint64_t end = 0;  // each part begins where the one before ends
+  for (const Found& part : parts) {
+    if (part.begin != end || part.bytes > whole.nbytes() - end) return {};
+    std::memcpy(
+        static_cast<std::byte*>(whole.mutable_data_ptr()) + part.begin, part.values, part.bytes);
+    end += part.bytes;
+  }
+  return end == whole.nbytes() ? whole : at::Tensor();
 }
 
 LoadedParts MemorySource::parts(const std::string& file, const PartsWanted& wanted) {

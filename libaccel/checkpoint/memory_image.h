@@ -82,7 +82,7 @@ class MemorySource final : public CheckpointSource {
   [[nodiscard]] static at::Tensor values(const Image& image, std::uint64_t entry);
   // All images of the node. The others are parsed when they are first needed.
   [[nodiscard]] std::vector<const Image*> images();
-  // A tensor that ranks of the node have divided; undefined when they do not have all of it.
+  // A tensor that ranks of the node have divided; undefined unless they have every element once.
   [[nodiscard]] at::Tensor assembled(const std::string& file, const safetensors::TensorInfo& info);
 
   std::filesystem::path name_ = "the in-memory checkpoint";
