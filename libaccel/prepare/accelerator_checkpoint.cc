@@ -305,15 +305,18 @@ SaveOptions Accelerator::Impl::save_options() const {
           .save_on_each_node = project.save_on_each_node};
 }
 
-bool Accelerator::Impl::any_rank_looks_at_masters(bool here) const {
+std::optional<std::vector<at::Tensor>> Accelerator::Impl::masters_to_show(Callers callers) const {
   const auto divided_models = sharded_models();
   const bool has_masters = std::any_of(
       divided_models.begin(), divided_models.end(), [](const auto& m) { return m->has_masters(); });
-  if (!has_masters) return false;
+  if (!has_masters) return std::nullopt;
+  std::vector<at::Tensor> seen;
   const auto said = checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
-                      return here ? "yes" : "";
+                      seen = parameters_seen_by(callers);
+                      return seen.empty() ? "" : "yes";
                     }).payloads_or_throw();
-  return std::find(said.begin(), said.end(), "yes") != said.end();
+  if (std::find(said.begin(), said.end(), "yes") == said.end()) return std::nullopt;
+  return seen;
 }
 
 std::vector<at::Tensor> Accelerator::Impl::divided_parameters() const {
@@ -348,20 +351,18 @@ Accelerator::Impl::Exposed Accelerator::Impl::parameters_to_save(SaveTo to) cons
                           : writes_objects           ? Callers::kObjects
                                                      : Callers::kNone;
   const bool is_by_parts = to == SaveTo::kMemory || !writes_wholes();
-  std::vector<at::Tensor> seen = parameters_seen_by(callers);
-  if (any_rank_looks_at_masters(!seen.empty())) {
+  if (auto seen = masters_to_show(callers)) {
     const bool wants_all = !is_by_parts && wholes_to_save(to) == sharding::Wholes::kKept;
-    return {sharding::Exposure::kAsked, wants_all ? divided_parameters() : std::move(seen)};
+    return {sharding::Exposure::kAsked, wants_all ? divided_parameters() : *std::move(seen)};
   }
   return {is_by_parts ? sharding::Exposure::kUndivided : exposure_of(wholes_to_save(to)), {}};
 }
 
 // Hooks and load_state_dict() of registered objects, which run on all ranks, may write to the model.
 Accelerator::Impl::Exposed Accelerator::Impl::parameters_to_load() const {
-  std::vector<at::Tensor> seen =
-      parameters_seen_by(load_hooks->by_id.empty() ? Callers::kObjects : Callers::kHooksAndObjects);
-  if (any_rank_looks_at_masters(!seen.empty()))
-    return {sharding::Exposure::kAsked, std::move(seen)};
+  auto seen =
+      masters_to_show(load_hooks->by_id.empty() ? Callers::kObjects : Callers::kHooksAndObjects);
+  if (seen) return {sharding::Exposure::kAsked, *std::move(seen)};
   return {};
 }
 

@@ -89,8 +89,9 @@ struct Accelerator::Impl {
   [[nodiscard]] std::vector<at::Tensor> replicas() const;
   // Lets each rank of a node keep its share of those, where the ranks have the same. Every rank calls it.
   void share_replicas();
-  // Whether a rank says so, where a model has masters; false where none has. Every rank calls it.
-  [[nodiscard]] bool any_rank_looks_at_masters(bool here) const;
+  // What parameters_seen_by() says, which runs the user's code: what it throws is thrown on all ranks. std::nullopt: no model
+  // has masters, or no rank looks at any. Every rank calls it.
+  [[nodiscard]] std::optional<std::vector<at::Tensor>> masters_to_show(Callers callers) const;
   // And for a view of the state.
   [[nodiscard]] sharding::Wholes wholes_to_view(const StateDictConfig& config) const;
   [[nodiscard]] SaveOptions save_options() const;

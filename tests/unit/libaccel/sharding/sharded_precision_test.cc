@@ -368,6 +368,45 @@ TEST_P(ShardedPrecision, ShowsRegisteredObjectsTheMastersThatTheySee) {
   });
 }
 
+struct ThrowingRecord final : ModelRecord, SeesParameters {
+  using ModelRecord::ModelRecord;
+  [[nodiscard]] std::vector<at::Tensor> parameters_seen() const override {
+    if (throws) throw Error(ErrorCode::kInvalidArgument, "sees nothing today");
+    return {parameter};
+  }
+  bool throws = false;
+};
+
+// Of a save the writing rank alone asks it; the others must not wait for that one.
+TEST_P(ShardedPrecision, EndsOnAllRanksWhereARegisteredObjectOfOneThrows) {
+  const test::ScratchFolder folder;
+  run_ranks([&] {
+    Trainer trainer(kBf16);
+    Accelerator& accelerator = trainer.accelerator();
+    ThrowingRecord record(trainer.net()->parameters()[0]);
+    accelerator.register_for_checkpointing(record);
+    accelerator.save_state(folder.file("state"));
+    record.throws = accelerator.is_main_process();
+
+    const auto expect_throw = [](const auto& call) {
+      try {
+        call();
+        ADD_FAILURE() << "did not throw";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        EXPECT_THAT(error.message(), ::testing::HasSubstr("sees nothing today"));
+      }
+    };
+    expect_throw([&] { accelerator.save_state(folder.file("other")); });
+    expect_throw([&] { accelerator.load_state(folder.file("state")); });
+
+    record.throws = false;
+    accelerator.load_state(folder.file("state"));
+    trainer.train(0, 1);
+    accelerator.wait_for_everyone();
+  });
+}
+
 TEST_P(ShardedPrecision, LetsHooksOfOneRankAndRegisteredObjectsSeeTheMasters) {
   const test::ScratchFolder folder;
   run_ranks([&] {
