@@ -273,7 +273,7 @@ class Static(unittest.TestCase):
         self.board("accel/host")
         other = self.machine(0, script, "--rdzv_id", "second")
         self.assertEqual(other.wait(), 98, other.text())
-        self.assertIn("for the job with --rdzv_id 'first'", other.text())
+        other.wait_for("for the job with --rdzv_id 'first'")
         self.machine(1, script, "--rdzv_id", "first")
         self.assert_statuses(0, 98, 0)
 
@@ -420,7 +420,7 @@ class Static(unittest.TestCase):
                                   ({"ACCEL_JOB_TOKEN": "another-sesame-0123456789"}, "machine 0 has another token of the job")):
             other = self.machine(1, script, **variables)
             self.assertEqual(other.wait(), 77, other.text())
-            self.assertIn(f"error [auth.failed]: {wanted}", other.text())
+            other.wait_for(f"error [auth.failed]: {wanted}")
         self.machine(1, script, ACCEL_JOB_TOKEN="open-sesame-0123456789")
         self.assert_statuses(0, 77, 77, 0)
         self.assertEqual(len(self.said()), 2)
