@@ -83,7 +83,8 @@ std::optional<YamlScalar> as_sexagesimal(std::string_view body, bool is_negative
   const std::optional<double> value = to_sexagesimal(body);
   if (!value) return {};
   const double signed_value = is_negative ? -*value : *value;
-  if (is_float) return signed_value;
+  constexpr double kMostExact = 9007199254740992.0;  // beyond it a double skips whole numbers
+  if (is_float || *value > kMostExact) return signed_value;
   return static_cast<std::int64_t>(signed_value);
 }
 
