@@ -8,17 +8,13 @@
 
 #include <unistd.h>
 
+#include "launcher/environment_value.h"
 #include "runtime/suggest.h"
 
 namespace accel::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string variable(const EnvMap& environment, const std::string& name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
-}
 
 bool is_file(const fs::path& path) {
   std::error_code ignored;
@@ -182,7 +178,7 @@ std::string find_on_path(const std::string& program, const EnvMap& environment) 
 }
 
 Result<std::string> find_python(const EnvMap& environment) {
-  if (const std::string named = variable(environment, "PYTHON_EXEC"); !named.empty()) {
+  if (const std::string named = value_in(environment, "PYTHON_EXEC"); !named.empty()) {
     const std::string path =
         named.find('/') == std::string::npos ? find_on_path(named, environment) : named;
     if (!path.empty() && is_executable(path)) return path;
@@ -191,7 +187,7 @@ Result<std::string> find_python(const EnvMap& environment) {
                  "unset PYTHON_EXEC, or set it to a Python program");
   }
   for (const char* root : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const std::string folder = variable(environment, root);
+    const std::string folder = value_in(environment, root);
     if (folder.empty()) continue;
     const std::string path = folder + "/bin/python";
     if (is_executable(path)) return path;

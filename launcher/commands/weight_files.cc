@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <string_view>
 
+#include "launcher/number_text.h"
 #include "runtime/printable.h"
 
 namespace accel::launcher {
@@ -25,13 +25,6 @@ struct Numbered {
   unsigned total = 0;
 };
 
-std::optional<unsigned> number_of(std::string_view digits) {
-  unsigned number = 0;
-  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || rest != digits.data() + digits.size()) return std::nullopt;
-  return number;
-}
-
 std::optional<Numbered> parse_numbered(std::string_view name) {
   constexpr std::string_view kOf = "-of-";
   constexpr std::size_t kTail = 1 + kDigits + kOf.size() + kDigits;
@@ -40,8 +33,8 @@ std::optional<Numbered> parse_numbered(std::string_view name) {
   if (name.size() <= kTail) return std::nullopt;
   const std::string_view tail = name.substr(name.size() - kTail);
   if (tail.front() != '-' || tail.substr(1 + kDigits, kOf.size()) != kOf) return std::nullopt;
-  const auto number = number_of(tail.substr(1, kDigits));
-  const auto total = number_of(tail.substr(tail.size() - kDigits));
+  const auto number = number_of<unsigned>(tail.substr(1, kDigits));
+  const auto total = number_of<unsigned>(tail.substr(tail.size() - kDigits));
   if (!number || !total) return std::nullopt;
   return Numbered{.prefix = std::string(name.substr(0, name.size() - kTail)),
                   .number = *number,

@@ -6,6 +6,7 @@
 
 #include <accel/error.h>
 
+#include "launcher/merge/little_endian.h"
 #include "launcher/merge/torch_dtype.h"
 #include "runtime/printable.h"
 
@@ -13,12 +14,6 @@ namespace accel::launcher {
 namespace {
 
 // The opcodes of one value each, as pickletools names them.
-
-std::string little_endian(std::uint64_t number, std::size_t width) {
-  std::string bytes;
-  for (std::size_t i = 0; i < width; ++i, number >>= 8) bytes += static_cast<char>(number & 0xFF);
-  return bytes;
-}
 
 std::string integer(std::uint64_t value) {
   if (value < 0x100) return "K" + little_endian(value, 1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "launcher/merge/little_endian.h"
 #include "launcher/merge/zip_format.h"
 
 namespace accel::launcher {
@@ -16,7 +17,7 @@ constexpr std::uint16_t kFirstDay = 0x21;      // 1980-01-01: the same weights m
 constexpr std::uint64_t kExtraHead = 4;        // identifier, length
 
 void put(std::string& bytes, std::uint64_t number, std::size_t width) {
-  for (std::size_t i = 0; i < width; ++i, number >>= 8) bytes += static_cast<char>(number & 0xFF);
+  bytes += little_endian(number, width);
 }
 
 // A number in its old place, or the sign that it stands in the zip64 field.

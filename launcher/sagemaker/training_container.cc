@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "launcher/environment_value.h"
 #include "launcher/flag_table.h"
 #include "launcher/torchrun/torchrun_flags.h"
 
@@ -14,11 +15,6 @@ namespace accel::launcher {
 namespace {
 
 using Json = nlohmann::json;
-
-std::string variable(const EnvMap& environment, const char* name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
-}
 
 Error invalid(const std::string& name, const std::string& text, const std::string& expected) {
   return Error(ErrorCode::kEnvInvalid,
@@ -49,10 +45,10 @@ Result<TrainingContainer> place(std::vector<std::string> hosts,
 }
 
 Result<TrainingContainer> read_variables(const EnvMap& environment) {
-  const std::string list = variable(environment, "SM_HOSTS");
+  const std::string list = value_in(environment, "SM_HOSTS");
   auto hosts = names_in(Json::parse(list, nullptr, false));
   if (!hosts) return invalid("SM_HOSTS", list, "a list of hosts as in [\"algo-1\", \"algo-2\"]");
-  return place(*std::move(hosts), variable(environment, "SM_CURRENT_HOST"), "SM_CURRENT_HOST");
+  return place(*std::move(hosts), value_in(environment, "SM_CURRENT_HOST"), "SM_CURRENT_HOST");
 }
 
 Result<TrainingContainer> read_file(const std::string& text) {
@@ -74,7 +70,7 @@ struct Wish {
   [[nodiscard]] bool says_any(std::initializer_list<std::string_view> flags) const {
     return std::ranges::any_of(flags, [&](std::string_view flag) {
       if (line.has(flag)) return true;
-      const std::string value = variable(environment, pet_variable(flag).c_str());
+      const std::string value = value_in(environment, pet_variable(flag));
       // "0" is a switch that is off, or a number.
       return !value.empty() && (value != "0" || find_flag(flag)->kind != FlagKind::kSwitch);
     });
@@ -94,7 +90,7 @@ Result<std::optional<TrainingContainer>> read_training_container(
   if (!has_variables && text.empty()) return std::optional<TrainingContainer>();
   auto container = has_variables ? read_variables(environment) : read_file(text);
   if (!container) return std::move(container).error();
-  const std::string gpus = variable(environment, "SM_NUM_GPUS");
+  const std::string gpus = value_in(environment, "SM_NUM_GPUS");
   const auto [end, failure] =
       std::from_chars(gpus.data(), gpus.data() + gpus.size(), container->num_gpus);
   if (!gpus.empty() && (failure != std::errc() || end != gpus.data() + gpus.size()))

@@ -1,22 +1,18 @@
 #include "launcher/static/job_token.h"
 
 #include "launcher/cluster_library.h"
+#include "launcher/environment_value.h"
 
 namespace accel::launcher {
 namespace {
 
 constexpr std::size_t kLeastTokenBytes = 16;  // as of a file: agent/rendezvous/token_proof.h
 
-std::string variable(const EnvMap& environment, const char* name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
-}
-
 }  // namespace
 
 Result<std::optional<JobToken>> find_job_token(const EnvMap& environment) {
-  const std::string token = variable(environment, kJobTokenVariable);
-  const std::string path = variable(environment, kJobTokenFileVariable);
+  const std::string token = value_in(environment, kJobTokenVariable);
+  const std::string path = value_in(environment, kJobTokenFileVariable);
   if (token.empty() && path.empty()) return std::optional<JobToken>();
   if (!token.empty() && token.size() < kLeastTokenBytes) {
     return Error(ErrorCode::kAuthentication,
