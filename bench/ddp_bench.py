@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """P-T1: the step of a transformer on two ranks, libaccel against PyTorch DDP, one thread per rank.
 
-Both sides start from the same weights, see the same tokens and use AdamW; the losses are compared before a
+Both sides start from the same weights, see the same tokens and use AdamW, plain or fused; the losses are compared before a
 time is printed. The limit is the same program as two processes at once that do not talk to each other.
 """
 import os
@@ -89,7 +89,7 @@ def peer_worker(path, steps, wrap):
     net = Transformer(**shape)
     net.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
     model = wrap(net)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True if os.environ.get("BENCH_FUSED") else None)
     results = []
     for step in range(steps):
         started = time.perf_counter()
@@ -105,6 +105,10 @@ def peer_worker(path, steps, wrap):
         print(f"{value:.9g} {seconds:.9g}")
     sys.stdout.flush()
     os._exit(0)  # threads of Gloo that outlive the interpreter end a process by terminate() now and then
+
+
+# What steps the parameters, the same on both sides: title -> variables.
+OPTIMIZERS = {"AdamW": {}, "fused AdamW": {"BENCH_FUSED": "1"}}
 
 
 def run_pair(command, joined=True, more=None):
@@ -140,7 +144,7 @@ def check_losses(name, accel, peer):
             sys.exit(f"bench: {name}: losses differ by {worst}, no time is printed")
 
 
-def bench_case(name, case):
+def bench_case(name, case, optimizer):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "case.safetensors")
         write_case(case, path)
@@ -148,18 +152,18 @@ def bench_case(name, case):
         theirs = [sys.executable, os.path.abspath(__file__), "--worker", path, str(case["steps"])]
         accel, peer, alone = [], [], []
         for _ in range(ROUNDS):
-            accel_losses, seconds = run_pair(ours)
+            accel_losses, seconds = run_pair(ours, more=OPTIMIZERS[optimizer])
             accel.append(seconds)
-            peer_losses, seconds = run_pair(theirs)
+            peer_losses, seconds = run_pair(theirs, more=OPTIMIZERS[optimizer])
             peer.append(seconds)
             check_losses(name, accel_losses, peer_losses)
-            alone.append(run_pair(ours, joined=False)[1])
+            alone.append(run_pair(ours, joined=False, more=OPTIMIZERS[optimizer])[1])
     ratio = median(peer) / median(accel)
-    emit("ddp", f"transformer {name}, 2 ranks, AdamW", "step", "ms", 1e3 * median(accel), 1e3 * median(peer),
+    emit("ddp", f"transformer {name}, 2 ranks, {optimizer}", "step", "ms", 1e3 * median(accel), 1e3 * median(peer),
          "torch DDP on Gloo", goal=f">= {case['goal']}x faster (P-T1)", passed=ratio >= case["goal"],
          spread=[1e3 * value for value in spread(accel) + spread(peer)])
     share = median(alone) / median(accel)
-    emit("ddp", f"transformer {name}, 2 ranks, AdamW", "part of two processes without communication", "1",
+    emit("ddp", f"transformer {name}, 2 ranks, {optimizer}", "part of two processes without communication", "1",
          share, None, "two processes alone", goal=">= 0.95 (P-T1)", passed=share >= 0.95)
 
 
@@ -169,4 +173,5 @@ if __name__ == "__main__":
                     lambda net: torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True))
     else:
         for case_name, options in CASES.items():
-            bench_case(case_name, options)
+            for kind in OPTIMIZERS:
+                bench_case(case_name, options, kind)

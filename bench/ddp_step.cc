@@ -4,7 +4,7 @@
 //
 // FILE is a safetensors file with the weights ("model.*"), tokens [steps, ranks, length + 1] and the shape
 // of the model as metadata (width, layers, heads). Without a job (WORLD_SIZE 1) it trains alone, on the
-// part of rank BENCH_RANK: that is the limit, a step without communication. With BENCH_MEMORY=1 it prints one more line,
+// part of rank BENCH_RANK: that is the limit, a step without communication. BENCH_FUSED=1: AdamW by fused kernels. With BENCH_MEMORY=1 it prints one more line,
 // "memory BEFORE AFTER": bytes of the process before prepare(), and after the last step while its gradients are held.
 
 #include <chrono>
@@ -143,6 +143,7 @@ int run(const std::string& file, int steps) {
   std::int64_t after = 0;
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(3e-4));
   auto [model, optimizer] = accelerator.prepare(net, adamw);
+  if (environment_int("BENCH_FUSED", 0) != 0) optimizer.use_fused_kernels();
   const int part = accelerator.use_distributed() ? accelerator.process_index()
                                                  : environment_int("BENCH_RANK", 0);
   std::vector<std::pair<double, double>> results;

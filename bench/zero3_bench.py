@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 
-from ddp_bench import CASES, RANKS, ROUNDS, check_losses, peer_worker, run_pair, write_case
+from ddp_bench import CASES, OPTIMIZERS, RANKS, ROUNDS, check_losses, peer_worker, run_pair, write_case
 from measure import BUILD, emit, median, spread
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": "FULL_SHARD"}
@@ -26,7 +26,7 @@ def fully_sharded(net):
     return fully_shard(net, mesh=mesh)
 
 
-def bench_case(name, case):
+def bench_case(name, case, optimizer):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "case.safetensors")
         write_case(case, path)
@@ -34,16 +34,16 @@ def bench_case(name, case):
         theirs = [sys.executable, os.path.abspath(__file__), "--worker", path, str(case["steps"])]
         sharded, peer, copies = [], [], []
         for _ in range(ROUNDS):
-            losses, seconds = run_pair(ours, more=SHARDED)
+            losses, seconds = run_pair(ours, more={**SHARDED, **OPTIMIZERS[optimizer]})
             sharded.append(seconds)
-            peer_losses, seconds = run_pair(theirs)
+            peer_losses, seconds = run_pair(theirs, more=OPTIMIZERS[optimizer])
             peer.append(seconds)
             check_losses(name, losses, peer_losses)
-            own_losses, seconds = run_pair(ours)
+            own_losses, seconds = run_pair(ours, more=OPTIMIZERS[optimizer])
             copies.append(seconds)
             if losses != own_losses:
                 sys.exit(f"bench: {name}: sharded and copied models have other losses, no time is printed")
-    title = f"transformer {name}, FULL_SHARD, 2 ranks, AdamW"
+    title = f"transformer {name}, FULL_SHARD, 2 ranks, {optimizer}"
     ratio = median(peer) / median(sharded)
     emit("zero3", title, "step", "ms", 1e3 * median(sharded), 1e3 * median(peer), "FSDP2 on Gloo",
          goal=f">= {GOAL}x faster (P-T2)", passed=ratio >= GOAL,
@@ -59,4 +59,5 @@ if __name__ == "__main__":
         peer_worker(sys.argv[2], int(sys.argv[3]), fully_sharded)
     else:
         for case_name, options in CASES.items():
-            bench_case(case_name, options)
+            for kind in OPTIMIZERS:
+                bench_case(case_name, options, kind)

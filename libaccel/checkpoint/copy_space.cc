@@ -2,7 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "libaccel/checkpoint/large_tensor.h"
+#include "libaccel/large_tensor.h"
 
 namespace accel::checkpoint {
 namespace {
@@ -26,7 +26,7 @@ void CopySpace::make_room(std::uint64_t bytes) {
   const bool is_in_use = memory_.defined() && memory_.storage().use_count() > 1;
   if (!is_in_use && bytes <= this->bytes()) return;
   memory_.reset();  // first, so that there are never two
-  memory_ = empty_tensor({static_cast<std::int64_t>(bytes)}, at::kByte);
+  memory_ = empty_large_tensor({static_cast<std::int64_t>(bytes)}, at::kByte);
 }
 
 void CopySpace::replace_by_copies(const std::vector<at::Tensor*>& tensors) {

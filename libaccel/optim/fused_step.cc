@@ -20,13 +20,14 @@
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Type.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
 #include <accel/error.h>
+
+#include "libaccel/large_tensor.h"
 
 namespace accel {
 namespace {
@@ -137,7 +138,7 @@ at::Tensor flat_field(const Run& run, Field field) {
            follows(part, first, member.offset);
   });
   if (is_laid_out && has_room(first, span)) return flat(first, span);
-  at::Tensor whole = at::zeros({span}, run.front().parameter.options());
+  at::Tensor whole = empty_large_tensor({span}, run.front().parameter.options()).zero_();
   for (const Member& member : run) {
     at::Tensor part =
         whole.as_strided(member.parameter.sizes(), member.parameter.strides(), member.offset);

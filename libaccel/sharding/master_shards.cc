@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include "libaccel/large_tensor.h"
 #include "libaccel/process/process_group.h"
 
 namespace accel::sharding {
@@ -24,7 +25,8 @@ bool is_in_row_major_order(const Unit& unit, const std::vector<NamedParameter>& 
 
 MasterShards::MasterShards(std::vector<Unit> units, std::shared_ptr<ProcessGroup> group)
     : units_(std::move(units)), group_(std::move(group)) {
-  for (const Unit& unit : units_) shards_.push_back(at::zeros({unit.shard_numel}, unit.dtype));
+  for (const Unit& unit : units_)
+    shards_.push_back(empty_large_tensor({unit.shard_numel}, unit.dtype).zero_());
 }
 
 void MasterShards::round_whole(at::Tensor parameter, at::ScalarType dtype) {

@@ -1,7 +1,6 @@
 #include <utility>
 
-#include <ATen/ops/zeros.h>
-
+#include "libaccel/large_tensor.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/parameter_home.h"
 
@@ -13,7 +12,7 @@ class PrivateHome final : public ParameterHome {
   PrivateHome(const std::vector<Unit>& units, std::shared_ptr<ProcessGroup> group)
       : units_(units), group_(std::move(group)) {
     for (const Unit& unit : units_) {
-      flats_.push_back(at::zeros({group_->size() * unit.shard_numel}, unit.dtype));
+      flats_.push_back(empty_large_tensor({group_->size() * unit.shard_numel}, unit.dtype).zero_());
     }
   }
 

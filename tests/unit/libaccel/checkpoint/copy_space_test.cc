@@ -10,7 +10,7 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
-#include "libaccel/checkpoint/large_tensor.h"
+#include "libaccel/large_tensor.h"
 #include "tests/support/tensor_matchers.h"
 
 namespace accel::checkpoint {
@@ -69,15 +69,15 @@ TEST(CopySpace, CopiesThatAreStillUsedStayAsTheyAre) {
 
 TEST(LargeTensor, IsAnOrdinaryTensorThatBeginsAtAHugePage) {
   constexpr std::int64_t kElements = (std::int64_t{9} << 20) / 4 + 1;
-  at::Tensor tensor = empty_tensor({kElements}, at::kFloat);
+  at::Tensor tensor = empty_large_tensor({kElements}, at::kFloat);
 
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % (std::uintptr_t{2} << 20), 0u);
   tensor.fill_(1);
   EXPECT_EQ(tensor.sum().item<double>(), static_cast<double>(kElements));
   tensor.resize_({2 * kElements});
   EXPECT_EQ(tensor.narrow(0, 0, kElements).sum().item<double>(), static_cast<double>(kElements));
-  EXPECT_EQ(empty_tensor({0, 3}, at::kHalf).sizes(), at::IntArrayRef({0, 3}));
-  EXPECT_TRUE(empty_tensor({3}, at::TensorOptions(at::kHalf).device(at::kMeta)).is_meta());
+  EXPECT_EQ(empty_large_tensor({0, 3}, at::kHalf).sizes(), at::IntArrayRef({0, 3}));
+  EXPECT_TRUE(empty_large_tensor({3}, at::TensorOptions(at::kHalf).device(at::kMeta)).is_meta());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "libaccel/checkpoint/large_tensor.h"
+#include "libaccel/large_tensor.h"
 
 #include <cerrno>
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 #include <accel/error.h>
 
-namespace accel::checkpoint {
+namespace accel {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
@@ -70,7 +70,7 @@ class HugePages final : public c10::Allocator {
 
 }  // namespace
 
-at::Tensor empty_tensor(at::IntArrayRef shape, const at::TensorOptions& options) {
+at::Tensor empty_large_tensor(at::IntArrayRef shape, const at::TensorOptions& options) {
   if (!options.device().is_cpu()) return at::empty(shape, options);
   // Never destroyed: tensors refer to it.
   static HugePages& huge_pages = *new HugePages;
@@ -81,4 +81,4 @@ at::Tensor empty_tensor(at::IntArrayRef shape, const at::TensorOptions& options)
                                               std::nullopt));
 }
 
-}  // namespace accel::checkpoint
+}  // namespace accel
