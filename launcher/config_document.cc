@@ -73,13 +73,52 @@ class YamlReader {
   }
 
   void read_map(const YAML::Node& node, int depth, ConfigValue& value) {
-    ConfigValue::Map map;
+    ConfigValue::Map own;
+    ConfigValue::Map merged;
     for (const auto& pair : node) {
       const int line = pair.first.Mark().line + 1;
       if (!pair.first.IsScalar()) throw syntax_error(path_, line, "a key must be a word");
-      map.push_back({pair.first.Scalar(), line, read(pair.second, depth + 1)});
+      ConfigValue entry = read(pair.second, depth + 1);
+      if (is_merge_key(pair.first)) {
+        merge(std::move(entry), line, merged);
+      } else {
+        own.push_back({pair.first.Scalar(), line, std::move(entry)});
+      }
     }
-    value.data = std::move(map);
+    std::erase_if(merged, [&](const ConfigEntry& entry) { return contains(own, entry.key); });
+    own.insert(own.begin(),
+               std::make_move_iterator(merged.begin()),
+               std::make_move_iterator(merged.end()));
+    value.data = std::move(own);
+  }
+
+  // An unquoted "<<" (https://yaml.org/type/merge.html).
+  static bool is_merge_key(const YAML::Node& key) {
+    return key.Tag() == "?" && key.Scalar() == "<<";
+  }
+
+  static bool contains(const ConfigValue::Map& map, const std::string& key) {
+    return std::any_of(
+        map.begin(), map.end(), [&](const ConfigEntry& entry) { return entry.key == key; });
+  }
+
+  // A later entry takes the place of an earlier one; of a list of maps, the first that has a key gives its value.
+  void merge(ConfigValue source, int line, ConfigValue::Map& merged) const {
+    if (auto* list = std::get_if<ConfigValue::List>(&source.data)) {
+      for (auto part = list->rbegin(); part != list->rend(); ++part)
+        merge_map(std::move(*part), line, merged);
+    } else {
+      merge_map(std::move(source), line, merged);
+    }
+  }
+
+  void merge_map(ConfigValue source, int line, ConfigValue::Map& merged) const {
+    auto* map = std::get_if<ConfigValue::Map>(&source.data);
+    if (map == nullptr) {
+      throw syntax_error(path_, line, "what << merges must be a map of keys, or a list of maps");
+    }
+    std::erase_if(merged, [&](const ConfigEntry& entry) { return contains(*map, entry.key); });
+    std::move(map->begin(), map->end(), std::back_inserter(merged));
   }
 
   const std::string& path_;
@@ -107,10 +146,33 @@ Error explain_yaml_failure(const YAML::Exception& failure,
   return syntax_error(path, line, failure.msg);
 }
 
+// At the line that begins it: the last "---" with something before it that ends nothing.
+Error second_document(std::string_view text, const std::string& path) {
+  int line = 1;
+  int found = 1;
+  bool has_begun = false;
+  for (; !text.empty(); ++line) {
+    const std::string_view words = text.substr(0, text.find('\n'));
+    const bool is_marker = words.starts_with("---");
+    if (is_marker && has_begun) {
+      found = line;
+      break;
+    }
+    has_begun =
+        has_begun || is_marker || (!words.empty() && words.front() != '#' && words.front() != '%');
+    text.remove_prefix(std::min(words.size() + 1, text.size()));
+  }
+  return Error(ErrorCode::kConfigSyntax,
+               path + ":" + std::to_string(found) + ": a second document begins here",
+               "keep one document in the file: the one after a line --- is not read");
+}
+
 Result<ConfigValue::Map> parse_yaml(std::string_view text, const std::string& path) {
   ConfigValue top;
   try {
-    top = YamlReader(path).read(YAML::Load(std::string(text)), 0);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    if (documents.size() > 1) return second_document(text, path);
+    if (!documents.empty()) top = YamlReader(path).read(documents.front(), 0);
   } catch (const YAML::Exception& failure) {
     return explain_yaml_failure(failure, text, path);
   } catch (const Error& failure) {

@@ -123,6 +123,9 @@ int estimate_memory_command(const std::vector<std::string>& words) {
                      "What a model takes to load and to train, from its tensors.");
   add_options(line.app(), arguments);
   if (const auto status = line.parse(words)) return *status;
+  if (!arguments.library.empty())
+    print_notice("estimate-memory",
+                 "--library_name changes nothing: sizes come from the model's files");
   if (arguments.trust_remote_code)
     print_notice("estimate-memory",
                  "--trust_remote_code changes nothing: no code of a model is run");

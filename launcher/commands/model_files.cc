@@ -1,5 +1,5 @@
 // The cache of the Hub: <hub>/models--ORG--NAME/refs/main has a commit, snapshots/<commit>/ the files (links to blobs).
-// <hub> is $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
+// <hub> is $HF_HUB_CACHE, else $HUGGINGFACE_HUB_CACHE (its older name), else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
 
 #include "launcher/commands/model_files.h"
 
@@ -184,7 +184,8 @@ fs::path hub_folder(const EnvMap& environment) {
     const auto found = environment.find(name);
     return found == environment.end() ? "" : found->second;
   };
-  if (const std::string hub = value("HF_HUB_CACHE"); !hub.empty()) return hub;
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
+    if (const std::string hub = value(name); !hub.empty()) return hub;
   if (const std::string home = value("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
   const std::string cache = value("XDG_CACHE_HOME");
   const fs::path base = cache.empty() ? fs::path(value("HOME")) / ".cache" : fs::path(cache);

@@ -13,7 +13,7 @@ constexpr OptionMaker kMakePython = {kGroup, TruthForm::kPython};
 
 constexpr Option kOptions[] = {
     kMakeTyped.choice("fp8_backend",
-                      "ao,te,msamp",
+                      "ao,te,msamp,ms-amp",
                       "ACCELERATE_FP8_BACKEND",
                       "",
                       "torchao, Transformer Engine or MS-AMP (deprecated)."),

@@ -188,6 +188,11 @@ EnvMap fp8_variables(const ParadigmWish& wish, Faults& faults) {
   EnvMap variables;
   add_variables(fp8_paradigm(), wish, variables, faults);
   add_linear_precision(wish, variables, faults);
+  // Templates of the peer spell it so; its reader in the workers knows only the other spelling.
+  if (const auto backend = variables.find("ACCELERATE_FP8_BACKEND");
+      backend != variables.end() && upper(backend->second) == "MS-AMP") {
+    backend->second = "MSAMP";
+  }
   if (wish.file == nullptr) return variables;
   for (const auto& [name, value] : wish.file->options) {
     if (name.starts_with(fp8_paradigm().prefix) && find_option(fp8_paradigm(), name) == nullptr)

@@ -127,6 +127,28 @@ TEST(ConfigFile, OlderFormsAreRead) {
   EXPECT_EQ(yaml("distributed_type: 'NO'\ndynamo_backend: INDUCTOR\n").dynamo.backend, "inductor");
 }
 
+TEST(ConfigFile, MergesMapsAsPyYamlDoes) {
+  // Of the file itself before what is merged, of several the first.
+  const ConfigFile one = yaml(
+      "fsdp_config: &base {fsdp_version: 2, fsdp_offload_params: true}\n"
+      "distributed_type: FSDP\n"
+      "num_processes: 3\n"
+      "<<: {num_processes: 2, machine_rank: 1, num_machines: 2}\n");
+  EXPECT_EQ(one.num_processes, 3);
+  EXPECT_EQ(one.machine_rank, 1);
+  EXPECT_THAT(one.notices, IsEmpty());
+  const ConfigFile several = yaml(
+      "distributed_type: MULTI_CPU\n<<: [{num_processes: 4}, {num_processes: 5, num_machines: "
+      "2}]\n");
+  EXPECT_EQ(several.num_processes, 4);
+  EXPECT_EQ(several.num_machines, 2);
+}
+
+TEST(ConfigFile, OneDocumentBetweenMarkersIsRead) {
+  EXPECT_EQ(
+      yaml("# a file\n---\ndistributed_type: MULTI_CPU\nnum_processes: 2\n...\n").num_processes, 2);
+}
+
 TEST(ConfigFile, ARepeatedKeyIsAWarningWithBothLines) {
   const ConfigFile file =
       yaml("distributed_type: 'NO'\nnum_processes: 2\ndebug: true\nnum_processes: 3\n");
@@ -265,6 +287,10 @@ constexpr HostileConfig kHostile[] = {
      ErrorCode::kConfigInvalidValue,
      "number_is_text.json:3: num_processes is 'two'"},
     {"top_level_is_list.json", ErrorCode::kConfigSyntax, "expected an object"},
+    {"two_documents.yaml",
+     ErrorCode::kConfigSyntax,
+     "two_documents.yaml:4: a second document begins here"},
+    {"merges_a_number.yaml", ErrorCode::kConfigSyntax, "yaml:2: what << merges must be a map"},
     {"empty.json", ErrorCode::kConfigSyntax, "empty.json:1: "},
     {"binary.yaml", ErrorCode::kConfigSyntax, "binary.yaml:"},
     {"program.yaml", ErrorCode::kConfigSyntax, "program.yaml:"},

@@ -292,10 +292,16 @@ TEST_F(ModelFiles, FindsAModelOfTheHubInTheLocalCache) {
   std::filesystem::create_directories(path("hub") / "models--org--tiny" / "refs");
   std::ofstream(path("hub") / "models--org--tiny" / "refs" / "main") << "abc";
   write_model(snapshot / "model.safetensors", {{"w", safetensors::Dtype::kF32, {7}}});
-  const auto model = find_model("org/tiny", {{"HF_HOME", folder_.path().string()}});
-  ASSERT_TRUE(model) << model.error().message();
-  EXPECT_EQ(model->name, "org/tiny");
-  EXPECT_EQ(num_parameters(*model), 7U);
+  const EnvMap homes[] = {
+      {{"HF_HOME", folder_.path().string()}},
+      {{"HF_HUB_CACHE", path("hub").string()}},
+      {{"HUGGINGFACE_HUB_CACHE", path("hub").string()}, {"HF_HOME", "/absent"}}};
+  for (const EnvMap& environment : homes) {
+    const auto model = find_model("org/tiny", environment);
+    ASSERT_TRUE(model) << model.error().message();
+    EXPECT_EQ(model->name, "org/tiny");
+    EXPECT_EQ(num_parameters(*model), 7U);
+  }
 }
 
 TEST_F(ModelFiles, SaysWithWhichCommandAMissingModelIsFetched) {

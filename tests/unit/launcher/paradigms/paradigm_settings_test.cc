@@ -150,6 +150,9 @@ TEST_F(Fp8Test, KeysAsTheQuestionnaireWritesThemHold) {
 TEST_F(Fp8Test, MsAmpIsDeprecated) {
   EXPECT_THAT(plan(fp8_file("  backend: MSAMP\n")).notices,
               Contains(HasSubstr("msamp is deprecated")));
+  const LaunchPlan hyphenated = plan(fp8_file("  backend: MS-AMP\n"));
+  EXPECT_THAT(hyphenated.spec.env, Contains(Pair("ACCELERATE_FP8_BACKEND", "MSAMP")));
+  EXPECT_THAT(hyphenated.notices, Contains(HasSubstr("msamp is deprecated")));
   EXPECT_THAT(plan(fp8_file("  backend: TE\n")).notices,
               Not(Contains(HasSubstr("msamp is deprecated"))));
 }
