@@ -1,6 +1,8 @@
 #include "libaccel/collectives/node_link.h"
 
+#include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +18,19 @@ namespace {
 
 constexpr std::int32_t kBeginning = NodeLink::kFirstOwnTag;
 constexpr std::int32_t kParting = NodeLink::kFirstOwnTag + 1;
-constexpr std::int32_t kFirstRest = NodeLink::kFirstOwnTag + 2;
+constexpr std::int32_t kFarewells = NodeLink::kFirstOwnTag + 2;
+constexpr std::int32_t kFirstRest = kFarewells + Farewells::kNumTags;
 
 // How long a rank that has met an error waits to hear what else is wrong.
 constexpr std::chrono::milliseconds kLastWords{500};
+constexpr std::chrono::milliseconds kLastWordsPause{5};
+
+// How often who waits looks whether the others are still there.
+constexpr std::chrono::milliseconds kLookEvery{100};
+// What came before the other rank closed is here within that time.
+constexpr std::chrono::milliseconds kLastBytes{20};
+// For a wait that is only to find out whether the bytes are there: shorter, and the thread might miss it.
+constexpr std::chrono::microseconds kGlance{100};
 
 // Copying so much costs less than the trip that it saves.
 constexpr std::size_t kSmallBytes = 16 * 1024;
@@ -50,17 +61,27 @@ std::string line_of(const char* what) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
+std::string peer_text(int peer) {
+  return peer == shm::kAnyRank ? "another rank" : rank_text(peer) + " of another node";
+}
+
+Error lateness_of(int peer) {
+  return Error(ErrorCode::kPeerLost,
+               peer_text(peer) + " did not come within the timeout",
+               "check that every rank calls the same collectives; raise "
+               "InitProcessGroupKwargs.timeout for slow ranks");
+}
+
+Error loss_of(int peer, const std::string& how) {
+  return Error(ErrorCode::kPeerLost, peer_text(peer) + " has ended or met an error" + how);
+}
+
 // Of what the backend throws.
-Error loss_of(int peer, const char* what) {
+Error error_of(int peer, const char* what) {
   const std::string said = line_of(what);
-  const std::string who = peer >= 0 ? rank_text(peer) + " of another node" : "another rank";
-  if (said.find("imed out") != std::string::npos || said.find("timeout") != std::string::npos) {
-    return Error(ErrorCode::kPeerLost,
-                 who + " did not come within the timeout",
-                 "check that every rank calls the same collectives; raise "
-                 "InitProcessGroupKwargs.timeout for slow ranks");
-  }
-  return Error(ErrorCode::kPeerLost, who + " has ended or met an error (" + said + ")");
+  const bool is_late =
+      said.find("imed out") != std::string::npos || said.find("timeout") != std::string::npos;
+  return is_late ? lateness_of(peer) : loss_of(peer, " (" + said + ")");
 }
 
 // A tensor that stands for memory which somebody else holds.
@@ -114,7 +135,14 @@ struct NodeLink::Exchange {
   std::vector<Started> rests;
 };
 
-NodeLink::NodeLink(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+NodeLink::NodeLink(c10::intrusive_ptr<c10d::Backend> backend,
+                   std::optional<std::chrono::milliseconds> timeout)
+    : backend_(std::move(backend)),
+      rank_(backend_->getRank()),
+      timeout_(timeout.value_or(backend_->getBackendOptions()->timeout)) {
+  farewells_.emplace(*backend_, nudger_, kFarewells);
+}
+
 NodeLink::~NodeLink() {
   close();
 }
@@ -129,7 +157,7 @@ Result<NodeLink::WorkPtr> NodeLink::start_send(int to,
     std::vector<at::Tensor> tensors = {tensor_on(data, bytes)};
     return backend_->send(tensors, to, tag);
   } catch (const std::exception& cause) {
-    return loss_of(to, cause.what());
+    return error_of(to, cause.what());
   }
 }
 
@@ -144,26 +172,60 @@ Result<NodeLink::WorkPtr> NodeLink::start_receive(int from,
     return from == shm::kAnyRank ? backend_->recvAnysource(tensors, tag)
                                  : backend_->recv(tensors, from, tag);
   } catch (const std::exception& cause) {
-    return loss_of(from, cause.what());
+    return error_of(from, cause.what());
   }
 }
 
-Result<void> NodeLink::finish(const WorkPtr& work, int peer, std::chrono::milliseconds at_most) {
-  {
-    const std::lock_guard lock(mutex_);
-    waited_ = work;
-  }
-  Result<void> done;
-  try {
-    if (is_aborted_.load() || !work->wait(at_most))
-      done = Error(ErrorCode::kPeerLost, "the group was aborted by this process");
-  } catch (const std::exception& cause) {
-    done = loss_of(peer, cause.what());
-  }
-  const std::lock_guard lock(mutex_);
-  waited_.reset();
-  return done;
+// ---- waiting ----
+
+NodeLink::Wait NodeLink::wait_for(int peer) const {
+  return wait_for(peer, timeout_);
 }
+
+NodeLink::Wait NodeLink::wait_for(int peer, std::chrono::milliseconds at_most) const {
+  const auto now = Clock::now();
+  return {.peer = peer, .deadline = now + at_most, .looked = now};
+}
+
+Result<void> NodeLink::finish(const WorkPtr& work, Wait wait) {
+  for (;;) {
+    const Result<bool> done = is_done(work, wait, wait.is_lost ? kLastBytes : kLookEvery);
+    if (!done) return done.error();
+    if (*done) return {};
+  }
+}
+
+Result<bool> NodeLink::is_done(const WorkPtr& work, Wait& wait, std::chrono::microseconds at_most) {
+  try {
+    if (!is_aborted_.load() && nudger_.wait(work, at_most)) return true;
+  } catch (const std::exception& cause) {
+    return error_of(wait.peer, cause.what());
+  }
+  if (auto reason = reason_to_give_up(wait)) return *std::move(reason);
+  return false;
+}
+
+std::optional<Error> NodeLink::reason_to_give_up(Wait& wait) {
+  if (is_aborted_.load())
+    return Error(ErrorCode::kPeerLost, "the group was aborted by this process");
+  if (wait.is_lost) return loss_of(wait.peer, "");
+  const auto now = Clock::now();
+  if (now >= wait.deadline) return lateness_of(wait.peer);
+  if (now - wait.looked >= kLookEvery) {
+    wait.looked = now;
+    wait.is_lost = is_lost(wait.peer);
+  }
+  return {};
+}
+
+// From anybody nothing is expected once anybody has ended, as within a node.
+bool NodeLink::is_lost(int peer) {
+  return std::ranges::any_of(farewells_->look(), [&](const RankEnd& end) {
+    return end.farewell || end.rank == peer || peer == shm::kAnyRank;
+  });
+}
+
+// ---- exchanges ----
 
 Result<void> NodeLink::exchange(const shm::Call& call,
                                 std::span<const Outgoing> out,
@@ -224,7 +286,7 @@ Result<void> NodeLink::take_beginnings(Exchange& exchange) {
     const Incoming& expected = exchange.in[i];
     const Exchange::Started& started = exchange.beginnings_in[i];
     const bool is_well = loss && difference;
-    auto came = finish(started.work, expected.from, is_well ? kNoTimeout : kLastWords);
+    auto came = finish(started.work, wait_for(expected.from, is_well ? timeout_ : kLastWords));
     if (!came) {
       if (loss) loss = std::move(came);
       continue;
@@ -252,20 +314,22 @@ void NodeLink::part_from(const std::vector<int>& peers) {
     if (auto sent = start_send(peer, &nothing, 0, kParting)) partings.emplace_back(*sent, peer);
     if (auto came = start_receive(peer, &nothing, 0, kParting)) partings.emplace_back(*came, peer);
   }
-  for (const auto& [work, peer] : partings) (void)finish(work, peer, kLastWords);
+  for (const auto& [work, peer] : partings) (void)finish(work, wait_for(peer, kLastWords));
 }
 
 Result<void> NodeLink::finish(const ExchangePtr& exchange) {
   // Before anything is compared: who differs shall hear it from its own comparison.
   for (const auto& beginning : exchange->beginnings_out) {
-    if (auto sent = finish(beginning.work, beginning.peer, kNoTimeout); !sent) return sent;
+    if (auto sent = finish(beginning.work, wait_for(beginning.peer)); !sent) return sent;
   }
   if (auto came = take_beginnings(*exchange); !came) return came;
   for (const auto& rest : exchange->rests) {
-    if (auto done = finish(rest.work, rest.peer, kNoTimeout); !done) return done;
+    if (auto done = finish(rest.work, wait_for(rest.peer)); !done) return done;
   }
   return {};
 }
+
+// ---- messages ----
 
 Result<void> NodeLink::post(const shm::LetterPtr& letter) {
   if (letter->tag < 0 || letter->tag >= kFirstOwnTag) {
@@ -277,44 +341,19 @@ Result<void> NodeLink::post(const shm::LetterPtr& letter) {
                   ? start_send(letter->peer, letter->data, letter->bytes, letter->tag)
                   : start_receive(letter->peer, letter->data, letter->bytes, letter->tag);
   if (!work) return std::move(work).error();
-  letters_.emplace(letter, Posted{.work = *std::move(work)});
+  letters_.emplace(letter, Posted{.work = *std::move(work), .wait = wait_for(letter->peer)});
   return {};
-}
-
-// By the thread that watches it, when there is one. abort() of another thread reaches either.
-Result<void> NodeLink::finish(Posted& posted, int peer) {
-  if (!posted.watch.valid()) return finish(posted.work, peer, kNoTimeout);
-  {
-    const std::lock_guard lock(mutex_);
-    waited_ = posted.work;
-  }
-  if (is_aborted_.load()) posted.work->abort();
-  Result<void> done = posted.watch.get();
-  const std::lock_guard lock(mutex_);
-  waited_.reset();
-  return done;
 }
 
 Result<bool> NodeLink::is_done(const shm::LetterPtr& letter) {
   if (letter->is_done) return true;
   const auto found = letters_.find(letter);
-  if (found == letters_.end() || is_aborted_.load())
+  if (found == letters_.end())
     return Error(ErrorCode::kPeerLost, "the group has met an error before");
   Posted& posted = found->second;
-  if (!posted.watch.valid()) {
-    const auto watch = [work = posted.work, peer = letter->peer]() -> Result<void> {
-      try {
-        if (work->wait(kNoTimeout)) return {};
-        return Error(ErrorCode::kPeerLost, "the group was aborted by this process");
-      } catch (const std::exception& cause) {
-        return loss_of(peer, cause.what());
-      }
-    };
-    posted.watch = std::async(std::launch::async, watch);
-  }
-  if (posted.watch.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
-  if (auto done = wait(letter); !done) return std::move(done).error();
-  return true;
+  Result<bool> done = is_done(posted.work, posted.wait, kGlance);
+  if (done && *done) settle(letter);
+  return done;
 }
 
 Result<void> NodeLink::wait(const shm::LetterPtr& letter) {
@@ -322,25 +361,45 @@ Result<void> NodeLink::wait(const shm::LetterPtr& letter) {
   const auto found = letters_.find(letter);
   if (found == letters_.end())
     return Error(ErrorCode::kPeerLost, "the group has met an error before");
-  if (auto done = finish(found->second, letter->peer); !done) return done;
+  Result<void> done = finish(found->second.work, wait_for(letter->peer));
+  if (done) settle(letter);
+  return done;
+}
+
+void NodeLink::settle(const shm::LetterPtr& letter) {
+  const auto found = letters_.find(letter);
   if (letter->peer == shm::kAnyRank) letter->peer = found->second.work->sourceRank();
   letter->is_done = true;
   letters_.erase(found);
-  return {};
 }
+
+// ---- the end ----
 
 void NodeLink::abort() noexcept {
   is_aborted_.store(true);
-  const std::lock_guard lock(mutex_);
-  if (waited_) waited_->abort();
+  nudger_.end_wait();
 }
 
-// Threads that watch letters end first.
+// Who is lost may be lost by another one's error or death, which is heard of in a moment.
+Farewell NodeLink::find_cause(const Error& error) {
+  const bool is_followed = error.code() == ErrorCode::kPeerLost && !is_aborted_.load();
+  const auto deadline = Clock::now() + kLastWords;
+  while (is_followed && farewells_->look().empty() && Clock::now() < deadline)
+    std::this_thread::sleep_for(kLastWordsPause);
+  return cause_of(rank_, error, farewells_->look());
+}
+
+Error NodeLink::end(Error error) {
+  if (is_closed()) return error;
+  const Farewell cause = find_cause(error);
+  farewells_->say(cause);
+  close();
+  return error_for(rank_, error, cause);
+}
+
 void NodeLink::close() noexcept {
-  for (auto& [letter, posted] : letters_) {
-    if (posted.watch.valid()) posted.work->abort();
-  }
   letters_.clear();
+  farewells_.reset();
   backend_.reset();
 }
 

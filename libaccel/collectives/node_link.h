@@ -11,10 +11,11 @@
 // The tag of the rest is drawn from the call and the size: ranks that differ do not meet there, where Gloo would end the
 // process over a size. Ranks that find that they call different things tell each other so before they close.
 //
-// A connection that closes is an error of the exchange that needs it. close() closes those of this rank: so one that met
-// an error is seen by all who wait for it, and an error on one node reaches all nodes.
+// Who waits looks around every 0.1 s (farewells.h): an exchange is over when a rank that it needs has closed its connections,
+// or any rank has said why the group is. A rank that met an error says it to all and closes its own (end()): so an error on
+// one node reaches all nodes, with its cause.
 //
-// Threads:  one thread at a time, except abort().
+// Threads:  one thread at a time, except abort(). A thread of its own ends waits for those looks (nudger.h).
 // Errors    kPeerLost: a rank has ended or met an error, or answered nothing within the timeout; kShapeMismatch.
 // Source:   tests/unit/libaccel/collectives/two_level_group_test.cc.
 #pragma once
@@ -23,9 +24,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <future>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -35,6 +35,8 @@
 
 #include <accel/result.h>
 
+#include "libaccel/collectives/farewells.h"
+#include "libaccel/collectives/nudger.h"
 #include "libaccel/collectives/shm/call.h"
 #include "libaccel/collectives/shm/mail.h"
 
@@ -62,8 +64,10 @@ class NodeLink {
   struct Exchange;
   using ExchangePtr = std::shared_ptr<Exchange>;
 
-  // Nobody else may send with the tags from kFirstOwnTag on.
-  explicit NodeLink(c10::intrusive_ptr<c10d::Backend> backend);
+  // Nobody else may send with the tags from kFirstOwnTag on. timeout: of a wait for another rank; none: the backend's.
+  // Throws kProcessGroup when no thread can be started. Requires: every rank of the backend makes one.
+  explicit NodeLink(c10::intrusive_ptr<c10d::Backend> backend,
+                    std::optional<std::chrono::milliseconds> timeout = {});
   ~NodeLink();
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
@@ -80,40 +84,60 @@ class NodeLink {
                                           std::span<const Incoming> in);
   [[nodiscard]] Result<void> finish(const ExchangePtr& exchange);
 
-  // Messages of users. The backend tells of their end to those who wait only: the first is_done() of a letter starts a thread
-  // that does. is_done() waits for nobody; after true, wait() does not either.
+  // Messages of users. The backend tells of their end to those who wait only, so is_done() waits for 0.1 ms when it is false;
+  // after true, wait() comes back at once. The timeout of is_done() counts from post(), that of wait() from wait().
   [[nodiscard]] Result<void> post(const shm::LetterPtr& letter);
   [[nodiscard]] Result<bool> is_done(const shm::LetterPtr& letter);
   [[nodiscard]] Result<void> wait(const shm::LetterPtr& letter);
 
   // Ends what waits in another thread. Any thread.
   void abort() noexcept;
-  // Closes all connections of this rank. Of the thread that uses the link.
-  void close() noexcept;
-  [[nodiscard]] bool is_closed() const noexcept { return !backend_; }
+  // After an error of this rank: finds out its cause, for half a second at most when another rank is lost; tells all others;
+  // closes all connections of this rank. The error as it is to be thrown. Of the thread that uses the link.
+  [[nodiscard]] Error end(Error error);
 
  private:
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using WorkPtr = Nudger::WorkPtr;
+  using Clock = std::chrono::steady_clock;
+
+  // A wait for a rank, or for any.
+  struct Wait {
+    int peer = 0;
+    Clock::time_point deadline;
+    Clock::time_point looked;
+    bool is_lost = false;  // what is not there at the next look does not come
+  };
   struct Posted {
     WorkPtr work;
-    std::future<Result<void>> watch;  // valid once somebody has asked
+    Wait wait;
   };
 
   [[nodiscard]] Result<WorkPtr> start_send(int to, const void* data, std::size_t bytes, int tag);
   [[nodiscard]] Result<WorkPtr> start_receive(int from, void* data, std::size_t bytes, int tag);
-  [[nodiscard]] Result<void> finish(const WorkPtr& work,
-                                    int peer,
-                                    std::chrono::milliseconds at_most);
+  [[nodiscard]] Wait wait_for(int peer) const;
+  [[nodiscard]] Wait wait_for(int peer, std::chrono::milliseconds at_most) const;
+  [[nodiscard]] Result<void> finish(const WorkPtr& work, Wait wait);
+  // Whether it is done within `at_most`, or why it never will be.
+  [[nodiscard]] Result<bool> is_done(const WorkPtr& work,
+                                     Wait& wait,
+                                     std::chrono::microseconds at_most);
+  [[nodiscard]] std::optional<Error> reason_to_give_up(Wait& wait);
+  [[nodiscard]] bool is_lost(int peer);
+  void settle(const shm::LetterPtr& letter);
   // The beginnings of all letters, compared. kShapeMismatch before any loss that comes of it.
   [[nodiscard]] Result<void> take_beginnings(Exchange& exchange);
-  [[nodiscard]] Result<void> finish(Posted& posted, int peer);
   // Tells ranks that call something else that their calls were seen, and waits until they have seen ours.
   void part_from(const std::vector<int>& peers);
+  [[nodiscard]] Farewell find_cause(const Error& error);
+  void close() noexcept;
+  [[nodiscard]] bool is_closed() const noexcept { return !backend_; }
 
+  Nudger nudger_;
   c10::intrusive_ptr<c10d::Backend> backend_;
+  std::optional<Farewells> farewells_;
+  int rank_;
+  std::chrono::milliseconds timeout_;
   std::unordered_map<shm::LetterPtr, Posted> letters_;
-  std::mutex mutex_;  // of waited_
-  WorkPtr waited_;
   std::atomic<bool> is_aborted_ = false;
 };
 

@@ -43,15 +43,16 @@ int TwoLevelGroup::name_at(int node, int place) const {
   return parts_.names[static_cast<std::size_t>(rank_at(node, place))];
 }
 
-void TwoLevelGroup::end() noexcept {
+Error TwoLevelGroup::end(Error error) {
+  Error ended = parts_.link->end(std::move(error));
   parts_.node->abort();
-  parts_.link->close();
+  return ended;
 }
 
 Result<void> TwoLevelGroup::settled(Result<void> done) {
   if (done) return done;
-  end();
-  return std::move(done).error().while_doing(text_of(call_) + " between " + to_text(parts_.layout));
+  return end(std::move(done).error())
+      .while_doing(text_of(call_) + " between " + to_text(parts_.layout));
 }
 
 Result<void> TwoLevelGroup::check_root(int root) const {
@@ -297,19 +298,19 @@ Result<void> TwoLevelGroup::post(const shm::LetterPtr& letter) {
                  "a group of a part of the ranks has no messages of its own",
                  "send through the group of all ranks");
   }
-  return parts_.link->post(letter);
+  Result<void> posted = parts_.link->post(letter);
+  const bool is_over = !posted && posted.error().code() == ErrorCode::kPeerLost;
+  return is_over ? end(std::move(posted).error()) : std::move(posted);
 }
 
 Result<bool> TwoLevelGroup::is_done(const shm::LetterPtr& letter) {
   Result<bool> done = parts_.link->is_done(letter);
-  if (!done) end();
-  return done;
+  return done ? std::move(done) : end(std::move(done).error());
 }
 
 Result<void> TwoLevelGroup::wait(const shm::LetterPtr& letter) {
   Result<void> done = parts_.link->wait(letter);
-  if (!done) end();
-  return done;
+  return done ? std::move(done) : end(std::move(done).error());
 }
 
 void TwoLevelGroup::abort() noexcept {

@@ -26,8 +26,8 @@
 //
 // Messages go over the link, within a node too: a receiver from anybody waits in one place only.
 //
-// An error ends the group on all nodes: a rank that meets one closes its connections and marks its node's memory, which
-// those see who wait for it.
+// An error ends the group on all nodes: a rank that meets one says so to all, closes its connections and marks its node's
+// memory, which those see who wait for it. So a rank that has died is named by all, wherever they are.
 //
 // Threads:  one thread at a time, except abort().
 // Errors    those of ByteGroup; ranks are named by their numbers in the job.
@@ -117,9 +117,9 @@ class TwoLevelGroup final : public shm::ByteGroup {
     std::size_t bytes_ = 0;
   };
 
-  // Ends the group after an error, on all nodes.
-  void end() noexcept;
-  Result<void> settled(Result<void> done);
+  // After an error the group is over, on all nodes: the error as it is to be thrown.
+  [[nodiscard]] Error end(Error error);
+  [[nodiscard]] Result<void> settled(Result<void> done);
   [[nodiscard]] Result<void> check_root(int root) const;
   [[nodiscard]] Result<void> check_op(shm::DataType type, shm::ReduceOp op) const;
   [[nodiscard]] int rank_at(int node, int place) const;

@@ -2,16 +2,21 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <accel/state.h>
 
@@ -23,7 +28,6 @@ namespace accel {
 namespace {
 
 using test::be_on_node;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 TEST(NodeRanks, MeetByNodesAndHaveGroupsOfTheirNodeAndAcross) {
@@ -80,58 +84,140 @@ TEST(NodeRanks, TakeGlooWhenTheyAreToldTo) {
   });
 }
 
-class NodeRanksFault : public ::testing::TestWithParam<std::string> {};
+// A call of all ranks with `count` floats or more, over both nodes.
+struct DeadlyCall {
+  const char* name;
+  void (*call)(ProcessGroup& group, std::int64_t count);
+};
 
-// Rank 3 of nodes {0, 1} and {2, 3} dies while collectives go on: beginning, in the middle, or between two, as it falls.
-TEST_P(NodeRanksFault, ADeadRankIsAnErrorOnAllNodes) {
-  const auto exits = test::run_ranks(4,
-                                     [] {
-                                       const int rank = test::rank_of_this_process();
-                                       be_on_node(rank / 2, 2, rank % 2, 2);
-                                       const PartialState state;
-                                       const auto group = current_process_group();
-                                       std::atomic<int> num_done = 0;
-                                       std::jthread death;
-                                       if (rank == 3) {
-                                         death = std::jthread([&] {
-                                           while (num_done.load() < 5) std::this_thread::yield();
-                                           std::raise(SIGKILL);
-                                         });
-                                       }
-                                       try {
-                                         for (;;) {
-                                           at::Tensor values = at::ones({300'000});
-                                           if (NodeRanksFault::GetParam() == "AllReduce")
-                                             group->all_reduce_(values, Reduction::kSum, "adding");
-                                           if (NodeRanksFault::GetParam() == "Broadcast")
-                                             group->broadcast_(values, 1, "sending");
-                                           if (NodeRanksFault::GetParam() == "AllGather")
-                                             (void)group->all_gather(values, "gathering");
-                                           if (NodeRanksFault::GetParam() == "Barrier")
-                                             group->barrier("waiting");
-                                           ++num_done;
-                                         }
-                                       } catch (const Error& error) {
-                                         EXPECT_EQ(error.code(), ErrorCode::kPeerLost)
-                                             << error.what();
-                                         std::printf("%s\n", error.what());
-                                       }
-                                     },
-                                     {.expect_success = false});
-  ASSERT_EQ(exits.size(), 4U);
+void reduce_to_last_but_one(ProcessGroup& group, std::int64_t count) {
+  std::vector<at::Tensor> tensors = {at::ones({count})};
+  c10d::ReduceOptions options;
+  options.rootRank = group.size() - 2;
+  group.c10d_group()->reduce(tensors, options)->wait();
+}
+
+void gather_to_rank_0(ProcessGroup& group, std::int64_t count) {
+  std::vector<at::Tensor> inputs = {at::ones({count})};
+  std::vector<std::vector<at::Tensor>> outputs;
+  if (group.rank() == 0) {
+    outputs.emplace_back();
+    for (int rank = 0; rank < group.size(); ++rank) outputs[0].push_back(at::ones({count}));
+  }
+  group.c10d_group()->gather(outputs, inputs, {})->wait();
+}
+
+void scatter_from_rank_1(ProcessGroup& group, std::int64_t count) {
+  std::vector<at::Tensor> outputs = {at::ones({count})};
+  std::vector<std::vector<at::Tensor>> inputs;
+  if (group.rank() == 1)
+    inputs.emplace_back(static_cast<std::size_t>(group.size()), at::ones({count}));
+  c10d::ScatterOptions options;
+  options.rootRank = 1;
+  group.c10d_group()->scatter(outputs, inputs, options)->wait();
+}
+
+void all_to_all(ProcessGroup& group, std::int64_t count) {
+  at::Tensor input = at::ones({count * group.size()});
+  at::Tensor output = at::empty_like(input);
+  std::vector<std::int64_t> even;
+  group.c10d_group()->alltoall_base(output, input, even, even)->wait();
+}
+
+// In a ring, so that each node's messages come from the other one and from itself.
+void send_around(ProcessGroup& group, std::int64_t count) {
+  std::vector<at::Tensor> sent = {at::ones({count})};
+  std::vector<at::Tensor> received = {at::empty({count})};
+  const int size = group.size();
+  const auto sending = group.c10d_group()->send(sent, (group.rank() + 1) % size, 1);
+  group.c10d_group()->recv(received, (group.rank() + size - 1) % size, 1)->wait();
+  sending->wait();
+}
+
+const DeadlyCall kDeadlyCalls[] = {
+    {"AllReduce",
+     [](ProcessGroup& group, std::int64_t count) {
+       at::Tensor values = at::ones({count});
+       group.all_reduce_(values, Reduction::kSum, "adding");
+     }},
+    {"Broadcast",
+     [](ProcessGroup& group, std::int64_t count) {
+       at::Tensor values = at::ones({count});
+       group.broadcast_(values, 1, "sending");
+     }},
+    {"AllGather",
+     [](ProcessGroup& group, std::int64_t count) {
+       (void)group.all_gather(at::ones({count}), "gathering");
+     }},
+    {"ReduceScatter",
+     [](ProcessGroup& group, std::int64_t count) {
+       at::Tensor input = at::ones({count * group.size()});
+       at::Tensor output = at::empty({count});
+       group.reduce_scatter(output, input, "adding parts");
+     }},
+    {"Barrier", [](ProcessGroup& group, std::int64_t) { group.barrier("waiting"); }},
+    {"Reduce", reduce_to_last_but_one},
+    {"Gather", gather_to_rank_0},
+    {"Scatter", scatter_from_rank_1},
+    {"AllToAll", all_to_all},
+    {"SendAndReceive", send_around},
+};
+
+// Calls on `num_nodes` nodes until an error comes, whose message is printed; the last rank dies meanwhile.
+void call_until_the_last_rank_is_dead(const DeadlyCall& call, int num_ranks, int num_nodes) {
+  const int rank = test::rank_of_this_process();
+  const int num_places = num_ranks / num_nodes;
+  be_on_node(rank / num_places, num_nodes, rank % num_places, num_places);
+  const PartialState state;
+  EXPECT_EQ(state.backend(), "two_level");
+  const auto group = current_process_group();
+  std::atomic<int> num_done = 0;
+  std::jthread death;
+  if (rank == num_ranks - 1) {
+    death = std::jthread([&] {
+      while (num_done.load() < 5) std::this_thread::yield();
+      std::raise(SIGKILL);
+    });
+  }
+  try {
+    for (;; ++num_done) call.call(*group, 300'000);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
+    std::printf("%s\n", error.what());
+  }
+}
+
+// The calls go on when it dies: it is at their beginning, in the middle, or between two, as it falls.
+void expect_that_all_name_the_dead(const DeadlyCall& call, int num_ranks, int num_nodes) {
+  const auto exits =
+      test::run_ranks(num_ranks,
+                      [&] { call_until_the_last_rank_is_dead(call, num_ranks, num_nodes); },
+                      {.expect_success = false});
   if (test::rank_of_this_process() >= 0) return;
-  EXPECT_EQ(exits[3].status, 128 + SIGKILL) << exits[3].output;
-  for (std::size_t rank = 0; rank < 3; ++rank)
+  const auto last = static_cast<std::size_t>(num_ranks - 1);
+  ASSERT_EQ(exits.size(), last + 1);
+  EXPECT_EQ(exits[last].status, 128 + SIGKILL) << exits[last].output;
+  for (std::size_t rank = 0; rank < last; ++rank) {
     EXPECT_EQ(exits[rank].status, 0) << "rank " << rank << ": " << exits[rank].output;
-  // On its node by its number, or by that of another node whose own link to it has closed.
-  EXPECT_THAT(exits[2].output, AnyOf(HasSubstr("rank 3"), HasSubstr("rank 0"))) << exits[2].output;
-  EXPECT_THAT(exits[1].output, AnyOf(HasSubstr("rank 3"), HasSubstr("rank 0"))) << exits[1].output;
+    EXPECT_THAT(exits[rank].output, HasSubstr("rank " + std::to_string(last))) << "rank " << rank;
+  }
+}
+
+class NodeRanksFault : public ::testing::TestWithParam<DeadlyCall> {};
+
+TEST_P(NodeRanksFault, ADeadRankIsNamedOnAllNodes) {
+  expect_that_all_name_the_dead(GetParam(), 4, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Collectives,
                          NodeRanksFault,
-                         ::testing::Values("AllReduce", "Broadcast", "AllGather", "Barrier"),
-                         [](const auto& info) { return info.param; });
+                         ::testing::ValuesIn(kDeadlyCalls),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Nobody shares memory with it.
+TEST(NodeRanksAlone, ADeadRankThatWasAloneOnItsNodeIsNamed) {
+  expect_that_all_name_the_dead({"Scatter", scatter_from_rank_1}, 3, 3);
+}
 
 }  // namespace
 }  // namespace accel

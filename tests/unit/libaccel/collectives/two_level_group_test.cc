@@ -33,6 +33,7 @@
 #include "libaccel/collectives/shm/shm_group.h"
 #include "libaccel/collectives/shm_backend.h"
 #include "libaccel/process/gloo_backend.h"
+#include "libaccel/process/sigpipe.h"
 
 namespace accel {
 namespace {
@@ -60,6 +61,7 @@ void run_ranks(const NodeLayout& layout, const std::function<void(ShmBackend&)>&
     memories.push_back(or_throw(shm::GroupMemory::create(shape)));
   std::vector<int> names(static_cast<std::size_t>(world_size));
   std::iota(names.begin(), names.end(), 0);
+  ignore_sigpipe_unless_handled();
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::barrier all_are_through(world_size);
   std::vector<std::jthread> threads;

@@ -1,0 +1,82 @@
+// Farewells: who has closed its connections to this rank, and what it said before.
+//
+// Gloo tells of a closed connection to who waits for the first byte of a message. It passes over a send whose bytes are under
+// way or were refused by the kernel, and over a receive that has begun: they would wait for the timeout. So two receives stay
+// open on every connection, and are looked at now and then:
+//
+//   wire       never sent: it fails when the connection closes
+//   farewell   sent by a rank that meets an error, before it closes. Where none came, the process has ended without a word
+//
+// Threads:  one thread at a time.
+// Cost:     1 KiB for each other rank; a look takes less than a microsecond for each, and sends nothing.
+// Source:   Pair::signalException() and UnboundBuffer::waitRecv() of Gloo, transport/tcp; tests/unit/libaccel/collectives/
+//           farewells_test.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <accel/error.h>
+
+namespace c10d {
+class Backend;
+}
+
+namespace accel {
+
+class Nudger;
+
+// Why the group is over.
+struct Farewell {
+  int rank = 0;  // that met it first
+  ErrorCode code = ErrorCode::kPeerLost;
+  std::string message;  // cut to 488 bytes on its way
+
+  friend bool operator==(const Farewell&, const Farewell&) = default;
+};
+
+// Of a rank whose connection is closed.
+struct RankEnd {
+  int rank = 0;
+  std::optional<Farewell> farewell;
+};
+
+// What a rank tells of its own error, knowing who is gone: a rank that has ended without a word is the cause, before any that
+// has met an error. An error that is not kPeerLost is its own cause. Pure.
+[[nodiscard]] Farewell cause_of(int own_rank, const Error& own, std::span<const RankEnd> ends);
+// The error of rank `own_rank` for that cause, with the context of its own. Pure.
+[[nodiscard]] Error error_for(int own_rank, const Error& own, const Farewell& cause);
+
+class Farewells {
+ public:
+  static constexpr int kNumTags = 2;
+
+  // Tags first_tag and first_tag + 1 of the backend belong to this. Requires: every rank makes one.
+  Farewells(c10d::Backend& backend, Nudger& nudger, int first_tag);
+  ~Farewells();
+  Farewells(const Farewells&) = delete;
+  Farewells& operator=(const Farewells&) = delete;
+
+  // Those whose connections have been seen to be closed, in the order of ranks.
+  [[nodiscard]] const std::vector<RankEnd>& look();
+  // Says it to all who are still there, and waits for half a second at most until it is on its way.
+  void say(const Farewell& farewell) noexcept;
+
+ private:
+  struct Peer;
+
+  [[nodiscard]] static bool is_closed(const Peer& peer);
+  [[nodiscard]] RankEnd end_of(const Peer& peer);
+
+  c10d::Backend& backend_;
+  Nudger& nudger_;
+  int first_tag_;
+  std::vector<Peer> peers_;  // still there
+  std::vector<RankEnd> ends_;
+};
+
+}  // namespace accel

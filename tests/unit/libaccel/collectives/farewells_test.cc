@@ -1,0 +1,105 @@
+#include "libaccel/collectives/farewells.h"
+
+#include <barrier>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "libaccel/collectives/nudger.h"
+#include "libaccel/process/gloo_backend.h"
+#include "libaccel/process/sigpipe.h"
+
+namespace accel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+const Error kClosed(ErrorCode::kPeerLost, "rank 2 of another node has ended or met an error");
+
+RankEnd silent(int rank) {
+  return {.rank = rank, .farewell = {}};
+}
+
+RankEnd told(int rank, Farewell farewell) {
+  return {.rank = rank, .farewell = std::move(farewell)};
+}
+
+TEST(CauseOfAnError, IsARankThatHasEndedWithoutAWord) {
+  const Farewell late = {.rank = 1, .message = "rank 2 is late"};
+
+  const Farewell cause = cause_of(0, kClosed, std::vector{told(1, late), silent(3)});
+
+  EXPECT_EQ(cause.rank, 0);
+  EXPECT_EQ(cause.message, "rank 3 has ended; " + kClosed.message());
+  EXPECT_THAT(cause_of(0, kClosed, std::vector{silent(3), silent(5)}).message,
+              HasSubstr("rank 3, rank 5 have ended; "));
+}
+
+TEST(CauseOfAnError, IsNotNamedTwice) {
+  EXPECT_EQ(cause_of(0, kClosed, std::vector{silent(2)}).message, kClosed.message());
+}
+
+TEST(CauseOfAnError, IsWhatAnotherOneHasSaidOfWhoeverItWas) {
+  const Farewell of_rank_4 = {.rank = 4, .code = ErrorCode::kShapeMismatch, .message = "8 bytes"};
+
+  const Farewell cause = cause_of(0, kClosed, std::vector{told(2, of_rank_4)});
+  const Error error = error_for(0, Error(kClosed).while_doing("a barrier"), cause);
+
+  EXPECT_EQ(cause, of_rank_4);
+  EXPECT_EQ(error.code(), ErrorCode::kShapeMismatch);
+  EXPECT_EQ(error.message(), "rank 4 said: 8 bytes");
+  EXPECT_THAT(error.context(), ElementsAre("a barrier"));
+}
+
+TEST(CauseOfAnError, IsTheErrorItselfWhereNobodyIsLost) {
+  const Error own(ErrorCode::kShapeMismatch, "8 bytes", "bring 4");
+
+  const Farewell cause = cause_of(0, own, std::vector{silent(3)});
+
+  EXPECT_EQ(error_for(0, own, cause).message(), "8 bytes");
+  EXPECT_EQ(error_for(0, own, cause).remedy(), "bring 4");
+  EXPECT_EQ(cause_of(0, kClosed, {}).message, kClosed.message());
+}
+
+// Rank 1 says why it goes, more than fits; rank 2 goes without a word.
+TEST(Farewells, AreHeardByAllWhoStayAndTheirAbsenceIsSeen) {
+  constexpr int kFirstTag = 7;
+  ignore_sigpipe_unless_handled();
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<RankEnd> ends;
+  std::barrier all_are_there(3);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto gloo =
+          connect_gloo(store, {.rank = rank, .world_size = 3, .is_one_machine = true});
+      Nudger nudger;
+      Farewells farewells(*gloo, nudger, kFirstTag);
+      EXPECT_THAT(farewells.look(), SizeIs(0));
+      all_are_there.arrive_and_wait();
+      if (rank == 1)
+        farewells.say({.rank = 2, .message = "no\x1b memory " + std::string(600, '.')});
+      while (rank == 0 && ends.size() < 2) {
+        ends = farewells.look();
+        std::this_thread::yield();
+      }
+    });
+  }
+  ranks.clear();
+  ASSERT_THAT(ends, SizeIs(2));
+  ASSERT_TRUE(ends[0].farewell);
+  EXPECT_EQ(ends[0].farewell->rank, 2);
+  EXPECT_THAT(ends[0].farewell->message, testing::StartsWith("no? memory .."));
+  EXPECT_EQ(ends[1].rank, 2);
+  EXPECT_FALSE(ends[1].farewell);
+}
+
+}  // namespace
+}  // namespace accel

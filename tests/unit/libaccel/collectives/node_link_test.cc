@@ -1,0 +1,115 @@
+// Two ranks as threads, with Gloo between them. Exchanges: two_level_group_test.cc; deaths: node_ranks_test.cc.
+
+#include "libaccel/collectives/node_link.h"
+
+#include <barrier>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "libaccel/process/gloo_backend.h"
+#include "libaccel/process/sigpipe.h"
+
+namespace accel {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+// In step: a rank leaves when all are through.
+void run_two(std::chrono::milliseconds timeout,
+             const std::function<void(NodeLink&, int rank, std::barrier<>&)>& body) {
+  ignore_sigpipe_unless_handled();
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::barrier<> both(2);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      NodeLink link(connect_gloo(store, {.rank = rank, .world_size = 2, .is_one_machine = true}),
+                    timeout);
+      both.arrive_and_wait();
+      body(link, rank, both);
+      both.arrive_and_wait();
+    });
+  }
+}
+
+shm::LetterPtr letter_to(int peer, std::int32_t tag, std::byte& place, bool is_sent) {
+  auto letter = std::make_shared<shm::Letter>();
+  letter->is_sent = is_sent;
+  letter->peer = peer;
+  letter->tag = tag;
+  letter->data = &place;
+  letter->bytes = 1;
+  return letter;
+}
+
+std::ptrdiff_t num_threads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+}
+
+TEST(PolledLetters, TakeNoThreads) {
+  run_two(1h, [](NodeLink& link, int rank, std::barrier<>& both) {
+    std::vector<std::byte> room(40);
+    std::vector<shm::LetterPtr> letters;
+    for (std::size_t i = 0; i < room.size(); ++i) {
+      letters.push_back(letter_to(1 - rank, static_cast<std::int32_t>(i), room[i], rank == 0));
+      if (rank == 1) or_throw(link.post(letters.back()));
+    }
+    both.arrive_and_wait();
+    const auto before = num_threads();
+    for (const auto& letter : letters) EXPECT_FALSE(rank == 1 && or_throw(link.is_done(letter)));
+    both.arrive_and_wait();
+    EXPECT_EQ(num_threads(), before);
+    both.arrive_and_wait();
+    for (const auto& letter : letters) {
+      if (rank == 0) or_throw(link.post(letter));
+      while (!or_throw(link.is_done(letter))) std::this_thread::yield();
+    }
+  });
+}
+
+// Had it counted from the first poll, or from each, that one would only say that nothing is there.
+TEST(PolledLetters, AreLateByTheTimeSinceTheyWerePosted) {
+  run_two(0ms, [](NodeLink& link, int rank, std::barrier<>&) {
+    if (rank != 0) return;
+    std::byte room{};
+    const auto letter = letter_to(1, 3, room, /*is_sent=*/false);
+    or_throw(link.post(letter));
+
+    const auto done = link.is_done(letter);
+
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code(), ErrorCode::kPeerLost);
+    EXPECT_THAT(done.error().message(), HasSubstr("rank 1 of another node did not come"));
+  });
+}
+
+// Gloo itself waits for the next sender, whoever has gone.
+TEST(Letters, FromAnybodyAreOverWhenSomebodyHasEnded) {
+  std::string said;
+  run_two(1h, [&](NodeLink& link, int rank, std::barrier<>&) {
+    if (rank == 1) {
+      (void)link.end(Error(ErrorCode::kInvalidArgument, "no data"));
+      return;
+    }
+    std::byte room{};
+    const auto letter = letter_to(shm::kAnyRank, 3, room, /*is_sent=*/false);
+    or_throw(link.post(letter));
+    const auto done = link.wait(letter);
+    ASSERT_FALSE(done);
+    said = link.end(done.error()).message();
+  });
+  EXPECT_EQ(said, "rank 1 said: no data");
+}
+
+}  // namespace
+}  // namespace accel
