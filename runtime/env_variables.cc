@@ -281,7 +281,8 @@ constexpr EnvVariable kVariables[] = {
      "the user",
      "accel-launch with `--tee`",
      "text",
-     "What teed lines begin with; `${role_name}`, `${local_rank}` and `${rank}` are replaced."},
+     "What teed lines begin with: a string.Template of Python's with role_name, local_rank and "
+     "rank."},
     {"TORCHELASTIC_SIGNALS_TO_HANDLE",
      "accel-launch with `--signals_to_handle` or `--strict_compat`",
      "nobody here",

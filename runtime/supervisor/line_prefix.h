@@ -15,8 +15,9 @@ struct LineOrigin {
   std::string_view stream;  // "out" or "err"
 };
 
-// An empty template gives "[r3 err] ". Else torchrun's words are replaced in it, ${role_name}, ${local_rank} and
-// ${rank}, and it ends as it is: torchrun's default is "[${role_name}${local_rank}]:". Other words stay as they stand.
+// An empty template gives "[r3 err] ". Else it is one of Python's string.Template, as torchrun takes it: role_name,
+// local_rank and rank are replaced, written as ${rank} or $rank, "$$" is one '$', and everything else stays as it is.
+// It ends as it is, too: torchrun's default is "[${role_name}${local_rank}]:".
 [[nodiscard]] std::string line_prefix(std::string_view prefix_template, const LineOrigin& origin);
 
 }  // namespace accel::supervisor

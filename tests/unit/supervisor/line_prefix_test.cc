@@ -18,7 +18,14 @@ TEST(LinePrefix, WordsOfTorchrunAreReplaced) {
 }
 
 TEST(LinePrefix, OtherWordsStay) {
-  EXPECT_EQ(line_prefix("${host} $rank ${rank", kOrigin), "${host} $rank ${rank");
+  EXPECT_EQ(line_prefix("${host} $hosts ${rank", kOrigin), "${host} $hosts ${rank");
+  EXPECT_EQ(line_prefix("${RANK} $ranks ${rank }", kOrigin), "${RANK} $ranks ${rank }");
+  EXPECT_EQ(line_prefix("5$ ${} $1 {rank} $", kOrigin), "5$ ${} $1 {rank} $");
+}
+
+TEST(LinePrefix, WordsNeedNoBracesAndTwoDollarsAreOne) {
+  EXPECT_EQ(line_prefix("$role_name/$local_rank.$rank-", kOrigin), "trainer/1.5-");
+  EXPECT_EQ(line_prefix("$$rank $${rank} $$$rank", kOrigin), "$rank ${rank} $5");
 }
 
 TEST(LinePrefix, WhatIsPutInIsNotReplacedAgain) {
