@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "launcher/completion/completed_command.h"
 
 namespace accel::launcher {
@@ -23,19 +25,57 @@ std::string function_name(const CompletedCommand& command) {
   return name;
 }
 
+// "|__config_file|_t|", as _accel_has_script() looks for a flag in it.
+std::string values_of(const CompletedCommand& command) {
+  std::string text = "|";
+  for (const std::string& pattern : command.value_patterns()) text += pattern + "|";
+  return text;
+}
+
+// Bash makes three words of --flag=value.
+constexpr const char* kHasScript =
+    "_accel_has_script() {\n"
+    "  local i=1\n"
+    "  [[ ${COMP_WORDS[0]##*/} == accel ]] && i=2\n"
+    "  for ((; i < COMP_CWORD; ++i)); do\n"
+    "    [[ ${COMP_WORDS[i]} == -* ]] || return 0\n"
+    "    if [[ ${COMP_WORDS[i + 1]} == = ]]; then\n"
+    "      ((i += 2))\n"
+    "    elif [[ $1 == *\"|${COMP_WORDS[i]//-/_}|\"* ]]; then\n"
+    "      ((++i))\n"
+    "    fi\n"
+    "  done\n"
+    "  return 1\n"
+    "}\n";
+
+std::string cases_of(const CompletedCommand& command) {
+  std::string out;
+  for (const CompletedFlag& flag : command.flags) {
+    if (flag.choices.empty() || flag.value.empty()) continue;
+    std::string pattern = flag.name;
+    std::replace(pattern.begin(), pattern.end(), '-', '_');
+    out += "    " + pattern + ") COMPREPLY=($(compgen -W \"" + joined(flag.choices) +
+           "\" -- \"$word\")); return ;;\n";
+  }
+  return out;
+}
+
 // Completes the word at the cursor by the word before it.
 std::string function_of(const CompletedCommand& command) {
   std::string out = function_name(command) +
                     "() {\n  local word=${COMP_WORDS[COMP_CWORD]} "
-                    "before=${COMP_WORDS[COMP_CWORD - 1]}\n  case $before in\n";
-  for (const CompletedFlag& flag : command.flags) {
-    if (flag.choices.empty()) continue;
-    out += "    " + flag.name + ") COMPREPLY=($(compgen -W \"" + joined(flag.choices) +
-           "\" -- \"$word\")); return ;;\n";
-  }
-  return out + "    *) ;;\n  esac\n  if [[ $word == -* ]]; then\n    COMPREPLY=($(compgen -W \"" +
-         flags_of(command) +
-         "\" -- \"$word\"))\n  else\n    COMPREPLY=($(compgen -f -- \"$word\")" +
+                    "before=${COMP_WORDS[COMP_CWORD - 1]} flags\n"
+                    "  [[ $before == = ]] && before=${COMP_WORDS[COMP_CWORD - 2]}\n"
+                    "  [[ $word == = ]] && word=\n";
+  if (command.ends_at_script)
+    out += "  if _accel_has_script '" + values_of(command) +
+           "'; then\n    COMPREPLY=($(compgen -f -- \"$word\"))\n    return\n  fi\n";
+  out += "  case ${before//-/_} in\n" + cases_of(command) +
+         "    *) ;;\n  esac\n  if [[ $word == -* ]]; then\n    flags=\"" + flags_of(command) +
+         "\"\n";
+  if (command.takes_hyphens) out += "    [[ ${word#--} == *-* ]] && flags=${flags//_/-}\n";
+  return out + "    COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n" +
+         "  else\n    COMPREPLY=($(compgen -f -- \"$word\")" +
          (command.subcommands.empty()
               ? std::string()
               : " $(compgen -W \"" + joined(command.subcommands) + "\" -- \"$word\")") +
@@ -47,6 +87,7 @@ std::string function_of(const CompletedCommand& command) {
 std::string bash_completion() {
   std::string out =
       "# Written by scripts/generate_docs.sh from the tables of flags. Do not edit it.\n";
+  out += kHasScript;
   std::string names;
   std::string cases;
   for (const CompletedCommand& command : completed_commands()) {

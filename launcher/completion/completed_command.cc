@@ -23,15 +23,20 @@ std::vector<std::string> words_of(std::string_view list) {
 }
 
 CompletedCommand launch() {
-  CompletedCommand command = {"launch", "start workers on this machine (accel-launch)", {}, {}};
+  CompletedCommand command = {.name = "launch",
+                              .summary = "start workers on this machine (accel-launch)",
+                              .flags = {},
+                              .subcommands = {}};
   for (const FlagSpec& flag : flag_table()) {
     std::vector<std::string> choices = words_of(flag.choices);
     if (flag.kind == FlagKind::kBool) choices = {"true", "false"};
     command.flags.push_back({"--" + std::string(flag.name),
                              std::string(flag.value_name),
                              one_line(flag.help),
-                             std::move(choices)});
+                             std::move(choices),
+                             flag.short_name == 0 ? "" : std::string("-") + flag.short_name});
   }
+  command.ends_at_script = command.takes_hyphens = true;
   return command;
 }
 
@@ -39,6 +44,7 @@ CompletedCommand launch() {
 CompletedCommand local(const LocalCommand& command) {
   CompletedCommand completed = {
       std::string(command.name), std::string(command.summary), {}, words_of(command.subcommands)};
+  completed.takes_hyphens = true;
   for (const CommandDescription& description : describe(command)) {
     for (const CommandOption& option : description.options) {
       const bool is_there = std::any_of(
@@ -68,6 +74,7 @@ CompletedCommand of_agent(const AgentCommand& command) {
       completed.flags.push_back({word, has_value ? value_name(word) : "", "", {}});
     }
   }
+  completed.ends_at_script = command.name == "run";
   return completed;
 }
 
@@ -75,6 +82,17 @@ CompletedCommand of_agent(const AgentCommand& command) {
 
 bool CompletedFlag::takes_file() const {
   return value == "FILE" || value == "PATH" || value == "DIR" || value == "FOLDER";
+}
+
+std::vector<std::string> CompletedCommand::value_patterns() const {
+  std::vector<std::string> patterns;
+  for (const CompletedFlag& flag : flags) {
+    if (flag.value.empty()) continue;
+    patterns.push_back(flag.name);
+    if (!flag.short_name.empty()) patterns.push_back(flag.short_name);
+  }
+  for (std::string& pattern : patterns) std::replace(pattern.begin(), pattern.end(), '-', '_');
+  return patterns;
 }
 
 std::vector<CompletedCommand> completed_commands() {

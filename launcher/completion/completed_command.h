@@ -13,6 +13,7 @@ struct CompletedFlag {
   std::string value;  // "FILE"; empty for a switch
   std::string help;   // one line; may be empty
   std::vector<std::string> choices;
+  std::string short_name = {};  // "-t"; may be empty
 
   [[nodiscard]] bool takes_file() const;
 };
@@ -22,6 +23,12 @@ struct CompletedCommand {
   std::string summary;
   std::vector<CompletedFlag> flags;
   std::vector<std::string> subcommands;
+  // What follows its first word that is no flag belongs to that word: a script or a program.
+  bool ends_at_script = false;
+  bool takes_hyphens = false;  // in the names of flags, where they have underscores
+
+  // The flags whose value is the next word, with '_' in place of each '-', as both shells compare them: "__config_file".
+  [[nodiscard]] std::vector<std::string> value_patterns() const;
 };
 
 // `launch` is the first, with the flags of accel-launch.

@@ -23,6 +23,7 @@ std::string joined(const std::vector<std::string>& words) {
 // "-l config_file -r -F -d '...'"
 std::string flag_words(const CompletedFlag& flag) {
   std::string out = "-l " + flag.name.substr(2);
+  if (!flag.short_name.empty()) out += " -s " + flag.short_name.substr(1);
   if (!flag.choices.empty() && !flag.value.empty()) {
     out += " -x -a " + quoted(joined(flag.choices));
   } else if (flag.takes_file()) {
@@ -33,9 +34,23 @@ std::string flag_words(const CompletedFlag& flag) {
   return flag.help.empty() ? out : out + " -d " + quoted(flag.help);
 }
 
+// Whether the cursor stands where a flag of the command may; `num_words` come before its flags.
+std::string function_before_script(const CompletedCommand& command,
+                                   const std::string& name,
+                                   int num_words) {
+  return "function " + name + "\n    not __accel_has_script " + std::to_string(num_words) + " " +
+         joined(command.value_patterns()) + "\nend\n";
+}
+
 std::string of_command(const CompletedCommand& command) {
-  const std::string condition = quoted("__accel_is " + command.name);
+  std::string condition = "__accel_is " + command.name;
   std::string out;
+  if (command.ends_at_script) {
+    const std::string name = "__accel_is_before_script_of_" + command.name;
+    out += function_before_script(command, name, 2);
+    condition += "; and " + name;
+  }
+  condition = quoted(condition);
   for (const CompletedFlag& flag : command.flags)
     out += "complete -c accel -n " + condition + " " + flag_words(flag) + "\n";
   if (!command.subcommands.empty())
@@ -56,15 +71,33 @@ std::string fish_completion() {
       "function __accel_is_alone\n"
       "    test (count (commandline -opc)) -eq 1\n"
       "end\n"
+      "# The first argument: how many words come before flags; the others: flags with a value.\n"
+      "function __accel_has_script\n"
+      "    set -l words (commandline -opc)\n"
+      "    set -l is_value no\n"
+      "    set -e words[1..$argv[1]]\n"
+      "    for word in $words\n"
+      "        if test $is_value = yes\n"
+      "            set is_value no\n"
+      "        else if not string match -q -- '-*' $word\n"
+      "            return 0\n"
+      "        else if contains -- (string replace -a -- - _ $word) $argv[2..-1]\n"
+      "            set is_value yes\n"
+      "        end\n"
+      "    end\n"
+      "    return 1\n"
+      "end\n"
       "complete -c accel -n __accel_is_alone -f\n";
   const auto commands = completed_commands();
   for (const CompletedCommand& command : commands)
     out += "complete -c accel -n __accel_is_alone -a " + command.name + " -d " +
            quoted(command.summary) + "\n";
   for (const CompletedCommand& command : commands) out += of_command(command);
+  const std::string condition = "__accel_is_before_script";
+  out += function_before_script(commands.front(), condition, 1);
   out += "for program in accel-launch accel-torchrun\n";
   for (const CompletedFlag& flag : commands.front().flags)
-    out += "    complete -c $program " + flag_words(flag) + "\n";
+    out += "    complete -c $program -n " + condition + " " + flag_words(flag) + "\n";
   return out + "end\n";
 }
 

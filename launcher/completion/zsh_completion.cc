@@ -40,8 +40,7 @@ std::string function_of(const CompletedCommand& command) {
   std::string words;
   for (const std::string& word : command.subcommands) words += (words.empty() ? "" : " ") + word;
   if (!words.empty()) return out + "    '1:word:(" + words + ")'\n}\n";
-  // What follows the script belongs to it.
-  if (command.name == "launch")
+  if (command.ends_at_script)
     return out + "    '(-)1:script:_files' \\\n    '*:argument:_files'\n}\n";
   return out + "    '*:file:_files'\n}\n";
 }

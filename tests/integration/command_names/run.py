@@ -75,6 +75,19 @@ class CommandNames(unittest.TestCase):
         self.assertEqual(self.bash("accel", "completion", "z"), ["zsh"])
         self.assertEqual(self.bash("accel-launch", "--fsdp_vers"), ["--fsdp_version"])
         self.assertEqual(self.bash("accel-torchrun", "--fsdp_version", ""), ["1", "2"])
+        self.assertEqual(self.bash("accel-torchrun", "--nproc-per"), ["--nproc-per-node"])
+        self.assertEqual(self.bash("accel-launch", "--mixed-precision", "fp8"), ["fp8"])
+        self.assertEqual(self.bash("accel-launch", "--mixed_precision", "=", "fp8"), ["fp8"])
+
+    def test_bash_leaves_what_follows_the_script_to_it(self):
+        script = ["train.py", "--mixed_pre"]
+        for flags in ([], ["--num_processes", "2"], ["--num-processes", "=", "2", "--cpu"], ["-t", "3", "--standalone"], ["-m"]):
+            self.assertEqual(self.bash("accel-launch", *flags, *script), [], flags)
+            self.assertEqual(self.bash("accel", "launch", *flags, *script), [], flags)
+            self.assertEqual(self.bash("accel-launch", *flags, script[1]), ["--mixed_precision"], flags)
+            self.assertEqual(self.bash("accel", "launch", *flags, script[1]), ["--mixed_precision"], flags)
+        self.assertEqual(self.bash("accel-launch", "train.py", "--mixed_precision", "fp8"), [])
+        self.assertEqual(self.bash("accel", "run", "--name", "launch", "./train", "--det"), [])
 
     def test_fish(self):
         def offered(line):
@@ -88,6 +101,13 @@ class CommandNames(unittest.TestCase):
         self.assertEqual(offered("accel config upd"), ["update"])
         self.assertEqual(offered("accel config default --mixed_precision b"), ["bf16"])
         self.assertEqual(offered("accel-launch --fsdp_version "), ["1", "2"])
+        self.assertEqual(offered("accel-launch -t 3 --num-processes 2 --fsdp_vers"), ["--fsdp_version"])
+        # What follows the script belongs to it.
+        for flags in ("", "--num_processes 2 ", "--num-processes=2 --cpu ", "-t 3 --standalone ", "-m "):
+            self.assertEqual(offered(f"accel-launch {flags}train.py --mixed_pre"), [], flags)
+            self.assertEqual(offered(f"accel launch {flags}train.py --mixed_pre"), [], flags)
+            self.assertEqual(offered(f"accel launch {flags}--mixed_pre"), ["--mixed_precision"], flags)
+        self.assertEqual(offered("accel run --name launch ./train --det"), [])
         # A value that is the name of a command is no command.
         self.assertEqual(offered("accel run --name launch --mixed"), [])
         self.assertEqual(offered("accel run --name launch --detac"), ["--detach"])
