@@ -71,13 +71,13 @@ def ranks_that_ran(make):
 
 
 def exit_status(make):
-    return timed(make(2, "sh", "-c", "exit 5"))[1]
+    return timed(make(2, "sh", "-c", "exit 5"), env=PYTHON_ENVIRONMENT)[1]
 
 
 def memory_kb(make, levels):
     with tempfile.NamedTemporaryFile("r") as file:
         subprocess.run(make(2, "sh", "-c", MEMORY_OF_PARENTS % levels), check=True,
-                       env=dict(os.environ, MEMORY_FILE=file.name), stdout=subprocess.DEVNULL,
+                       env=dict(PYTHON_ENVIRONMENT, MEMORY_FILE=file.name), stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)
         return int(file.read().split()[1])
 

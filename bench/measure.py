@@ -12,7 +12,8 @@ PEER_BIN = os.path.join(SOURCE, ".deps/peer/bin")
 PEER_PYTHON = os.path.join(PEER_BIN, "python")
 # Both sides run it with PEER_PYTHON: torchrun has no other, accel-launch takes that of $VIRTUAL_ENV.
 PYTHON_WORKER = os.path.join(SOURCE, "bench/python_worker.py")
-PYTHON_ENVIRONMENT = dict(os.environ, VIRTUAL_ENV=os.path.abspath(os.path.dirname(PEER_BIN)))
+# These workers compute nothing, and must start on a machine with fewer GPUs than workers too.
+PYTHON_ENVIRONMENT = dict(os.environ, VIRTUAL_ENV=os.path.abspath(os.path.dirname(PEER_BIN)), CUDA_VISIBLE_DEVICES="")
 
 
 def emit(bench, case, metric, unit, accel, peer, peer_name, *, goal, passed, limit=None, spread=None):

@@ -1,6 +1,8 @@
 #include "launcher/launch_help.h"
 
 #include <algorithm>
+#include <iterator>
+#include <span>
 #include <string_view>
 
 #include "launcher/choice_list.h"
@@ -12,6 +14,16 @@ namespace accel::launcher {
 namespace {
 
 constexpr size_t kHelpIndent = 6;
+
+// They run on a machine without a GPU, with one, and with many.
+constexpr std::string_view kLaunchExamples[] = {
+    "accel-launch --cpu --num_processes 2 build/examples/digits -- --epochs 15",
+    "accel-launch --max_restarts 3 --log_dir logs train.py  # a worker for each GPU",
+};
+constexpr std::string_view kTorchrunExamples[] = {
+    "accel-torchrun --cpu --nproc-per-node 2 build/examples/digits -- --epochs 15",
+    "accel-torchrun --standalone --nproc-per-node auto --max-restarts 3 train.py",
+};
 
 void append_flag(std::string& out, const FlagSpec& flag) {
   out += "  ";
@@ -46,6 +58,22 @@ bool is_left_out(std::string_view group, const std::vector<std::string>& chosen)
   });
 }
 
+void append_flags(std::string& out,
+                  std::span<const FlagSpec> flags,
+                  const std::vector<std::string>& chosen) {
+  std::string_view group;
+  for (const FlagSpec& flag : flags) {
+    if (is_left_out(flag.group, chosen)) continue;
+    if (flag.group != group) {
+      group = flag.group;
+      out += '\n';
+      out += group;
+      out += ":\n";
+    }
+    append_flag(out, flag);
+  }
+}
+
 }  // namespace
 
 std::string launch_help(const std::vector<std::string>& chosen, bool is_torchrun) {
@@ -60,25 +88,19 @@ std::string launch_help(const std::vector<std::string>& chosen, bool is_torchrun
   if (is_torchrun) {
     out += "\n" + wrapped(
                       "The defaults are those of torchrun, PET_* among them: one worker unless "
-                      "--nproc_per_node says more, and no default configuration file.",
+                      "--nproc-per-node says more, and no default configuration file.",
                       0);
   }
-  std::string_view group;
-  for (const FlagSpec& flag : flag_table()) {
-    if (is_left_out(flag.group, chosen)) continue;
-    if (flag.group != group) {
-      group = flag.group;
-      out += '\n';
-      out += group;
-      out += ":\n";
-    }
-    append_flag(out, flag);
-  }
-  const std::string number = is_torchrun ? " --nproc_per_node " : " --num_processes ";
-  out += "\nExamples:\n  " + program + number + "2 build/examples/digits -- --epochs 15\n  " +
-         program + number +
-         "4 --max_restarts 3 --log_dir logs train.py\n"
-         "\nThe exit status is that of the first worker that failed, or 128 + its signal.\n";
+  if (is_torchrun) append_flags(out, torchrun_flags(), chosen);
+  std::vector<FlagSpec> others;
+  std::ranges::copy_if(flag_table(), std::back_inserter(others), [&](const FlagSpec& flag) {
+    return !is_torchrun || flag.group != torchrun_flags().front().group;
+  });
+  append_flags(out, others, chosen);
+  out += "\nExamples:\n";
+  for (const std::string_view example : is_torchrun ? kTorchrunExamples : kLaunchExamples)
+    out += "  " + std::string(example) + "\n";
+  out += "\nThe exit status is that of the first worker that failed, or 128 + its signal.\n";
   return out;
 }
 

@@ -392,7 +392,7 @@ TEST_F(LaunchPlanTest, HelpAndVersionNeedNoScript) {
   host_.is_torchrun = true;
   const std::string help = plan({"--help"}).answer.value();
   EXPECT_THAT(help, HasSubstr("Usage: accel-torchrun [flags]"));
-  EXPECT_THAT(help, HasSubstr("  accel-torchrun --nproc_per_node 4 "));
+  EXPECT_THAT(help, HasSubstr("  accel-torchrun --standalone --nproc-per-node auto "));
   EXPECT_THAT(help, Not(HasSubstr("accel-launch --num_processes")));
 }
 
