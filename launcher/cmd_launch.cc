@@ -3,7 +3,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include "launcher/launch_loop.h"
 #include "launcher/launch_plan.h"
 #include "launcher/log_folder.h"
+#include "launcher/program.h"
 #include "launcher/report.h"
 #include "launcher/static/static_launch.h"
 #include "launcher/stdin_watch.h"
@@ -99,15 +99,17 @@ Result<void> make_log_folder(const std::string& program,
   if (is_elsewhere || folder != private_log_folder(host.environment, host.job_suffix)) return {};
   if (auto made = make_private_log_folder(folder); !made) return made;
   if (!plan.quiet)
-    print_notice(program, "log files go to " + folder + " (choose another place with --log_dir)");
+    print_notice(program,
+                 "log files go to " + folder + " (choose another place with " +
+                     spelled("log_dir", program_of(program)) + ")");
   return {};
 }
 
 // What this process was started with, for the launchers on other nodes.
-std::vector<std::string> same_command(const std::vector<std::string>& arguments) {
-  std::error_code failure;
-  std::vector<std::string> command = {
-      std::filesystem::read_symlink("/proc/self/exe", failure).string()};
+std::vector<std::string> same_command(const std::string& program,
+                                      const std::vector<std::string>& arguments,
+                                      const LaunchHost& host) {
+  std::vector<std::string> command = {host.program_folder + "/" + program};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }
@@ -117,7 +119,7 @@ std::vector<std::string> same_command(const std::vector<std::string>& arguments)
 int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   LaunchHost host = real_launch_host();
   host.is_torchrun = is_torchrun;
-  const std::string program = is_torchrun ? "accel-torchrun" : "accel-launch";
+  const std::string program(name_of(is_torchrun ? Program::kTorchrun : Program::kLaunch));
   auto plan = resolve_launch(arguments, host);
   if (!plan) return fail(program, plan.error());
   if (plan->answer) {
@@ -142,7 +144,7 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
     return fail(program, made.error());
   if (plan->elastic) {
     if (plan->elastic->meeting == Meeting::kStarter)
-      plan->elastic->node_command = same_command(arguments);
+      plan->elastic->node_command = same_command(program, arguments, host);
     const auto status = run_cluster_command({kElasticCommand, to_json(*plan->elastic, plan->spec)});
     return status ? *status : fail(program, status.error());
   }

@@ -30,6 +30,7 @@ void each_member(T& settings, Visit&& visit) {
   visit("allocation_end_seconds", settings.allocation_end.end_seconds);
   visit("kill_wait_seconds", settings.allocation_end.kill_wait_seconds);
   visit("quiet", settings.quiet);
+  visit("program", settings.program);
 }
 
 template <typename T>

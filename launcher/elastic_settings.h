@@ -47,6 +47,7 @@ struct ElasticSettings {
   supervisor::Milliseconds lease{10'000};  // hard fencing
   AllocationEnd allocation_end;
   bool quiet = false;
+  std::string program = "accel-launch";  // what messages call the launcher
 };
 
 // "4" or "2:4". Errors  kInvalidArgument.

@@ -38,10 +38,18 @@ std::string spellings(const FlagSpec& flag) {
   return text;
 }
 
-Error bad_value(std::string_view flag, std::string_view value, const std::string& expected) {
+Error bad_value(const CommandLine& line,
+                std::string_view flag,
+                std::string_view value,
+                const std::string& expected) {
+  const std::string name = line.spelled(flag);
   return Error(ErrorCode::kInvalidArgument,
-               "--" + std::string(flag) + " is '" + std::string(value) + "', expected " + expected,
-               "give --" + std::string(flag) + " " + expected);
+               name + " is '" + std::string(value) + "', expected " + expected,
+               "give " + name + " " + expected);
+}
+
+std::string see_help(Program program) {
+  return "see `" + std::string(name_of(program)) + " --help`";
 }
 
 // What switches say by name: "true", or what stands after a '='.
@@ -71,7 +79,7 @@ void take_switches(const Switches& switches, CommandLine& line, Faults& faults) 
     if (const Result<bool> truth = parse_env_bool(name, text)) {
       line.given[name] = *truth ? "true" : "false";
     } else {
-      faults.add(bad_value(name, text, "true or false, or no value"));
+      faults.add(bad_value(line, name, text, "true or false, or no value"));
     }
   }
 }
@@ -124,7 +132,7 @@ std::set<std::string, std::less<>> typed_names(const std::vector<std::string>& a
   return names;
 }
 
-Error unknown_flag(const std::string& word) {
+Error unknown_flag(const std::string& word, Program program) {
   const std::string typed = word.substr(0, word.find('='));
   const bool use_hyphens = typed.find('-', 2) != std::string::npos;
   if (std::optional<std::string> guess = nearest(typed, known_spellings(use_hyphens))) {
@@ -132,7 +140,9 @@ Error unknown_flag(const std::string& word) {
                  "unknown flag " + typed + ", did you mean " + *guess + "?",
                  "use " + *guess + "; a flag of the script goes after the script");
   }
-  return Error(ErrorCode::kUnknownFlag, "unknown flag " + typed);
+  return Error(ErrorCode::kUnknownFlag,
+               "unknown flag " + typed,
+               see_help(program) + "; flags of the script go after the script");
 }
 
 }  // namespace
@@ -148,8 +158,9 @@ std::optional<std::string> CommandLine::text(std::string_view flag) const {
   return found->second;
 }
 
-Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments) {
+Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments, Program program) {
   CommandLine line;
+  line.is_torchrun = program == Program::kTorchrun;
   Switches switches;
   CLI::App app;
   app.set_help_flag();
@@ -165,9 +176,9 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
   try {
     app.parse(reversed);
   } catch (const CLI::ArgumentMismatch&) {
-    return Error(ErrorCode::kUsage, arguments.back() + " needs a value");
+    return Error(ErrorCode::kUsage, arguments.back() + " needs a value", see_help(program));
   } catch (const CLI::ParseError& failure) {
-    return Error(ErrorCode::kUsage, failure.what());
+    return Error(ErrorCode::kUsage, failure.what(), see_help(program));
   }
 
   Faults faults;
@@ -179,12 +190,13 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
       ++script;
       break;
     }
-    faults.add(unknown_flag(*script));
+    faults.add(unknown_flag(*script, program));
   }
   const auto num_flag_words = arguments.size() - static_cast<size_t>(rest.end() - script);
   for (size_t i = 0; i < num_flag_words; ++i) {
     if (arguments[i].ends_with('=') && find_flag(bare_name(arguments[i])) != nullptr) {
-      faults.add(Error(ErrorCode::kUsage, arguments[i] + " needs a value after the '='"));
+      faults.add(Error(
+          ErrorCode::kUsage, arguments[i] + " needs a value after the '='", see_help(program)));
     }
   }
   if (!faults.empty()) return faults.merged();
@@ -203,8 +215,11 @@ std::optional<int> integer_flag(
   if (!text) return std::nullopt;
   const auto number = number_of<int>(*text);
   if (number && *number >= least && *number <= most) return number;
-  faults.add(bad_value(
-      flag, *text, "a whole number from " + std::to_string(least) + " to " + std::to_string(most)));
+  faults.add(
+      bad_value(line,
+                flag,
+                *text,
+                "a whole number from " + std::to_string(least) + " to " + std::to_string(most)));
   return std::nullopt;
 }
 
@@ -223,7 +238,7 @@ std::optional<std::string> choice_flag(const CommandLine& line,
   if (std::optional<std::string> guess = nearest(*text, names)) {
     expected += " (did you mean " + *guess + "?)";
   }
-  faults.add(bad_value(flag, *text, expected));
+  faults.add(bad_value(line, flag, *text, expected));
   return std::nullopt;
 }
 
@@ -246,7 +261,7 @@ std::optional<double> seconds_flag(const CommandLine& line, std::string_view fla
   if (number && std::isfinite(*number) && *number >= 0 && *number * scale <= kDay) {
     return *number * scale;
   }
-  faults.add(bad_value(flag, *text, "a time of at most a day, as in 30, 0.5, 500ms or 2m"));
+  faults.add(bad_value(line, flag, *text, "a time of at most a day, as in 30, 0.5, 500ms or 2m"));
   return std::nullopt;
 }
 

@@ -14,6 +14,7 @@
 #include <accel/result.h>
 
 #include "launcher/faults.h"
+#include "launcher/program.h"
 
 namespace accel::launcher {
 
@@ -34,12 +35,20 @@ struct CommandLine {
   [[nodiscard]] bool has(std::string_view flag) const { return given.find(flag) != given.end(); }
   [[nodiscard]] bool is_on(std::string_view flag) const;
   [[nodiscard]] std::optional<std::string> text(std::string_view flag) const;
+  [[nodiscard]] Program program() const {
+    return is_torchrun ? Program::kTorchrun : Program::kLaunch;
+  }
+  // As messages of this launch write it; `flag` is a FlagSpec::name.
+  [[nodiscard]] std::string spelled(std::string_view flag) const {
+    return launcher::spelled(flag, program());
+  }
 };
 
 // Errors  kUnknownFlag (with the nearest known flag), kUnsupported for a flag of a feature that is
 // not
 //         built yet, kUsage for a missing value.
-[[nodiscard]] Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments);
+[[nodiscard]] Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments,
+                                                     Program program = Program::kLaunch);
 
 // Reads a value as its FlagSpec says. A fault is added (kInvalidArgument: flag, value, expected)
 // and std::nullopt returned when it does not fit; std::nullopt without a fault when the flag was

@@ -56,7 +56,7 @@ int num_gpu_places(std::string_view gpu_ids, int num_visible) {
   return std::min(num_visible, num_distinct) + num_repeats;
 }
 
-std::optional<Error> gpu_fault(int num_workers, int num_places) {
+std::optional<Error> gpu_fault(int num_workers, int num_places, Program program) {
   if (num_places == 0) {
     return Error(ErrorCode::kUnsupported,
                  "training on several GPUs was asked for, but no GPU is visible",
@@ -66,8 +66,9 @@ std::optional<Error> gpu_fault(int num_workers, int num_places) {
   return Error(ErrorCode::kUnsupported,
                std::to_string(num_workers) + " workers cannot share " + gpus_text(num_places) +
                    ": ranks 0 and " + std::to_string(num_places) + " would both use the first one",
-               "give --num_processes " + std::to_string(num_places) +
-                   ", or --cpu, or --gpu_ids with an id as often as workers shall share that GPU");
+               "give " + spelled("num_processes", program) + " " + std::to_string(num_places) +
+                   ", or --cpu, or " + spelled("gpu_ids", program) +
+                   " with an id as often as workers shall share that GPU");
 }
 
 std::string warn_of_shared_gpu(int num_workers, int num_places) {

@@ -11,6 +11,8 @@
 
 #include <accel/error.h>
 
+#include "launcher/program.h"
+
 namespace accel::launcher {
 
 // "0,1" of "0, 1", as people type it for `accelerate config`. Blanks inside an id stay.
@@ -23,7 +25,7 @@ namespace accel::launcher {
 [[nodiscard]] int num_gpu_places(std::string_view gpu_ids, int num_visible);
 
 // kUnsupported when no GPU is there, or two workers would use one: it names both. std::nullopt: each has its own.
-[[nodiscard]] std::optional<Error> gpu_fault(int num_workers, int num_places);
+[[nodiscard]] std::optional<Error> gpu_fault(int num_workers, int num_places, Program program);
 
 // The same as a notice, for those who may not mean to use GPUs. Requires 0 < num_places < num_workers.
 [[nodiscard]] std::string warn_of_shared_gpu(int num_workers, int num_places);

@@ -77,16 +77,18 @@ ScriptKind kind_of_script(const CommandLine& line) {
 
 Result<WorkerCommand> find_command(const CommandLine& line, const EnvMap& environment) {
   if (line.is_on("run_path") && (line.is_on("module") || line.is_on("no_python"))) {
-    return Error(ErrorCode::kUsage,
-                 "--run_path cannot be used with --module or --no_python",
-                 "leave one of them out");
+    return Error(
+        ErrorCode::kUsage,
+        line.spelled("run_path") + " cannot be used with --module or " + line.spelled("no_python"),
+        "leave one of them out");
   }
   if (line.is_on("module") && line.is_on("no_python")) {
     return Error(ErrorCode::kUsage,
-                 "--module and --no_python cannot be used together",
+                 "--module and " + line.spelled("no_python") + " cannot be used together",
                  "leave one of them out");
   }
-  return resolve_command(line.script, line.script_arguments, kind_of_script(line), environment);
+  return resolve_command(
+      line.script, line.script_arguments, kind_of_script(line), environment, line.program());
 }
 
 // With a pod the script is that of its machines, which this one need not have.
@@ -135,6 +137,7 @@ std::vector<std::vector<int>> places_of_gpus(const LaunchSettings& settings,
 // The cores of each worker. Without --enable_cpu_affinity a machine that cannot be read only costs
 // the thread counts.
 Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
+                                  const CommandLine& line,
                                   const LaunchHost& host,
                                   std::vector<std::string>& notices) {
   if (settings.hosts) return AffinityPlan();  // theirs
@@ -156,10 +159,10 @@ Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
                                      : plan_affinity_near(*topology, places, settings.affinity);
   if (plan.max_workers_per_core > 1) {
     const size_t cores = topology->cores.size();
-    notices.push_back(
-        std::to_string(num_workers) + " workers share " + std::to_string(cores) +
-        (cores == 1 ? " core" : " cores") +
-        ": they will wait for one another; lower --num_processes or grant more cores");
+    notices.push_back(std::to_string(num_workers) + " workers share " + std::to_string(cores) +
+                      (cores == 1 ? " core" : " cores") +
+                      ": they will wait for one another; lower " + line.spelled("num_processes") +
+                      " or grant more cores");
   }
   return plan;
 }
@@ -376,7 +379,8 @@ Result<LaunchPlan> plan_for_sagemaker(const CommandLine& line,
   if (line.script.empty()) {
     return Error(ErrorCode::kUsage,
                  "there is no script to start",
-                 "accel-launch --config_file " + file.path + " train.py");
+                 std::string(name_of(line.program())) + " " + line.spelled("config_file") + " " +
+                     file.path + " train.py");
   }
   const auto settings = merge_settings(line, &file, {}, host.num_gpus, plan.notices);
   if (!settings) return settings.error();
@@ -423,10 +427,10 @@ Result<void> hand_to_starter(LaunchPlan& plan,
 
 Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
                                   const LaunchHost& host) {
-  Result<CommandLine> parsed = parse_command_line(arguments);
+  Result<CommandLine> parsed =
+      parse_command_line(arguments, host.is_torchrun ? Program::kTorchrun : Program::kLaunch);
   if (!parsed) return std::move(parsed).error();
   CommandLine& line = *parsed;
-  line.is_torchrun = host.is_torchrun;
   LaunchPlan plan;
   if (line.is_on("help")) {
     plan.answer = launch_help(names_of(line.given), host.is_torchrun);
@@ -461,7 +465,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   if (!command) faults.add(command.error());
   if (!faults.empty()) return faults.merged();
 
-  Result<AffinityPlan> cores = divide_cores(*settings, host, plan.notices);
+  Result<AffinityPlan> cores = divide_cores(*settings, line, host, plan.notices);
   if (!cores) return std::move(cores).error();
   plan.shares = cores->workers;
   plan.spec = make_spec(line, *settings, *command, *cores, host);
@@ -478,7 +482,11 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   // Its starter has told them already.
   if (!slurm.starter_folder.empty() && plan.elastic) plan.notices.clear();
   if (slurm.place) plan.allocation_end = slurm.place->end;
-  if (plan.elastic) plan.elastic->allocation_end = plan.allocation_end;
+  if (plan.elastic) {
+    plan.elastic->allocation_end = plan.allocation_end;
+    plan.elastic->program = name_of(line.program());
+  }
+  if (plan.machines) plan.machines->program = line.program();
   plan.quiet = line.is_on("quiet");
   plan.stop_with_stdin = line.is_on("stop_with_stdin");
   plan.debug = settings->debug;

@@ -129,9 +129,10 @@ class Merge {
     if (choose_hosts(said.num_machines, said.address)) return;
     if (settings_.tpu && settings_.tpu->pod) return;
     if (settings_.tpu && said.num_machines > 1) {
-      return unsupported("--tpu starts torch_xla on one machine, and --num_machines is " +
-                             std::to_string(said.num_machines),
-                         "run the line with --num_machines 1 on each of them");
+      return unsupported(
+          "--tpu starts torch_xla on one machine, and " + line_.spelled("num_machines") + " is " +
+              std::to_string(said.num_machines),
+          "run the line with " + line_.spelled("num_machines") + " 1 on each of them");
     }
     const auto of_slurm = choose_slurm_machines(line_, slurm_.place, said.num_machines);
     if (!of_slurm) return faults_.add(of_slurm.error());
@@ -205,8 +206,9 @@ class Merge {
     if (settings_.gpu_ids.empty()) settings_.gpu_ids = "all";
     if (!is_id_list(settings_.gpu_ids)) {
       faults_.add(Error(ErrorCode::kInvalidArgument,
-                        "--gpu_ids is '" + settings_.gpu_ids + "', expected all, or ids as in 0,1",
-                        "give --gpu_ids all, or ids as in 0,1"));
+                        line_.spelled("gpu_ids") + " is '" + settings_.gpu_ids +
+                            "', expected all, or ids as in 0,1",
+                        "give " + line_.spelled("gpu_ids") + " all, or ids as in 0,1"));
     }
   }
 
@@ -216,7 +218,7 @@ class Merge {
     for (const char* name :
          {"cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm"}) {
       if (!line_.is_on(name)) continue;
-      given += (given.empty() ? "--" : ", --") + std::string(name);
+      given += (given.empty() ? "" : ", ") + line_.spelled(name);
       ++num_given;
     }
     if (num_given < 2) return;
@@ -270,7 +272,8 @@ class Merge {
     if (file_ == nullptr || line_.has("num_processes") || !faults_.empty()) return;
     faults_.add(Error(ErrorCode::kConfigInvalidValue,
                       "You need to manually pass in `--num_processes` using this config yaml.",
-                      "give --num_processes N, or add `num_processes: N` to " + file_->path));
+                      "give " + line_.spelled("num_processes") +
+                          " N, or add `num_processes: N` to " + file_->path));
   }
 
   std::optional<int> requested_num_processes() {
@@ -284,11 +287,12 @@ class Merge {
     if (num_slurm_nodes_ > 1 && !line_.counts_per_machine) return share_of_node(given);
     if (here <= kMaxProcesses) return here;
     faults_.add(Error(ErrorCode::kInvalidArgument,
-                      "--num_processes is " + std::to_string(given) + ", but at most " +
-                          std::to_string(kMaxProcesses) +
+                      line_.spelled("num_processes") + " is " + std::to_string(given) +
+                          ", but at most " + std::to_string(kMaxProcesses) +
                           " workers run on one machine (each takes descriptors and buffers of the "
                           "supervisor)",
-                      "give --num_processes of at most the cores or GPUs of this machine"));
+                      "give " + line_.spelled("num_processes") +
+                          " of at most the cores or GPUs of this machine"));
     return std::nullopt;
   }
 
@@ -307,7 +311,8 @@ class Merge {
     if (settings_.world_size() < 2 && line_.is_on("multi_gpu")) {
       faults_.add(Error(ErrorCode::kUsage,
                         "You need to use at least 2 processes to use `--multi_gpu`.",
-                        "give --num_processes 2 or more, or leave --multi_gpu out"));
+                        "give " + line_.spelled("num_processes") + " 2 or more, or leave " +
+                            line_.spelled("multi_gpu") + " out"));
       return;
     }
     const bool is_single_id =
@@ -317,7 +322,7 @@ class Merge {
           Error(ErrorCode::kUsage,
                 "Less than two GPU ids were configured and tried to run on multiple GPUs. Please "
                 "ensure at least two are specified for `--gpu_ids`, or use `--gpu_ids='all'`.",
-                "give --gpu_ids all, or two ids or more"));
+                "give " + line_.spelled("gpu_ids") + " all, or two ids or more"));
       return;
     }
     check_num_gpus();
@@ -326,7 +331,7 @@ class Merge {
   void check_num_gpus() {
     if (settings_.accelerator != nullptr) return;  // only GPUs of NVIDIA can be counted
     const int gpus = num_usable_gpus();
-    const auto fault = gpu_fault(settings_.num_processes, gpus);
+    const auto fault = gpu_fault(settings_.num_processes, gpus, line_.program());
     if (!fault) return;
     // Many a script under torchrun computes on the CPU, and torchrun has no flag that says so.
     if (line_.is_torchrun && !settings_.is_like_torchrun())
@@ -421,7 +426,7 @@ class Merge {
       limit = std::chrono::ceil<supervisor::Milliseconds>(std::chrono::duration<double>(*seconds));
     if (limit.count() == 0) {
       faults_.add(Error(ErrorCode::kInvalidArgument,
-                        "--preflight_seconds is '0', expected a time above 0"));
+                        line_.spelled("preflight_seconds") + " is '0', expected a time above 0"));
     }
     const auto given = line_.repeated.find("preflight");
     if (given == line_.repeated.end()) return;
@@ -449,7 +454,8 @@ class Merge {
     settings_.hang.timeout = std::chrono::ceil<supervisor::Milliseconds>(time);
     if (*seconds == 0) {
       faults_.add(Error(ErrorCode::kInvalidArgument,
-                        "--hang_timeout is '" + text + "', expected auto, off or a time above 0"));
+                        line_.spelled("hang_timeout") + " is '" + text +
+                            "', expected auto, off or a time above 0"));
     }
   }
 

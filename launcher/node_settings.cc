@@ -26,8 +26,10 @@ std::optional<ElasticSettings> choose_endpoint(const CommandLine& line,
     // As with torchrun, --nnodes 1 alone is a launch on one machine.
     if (elastic.max_nodes > 1) {
       usage(faults,
-            "--nnodes " + line.text("nnodes").value_or("") + " needs --rdzv_endpoint",
-            "give the address of one node, as --rdzv_endpoint 10.0.0.7:29400, on each node");
+            "--nnodes " + line.text("nnodes").value_or("") + " needs " +
+                line.spelled("rdzv_endpoint"),
+            "give the address of one node, as " + line.spelled("rdzv_endpoint") +
+                " 10.0.0.7:29400, on each node");
     }
     return std::nullopt;
   }
@@ -36,12 +38,13 @@ std::optional<ElasticSettings> choose_endpoint(const CommandLine& line,
   elastic.insecure = line.is_on("rdzv_insecure");
   if (elastic.token_file.empty()) {
     usage(faults,
-          "a job of several nodes needs --rdzv_token_file",
+          "a job of several nodes needs " + line.spelled("rdzv_token_file"),
           "make one with `(umask 077; openssl rand -hex 32 > token)` and copy it to each node");
   }
   if (elastic.insecure == !elastic.tls_dir.empty()) {
     usage(faults,
-          "a job of several nodes needs either --rdzv_tls_dir or, on loopback, --rdzv_insecure",
+          "a job of several nodes needs either " + line.spelled("rdzv_tls_dir") +
+              " or, on loopback, " + line.spelled("rdzv_insecure"),
           "make certificates with `accel-agent init-tls`");
   }
   if (slurm.place && slurm.place->role == SlurmRole::kTask) {
@@ -65,17 +68,18 @@ std::optional<ElasticSettings> choose_slurm_nodes(const CommandLine& line,
                                    .is_standalone = line.is_on("standalone"),
                                    .starter_folder = slurm.starter_folder,
                                    .base_folder = std::move(folder),
-                                   .unique = slurm.unique});
+                                   .unique = slurm.unique,
+                                   .program = line.program()});
   if (!planned) {
     faults.add(std::move(planned).error());
     return std::nullopt;
   }
   for (const char* name : {"rdzv_token_file", "rdzv_tls_dir", "rdzv_insecure"}) {
     if (*planned && line.has(name)) {
-      usage(
-          faults,
-          std::string("--") + name + " goes with --rdzv_endpoint, and inside SLURM none is needed",
-          "leave it out: key and certificates are made for the job");
+      usage(faults,
+            line.spelled(name) + " goes with " + line.spelled("rdzv_endpoint") +
+                ", and inside SLURM none is needed",
+            "leave it out: key and certificates are made for the job");
     }
   }
   return *std::move(planned);
@@ -104,12 +108,12 @@ std::optional<ElasticSettings> choose_agent(const CommandLine& line,
                            "log_prefix"}) {
     if (line.has(name))
       usage(faults,
-            std::string("--") + name + " cannot be used together with --agent",
+            line.spelled(name) + " cannot be used together with --agent",
             "leave it out: agents have addresses, keys, ports and log folders of their own");
   }
   for (const char* name : {"rdzv_join_timeout", "fencing", "lease"}) {
     if (line.has(name) && elastic.max_nodes == 1)
-      usage(faults, std::string("--") + name + " is for several nodes", "give --nnodes too");
+      usage(faults, line.spelled(name) + " is for several nodes", "give --nnodes too");
   }
   return elastic;
 }
@@ -165,10 +169,10 @@ std::optional<ElasticSettings> choose_nodes(const CommandLine& line,
                              "lease"}) {
       if (line.has(name) && line.is_on("standalone")) {
         usage(faults,
-              std::string("--") + name + " is for several nodes, and --standalone for one",
+              line.spelled(name) + " is for several nodes, and --standalone for one",
               "leave one of them out");
       } else if (line.has(name) && !range) {
-        usage(faults, std::string("--") + name + " is for several nodes", "give --nnodes too");
+        usage(faults, line.spelled(name) + " is for several nodes", "give --nnodes too");
       }
     }
     return elastic;

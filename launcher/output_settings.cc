@@ -18,13 +18,13 @@ std::optional<Streams> streams_of(std::string_view digit) {
 }
 
 // "3" for every worker, or "0:3,1:1" by local rank (others kNone).
-Result<std::vector<Streams>> parse_streams(std::string_view flag,
+Result<std::vector<Streams>> parse_streams(const std::string& flag,
                                            std::string_view text,
                                            int num_workers) {
   const auto fault = [&](const std::string& expected) {
     return Error(ErrorCode::kInvalidArgument,
-                 "--" + std::string(flag) + " is '" + std::string(text) + "', expected " + expected,
-                 "give --" + std::string(flag) + " 3 for all ranks, or 0:3,1:1 by local rank");
+                 flag + " is '" + std::string(text) + "', expected " + expected,
+                 "give " + flag + " 3 for all ranks, or 0:3,1:1 by local rank");
   };
   if (const std::optional<Streams> all = streams_of(text)) {
     return std::vector<Streams>(static_cast<size_t>(num_workers), *all);
@@ -60,13 +60,15 @@ class OutputChoice {
   OutputSettings run() {
     output_.log_dir = line_.text("log_dir").value_or("");
     if (line_.has("log_dir") && output_.log_dir.empty()) {
-      faults_.add(Error(ErrorCode::kInvalidArgument, "--log_dir is empty", "give --log_dir DIR"));
+      faults_.add(Error(ErrorCode::kInvalidArgument,
+                        line_.spelled("log_dir") + " is empty",
+                        "give " + line_.spelled("log_dir") + " DIR"));
     }
     const bool is_detailed = line_.has("tee") || line_.has("redirects");
     const std::string default_tee = !output_.log_dir.empty() && !is_detailed ? "3" : "0";
     const auto streams = [&](std::string_view flag, const std::string& otherwise) {
       Result<std::vector<Streams>> parsed =
-          parse_streams(flag, line_.text(flag).value_or(otherwise), num_workers_);
+          parse_streams(line_.spelled(flag), line_.text(flag).value_or(otherwise), num_workers_);
       if (parsed) return *std::move(parsed);
       faults_.add(std::move(parsed).error());
       return std::vector<Streams>();
@@ -77,10 +79,10 @@ class OutputChoice {
     const bool is_about_stderr_alone = std::ranges::count(output_.tee, Streams::kErr) > 0 ||
                                        std::ranges::count(output_.redirect, Streams::kErr) > 0;
     if (line_.is_on("log_merge_stderr") && is_about_stderr_alone) {
-      faults_.add(
-          Error(ErrorCode::kUsage,
-                "--log_merge_stderr leaves no stderr that --tee or --redirects could move alone",
-                "name stdout (1) or both (3): the merged stream goes where stdout goes"));
+      faults_.add(Error(ErrorCode::kUsage,
+                        line_.spelled("log_merge_stderr") +
+                            " leaves no stderr that --tee or --redirects could move alone",
+                        "name stdout (1) or both (3): the merged stream goes where stdout goes"));
     }
     const std::string overflow = choice_flag(line_, "log_overflow", faults_).value_or("block");
     if (overflow == "drop") output_.overflow = supervisor::Overflow::kDrop;
@@ -94,7 +96,7 @@ class OutputChoice {
   void choose_console_ranks() {
     const auto text = line_.text("local_ranks_filter");
     if (!text || text->empty()) return;
-    const auto ranks = parse_rank_list("local_ranks_filter", *text, num_workers_);
+    const auto ranks = parse_rank_list(line_.spelled("local_ranks_filter"), *text, num_workers_);
     if (!ranks) return faults_.add(ranks.error());
     for (size_t rank = 0; rank < output_.redirect.size(); ++rank) {
       if (ranks->contains(static_cast<int>(rank))) continue;
@@ -110,7 +112,7 @@ class OutputChoice {
       const auto bytes = parse_byte_size(*text);
       if (!bytes || (*bytes != 0 && *bytes < LogRotation::kLeastBytes)) {
         faults_.add(Error(ErrorCode::kInvalidArgument,
-                          "--log_rotate_bytes is '" + *text +
+                          line_.spelled("log_rotate_bytes") + " is '" + *text +
                               "', expected 0 or 4096 bytes and more, as in 4096, 64K, 256M or 1G"));
       }
       rotation.bytes = bytes.value_or(0);
@@ -119,15 +121,16 @@ class OutputChoice {
                         .value_or(LogRotation().keep);
     if (line_.has("log_keep") && !line_.has("log_rotate_bytes")) {
       faults_.add(Error(ErrorCode::kUsage,
-                        "--log_keep is for files that are rotated",
-                        "give --log_rotate_bytes too"));
+                        line_.spelled("log_keep") + " is for files that are rotated",
+                        "give " + line_.spelled("log_rotate_bytes") + " too"));
     }
     const bool has_files = !output_.log_dir.empty() || line_.has("tee") || line_.has("redirects") ||
                            line_.is_on("agent");
     if (rotation.bytes > 0 && !has_files) {
-      faults_.add(Error(ErrorCode::kUsage,
-                        "--log_rotate_bytes is for log files, and no stream goes to one",
-                        "give --log_dir DIR too"));
+      faults_.add(
+          Error(ErrorCode::kUsage,
+                line_.spelled("log_rotate_bytes") + " is for log files, and no stream goes to one",
+                "give " + line_.spelled("log_dir") + " DIR too"));
     }
   }
 

@@ -44,23 +44,27 @@ std::vector<std::string> siblings_of(const std::string& script) {
   return names;
 }
 
-Error missing(const std::string& script, const EnvMap& environment) {
+Error missing(const std::string& script, const EnvMap& environment, Program program) {
+  const std::string remedy =
+      "check the path; a program on PATH is found with " + spelled("no_python", program);
   const fs::path folder = fs::path(script).parent_path();
   if (!folder.empty() && !is_folder(folder)) {
     return Error(ErrorCode::kScriptMissing,
-                 "there is no " + script + ": the folder " + folder.string() + " does not exist");
+                 "there is no " + script + ": the folder " + folder.string() + " does not exist",
+                 remedy);
   }
   if (folder.empty() && !find_on_path(script, environment).empty()) {
-    return Error(ErrorCode::kScriptMissing,
-                 "there is no " + script + " in this folder; one is on PATH",
-                 "accel-launch --no_python " + script);
+    return Error(
+        ErrorCode::kScriptMissing,
+        "there is no " + script + " in this folder; one is on PATH",
+        std::string(name_of(program)) + " " + spelled("no_python", program) + " " + script);
   }
   if (std::optional<std::string> guess = nearest(script, siblings_of(script))) {
     return Error(ErrorCode::kScriptMissing,
                  "there is no " + script + ", did you mean " + *guess + "?",
                  "check the path; " + *guess + " exists");
   }
-  return Error(ErrorCode::kScriptMissing, "there is no " + script);
+  return Error(ErrorCode::kScriptMissing, "there is no " + script, remedy);
 }
 
 Result<WorkerCommand> with_python(std::vector<std::string> tail,
@@ -126,7 +130,8 @@ Result<WorkerCommand> program_command(const std::string& path,
 
 Result<WorkerCommand> file_command(const std::string& script,
                                    const std::vector<std::string>& arguments,
-                                   const EnvMap& environment) {
+                                   const EnvMap& environment,
+                                   Program program) {
   const bool is_package = is_folder(script) && is_file(fs::path(script) / "__main__.py");
   if (is_folder(script) && !is_package) {
     return Error(ErrorCode::kScriptNotExecutable,
@@ -134,7 +139,7 @@ Result<WorkerCommand> file_command(const std::string& script,
                  "name the script inside it");
   }
   std::error_code ignored;
-  if (!fs::exists(script, ignored)) return missing(script, environment);
+  if (!fs::exists(script, ignored)) return missing(script, environment, program);
   if (is_package || script.ends_with(".py")) {
     std::vector<std::string> tail = {script};
     tail.insert(tail.end(), arguments.begin(), arguments.end());
@@ -149,12 +154,13 @@ Result<WorkerCommand> file_command(const std::string& script,
 
 Result<WorkerCommand> run_path_command(const std::string& script,
                                        const std::vector<std::string>& arguments,
-                                       const EnvMap& environment) {
+                                       const EnvMap& environment,
+                                       Program program) {
   constexpr const char* kProgram =
       "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], "
       "run_name='__main__')";
   std::error_code ignored;
-  if (!fs::exists(script, ignored)) return missing(script, environment);
+  if (!fs::exists(script, ignored)) return missing(script, environment, program);
   std::vector<std::string> tail = {"-c", kProgram, script};
   tail.insert(tail.end(), arguments.begin(), arguments.end());
   return with_python(std::move(tail), fs::path(script).stem().string(), environment);
@@ -203,14 +209,17 @@ Result<std::string> find_python(const EnvMap& environment) {
 Result<WorkerCommand> resolve_command(const std::string& script,
                                       const std::vector<std::string>& arguments,
                                       ScriptKind kind,
-                                      const EnvMap& environment) {
+                                      const EnvMap& environment,
+                                      Program program) {
   if (script.empty()) {
+    const std::string name(name_of(program));
     return Error(ErrorCode::kUsage,
                  "no script or program is given",
-                 "accel-launch [flags] SCRIPT [arguments], see `accel-launch --help`");
+                 name + " [flags] SCRIPT [arguments], see `" + name + " --help`");
   }
-  if (kind == ScriptKind::kRunPath) return run_path_command(script, arguments, environment);
-  if (kind == ScriptKind::kFile) return file_command(script, arguments, environment);
+  if (kind == ScriptKind::kRunPath)
+    return run_path_command(script, arguments, environment, program);
+  if (kind == ScriptKind::kFile) return file_command(script, arguments, environment, program);
   if (kind == ScriptKind::kModule) {
     std::vector<std::string> tail = {"-m", script};
     tail.insert(tail.end(), arguments.begin(), arguments.end());
@@ -221,7 +230,7 @@ Result<WorkerCommand> resolve_command(const std::string& script,
       return Error(
           ErrorCode::kScriptNotExecutable, script + " is a folder", "name the program inside it");
     }
-    if (!is_file(script)) return missing(script, environment);
+    if (!is_file(script)) return missing(script, environment, program);
     return program_command(script, arguments);
   }
   const std::string found = find_on_path(script, environment);

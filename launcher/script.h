@@ -18,6 +18,8 @@
 #include <accel/env_contract.h>
 #include <accel/result.h>
 
+#include "launcher/program.h"
+
 namespace accel::launcher {
 
 enum class ScriptKind {
@@ -45,6 +47,7 @@ struct WorkerCommand {
 [[nodiscard]] Result<WorkerCommand> resolve_command(const std::string& script,
                                                     const std::vector<std::string>& arguments,
                                                     ScriptKind kind,
-                                                    const EnvMap& environment);
+                                                    const EnvMap& environment,
+                                                    Program program = Program::kLaunch);
 
 }  // namespace accel::launcher

@@ -5,14 +5,14 @@
 namespace accel::launcher {
 namespace {
 
-Error other_number(const SlurmPlace& place, int num_machines) {
+Error other_number(const SlurmPlace& place, int num_machines, const std::string& flag) {
   const int here = place.num_nodes();
   const std::string where = place.role == SlurmRole::kTask ? "this step of srun" : "the allocation";
   return Error(ErrorCode::kUsage,
-               "--num_machines is " + std::to_string(num_machines) + ", but " + where + " has " +
+               flag + " is " + std::to_string(num_machines) + ", but " + where + " has " +
                    std::to_string(here) + (here == 1 ? " node" : " nodes"),
-               "ask SLURM for as many with --nodes=" + std::to_string(num_machines) +
-                   ", or give --num_machines " + std::to_string(here));
+               "ask SLURM for as many with --nodes=" + std::to_string(num_machines) + ", or give " +
+                   flag + " " + std::to_string(here));
 }
 
 }  // namespace
@@ -26,7 +26,8 @@ Result<SlurmMachines> choose_slurm_machines(const CommandLine& line,
   const bool has_address = line.has("main_process_ip");
   // A batch script that names an address starts launchers on other machines itself.
   if (has_address && place->role == SlurmRole::kBatch) return machines;
-  if (place->num_nodes() != num_machines) return other_number(*place, num_machines);
+  if (place->num_nodes() != num_machines)
+    return other_number(*place, num_machines, line.spelled("num_machines"));
   machines.are_nodes = !has_address;
   if (!has_address) return machines;
   if (place->tasks_on_node > 1) {
@@ -34,7 +35,8 @@ Result<SlurmMachines> choose_slurm_machines(const CommandLine& line,
                  "SLURM runs " + std::to_string(place->tasks_on_node) + " tasks on node " +
                      place->node_name + ", and each would be machine " +
                      std::to_string(place->node_index),
-                 "give srun --ntasks-per-node=1: accel-launch starts the node's workers itself");
+                 "give srun --ntasks-per-node=1: " + std::string(name_of(line.program())) +
+                     " starts the node's workers itself");
   }
   machines.rank = place->node_index;
   return machines;

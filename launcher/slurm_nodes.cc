@@ -14,12 +14,14 @@ Error usage(std::string message, std::string remedy) {
   return Error(ErrorCode::kUsage, std::move(message), std::move(remedy));
 }
 
-Error several_tasks(const SlurmPlace& place) {
+Error several_tasks(const SlurmPlace& place, Program program) {
+  const std::string name(name_of(program));
   return usage("SLURM runs " + std::to_string(place.tasks_on_node) + " tasks on node " +
-                   place.node_name + ", and accel-launch starts the node's workers itself",
+                   place.node_name + ", and " + name + " starts the node's workers itself",
                "use `srun --nodes=" + std::to_string(place.num_nodes()) +
-                   " --ntasks-per-node=1 --cpu-bind=none accel-launch --num_processes " +
-                   std::to_string(place.tasks_on_node) + " ...`");
+                   " --ntasks-per-node=1 --cpu-bind=none " + name + " " +
+                   spelled("num_processes", program) + " " + std::to_string(place.tasks_on_node) +
+                   " ...`");
 }
 
 Result<std::pair<int, int>> choose_range(const SlurmPlace& place, const SlurmWish& wish) {
@@ -37,8 +39,8 @@ Result<std::pair<int, int>> choose_range(const SlurmPlace& place, const SlurmWis
     return usage(flag + (wish.is_standalone ? "" : " 1") + " with " + nodes_text(here) + " in " +
                      where + ": every node would be a job of its own",
                  "leave " + flag +
-                     " out, or start one node with `srun --nodes=1 --ntasks=1 --overlap "
-                     "accel-launch ...`");
+                     " out, or start one node with `srun --nodes=1 --ntasks=1 --overlap " +
+                     std::string(name_of(wish.program)) + " ...`");
   }
   return std::pair(least, most);
 }
@@ -79,7 +81,7 @@ Result<std::optional<ElasticSettings>> plan_slurm_nodes(const SlurmPlace& place,
     return std::optional(node_of_starter(place, wish.starter_folder));
   const bool is_one_asked = wish.num_nodes && wish.num_nodes->second == 1;
   if (place.num_nodes() == 1 && is_one_asked) return std::optional<ElasticSettings>();
-  if (place.tasks_on_node > 1) return several_tasks(place);
+  if (place.tasks_on_node > 1) return several_tasks(place, wish.program);
   const auto range = choose_range(place, wish);
   if (!range) return range.error();
   if (place.num_nodes() == 1) return std::optional<ElasticSettings>();

@@ -19,6 +19,7 @@
 #include <accel/result.h>
 
 #include "launcher/elastic_settings.h"
+#include "launcher/program.h"
 #include "launcher/slurm_environment.h"
 
 namespace accel::launcher {
@@ -32,6 +33,7 @@ struct SlurmWish {
   std::string starter_folder;                    // kSlurmFolderVariable
   std::string base_folder;                       // absolute: where the job's own folder is made
   std::string unique;                            // makes the folder's name unique
+  Program program = Program::kLaunch;            // whose words errors use
 };
 
 // `meeting`, `node_id`, `expected_hosts` and what else SLURM says; empty for one machine. Errors  kUsage.

@@ -9,32 +9,32 @@
 namespace accel::cluster {
 namespace {
 
-constexpr const char* kProgram = "accel-launch";
-
-int fail(const Error& error) {
-  std::fprintf(stderr, "%s\n", error.render(kProgram).c_str());
+int fail(const std::string& program, const Error& error) {
+  std::fprintf(stderr, "%s\n", error.render(program).c_str());
   return error_info(error.code()).exit_status;
 }
 
 }  // namespace
 
 int launch_by_agent(const launcher::ElasticRequest& request) {
+  const std::string& program = request.settings.program;
   block_forwarded_signals();
   const auto client = AgentClient::make(parse_agent_address("", "", false));
-  if (!client) return fail(client.error());
+  if (!client) return fail(program, client.error());
   const bool is_quiet = request.settings.quiet;
-  const auto job = submit_and_follow(
-      *client,
-      describe_for_agents(request),
-      Patience(kCoordinatorWait),
-      [is_quiet](const v1::Job& begun) {
-        if (!is_quiet)
-          std::fprintf(
-              stderr, "%s: job %s was given to the agent\n", kProgram, begun.job_id().c_str());
-      });
-  if (!job) return fail(job.error());
+  const auto job = submit_and_follow(*client,
+                                     describe_for_agents(request),
+                                     Patience(kCoordinatorWait),
+                                     [&program, is_quiet](const v1::Job& begun) {
+                                       if (!is_quiet)
+                                         std::fprintf(stderr,
+                                                      "%s: job %s was given to the agent\n",
+                                                      program.c_str(),
+                                                      begun.job_id().c_str());
+                                     });
+  if (!job) return fail(program, job.error());
   if (const std::string text = ending_text(*job); !text.empty() && !is_quiet)
-    std::fprintf(stderr, "%s: %s", kProgram, text.c_str());
+    std::fprintf(stderr, "%s: %s", program.c_str(), text.c_str());
   return job->exit_code();
 }
 

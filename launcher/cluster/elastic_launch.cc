@@ -43,14 +43,13 @@ namespace {
 namespace asio = boost::asio;
 using agent::NoticeKind;
 
-constexpr const char* kProgram = "accel-launch";
 // How long we try to come back, without workers, while its host does not even refuse us: the network may heal.
 constexpr std::chrono::seconds kPartitionGrace{60};
 // An attempt to connect to a host that swallows packets makes room for the next one.
 constexpr std::chrono::milliseconds kConnectLimit{3'000};
 
-int fail(const Error& error) {
-  std::fprintf(stderr, "%s\n", error.render(kProgram).c_str());
+int fail(const std::string& program, const Error& error) {
+  std::fprintf(stderr, "%s\n", error.render(program).c_str());
   return error_info(error.code()).exit_status;
 }
 
@@ -163,7 +162,7 @@ class ElasticLaunch {
 
   void say(const std::string& line) const {
     if (!request_.settings.quiet && !line.empty())
-      std::fprintf(stderr, "%s: %s\n", kProgram, printable(line).c_str());
+      std::fprintf(stderr, "%s: %s\n", request_.settings.program.c_str(), printable(line).c_str());
   }
 
   // ---- what happens ----
@@ -339,13 +338,14 @@ class ElasticLaunch {
 int launch_elastic(const char* text) {
   ::signal(SIGPIPE, SIG_IGN);
   auto request = launcher::elastic_request_from_json(text);
-  if (!request) return fail(request.error());
+  if (!request) return fail(launcher::ElasticSettings().program, request.error());
   if (request->settings.meeting == launcher::Meeting::kStarter)
     return start_slurm_nodes(*std::move(request));
   if (request->settings.meeting == launcher::Meeting::kAgent) return launch_by_agent(*request);
+  const std::string program = request->settings.program;
   ElasticLaunch launch(*std::move(request));
   const auto status = launch.run();
-  return status ? *status : fail(status.error());
+  return status ? *status : fail(program, status.error());
 }
 
 }  // namespace accel::cluster

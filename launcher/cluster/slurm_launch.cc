@@ -47,7 +47,6 @@ namespace asio = boost::asio;
 using agent::JobPhase;
 using std::chrono::seconds;
 
-constexpr const char* kProgram = "accel-launch";
 constexpr const char* kOwnName = "accel-starter";  // on our certificate
 constexpr int kMostTries = 3;      // for a launcher in place of a lost one, each time
 constexpr seconds kFirstPause{1};  // before such a try, doubling
@@ -134,7 +133,7 @@ class SlurmLaunch {
 
   void say(const std::string& line) const {
     if (!request_.settings.quiet && !line.empty())
-      std::fprintf(stderr, "%s: %s\n", kProgram, printable(line).c_str());
+      std::fprintf(stderr, "%s: %s\n", request_.settings.program.c_str(), printable(line).c_str());
   }
 
   // ---- steps of srun ----
@@ -152,8 +151,10 @@ class SlurmLaunch {
       return Error(
           ErrorCode::kSpawnFailed,
           "srun cannot be started: " + failure->stage + ": " + errno_text(failure->error_number),
-          "run accel-launch where SLURM's commands are; or start one launcher a node from "
-          "there: `srun --ntasks-per-node=1 --cpu-bind=none accel-launch ...`");
+          "run " + request_.settings.program +
+              " where SLURM's commands are; or start one launcher a node from there: `srun "
+              "--ntasks-per-node=1 --cpu-bind=none " +
+              request_.settings.program + " ...`");
     }
     auto step = std::make_shared<Step>(
         loop_, std::move(std::get<supervisor::SpawnedProcess>(spawned)), node);
@@ -377,10 +378,11 @@ class SlurmLaunch {
 }  // namespace
 
 int start_slurm_nodes(launcher::ElasticRequest request) {
+  const std::string program = request.settings.program;
   SlurmLaunch launch(std::move(request));
   const auto status = launch.run();
   if (status) return *status;
-  std::fprintf(stderr, "%s\n", status.error().render(kProgram).c_str());
+  std::fprintf(stderr, "%s\n", status.error().render(program).c_str());
   return error_info(status.error().code()).exit_status;
 }
 

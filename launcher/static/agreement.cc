@@ -50,7 +50,9 @@ std::optional<Error> find_fault(const MachineCard& main) {
                    ", on every machine the same: it counts the processes of all machines");
 }
 
-std::optional<Error> find_disagreement(const MachineCard& main, const MachineCard& card) {
+std::optional<Error> find_disagreement(const MachineCard& main,
+                                       const MachineCard& card,
+                                       Program program) {
   if (main.version != card.version) {
     return Error(ErrorCode::kProtocol,
                  card.describe() + " speaks version " + std::to_string(card.version) +
@@ -59,14 +61,16 @@ std::optional<Error> find_disagreement(const MachineCard& main, const MachineCar
                  "install the same build of accel on every machine");
   }
   if (main.run_id != card.run_id) {
+    const std::string id = spelled("rdzv_id", program);
     return Error(
         ErrorCode::kInvalidArgument,
-        card.describe() + " has --rdzv_id '" + printable(card.run_id) + "', but " +
-            main.describe() + " has --rdzv_id '" + printable(main.run_id) + "'",
-        "give the same --rdzv_id on every machine of a job, and each job a port of its own");
+        card.describe() + " has " + id + " '" + printable(card.run_id) + "', but " +
+            main.describe() + " has " + id + " '" + printable(main.run_id) + "'",
+        "give the same " + id + " on every machine of a job, and each job a port of its own");
   }
   if (main.num_machines != card.num_machines) {
-    return disagreement(main, card, "--num_machines", main.num_machines, card.num_machines);
+    return disagreement(
+        main, card, spelled("num_machines", program), main.num_machines, card.num_machines);
   }
   if (main.num_processes != card.num_processes && main.num_processes > 0 &&
       card.num_processes > 0) {
@@ -76,26 +80,26 @@ std::optional<Error> find_disagreement(const MachineCard& main, const MachineCar
   return find_other_share(card, main);
 }
 
-std::optional<Error> find_disagreement(const std::vector<MachineCard>& cards) {
+std::optional<Error> find_disagreement(const std::vector<MachineCard>& cards, Program program) {
   // All that say a number agree with machine 0, or with the first one that does.
   const auto counts = [](const MachineCard& card) { return card.num_processes > 0; };
   const auto counting = std::ranges::find_if(cards, counts);
   if (counting == cards.end()) return std::nullopt;
   for (const MachineCard& card : cards) {
-    if (auto why = find_disagreement(*counting, card)) return why;
+    if (auto why = find_disagreement(*counting, card, program)) return why;
   }
   return std::nullopt;
 }
 
-Error rank_is_taken(const MachineCard& holder, const MachineCard& card) {
-  return Error(
-      ErrorCode::kInvalidArgument,
-      "machine rank " + std::to_string(card.rank) + " was given twice: to " +
-          holder.describe_host() + " and to " + card.describe_host(),
-      "give each machine a --machine_rank of its own, from 0 to " +
-          std::to_string(card.num_machines - 1) +
-          (card.rank == 0 ? "; if these are two jobs, give each a --main_process_port of its own"
-                          : ""));
+Error rank_is_taken(const MachineCard& holder, const MachineCard& card, Program program) {
+  return Error(ErrorCode::kInvalidArgument,
+               "machine rank " + std::to_string(card.rank) + " was given twice: to " +
+                   holder.describe_host() + " and to " + card.describe_host(),
+               "give each machine a " + spelled("machine_rank", program) +
+                   " of its own, from 0 to " + std::to_string(card.num_machines - 1) +
+                   (card.rank == 0 ? "; if these are two jobs, give each a " +
+                                         spelled("main_process_port", program) + " of its own"
+                                   : ""));
 }
 
 Verdict failed_verdict(const Error& why, int machine) {

@@ -8,9 +8,13 @@
 
 #include <accel/error.h>
 
+#include "launcher/program.h"
 #include "launcher/static/records.h"
 
 namespace accel::launcher {
+
+// `program`: whose words an error uses. A number of the processes of all machines is accelerate's
+// --num_processes under each name: torchrun counts those of one.
 
 // What makes a job impossible by the card of machine 0 alone: processes that do not divide over the
 // machines (kInvalidArgument).
@@ -19,14 +23,18 @@ namespace accel::launcher {
 // What `card` says otherwise than machine 0: version (kProtocol), run id, number of machines, of
 // processes or of its share of them (kInvalidArgument). The message names both.
 [[nodiscard]] std::optional<Error> find_disagreement(const MachineCard& main,
-                                                     const MachineCard& card);
+                                                     const MachineCard& card,
+                                                     Program program = Program::kLaunch);
 
 // What the cards of all machines, by rank, say otherwise among themselves: numbers of processes that
 // machine 0 did not give.
-[[nodiscard]] std::optional<Error> find_disagreement(const std::vector<MachineCard>& cards);
+[[nodiscard]] std::optional<Error> find_disagreement(const std::vector<MachineCard>& cards,
+                                                     Program program = Program::kLaunch);
 
 // The machine rank of `card` is claimed by `holder` already.
-[[nodiscard]] Error rank_is_taken(const MachineCard& holder, const MachineCard& card);
+[[nodiscard]] Error rank_is_taken(const MachineCard& holder,
+                                  const MachineCard& card,
+                                  Program program = Program::kLaunch);
 
 // The end of a job that `why` makes impossible; `machine`: where.
 [[nodiscard]] Verdict failed_verdict(const Error& why, int machine);

@@ -102,7 +102,8 @@ void Leader::gather(const Board& board, TimePoint now) {
   if (std::ranges::all_of(members_, has_card)) {
     std::vector<MachineCard> cards;
     for (const Member& member : members_) cards.push_back(*member.card);
-    if (auto why = find_disagreement(cards)) return settle(failed_verdict(*why, 0), now);
+    if (auto why = find_disagreement(cards, options_.program))
+      return settle(failed_verdict(*why, 0), now);
     plan_ = make_plan(cards, options_.restart_count);
     is_before_begin_ = false;
     phase_ = Phase::kPreparing;
@@ -113,8 +114,9 @@ void Leader::gather(const Board& board, TimePoint now) {
                               std::to_string(num_joined()) + " of " +
                                   std::to_string(card_.num_machines) + " machines joined within " +
                                   seconds_text(options_.join_limit) + "; missing: " + missing(),
-                              "start accel-launch on the missing machines, or raise "
-                              "--rdzv_conf join_timeout"),
+                              "start " + std::string(name_of(options_.program)) +
+                                  " on the missing machines, or raise " +
+                                  spelled("rdzv_conf", options_.program) + " join_timeout"),
                         0),
          now);
 }

@@ -32,6 +32,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/program.h"
 #include "launcher/static/board.h"
 #include "launcher/static/records.h"
 #include "launcher/static/timing.h"
@@ -48,6 +49,7 @@ struct LeaderOptions {
   Duration last_words = std::chrono::seconds(5);  // for those that joined to read the verdict
   int restart_count = 0;                          // so far
   int max_restarts = 0;
+  Program program = Program::kLaunch;
 };
 
 class Leader {

@@ -36,8 +36,8 @@ int at_least_one(int exit_code) {
 
 }  // namespace
 
-Machine::Machine(MachineCard card, bool draws_rank)
-    : card_(std::move(card)), draws_rank_(draws_rank) {}
+Machine::Machine(MachineCard card, bool draws_rank, Program program)
+    : card_(std::move(card)), draws_rank_(draws_rank), program_(program) {}
 
 void Machine::add_to(StoreExchange& exchange) const {
   for (const auto name :
@@ -121,12 +121,13 @@ void Machine::meet(const Board& board) {
   }
   if (main->generation < card_.generation) return;  // the old store; the new one is to come
   if (main->generation > card_.generation) {
-    return refuse(Error(ErrorCode::kInvalidArgument,
-                        "the job of " + main->describe() + " runs already, in generation " +
-                            std::to_string(main->generation),
-                        "wait until it has ended, or give another --main_process_port"));
+    return refuse(Error(
+        ErrorCode::kInvalidArgument,
+        "the job of " + main->describe() + " runs already, in generation " +
+            std::to_string(main->generation),
+        "wait until it has ended, or give another " + spelled("main_process_port", program_)));
   }
-  if (auto fault = find_disagreement(*main, card_)) return refuse(*std::move(fault));
+  if (auto fault = find_disagreement(*main, card_, program_)) return refuse(*std::move(fault));
   if (!draws_rank_) claim_ = to_text(card_);
   phase_ = Phase::kClaiming;
 }
@@ -140,7 +141,7 @@ void Machine::claim(const Board& board) {
   if (draws_rank_) return take_place(board);
   if (standing.empty()) return;
   const auto holder = card_from(standing);
-  refuse(holder ? rank_is_taken(*holder, card_) : holder.error());
+  refuse(holder ? rank_is_taken(*holder, card_, program_) : holder.error());
 }
 
 // The counter spreads those that come together; what counts is the claim. So it leaves no holes when

@@ -35,6 +35,7 @@
 
 #include <accel/result.h>
 
+#include "launcher/program.h"
 #include "launcher/static/board.h"
 #include "launcher/static/records.h"
 #include "runtime/supervisor/job_outcome.h"
@@ -64,7 +65,7 @@ class Machine {
  public:
   // draws_rank: the rank of `card` is not known yet; it takes the first free place, as a rule in the
   // order of joins.
-  Machine(MachineCard card, bool draws_rank);
+  Machine(MachineCard card, bool draws_rank, Program program = Program::kLaunch);
 
   // Adds what is to be written and read next.
   void add_to(supervisor::StoreExchange& exchange) const;
@@ -123,6 +124,7 @@ class Machine {
 
   MachineCard card_;
   bool draws_rank_;
+  Program program_;
   int first_place_ = 0;  // draws_rank_: from which on we look for a free one; 0: not known yet
   Phase phase_ = Phase::kMeeting;
   std::string claim_;  // our card as it is written; empty: no place was tried yet

@@ -16,19 +16,20 @@ void usage(Faults& faults, std::string message, std::string remedy) {
 }
 
 std::nullopt_t choose_one_machine(const MachineWish& wish,
+                                  const CommandLine& line,
                                   std::vector<std::string>& notices,
                                   Faults& faults) {
   if (wish.rank.value_or(0) > 0) {
-    faults.add(
-        Error(ErrorCode::kInvalidArgument,
-              "--machine_rank is " + std::to_string(*wish.rank) + " with one machine, expected 0",
-              "leave --machine_rank out"));
+    faults.add(Error(ErrorCode::kInvalidArgument,
+                     line.spelled("machine_rank") + " is " + std::to_string(*wish.rank) +
+                         " with one machine, expected 0",
+                     "leave " + line.spelled("machine_rank") + " out"));
   }
   const std::string address = wish.address.value_or("");
   const bool is_loopback =
       address.empty() || address == "localhost" || address == "::1" || address.starts_with("127.");
   if (!is_loopback) {
-    notices.push_back("--main_process_ip " + address +
+    notices.push_back(line.spelled("main_process_ip") + " " + address +
                       " has no effect: with one machine the store listens on 127.0.0.1");
   }
   return std::nullopt;
@@ -49,15 +50,16 @@ void check_others(const CommandLine& line, Faults& faults) {
   const auto refuse = [&](std::string_view name, std::string remedy) {
     if (!line.has(name)) return;
     usage(faults,
-          "--" + std::string(name) + " is not for machines that meet without a daemon",
+          line.spelled(name) + " is not for machines that meet without a daemon",
           std::move(remedy));
   };
   for (const auto name : kOfOne) refuse(name, "leave one of them out");
+  const std::string otherwise =
+      ", or let nodes meet by --nnodes and " + line.spelled("rdzv_endpoint");
   for (const auto name : kOfAgents) {
     refuse(name,
-           name == "rdzv_token_file"
-               ? "set ACCEL_JOB_TOKEN_FILE to it, or let nodes meet by --nnodes and --rdzv_endpoint"
-               : "leave it out, or let nodes meet by --nnodes and --rdzv_endpoint");
+           (name == "rdzv_token_file" ? "set ACCEL_JOB_TOKEN_FILE to it" : "leave it out") +
+               otherwise);
   }
 }
 
@@ -77,26 +79,29 @@ void check_backend(const MachineWish& wish, Faults& faults) {
 
 void check_place(const MachineWish& wish, const CommandLine& line, Faults& faults) {
   if (wish.address.value_or("").empty()) {
-    usage(faults,
-          "When using multiple machines, you need to specify the main process IP.",
-          "give --main_process_ip, the address of machine 0, on every machine");
+    usage(
+        faults,
+        "When using multiple machines, you need to specify the main process IP.",
+        "give " + line.spelled("main_process_ip") + ", the address of machine 0, on every machine");
   }
   if (!wish.port && wish.is_simple) {
     usage(faults,
           "When using multiple machines, you need to specify the main process port.",
-          "give --main_process_port, the same on every machine");
+          "give " + line.spelled("main_process_port") + ", the same on every machine");
   }
   if (wish.port == 0) {
-    faults.add(Error(ErrorCode::kInvalidArgument,
-                     "--main_process_port is 0, but the other machines have to know the port",
-                     "give --main_process_port from 1 to 65535, the same on every machine"));
+    faults.add(Error(
+        ErrorCode::kInvalidArgument,
+        line.spelled("main_process_port") + " is 0, but the other machines have to know the port",
+        "give " + line.spelled("main_process_port") +
+            " from 1 to 65535, the same on every machine"));
   }
   if (!joins_in_order(wish, line) && wish.rank.value_or(0) >= wish.num_machines) {
     faults.add(Error(ErrorCode::kInvalidArgument,
-                     "--machine_rank is " + std::to_string(*wish.rank) + ", expected 0 to " +
-                         std::to_string(wish.num_machines - 1) + " with --num_machines " +
-                         std::to_string(wish.num_machines),
-                     "give each machine a --machine_rank of its own"));
+                     line.spelled("machine_rank") + " is " + std::to_string(*wish.rank) +
+                         ", expected 0 to " + std::to_string(wish.num_machines - 1) + " with " +
+                         line.spelled("num_machines") + " " + std::to_string(wish.num_machines),
+                     "give each machine a " + line.spelled("machine_rank") + " of its own"));
   }
 }
 
@@ -106,7 +111,7 @@ std::optional<StaticSettings> choose_machines(const MachineWish& wish,
                                               const CommandLine& line,
                                               std::vector<std::string>& notices,
                                               Faults& faults) {
-  if (wish.num_machines == 1) return choose_one_machine(wish, notices, faults);
+  if (wish.num_machines == 1) return choose_one_machine(wish, line, notices, faults);
   check_others(line, faults);
   check_backend(wish, faults);
   check_place(wish, line, faults);

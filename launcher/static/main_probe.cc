@@ -17,9 +17,11 @@ constexpr std::chrono::milliseconds kAskAgain(250);
 MainProbe::MainProbe(boost::asio::io_context& context,
                      MachineCard card,
                      BoardSeal seal,
+                     Program program,
                      std::function<void(const Error&)> on_other)
     : card_(std::move(card)),
       seal_(std::move(seal)),
+      program_(program),
       on_other_(std::move(on_other)),
       pause_(context),
       link_(context, {.on_up = [this] { ask(); }, .on_trouble = [](const Error&) {}}) {
@@ -43,7 +45,10 @@ void MainProbe::judge(const std::string& host) {
   }
   // Of the way to the other one: ours is not the address that names machine 0.
   card_.address = link_.local_endpoint().address().to_string();
-  if (other) return tell(find_disagreement(*other, card_).value_or(rank_is_taken(*other, card_)));
+  if (other) {
+    return tell(find_disagreement(*other, card_, program_)
+                    .value_or(rank_is_taken(*other, card_, program_)));
+  }
   pause_.expires_after(kAskAgain);
   pause_.async_wait([this](const boost::system::error_code& cancelled) {
     if (!cancelled && link_.is_idle()) ask();

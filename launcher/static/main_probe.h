@@ -18,6 +18,7 @@
 
 #include <accel/error.h>
 
+#include "launcher/program.h"
 #include "launcher/static/board_seal.h"
 #include "launcher/static/records.h"
 #include "launcher/static/store_link.h"
@@ -30,6 +31,7 @@ class MainProbe {
   MainProbe(boost::asio::io_context& context,
             MachineCard card,
             BoardSeal seal,
+            Program program,
             std::function<void(const Error&)> on_other);
 
   // Requires: at least one address. It is tried every 250 ms.
@@ -43,6 +45,7 @@ class MainProbe {
 
   MachineCard card_;
   BoardSeal seal_;
+  Program program_;  // whose words our errors use
   std::function<void(const Error&)> on_other_;
   boost::asio::steady_timer pause_;  // until a store that says nothing yet is asked again
   StoreLink link_;

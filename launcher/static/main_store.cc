@@ -92,7 +92,7 @@ void MainStore::not_opened(const Error& why) {
 void MainStore::listen_on_all() {
   is_probing_ = false;
   link_.close();
-  handlers_.say("--main_process_ip " + settings_.address +
+  handlers_.say(spelled("main_process_ip", settings_.program) + " " + settings_.address +
                 " is no address of this machine: its store listens on all that it has");
   is_translated_ = true;
   open_here();
@@ -102,7 +102,7 @@ void MainStore::join(const MachineCard& card) {
   seal_.begin(card, is_main_);
   if (!is_main_ || !is_translated_ || generation_ > 0) return;
   // The address may be another machine's that was only not there yet.
-  probe_.emplace(context_, card, seal_, handlers_.on_fault);
+  probe_.emplace(context_, card, seal_, settings_.program, handlers_.on_fault);
   probe_->open(addresses_);
 }
 
@@ -140,8 +140,9 @@ void MainStore::exchange(const supervisor::StoreExchange& wanted,
                    const auto main = card_from(board.at(board_key::kHost));
                    // Another job is not to hear of us.
                    if (is_contested_ && main && main->run_id != settings_.run_id) {
-                     return handlers_.on_fault(port_is_held(", for the job with --rdzv_id '" +
-                                                            printable(main->run_id) + "'"));
+                     return handlers_.on_fault(port_is_held(", for the job with " +
+                                                            spelled("rdzv_id", settings_.program) +
+                                                            " '" + printable(main->run_id) + "'"));
                    }
                    done(board);
                  });
@@ -160,7 +161,9 @@ std::optional<Error> MainStore::fault(TimePoint now) const {
   if (*sign != StrangerSign::kOtherProtocol) return std::nullopt;
   return Error(ErrorCode::kStoreUnreachable,
                "something listens at " + name() + what,
-               "check --main_process_ip and --main_process_port, or " + std::string(kOtherPort));
+               "check " + spelled("main_process_ip", settings_.program) + " and " +
+                   spelled("main_process_port", settings_.program) + ", or " +
+                   std::string(kOtherPort));
 }
 
 Error MainStore::port_is_held(const std::string& by) const {

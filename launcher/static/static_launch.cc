@@ -126,10 +126,11 @@ class StaticLaunch {
       leader_.emplace(card_,
                       LeaderOptions{.join_limit = limit(),
                                     .restart_count = generation_,
-                                    .max_restarts = options_.spec.restart.max_restarts});
+                                    .max_restarts = options_.spec.restart.max_restarts,
+                                    .program = settings_.program});
     }
     const bool draws_rank = !settings_.machine_rank && !store_.is_main() && generation_ == 0;
-    machine_.emplace(card_, draws_rank);
+    machine_.emplace(card_, draws_rank, settings_.program);
     store_.join(card_);
     exchange();
   }
@@ -194,11 +195,14 @@ class StaticLaunch {
                  seconds_text(limit()));
     }
     if (now - generation_began_at_ < limit()) return;
+    const Program program = settings_.program;
     Error error(ErrorCode::kStoreUnreachable,
                 "machine 0 could not be reached at " + store_.describe_way() + " within " +
                     seconds_text(limit()),
-                "start accel-launch on machine 0; check --main_process_ip and --main_process_port, "
-                "and that no firewall closes the port");
+                "start " + std::string(name_of(program)) + " on machine 0; check " +
+                    spelled("main_process_ip", program) + " and " +
+                    spelled("main_process_port", program) +
+                    ", and that no firewall closes the port");
     end_with(std::move(error));
   }
 

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "launcher/program.h"
+
 namespace accel::launcher {
 
 struct StaticSettings {
@@ -19,6 +21,7 @@ struct StaticSettings {
   int num_processes = 0;   // on all machines together; 0: each machine says its own
   std::string run_id = "none";
   std::chrono::seconds join_timeout{600};  // from the start to the last join
+  Program program = Program::kLaunch;      // whose words messages use
 
   [[nodiscard]] bool is_main() const { return machine_rank == 0; }
 };

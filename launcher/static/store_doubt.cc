@@ -18,7 +18,7 @@ std::string describe(StrangerSign sign) {
     case StrangerSign::kNoLauncher:
       break;
   }
-  return "it is a store, but no accel-launch writes into it";
+  return "it is a store, but no launcher of accel writes into it";
 }
 
 void StoreDoubt::came_up(TimePoint now) {

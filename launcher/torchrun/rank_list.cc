@@ -18,10 +18,10 @@ Result<std::set<int>> parse_rank_list(std::string_view flag,
     const auto rank = number_of<int>(word);
     if (!rank || *rank < 0 || *rank >= num_workers) {
       return Error(ErrorCode::kInvalidArgument,
-                   "--" + std::string(flag) + " is '" + std::string(text) +
+                   std::string(flag) + " is '" + std::string(text) +
                        "', expected local ranks below " + std::to_string(num_workers) +
                        ", as in 0,1",
-                   "give --" + std::string(flag) + " 0");
+                   "give " + std::string(flag) + " 0");
     }
     ranks.insert(*rank);
     if (comma == rest.size()) return ranks;

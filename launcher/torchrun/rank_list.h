@@ -10,7 +10,8 @@
 
 namespace accel::launcher {
 
-// "0,1". Errors  kInvalidArgument, which names `flag`, for a rank that is not below `num_workers` too.
+// "0,1"; `flag` is what errors call it: "--local_ranks_filter". Errors  kInvalidArgument, for a rank that
+// is not below `num_workers` too.
 [[nodiscard]] Result<std::set<int>> parse_rank_list(std::string_view flag,
                                                     std::string_view text,
                                                     int num_workers);

@@ -35,16 +35,16 @@ std::vector<std::string> devices_in(std::string_view list) {
   }
 }
 
-Result<void> give_one_device_each(JobSpec& spec) {
+Result<void> give_one_device_each(const CommandLine& line, JobSpec& spec) {
   const auto visible = spec.env.find(kDevices);
   std::vector<std::string> devices;
   if (visible != spec.env.end()) {
     devices = devices_in(visible->second);
     if (devices.size() < spec.workers.size())
       return Error(ErrorCode::kInvalidArgument,
-                   "--virtual_local_rank gives each of " + std::to_string(spec.workers.size()) +
-                       " workers a device of its own, and " + kDevices + " is '" +
-                       printable(visible->second) + "'",
+                   line.spelled("virtual_local_rank") + " gives each of " +
+                       std::to_string(spec.workers.size()) + " workers a device of its own, and " +
+                       kDevices + " is '" + printable(visible->second) + "'",
                    "start at most " + std::to_string(devices.size()) + " workers, or name more");
   }
   for (WorkerSpec& worker : spec.workers) {
@@ -87,7 +87,7 @@ Result<void> apply_spec_flags(const CommandLine& line,
         flag == kFlags[0] ? line.is_on(flag) : !line.text(flag).value_or("").empty();
     if (is_given && place == WorkerPlace::kElsewhere)
       return Error(ErrorCode::kUnsupported,
-                   "--" + std::string(flag) +
+                   line.spelled(flag) +
                        " is for workers that this launcher starts itself, not for those of agents, "
                        "of several nodes, of mpirun or of other hosts",
                    "leave it out, or launch on one machine");
@@ -99,14 +99,14 @@ Result<void> apply_spec_flags(const CommandLine& line,
         if (is_teed(spec, stream)) {
           filters = split_filters(text);
         } else {
-          notices.push_back(
-              "--" + std::string(flag) +
-              " has no effect: no such stream goes to files and console (--tee, --log_dir)");
+          notices.push_back(line.spelled(flag) +
+                            " has no effect: no such stream goes to files and console (--tee, " +
+                            line.spelled("log_dir") + ")");
         }
       };
   filter("duplicate_stdout_filters", supervisor::Streams::kOut, spec.log.out_filters);
   filter("duplicate_stderr_filters", supervisor::Streams::kErr, spec.log.err_filters);
-  return line.is_on("virtual_local_rank") ? give_one_device_each(spec) : Result<void>();
+  return line.is_on("virtual_local_rank") ? give_one_device_each(line, spec) : Result<void>();
 }
 
 }  // namespace accel::launcher

@@ -17,14 +17,6 @@ void usage(Faults& faults, std::string message, std::string remedy) {
   faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
 }
 
-// The launcher's own name of a flag of torchrun.
-constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
-    {"nproc_per_node", "num_processes"},
-    {"node_rank", "machine_rank"},
-    {"master_addr", "main_process_ip"},
-    {"master_port", "main_process_port"},
-};
-
 class Translation {
  public:
   Translation(CommandLine& line,
@@ -63,8 +55,8 @@ class Translation {
 
   // A flag of the launcher's own beats a variable, and so does a file.
   [[nodiscard]] bool is_given_otherwise(std::string_view name) const {
-    return std::any_of(std::begin(kOtherNames), std::end(kOtherNames), [&](const auto& names) {
-      return names.first == name && is_given(names.second);
+    return std::ranges::any_of(flags_of_two_names(), [&](const FlagNames& names) {
+      return names.torchrun == name && is_given(names.own);
     });
   }
 
@@ -99,26 +91,27 @@ class Translation {
       const int gpus = view_.num_gpus();
       if (gpus == 0 && *text == "gpu") {
         faults_.add(Error(ErrorCode::kUnsupported,
-                          "--nproc_per_node is gpu, but no GPU is visible",
-                          "give --nproc_per_node auto, cpu or a number"));
+                          line_.spelled("nproc_per_node") + " is gpu, but no GPU is visible",
+                          "give " + line_.spelled("nproc_per_node") + " auto, cpu or a number"));
       }
       count = std::to_string(gpus > 0 ? gpus : view_.num_cpus());
     } else if (!text->empty() && text->find_first_not_of("0123456789") != std::string::npos) {
       faults_.add(Error(ErrorCode::kInvalidArgument,
-                        "--nproc_per_node is '" + *text + "', expected a number, cpu, gpu or auto",
-                        "give --nproc_per_node N"));
+                        line_.spelled("nproc_per_node") + " is '" + *text +
+                            "', expected a number, cpu, gpu or auto",
+                        "give " + line_.spelled("nproc_per_node") + " N"));
       count = "1";
     }
   }
 
   void use_own_names() {
-    for (const auto& [name, own] : kOtherNames) {
+    for (const auto& [name, own] : flags_of_two_names()) {
       const auto text = line_.text(name);
       if (!text) continue;
       const auto other = line_.text(own);
       if (other && *other != *text) {
         usage(faults_,
-              "--" + std::string(name) + " is " + *text + ", and --" + std::string(own) + " is " +
+              line_.spelled(name) + " is " + *text + ", and --" + std::string(own) + " is " +
                   *other + ", but they are one thing",
               "leave one of them out");
       }
@@ -159,10 +152,11 @@ class Translation {
   void choose_meeting() {
     const auto backend = choice_flag(line_, "rdzv_backend", faults_);
     if (backend && (backend->starts_with("etcd"))) {
-      faults_.add(
-          Error(ErrorCode::kUnsupported,
-                "--rdzv_backend is " + *backend + ", which accel-launch cannot do",
-                "give --rdzv_backend c10d and --rdzv_endpoint, or run agents, which know etcd"));
+      faults_.add(Error(ErrorCode::kUnsupported,
+                        line_.spelled("rdzv_backend") + " is " + *backend + ", which " +
+                            std::string(name_of(line_.program())) + " cannot do",
+                        "give " + line_.spelled("rdzv_backend") + " c10d and " +
+                            line_.spelled("rdzv_endpoint") + ", or run agents, which know etcd"));
       return;
     }
     if (joins_in_order()) {
@@ -205,9 +199,10 @@ class Translation {
     if (!range) return;
     if (range->first != range->second) {
       return usage(faults_,
-                   "--nnodes " + line_.text("nnodes").value_or("") +
-                       " is a range, and --rdzv_backend static knows one number",
-                   "give --rdzv_backend c10d with --rdzv_endpoint and --rdzv_token_file");
+                   "--nnodes " + line_.text("nnodes").value_or("") + " is a range, and " +
+                       line_.spelled("rdzv_backend") + " static knows one number",
+                   "give " + line_.spelled("rdzv_backend") + " c10d with " +
+                       line_.spelled("rdzv_endpoint") + " and " + line_.spelled("rdzv_token_file"));
     }
     line_.counts_per_machine = true;
     if (line_.joins_in_order) line_.given.erase("machine_rank");
@@ -244,8 +239,9 @@ class Translation {
       rest.remove_prefix(std::min(comma + 1, rest.size()));
       const size_t equals = pair.find('=');
       if (equals == std::string_view::npos || equals == 0) {
-        faults_.add(Error(ErrorCode::kInvalidArgument,
-                          "--rdzv_conf is '" + *text + "', expected KEY=VALUE,KEY=VALUE"));
+        faults_.add(Error(
+            ErrorCode::kInvalidArgument,
+            line_.spelled("rdzv_conf") + " is '" + *text + "', expected KEY=VALUE,KEY=VALUE"));
         return;
       }
       use_conf(std::string(pair.substr(0, equals)), std::string(pair.substr(equals + 1)));
@@ -256,7 +252,7 @@ class Translation {
     if (key == "join_timeout" || key == "timeout") {
       line_.given.try_emplace("rdzv_join_timeout", value);
     } else {
-      notices_.push_back("--rdzv_conf " + key + " has no effect");
+      notices_.push_back(line_.spelled("rdzv_conf") + " " + key + " has no effect");
     }
   }
 
@@ -269,7 +265,7 @@ class Translation {
     };
     for (const auto& [name, reason] : kNothing) {
       if (line_.has(name))
-        notices_.push_back("--" + std::string(name) + " has no effect: " + std::string(reason));
+        notices_.push_back(line_.spelled(name) + " has no effect: " + std::string(reason));
     }
   }
 

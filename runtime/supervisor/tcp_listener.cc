@@ -32,15 +32,16 @@ int first_open_port() {
 Error forbidden(const std::string& what, std::uint16_t port) {
   const int first = first_open_port();
   if (port >= first) {
-    return {ErrorCode::kUnsupported,
-            what + errno_text(EACCES) + ": a security policy of this machine forbids it",
-            "give another port with --main_process_port, on every machine the same"};
+    return {
+        ErrorCode::kUnsupported,
+        what + errno_text(EACCES) + ": a security policy of this machine forbids it",
+        "give another port with --main_process_port (--master-port), on every machine the same"};
   }
   return {ErrorCode::kUnsupported,
           what + "ports below " + std::to_string(first) +
               " need the right CAP_NET_BIND_SERVICE, which this process does not have",
           "give a port from " + std::to_string(first) +
-              " on with --main_process_port, on every machine the same"};
+              " on with --main_process_port (--master-port), on every machine the same"};
 }
 
 Error listen_error(const TcpEndpoint& endpoint, int error_number) {
@@ -56,7 +57,7 @@ Error listen_error(const TcpEndpoint& endpoint, int error_number) {
     case EADDRNOTAVAIL:
       return {ErrorCode::kInvalidArgument,
               what + "the address is not one of this machine",
-              "give an address of this machine with --main_process_ip"};
+              "give an address of this machine with --main_process_ip (--master-addr)"};
     default:
       return {ErrorCode::kInternal, what + errno_text(error_number)};
   }

@@ -74,7 +74,8 @@ class TorchrunOutput(unittest.TestCase):
                 self.assertEqual(run("accel-torchrun", devices), run("torchrun", devices))
 
     def test_teed_lines_begin_with_role_and_rank(self):
-        for template, flags in ((None, ["--tee", "3", "--role", "trainer"]), ("<${rank}/${local_rank} ${role_name}> ", ["--tee", "0:3,1:1"])):
+        for template, flags in ((None, ["--tee", "3", "--role", "trainer"]),
+                                ("<${rank}/$local_rank ${role_name}> $$rank ${RANK} ${} $ranks 5$ ", ["--tee", "0:3,1:1"])):
             with self.subTest(template=template):
                 expected = teed("torchrun", template, *flags)
                 self.assertEqual([len(lines) for lines in expected], [2, 2])
@@ -84,7 +85,7 @@ class TorchrunOutput(unittest.TestCase):
         done = subprocess.run([*LAUNCHERS["accel-torchrun"], "--duplicate-stdout-filters", "x", "--no-python", "true"],
                               capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("--duplicate_stdout_filters has no effect", done.stderr)
+        self.assertIn("--duplicate-stdout-filters has no effect", done.stderr)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,18 @@ class Slurm(unittest.TestCase):
         self.assertNotIn("nothing says how many", self.said())
         self.assert_nothing_is_left()
 
+    def test_torchrun_in_a_batch_script_is_torchrun_on_each_node(self):
+        """Its defaults reach the nodes: no configuration file, no variables of Accelerate; and it says its own name."""
+        (self.folder / "accelerate").mkdir()
+        (self.folder / "accelerate/default_config.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: NO\nnum_processes: 3\n")
+        worker = self.worker(HELLO + 'echo "precision ${ACCELERATE_MIXED_PRECISION-unsaid}"\n')
+        job = self.submit(self.script(f"exec accel-torchrun {worker}"), options=("--nodes=2",), HF_HOME=self.folder)
+        self.assertEqual(self.end(job), ("COMPLETED", 0), self.said())
+        self.assertEqual(self.hello_lines(), [f"rank {r} of 2 node {r} on n{r + 1} restart 0" for r in range(2)], self.said())
+        self.assertEqual(self.said().count("precision unsaid"), 2, self.said())
+        self.assertIn("accel-torchrun: ", self.said())
+        self.assertNotIn("accel-launch: ", self.said())
+
     def test_deepspeeds_launcher_slurm_takes_the_nodes_of_the_allocation(self):
         job = self.launch("--use_deepspeed", "--deepspeed_multinode_launcher", "slurm", "--num_machines", 2, "--num_processes", 4,
                           self.worker(HELLO))

@@ -165,10 +165,10 @@ class Static(unittest.TestCase):
                       "--rdzv-id", run_id, "--no-python", self.worker(HELLO))
         a, b = self.machines
         b.wait()
-        a.wait_for("has --rdzv_id 'day', but machine 0")
+        a.wait_for("has --rdzv-id 'day', but machine 0")
         a.process.send_signal(signal.SIGINT), a.process.send_signal(signal.SIGTERM)
         self.assert_statuses(2, 2)
-        self.assertIn("has --rdzv_id 'day', but machine 0", b.text())
+        self.assertIn("has --rdzv-id 'day', but machine 0", b.text())
         self.assertEqual(self.said(), [])
 
     def test_a_failure_ends_the_job_on_all_and_is_named_on_all(self):

@@ -152,7 +152,7 @@ TEST_F(MachineWishTest, ARangeOfNodesStaysWithTheCoordinator) {
   host_.is_torchrun = true;
   EXPECT_THAT(
       refused({"--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29400"}).message(),
-      HasSubstr("needs --rdzv_token_file"));
+      HasSubstr("needs --rdzv-token-file"));
   EXPECT_THAT(refused({"--nnodes=2:4", "--master-addr=10.0.0.1"}).message(),
               HasSubstr("--nnodes 2:4 is a range"));
 }

@@ -70,7 +70,7 @@ TEST_F(TorchrunTest, WorkersAreCountedByWhatTheMachineHas) {
   EXPECT_EQ(plan({"--nproc_per_node", "gpu"}).spec.workers.size(), 2u);
   EXPECT_EQ(plan({"--nproc_per_node", "auto"}).spec.workers.size(), 2u);
   EXPECT_THAT(refused({"--nproc_per_node", "some"}).message(),
-              HasSubstr("--nproc_per_node is 'some', expected a number, cpu, gpu or auto"));
+              HasSubstr("--nproc-per-node is 'some', expected a number, cpu, gpu or auto"));
 }
 
 TEST_F(TorchrunTest, MoreWorkersThanGpusAreTheUsersAffair) {
@@ -156,10 +156,10 @@ TEST_F(TorchrunTest, SeveralNodesMeetByC10d) {
   ASSERT_TRUE(result.elastic);
   EXPECT_EQ(result.elastic->max_nodes, 2);
   EXPECT_EQ(result.elastic->join_timeout_seconds, 90);
-  EXPECT_THAT(result.notices, Contains("--rdzv_conf last_call_timeout has no effect"));
-  EXPECT_THAT(refused(words).message(), HasSubstr("--rdzv_token_file is not for"));  // static
+  EXPECT_THAT(result.notices, Contains("--rdzv-conf last_call_timeout has no effect"));
+  EXPECT_THAT(refused(words).message(), HasSubstr("--rdzv-token-file is not for"));  // static
   with_backend.back() = "--rdzv_backend=etcd";
-  EXPECT_THAT(refused(with_backend).message(), HasSubstr("--rdzv_backend is etcd"));
+  EXPECT_THAT(refused(with_backend).message(), HasSubstr("--rdzv-backend is etcd"));
 }
 
 TEST_F(TorchrunTest, VariablesAreTheDefaultsOfFlags) {
@@ -250,7 +250,7 @@ TEST_F(TorchrunTest, OneNodeNeverTakesAnAllocationOfMany) {
 
 TEST_F(TorchrunTest, WhatIsForSeveralNodesIsRefusedBesideStandalone) {
   EXPECT_THAT(refused({"--standalone", "--rdzv_token_file=t"}).message(),
-              HasSubstr("--rdzv_token_file is for several nodes, and --standalone for one"));
+              HasSubstr("--rdzv-token-file is for several nodes, and --standalone for one"));
 }
 
 TEST_F(TorchrunTest, AnAgentsJobOfOneNodeKeepsItsName) {
@@ -268,7 +268,55 @@ TEST_F(TorchrunTest, TwoNamesOfOneThingMustAgree) {
   const Error error = refused({"--nproc_per_node=2", "--num_processes=3"});
 
   EXPECT_EQ(error.code(), ErrorCode::kUsage);
-  EXPECT_THAT(error.message(), HasSubstr("--nproc_per_node is 2, and --num_processes is 3"));
+  EXPECT_THAT(error.message(), HasSubstr("--nproc-per-node is 2, and --num_processes is 3"));
+}
+
+// Whatever is wrong, its message and remedy name what a user of torchrun knows.
+TEST_F(TorchrunTest, ErrorsSpeakOfTheFlagsOfTorchrun) {
+  const std::pair<Words, const char*> cases[] = {
+      {{"--nproc-per-node=x"}, "--nproc-per-node is 'x'"},
+      {{"--nproc-per-node=0"}, "--nproc-per-node is '0', expected a whole number from 1"},
+      {{"--nproc-per-node=5000"}, "--nproc-per-node is 5000, but at most"},
+      {{"--nproc_per_node=gpu"}, "--nproc-per-node is gpu, but no GPU"},
+      {{"--max-restarts=-1"}, "--max-restarts is '-1'"},
+      {{"--master-port=70000"}, "--master-port is '70000'"},
+      {{"--node-rank=1"}, "--node-rank is 1 with one machine"},
+      {{"--nnodes=2", "--node-rank=2", "--master-addr=10.0.0.7"}, "0 to 1 with --nnodes 2"},
+      {{"--nnodes=2", "--master-port=0"}, "--master-port is 0"},
+      {{"--nnodes=1:2"}, "--rdzv-backend static knows one number"},
+      {{"--nnodes=2", "--rdzv-backend=c10d"}, "--nnodes 2 needs --rdzv-endpoint"},
+      {{"--rdzv-conf=timeout"}, "--rdzv-conf is 'timeout'"},
+      {{"--rdzv-backend=etcd"}, "which accel-torchrun cannot do"},
+      {{"--local-ranks-filter=3"}, "--local-ranks-filter is '3'"},
+      {{"--redirects=x"}, "--redirects is 'x'"},
+      {{"--numa-binding=cores"}, "--numa-binding is 'cores'"},
+      {{"--no-python", "-m"}, "--no-python cannot be used together"},
+  };
+
+  for (const auto& [flags, expected] : cases) {
+    const std::string text = refused(flags).render("accel-torchrun");
+    EXPECT_THAT(text, HasSubstr(expected));
+    for (const char* other :
+         {"num_processes", "num_machines", "machine_rank", "main_process", "accel-launch", "_per_"})
+      EXPECT_THAT(text, Not(HasSubstr(other)));
+  }
+}
+
+TEST_F(TorchrunTest, WhatCannotBeParsedPointsToItsOwnHelp) {
+  for (const Words& words :
+       {Words{"--no-such-flag-at-all", "train"}, Words{"--nproc-per-node"}, Words{}}) {
+    const auto result = resolve_launch(words, host_);
+
+    ASSERT_FALSE(result.has_value());
+    EXPECT_THAT(result.error().remedy(), HasSubstr("accel-torchrun --help"));
+  }
+}
+
+TEST_F(TorchrunTest, HelpBeginsWithTheFlagsOfTorchrun) {
+  const std::string help = resolve_launch({"--help"}, host_)->answer.value();
+
+  EXPECT_LT(help.find("--nproc_per_node"), help.find("--num_processes"));
+  EXPECT_EQ(help.find("accel-launch "), std::string::npos);
 }
 
 TEST_F(TorchrunTest, OtherRanksThanTheListedWriteToFilesAlone) {
@@ -324,7 +372,7 @@ TEST_F(TorchrunTest, LinesOfTeedStreamsAreFiltered) {
 
   EXPECT_THAT(teed.spec.log.out_filters, ElementsAre("apple", "a,b"));
   EXPECT_THAT(teed.spec.log.err_filters, IsEmpty());
-  EXPECT_THAT(teed.notices, Contains(HasSubstr("--duplicate_stderr_filters has no effect")));
+  EXPECT_THAT(teed.notices, Contains(HasSubstr("--duplicate-stderr-filters has no effect")));
   EXPECT_THAT(split_filters("a,,,b,"), ElementsAre("a,", "b", ""));  // as torchrun reads it
 }
 
@@ -363,16 +411,16 @@ TEST_F(TorchrunTest, FlagsThatDoNothingSaySo) {
                                   "--signals-to-handle=SIGTERM"});
 
   EXPECT_THAT(result.notices,
-              AllOf(Contains(HasSubstr("--start_method has no effect")),
-                    Contains(HasSubstr("--logs_specs has no effect")),
-                    Contains(HasSubstr("--event_log_handler has no effect")),
-                    Contains(HasSubstr("--local_addr has no effect"))));
+              AllOf(Contains(HasSubstr("--start-method has no effect")),
+                    Contains(HasSubstr("--logs-specs has no effect")),
+                    Contains(HasSubstr("--event-log-handler has no effect")),
+                    Contains(HasSubstr("--local-addr has no effect"))));
   EXPECT_THAT(result.spec.env, Contains(Pair("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM")));
 }
 
 TEST_F(TorchrunTest, AMalformedConfIsNamed) {
   EXPECT_THAT(refused({"--rdzv_conf", "join_timeout"}).message(),
-              HasSubstr("--rdzv_conf is 'join_timeout', expected KEY=VALUE"));
+              HasSubstr("--rdzv-conf is 'join_timeout', expected KEY=VALUE"));
 }
 
 TEST(PetFlags, AreAllKnown) {
