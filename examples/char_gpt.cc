@@ -86,7 +86,7 @@ struct Settings {
   std::int64_t max_steps = -1;
 };
 
-// Counts the steps of all epochs; saved with everything else.
+// Counts the optimizer steps of all epochs; saved with everything else.
 struct StepCount : accel::Stateful {
   std::int64_t value = 0;
   accel::StateDict state_dict() const override { return {{}, {{"steps", value}}}; }
@@ -143,6 +143,7 @@ void train(const Settings& settings) {
       optimizer.step();
       scheduler.step();
       optimizer.zero_grad();
+      if (!accelerator.sync_gradients()) continue;  // gradients of half a step are not saved
       ++steps.value;
       const bool saves = steps.value % settings.save_steps == 0;
       if (saves || (settings.log_steps > 0 && steps.value % settings.log_steps == 0)) {
@@ -176,7 +177,8 @@ int main(int argc, char** argv) {
                  "no, bf16 or fp16; otherwise as told to accel-launch");
   app.add_option("--fsdp",
                  settings.fsdp,
-                 "divide the model over the processes: FULL_SHARD, SHARD_GRAD_OP or NO_SHARD");
+                 "divide the model over the processes: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, "
+                 "HYBRID_SHARD or HYBRID_SHARD_ZERO2");
   app.add_option("--gradient_accumulation_steps",
                  settings.gradient_accumulation_steps,
                  "batches per optimizer step")

@@ -66,7 +66,9 @@ auto age_of(const CheckpointInfo& info) {
 Error none_complete(const fs::path& folder, const std::vector<std::string>& notices) {
   Error error(ErrorCode::kCheckpointIncomplete,
               "there is no complete checkpoint in " + folder.string(),
-              "check project_dir, or start without loading");
+              notices.empty()
+                  ? "check project_dir, or start without loading"
+                  : "restore one of them, or move them away to start from the beginning");
   for (const std::string& notice : notices) error.with_detail("passed over", notice);
   return error;
 }
@@ -253,15 +255,19 @@ std::optional<LoadReport> CheckpointSeries::load_first_good(RankExchange& ranks,
                                                             const CheckpointObjects& objects,
                                                             std::vector<std::string>& notices) {
   const auto lists = checkpoint::agree(ranks, [&]() -> std::string {
-                       if (ranks.rank() != 0) return "[]";
+                       if (ranks.rank() != 0) return "{}";
                        nlohmann::json names = nlohmann::json::array();
-                       for (const CheckpointInfo& info : complete(&notices)) {
+                       std::vector<std::string> passed_over;
+                       for (const CheckpointInfo& info : complete(&passed_over)) {
                          names.push_back(info.folder.filename().string());
                        }
-                       return names.dump();
+                       return nlohmann::json{{"names", names}, {"passed_over", passed_over}}.dump(
+                           -1, ' ', false, nlohmann::json::error_handler_t::replace);
                      }).payloads_or_throw();
+  const nlohmann::json found = nlohmann::json::parse(lists.front());
+  notices = found.at("passed_over").get<std::vector<std::string>>();
   std::optional<Error> unreadable;
-  for (const auto& name : nlohmann::json::parse(lists.front())) {
+  for (const auto& name : found.at("names")) {
     try {
       LoadReport report = load_on(ranks, options_.folder / name.get<std::string>(), objects);
       report.notices.insert(report.notices.begin(), notices.begin(), notices.end());
@@ -291,7 +297,8 @@ std::optional<LoadReport> CheckpointSeries::load_newest_if_any(const CheckpointO
   std::vector<std::string> notices;
   auto report =
       with_ranks([&](RankExchange& ranks) { return load_first_good(ranks, objects, notices); });
-  // A damaged one keeps its number, so that the user can look at it.
+  // Nor must it because all are damaged: what they hold may be restored, and weeks of training with it.
+  if (!report && !notices.empty()) throw none_complete(options_.folder, notices);
   if (!report) options_.iteration = std::max(options_.iteration, next_free_number(options_.folder));
   return report;
 }

@@ -112,7 +112,7 @@ void tell(const GuardLabel* label, std::size_t offset, bool is_readable) noexcep
   line.add(is_readable ? "  try       change it before prepare(), by the prepared optimizer's "
                          "step, or by load_state()\n"
                        : "  try       use the parameter through an operator, or hold it with "
-                         "Pager::with_params() around code that takes"
+                         "accel::with_params(model, {its name}) around code that takes"
                          " its data_ptr()\n");
   line.add("  more      docs/sharding.md\n");
   line.print();

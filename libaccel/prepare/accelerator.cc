@@ -369,6 +369,12 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   unscale_gradients();
   const Impl::OwnGradients own = impl_->own_gradients(parameters);
   if (own.any == nullptr) return clip_gradient_norm_(parameters, max_norm, norm_type);
+  if (!(norm_type > 0)) {
+    throw Error(ErrorCode::kUnsupported,
+                "norm_type is " + std::to_string(norm_type) +
+                    ", which parts of divided gradients do not add up to",
+                "clip by a norm above 0: 2, 1 or infinity");
+  }
   return clip_gradient_norm_(
       own.pieces, own.whole, max_norm, norm_type, [&](const at::Tensor& norm) {
         // A rank without a piece does not know the type of the others'.

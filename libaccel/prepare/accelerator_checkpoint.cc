@@ -278,6 +278,12 @@ RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
 
 void Accelerator::Impl::with_objects_to_save(
     SaveTo to, const std::function<void(const CheckpointObjects&)>& save) {
+  if (to == SaveTo::kDisk && !gradient_state.sync_gradients()) {
+    logger.warning_once(
+        "a checkpoint in the middle of an accumulation has no gradients: a run that goes on from "
+        "it steps with those of the "
+        "batches behind it; save where sync_gradients() is true");
+  }
   const Released released{whole_optimizers, divided};
   const Exposed exposed = parameters_to_save(to);
   const FullPrecision full_precision(sharded_models(), exposed.exposure, exposed.asked);

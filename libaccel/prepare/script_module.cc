@@ -15,7 +15,7 @@ namespace {
 
 std::string class_of(const torch::jit::Module& script) {
   const auto name = script.type()->name();
-  return name ? name->name() : "ScriptModule";
+  return name ? name->qualifiedName() : "ScriptModule";
 }
 
 void adopt(torch::nn::Module& into, const torch::jit::Module& script);

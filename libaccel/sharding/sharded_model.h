@@ -120,6 +120,8 @@ class ShardedModel : public ModelSync {
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const noexcept {
     return parameters_;
   }
+  // Those that are there may be added to: the optimizer set its own to zero, and whoever has others wants them added.
+  void gradients_were_cleared() noexcept { has_stepped_ = false; }
   // [shard_numel] of this rank, in the precision that the optimizer sees. Borrowed.
   [[nodiscard]] at::Tensor shard(std::size_t unit) const;
   // In full precision, of a parameter that is whole on every rank.
@@ -175,7 +177,7 @@ class ShardedModel : public ModelSync {
   };
   std::vector<std::optional<Averaged>> averaged_;
   bool sync_in_backward_ = true;
-  bool has_stepped_ = false;  // since gradients were handed out
+  bool has_stepped_ = false;  // since gradients were handed out, or cleared by a prepared optimizer
 };
 
 }  // namespace accel::sharding

@@ -178,6 +178,7 @@ void ShardedOptimizer::clear_gradients() {
       if (model_of(parameter) != nullptr) parameter.mutable_grad().reset();
     }
   }
+  for (const auto& [model, units] : models_) model->gradients_were_cleared();
 }
 
 // Parameters and shards begin at multiples of 64 bytes of their unit.

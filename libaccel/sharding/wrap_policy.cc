@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include <fnmatch.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/moduledict.h>
@@ -26,15 +27,48 @@ namespace {
 
 using Groups = std::unordered_map<const c10::TensorImpl*, int>;
 
+// Without arguments of templates and what TORCH_MODULE adds.
+std::string qualified_name_of(const std::string& cpp_name) {
+  std::string name = cpp_name.substr(0, cpp_name.find('<'));
+  constexpr std::string_view kImpl = "Impl";
+  if (name.size() > kImpl.size() && name.ends_with(kImpl)) name.resize(name.size() - kImpl.size());
+  return name;
+}
+
+// Where the last part of a qualified name begins, of C++ or of TorchScript.
+std::size_t begin_of_last_part(const std::string& name) {
+  const auto separator = name.find_last_of(":.");
+  return separator == std::string::npos ? 0 : separator + 1;
+}
+
+// "Block", "BlockImpl", "models::Block" and "accel::models::Block" are the class accel::models::BlockImpl; "Block", "gpt.Block"
+// and "__torch__.gpt.Block" the class of that name of TorchScript.
+bool is_class(const std::string& wanted, const std::string& cpp_name) {
+  const std::string name = qualified_name_of(cpp_name);
+  const std::string suffix = qualified_name_of(wanted);
+  if (!name.ends_with(suffix)) return false;
+  const std::size_t begin = name.size() - suffix.size();
+  return begin == 0 || name[begin - 1] == ':' || name[begin - 1] == '.';
+}
+
+// Whether a glob means the module at this path: "blocks.*" those of blocks, not what they contain.
+bool is_path(std::string wanted, std::string path) {
+  if (wanted.find_first_of("*?[") == std::string::npos) return false;
+  std::replace(wanted.begin(), wanted.end(), '.', '/');
+  std::replace(path.begin(), path.end(), '.', '/');
+  return ::fnmatch(wanted.c_str(), path.c_str(), FNM_PATHNAME) == 0;
+}
+
 class Grouper {
  public:
   explicit Grouper(const FsdpSettings& settings) : settings_(settings) {}
 
   Groups by_class(const torch::nn::Module& root) {
-    std::set<std::string> seen;
-    wrap_classes(root, seen);
+    std::set<std::string> classes;
+    std::set<std::string> matched;
+    wrap_classes(root, "", classes, matched);
     for (const std::string& name : settings_.transformer_classes) {
-      if (!seen.contains(name)) throw unknown_class(name, seen);
+      if (!matched.contains(name)) throw unknown_class(name, classes);
     }
     claim(root);
     return std::move(groups_);
@@ -47,22 +81,35 @@ class Grouper {
   }
 
  private:
-  static Error unknown_class(const std::string& name, const std::set<std::string>& seen) {
-    std::string classes;
-    for (const std::string& known : seen) classes += (classes.empty() ? "" : ", ") + known;
+  static Error unknown_class(const std::string& name, const std::set<std::string>& classes) {
+    std::string listed;
+    for (const std::string& known : classes) listed += (listed.empty() ? "" : ", ") + known;
+    const auto guess = nearest(class_name_of(name), {classes.begin(), classes.end()});
     return Error(
         ErrorCode::kInvalidArgument,
-        "could not find the transformer layer class " + name + " in the model; it has " + classes,
-        "correct transformer_cls_names_to_wrap");
+        "could not find the transformer layer class " + name + " in the model; it has " + listed +
+            (guess ? "; did you mean " + *guess + "?" : ""),
+        "correct transformer_cls_names_to_wrap: names of classes, or of modules as in blocks.*");
   }
 
   // Inner units first, so that they keep what is theirs.
-  void wrap_classes(const torch::nn::Module& module, std::set<std::string>& seen) {
-    const std::string name = class_name_of(module.name());
-    seen.insert(name);
-    for (const auto& child : module.children()) wrap_classes(*child, seen);
-    const auto& wanted = settings_.transformer_classes;
-    if (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) claim(module);
+  void wrap_classes(const torch::nn::Module& module,
+                    const std::string& path,
+                    std::set<std::string>& classes,
+                    std::set<std::string>& matched) {
+    const std::string name = module.name();
+    classes.insert(class_name_of(name));
+    for (const auto& child : module.named_children()) {
+      wrap_classes(
+          *child.value(), path.empty() ? child.key() : path + "." + child.key(), classes, matched);
+    }
+    bool is_wanted = false;
+    for (const std::string& wanted : settings_.transformer_classes) {
+      if (!is_class(wanted, name) && !is_path(wanted, path)) continue;
+      matched.insert(wanted);
+      is_wanted = true;
+    }
+    if (is_wanted) claim(module);
   }
 
   // Returns how many parameters units took.
@@ -130,11 +177,8 @@ std::unordered_set<const c10::TensorImpl*> parameters_of(const torch::nn::Module
 }  // namespace
 
 std::string class_name_of(const std::string& cpp_name) {
-  std::string name = cpp_name.substr(0, cpp_name.find('<'));
-  if (const auto colons = name.rfind("::"); colons != std::string::npos) name.erase(0, colons + 2);
-  constexpr std::string_view kImpl = "Impl";
-  if (name.size() > kImpl.size() && name.ends_with(kImpl)) name.resize(name.size() - kImpl.size());
-  return name;
+  const std::string name = qualified_name_of(cpp_name);
+  return name.substr(begin_of_last_part(name));
 }
 
 std::unordered_set<const c10::TensorImpl*> ignored_parameters(const torch::nn::Module& module,

@@ -21,7 +21,7 @@ class Module;
 
 namespace accel::sharding {
 
-// "Block" for the classes Block, BlockImpl and models::BlockImpl. Pure.
+// "Block" for the classes Block, BlockImpl, models::BlockImpl, and __torch__.models.Block of TorchScript. Pure.
 [[nodiscard]] std::string class_name_of(const std::string& cpp_name);
 
 // The parameters of the modules whose names match FsdpSettings::ignored_modules whole, or are in ignored_names, by
@@ -31,8 +31,9 @@ namespace accel::sharding {
     const torch::nn::Module& module, const FsdpSettings& settings);
 
 // The number of the unit of each parameter, by implementation; kNoGroup for all under NO_WRAP. A parameter that is
-// used in several units belongs to the first. Errors  throws kInvalidArgument naming a class that no module has, and
-// the classes that there are.
+// used in several units belongs to the first. TRANSFORMER_BASED_WRAP takes names of classes, with as much of their namespace
+// as is said, and globs of the paths of modules ("blocks.*"). Errors  throws kInvalidArgument naming a class that no module
+// has, and the classes that there are.
 [[nodiscard]] std::unordered_map<const c10::TensorImpl*, int> wrap_groups(
     const torch::nn::Module& module, const FsdpSettings& settings);
 

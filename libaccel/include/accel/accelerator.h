@@ -158,9 +158,9 @@ class ACCEL_EXPORT Accelerator {
   void set_gradient_accumulation_steps(int steps);
 
   // Scales the gradients so that the norm of all of them together is at most max_norm; returns the
-  // norm before, as a 0-d tensor, without waiting for a device. norm_type may be infinity. fp16
-  // gradients are unscaled first; then it throws kInvalidArgument while gradients are still being
-  // accumulated.
+  // norm before, as a 0-d tensor, without waiting for a device. norm_type may be infinity; 0 and below are
+  // kUnsupported for divided gradients. fp16 gradients are unscaled first; then it throws kInvalidArgument
+  // while gradients are still being accumulated.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                              double max_norm,
                              double norm_type = 2.0);
@@ -310,8 +310,8 @@ class ACCEL_EXPORT Accelerator {
   // restarted resumes whatever `start` says, from memory when the newest checkpoint is there (see
   // save_state_in_memory()). Returns the checkpoint that the run goes on from; its folder is empty when
   // that was in memory.
-  // Throws kInvalidArgument without a project_dir; otherwise as load_state(), but for the lack of a
-  // complete checkpoint.
+  // Throws kInvalidArgument without a project_dir; otherwise as load_state(), but for the lack of any
+  // checkpoint: damaged ones alone are kCheckpointIncomplete, which names what is wrong with each.
   std::optional<CheckpointInfo> begin_run(RunStart start);
 
   // Copies what save_state() saves into memory that the launcher holds, where a restart of the job finds

@@ -71,8 +71,8 @@ struct ProjectConfiguration {
 
 // How a run begins in a project that may hold the checkpoints of an earlier one.
 enum class RunStart {
-  kAnew,    // those checkpoints are removed
-  kResume,  // from the newest complete one; from the beginning when there is none
+  kAnew,  // those checkpoints are removed
+  kResume,  // from the newest complete one; from the beginning when there is none, not when all are damaged
 };
 
 // What this program does when its job has to make room: SIGTERM, SIGUSR1 or SIGHUP to accel-launch.

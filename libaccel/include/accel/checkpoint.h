@@ -153,7 +153,8 @@ class ACCEL_EXPORT CheckpointSeries {
   // there is none; otherwise as load_checkpoint: a checkpoint of other
   //         objects or of a newer format is an error, not passed over.
   LoadReport load_newest(const CheckpointObjects& objects);
-  // The same, but std::nullopt when there is none. Numbers go on after those that exist either way.
+  // The same, but std::nullopt when there is none at all; kCheckpointIncomplete, naming the fault of each, when there are
+  // some and none is good: a run does not start anew because of damage. Numbers go on after those that exist either way.
   std::optional<LoadReport> load_newest_if_any(const CheckpointObjects& objects);
 
   // Removes all numbered checkpoints, complete or not; what else is in the folder stays. Errors

@@ -162,6 +162,41 @@ TEST_F(CheckpointSeriesTest, RunDoesNotStartAnewWhenNoneCanBeRead) {
   });
 }
 
+TEST_F(CheckpointSeriesTest, RunDoesNotStartAnewWhenAllAreDamaged) {
+  CheckpointSeries series({.folder = folder_});
+  for (std::int64_t step = 1; step <= 4; ++step) series.save(run_.objects(), step);
+  fs::remove(folder_ / "checkpoint_0" / "accel_checkpoint.json");
+  fs::remove(folder_ / "checkpoint_1" / "model.safetensors");
+  fs::resize_file(folder_ / "checkpoint_2" / "optimizer.safetensors", 5);
+  std::fstream(folder_ / "checkpoint_3" / "custom_checkpoint_0.json", std::ios::in | std::ios::out)
+      << "[";
+
+  test::ThreadRanks(2).run([&](checkpoint::RankExchange& ranks) {
+    TrainingRun run(1);
+    test::FaultyDisk disk;
+    CheckpointSeries damaged({.folder = folder_}, disk, ranks);
+    try {
+      (void)damaged.load_newest_if_any(run.objects());
+      ADD_FAILURE() << "damaged checkpoints counted as none";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCheckpointIncomplete);
+      for (const char* fault : {"checkpoint_0: ",
+                                "checkpoint_1: ",
+                                "model.safetensors",
+                                "optimizer.safetensors has 5 bytes instead of",
+                                "custom_checkpoint_0.json is damaged"}) {
+        EXPECT_THAT(error.render(), HasSubstr(fault)) << "rank " << ranks.rank();
+      }
+      EXPECT_THAT(error.remedy(), HasSubstr("move them away"));
+    }
+  });
+}
+
+TEST_F(CheckpointSeriesTest, RunStartsAnewWhereThereIsNone) {
+  fs::create_directories(folder_ / ".tmp-checkpoint_0");
+  EXPECT_FALSE(CheckpointSeries({.folder = folder_}).load_newest_if_any(run_.objects()));
+}
+
 TEST_F(CheckpointSeriesTest, SaveThatFailsOnceItsFolderIsThereDoesNotStopTheNextOnes) {
   test::ThreadRanks(2).run([&](checkpoint::RankExchange& ranks) {
     TrainingRun run(1);

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -135,6 +136,44 @@ TEST(ShardedUsersCode, TheClippingOfLibTorchFindsNothingAndThatOfTheAcceleratorC
     const Tensor again = both.accelerator.clip_grad_norm_(both.net->parameters(), 0.01);
     EXPECT_NEAR(again.item<double>(), 0.01, 0.01 * 1e-3);
   });
+}
+
+TEST(ShardedUsersCode, NormsThatPartsDoNotAddUpToAreRefused) {
+  on_two_ranks([](Both& both) {
+    both.accelerator.backward(both.loss());
+    for (const double norm_type : {0.0, -1.0, -std::numeric_limits<double>::infinity()}) {
+      try {
+        both.accelerator.clip_grad_norm_(both.net->parameters(), 1.0, norm_type);
+        ADD_FAILURE() << "norm_type " << norm_type;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+        EXPECT_THAT(error.message(), HasSubstr("norm_type"));
+      }
+    }
+  });
+}
+
+TEST(ShardedUsersCode, OnlyZeroGradOfTheModuleIsWarnedOf) {
+  using Clear = std::function<void(Both&)>;
+  const auto says_warning = [](const Clear& clear) {
+    bool is_said = false;
+    const auto exits = test::run_ranks(2, [&] {
+      Both both;
+      for (int step = 0; step < 2; ++step) {
+        both.accelerator.backward(both.loss());
+        both.optimizer->step();
+        clear(both);
+      }
+    });
+    for (const test::RankExit& exit : exits)
+      is_said = is_said || exit.output.find("are added to") != std::string::npos;
+    return is_said;
+  };
+  const bool is_said = says_warning([](Both& both) { both.net->zero_grad(); });
+  const bool is_said_of_zeros = says_warning([](Both& both) { both.optimizer->zero_grad(false); });
+  if (test::rank_of_this_process() >= 0) return;
+  EXPECT_TRUE(is_said);
+  EXPECT_FALSE(is_said_of_zeros);
 }
 
 TEST(ShardedUsersCode, ZeroGradOfTheModuleDoesNotReachTheShardsAndThatOfTheOptimizerDoes) {

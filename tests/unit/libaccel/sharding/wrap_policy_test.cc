@@ -59,6 +59,7 @@ TEST(WrapPolicy, NamesClassesAsPeopleDo) {
   EXPECT_EQ(class_name_of("Block"), "Block");
   EXPECT_EQ(class_name_of("Impl"), "Impl");
   EXPECT_EQ(class_name_of("nn::Wrapped<nn::Other>"), "Wrapped");
+  EXPECT_EQ(class_name_of("__torch__.models.___torch_mangle_3.Block"), "Block");
 }
 
 TEST(WrapPolicy, MakesAUnitOfEachModuleOfANamedClassAndOneOfTheRest) {
@@ -70,6 +71,58 @@ TEST(WrapPolicy, MakesAUnitOfEachModuleOfANamedClassAndOneOfTheRest) {
       UnorderedElementsAre(UnorderedElementsAre("blocks.0.inner.weight", "blocks.0.inner.bias"),
                            UnorderedElementsAre("blocks.1.inner.weight", "blocks.1.inner.bias"),
                            UnorderedElementsAre("head.weight", "head.bias")));
+}
+
+FsdpSettings wrapping(const std::string& name) {
+  FsdpSettings settings;
+  settings.wrap = AutoWrapPolicy::kTransformerBasedWrap;
+  settings.transformer_classes = {name};
+  return settings;
+}
+
+TEST(WrapPolicy, TakesQualifiedNamesOfClassesAndGlobsOfPaths) {
+  const Model model;
+  for (const char* name : {"BlockImpl",
+                           "sharding::(anonymous namespace)::Block",
+                           "accel::sharding::(anonymous namespace)::BlockImpl",
+                           "blocks.*",
+                           "blocks.?",
+                           "*.[01]"}) {
+    EXPECT_EQ(units_of(*model, wrapping(name)).size(), 3U) << name;
+  }
+  // What blocks contain, and that leaves nothing else to them.
+  EXPECT_EQ(units_of(*model, wrapping("blocks.*.inner")).size(), 3U);
+  EXPECT_EQ(units_of(*model, wrapping("hea*")).size(), 2U);
+}
+
+TEST(WrapPolicy, NamesOfTorchScriptMatchWithAsMuchOfTheirModuleAsIsSaid) {
+  struct Part : torch::nn::Module {
+    Part() : torch::nn::Module("__torch__.gpt.Block") {
+      register_parameter("weight", at::ones({2}));
+    }
+  };
+  torch::nn::Module root("__torch__.gpt.Model");
+  root.register_module("a", std::make_shared<Part>());
+  root.register_module("b", std::make_shared<Part>());
+  for (const char* name : {"Block", "gpt.Block", "__torch__.gpt.Block"})
+    EXPECT_EQ(units_of(root, wrapping(name)).size(), 2U) << name;
+}
+
+TEST(WrapPolicy, SaysWhichClassesThereAreAndTheNearest) {
+  for (const char* name : {"Blok", "other::Block", "lock", "blocks.*.*.*", "blocks"}) {
+    try {
+      std::ignore = units_of(*Model(), wrapping(name));
+      ADD_FAILURE() << name << " was found";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_THAT(error.message(), HasSubstr("it has Block, Linear, Model, ModuleList"));
+    }
+  }
+  try {
+    std::ignore = units_of(*Model(), wrapping("Blok"));
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr("did you mean Block?"));
+  }
 }
 
 TEST(WrapPolicy, MakesAUnitOfEachModuleThatIsLargeEnoughAfterItsChildren) {

@@ -8,11 +8,13 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include <accel/accelerator.h>
 #include <accel/error.h>
@@ -25,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using Models = std::vector<torch::nn::Module*>;
 
@@ -85,6 +88,27 @@ TEST_F(AcceleratorCheckpoint, HooksRunInTheirOrderUntilTheirHandleRemovesThem) {
   accelerator.load_state();
 
   EXPECT_THAT(calls, ElementsAre("first", "second", "third", "first", "third"));
+}
+
+TEST_F(AcceleratorCheckpoint, OneInTheMiddleOfAnAccumulationIsWarnedOf) {
+  AcceleratorOptions wanted = options();
+  wanted.gradient_accumulation_steps = 2;
+  Accelerator accelerator(wanted);
+  torch::optim::SGD sgd(net_->parameters(), torch::optim::SGDOptions(0.1));
+  auto [model, optimizer] = accelerator.prepare(net_, sgd);
+  const auto said_by_saving_after_a_batch = [&] {
+    {
+      const auto accumulating = accelerator.accumulate(model);
+      accelerator.backward(model(torch::ones({1, 2})).sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    ::testing::internal::CaptureStderr();
+    accelerator.save_state();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said_by_saving_after_a_batch(), HasSubstr("in the middle of an accumulation"));
+  EXPECT_THAT(said_by_saving_after_a_batch(), Not(HasSubstr("accumulation")));
 }
 
 TEST_F(AcceleratorCheckpoint, AHookThatThrowsFailsTheSaveAndLeavesTheOlderCheckpoint) {
@@ -148,15 +172,21 @@ TEST_F(AcceleratorCheckpoint, AResumedRunGoesOnFromTheNewestCheckpoint) {
   EXPECT_EQ(accelerator.save_state().iteration, 2);
 }
 
-TEST_F(AcceleratorCheckpoint, ARunThatFindsNothingCompleteBeginsAtTheBeginningAndKeepsTheDamaged) {
+TEST_F(AcceleratorCheckpoint, ARunThatFindsOnlyDamagedOnesNamesThemAndDoesNotBeginAnew) {
   Accelerator(options()).save_state();
   fs::remove(checkpoints() / "checkpoint_0" / "accel_checkpoint.json");
   Accelerator accelerator(options());
-
-  EXPECT_EQ(accelerator.begin_run(RunStart::kResume), std::nullopt);
-
+  try {
+    std::ignore = accelerator.begin_run(RunStart::kResume);
+    ADD_FAILURE() << "began anew";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCheckpointIncomplete);
+    EXPECT_THAT(error.render(), HasSubstr("checkpoint_0: "));
+  }
   EXPECT_TRUE(fs::exists(checkpoints() / "checkpoint_0"));
-  EXPECT_EQ(accelerator.save_state().folder, checkpoints() / "checkpoint_1");
+
+  fs::rename(checkpoints() / "checkpoint_0", checkpoints() / "away");  // as the error says
+  EXPECT_EQ(accelerator.begin_run(RunStart::kResume), std::nullopt);
 }
 
 TEST_F(AcceleratorCheckpoint, ARestartedJobResumesWhateverTheProgramAskedFor) {
