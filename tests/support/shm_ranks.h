@@ -28,12 +28,19 @@ class ShmRanks {
         spins_(spins),
         memory_(or_throw(shm::GroupMemory::create(shape_))) {}
 
+  // The same ranks, which copy straight from so many bytes on.
+  ShmRanks straight_from(std::size_t bytes) && {
+    straight_bytes_ = bytes;
+    return std::move(*this);
+  }
+
   shm::GroupOptions options(int rank) const {
     return {.rank = rank,
             .shape = shape_,
             .join_timeout = std::chrono::minutes(1),
             .timeout = std::chrono::minutes(1),
-            .spins = spins_};
+            .spins = spins_,
+            .straight_bytes = straight_bytes_};
   }
   std::unique_ptr<shm::ShmGroup> join(int rank) const {
     return or_throw(shm::ShmGroup::join(memory_, options(rank)));
@@ -53,6 +60,7 @@ class ShmRanks {
  private:
   shm::GroupShape shape_;
   int spins_;
+  std::size_t straight_bytes_ = shm::GroupOptions().straight_bytes;
   UniqueFd memory_;
 };
 

@@ -23,6 +23,7 @@
 #include "libaccel/collectives/shm/call.h"
 #include "libaccel/collectives/shm/core_set.h"
 #include "libaccel/collectives/shm/memory_offer.h"
+#include "libaccel/collectives/shm/place.h"
 #include "libaccel/collectives/shm/rank_line.h"
 #include "runtime/unique_fd.h"
 
@@ -36,13 +37,6 @@ struct GroupShape {
 
   // The same number on every rank, or they are not of one group.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept;
-};
-
-// Where a rank has what it brings, when that lies in its arena (arena.h).
-struct Place {
-  enum : std::uint32_t { kElsewhere, kInArena, kRefused };
-  std::uint32_t where = kElsewhere;
-  std::uint64_t offset = 0;
 };
 
 // The state of a ring: how many bytes its writer has written and its reader has read, ever.

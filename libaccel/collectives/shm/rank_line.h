@@ -34,6 +34,8 @@ struct alignas(128) RankLine {
   // Of the last step of the last collective that it has ended: what it died of afterwards harms none that goes on. In a
   // line of its own, since the others look at `phase`.
   alignas(64) std::atomic<std::uint32_t> ended_phase;
+  std::atomic<std::uint32_t>
+      is_copying;  // 1: into or out of memory of other ranks (shm_straight.cc)
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               std::atomic<std::uint64_t>::is_always_lock_free);

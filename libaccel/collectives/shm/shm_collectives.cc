@@ -77,22 +77,25 @@ Result<void> ShmGroup::all_reduce(
   const bool is_small = all <= kDirectBytes;
   const bool is_direct = world_size() <= 2 || is_small;
   const Call call = call_of(CallKind::kAllReduce, all, type, op);
-  bool is_done = false;  // in place, all at once
+  if (may_go_straight(all) && !is_small) {
+    if (auto known = open_memories(call); !known) return std::move(known).error();
+  }
+  bool is_done = false;  // where it lies, all at once
   return run_steps(
       all, options_.shape.slot_bytes, [&](std::size_t done, std::size_t bytes) -> Result<void> {
         if (is_done) return {};
         const auto publish = [&](const Place& place) {
           place_ = place;
-          const std::size_t sent = place.where == Place::kInArena ? 0 : bytes;
+          const std::size_t sent = has_place(place) ? 0 : bytes;
           return is_direct ? publish_bytes(in + done, sent, call)
                            : publish_slices(in + done, sent, call, type);
         };
         const Place place = done == 0 && !is_small ? place_of(in, out, all) : Place();
         if (auto sent = publish(place); !sent) return sent;
         if (done == 0 && !is_small) {
-          const auto way = way_of(out, all, call, type, op);
+          const auto way = reduce_where_it_lies(out, all, call, type, op);
           if (!way) return way.error();
-          is_done = *way == Way::kDone;
+          is_done = *way == Way::kInArenas || *way == Way::kStraight;
           if (is_done) return {};
           if (*way == Way::kAnew) {
             if (auto sent = publish({}); !sent) return sent;
@@ -206,6 +209,9 @@ Result<void> ShmGroup::broadcast(std::byte* data,
                                  std::string_view elements) {
   if (auto checked = check_root(root); !checked) return checked;
   const Call call = call_of(CallKind::kBroadcast, bytes, elements, root);
+  const auto is_done = broadcast_straight(data, bytes, call, root);
+  if (!is_done) return is_done.error();
+  if (*is_done) return {};
   return run_steps(
       bytes, options_.shape.slot_bytes, [&](std::size_t done, std::size_t size) -> Result<void> {
         const std::size_t sent = rank() == root ? size : 0;

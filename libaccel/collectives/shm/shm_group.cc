@@ -140,6 +140,21 @@ Result<void> ShmGroup::check_all_calls() {
   return {};
 }
 
+Result<std::vector<Place>> ShmGroup::places_of_all() {
+  std::vector<Place> places;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (const auto slot = slot_of(rank); !slot) return slot.error();
+    places.push_back(memory_.place(rank, phase_ & 1U));
+  }
+  return places;
+}
+
+Result<std::vector<Place>> ShmGroup::meet(const Call& call) {
+  if (auto begun = begin_step(); !begun) return std::move(begun).error();
+  publish_step(call);
+  return places_of_all();
+}
+
 void ShmGroup::end_collective() noexcept {
   memory_.line(rank()).ended_phase.store(phase_, std::memory_order_release);
 }
@@ -210,6 +225,7 @@ std::optional<Error> ShmGroup::error_of_others(std::uint32_t phase) {
 Error ShmGroup::broken(Error error) {
   is_broken_ = true;
   enter(memory_.line(rank()), RankState::kBroken);
+  await_copies();
   return error;
 }
 

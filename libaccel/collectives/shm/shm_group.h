@@ -10,7 +10,8 @@
 // already. There is no other lock, and one hand-over a step.
 //
 // What a rank has for itself is taken from where it is. What all ranks have in memory that the others can map (arena.h) is
-// reduced where it lies: each rank reads a slice of all and writes the result to all, between two steps.
+// reduced where it lies: each rank reads a slice of all and writes the result to all, between two steps. Where the kernel lets
+// two ranks read and write each other's memory, much data goes straight from one to the other (shm_straight.cc).
 //
 //   collective      step
 //   all_reduce      slot: input. All reduce all slots, in rank order
@@ -55,6 +56,7 @@
 #include "libaccel/collectives/shm/group_memory.h"
 #include "libaccel/collectives/shm/mail.h"
 #include "libaccel/collectives/shm/peer_watch.h"
+#include "libaccel/collectives/shm/place.h"
 
 namespace accel::shm {
 
@@ -70,6 +72,8 @@ struct GroupOptions {
   // (core_set.h), few where it has not.
   int spins = 0;
   std::size_t most_aside = std::size_t{256} << 20;  // see Mail
+  // From how many bytes on two ranks copy straight out of each other's memory (shm_straight.cc); the same on both.
+  std::size_t straight_bytes = std::size_t{128} << 10;
   // Of all ranks, where they are known: one that dies before it joins is noticed.
   std::vector<ProcessWatch::Process> processes = {};
   std::vector<int> names = {};  // what errors call the ranks; empty: by their numbers
@@ -170,11 +174,13 @@ class ShmGroup final : public ByteGroup {
                                             std::size_t bytes,
                                             const Call& call);
 
-  // Where the data of this rank lies, for the others.
+  // What all have published in this step; the calls are compared too.
+  [[nodiscard]] Result<std::vector<Place>> places_of_all();
+  // A step without data: place_ of all.
+  [[nodiscard]] Result<std::vector<Place>> meet(const Call& call);
+
+  // Where the data of this rank lies, for the others, when it is reduced in place.
   [[nodiscard]] Place place_of(const std::byte* in, const std::byte* out, std::size_t bytes) const;
-  // How many have published a place of that kind in this step, and all places; the calls are compared too.
-  enum class Share { kNone, kSome, kAll };
-  [[nodiscard]] Result<Share> share_of(std::uint32_t where, std::vector<Place>* places = nullptr);
   // Maps the arenas of all others, the first time; a step more, in which they agree whether all of them could.
   [[nodiscard]] Result<bool> open_arenas(const Call& call);
   // Each rank reduces a slice of what all have at these places, and writes it to all of them; a step more.
@@ -184,11 +190,47 @@ class ShmGroup final : public ByteGroup {
                                              const Call& call,
                                              DataType type,
                                              ReduceOp op);
-  // How an all-reduce whose places are published goes on: through the slots; likewise, once those who had a place have sent
-  // their data too; or it is done already. The same on all ranks.
-  enum class Way { kSlots, kAnew, kDone };
-  [[nodiscard]] Result<Way> way_of(
+  [[nodiscard]] Result<void> reduce_straight(std::span<const Place> places,
+                                             std::byte* own,
+                                             std::size_t bytes,
+                                             const Call& call,
+                                             DataType type,
+                                             ReduceOp op);
+  // The slices of both: even parts, of whole cache lines.
+  [[nodiscard]] std::size_t begin_of_lines(std::size_t bytes, int rank) const noexcept;
+  // An all-reduce whose places are published: done, or the way on through the slots. The same on all ranks.
+  [[nodiscard]] Result<Way> reduce_where_it_lies(
       std::byte* own, std::size_t bytes, const Call& call, DataType type, ReduceOp op);
+
+  // Straight copies between two ranks (shm_straight.cc).
+  [[nodiscard]] bool may_go_straight(std::size_t bytes) const noexcept;
+  [[nodiscard]] std::size_t peer_at() const noexcept;  // the other rank, as an index
+  // Whether both ranks can reach the other's memory; two steps more, the first time.
+  [[nodiscard]] Result<bool> open_memories(const Call& call);
+  [[nodiscard]] bool can_mark(std::uint64_t address) const;
+  // The first step: places of what both bring; none when it goes through the slots, on both ranks alike.
+  [[nodiscard]] Result<std::vector<Place>> meet_straight(const std::byte* data,
+                                                         std::size_t bytes,
+                                                         const Call& call);
+  // Between the steps: copy(), which returns what the two below say.
+  template <typename Copy>
+  [[nodiscard]] Result<void> copy_straight(Copy copy);
+  [[nodiscard]] Result<void> read_straight(std::uint64_t from,
+                                           std::byte* to,
+                                           std::size_t bytes) const;
+  [[nodiscard]] Result<void> write_straight(std::uint64_t to,
+                                            const std::byte* from,
+                                            std::size_t bytes) const;
+  [[nodiscard]] Result<void> settled_copy(Result<void> done) const;
+  // The second step.
+  [[nodiscard]] Result<void> end_straight(const Call& call);
+  // After an error: nobody copies out of or into memory of this rank any more.
+  void await_copies();
+  // Whether it is done; else all go on through the slots.
+  [[nodiscard]] Result<bool> broadcast_straight(std::byte* data,
+                                                std::size_t bytes,
+                                                const Call& call,
+                                                int root);
 
   [[nodiscard]] std::size_t begin_of_slice(std::size_t bytes,
                                            DataType type,
@@ -241,7 +283,10 @@ class ShmGroup final : public ByteGroup {
   std::shared_ptr<Arena> arena_;                 // also its tensors'
   std::vector<std::optional<ArenaView>> views_;  // by rank; none of our own
   bool are_arenas_refused_ = false;              // the same on all ranks
-  Place place_;                                  // of the next step that is published
+  enum class Memories { kUnknown, kOpen, kRefused } memories_ = Memories::kUnknown;  // likewise
+  std::uint64_t mark_of_peer_ = 0;  // written by the other of two ranks, to try whether it can
+  std::unique_ptr<std::byte[]> scratch_;  // of reduce_straight()
+  Place place_;                           // of the next step that is published
   ProcessWatch peers_;
   std::chrono::steady_clock::time_point next_look_;
   std::uint32_t phase_ = 0;  // of the step that goes on

@@ -4,14 +4,15 @@
 //
 // Between the steps each byte of an arena is read and written by one rank alone, that of its slice; slices begin at cache
 // lines. With two ranks and n bytes each rank reads n and writes n, where the way through slots copies in and out besides.
-// A rank whose data lies elsewhere makes all go through the slots; so does one that cannot map an arena, and then for
-// good.
+// A rank whose data lies elsewhere makes all copy straight between their memories (shm_straight.cc), or through the slots; so
+// does one that cannot map an arena, and then for good.
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
+#include "libaccel/collectives/shm/peer_memory.h"
 #include "libaccel/collectives/shm/reduction.h"
 #include "libaccel/collectives/shm/shm_group.h"
 
@@ -39,21 +40,15 @@ Result<std::shared_ptr<std::byte>> ShmGroup::allocate(std::size_t bytes) {
 }
 
 Place ShmGroup::place_of(const std::byte* in, const std::byte* out, std::size_t bytes) const {
-  if (are_arenas_refused_ || !arena_ || in != out || !arena_->contains(in, bytes)) return {};
-  return {.where = Place::kInArena, .offset = arena_->offset_of(in)};
-}
-
-Result<ShmGroup::Share> ShmGroup::share_of(std::uint32_t where, std::vector<Place>* places) {
-  int num_shared = 0;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    const auto slot = slot_of(rank);
-    if (!slot) return slot.error();
-    const Place place = memory_.place(rank, phase_ & 1U);
-    if (place.where == where) ++num_shared;
-    if (places != nullptr) places->push_back(place);
+  Place place;
+  if (in != out) return place;
+  if (!are_arenas_refused_ && arena_ && arena_->contains(in, bytes)) {
+    place.where = Place::kInArena;
+    place.offset = arena_->offset_of(in);
   }
-  if (num_shared == 0) return Share::kNone;
-  return num_shared == world_size() ? Share::kAll : Share::kSome;
+  if (memories_ == Memories::kOpen && bytes >= options_.straight_bytes)
+    place.address = reachable_address(in, bytes);
+  return place;
 }
 
 Result<bool> ShmGroup::open_arenas(const Call& call) {
@@ -66,12 +61,10 @@ Result<bool> ShmGroup::open_arenas(const Call& call) {
     have_all = have_all && view;
     if (view) views_[static_cast<std::size_t>(rank)].emplace(*std::move(view));
   }
-  if (auto begun = begin_step(); !begun) return std::move(begun).error();
   place_.where = have_all ? Place::kInArena : Place::kRefused;
-  publish_step(call);
-  const auto refused = share_of(Place::kRefused);
-  if (!refused) return refused.error();
-  are_arenas_refused_ = *refused != Share::kNone;
+  const auto verdicts = meet(call);
+  if (!verdicts) return verdicts.error();
+  are_arenas_refused_ = is_refused(*verdicts);
   return !are_arenas_refused_;
 }
 
@@ -92,13 +85,9 @@ Result<void> ShmGroup::reduce_in_place(std::span<const Place> published,
         "rank " + std::to_string(rank) + " has nothing at its place " + std::to_string(offset)));
   }
   const auto size = static_cast<std::size_t>(world_size());
-  const std::size_t num_lines = (bytes + kCacheLine - 1) / kCacheLine;
-  const auto begin_of = [&](std::size_t rank) {
-    return std::min(bytes, num_lines * rank / size * kCacheLine);
-  };
   const auto rank_at = static_cast<std::size_t>(rank());
-  const std::size_t end = begin_of(rank_at + 1);
-  for (std::size_t begin = begin_of(rank_at); begin < end; begin += kBlockBytes) {
+  const std::size_t end = begin_of_lines(bytes, rank() + 1);
+  for (std::size_t begin = begin_of_lines(bytes, rank()); begin < end; begin += kBlockBytes) {
     const std::size_t block = std::min(kBlockBytes, end - begin);
     std::array<const std::byte*, kMaxRanks> operands;
     for (std::size_t rank = 0; rank < size; ++rank) operands[rank] = places[rank] + begin;
@@ -107,25 +96,31 @@ Result<void> ShmGroup::reduce_in_place(std::span<const Place> published,
       if (rank != rank_at) std::memcpy(places[rank] + begin, own + begin, block);
     }
   }
-  if (auto next = begin_step(); !next) return std::move(next).error();
-  publish_step(call);
-  return check_all_calls();
+  const auto met = meet(call);
+  return met ? Result<void>() : Result<void>(met.error());
 }
 
-Result<ShmGroup::Way> ShmGroup::way_of(
+std::size_t ShmGroup::begin_of_lines(std::size_t bytes, int rank) const noexcept {
+  const std::size_t num_lines = (bytes + kCacheLine - 1) / kCacheLine;
+  const auto size = static_cast<std::size_t>(world_size());
+  return std::min(bytes, num_lines * static_cast<std::size_t>(rank) / size * kCacheLine);
+}
+
+Result<Way> ShmGroup::reduce_where_it_lies(
     std::byte* own, std::size_t bytes, const Call& call, DataType type, ReduceOp op) {
-  if (are_arenas_refused_) return Way::kSlots;
-  std::vector<Place> places;
-  const auto share = share_of(Place::kInArena, &places);
-  if (!share) return share.error();
-  if (*share == Share::kNone) return Way::kSlots;
-  if (*share == Share::kSome) return Way::kAnew;
-  const auto opened = open_arenas(call);
-  if (!opened) return opened.error();
-  if (!*opened) return Way::kAnew;
-  auto reduced = reduce_in_place(places, own, bytes, call, type, op);
+  const auto places = places_of_all();
+  if (!places) return places.error();
+  Way way = way_of(*places, !are_arenas_refused_);
+  if (way == Way::kInArenas) {
+    const auto opened = open_arenas(call);
+    if (!opened) return opened.error();
+    if (!*opened) way = way_of(*places, false);
+  }
+  Result<void> reduced;
+  if (way == Way::kInArenas) reduced = reduce_in_place(*places, own, bytes, call, type, op);
+  if (way == Way::kStraight) reduced = reduce_straight(*places, own, bytes, call, type, op);
   if (!reduced) return std::move(reduced).error();
-  return Way::kDone;
+  return way;
 }
 
 }  // namespace accel::shm

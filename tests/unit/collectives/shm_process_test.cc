@@ -114,6 +114,16 @@ class ShmProcessTest : public ::testing::TestWithParam<int> {
            if (auto done = group.wait(awaited); !done) return done;
            return group.wait(sent);
          }},
+        {"broadcast, straight",
+         [](ShmGroup& group, std::vector<float>& values) {
+           values.resize(40'000);
+           return group.broadcast(bytes_of(values), values.size() * sizeof(float), 1);
+         }},
+        {"all_reduce, straight",
+         [](ShmGroup& group, std::vector<float>& values) {
+           values.resize(40'000);
+           return group.all_reduce(bytes_of(values), bytes_of(values), values.size(), kType, kOp);
+         }},
         // In memory of allocate(): every rank reads the others' memory and writes into it (DDP's buckets).
         {"all_reduce in place",
          [room = std::shared_ptr<std::byte>()](ShmGroup& group,
@@ -165,7 +175,7 @@ TEST_P(ShmProcessTest, ARankThatIsKilledInTheMiddleIsNamedByTheOtherAndNothingOf
   EXPECT_EQ(num_mapped_memories(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(InEachCollective, ShmProcessTest, ::testing::Range(0, 11));
+INSTANTIATE_TEST_SUITE_P(InEachCollective, ShmProcessTest, ::testing::Range(0, 13));
 
 TEST(PeerWatchTest, ADeadProcessAndAPidOfAnotherOneAreNotAlive) {
   const pid_t child = ::fork();
