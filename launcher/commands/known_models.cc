@@ -7,6 +7,7 @@
 
 #include <accel/error.h>
 
+#include "launcher/commands/idefics.h"
 #include "launcher/commands/model_builder.h"
 #include "launcher/commands/residual_networks.h"
 #include "runtime/printable.h"
@@ -335,12 +336,29 @@ struct Family {
   void (*add)(Sizes&, Builder&);
 };
 constexpr Family kFamilies[] = {
-    {"bert", bert},         {"bloom", bloom},      {"camembert", bert}, {"distilbert", distilbert},
-    {"falcon", falcon},     {"gemma", llama},      {"gemma2", gemma2},  {"gpt2", gpt2},
-    {"gpt_neox", gpt_neox}, {"llama", llama},      {"mistral", llama},  {"mixtral", mixtral},
-    {"opt", opt},           {"phi", phi},          {"phi3", phi3},      {"qwen2", qwen2},
-    {"qwen3", qwen3},       {"resnet", resnet},    {"roberta", bert},   {"t5", t5},
-    {"vit", vit},           {"xlm-roberta", bert},
+    {"bert", bert},
+    {"bloom", bloom},
+    {"camembert", bert},
+    {"distilbert", distilbert},
+    {"falcon", falcon},
+    {"gemma", llama},
+    {"gemma2", gemma2},
+    {"gpt2", gpt2},
+    {"gpt_neox", gpt_neox},
+    {"idefics", idefics},
+    {"llama", llama},
+    {"mistral", llama},
+    {"mixtral", mixtral},
+    {"opt", opt},
+    {"phi", phi},
+    {"phi3", phi3},
+    {"qwen2", qwen2},
+    {"qwen3", qwen3},
+    {"resnet", resnet},
+    {"roberta", bert},
+    {"t5", t5},
+    {"vit", vit},
+    {"xlm-roberta", bert},
 };
 
 Error wrong(const std::string& path, const std::string& what, const std::string& remedy) {

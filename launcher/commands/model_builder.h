@@ -41,6 +41,20 @@ class Sizes {
   Count of(std::initializer_list<const char*> keys, Count otherwise) {
     return find(keys).value_or(otherwise);
   }
+  // What may be 0, and is when it is absent.
+  Count of_or_none(const char* key) {
+    const auto entry = config_.find(key);
+    return entry != config_.end() && *entry == 0 ? 0 : of({key}, 0);
+  }
+  // Those of an object in it, which may be absent. Valid as long as these are.
+  [[nodiscard]] Sizes inside(const char* key) const {
+    static const json kNothing = json::object();
+    const auto entry = config_.find(key);
+    return Sizes(entry != config_.end() && entry->is_object() ? *entry : kNothing);
+  }
+  void take_fault(const std::string& key, const Sizes& inner) {
+    if (!inner.fault().empty()) refuse(key + ": " + inner.fault());
+  }
   bool flag(const char* key, bool otherwise) const {
     const auto entry = config_.find(key);
     return entry != config_.end() && entry->is_boolean() ? entry->get<bool>() : otherwise;

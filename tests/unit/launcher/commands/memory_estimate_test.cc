@@ -194,6 +194,44 @@ TEST(MemoryEstimate, EmbeddingsOfBertStayWhole) {
   EXPECT_EQ(4 * num_elements(*model), 433'249'280U);
 }
 
+constexpr const char* kIdefics80b = R"({"model_type": "idefics", "additional_vocab_size": 2,
+    "alpha_type": "float", "cross_layer_interval": 4, "hidden_size": 8192, "intermediate_size": 22016,
+    "num_attention_heads": 64, "num_hidden_layers": 80, "qk_layer_norms": true, "use_resampler": true,
+    "vocab_size": 32000, "vision_config": {"embed_dim": 1280, "image_size": 224, "intermediate_size": 5120,
+    "num_attention_heads": 16, "num_hidden_layers": 32, "patch_size": 14}, "perceiver_config":
+    {"qk_layer_norms_perceiver": true, "resampler_depth": 6, "resampler_head_dim": 96,
+    "resampler_n_heads": 16, "resampler_n_latents": 64}})";
+
+// The largest layer is the figure of Accelerate's own test of `estimate-memory` (CLI22).
+TEST(MemoryEstimate, ADecoderLayerOfIdeficsStaysWholeWithItsRotaryTables) {
+  const auto model = inventory_of_config(nlohmann::json::parse(kIdefics80b), "config.json");
+
+  ASSERT_TRUE(model) << model.error().what();
+  EXPECT_EQ(4 * largest_layer(*model), 3'240'165'632U);
+  // Text, its gated layers, the vision transformer, the resampler; each worked out from the shapes of its modules.
+  constexpr std::uint64_t kLayer = 4 * 8192 * 8192 + 3 * 8192 * 22016 + 2 * 8192;
+  constexpr std::uint64_t kGated =
+      2 * 8192 * 8192 + 2 * 1280 * 8192 + 2 * 128 + 3 * 8192 * 22016 + 2 * 8192 + 2;
+  constexpr std::uint64_t kVisionLayer =
+      4 * (1280 * 1280 + 1280) + 4 * 1280 + 2 * 1280 * 5120 + 5120 + 1280;
+  constexpr std::uint64_t kVision =
+      1280 + 3 * 14 * 14 * 1280 + 257 * 1280 + 4 * 1280 + 32 * kVisionLayer;
+  constexpr std::uint64_t kResamplerBlock =
+      4 * 1280 + 4 * 96 + 4 * 1280 * 1536 + 2 * 1280 + 8 * 1280 * 1280;
+  constexpr std::uint64_t kResampler = 64 * 1280 + 6 * kResamplerBlock + 2 * 1280;
+  constexpr std::uint64_t kText = 32'002 * 8192 + 80 * kLayer + 20 * kGated + 8192;
+  EXPECT_EQ(num_parameters(*model), kText + kVision + kResampler);
+}
+
+TEST(MemoryEstimate, NumbersInsideOfIdeficsAreNamedWithTheirPlace) {
+  const auto model = inventory_of_config(
+      nlohmann::json::parse(R"({"model_type": "idefics", "vision_config": {"patch_size": 0}})"),
+      "config.json");
+
+  ASSERT_FALSE(model);
+  EXPECT_THAT(model.error().message(), HasSubstr("vision_config: patch_size is 0"));
+}
+
 TEST(MemoryEstimate, ResNetsOfTimmHaveTheirClassesAndRunningAverages) {
   const auto model = inventory_of_config(
       nlohmann::json::parse(R"({"architecture": "resnet50", "num_classes": 1000})"), "config.json");
