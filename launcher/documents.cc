@@ -146,7 +146,9 @@ std::string config_page() {
       "a\n"
       "choice. Of a key that is given twice the last one holds, with a warning. A key that never "
       "existed\n"
-      "is an error. With `--strict` each warning about the file is an error, too.\n\n"
+      "is an error. With `--strict` each warning about the file is an error, too, also for\n"
+      "`accel test`. Other commands have no such flag: `accel config update` prints the same\n"
+      "warnings and writes the file, and the others read few keys.\n\n"
       "## Keys that accel-launch acts on\n\n";
   append_keys(out, config_keys(), ConfigEffect::kUsed);
   out += "\n### Keys of `dynamo_config`\n\nThe prefix `dynamo_` may be left out.\n\n";

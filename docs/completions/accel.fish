@@ -236,6 +236,7 @@ complete -c accel -n '__accel_is merge-weights' -l unsafe_serialization -d 'writ
 complete -c accel -n '__accel_is merge-weights' -l remove_checkpoint_dir -d 'remove the checkpoint when the result is on the disk'
 complete -c accel -n '__accel_is test' -l help -d 'Show this text.'
 complete -c accel -n '__accel_is test' -l config_file -r -F -d 'the configuration to test; the default one where it is not given'
+complete -c accel -n '__accel_is test' -l strict -d 'warnings about the configuration are errors'
 complete -c accel -n '__accel_is to-fsdp2' -l help -d 'Show this text.'
 complete -c accel -n '__accel_is to-fsdp2' -l config_file -r -F -d 'the file to convert'
 complete -c accel -n '__accel_is to-fsdp2' -l output_file -r -F -d 'where to write; with --overwrite alone, the file itself'

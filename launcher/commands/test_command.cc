@@ -41,21 +41,30 @@ std::vector<std::string> self_test_places(const std::string& program) {
           (folder / ".." / "libexec" / "accel" / kProgram).lexically_normal().string()};
 }
 
+std::vector<std::string> self_test_launch(const std::string& config_file,
+                                          bool is_strict,
+                                          const std::string& self_test) {
+  std::vector<std::string> words;
+  if (!config_file.empty()) words = {"--config_file", config_file};
+  if (is_strict) words.emplace_back("--strict");
+  words.push_back(self_test);
+  return words;
+}
+
 int test_command(const std::vector<std::string>& arguments) {
   std::string config_file;
+  bool is_strict = false;
   CommandParser line(kName,
                      "Launch a program that checks collectives, data loaders, random numbers and "
                      "training in the set-up of a configuration file.");
   line.app().add_option("--config_file",
                         config_file,
                         "the configuration to test; the default one where it is not given");
+  line.app().add_flag("--strict", is_strict, "warnings about the configuration are errors");
   if (const auto status = line.parse(arguments)) return *status;
   const auto self_test = find_self_test();
   if (!self_test) return print_error(kName, self_test.error());
-  std::vector<std::string> words;
-  if (!config_file.empty()) words = {"--config_file", config_file};
-  words.push_back(*self_test);
-  const int status = cmd_launch(words);
+  const int status = cmd_launch(self_test_launch(config_file, is_strict, *self_test));
   if (status == 0) std::puts(kSuccess);
   return status;
 }

@@ -12,4 +12,9 @@ int test_command(const std::vector<std::string>& arguments);
 // Where accel-selftest may be, in the order of the search: beside the program, then in the libexec folder of its prefix.
 [[nodiscard]] std::vector<std::string> self_test_places(const std::string& program);
 
+// The words after accel-launch that start it; an empty `config_file` is the default one.
+[[nodiscard]] std::vector<std::string> self_test_launch(const std::string& config_file,
+                                                        bool is_strict,
+                                                        const std::string& self_test);
+
 }  // namespace accel::launcher

@@ -15,5 +15,11 @@ TEST(TestCommand, LooksBesideTheProgramAndInItsPrefix) {
               ElementsAre("/usr/bin/accel-selftest", "/usr/libexec/accel/accel-selftest"));
 }
 
+TEST(TestCommand, LaunchesWhatWasAskedForAsALaunchWould) {
+  EXPECT_THAT(self_test_launch("", false, "/usr/bin/t"), ElementsAre("/usr/bin/t"));
+  EXPECT_THAT(self_test_launch("c.yaml", true, "/usr/bin/t"),
+              ElementsAre("--config_file", "c.yaml", "--strict", "/usr/bin/t"));
+}
+
 }  // namespace
 }  // namespace accel::launcher
