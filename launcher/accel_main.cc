@@ -70,12 +70,13 @@ int main(int argc, char** argv) {
     if (const auto* command = accel::launcher::find_local_command(arguments.front()))
       return command->run(rest);
   }
-  if (arguments.empty() || arguments.front() == "--help" || arguments.front() == "-h") {
+  const std::string first = arguments.empty() ? "" : arguments.front();
+  if (arguments.empty() || first == "--help" || first == "-h" || first == "help") {
     print_help();
     return arguments.empty() ? 1 : 0;  // as the peer's
   }
-  const std::string& first = arguments.front();
-  if (!first.starts_with('-') && !is_agent_command(first)) return fail(unknown_command(first));
+  if (first == "--version") return accel::launcher::cmd_launch({first});
+  if (!is_agent_command(first)) return fail(unknown_command(first));
   const auto status = accel::launcher::run_cluster_command(arguments);
   return status ? *status : fail(status.error());
 }

@@ -199,6 +199,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
           ErrorCode::kUsage, arguments[i] + " needs a value after the '='", see_help(program)));
     }
   }
+  if (line.is_on("help")) return line;  // whoever asks for it need not know the flags yet
   if (!faults.empty()) return faults.merged();
   if (script == rest.end()) return line;
 

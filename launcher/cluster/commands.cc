@@ -25,6 +25,7 @@
 #include "launcher/cluster/patience.h"
 #include "launcher/cluster/run_request.h"
 #include "launcher/cluster_library.h"
+#include "launcher/commands/command_parser.h"
 #include "runtime/byte_size.h"
 #include "runtime/printable.h"
 
@@ -245,6 +246,7 @@ using Command = std::function<int(const AgentClient&, const Flags&)>;
 
 CLI::App* add_command(CLI::App& app, Flags& flags, const char* name, const char* help) {
   CLI::App* command = app.add_subcommand(name, help);
+  command->set_help_flag("-h,--help", "show this text");
   command->add_option(
       "--agent",
       flags.agent,
@@ -376,8 +378,13 @@ int command_line(int argc, const char* const* argv) {
   const auto commands = add_commands(app, flags);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const CLI::App* asked = app.get_subcommand(argv[1]);
+    std::fputs(help_text(launcher::description_of(asked->get_name(), *asked)).c_str(), stdout);
+    return 0;
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    const std::string command = std::string(kProgram) + " " + argv[1];
+    return fail(Error(ErrorCode::kUsage, error.what(), "see `" + command + " --help`"));
   }
   // Before gRPC has threads: what they do not block would end the program there.
   CLI::App* chosen = app.get_subcommands().front();

@@ -11,7 +11,8 @@ namespace {
 constexpr std::size_t kIndent = 6;
 
 std::string option_text(const CommandOption& option) {
-  std::string text = "  " + option.name + (option.value.empty() ? "" : " " + option.value) + "\n";
+  std::string text = "  " + (option.short_name.empty() ? "" : option.short_name + ", ") +
+                     option.name + (option.value.empty() ? "" : " " + option.value) + "\n";
   std::string help = option.help;
   std::replace(help.begin(), help.end(), '\n', ' ');
   return text + wrapped(help, kIndent);

@@ -16,6 +16,7 @@ struct CommandOption {
   std::string help;
   std::vector<std::string> choices;
   bool is_required = false;
+  std::string short_name = {};  // "-n"; may be empty
 
   [[nodiscard]] bool is_flag() const { return name.starts_with('-'); }
 };

@@ -42,6 +42,7 @@ CommandOption described(const CLI::Option& option) {
   described.help = option.get_description();
   described.choices = choices_of(option);
   described.is_required = option.get_required();
+  if (!option.get_snames().empty()) described.short_name = "-" + option.get_snames().front();
   if (is_positional) {
     described.name = value_name(described.name);
   } else if (option.get_items_expected_max() > 0) {
@@ -60,14 +61,14 @@ CommandRecorder::~CommandRecorder() {
   recorder = nullptr;
 }
 
-CommandDescription CommandParser::description() const {
-  CommandDescription command = {command_, app_.get_description(), {}};
-  for (const CLI::Option* option : app_.get_options())
-    command.options.push_back(described(*option));
-  std::stable_partition(command.options.begin(),
-                        command.options.end(),
+CommandDescription description_of(std::string_view command, const CLI::App& app) {
+  CommandDescription description = {std::string(command), app.get_description(), {}};
+  for (const CLI::Option* option : app.get_options())
+    description.options.push_back(described(*option));
+  std::stable_partition(description.options.begin(),
+                        description.options.end(),
                         [](const CommandOption& option) { return option.is_flag(); });
-  return command;
+  return description;
 }
 
 CommandParser::CommandParser(std::string_view command, std::string_view summary)
@@ -77,7 +78,7 @@ CommandParser::CommandParser(std::string_view command, std::string_view summary)
 
 std::optional<int> CommandParser::parse(const std::vector<std::string>& arguments) {
   if (recorder != nullptr) {
-    recorder->description_ = description();
+    recorder->description_ = description_of(command_, app_);
     return 0;
   }
   std::vector<std::string> words;  // from the last to the first, as CLI11 wants them
@@ -89,7 +90,7 @@ std::optional<int> CommandParser::parse(const std::vector<std::string>& argument
   try {
     app_.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
-    std::fputs(help_text(description()).c_str(), stdout);
+    std::fputs(help_text(description_of(command_, app_)).c_str(), stdout);
     return 0;
   } catch (const CLI::ParseError& error) {
     const std::string hint = "see `" + program_of(command_) + " --help`";

@@ -28,11 +28,13 @@ class CommandParser {
   [[nodiscard]] std::optional<int> parse(const std::vector<std::string>& arguments);
 
  private:
-  [[nodiscard]] CommandDescription description() const;
-
   std::string command_;
   CLI::App app_;
 };
+
+// What the help of an application of CLI11 shows, in the form of the other commands. `command` is "config
+// default".
+[[nodiscard]] CommandDescription description_of(std::string_view command, const CLI::App& app);
 
 // While it lives, parse() of this thread neither parses nor prints: it hands the command's description to the recorder and
 // returns 0, so that the command ends. One at a time.

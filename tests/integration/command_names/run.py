@@ -41,9 +41,29 @@ class CommandNames(unittest.TestCase):
         helps = [run(BIN / "accel", "--help"), run(BIN / "accel-launch", "--help"), run(BIN / "accel-torchrun", "-h"),
                  *(run(BIN / "accel", name, "--help") for name in local_commands()),
                  *(run(BIN / "accel", "config", word, "--help") for word in ("default", "update"))]
+        if (BIN / "libaccel_cluster.so").exists():
+            helps += [run(BIN / "accel", word, "--help") for word in ("run", "status", "logs", "drain")]
         for done in helps:
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual([line for line in done.stdout.splitlines() if len(line) > 80], [])
+
+    def test_who_asks_for_help_gets_it(self):
+        shown = run(BIN / "accel", "--help").stdout
+        self.assertEqual(run(BIN / "accel", "help").stdout, shown)
+        self.assertEqual(run(BIN / "accel", "--version").stdout, run(BIN / "accel-launch", "--version").stdout)
+        for program in ("accel-launch", "accel-torchrun"):
+            done = run(BIN / program, "--no-such-flag", "--help")
+            self.assertEqual((done.returncode, done.stdout), (0, run(BIN / program, "--help").stdout), done.stderr)
+
+    def test_a_line_that_cannot_be_read_names_the_help_of_its_command(self):
+        lines = {"accel": ["--no-such-flag"], "accel config": ["config", "--no-such-flag"]}
+        if (BIN / "libaccel_cluster.so").exists():
+            lines |= {"accel run": ["run"], "accel status": ["status", "--no-such-flag"]}
+        for command, line in lines.items():
+            done = run(BIN / "accel", *line)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertRegex(done.stderr, r"^accel[a-z ]*: error \[usage\]")
+            self.assertIn(f"see `{command} --help`", done.stderr)
 
     def test_launch_shows_the_groups_of_the_choice(self):
         """As the peer: options of a paradigm that was not chosen are not shown beside another choice."""
