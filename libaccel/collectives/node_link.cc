@@ -56,13 +56,16 @@ std::string rank_text(int rank) {
   return "rank " + std::to_string(rank);
 }
 
+// The first line, without the place in Gloo's source before it.
 std::string line_of(const char* what) {
-  const std::string_view text = what;
+  std::string_view text = what;
+  const std::size_t place_end = text.starts_with("[/") ? text.find("] ") : std::string_view::npos;
+  if (place_end != std::string_view::npos) text.remove_prefix(place_end + 2);
   return std::string(text.substr(0, text.find('\n')));
 }
 
 std::string peer_text(int peer) {
-  return peer == shm::kAnyRank ? "another rank" : rank_text(peer) + " of another node";
+  return peer == shm::kAnyRank ? "another rank" : rank_text(peer);
 }
 
 Error lateness_of(int peer) {

@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-const Error kClosed(ErrorCode::kPeerLost, "rank 2 of another node has ended or met an error");
+const Error kClosed(ErrorCode::kPeerLost, "rank 2 has ended or met an error");
 
 RankEnd silent(int rank) {
   return {.rank = rank, .farewell = {}};

@@ -89,7 +89,22 @@ TEST(PolledLetters, AreLateByTheTimeSinceTheyWerePosted) {
 
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().code(), ErrorCode::kPeerLost);
-    EXPECT_THAT(done.error().message(), HasSubstr("rank 1 of another node did not come"));
+    EXPECT_THAT(done.error().message(), HasSubstr("rank 1 did not come"));
+  });
+}
+
+TEST(Exchanges, AreOverAfterTheTimeoutAndTheLateRankLearnsIt) {
+  run_two(1ms, [](NodeLink& link, int rank, std::barrier<>& both) {
+    const shm::Call call = shm::call_of(shm::CallKind::kBarrier, 0);
+    const NodeLink::Outgoing out = {.to = 1 - rank};
+    const NodeLink::Incoming in = {.from = 1 - rank};
+    if (rank == 1) both.arrive_and_wait();
+    const auto done = link.exchange(call, {&out, 1}, {&in, 1});
+    const Error error = link.end(done ? Error(ErrorCode::kInternal, "no error") : done.error());
+    if (rank == 0) both.arrive_and_wait();
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+    EXPECT_THAT(error.message(), HasSubstr("rank 1 did not come within the timeout"));
+    EXPECT_THAT(error.message(), testing::StartsWith(rank == 1 ? "rank 0 said: " : "rank 1 "));
   });
 }
 
