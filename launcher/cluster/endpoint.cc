@@ -1,7 +1,6 @@
 #include "launcher/cluster/endpoint.h"
 
 #include <algorithm>
-#include <charconv>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "agent/rendezvous/node_address.h"
+#include "launcher/number_text.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::cluster {
@@ -46,10 +46,9 @@ struct HostPort {
 std::optional<HostPort> split(std::string_view text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return std::nullopt;
-  HostPort out{std::string(text.substr(0, colon)), 0};
-  const std::string_view port = text.substr(colon + 1);
-  const auto [end, failure] = std::from_chars(port.data(), port.data() + port.size(), out.port);
-  if (failure != std::errc() || end != port.data() + port.size()) return std::nullopt;
+  const auto port = launcher::number_of<std::uint16_t>(text.substr(colon + 1));
+  if (!port) return std::nullopt;
+  HostPort out{std::string(text.substr(0, colon)), *port};
   const bool is_name = std::all_of(out.host.begin(), out.host.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
   });

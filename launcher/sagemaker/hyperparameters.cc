@@ -1,10 +1,11 @@
 #include "launcher/sagemaker/hyperparameters.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
+
+#include "launcher/number_text.h"
 
 namespace accel::launcher {
 namespace {
@@ -14,16 +15,14 @@ using Json = nlohmann::json;
 // Most whole numbers that a double tells apart; above it stays a fraction with an exponent.
 constexpr double kMostExact = 9007199254740992.0;
 
-std::optional<double> number_of(std::string_view text) {
+// Written as Python's float() takes it: with blanks around it, and a sign.
+std::optional<double> fraction_of(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\r\n";
   const size_t first = text.find_first_not_of(kBlanks);
   if (first == std::string_view::npos) return std::nullopt;
   text = text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
   if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
-  double number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  return number_of<double>(text);
 }
 
 bool is_flag(const std::string& word) {
@@ -50,7 +49,7 @@ Error valueless(const std::string& flag) {
 Json typed_value(std::string_view text) {
   if (text == "True") return true;
   if (text == "False") return false;
-  const auto number = number_of(text);
+  const auto number = fraction_of(text);
   if (!number || !std::isfinite(*number)) return std::string(text);
   const bool is_whole = std::floor(*number) == *number && std::abs(*number) <= kMostExact;
   if (is_whole) return static_cast<std::int64_t>(*number);

@@ -1,7 +1,6 @@
 #include "launcher/sagemaker/training_container.h"
 
 #include <algorithm>
-#include <charconv>
 #include <initializer_list>
 #include <string_view>
 
@@ -9,6 +8,7 @@
 
 #include "launcher/environment_value.h"
 #include "launcher/flag_table.h"
+#include "launcher/number_text.h"
 #include "launcher/torchrun/torchrun_flags.h"
 
 namespace accel::launcher {
@@ -91,10 +91,9 @@ Result<std::optional<TrainingContainer>> read_training_container(
   auto container = has_variables ? read_variables(environment) : read_file(text);
   if (!container) return std::move(container).error();
   const std::string gpus = value_in(environment, "SM_NUM_GPUS");
-  const auto [end, failure] =
-      std::from_chars(gpus.data(), gpus.data() + gpus.size(), container->num_gpus);
-  if (!gpus.empty() && (failure != std::errc() || end != gpus.data() + gpus.size()))
-    return invalid("SM_NUM_GPUS", gpus, "a whole number");
+  const auto num_gpus = number_of<int>(gpus);
+  if (!gpus.empty() && !num_gpus) return invalid("SM_NUM_GPUS", gpus, "a whole number");
+  container->num_gpus = num_gpus.value_or(container->num_gpus);
   return std::optional(*std::move(container));
 }
 
