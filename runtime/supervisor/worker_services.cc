@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <utility>
 
 #include <boost/asio/post.hpp>
@@ -40,7 +41,12 @@ WorkerServices::WorkerServices(boost::asio::io_context& context,
       options_(std::move(options)),
       channels_(context, channel_options(spec, options_)) {}
 
-WorkerServices::~WorkerServices() = default;
+WorkerServices::~WorkerServices() {
+  if (!error_folder_) return;
+  const std::string parent = std::filesystem::path(error_folder_->path()).parent_path().string();
+  error_folder_.reset();
+  remove_abandoned_folders(parent);
+}
 
 Result<void> WorkerServices::start() {
   LogRouterOptions options;

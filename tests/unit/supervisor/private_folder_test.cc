@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/scratch_folder.h"
@@ -44,6 +45,44 @@ TEST(PrivateFolder, LinkInItsPlaceIsNotFollowedWhenItIsRemoved) {
   remove_private_folder(scratch.file("job"));
 
   EXPECT_TRUE(fs::exists(scratch.file("precious/file")));
+}
+
+// Leaves its folder behind.
+void die_with_folder(const std::string& path) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto folder = PrivateFolder::create(path);
+    ::_exit(folder ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+}
+
+TEST(PrivateFolder, OfAProcessThatDiedGoesWithTheNextJob) {
+  const test::ScratchFolder scratch;
+  die_with_folder(scratch.file("accel-dead"));
+  scratch.write("accel-dead/error_0_1.json", "{}");
+  const auto alive = PrivateFolder::create(scratch.file("accel-alive"));
+
+  remove_abandoned_folders(scratch.path());
+
+  EXPECT_FALSE(fs::exists(scratch.file("accel-dead")));
+  EXPECT_TRUE(fs::exists(alive->path()));
+}
+
+TEST(PrivateFolder, WhatIsNoneOrHoldsMoreStays) {
+  const test::ScratchFolder scratch;
+  scratch.write("accel-data/error_0_0.json", "x");
+  die_with_folder(scratch.file("accel-used"));
+  scratch.write("accel-used/model.bin", "x");
+  die_with_folder(scratch.file("other"));
+  fs::create_directory_symlink(scratch.file("other"), scratch.file("accel-link"));
+
+  remove_abandoned_folders(scratch.path());
+
+  for (const char* name : {"accel-data/error_0_0.json", "accel-used/model.bin", "other/.owner"})
+    EXPECT_TRUE(fs::exists(scratch.file(name))) << name;
 }
 
 TEST(ReadOwnFile, GivesNoMoreThanTheLimit) {
