@@ -25,11 +25,12 @@ Result<void> check_count(int num_processes) {
                  "give the number of processes to start");
 }
 
-Result<std::uint16_t> parse_port(const std::string& text) {
+// `option`: whose text it is.
+Result<std::uint16_t> parse_port(const std::string& option, const std::string& text) {
   std::uint16_t port = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), port);
   if (failure == std::errc() && end == text.data() + text.size() && !text.empty()) return port;
-  return invalid("use_port is '" + text + "', not a port number from 0 to 65535",
+  return invalid(option + " is '" + text + "', not a port number from 0 to 65535",
                  "give a number; \"0\" takes any free port");
 }
 
@@ -77,6 +78,46 @@ Result<void> check_nodes(const NotebookLauncherOptions& options) {
   return {};
 }
 
+Result<void> check_backend(const NotebookLauncherOptions& options) {
+  const std::string& backend = options.rdzv_backend;
+  if (backend == "static") return {};
+  const bool is_known = backend == "c10d" || backend == "etcd" || backend == "etcd-v2";
+  if (!is_known) {
+    return invalid("rdzv_backend is '" + backend + "'",
+                   "choose between static, c10d, etcd and etcd-v2");
+  }
+  if (options.num_nodes == 1) return {};
+  return Error(ErrorCode::kUnsupported,
+               "rdzv_backend is '" + backend + "' with num_nodes " +
+                   std::to_string(options.num_nodes) +
+                   ": the nodes of a notebook_launcher know their ranks beforehand",
+               "use \"static\" with node_rank and rdzv_endpoint, or start the program with "
+               "accel-launch --nnodes --rdzv-backend " +
+                   backend);
+}
+
+// Where node 0 is, as the options say it.
+struct MeetingPoint {
+  std::string address;
+  std::string port;
+  std::string option = "use_port";  // that gave the port
+};
+
+Result<MeetingPoint> find_meeting(const NotebookLauncherOptions& options) {
+  const std::string& endpoint = options.rdzv_endpoint;
+  if (endpoint.empty() || options.rdzv_backend != "static")
+    return MeetingPoint{options.master_addr, options.use_port};
+  const std::size_t colon = endpoint.rfind(':');
+  std::string host = endpoint.substr(0, std::min(colon, endpoint.size()));
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
+  const bool has_port = colon != std::string::npos && !endpoint.ends_with(']');
+  if (!host.empty() && has_port)
+    return MeetingPoint{host, endpoint.substr(colon + 1), "the port of rdzv_endpoint"};
+  return invalid("rdzv_endpoint is '" + endpoint + "', not HOST:PORT",
+                 "give the address of node 0 and a port, as in \"10.0.0.1:29500\"");
+}
+
 Result<void> check_options(const NotebookLauncherOptions& options) {
   constexpr std::array kPrecisions = {"no", "fp16", "bf16", "fp8"};
   if (!options.num_processes) {
@@ -90,12 +131,7 @@ Result<void> check_options(const NotebookLauncherOptions& options) {
     return invalid("mixed_precision is '" + options.mixed_precision + "'",
                    "choose between no, fp16, bf16 and fp8");
   }
-  if (options.rdzv_backend != "static") {
-    return Error(ErrorCode::kUnsupported,
-                 "rdzv_backend is '" + options.rdzv_backend + "'",
-                 "use \"static\" with node_rank and master_addr; elastic jobs are started with "
-                 "accel-launch --rdzv-backend c10d");
-  }
+  if (auto checked = check_backend(options); !checked) return checked;
   if (options.max_restarts < 0) {
     return invalid("max_restarts is " + std::to_string(options.max_restarts) + ", below 0",
                    "give 0 or the number of restarts");
@@ -125,7 +161,9 @@ Result<JobSpec> plan_debug_job(const LaunchPlace& place,
 Result<JobSpec> plan_notebook_job(const LaunchPlace& place,
                                   const NotebookLauncherOptions& options) {
   if (auto checked = check_options(options); !checked) return std::move(checked).error();
-  const auto port = parse_port(options.use_port);
+  const auto meeting = find_meeting(options);
+  if (!meeting) return meeting.error();
+  const auto port = parse_port(meeting->option, meeting->port);
   if (!port) return port.error();
   const int num_processes = *options.num_processes;
   EnvMap env = variables_of(options);
@@ -143,16 +181,17 @@ Result<JobSpec> plan_notebook_job(const LaunchPlace& place,
   spec.log.prefix_template = options.log_line_prefix_template;
   if (options.num_nodes == 1) {
     spec.store.port = *port;
-    spec.store.exact_port = options.use_port != kUsualPort && *port != 0;
+    spec.store.exact_port = meeting->port != kUsualPort && *port != 0;
   } else {
     // No shim knows the other nodes: rank 0 hosts the store, as PyTorch does without an agent.
     if (*port == 0) {
-      return invalid("use_port is \"0\" with num_nodes " + std::to_string(options.num_nodes),
-                     "give a port that is free on node 0, the same on all nodes");
+      return invalid(
+          meeting->option + " is \"0\" with num_nodes " + std::to_string(options.num_nodes),
+          "give a port that is free on node 0, the same on all nodes");
     }
     spec.store.enabled = false;
     spec.identity.use_agent_store = false;
-    spec.identity.master_addr = options.master_addr;
+    spec.identity.master_addr = meeting->address;
     spec.identity.master_port = *port;
   }
   return spec;

@@ -84,9 +84,12 @@ struct NotebookLauncherOptions {
   std::string master_addr = "127.0.0.1";  // of node 0, for several nodes
   int node_rank = 0;
   int num_nodes = 1;  // the same call is made on each; rank 0 hosts the store then
-  std::string rdzv_backend = "static";  // no other; elastic jobs are accel-launch's
-  std::string rdzv_id = "none";         // TORCHELASTIC_RUN_ID
-  int max_restarts = 0;                 // of all workers after one has failed; one node only
+  // "static"; on one node, which meets nobody, also "c10d", "etcd" and "etcd-v2". Elastic jobs are accel-launch's.
+  std::string rdzv_backend = "static";
+  // "HOST:PORT" of node 0, in the place of master_addr and use_port. Empty: those hold.
+  std::string rdzv_endpoint;
+  std::string rdzv_id = "none";  // TORCHELASTIC_RUN_ID
+  int max_restarts = 0;          // of all workers after one has failed; one node only
   // Before each line of a worker: ${role_name}, ${local_rank} and ${rank} are replaced. Empty: nothing.
   std::string log_line_prefix_template;
   std::map<std::string, std::string> env;        // more variables, or other values, for the workers

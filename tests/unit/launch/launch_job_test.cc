@@ -109,6 +109,35 @@ TEST(LaunchJob, VariablesOfTheOptionsComeLast) {
   EXPECT_EQ(spec->env.at("NPROC"), "9");
 }
 
+TEST(LaunchJob, AnEndpointStandsForAddressAndPort) {
+  NotebookLauncherOptions options = two_processes();
+  options.num_nodes = 2;
+  options.rdzv_endpoint = "[fd00::1]:4711";
+
+  const auto several = plan_notebook_job(kPlace, options);
+  options.num_nodes = 1;
+  const auto one = plan_notebook_job(kPlace, options);
+
+  ASSERT_TRUE(several && one);
+  EXPECT_EQ(several->identity.master_addr, "fd00::1");
+  EXPECT_EQ(several->identity.master_port, 4711);
+  EXPECT_EQ(one->store.port, 4711);
+  EXPECT_TRUE(one->store.exact_port);
+}
+
+TEST(LaunchJob, OneNodeMeetsNobodyByAnyBackend) {
+  for (const char* backend : {"c10d", "etcd", "etcd-v2"}) {
+    NotebookLauncherOptions options = two_processes();
+    options.rdzv_backend = backend;
+    options.rdzv_endpoint = "gpu-01";
+
+    const auto spec = plan_notebook_job(kPlace, options);
+
+    ASSERT_TRUE(spec) << backend;
+    EXPECT_EQ(spec->store.port, 29500);
+  }
+}
+
 TEST(LaunchJob, RefusesByTheOptionsName) {
   const auto with = [](auto change) {
     NotebookLauncherOptions options = two_processes();
@@ -120,7 +149,13 @@ TEST(LaunchJob, RefusesByTheOptionsName) {
   EXPECT_THAT(with([](auto& o) { o.mixed_precision = "fp32"; }), HasSubstr("'fp32'"));
   EXPECT_THAT(with([](auto& o) { o.use_port = "http"; }), HasSubstr("'http'"));
   EXPECT_THAT(with([](auto& o) { o.use_port = "70000"; }), HasSubstr("70000"));
-  EXPECT_THAT(with([](auto& o) { o.rdzv_backend = "c10d"; }), HasSubstr("rdzv_backend is 'c10d'"));
+  EXPECT_THAT(with([](auto& o) { o.rdzv_backend = "zeus"; }), HasSubstr("rdzv_backend is 'zeus'"));
+  EXPECT_THAT(with([](auto& o) { o.rdzv_backend = "c10d", o.num_nodes = 2; }),
+              HasSubstr("rdzv_backend is 'c10d' with num_nodes 2"));
+  for (const char* endpoint : {"gpu-01", ":29500", "[fd00::1]"}) {
+    EXPECT_THAT(with([&](auto& o) { o.rdzv_endpoint = endpoint; }), HasSubstr("not HOST:PORT"));
+  }
+  EXPECT_THAT(with([](auto& o) { o.rdzv_endpoint = "gpu-01:http"; }), HasSubstr("'http'"));
   EXPECT_THAT(with([](auto& o) { o.node_rank = 1; }), HasSubstr("node_rank is 1"));
   EXPECT_THAT(with([](auto& o) { o.max_restarts = -1; }), HasSubstr("max_restarts is -1"));
   EXPECT_THAT(with([](auto& o) { o.num_nodes = 2, o.max_restarts = 1; }),
