@@ -178,10 +178,8 @@ class Merge {
 
   void choose_mpi_hosts() {
     is_mpi_ = true;
-    auto planned = plan_mpi_hosts(*settings_.hosts);
+    settings_.mpi = plan_mpi_hosts(*settings_.hosts);
     settings_.hosts.reset();
-    if (!planned) return faults_.add(std::move(planned).error());
-    settings_.mpi = *std::move(planned);
   }
 
   void choose_hardware() {

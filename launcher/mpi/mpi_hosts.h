@@ -6,14 +6,11 @@
 // Threads:  pure functions.
 #pragma once
 
-#include <accel/result.h>
-
 #include "launcher/hosts/host_launch.h"
 #include "launcher/mpi/mpi_launch.h"
 
 namespace accel::launcher {
 
-// Errors  kInvalidArgument: hosts with different slots; mpirun starts the same on each.
-[[nodiscard]] Result<MpiSettings> plan_mpi_hosts(const HostSettings& hosts);
+[[nodiscard]] MpiSettings plan_mpi_hosts(const HostSettings& hosts);
 
 }  // namespace accel::launcher

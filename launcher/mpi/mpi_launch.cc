@@ -1,5 +1,6 @@
 #include "launcher/mpi/mpi_launch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "launcher/hosts/host_launch.h"
@@ -28,26 +29,65 @@ std::string joined(const Items& items, const Text& text) {
   return all;
 }
 
+std::string gpus_of(const HostSlots& host) {
+  return joined(host.slots, [](int slot) { return std::to_string(slot); });
+}
+
+void add(std::vector<std::string>& words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+}
+
+// The shell that becomes `command`; `variables` on top of those of its rank.
+std::vector<std::string> words_of_rank(const std::string& program,
+                                       const std::string& variables,
+                                       const std::vector<std::string>& command) {
+  std::vector<std::string> words = {
+      "/bin/sh", "-c", kRankVariables + ("export " + variables + "; exec \"$@\""), program};
+  add(words, command);
+  return words;
+}
+
+std::vector<std::string> words_for_same_slots(const MpiSettings& settings,
+                                              const MpiProgram& program,
+                                              const std::vector<std::string>& command) {
+  const std::string each = std::to_string(settings.num_on_machine());
+  const std::string all = std::to_string(settings.num_processes.value_or(1));
+  const auto& hosts = settings.hosts->hosts;
+  std::vector<std::string> words = {program.name};
+  if (program.family == MpiFamily::kOpenMpi) {
+    const auto with_slots = [&](const HostSlots& host) { return host.name + ":" + each; };
+    add(words, {"--host", joined(hosts, with_slots), "-n", all});
+    // The ranks of a host share its cores, as under ssh.
+    add(words, {"--map-by", "slot", "--bind-to", "none"});
+  } else {
+    const auto name = [](const HostSlots& host) { return host.name; };
+    add(words, {"-hosts", joined(hosts, name), "-ppn", each, "-n", all});
+  }
+  add(words,
+      words_of_rank(program.name, "WORLD_SIZE=" + all + " LOCAL_WORLD_SIZE=" + each, command));
+  return words;
+}
+
 std::vector<std::string> words_for_hosts(const MpiSettings& settings,
                                          const MpiProgram& program,
                                          const std::vector<std::string>& command) {
-  const std::string each = std::to_string(settings.num_on_machine());
+  if (settings.hosts->have_same_slots()) return words_for_same_slots(settings, program, command);
   const std::string all = std::to_string(settings.num_processes.value_or(1));
-  const auto& names = settings.hosts->names;
+  const bool is_open_mpi = program.family == MpiFamily::kOpenMpi;
   std::vector<std::string> words = {program.name};
-  if (program.family == MpiFamily::kOpenMpi) {
-    const auto with_slots = [&](const std::string& name) { return name + ":" + each; };
-    words.insert(words.end(), {"--host", joined(names, with_slots), "-n", all});
-    // The ranks of a host share its cores, as under ssh.
-    words.insert(words.end(), {"--map-by", "slot", "--bind-to", "none"});
-  } else {
-    const auto as_it_is = [](const std::string& name) { return name; };
-    words.insert(words.end(), {"-hosts", joined(names, as_it_is), "-ppn", each, "-n", all});
+  if (is_open_mpi) add(words, {"--map-by", "slot", "--bind-to", "none"});
+  bool is_first = true;
+  for (const HostSlots& host : settings.hosts->hosts) {
+    const std::string here = std::to_string(host.slots.size());
+    if (!std::exchange(is_first, false)) words.emplace_back(":");
+    add(words, {is_open_mpi ? "--host" : "-host", host.name + (is_open_mpi ? ":" + here : "")});
+    add(words, {"-n", here});
+    add(words,
+        words_of_rank(program.name,
+                      "WORLD_SIZE=" + all + " LOCAL_WORLD_SIZE=" + here +
+                          " CUDA_VISIBLE_DEVICES=" + gpus_of(host),
+                      command));
   }
-  const std::string sizes = "export WORLD_SIZE=" + all + " LOCAL_WORLD_SIZE=" + each + "; ";
-  words.insert(words.end(),
-               {"/bin/sh", "-c", kRankVariables + sizes + "exec \"$@\"", program.name});
-  words.insert(words.end(), command.begin(), command.end());
   return words;
 }
 
@@ -63,20 +103,23 @@ void add_for_hydra(EnvMap& env) {
 
 }  // namespace
 
+bool MpiHosts::have_same_slots() const {
+  return std::ranges::all_of(
+      hosts, [this](const HostSlots& host) { return host.slots == hosts.front().slots; });
+}
+
+int MpiHosts::most_slots() const {
+  std::size_t most = 1;
+  for (const HostSlots& host : hosts) most = std::max(most, host.slots.size());
+  return static_cast<int>(most);
+}
+
 Result<MpiSettings> plan_mpi(const MpiWish& wish) {
   MpiSettings settings;
   settings.hostfile = wish.hostfile;
   settings.num_machines = wish.num_machines;
   settings.num_processes = wish.num_processes;
   const bool is_several = wish.num_machines > 1;
-  const std::string machines = std::to_string(wish.num_machines);
-  if (wish.num_processes && *wish.num_processes % wish.num_machines != 0) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "--num_processes is " + std::to_string(*wish.num_processes) +
-                     ", which does not divide by the " + machines +
-                     " machines of --num_machines: mpirun starts as many on each",
-                 "give a multiple of " + machines + " as --num_processes");
-  }
   if (is_several && (!wish.main_address || wish.main_address->empty())) {
     return usage("When using multiple machines, you need to specify the main process IP.",
                  "give --main_process_ip, the address of the first host of " + wish.hostfile);
@@ -132,11 +175,11 @@ std::vector<std::string> mpirun_words(const MpiSettings& settings,
                                       const std::vector<std::string>& command) {
   if (settings.hosts) return words_for_hosts(settings, program, command);
   const bool is_open_mpi = program.family == MpiFamily::kOpenMpi;
-  std::vector<std::string> words = {program.name,
-                                    is_open_mpi ? "--hostfile" : "-f",
-                                    settings.hostfile,
-                                    is_open_mpi ? "--npernode" : "-ppn",
-                                    std::to_string(settings.num_on_machine())};
+  std::vector<std::string> words = {
+      program.name, is_open_mpi ? "--hostfile" : "-f", settings.hostfile};
+  // Else they fill the slots that the hostfile gives each host.
+  if (settings.num_processes.value_or(settings.num_machines) % settings.num_machines == 0)
+    add(words, {is_open_mpi ? "--npernode" : "-ppn", std::to_string(settings.num_on_machine())});
   if (settings.num_processes)
     words.insert(words.end(), {"-n", std::to_string(*settings.num_processes)});
   if (is_open_mpi) words.insert(words.end(), {"--bind-to", "socket"});
@@ -155,8 +198,8 @@ void add_mpi_environment(EnvMap& env,
   }
   if (settings.hosts) {
     for (const auto& [name, value] : listed) env[name] = value;
-    const auto number = [](int slot) { return std::to_string(slot); };
-    env["CUDA_VISIBLE_DEVICES"] = joined(settings.hosts->slots, number);
+    if (settings.hosts->have_same_slots())
+      env["CUDA_VISIBLE_DEVICES"] = gpus_of(settings.hosts->hosts.front());
     if (program.family == MpiFamily::kHydra) add_for_hydra(env);
   }
   if (program.family != MpiFamily::kOpenMpi) return;

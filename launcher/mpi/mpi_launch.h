@@ -17,25 +17,34 @@
 #include <accel/env_contract.h>
 #include <accel/result.h>
 
+#include "launcher/hosts/hostfile.h"
+
 namespace accel::launcher {
 
 // The hosts of a launch of DeepSpeed, on each of which mpirun starts a rank for each slot.
 struct MpiHosts {
-  std::vector<std::string> names;  // in the order of ranks
-  std::vector<int> slots;          // of each host; ranks see these GPUs
-  std::string launcher;            // openmpi, mpich or mvapich: the mpirun that is meant
+  std::vector<HostSlots>
+      hosts;             // in the order of ranks, which see the GPUs that are their host's slots
+  std::string launcher;  // openmpi, mpich or mvapich: the mpirun that is meant
+
+  [[nodiscard]] bool have_same_slots() const;
+  [[nodiscard]] int most_slots() const;  // of one host
 };
 
 struct MpiSettings {
   std::string hostfile;           // empty with `hosts`
   std::optional<MpiHosts> hosts;  // in the place of a hostfile
   int num_machines = 1;
-  std::optional<int> num_processes;  // of all machines; absent: one on each host of the hostfile
+  // Of all machines; absent: one on each host of the hostfile. Where they do not divide by the machines they
+  // fill the slots of its hosts in turn.
+  std::optional<int> num_processes;
   std::string main_address = "127.0.0.1";
   int main_port = 29500;
 
+  // At most.
   [[nodiscard]] int num_on_machine() const {
-    return num_processes ? *num_processes / num_machines : 1;
+    if (hosts) return hosts->most_slots();
+    return num_processes ? (*num_processes + num_machines - 1) / num_machines : 1;
   }
 };
 
@@ -58,8 +67,7 @@ struct MpiWish {
   std::optional<int> main_port;
 };
 
-// Errors  kUsage, kInvalidArgument: processes that do not divide, an address or port that several
-//         machines need and nobody gave, port 0.
+// Errors  kUsage, kInvalidArgument: an address or port that several machines need and nobody gave, port 0.
 [[nodiscard]] Result<MpiSettings> plan_mpi(const MpiWish& wish);
 
 // By what `mpirun --version` prints.
@@ -73,7 +81,8 @@ struct MpiWish {
                                              const MpiProgram& program);
 
 // The command line that starts `command` in each rank. With `hosts` a shell in between gives ranks what
-// DeepSpeed reads: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE.
+// DeepSpeed reads: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE. Hosts with different slots are programs
+// of their own to mpirun, between colons, which are one job nevertheless.
 [[nodiscard]] std::vector<std::string> mpirun_words(const MpiSettings& settings,
                                                     const MpiProgram& program,
                                                     const std::vector<std::string>& command);

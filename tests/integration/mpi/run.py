@@ -67,6 +67,15 @@ class OpenMpi(MpiTest):
         self.assertEqual(lines.count("127.0.0.1:29500 True"), 2, done.stdout)
         self.assertEqual(lines.count("none: "), 2, done.stdout)
 
+    def test_ranks_that_do_not_divide_fill_the_slots(self):
+        (self.folder / "hosts").write_text("localhost slots=2\n")
+        done = subprocess.run([BIN / "accel-launch", "--cpu", "--mpirun_hostfile", self.folder / "hosts", "--num_processes", "2",
+                               "--num_machines", "3", "--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port()),
+                               "/bin/sh", "-c", RANK], capture_output=True, text=True, timeout=PATIENCE, env=self.environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(re.sub(" pid .*", "", line) for line in done.stdout.splitlines()),
+                         [f"rank {rank} of 2" for rank in range(2)])
+
     def test_a_failure_of_a_rank_is_that_of_the_launch(self):
         done = self.run_ranks('exit $((OMPI_COMM_WORLD_RANK * 7))')
         self.assertEqual(done.returncode, 7, done.stderr)
@@ -114,6 +123,12 @@ class DeepSpeedByOpenMpi(MpiTest):
         told = "127.0.0.1:29742|0,1|it's|none|3|" + "".join(f"[{text}]" for text in odd)
         self.assertEqual(sorted(done.stdout.splitlines()),
                          [f"rank {rank} {rank % 2} of 4 2|{told}" for rank in range(4)])
+
+    def test_hosts_with_different_slots_are_one_job(self):
+        done = self.run_ranks('printf "rank %s %s of %s %s|$CUDA_VISIBLE_DEVICES\\n" $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE',
+                              flags=["--deepspeed_inclusion_filter", "one:1@two:0,2"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), ["rank 0 0 of 3 1|1", "rank 1 0 of 3 2|0,2", "rank 2 1 of 3 2|0,2"])
 
     def test_the_death_of_a_rank_ends_both_hosts(self):
         done = self.run_ranks("if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 600",

@@ -1,5 +1,7 @@
 #include "launcher/mpi/mpi_hosts.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -121,11 +123,40 @@ TEST_F(MpiHostsPlan, TheOtherMpirunIsRefused) {
               HasSubstr("--deepspeed_multinode_launcher mpich"));
 }
 
-TEST_F(MpiHostsPlan, DifferentSlotsAreRefusedWithTheWayThatCan) {
-  const Error error = refused(by("openmpi", {"--deepspeed_inclusion_filter", "w-1:0@w-2:1"}));
+// Programs of their own to mpirun, and one job.
+TEST_F(MpiHostsPlan, HostsWithDifferentSlotsHaveRanksOfTheirOwnNumber) {
+  const Words filter = {"--deepspeed_inclusion_filter", "w-1:1,3@w-2:0"};
+  const LaunchPlan open = plan(by("openmpi", filter));
+  const Words& words = open.spec.workers.at(0).argv;
+  const auto colon = std::ranges::find(words, ":");
 
-  EXPECT_THAT(error.message(), HasSubstr("w-1 has 0 and w-2 has 1"));
-  EXPECT_THAT(error.remedy(), HasSubstr("ssh"));
+  EXPECT_EQ(Words(words.begin(), words.begin() + 11),
+            (Words{"mpirun",
+                   "--map-by",
+                   "slot",
+                   "--bind-to",
+                   "none",
+                   "--host",
+                   "w-1:2",
+                   "-n",
+                   "2",
+                   "/bin/sh",
+                   "-c"}));
+  EXPECT_THAT(words[11], HasSubstr("WORLD_SIZE=3 LOCAL_WORLD_SIZE=2 CUDA_VISIBLE_DEVICES=1,3;"));
+  EXPECT_EQ(Words(words.begin() + 12, colon), (Words{"mpirun", program_}));
+  EXPECT_EQ(Words(colon, colon + 7), (Words{":", "--host", "w-2:1", "-n", "1", "/bin/sh", "-c"}));
+  EXPECT_THAT(colon[7], HasSubstr("WORLD_SIZE=3 LOCAL_WORLD_SIZE=1 CUDA_VISIBLE_DEVICES=0;"));
+  EXPECT_EQ(Words(colon + 8, words.end()), (Words{"mpirun", program_}));
+  EXPECT_THAT(open.spec.env, Not(Contains(Key("CUDA_VISIBLE_DEVICES"))));
+
+  program_of_mpi_ = kHydra;
+  const Words hydra = plan(by("mpich", filter)).spec.workers.at(0).argv;
+  EXPECT_EQ(Words(hydra.begin(), hydra.begin() + 5), (Words{"mpiexec", "-host", "w-1", "-n", "2"}));
+  const auto second = std::ranges::find(hydra, ":");
+  EXPECT_EQ(Words(second, second + 5), (Words{":", "-host", "w-2", "-n", "1"}));
+}
+
+TEST_F(MpiHostsPlan, AHostfileIsNeeded) {
   EXPECT_THAT(refused({"--use_deepspeed",
                        "--num_machines",
                        "2",
