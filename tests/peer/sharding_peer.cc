@@ -1,10 +1,14 @@
 // The C++ side of sharding_peer.py: trains models of the zoo from the weights and batches of a file.
 //
-//   sharding_peer STRATEGY FOLDER MODEL...   one rank. Reads FOLDER/MODEL.safetensors; prints losses as C hexadecimal
-//                                            floats, one line each; rank 0 writes FOLDER/MODEL.STRATEGY.safetensors,
-//                                            and the checkpoints FOLDER/MODEL.STRATEGY.TYPE of two state dict types
-//                                            are written by who writes them
+//   sharding_peer STRATEGY FOLDER CASE...   one rank. A case is MODEL or MODEL+WAY. Reads FOLDER/CASE.safetensors; prints
+//                                           losses as C hexadecimal floats, one line each; rank 0 writes
+//                                           FOLDER/CASE.STRATEGY.safetensors, and the checkpoints FOLDER/CASE.STRATEGY.TYPE
+//                                           of two state dict types are written by who writes them
+//
+// WAY: "unreduced" and "reduced" step with every second batch; the gradients of the other one are reduced with it, or by
+// themselves. "bf16" is a policy where the model is divided, else autocast.
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -37,12 +41,36 @@ Tensors state_of(const accel::test::ZooModel& model) {
   return state;
 }
 
+accel::AcceleratorOptions options_of(accel::ShardingStrategy strategy,
+                                     const std::string& model,
+                                     const std::string& way) {
+  accel::AcceleratorOptions options;
+  auto& plugin = options.fsdp_plugin.emplace();
+  plugin.sharding_strategy = strategy;
+  options.ddp.find_unused_parameters = model == "Experts";
+  if (way == "unreduced" || way == "reduced") {
+    options.gradient_accumulation_plugin =
+        accel::GradientAccumulationPlugin{.num_steps = 2, .sync_each_batch = way == "reduced"};
+  } else if (way == "bf16" && strategy == accel::ShardingStrategy::kNoShard) {
+    options.mixed_precision = "bf16";
+  } else if (way == "bf16") {
+    plugin.mixed_precision_policy =
+        accel::MixedPrecisionPolicy{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+  } else if (!way.empty()) {
+    throw accel::Error(accel::ErrorCode::kInvalidArgument, "no way is called " + way);
+  }
+  return options;
+}
+
 void train(const std::string& strategy, const std::string& folder, const std::string& name) {
   const Tensors tensors = accel::safetensors::load_file(folder + "/" + name + ".safetensors");
-  accel::AcceleratorOptions options;
-  options.fsdp_plugin.emplace().sharding_strategy = accel::parse<accel::ShardingStrategy>(strategy);
-  accel::Accelerator accelerator(options);
-  const auto net = make_model(name);
+  const std::size_t plus = std::min(name.find('+'), name.size());
+  const std::string way = name.substr(std::min(plus + 1, name.size()));
+  const std::string model_name = name.substr(0, plus);
+  accel::AcceleratorState::reset();  // the precision, which each case has of its own
+  accel::Accelerator accelerator(
+      options_of(accel::parse<accel::ShardingStrategy>(strategy), model_name, way));
+  const auto net = make_model(model_name);
   {
     const at::NoGradGuard no_grad;
     for (auto& [key, tensor] : state_of(*net)) tensor.copy_(tensors.at("model." + key));
@@ -51,7 +79,9 @@ void train(const std::string& strategy, const std::string& folder, const std::st
   auto [model, optimizer] = accelerator.prepare(net, sgd);
   const at::Tensor& inputs = tensors.at("inputs");  // [steps, ranks, samples, 16]
   for (std::int64_t step = 0; step < inputs.size(0); ++step) {
-    const at::Tensor loss = model(inputs[step][accelerator.process_index()]).square().mean();
+    const auto scope = accelerator.accumulate(model);
+    const at::Tensor output = model(inputs[step][accelerator.process_index()]);
+    const at::Tensor loss = output.to(at::kFloat).square().mean();
     accelerator.backward(loss);
     optimizer.step();
     optimizer.zero_grad();
