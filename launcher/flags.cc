@@ -16,6 +16,7 @@
 
 #include "launcher/choice_list.h"
 #include "launcher/flag_table.h"
+#include "launcher/flag_words.h"
 #include "launcher/number_text.h"
 #include "launcher/retired_flags.h"
 #include "runtime/suggest.h"
@@ -113,15 +114,6 @@ std::vector<std::string> known_spellings(bool use_hyphens) {
   return names;
 }
 
-// The flag's name with underscores: "--fsdp-version=2" gives "fsdp_version".
-std::string bare_name(std::string_view word) {
-  word = word.substr(0, word.find('='));
-  while (word.starts_with('-')) word.remove_prefix(1);
-  std::string name(word);
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
 // Names that may be flags. CLI11 compares each option with all others: only what is typed is declared,
 // which is 2 ms less for each launch.
 std::set<std::string, std::less<>> typed_names(const std::vector<std::string>& arguments) {
@@ -158,7 +150,10 @@ std::optional<std::string> CommandLine::text(std::string_view flag) const {
   return found->second;
 }
 
-Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments, Program program) {
+Result<CommandLine> parse_command_line(const std::vector<std::string>& words, Program program) {
+  const Result<std::vector<std::string>> completed = complete_flags(words, program);
+  if (!completed) return completed.error();
+  const std::vector<std::string>& arguments = *completed;
   CommandLine line;
   line.is_torchrun = program == Program::kTorchrun;
   Switches switches;

@@ -82,11 +82,13 @@ void LaunchLoop::suspend() {
 
 void LaunchLoop::on_event(const supervisor::HostEvent& event) {
   if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
+    told_.insert(notice->text);
     options_.notice(notice->text);
   } else if (const auto* restarting = std::get_if<supervisor::Restarting>(&event)) {
     options_.notice(describe_restart(*restarting));
   } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
     outcome_ = *outcome;
+    std::erase_if(outcome_->notices, [&](const std::string& text) { return told_.contains(text); });
   }
 }
 

@@ -17,6 +17,7 @@
 #include <csignal>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -66,6 +67,8 @@ class LaunchLoop {
   supervisor::WorkerHost& host_;
   LaunchLoopOptions options_;
   int num_stops_ = 0;
+  std::set<std::string, std::less<>>
+      told_;  // the outcome repeats them, for owners who only read that
   std::optional<supervisor::JobOutcome> outcome_;
 };
 

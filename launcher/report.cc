@@ -9,6 +9,7 @@
 #include "launcher/report.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -141,7 +142,9 @@ std::string warning(const ReportStyle& style, const std::string& text) {
 std::string render_report(const JobOutcome& outcome, int num_workers, const ReportStyle& style) {
   constexpr size_t kMostNamed = 4;
   std::string out;
-  for (const std::string& notice : outcome.notices) out += warning(style, plain_line(notice));
+  std::set<std::string> told;  // a generation that was restarted may say the same again
+  for (const std::string& notice : outcome.notices)
+    if (told.insert(notice).second) out += warning(style, plain_line(notice));
   if (!outcome.leftovers.empty()) {
     std::string names;
     for (size_t i = 0; i < std::min(kMostNamed, outcome.leftovers.size()); ++i) {

@@ -6,6 +6,8 @@
 
 #include <accel/error.h>
 
+#include "runtime/printable.h"
+
 namespace accel {
 namespace {
 
@@ -214,7 +216,7 @@ std::string Error::render(std::string_view program) const {
   for (const std::string& step : context_) append_row(out, "while", step);
   append_row(out, "try", remedy_);
   append_row(out, "more", "docs/errors.md#" + doc_anchor(info.id));
-  return out;
+  return printable(out);  // words of a command line or a file may be in it
 }
 
 std::string errno_text(int error_number) {

@@ -16,6 +16,7 @@ bool is_failure_of(int machine_rank, const Verdict& verdict) {
 }  // namespace
 
 void JobWords::say(const std::string& text) {
+  said_.insert(text);
   if (!is_quiet_) notices_.push(report_.program + ": " + printable(text));
 }
 
@@ -33,7 +34,9 @@ void JobWords::report(const Verdict& verdict,
   const bool has_report =
       verdict.kind == VerdictKind::kSucceeded || is_failure_of(machine_rank, verdict);
   if (!has_report || is_quiet_) return;
-  std::string text = render_report(outcome, world_size, report_);
+  supervisor::JobOutcome unsaid = outcome;  // it repeats the notices of the job
+  std::erase_if(unsaid.notices, [&](const std::string& notice) { return said_.contains(notice); });
+  std::string text = render_report(unsaid, world_size, report_);
   if (text.ends_with('\n')) text.pop_back();
   if (!text.empty()) notices_.push(text);
 }

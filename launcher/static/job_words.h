@@ -3,6 +3,8 @@
 // Threads:  the launcher's one.
 #pragma once
 
+#include <functional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -35,6 +37,7 @@ class JobWords {
   NoticeQueue& notices_;
   ReportStyle report_;
   bool is_quiet_;
+  std::set<std::string, std::less<>> said_;
 };
 
 }  // namespace accel::launcher

@@ -84,7 +84,7 @@ void check_place(const MachineWish& wish, const CommandLine& line, Faults& fault
         "When using multiple machines, you need to specify the main process IP.",
         "give " + line.spelled("main_process_ip") + ", the address of machine 0, on every machine");
   }
-  if (!wish.port && wish.is_simple) {
+  if (!wish.port && wish.is_simple && !line.has("main_process_port")) {
     usage(faults,
           "When using multiple machines, you need to specify the main process port.",
           "give " + line.spelled("main_process_port") + ", the same on every machine");

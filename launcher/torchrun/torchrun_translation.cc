@@ -244,8 +244,16 @@ class Translation {
             line_.spelled("rdzv_conf") + " is '" + *text + "', expected KEY=VALUE,KEY=VALUE"));
         return;
       }
-      use_conf(std::string(pair.substr(0, equals)), std::string(pair.substr(equals + 1)));
+      use_conf(trimmed(pair.substr(0, equals)), trimmed(pair.substr(equals + 1)));
     }
+  }
+
+  // As torchrun strips them.
+  static std::string trimmed(std::string_view text) {
+    constexpr std::string_view kBlanks = " \t";
+    const std::size_t begin = text.find_first_not_of(kBlanks);
+    if (begin == std::string_view::npos) return "";
+    return std::string(text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin));
   }
 
   void use_conf(const std::string& key, const std::string& value) {

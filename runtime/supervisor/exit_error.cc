@@ -67,6 +67,22 @@ Error library_error(const std::string& rank, const WorkerExit& exit) {
                    "` lists them");
 }
 
+// What the system had no room for says nothing about the program.
+Error exec_error(const std::string& rank, const WorkerExit& exit) {
+  const std::string begin = rank + " could not start: ";
+  if (exit.error_number == EMFILE || exit.error_number == ENFILE) {
+    return Error(
+        ErrorCode::kSpawnFailed,
+        begin + "no more files can be opened: " + errno_text(exit.error_number),
+        exit.error_number == EMFILE
+            ? "raise the limit with `ulimit -n`: a job wants some 20 and 5 more for each worker"
+            : "raise fs.file-max, the limit of all programs of this machine");
+  }
+  return Error(
+      ErrorCode::kExecFailed,
+      begin + exit.stage + " of " + exit.program + " failed: " + errno_text(exit.error_number));
+}
+
 }  // namespace
 
 std::string rank_name(const WorkerExit& exit, int num_workers) {
@@ -86,9 +102,7 @@ Error error_of(const WorkerExit& exit, const std::string& rank) {
                        std::to_string(exit.peak_rss_bytes >> 20) + " MiB" +
                        (exit.detail.empty() ? "" : ", " + exit.detail) + ")");
     case ExitCause::kExecFailed:
-      return Error(ErrorCode::kExecFailed,
-                   rank + " could not start: " + exit.stage + " of " + exit.program +
-                       " failed: " + errno_text(exit.error_number));
+      return exec_error(rank, exit);
     case ExitCause::kUnkillable:
       return Error(ErrorCode::kWorkerUnkillable,
                    rank + " (process " + std::to_string(exit.pid) + ") did not end after SIGKILL",

@@ -91,7 +91,8 @@ void Supervisor::Impl::start_workers() {
 
 std::optional<WorkerExit> Supervisor::Impl::start_worker(const WorkerSpec& worker) {
   auto prepared = services_.prepare(worker);
-  if (!prepared) return never_started(worker, {prepared.error().message(), errno});
+  const int error_number = errno;
+  if (!prepared) return never_started(worker, {prepared.error().message(), error_number});
   if (cgroup_) prepared->request.cgroup_fd = cgroup_->fd_of(worker.local_rank);
   return group_.start(worker, prepared->request);
 }

@@ -223,7 +223,9 @@ TcpOwners::Answer TcpOwners::ask_kernel(const TcpEndpoint& local,
 
 std::string PortHolder::describe() const {
   if (pid == 0) return "a process of uid " + std::to_string(uid);
-  return "process " + std::to_string(pid) + (command.empty() ? "" : " (" + command + ")");
+  std::string line = command;  // of `python -c` it may have many
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return "process " + std::to_string(pid) + (line.empty() ? "" : " (" + line + ")");
 }
 
 std::optional<PortHolder> find_port_holder(std::uint16_t port) {

@@ -127,6 +127,20 @@ TEST_F(LaunchLoopTest, RunEndsWithTheOutcome) {
   EXPECT_EQ(outcome->exit_code, 7);
 }
 
+TEST_F(LaunchLoopTest, WhatWasToldIsNotToldAgainWithTheOutcome) {
+  host_.push(supervisor::Hello{});
+  host_.push(supervisor::Notice{"rank0.log: No space left on device"});
+  host_.push(supervisor::JobOutcome{
+      .notices = {"rank0.log: No space left on device", "a process did not end"}});
+  auto loop = make();
+
+  const auto outcome = loop.run(host_.silent_fd());
+
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_THAT(notices_, ElementsAre("rank0.log: No space left on device"));
+  EXPECT_THAT(outcome->notices, ElementsAre("a process did not end"));
+}
+
 TEST_F(LaunchLoopTest, ConsoleThatIsNotReadHoldsTheLoopUpNeitherForNoticesNorForTheEnd) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);

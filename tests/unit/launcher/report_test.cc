@@ -253,7 +253,7 @@ TEST(Report, LeftoversAndNoticesAreWarnings) {
   JobOutcome outcome;
   outcome.success = true;
   outcome.leftovers = {{.pid = 7, .command = "sleep 100"}};
-  outcome.notices = {"the log of rank 3 dropped 10 lines"};
+  outcome.notices = {"the log of rank 3 dropped 10 lines", "the log of rank 3 dropped 10 lines"};
 
   EXPECT_EQ(
       report_of(outcome),

@@ -23,6 +23,15 @@ TEST(Error, EveryCodeHasAnIdASummaryAndARemedy) {
   }
 }
 
+TEST(Error, RendersNothingThatATerminalObeys) {
+  const Error error = Error(ErrorCode::kScriptMissing, "there is no \x1b[31mred\xff", "see \x1b[2J")
+                          .with_detail("at", "\x07");
+  const std::string text = error.render();
+  EXPECT_THAT(text, HasSubstr("there is no ?[31mred?"));
+  EXPECT_THAT(text, HasSubstr("see ?[2J"));
+  EXPECT_EQ(text.find_first_of("\x1b\x07\xff"), std::string::npos);
+}
+
 TEST(Error, RendersMessageContextRemedyAndAnchor) {
   Error error = Error(ErrorCode::kPortInUse, "cannot listen on 127.0.0.1:29500")
                     .while_doing("starting the store");
@@ -32,7 +41,8 @@ TEST(Error, RendersMessageContextRemedyAndAnchor) {
   EXPECT_EQ(text,
             "accel: error [store.port_in_use]: cannot listen on 127.0.0.1:29500\n"
             "  while     starting the store\n"
-            "  try       give another port with --main_process_port, or 0 for any free one\n"
+            "  try       give another port with --main_process_port (--master-port), or 0 for any "
+            "free one\n"
             "  more      docs/errors.md#store-port-in-use");
 }
 
