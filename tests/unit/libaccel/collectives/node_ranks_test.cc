@@ -163,17 +163,24 @@ const DeadlyCall kDeadlyCalls[] = {
     {"SendAndReceive", send_around},
 };
 
-// Calls on `num_nodes` nodes until an error comes, whose message is printed; the last rank dies meanwhile.
-void call_until_the_last_rank_is_dead(const DeadlyCall& call, int num_ranks, int num_nodes) {
+struct DeadlyJob {
+  int num_ranks = 4;
+  int num_nodes = 2;
+  int dies = 3;
+  bool rank_0_hosts_store = false;
+};
+
+// Calls until an error comes, whose message is printed.
+void call_until_one_is_dead(const DeadlyCall& call, const DeadlyJob& job) {
   const int rank = test::rank_of_this_process();
-  const int num_places = num_ranks / num_nodes;
-  be_on_node(rank / num_places, num_nodes, rank % num_places, num_places);
+  const int num_places = job.num_ranks / job.num_nodes;
+  be_on_node(rank / num_places, job.num_nodes, rank % num_places, num_places);
   const PartialState state;
   EXPECT_EQ(state.backend(), "two_level");
   const auto group = current_process_group();
   std::atomic<int> num_done = 0;
   std::jthread death;
-  if (rank == num_ranks - 1) {
+  if (rank == job.dies) {
     death = std::jthread([&] {
       while (num_done.load() < 5) std::this_thread::yield();
       std::raise(SIGKILL);
@@ -188,25 +195,26 @@ void call_until_the_last_rank_is_dead(const DeadlyCall& call, int num_ranks, int
 }
 
 // The calls go on when it dies: it is at their beginning, in the middle, or between two, as it falls.
-void expect_that_all_name_the_dead(const DeadlyCall& call, int num_ranks, int num_nodes) {
+void expect_that_all_name_the_dead(const DeadlyCall& call, const DeadlyJob& job) {
   const auto exits =
-      test::run_ranks(num_ranks,
-                      [&] { call_until_the_last_rank_is_dead(call, num_ranks, num_nodes); },
-                      {.expect_success = false});
+      test::run_ranks(job.num_ranks,
+                      [&] { call_until_one_is_dead(call, job); },
+                      {.rank_0_hosts_store = job.rank_0_hosts_store, .expect_success = false});
   if (test::rank_of_this_process() >= 0) return;
-  const auto last = static_cast<std::size_t>(num_ranks - 1);
-  ASSERT_EQ(exits.size(), last + 1);
-  EXPECT_EQ(exits[last].status, 128 + SIGKILL) << exits[last].output;
-  for (std::size_t rank = 0; rank < last; ++rank) {
-    EXPECT_EQ(exits[rank].status, 0) << "rank " << rank << ": " << exits[rank].output;
-    EXPECT_THAT(exits[rank].output, HasSubstr("rank " + std::to_string(last))) << "rank " << rank;
+  ASSERT_EQ(exits.size(), static_cast<std::size_t>(job.num_ranks));
+  for (int rank = 0; rank < job.num_ranks; ++rank) {
+    const test::RankExit& exit = exits[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(exit.status, rank == job.dies ? 128 + SIGKILL : 0)
+        << "rank " << rank << ": " << exit.output;
+    if (rank == job.dies) continue;
+    EXPECT_THAT(exit.output, HasSubstr("rank " + std::to_string(job.dies))) << "rank " << rank;
   }
 }
 
 class NodeRanksFault : public ::testing::TestWithParam<DeadlyCall> {};
 
 TEST_P(NodeRanksFault, ADeadRankIsNamedOnAllNodes) {
-  expect_that_all_name_the_dead(GetParam(), 4, 2);
+  expect_that_all_name_the_dead(GetParam(), {});
 }
 
 INSTANTIATE_TEST_SUITE_P(Collectives,
@@ -216,7 +224,13 @@ INSTANTIATE_TEST_SUITE_P(Collectives,
 
 // Nobody shares memory with it.
 TEST(NodeRanksAlone, ADeadRankThatWasAloneOnItsNodeIsNamed) {
-  expect_that_all_name_the_dead({"Scatter", scatter_from_rank_1}, 3, 3);
+  expect_that_all_name_the_dead({"Scatter", scatter_from_rank_1},
+                                {.num_ranks = 3, .num_nodes = 3, .dies = 2});
+}
+
+TEST(NodeRanksAlone, ADeadRankThatHostedTheStoreIsNamed) {
+  expect_that_all_name_the_dead({"Scatter", scatter_from_rank_1},
+                                {.dies = 0, .rank_0_hosts_store = true});
 }
 
 }  // namespace
