@@ -11,6 +11,7 @@
 #include "launcher/cluster_library.h"
 #include "launcher/cmd_launch.h"
 #include "launcher/commands/local_commands.h"
+#include "launcher/written_output.h"
 #include "runtime/printable.h"
 #include "runtime/suggest.h"
 
@@ -58,12 +59,7 @@ int fail(const accel::Error& error) {
   return accel::error_info(error.code()).exit_status;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (const auto command = command_of(argc > 0 ? argv[0] : ""); !command.empty())
-    arguments.emplace(arguments.begin(), command);
+int run(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
     if (arguments.front() == "launch") return accel::launcher::cmd_launch(rest);
@@ -75,8 +71,18 @@ int main(int argc, char** argv) {
     print_help();
     return arguments.empty() ? 1 : 0;  // as the peer's
   }
-  if (first == "--version") return accel::launcher::cmd_launch({first});
+  if (first == "--version" || first == "-V" || first == "version")
+    return accel::launcher::cmd_launch({"--version"});
   if (!is_agent_command(first)) return fail(unknown_command(first));
   const auto status = accel::launcher::run_cluster_command(arguments);
   return status ? *status : fail(status.error());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (const auto command = command_of(argc > 0 ? argv[0] : ""); !command.empty())
+    arguments.emplace(arguments.begin(), command);
+  return accel::launcher::status_with_output("accel", run(arguments));
 }

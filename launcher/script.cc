@@ -85,12 +85,18 @@ std::string as_path(const std::string& script) {
   return script.find('/') == std::string::npos ? "./" + script : script;
 }
 
-std::string first_line(const std::string& path) {
+// As much as the kernel reads of a #! line.
+std::string head_of(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
-  std::string line(256, '\0');  // the kernel reads as much of a #! line
-  stream.read(line.data(), static_cast<std::streamsize>(line.size()));
-  line.resize(static_cast<size_t>(stream.gcount()));
-  return line.substr(0, line.find('\n'));
+  std::string head(256, '\0');
+  stream.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<size_t>(stream.gcount()));
+  return head;
+}
+
+std::string first_line(const std::string& path) {
+  const std::string head = head_of(path);
+  return head.substr(0, head.find('\n'));
 }
 
 // "/usr/bin/env" of "#!/usr/bin/env python3".
@@ -110,7 +116,7 @@ Result<WorkerCommand> program_command(const std::string& path,
   if (!is_executable(path)) {
     return Error(ErrorCode::kScriptNotExecutable,
                  path + " has no permission to be executed",
-                 "chmod +x " + path + "; a Python script without it must end in .py");
+                 "chmod +x " + path);
   }
   const std::string line = first_line(path);
   if (line.starts_with("#!")) {
@@ -128,6 +134,18 @@ Result<WorkerCommand> program_command(const std::string& path,
   return command;
 }
 
+// By its name, or because it is a text that nobody made a program of: the peers run whatever they are given with Python.
+bool is_python_file(const std::string& script) {
+  for (const std::string_view suffix : {".py", ".pyw", ".pyc", ".pyz"})
+    if (script.ends_with(suffix)) return true;
+  if (!is_file(script) || is_executable(script)) return false;
+  const std::string head = head_of(script);
+  const bool is_text =
+      !head.empty() && head.find('\0') == std::string::npos && head.front() != '\x7f';
+  if (!is_text || !head.starts_with("#!")) return is_text;
+  return head.substr(0, head.find('\n')).find("python") != std::string::npos;
+}
+
 Result<WorkerCommand> file_command(const std::string& script,
                                    const std::vector<std::string>& arguments,
                                    const EnvMap& environment,
@@ -140,7 +158,7 @@ Result<WorkerCommand> file_command(const std::string& script,
   }
   std::error_code ignored;
   if (!fs::exists(script, ignored)) return missing(script, environment, program);
-  if (is_package || script.ends_with(".py")) {
+  if (is_package || is_python_file(script)) {
     std::vector<std::string> tail = {script};
     tail.insert(tail.end(), arguments.begin(), arguments.end());
     return with_python(std::move(tail), fs::path(script).stem().string(), environment);

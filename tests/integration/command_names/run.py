@@ -50,10 +50,23 @@ class CommandNames(unittest.TestCase):
     def test_who_asks_for_help_gets_it(self):
         shown = run(BIN / "accel", "--help").stdout
         self.assertEqual(run(BIN / "accel", "help").stdout, shown)
-        self.assertEqual(run(BIN / "accel", "--version").stdout, run(BIN / "accel-launch", "--version").stdout)
+        version = run(BIN / "accel-launch", "--version").stdout
+        self.assertIn("accel", version)
+        for word in ("--version", "-V", "version"):
+            self.assertEqual(run(BIN / "accel", word).stdout, version)
         for program in ("accel-launch", "accel-torchrun"):
             done = run(BIN / program, "--no-such-flag", "--help")
             self.assertEqual((done.returncode, done.stdout), (0, run(BIN / program, "--help").stdout), done.stderr)
+
+    def test_output_that_a_full_disk_does_not_take_is_an_error(self):
+        lines = [["accel", "--help"], ["accel", "env"], ["accel", "completion", "bash"], ["accel-launch", "--help"],
+                 ["accel-launch", "--cpu", "--dry_run", "--no_python", "true"], ["accel-torchrun", "--help"]]
+        for line in lines:
+            with open("/dev/full", "w", encoding="ascii") as full:
+                done = subprocess.run([BIN / line[0], *line[1:]], stdin=subprocess.DEVNULL, stdout=full,
+                                      stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 74, line)
+            self.assertIn("the output cannot be written", done.stderr, line)
 
     def test_a_line_that_cannot_be_read_names_the_help_of_its_command(self):
         lines = {"accel": ["--no-such-flag"], "accel config": ["config", "--no-such-flag"]}

@@ -665,6 +665,25 @@ TEST_F(LaunchPlanTest, AFileWithoutThePermissionNamesTheCommand) {
   EXPECT_THAT(error.remedy(), HasSubstr("chmod +x " + folder_.file("prog")));
 }
 
+TEST_F(LaunchPlanTest, PythonIsRunWithPythonWhateverItsNameIs) {
+  folder_.write("bin/python3", "#!/bin/sh\n", true);
+  const std::string scripts[] = {folder_.write("train", "import os\n"),
+                                 folder_.write("train2", "\n#!/usr/bin/env python3\n"),
+                                 folder_.write("train3", "#!/usr/bin/env python3\n"),
+                                 folder_.write("app.pyz", std::string("PK\x03\x04\0", 5), true),
+                                 folder_.write("m.pyc", std::string("\xa7\r\0", 3))};
+  for (const std::string& script : scripts) {
+    const std::vector<std::string> argv = plan({script}).spec.workers[0].argv;
+    ASSERT_EQ(argv.size(), 3U) << script;
+    EXPECT_EQ(argv[0], folder_.file("bin/python3")) << script;
+    EXPECT_EQ(argv[2], script);
+  }
+  for (const std::string& other :
+       {folder_.write("job", "#!/bin/sh\n"), folder_.write("data", std::string("a\0b", 3))}) {
+    EXPECT_EQ(refused({other}).code(), ErrorCode::kScriptNotExecutable) << other;
+  }
+}
+
 TEST_F(LaunchPlanTest, AScriptWhoseInterpreterIsMissingSaysWhich) {
   const Error error = refused({folder_.write("prog", "#!/no/such/python\n", true)});
 
