@@ -1,17 +1,22 @@
 // ForkRanks: the ranks of a checkpoint as forked processes, which a test can kill.
 //
 // The parent passes messages on between them. When a rank ends before the others are through, their next exchange throws
-// kPeerLost, or, as when a whole job is killed, they are killed too.
+// kPeerLost, or, as when a whole job is killed, they are killed too. A rank may have a second exchange, for a save in the
+// background.
 //
 // LibTorch is used in the children, so the parent must not have started threads of its own (OMP_NUM_THREADS=1).
 #pragma once
 
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,34 +38,52 @@ class ForkRanks {
 
   // Calls body(ranks) in one process per rank. Returns whether all of them ended by themselves with 0.
   bool run(WhenOneIsKilled when, const std::function<void(checkpoint::RankExchange&)>& body) {
-    std::vector<UniqueFd> hub;
+    return run_with(1, when, [&](const Exchanges& own) { body(*own[0]); });
+  }
+
+  // The same with a second exchange, for another thread of the rank.
+  bool run(WhenOneIsKilled when,
+           const std::function<void(checkpoint::RankExchange& ranks,
+                                    checkpoint::RankExchange& other)>& body) {
+    return run_with(2, when, [&](const Exchanges& own) { body(*own[0], *own[1]); });
+  }
+
+ private:
+  using Exchanges = std::vector<std::unique_ptr<checkpoint::RankExchange>>;
+
+  bool run_with(std::size_t num_exchanges,
+                WhenOneIsKilled when,
+                const std::function<void(const Exchanges&)>& body) {
+    std::vector<Hub> hubs(num_exchanges);
     std::vector<pid_t> children;
     for (int rank = 0; rank < size_; ++rank) {
-      int ends[2];
-      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
-      UniqueFd own(ends[1]);
-      hub.emplace_back(ends[0]);
+      std::vector<UniqueFd> own;
+      for (Hub& hub : hubs) {
+        int ends[2];
+        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
+        own.emplace_back(ends[1]);
+        hub.add(UniqueFd(ends[0]));
+      }
       const pid_t child = ::fork();
       if (child == 0) {
-        hub.clear();
-        Member member(rank, size_, rank % ranks_per_node_, own.get());
-        body(member);
+        hubs.clear();
+        Exchanges exchanges;
+        for (const UniqueFd& end : own)
+          exchanges.push_back(
+              std::make_unique<Member>(rank, size_, rank % ranks_per_node_, end.get()));
+        body(exchanges);
         ::_exit(0);
       }
       children.push_back(child);
     }
-    int ended = -1;
-    while ((ended = pass_on(hub)) < 0) {
-    }
-    if (when == WhenOneIsKilled::kAllAreKilled &&
-        was_killed(children.at(static_cast<std::size_t>(ended)))) {
+    const std::size_t ended = pass_on_until_one_ends(hubs);
+    if (when == WhenOneIsKilled::kAllAreKilled && was_killed(children.at(ended))) {
       for (const pid_t child : children) ::kill(child, SIGKILL);  // none has been reaped yet
     }
-    hub.clear();
+    hubs.clear();
     return reap(children);
   }
 
- private:
   static bool send(int fd, const std::string& text) {
     const auto bytes = static_cast<std::uint64_t>(text.size());
     return write_all(fd, reinterpret_cast<const char*>(&bytes), sizeof bytes) &&
@@ -91,16 +114,42 @@ class ForkRanks {
     return true;
   }
 
-  // One exchange; -1, or the rank that has ended.
-  static int pass_on(const std::vector<UniqueFd>& hub) {
-    std::vector<std::string> said(hub.size());
-    for (std::size_t i = 0; i < hub.size(); ++i) {
-      if (!receive(hub[i].get(), said[i])) return static_cast<int>(i);
+  // The parent's ends of one exchange. It hears the ranks in their order: that one has ended is noticed when those before it
+  // have said what they had to in this round.
+  class Hub {
+   public:
+    void add(UniqueFd end) { ends_.push_back(std::move(end)); }
+    [[nodiscard]] std::size_t next() const { return said_.size(); }
+    [[nodiscard]] int next_fd() const { return ends_[next()].get(); }
+
+    // Takes what the next rank says, and passes all on when it was the last. False: the rank has ended.
+    bool take() {
+      std::string text;
+      if (!receive(next_fd(), text)) return false;
+      said_.push_back(std::move(text));
+      if (said_.size() < ends_.size()) return true;
+      for (const UniqueFd& end : ends_) {
+        for (const std::string& each : said_) send(end.get(), each);
+      }
+      said_.clear();
+      return true;
     }
-    for (const UniqueFd& fd : hub) {
-      for (const std::string& text : said) send(fd.get(), text);
+
+   private:
+    std::vector<UniqueFd> ends_;
+    std::vector<std::string> said_;
+  };
+
+  // Returns the rank that has ended.
+  static std::size_t pass_on_until_one_ends(std::vector<Hub>& hubs) {
+    for (;;) {
+      std::vector<pollfd> polled;
+      for (const Hub& hub : hubs) polled.push_back({hub.next_fd(), POLLIN, 0});
+      ::poll(polled.data(), polled.size(), -1);
+      for (std::size_t i = 0; i < hubs.size(); ++i) {
+        if (polled[i].revents != 0 && !hubs[i].take()) return hubs[i].next();
+      }
     }
-    return -1;
   }
 
   // Waits for its end, and leaves it to be reaped.

@@ -10,9 +10,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <accel/async_save.h>
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 
+#include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/checkpoint_reader.h"
 #include "libaccel/checkpoint/checkpoint_writer.h"
 #include "libaccel/checkpoint/divided_tensors.h"
@@ -250,74 +252,145 @@ class KillingDisk final : public checkpoint::FileSystem {
   int steps_left_;
 };
 
+enum class Thread { kForeground, kBackground };
+
+// Makes an exchange that others own one that a save may own.
+class BorrowedRanks final : public RankExchange {
+ public:
+  explicit BorrowedRanks(RankExchange& ranks) : ranks_(ranks) {}
+  int rank() const override { return ranks_.rank(); }
+  int size() const override { return ranks_.size(); }
+  int local_rank() const override { return ranks_.local_rank(); }
+  std::vector<std::string> all_gather(const std::string& mine) override {
+    return ranks_.all_gather(mine);
+  }
+
+ private:
+  RankExchange& ranks_;
+};
+
+void save_in_background(checkpoint::FileSystem& disk,
+                        RankExchange& ranks,
+                        RankExchange& of_thread,
+                        const fs::path& folder,
+                        int value) {
+  checkpoint::BackgroundSaves saves;
+  const auto make_ranks = [&](const std::string&, std::stop_token) {
+    return std::make_unique<BorrowedRanks>(of_thread);
+  };
+  Divided run(ranks, value);
+  AsyncSave saving = saves.begin(disk, ranks, make_ranks, folder, run.objects(), {.step = value});
+  run.divide(ranks.rank(), ranks.size(), value + 1);  // goes on; the copy is what is saved
+  saving.wait();
+}
+
+constexpr int kRanks = 3;
+constexpr int kNever = 1 << 20;
+
+// As save_on(), without waiting for the device.
+void save_unkilled(const fs::path& folder, int value) {
+  ThreadRanks(kRanks).run([&](RankExchange& ranks) {
+    KillingDisk disk(kNever);
+    save(disk, ranks, folder, value);
+  });
+}
+
 // Of a save that replaces another, by rank.
-std::vector<unsigned> steps_of_a_save(int num_ranks) {
-  constexpr int kNever = 1 << 20;
+std::vector<unsigned> steps_of_a_save(Thread thread) {
   const test::ScratchFolder scratch;
   const fs::path folder = scratch.path() / "saved";
-  save_on(num_ranks, folder, 1);
-  std::vector<unsigned> steps(static_cast<std::size_t>(num_ranks));
-  ThreadRanks(num_ranks).run([&](RankExchange& ranks) {
+  save_unkilled(folder, 1);
+  std::vector<unsigned> steps(static_cast<std::size_t>(kRanks));
+  ThreadRanks background(kRanks);
+  ThreadRanks(kRanks).run([&](RankExchange& ranks) {
     KillingDisk disk(kNever);
-    save(disk, ranks, folder, 2);
+    if (thread == Thread::kForeground) {
+      save(disk, ranks, folder, 2);
+    } else {
+      save_in_background(disk, ranks, *background.member(ranks.rank()), folder, 2);
+    }
     steps[static_cast<std::size_t>(ranks.rank())] =
         static_cast<unsigned>(kNever - disk.steps_left());
   });
   return steps;
 }
 
-class KilledSave : public ::testing::TestWithParam<WhenOneIsKilled> {};
+struct Killing {
+  WhenOneIsKilled when;
+  Thread thread;
+  int num_points;
+};
+
+class KilledSave : public ::testing::TestWithParam<Killing> {
+ protected:
+  // Returns whether all ranks have come to their end.
+  static bool save_until_killed(const fs::path& folder, int victim, int step) {
+    return ForkRanks(kRanks).run(GetParam().when,
+                                 [&](RankExchange& ranks, RankExchange& of_thread) {
+                                   KillingDisk disk(ranks.rank() == victim ? step : kNever);
+                                   try {
+                                     if (GetParam().thread == Thread::kForeground) {
+                                       save(disk, ranks, folder, 2);
+                                     } else {
+                                       save_in_background(disk, ranks, of_thread, folder, 2);
+                                     }
+                                   } catch (const Error& error) {
+                                     if (error.code() != ErrorCode::kPeerLost) ::_exit(1);
+                                   }
+                                 });
+  }
+
+  // Returns its step.
+  static std::int64_t expect_complete(const fs::path& folder) {
+    const std::int64_t step = read_checkpoint_info(folder).step;
+    Divided run(0, 1, 9);
+    load_checkpoint(folder, run.objects());
+    EXPECT_TRUE(run.has(static_cast<int>(step)));
+    // What is left besides is of a name that no load looks at, and the next save removes it.
+    for (const std::string& name : names_in(folder.parent_path()))
+      EXPECT_TRUE(name == "saved" || name == ".tmp-saved") << name;
+    save_unkilled(folder, 3);
+    EXPECT_EQ(names_in(folder.parent_path()), std::vector<std::string>{"saved"});
+    return step;
+  }
+};
 
 TEST_P(KilledSave, LeavesACompleteCheckpointWhereverItWas) {
-  constexpr int kRanks = 3;
-  constexpr int kNever = 1 << 20;
   std::mt19937 random(11);
-  const std::vector<unsigned> steps = steps_of_a_save(kRanks);
-  int num_killed = 0;
+  const std::vector<unsigned> steps = steps_of_a_save(GetParam().thread);
   int num_new = 0;
-  for (int round = 0; round < 100; ++round) {
+  for (int num_killed = 0; num_killed < GetParam().num_points;) {
     const test::ScratchFolder scratch;
     const fs::path folder = scratch.path() / "saved";
-    save_on(kRanks, folder, 1);
+    save_unkilled(folder, 1);
     const int victim = static_cast<int>(random() % kRanks);
     // Behind its last one, too: then nobody is killed.
     const int step = static_cast<int>(random() % (steps[static_cast<std::size_t>(victim)] + 1));
+    SCOPED_TRACE("rank " + std::to_string(victim) + " at step " + std::to_string(step));
 
-    const bool all_ended = ForkRanks(kRanks).run(GetParam(), [&](RankExchange& ranks) {
-      KillingDisk disk(ranks.rank() == victim ? step : kNever);
-      try {
-        save(disk, ranks, folder, 2);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::kPeerLost) ::_exit(1);
-      }
-    });
+    num_killed += save_until_killed(folder, victim, step) ? 0 : 1;
 
-    num_killed += all_ended ? 0 : 1;
-    const bool is_new = read_checkpoint_info(folder).step == 2;
-    num_new += is_new ? 1 : 0;
-    Divided run(0, 1, 9);
-    load_checkpoint(folder, run.objects());
-    EXPECT_TRUE(run.has(is_new ? 2 : 1)) << "rank " << victim << " at step " << step;
-    // What is left besides is of a name that no load looks at, and the next save removes it.
-    for (const std::string& name : names_in(scratch.path()))
-      EXPECT_TRUE(name == "saved" || name == ".tmp-saved") << name;
-    save_on(kRanks, folder, 3);
-    EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>{"saved"});
+    const std::int64_t found = expect_complete(folder);
+    EXPECT_TRUE(found == 1 || found == 2) << found;
+    num_new += found == 2 ? 1 : 0;
+    ASSERT_FALSE(HasFailure());
   }
-  EXPECT_GT(num_killed, 60);
   EXPECT_GT(num_new, 0);
-  EXPECT_LT(num_new, 100);
+  EXPECT_LT(num_new, GetParam().num_points);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryWay,
-                         KilledSave,
-                         ::testing::Values(WhenOneIsKilled::kOthersNotice,
-                                           WhenOneIsKilled::kAllAreKilled),
-                         [](const auto& way) {
-                           return way.param == WhenOneIsKilled::kAllAreKilled
-                                      ? std::string("AllRanks")
-                                      : std::string("OneRank");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    EveryWay,
+    KilledSave,
+    ::testing::Values(Killing{WhenOneIsKilled::kOthersNotice, Thread::kForeground, 100},
+                      Killing{WhenOneIsKilled::kAllAreKilled, Thread::kForeground, 100},
+                      Killing{WhenOneIsKilled::kOthersNotice, Thread::kBackground, 50},
+                      Killing{WhenOneIsKilled::kAllAreKilled, Thread::kBackground, 50}),
+    [](const auto& way) {
+      return std::string(way.param.when == WhenOneIsKilled::kAllAreKilled ? "AllRanks"
+                                                                          : "OneRank") +
+             (way.param.thread == Thread::kBackground ? "InTheBackground" : "");
+    });
 
 }  // namespace
 }  // namespace accel
