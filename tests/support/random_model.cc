@@ -1,5 +1,7 @@
 #include "tests/support/random_model.h"
 
+#include <algorithm>
+
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/types.h>
@@ -13,10 +15,16 @@ RandomModel::RandomModel(std::uint64_t seed, const RandomModelOptions& options)
     : options_(options), random_(seed), width_(4 * (1 + below(4))) {
   torch::manual_seed(seed);
   const std::int64_t num_layers = 1 + below(6);
-  for (std::int64_t i = 0; i < num_layers; ++i) add_layer("layer" + std::to_string(i));
-  if (below(3) == 0)
-    for (Tensor& parameter : parameters())
-      if (below(3) == 0) parameter.requires_grad_(false);
+  add_layer("layer0");
+  const std::vector<Tensor> first = parameters();
+  for (std::int64_t i = 1; i < num_layers; ++i) add_layer("layer" + std::to_string(i));
+  if (below(3) != 0) return;
+  for (Tensor& parameter : parameters()) {
+    const bool is_of_first = std::any_of(
+        first.begin(), first.end(), [&](const Tensor& it) { return it.is_same(parameter); });
+    if (below(3) == 0 && (options_.may_freeze_first_layer || !is_of_first))
+      parameter.requires_grad_(false);
+  }
 }
 
 Tensor RandomModel::forward(const Tensor& input) {

@@ -14,6 +14,8 @@ namespace accel::test {
 
 struct RandomModelOptions {
   bool may_share_storage = true;  // also two parameters over one memory
+  // The first layer, which each batch uses. Copies cannot average the gradients of a rank that has none at all.
+  bool may_freeze_first_layer = true;
 };
 
 class RandomModel final : public ZooModel {

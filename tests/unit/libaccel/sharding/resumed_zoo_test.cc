@@ -1,7 +1,6 @@
 // Models of every kind that were trained as two shards go on as shards of another number, as copies, with divided states of
 // the optimizer, over nodes and alone: after the same steps they save the same files, to the byte.
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -162,33 +161,25 @@ TEST_P(ResumedZoo, EveryKindGoesOnToTheSameFilesInEveryWay) {
   const bool is_bf16 = GetParam();
   const test::ScratchFolder scratch;
   const fs::path& folder = scratch.path();
-  const test::RankGroupOptions patient{.timeout = std::chrono::seconds(300)};
-  test::run_ranks(
-      2, [&] { train_as_two_shards(folder); }, patient);
-  test::run_ranks(
-      4,
-      [&] {
-        std::vector<Way> ways = {{"SHARD_GRAD_OP", ShardingStrategy::kShardGradOp},
-                                 {"BY_TENSOR", ShardingStrategy::kFullShard, true},
-                                 {.name = "DDP", .strategy = {}, .is_undivided = true}};
-        if (!is_bf16) {
-          ways.push_back({"FULL_SHARD", ShardingStrategy::kFullShard});
-          ways.push_back({"NO_SHARD", ShardingStrategy::kNoShard});
-          ways.push_back({.name = "ZERO_1", .strategy = {}, .zero_stage = 1});
-        }
-        expect_same_end(folder, ways);
-      },
-      patient);
-  test::run_ranks(
-      4,
-      [&] {
-        const int rank = test::rank_of_this_process();
-        test::be_on_node(rank / 2, 2, rank % 2, 2);
-        std::vector<Way> ways = {{"HYBRID_SHARD", ShardingStrategy::kHybridShard}};
-        if (!is_bf16) ways.push_back({"HYBRID_SHARD_ZERO2", ShardingStrategy::kHybridShardZero2});
-        expect_same_end(folder, ways);
-      },
-      patient);
+  test::run_ranks(2, [&] { train_as_two_shards(folder); });
+  test::run_ranks(4, [&] {
+    std::vector<Way> ways = {{"SHARD_GRAD_OP", ShardingStrategy::kShardGradOp},
+                             {"BY_TENSOR", ShardingStrategy::kFullShard, true},
+                             {.name = "DDP", .strategy = {}, .is_undivided = true}};
+    if (!is_bf16) {
+      ways.push_back({"FULL_SHARD", ShardingStrategy::kFullShard});
+      ways.push_back({"NO_SHARD", ShardingStrategy::kNoShard});
+      ways.push_back({.name = "ZERO_1", .strategy = {}, .zero_stage = 1});
+    }
+    expect_same_end(folder, ways);
+  });
+  test::run_ranks(4, [&] {
+    const int rank = test::rank_of_this_process();
+    test::be_on_node(rank / 2, 2, rank % 2, 2);
+    std::vector<Way> ways = {{"HYBRID_SHARD", ShardingStrategy::kHybridShard}};
+    if (!is_bf16) ways.push_back({"HYBRID_SHARD_ZERO2", ShardingStrategy::kHybridShardZero2});
+    expect_same_end(folder, ways);
+  });
   test::run_ranks(1, [&] {
     expect_same_end(
         folder,
