@@ -32,6 +32,9 @@ constexpr std::chrono::milliseconds kLastBytes{20};
 // For a wait that is only to find out whether the bytes are there: shorter, and the thread might miss it.
 constexpr std::chrono::microseconds kGlance{100};
 
+constexpr const char* kHasEnded = "has ended or met an error";
+constexpr const char* kAborted = "the group was aborted by this process";
+
 // Copying so much costs less than the trip that it saves.
 constexpr std::size_t kSmallBytes = 16 * 1024;
 
@@ -76,7 +79,7 @@ Error lateness_of(int peer) {
 }
 
 Error loss_of(int peer, const std::string& how) {
-  return Error(ErrorCode::kPeerLost, peer_text(peer) + " has ended or met an error" + how);
+  return Error(ErrorCode::kPeerLost, peer_text(peer) + " " + kHasEnded + how);
 }
 
 // Of what the backend throws.
@@ -209,8 +212,7 @@ Result<bool> NodeLink::is_done(const WorkPtr& work, Wait& wait, std::chrono::mic
 }
 
 std::optional<Error> NodeLink::reason_to_give_up(Wait& wait) {
-  if (is_aborted_.load())
-    return Error(ErrorCode::kPeerLost, "the group was aborted by this process");
+  if (is_aborted_.load()) return Error(ErrorCode::kPeerLost, kAborted);
   if (wait.is_lost) return loss_of(wait.peer, "");
   const auto now = Clock::now();
   if (now >= wait.deadline) return lateness_of(wait.peer);
@@ -330,6 +332,48 @@ Result<void> NodeLink::finish(const ExchangePtr& exchange) {
     if (auto done = finish(rest.work, wait_for(rest.peer)); !done) return done;
   }
   return {};
+}
+
+// Letters come meanwhile, whomever is waited for: at the deadline each that is there counts.
+Result<std::vector<shm::Absent>> NodeLink::call_roll(const shm::Call& call,
+                                                     std::span<const int> peers,
+                                                     std::chrono::milliseconds timeout,
+                                                     shm::RollCall roll_call) {
+  const auto deadline = Clock::now() + timeout;
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  for (const int peer : peers) {
+    out.push_back({peer, nullptr, 0});
+    in.push_back({peer, nullptr, 0});
+  }
+  const auto begun = begin(call, out, in);
+  if (!begun) return begun.error();
+  std::vector<shm::Absent> absent;
+  bool is_over = false;
+  Result<void> difference;
+  std::vector<int> who_differ;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const Exchange::Started& started = (*begun)->beginnings_in[i];
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto came = finish(
+        started.work, wait_for(in[i].from, is_over ? kLastBytes : std::max(left, kLastBytes)));
+    if (is_aborted_.load()) return came ? Error(ErrorCode::kPeerLost, kAborted) : came.error();
+    if (!came) {
+      const std::vector<RankEnd>& ends = farewells_->look();
+      const bool has_ended = std::ranges::find(ends, in[i].from, &RankEnd::rank) != ends.end();
+      absent.push_back({.rank = in[i].from, .why = has_ended ? kHasEnded : ""});
+      is_over = is_over || (has_ended && roll_call == shm::RollCall::kUntilFirstLoss);
+      continue;
+    }
+    Beginning beginning;
+    std::memcpy(&beginning, started.room.data_ptr(), sizeof beginning);
+    if (beginning.call != call) who_differ.push_back(in[i].from);
+    if (difference) difference = compare(call, in[i], beginning);
+  }
+  part_from(who_differ);
+  if (!difference) return std::move(difference).error();
+  return absent;
 }
 
 // ---- messages ----

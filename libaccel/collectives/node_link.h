@@ -39,6 +39,7 @@
 #include "libaccel/collectives/nudger.h"
 #include "libaccel/collectives/shm/call.h"
 #include "libaccel/collectives/shm/mail.h"
+#include "libaccel/collectives/shm/roll_call.h"
 
 namespace c10d {
 class Backend;
@@ -83,6 +84,13 @@ class NodeLink {
                                           std::span<const Outgoing> out,
                                           std::span<const Incoming> in);
   [[nodiscard]] Result<void> finish(const ExchangePtr& exchange);
+
+  // Waits for at most `timeout` until all of the peers have called it too. Who has not; empty: all have. Once one is known to be
+  // lost the others are waited for when the roll call is of all. Errors  kShapeMismatch; kPeerLost: abort().
+  [[nodiscard]] Result<std::vector<shm::Absent>> call_roll(const shm::Call& call,
+                                                           std::span<const int> peers,
+                                                           std::chrono::milliseconds timeout,
+                                                           shm::RollCall roll_call);
 
   // Messages of users. The backend tells of their end to those who wait only, so is_done() waits for 0.1 ms when it is false;
   // after true, wait() comes back at once. The timeout of is_done() counts from post(), that of wait() from wait().

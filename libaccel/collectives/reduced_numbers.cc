@@ -40,6 +40,12 @@ DataType data_type_of(at::ScalarType type) {
       return DataType::kUInt32;
     case at::kUInt64:
       return DataType::kUInt64;
+    case at::kComplexHalf:
+      return DataType::kComplex32;
+    case at::kComplexFloat:
+      return DataType::kComplex64;
+    case at::kComplexDouble:
+      return DataType::kComplex128;
     default:
       throw Error(ErrorCode::kUnsupported,
                   std::string("tensors of type ") + at::toString(type) + " cannot be reduced",
@@ -51,15 +57,19 @@ DataType data_type_of(at::ScalarType type) {
 }  // namespace
 
 Numbers::Numbers(const at::Tensor& tensor, const c10d::ReduceOp& op)
-    : type(data_type_of(c10::toRealValueType(tensor.scalar_type()))),
-      count(static_cast<std::size_t>(tensor.numel()) * (tensor.is_complex() ? 2 : 1)) {
+    : type(data_type_of(tensor.scalar_type())), count(static_cast<std::size_t>(tensor.numel())) {
   const bool is_scaled = op.op_ == c10d::ReduceOp::PREMUL_SUM;
   const bool is_linear =
       is_scaled || op.op_ == c10d::ReduceOp::SUM || op.op_ == c10d::ReduceOp::AVG;
-  if (tensor.is_complex() && !is_linear) {
+  if (tensor.is_complex() && is_linear) {
+    type = data_type_of(c10::toRealValueType(tensor.scalar_type()));
+    count *= 2;
+  }
+  if (tensor.is_complex() && !is_linear && op.op_ != c10d::ReduceOp::PRODUCT) {
     throw Error(
         ErrorCode::kUnsupported,
-        "complex tensors can be summed and averaged, nothing else",
+        std::string(name_of(reduce_op_of(op))) + " is not defined for " +
+            at::toString(tensor.scalar_type()) + ": complex numbers have no order and no bits",
         "gather them and compute the result from all, or reduce their real and imaginary parts");
   }
   if (is_scaled && !tensor.is_complex() && !tensor.is_floating_point()) {

@@ -14,7 +14,7 @@
 
 namespace accel {
 
-// What a tensor is for reduce_elements(): of a complex number its two parts.
+// What a tensor is for reduce_elements(): for sums and averages a complex number is its two parts.
 struct Numbers {
   Numbers(const at::Tensor& tensor, const c10d::ReduceOp& op);
   shm::DataType type;

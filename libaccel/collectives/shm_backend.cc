@@ -1,26 +1,20 @@
-// From tensors to bytes: what is checked here, and what is copied.
-//
-//   contiguous tensor      its memory is read and written in place
-//   any other              a contiguous copy, copied back where the collective writes
-//   complex                two numbers each, for sums and averages
-//   conjugated, negated    a copy that is not, copied back so
+// What is checked here is what the group cannot see: the lists of tensors. Complex tensors are the group's complex numbers for
+// products, and two numbers each for sums and averages (reduced_numbers.h).
 
 #include "libaccel/collectives/shm_backend.h"
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <utility>
 
-#include <ATen/core/ivalue.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/resolve_conj.h>
-#include <ATen/ops/resolve_neg.h>
 
 #include "libaccel/collectives/reduced_numbers.h"
+#include "libaccel/collectives/shm_work.h"
+#include "libaccel/collectives/tensor_memory.h"
 
 namespace accel {
 namespace {
@@ -29,77 +23,6 @@ using Tensors = ShmBackend::Tensors;
 
 [[noreturn]] void refuse(ErrorCode code, std::string message, std::string remedy = {}) {
   throw Error(code, std::move(message), std::move(remedy));
-}
-
-// Throws kUnsupported.
-void check_place(const at::Tensor& tensor) {
-  if (tensor.device().is_cpu() && tensor.layout() == at::kStrided) return;
-  refuse(ErrorCode::kUnsupported,
-         "a collective through shared memory takes dense tensors on the CPU, not " +
-             tensor.toString() + " on " + tensor.device().str(),
-         "take the backend gloo or nccl for it");
-}
-
-std::byte* bytes_of(const at::Tensor& tensor) {
-  return static_cast<std::byte*>(tensor.data_ptr());
-}
-
-// A tensor's own memory where that holds its values in order, else a copy: not the memory behind a transposed, conjugated
-// or negated view. Nothing of it is part of the graph.
-at::Tensor plain_memory_of(const at::Tensor& tensor) {
-  const at::NoGradGuard no_grad;
-  return tensor.detach().resolve_conj().resolve_neg().contiguous();
-}
-
-void copy_back(const at::Tensor& memory, const at::Tensor& tensor) {
-  if (memory.data_ptr() == tensor.data_ptr()) return;
-  const at::NoGradGuard no_grad;
-  tensor.detach().copy_(memory);
-}
-
-// The memory of a tensor that a collective writes; what was copied is copied back at the end.
-class Target {
- public:
-  explicit Target(at::Tensor tensor) : tensor_(std::move(tensor)) {
-    check_place(tensor_);
-    memory_ = plain_memory_of(tensor_);
-  }
-  // After the collective, when it has not thrown.
-  void settle() { copy_back(memory_, tensor_); }
-  [[nodiscard]] std::byte* bytes() const { return bytes_of(memory_); }
-  [[nodiscard]] std::size_t num_bytes() const { return memory_.nbytes(); }
-  [[nodiscard]] const at::Tensor& memory() const { return memory_; }
-
- private:
-  at::Tensor tensor_;
-  at::Tensor memory_;
-};
-
-std::vector<Target> targets_of(const Tensors& tensors) {
-  std::vector<Target> targets;
-  for (const at::Tensor& tensor : tensors) targets.emplace_back(tensor);
-  return targets;
-}
-
-at::Tensor source_of(const at::Tensor& tensor) {
-  check_place(tensor);
-  return plain_memory_of(tensor);
-}
-
-const char* name_of(const at::Tensor& tensor) {
-  return at::toString(tensor.scalar_type());
-}
-
-std::vector<const std::byte*> sources_of(const Tensors& tensors) {
-  std::vector<const std::byte*> pointers;
-  for (const at::Tensor& tensor : tensors) pointers.push_back(bytes_of(tensor));
-  return pointers;
-}
-
-std::vector<std::byte*> bytes_of(const std::vector<Target>& targets) {
-  std::vector<std::byte*> pointers;
-  for (const Target& target : targets) pointers.push_back(target.bytes());
-  return pointers;
 }
 
 void check_one(std::size_t num_tensors) {
@@ -124,35 +47,19 @@ void check_parts(const Tensors& parts, const at::Tensor& like, int world_size) {
   }
 }
 
-class CompletedWork final : public c10d::Work {
- public:
-  CompletedWork(int rank, c10d::OpType type, Tensors results)
-      : Work(rank, type),
-        results_(std::move(results)),
-        future_(c10::make_intrusive<at::ivalue::Future>(
-            c10::ListType::create(c10::TensorType::get()))) {
-    future_->markCompleted(at::IValue(results_));
-    finish();
-  }
-  bool wait(std::chrono::milliseconds) override { return true; }
-  std::vector<at::Tensor> result() override { return results_; }
-  c10::intrusive_ptr<at::ivalue::Future> getFuture() override { return future_; }
-
- private:
-  Tensors results_;
-  c10::intrusive_ptr<at::ivalue::Future> future_;
-};
-
 }  // namespace
 
-ShmBackend::ShmBackend(std::shared_ptr<shm::ByteGroup> group, std::string name)
+ShmBackend::ShmBackend(std::shared_ptr<shm::ByteGroup> group,
+                       std::string name,
+                       std::chrono::milliseconds timeout)
     : Backend(group->rank(), group->world_size()),
       group_(std::move(group)),
-      name_(std::move(name)) {}
+      name_(std::move(name)),
+      timeout_(timeout) {}
 
 ShmBackend::WorkPtr ShmBackend::done(c10d::OpType type, Tensors results) {
   ++sequence_;
-  return c10::make_intrusive<CompletedWork>(getRank(), type, std::move(results));
+  return completed_work(getRank(), type, std::move(results));
 }
 
 // Of a tensor whose memory is contiguous: a view for each rank.
@@ -174,6 +81,19 @@ ShmBackend::Tensors ShmBackend::even_pieces(const at::Tensor& whole,
 ShmBackend::WorkPtr ShmBackend::barrier(const c10d::BarrierOptions&) {
   or_throw(group_->barrier());
   return done(c10d::OpType::BARRIER, {});
+}
+
+void ShmBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const bool is_default = options.timeout == c10d::kUnsetTimeout;
+  if (!is_default && options.timeout.count() <= 0) {
+    refuse(ErrorCode::kInvalidArgument,
+           "the timeout of a monitored barrier is " + std::to_string(options.timeout.count()) +
+               " ms, expected more than 0");
+  }
+  or_throw(group_->monitored_barrier(
+      is_default ? timeout_ : options.timeout,
+      wait_all_ranks ? shm::RollCall::kOfAll : shm::RollCall::kUntilFirstLoss));
+  ++sequence_;
 }
 
 // The Reducer asks for the index of a CPU, which has none.
@@ -465,57 +385,10 @@ ShmBackend::WorkPtr ShmBackend::alltoall_base(at::Tensor& output,
 
 // ---- messages ----
 
-namespace {
-
-class LetterWork final : public c10d::Work {
- public:
-  LetterWork(std::shared_ptr<shm::ByteGroup> group,
-             c10d::OpType type,
-             const at::Tensor& tensor,
-             int peer,
-             int tag)
-      : Work(group->rank(), type),
-        group_(std::move(group)),
-        tensor_(tensor),
-        letter_(std::make_shared<shm::Letter>()) {
-    check_place(tensor);
-    memory_ = plain_memory_of(tensor);
-    letter_->is_sent = type == c10d::OpType::SEND;
-    letter_->peer = peer;
-    letter_->tag = tag;
-    letter_->data = bytes_of(memory_);
-    letter_->bytes = memory_.nbytes();
-    letter_->keep = std::make_shared<at::Tensor>(memory_);
-    or_throw(group_->post(letter_));
-  }
-
-  // The group's timeout holds, whatever is given here.
-  bool wait(std::chrono::milliseconds) override {
-    if (is_settled_) return true;
-    or_throw(group_->wait(letter_));
-    if (!letter_->is_sent) copy_back(memory_, tensor_);
-    is_settled_ = true;
-    finish();
-    return true;
-  }
-  bool isCompleted() override { return or_throw(group_->is_done(letter_)); }
-  int sourceRank() const override { return letter_->peer; }
-  std::vector<at::Tensor> result() override { return {tensor_}; }
-
- private:
-  std::shared_ptr<shm::ByteGroup> group_;
-  at::Tensor tensor_;
-  at::Tensor memory_;
-  shm::LetterPtr letter_;
-  bool is_settled_ = false;
-};
-
-}  // namespace
-
 ShmBackend::WorkPtr ShmBackend::send(Tensors& tensors, int to, int tag) {
   check_one(tensors.size());
   ++sequence_;
-  return c10::make_intrusive<LetterWork>(group_, c10d::OpType::SEND, tensors[0], to, tag);
+  return letter_work(group_, c10d::OpType::SEND, tensors[0], to, tag);
 }
 
 ShmBackend::WorkPtr ShmBackend::recv(Tensors& tensors, int from, int tag) {
@@ -532,7 +405,7 @@ ShmBackend::WorkPtr ShmBackend::receive(Tensors& tensors, int from, int tag) {
   check_one(tensors.size());
   ++sequence_;
   const auto type = from == shm::kAnyRank ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV;
-  return c10::make_intrusive<LetterWork>(group_, type, tensors[0], from, tag);
+  return letter_work(group_, type, tensors[0], from, tag);
 }
 
 }  // namespace accel

@@ -6,7 +6,7 @@
 // collective. So collectives of several groups must be called in the same order by the ranks that share them.
 //
 // Tensors are on the CPU, and dense but for all-reduce, which sums sparse ones too. Collectives that only move data take
-// every type; reductions take those of shm::DataType, and complex numbers for sums and averages. Tensors that are not
+// every type; reductions take those of shm::DataType. Tensors that are not
 // contiguous are copied.
 //
 // The same adapter serves ranks of several nodes, when the group is a TwoLevelGroup (collectives/two_level_group.h).
@@ -17,6 +17,7 @@
 // Source:   torch/csrc/distributed/c10d/Backend.hpp of LibTorch 2.11.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -33,7 +34,10 @@ class ShmBackend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  explicit ShmBackend(std::shared_ptr<shm::ByteGroup> group, std::string name = "accel_shm");
+  // timeout: that of a monitored barrier which names none.
+  explicit ShmBackend(std::shared_ptr<shm::ByteGroup> group,
+                      std::string name = "accel_shm",
+                      std::chrono::milliseconds timeout = kBackendDefaultTimeout);
 
   const std::string getBackendName() const override { return name_; }
 
@@ -87,6 +91,9 @@ class ShmBackend final : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  // The error, on every rank, names all that have not come; so does it when wait_all_ranks is not set, but then the first
+  // known death ends it at once. kInvalidArgument: a timeout below 1 ms.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
   // Memory whose all-reduces need no copy, when that of all ranks is of this kind: what c10d::Reducer asks for its buckets.
   // Ordinary memory where no more of it can be had.
@@ -115,6 +122,7 @@ class ShmBackend final : public c10d::Backend {
 
   std::shared_ptr<shm::ByteGroup> group_;  // also the works' of messages
   std::string name_;
+  std::chrono::milliseconds timeout_;
   std::uint64_t sequence_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "libaccel/collectives/shm/call.h"
+#include "libaccel/collectives/shm/group_checks.h"
 
 namespace accel {
 namespace {
@@ -55,13 +56,6 @@ Result<void> TwoLevelGroup::settled(Result<void> done) {
       .while_doing(text_of(call_) + " between " + to_text(parts_.layout));
 }
 
-Result<void> TwoLevelGroup::check_root(int root) const {
-  if (root >= 0 && root < world_size()) return {};
-  return Error(
-      ErrorCode::kInvalidArgument,
-      "root " + std::to_string(root) + " is not one of " + std::to_string(world_size()) + " ranks");
-}
-
 Result<void> TwoLevelGroup::exchange(std::span<const NodeLink::Outgoing> out,
                                      std::span<const NodeLink::Incoming> in) {
   return parts_.link->exchange(call_, out, in);
@@ -99,6 +93,26 @@ Result<void> TwoLevelGroup::send_to_all(const NodeLink::ExchangePtr& heard,
 
 Result<void> TwoLevelGroup::barrier() {
   call_ = call_of(CallKind::kBarrier, 0);
+  if (auto done = settled(parts_.node->barrier()); !done) return done;
+  return settled(exchange_with_all({}, {}));
+}
+
+// Then a barrier, since another rank may have given up just now.
+Result<void> TwoLevelGroup::monitored_barrier(std::chrono::milliseconds timeout,
+                                              shm::RollCall roll_call) {
+  call_ = call_of(CallKind::kMonitoredBarrier, 0);
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<int> others;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (rank != this->rank()) others.push_back(parts_.names[static_cast<std::size_t>(rank)]);
+  }
+  const auto absent = parts_.link->call_roll(call_, others, timeout, roll_call);
+  if (!absent) return settled(absent.error());
+  if (!absent->empty()) {
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - began);
+    return settled(shm::error_of(*absent, world_size(), std::min(waited, timeout)));
+  }
   if (auto done = settled(parts_.node->barrier()); !done) return done;
   return settled(exchange_with_all({}, {}));
 }
@@ -146,7 +160,7 @@ Result<void> TwoLevelGroup::broadcast(std::byte* data,
                                       std::size_t bytes,
                                       int root,
                                       std::string_view elements) {
-  if (auto exists = check_root(root); !exists) return exists;
+  if (auto exists = shm::check_root(root, world_size()); !exists) return exists;
   call_ = call_of(CallKind::kBroadcast, bytes, elements, root);
   const auto places = static_cast<std::size_t>(num_places_);
   const std::size_t each = places > 1 && bytes > kWholeBytes ? bytes / places : 0;
@@ -194,7 +208,7 @@ Result<void> TwoLevelGroup::gather(const std::byte* in,
                                    std::size_t bytes,
                                    int root,
                                    std::string_view elements) {
-  if (auto exists = check_root(root); !exists) return exists;
+  if (auto exists = shm::check_root(root, world_size()); !exists) return exists;
   call_ = call_of(CallKind::kGather, bytes, elements, root);
   const int root_node = parts_.layout.node_of(root);
   const int root_place = parts_.layout.place_of(root);
@@ -245,7 +259,7 @@ Result<void> TwoLevelGroup::scatter(std::span<const std::byte* const> in,
                                     std::size_t bytes,
                                     int root,
                                     std::string_view elements) {
-  if (auto exists = check_root(root); !exists) return exists;
+  if (auto exists = shm::check_root(root, world_size()); !exists) return exists;
   call_ = call_of(CallKind::kScatter, bytes, elements, root);
   const int root_node = parts_.layout.node_of(root);
   if (node_ == root_node) return settled(scatter_from_here(in, out, bytes, root));

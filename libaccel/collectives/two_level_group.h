@@ -13,6 +13,7 @@
 //   scatter         scatter for each node     what is theirs to the same place
 //   all_to_all      all_to_all                pieces straight to their ranks, meanwhile
 //   barrier         barrier                   an empty letter
+//   monitored barrier: an empty letter from each rank to each, within a node too; then a barrier
 //
 // So a byte crosses the network once for each node that needs it, and all ranks of a node send at once. What is small (32 KiB)
 // is not cut: inside the node all have the whole then, which saves two meetings.
@@ -34,6 +35,7 @@
 // Source:   tests/unit/libaccel/collectives/two_level_group_test.cc.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -62,6 +64,9 @@ class TwoLevelGroup final : public shm::ByteGroup {
   [[nodiscard]] int world_size() const noexcept override { return num_nodes_ * num_places_; }
 
   [[nodiscard]] Result<void> barrier() override;
+  // Over the link, within a node too: so each rank hears itself who has not come.
+  [[nodiscard]] Result<void> monitored_barrier(std::chrono::milliseconds timeout,
+                                               shm::RollCall roll_call) override;
   [[nodiscard]] Result<void> all_reduce(const std::byte* in,
                                         std::byte* out,
                                         std::size_t count,
@@ -120,8 +125,6 @@ class TwoLevelGroup final : public shm::ByteGroup {
   // After an error the group is over, on all nodes: the error as it is to be thrown.
   [[nodiscard]] Error end(Error error);
   [[nodiscard]] Result<void> settled(Result<void> done);
-  [[nodiscard]] Result<void> check_root(int root) const;
-  [[nodiscard]] Result<void> check_op(shm::DataType type, shm::ReduceOp op) const;
   [[nodiscard]] int rank_at(int node, int place) const;
   [[nodiscard]] int name_at(int node, int place) const;
 

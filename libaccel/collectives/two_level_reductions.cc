@@ -1,12 +1,13 @@
 // The reductions of TwoLevelGroup.
 //
 // An average is a sum until the end: it is divided once, by all ranks. Sums, products and averages of 16-bit floating
-// point numbers are taken of their float32 values, which are rounded at the end.
+// point numbers, complex ones too, are taken of their float32 values, which are rounded at the end.
 
 #include <cstring>
 #include <utility>
 
 #include "libaccel/collectives/shm/call.h"
+#include "libaccel/collectives/shm/group_checks.h"
 #include "libaccel/collectives/shm/half.h"
 #include "libaccel/collectives/shm/reduction.h"
 #include "libaccel/collectives/two_level_group.h"
@@ -35,6 +36,7 @@ bool rounds(ReduceOp op) {
 
 // What is computed with.
 DataType wide(DataType type, ReduceOp op) {
+  if (type == DataType::kComplex32) return DataType::kComplex64;
   return is_half(type) && rounds(op) ? DataType::kFloat32 : type;
 }
 
@@ -47,30 +49,24 @@ void widen_as(const std::byte* in, std::size_t count, float* out) {
 void widen(const std::byte* in, std::size_t count, DataType type, std::byte* out) {
   auto* const floats = reinterpret_cast<float*>(out);
   if (type == DataType::kFloat16) return widen_as<shm::Half>(in, count, floats);
+  if (type == DataType::kComplex32) return widen_as<shm::Half>(in, 2 * count, floats);
   widen_as<shm::BFloat16>(in, count, floats);
 }
 
 void narrow(const std::byte* in, std::size_t count, DataType type, std::byte* out) {
   const auto* const floats = reinterpret_cast<const float*>(in);
-  if (type == DataType::kFloat16) {
+  if (type != DataType::kBFloat16) {
     auto* const halves = reinterpret_cast<shm::Half*>(out);
-    for (std::size_t i = 0; i < count; ++i) halves[i] = shm::to_half(floats[i]);
+    const std::size_t num_halves = type == DataType::kComplex32 ? 2 * count : count;
+    for (std::size_t i = 0; i < num_halves; ++i) halves[i] = shm::to_half(floats[i]);
     return;
   }
   auto* const halves = reinterpret_cast<shm::BFloat16*>(out);
   for (std::size_t i = 0; i < count; ++i) halves[i] = shm::to_bfloat16(floats[i]);
 }
 
-template <typename T>
-void divide_as(std::byte* data, std::size_t count, int divisor) {
-  T* values = reinterpret_cast<T*>(data);
-  const T by = static_cast<T>(divisor);
-  for (std::size_t i = 0; i < count; ++i) values[i] /= by;
-}
-
 void divide(std::byte* data, std::size_t count, DataType type, int divisor) {
-  if (type == DataType::kFloat64) return divide_as<double>(data, count, divisor);
-  divide_as<float>(data, count, divisor);
+  shm::divide_elements(data, count, type, static_cast<std::size_t>(divisor));
 }
 
 ReduceOp sum_of(ReduceOp op) {
@@ -82,13 +78,6 @@ void copy_bytes(std::byte* out, const std::byte* in, std::size_t bytes) {
 }
 
 }  // namespace
-
-Result<void> TwoLevelGroup::check_op(DataType type, ReduceOp op) const {
-  if (is_defined(type, op)) return {};
-  return Error(ErrorCode::kInvalidArgument,
-               std::string(name_of(op)) + " is not defined for " + std::string(name_of(type)),
-               std::string(remedy_for(op)));
-}
 
 void TwoLevelGroup::reduce_nodes(std::span<const std::byte* const> operands,
                                  std::size_t count,
@@ -212,7 +201,7 @@ Result<void> TwoLevelGroup::all_reduce_in_place(std::byte* data,
 
 Result<void> TwoLevelGroup::all_reduce(
     const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op) {
-  if (auto fits = check_op(type, op); !fits) return fits;
+  if (auto fits = shm::check_reduction(type, op); !fits) return fits;
   call_ = call_of(CallKind::kAllReduce, count * size_of(type), type, op);
   const DataType computed = wide(type, op);
   if (computed == type) {
@@ -258,8 +247,8 @@ Result<void> TwoLevelGroup::reduce_in_place(
 
 Result<void> TwoLevelGroup::reduce(
     const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op, int root) {
-  if (auto fits = check_op(type, op); !fits) return fits;
-  if (auto exists = check_root(root); !exists) return exists;
+  if (auto fits = shm::check_reduction(type, op); !fits) return fits;
+  if (auto exists = shm::check_root(root, world_size()); !exists) return exists;
   call_ = call_of(CallKind::kReduce, count * size_of(type), type, op, root);
   const DataType computed = wide(type, op);
   // Of the others nothing is written to `out`.
@@ -317,7 +306,7 @@ Result<void> TwoLevelGroup::reduce_scatter(std::span<const std::byte* const> in,
                                            std::size_t count,
                                            DataType type,
                                            ReduceOp op) {
-  if (auto fits = check_op(type, op); !fits) return fits;
+  if (auto fits = shm::check_reduction(type, op); !fits) return fits;
   call_ = call_of(CallKind::kReduceScatter, count * size_of(type), type, op);
   const DataType computed = wide(type, op);
   if (computed == type) return settled(reduce_scatter_sums(in, out, count, type, op));

@@ -255,7 +255,9 @@ bool ProcessGroup::join_shm(const WorkerIdentity& identity, const InitProcessGro
   }
   // c10d::Reducer asks the backend for the memory of its buckets only where this says 0; what the user has set stays.
   ::setenv("DDP_DISABLE_COMM_MEM", "0", /*replace=*/0);
-  take_backend(kShm, c10d::ProcessGroup::CUSTOM, c10::make_intrusive<ShmBackend>(*std::move(met)));
+  take_backend(kShm,
+               c10d::ProcessGroup::CUSTOM,
+               c10::make_intrusive<ShmBackend>(*std::move(met), "accel_shm", options.timeout));
   return true;
 }
 
@@ -298,10 +300,10 @@ bool ProcessGroup::join_two_level(const WorkerIdentity& identity,
   const std::shared_ptr<shm::ShmGroup> memory = std::move(met->group);
   const auto link = std::make_shared<NodeLink>(gloo);
   const auto take = [&](ProcessGroup& group, const char* name, std::shared_ptr<shm::ByteGroup> of) {
-    group.take_backend(
-        name,
-        c10d::ProcessGroup::CUSTOM,
-        c10::make_intrusive<ShmBackend>(std::move(of), std::string("accel_") + name));
+    group.take_backend(name,
+                       c10d::ProcessGroup::CUSTOM,
+                       c10::make_intrusive<ShmBackend>(
+                           std::move(of), std::string("accel_") + name, options.timeout));
   };
   std::vector<int> all(static_cast<std::size_t>(size_));
   std::iota(all.begin(), all.end(), 0);

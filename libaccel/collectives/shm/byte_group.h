@@ -9,6 +9,7 @@
 // Threads:  one thread at a time, except abort().
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -19,6 +20,7 @@
 
 #include "libaccel/collectives/shm/data_type.h"
 #include "libaccel/collectives/shm/mail.h"
+#include "libaccel/collectives/shm/roll_call.h"
 
 namespace accel::shm {
 
@@ -34,6 +36,11 @@ class ByteGroup {
 
   // Waits until all ranks are here.
   [[nodiscard]] virtual Result<void> barrier() = 0;
+
+  // The same for at most `timeout`, with an error that names all ranks that have not come. All ranks pass it, or none but
+  // where one dies meanwhile.
+  [[nodiscard]] virtual Result<void> monitored_barrier(std::chrono::milliseconds timeout,
+                                                       RollCall roll_call) = 0;
 
   // `count` elements of `type`; `out` may be `in`.
   [[nodiscard]] virtual Result<void> all_reduce(

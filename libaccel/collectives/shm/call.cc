@@ -7,7 +7,7 @@
 namespace accel::shm {
 namespace {
 
-constexpr std::array<const char*, 10> kKindNames = {"nothing",
+constexpr std::array<const char*, 11> kKindNames = {"nothing",
                                                     "barrier",
                                                     "all_reduce",
                                                     "reduce",
@@ -16,7 +16,8 @@ constexpr std::array<const char*, 10> kKindNames = {"nothing",
                                                     "all_gather",
                                                     "gather",
                                                     "scatter",
-                                                    "all_to_all"};
+                                                    "all_to_all",
+                                                    "monitored barrier"};
 
 bool has_root(const Call& call) {
   switch (static_cast<CallKind>(call.kind)) {

@@ -28,6 +28,7 @@ enum class CallKind : std::uint32_t {
   kGather,
   kScatter,
   kAllToAll,
+  kMonitoredBarrier,
 };
 
 // All bytes zero is no call.

@@ -16,13 +16,17 @@ std::size_t size_of(DataType type) noexcept {
     case DataType::kFloat32:
     case DataType::kInt32:
     case DataType::kUInt32:
+    case DataType::kComplex32:
       return 4;
     case DataType::kFloat64:
     case DataType::kInt64:
     case DataType::kUInt64:
+    case DataType::kComplex64:
+      return 8;
+    case DataType::kComplex128:
       break;
   }
-  return 8;
+  return 16;
 }
 
 std::string_view name_of(DataType type) noexcept {
@@ -38,7 +42,10 @@ std::string_view name_of(DataType type) noexcept {
                                                       "bool",
                                                       "uint16",
                                                       "uint32",
-                                                      "uint64"};
+                                                      "uint64",
+                                                      "complex32",
+                                                      "complex64",
+                                                      "complex128"};
   return kNames[static_cast<int>(type)];
 }
 
@@ -48,10 +55,10 @@ std::string_view name_of(ReduceOp op) noexcept {
   return kNames[static_cast<int>(op)];
 }
 
-std::string_view remedy_for(ReduceOp op) noexcept {
+std::string_view remedy_for(DataType type, ReduceOp op) noexcept {
+  if (is_complex(type)) return "gather them and compute the result from all";
   return op == ReduceOp::kAverage
-             ? "take the sum and divide it, or convert the tensor to a floating-point type that "
-               "holds it"
+             ? "convert the tensor to whole numbers or floating-point ones first"
              : "take the bits as whole numbers: tensor.view() of an integer type";
 }
 
@@ -60,10 +67,16 @@ bool is_floating(DataType type) noexcept {
          type == DataType::kBFloat16;
 }
 
+bool is_complex(DataType type) noexcept {
+  return type == DataType::kComplex32 || type == DataType::kComplex64 ||
+         type == DataType::kComplex128;
+}
+
 bool is_defined(DataType type, ReduceOp op) noexcept {
+  if (is_complex(type)) return op == ReduceOp::kProduct;
   switch (op) {
     case ReduceOp::kAverage:
-      return is_floating(type);
+      return type != DataType::kBool;
     case ReduceOp::kBitAnd:
     case ReduceOp::kBitOr:
     case ReduceOp::kBitXor:

@@ -42,6 +42,28 @@ struct Accumulated<BFloat16> {
   static BFloat16 store(float value) { return to_bfloat16(value); }
 };
 
+// Multiplied by the formula; the checks for infinite parts that C makes would be half of the work.
+template <typename T>
+struct Complex {
+  T real;
+  T imaginary;
+
+  friend Complex operator*(const Complex& a, const Complex& b) {
+    return {static_cast<T>(a.real * b.real - a.imaginary * b.imaginary),
+            static_cast<T>(a.real * b.imaginary + a.imaginary * b.real)};
+  }
+};
+template <>
+struct Accumulated<Complex<Half>> {
+  using type = Complex<float>;
+  static type load(const Complex<Half>& value) {
+    return {to_float(value.real), to_float(value.imaginary)};
+  }
+  static Complex<Half> store(const type& value) {
+    return {to_half(value.real), to_half(value.imaginary)};
+  }
+};
+
 struct Sum {
   template <typename T, typename A>
   static A apply(A a, A b) {
@@ -98,6 +120,18 @@ struct BitXor {
   }
 };
 
+// The average of so many, of their sum.
+template <typename T, typename A>
+[[gnu::always_inline]] inline A divided(A sum, std::size_t divisor) {
+  if constexpr (std::is_integral_v<T>) {
+    // In 64 bits: the number of ranks may be more than a small type holds.
+    using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+    return static_cast<A>(static_cast<Wide>(static_cast<T>(sum)) / static_cast<Wide>(divisor));
+  } else {
+    return sum / static_cast<A>(divisor);
+  }
+}
+
 // Few operands need no accumulators in memory. `out` may be an operand, element by element: the loop depends on nothing that
 // it has written.
 template <typename T, typename Op, std::size_t... kRest>
@@ -107,7 +141,6 @@ template <typename T, typename Op, std::size_t... kRest>
                                               bool is_average,
                                               std::index_sequence<kRest...>) {
   using A = typename Accumulated<T>::type;
-  constexpr A kDivisor = static_cast<A>(1 + sizeof...(kRest));
   const T* const first = reinterpret_cast<const T*>(operands[0]);
   const std::array<const T*, sizeof...(kRest)> rest = {
       reinterpret_cast<const T*>(operands[1 + kRest])...};
@@ -117,11 +150,13 @@ template <typename T, typename Op, std::size_t... kRest>
     ((sum = Op::template apply<T, A>(sum, Accumulated<T>::load(rest[kRest][i]))), ...);
     return sum;
   };
-  if (is_average) {
+  if constexpr (!std::is_class_v<A>) {
+    if (is_average) {
 #pragma omp simd
-    for (std::size_t i = 0; i < count; ++i)
-      results[i] = Accumulated<T>::store(static_cast<A>(reduced(i) / kDivisor));
-    return;
+      for (std::size_t i = 0; i < count; ++i)
+        results[i] = Accumulated<T>::store(divided<T>(reduced(i), 1 + sizeof...(kRest)));
+      return;
+    }
   }
 #pragma omp simd
   for (std::size_t i = 0; i < count; ++i) results[i] = Accumulated<T>::store(reduced(i));
@@ -143,7 +178,6 @@ template <typename T, typename Op>
     default:
       break;
   }
-  const A divisor = static_cast<A>(operands.size());
   A sums[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t size = std::min(kBlock, count - begin);
@@ -154,8 +188,9 @@ template <typename T, typename Op>
       for (std::size_t i = 0; i < size; ++i)
         sums[i] = Op::template apply<T, A>(sums[i], Accumulated<T>::load(next[i]));
     }
-    if (is_average) {
-      for (std::size_t i = 0; i < size; ++i) sums[i] = static_cast<A>(sums[i] / divisor);
+    if constexpr (!std::is_class_v<A>) {
+      for (std::size_t i = 0; is_average && i < size; ++i)
+        sums[i] = divided<T>(sums[i], operands.size());
     }
     T* results = reinterpret_cast<T*>(out) + begin;
     for (std::size_t i = 0; i < size; ++i) results[i] = Accumulated<T>::store(sums[i]);
@@ -235,36 +270,52 @@ Reducer reducer_of_bool(ReduceOp op) {
   }
 }
 
-Reducer reducer_of(DataType type, ReduceOp op) {
+// visitor(std::type_identity<T>()) for the type of real numbers.
+template <typename Visitor>
+auto visit_number(DataType type, Visitor visitor) {
   switch (type) {
     case DataType::kFloat32:
-      return reducer_of<float>(op);
+      return visitor(std::type_identity<float>());
     case DataType::kFloat64:
-      return reducer_of<double>(op);
+      return visitor(std::type_identity<double>());
     case DataType::kFloat16:
-      return reducer_of<Half>(op);
+      return visitor(std::type_identity<Half>());
     case DataType::kBFloat16:
-      return reducer_of<BFloat16>(op);
+      return visitor(std::type_identity<BFloat16>());
     case DataType::kInt8:
-      return reducer_of<std::int8_t>(op);
-    case DataType::kUInt8:
-      return reducer_of<std::uint8_t>(op);
+      return visitor(std::type_identity<std::int8_t>());
     case DataType::kInt16:
-      return reducer_of<std::int16_t>(op);
+      return visitor(std::type_identity<std::int16_t>());
     case DataType::kInt32:
-      return reducer_of<std::int32_t>(op);
+      return visitor(std::type_identity<std::int32_t>());
     case DataType::kInt64:
-      return reducer_of<std::int64_t>(op);
+      return visitor(std::type_identity<std::int64_t>());
     case DataType::kUInt16:
-      return reducer_of<std::uint16_t>(op);
+      return visitor(std::type_identity<std::uint16_t>());
     case DataType::kUInt32:
-      return reducer_of<std::uint32_t>(op);
+      return visitor(std::type_identity<std::uint32_t>());
     case DataType::kUInt64:
-      return reducer_of<std::uint64_t>(op);
+      return visitor(std::type_identity<std::uint64_t>());
+    default:
+      return visitor(std::type_identity<std::uint8_t>());
+  }
+}
+
+Reducer reducer_of(DataType type, ReduceOp op) {
+  switch (type) {
     case DataType::kBool:
+      return reducer_of_bool(op);
+    // Their product alone is defined.
+    case DataType::kComplex32:
+      return reduce_as<Complex<Half>, Product>;
+    case DataType::kComplex64:
+      return reduce_as<Complex<float>, Product>;
+    case DataType::kComplex128:
+      return reduce_as<Complex<double>, Product>;
+    default:
       break;
   }
-  return reducer_of_bool(op);
+  return visit_number(type, [op]<typename T>(std::type_identity<T>) { return reducer_of<T>(op); });
 }
 
 }  // namespace
@@ -275,6 +326,17 @@ void reduce_elements(std::span<const std::byte* const> operands,
                      ReduceOp op,
                      std::byte* out) noexcept {
   reducer_of(type, op)(operands, count, out, op == ReduceOp::kAverage);
+}
+
+void divide_elements(std::byte* sums,
+                     std::size_t count,
+                     DataType type,
+                     std::size_t divisor) noexcept {
+  visit_number(type, [&]<typename T>(std::type_identity<T>) {
+    T* const values = reinterpret_cast<T*>(sums);
+    for (std::size_t i = 0; i < count; ++i)
+      values[i] = Accumulated<T>::store(divided<T>(Accumulated<T>::load(values[i]), divisor));
+  });
 }
 
 }  // namespace accel::shm

@@ -2,7 +2,8 @@
 //
 // The order is that of the operands, element by element: ((x0 op x1) op x2) ... So every rank that reduces the same
 // operands gets the same bits, and so does every run. float16 and bfloat16 are accumulated in float and rounded once.
-// Whole numbers wrap around; bool is "or" for sum and max, "and" for product and min.
+// Whole numbers wrap around, and their averages are cut off towards zero; bool is "or" for sum and max, "and" for product and
+// min.
 //
 // Threads:  a pure function.
 // Cost:     reads each operand once and writes the result once.
@@ -22,5 +23,11 @@ void reduce_elements(std::span<const std::byte* const> operands,
                      DataType type,
                      ReduceOp op,
                      std::byte* out) noexcept;
+
+// What makes an average of the sum of `divisor` ranks. Requires is_defined(type, ReduceOp::kAverage).
+void divide_elements(std::byte* sums,
+                     std::size_t count,
+                     DataType type,
+                     std::size_t divisor) noexcept;
 
 }  // namespace accel::shm

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "libaccel/collectives/shm/group_checks.h"
 #include "libaccel/collectives/shm/reduction.h"
 #include "libaccel/collectives/shm/shm_group.h"
 
@@ -72,7 +73,7 @@ Result<void> ShmGroup::reduce_slots(std::size_t offset,
 
 Result<void> ShmGroup::all_reduce(
     const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op) {
-  if (auto checked = check_op(type, op); !checked) return checked;
+  if (auto checked = check_reduction(type, op); !checked) return checked;
   const std::size_t all = count * shm::size_of(type);
   const bool is_small = all <= kDirectBytes;
   const bool is_direct = world_size() <= 2 || is_small;
@@ -152,8 +153,8 @@ Result<void> ShmGroup::reduce_by_slices(const std::byte* in,
 
 Result<void> ShmGroup::reduce(
     const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op, int root) {
-  if (auto checked = check_op(type, op); !checked) return checked;
-  if (auto checked = check_root(root); !checked) return checked;
+  if (auto checked = check_reduction(type, op); !checked) return checked;
+  if (auto checked = check_root(root, world_size()); !checked) return checked;
   const std::size_t all = count * shm::size_of(type);
   const Call call = call_of(CallKind::kReduce, all, type, op, root);
   return run_steps(
@@ -171,7 +172,7 @@ Result<void> ShmGroup::reduce_scatter(std::span<const std::byte* const> in,
                                       std::size_t count,
                                       DataType type,
                                       ReduceOp op) {
-  if (auto checked = check_op(type, op); !checked) return checked;
+  if (auto checked = check_reduction(type, op); !checked) return checked;
   const std::size_t all = count * shm::size_of(type);
   const Call call = call_of(CallKind::kReduceScatter, all, type, op);
   return run_steps(all, piece_bytes(), [&](std::size_t done, std::size_t bytes) -> Result<void> {
@@ -207,7 +208,7 @@ Result<void> ShmGroup::broadcast(std::byte* data,
                                  std::size_t bytes,
                                  int root,
                                  std::string_view elements) {
-  if (auto checked = check_root(root); !checked) return checked;
+  if (auto checked = check_root(root, world_size()); !checked) return checked;
   const Call call = call_of(CallKind::kBroadcast, bytes, elements, root);
   const auto is_done = broadcast_straight(data, bytes, call, root);
   if (!is_done) return is_done.error();
@@ -247,7 +248,7 @@ Result<void> ShmGroup::gather(const std::byte* in,
                               std::size_t bytes,
                               int root,
                               std::string_view elements) {
-  if (auto checked = check_root(root); !checked) return checked;
+  if (auto checked = check_root(root, world_size()); !checked) return checked;
   const Call call = call_of(CallKind::kGather, bytes, elements, root);
   return run_steps(
       bytes, options_.shape.slot_bytes, [&](std::size_t done, std::size_t size) -> Result<void> {
@@ -268,7 +269,7 @@ Result<void> ShmGroup::scatter(std::span<const std::byte* const> in,
                                std::size_t bytes,
                                int root,
                                std::string_view elements) {
-  if (auto checked = check_root(root); !checked) return checked;
+  if (auto checked = check_root(root, world_size()); !checked) return checked;
   const Call call = call_of(CallKind::kScatter, bytes, elements, root);
   const std::span<const std::byte* const> nothing;
   return run_steps(bytes, piece_bytes(), [&](std::size_t done, std::size_t size) -> Result<void> {

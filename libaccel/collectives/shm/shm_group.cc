@@ -11,8 +11,6 @@ using std::chrono::milliseconds;
 
 constexpr int kSpinsOfOwnCore = 2'000;
 constexpr int kSpinsOfSharedCore = 50;
-// How often a rank that waits moves letters which it has for others.
-constexpr milliseconds kLookWithLetters{1};
 
 }  // namespace
 
@@ -229,23 +227,31 @@ Error ShmGroup::broken(Error error) {
   return error;
 }
 
-std::string ShmGroup::label_of(int rank) const {
+int ShmGroup::name_of(int rank) const {
   const auto place = static_cast<std::size_t>(rank);
-  return "rank " + std::to_string(place < options_.names.size() ? options_.names[place] : rank);
+  return place < options_.names.size() ? options_.names[place] : rank;
 }
 
-Error ShmGroup::error_of(const Loss& loss) const {
+std::string ShmGroup::label_of(int rank) const {
+  return "rank " + std::to_string(name_of(rank));
+}
+
+std::string ShmGroup::text_of(const Loss& loss) {
   switch (loss.how) {
     case Loss::kAborted:
-      return loss_of(loss.rank, "is not waited for any more: the group was ended here", "");
+      return "is not waited for any more: the group was ended here";
     case Loss::kDied:
-      return loss_of(loss.rank, "has died", "");
+      return "has died";
     case Loss::kBroken:
-      return loss_of(loss.rank, "has met an error", "");
+      return "has met an error";
     case Loss::kLeft:
       break;
   }
-  return loss_of(loss.rank, "has left the group", "");
+  return "has left the group";
+}
+
+Error ShmGroup::error_of(const Loss& loss) const {
+  return loss_of(loss.rank, text_of(loss), "");
 }
 
 Error ShmGroup::loss_of(int rank, const std::string& what, std::string remedy) const {
@@ -268,22 +274,8 @@ Error ShmGroup::lateness_of(int rank) const {
 
 Error ShmGroup::mismatch(int rank, const Call& theirs) const {
   return Error(ErrorCode::kShapeMismatch,
-               label_of(this->rank()) + " calls " + text_of(call_) + ", and " + label_of(rank) +
-                   " " + text_of(theirs));
-}
-
-Result<void> ShmGroup::check_root(int root) const {
-  if (root >= 0 && root < world_size()) return {};
-  return Error(
-      ErrorCode::kInvalidArgument,
-      "root " + std::to_string(root) + " is not one of " + std::to_string(world_size()) + " ranks");
-}
-
-Result<void> ShmGroup::check_op(DataType type, ReduceOp op) const {
-  if (is_defined(type, op)) return {};
-  return Error(ErrorCode::kInvalidArgument,
-               std::string(name_of(op)) + " is not defined for " + std::string(name_of(type)),
-               std::string(remedy_for(op)));
+               label_of(this->rank()) + " calls " + shm::text_of(call_) + ", and " +
+                   label_of(rank) + " " + shm::text_of(theirs));
 }
 
 }  // namespace accel::shm

@@ -22,7 +22,7 @@
 //   all_gather      slot: input, read by all; gather: by the root
 //   scatter         slot: the root's pieces
 //   all_to_all      slot: first the sizes of all pieces, then a piece for each rank
-//   barrier         slot: nothing
+//   barrier         slot: nothing; monitored: two steps, so that none passes while another one gives up
 //
 // Messages between two ranks have rings of their own and belong to no step (mail.h).
 //
@@ -62,6 +62,8 @@ namespace accel::shm {
 
 // How long a death may go unseen, at most; a death costs its parent longer than this to tell anybody.
 inline constexpr std::chrono::milliseconds kLookEvery{100};
+// How often a rank that waits moves letters which it has for others.
+inline constexpr std::chrono::milliseconds kLookWithLetters{1};
 
 struct GroupOptions {
   int rank = 0;
@@ -93,6 +95,8 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] int world_size() const noexcept override { return options_.shape.world_size; }
 
   [[nodiscard]] Result<void> barrier() override;
+  [[nodiscard]] Result<void> monitored_barrier(std::chrono::milliseconds timeout,
+                                               RollCall roll_call) override;
 
   // What all ranks have in such memory all_reduce() reduces in place, without a copy.
   [[nodiscard]] Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes) override;
@@ -147,8 +151,6 @@ class ShmGroup final : public ByteGroup {
 
   [[nodiscard]] Result<void> wait_for_all_to_join();
   void choose_spins();
-  [[nodiscard]] Result<void> check_root(int root) const;
-  [[nodiscard]] Result<void> check_op(DataType type, ReduceOp op) const;
   [[nodiscard]] Result<void> check_usable();
 
   // The steps of a collective: step(done, bytes) for each `most` bytes of `all`, one when there are none. After the first
@@ -178,6 +180,13 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] Result<std::vector<Place>> places_of_all();
   // A step without data: place_ of all.
   [[nodiscard]] Result<std::vector<Place>> meet(const Call& call);
+
+  // Of monitored_barrier(): until all have published the phase, or it is in vain.
+  struct Muster;
+  [[nodiscard]] Result<void> await_all(std::uint32_t phase, const Muster& muster);
+  [[nodiscard]] bool is_in_vain(std::uint32_t phase, RollCall roll_call);
+  // Who has not published it now.
+  [[nodiscard]] std::vector<Absent> absent_before(std::uint32_t phase);
 
   // Where the data of this rank lies, for the others, when it is reduced in place.
   [[nodiscard]] Place place_of(const std::byte* in, const std::byte* out, std::size_t bytes) const;
@@ -269,7 +278,9 @@ class ShmGroup final : public ByteGroup {
   // Whether whom the letter waits for may still move it. Of anybody: while all others live, and one has not left.
   [[nodiscard]] Result<void> check_peer_of(const Letter& letter);
 
+  [[nodiscard]] int name_of(int rank) const;
   [[nodiscard]] std::string label_of(int rank) const;  // "rank 3"
+  [[nodiscard]] static std::string text_of(const Loss& loss);
   [[nodiscard]] Error error_of(const Loss& loss) const;
   [[nodiscard]] Error lateness_of(int rank) const;
   [[nodiscard]] Error loss_of(int rank, const std::string& what, std::string remedy) const;

@@ -1,8 +1,11 @@
 #include "libaccel/collectives/shm/reduction.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <complex>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -117,6 +120,48 @@ TEST(Reduction, TheAverageIsTheSumDividedOnce) {
     ASSERT_EQ(out[i], (operands[0][i] + operands[1][i] + operands[2][i]) / 3.0F);
 }
 
+// As NCCL's.
+TEST(Reduction, AveragesOfWholeNumbersAreCutOffTowardsZero) {
+  const std::vector<std::vector<std::int32_t>> ints = {{7, -7, 5}, {0, 0, -9}};
+  EXPECT_THAT(reduced(ints, DataType::kInt32, ReduceOp::kAverage), ElementsAre(3, -3, -2));
+  constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
+  const std::vector<std::vector<std::uint64_t>> big = {{kMost - 2, kMost}, {1, 1}};
+  EXPECT_THAT(reduced(big, DataType::kUInt64, ReduceOp::kAverage),
+              ElementsAre((kMost - 1) / 2, 0));  // the second sum wraps around
+  const std::vector<std::vector<std::uint8_t>> bytes(5, {50, 52});
+  EXPECT_THAT(reduced(bytes, DataType::kUInt8, ReduceOp::kAverage), ElementsAre(50, 0));
+}
+
+TEST(Reduction, MoreRanksThanATypeHoldsDivideItsSum) {
+  const std::vector<std::vector<std::int8_t>> ones(200, {1, 0});
+  EXPECT_THAT(reduced(ones, DataType::kInt8, ReduceOp::kAverage), ElementsAre(0, 0));  // -56 / 200
+  std::vector<std::int8_t> sums = {100, -100};
+  divide_elements(reinterpret_cast<std::byte*>(sums.data()), 2, DataType::kInt8, 200);
+  EXPECT_THAT(sums, ElementsAre(0, 0));
+}
+
+TEST(Reduction, ComplexNumbersAreMultiplied) {
+  using Complex = std::complex<double>;
+  std::vector<std::vector<Complex>> numbers;
+  std::vector<std::vector<std::complex<float>>> narrow;
+  std::vector<std::vector<std::array<Half, 2>>> halves;
+  for (int rank = 0; rank < 6; ++rank) {
+    numbers.push_back({{1.0 + rank % 2, 1.0 - rank % 3}, {0, 1}});
+    narrow.emplace_back(numbers.back().begin(), numbers.back().end());
+    auto& last = halves.emplace_back();
+    for (const auto& number : narrow.back())
+      last.push_back({to_half(number.real()), to_half(number.imag())});
+    Complex expected = numbers[0][0];
+    for (int i = 1; i <= rank; ++i) expected *= numbers[static_cast<std::size_t>(i)][0];
+    const auto product = reduced(numbers, DataType::kComplex128, ReduceOp::kProduct);
+    EXPECT_EQ(product[0], expected) << rank + 1 << " operands";
+    const auto of_floats = reduced(narrow, DataType::kComplex64, ReduceOp::kProduct);
+    EXPECT_EQ(Complex(of_floats[0]), expected);
+    const auto of_halves = reduced(halves, DataType::kComplex32, ReduceOp::kProduct);
+    EXPECT_EQ(Complex(to_float(of_halves[0][0]), to_float(of_halves[0][1])), expected);
+  }
+}
+
 TEST(Reduction, HalvesAreAccumulatedInFloatAndRoundedOnce) {
   const auto floats = random_floats(4, kCount, 13);
   std::vector<std::vector<std::uint16_t>> halves(4);
@@ -207,7 +252,10 @@ TEST(Reduction, TheResultMayReplaceAnOperand) {
 
 TEST(Reduction, WhatIsNotDefinedIsKnown) {
   EXPECT_FALSE(is_defined(DataType::kFloat32, ReduceOp::kBitAnd));
-  EXPECT_FALSE(is_defined(DataType::kInt32, ReduceOp::kAverage));
+  EXPECT_FALSE(is_defined(DataType::kBool, ReduceOp::kAverage));
+  EXPECT_TRUE(is_defined(DataType::kInt32, ReduceOp::kAverage));
+  EXPECT_TRUE(is_defined(DataType::kComplex64, ReduceOp::kProduct));
+  EXPECT_FALSE(is_defined(DataType::kComplex64, ReduceOp::kMax));
   EXPECT_TRUE(is_defined(DataType::kBool, ReduceOp::kSum));
 }
 

@@ -53,6 +53,7 @@ TEST(NodeRanks, MeetByNodesAndHaveGroupsOfTheirNodeAndAcross) {
     const at::Tensor own = at::full({2}, rank, at::kInt);
     EXPECT_TRUE(
         at::equal(group->all_gather(own, "gathering").select(1, 0), at::arange(4, at::kInt)));
+    group->c10d_group()->monitoredBarrier({}, true);
     group->barrier("leaving");
   });
 }

@@ -2,29 +2,25 @@
 // order of the ranks, and what is not defined is refused on all ranks, which go on.
 
 #include <atomic>
-#include <barrier>
 #include <functional>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/complex.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/imag.h>
+#include <ATen/ops/real.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <accel/error.h>
 
 #include "libaccel/collectives/node_layout.h"
-#include "libaccel/collectives/shm/shm_group.h"
 #include "libaccel/collectives/shm_backend.h"
-#include "libaccel/collectives/two_level_group.h"
-#include "libaccel/process/gloo_backend.h"
+#include "tests/support/backend_ranks.h"
 
 namespace accel {
 namespace {
@@ -32,70 +28,41 @@ namespace {
 using ::testing::HasSubstr;
 using Tensors = ShmBackend::Tensors;
 using Op = c10d::ReduceOp::RedOpType;
-
-// A rank as a thread, on the node of the layout; one node needs no second level.
-std::unique_ptr<ShmBackend> join(const NodeLayout& layout,
-                                 int rank,
-                                 const std::vector<UniqueFd>& memories,
-                                 const c10::intrusive_ptr<c10d::Store>& store) {
-  const auto node = static_cast<std::size_t>(layout.node_of(rank));
-  const shm::GroupShape shape = {.world_size = static_cast<int>(layout.nodes[0].size()),
-                                 .slot_bytes = 8192};
-  auto own_node = or_throw(shm::ShmGroup::join(
-      memories[node],
-      {.rank = layout.place_of(rank), .shape = shape, .names = layout.nodes[node]}));
-  if (layout.num_nodes() == 1) return std::make_unique<ShmBackend>(std::move(own_node));
-  const int world_size = layout.num_nodes() * shape.world_size;
-  std::vector<int> names(static_cast<std::size_t>(world_size));
-  std::iota(names.begin(), names.end(), 0);
-  auto gloo = connect_gloo(store, {.rank = rank, .world_size = world_size, .is_one_machine = true});
-  return std::make_unique<ShmBackend>(std::make_shared<TwoLevelGroup>(TwoLevelGroup::Parts{
-                                          .rank = rank,
-                                          .layout = layout,
-                                          .names = names,
-                                          .node = std::move(own_node),
-                                          .link = std::make_shared<NodeLink>(std::move(gloo))}),
-                                      "accel_two_level");
-}
-
-void run_ranks(const NodeLayout& layout, const std::function<void(ShmBackend&)>& body) {
-  const int places = static_cast<int>(layout.nodes[0].size());
-  std::vector<UniqueFd> memories;
-  for (int node = 0; node < layout.num_nodes(); ++node)
-    memories.push_back(
-        or_throw(shm::GroupMemory::create({.world_size = places, .slot_bytes = 8192})));
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  std::barrier all_are_through(layout.num_nodes() * places);
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < layout.num_nodes() * places; ++rank) {
-    threads.emplace_back([&, rank] {
-      at::set_num_threads(1);
-      const auto backend = join(layout, rank, memories, store);
-      body(*backend);
-      all_are_through.arrive_and_wait();
-    });
-  }
-}
+using test::run_backends;
 
 struct OpCase {
   Op op;
   const char* name;
   at::Tensor (*apply)(const at::Tensor&, const at::Tensor&);
   bool of_floats;
-  bool of_whole_numbers;  // and of bool
+  bool of_whole_numbers;
+  bool of_bool;
+  bool of_complex;
 };
 
 const std::vector<OpCase>& operations() {
   using T = const at::Tensor&;
   static const std::vector<OpCase> all = {
-      {Op::SUM, "sum", [](T a, T b) { return a + b; }, true, true},
-      {Op::AVG, "average", [](T a, T b) { return a + b; }, true, false},
-      {Op::PRODUCT, "product", [](T a, T b) { return a * b; }, true, true},
-      {Op::MIN, "min", [](T a, T b) { return a.minimum(b); }, true, true},
-      {Op::MAX, "max", [](T a, T b) { return a.maximum(b); }, true, true},
-      {Op::BAND, "bitwise and", [](T a, T b) { return a.bitwise_and(b); }, false, true},
-      {Op::BOR, "bitwise or", [](T a, T b) { return a.bitwise_or(b); }, false, true},
-      {Op::BXOR, "bitwise xor", [](T a, T b) { return a.bitwise_xor(b); }, false, true},
+      {Op::SUM, "sum", [](T a, T b) { return a + b; }, true, true, true, true},
+      {Op::AVG, "average", [](T a, T b) { return a + b; }, true, true, false, true},
+      {Op::PRODUCT, "product", [](T a, T b) { return a * b; }, true, true, true, true},
+      {Op::MIN, "min", [](T a, T b) { return a.minimum(b); }, true, true, true, false},
+      {Op::MAX, "max", [](T a, T b) { return a.maximum(b); }, true, true, true, false},
+      {Op::BAND,
+       "bitwise and",
+       [](T a, T b) { return a.bitwise_and(b); },
+       false,
+       true,
+       true,
+       false},
+      {Op::BOR, "bitwise or", [](T a, T b) { return a.bitwise_or(b); }, false, true, true, false},
+      {Op::BXOR,
+       "bitwise xor",
+       [](T a, T b) { return a.bitwise_xor(b); },
+       false,
+       true,
+       true,
+       false},
   };
   return all;
 }
@@ -109,13 +76,25 @@ constexpr at::ScalarType kTypes[] = {at::kFloat,
                                      at::kShort,
                                      at::kInt,
                                      at::kLong,
-                                     at::kBool};
+                                     at::kBool,
+                                     at::kComplexFloat,
+                                     at::kComplexDouble};
 
 // Whole numbers from -2 (0 without a sign) to 4, in which no two operations give the same; each result of up to four ranks
 // is exact in every type.
 at::Tensor input_of(int rank, at::ScalarType type, std::int64_t count) {
+  if (at::isComplexType(type)) {
+    const at::Tensor parts = input_of(rank, c10::toRealValueType(type), count);
+    return at::complex(parts, parts.flip({0}));
+  }
   const int lowest = type == at::kByte || type == at::kBool ? 0 : -2;
   return ((at::arange(count) + 3 * rank) % (5 - rank % 2) + lowest).to(type);
+}
+
+// Of whole numbers cut off towards zero, of complex ones each part.
+at::Tensor average_of(const at::Tensor& sum, int size) {
+  if (at::isIntegralType(sum.scalar_type(), true)) return sum.div(size, "trunc");
+  return sum.is_complex() ? at::complex(at::real(sum) / size, at::imag(sum) / size) : sum / size;
 }
 
 at::Tensor expected_of(const OpCase& operation, int size, at::ScalarType type, std::int64_t count) {
@@ -124,11 +103,13 @@ at::Tensor expected_of(const OpCase& operation, int size, at::ScalarType type, s
   at::Tensor result = input_of(0, type, count).to(wide);
   for (int rank = 1; rank < size; ++rank)
     result = operation.apply(result, input_of(rank, type, count).to(wide));
-  if (operation.op == Op::AVG) result = result / size;
+  if (operation.op == Op::AVG) result = average_of(result, size);
   return result.to(type);
 }
 
 bool is_defined(const OpCase& operation, at::ScalarType type) {
+  if (type == at::kBool) return operation.of_bool;
+  if (at::isComplexType(type)) return operation.of_complex;
   return at::isFloatingType(type) ? operation.of_floats : operation.of_whole_numbers;
 }
 
@@ -145,7 +126,7 @@ class Reductions : public ::testing::TestWithParam<NodeLayout> {
   static void for_each_reduction(
       const std::function<void(ShmBackend&, const OpCase&, at::ScalarType, std::int64_t)>& act) {
     std::atomic<int> num_refused = 0;
-    run_ranks(GetParam(), [&](ShmBackend& backend) {
+    run_backends(GetParam(), [&](ShmBackend& backend) {
       for (const OpCase& operation : operations()) {
         for (const at::ScalarType type : kTypes) {
           for (const std::int64_t count : kCounts) {
@@ -164,8 +145,9 @@ class Reductions : public ::testing::TestWithParam<NodeLayout> {
         }
       }
     });
-    // Of two counts: three bitwise operations of four types of floating point, and an average of six others.
-    EXPECT_EQ(num_refused.load(), size() * 2 * (3 * 4 + 6));
+    // Of two counts: three bitwise operations of four types of floating point, the average of bool, and of two complex types
+    // what needs an order or bits.
+    EXPECT_EQ(num_refused.load(), size() * 2 * (3 * 4 + 1 + 2 * 5));
   }
 };
 

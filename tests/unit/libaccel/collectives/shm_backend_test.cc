@@ -184,15 +184,19 @@ TEST_P(ShmBackendTest, WhatIsNotReducedSaysWhatToDoInstead) {
       return std::string("no error");
     };
     const at::Tensor whole = at::ones({2}, at::kInt);
-    EXPECT_EQ(said(whole, c10d::ReduceOp::AVG),
-              "average is not defined for int32; take the sum and divide it, or convert the tensor "
-              "to a floating-point type that holds it");
+    EXPECT_EQ(
+        said(at::ones({2}, at::kBool), c10d::ReduceOp::AVG),
+        "average is not defined for bool; convert the tensor to whole numbers or floating-point "
+        "ones first");
     EXPECT_THAT(said(at::ones({2}), c10d::ReduceOp::BXOR), HasSubstr("tensor.view()"));
     EXPECT_EQ(said(whole, c10d::makeNCCLPreMulSum(2.0)),
               "a factor before the sum is for floating-point tensors, not for Int; multiply the "
               "tensor and take SUM");
     const at::Tensor complex = at::ones({2}, at::kComplexFloat);
-    EXPECT_THAT(said(complex, c10d::ReduceOp::PRODUCT), HasSubstr("gather them and compute"));
+    EXPECT_EQ(
+        said(complex, c10d::ReduceOp::MIN),
+        "min is not defined for ComplexFloat: complex numbers have no order and no bits; gather "
+        "them and compute the result from all, or reduce their real and imaginary parts");
     Tensors small = {at::ones({2}).to(at::kFloat8_e4m3fn)};
     EXPECT_THAT(said(small[0], c10d::ReduceOp::SUM), HasSubstr("convert them to float32 first"));
     // What moves data takes every type.
@@ -230,6 +234,30 @@ TEST_P(ShmBackendTest, ComplexNumbersAreSummed) {
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     EXPECT_THAT(message_of([&] { backend.allreduce(tensors, options); }), HasSubstr("complex"));
+  });
+}
+
+TEST_P(ShmBackendTest, ComplexNumbersOf16BitsAreMultipliedInFloat) {
+  const int size = GetParam();
+  run_ranks(size, [&](ShmBackend& backend) {
+    const at::Tensor one = at::complex(at::ones({9}), at::ones({9}));
+    Tensors tensors = {one.to(at::kComplexHalf)};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::PRODUCT;
+    backend.allreduce(tensors, options);
+    EXPECT_TRUE(at::equal(tensors[0].to(at::kComplexFloat), one.pow(size)));
+  });
+}
+
+TEST_P(ShmBackendTest, AMonitoredBarrierPassesAndItsTimeoutHasToBeOne) {
+  run_ranks(GetParam(), [&](ShmBackend& backend) {
+    c10d::BarrierOptions options;
+    backend.monitoredBarrier(options, true);
+    options.timeout = std::chrono::minutes(1);
+    backend.monitoredBarrier(options, false);
+    options.timeout = std::chrono::milliseconds(0);
+    EXPECT_THAT(message_of([&] { backend.monitoredBarrier(options, false); }),
+                HasSubstr("is 0 ms, expected more than 0"));
   });
 }
 
