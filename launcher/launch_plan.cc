@@ -1,9 +1,7 @@
-// Puts the pieces together: command line -> configuration -> settings -> command -> shares ->
-// JobSpec.
+// Puts the pieces together: command line -> configuration -> settings -> command -> shares -> JobSpec.
 //
-// Faults of independent pieces are collected: a wrong flag value and a missing script are reported
-// at once. A command line or configuration that cannot be read ends the resolution, because
-// everything after it would only repeat the same mistake.
+// Faults of independent pieces are collected: a wrong flag value and a missing script are reported at once. A command line
+// or configuration that cannot be read ends the resolution: all after it would only repeat the same mistake.
 
 #include "launcher/launch_plan.h"
 
@@ -14,6 +12,7 @@
 
 #include "launcher/compat_environment.h"
 #include "launcher/config_file.h"
+#include "launcher/cpu_fallback.h"
 #include "launcher/faults.h"
 #include "launcher/flag_table.h"
 #include "launcher/flags.h"
@@ -333,19 +332,22 @@ void keep_gpus_apart(const LaunchSettings& settings, const LaunchHost& host, Lau
       names + " is set; upgrade the driver, which makes it faster");
 }
 
-TorchrunView view_for_torchrun(const LaunchHost& host, const ConfigFile* file) {
+TorchrunView view_for_torchrun(const CommandLine& line,
+                               const LaunchHost& host,
+                               const ConfigFile* file) {
   const auto num_cpus = [&host] {
     const Result<Topology> topology = host.topology(Caches::kLeftOut);
     if (!topology) return 1;
-    size_t num = 0;
-    for (const Core& core : topology->cores) num += core.cpus.size();
-    return std::max(1, static_cast<int>(num));
+    int num = 0;
+    for (const Core& core : topology->cores) num += static_cast<int>(core.cpus.size());
+    return std::max(1, num);
   };
   return {.environment = host.environment,
           .num_gpus = host.num_gpus,
           .num_cpus = num_cpus,
           .is_torchrun = host.is_torchrun,
-          .file = file};
+          .file = file,
+          .placed_by = who_places_machines(line, file)};
 }
 
 // The flags that were given beside --help.
@@ -453,12 +455,12 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
 
   Faults faults;
   const bool is_port_typed = line.has("master_port") || line.has("main_process_port");
+  const TorchrunView view = view_for_torchrun(line, host, file);
   enter_training_job(line, file, host, faults);
-  translate_torchrun(line, view_for_torchrun(host, file), plan.notices, faults);
+  translate_torchrun(line, view, plan.notices, faults);
   const SlurmView slurm = view_of_slurm(host, faults);
-  const Result<LaunchSettings> settings =
-      merge_settings(line, file, slurm, host.num_gpus, plan.notices);
-  if (!settings) faults.add(settings.error());
+  Result<LaunchSettings> settings = merge_settings(line, file, slurm, host.num_gpus, plan.notices);
+  settings ? fall_back_to_cpu(line, host, *settings, plan.notices) : faults.add(settings.error());
   const Result<WorkerCommand> command = settings && settings->tpu
                                             ? find_tpu_command(line, *settings, host)
                                             : find_command(line, host.environment);

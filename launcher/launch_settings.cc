@@ -118,8 +118,10 @@ class Merge {
     said.rank = integer("machine_rank", &ConfigFile::machine_rank, 0, kMostMachines);
     said.address = line_.text("main_process_ip");
     if (!said.address && file_ != nullptr) said.address = file_->main_process_ip;
+    if (said.address) said.address = without_brackets(*said.address);
     said.port = integer("main_process_port", &ConfigFile::main_process_port, 0, kMaxPort);
-    if (file_ != nullptr) said.file_backend = file_->rdzv_backend;
+    said.backend = line_.text("rdzv_backend");
+    if (!said.backend && file_ != nullptr) said.backend = file_->rdzv_backend;
     said.is_simple = !settings_.is_like_torchrun() && !line_.is_torchrun;
     settings_.main_process_port = said.port;
     if (const auto hostfile = mpi_hostfile(line_, file_, notices_, faults_)) {

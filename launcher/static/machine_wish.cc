@@ -65,11 +65,13 @@ void check_others(const CommandLine& line, Faults& faults) {
 
 // A file of `accelerate config` always has a machine_rank: with c10d only the flag is meant.
 bool joins_in_order(const MachineWish& wish, const CommandLine& line) {
-  return line.joins_in_order || (wish.file_backend == "c10d" && !line.has("machine_rank"));
+  return line.joins_in_order || (wish.backend == "c10d" && !line.has("machine_rank"));
 }
 
-void check_backend(const MachineWish& wish, Faults& faults) {
-  const std::string backend = wish.file_backend.value_or("static");
+// What a flag says is looked at where lines of torchrun are read.
+void check_backend(const MachineWish& wish, const CommandLine& line, Faults& faults) {
+  if (line.has("rdzv_backend")) return;
+  const std::string backend = wish.backend.value_or("static");
   if (backend == "static" || backend == "c10d") return;
   faults.add(Error(ErrorCode::kUnsupported,
                    "rdzv_backend of the configuration file is '" + printable(backend) +
@@ -107,13 +109,18 @@ void check_place(const MachineWish& wish, const CommandLine& line, Faults& fault
 
 }  // namespace
 
+std::string without_brackets(std::string_view address) {
+  const bool has_both = address.size() > 2 && address.front() == '[' && address.back() == ']';
+  return std::string(has_both ? address.substr(1, address.size() - 2) : address);
+}
+
 std::optional<StaticSettings> choose_machines(const MachineWish& wish,
                                               const CommandLine& line,
                                               std::vector<std::string>& notices,
                                               Faults& faults) {
   if (wish.num_machines == 1) return choose_one_machine(wish, line, notices, faults);
   check_others(line, faults);
-  check_backend(wish, faults);
+  check_backend(wish, line, faults);
   check_place(wish, line, faults);
   StaticSettings settings;
   settings.num_machines = wish.num_machines;

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/faults.h"
@@ -18,9 +19,12 @@ struct MachineWish {
   std::optional<int> rank;
   std::optional<std::string> address;
   std::optional<int> port;
-  std::optional<std::string> file_backend;  // rdzv_backend of a configuration file
-  bool is_simple = true;                    // no GPU paradigm: the peer wants a port then, too
+  std::optional<std::string> backend;  // rdzv_backend: the flag, else that of a configuration file
+  bool is_simple = true;               // no GPU paradigm: the peer wants a port then, too
 };
+
+// "::1" of "[::1]", as in addresses with a port.
+[[nodiscard]] std::string without_brackets(std::string_view address);
 
 // Empty: a launch on one machine, or a fault. Faults (kUsage, kInvalidArgument) are added; what a user
 // should know goes to `notices`.

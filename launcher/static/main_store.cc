@@ -1,5 +1,6 @@
 #include "launcher/static/main_store.h"
 
+#include <chrono>
 #include <string_view>
 #include <utility>
 
@@ -13,6 +14,7 @@ using supervisor::TcpEndpoint;
 
 namespace {
 
+constexpr std::chrono::milliseconds kAskAgain(500);
 constexpr std::string_view kOtherPort = "give another port, on every machine the same";
 
 }  // namespace
@@ -28,13 +30,46 @@ MainStore::MainStore(boost::asio::io_context& context,
       link_(context,
             {.on_up = [this] { on_up(); },
              .on_trouble = [this](const Error& why) { on_trouble(why); }}),
+      asking_again_(context),
       may_be_main_(settings_.machine_rank.value_or(0) == 0) {}
 
+void MainStore::look_up(Handlers::Found done) {
+  if (handlers_.look_up)
+    return handlers_.look_up(settings_.address, settings_.port, std::move(done));
+  link_.find(settings_.address, settings_.port, std::move(done));
+}
+
 void MainStore::find() {
-  link_.find(settings_.address, settings_.port, [this](auto found) {
-    if (!found) return handlers_.on_fault(found.error());
+  look_up([this](auto found) {
+    if (is_closed_) return;
+    if (!found) {
+      last_trouble_ = found.error().message();
+      return ask_again();
+    }
     addresses_ = *std::move(found);
+    asked_at_ = clock_.now();
     handlers_.on_found();
+  });
+}
+
+void MainStore::ask_again() {
+  asking_again_.expires_after(kAskAgain);
+  asking_again_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (!cancelled) find();
+  });
+}
+
+// As long as it is not known better, the addresses that are known hold.
+void MainStore::look_up_again() {
+  const bool is_of_name = !is_main_ && !is_contested_ && !is_probing_;
+  if (!is_of_name || is_asking_ || clock_.now() - asked_at_ < kAskAgain) return;
+  is_asking_ = true;
+  look_up([this](auto found) {
+    is_asking_ = false;
+    asked_at_ = clock_.now();
+    if (is_closed_ || is_main_ || !found) return;
+    addresses_ = *std::move(found);
+    link_.move_to(addresses_);
   });
 }
 
@@ -48,6 +83,8 @@ void MainStore::begin(int generation) {
 }
 
 void MainStore::close() {
+  is_closed_ = true;
+  asking_again_.cancel();
   stop_watching();
   link_.close();
 }
@@ -126,6 +163,7 @@ void MainStore::on_trouble(const Error& why) {
   if (is_contested_ && !was_up_ && link_.has_tried_all())
     return handlers_.on_fault(port_is_held(""));
   if (is_probing_ && !was_up_ && link_.has_tried_all()) return listen_on_all();
+  if (link_.has_tried_all()) look_up_again();
   last_trouble_ = why.message();
   const bool is_refused = last_trouble_.find("refused") != std::string::npos;
   if (is_refused && link_.has_tried_all()) handlers_.on_gone();

@@ -5,6 +5,8 @@
 //                         and nobody answers there; then it is watched whether somebody else does later
 //   we are another one    connect, again and again
 //   nobody is beforehand  (ranks in the order of joins) who can listen is machine 0
+//   the name has no address  ask again: that of a pod is there only once the pod runs
+//   nobody answers        ask again where the name leads: a pod that was started anew has another address
 //   the port is held here we ask the holder: a launcher of this job has our rank, and hears of it
 //
 // Threads:  the one that runs the io_context. Handlers may close it, and begin anew.
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include <accel/error.h>
 
@@ -38,13 +41,16 @@ class MainStore {
     std::function<void()> on_gone;               // nobody listens at any of the addresses
     std::function<void(const Error&)> on_fault;  // the job cannot begin
     std::function<void(const std::string&)> say;
+    // Asks for the addresses of the main process; empty: StoreLink::find().
+    using Found = std::function<void(Result<std::vector<supervisor::TcpEndpoint>>)>;
+    std::function<void(const std::string& host, std::uint16_t port, Found)> look_up;
   };
   MainStore(boost::asio::io_context& context,
             StaticSettings settings,
             BoardSeal seal,
             Handlers handlers);
 
-  // Errors  on_fault() with kStoreUnreachable: there is no such name.
+  // Asks twice a second until the name has an address; the caller's patience ends it.
   void find();
   // Requires: found.
   void begin(int generation);
@@ -69,18 +75,24 @@ class MainStore {
 
   [[nodiscard]] bool is_main() const { return is_main_; }
   [[nodiscard]] bool is_looking() const {
-    return !addresses_.empty() && (!may_be_main_ || is_probing_);
+    return addresses_.empty() || !may_be_main_ || is_probing_;
   }
   [[nodiscard]] bool is_up() const { return link_.is_up(); }
   [[nodiscard]] bool is_idle() const { return link_.is_idle(); }
   [[nodiscard]] std::string own_address() const;  // as others see it
   [[nodiscard]] std::string name() const;         // "gpu-01:29500"
   // "gpu-01:29500 (10.0.0.1:29500) from 10.0.0.2 (eth0): Connection refused (errno 111)"
-  [[nodiscard]] std::string describe_way() const { return link_.describe_way(name()); }
+  // "gpu-01:29500: the main process's host 'gpu-01' has no address: Host not found (authoritative)"
+  [[nodiscard]] std::string describe_way() const {
+    return addresses_.empty() ? name() + ": " + last_trouble_ : link_.describe_way(name());
+  }
   // Why the last connection broke, or was not made; empty: none did.
   [[nodiscard]] const std::string& last_trouble() const { return last_trouble_; }
 
  private:
+  void look_up(Handlers::Found done);
+  void ask_again();
+  void look_up_again();
   void open_here();
   void stop_watching();
   void listen_on_all();
@@ -95,6 +107,8 @@ class MainStore {
   SteadyClock clock_;
   StoreLink link_;
   StoreDoubt doubt_;
+  boost::asio::steady_timer asking_again_;
+  TimePoint asked_at_{};                            // for the name's addresses
   std::optional<MainProbe> probe_;                  // is_translated_: until settle_on_main()
   std::vector<supervisor::TcpEndpoint> addresses_;  // of the main process
   std::string bound_to_;
@@ -106,7 +120,9 @@ class MainStore {
   bool is_contested_ = false;   // port_holder_ may have our rank
   bool is_probing_ = false;     // whether another launcher is machine 0
   bool is_translated_ = false;  // no interface of ours has the address
-  bool was_up_ = false;         // in this generation
+  bool is_asking_ = false;      // for the name's addresses
+  bool is_closed_ = false;
+  bool was_up_ = false;  // in this generation
 };
 
 }  // namespace accel::launcher

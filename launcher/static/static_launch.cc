@@ -83,7 +83,7 @@ class StaticLaunch {
     events_.assign(::fcntl(host_->event_fd(), F_DUPFD_CLOEXEC, 3));
     wait_for_events();
     wait_for_signals();
-    began_at_ = ticked_at_ = clock_.now();
+    began_at_ = generation_began_at_ = ticked_at_ = clock_.now();
     card_ = {.id = draw_launcher_id(),
              .run_id = settings_.run_id,
              .rank = settings_.machine_rank.value_or(0),
@@ -105,7 +105,7 @@ class StaticLaunch {
   void begin() {
     machine_.reset();
     leader_.reset();
-    generation_began_at_ = clock_.now();
+    if (generation_ > 0) generation_began_at_ = clock_.now();
     store_.begin(generation_);
   }
 

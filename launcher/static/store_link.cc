@@ -98,6 +98,12 @@ void StoreLink::open(std::vector<TcpEndpoint> addresses) {
   connect();
 }
 
+void StoreLink::move_to(std::vector<TcpEndpoint> addresses) {
+  if (addresses == addresses_) return;
+  addresses_ = std::move(addresses);
+  next_ = num_tried_ = 0;
+}
+
 void StoreLink::close() {
   client_.close();
   timer_.cancel();

@@ -42,6 +42,9 @@ class StoreLink {
   // it breaks.
   // Requires: at least one.
   void open(std::vector<supervisor::TcpEndpoint> addresses);
+  // What the name leads to by now, for the tries to come.
+  // Requires: open() was called, and at least one.
+  void move_to(std::vector<supervisor::TcpEndpoint> addresses);
   void close();
 
   // Requires: is_idle().

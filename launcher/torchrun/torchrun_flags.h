@@ -29,12 +29,18 @@ namespace accel::launcher {
 // PET_<NAME> of a flag.
 [[nodiscard]] std::string pet_variable(std::string_view flag);
 
+// "--num_machines", or the file's path: what says in the words of `accelerate launch` how many machines there are, which one
+// this is or where they meet; empty when nothing does.
+[[nodiscard]] std::string who_places_machines(const CommandLine& line, const ConfigFile* file);
+
 struct TorchrunView {
   const EnvMap& environment;
   std::function<int()> num_gpus;
   std::function<int()> num_cpus;     // hardware threads that are granted
   bool is_torchrun = false;          // started as accel-torchrun
   const ConfigFile* file = nullptr;  // decides what no flag says
+  std::string
+      placed_by;  // who_places_machines(), by what the user typed: PET_* about machines do not count
 };
 
 // Flags that do nothing here become notices; what contradicts itself, or cannot be done, faults

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "launcher/elastic_settings.h"
 #include "launcher/flag_table.h"
 #include "launcher/number_text.h"
+#include "launcher/static/machine_wish.h"
 #include "launcher/torchrun/torchrun_flags.h"
 
 namespace accel::launcher {
@@ -16,6 +18,18 @@ namespace {
 void usage(Faults& faults, std::string message, std::string remedy) {
   faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
 }
+
+// How machines meet, and how many workers each has. Who says some of it in the words of `accelerate launch` has said all
+// of it: the variables of a pod are for those who have not.
+constexpr std::string_view kOfMachines[] = {"nnodes",
+                                            "nproc_per_node",
+                                            "node_rank",
+                                            "master_addr",
+                                            "master_port",
+                                            "rdzv_backend",
+                                            "rdzv_endpoint",
+                                            "rdzv_id",
+                                            "rdzv_conf"};
 
 class Translation {
  public:
@@ -32,6 +46,7 @@ class Translation {
     count_workers();
     line_.counts_per_machine = line_.has("nproc_per_node") || view_.is_torchrun;
     use_own_names();
+    check_place_of_pod();
     if (view_.is_torchrun && view_.file == nullptr) line_.given.try_emplace("num_processes", "1");
     stand_alone();
     choose_meeting();
@@ -41,15 +56,63 @@ class Translation {
 
  private:
   void take_pet_variables() {
+    std::string ignored;
     for (const std::string_view name : pet_flags()) {
       const auto found = view_.environment.find(pet_variable(name));
       if (found == view_.environment.end() || found->second.empty() || line_.has(name)) continue;
+      if (!view_.placed_by.empty() &&
+          std::ranges::find(kOfMachines, name) != std::end(kOfMachines)) {
+        ignored += (ignored.empty() ? "" : ", ") + found->first;
+        continue;
+      }
       if (is_given_otherwise(name)) continue;
       if (find_flag(name)->kind == FlagKind::kSwitch) {
         take_switch(name, found->second);
       } else {
-        line_.given[std::string(name)] = found->second;
+        take_text(name, found->second);
       }
+    }
+    if (!ignored.empty())
+      notices_.push_back(view_.placed_by +
+                         " says how machines meet, so these have no effect: " + ignored);
+  }
+
+  // A value that is none is told here, where its variable is known.
+  void take_text(std::string_view name, const std::string& text) {
+    const bool is_number = find_flag(name)->kind == FlagKind::kInteger;
+    const bool is_wrong =
+        name == "nnodes" ? !parse_num_nodes(text) : is_number && !number_of<int>(text);
+    if (is_wrong) {
+      const std::string variable = pet_variable(name);
+      return faults_.add(Error(ErrorCode::kInvalidArgument,
+                               variable + " is '" + text + "', expected " +
+                                   (is_number ? "a whole number" : "a number of nodes or MIN:MAX"),
+                               "set " + variable + " to one, or unset it"));
+    }
+    line_.given[std::string(name)] = text;
+    from_variables_.emplace(name);
+  }
+
+  // The variable, if it said this, else the flag.
+  [[nodiscard]] std::string source_of(std::string_view flag) const {
+    return from_variables_.contains(flag) ? pet_variable(flag) : line_.spelled(flag);
+  }
+
+  // A pod's rank and its main process are of a job over several.
+  void check_place_of_pod() {
+    const int nodes = most_nodes();
+    if (nodes == 1) {
+      if (from_variables_.contains("node_rank")) line_.given.erase("machine_rank");
+      if (from_variables_.contains("master_addr")) line_.given.erase("main_process_ip");
+    } else if (from_variables_.contains("node_rank")) {
+      const int rank = number_of<int>(line_.text("machine_rank").value_or("")).value_or(0);
+      if (rank >= 0 && rank < nodes) return;
+      faults_.add(Error(ErrorCode::kInvalidArgument,
+                        "PET_NODE_RANK is " + std::to_string(rank) + ", expected 0 to " +
+                            std::to_string(nodes - 1) + " with " + source_of("nnodes") + " " +
+                            line_.text("nnodes").value_or(""),
+                        "give each pod a PET_NODE_RANK of its own"));
+      line_.given.erase("machine_rank");
     }
   }
 
@@ -130,8 +193,9 @@ class Translation {
   void stand_alone() {
     if (!line_.is_on("standalone")) return;
     if (most_nodes() > 1) {
-      usage(
-          faults_, "--standalone is for one node, and --nnodes says more", "leave one of them out");
+      usage(faults_,
+            "--standalone is for one node, and " + source_of("nnodes") + " says more",
+            "leave one of them out");
       return;
     }
     line_.given.try_emplace("nnodes", "1");
@@ -163,7 +227,8 @@ class Translation {
       line_.joins_in_order = true;
       return meet_without_daemon();
     }
-    const bool is_spoken_to_as_torchrun = backend || view_.is_torchrun;
+    const bool is_spoken_to_as_torchrun =
+        backend || view_.is_torchrun || from_variables_.contains("nnodes");
     if (!is_spoken_to_as_torchrun) return;
     if (most_nodes() == 1) {
       // With a token it is a job of the coordinator's, which more nodes may be meant for.
@@ -199,8 +264,9 @@ class Translation {
     if (!range) return;
     if (range->first != range->second) {
       return usage(faults_,
-                   "--nnodes " + line_.text("nnodes").value_or("") + " is a range, and " +
-                       line_.spelled("rdzv_backend") + " static knows one number",
+                   source_of("nnodes") + " " + line_.text("nnodes").value_or("") +
+                       " is a range, and " + line_.spelled("rdzv_backend") +
+                       " static knows one number",
                    "give " + line_.spelled("rdzv_backend") + " c10d with " +
                        line_.spelled("rdzv_endpoint") + " and " + line_.spelled("rdzv_token_file"));
     }
@@ -222,10 +288,8 @@ class Translation {
     const size_t colon = endpoint.rfind(':');
     const bool has_port =
         colon != std::string::npos && endpoint.find(']', colon) == std::string::npos;
-    std::string host = endpoint.substr(0, has_port ? colon : endpoint.size());
-    if (host.size() > 2 && host.front() == '[' && host.back() == ']')
-      host = host.substr(1, host.size() - 2);
-    line_.given["main_process_ip"] = host;
+    line_.given["main_process_ip"] =
+        without_brackets(std::string_view(endpoint).substr(0, has_port ? colon : endpoint.size()));
     if (has_port) line_.given["main_process_port"] = endpoint.substr(colon + 1);
   }
 
@@ -277,7 +341,8 @@ class Translation {
     }
   }
 
-  bool is_port_named_ = false;  // by a flag or a file
+  std::set<std::string, std::less<>> from_variables_;  // as torchrun names them
+  bool is_port_named_ = false;                         // by a flag or a file
   bool is_standalone_typed_ = false;
   CommandLine& line_;
   const TorchrunView& view_;
@@ -286,6 +351,15 @@ class Translation {
 };
 
 }  // namespace
+
+std::string who_places_machines(const CommandLine& line, const ConfigFile* file) {
+  for (const std::string_view own : {"num_machines", "machine_rank", "main_process_ip"}) {
+    if (line.has(own)) return line.spelled(own);
+  }
+  const bool is_said = file != nullptr && (file->num_machines || file->machine_rank ||
+                                           !file->main_process_ip.value_or("").empty());
+  return is_said ? file->path : "";
+}
 
 void translate_torchrun(CommandLine& line,
                         const TorchrunView& view,

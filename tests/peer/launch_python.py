@@ -16,12 +16,16 @@ if not os.path.exists(PEER):
 
 
 def launch(*arguments):
-    """Runs accel-launch with the peer's python first on PATH, as in its activated environment."""
+    """Runs accel-launch --cpu with the peer's python first on PATH, as in its activated environment."""
+    return launch_as("--cpu", *arguments)
+
+
+def launch_as(*arguments):
     environment = dict(os.environ)
     environment["PATH"] = os.path.dirname(PEER) + ":" + environment["PATH"]
     environment["PYTHONPATH"] = SCRIPTS
     environment.pop("ACCEL_CHANNEL", None)
-    done = subprocess.run([os.path.join(BUILD, "bin/accel-launch"), "--cpu", *arguments],
+    done = subprocess.run([os.path.join(BUILD, "bin/accel-launch"), *arguments],
                           capture_output=True, text=True, timeout=280, env=environment)
     results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return done, sorted(results, key=lambda result: result["rank"])
@@ -101,6 +105,14 @@ class HuggingFaceAccelerate(unittest.TestCase):
             self.assertEqual(result["ranks"], [0, 1])
             self.assertTrue(result["equal_weights"])
             self.assertLess(result["last_loss"], 0.1 * result["first_loss"])
+
+    def test_is_one_job_where_no_gpu_is_visible(self):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        self.addCleanup(os.environ.pop, "CUDA_VISIBLE_DEVICES")
+        done, results = launch_as("--num_processes", "2", "--main_process_port", "0", script("accelerate_world.py"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(results, [{"rank": rank, "world": 2, "device": "cpu"} for rank in (0, 1)], done.stderr)
+        self.assertIn("no GPU is visible: the workers compute on the CPU", done.stderr)
 
     def test_runs_alone(self):
         done, results = launch("--num_processes", "1", script("accelerate_job.py"))

@@ -20,6 +20,7 @@ class FsdpTest : public test::LaunchPlanFixture {};
 
 // Golden: dumped from `accelerate launch --use_fsdp --num_processes 2`, version 1.15.0.
 TEST_F(FsdpTest, TheDefaultsAreThoseOfThePeer) {
+  num_gpus_ = 2;
   const LaunchPlan result = plan({"--use_fsdp", "--num_processes", "2"});
 
   const EnvMap expected = {{"ACCELERATE_USE_FSDP", "true"},
@@ -74,6 +75,7 @@ TEST_F(FsdpTest, AFlagChoosesFsdpWhereTheFileSaysAnotherType) {
 }
 
 TEST_F(FsdpTest, TheFileSaysItWithoutTheCpu) {
+  num_gpus_ = 2;
   const LaunchPlan result = plan(file("distributed_type: FSDP\nnum_processes: 2\n"));
   Words with_cpu = file("distributed_type: FSDP\nnum_processes: 2\nuse_cpu: true\n");
 

@@ -110,6 +110,29 @@ TEST_F(MachineWishTest, TheRdzvBackendOfAFileHolds) {
             "rdzv_backend of the configuration file is 'etcd-v2', expected static or c10d");
 }
 
+// As submit_multinode_fsdp.sh of the peer: the flag beats the file, whose rank is of `accelerate config`.
+TEST_F(MachineWishTest, TheRdzvBackendOfAFlagBeatsThatOfAFile) {
+  const auto with = [&](const std::string& more, Words words) {
+    const Words of_file =
+        file("distributed_type: MULTI_CPU\nuse_cpu: true\nnum_processes: 4\n" + more);
+    words.insert(words.end(), of_file.begin(), of_file.end());
+    const Words address = {
+        "--num_machines=2", "--main_process_ip=10.66.0.1", "--main_process_port=29615"};
+    words.insert(words.end(), address.begin(), address.end());
+    return plan(words).machines->machine_rank;
+  };
+  EXPECT_EQ(with("", {"--rdzv_backend", "c10d"}), std::nullopt);
+  EXPECT_EQ(with("machine_rank: 0\n", {"--rdzv_backend", "c10d"}), std::nullopt);
+  EXPECT_EQ(with("machine_rank: 0\n", {"--rdzv_backend", "c10d", "--machine_rank", "1"}), 1);
+  EXPECT_EQ(with("rdzv_backend: c10d\nmachine_rank: 1\n", {"--rdzv_backend", "static"}), 1);
+}
+
+TEST_F(MachineWishTest, AnAddressMayStandInBrackets) {
+  EXPECT_EQ(plan(machines({"--main_process_ip", "[fe80::7]"})).machines->address, "fe80::7");
+  EXPECT_EQ(plan(machines({"--main_process_ip", "gpu-01"})).machines->address, "gpu-01");
+  EXPECT_EQ(without_brackets("[]"), "[]");
+}
+
 TEST_F(MachineWishTest, LinesOfTorchrunCountOnEachNode) {
   host_.is_torchrun = true;
   const auto result = plan({"--nnodes",

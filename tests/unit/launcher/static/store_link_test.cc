@@ -60,5 +60,26 @@ TEST(StoreLink, HasTriedAllWhenEachAddressRefused) {
   EXPECT_EQ(num_troubles, 2);
 }
 
+TEST(StoreLink, TriesWhereTheNameLeadsByNow) {
+  boost::asio::io_context loop;
+  tcp::acceptor closed(loop, any_port());
+  const tcp::endpoint refusing = closed.local_endpoint();
+  closed.close();
+  tcp::acceptor store(loop, any_port());
+  bool is_up = false;
+  StoreLink* link = nullptr;
+  StoreLink owned(loop,
+                  {.on_up =
+                       [&] {
+                         is_up = true;
+                         loop.stop();
+                       },
+                   .on_trouble = [&](const Error&) { link->move_to({store.local_endpoint()}); }});
+  link = &owned;
+  owned.open({refusing});
+  loop.run_for(std::chrono::seconds(20));
+  EXPECT_TRUE(is_up);
+}
+
 }  // namespace
 }  // namespace accel::launcher

@@ -1,0 +1,39 @@
+#include "launcher/cpu_fallback.h"
+
+#include "launcher/other_devices.h"
+
+namespace accel::launcher {
+namespace {
+
+// Workers look for a device by themselves, as one job.
+bool need_to_be_told(const CommandLine& line, const LaunchSettings& settings) {
+  if (line.is_torchrun || line.is_on("strict_compat") || settings.use_cpu) return false;
+  if (settings.accelerator != nullptr || settings.tpu || settings.has_starter()) return false;
+  if (settings.paradigms.deepspeed || settings.paradigms.megatron) return false;
+  if (!settings.elastic) return settings.world_size() > 1;
+  return settings.elastic->meeting != Meeting::kAgent &&
+         settings.elastic->meeting != Meeting::kStarter &&
+         (settings.elastic->max_nodes > 1 || settings.num_processes > 1);
+}
+
+}  // namespace
+
+bool falls_back_to_cpu(const CommandLine& line,
+                       const LaunchSettings& settings,
+                       const std::function<bool()>& has_device) {
+  return need_to_be_told(line, settings) && !has_device();
+}
+
+void fall_back_to_cpu(const CommandLine& line,
+                      const LaunchHost& host,
+                      LaunchSettings& settings,
+                      std::vector<std::string>& notices) {
+  const auto has_device = [&host] {
+    return (host.num_gpus && host.num_gpus() > 0) || has_other_devices(host.environment);
+  };
+  if (!falls_back_to_cpu(line, settings, has_device)) return;
+  settings.use_cpu = true;
+  notices.emplace_back("no GPU is visible: the workers compute on the CPU, as --cpu would say");
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,31 @@
+// CpuFallback: several workers on a machine without any device, for which nobody said --cpu.
+//
+// The peer starts one process of `accelerate launch --num_processes 2` there. Two that are not told to compute on the CPU would
+// look for GPUs, find none and each train alone, as the main process: the same training twice, over the same files.
+//
+// Threads:  a pure function, but for the question.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "launcher/flags.h"
+#include "launcher/launch_plan.h"
+#include "launcher/launch_settings.h"
+
+namespace accel::launcher {
+
+// Whether that is so; `has_device` is asked when it matters. Never for torchrun's spelling, --strict_compat, DeepSpeed,
+// Megatron-LM, TPUs, devices of other makers, and workers that another program or an agent starts.
+[[nodiscard]] bool falls_back_to_cpu(const CommandLine& line,
+                                     const LaunchSettings& settings,
+                                     const std::function<bool()>& has_device);
+
+// Then turns settings.use_cpu on, with a notice.
+void fall_back_to_cpu(const CommandLine& line,
+                      const LaunchHost& host,
+                      LaunchSettings& settings,
+                      std::vector<std::string>& notices);
+
+}  // namespace accel::launcher

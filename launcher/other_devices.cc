@@ -1,0 +1,74 @@
+#include "launcher/other_devices.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace accel::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+// CUDA and HIP both obey CUDA_VISIBLE_DEVICES; "" and "-1" are no device.
+constexpr std::array<std::string_view, 4> kOfCuda = {"kfd", "dxg", "nvhost-gpu", "nvgpu"};
+// A number follows.
+constexpr std::array<std::string_view, 7> kNumbered = {
+    "davinci", "accel/accel", "hl", "neuron", "cambricon_dev", "mtgpu.", "tcaicard"};
+
+bool is_cuda_hidden(const EnvMap& environment) {
+  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+  return visible != environment.end() &&
+         (visible->second.empty() || visible->second.starts_with('-'));
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() &&
+         std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+// True when `is_it` says so of one entry of the folder; a folder that cannot be read has none.
+bool any_entry(const char* folder, const std::function<bool(const fs::path&)>& is_it) {
+  std::error_code failure;
+  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    if (is_it(entry->path())) return true;
+  }
+  return false;
+}
+
+bool is_intel_node(const fs::path& node) {
+  if (!node.filename().string().starts_with("renderD")) return false;
+  std::string vendor;
+  std::ifstream(node / "device/vendor") >> vendor;
+  std::error_code failure;
+  const fs::path device = fs::read_symlink(node / "device", failure);
+  return !failure && is_discrete_intel_gpu(vendor, device.filename().string());
+}
+
+}  // namespace
+
+bool is_other_device(std::string_view entry, const EnvMap& environment) {
+  if (std::ranges::find(kOfCuda, entry) != kOfCuda.end()) return !is_cuda_hidden(environment);
+  return std::ranges::any_of(kNumbered, [&](std::string_view begin) {
+    return entry.starts_with(begin) && is_number(entry.substr(begin.size()));
+  });
+}
+
+bool is_discrete_intel_gpu(std::string_view vendor, std::string_view pci_address) {
+  return vendor == "0x8086" && pci_address != "0000:00:02.0";
+}
+
+bool has_other_devices(const EnvMap& environment) {
+  const auto is_device = [&](const std::string& prefix) {
+    return [&environment, prefix](const fs::path& path) {
+      return is_other_device(prefix + path.filename().string(), environment);
+    };
+  };
+  return any_entry("/dev", is_device("")) || any_entry("/dev/accel", is_device("accel/")) ||
+         any_entry("/sys/class/drm", is_intel_node);
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,9 @@
+"""A worker that leaves the device to Accelerate, and says which job it finds itself in."""
+import json
+
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+print(json.dumps({"rank": accelerator.process_index, "world": accelerator.num_processes,
+                  "device": accelerator.device.type}) + "\n", end="", flush=True)
+accelerator.end_training()
