@@ -103,6 +103,9 @@ class ElasticLaunch {
     if (!seat && place_.endpoint.port != 0 && !is_ours_and_free(place_.endpoint)) return {};
     if (!seat) return std::move(seat).error();
     seat_ = *std::move(seat);
+    if (place_.is_open && !place_.is_local)
+      say("the nodes meet at " + *place_.listen +
+          "; whoever reaches this port is trusted, as with torchrun");
     if (place_.endpoint.port != 0) return {};
     std::vector<std::string> endpoints;
     for (const std::string& host : own_addresses())
@@ -121,8 +124,10 @@ class ElasticLaunch {
     };
     endpoint_text_ = to_text(place_.endpoint);
     agent::NodeMemberOptions options;
-    // A leader is believed by its certificate, of the role node; without certificates only on this machine.
-    options.open_channel = [open_channel, is_insecure = request_.settings.insecure](
+    // A leader is believed by its certificate, of the role node; without certificates only on this machine, unless the job
+    // is open.
+    options.open_channel = [open_channel,
+                            is_insecure = request_.settings.insecure && !place_.is_open](
                                const std::string& address) -> std::shared_ptr<grpc::Channel> {
       const auto leader = agent::parse_tcp_address(address);
       if (!leader || (is_insecure && !leader->is_loopback)) return nullptr;

@@ -58,15 +58,21 @@ Result<MeetingPlace> find_endpoint(const ElasticSettings& settings,
                                    TimePoint end,
                                    const std::stop_token& stop) {
   MeetingPlace place;
-  // Before anything that takes time.
-  auto token = agent::read_token(settings.token_file);
-  if (!token) return std::move(token).error();
-  place.token_key = agent::token_key(*token);
+  place.is_open = settings.insecure && settings.token_file.empty();
+  if (place.is_open) {
+    place.token_key =
+        agent::token_key(settings.job);  // a node of another --rdzv_id is none of this job
+  } else {
+    // Before anything that takes time.
+    auto token = agent::read_token(settings.token_file);
+    if (!token) return std::move(token).error();
+    place.token_key = agent::token_key(*token);
+  }
   place.tls = files_in(settings.tls_dir);
   const auto addresses = resolve(settings.endpoint, end, stop);
   if (!addresses) return addresses.error();
   place.is_local = addresses->front().is_loopback && !is_by_name(settings.endpoint);
-  if (settings.insecure && !place.is_local) {
+  if (settings.insecure && !place.is_open && !place.is_local) {
     return Error(
         ErrorCode::kInvalidArgument,
         "--rdzv_insecure is for loopback addresses, and the endpoint is " + settings.endpoint,

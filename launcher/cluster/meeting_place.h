@@ -22,6 +22,7 @@ struct MeetingPlace {
   std::optional<std::string> listen;  // this launcher hosts, here
   agent::TcpAddress endpoint;         // where to connect; port 0: that of our own coordinator
   bool is_local = false;              // loopback is what the user meant
+  bool is_open = false;               // nobody has to show anything, from wherever he comes
   agent::TlsFiles tls;
   std::string token_key;
   std::optional<JobFolder> folder;  // kept as long as its certificates serve

@@ -173,9 +173,17 @@ TEST_F(MachineWishTest, C10dWithAFixedNumberOfNodesTakesTheOrderOfJoins) {
 
 TEST_F(MachineWishTest, ARangeOfNodesStaysWithTheCoordinator) {
   host_.is_torchrun = true;
-  EXPECT_THAT(
-      refused({"--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29400"}).message(),
-      HasSubstr("needs --rdzv-token-file"));
+  const Words words = {"--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29400"};
+  const auto open = plan(words).elastic;
+  ASSERT_TRUE(open);
+  EXPECT_TRUE(open->insecure);
+  EXPECT_EQ(open->token_file, "");
+  EXPECT_EQ(open->max_nodes, 4);
+  for (const char* more : {"--strict", "--rdzv-insecure", "--fencing=hard", "--rdzv-tls-dir=tls"}) {
+    Words guarded = words;
+    guarded.emplace_back(more);
+    EXPECT_THAT(refused(guarded).message(), HasSubstr("needs --rdzv-token-file")) << more;
+  }
   EXPECT_THAT(refused({"--nnodes=2:4", "--master-addr=10.0.0.1"}).message(),
               HasSubstr("--nnodes 2:4 is a range"));
 }
