@@ -62,9 +62,9 @@ MemoryStamp decode_stamp(const json& text) {
 
 // Which of the two may be overwritten.
 std::span<std::byte> slot_to_write(const NodeMemory::Slots& slots,
-                                   std::optional<std::int64_t> agreed) {
+                                   const std::optional<MemoryStamp>& agreed) {
   const auto first = read_slot(slots.front());
-  return first && first->stamp.serial == agreed ? slots.back() : slots.front();
+  return first && agreed && agreed->is_with(first->stamp) ? slots.back() : slots.front();
 }
 
 }  // namespace
@@ -101,9 +101,9 @@ MemoryCheckpoints::Found MemoryCheckpoints::find(RankExchange& ranks) {
   }
   Found found{.choice = choose_memory_checkpoint(by_rank), .newest_on_disk = {}};
   while (found.choice.stamp) {
-    const std::int64_t serial = found.choice.stamp->serial;
-    if (check(ranks, serial, by_rank, found.newest_on_disk)) {
-      agreed_ = serial;
+    const MemoryStamp stamp = *found.choice.stamp;
+    if (check(ranks, stamp, by_rank, found.newest_on_disk)) {
+      agreed_ = stamp;
       break;
     }
     found.choice = choose_memory_checkpoint(by_rank);
@@ -114,11 +114,11 @@ MemoryCheckpoints::Found MemoryCheckpoints::find(RankExchange& ranks) {
 
 // Takes the parts that are damaged out of `by_rank`. Whether none was.
 bool MemoryCheckpoints::check(RankExchange& ranks,
-                              std::int64_t serial,
+                              const MemoryStamp& stamp,
                               std::vector<std::vector<MemoryStamp>>& by_rank,
                               DiskMark& newest_on_disk) const {
   const auto said = agree(ranks, [&] {
-                      const FilledSlot slot = slot_of(ranks.rank(), serial);
+                      const FilledSlot slot = slot_of(ranks.rank(), stamp);
                       if (!is_intact(slot)) return json().dump();
                       // Rank 0 is the first of its node. An image that cannot be read is found out by load(), which says why.
                       const Result<DiskMark> disk = to_result([&] {
@@ -136,28 +136,26 @@ bool MemoryCheckpoints::check(RankExchange& ranks,
       newest_on_disk = {mark.at(0).get<std::int64_t>(), mark.at(1).get<std::int64_t>()};
     if (!mark.is_null()) continue;
     is_whole = false;
-    std::erase_if(by_rank[rank], [&](const MemoryStamp& stamp) { return stamp.serial == serial; });
+    std::erase_if(by_rank[rank], [&](const MemoryStamp& part) { return part.is_with(stamp); });
   }
   return is_whole;
 }
 
-FilledSlot MemoryCheckpoints::slot_of(int rank, std::int64_t serial) const {
+FilledSlot MemoryCheckpoints::slot_of(int rank, const MemoryStamp& stamp) const {
   for (const FilledSlot& slot : memory_.filled(rank)) {
-    if (slot.stamp.serial == serial) return slot;
+    if (slot.stamp.is_with(stamp)) return slot;
   }
   throw Error(ErrorCode::kCheckpointIncomplete,
               "the part of rank " + std::to_string(rank) + " is not on this node");
 }
 
-std::vector<std::span<const std::byte>> MemoryCheckpoints::contents_but(int one,
-                                                                        int other,
-                                                                        MemoryStamp stamp) const {
+std::vector<std::span<const std::byte>> MemoryCheckpoints::contents_but(
+    int one, int other, const MemoryStamp& stamp) const {
   std::vector<std::span<const std::byte>> contents;
   for (const int rank : memory_.ranks()) {
     if (rank == one || rank == other) continue;
-    stamp.rank = rank;
     for (const FilledSlot& slot : memory_.filled(rank)) {
-      if (slot.stamp != stamp) continue;
+      if (!slot.stamp.is_with(stamp)) continue;
       contents.push_back(slot.content);
       break;
     }
@@ -186,20 +184,21 @@ CheckpointInfo MemoryCheckpoints::save(RankExchange& ranks,
       image.emplace(image_of(ranks, objects, options));
       return image->bytes();
     });
+    const MemoryStamp stamp{.serial = serial,
+                            .generation = options.generation,
+                            .step = options.step,
+                            .world_size = ranks.size(),
+                            .rank = ranks.rank()};
     highest_ = serial;
     found_.reset();
     std::ignore = agree(ranks, [&]() -> std::string {
                     const auto slots = memory_.slots(ranks.rank(), image->bytes());
                     SlotWriter writer(slot_to_write(slots.value(), agreed_), hooks_.on_copy);
                     image->write(writer);
-                    writer.complete({.serial = serial,
-                                     .generation = options.generation,
-                                     .step = options.step,
-                                     .world_size = ranks.size(),
-                                     .rank = ranks.rank()});
+                    writer.complete(stamp);
                     return "";
                   }).payloads_or_throw();
-    agreed_ = serial;
+    agreed_ = stamp;
     memory_.drop_older(ranks.local_rank() == 0 ? NodeMemory::Member::kFirst
                                                : NodeMemory::Member::kOther);
   } catch (Error& error) {
@@ -311,11 +310,11 @@ std::optional<LoadReport> MemoryCheckpoints::load(RankExchange& ranks,
   }
   std::unique_ptr<StagedCheckpoint> staged;
   const Agreement staging = agree(ranks, [&]() -> std::string {
-    const std::int64_t serial = found.choice.stamp->serial;
+    const MemoryStamp& stamp = *found.choice.stamp;
     const int first = first_of_node(ranks);
-    const FilledSlot own = slot_of(ranks.rank(), serial);
+    const FilledSlot own = slot_of(ranks.rank(), stamp);
     MemorySource source(
-        own.content, slot_of(first, serial).content, contents_but(ranks.rank(), first, own.stamp));
+        own.content, slot_of(first, stamp).content, contents_but(ranks.rank(), first, stamp));
     staged = std::make_unique<StagedCheckpoint>(source, objects, ranks.rank());
     return "";
   });

@@ -90,14 +90,13 @@ class MemoryCheckpoints {
   // Whether all ranks of a node can write to one piece as it is.
   [[nodiscard]] static bool has_room(const std::vector<Wish>& wishes, int first);
 
-  // The content of a rank of this node. Errors  kCheckpointIncomplete.
-  [[nodiscard]] FilledSlot slot_of(int rank, std::int64_t serial) const;
+  // The content of a rank of this node, of the checkpoint that `stamp`, any rank's, is of. Errors  kCheckpointIncomplete.
+  [[nodiscard]] FilledSlot slot_of(int rank, const MemoryStamp& stamp) const;
   // Contents of this node's ranks but two, of the checkpoint that `stamp`, a rank's, is of.
-  [[nodiscard]] std::vector<std::span<const std::byte>> contents_but(int one,
-                                                                     int other,
-                                                                     MemoryStamp stamp) const;
+  [[nodiscard]] std::vector<std::span<const std::byte>> contents_but(
+      int one, int other, const MemoryStamp& stamp) const;
   [[nodiscard]] bool check(RankExchange& ranks,
-                           std::int64_t serial,
+                           const MemoryStamp& stamp,
                            std::vector<std::vector<MemoryStamp>>& by_rank,
                            DiskMark& newest_on_disk) const;
   // Takes memory where there is too little; bytes() runs first, and fails on all ranks when it fails on one. Returns the
@@ -110,10 +109,10 @@ class MemoryCheckpoints {
   NodeMemory memory_;
   Hooks hooks_;
   bool is_open_ = false;
-  bool is_searched_ = false;            // find() has set what follows
-  std::int64_t highest_ = 0;            // serial that this rank knows of
-  std::optional<std::int64_t> agreed_;  // serial of the newest that all ranks have
-  std::optional<Found> found_;          // by find(), as long as nothing was saved since
+  bool is_searched_ = false;           // find() has set what follows
+  std::int64_t highest_ = 0;           // serial that this rank knows of
+  std::optional<MemoryStamp> agreed_;  // any rank's, of the newest that all ranks have
+  std::optional<Found> found_;         // by find(), as long as nothing was saved since
 };
 
 }  // namespace accel::checkpoint

@@ -33,6 +33,11 @@ struct MemoryStamp {
   int rank = 0;
 
   friend bool operator==(const MemoryStamp&, const MemoryStamp&) = default;
+  // Whether both are of parts of one checkpoint. Serials alone do not say: nodes that were apart may have given one twice.
+  [[nodiscard]] bool is_with(MemoryStamp other) const noexcept {
+    other.rank = rank;
+    return *this == other;
+  }
 };
 
 // Called with the bytes copied so far: for tests that end a process in the middle of a copy.

@@ -226,7 +226,7 @@ std::uint64_t NodeMemory::bytes_for(const std::vector<AreaWish>& wishes) {
 }
 
 MemoryPiece NodeMemory::take(const std::vector<AreaWish>& wishes,
-                             std::optional<std::int64_t> agreed_serial) {
+                             const std::optional<MemoryStamp>& agreed) {
   MemoryPiece piece{.number = newest_number() + 1,
                     .bytes = directory_bytes(wishes.size()) + bytes_for(wishes)};
   if (piece.bytes > keeper_.free_bytes()) {
@@ -255,7 +255,7 @@ MemoryPiece NodeMemory::take(const std::vector<AreaWish>& wishes,
   // The directory is complete before the index speaks of it.
   const Record record{.number = piece.number, .bytes = piece.bytes};
   write_record(find(piece.number)->memory, record, areas);
-  const std::span<std::byte> place = record_in(index_, free_record(agreed_serial));
+  const std::span<std::byte> place = record_in(index_, free_record(agreed));
   const std::optional<Record> overwritten = read_record(place);
   write_record(place, record, {});
   // Nobody finds that piece again.
@@ -264,7 +264,7 @@ MemoryPiece NodeMemory::take(const std::vector<AreaWish>& wishes,
   return piece;
 }
 
-std::size_t NodeMemory::free_record(std::optional<std::int64_t> agreed_serial) const {
+std::size_t NodeMemory::free_record(const std::optional<MemoryStamp>& agreed) const {
   const auto holds_agreed = [&](std::size_t i) {
     const auto known = read_record(record_in(index_, i));
     const Mapped* const mapped = known ? find(known->number) : nullptr;
@@ -274,7 +274,7 @@ std::size_t NodeMemory::free_record(std::optional<std::int64_t> agreed_serial) c
       const auto slots = slots_of(mapped->memory, static_cast<int>(area.rank));
       return std::any_of(slots->begin(), slots->end(), [&](std::span<const std::byte> slot) {
         const auto filled = read_slot(slot);
-        return filled && filled->stamp.serial == agreed_serial;
+        return filled && agreed && agreed->is_with(filled->stamp);
       });
     });
   };

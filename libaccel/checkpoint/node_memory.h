@@ -85,10 +85,10 @@ class NodeMemory {
   [[nodiscard]] std::optional<Slots> slots(int rank, std::uint64_t bytes) const;
 
   // For the first rank of the node. Makes a piece with an area for each wish and notes it in the index, in the place of one
-  // without the checkpoint that all ranks have, `agreed_serial`. Errors  throws kOutOfMemory when the machine, a cgroup or the supervisor has not so
-  // much.
+  // without the checkpoint that all ranks have, `agreed`, any rank's. Errors  throws kOutOfMemory when the machine, a cgroup
+  // or the supervisor has not so much.
   [[nodiscard]] MemoryPiece take(const std::vector<AreaWish>& wishes,
-                                 std::optional<std::int64_t> agreed_serial);
+                                 const std::optional<MemoryStamp>& agreed);
   // For the others: maps what the first has taken.
   void map(const MemoryPiece& piece);
   // See MemoryKeeper.
@@ -110,7 +110,7 @@ class NodeMemory {
   [[nodiscard]] const Mapped* find(std::uint64_t number) const;
   [[nodiscard]] Result<void> try_map(const MemoryPiece& piece);
   // Where take() may note a piece.
-  [[nodiscard]] std::size_t free_record(std::optional<std::int64_t> agreed_serial) const;
+  [[nodiscard]] std::size_t free_record(const std::optional<MemoryStamp>& agreed) const;
 
   MemoryKeeper& keeper_;
   std::span<std::byte> index_;

@@ -272,6 +272,34 @@ TEST_F(MemoryCheckpointsTest, SaveAfterAFallBackLeavesTheOneThatAllHave) {
   EXPECT_EQ(loaded_by(2), 1);
 }
 
+// A rank that was in another group of ranks may have a part that the group gave the same serial.
+TEST_F(MemoryCheckpointsTest, PartOfAnotherGroupWithTheSameSerialIsNeitherLoadedNorSpared) {
+  save_on(1, 1);
+  save_on(1, 2);
+  {
+    FileKeeper keeper(scratch_.path());
+    NodeMemory memory(keeper);
+    memory.open();
+    const auto slots = memory.slots(0, 1);
+    ASSERT_EQ(read_slot(slots->front())->stamp.step, 1);
+    const MemoryStamp newest = read_slot(slots->back())->stamp;
+    SlotWriter(slots->front())
+        .complete({.serial = newest.serial, .generation = 9, .step = 7, .world_size = 3});
+  }
+  EXPECT_EQ(loaded_by(1), 2);
+
+  ThreadRanks(1).run([&](RankExchange& ranks) {
+    FileKeeper keeper(scratch_.path());
+    MemoryCheckpoints checkpoints(keeper, {.on_size = {}, .on_copy = [](std::uint64_t) {
+                                             throw Error(ErrorCode::kInternal,
+                                                         "ended in the middle of a copy");
+                                           }});
+    Divided run(ranks, 3);
+    EXPECT_THROW(std::ignore = checkpoints.save(ranks, run.objects(), {.step = 3}), Error);
+  });
+  EXPECT_EQ(loaded_by(1), 2);
+}
+
 // A rank that cannot map a piece, as when the supervisor does not answer in time.
 class FailingKeeper final : public MemoryKeeper {
  public:

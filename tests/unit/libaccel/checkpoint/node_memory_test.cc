@@ -19,6 +19,8 @@ using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 using Member = NodeMemory::Member;
 
+constexpr MemoryStamp kFirst{.serial = 1, .world_size = 2};
+
 class NodeMemoryTest : public ::testing::Test {
  protected:
   test::ScratchFolder scratch_;
@@ -63,7 +65,7 @@ TEST_F(NodeMemoryTest, KeepsTheOlderPieceUntilItIsDropped) {
   NodeMemory memory = opened();
   std::ignore = memory.take({{0, 10}}, {});
   fill(memory.slots(0, 10)->front(), 1, 0);
-  std::ignore = memory.take({{0, 500'000}}, 1);
+  std::ignore = memory.take({{0, 500'000}}, kFirst);
   EXPECT_THAT(opened().filled(0), SizeIs(1)) << "killed before the first save into the new piece";
   fill(memory.slots(0, 500'000)->front(), 2, 0);
   EXPECT_THAT(opened().filled(0), SizeIs(2));
@@ -81,9 +83,24 @@ TEST_F(NodeMemoryTest, PieceWithTheAgreedCheckpointOutlivesSeveralThatWereNotUse
   fill(first.slots(0, 10)->front(), 1, 0);
   for (int i = 1; i < 6; ++i) {
     NodeMemory next = opened();
-    std::ignore = next.take({{0, i * 100'000U}}, 1);
+    std::ignore = next.take({{0, i * 100'000U}}, kFirst);
     ASSERT_THAT(opened().filled(0), SizeIs(1)) << i;
   }
+}
+
+// Nodes that were apart may have used one serial twice.
+TEST_F(NodeMemoryTest, PieceWithTheAgreedCheckpointOutlivesOneOfTheSameSerial) {
+  NodeMemory memory = opened();
+  std::ignore = memory.take({{0, 10}}, {});
+  SlotWriter(memory.slots(0, 10)->front()).complete({.serial = 1, .generation = 3});
+  std::ignore = memory.take({{0, 100'000}}, {});
+  fill(memory.slots(0, 100'000)->front(), 1, 0);
+
+  std::ignore = memory.take({{0, 200'000}}, kFirst);
+
+  const auto filled = opened().filled(0);
+  ASSERT_THAT(filled, SizeIs(1));
+  EXPECT_TRUE(filled[0].stamp.is_with(kFirst));
 }
 
 TEST_F(NodeMemoryTest, NameThatAKilledProcessTookInVainIsPassedOver) {
@@ -201,11 +218,11 @@ TEST(NodeMemory, PiecesThatWereTakenInVainAreKeptNoMore) {
   const std::string text = "content";
   SlotWriter writer(memory.slots(0, 10)->front());
   writer.append(std::as_bytes(std::span(text)));
-  writer.complete({.serial = 1, .world_size = 1, .rank = 0});
+  writer.complete(kFirst);
   for (std::uint64_t bytes = 1; bytes < 5; ++bytes) {
     NodeMemory next(keeper);
     next.open();
-    std::ignore = next.take({{0, bytes << 20}}, 1);
+    std::ignore = next.take({{0, bytes << 20}}, kFirst);
   }
 
   EXPECT_THAT(keeper.files,
