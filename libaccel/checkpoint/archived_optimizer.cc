@@ -22,6 +22,7 @@
 #include <torch/serialize/output-archive.h>
 
 #include <accel/error.h>
+#include "libaccel/checkpoint/named_states.h"
 
 #include "libaccel/optim/unique_parameters.h"
 
@@ -288,34 +289,19 @@ std::unique_ptr<ArchivedOptimizer> archive_of(Optimizer& optimizer) {
 }
 
 SavedOptimizer save_archived(ArchivedOptimizer& optimizer, const ParameterNames& names) {
-  SavedOptimizer saved;
-  json states = json::object();
-  json groups = json::array();
-  const auto unique = unique_groups(optimizer);
-  for (std::size_t g = 0; g < unique.size(); ++g) {
-    json group_names = json::array();
-    const std::vector<at::Tensor>& parameters = unique[g];
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const std::string name = names.name_of(parameters[i], g, i);
-      group_names.push_back(name);
-      const auto state = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
-      if (state == optimizer.state().end()) continue;  // it never had a gradient
-      const ArchivedFields& fields = static_cast<const ArchivedState&>(*state->second).fields;
-      json tensors = json::array();
-      for (const auto& [key, tensor] : fields.tensors) {
-        tensors.push_back(key);
-        saved.tensors.emplace(name + "." + key, tensor);
-      }
-      states[name] = {{"values", json::parse(fields.values)}, {"tensors", std::move(tensors)}};
+  const auto write_state = [](const torch::optim::OptimizerParamState& state,
+                              const std::string& name,
+                              safetensors::TensorMap& tensors) -> json {
+    const ArchivedFields& fields = static_cast<const ArchivedState&>(state).fields;
+    json keys = json::array();
+    for (const auto& [key, tensor] : fields.tensors) {
+      keys.push_back(key);
+      tensors.emplace(name + "." + key, tensor);
     }
-    groups.push_back(
-        {{"params", std::move(group_names)}, {"options", json::parse(optimizer.options_of(g))}});
-  }
-  const json root = {{"type", optimizer.type()},
-                     {"state", std::move(states)},
-                     {"param_groups", std::move(groups)}};
-  saved.json = root.dump(2) + "\n";
-  return saved;
+    return {{"values", json::parse(fields.values)}, {"tensors", std::move(keys)}};
+  };
+  const auto write_options = [&](std::size_t g) { return json::parse(optimizer.options_of(g)); };
+  return save_by_names(optimizer, names, {optimizer.type(), write_state, write_options});
 }
 
 void read_archived(ArchivedOptimizer& archived,

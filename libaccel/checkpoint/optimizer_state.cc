@@ -33,6 +33,7 @@
 #include <accel/state_dict.h>
 
 #include "libaccel/checkpoint/archived_optimizer.h"
+#include "libaccel/checkpoint/named_states.h"
 #include "libaccel/checkpoint/optimizer_fields.h"
 #include "libaccel/checkpoint/state_files.h"
 #include "libaccel/optim/unique_parameters.h"
@@ -414,30 +415,19 @@ SavedOptimizer save_optimizer(Optimizer& optimizer, const ParameterNames& names)
     return save_archived(*archived, names);
   const Kind* const known = find_kind(optimizer);
   if (known == nullptr) return save_archived(*archive_of(optimizer), names);
-  const Kind& kind = *known;
-  SavedOptimizer saved;
-  json states = json::object();
-  json groups = json::array();
-  const auto parameters = unique_groups(optimizer);
-  for (size_t g = 0; g < parameters.size(); ++g) {
-    json group_names = json::array();
-    for (size_t i = 0; i < parameters[g].size(); ++i) {
-      const at::Tensor& parameter = parameters[g][i];
-      const std::string name = names.name_of(parameter, g, i);
-      group_names.push_back(name);
-      const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (state == optimizer.state().end()) continue;  // it never had a gradient
-      json& scalars = states[name] = json::object();
-      kind.write_state(*state->second, FieldWriter(name + ".", scalars, &saved.tensors));
-    }
+  const auto write_state = [known](OptimizerParamState& state,
+                                   const std::string& name,
+                                   safetensors::TensorMap& tensors) {
+    json scalars = json::object();
+    known->write_state(state, FieldWriter(name + ".", scalars, &tensors));
+    return scalars;
+  };
+  const auto write_options = [&](std::size_t g) {
     json options = json::object();
-    kind.write_options(optimizer.param_groups()[g].options(), FieldWriter("", options, nullptr));
-    groups.push_back({{"params", std::move(group_names)}, {"options", std::move(options)}});
-  }
-  const json root = {
-      {"type", kind.name}, {"state", std::move(states)}, {"param_groups", std::move(groups)}};
-  saved.json = root.dump(2) + "\n";
-  return saved;
+    known->write_options(optimizer.param_groups()[g].options(), FieldWriter("", options, nullptr));
+    return options;
+  };
+  return save_by_names(optimizer, names, {known->name, write_state, write_options});
 }
 
 std::vector<at::Tensor> state_tensors(Optimizer& optimizer, const at::Tensor& parameter) {

@@ -1,0 +1,37 @@
+// NamedStates: the walk over an optimizer that saves it by the names of its parameters, the same for every class.
+//
+// What differs is how a state and the options of a group are written: LibTorch's classes field by field (optimizer_state.cc),
+// those of the user's own as they archive themselves (archived_optimizer.cc).
+//
+// Threads:  the thread that trains.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+#include <torch/optim/optimizer.h>
+
+#include <accel/safetensors_file.h>
+
+#include "libaccel/checkpoint/optimizer_state.h"
+
+namespace accel::checkpoint {
+
+struct StateWriter {
+  std::string type;  // of the optimizer
+  // Puts the tensors of a parameter's state into `tensors`, as <name>.<field>, and returns the rest.
+  std::function<nlohmann::json(torch::optim::OptimizerParamState& state,
+                               const std::string& name,
+                               safetensors::TensorMap& tensors)>
+      write_state;
+  std::function<nlohmann::json(std::size_t group)> write_options;
+};
+
+// Each parameter once, and without a state where it never had a gradient. Errors  those of the writer.
+[[nodiscard]] SavedOptimizer save_by_names(torch::optim::Optimizer& optimizer,
+                                           const ParameterNames& names,
+                                           const StateWriter& writer);
+
+}  // namespace accel::checkpoint
