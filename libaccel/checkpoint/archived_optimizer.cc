@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <limits>
-#include <sstream>
 #include <tuple>
 #include <typeinfo>
 #include <unordered_set>
@@ -22,8 +21,9 @@
 #include <torch/serialize/output-archive.h>
 
 #include <accel/error.h>
-#include "libaccel/checkpoint/named_states.h"
 
+#include "libaccel/checkpoint/named_states.h"
+#include "libaccel/optim/archive_form.h"
 #include "libaccel/optim/unique_parameters.h"
 
 namespace accel::checkpoint {
@@ -96,16 +96,6 @@ c10::IValue from_json(const json& value) {
   return c10::ivalue::Tuple::create(std::move(elements));
 }
 
-// The archive as somebody reads it who gets it as a file.
-InputArchive written(OutputArchive& archive) {
-  std::ostringstream out(std::ios::binary);
-  archive.save_to(out);
-  const std::string bytes = std::move(out).str();
-  InputArchive read;
-  read.load_from(bytes.data(), bytes.size());
-  return read;
-}
-
 ArchivedFields fields_in(OutputArchive& archive, const std::string& what) {
   InputArchive read = written(archive);
   ArchivedFields fields;
@@ -146,29 +136,6 @@ at::Tensor count_of(std::size_t count) {
                   "Adagrad, LBFGS, and " +
                   why,
               std::string(kRemedy) + "; or, without sharding, derive it from accel::Stateful too");
-}
-
-// Asks for an archive without states, which is small.
-void check_saves(Optimizer& optimizer) {
-  struct Aside {
-    explicit Aside(Optimizer& from) : optimizer(from) { std::swap(states, optimizer.state()); }
-    ~Aside() { std::swap(states, optimizer.state()); }
-    Aside(const Aside&) = delete;
-    Aside& operator=(const Aside&) = delete;
-    Optimizer& optimizer;
-    std::remove_reference_t<decltype(optimizer.state())> states;
-  };
-  const Aside aside(optimizer);
-  OutputArchive archive;
-  optimizer.save(archive);
-  InputArchive read = written(archive);
-  InputArchive groups;
-  InputArchive states;
-  at::Tensor size;
-  const bool is_usual = read.try_read("state", states) && read.try_read("param_groups", groups) &&
-                        groups.try_read("param_groups/size", size) &&
-                        size.item<std::int64_t>() == std::ssize(optimizer.param_groups());
-  if (!is_usual) refuse(optimizer, "its save() does not write its states and groups");
 }
 
 // What the class does not do, LibTorch refuses.
@@ -226,7 +193,7 @@ ArchivedOptimizer::ArchivedOptimizer(Optimizer& optimizer,
                                      std::vector<std::vector<at::Tensor>> groups)
     : Optimizer(std::vector<OptimizerParamGroup>{}, std::make_unique<NoOptions>()),
       type_(c10::demangle(typeid(optimizer).name())) {
-  check_saves(optimizer);
+  if (const auto why = why_unusual(optimizer)) refuse(optimizer, *why);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     options_.push_back(options_text(optimizer.param_groups()[g].options(), type_));
     // Not by add_param_group(), which refuses parameters that are divided.

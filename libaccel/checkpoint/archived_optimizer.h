@@ -37,7 +37,7 @@ struct ArchivedState final : torch::optim::OptimizerCloneableParamState<Archived
 class ArchivedOptimizer final : public torch::optim::Optimizer {
  public:
   // Options as in `optimizer`, on the parameters `groups`, without states. Errors  throws kUnsupported, naming the type: its
-  // save() does not write states and groups, or its options have something that cannot be kept.
+  // save() writes something else than states and groups, or its options have something that cannot be kept.
   ArchivedOptimizer(torch::optim::Optimizer& optimizer,
                     std::vector<std::vector<at::Tensor>> groups);
   torch::Tensor step(LossClosure closure) override;  // throws kUnsupported

@@ -447,9 +447,13 @@ std::vector<at::Tensor> state_tensors(Optimizer& optimizer, const at::Tensor& pa
   return tensors;
 }
 
+bool has_known_states(const Optimizer& optimizer) {
+  return find_kind(optimizer) != nullptr;
+}
+
 bool may_have_divided_states(const Optimizer& optimizer) {
   return dynamic_cast<const ArchivedOptimizer*>(&optimizer) != nullptr ||
-         find_kind(optimizer) != nullptr;
+         has_known_states(optimizer);
 }
 
 std::function<void()> prepare_optimizer_load(Optimizer& optimizer,

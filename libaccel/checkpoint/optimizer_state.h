@@ -50,13 +50,17 @@ struct SavedOptimizer {
   std::string json;
 };
 
-// Errors  throws kUnsupported, naming the type, for an optimizer that is none of LibTorch's.
+// Errors  throws kUnsupported, naming the type, for one of the user's own that does not write its states.
 [[nodiscard]] SavedOptimizer save_optimizer(torch::optim::Optimizer& optimizer,
                                             const ParameterNames& names);
 
 // The tensors of a parameter's state that have its shape; none for optimizers that are none of LibTorch's.
 [[nodiscard]] std::vector<at::Tensor> state_tensors(torch::optim::Optimizer& optimizer,
                                                     const at::Tensor& parameter);
+
+// Whether it is one of LibTorch's classes, whose states are known: SGD, Adam, AdamW, RMSprop, Adagrad, LBFGS, but no class
+// derived from them.
+[[nodiscard]] bool has_known_states(const torch::optim::Optimizer& optimizer);
 
 // Whether tensors of its states may be divided over ranks: those of a class of the user's own are only where the class is
 // asked for them, and then whole.

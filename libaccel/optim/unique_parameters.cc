@@ -2,12 +2,16 @@
 
 #include <cstddef>
 #include <string>
+#include <typeinfo>
 #include <unordered_set>
 #include <utility>
 
+#include <c10/util/Type.h>
 #include <torch/optim/lbfgs.h>
 
 #include <accel/error.h>
+
+#include "libaccel/optim/archive_form.h"
 
 namespace accel {
 namespace {
@@ -31,6 +35,27 @@ bool is_lbfgs_that_stepped(const torch::optim::Optimizer& optimizer) {
   return false;
 }
 
+// Throws for states that would be of other parameters, or too long, when what is repeated in group `g` is taken out.
+void refuse_histories(torch::optim::Optimizer& optimizer, std::size_t g, std::size_t num_unique) {
+  const std::size_t num_listed = optimizer.param_groups()[g].params().size();
+  const std::string repeats = " lists " + std::to_string(num_listed - num_unique) + " of " +
+                              std::to_string(num_listed) + " parameters of group " +
+                              std::to_string(g) + " again";
+  if (is_lbfgs_that_stepped(optimizer)) {
+    throw Error(ErrorCode::kUnsupported,
+                "an LBFGS that has stepped" + repeats + ": its history counts them twice",
+                "call prepare() before the first step, or construct it with each tied parameter "
+                "once");
+  }
+  if (const auto why = why_unusual(optimizer)) {
+    throw Error(ErrorCode::kUnsupported,
+                "an optimizer of type " + c10::demangle(typeid(optimizer).name()) + repeats +
+                    ", and may keep its states by place in that list: " + *why,
+                "construct it with each tied parameter once; or keep its states in state() and "
+                "override its save() by torch::optim::serialize<State, Options>(archive, *this)");
+  }
+}
+
 }  // namespace
 
 std::vector<at::Tensor> unique_parameters(const std::vector<at::Tensor>& parameters) {
@@ -48,19 +73,16 @@ std::vector<std::vector<at::Tensor>> unique_groups(const torch::optim::Optimizer
 void remove_repeated_parameters(torch::optim::Optimizer& optimizer) {
   std::vector<std::vector<at::Tensor>> unique = unique_groups(optimizer);
   auto& groups = optimizer.param_groups();
+  const auto is_shorter = [&](std::size_t g) {
+    return unique[g].size() < groups[g].params().size();
+  };
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    std::vector<at::Tensor>& listed = groups[g].params();
-    if (unique[g].size() == listed.size()) continue;
-    if (is_lbfgs_that_stepped(optimizer)) {
-      throw Error(ErrorCode::kUnsupported,
-                  "an LBFGS that has stepped lists " +
-                      std::to_string(listed.size() - unique[g].size()) + " of " +
-                      std::to_string(listed.size()) + " parameters of group " + std::to_string(g) +
-                      " again: its history counts them twice",
-                  "call prepare() before the first step, or construct it with each tied parameter "
-                  "once");
-    }
-    listed = std::move(unique[g]);
+    if (!is_shorter(g)) continue;
+    refuse_histories(optimizer, g, unique[g].size());
+    break;
+  }
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (is_shorter(g)) groups[g].params() = std::move(unique[g]);
   }
 }
 

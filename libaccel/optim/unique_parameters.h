@@ -22,8 +22,9 @@ namespace accel {
 [[nodiscard]] std::vector<std::vector<at::Tensor>> unique_groups(
     const torch::optim::Optimizer& optimizer);
 
-// Makes the groups those; what they have for options and states stays. Errors  throws kUnsupported when something is repeated
-// in an LBFGS that has stepped: its vectors over all parameters are longer than what would be left.
+// Makes the groups those; what they have for options and states stays. Errors  throws kUnsupported, and changes nothing, when
+// something is repeated in an LBFGS that has stepped: its vectors over all parameters are longer than what would be left; and in
+// one of a class that may keep its states by place, naming it (archive_form.h).
 void remove_repeated_parameters(torch::optim::Optimizer& optimizer);
 
 }  // namespace accel

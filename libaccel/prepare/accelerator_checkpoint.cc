@@ -9,7 +9,6 @@
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 #include <accel/random.h>
-#include <accel/seen_parameters.h>
 
 #include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/rank_exchange.h"
@@ -309,67 +308,6 @@ SaveOptions Accelerator::Impl::save_options() const {
   return {.step = num_batches,
           .generation = state.restart_count(),
           .save_on_each_node = project.save_on_each_node};
-}
-
-std::optional<std::vector<at::Tensor>> Accelerator::Impl::masters_to_show(Callers callers) const {
-  const auto divided_models = sharded_models();
-  const bool has_masters = std::any_of(
-      divided_models.begin(), divided_models.end(), [](const auto& m) { return m->has_masters(); });
-  if (!has_masters) return std::nullopt;
-  std::vector<at::Tensor> seen;
-  const auto said = checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
-                      seen = parameters_seen_by(callers);
-                      return seen.empty() ? "" : "yes";
-                    }).payloads_or_throw();
-  if (std::find(said.begin(), said.end(), "yes") == said.end()) return std::nullopt;
-  return seen;
-}
-
-std::vector<at::Tensor> Accelerator::Impl::divided_parameters() const {
-  std::vector<at::Tensor> parameters;
-  for (const auto& model : sharded_models()) {
-    for (const NamedParameter& parameter : model->parameters())
-      parameters.push_back(parameter.tensor);
-  }
-  return parameters;
-}
-
-// Who does not say what it looks at may look at all.
-std::vector<at::Tensor> Accelerator::Impl::parameters_seen_by(Callers callers) const {
-  if (callers == Callers::kHooksAndObjects) return divided_parameters();
-  std::vector<at::Tensor> seen;
-  if (callers == Callers::kNone) return seen;
-  for (const Stateful* const object : custom_objects) {
-    const auto* const says = dynamic_cast<const SeesParameters*>(object);
-    if (says == nullptr) return divided_parameters();
-    const std::vector<at::Tensor> parameters = says->parameters_seen();
-    seen.insert(seen.end(), parameters.begin(), parameters.end());
-  }
-  return seen;
-}
-
-// Hooks run on all ranks, state_dict() of registered objects on those that write it.
-Accelerator::Impl::Exposed Accelerator::Impl::parameters_to_save(SaveTo to) const {
-  const bool writes_objects = to == SaveTo::kMemory || project.save_on_each_node
-                                  ? state.is_local_main_process()
-                                  : state.is_main_process();
-  const Callers callers = !save_hooks->by_id.empty() ? Callers::kHooksAndObjects
-                          : writes_objects           ? Callers::kObjects
-                                                     : Callers::kNone;
-  const bool is_by_parts = to == SaveTo::kMemory || !writes_wholes();
-  if (auto seen = masters_to_show(callers)) {
-    const bool wants_all = !is_by_parts && wholes_to_save(to) == sharding::Wholes::kKept;
-    return {sharding::Exposure::kAsked, wants_all ? divided_parameters() : *std::move(seen)};
-  }
-  return {is_by_parts ? sharding::Exposure::kUndivided : exposure_of(wholes_to_save(to)), {}};
-}
-
-// Hooks and load_state_dict() of registered objects, which run on all ranks, may write to the model.
-Accelerator::Impl::Exposed Accelerator::Impl::parameters_to_load() const {
-  auto seen =
-      masters_to_show(load_hooks->by_id.empty() ? Callers::kObjects : Callers::kHooksAndObjects);
-  if (seen) return {sharding::Exposure::kAsked, *std::move(seen)};
-  return {};
 }
 
 void Accelerator::Impl::begin_save(const std::filesystem::path& folder) {

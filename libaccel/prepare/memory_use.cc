@@ -1,9 +1,12 @@
+#include <typeinfo>
 #include <unordered_set>
 #include <vector>
 
+#include <c10/util/Type.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <accel/error.h>
 #include <accel/memory_use.h>
 
 #include "libaccel/checkpoint/optimizer_state.h"
@@ -91,6 +94,12 @@ MemoryUse memory_use(ModelRuntime& runtime) {
 }
 
 std::int64_t optimizer_bytes(torch::optim::Optimizer& optimizer) {
+  if (!checkpoint::has_known_states(optimizer)) {
+    throw Error(ErrorCode::kUnsupported,
+                "the states of an optimizer of type " + c10::demangle(typeid(optimizer).name()) +
+                    " cannot be counted: it is none of SGD, Adam, AdamW, RMSprop, Adagrad, LBFGS",
+                "call memory_use(model), and add what the class has itself");
+  }
   std::int64_t bytes = 0;
   for (const auto& [name, tensor] :
        checkpoint::save_optimizer(optimizer, checkpoint::ParameterNames({})).tensors)

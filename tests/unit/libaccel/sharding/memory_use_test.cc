@@ -6,12 +6,15 @@
 #include <string>
 
 #include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
 
 #include <accel/accelerator.h>
+#include <accel/error.h>
 #include <accel/memory_use.h>
 
 #include "libaccel/collectives/shm/node_identity.h"
@@ -121,6 +124,31 @@ TEST(MemoryUse, FrozenParametersAndBuffersAreWhole) {
     net->bias.set_requires_grad(false);
     net->register_buffer("mean", at::ones({6}));
     EXPECT_EQ(memory_use(accelerator.prepare(net)).whole, 4 * (8 + 6));
+  });
+}
+
+class OwnAdam final : public torch::optim::AdamW {
+ public:
+  using AdamW::AdamW;
+};
+
+TEST(MemoryUse, OfStatesThatAClassOfTheUsersOwnMayKeepAnywhereIsRefusedByName) {
+  test::run_ranks(1, [] {
+    Accelerator accelerator;
+    torch::nn::Linear net(8, 8);
+    auto [model, optimizer] =
+        accelerator.prepare(net, std::make_shared<OwnAdam>(net->parameters()));
+    try {
+      std::ignore = memory_use(model, optimizer);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_THAT(error.message(), ::testing::HasSubstr("OwnAdam"));
+      EXPECT_THAT(error.remedy(), ::testing::HasSubstr("memory_use(model)"));
+    }
+    EXPECT_EQ(memory_use(model).parameters, 4 * (8 * 8 + 8));
+    auto lbfgs = accelerator.prepare(std::make_shared<torch::optim::LBFGS>(net->parameters()));
+    EXPECT_EQ(memory_use(model, lbfgs).optimizer, 0);
   });
 }
 

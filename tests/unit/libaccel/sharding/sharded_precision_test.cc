@@ -407,6 +407,43 @@ TEST_P(ShardedPrecision, EndsOnAllRanksWhereARegisteredObjectOfOneThrows) {
   });
 }
 
+struct BlindRecord final : ModelRecord, SeesParameters {
+  using ModelRecord::ModelRecord;
+  [[nodiscard]] std::vector<at::Tensor> parameters_seen() const override { return seen; }
+  std::vector<at::Tensor> seen;
+};
+
+// A view or a copy keeps the few bits that it was made of.
+TEST_P(ShardedPrecision, RefusesSeenTensorsThatAreNoParametersOnAllRanks) {
+  const test::ScratchFolder folder;
+  run_ranks([&] {
+    Trainer trainer(kBf16);
+    Accelerator& accelerator = trainer.accelerator();
+    const at::Tensor parameter = trainer.net()->parameters()[0];
+    BlindRecord record(parameter);
+    accelerator.register_for_checkpointing(record);
+
+    for (const at::Tensor& unknown :
+         {parameter.detach(), parameter.view({-1}), parameter.clone(), at::Tensor()}) {
+      record.seen = {parameter, unknown};
+      try {
+        accelerator.save_state(folder.file("state"));
+        ADD_FAILURE() << "did not throw";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        EXPECT_THAT(error.message(), ::testing::HasSubstr("parameters_seen()"));
+        EXPECT_THAT(error.message(),
+                    ::testing::HasSubstr(unknown.defined() ? "tensor 1, of shape ["
+                                                           : "tensor 1, which is undefined"));
+        EXPECT_THAT(error.remedy(), ::testing::HasSubstr("model->parameters()"));
+      }
+    }
+    record.seen = trainer.net()->parameters();
+    accelerator.save_state(folder.file("state"));
+    accelerator.wait_for_everyone();
+  });
+}
+
 TEST_P(ShardedPrecision, LetsHooksOfOneRankAndRegisteredObjectsSeeTheMasters) {
   const test::ScratchFolder folder;
   run_ranks([&] {

@@ -12,6 +12,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
@@ -210,6 +211,78 @@ TEST_F(TiedParameters, OfAnLbfgsThatHasSteppedAreRefused) {
     EXPECT_THAT(error.message(), HasSubstr("lists 1 of 5 parameters of group 0 again"));
     EXPECT_THAT(error.remedy(), HasSubstr("before the first step"));
   }
+}
+
+// ---- classes of the user's own
+
+// Keeps its states where nobody else sees them: by place in the list of parameters.
+class ByPlace : public torch::optim::SGD {
+ public:
+  explicit ByPlace(std::vector<at::Tensor> parameters)
+      : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)) {
+    for (const at::Tensor& parameter : param_groups()[0].params())
+      momenta_.push_back(at::zeros_like(parameter));
+  }
+  void save(torch::serialize::OutputArchive& archive) const override { write(archive); }
+
+ protected:
+  virtual void write(torch::serialize::OutputArchive& /*archive*/) const {}
+  [[nodiscard]] const std::vector<at::Tensor>& momenta() const { return momenta_; }
+
+ private:
+  std::vector<at::Tensor> momenta_;
+};
+
+// Writes what LibTorch's classes do, and more.
+class ByPlaceToo final : public ByPlace {
+ public:
+  using ByPlace::ByPlace;
+
+ private:
+  void write(torch::serialize::OutputArchive& archive) const override {
+    SGD::save(archive);
+    archive.write("momenta", momenta().front());
+  }
+};
+
+// Its states are in state(), by parameter.
+class ByParameter final : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+};
+
+template <typename Own>
+Error refusal_of(const TiedNet& net) {
+  Accelerator accelerator;
+  try {
+    std::ignore = accelerator.prepare(std::make_shared<Own>(net->parameters()));
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::kInternal, "it was taken");
+}
+
+TEST_F(TiedParameters, OfAClassThatMayKeepItsStatesByPlaceAreRefusedByName) {
+  for (const Error& error : {refusal_of<ByPlace>(net_), refusal_of<ByPlaceToo>(net_)}) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("ByPlace"));
+    EXPECT_THAT(error.message(), HasSubstr("lists 1 of 5 parameters of group 0 again"));
+    EXPECT_THAT(error.remedy(), HasSubstr("each tied parameter once"));
+  }
+  EXPECT_THAT(refusal_of<ByPlaceToo>(net_).message(), HasSubstr("its save() also writes momenta"));
+}
+
+TEST_F(TiedParameters, OfAClassThatKeepsItsStatesByPlaceAreTakenWhereItListsThemOnce) {
+  Accelerator accelerator;
+  auto optimizer = accelerator.prepare(std::make_shared<ByPlace>(net_->once()));
+  EXPECT_THAT(optimizer.optimizer().param_groups()[0].params(), SizeIs(4));
+}
+
+TEST_F(TiedParameters, OfAClassThatSavesItsStatesByParameterAreTakenOutOnce) {
+  Accelerator accelerator;
+  auto optimizer = accelerator.prepare(
+      std::make_shared<ByParameter>(net_->parameters(), torch::optim::SGDOptions(0.1)));
+  EXPECT_THAT(optimizer.optimizer().param_groups()[0].params(), SizeIs(4));
 }
 
 // ---- on ranks, through a checkpoint
