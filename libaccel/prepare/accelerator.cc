@@ -5,9 +5,6 @@
 #include <utility>
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/max.h>
-#include <ATen/ops/stack.h>
 #include <torch/nn/module.h>
 
 #include <accel/accelerator.h>
@@ -16,13 +13,11 @@
 
 #include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/memory_checkpoints.h"
-#include "libaccel/optim/gradient_clipping.h"
 #include "libaccel/prepare/accelerator_impl.h"
 #include "libaccel/prepare/ddp_reducer.h"
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/process/freed_memory.h"
 #include "libaccel/process/process_group.h"
-#include "libaccel/process/supervisor_link.h"
 #include "libaccel/sharding/empty_ranks.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/sharded_optimizer.h"
@@ -216,37 +211,6 @@ std::vector<std::shared_ptr<sharding::ShardedModel>> Accelerator::Impl::sharded_
   return sharded;
 }
 
-Accelerator::Impl::OwnGradients Accelerator::Impl::own_gradients(
-    const std::vector<at::Tensor>& parameters) const {
-  OwnGradients own;
-  const auto sharded = sharded_models();
-  for (const auto& model : sharded) model->settle();
-  for (const at::Tensor& parameter : parameters) {
-    // Those of the optimizer's groups.
-    const auto holder = std::find_if(sharded.begin(), sharded.end(), [&](const auto& each) {
-      return each->is_piece(parameter);
-    });
-    if (holder != sharded.end()) {
-      own.any = *holder;
-      own.pieces.push_back(parameter);
-      continue;
-    }
-    const auto model = std::find_if(
-        sharded.begin(), sharded.end(), [&](const auto& each) { return each->owns(parameter); });
-    if (model == sharded.end()) {
-      own.whole.push_back(parameter);
-      continue;
-    }
-    own.any = *model;
-    if (const sharding::ShardPiece* piece = (*model)->piece_of(parameter)) {
-      own.pieces.push_back(piece->tensor);
-    }
-  }
-  // The pieces of a group, of which this rank has none: others wait for its part.
-  if (parameters.empty() && !sharded.empty()) own.any = sharded.front();
-  return own;
-}
-
 AcceleratedScheduler Accelerator::prepare_scheduler(std::shared_ptr<Scheduler> scheduler) {
   AcceleratedScheduler prepared = add_scheduler(std::move(scheduler));
   match_schedulers();
@@ -303,40 +267,6 @@ void Accelerator::free_memory() {
   checkpoint::background_saves().release_copies();
 }
 
-void Accelerator::backward(const at::Tensor& loss) {
-  ++impl_->num_batches;
-  const int steps = gradient_accumulation_steps();
-  at::Tensor scaled = steps == 1 ? loss : loss / steps;
-  if (impl_->scaler != nullptr) scaled = impl_->scaler->scale(scaled);
-  if (!use_distributed()) {
-    scaled.backward();
-    detail::beat();
-    return;
-  }
-  const auto abandon = [&] {
-    for (const auto& model : impl_->models) {
-      if (model->sync() != nullptr) model->sync()->abandon_backward();
-    }
-  };
-  try {
-    scaled.backward();
-    for (const auto& model : impl_->models) {
-      if (model->sync() != nullptr) model->sync()->after_backward();
-    }
-  } catch (const Error&) {
-    abandon();
-    throw;
-  } catch (const std::exception& error) {
-    abandon();
-    // Only a lost connection can be told apart; everything else is LibTorch's own to explain.
-    Error lost =
-        collective_error(error.what(), "reducing gradients", process_index(), num_processes());
-    if (lost.code() != ErrorCode::kPeerLost) throw;
-    throw lost;
-  }
-  detail::beat();
-}
-
 bool Accelerator::next_batch_syncs() {
   const GradientState& gradients = impl_->gradient_state;
   const bool ends_loader = gradients.sync_with_dataloader() && gradients.end_of_dataloader();
@@ -363,52 +293,6 @@ void Accelerator::set_gradient_accumulation_steps(int steps) {
                                          .sync_each_batch = now.sync_each_batch()});
 }
 
-at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,
-                                        double max_norm,
-                                        double norm_type) {
-  unscale_gradients();
-  const Impl::OwnGradients own = impl_->own_gradients(parameters);
-  if (own.any == nullptr) return clip_gradient_norm_(parameters, max_norm, norm_type);
-  if (!(norm_type > 0)) {
-    throw Error(ErrorCode::kUnsupported,
-                "norm_type is " + std::to_string(norm_type) +
-                    ", which parts of divided gradients do not add up to",
-                "clip by a norm above 0: 2, 1 or infinity");
-  }
-  return clip_gradient_norm_(
-      own.pieces, own.whole, max_norm, norm_type, [&](const at::Tensor& norm) {
-        // A rank without a piece does not know the type of the others'.
-        const bool is_double = norm.scalar_type() == at::kDouble;
-        const at::Tensor mine =
-            at::stack({norm.to(at::kDouble), at::full({}, is_double, at::kDouble)});
-        const at::Tensor all = own.any->group().all_gather(mine, "clip_grad_norm_");
-        const bool any_double = all.select(1, 1).max().item<double>() != 0;
-        return at::linalg_vector_norm(all.select(1, 0), norm_type)
-            .to(any_double ? at::kDouble : at::kFloat);
-      });
-}
-
-void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  unscale_gradients();
-  const Impl::OwnGradients own = impl_->own_gradients(parameters);
-  clip_gradient_value_(own.pieces, clip_value);
-  clip_gradient_value_(own.whole, clip_value);
-}
-
-void Accelerator::unscale_gradients() {
-  for (const AcceleratedOptimizer& optimizer : impl_->optimizers) unscale_gradients(optimizer);
-}
-
-void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
-  if (impl_->scaler == nullptr) return;
-  if (!sync_gradients()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "fp16 gradients cannot be unscaled while they are being accumulated",
-                "clip only when accelerator.sync_gradients() is true");
-  }
-  optimizer.unscale();
-}
-
 AutocastOptions Accelerator::autocast_options() const {
   return {.device_type = device().type(),
           .dtype = mixed_precision() == PrecisionType::kFp16 ? at::kHalf : at::kBFloat16,
@@ -421,13 +305,6 @@ Autocast Accelerator::autocast(const AutocastKwargs& options) const {
   scope.enabled = options.enabled && mixed_precision() != PrecisionType::kNo;
   scope.cache_enabled = options.cache_enabled;
   return Autocast(scope);
-}
-
-bool Accelerator::optimizer_step_was_skipped() const {
-  return std::any_of(
-      impl_->optimizers.begin(),
-      impl_->optimizers.end(),
-      [](const AcceleratedOptimizer& optimizer) { return optimizer.step_was_skipped(); });
 }
 
 GradScaler* Accelerator::scaler() const noexcept {
