@@ -243,6 +243,7 @@ void set_prefetch(FsdpSettings& settings,
   if (!is_limited) paging.units_ahead = kAheadWithoutLimit;
   if (backward == BackwardPrefetch::kNoPrefetch && !forward) paging.units_ahead = 0;
   paging.live_units = static_cast<std::size_t>(is_limited ? 3 : kAheadWithoutLimit + 2);
+  paging.max_live_bytes = plugin.max_live_bytes;
 }
 
 void note_what_changes_nothing(FsdpSettings& settings,

@@ -16,8 +16,10 @@ namespace accel::sharding {
 
 struct PagingLimits {
   int units_ahead = 1;  // fetched before they are needed; 0: none
-  std::size_t live_units =
-      3;  // the one that is used, those that are fetched, and one that is on its way out
+  // The one that is used, those that are fetched, and one that is on its way out.
+  std::size_t live_units = 3;
+  std::optional<std::uint64_t>
+      max_live_bytes;  // in place of live_units; the variable may say it too
 };
 
 struct FsdpSettings {

@@ -423,19 +423,20 @@ class Meeting {
 };
 
 // The budgets of ranks may differ, their units do not.
-std::optional<std::uint64_t> agreed_budget(const ShardCache& cache,
+std::optional<std::uint64_t> agreed_budget(std::optional<std::uint64_t> max_live_bytes,
+                                           const ShardCache& cache,
                                            std::size_t num_units,
                                            ProcessGroup& group) {
   std::size_t largest = 0;
   for (std::size_t unit = 0; unit < num_units; ++unit)
     largest = std::max(largest, cache.unit(unit).size());
-  std::optional<std::uint64_t> budget;
+  std::optional<PageBudget> budget;
   const auto check = [&] {
-    budget = page_budget(process_env());
+    budget = page_budget(max_live_bytes, process_env());
     check_page_budget(budget, largest);
   };
   check_together(check, group, "asking whether every rank may hold the largest unit");
-  return budget;
+  return budget ? std::optional(budget->bytes) : std::nullopt;
 }
 
 }  // namespace
@@ -445,7 +446,7 @@ Result<std::unique_ptr<ParameterHome>> make_paged_home(const std::vector<Unit>& 
                                                        const PagingLimits& limits) {
   auto shards = Meeting(units, *group).hold();
   if (!shards) return std::move(shards).error();
-  const auto budget = agreed_budget(*(*shards)->cache, units.size(), *group);
+  const auto budget = agreed_budget(limits.max_live_bytes, *(*shards)->cache, units.size(), *group);
   return std::unique_ptr<ParameterHome>(
       std::make_unique<PagedHome>(units, *std::move(shards), std::move(group), limits, budget));
 }

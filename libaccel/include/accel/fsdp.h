@@ -91,6 +91,11 @@ struct FullyShardedDataParallelPlugin {
   std::optional<bool> forward_prefetch;
   // True, the default: a rank keeps three units, of which one is fetched ahead. False: six, and four ahead.
   std::optional<bool> limit_all_gathers;
+  // Over several nodes: the bytes of units that a rank keeps at once, in place of limit_all_gathers' three or six. The largest
+  // unit has to fit: less is refused on all ranks with kOutOfMemory, and the error says how much would do. An operator that
+  // needs more at once gets it. Lower it where memory is short, raise it where units are fetched too often.
+  // ACCEL_FSDP_MAX_LIVE_BYTES ("512M"), else unset. Ranks may differ.
+  std::optional<std::uint64_t> max_live_bytes;
   // The model keeps its own parameters always: false changes nothing. FSDP_USE_ORIG_PARAMS.
   std::optional<bool> use_orig_params;
 

@@ -135,9 +135,15 @@ void set_budget(const std::string& bytes) {
   ::setenv("ACCEL_FSDP_MAX_LIVE_BYTES", bytes.c_str(), 1);
 }
 
-Error refusal_of_training() {
+FullyShardedDataParallelPlugin with_budget(std::size_t bytes) {
+  FullyShardedDataParallelPlugin plugin = layer_units();
+  plugin.max_live_bytes = bytes;
+  return plugin;
+}
+
+Error refusal_of_training(const FullyShardedDataParallelPlugin& plugin = layer_units()) {
   try {
-    train_and(layer_units(), [](const auto&) {});
+    train_and(plugin, [](const auto&) {});
   } catch (const Error& error) {
     return error;
   }
@@ -177,6 +183,33 @@ TEST(PageBudget, BelowTheLargestUnitOfOneRankIsRefusedByAll) {
     EXPECT_EQ(refusal_of_training().code(), ErrorCode::kEnvInvalid);
     set_budget(std::to_string(one));
     train_and(layer_units(), [](const auto&) {});
+  });
+}
+
+TEST(PageBudget, OfThePluginGoesBeforeTheVariable) {
+  run_nodes(2, [] {
+    const std::size_t one = bytes_of_a_unit();
+    set_budget(std::to_string(one - 1));
+    train_and(with_budget(2 * one),
+              [&](const auto& net) { EXPECT_EQ(statistics(net).peak_bytes, 2 * one); });
+  });
+}
+
+// What the error of one rank says is enough is enough, to the byte.
+TEST(PageBudget, OfThePluginBelowTheLargestUnitSaysTheSmallestThatWorks) {
+  run_nodes(2, [] {
+    const bool is_culprit = test::rank_of_this_process() == 1;
+    const Error error = refusal_of_training(is_culprit ? with_budget(1) : layer_units());
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+    EXPECT_THAT(error.message(), HasSubstr("max_live_bytes is 1 bytes"));
+    const std::string lead = "give it at least ";
+    ASSERT_THAT(error.remedy(), HasSubstr(lead));
+    const std::size_t least =
+        std::stoull(error.remedy().substr(error.remedy().find(lead) + lead.size()));
+
+    EXPECT_EQ(refusal_of_training(with_budget(least - 1)).code(), ErrorCode::kOutOfMemory);
+    train_and(with_budget(least),
+              [&](const auto& net) { EXPECT_EQ(statistics(net).peak_bytes, least); });
   });
 }
 
