@@ -13,6 +13,12 @@
 namespace accel {
 namespace {
 
+// As messages have it; name() is the qualified one, by which classes to wrap are found.
+std::string short_name(const torch::jit::Module& script) {
+  const auto name = script.type()->name();
+  return name ? name->name() : "ScriptModule";
+}
+
 std::string class_of(const torch::jit::Module& script) {
   const auto name = script.type()->name();
   return name ? name->qualifiedName() : "ScriptModule";
@@ -58,8 +64,8 @@ at::Tensor ScriptModuleImpl::run(std::vector<c10::IValue> inputs) {
   c10::IValue output = script_->forward(std::move(inputs));
   if (!output.isTensor()) {
     throw Error(ErrorCode::kUnsupported,
-                "the TorchScript module '" + name() + "' returned a " + output.tagKind() +
-                    ", expected one tensor",
+                "the TorchScript module '" + short_name(*script_) + "' returned a " +
+                    output.tagKind() + ", expected one tensor",
                 "let its forward return a tensor, or call script() in a module of your own");
   }
   return std::move(output).toTensor();
