@@ -15,10 +15,10 @@
 // goes on to copy, first says that it is broken and then waits until nobody copies (RankLine::is_copying); who begins to copy
 // says so first and then looks for broken ranks. What a dead rank was copying has ended with it.
 //
-// Measured on two cores, in times of the way through slots: broadcast 1.6 to 1.9 from 128 KiB to 4 MiB, all_reduce 1.3; at
-// 64 MiB, where memory is the limit, 1.1 to 1.3. All-gathers won nothing at 4 MiB. More ranks stay with the slots: four of them
-// on these cores took 1.2 to 1.5 times as long straight, since a slot is read from the caches by all, and the kernel pins pages
-// for each.
+// Measured on two cores, in times of the way through slots: broadcast 1.6 to 1.9 from 128 KiB to 4 MiB, all_reduce 1.3 from
+// 512 KiB to 4 MiB; at 64 MiB, where memory is the limit, both about 1.1. All-gathers won nothing at 4 MiB. More ranks stay with
+// the slots: four of them on these cores took 1.2 to 1.5 times as long straight, since a slot is read from the caches by all, and
+// the kernel pins pages for each.
 
 #include <algorithm>
 #include <array>
