@@ -19,6 +19,7 @@
 #include "libaccel/process/freed_memory.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/empty_ranks.h"
+#include "libaccel/sharding/settings_agreement.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/sharded_optimizer.h"
 #include "libaccel/sharding/whole_gradient_model.h"
@@ -148,6 +149,7 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
   if (mixed_precision() != PrecisionType::kNo) autocast = autocast_options();
   std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = current_process_group();
+  if (group != nullptr && group->size() > 1) sharding::verify_same_settings(impl_->fsdp, *group);
   sharding::refuse_empty_models(*module, group.get(), impl_->fsdp);
   // On one process too: its checkpoints are those of several.
   if (sharding::widens(impl_->fsdp, mixed_precision())) sharding::widen_parameters(*module);
@@ -387,6 +389,10 @@ const std::string& Accelerator::logging_dir() const noexcept {
 void Accelerator::end_training() {
   try {
     std::ignore = impl_->finish_save();
+    const bool is_on_several_nodes =
+        impl_->state.local_num_processes() < impl_->state.num_processes();
+    // Others may still fetch this rank's parameters: one that evaluates alone.
+    if (is_on_several_nodes && !impl_->sharded_models().empty()) impl_->state.wait_for_everyone();
   } catch (...) {
     impl_->state.destroy_process_group();
     throw;

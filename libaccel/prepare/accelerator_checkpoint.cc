@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -229,19 +228,18 @@ std::optional<LoadReport> Accelerator::Impl::load(const Load& load) {
   // A rank that is through writes no shard while another one still loads.
   if (!models.empty()) state.wait_for_everyone();
   open.end();
-  for (const auto& model : models) model->publish_loaded();
-  if (report) take_loaded_states(models);
+  if (report) {
+    take_loaded_states(models);
+  } else {  // hooks of a checkpoint that was passed over may have written
+    for (const auto& model : models) model->publish_loaded();
+  }
   return report;
 }
 
 void Accelerator::Impl::take_loaded_states(
     const std::vector<std::shared_ptr<sharding::ShardedModel>>& models) {
   // Each rank has loaded its own pieces.
-  for (const auto& model : models) {
-    std::vector<std::size_t> units(model->units().size());
-    std::iota(units.begin(), units.end(), std::size_t{0});
-    model->publish(units);
-  }
+  for (const auto& model : models) model->publish_loaded();
   for (std::size_t i = 0; i < whole_optimizers.size(); ++i) {
     if (whole_optimizers[i] == nullptr) continue;
     sharding::take_states(*whole_optimizers[i],

@@ -30,11 +30,9 @@ Accelerator::Impl::OwnGradients Accelerator::Impl::own_gradients(
   for (const auto& model : sharded) model->settle();
   for (const at::Tensor& parameter : parameters) {
     // Those of the optimizer's groups.
-    const auto holder = std::find_if(sharded.begin(), sharded.end(), [&](const auto& each) {
-      return each->is_piece(parameter);
-    });
-    if (holder != sharded.end()) {
-      own.any = *holder;
+    if (std::any_of(sharded.begin(), sharded.end(), [&](const auto& each) {
+          return each->is_piece(parameter);
+        })) {
       own.pieces.push_back(parameter);
       continue;
     }
@@ -44,13 +42,12 @@ Accelerator::Impl::OwnGradients Accelerator::Impl::own_gradients(
       own.whole.push_back(parameter);
       continue;
     }
-    own.any = *model;
     if (const sharding::ShardPiece* piece = (*model)->piece_of(parameter)) {
       own.pieces.push_back(piece->tensor);
     }
   }
-  // The pieces of a group, of which this rank has none: others wait for its part.
-  if (parameters.empty() && !sharded.empty()) own.any = sharded.front();
+  // Also where this rank has no piece of a group: others may, and wait for its part.
+  if (!sharded.empty()) own.any = sharded.front();
   return own;
 }
 

@@ -135,7 +135,7 @@ struct Accelerator::Impl {
                                                      std::shared_ptr<ProcessGroup> group) const;
   // Settles them and looks their pieces up: what stands for `parameters` on this rank, and those that are whole.
   struct OwnGradients {
-    std::shared_ptr<sharding::ShardedModel> any;  // nullptr: none of the parameters is divided
+    std::shared_ptr<sharding::ShardedModel> any;  // nullptr: no model is divided
     std::vector<at::Tensor> pieces;
     std::vector<at::Tensor> whole;
   };

@@ -25,9 +25,11 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <torch/csrc/autograd/engine.h>
@@ -72,6 +74,21 @@ std::vector<at::Tensor> sendable(const std::vector<at::Tensor>& tensors) {
   return views;
 }
 
+// The name of the first parameter that requires a gradient and is not `known`. A look at each, without the names of all.
+std::optional<std::string> added_parameter(
+    const torch::nn::Module& module, const std::unordered_set<const c10::TensorImpl*>& known) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    const at::Tensor& tensor = item.value();
+    if (tensor.defined() && tensor.requires_grad() && !known.contains(tensor.unsafeGetTensorImpl()))
+      return item.key();
+  }
+  for (const auto& child : module.named_children()) {
+    const auto added = added_parameter(*child.value(), known);
+    if (added) return child.key() + "." + *added;
+  }
+  return std::nullopt;
+}
+
 // The numbers after "did not receive grad for rank N:" in the Reducer's complaint.
 std::vector<std::size_t> unused_indices(const std::string& complaint) {
   const std::string_view marker = "did not receive grad for rank";
@@ -90,7 +107,9 @@ std::vector<std::size_t> unused_indices(const std::string& complaint) {
 struct DdpReducer::Impl {
   std::shared_ptr<ProcessGroup> group;
   DistributedDataParallelKwargs options;
+  std::weak_ptr<const torch::nn::Module> module;
   std::vector<std::string> names;  // of the parameters, in the reducer's order
+  std::unordered_set<const c10::TensorImpl*> trained;
   std::vector<at::Tensor> buffers;
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;  // the Reducer calls it unasked when the graph changes
@@ -118,6 +137,19 @@ struct DdpReducer::Impl {
       }
       throw unused_error(unused);
     }
+  }
+
+  // The Reducer would leave it out, and each rank train its own.
+  void refuse_added_parameters() const {
+    const auto owner = module.lock();
+    if (owner == nullptr) return;
+    const auto added = added_parameter(*owner, trained);
+    if (!added) return;
+    throw Error(ErrorCode::kUnsupported,
+                "the parameter " + *added +
+                    " was added or unfrozen after prepare(): it would not be trained alike on all "
+                    "ranks",
+                "register and unfreeze parameters before prepare()");
   }
 
   [[nodiscard]] Error unused_error(const std::vector<std::size_t>& unused) const {
@@ -189,7 +221,11 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
   const std::vector<NamedParameter> parameters = trainable_parameters(module);
   impl_->group = std::move(group);
   impl_->options = options;
-  for (const NamedParameter& parameter : parameters) impl_->names.push_back(parameter.name);
+  impl_->module = module.weak_from_this();
+  for (const NamedParameter& parameter : parameters) {
+    impl_->names.push_back(parameter.name);
+    impl_->trained.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
   if (options.broadcast_buffers) impl_->buffers = sendable(module.buffers());
 
   if (first_state == FirstState::kIsSent) {
@@ -241,6 +277,7 @@ void DdpReducer::before_forward() {
   Impl& impl = *impl_;
   const bool grad_enabled = at::GradMode::is_enabled();
   if (grad_enabled) {
+    impl.refuse_added_parameters();
     impl.guarded("preparing a forward pass", [&] {
       if (impl.sync_in_backward) impl.reducer->prepare_for_forward();
       impl.reducer->rebuild_buckets();

@@ -40,7 +40,7 @@ class DdpReducer final : public ModelSync {
   ~DdpReducer() override;
 
   // Throws kInvalidArgument naming the parameters without a gradient when the backward before did
-  // not complete, kPeerLost or kProcessGroup.
+  // not complete; kUnsupported naming a parameter that was registered or unfrozen since; kPeerLost or kProcessGroup.
   void before_forward() override;
 
   [[nodiscard]] bool wants_outputs() const noexcept override;

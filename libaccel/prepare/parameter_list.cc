@@ -6,15 +6,12 @@
 #include <unordered_set>
 #include <utility>
 
-#include <ATen/ops/empty.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
-#include <xxhash.h>
 
 #include <accel/error.h>
 
-#include "libaccel/process/process_group.h"
-#include "libaccel/process/text_gather.h"
+#include "libaccel/process/text_comparison.h"
 
 namespace accel {
 namespace {
@@ -107,23 +104,8 @@ std::optional<std::string> first_difference(const std::string& reference,
 }
 
 void verify_same_models(const torch::nn::Module& module, Buffers buffers, ProcessGroup& group) {
-  const std::string own = describe(module, buffers);
-  at::Tensor digest = at::empty({2}, at::kLong);
-  auto* values = digest.data_ptr<std::int64_t>();
-  values[0] = static_cast<std::int64_t>(XXH3_64bits(own.data(), own.size()));
-  values[1] = static_cast<std::int64_t>(own.size());
-  const at::Tensor digests = group.all_gather(digest, "comparing the models of the ranks");
-  const auto* all = digests.data_ptr<std::int64_t>();
-  std::int64_t longest = 0;
-  bool all_equal = true;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    all_equal = all_equal && all[2 * rank] == all[0] && all[2 * rank + 1] == all[1];
-    longest = std::max(longest, all[2 * rank + 1]);
-  }
-  if (all_equal) return;
-
   const std::vector<std::string> texts =
-      gather_texts(own, longest, group, "comparing the models of the ranks");
+      differing_texts(describe(module, buffers), group, "comparing the models of the ranks");
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     const auto difference = first_difference(texts[0], texts[rank]);
     if (!difference) continue;

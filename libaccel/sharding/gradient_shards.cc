@@ -22,12 +22,21 @@ namespace accel::sharding {
 
 class GradientShards::Hook final : public torch::autograd::PostAccumulateGradHook {
  public:
-  Hook(GradientShards& owner, std::size_t parameter) : owner_(owner), parameter_(parameter) {}
-  void operator()(const at::Tensor&) override { owner_.on_gradient(parameter_); }
+  Hook(GradientShards& owner, std::size_t parameter, std::unique_ptr<PostAccumulateGradHook> users)
+      : owner_(owner), parameter_(parameter), users_(std::move(users)) {}
+  void operator()(const at::Tensor& values) override {
+    if (users_ != nullptr) (*users_)(values);
+    owner_.on_gradient(parameter_);
+  }
+  [[nodiscard]] bool is_of(const GradientShards& owner) const noexcept { return &owner_ == &owner; }
+  [[nodiscard]] std::unique_ptr<PostAccumulateGradHook> give_back() noexcept {
+    return std::move(users_);
+  }
 
  private:
   GradientShards& owner_;
   std::size_t parameter_;
+  std::unique_ptr<PostAccumulateGradHook> users_;  // a parameter has room for one hook
 };
 
 GradientShards::GradientShards(std::vector<NamedParameter> parameters,
@@ -52,14 +61,19 @@ GradientShards::GradientShards(std::vector<NamedParameter> parameters,
     }
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i].tensor,
-                                                   std::make_unique<Hook>(*this, i));
+    const at::Tensor& parameter = parameters_[i].tensor;
+    auto users = std::move(torch::autograd::impl::post_acc_grad_hooks(parameter));
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        parameter, std::make_unique<Hook>(*this, i, std::move(users)));
   }
 }
 
 GradientShards::~GradientShards() {
   for (const NamedParameter& parameter : parameters_) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
+    auto* const own =
+        dynamic_cast<Hook*>(torch::autograd::impl::post_acc_grad_hooks(parameter.tensor).get());
+    if (own == nullptr || !own->is_of(*this)) continue;  // the user has put another one there
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, own->give_back());
   }
 }
 

@@ -16,7 +16,8 @@
 // other half of a GAN): they join with zeros. A parameter that had no gradient on any rank keeps none, so that optimizers
 // pass it by, as with one process.
 //
-// Units are reduced from the last to the first on every rank, whatever the order of the hooks.
+// Units are reduced from the last to the first on every rank, whatever the order of the hooks. A PostAccumulateGradHook that a
+// parameter has already is called first, with the rank's own gradient, and gets its place back from the destructor.
 //
 // Threads:  the thread that trains; hooks run on LibTorch's thread of the backward, one at a time.
 // Cost:     one pass over each gradient, one reduce-scatter per unit, two reductions of a few bytes per backward.

@@ -441,6 +441,10 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
 
 void ShardedModel::begin_load(Exposure exposure, std::span<const at::Tensor> asked) {
   if (masters_) {
+    // The home gets its values with publish_loaded(), which must find nothing held: that is refused before anything is
+    // loaded.
+    home_->before_write();
+    home_->abandon_write();
     masters_->expose(parameters_, exposure, asked);
   } else {
     home_->begin_load();
@@ -457,11 +461,10 @@ void ShardedModel::end_load() {
 }
 
 void ShardedModel::publish_loaded() {
-  if (!masters_) return;
   std::vector<std::size_t> all(units_.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
+  home_->before_write();
   publish(all);
-  has_stepped_ = false;
 }
 
 std::shared_ptr<void> ShardedModel::hold(const std::vector<at::Tensor>& parameters) {

@@ -97,7 +97,7 @@ class ShardedModel : public ModelSync {
   void publish(const std::vector<std::size_t>& units);
   void abandon_write() noexcept { home_->abandon_write(); }
   // Between them the parameters may be written to, on every rank the same; where there are masters, those that are exposed.
-  // asked: of Exposure::kAsked.
+  // asked: of Exposure::kAsked. Throws kUnsupported, on all ranks, while one holds parameters.
   void begin_load(Exposure exposure, std::span<const at::Tensor> asked = {});
   void end_load();
   [[nodiscard]] bool has_masters() const noexcept { return masters_.has_value(); }
@@ -108,7 +108,8 @@ class ShardedModel : public ModelSync {
   void end_save() {
     if (masters_) masters_->withdraw(parameters_);
   }
-  // After end_load(): lets every rank see what all have loaded. Requires: every rank calls it.
+  // After end_load(): lets every rank see what all have loaded, each its own pieces too. Throws as begin_load(). Requires: every
+  // rank calls it.
   void publish_loaded();
 
   // Keeps in memory what of these parameters is divided, for as long as somebody has what it returns; nullptr when all of it

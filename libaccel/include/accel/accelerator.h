@@ -361,8 +361,8 @@ class ACCEL_EXPORT Accelerator {
   // into it does not reach their optimizers: use load_state().
   [[nodiscard]] CheckpointObjects checkpoint_objects() const;
 
-  // The last call of a training program: waits for a save that is under way and leaves the process group. Throws what the save
-  // met; the group is left all the same.
+  // The last call of a training program: waits for a save that is under way, over several nodes for all ranks of a divided model,
+  // and leaves the process group. Throws what it met; the group is left all the same. Requires: every rank calls it.
   void end_training();
 
  private:

@@ -30,6 +30,7 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 #include <accel/random.h>
+#include <accel/with_params.h>
 
 #include "libaccel/collectives/shm/node_identity.h"
 #include "tests/support/rank_group.h"
@@ -362,6 +363,72 @@ TEST(SeveralNodes, ACheckpointGoesOnWithOtherNodes) {
     const at::Tensor expected = run(false, small_units());
     expect_equal(run(true, small_units()), expected);
     expect_equal(run(true, std::nullopt), expected);
+  });
+}
+
+// Pages that were read before the load, and other nodes' shards that a node still has, are of another state.
+TEST(SeveralNodes, ALoadedStateIsSeenByAllNodes) {
+  const test::ScratchFolder scratch;
+  test::run_ranks(4, [&] {
+    take_node(2);
+    const auto ways = {std::pair("no", ShardingStrategy::kFullShard),
+                       std::pair("bf16", ShardingStrategy::kFullShard),
+                       std::pair("no", ShardingStrategy::kShardGradOp),
+                       std::pair("bf16", ShardingStrategy::kShardGradOp)};
+    for (const auto& [precision, strategy] : ways) {
+      SCOPED_TRACE(precision + (" " + std::string(to_string(strategy))));
+      auto plugin = small_units();
+      plugin->sharding_strategy = strategy;
+      if (precision != std::string("no")) plugin->mixed_precision_policy = precision;
+      Accelerator accelerator({.fsdp_plugin = plugin});
+      set_seed(3);
+      Net net;
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5));
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      const auto step = [&] {
+        accelerator.backward(model(tokens(6, 1)).to(at::kFloat).square().mean());
+        optimizer.step();
+        optimizer.zero_grad();
+      };
+      step();
+      const at::Tensor saved = flat_parameters(*net).to(at::kFloat);
+      accelerator.save_state(scratch.path() / precision);
+      step();
+      const at::Tensor trained_on = flat_parameters(*net).to(at::kFloat);
+      EXPECT_FALSE(trained_on.equal(saved));
+
+      accelerator.load_state(scratch.path() / precision);
+
+      expect_equal(flat_parameters(*net).to(at::kFloat), saved);
+      accelerator.wait_for_everyone();
+    }
+  });
+}
+
+TEST(SeveralNodes, NothingIsLoadedWhileARankHoldsParameters) {
+  const test::ScratchFolder scratch;
+  test::run_ranks(2, [&] {
+    take_node(1);
+    auto plugin = small_units();
+    plugin->mixed_precision_policy = "bf16";
+    Accelerator accelerator({.fsdp_plugin = plugin});
+    set_seed(3);
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    accelerator.save_state(scratch.path() / "state");
+    std::optional<ParameterHold> held;
+    if (accelerator.process_index() == 1) held = with_params(model, {"first.weight"});
+    try {
+      accelerator.load_state(scratch.path() / "state");
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_THAT(error.message(), HasSubstr("in use by rank 1"));
+    }
+    held.reset();
+    accelerator.load_state(scratch.path() / "state");
+    accelerator.wait_for_everyone();
   });
 }
 

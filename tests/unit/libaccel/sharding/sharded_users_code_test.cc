@@ -2,12 +2,14 @@
 // docs/sharding.md each. It works, or it is refused with the name of the parameter and what to do instead.
 
 #include <csignal>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -15,6 +17,8 @@
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/jit/ir/irparser.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/nn/cloneable.h>
@@ -337,12 +341,102 @@ TEST(ShardedUsersCode, AParameterThatIsUnfrozenAfterPrepareIsNamed) {
   });
 }
 
+// Copies (DDP) say so at the next forward, before a gradient is lost.
+TEST(ShardedUsersCode, CopiesNameParametersThatAreAddedOrUnfrozenAfterPrepareToo) {
+  test::run_ranks(2, [] {
+    for (const bool has_plugin : {false, true}) {
+      AcceleratorOptions options;
+      if (has_plugin) options.fsdp_plugin.emplace().sharding_strategy = ShardingStrategy::kNoShard;
+      for (const bool unfreezes : {false, true}) {
+        Accelerator accelerator(options);
+        Net net = Both::make();
+        net->fc1->bias.set_requires_grad(false);
+        auto model = accelerator.prepare(net);
+        accelerator.backward(model(Both::input()).sum());
+        if (unfreezes) {
+          net->fc1->bias.set_requires_grad(true);
+        } else {
+          net->fc2->register_parameter("scale", at::ones({4}));
+        }
+        try {
+          (void)model(Both::input());
+          ADD_FAILURE() << "each rank would have trained it for itself";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+          EXPECT_THAT(
+              error.message(),
+              HasSubstr("the parameter " + std::string(unfreezes ? "fc1.bias" : "fc2.scale") +
+                        " was added or unfrozen after prepare()"));
+        }
+      }
+    }
+  });
+}
+
 TEST(ShardedUsersCode, AFrozenParameterThatIsAddedAfterPrepareIsLeftAlone) {
   on_two_ranks([](Both& both) {
     both.net->register_parameter("scale", at::ones({4}), /*requires_grad=*/false);
     both.step();
     both.step_plain();
     EXPECT_TRUE(both.net->fc1->weight.equal(both.plain->fc1->weight));
+  });
+}
+
+// Rank 1 has no piece of the group, but a parameter that is whole on every rank.
+TEST(ShardedUsersCode, AGroupOfWhichARankHasAnIgnoredParameterAloneIsClippedAll) {
+  test::run_ranks(2, [] {
+    AcceleratorOptions options;
+    options.fsdp_plugin.emplace().ignored_modules = "fc2";
+    Accelerator accelerator(options);
+    Net net = Both::make();
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<Tensor>{net->fc1->weight});
+    groups.emplace_back(std::vector<Tensor>{net->fc1->bias, net->fc2->bias});
+    torch::optim::SGD sgd(std::move(groups), torch::optim::SGDOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    accelerator.backward(model(Both::input() * (1 + accelerator.process_index())).sum());
+    const std::vector<Tensor>& own = sgd.param_groups()[1].params();
+
+    const double norm = accelerator.clip_grad_norm_(own, 0.01).item<double>();
+
+    const Tensor sizes = accelerator.gather(at::full({1}, std::ssize(own), at::kLong));
+    EXPECT_EQ(sizes.sum().item<std::int64_t>(), 3) << "fc1.bias was to lie in one rank's shard";
+    const Tensor norms = accelerator.gather(at::full({1}, norm, at::kDouble));
+    EXPECT_EQ(norms[0].item<double>(), norms[1].item<double>());
+    const Tensor whole = accelerator.gather(net->fc2->bias.grad().unsqueeze(0));
+    EXPECT_TRUE(whole[0].equal(whole[1]));
+  });
+}
+
+TEST(ShardedUsersCode, AHookOfTheUserOnAGradientRunsAndHasItsPlaceBackInTheEnd) {
+  struct Count final : torch::autograd::PostAccumulateGradHook {
+    explicit Count(int& count) : count(count) {}
+    void operator()(const Tensor& parameter) override {
+      EXPECT_TRUE(parameter.grad().defined());
+      ++count;
+    }
+    int& count;
+  };
+  test::run_ranks(2, [] {
+    int count = 0;
+    Net net = Both::make();
+    torch::autograd::impl::set_post_acc_grad_hooks(net->fc1->weight,
+                                                   std::make_unique<Count>(count));
+    {
+      Accelerator accelerator({.fsdp_plugin = FullyShardedDataParallelPlugin{}});
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      const Tensor before = net->fc1->weight.clone();
+      for (int step = 0; step < 2; ++step) {
+        accelerator.backward(model(Both::input()).sum());
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      EXPECT_FALSE(net->fc1->weight.equal(before)) << "the gradient was lost";
+    }
+    EXPECT_EQ(count, 2);
+    net->forward(Both::input()).sum().backward();
+    EXPECT_EQ(count, 3);
   });
 }
 

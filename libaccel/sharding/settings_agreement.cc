@@ -1,0 +1,105 @@
+#include "libaccel/sharding/settings_agreement.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <accel/error.h>
+
+#include "libaccel/process/text_comparison.h"
+
+namespace accel::sharding {
+namespace {
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+std::string text_of(const std::optional<c10::ScalarType>& dtype) {
+  return dtype ? c10::toString(*dtype) : "unset";
+}
+
+std::string text_of(bool value) {
+  return value ? "true" : "false";
+}
+
+std::string text_of(const StateDictConfig& config) {
+  return "{offload_to_cpu: " + text_of(config.offload_to_cpu) +
+         ", rank0_only: " + text_of(config.rank0_only) + "}";
+}
+
+std::string text_of(StateDictType type) {
+  switch (type) {
+    case StateDictType::kFull:
+      return "FULL_STATE_DICT";
+    case StateDictType::kLocal:
+      return "LOCAL_STATE_DICT";
+    case StateDictType::kSharded:
+      break;
+  }
+  return "SHARDED_STATE_DICT";
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(std::move(line));
+  return lines;
+}
+
+}  // namespace
+
+std::string describe(const std::optional<FsdpSettings>& settings) {
+  if (!settings) return "fsdp_plugin unset\n";
+  const FsdpSettings& own = *settings;
+  std::ostringstream text;
+  text << "fsdp_version " << own.version << '\n'
+       << "sharding_strategy "
+       << (own.keeps_whole_gradients ? std::string_view("ZeRO-1") : to_string(own.strategy)) << '\n'
+       << "auto_wrap_policy " << to_string(own.wrap) << '\n'
+       << "transformer_cls_names_to_wrap '" << joined(own.transformer_classes) << "'\n"
+       << "min_num_params " << own.min_num_params << '\n'
+       << "ignored_modules '" << own.ignored_modules << joined(own.ignored_names) << "'\n"
+       << "shard_by_tensor " << text_of(own.shard_by_tensor) << '\n'
+       << "sync_module_states " << text_of(own.sync_module_states) << '\n'
+       << "param_dtype " << text_of(own.precision.param_dtype) << '\n'
+       << "reduce_dtype " << text_of(own.precision.reduce_dtype) << '\n'
+       << "buffer_dtype " << text_of(own.precision.buffer_dtype) << '\n'
+       << "output_dtype " << text_of(own.precision.output_dtype) << '\n'
+       << "cast_forward_inputs " << text_of(own.precision.cast_forward_inputs) << '\n'
+       << "state_dict_type " << text_of(own.state_dict_type) << '\n'
+       << "state_dict_config " << text_of(own.state_dict) << '\n'
+       << "optim_state_dict_config " << text_of(own.optim_state_dict) << '\n';
+  return text.str();
+}
+
+std::optional<std::string> first_differing_option(const std::string& reference,
+                                                  const std::string& other) {
+  const std::vector<std::string> expected = lines_of(reference);
+  const std::vector<std::string> found = lines_of(other);
+  // Of different lengths only where one has no plugin, which the first line says.
+  for (std::size_t i = 0; i < std::min(expected.size(), found.size()); ++i) {
+    if (expected[i] != found[i]) return "has " + found[i] + " where rank 0 has " + expected[i];
+  }
+  return std::nullopt;
+}
+
+void verify_same_settings(const std::optional<FsdpSettings>& settings, ProcessGroup& group) {
+  const std::vector<std::string> texts =
+      differing_texts(describe(settings), group, "comparing the sharding options of the ranks");
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    const auto difference = first_differing_option(texts[0], texts[rank]);
+    if (!difference) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "the plugin of rank " + std::to_string(rank) + " " + *difference,
+                "give every rank the same fsdp_plugin and the same FSDP_* variables")
+        .while_doing("preparing the model");
+  }
+}
+
+}  // namespace accel::sharding
