@@ -66,6 +66,7 @@ class LaunchLoop {
 
   supervisor::WorkerHost& host_;
   LaunchLoopOptions options_;
+  bool is_terminal_shared_ = false;  // with workers that run
   int num_stops_ = 0;
   std::set<std::string, std::less<>>
       told_;  // the outcome repeats them, for owners who only read that

@@ -32,6 +32,7 @@
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -136,9 +137,9 @@ void reset_signals(const ChildPlan& plan) {
   for (const int signal : {SIGPIPE, SIGTTOU, SIGTTIN, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGTSTP}) {
     check_child(plan, kSignals, ::sigaction(signal, &by_default, nullptr) == 0);
   }
-  sigset_t none;
-  ::sigemptyset(&none);
-  check_child(plan, kSignals, ::sigprocmask(SIG_SETMASK, &none, nullptr) == 0);
+  sigset_t blocked;
+  plan.request.blocks_signals ? ::sigfillset(&blocked) : ::sigemptyset(&blocked);
+  check_child(plan, kSignals, ::sigprocmask(SIG_SETMASK, &blocked, nullptr) == 0);
 }
 
 void arrange_descriptors(const ChildPlan& plan) {
@@ -306,6 +307,18 @@ std::optional<std::string> find_program(const std::string& name, const std::stri
     begin = end + 1;
   }
   return std::nullopt;
+}
+
+bool SpawnedProcess::wait_for_exec(std::chrono::milliseconds limit) const noexcept {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + limit;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0) return false;
+    pollfd closed = {error_pipe_.get(), POLLIN, 0};  // exec closes the other end
+    const int num_ready = ::poll(&closed, 1, static_cast<int>(left.count()));
+    if (num_ready > 0 || (num_ready < 0 && errno != EINTR)) return num_ready > 0;
+  }
 }
 
 std::optional<ExecFailure> SpawnedProcess::exec_failure() {

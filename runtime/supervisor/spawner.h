@@ -2,7 +2,7 @@
 //
 // The new process is a child of the calling thread's process, has a pidfd from birth, and dies with
 // the thread that spawned it when it asks for that. It starts with exactly the descriptors 0, 1, 2
-// and those in `keep_fds`, default signal handlers and an empty signal mask.
+// and those in `keep_fds`, default signal handlers and an empty signal mask, or a full one.
 //
 // Threads:  call from one thread that lives as long as the process (PR_SET_PDEATHSIG follows the
 // thread).
@@ -10,6 +10,7 @@
 //           executes.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <variant>
@@ -60,6 +61,7 @@ struct SpawnRequest {
   Session session = Session::kNew;
   pid_t join_group = 0;                    // for Session::kJoin
   bool own_terminal = false;               // kNew: stdio[1] becomes the controlling terminal
+  bool blocks_signals = false;             // all: early ones wait until the program has its mask
   bool die_with_parent = true;             // SIGKILL when the calling thread ends
   std::optional<Credentials> credentials;  // empty keeps the caller's
   int cgroup_fd = -1;                      // the child is born in this cgroup (v2)
@@ -81,6 +83,10 @@ class SpawnedProcess {
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
+
+  // Waits until the program is executed, or will never be: milliseconds, unless its file is far away. False: `limit` was over
+  // before.
+  [[nodiscard]] bool wait_for_exec(std::chrono::milliseconds limit) const noexcept;
 
   // Why the program was never executed; std::nullopt when it was. Does not block.
   // Requires: the process has ended (before that it may not have got so far).

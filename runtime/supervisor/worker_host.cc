@@ -400,6 +400,8 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOp
   // A session of its own keeps the terminal's signals away. A worker that is to have the terminal
   // must be in the terminal's session, so then the shim stays there too.
   request.session = spec.console.foreground ? Session::kNewGroup : Session::kNew;
+  // A signal to the whole group is not to end it while it starts: it waits until the shim reads signals.
+  request.blocks_signals = true;
   request.die_with_parent = false;  // it has to outlive us long enough to sweep
   SpawnResult result = spawn(request);
   if (const auto* failure = std::get_if<ExecFailure>(&result)) {

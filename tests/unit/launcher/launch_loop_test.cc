@@ -74,14 +74,29 @@ TEST_F(LaunchLoopTest, Fault69TheGraceIsWhatTheAllocationLeavesAfterThisSignal) 
 
 TEST_F(LaunchLoopTest, SignalFromASharedTerminalIsNotSentTwice) {
   auto loop = make(/*shares_terminal=*/true);
+  loop.on_event(supervisor::GenerationStarted{});
 
   loop.on_signal({.number = SIGINT, .is_from_terminal = true});
 
   EXPECT_TRUE(stop_number(0).is_delivered);
 }
 
+TEST_F(LaunchLoopTest, Fault70SignalOfTheTerminalIsSentToAWorkerThatIsStillToStart) {
+  auto first = make(/*shares_terminal=*/true);
+  auto again = make(/*shares_terminal=*/true);
+  again.on_event(supervisor::GenerationStarted{});
+  again.on_event(supervisor::Restarting{});
+
+  first.on_signal({.number = SIGINT, .is_from_terminal = true});
+  again.on_signal({.number = SIGINT, .is_from_terminal = true});
+
+  EXPECT_FALSE(stop_number(0).is_delivered);
+  EXPECT_FALSE(stop_number(1).is_delivered);
+}
+
 TEST_F(LaunchLoopTest, SignalFromKillReachesAWorkerOnTheTerminalToo) {
   auto loop = make(/*shares_terminal=*/true);
+  loop.on_event(supervisor::GenerationStarted{});
 
   loop.on_signal({.number = SIGINT, .is_from_terminal = false});
 
