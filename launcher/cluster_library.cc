@@ -37,6 +37,14 @@ Result<void*> find_symbol(const char* name) {
                tried.empty() ? std::string(kLibrary) + " was not found" : tried);
 }
 
+template <typename Functions>
+Result<const Functions*> load_functions(const char* name) {
+  const auto entry = find_symbol(name);
+  if (!entry) return entry.error();
+  using Entry = const Functions* (*)();
+  return reinterpret_cast<Entry>(*entry)();
+}
+
 }  // namespace
 
 Result<int> run_cluster_command(const std::vector<std::string>& arguments) {
@@ -49,10 +57,11 @@ Result<int> run_cluster_command(const std::vector<std::string>& arguments) {
 }
 
 Result<const TokenFunctions*> load_token_functions() {
-  const auto entry = find_symbol(kTokenEntry);
-  if (!entry) return entry.error();
-  using Entry = const TokenFunctions* (*)();
-  return reinterpret_cast<Entry>(*entry)();
+  return load_functions<TokenFunctions>(kTokenEntry);
+}
+
+Result<const EtcdFunctions*> load_etcd_functions() {
+  return load_functions<EtcdFunctions>(kEtcdEntry);
 }
 
 }  // namespace accel::launcher

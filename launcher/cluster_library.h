@@ -8,6 +8,7 @@
 
 #include <accel/result.h>
 
+#include "launcher/etcd_seat.h"
 #include "launcher/token_functions.h"
 
 namespace accel::launcher {
@@ -22,5 +23,6 @@ inline constexpr const char* kElasticCommand = "elastic-launch";
 // Good for the life of the process. Cost: some ten milliseconds, for gRPC is loaded with them.
 // Errors  kClusterMissing.
 [[nodiscard]] Result<const TokenFunctions*> load_token_functions();
+[[nodiscard]] Result<const EtcdFunctions*> load_etcd_functions();
 
 }  // namespace accel::launcher

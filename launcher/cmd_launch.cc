@@ -13,7 +13,7 @@
 #include "launcher/log_folder.h"
 #include "launcher/program.h"
 #include "launcher/report.h"
-#include "launcher/static/static_launch.h"
+#include "launcher/static/etcd_launch.h"
 #include "launcher/stdin_watch.h"
 
 namespace accel::launcher {
@@ -73,19 +73,18 @@ int run_on_several_machines(const std::string& program,
                             NoticeQueue& notices) {
   auto token = find_job_token(plan.inherited);
   if (!token) return fail(program, token.error());
-  const auto status = launch_static({.settings = *plan.machines,
-                                     .spec = plan.spec,
-                                     .token = *std::move(token),
-                                     .quiet = plan.quiet,
-                                     .report = report_style(program, plan),
-                                     .grace =
-                                         [&plan](int signal) {
-                                           return granted_grace(plan.spec.stop.grace,
-                                                                signal,
-                                                                plan.allocation_end,
-                                                                std::chrono::system_clock::now());
-                                         }},
-                                    notices);
+  StaticLaunchOptions options = {
+      .settings = *plan.machines,
+      .spec = plan.spec,
+      .token = *std::move(token),
+      .quiet = plan.quiet,
+      .report = report_style(program, plan),
+      .grace = [&plan](int signal) {
+        return granted_grace(
+            plan.spec.stop.grace, signal, plan.allocation_end, std::chrono::system_clock::now());
+      }};
+  const auto status = plan.machines->etcd ? launch_by_etcd(std::move(options), notices)
+                                          : launch_static(std::move(options), notices);
   std::fputs(notices.take_unwritten().c_str(), stderr);
   return status ? *status : fail(program, status.error());
 }

@@ -105,7 +105,9 @@ constexpr ConfigKey kKeys[] = {
      kUsed,
      "Several machines: static, ranks are those of machine_rank; c10d, those of the order of "
      "joins, "
-     "unless --machine_rank is given. etcd is the agents' affair."},
+     "unless --machine_rank is given; etcd, the same, and main_process_ip and main_process_port "
+     "are "
+     "those of etcd."},
     {"same_network",
      kBool,
      "",

@@ -80,6 +80,10 @@ JobSpec placed(const LaunchPlan& plan) {
 std::string store_text(const LaunchPlan& plan) {
   const JobSpec& spec = plan.spec;
   if (plan.elastic) return "on one of the nodes, at a port that is free there when they meet";
+  if (plan.machines && plan.machines->etcd) {
+    return "of machine 0 of " + std::to_string(plan.machines->num_machines) +
+           ", which is the first of them in etcd at " + plan.machines->etcd->endpoint;
+  }
   if (plan.machines) {
     return "of machine 0 of " + std::to_string(plan.machines->num_machines) + ", at " +
            plan.machines->address + ":" + std::to_string(plan.machines->port);

@@ -15,6 +15,7 @@
 
 #include "launcher/faults.h"
 #include "launcher/program.h"
+#include "launcher/static/etcd_access.h"
 
 namespace accel::launcher {
 
@@ -23,11 +24,13 @@ struct CommandLine {
   // value.
   std::map<std::string, std::string, std::less<>> given;
   std::map<std::string, std::vector<std::string>, std::less<>> repeated;  // all its values
-  std::string script;                // empty when there is none
-  bool is_torchrun = false;          // started as accel-torchrun
-  bool counts_per_machine = false;   // num_processes is of each machine, not of all
-  bool joins_in_order = false;       // machine ranks come from the order of joins
-  std::string run_id = "none";       // of one node, which meets nobody: --rdzv_id
+  std::string script;               // empty when there is none
+  bool is_torchrun = false;         // started as accel-torchrun
+  bool counts_per_machine = false;  // num_processes is of each machine, not of all
+  bool joins_in_order = false;      // machine ranks come from the order of joins
+  std::optional<EtcdAccess>
+      etcd;                     // says who is machine 0; no endpoint: at the main process's address
+  std::string run_id = "none";  // of one node, which meets nobody: --rdzv_id
   std::vector<std::string> notices;  // flags of other versions
   std::vector<std::string>
       script_arguments;  // one "--" right after the script is dropped, but for --strict_compat

@@ -21,7 +21,8 @@ Result<SlurmMachines> choose_slurm_machines(const CommandLine& line,
                                             const std::optional<SlurmPlace>& place,
                                             int num_machines) {
   SlurmMachines machines;
-  const bool is_said = line.has("machine_rank") || line.has("nnodes") || line.has("agent");
+  const bool is_said =
+      line.has("machine_rank") || line.has("nnodes") || line.has("agent") || line.etcd;
   if (!place || num_machines == 1 || is_said) return machines;
   const bool has_address = line.has("main_process_ip");
   // A batch script that names an address starts launchers on other machines itself.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "launcher/elastic_settings.h"
+#include "launcher/etcd_seat.h"
 #include "launcher/token_functions.h"
 
 // `argv` as of a program: argv[1] is the command. Gives the exit status.
@@ -9,6 +10,9 @@ extern "C" int accel_cluster_main(int argc, const char* const* argv);
 
 // Loads gRPC's code with it, and starts nothing of it.
 extern "C" const accel::launcher::TokenFunctions* accel_cluster_token_functions();
+
+// The same.
+extern "C" const accel::launcher::EtcdFunctions* accel_cluster_etcd_functions();
 
 namespace accel::cluster {
 

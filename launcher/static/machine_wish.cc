@@ -10,6 +10,7 @@ namespace accel::launcher {
 namespace {
 
 constexpr int kDefaultPort = 29500;
+constexpr int kPortOfEtcd = 2379;
 
 void usage(Faults& faults, std::string message, std::string remedy) {
   faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
@@ -63,20 +64,57 @@ void check_others(const CommandLine& line, Faults& faults) {
   }
 }
 
-// A file of `accelerate config` always has a machine_rank: with c10d only the flag is meant.
+bool is_by_etcd(const MachineWish& wish, const CommandLine& line) {
+  return line.etcd || wish.backend.value_or("").starts_with("etcd");
+}
+
+// A file of `accelerate config` always has a machine_rank: with c10d only the flag is meant. With etcd the
+// first one there is machine 0.
 bool joins_in_order(const MachineWish& wish, const CommandLine& line) {
-  return line.joins_in_order || (wish.backend == "c10d" && !line.has("machine_rank"));
+  return line.joins_in_order || is_by_etcd(wish, line) ||
+         (wish.backend == "c10d" && !line.has("machine_rank"));
 }
 
 // What a flag says is looked at where lines of torchrun are read.
 void check_backend(const MachineWish& wish, const CommandLine& line, Faults& faults) {
   if (line.has("rdzv_backend")) return;
   const std::string backend = wish.backend.value_or("static");
-  if (backend == "static" || backend == "c10d") return;
+  for (const char* known : {"static", "c10d", "etcd", "etcd-v2"}) {
+    if (backend == known) return;
+  }
   faults.add(Error(ErrorCode::kUnsupported,
                    "rdzv_backend of the configuration file is '" + printable(backend) +
-                       "', expected static or c10d",
-                   "say static or c10d, or run agents, which know etcd"));
+                       "', expected static, c10d, etcd or etcd-v2",
+                   "say static or c10d"));
+}
+
+bool has_port(std::string_view endpoint) {
+  const size_t colon = endpoint.rfind(':');
+  return colon != std::string_view::npos && endpoint.find(']', colon) == std::string_view::npos;
+}
+
+// Without an endpoint the address of the main process is that of etcd, as with the peer.
+void choose_etcd(const MachineWish& wish,
+                 const CommandLine& line,
+                 StaticSettings& settings,
+                 Faults& faults) {
+  EtcdAccess etcd = line.etcd.value_or(EtcdAccess{});
+  settings.address.clear();
+  settings.port = static_cast<std::uint16_t>(wish.port.value_or(0));
+  if (etcd.endpoint.empty()) {
+    etcd.endpoint = wish.address.value_or("");
+    if (etcd.endpoint.find(':') != std::string::npos) etcd.endpoint = "[" + etcd.endpoint + "]";
+    if (settings.port != 0) etcd.endpoint += ":" + std::to_string(settings.port);
+    settings.port = 0;
+  }
+  if (etcd.endpoint.empty()) {
+    usage(faults,
+          "rdzv_backend etcd needs the address of etcd",
+          "give " + line.spelled("rdzv_endpoint") + " HOST:2379, or it as " +
+              line.spelled("main_process_ip") + " and " + line.spelled("main_process_port"));
+  }
+  if (!has_port(etcd.endpoint)) etcd.endpoint += ":" + std::to_string(kPortOfEtcd);
+  settings.etcd = std::move(etcd);
 }
 
 void check_place(const MachineWish& wish, const CommandLine& line, Faults& faults) {
@@ -121,13 +159,15 @@ std::optional<StaticSettings> choose_machines(const MachineWish& wish,
   if (wish.num_machines == 1) return choose_one_machine(wish, line, notices, faults);
   check_others(line, faults);
   check_backend(wish, line, faults);
-  check_place(wish, line, faults);
+  const bool asks_etcd = is_by_etcd(wish, line);
+  if (!asks_etcd) check_place(wish, line, faults);
   StaticSettings settings;
   settings.num_machines = wish.num_machines;
   if (!joins_in_order(wish, line)) settings.machine_rank = wish.rank.value_or(0);
   settings.address = wish.address.value_or("");
   settings.port = static_cast<std::uint16_t>(wish.port.value_or(kDefaultPort));
-  settings.run_id = line.text("rdzv_id").value_or(settings.run_id);
+  settings.run_id = line.text("rdzv_id").value_or(line.run_id);
+  if (asks_etcd) choose_etcd(wish, line, settings, faults);
   if (const auto limit = seconds_flag(line, "rdzv_join_timeout", faults))
     settings.join_timeout = std::chrono::seconds(std::max(1, static_cast<int>(*limit)));
   return settings;

@@ -31,7 +31,7 @@ MainStore::MainStore(boost::asio::io_context& context,
             {.on_up = [this] { on_up(); },
              .on_trouble = [this](const Error& why) { on_trouble(why); }}),
       asking_again_(context),
-      may_be_main_(settings_.machine_rank.value_or(0) == 0) {}
+      may_be_main_(settings_.may_be_main && settings_.machine_rank.value_or(0) == 0) {}
 
 void MainStore::look_up(Handlers::Found done) {
   if (handlers_.look_up)

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "launcher/launch_loop.h"
+#include "launcher/static/etcd_meeting.h"
 #include "launcher/static/job_words.h"
 #include "launcher/static/leader.h"
 #include "launcher/static/machine.h"
@@ -167,12 +168,25 @@ class StaticLaunch {
     store_.exchange(wanted, [this, tells = is_suspending_](const Board& board) {
       last_answer_ = clock_.now();
       if (leader_) leader_->look(board, last_answer_);
+      leave_seat_when_over();
       apply(machine_->take(board));
       tell_verdict();
       if (leaves_when_done()) finish();
       // An exchange that was under way when the signal came did not carry the beat that says so.
       if (is_suspending_) tells ? suspend_now() : exchange();
     });
+  }
+
+  // Before the verdict is on the board. One that comes before the plan is for machines that come late, too.
+  void leave_seat_when_over() {
+    const bool is_over = leader_ && leader_->verdict() && machine_->plan() &&
+                         leader_->verdict()->kind != VerdictKind::kRestart;
+    if (is_over && options_.seat) std::exchange(options_.seat, nullptr)->give_up();
+  }
+
+  [[nodiscard]] std::optional<Error> seat_fault() const {
+    const bool is_needed = options_.seat && machine_ && !machine_->plan() && !is_leaving_;
+    return is_needed ? find_lost_seat(*options_.seat) : std::nullopt;
   }
 
   void watch_times() {
@@ -186,6 +200,7 @@ class StaticLaunch {
     }
     const auto fault = has_joined || is_leaving_ ? std::nullopt : store_.fault(now);
     if (fault) return end_with(*fault);
+    if (const auto lost = seat_fault()) return end_with(*lost);
     if (has_joined && !is_leaving_ && now - last_answer_ >= kLostAfter) return lose_main();
     if (is_leaving_ || has_joined || leader_) return say_who_is_missing(now);
     if (!store_.is_looking()) return;

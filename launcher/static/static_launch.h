@@ -12,6 +12,7 @@
 
 #include <accel/result.h>
 
+#include "launcher/etcd_seat.h"
 #include "launcher/notice_queue.h"
 #include "launcher/report.h"
 #include "launcher/static/job_token.h"
@@ -24,6 +25,9 @@ struct StaticLaunchOptions {
   StaticSettings settings;
   supervisor::JobSpec spec;       // of this machine; its ranks are overwritten
   std::optional<JobToken> token;  // without one whoever reaches the store is believed
+  // Of machine 0, which etcd made that; null without etcd. Given up before the others hear that the job is
+  // over, so that the next one of the same name finds it free.
+  EtcdSeat* seat = nullptr;
   bool quiet = false;
   ReportStyle report;
   // At most so long from the first stop signal to SIGKILL.

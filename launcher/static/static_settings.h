@@ -9,6 +9,7 @@
 #include <string>
 
 #include "launcher/program.h"
+#include "launcher/static/etcd_access.h"
 
 namespace accel::launcher {
 
@@ -20,6 +21,10 @@ struct StaticSettings {
   std::uint16_t port = 0;  // where its store listens
   int num_processes = 0;   // on all machines together; 0: each machine says its own
   std::string run_id = "none";
+  // Says who is machine 0, and where: then address is empty until the machines have met, and port, unless
+  // 0, is where it listens when that is this machine.
+  std::optional<EtcdAccess> etcd;
+  bool may_be_main = true;                 // false: machine 0 is another launcher
   std::chrono::seconds join_timeout{600};  // from the start to the last join
   Program program = Program::kLaunch;      // whose words messages use
 

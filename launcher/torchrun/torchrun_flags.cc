@@ -31,15 +31,17 @@ constexpr FlagSpec kFlags[] = {
      "NAME",
      "static,c10d,etcd,etcd-v2",
      kGroup,
-     "How nodes meet: at --master_addr with a --node_rank each (static), or at --rdzv_endpoint "
-     "(c10d)."},
+     "How nodes meet: at --master_addr with a --node_rank each (static), at --rdzv_endpoint "
+     "(c10d), or at a node that the etcd at --rdzv_endpoint names (etcd, etcd-v2)."},
     {"rdzv_conf",
      0,
      FlagKind::kText,
      "KEY=VALUE,...",
      "",
      kGroup,
-     "join_timeout or timeout is --rdzv_join_timeout; other keys have no effect."},
+     "join_timeout or timeout is --rdzv_join_timeout; for etcd, protocol=https with cacert, cert "
+     "and "
+     "key (files); other keys have no effect."},
     {"run_path",
      0,
      FlagKind::kSwitch,
@@ -53,7 +55,9 @@ constexpr FlagSpec kFlags[] = {
      "IP",
      "",
      kGroup,
-     "Has no effect: nodes see where calls come from."},
+     "By which others reach this node, with --rdzv_backend etcd. Else without effect: nodes see "
+     "where "
+     "calls come from."},
     {"local_ranks_filter",
      0,
      FlagKind::kText,

@@ -51,6 +51,7 @@ class Translation {
     stand_alone();
     choose_meeting();
     read_conf();
+    check_etcd();
     note_what_does_nothing();
   }
 
@@ -215,14 +216,7 @@ class Translation {
 
   void choose_meeting() {
     const auto backend = choice_flag(line_, "rdzv_backend", faults_);
-    if (backend && (backend->starts_with("etcd"))) {
-      faults_.add(Error(ErrorCode::kUnsupported,
-                        line_.spelled("rdzv_backend") + " is " + *backend + ", which " +
-                            std::string(name_of(line_.program())) + " cannot do",
-                        "give " + line_.spelled("rdzv_backend") + " c10d and " +
-                            line_.spelled("rdzv_endpoint") + ", or run agents, which know etcd"));
-      return;
-    }
+    if (backend && backend->starts_with("etcd")) return meet_by_etcd();
     if (joins_in_order()) {
       line_.joins_in_order = true;
       return meet_without_daemon();
@@ -239,6 +233,32 @@ class Translation {
     if (backend.value_or("static") == "static" && !line_.is_on("agent") && !is_in_slurm())
       return meet_without_daemon();
     line_.given.erase("machine_rank");  // ranks are given where the nodes meet
+  }
+
+  // With --num_machines, as accelerate launch has it, etcd is at --main_process_ip unless an endpoint says where.
+  void meet_by_etcd() {
+    const auto endpoint = line_.text("rdzv_endpoint");
+    line_.etcd.emplace().endpoint = endpoint.value_or("");
+    if (most_nodes() == 1) return forget_meeting_of_one();
+    const auto range = parse_num_nodes(line_.text("nnodes").value_or(""));
+    if (!range) return;
+    if (range->first != range->second) {
+      return usage(faults_,
+                   "--nnodes " + line_.text("nnodes").value_or("") + " is a range, and " +
+                       line_.spelled("rdzv_backend") + " etcd knows one number here",
+                   "give one number, or " + line_.spelled("rdzv_backend") + " c10d with " +
+                       line_.spelled("rdzv_endpoint") + " and " + line_.spelled("rdzv_token_file") +
+                       ", or run agents, which know etcd");
+    }
+    if (!endpoint) {
+      return usage(
+          faults_,
+          line_.spelled("rdzv_backend") + " etcd needs " + line_.spelled("rdzv_endpoint"),
+          "give the address of etcd, as in " + line_.spelled("rdzv_endpoint") + " gpu-01:2379");
+    }
+    line_.counts_per_machine = true;
+    line_.given["num_machines"] = std::to_string(range->first);
+    for (const char* name : {"nnodes", "rdzv_endpoint", "main_process_ip"}) line_.given.erase(name);
   }
 
   // Inside an allocation nothing has to be said about where nodes meet, unless it is.
@@ -320,9 +340,34 @@ class Translation {
     return std::string(text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin));
   }
 
+  // By the names of torchrun's etcd and of its etcd-v2; null: none of them.
+  static std::string* file_of_etcd(EtcdAccess& etcd, std::string_view key) {
+    if (key == "cacert" || key == "ca_cert") return &etcd.authority;
+    if (key == "cert" || key == "ssl_cert") return &etcd.certificate;
+    if (key == "key" || key == "ssl_cert_key") return &etcd.key;
+    return nullptr;
+  }
+
+  void check_etcd() {
+    if (!line_.etcd) return;
+    line_.etcd->own_address = line_.text("local_addr").value_or("");
+    line_.given.erase("local_addr");
+    const bool wants_tls = is_etcd_encrypted_ || !line_.etcd->certificate.empty();
+    if (!wants_tls || !line_.etcd->authority.empty()) return;
+    const std::string flag = line_.spelled("rdzv_conf");
+    usage(faults_,
+          flag + (is_etcd_encrypted_ ? " protocol=https" : " cert") +
+              " needs cacert, of the authority that signed etcd's certificate",
+          "give " + flag + " protocol=https,cacert=FILE");
+  }
+
   void use_conf(const std::string& key, const std::string& value) {
     if (key == "join_timeout" || key == "timeout") {
       line_.given.try_emplace("rdzv_join_timeout", value);
+    } else if (std::string* file = line_.etcd ? file_of_etcd(*line_.etcd, key) : nullptr) {
+      *file = value;
+    } else if (line_.etcd && key == "protocol") {
+      is_etcd_encrypted_ = value == "https";
     } else {
       notices_.push_back(line_.spelled("rdzv_conf") + " " + key + " has no effect");
     }
@@ -344,6 +389,7 @@ class Translation {
   std::set<std::string, std::less<>> from_variables_;  // as torchrun names them
   bool is_port_named_ = false;                         // by a flag or a file
   bool is_standalone_typed_ = false;
+  bool is_etcd_encrypted_ = false;
   CommandLine& line_;
   const TorchrunView& view_;
   std::vector<std::string>& notices_;

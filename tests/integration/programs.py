@@ -1,6 +1,7 @@
 """What the scenarios with several programs share: where the build is, free addresses, and a program and what it says."""
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import threading
@@ -10,6 +11,7 @@ SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).
 BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
 BIN = BUILD / "bin"
 PATIENCE = 120
+ETCD = shutil.which("etcd")  # Debian's etcd-server
 
 
 def free_port():
@@ -106,3 +108,13 @@ class Program:
 def launch(name, arguments, prefix=(), **options):
     """An accel-launch, behind the command `prefix`."""
     return Program(name, [*prefix, BIN / "accel-launch", *arguments], **options)
+
+
+def start_etcd(folder, address, prefix=()):
+    """An etcd of one member that answers at `address`, behind the command `prefix`; its data lie in `folder`."""
+    peer = f"http://{free_address()}"
+    etcd = Program("etcd", [*prefix, ETCD, "--data-dir", folder, "--listen-client-urls", f"http://{address}",
+                            "--advertise-client-urls", f"http://{address}", "--listen-peer-urls", peer,
+                            "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"])
+    etcd.wait_for("ready to serve client requests")
+    return etcd

@@ -4,11 +4,12 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-from programs import BIN, Program  # noqa: E402
+from programs import BIN, ETCD, Program, start_etcd  # noqa: E402
 from two_nodes import ADDRESSES, JOB, PEER, Network, entering, ip, require_namespaces  # noqa: E402
 
 PORT = 29677
@@ -62,6 +63,19 @@ class StaticMachines(unittest.TestCase):
                        "--no-python", "/bin/sh", "-c", 'echo "{\\"rank\\": $RANK, \\"group\\": $GROUP_RANK}"', program="accel-torchrun")
         self.assertEqual(self.results(), [{"rank": 0, "group": 0}, {"rank": 1, "group": 1}])
         self.assertIn('"rank": 0', self.machines[1].text())
+
+    @unittest.skipIf(ETCD is None, "etcd is not installed (Debian's etcd-server)")
+    def test_etcd_says_which_machine_is_the_first_and_where(self):
+        with tempfile.TemporaryDirectory() as folder:
+            etcd = start_etcd(folder, f"{ADDRESSES[0]}:2379", entering(self.network.names[0]))
+            self.addCleanup(etcd.close)
+            for index in (1, 0):
+                self.start(index, "--nnodes", 2, "--rdzv-backend", "etcd", "--rdzv-endpoint", f"{ADDRESSES[0]}:2379", "--rdzv-id", "night",
+                           JOB, program="accel-torchrun")
+                if index == 1:
+                    self.machines[0].wait_for(f"machine 0 listens on {ADDRESSES[1]}:")
+            self.assertEqual([(one["rank"], one["world"], one["sum"]) for one in self.results()], [(0, 2, 3.0), (1, 2, 3.0)])
+            self.assertRegex(self.machines[1].text(), rf"joins machine 0, .* \({ADDRESSES[1]}:\d+\)")
 
     def test_a_link_that_goes_down_is_noticed_on_both_within_seconds(self):
         for index in (0, 1):

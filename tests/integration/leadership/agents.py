@@ -15,13 +15,11 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-from programs import PATIENCE, Program, free_address  # noqa: E402
+from programs import ETCD, PATIENCE, Program, free_address, start_etcd  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("cluster", HERE.parent / "cluster/run.py")
 cluster = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(cluster)
-
-ETCD = shutil.which("etcd")
 
 
 class AgentsTest(cluster.ClusterTest):
@@ -108,13 +106,9 @@ class Journal(AgentsTest):
 class Etcd(AgentsTest):
     def setUp(self):
         super().setUp()
-        self.etcd_address, peer = free_address(), free_address()
-        self.etcd = Program("etcd", [ETCD, "--data-dir", self.folder / "etcd",
-                                     "--listen-client-urls", f"http://{self.etcd_address}", "--advertise-client-urls", f"http://{self.etcd_address}",
-                                     "--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls", f"http://{peer}",
-                                     "--initial-cluster", f"default=http://{peer}"])
+        self.etcd_address = free_address()
+        self.etcd = start_etcd(self.folder / "etcd", self.etcd_address)
         self.addCleanup(self.etcd.close)
-        self.etcd.wait_for("ready to serve client requests")
 
     def test_fault_36_the_leading_agent_is_killed_and_another_one_goes_on_with_the_job(self):
         etcd = f"etcd: {{endpoints: ['{self.etcd_address}']}}\n"

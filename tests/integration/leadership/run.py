@@ -15,9 +15,7 @@ import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import BIN, BUILD, PATIENCE, Program, free_address, write_token  # noqa: E402
-
-ETCD = shutil.which("etcd")
+from programs import BIN, BUILD, ETCD, PATIENCE, Program, free_address, start_etcd, write_token  # noqa: E402
 
 
 class Leadership(unittest.TestCase):
@@ -113,15 +111,12 @@ class Journal(Leadership):
 class Etcd(Leadership):
     def setUp(self):
         super().setUp()
-        self.etcd_address, self.peer = free_address(), free_address()
+        self.etcd_address = free_address()
         self.etcd = self.start_etcd()
 
     def start_etcd(self):
-        etcd = self.start("etcd", ETCD, "--data-dir", self.folder / "etcd", "--listen-client-urls", f"http://{self.etcd_address}",
-                          "--advertise-client-urls", f"http://{self.etcd_address}", "--listen-peer-urls", f"http://{self.peer}",
-                          "--initial-advertise-peer-urls", f"http://{self.peer}", "--initial-cluster", f"default=http://{self.peer}")
-        etcd.wait_for("ready to serve client requests")
-        return etcd
+        self.programs.append(start_etcd(self.folder / "etcd", self.etcd_address))
+        return self.programs[-1]
 
     def host(self, name, address=None):
         host = self.coordinator(name, address or free_address(), "etcd", "test", self.etcd_address)

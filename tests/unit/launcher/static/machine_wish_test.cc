@@ -106,8 +106,30 @@ TEST_F(MachineWishTest, TheRdzvBackendOfAFileHolds) {
   EXPECT_EQ(plan(of_backend("static")).machines->machine_rank, 2);
   EXPECT_EQ(plan(of_backend("c10d")).machines->machine_rank, std::nullopt);
   EXPECT_EQ(plan(of_backend("c10d", {"--machine_rank", "1"})).machines->machine_rank, 1);
-  EXPECT_EQ(refused(of_backend("etcd-v2")).message(),
-            "rdzv_backend of the configuration file is 'etcd-v2', expected static or c10d");
+  EXPECT_EQ(refused(of_backend("mpi")).message(),
+            "rdzv_backend of the configuration file is 'mpi', expected static, c10d, etcd or "
+            "etcd-v2");
+
+  const auto by_etcd = plan(of_backend("etcd-v2")).machines;
+  ASSERT_TRUE(by_etcd && by_etcd->etcd);
+  EXPECT_EQ(by_etcd->etcd->endpoint, "gpu-01:29700");
+  EXPECT_EQ(by_etcd->machine_rank, std::nullopt);
+  EXPECT_EQ(by_etcd->port, 0);
+  EXPECT_EQ(by_etcd->num_processes, 8);
+}
+
+TEST_F(MachineWishTest, EtcdIsAtTheEndpointOrAtTheAddressOfTheMainProcess) {
+  const auto endpoint_of = [&](const Words& more) {
+    Words words = {"--cpu", "--num_machines", "2", "--rdzv_backend", "etcd"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto machines = plan(words).machines;
+    return machines && machines->etcd ? machines->etcd->endpoint : "none";
+  };
+  EXPECT_EQ(endpoint_of({"--main_process_ip", "gpu-01"}), "gpu-01:2379");
+  EXPECT_EQ(endpoint_of({"--main_process_ip", "gpu-01", "--main_process_port", "79"}), "gpu-01:79");
+  EXPECT_EQ(endpoint_of({"--rdzv_endpoint", "[fd00::1]"}), "[fd00::1]:2379");
+  EXPECT_EQ(refused({"--cpu", "--num_machines", "2", "--rdzv_backend", "etcd"}).message(),
+            "rdzv_backend etcd needs the address of etcd");
 }
 
 // As submit_multinode_fsdp.sh of the peer: the flag beats the file, whose rank is of `accelerate config`.

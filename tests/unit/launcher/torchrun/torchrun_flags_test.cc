@@ -159,7 +159,49 @@ TEST_F(TorchrunTest, SeveralNodesMeetByC10d) {
   EXPECT_THAT(result.notices, Contains("--rdzv-conf last_call_timeout has no effect"));
   EXPECT_THAT(refused(words).message(), HasSubstr("--rdzv-token-file is not for"));  // static
   with_backend.back() = "--rdzv_backend=etcd";
-  EXPECT_THAT(refused(with_backend).message(), HasSubstr("--rdzv-backend is etcd"));
+  EXPECT_THAT(refused(with_backend).message(), HasSubstr("--rdzv-token-file is not for"));
+}
+
+TEST_F(TorchrunTest, EtcdSaysWhoIsMachine0) {
+  const LaunchPlan result = plan({"--nnodes=2",
+                                  "--node_rank=1",
+                                  "--nproc_per_node=3",
+                                  "--rdzv_backend=etcd",
+                                  "--rdzv_endpoint=gpu-01",
+                                  "--rdzv_id=night",
+                                  "--local_addr=10.0.0.2",
+                                  "--rdzv_conf",
+                                  "protocol=https,cacert=ca.pem,cert=c.pem,key=k.pem,timeout=90"});
+
+  ASSERT_TRUE(result.machines && result.machines->etcd);
+  const StaticSettings& machines = *result.machines;
+  EXPECT_EQ(machines.num_machines, 2);
+  EXPECT_EQ(machines.machine_rank, std::nullopt);
+  EXPECT_EQ(machines.run_id, "night");
+  EXPECT_EQ(machines.port, 0);
+  EXPECT_EQ(machines.join_timeout, std::chrono::seconds(90));
+  EXPECT_EQ(machines.etcd->endpoint, "gpu-01:2379");
+  EXPECT_EQ(machines.etcd->own_address, "10.0.0.2");
+  EXPECT_EQ(machines.etcd->authority, "ca.pem");
+  EXPECT_EQ(machines.etcd->certificate, "c.pem");
+  EXPECT_EQ(machines.etcd->key, "k.pem");
+  EXPECT_EQ(result.spec.workers.size(), 3U);
+  EXPECT_THAT(result.notices, IsEmpty());
+}
+
+TEST_F(TorchrunTest, EtcdNeedsAnEndpointAndWithTlsAnAuthority) {
+  EXPECT_THAT(refused({"--nnodes=2", "--rdzv_backend=etcd-v2"}).message(),
+              HasSubstr("--rdzv-backend etcd needs --rdzv-endpoint"));
+  const auto with_conf = [&](const std::string& conf) {
+    return refused(
+               {"--nnodes=2", "--rdzv_backend=etcd", "--rdzv_endpoint=a:1", "--rdzv_conf=" + conf})
+        .message();
+  };
+  EXPECT_THAT(with_conf("protocol=https"), HasSubstr("--rdzv-conf protocol=https needs cacert"));
+  EXPECT_THAT(with_conf("cert=c.pem,key=k.pem"), HasSubstr("--rdzv-conf cert needs cacert"));
+  EXPECT_THAT(refused({"--nnodes=1:4", "--rdzv_backend=etcd", "--rdzv_endpoint=a:1"}).message(),
+              HasSubstr("--nnodes 1:4 is a range, and --rdzv-backend etcd knows one number"));
+  EXPECT_FALSE(plan({"--nnodes=1", "--rdzv_backend=etcd", "--rdzv_endpoint=a:1"}).machines);
 }
 
 TEST_F(TorchrunTest, VariablesAreTheDefaultsOfFlags) {
@@ -286,7 +328,7 @@ TEST_F(TorchrunTest, ErrorsSpeakOfTheFlagsOfTorchrun) {
       {{"--nnodes=1:2"}, "--rdzv-backend static knows one number"},
       {{"--nnodes=2", "--rdzv-backend=c10d"}, "--nnodes 2 needs --rdzv-endpoint"},
       {{"--rdzv-conf=timeout"}, "--rdzv-conf is 'timeout'"},
-      {{"--rdzv-backend=etcd"}, "which accel-torchrun cannot do"},
+      {{"--nnodes=2", "--rdzv-backend=etcd"}, "--rdzv-backend etcd needs --rdzv-endpoint"},
       {{"--local-ranks-filter=3"}, "--local-ranks-filter is '3'"},
       {{"--redirects=x"}, "--redirects is 'x'"},
       {{"--numa-binding=cores"}, "--numa-binding is 'cores'"},

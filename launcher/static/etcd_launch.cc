@@ -1,0 +1,90 @@
+#include "launcher/static/etcd_launch.h"
+
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "launcher/cluster_library.h"
+#include "launcher/launch_loop.h"
+#include "launcher/static/etcd_meeting.h"
+#include "launcher/static/job_words.h"
+#include "launcher/static/machine_name.h"
+#include "runtime/supervisor/job_record.h"
+#include "runtime/supervisor/tcp_listener.h"
+
+namespace accel::launcher {
+namespace {
+
+// The port that was named, if it is free, or one that is. Until the store has it another program may take it: an error
+// that names that one.
+Result<std::uint16_t> choose_port(std::uint16_t wanted) {
+  const auto listener = supervisor::listen_tcp(
+      {.bind_address = "0.0.0.0", .port = wanted, .exact_port = wanted != 0, .members = {}});
+  if (!listener) return listener.error();
+  return listener->endpoint.port();
+}
+
+bool ends_a_launch(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGUSR1;
+}
+
+// Gives the signal that ended the pause, or 0.
+int pause_for_signal(int fd, Duration pause) {
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(pause).count();
+  pollfd waiting = {fd, POLLIN, 0};
+  if (::poll(&waiting, 1, static_cast<int>(milliseconds)) != 1) return 0;
+  signalfd_siginfo info{};
+  while (::read(fd, &info, sizeof info) == sizeof info) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (ends_a_launch(signal)) return signal;
+    if (signal == SIGTSTP) ::raise(SIGSTOP);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<int> launch_by_etcd(StaticLaunchOptions options, NoticeQueue& notices) {
+  // Before gRPC's threads begin: they shall not take the launcher's signals.
+  const auto signals = TakenSignals::take();
+  if (!signals) return signals.error();
+  const auto functions = load_etcd_functions();
+  if (!functions) return functions.error();
+  StaticSettings& settings = options.settings;
+  const auto seat = (*functions)->open(*settings.etcd, settings.run_id);
+  if (!seat) return seat.error();
+  const auto port = choose_port(settings.port);
+  if (!port) return port.error();
+
+  JobWords words(notices, options.report, options.quiet);
+  const MainPlace own = {.id = draw_launcher_id(),
+                         .host = own_host_name(),
+                         .address = (*seat)->own_address(),
+                         .port = *port};
+  const auto met =
+      meet_by_etcd(**seat,
+                   own,
+                   settings.join_timeout,
+                   {.now = [] { return SteadyClock().now(); },
+                    .pause = [&](Duration pause) { return pause_for_signal(signals->fd(), pause); },
+                    .say = [&](const std::string& text) { words.say(text); },
+                    .program = settings.program});
+  if (!met) return met.error();
+  if (met->signal != 0) return supervisor::exit_code_after(met->signal);
+  if (met->is_ours) settings.machine_rank = 0;
+  settings.may_be_main = met->is_ours;
+  settings.address = met->main.address;
+  settings.port = met->main.port;
+  if (met->is_ours) {
+    options.seat = seat->get();
+  } else {
+    words.say("joins machine 0, " + met->main.describe());
+  }
+  return launch_static(std::move(options), notices);
+}
+
+}  // namespace accel::launcher

@@ -1,0 +1,50 @@
+#include "launcher/static/main_place.h"
+
+#include "runtime/printable.h"
+#include "runtime/supervisor/json_fields.h"
+
+namespace accel::launcher {
+namespace {
+
+using supervisor::FieldError;
+using supervisor::Json;
+
+// Each member once, for both directions.
+template <typename Place, typename Visit>
+void each_member(Place& place, Visit&& visit) {
+  visit("id", place.id);
+  visit("host", place.host);
+  visit("address", place.address);
+  visit("port", place.port);
+}
+
+}  // namespace
+
+std::string MainPlace::describe() const {
+  const bool is_v6 = address.find(':') != std::string::npos;
+  const std::string shown = printable(address);
+  return printable(host) + " (" + (is_v6 ? "[" + shown + "]" : shown) + ":" + std::to_string(port) +
+         ")";
+}
+
+std::string to_text(const MainPlace& place) {
+  Json json = Json::object();
+  each_member(place, [&](const char* name, const auto& member) {
+    json[name] = supervisor::to_field(member);
+  });
+  return json.dump();
+}
+
+Result<MainPlace> main_place_from(std::string_view text) {
+  return supervisor::decode_json(text, "the place of machine 0 in etcd", [](const Json& json) {
+    MainPlace place;
+    each_member(place, [&](const char* name, auto& member) {
+      supervisor::read_member(json, name, member);
+    });
+    if (place.id.empty() || place.address.empty()) throw FieldError("has no id or no address");
+    if (place.port == 0) throw FieldError("port is out of range");
+    return place;
+  });
+}
+
+}  // namespace accel::launcher

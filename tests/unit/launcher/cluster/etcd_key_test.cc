@@ -1,0 +1,127 @@
+// The seat of machine 0 in a real etcd.
+
+#include "launcher/cluster/etcd_key.h"
+
+#include <condition_variable>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/etcd_server.h"
+
+namespace accel::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::StartsWith;
+
+// One etcd for all tests of this file, each with a run id of its own.
+test::EtcdServer& etcd() {
+  static test::EtcdServer server;
+  return server;
+}
+
+class EtcdKeyTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::EtcdServer::is_installed()) GTEST_SKIP() << "/usr/bin/etcd is not installed";
+    client_ = *agent::EtcdClient::make({.endpoints = {etcd().endpoint()}, .tls = {}});
+  }
+
+  std::unique_ptr<launcher::EtcdSeat> open(EtcdKeyTiming timing = {}) {
+    const std::string run = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    auto seat = EtcdKey::open({.endpoint = etcd().endpoint()}, run, timing);
+    EXPECT_TRUE(seat);
+    return *std::move(seat);
+  }
+
+  // The key as it stands there.
+  mvccpb::KeyValue standing() {
+    const std::string run = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    etcdserverpb::RangeRequest request;
+    request.set_key("/accel-launch/" + run + "/main");
+    const auto answer = client_->range(request);
+    return answer && !answer->kvs().empty() ? answer->kvs(0) : mvccpb::KeyValue();
+  }
+
+  template <typename Condition>
+  static bool await(Condition condition) {
+    for (int i = 0; i < 1'000; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(10ms);
+    }
+    return false;
+  }
+
+  std::shared_ptr<agent::EtcdClient> client_;
+};
+
+TEST_F(EtcdKeyTest, BelongsToTheFirstUntilItIsGivenUp) {
+  auto first = open();
+  auto second = open();
+  EXPECT_EQ(*first->take("first"), "first");
+  EXPECT_EQ(*second->take("second"), "first");
+  EXPECT_EQ(*first->take("first"), "first");
+  EXPECT_EQ(first->own_address(), "127.0.0.1");
+
+  first->give_up();
+
+  EXPECT_EQ(*second->take("second"), "second");
+  EXPECT_EQ(*first->take("first"), "second");
+  second.reset();
+  EXPECT_EQ(standing().value(), "");
+}
+
+TEST_F(EtcdKeyTest, IsOursAlsoWhenTheAnswerWasLost) {
+  auto lost = open();
+  ASSERT_EQ(*lost->take("place"), "place");
+
+  auto again = open();  // the same launcher that has not heard of it
+
+  EXPECT_EQ(*again->take("place"), "place");
+  again->give_up();
+  EXPECT_EQ(standing().value(), "");
+}
+
+TEST_F(EtcdKeyTest, ComesBackWhenItsLeaseRanOut) {
+  auto seat = open({.lease = 10s, .renew_every = 20ms});
+  ASSERT_TRUE(seat->take("place"));
+
+  const std::int64_t lease = standing().lease();
+  ASSERT_TRUE(client_->revoke(lease));
+
+  EXPECT_TRUE(await([&] { return standing().value() == "place" && standing().lease() != lease; }));
+  EXPECT_EQ(seat->successor(), "");
+}
+
+TEST_F(EtcdKeyTest, StaysWithTheOneWhoTookItMeanwhile) {
+  auto seat = open({.lease = 10s, .renew_every = 200ms});
+  ASSERT_TRUE(seat->take("place"));
+  auto other = open();
+
+  // Between two renewals.
+  etcdserverpb::TxnRequest txn;
+  txn.add_success()->mutable_request_put()->set_key(standing().key());
+  txn.mutable_success(0)->mutable_request_put()->set_value("another");
+  const std::int64_t lease = standing().lease();
+  ASSERT_TRUE(client_->txn(txn));
+  ASSERT_TRUE(client_->revoke(lease));
+
+  EXPECT_TRUE(await([&] { return seat->successor() == "another"; }));
+  seat->give_up();
+  EXPECT_EQ(*other->take("place"), "another");
+}
+
+TEST_F(EtcdKeyTest, ReachesWhatTakesConnections) {
+  auto seat = open();
+  const std::string endpoint = etcd().endpoint();
+  const auto port = static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
+
+  EXPECT_TRUE(seat->reach("127.0.0.1", port));
+  EXPECT_THAT(seat->reach("127.0.0.1", 1).error().message(),
+              StartsWith("nothing takes connections at 127.0.0.1:1"));
+}
+
+}  // namespace
+}  // namespace accel::cluster
