@@ -146,32 +146,20 @@ Error explain_yaml_failure(const YAML::Exception& failure,
   return syntax_error(path, line, failure.msg);
 }
 
-// At the line that begins it: the last "---" with something before it that ends nothing.
-Error second_document(std::string_view text, const std::string& path) {
-  int line = 1;
-  int found = 1;
-  bool has_begun = false;
-  for (; !text.empty(); ++line) {
-    const std::string_view words = text.substr(0, text.find('\n'));
-    const bool is_marker = words.starts_with("---");
-    if (is_marker && has_begun) {
-      found = line;
-      break;
-    }
-    has_begun =
-        has_begun || is_marker || (!words.empty() && words.front() != '#' && words.front() != '%');
-    text.remove_prefix(std::min(words.size() + 1, text.size()));
-  }
+Error second_document(const YAML::Node& node, std::string_view text, const std::string& path) {
+  // An empty one has no place: it is the end of the file.
+  const auto num_lines = static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+  const int line = node.Mark().is_null() ? std::max(num_lines, 1) : node.Mark().line + 1;
   return Error(ErrorCode::kConfigSyntax,
-               path + ":" + std::to_string(found) + ": a second document begins here",
-               "keep one document in the file: the one after a line --- is not read");
+               path + ":" + std::to_string(line) + ": the file has a second document",
+               "keep one document in it: nothing behind a line --- or ... is read");
 }
 
 Result<ConfigValue::Map> parse_yaml(std::string_view text, const std::string& path) {
   ConfigValue top;
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) return second_document(text, path);
+    if (documents.size() > 1) return second_document(documents[1], text, path);
     if (!documents.empty()) top = YamlReader(path).read(documents.front(), 0);
   } catch (const YAML::Exception& failure) {
     return explain_yaml_failure(failure, text, path);

@@ -91,6 +91,7 @@ Error without_value(const std::string& word, const std::string& next, Program pr
 // The word with the whole name of the flag of torchrun that it begins.
 Result<std::string> written_out(const std::string& word, Program program) {
   const std::string begun = bare_name(word);
+  if (begun.empty()) return word;
   std::vector<std::string> whole;
   for (const std::string_view name : kTorchrunFlags)
     if (name.starts_with(begun)) whole.push_back(spelled(name, program));

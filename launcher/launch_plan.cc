@@ -20,15 +20,14 @@
 #include "launcher/gpu_list.h"
 #include "launcher/hosts/host_spec.h"
 #include "launcher/launch_help.h"
+#include "launcher/launch_script.h"
 #include "launcher/launch_settings.h"
 #include "launcher/log_folder.h"
 #include "launcher/mpi/mpi_spec.h"
 #include "launcher/sagemaker/submission_plan.h"
 #include "launcher/sagemaker/training_container.h"
-#include "launcher/script.h"
 #include "launcher/torchrun/spec_flags.h"
 #include "launcher/torchrun/torchrun_flags.h"
-#include "launcher/tpu/pod_launch.h"
 #include "launcher/worker_environment.h"
 
 #ifndef ACCEL_VERSION
@@ -65,49 +64,6 @@ Result<std::optional<ConfigFile>> find_config(const CommandLine& line, const Env
   if (!file) return std::move(file).error();
   if (line.is_on("strict") && !file->notices.empty()) return strict_error(file->notices);
   return std::optional(*std::move(file));
-}
-
-ScriptKind kind_of_script(const CommandLine& line) {
-  return line.is_on("module")      ? ScriptKind::kModule
-         : line.is_on("no_python") ? ScriptKind::kProgram
-         : line.is_on("run_path")  ? ScriptKind::kRunPath
-                                   : ScriptKind::kFile;
-}
-
-Result<WorkerCommand> find_command(const CommandLine& line, const EnvMap& environment) {
-  if (line.is_on("run_path") && (line.is_on("module") || line.is_on("no_python"))) {
-    return Error(
-        ErrorCode::kUsage,
-        line.spelled("run_path") + " cannot be used with --module or " + line.spelled("no_python"),
-        "leave one of them out");
-  }
-  if (line.is_on("module") && line.is_on("no_python")) {
-    return Error(ErrorCode::kUsage,
-                 "--module and " + line.spelled("no_python") + " cannot be used together",
-                 "leave one of them out");
-  }
-  return resolve_command(
-      line.script, line.script_arguments, kind_of_script(line), environment, line.program());
-}
-
-// With a pod the script is that of its machines, which this one need not have.
-Result<WorkerCommand> find_tpu_command(const CommandLine& line,
-                                       const LaunchSettings& settings,
-                                       const LaunchHost& host) {
-  if (!settings.tpu->pod) {
-    const Result<WorkerCommand> command = find_command(line, host.environment);
-    return command ? tpu_command(*command, *settings.tpu) : command;
-  }
-  if (line.script.empty()) return find_command(line, host.environment);
-  const Result<std::string> python = find_python(host.environment);
-  if (!python) return python.error();
-  return pod_command(
-      {.name = line.script, .arguments = line.script_arguments, .kind = kind_of_script(line)},
-      *settings.tpu,
-      {.python = *python,
-       .launcher = host.program_folder + "/accel-launch",
-       .mixed_precision = settings.mixed_precision,
-       .debug = settings.debug});
 }
 
 // At most 64 characters of [A-Za-z0-9_.-].
@@ -460,7 +416,11 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   translate_torchrun(line, view, plan.notices, faults);
   const SlurmView slurm = view_of_slurm(host, faults);
   Result<LaunchSettings> settings = merge_settings(line, file, slurm, host.num_gpus, plan.notices);
-  settings ? fall_back_to_cpu(line, host, *settings, plan.notices) : faults.add(settings.error());
+  if (settings) {
+    fall_back_to_cpu(line, host, *settings, plan.notices);
+  } else {
+    faults.add(settings.error());
+  }
   const Result<WorkerCommand> command = settings && settings->tpu
                                             ? find_tpu_command(line, *settings, host)
                                             : find_command(line, host.environment);

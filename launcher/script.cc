@@ -138,6 +138,8 @@ Result<WorkerCommand> program_command(const std::string& path,
 bool is_python_file(const std::string& script) {
   for (const std::string_view suffix : {".py", ".pyw", ".pyc", ".pyz"})
     if (script.ends_with(suffix)) return true;
+  for (const std::string_view suffix : {".sh", ".bash", ".json", ".yaml", ".yml", ".toml"})
+    if (script.ends_with(suffix)) return false;
   if (!is_file(script) || is_executable(script)) return false;
   const std::string head = head_of(script);
   const bool is_text =

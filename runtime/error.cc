@@ -211,7 +211,10 @@ std::string Error::render(std::string_view program) const {
   out += ": error [";
   out += info.id;
   out += "]: ";
-  out += message_;
+  for (const char c : message_) {
+    out += c;
+    if (c == '\n') out += "  ";  // so that no line of it can look like an error of its own
+  }
   for (const auto& [label, text] : details_) append_row(out, label, text);
   for (const std::string& step : context_) append_row(out, "while", step);
   append_row(out, "try", remedy_);

@@ -1,5 +1,6 @@
 // The cache of the Hub: <hub>/models--ORG--NAME/refs/main has a commit, snapshots/<commit>/ the files (links to blobs).
-// <hub> is $HF_HUB_CACHE, else $HUGGINGFACE_HUB_CACHE (its older name), else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
+// <hub> is $HF_HUB_CACHE, else $HUGGINGFACE_HUB_CACHE (its older name), else $HF_HOME/hub, else
+// $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
 
 #include "launcher/commands/model_files.h"
 

@@ -289,7 +289,7 @@ constexpr HostileConfig kHostile[] = {
     {"top_level_is_list.json", ErrorCode::kConfigSyntax, "expected an object"},
     {"two_documents.yaml",
      ErrorCode::kConfigSyntax,
-     "two_documents.yaml:4: a second document begins here"},
+     "two_documents.yaml:5: the file has a second document"},
     {"merges_a_number.yaml", ErrorCode::kConfigSyntax, "yaml:2: what << merges must be a map"},
     {"empty.json", ErrorCode::kConfigSyntax, "empty.json:1: "},
     {"binary.yaml", ErrorCode::kConfigSyntax, "binary.yaml:"},

@@ -50,6 +50,7 @@ TEST(FlagWords, ValuesMayBeginWithADash) {
                             Words{"--cpu", "x", "--log_dir", "--cpu"},
                             Words{"--cpu", "--", "--log_dir", "--cpu"},
                             Words{"--unheard-of", "--log_dir", "--cpu", "x"},
+                            Words{"--=3", "x"},
                             Words{"--log_dir"}}) {
     EXPECT_THAT(completed(line), ElementsAreArray(line)) << line[0];
     EXPECT_THAT(completed(line, Program::kTorchrun), ElementsAreArray(line)) << line[0];

@@ -678,8 +678,10 @@ TEST_F(LaunchPlanTest, PythonIsRunWithPythonWhateverItsNameIs) {
     EXPECT_EQ(argv[0], folder_.file("bin/python3")) << script;
     EXPECT_EQ(argv[2], script);
   }
-  for (const std::string& other :
-       {folder_.write("job", "#!/bin/sh\n"), folder_.write("data", std::string("a\0b", 3))}) {
+  for (const std::string& other : {folder_.write("job", "#!/bin/sh\n"),
+                                   folder_.write("run.sh", "python train.py\n"),
+                                   folder_.write("settings.json", "{}"),
+                                   folder_.write("data", std::string("a\0b", 3))}) {
     EXPECT_EQ(refused({other}).code(), ErrorCode::kScriptNotExecutable) << other;
   }
 }

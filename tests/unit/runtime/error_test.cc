@@ -32,6 +32,12 @@ TEST(Error, RendersNothingThatATerminalObeys) {
   EXPECT_EQ(text.find_first_of("\x1b\x07\xff"), std::string::npos);
 }
 
+TEST(Error, BeginsNoLineWithWordsOfItsMessage) {
+  const std::string text =
+      Error(ErrorCode::kScriptMissing, "there is no a\naccel: error [x]: b").render();
+  EXPECT_THAT(text, HasSubstr("there is no a\n  accel: error [x]: b\n"));
+}
+
 TEST(Error, RendersMessageContextRemedyAndAnchor) {
   Error error = Error(ErrorCode::kPortInUse, "cannot listen on 127.0.0.1:29500")
                     .while_doing("starting the store");
