@@ -63,7 +63,8 @@ Result<Caller> authenticate(const CallIdentity& call,
                  "the certificate of " + call.peer + " has no name of the form accel://" +
                      config.cluster + "/ROLE/NAME");
   }
-  // --insecure, which is loopback alone: whoever reaches it may look and take part, and runs nothing as somebody else.
+  // --insecure (an agent's is loopback alone, that of an open job of accel-launch any address): whoever reaches it may look and
+  // take part, and runs nothing as somebody else.
   if (config.insecure)
     return Caller{.role = Role::kNode, .uid = agent_uid, .name = "insecure " + call.peer};
   return Error(ErrorCode::kAuthentication, call.peer + " did not prove who it is");

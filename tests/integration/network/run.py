@@ -166,6 +166,16 @@ class Hosts(unittest.TestCase):
         self.assertIn("rendezvous.timeout", b.text())
         self.assertIn(self.endpoint, b.text())
 
+    def test_a_line_of_torchrun_meets_beyond_loopback_without_keys_and_says_so(self):
+        (self.folder / "stop").touch()  # workers have nothing to do
+        for name in "ab":
+            self.launchers.append(launch(name, ["--nnodes", "2:3", "--rdzv_backend", "c10d", "--rdzv_endpoint", self.endpoint,
+                                                "--node_id", name, self.script], prefix=self.network.command(name)))
+        a, b = self.launchers
+        self.assertEqual((a.wait(), b.wait()), (0, 0), a.text() + b.text())
+        a.wait_for(f"the nodes meet at {self.endpoint}; whoever reaches this port is trusted, as with torchrun")
+        a.wait_for(" of 2 node a"), b.wait_for(" of 2 node b")
+
 
 if __name__ == "__main__":
     require_namespaces()
