@@ -4,7 +4,8 @@
 //
 // FILE is a safetensors file with the weights ("model.*"), tokens [steps, ranks, length + 1] and the shape
 // of the model as metadata (width, layers, heads). Without a job (WORLD_SIZE 1) it trains alone, on the
-// part of rank BENCH_RANK: that is the limit, a step without communication. BENCH_FUSED=1: AdamW by fused kernels. With BENCH_MEMORY=1 it prints one more line,
+// part of rank BENCH_RANK: that is the limit, a step without communication. BENCH_FUSED=1: AdamW by fused kernels. With
+// BENCH_MEMORY=1 it prints one more line,
 // "memory BEFORE AFTER": bytes of the process before prepare(), and after the last step while its gradients are held.
 
 #include <chrono>

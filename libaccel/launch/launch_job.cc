@@ -105,8 +105,7 @@ struct MeetingPoint {
 
 Result<MeetingPoint> find_meeting(const NotebookLauncherOptions& options) {
   const std::string& endpoint = options.rdzv_endpoint;
-  if (endpoint.empty() || options.rdzv_backend != "static")
-    return MeetingPoint{options.master_addr, options.use_port};
+  if (endpoint.empty()) return MeetingPoint{options.master_addr, options.use_port};
   const std::size_t colon = endpoint.rfind(':');
   std::string host = endpoint.substr(0, std::min(colon, endpoint.size()));
   if (host.size() > 2 && host.front() == '[' && host.back() == ']')
@@ -114,6 +113,8 @@ Result<MeetingPoint> find_meeting(const NotebookLauncherOptions& options) {
   const bool has_port = colon != std::string::npos && !endpoint.ends_with(']');
   if (!host.empty() && has_port)
     return MeetingPoint{host, endpoint.substr(colon + 1), "the port of rdzv_endpoint"};
+  // Others than static are for one node here, which any port will do.
+  if (options.rdzv_backend != "static") return MeetingPoint{options.master_addr, options.use_port};
   return invalid("rdzv_endpoint is '" + endpoint + "', not HOST:PORT",
                  "give the address of node 0 and a port, as in \"10.0.0.1:29500\"");
 }

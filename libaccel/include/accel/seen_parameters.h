@@ -27,8 +27,8 @@ class ACCEL_EXPORT SeesParameters {
   virtual ~SeesParameters() = default;
   // Parameters that the object's state_dict() reads, or its load_state_dict() reads or writes to; the same on every rank.
   // Others have their few bits meanwhile. Frozen parameters and buffers have full precision in any case. A tensor that is no
-  // parameter and no buffer of a prepared model, such as a view or a detached one, is an error on all ranks: it would not get
-  // full precision. Code  kInvalidArgument.
+  // parameter and no buffer of a prepared model, such as a view or a detached one, is an error on all ranks, kInvalidArgument:
+  // it would not get full precision. Asked only where a prepared model has a mixed precision policy, and no hook sees them all.
   [[nodiscard]] virtual std::vector<at::Tensor> parameters_seen() const = 0;
 };
 

@@ -135,6 +135,8 @@ TEST(LaunchJob, OneNodeMeetsNobodyByAnyBackend) {
 
     ASSERT_TRUE(spec) << backend;
     EXPECT_EQ(spec->store.port, 29500);
+    options.rdzv_endpoint = "gpu-01:4711";
+    EXPECT_EQ(plan_notebook_job(kPlace, options)->store.port, 4711) << backend;
   }
 }
 
