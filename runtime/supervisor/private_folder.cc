@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <ctime>
 #include <filesystem>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -17,10 +22,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOwner = ".owner";
+constexpr const char* kNewOwner = ".owner-new";  // not locked yet
+constexpr std::chrono::minutes kMakingTakes(1);  // at most; as a rule far below a millisecond
 
 // Nobody sees it under its name before it is locked.
 UniqueFd make_owner_file(const std::string& folder) {
-  const std::string unlocked = folder + "/.owner-new";
+  const std::string unlocked = folder + "/" + kNewOwner;
   UniqueFd file(
       ::open(unlocked.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   const bool is_held = file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 &&
@@ -34,22 +41,51 @@ bool is_ours(int fd, mode_t kind) {
   return ::fstat(fd, &info) == 0 && (info.st_mode & S_IFMT) == kind && info.st_uid == ::geteuid();
 }
 
+// The file is ours, and nobody holds it.
+bool is_free(int file) {
+  return is_ours(file, S_IFREG) && ::flock(file, LOCK_EX | LOCK_NB) == 0;
+}
+
+bool is_older(int file, std::chrono::seconds age) {
+  struct stat info = {};
+  return ::fstat(file, &info) == 0 && ::time(nullptr) - info.st_mtime >= age.count();
+}
+
+UniqueFd open_in(int folder, const char* name) {
+  return UniqueFd(::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+}
+
+// A maker that lives holds kOwner; one that was killed before it did has left kNewOwner.
 bool is_abandoned(int folder) {
-  const UniqueFd owner(::openat(folder, kOwner, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  return owner && is_ours(owner.get(), S_IFREG) && ::flock(owner.get(), LOCK_EX | LOCK_NB) == 0;
+  if (const UniqueFd owner = open_in(folder, kOwner)) return is_free(owner.get());
+  const UniqueFd unlocked = open_in(folder, kNewOwner);
+  return unlocked && is_older(unlocked.get(), kMakingTakes) && is_free(unlocked.get());
+}
+
+bool is_name_of_ours(const std::string& name) {
+  return name == kOwner || name == kNewOwner ||
+         (name.starts_with("error_") && name.ends_with(".json"));
+}
+
+// What is in it; std::nullopt when not all of it is ours, or it cannot be read.
+std::optional<std::vector<std::string>> names_of_ours(const fs::path& path) {
+  std::vector<std::string> names;
+  std::error_code failure;
+  for (fs::directory_iterator entry(path, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    names.push_back(entry->path().filename().string());
+    if (!is_name_of_ours(names.back())) return std::nullopt;
+  }
+  if (failure) return std::nullopt;
+  return names;
 }
 
 void remove_if_abandoned(const fs::path& path) {
   const UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   if (!folder || !is_ours(folder.get(), S_IFDIR) || !is_abandoned(folder.get())) return;
-  std::error_code failure;
-  for (fs::directory_iterator entry(path, failure), end; !failure && entry != end;
-       entry.increment(failure)) {
-    const std::string name = entry->path().filename().string();
-    if (name.starts_with("error_") && name.ends_with(".json"))
-      ::unlinkat(folder.get(), name.c_str(), 0);
-  }
-  ::unlinkat(folder.get(), kOwner, 0);
+  const auto names = names_of_ours(path);
+  if (!names) return;
+  for (const std::string& name : *names) ::unlinkat(folder.get(), name.c_str(), 0);
   ::rmdir(path.c_str());
 }
 

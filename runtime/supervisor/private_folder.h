@@ -6,6 +6,7 @@
 // wait for a writer.
 //
 //   <path>/.owner            empty; locked (flock) by the process that made the folder, as long as it lives
+//   <path>/.owner-new        the same before it is locked
 //   <path>/error_G_L.json    of the worker with local rank L in generation G
 //
 // A process that is killed leaves its folder behind. The lock goes with it, also for processes in other
@@ -48,7 +49,8 @@ class PrivateFolder {
 void remove_private_folder(const std::string& path);
 
 // Removes the folders of our own user below `parent`, named accel-*, whose processes have died. What does
-// not look like one, or holds other files, stays. Cost: reads the names in `parent`.
+// not look like one, or holds other files, stays untouched. One whose process died before it locked the
+// folder goes after a minute. Cost: reads the names in `parent`.
 void remove_abandoned_folders(const std::string& parent);
 
 // The first `limit` bytes of a regular file of our own user; empty when it is anything else.

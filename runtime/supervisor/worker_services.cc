@@ -42,10 +42,7 @@ WorkerServices::WorkerServices(boost::asio::io_context& context,
       channels_(context, channel_options(spec, options_)) {}
 
 WorkerServices::~WorkerServices() {
-  if (!error_folder_) return;
-  const std::string parent = std::filesystem::path(error_folder_->path()).parent_path().string();
-  error_folder_.reset();
-  remove_abandoned_folders(parent);
+  remove_error_folder();
 }
 
 Result<void> WorkerServices::start() {
@@ -72,6 +69,14 @@ void WorkerServices::make_error_folder() {
   auto folder = PrivateFolder::create(spec_.log.error_dir);
   if (!folder) return options_.notice(folder.error().message());
   error_folder_.emplace(*std::move(folder));
+}
+
+// The folders of jobs whose launcher and shim were killed go with it.
+void WorkerServices::remove_error_folder() {
+  if (!error_folder_) return;
+  const std::string parent = std::filesystem::path(error_folder_->path()).parent_path().string();
+  error_folder_.reset();
+  remove_abandoned_folders(parent);
 }
 
 std::string WorkerServices::error_file(int local_rank) const {
@@ -283,7 +288,7 @@ std::uint64_t WorkerServices::drain_progress() const {
 
 void WorkerServices::end_close(const std::string& why) {
   if (logs_) (void)logs_->end_close(why);
-  error_folder_.reset();
+  remove_error_folder();
 }
 
 }  // namespace accel::supervisor

@@ -130,6 +130,7 @@ class WorkerServices {
 
  private:
   void make_error_folder();
+  void remove_error_folder();
   [[nodiscard]] WorkerIdentity identity_of(const WorkerSpec& worker,
                                            const std::string& channel) const;
 

@@ -87,5 +87,21 @@ TEST_F(ErrorFiles, Fault27KillingTheShimLeavesNoFolder) {
   EXPECT_THAT(left(), IsEmpty());
 }
 
+TEST_F(ErrorFiles, Fault27BothAreKilledAndTheNextJobRemovesTheFolder) {
+  LaunchProcess launch(launch_arguments(kAnnounce), token_, environment_);
+  ASSERT_THAT(launch.wait_for_lines("ready", 2), SizeIs(2));
+  const pid_t shim = launch.shim();
+  launch.signal(SIGSTOP);  // it does not outlive the shim
+  ::kill(shim, SIGKILL);
+  launch.signal(SIGKILL);
+  ASSERT_EQ(launch.wait(), 128 + SIGKILL);
+  ASSERT_THAT(left(), SizeIs(1));
+
+  LaunchProcess next(launch_arguments("true"), token_, environment_);
+
+  EXPECT_EQ(next.wait(), 0);
+  EXPECT_THAT(left(), IsEmpty());
+}
+
 }  // namespace
 }  // namespace accel::test

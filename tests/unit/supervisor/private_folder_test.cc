@@ -1,5 +1,6 @@
 #include "runtime/supervisor/private_folder.h"
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
 
@@ -76,13 +77,30 @@ TEST(PrivateFolder, WhatIsNoneOrHoldsMoreStays) {
   scratch.write("accel-data/error_0_0.json", "x");
   die_with_folder(scratch.file("accel-used"));
   scratch.write("accel-used/model.bin", "x");
+  scratch.write("accel-used/error_0_0.json", "x");
   die_with_folder(scratch.file("other"));
   fs::create_directory_symlink(scratch.file("other"), scratch.file("accel-link"));
 
   remove_abandoned_folders(scratch.path());
 
-  for (const char* name : {"accel-data/error_0_0.json", "accel-used/model.bin", "other/.owner"})
+  for (const char* name : {"accel-data/error_0_0.json",
+                           "accel-used/model.bin",
+                           "accel-used/error_0_0.json",
+                           "accel-used/.owner",
+                           "other/.owner"})
     EXPECT_TRUE(fs::exists(scratch.file(name))) << name;
+}
+
+TEST(PrivateFolder, OfAProcessThatDiedWhileItMadeItGoesLater) {
+  const test::ScratchFolder scratch;
+  scratch.write("accel-made-now/.owner-new", "");
+  const std::string old = scratch.write("accel-dead/.owner-new", "");
+  fs::last_write_time(old, fs::last_write_time(old) - std::chrono::minutes(2));
+
+  remove_abandoned_folders(scratch.path());
+
+  EXPECT_FALSE(fs::exists(scratch.file("accel-dead")));
+  EXPECT_TRUE(fs::exists(scratch.file("accel-made-now/.owner-new")));
 }
 
 TEST(ReadOwnFile, GivesNoMoreThanTheLimit) {
