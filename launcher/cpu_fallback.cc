@@ -27,11 +27,18 @@ bool falls_back_to_cpu(const CommandLine& line,
 void fall_back_to_cpu(const CommandLine& line,
                       const LaunchHost& host,
                       LaunchSettings& settings,
-                      std::vector<std::string>& notices) {
+                      std::vector<std::string>& notices,
+                      Faults& faults) {
   const auto has_device = [&host] {
     return (host.num_gpus && host.num_gpus() > 0) || has_other_devices(host.environment);
   };
   if (!falls_back_to_cpu(line, settings, has_device)) return;
+  if (settings.gpu_ids != "all") {
+    return faults.add(
+        Error(ErrorCode::kUnsupported,
+              line.spelled("gpu_ids") + " is " + settings.gpu_ids + ", but no GPU is visible",
+              "mend the driver or CUDA_VISIBLE_DEVICES, or give --cpu to train on the CPU"));
+  }
   settings.use_cpu = true;
   notices.emplace_back("no GPU is visible: the workers compute on the CPU, as --cpu would say");
 }

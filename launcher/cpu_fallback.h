@@ -10,22 +10,24 @@
 #include <string>
 #include <vector>
 
+#include "launcher/faults.h"
 #include "launcher/flags.h"
 #include "launcher/launch_plan.h"
 #include "launcher/launch_settings.h"
 
 namespace accel::launcher {
 
-// Whether that is so; `has_device` is asked when it matters. Never for torchrun's spelling, --strict_compat, DeepSpeed,
-// Megatron-LM, TPUs, devices of other makers, and workers that another program or an agent starts.
+// Whether that is so; `has_device` is asked when it matters. Never for accel-torchrun, --strict_compat, DeepSpeed, Megatron-LM,
+// TPUs, devices of other makers, and workers that another program or an agent starts.
 [[nodiscard]] bool falls_back_to_cpu(const CommandLine& line,
                                      const LaunchSettings& settings,
                                      const std::function<bool()>& has_device);
 
-// Then turns settings.use_cpu on, with a notice.
+// Then turns settings.use_cpu on, with a notice. Who named GPUs meant them: --gpu_ids (or a file's) adds kUnsupported to `faults`.
 void fall_back_to_cpu(const CommandLine& line,
                       const LaunchHost& host,
                       LaunchSettings& settings,
-                      std::vector<std::string>& notices);
+                      std::vector<std::string>& notices,
+                      Faults& faults);
 
 }  // namespace accel::launcher

@@ -417,7 +417,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   const SlurmView slurm = view_of_slurm(host, faults);
   Result<LaunchSettings> settings = merge_settings(line, file, slurm, host.num_gpus, plan.notices);
   if (settings) {
-    fall_back_to_cpu(line, host, *settings, plan.notices);
+    fall_back_to_cpu(line, host, *settings, plan.notices, faults);
   } else {
     faults.add(settings.error());
   }

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 
 namespace accel::launcher {
@@ -15,8 +16,8 @@ namespace fs = std::filesystem;
 // CUDA and HIP both obey CUDA_VISIBLE_DEVICES; "" and "-1" are no device.
 constexpr std::array<std::string_view, 4> kOfCuda = {"kfd", "dxg", "nvhost-gpu", "nvgpu"};
 // A number follows.
-constexpr std::array<std::string_view, 7> kNumbered = {
-    "davinci", "accel/accel", "hl", "neuron", "cambricon_dev", "mtgpu.", "tcaicard"};
+constexpr std::array<std::string_view, 8> kNumbered = {
+    "davinci", "accel", "accel/accel", "hl", "neuron", "cambricon_dev", "mtgpu.", "tcaicard"};
 
 bool is_cuda_hidden(const EnvMap& environment) {
   const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
@@ -39,13 +40,17 @@ bool any_entry(const char* folder, const std::function<bool(const fs::path&)>& i
   return false;
 }
 
+std::string vendor_of(const fs::path& device) {
+  std::string vendor;
+  std::ifstream(device / "device/vendor") >> vendor;
+  return vendor;
+}
+
 bool is_intel_node(const fs::path& node) {
   if (!node.filename().string().starts_with("renderD")) return false;
-  std::string vendor;
-  std::ifstream(node / "device/vendor") >> vendor;
   std::error_code failure;
   const fs::path device = fs::read_symlink(node / "device", failure);
-  return !failure && is_discrete_intel_gpu(vendor, device.filename().string());
+  return !failure && is_discrete_intel_gpu(vendor_of(node), device.filename().string());
 }
 
 }  // namespace
@@ -61,13 +66,21 @@ bool is_discrete_intel_gpu(std::string_view vendor, std::string_view pci_address
   return vendor == "0x8086" && pci_address != "0000:00:02.0";
 }
 
+bool is_npu_of_processor(std::string_view vendor) {
+  return vendor == "0x8086" || vendor == "0x1022";
+}
+
 bool has_other_devices(const EnvMap& environment) {
   const auto is_device = [&](const std::string& prefix) {
     return [&environment, prefix](const fs::path& path) {
       return is_other_device(prefix + path.filename().string(), environment);
     };
   };
-  return any_entry("/dev", is_device("")) || any_entry("/dev/accel", is_device("accel/")) ||
+  const auto is_accelerator = [&](const fs::path& path) {
+    return is_device("accel/")(path) &&
+           !is_npu_of_processor(vendor_of("/sys/class/accel" / path.filename()));
+  };
+  return any_entry("/dev", is_device("")) || any_entry("/dev/accel", is_accelerator) ||
          any_entry("/sys/class/drm", is_intel_node);
 }
 

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <string>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher {
 namespace {
+
+using ::testing::HasSubstr;
 
 class CpuFallback : public test::LaunchPlanFixture {
  protected:
@@ -58,6 +61,18 @@ TEST_F(CpuFallback, DevicesAreUsed) {
   num_gpus_ = 2;
   EXPECT_EQ(told({"--num_processes", "2"}), "unset");
   EXPECT_FALSE(is_noted_);
+}
+
+TEST_F(CpuFallback, GpusThatWereNamedMustBeThere) {
+  const Error named = refused({"--num_processes", "2", "--gpu_ids", "0,1"});
+  EXPECT_EQ(named.code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(named.message(), "--gpu_ids is 0,1, but no GPU is visible");
+  EXPECT_THAT(named.remedy(), HasSubstr("--cpu"));
+  EXPECT_THAT(refused(file("distributed_type: FSDP\nnum_processes: 2\ngpu_ids: 2,3\n")).message(),
+              HasSubstr("2,3, but no GPU"));
+  EXPECT_EQ(told({"--num_processes", "2", "--gpu_ids", "0,1", "--cpu"}), "True");
+  EXPECT_EQ(told({"--num_processes", "2", "--gpu_ids", "all"}), "True");
+  EXPECT_EQ(told({"--num_processes", "1", "--gpu_ids", "0"}), "False");
 }
 
 TEST_F(CpuFallback, SettingsStayWhereADeviceOfAnotherMakerIs) {

@@ -6,10 +6,11 @@ namespace accel::launcher {
 namespace {
 
 TEST(OtherDevices, AreKnownByTheirFiles) {
-  for (const char* entry : {"kfd", "dxg", "nvhost-gpu", "davinci0", "accel/accel1", "neuron15"})
+  for (const char* entry :
+       {"kfd", "dxg", "nvhost-gpu", "davinci0", "accel0", "accel/accel1", "neuron15"})
     EXPECT_TRUE(is_other_device(entry, {})) << entry;
   for (const char* entry :
-       {"null", "nvidia0", "davinci_manager", "neuron", "hlx", "accel/", "tty0"})
+       {"null", "nvidia0", "davinci_manager", "neuron", "hlx", "accel", "accel/", "tty0"})
     EXPECT_FALSE(is_other_device(entry, {})) << entry;
 }
 
@@ -24,6 +25,13 @@ TEST(OtherDevices, AnIntelGpuInsideTheProcessorIsNone) {
   EXPECT_FALSE(is_discrete_intel_gpu("0x8086", "0000:00:02.0"));
   EXPECT_TRUE(is_discrete_intel_gpu("0x8086", "0000:3a:00.0"));
   EXPECT_FALSE(is_discrete_intel_gpu("0x1a03", "0000:3a:00.0"));
+}
+
+TEST(OtherDevices, TheUnitForNetworksInsideAProcessorIsNone) {
+  EXPECT_TRUE(is_npu_of_processor("0x8086"));
+  EXPECT_TRUE(is_npu_of_processor("0x1022"));
+  EXPECT_FALSE(is_npu_of_processor("0x1da3"));  // Gaudi
+  EXPECT_FALSE(is_npu_of_processor(""));
 }
 
 }  // namespace
