@@ -357,7 +357,8 @@ constexpr FlagSpec kFlags[] = {
      kNodes,
      "Where the nodes meet, an address or a name; the launcher whose it is hosts the coordinator. "
      "With a fixed number of nodes and no --rdzv_token_file it is --main_process_ip and its port, "
-     "and ranks come in the order of joins."},
+     "and ranks come in the order of joins. With --rdzv_backend c10d, a range of nodes and no "
+     "token, whoever reaches it is trusted."},
     {"rdzv_id",
      0,
      FlagKind::kText,

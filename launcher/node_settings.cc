@@ -14,12 +14,21 @@ void usage(Faults& faults, std::string message, std::string remedy) {
   faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
 }
 
-// A line of torchrun, word by word: as there, whoever reaches the port is trusted. Who asks for more has it.
-bool meets_openly(const CommandLine& line) {
+// With c10d it is a line of torchrun, word by word: as there, whoever reaches the port is trusted. Who asks for more has it.
+bool may_meet_openly(const CommandLine& line) {
   constexpr std::string_view kMore[] = {
       "rdzv_token_file", "rdzv_tls_dir", "rdzv_insecure", "fencing", "lease", "strict"};
-  return line.text("rdzv_backend") == "c10d" &&
-         std::ranges::none_of(kMore, [&](std::string_view flag) { return line.has(flag); });
+  return std::ranges::none_of(kMore, [&](std::string_view flag) { return line.has(flag); });
+}
+
+std::string remedy_for_token(const CommandLine& line) {
+  std::string remedy =
+      "make one with `(umask 077; openssl rand -hex 32 > token)` and copy it to each node";
+  if (may_meet_openly(line)) {
+    remedy += ", or give " + line.spelled("rdzv_backend") +
+              " c10d, where whoever reaches the port is trusted";
+  }
+  return remedy;
 }
 
 // Where the user says how the nodes meet.
@@ -43,12 +52,12 @@ std::optional<ElasticSettings> choose_endpoint(const CommandLine& line,
   }
   elastic.token_file = line.text("rdzv_token_file").value_or("");
   elastic.tls_dir = line.text("rdzv_tls_dir").value_or("");
-  const bool is_open = meets_openly(line);
+  const bool is_open = line.text("rdzv_backend") == "c10d" && may_meet_openly(line);
   elastic.insecure = is_open || line.is_on("rdzv_insecure");
   if (elastic.token_file.empty() && !is_open) {
     usage(faults,
           "a job of several nodes needs " + line.spelled("rdzv_token_file"),
-          "make one with `(umask 077; openssl rand -hex 32 > token)` and copy it to each node");
+          remedy_for_token(line));
   }
   if (elastic.insecure == !elastic.tls_dir.empty()) {
     usage(faults,

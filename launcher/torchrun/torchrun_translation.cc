@@ -282,14 +282,7 @@ class Translation {
   void meet_without_daemon() {
     const auto range = parse_num_nodes(line_.text("nnodes").value_or(""));
     if (!range) return;
-    if (range->first != range->second) {
-      return usage(faults_,
-                   source_of("nnodes") + " " + line_.text("nnodes").value_or("") +
-                       " is a range, and " + line_.spelled("rdzv_backend") +
-                       " static knows one number",
-                   "give " + line_.spelled("rdzv_backend") + " c10d with " +
-                       line_.spelled("rdzv_endpoint") + " and " + line_.spelled("rdzv_token_file"));
-    }
+    if (range->first != range->second) return refuse_range();
     line_.counts_per_machine = true;
     if (line_.joins_in_order) line_.given.erase("machine_rank");
     line_.given["num_machines"] = std::to_string(range->first);
@@ -300,6 +293,24 @@ class Translation {
       line_.given["main_process_ip"] = "127.0.0.1";  // torchrun's default
     }
     if (!is_given("main_process_port")) line_.given["main_process_port"] = "29500";
+  }
+
+  void refuse_range() {
+    usage(faults_,
+          source_of("nnodes") + " " + line_.text("nnodes").value_or("") + " is a range, and " +
+              line_.spelled("rdzv_backend") + " static knows one number",
+          "give " + line_.spelled("rdzv_backend") + " c10d with " + line_.spelled("rdzv_endpoint"));
+    // What else is missing for another way to meet is not this fault.
+    for (const char* name : {"nnodes",
+                             "rdzv_endpoint",
+                             "rdzv_id",
+                             "rdzv_token_file",
+                             "rdzv_tls_dir",
+                             "rdzv_insecure",
+                             "fencing",
+                             "lease"}) {
+      line_.given.erase(name);
+    }
   }
 
   // "gpu-01:29400", "gpu-01", "[fe80::1]:29400".

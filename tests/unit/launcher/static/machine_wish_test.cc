@@ -11,6 +11,7 @@ namespace accel::launcher {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class MachineWishTest : public test::LaunchPlanFixture {
  protected:
@@ -204,10 +205,23 @@ TEST_F(MachineWishTest, ARangeOfNodesStaysWithTheCoordinator) {
   for (const char* more : {"--strict", "--rdzv-insecure", "--fencing=hard", "--rdzv-tls-dir=tls"}) {
     Words guarded = words;
     guarded.emplace_back(more);
-    EXPECT_THAT(refused(guarded).message(), HasSubstr("needs --rdzv-token-file")) << more;
+    const Error refusal = refused(guarded);
+    EXPECT_THAT(refusal.message(), HasSubstr("needs --rdzv-token-file")) << more;
+    EXPECT_THAT(refusal.remedy(), Not(HasSubstr("c10d"))) << more;
   }
-  EXPECT_THAT(refused({"--nnodes=2:4", "--master-addr=10.0.0.1"}).message(),
-              HasSubstr("--nnodes 2:4 is a range"));
+}
+
+TEST_F(MachineWishTest, ARangeOfNodesMeetsThroughC10dAndNeedsNoKeyForIt) {
+  const Words words = {"--nnodes", "2:4", "--rdzv_endpoint", "10.0.0.1:29400"};
+  EXPECT_THAT(refused(words).remedy(),
+              HasSubstr("or give --rdzv_backend c10d, where whoever reaches the port is trusted"));
+  host_.is_torchrun = true;
+  for (const Words& line : {words, Words{"--nnodes=2:4", "--master-addr=10.0.0.1"}}) {
+    const Error refusal = refused(line);
+    EXPECT_THAT(refusal.message(), HasSubstr("--nnodes 2:4 is a range"));
+    EXPECT_EQ(refusal.remedy(), "give --rdzv-backend c10d with --rdzv-endpoint");
+    EXPECT_TRUE(refusal.details().empty()) << refusal.render("accel-torchrun");
+  }
 }
 
 TEST_F(MachineWishTest, AnAllocationOfSlurmIsUsedUnlessAnAddressIsGiven) {
