@@ -96,7 +96,7 @@ Result<void> make_log_folder(const std::string& program,
   const bool is_elsewhere = plan.elastic && plan.elastic->meeting == Meeting::kStarter;
   const std::string& folder = plan.spec.log.dir;
   if (is_elsewhere || folder != private_log_folder(host.environment, host.job_suffix)) return {};
-  if (auto made = make_private_log_folder(folder); !made) return made;
+  if (auto made = make_private_log_folder(folder, program_of(program)); !made) return made;
   if (!plan.quiet)
     print_notice(program,
                  "log files go to " + folder + " (choose another place with " +

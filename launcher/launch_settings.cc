@@ -245,10 +245,12 @@ class Merge {
       number = settings_.use_cpu ? 1 : std::max(1, num_usable_gpus());
       // Of several nodes each decides for itself, and the number of machines is not 1.
       if (!settings_.elastic && !settings_.machines)
-        notices_.push_back("nothing says how many workers to start: --num_processes is " +
-                           std::to_string(*number) + ", --num_machines 1, --mixed_precision " +
-                           line_.text("mixed_precision").value_or("no") + ", --dynamo_backend " +
-                           line_.text("dynamo_backend").value_or("no"));
+        notices_.push_back(
+            "nothing says how many workers to start: " + line_.spelled("num_processes") + " is " +
+            std::to_string(*number) + ", " + line_.spelled("num_machines") + " 1, " +
+            line_.spelled("mixed_precision") + " " + line_.text("mixed_precision").value_or("no") +
+            ", " + line_.spelled("dynamo_backend") + " " +
+            line_.text("dynamo_backend").value_or("no"));
     }
     settings_.num_processes = number.value_or(1);
     const bool is_paradigm = settings_.paradigms.is_any();
@@ -301,8 +303,9 @@ class Merge {
     if (number % num_slurm_nodes_ == 0) return number / num_slurm_nodes_;
     const std::string nodes = std::to_string(num_slurm_nodes_);
     faults_.add(Error(ErrorCode::kInvalidArgument,
-                      "--num_processes is " + std::to_string(number) +
-                          ", which does not divide by the " + nodes + " nodes of --num_machines",
+                      line_.spelled("num_processes") + " is " + std::to_string(number) +
+                          ", which does not divide by the " + nodes + " nodes of " +
+                          line_.spelled("num_machines"),
                       "give a multiple of " + nodes));
     return std::nullopt;
   }

@@ -17,11 +17,12 @@ std::string private_log_folder(const EnvMap& environment, const std::string& job
   return failure ? folder : whole.lexically_normal().string();
 }
 
-Result<void> make_private_log_folder(const std::string& folder) {
+Result<void> make_private_log_folder(const std::string& folder, Program program) {
   if (::mkdir(folder.c_str(), 0700) == 0) return {};
   return Error(ErrorCode::kLogUnwritable,
                "cannot make the folder " + folder + " for log files: " + errno_text(errno),
-               "name a folder with --log_dir, or set TMPDIR to one that you may write");
+               "name a folder with " + spelled("log_dir", program) +
+                   ", or set TMPDIR to one that you may write");
 }
 
 }  // namespace accel::launcher

@@ -5,6 +5,7 @@
 
 #include "agent/rendezvous/token_proof.h"
 #include "launcher/cluster/endpoint.h"
+#include "launcher/program.h"
 #include "runtime/clock.h"
 
 namespace accel::cluster {
@@ -73,10 +74,12 @@ Result<MeetingPlace> find_endpoint(const ElasticSettings& settings,
   if (!addresses) return addresses.error();
   place.is_local = addresses->front().is_loopback && !is_by_name(settings.endpoint);
   if (settings.insecure && !place.is_open && !place.is_local) {
-    return Error(
-        ErrorCode::kInvalidArgument,
-        "--rdzv_insecure is for loopback addresses, and the endpoint is " + settings.endpoint,
-        "make certificates with `accel-agent init-tls` and give --rdzv_tls_dir");
+    const launcher::Program program = launcher::program_of(settings.program);
+    return Error(ErrorCode::kInvalidArgument,
+                 launcher::spelled("rdzv_insecure", program) +
+                     " is for loopback addresses, and the endpoint is " + settings.endpoint,
+                 "make certificates with `accel-agent init-tls` and give " +
+                     launcher::spelled("rdzv_tls_dir", program));
   }
   const auto ours = std::find_if(addresses->begin(), addresses->end(), is_ours_and_free);
   if (ours != addresses->end()) {

@@ -2,7 +2,6 @@
 
 #include "launcher/static/main_store.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace accel::launcher {
@@ -10,7 +9,6 @@ namespace {
 
 using boost::asio::ip::tcp;
 using supervisor::TcpEndpoint;
-using ::testing::HasSubstr;
 
 constexpr std::chrono::seconds kLongEnough(20);
 
