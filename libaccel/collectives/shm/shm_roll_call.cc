@@ -1,12 +1,16 @@
 // The monitored barrier: all come in the first step, and go in the second.
 //
-// A rank waits for all others at once until its deadline, and then looks who is missing. One that has come and given up since
-// is not missing; so those that still wait do not blame it, but go on to wait for who is, or tell (is_in_vain()).
+// In the first step a rank waits for all others at once until its deadline, and then looks who is missing. One that has come and
+// given up since is not missing; so those that still wait do not blame it, but go on to wait for who is, or tell (is_in_vain()).
+//
+// The second step has the timeout of the group: who has come goes there too, however late it is scheduled, or has given up and
+// is seen to have. With the deadline of the call one rank might give up there after another one has passed.
 
 #include <algorithm>
 #include <utility>
 
 #include "libaccel/collectives/shm/shm_group.h"
+#include "libaccel/collectives/shm/wait_slice.h"
 
 namespace accel::shm {
 
@@ -26,34 +30,38 @@ struct ShmGroup::Muster {
 
 Result<void> ShmGroup::monitored_barrier(milliseconds timeout, RollCall roll_call) {
   if (auto usable = check_usable(); !usable) return usable;
-  const Muster muster = {.timeout = timeout, .roll_call = roll_call};
+  const Muster coming = {.timeout = timeout, .roll_call = roll_call};
   const Call call = call_of(CallKind::kMonitoredBarrier, 0);
   // Whoever is still in a collective before is missing too.
-  if (auto ended = await_all(phase_, muster); !ended) return ended;
-  for (int step = 0; step < 2; ++step) {
-    ++phase_;
-    publish_step(call);
-    if (auto came = await_all(phase_, muster); !came) return came;
-    if (auto agreed = check_all_calls(); !agreed) return agreed;
-  }
+  if (auto ended = await_all(phase_, coming); !ended) return ended;
+  ++phase_;
+  publish_step(call);
+  if (auto came = await_all(phase_, coming); !came) return came;
+  if (auto agreed = check_all_calls(); !agreed) return agreed;
+  ++phase_;
+  publish_step(call);
+  const Muster going = {.timeout = options_.timeout, .roll_call = roll_call};
+  if (auto went = await_all(phase_, going); !went) return went;
+  if (auto agreed = check_all_calls(); !agreed) return agreed;
   end_collective();
   return {};
 }
 
 Result<void> ShmGroup::await_all(std::uint32_t phase, const Muster& muster) {
-  const milliseconds look_every = std::min(mail_.is_empty() ? kLookEvery : kLookWithLetters,
-                                           std::max(milliseconds(1), muster.timeout));
+  const milliseconds look_every = mail_.is_empty() ? kLookEvery : kLookWithLetters;
+  const auto look_once = [] { return false; };
   for (int rank = 0; rank < world_size(); ++rank) {
     RankLine& line = memory_.line(rank);
-    if (look_for(line, phase, options_.spins)) continue;
-    std::optional<Error> error;
-    const bool is_here = sleep_until(line, phase, look_every, [&] {
-      if (auto moved = mail_.progress(); !moved) error = std::move(moved).error();
-      if (error || Clock::now() >= muster.deadline()) return false;
-      return !is_look_due() || !is_in_vain(phase, muster.roll_call);
-    });
+    bool is_here = look_for(line, phase, options_.spins);
+    bool is_awaited = true;
+    while (!is_here && is_awaited) {
+      const milliseconds slice = wait_slice(look_every, muster.deadline() - Clock::now());
+      is_here = sleep_until(line, phase, slice, look_once);
+      if (auto moved = mail_.progress(); !moved) return broken(std::move(moved).error());
+      is_awaited = Clock::now() < muster.deadline() &&
+                   (!is_look_due() || !is_in_vain(phase, muster.roll_call));
+    }
     if (is_here) continue;
-    if (error) return broken(*std::move(error));
     if (auto usable = check_usable(); !usable) return usable;
     const std::vector<Absent> absent = absent_before(phase);
     if (absent.empty()) return {};  // the last one came just now

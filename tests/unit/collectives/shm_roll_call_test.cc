@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "libaccel/collectives/shm/wait_slice.h"
 #include "tests/support/shm_ranks.h"
 
 namespace accel::shm {
@@ -31,6 +32,14 @@ TEST(RollCallTest, TheErrorNamesAllWithWhatIsKnownOfThem) {
   EXPECT_EQ(error.message(),
             "of 4 ranks these have not come to a monitored barrier within 500 ms: "
             "rank 1 (has died), rank 3");
+}
+
+TEST(WaitSlice, EndsWithTheDeadlineAndIsNeverNothing) {
+  using std::chrono::microseconds;
+  EXPECT_EQ(wait_slice(milliseconds(100), std::chrono::hours(1)), milliseconds(100));
+  EXPECT_EQ(wait_slice(milliseconds(100), microseconds(9'001)), milliseconds(10));
+  EXPECT_EQ(wait_slice(milliseconds(100), microseconds(0)), milliseconds(1));
+  EXPECT_EQ(wait_slice(milliseconds(100), std::chrono::hours(-1)), milliseconds(1));
 }
 
 TEST(ShmRollCall, AllPassWhenAllComeAndOtherCollectivesGoOn) {
@@ -89,6 +98,31 @@ TEST(ShmRollCall, NobodyPassesWhatAnotherOneGaveUp) {
   EXPECT_FALSE(early->monitored_barrier(kShort, RollCall::kOfAll));
   EXPECT_THAT(said(late->monitored_barrier(kLong, RollCall::kOfAll)),
               HasSubstr("rank 0 (has met an error)"));
+}
+
+// Rank 1 has come, is not scheduled until the timeout of rank 0 is over, and then goes.
+TEST(ShmRollCall, WhoHasSeenAllComeWaitsForThemToGoBeyondItsOwnTimeout) {
+  const Ranks ranks(2);
+  std::unique_ptr<ShmGroup> slow;
+  std::jthread joining([&] { slow = ranks.join(1); });
+  const auto group = ranks.join(0);
+  joining.join();
+  const GroupMemory memory =
+      or_throw(GroupMemory::map(ranks.memory().get(), ranks.options(0).shape));
+  RankLine& line = memory.line(1);
+  const std::uint32_t joined = line.phase.load();
+  const auto publish_step = [&](std::uint32_t step) {
+    memory.call(1, (joined + step) & 1U) = call_of(CallKind::kMonitoredBarrier, 0);
+    publish(line, joined + step);
+  };
+  publish_step(1);
+  std::jthread going([&] {
+    while (!is_reached(memory.line(0).phase.load(), joined + 2)) std::this_thread::yield();
+    std::this_thread::sleep_for(3 * kShort);
+    publish_step(2);
+  });
+
+  EXPECT_EQ(said(group->monitored_barrier(kShort, RollCall::kOfAll)), "no error");
 }
 
 TEST(ShmRollCall, ADeathEndsItAtOnceOrAfterAllOthersWereHeard) {
