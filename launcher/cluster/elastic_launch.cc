@@ -34,6 +34,7 @@
 #include "launcher/cluster/meeting_place.h"
 #include "launcher/cluster/slurm_launch.h"
 #include "launcher/elastic_settings.h"
+#include "launcher/program.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/job_record.h"
 
@@ -191,6 +192,14 @@ class ElasticLaunch {
   // One that believed us before is not the one that refuses us now: its launcher is gone, and another one of a job that
   // begins anew has the address.
   void on_refused(const std::string& why) {
+    if (!has_run_ && place_.is_open) {
+      const launcher::Program program = launcher::program_of(request_.settings.program);
+      return end_with(Error(ErrorCode::kAuthentication,
+                            why,
+                            "give every node the same " + launcher::spelled("rdzv_id", program) +
+                                "; a job with a token needs " +
+                                launcher::spelled("rdzv_token_file", program) + " here too"));
+    }
     if (!has_run_) return end_with(Error(ErrorCode::kAuthentication, why));
     end_with(Error(ErrorCode::kCoordinatorLost,
                    "another coordinator has the endpoint " + endpoint_text_ + " now"));

@@ -196,6 +196,7 @@ class Elastic(unittest.TestCase):
         other = torchrun("other", "day")
         self.assertEqual(other.wait(), 77, other.lines)
         other.wait_for("[auth.failed]: node 'other' did not prove the token of the job")
+        other.wait_for("give every node the same --rdzv_id")
         self.assertFalse([line for line in other.lines if line.startswith("rank")], other.lines)
         b = torchrun("b", "night")
         a.wait_for(" of 2 "), b.wait_for(" of 2 ")
