@@ -32,16 +32,18 @@ std::string said(const HostWish& wish, const std::string& option) {
 Result<void> check_slurm(const HostWish& wish) {
   if (!wish.is_in_allocation) {
     return Error(ErrorCode::kUnsupported,
-                 "--deepspeed_multinode_launcher is slurm, but this is no allocation of SLURM",
+                 wish.line.spelled("deepspeed_multinode_launcher") +
+                     " is slurm, but this is no allocation of SLURM",
                  "run the same line in a script of sbatch, or as `salloc --nodes " +
-                     std::to_string(wish.num_machines) + " accel-launch ...`");
+                     std::to_string(wish.num_machines) + " " +
+                     std::string(name_of(wish.line.program())) + " ...`");
   }
   for (const char* filter : {"deepspeed_inclusion_filter", "deepspeed_exclusion_filter"}) {
     if (said(wish, filter).empty()) continue;
     return Error(ErrorCode::kUnsupported,
-                 "--" + std::string(filter) +
-                     " cannot be used with --deepspeed_multinode_launcher slurm, which takes all "
-                     "nodes of the allocation",
+                 wish.line.spelled(filter) + " cannot be used with " +
+                     wish.line.spelled("deepspeed_multinode_launcher") +
+                     " slurm, which takes all nodes of the allocation",
                  "give --nodelist or --exclude to sbatch or salloc");
   }
   return {};
@@ -71,17 +73,21 @@ Result<void> divide_processes(HostSettings& settings, const HostWish& wish) {
   const int machines = static_cast<int>(settings.hosts.size());
   const std::string processes = std::to_string(*number);
   if (*number % machines != 0) {
-    return invalid("--num_processes is " + processes + ", which does not divide by the " +
-                       std::to_string(machines) + " hosts of the hostfile",
-                   "give a multiple of " + std::to_string(machines) + " as --num_processes");
+    return invalid(wish.line.spelled("num_processes") + " is " + processes +
+                       ", which does not divide by the " + std::to_string(machines) +
+                       " hosts of the hostfile",
+                   "give a multiple of " + std::to_string(machines) + " as " +
+                       wish.line.spelled("num_processes"));
   }
   const auto each = static_cast<std::size_t>(*number / machines);
   for (HostSlots& host : settings.hosts) {
     if (host.slots.size() < each) {
-      return invalid("host " + host.name + " has " + std::to_string(host.slots.size()) +
-                         " slots in the hostfile, and --num_processes " + processes + " over " +
-                         std::to_string(machines) + " hosts are " + std::to_string(each) + " each",
-                     "lower --num_processes, or raise the slots of " + host.name);
+      return invalid(
+          "host " + host.name + " has " + std::to_string(host.slots.size()) +
+              " slots in the hostfile, and " + wish.line.spelled("num_processes") + " " +
+              processes + " over " + std::to_string(machines) + " hosts are " +
+              std::to_string(each) + " each",
+          "lower " + wish.line.spelled("num_processes") + ", or raise the slots of " + host.name);
     }
     host.slots.resize(each);
   }
@@ -97,16 +103,17 @@ Result<HostSettings> plan_hosts(std::vector<HostSlots> hosts,
   settings.hosts = std::move(hosts);
   const auto number = settings.hosts.size();
   if (number != static_cast<std::size_t>(wish.num_machines)) {
-    return invalid("--num_machines is " + std::to_string(wish.num_machines) + ", but " +
-                       std::to_string(number) + (number == 1 ? " host is" : " hosts are") +
-                       " taken from the hostfile",
-                   "give --num_machines " + std::to_string(number) +
-                       ", or choose hosts with --deepspeed_inclusion_filter");
+    return invalid(wish.line.spelled("num_machines") + " is " + std::to_string(wish.num_machines) +
+                       ", but " + std::to_string(number) +
+                       (number == 1 ? " host is" : " hosts are") + " taken from the hostfile",
+                   "give " + wish.line.spelled("num_machines") + " " + std::to_string(number) +
+                       ", or choose hosts with " + wish.line.spelled("deepspeed_inclusion_filter"));
   }
   if (wish.main_port == 0) {
-    return invalid("--main_process_port is 0, but all hosts must know the port beforehand",
-                   "give --main_process_port 29500, or another one that is free on " +
-                       settings.hosts.front().name);
+    return invalid(wish.line.spelled("main_process_port") +
+                       " is 0, but all hosts must know the port beforehand",
+                   "give " + wish.line.spelled("main_process_port") +
+                       " 29500, or another one that is free on " + settings.hosts.front().name);
   }
   if (!is_filtered) {
     if (auto divided = divide_processes(settings, wish); !divided) return divided.error();
@@ -124,7 +131,9 @@ std::optional<HostSettings> choose_hosts(const HostWish& wish,
   const std::string path = said(wish, "deepspeed_hostfile");
   if (wish.num_machines == 1) {
     if (wish.line.has("deepspeed_hostfile"))
-      notices.push_back("--deepspeed_hostfile has no effect with one machine (--num_machines)");
+      notices.push_back(wish.line.spelled("deepspeed_hostfile") +
+                        " has no effect with one machine (" + wish.line.spelled("num_machines") +
+                        ")");
     return std::nullopt;
   }
   const std::string launcher = said(wish, "deepspeed_multinode_launcher");
@@ -134,9 +143,10 @@ std::optional<HostSettings> choose_hosts(const HostWish& wish,
     return std::nullopt;
   }
   if (path.empty() && is_mpi(launcher)) {
-    faults.add(Error(ErrorCode::kUsage,
-                     "--deepspeed_multinode_launcher " + launcher + " needs a hostfile",
-                     "give --deepspeed_hostfile, with lines as `worker-1 slots=4`"));
+    faults.add(Error(
+        ErrorCode::kUsage,
+        wish.line.spelled("deepspeed_multinode_launcher") + " " + launcher + " needs a hostfile",
+        "give " + wish.line.spelled("deepspeed_hostfile") + ", with lines as `worker-1 slots=4`"));
   }
   if (path.empty()) return std::nullopt;
   auto settings = read_hosts(wish, path);

@@ -207,6 +207,14 @@ TEST_F(HostPlan, SlurmIsThePathOfItsAllocation) {
       HasSubstr("--nodelist"));
 }
 
+TEST_F(HostPlan, UnderTorchrunsNameItsFlagsAreNamed) {
+  host_.is_torchrun = true;
+  EXPECT_THAT(refused(two({"--main_process_port", "0"})).message(),
+              HasSubstr("--master-port is 0"));
+  EXPECT_THAT(refused(two({"--deepspeed_multinode_launcher", "slurm"})).remedy(),
+              HasSubstr("accel-torchrun ..."));
+}
+
 TEST_F(HostPlan, OneMachineNeedsNoHostfile) {
   const LaunchPlan result =
       plan({"--use_deepspeed", "--num_processes", "1", "--deepspeed_hostfile", hosts_});
