@@ -14,7 +14,7 @@ for i in $(seq 300); do
   printf 'rank %s error %s\n' "$RANK" "$i" >&2
 done
 END
-"$launch" --num_processes 8 --no_python sh "$work/writer.sh" >"$work/out" 2>"$work/err"
+"$launch" --cpu --num_processes 8 --no_python sh "$work/writer.sh" >"$work/out" 2>"$work/err"
 
 grep -vE '^rank [0-7] line [0-9]+ to the end$' "$work/out" && fail "a line of stdout was changed or mixed"
 grep -vE '^rank [0-7] error [0-9]+$|^accel-launch: ' "$work/err" && fail "a line of stderr was changed or mixed"
@@ -26,12 +26,12 @@ done
 
 # Bytes that are no text, and a last line without a newline.
 printf 'a\0b\377\r\033[1mc' >"$work/bytes"
-"$launch" --num_processes 1 --no_python cat "$work/bytes" >"$work/out"
+"$launch" --cpu --num_processes 1 --no_python cat "$work/bytes" >"$work/out"
 cmp "$work/bytes" "$work/out" || fail "bytes were changed"
 
 # A prompt appears although its line is not finished, and the answer gets in.
 mkfifo "$work/answer"
-"$launch" --num_processes 2 --no_python sh -c \
+"$launch" --cpu --num_processes 2 --no_python sh -c \
   'if [ "$RANK" = 0 ]; then printf "name? "; read -r name; echo "hello $name"; fi' \
   <"$work/answer" >"$work/prompt" &
 exec 3>"$work/answer"
@@ -43,11 +43,11 @@ wait $!
 [ "$(cat "$work/prompt")" = "name? hello you" ] || fail "input did not reach rank 0: $(cat "$work/prompt")"
 
 # The other ranks read the end of file, at once.
-"$launch" --num_processes 2 --no_python sh -c '[ "$RANK" = 0 ] || cat' <<<"for rank 0 only" >"$work/out"
+"$launch" --cpu --num_processes 2 --no_python sh -c '[ "$RANK" = 0 ] || cat' <<<"for rank 0 only" >"$work/out"
 [ ! -s "$work/out" ] || fail "rank 1 got input"
 
 # One stream for stdout and stderr: in the order of the writes, in the file, on the console and in the report.
-"$launch" --num_processes 2 --log_merge_stderr --log_dir "$work/merged" --no_python sh -c \
+"$launch" --cpu --num_processes 2 --log_merge_stderr --log_dir "$work/merged" --no_python sh -c \
   'for i in 1 2 3; do echo "out $i"; echo "err $i" >&2; done; [ "$RANK" = 1 ] || exec sleep 1000; exit 3' >"$work/out" 2>"$work/err" || true
 merged=$(for i in 1 2 3; do echo "out $i"; echo "err $i"; done)
 [ "$(cat "$work"/merged/*/attempt_0/1/stdout.log)" = "$merged" ] || fail "merged: $(cat "$work"/merged/*/attempt_0/1/stdout.log)"
@@ -56,12 +56,12 @@ grep -q 'err 3' "$work/out" || fail "merged output is not on stdout: $(cat "$wor
 grep -q 'err 3' "$work/err" || fail "the report does not show the end of the merged stream: $(cat "$work/err")"
 
 # A prefix on request.
-"$launch" --num_processes 2 --log_prefix --no_python sh -c 'echo "from $RANK"; echo "e$RANK" >&2' >"$work/out" 2>"$work/err"
+"$launch" --cpu --num_processes 2 --log_prefix --no_python sh -c 'echo "from $RANK"; echo "e$RANK" >&2' >"$work/out" 2>"$work/err"
 [ "$(sort "$work/out")" = "$(printf '[r0 out] from 0\n[r1 out] from 1')" ] || fail "prefix: $(cat "$work/out")"
 [ "$(sort "$work/err")" = "$(printf '[r0 err] e0\n[r1 err] e1')" ] || fail "prefix: $(cat "$work/err")"
 
 # Teed streams are named as torchrun does, in the console alone.
-TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE= "$launch" --num_processes 2 --tee 0:3,1:1 --log_dir "$work/teed" --no_python \
+TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE= "$launch" --cpu --num_processes 2 --tee 0:3,1:1 --log_dir "$work/teed" --no_python \
   sh -c 'echo "from $RANK"; echo "e$RANK" >&2' >"$work/out" 2>"$work/err"
 [ "$(sort "$work/out")" = "$(printf '[default0]:from 0\n[default1]:from 1')" ] || fail "teed: $(cat "$work/out")"
 [ "$(sort "$work/err")" = "$(printf '[default0]:e0\ne1')" ] || fail "teed: $(cat "$work/err")"
