@@ -30,9 +30,9 @@ class Nodes(unittest.TestCase):
         self.launchers = []
         self.addCleanup(lambda: [launcher.close() for launcher in reversed(self.launchers)])
 
-    def start(self, name, launch_options, training_options, **options):
-        launcher = launch(name, ["--cpu", *launch_options, BUILD / "examples/char_gpt", "--", "--batch_size", 4, "--save_steps", 2,
-                                 "--max_steps", STEPS, *training_options], errors="replace", **options)
+    def start(self, name, launch_options, training_options, steps=STEPS, batch_size=4, **options):
+        launcher = launch(name, ["--cpu", *launch_options, BUILD / "examples/char_gpt", "--", "--batch_size", batch_size,
+                                 "--save_steps", 2, "--max_steps", steps, *training_options], errors="replace", **options)
         self.launchers.append(launcher)
         return launcher
 
@@ -45,7 +45,7 @@ class Nodes(unittest.TestCase):
         self.assertEqual(launcher.wait(), 0, launcher.text())
         return self.losses(launcher)
 
-    def on_two_nodes(self, job, *training_options):
+    def on_two_nodes(self, job, *training_options, **size):
         """The losses, which both hosts say alike."""
         launchers = [
             self.start(name, ["--nnodes", 2, "--num_processes", 2, "--node_id", name, "--rdzv_token_file", self.token,
@@ -53,7 +53,8 @@ class Nodes(unittest.TestCase):
                               issue_certificate(self.folder / "ca", "node", name)],
                        ["--project_dir", self.folder / job, *training_options], prefix=self.network.command(name),
                        # The kernel is one, and would let ranks of both hosts map one memory.
-                       env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "veth0", "ACCEL_TEST_NODE": name})
+                       env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "veth0", "ACCEL_TEST_NODE": name},
+                       **size)
             for name in "ab"]
         for launcher in launchers:
             self.assertEqual(launcher.wait(), 0, launcher.text())
@@ -70,6 +71,12 @@ class Nodes(unittest.TestCase):
             self.assertAlmostEqual(float(loss), float(one[step]), delta=TOLERANCE, msg=f"step {step}")
         self.assertEqual(self.on_two_nodes("hybrid", "--fsdp", "HYBRID_SHARD"), copies)
         self.assertEqual(self.on_two_nodes("shards", "--fsdp", "FULL_SHARD"), copies)
+
+    def test_ranks_that_are_through_wait_for_the_one_that_reads_their_shards(self):
+        """Rank 0 alone writes a text at the end, with units of all ranks, which are too large to be kept."""
+        data = self.folder / "text"
+        data.write_text("And the rest is as long as a window of the model has to be.\n" * 40)
+        self.on_two_nodes("large", "--large", "--fsdp", "FULL_SHARD", "--data", data, steps=1, batch_size=2)
 
 
 if __name__ == "__main__":
