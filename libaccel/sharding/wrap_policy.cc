@@ -27,9 +27,11 @@ namespace {
 
 using Groups = std::unordered_map<const c10::TensorImpl*, int>;
 
-// Without arguments of templates and what TORCH_MODULE adds.
+// Without arguments of templates, what TORCH_MODULE adds, and what TorchScript puts before the name of a class that it has met
+// before: the layers of a traced model are __torch__.Block, __torch__.___torch_mangle_1.Block and so on.
 std::string qualified_name_of(const std::string& cpp_name) {
-  std::string name = cpp_name.substr(0, cpp_name.find('<'));
+  static const std::regex mangle(R"((^|\.)___torch_mangle_[0-9]+\.)");
+  std::string name = std::regex_replace(cpp_name.substr(0, cpp_name.find('<')), mangle, "$1");
   constexpr std::string_view kImpl = "Impl";
   if (name.size() > kImpl.size() && name.ends_with(kImpl)) name.resize(name.size() - kImpl.size());
   return name;

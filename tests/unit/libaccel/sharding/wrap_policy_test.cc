@@ -108,6 +108,22 @@ TEST(WrapPolicy, NamesOfTorchScriptMatchWithAsMuchOfTheirModuleAsIsSaid) {
     EXPECT_EQ(units_of(root, wrapping(name)).size(), 2U) << name;
 }
 
+TEST(WrapPolicy, LayersOfATracedModelAreOfOneClassHoweverTorchScriptCallsThem) {
+  struct Part : torch::nn::Module {
+    explicit Part(const std::string& name) : torch::nn::Module(name) {
+      register_parameter("weight", at::ones({2}));
+    }
+  };
+  torch::nn::Module root("__torch__.gpt.___torch_mangle_12.Model");
+  root.register_module("a", std::make_shared<Part>("__torch__.gpt.Block"));
+  root.register_module("b", std::make_shared<Part>("__torch__.gpt.___torch_mangle_1.Block"));
+  root.register_module("c", std::make_shared<Part>("__torch__.___torch_mangle_30.gpt.Block"));
+  root.register_module("d", std::make_shared<Part>("__torch__.gpt.My___torch_mangle_4.Block"));
+  for (const char* name : {"gpt.Block", "__torch__.gpt.Block", "___torch_mangle_1.gpt.Block"})
+    EXPECT_EQ(units_of(root, wrapping(name)).size(), 4U) << name;
+  EXPECT_EQ(units_of(root, wrapping("Block")).size(), 4U);
+}
+
 TEST(WrapPolicy, SaysWhichClassesThereAreAndTheNearest) {
   for (const char* name : {"Blok", "other::Block", "lock", "blocks.*.*.*", "blocks"}) {
     try {
