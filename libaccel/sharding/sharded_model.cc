@@ -464,7 +464,12 @@ void ShardedModel::publish_loaded() {
   std::vector<std::size_t> all(units_.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
   home_->before_write();
-  publish(all);
+  try {
+    publish(all);
+  } catch (...) {
+    home_->abandon_write();  // nobody could read parameters any more, nor tell why
+    throw;
+  }
 }
 
 std::shared_ptr<void> ShardedModel::hold(const std::vector<at::Tensor>& parameters) {
