@@ -92,6 +92,10 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   const Impl::OwnGradients own = impl_->own_gradients(parameters);
   if (own.any == nullptr) return clip_gradient_norm_(parameters, max_norm, norm_type);
   if (!(norm_type > 0)) {
+    // A rank without a piece does not know of the others'.
+    const at::Tensor has_pieces = at::full({}, !own.pieces.empty(), at::kInt);
+    const at::Tensor all = own.any->group().all_gather(has_pieces, "clip_grad_norm_");
+    if (all.max().item<int>() == 0) return clip_gradient_norm_(own.whole, max_norm, norm_type);
     throw Error(ErrorCode::kUnsupported,
                 "norm_type is " + std::to_string(norm_type) +
                     ", which parts of divided gradients do not add up to",

@@ -157,10 +157,10 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] int gradient_accumulation_steps() const;
   void set_gradient_accumulation_steps(int steps);
 
-  // Scales the gradients so that the norm of all of them together is at most max_norm; returns the
-  // norm before, as a 0-d tensor, without waiting for a device. norm_type may be infinity; 0 and below are
-  // kUnsupported for divided gradients. fp16 gradients are unscaled first; then it throws kInvalidArgument
-  // while gradients are still being accumulated.
+  // Scales the gradients so that the norm of all of them together is at most max_norm; returns the norm before, a 0-d tensor.
+  // norm_type may be infinity; 0 and below are kUnsupported where one of the gradients is divided. fp16 gradients are unscaled
+  // first; then it throws kInvalidArgument while they are still being accumulated. Requires: where any prepared model is divided,
+  // every rank calls it, for parameters of whichever model: it waits for all, and for the device. Else it waits for neither.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                              double max_norm,
                              double norm_type = 2.0);

@@ -157,6 +157,18 @@ TEST(ShardedUsersCode, NormsThatPartsDoNotAddUpToAreRefused) {
   });
 }
 
+TEST(ShardedUsersCode, GradientsOfAnotherModelAreClippedByAnyNormWhileOneIsDivided) {
+  on_two_ranks([](Both& both) {
+    both.accelerator.backward(both.loss());
+    const Tensor other = at::ones({4}).requires_grad_();
+    (other * 3).sum().backward();
+    const Tensor expected = other.grad().norm(-1.0).clone();
+
+    EXPECT_FLOAT_EQ(both.accelerator.clip_grad_norm_({other}, 1.0, -1.0).item<float>(),
+                    expected.item<float>());
+  });
+}
+
 TEST(ShardedUsersCode, OnlyZeroGradOfTheModuleIsWarnedOf) {
   using Clear = std::function<void(Both&)>;
   const auto says_warning = [](const Clear& clear) {
