@@ -66,6 +66,7 @@ std::string describe(const std::optional<FsdpSettings>& settings) {
        << "min_num_params " << own.min_num_params << '\n'
        << "ignored_modules '" << own.ignored_modules << joined(own.ignored_names) << "'\n"
        << "shard_by_tensor " << text_of(own.shard_by_tensor) << '\n'
+       << "cpu_ram_efficient_loading " << text_of(own.cpu_ram_efficient_loading) << '\n'
        << "sync_module_states " << text_of(own.sync_module_states) << '\n'
        << "param_dtype " << text_of(own.precision.param_dtype) << '\n'
        << "reduce_dtype " << text_of(own.precision.reduce_dtype) << '\n'
@@ -80,13 +81,15 @@ std::string describe(const std::optional<FsdpSettings>& settings) {
 
 std::optional<std::string> first_differing_option(const std::string& reference,
                                                   const std::string& other) {
+  if (reference == other) return std::nullopt;
   const std::vector<std::string> expected = lines_of(reference);
   const std::vector<std::string> found = lines_of(other);
-  // Of different lengths only where one has no plugin, which the first line says.
   for (std::size_t i = 0; i < std::min(expected.size(), found.size()); ++i) {
     if (expected[i] != found[i]) return "has " + found[i] + " where rank 0 has " + expected[i];
   }
-  return std::nullopt;
+  // One begins as the other does: a name with a line break in it may do that.
+  return "describes " + std::to_string(found.size()) + " lines of options where rank 0 has " +
+         std::to_string(expected.size());
 }
 
 void verify_same_settings(const std::optional<FsdpSettings>& settings, ProcessGroup& group) {

@@ -34,6 +34,11 @@ TEST(SettingsAgreement, NamesTheFirstOptionThatDiffers) {
             "has fsdp_version 1 where rank 0 has fsdp_plugin unset");
 }
 
+TEST(SettingsAgreement, TextsThatDifferAreNeverTakenForEqual) {
+  EXPECT_EQ(first_differing_option("a 1\n", "a 1\nb 2\n"),
+            "describes 2 lines of options where rank 0 has 1");
+}
+
 TEST(SettingsAgreement, WhatARankFetchesAheadIsItsOwn) {
   FsdpSettings other;
   other.paging.units_ahead = 4;
@@ -75,6 +80,8 @@ TEST(SettingsAgreement, RanksThatDisagreeAreToldOfTheOptionBeforeTheModelIsDivid
         {"ignored_modules 'a'",
          [](auto& plugin) { plugin->ignored_modules = std::vector<std::string>{"a"}; }},
         {"shard_by_tensor true", [](auto& plugin) { plugin->shard_by_tensor = true; }},
+        {"cpu_ram_efficient_loading true",
+         [](auto& plugin) { plugin->cpu_ram_efficient_loading = true; }},
         {"sync_module_states false", [](auto& plugin) { plugin->sync_module_states = false; }},
         {"param_dtype BFloat16", [](auto& plugin) { plugin->mixed_precision_policy = "bf16"; }},
         {"reduce_dtype BFloat16",
