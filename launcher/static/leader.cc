@@ -14,6 +14,8 @@ using supervisor::StoreExchange;
 // still on its way.
 constexpr Duration kCauseWindow = std::chrono::milliseconds(1500);
 
+constexpr Duration kLeastToJoin = std::chrono::seconds(1);  // once there is a store to join
+
 std::string seconds_text(Duration time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
@@ -52,7 +54,9 @@ void Leader::add_to(StoreExchange& exchange) const {
 
 void Leader::look(const Board& board, TimePoint now) {
   if (!began_at_) {
-    began_at_ = looked_at_ = now;
+    const Duration most = std::max(Duration{}, options_.join_limit - kLeastToJoin);
+    began_at_ = now - std::clamp(options_.waited, Duration{}, most);
+    looked_at_ = now;
     if (auto fault = find_fault(card_)) return settle(failed_verdict(*fault, 0), now);
   }
   const Duration pause = now - looked_at_;

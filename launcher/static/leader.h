@@ -41,7 +41,9 @@
 namespace accel::launcher {
 
 struct LeaderOptions {
-  Duration join_limit = std::chrono::seconds(600);  // from the first look to the last claim
+  Duration join_limit = std::chrono::seconds(600);  // from the start to the last claim
+  // Of it until the first look: the name of machine 0 had no address. A second is left in any case.
+  Duration waited{};
   Duration lost_after = kLostAfter;
   Duration suspended_limit = kSuspendedLimit;
   // Told of a fault or an end before the job began, machines that come late learn of it so long.

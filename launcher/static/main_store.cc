@@ -14,7 +14,6 @@ using supervisor::TcpEndpoint;
 
 namespace {
 
-constexpr std::chrono::milliseconds kAskAgain(500);
 constexpr std::string_view kOtherPort = "give another port, on every machine the same";
 
 }  // namespace
@@ -22,14 +21,17 @@ constexpr std::string_view kOtherPort = "give another port, on every machine the
 MainStore::MainStore(boost::asio::io_context& context,
                      StaticSettings settings,
                      BoardSeal seal,
-                     Handlers handlers)
+                     Handlers handlers,
+                     StorePauses pauses)
     : context_(context),
       settings_(std::move(settings)),
       seal_(std::move(seal)),
       handlers_(std::move(handlers)),
+      pauses_(pauses),
       link_(context,
             {.on_up = [this] { on_up(); },
-             .on_trouble = [this](const Error& why) { on_trouble(why); }}),
+             .on_trouble = [this](const Error& why) { on_trouble(why); }},
+            pauses),
       asking_again_(context),
       may_be_main_(settings_.may_be_main && settings_.machine_rank.value_or(0) == 0) {}
 
@@ -53,7 +55,7 @@ void MainStore::find() {
 }
 
 void MainStore::ask_again() {
-  asking_again_.expires_after(kAskAgain);
+  asking_again_.expires_after(pauses_.look_up);
   asking_again_.async_wait([this](const boost::system::error_code& cancelled) {
     if (!cancelled) find();
   });
@@ -62,7 +64,7 @@ void MainStore::ask_again() {
 // As long as it is not known better, the addresses that are known hold.
 void MainStore::look_up_again() {
   const bool is_of_name = !is_main_ && !is_contested_ && !is_probing_;
-  if (!is_of_name || is_asking_ || clock_.now() - asked_at_ < kAskAgain) return;
+  if (!is_of_name || is_asking_ || clock_.now() - asked_at_ < pauses_.look_up) return;
   is_asking_ = true;
   look_up([this](auto found) {
     is_asking_ = false;
@@ -75,6 +77,7 @@ void MainStore::look_up_again() {
 
 void MainStore::begin(int generation) {
   link_.close();
+  is_closed_ = false;
   generation_ = generation;
   was_up_ = false;
   last_trouble_.clear();

@@ -48,9 +48,10 @@ class MainStore {
   MainStore(boost::asio::io_context& context,
             StaticSettings settings,
             BoardSeal seal,
-            Handlers handlers);
+            Handlers handlers,
+            StorePauses pauses = {});
 
-  // Asks twice a second until the name has an address; the caller's patience ends it.
+  // Asks again and again until the name has an address; the caller's patience ends it.
   void find();
   // Requires: found.
   void begin(int generation);
@@ -104,6 +105,7 @@ class MainStore {
   StaticSettings settings_;
   BoardSeal seal_;
   Handlers handlers_;
+  StorePauses pauses_;
   SteadyClock clock_;
   StoreLink link_;
   StoreDoubt doubt_;

@@ -126,6 +126,7 @@ class StaticLaunch {
     if (store_.is_main()) {
       leader_.emplace(card_,
                       LeaderOptions{.join_limit = limit(),
+                                    .waited = clock_.now() - generation_began_at_,
                                     .restart_count = generation_,
                                     .max_restarts = options_.spec.restart.max_restarts,
                                     .program = settings_.program});
@@ -226,12 +227,13 @@ class StaticLaunch {
   }
 
   void say_who_is_missing(TimePoint now) {
-    const bool is_waiting = leader_ && !leader_->verdict() && !leader_->missing().empty();
-    if (!is_waiting || has_said_waiting_ || now - began_at_ < kSayWaiting) return;
-    has_said_waiting_ = true;
-    words_.say(std::to_string(leader_->num_joined()) + " of " +
-               std::to_string(settings_.num_machines) + " machines joined; waiting for " +
-               leader_->missing() + ", for at most " + seconds_text(limit()));
+    const int joined = leader_ && !leader_->verdict() ? leader_->num_joined() : 0;
+    const bool is_waiting = joined > 0 && joined < settings_.num_machines;  // 0: nor we ourselves
+    if (!is_waiting || has_said_missing_ || now - began_at_ < kSayWaiting) return;
+    has_said_missing_ = true;
+    words_.say(std::to_string(joined) + " of " + std::to_string(settings_.num_machines) +
+               " machines joined; waiting for " + leader_->missing() + ", for at most " +
+               seconds_text(limit()));
   }
 
   void lose_main() {
@@ -471,8 +473,9 @@ class StaticLaunch {
   bool is_leaving_ = false;
   bool is_finishing_ = false;
   bool is_suspending_ = false;
-  bool has_said_waiting_ = false;
-  bool has_told_ = false;  // the verdict
+  bool has_said_waiting_ = false;  // for machine 0
+  bool has_said_missing_ = false;  // which machines are
+  bool has_told_ = false;          // the verdict
   int num_signals_ = 0;
   int stop_signal_ = SIGTERM;
 

@@ -20,7 +20,6 @@ namespace asio = boost::asio;
 using supervisor::TcpEndpoint;
 
 constexpr std::chrono::seconds kConnectLimit(3);
-constexpr std::chrono::milliseconds kPause(250);
 
 // The interface that has this address; empty when none has.
 std::string interface_of(const asio::ip::address& wanted) {
@@ -63,8 +62,12 @@ std::string way_towards(const TcpEndpoint& there) {
   return here.address().to_string() + (name.empty() ? "" : " (" + name + ")");
 }
 
-StoreLink::StoreLink(asio::io_context& context, Handlers handlers)
-    : handlers_(std::move(handlers)), client_(context), resolver_(context), timer_(context) {}
+StoreLink::StoreLink(asio::io_context& context, Handlers handlers, StorePauses pauses)
+    : handlers_(std::move(handlers)),
+      pauses_(pauses),
+      client_(context),
+      resolver_(context),
+      timer_(context) {}
 
 void StoreLink::find(const std::string& host,
                      std::uint16_t port,
@@ -102,6 +105,7 @@ void StoreLink::move_to(std::vector<TcpEndpoint> addresses) {
   if (addresses == addresses_) return;
   addresses_ = std::move(addresses);
   next_ = num_tried_ = 0;
+  has_moved_ = true;
 }
 
 void StoreLink::close() {
@@ -111,6 +115,7 @@ void StoreLink::close() {
 }
 
 void StoreLink::connect() {
+  has_moved_ = false;
   timer_.expires_after(kConnectLimit);
   timer_.async_wait([this](const boost::system::error_code& cancelled) {
     if (cancelled || is_up_) return;
@@ -129,13 +134,13 @@ void StoreLink::connect() {
 void StoreLink::fail(const Error& why) {
   client_.close();
   const bool has_worked = is_up_;
-  if (!has_worked) ++num_tried_;
+  if (!has_worked && !has_moved_) ++num_tried_;
   is_up_ = is_asking_ = false;
   last_trouble_ = why.message();
-  timer_.expires_after(kPause);
+  timer_.expires_after(pauses_.connect);
   timer_.async_wait([this, has_worked](const boost::system::error_code& cancelled) {
     if (cancelled) return;
-    if (!has_worked) next_ = (next_ + 1) % addresses_.size();
+    if (!has_worked && !has_moved_) next_ = (next_ + 1) % addresses_.size();
     connect();
   });
   handlers_.on_trouble(why);

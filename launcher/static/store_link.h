@@ -3,6 +3,7 @@
 // Threads:  the one that runs the io_context; names are resolved on a thread of asio.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -24,6 +25,12 @@ namespace accel::launcher {
 // What this machine would send from to reach `there`: "10.0.0.2 (eth0)", "no route (...)". Sends nothing.
 [[nodiscard]] std::string way_towards(const supervisor::TcpEndpoint& there);
 
+// Before the next try.
+struct StorePauses {
+  std::chrono::milliseconds connect{250};  // after a connection broke, or was not made
+  std::chrono::milliseconds look_up{500};  // from one question for a name's addresses to the next
+};
+
 class StoreLink {
  public:
   struct Handlers {
@@ -31,7 +38,7 @@ class StoreLink {
     // It broke, or a try to connect failed; the next one comes by itself.
     std::function<void(const Error&)> on_trouble;
   };
-  StoreLink(boost::asio::io_context& context, Handlers handlers);
+  StoreLink(boost::asio::io_context& context, Handlers handlers, StorePauses pauses = {});
 
   // The addresses of `host`. Errors  kStoreUnreachable: there is none by that name.
   void find(const std::string& host,
@@ -42,7 +49,7 @@ class StoreLink {
   // it breaks.
   // Requires: at least one.
   void open(std::vector<supervisor::TcpEndpoint> addresses);
-  // What the name leads to by now, for the tries to come.
+  // What the name leads to by now, for the tries to come. One that is under way counts for nothing.
   // Requires: open() was called, and at least one.
   void move_to(std::vector<supervisor::TcpEndpoint> addresses);
   void close();
@@ -67,6 +74,7 @@ class StoreLink {
   void fail(const Error& why);
 
   Handlers handlers_;
+  StorePauses pauses_;
   supervisor::StoreClient client_;
   boost::asio::ip::tcp::resolver resolver_;
   boost::asio::steady_timer timer_;  // the limit of a try, or the pause after it
@@ -74,6 +82,7 @@ class StoreLink {
   std::size_t next_ = 0;
   std::size_t num_tried_ = 0;  // in vain, one after another
   std::string last_trouble_;
+  bool has_moved_ = false;  // since the last try began: next_ is where the next one goes
   bool is_up_ = false;
   bool is_asking_ = false;
 };

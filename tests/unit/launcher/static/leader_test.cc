@@ -38,6 +38,22 @@ TEST_F(LeaderOfMachines, NamesTheMachinesThatDidNotCome) {
   EXPECT_TRUE(a_->leader->is_done());
 }
 
+TEST_F(LeaderOfMachines, CountsTheTimeBeforeItsFirstLookAsTimeToJoin) {
+  c_->is_alive = false;
+  a_->leader = std::make_unique<Leader>(card_of(0, 3), LeaderOptions{.waited = 590s});
+  steps(95);
+  EXPECT_FALSE(b_->machine.verdict());
+  steps(10);
+  ASSERT_TRUE(b_->machine.verdict());
+  EXPECT_THAT(b_->machine.verdict()->text, HasSubstr("joined within 600 s; missing: machine 2"));
+}
+
+TEST_F(LeaderOfMachines, LeavesASecondToJoinHoweverLateItsFirstLookIs) {
+  a_->leader = std::make_unique<Leader>(card_of(0, 3), LeaderOptions{.waited = 700s});
+  steps(8);
+  EXPECT_TRUE(a_->machine.is_running());
+}
+
 TEST_F(LeaderOfMachines, DeclaresAMachineLostAfterFiveSecondsOfSilence) {
   run();
   c_->is_alive = false;

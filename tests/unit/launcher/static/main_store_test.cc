@@ -11,6 +11,7 @@ using boost::asio::ip::tcp;
 using supervisor::TcpEndpoint;
 
 constexpr std::chrono::seconds kLongEnough(20);
+constexpr StorePauses kNoPauses{.connect = {}, .look_up = {}};
 
 tcp::endpoint any_port() {
   return {boost::asio::ip::address_v4::loopback(), 0};
@@ -41,7 +42,8 @@ class MainStoreTest : public ::testing::Test {
                 [this](const std::string&, std::uint16_t, const MainStore::Handlers::Found& done) {
                   ways_.push_back(store_->describe_way());
                   done(answers_[std::min(num_asked_++, answers_.size() - 1)]);
-                }});
+                }},
+        kNoPauses);
     store_->find();
     return *store_;
   }
@@ -81,6 +83,21 @@ TEST_F(MainStoreTest, FollowsTheNameToAnotherAddress) {
 
   EXPECT_TRUE(store.is_up());
   EXPECT_EQ(num_asked_, 3u);
+}
+
+TEST_F(MainStoreTest, FollowsTheNameAsWellWhenItBeginsAnewAfterItWasClosed) {
+  tcp::acceptor closed(loop_, any_port());
+  const tcp::endpoint refusing = closed.local_endpoint();
+  closed.close();
+  tcp::acceptor listening(loop_, any_port());
+  MainStore& store = machine_1(
+      {std::vector<TcpEndpoint>{refusing}, std::vector<TcpEndpoint>{listening.local_endpoint()}});
+  store.close();
+
+  store.begin(1);
+  loop_.run_for(kLongEnough);
+
+  EXPECT_TRUE(store.is_up());
 }
 
 TEST_F(MainStoreTest, AsksNoMoreOnceItIsClosed) {

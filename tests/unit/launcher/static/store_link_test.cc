@@ -9,15 +9,20 @@ namespace {
 
 using boost::asio::ip::tcp;
 
+constexpr StorePauses kNoPauses{.connect = {}, .look_up = {}};
+
 tcp::endpoint any_port() {
   return {boost::asio::ip::address_v4::loopback(), 0};
 }
 
+// Nobody listens there.
+tcp::endpoint refusing_port(boost::asio::io_context& loop) {
+  return tcp::acceptor(loop, any_port()).local_endpoint();
+}
+
 TEST(StoreLink, GoesBackToTheAddressThatWorkedAndJudgesAfterOneRound) {
   boost::asio::io_context loop;
-  tcp::acceptor closed(loop, any_port());
-  const tcp::endpoint refusing = closed.local_endpoint();
-  closed.close();
+  const tcp::endpoint refusing = refusing_port(loop);
   tcp::acceptor store(loop, any_port());
   std::vector<bool> rounds_over;
   int num_ups = 0;
@@ -32,7 +37,8 @@ TEST(StoreLink, GoesBackToTheAddressThatWorkedAndJudgesAfterOneRound) {
              link->exchange(wanted, [](const supervisor::StoreAnswer&) {});
              tcp::socket(store.accept()).close();  // it breaks
            },
-       .on_trouble = [&](const Error&) { rounds_over.push_back(link->has_tried_all()); }});
+       .on_trouble = [&](const Error&) { rounds_over.push_back(link->has_tried_all()); }},
+      kNoPauses);
   link = &owned;
   owned.open({refusing, store.local_endpoint()});
   loop.run_for(std::chrono::seconds(20));
@@ -42,9 +48,7 @@ TEST(StoreLink, GoesBackToTheAddressThatWorkedAndJudgesAfterOneRound) {
 
 TEST(StoreLink, HasTriedAllWhenEachAddressRefused) {
   boost::asio::io_context loop;
-  tcp::acceptor closed(loop, any_port());
-  const tcp::endpoint refusing = closed.local_endpoint();
-  closed.close();
+  const tcp::endpoint refusing = refusing_port(loop);
   int num_troubles = 0;
   StoreLink* link = nullptr;
   StoreLink owned(loop,
@@ -53,7 +57,8 @@ TEST(StoreLink, HasTriedAllWhenEachAddressRefused) {
                        [&](const Error&) {
                          EXPECT_EQ(link->has_tried_all(), ++num_troubles == 2);
                          if (num_troubles == 2) loop.stop();
-                       }});
+                       }},
+                  kNoPauses);
   link = &owned;
   owned.open({refusing, refusing});
   loop.run_for(std::chrono::seconds(20));
@@ -62,9 +67,7 @@ TEST(StoreLink, HasTriedAllWhenEachAddressRefused) {
 
 TEST(StoreLink, TriesWhereTheNameLeadsByNow) {
   boost::asio::io_context loop;
-  tcp::acceptor closed(loop, any_port());
-  const tcp::endpoint refusing = closed.local_endpoint();
-  closed.close();
+  const tcp::endpoint refusing = refusing_port(loop);
   tcp::acceptor store(loop, any_port());
   bool is_up = false;
   StoreLink* link = nullptr;
@@ -74,11 +77,53 @@ TEST(StoreLink, TriesWhereTheNameLeadsByNow) {
                          is_up = true;
                          loop.stop();
                        },
-                   .on_trouble = [&](const Error&) { link->move_to({store.local_endpoint()}); }});
+                   .on_trouble = [&](const Error&) { link->move_to({store.local_endpoint()}); }},
+                  kNoPauses);
   link = &owned;
   owned.open({refusing});
   loop.run_for(std::chrono::seconds(20));
   EXPECT_TRUE(is_up);
+}
+
+TEST(StoreLink, BeginsWithTheFirstOfTheAddressesThatItMovedTo) {
+  boost::asio::io_context loop;
+  const tcp::endpoint refusing = refusing_port(loop);
+  tcp::acceptor store(loop, any_port());
+  int num_troubles = 0;
+  StoreLink* link = nullptr;
+  StoreLink owned(loop,
+                  {.on_up = [&] { loop.stop(); },
+                   .on_trouble =
+                       [&](const Error&) {
+                         ++num_troubles;
+                         link->move_to({store.local_endpoint(), refusing});
+                       }},
+                  kNoPauses);
+  link = &owned;
+  owned.open({refusing, refusing});
+  loop.run_for(std::chrono::seconds(20));
+  EXPECT_TRUE(owned.is_up());
+  EXPECT_EQ(num_troubles, 1);
+}
+
+TEST(StoreLink, TryThatIsUnderWayWhenItMovesIsNoneOfTheNewAddresses) {
+  boost::asio::io_context loop;
+  const tcp::endpoint refusing = refusing_port(loop);
+  std::vector<bool> rounds_over;
+  StoreLink* link = nullptr;
+  StoreLink owned(loop,
+                  {.on_up = [] {},
+                   .on_trouble =
+                       [&](const Error&) {
+                         rounds_over.push_back(link->has_tried_all());
+                         if (rounds_over.back()) loop.stop();
+                       }},
+                  kNoPauses);
+  link = &owned;
+  owned.open({refusing});
+  owned.move_to({refusing, refusing});
+  loop.run_for(std::chrono::seconds(20));
+  EXPECT_EQ(rounds_over, (std::vector<bool>{false, false, true}));
 }
 
 }  // namespace
