@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "libaccel/collectives/nudger.h"
+#include "libaccel/collectives/shm/mail.h"
 #include "runtime/printable.h"
 
 namespace accel {
@@ -29,6 +31,7 @@ constexpr auto kHearing = 20ms;
 struct Letter {
   std::int32_t rank = 0;
   std::int32_t code = 0;
+  std::int32_t has_left = 0;           // 1: in order, and the rest means nothing
   std::array<char, 488> message = {};  // ends with the first zero, or without
 };
 
@@ -69,23 +72,36 @@ Farewell cause_of(int own_rank, const Error& own, std::span<const RankEnd> ends)
   Farewell cause = {.rank = own_rank, .code = own.code(), .message = own.message()};
   if (own.code() != ErrorCode::kPeerLost) return cause;
   std::vector<RankEnd> silent;
-  std::ranges::copy_if(
-      ends, std::back_inserter(silent), [](const RankEnd& end) { return !end.farewell; });
+  std::ranges::copy_if(ends, std::back_inserter(silent), [](const RankEnd& end) {
+    return !end.farewell && !end.has_left;
+  });
   if (!silent.empty()) {
     const bool is_named =
         silent.size() == 1 && own.message().starts_with(label_of(silent[0].rank) + " ");
     if (!is_named) cause.message = text_of_silent(silent) + "; " + own.message();
     return cause;
   }
-  return ends.empty() ? cause : *ends[0].farewell;
+  const auto told =
+      std::ranges::find_if(ends, [](const RankEnd& end) { return end.farewell.has_value(); });
+  return told == ends.end() ? cause : *told->farewell;
 }
 
 Error error_for(int own_rank, const Error& own, const Farewell& cause) {
-  const std::string who = cause.rank == own_rank ? "" : label_of(cause.rank) + " said: ";
-  Error error(cause.code, who + cause.message, cause.code == own.code() ? own.remedy() : "");
+  const bool is_own = cause.rank == own_rank;
+  const std::string who = is_own ? "" : label_of(cause.rank) + " said: ";
+  Error error(
+      cause.code, who + cause.message, is_own && cause.code == own.code() ? own.remedy() : "");
   for (const std::string& context : own.context()) error.while_doing(context);
   for (const auto& [label, text] : own.details()) error.with_detail(label, text);
   return error;
+}
+
+bool is_in_vain(int peer, std::span<const RankEnd> ends, int num_others) {
+  const bool is_any = peer == shm::kAnyRank;
+  if (is_any && std::ssize(ends) == num_others) return true;
+  return std::ranges::any_of(ends, [&](const RankEnd& end) {
+    return end.farewell || end.rank == peer || (is_any && !end.has_left);
+  });
 }
 
 struct Farewells::Peer {
@@ -142,6 +158,7 @@ RankEnd Farewells::end_of(const Peer& peer) {
     if (!peer.farewell || !nudger_.wait(peer.farewell, kHearing)) return {.rank = peer.rank};
     Letter letter;
     std::memcpy(&letter, peer.room.const_data_ptr(), sizeof letter);
+    if (letter.has_left != 0) return {.rank = peer.rank, .has_left = true};
     return {.rank = peer.rank, .farewell = farewell_of(letter)};
   } catch (const std::exception&) {
     return {.rank = peer.rank};
@@ -149,12 +166,21 @@ RankEnd Farewells::end_of(const Peer& peer) {
 }
 
 void Farewells::say(const Farewell& farewell) noexcept {
+  Letter letter = letter_of(farewell);
+  send(&letter, sizeof letter);
+}
+
+void Farewells::say_left() noexcept {
+  Letter letter = {.has_left = 1};
+  send(&letter, sizeof letter);
+}
+
+void Farewells::send(void* letter, std::size_t bytes) noexcept {
   try {
-    Letter letter = letter_of(farewell);
     std::vector<Nudger::WorkPtr> sent;
     for (const Peer& peer : peers_) {
       try {
-        std::vector<at::Tensor> tensors = {room_of(&letter, sizeof letter)};
+        std::vector<at::Tensor> tensors = {room_of(letter, bytes)};
         sent.push_back(backend_.send(tensors, peer.rank, first_tag_ + 1));
       } catch (const std::exception&) {
         // It is gone.

@@ -5,7 +5,8 @@
 // open on every connection, and are looked at now and then:
 //
 //   wire       never sent: it fails when the connection closes
-//   farewell   sent by a rank that meets an error, before it closes. Where none came, the process has ended without a word
+//   farewell   sent by a rank that meets an error, or leaves in order, before it closes. Where none came, the process has
+//              ended without a word
 //
 // Threads:  one thread at a time.
 // Cost:     1 KiB for each other rank; a look takes less than a microsecond for each, and sends nothing.
@@ -42,14 +43,19 @@ struct Farewell {
 // Of a rank whose connection is closed.
 struct RankEnd {
   int rank = 0;
-  std::optional<Farewell> farewell;
+  std::optional<Farewell> farewell;  // of an error
+  bool has_left =
+      false;  // in order: no cause of anything. Neither of both: it has ended without a word
 };
 
 // What a rank tells of its own error, knowing who is gone: a rank that has ended without a word is the cause, before any that
-// has met an error. An error that is not kPeerLost is its own cause. Pure.
+// has met an error; one that has left in order is none. An error that is not kPeerLost is its own cause. Pure.
 [[nodiscard]] Farewell cause_of(int own_rank, const Error& own, std::span<const RankEnd> ends);
-// The error of rank `own_rank` for that cause, with the context of its own. Pure.
+// The error of rank `own_rank` for that cause, with the context of its own, and its remedy when it is the cause. Pure.
 [[nodiscard]] Error error_for(int own_rank, const Error& own, const Farewell& cause);
+// Whether who waits for rank `peer`, or shm::kAnyRank, waits in vain: it has ended, or any rank has met an error. Of anybody
+// also when any has ended without a word, or all of the others have left. Pure.
+[[nodiscard]] bool is_in_vain(int peer, std::span<const RankEnd> ends, int num_others);
 
 class Farewells {
  public:
@@ -65,10 +71,13 @@ class Farewells {
   [[nodiscard]] const std::vector<RankEnd>& look();
   // Says it to all who are still there, and waits for half a second at most until it is on its way.
   void say(const Farewell& farewell) noexcept;
+  // Likewise, that this rank leaves in order.
+  void say_left() noexcept;
 
  private:
   struct Peer;
 
+  void send(void* letter, std::size_t bytes) noexcept;
   [[nodiscard]] static bool is_closed(const Peer& peer);
   [[nodiscard]] RankEnd end_of(const Peer& peer);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include <xxhash.h>
 
 #include "libaccel/collectives/shm/call.h"
+#include "libaccel/collectives/shm/wait_slice.h"
 
 namespace accel {
 namespace {
@@ -33,6 +35,7 @@ constexpr std::chrono::milliseconds kLastBytes{20};
 constexpr std::chrono::microseconds kGlance{100};
 
 constexpr const char* kHasEnded = "has ended or met an error";
+constexpr const char* kHasLeft = "has left the group";
 constexpr const char* kAborted = "the group was aborted by this process";
 
 // Copying so much costs less than the trip that it saves.
@@ -150,6 +153,7 @@ NodeLink::NodeLink(c10::intrusive_ptr<c10d::Backend> backend,
 }
 
 NodeLink::~NodeLink() {
+  if (!is_closed() && !is_aborted_.load()) farewells_->say_left();
   close();
 }
 
@@ -185,17 +189,18 @@ Result<NodeLink::WorkPtr> NodeLink::start_receive(int from,
 // ---- waiting ----
 
 NodeLink::Wait NodeLink::wait_for(int peer) const {
-  return wait_for(peer, timeout_);
+  return wait_until(peer, Clock::now() + timeout_);
 }
 
-NodeLink::Wait NodeLink::wait_for(int peer, std::chrono::milliseconds at_most) const {
-  const auto now = Clock::now();
-  return {.peer = peer, .deadline = now + at_most, .looked = now};
+NodeLink::Wait NodeLink::wait_until(int peer, Clock::time_point deadline) {
+  return {.peer = peer, .deadline = deadline, .looked = Clock::now()};
 }
 
 Result<void> NodeLink::finish(const WorkPtr& work, Wait wait) {
   for (;;) {
-    const Result<bool> done = is_done(work, wait, wait.is_lost ? kLastBytes : kLookEvery);
+    const auto most = wait.is_lost ? kLastBytes : kLookEvery;
+    const Result<bool> done =
+        is_done(work, wait, shm::wait_slice(most, wait.deadline - Clock::now()));
     if (!done) return done.error();
     if (*done) return {};
   }
@@ -223,11 +228,8 @@ std::optional<Error> NodeLink::reason_to_give_up(Wait& wait) {
   return {};
 }
 
-// From anybody nothing is expected once anybody has ended, as within a node.
 bool NodeLink::is_lost(int peer) {
-  return std::ranges::any_of(farewells_->look(), [&](const RankEnd& end) {
-    return end.farewell || end.rank == peer || peer == shm::kAnyRank;
-  });
+  return is_in_vain(peer, farewells_->look(), num_others());
 }
 
 // ---- exchanges ----
@@ -287,11 +289,15 @@ Result<void> NodeLink::take_beginnings(Exchange& exchange) {
   Result<void> loss;
   Result<void> difference;
   std::vector<int> who_differ;
+  std::optional<Clock::time_point> last_words;  // of all that are left
   for (std::size_t i = 0; i < exchange.in.size(); ++i) {
     const Incoming& expected = exchange.in[i];
     const Exchange::Started& started = exchange.beginnings_in[i];
     const bool is_well = loss && difference;
-    auto came = finish(started.work, wait_for(expected.from, is_well ? timeout_ : kLastWords));
+    if (!is_well && !last_words) last_words = Clock::now() + kLastWords;
+    auto came =
+        finish(started.work,
+               last_words ? wait_until(expected.from, *last_words) : wait_for(expected.from));
     if (!came) {
       if (loss) loss = std::move(came);
       continue;
@@ -319,7 +325,8 @@ void NodeLink::part_from(const std::vector<int>& peers) {
     if (auto sent = start_send(peer, &nothing, 0, kParting)) partings.emplace_back(*sent, peer);
     if (auto came = start_receive(peer, &nothing, 0, kParting)) partings.emplace_back(*came, peer);
   }
-  for (const auto& [work, peer] : partings) (void)finish(work, wait_for(peer, kLastWords));
+  const auto deadline = Clock::now() + kLastWords;
+  for (const auto& [work, peer] : partings) (void)finish(work, wait_until(peer, deadline));
 }
 
 Result<void> NodeLink::finish(const ExchangePtr& exchange) {
@@ -339,7 +346,7 @@ Result<std::vector<shm::Absent>> NodeLink::call_roll(const shm::Call& call,
                                                      std::span<const int> peers,
                                                      std::chrono::milliseconds timeout,
                                                      shm::RollCall roll_call) {
-  const auto deadline = Clock::now() + timeout;
+  auto deadline = Clock::now() + timeout;
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
   for (const int peer : peers) {
@@ -349,21 +356,21 @@ Result<std::vector<shm::Absent>> NodeLink::call_roll(const shm::Call& call,
   const auto begun = begin(call, out, in);
   if (!begun) return begun.error();
   std::vector<shm::Absent> absent;
-  bool is_over = false;
   Result<void> difference;
   std::vector<int> who_differ;
   for (std::size_t i = 0; i < in.size(); ++i) {
     const Exchange::Started& started = (*begun)->beginnings_in[i];
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    const auto came = finish(
-        started.work, wait_for(in[i].from, is_over ? kLastBytes : std::max(left, kLastBytes)));
+    const auto came = finish(started.work, wait_until(in[i].from, deadline));
     if (is_aborted_.load()) return came ? Error(ErrorCode::kPeerLost, kAborted) : came.error();
     if (!came) {
       const std::vector<RankEnd>& ends = farewells_->look();
-      const bool has_ended = std::ranges::find(ends, in[i].from, &RankEnd::rank) != ends.end();
-      absent.push_back({.rank = in[i].from, .why = has_ended ? kHasEnded : ""});
-      is_over = is_over || (has_ended && roll_call == shm::RollCall::kUntilFirstLoss);
+      const auto end = std::ranges::find(ends, in[i].from, &RankEnd::rank);
+      const bool has_ended = end != ends.end();
+      if (has_ended && roll_call == shm::RollCall::kUntilFirstLoss)
+        deadline = std::min(deadline, Clock::now() + kLastBytes);
+      std::string why;
+      if (has_ended) why = end->has_left ? kHasLeft : kHasEnded;
+      absent.push_back({.rank = in[i].from, .why = std::move(why)});
       continue;
     }
     Beginning beginning;
@@ -427,11 +434,19 @@ void NodeLink::abort() noexcept {
   nudger_.end_wait();
 }
 
+int NodeLink::num_others() const {
+  return backend_->getSize() - 1;
+}
+
 // Who is lost may be lost by another one's error or death, which is heard of in a moment.
 Farewell NodeLink::find_cause(const Error& error) {
   const bool is_followed = error.code() == ErrorCode::kPeerLost && !is_aborted_.load();
   const auto deadline = Clock::now() + kLastWords;
-  while (is_followed && farewells_->look().empty() && Clock::now() < deadline)
+  const auto is_heard_of = [&] {
+    const std::vector<RankEnd>& ends = farewells_->look();
+    return std::ssize(ends) == num_others() || !std::ranges::all_of(ends, &RankEnd::has_left);
+  };
+  while (is_followed && !is_heard_of() && Clock::now() < deadline)
     std::this_thread::sleep_for(kLastWordsPause);
   return cause_of(rank_, error, farewells_->look());
 }

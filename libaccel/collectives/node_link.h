@@ -13,7 +13,7 @@
 //
 // Who waits looks around every 0.1 s (farewells.h): an exchange is over when a rank that it needs has closed its connections,
 // or any rank has said why the group is. A rank that met an error says it to all and closes its own (end()): so an error on
-// one node reaches all nodes, with its cause.
+// one node reaches all nodes, with its cause. One that leaves in order says so too: the others' messages go on without it.
 //
 // Threads:  one thread at a time, except abort(). A thread of its own ends waits for those looks (nudger.h).
 // Errors    kPeerLost: a rank has ended or met an error, or answered nothing within the timeout; kShapeMismatch.
@@ -123,7 +123,7 @@ class NodeLink {
   [[nodiscard]] Result<WorkPtr> start_send(int to, const void* data, std::size_t bytes, int tag);
   [[nodiscard]] Result<WorkPtr> start_receive(int from, void* data, std::size_t bytes, int tag);
   [[nodiscard]] Wait wait_for(int peer) const;
-  [[nodiscard]] Wait wait_for(int peer, std::chrono::milliseconds at_most) const;
+  [[nodiscard]] static Wait wait_until(int peer, Clock::time_point deadline);
   [[nodiscard]] Result<void> finish(const WorkPtr& work, Wait wait);
   // Whether it is done within `at_most`, or why it never will be.
   [[nodiscard]] Result<bool> is_done(const WorkPtr& work,
@@ -137,6 +137,7 @@ class NodeLink {
   // Tells ranks that call something else that their calls were seen, and waits until they have seen ours.
   void part_from(const std::vector<int>& peers);
   [[nodiscard]] Farewell find_cause(const Error& error);
+  [[nodiscard]] int num_others() const;
   void close() noexcept;
   [[nodiscard]] bool is_closed() const noexcept { return !backend_; }
 

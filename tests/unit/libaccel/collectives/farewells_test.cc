@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "libaccel/collectives/nudger.h"
+#include "libaccel/collectives/shm/mail.h"
 #include "libaccel/process/gloo_backend.h"
 #include "libaccel/process/sigpipe.h"
 
@@ -25,6 +26,10 @@ const Error kClosed(ErrorCode::kPeerLost, "rank 2 has ended or met an error");
 
 RankEnd silent(int rank) {
   return {.rank = rank, .farewell = {}};
+}
+
+RankEnd left(int rank) {
+  return {.rank = rank, .farewell = {}, .has_left = true};
 }
 
 RankEnd told(int rank, Farewell farewell) {
@@ -58,6 +63,39 @@ TEST(CauseOfAnError, IsWhatAnotherOneHasSaidOfWhoeverItWas) {
   EXPECT_THAT(error.context(), ElementsAre("a barrier"));
 }
 
+TEST(CauseOfAnError, IsNobodyWhoHasLeftInOrder) {
+  const Farewell full = {.rank = 2, .code = ErrorCode::kOutOfMemory, .message = "no memory"};
+
+  EXPECT_EQ(cause_of(0, kClosed, std::vector{left(1), told(2, full)}), full);
+  EXPECT_EQ(cause_of(0, kClosed, std::vector{left(1)}).message, kClosed.message());
+  EXPECT_EQ(cause_of(0, kClosed, std::vector{left(1), silent(3)}).message,
+            "rank 3 has ended; " + kClosed.message());
+}
+
+TEST(CauseOfAnError, KeepsTheRemedyOfItsOwnRankAlone) {
+  const Error late(ErrorCode::kPeerLost, "rank 3 did not come", "raise the timeout");
+  const Farewell of_rank_2 = {.rank = 2, .message = "rank 4 has ended"};
+
+  EXPECT_EQ(error_for(0, late, cause_of(0, late, {})).remedy(), "raise the timeout");
+  EXPECT_NE(error_for(0, late, of_rank_2).remedy(), "raise the timeout");
+}
+
+TEST(WaitForARank, IsInVainWhenItHasEndedOrAnyHasMetAnError) {
+  EXPECT_FALSE(is_in_vain(2, {}, 3));
+  EXPECT_FALSE(is_in_vain(2, std::vector{left(1), silent(3)}, 3));
+  EXPECT_TRUE(is_in_vain(2, std::vector{left(2)}, 3));
+  EXPECT_TRUE(is_in_vain(2, std::vector{silent(2)}, 3));
+  EXPECT_TRUE(is_in_vain(2, std::vector{told(1, {.rank = 1})}, 3));
+}
+
+TEST(WaitForAnyRank, IsInVainWhenOneIsLostOrAllHaveLeft) {
+  EXPECT_FALSE(is_in_vain(shm::kAnyRank, {}, 3));
+  EXPECT_FALSE(is_in_vain(shm::kAnyRank, std::vector{left(1), left(3)}, 3));
+  EXPECT_TRUE(is_in_vain(shm::kAnyRank, std::vector{left(1), left(2), left(3)}, 3));
+  EXPECT_TRUE(is_in_vain(shm::kAnyRank, std::vector{silent(1)}, 3));
+  EXPECT_TRUE(is_in_vain(shm::kAnyRank, std::vector{told(1, {.rank = 1})}, 3));
+}
+
 TEST(CauseOfAnError, IsTheErrorItselfWhereNobodyIsLost) {
   const Error own(ErrorCode::kShapeMismatch, "8 bytes", "bring 4");
 
@@ -68,37 +106,40 @@ TEST(CauseOfAnError, IsTheErrorItselfWhereNobodyIsLost) {
   EXPECT_EQ(cause_of(0, kClosed, {}).message, kClosed.message());
 }
 
-// Rank 1 says why it goes, more than fits; rank 2 goes without a word.
+// Rank 1 says why it goes, more than fits; rank 2 goes without a word; rank 3 goes in order.
 TEST(Farewells, AreHeardByAllWhoStayAndTheirAbsenceIsSeen) {
   constexpr int kFirstTag = 7;
   ignore_sigpipe_unless_handled();
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<RankEnd> ends;
-  std::barrier all_are_there(3);
+  std::barrier all_are_there(4);
   std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
+  for (int rank = 0; rank < 4; ++rank) {
     ranks.emplace_back([&, rank] {
       const auto gloo =
-          connect_gloo(store, {.rank = rank, .world_size = 3, .is_one_machine = true});
+          connect_gloo(store, {.rank = rank, .world_size = 4, .is_one_machine = true});
       Nudger nudger;
       Farewells farewells(*gloo, nudger, kFirstTag);
       EXPECT_THAT(farewells.look(), SizeIs(0));
       all_are_there.arrive_and_wait();
       if (rank == 1)
         farewells.say({.rank = 2, .message = "no\x1b memory " + std::string(600, '.')});
-      while (rank == 0 && ends.size() < 2) {
+      if (rank == 3) farewells.say_left();
+      while (rank == 0 && ends.size() < 3) {
         ends = farewells.look();
         std::this_thread::yield();
       }
     });
   }
   ranks.clear();
-  ASSERT_THAT(ends, SizeIs(2));
+  ASSERT_THAT(ends, SizeIs(3));
   ASSERT_TRUE(ends[0].farewell);
   EXPECT_EQ(ends[0].farewell->rank, 2);
   EXPECT_THAT(ends[0].farewell->message, testing::StartsWith("no? memory .."));
   EXPECT_EQ(ends[1].rank, 2);
-  EXPECT_FALSE(ends[1].farewell);
+  EXPECT_FALSE(ends[1].farewell || ends[1].has_left);
+  EXPECT_EQ(ends[2].rank, 3);
+  EXPECT_TRUE(ends[2].has_left && !ends[2].farewell);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Two ranks as threads, with Gloo between them. Exchanges: two_level_group_test.cc; deaths: node_ranks_test.cc.
+// Ranks as threads, with Gloo between them. Exchanges: two_level_group_test.cc; deaths: node_ranks_test.cc.
 
 #include "libaccel/collectives/node_link.h"
 
@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -24,22 +25,33 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-// In step: a rank leaves when all are through.
-void run_two(std::chrono::milliseconds timeout,
-             const std::function<void(NodeLink&, int rank, std::barrier<>&)>& body) {
+// In step: a rank leaves when all are through, unless body() lets go of its link.
+void run_linked(
+    int num_ranks,
+    std::chrono::milliseconds timeout,
+    const std::function<void(std::optional<NodeLink>&, int rank, std::barrier<>&)>& body) {
   ignore_sigpipe_unless_handled();
   auto store = c10::make_intrusive<c10d::HashStore>();
-  std::barrier<> both(2);
+  std::barrier<> all(num_ranks);
   std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
+  for (int rank = 0; rank < num_ranks; ++rank) {
     ranks.emplace_back([&, rank] {
-      NodeLink link(connect_gloo(store, {.rank = rank, .world_size = 2, .is_one_machine = true}),
-                    timeout);
-      both.arrive_and_wait();
-      body(link, rank, both);
-      both.arrive_and_wait();
+      std::optional<NodeLink> link;
+      link.emplace(
+          connect_gloo(store, {.rank = rank, .world_size = num_ranks, .is_one_machine = true}),
+          timeout);
+      all.arrive_and_wait();
+      body(link, rank, all);
+      all.arrive_and_wait();
     });
   }
+}
+
+void run_two(std::chrono::milliseconds timeout,
+             const std::function<void(NodeLink&, int rank, std::barrier<>&)>& body) {
+  run_linked(2, timeout, [&](std::optional<NodeLink>& link, int rank, std::barrier<>& both) {
+    body(*link, rank, both);
+  });
 }
 
 shm::LetterPtr letter_to(int peer, std::int32_t tag, std::byte& place, bool is_sent) {
@@ -124,6 +136,36 @@ TEST(Letters, FromAnybodyAreOverWhenSomebodyHasEnded) {
     said = link.end(done.error()).message();
   });
   EXPECT_EQ(said, "rank 1 said: no data");
+}
+
+// Rank 1 leaves first; rank 2 sends when rank 0 has looked around since.
+TEST(Letters, FromAnybodyComeAlsoWhenAnotherRankHasLeftInOrder) {
+  run_linked(3, 1h, [](std::optional<NodeLink>& link, int rank, std::barrier<>& all) {
+    if (rank == 1) link.reset();
+    std::byte room{};
+    const auto letter = letter_to(rank == 0 ? shm::kAnyRank : 0, 3, room, rank == 2);
+    if (rank == 0) {
+      or_throw(link->post(letter));
+      const auto end = std::chrono::steady_clock::now() + 250ms;
+      while (std::chrono::steady_clock::now() < end) EXPECT_FALSE(or_throw(link->is_done(letter)));
+    }
+    all.arrive_and_wait();
+    if (rank == 2) or_throw(link->post(letter));
+    if (rank != 1) or_throw(link->wait(letter));
+    EXPECT_TRUE(rank != 0 || letter->peer == 2);
+  });
+}
+
+TEST(Letters, FromAnybodyAreOverWhenAllOthersHaveLeft) {
+  run_linked(3, 1h, [](std::optional<NodeLink>& link, int rank, std::barrier<>&) {
+    if (rank != 0) return link.reset();
+    std::byte room{};
+    const auto letter = letter_to(shm::kAnyRank, 3, room, /*is_sent=*/false);
+    or_throw(link->post(letter));
+    const auto done = link->wait(letter);
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code(), ErrorCode::kPeerLost);
+  });
 }
 
 }  // namespace
