@@ -6,6 +6,8 @@
 // Errors    of all collectives: kPeerLost: a rank has died, left or met an error, or answered nothing within the timeout;
 //           kShapeMismatch: another rank calls something else; kInvalidArgument: an operation that is not defined for
 //           the type, a rank that does not exist.
+//           After an error a rank may wait until another copies nothing out of its memory any more (shm_straight.cc): for
+//           the timeout at most, where that one is stopped meanwhile.
 // Threads:  one thread at a time, except abort().
 #pragma once
 

@@ -233,7 +233,8 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] Result<void> settled_copy(Result<void> done) const;
   // The second step.
   [[nodiscard]] Result<void> end_straight(const Call& call);
-  // After an error: nobody copies out of or into memory of this rank any more.
+  // After an error: until nobody copies out of or into memory of this rank any more. A rank that is stopped in the middle of a
+  // copy holds it for the timeout of the group.
   void await_copies();
   // Whether it is done; else all go on through the slots.
   [[nodiscard]] Result<bool> broadcast_straight(std::byte* data,
