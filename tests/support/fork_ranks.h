@@ -30,37 +30,63 @@ namespace accel::test {
 
 enum class WhenOneIsKilled { kOthersNotice, kAllAreKilled };
 
+// How the ranks have ended, in their order: of waitpid().
+class RankStatuses {
+ public:
+  void add(int status) { statuses_.push_back(status); }
+  [[nodiscard]] bool is_well(int rank) const {
+    const int status = statuses_.at(static_cast<std::size_t>(rank));
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+  [[nodiscard]] bool is_killed(int rank) const {
+    const int status = statuses_.at(static_cast<std::size_t>(rank));
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  }
+  // Whether all of them ended by themselves with 0.
+  [[nodiscard]] bool are_all_well() const {
+    for (int rank = 0; rank < static_cast<int>(statuses_.size()); ++rank) {
+      if (!is_well(rank)) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<int> statuses_;
+};
+
 class ForkRanks {
  public:
   // ranks_per_node: how many share a local_rank() of 0.
   explicit ForkRanks(int size, int ranks_per_node = 1 << 20)
       : size_(size), ranks_per_node_(ranks_per_node) {}
 
-  // Calls body(ranks) in one process per rank. Returns whether all of them ended by themselves with 0.
-  bool run(WhenOneIsKilled when, const std::function<void(checkpoint::RankExchange&)>& body) {
+  // Calls body(ranks) in one process per rank. Returns when all have ended.
+  RankStatuses run(WhenOneIsKilled when,
+                   const std::function<void(checkpoint::RankExchange&)>& body) {
     return run_with(1, when, [&](const Exchanges& own) { body(*own[0]); });
   }
 
   // The same with a second exchange, for another thread of the rank.
-  bool run(WhenOneIsKilled when,
-           const std::function<void(checkpoint::RankExchange& ranks,
-                                    checkpoint::RankExchange& other)>& body) {
+  RankStatuses run(WhenOneIsKilled when,
+                   const std::function<void(checkpoint::RankExchange& ranks,
+                                            checkpoint::RankExchange& other)>& body) {
     return run_with(2, when, [&](const Exchanges& own) { body(*own[0], *own[1]); });
   }
 
  private:
   using Exchanges = std::vector<std::unique_ptr<checkpoint::RankExchange>>;
 
-  bool run_with(std::size_t num_exchanges,
-                WhenOneIsKilled when,
-                const std::function<void(const Exchanges&)>& body) {
+  RankStatuses run_with(std::size_t num_exchanges,
+                        WhenOneIsKilled when,
+                        const std::function<void(const Exchanges&)>& body) {
     std::vector<Hub> hubs(num_exchanges);
     std::vector<pid_t> children;
     for (int rank = 0; rank < size_; ++rank) {
       std::vector<UniqueFd> own;
       for (Hub& hub : hubs) {
         int ends[2];
-        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
+        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+          throw Error(ErrorCode::kInternal, "no socket for a rank");
         own.emplace_back(ends[1]);
         hub.add(UniqueFd(ends[0]));
       }
@@ -159,14 +185,15 @@ class ForkRanks {
            end.si_code == CLD_KILLED;
   }
 
-  static bool reap(const std::vector<pid_t>& children) {
-    bool all_ended = true;
+  static RankStatuses reap(const std::vector<pid_t>& children) {
+    RankStatuses statuses;
     for (const pid_t child : children) {
       int status = 0;
-      all_ended = ::waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-                  WEXITSTATUS(status) == 0 && all_ended;
+      if (::waitpid(child, &status, 0) != child)
+        throw Error(ErrorCode::kInternal, "a rank's end was taken by another");
+      statuses.add(status);
     }
-    return all_ended;
+    return statuses;
   }
 
   class Member final : public checkpoint::RankExchange {

@@ -207,7 +207,7 @@ TEST_F(MemoryCheckpointsTest, KilledInTheMiddleOfACopyTheOneBeforeIsThere) {
     const int victim = std::uniform_int_distribution(0, 2)(pick);
     const int last = std::uniform_int_distribution(1, 4)(pick);
     const bool is_before_the_end = std::uniform_int_distribution(0, 1)(pick) == 1;
-    const bool ended = ForkRanks(3).run(WhenOneIsKilled::kAllAreKilled, [&](RankExchange& ranks) {
+    const auto ends = ForkRanks(3).run(WhenOneIsKilled::kAllAreKilled, [&](RankExchange& ranks) {
       FileKeeper keeper(scratch.path());
       int value = 0;
       int pieces = 0;  // of this save, copied
@@ -223,7 +223,7 @@ TEST_F(MemoryCheckpointsTest, KilledInTheMiddleOfACopyTheOneBeforeIsThere) {
         std::ignore = checkpoints.save(ranks, run.objects(), {.step = value});
       }
     });
-    ASSERT_FALSE(ended);
+    ASSERT_TRUE(ends.is_killed(victim));
     std::atomic<std::int64_t> step{-1};
     ThreadRanks(3).run([&](RankExchange& ranks) {
       FileKeeper keeper(scratch.path());
@@ -260,7 +260,7 @@ TEST_F(MemoryCheckpointsTest, SaveAfterAFallBackLeavesTheOneThatAllHave) {
   }
   ASSERT_EQ(loaded_by(2), 1);
   // Killed in the next save, which must not have touched step 1 on any rank.
-  const bool ended = ForkRanks(2).run(WhenOneIsKilled::kAllAreKilled, [&](RankExchange& ranks) {
+  const auto ends = ForkRanks(2).run(WhenOneIsKilled::kAllAreKilled, [&](RankExchange& ranks) {
     FileKeeper keeper(scratch_.path());
     MemoryCheckpoints checkpoints(keeper, {.on_size = {}, .on_copy = [&](std::uint64_t) {
                                              if (ranks.rank() == 1) ::raise(SIGKILL);
@@ -268,7 +268,7 @@ TEST_F(MemoryCheckpointsTest, SaveAfterAFallBackLeavesTheOneThatAllHave) {
     Divided run(ranks, 3);
     std::ignore = checkpoints.save(ranks, run.objects(), {.step = 3});
   });
-  EXPECT_FALSE(ended);
+  EXPECT_TRUE(ends.is_killed(1));
   EXPECT_EQ(loaded_by(2), 1);
 }
 
@@ -461,18 +461,17 @@ TEST_F(MemoryCheckpointsTest, KnowsThatTheJobHasBegunBeforeWhereAnyNodeDoes) {
 TEST_F(MemoryCheckpointsTest, EachNodeKeepsAReplicaOfPartsAndTheNewestOfAllNodesCounts) {
   const auto folder_of = [&](int rank) { return scratch_.path() / std::to_string(rank / 2); };
   const auto save = [&](int value, int killed_node) {
-    const bool ended =
-        ForkRanks(4, 2).run(WhenOneIsKilled::kAllAreKilled, [&](RankExchange& ranks) {
-          std::filesystem::create_directories(folder_of(ranks.rank()));
-          FileKeeper keeper(folder_of(ranks.rank()));
-          Divided run(ranks.local_rank(), 2, value);
-          MemoryCheckpoints checkpoints(keeper, {.on_size = {}, .on_copy = [&](std::uint64_t) {
-                                                   if (ranks.rank() / 2 == killed_node)
-                                                     ::raise(SIGKILL);
-                                                 }});
-          std::ignore = checkpoints.save(ranks, run.objects(), {.step = value});
-        });
-    EXPECT_EQ(ended, killed_node < 0);
+    const auto ends = ForkRanks(4, 2).run(WhenOneIsKilled::kAllAreKilled, [&](RankExchange& ranks) {
+      std::filesystem::create_directories(folder_of(ranks.rank()));
+      FileKeeper keeper(folder_of(ranks.rank()));
+      Divided run(ranks.local_rank(), 2, value);
+      MemoryCheckpoints checkpoints(keeper, {.on_size = {}, .on_copy = [&](std::uint64_t) {
+                                               if (ranks.rank() / 2 == killed_node)
+                                                 ::raise(SIGKILL);
+                                             }});
+      std::ignore = checkpoints.save(ranks, run.objects(), {.step = value});
+    });
+    EXPECT_EQ(ends.are_all_well(), killed_node < 0);
   };
   const auto loaded = [&](std::string* why_not) {
     std::atomic<std::int64_t> step{-1};

@@ -323,21 +323,28 @@ struct Killing {
 
 class KilledSave : public ::testing::TestWithParam<Killing> {
  protected:
-  // Returns whether all ranks have come to their end.
+  // Returns whether the victim came to its step. The others end well by kPeerLost alone, or are killed too.
   static bool save_until_killed(const fs::path& folder, int victim, int step) {
-    return ForkRanks(kRanks).run(GetParam().when,
-                                 [&](RankExchange& ranks, RankExchange& of_thread) {
-                                   KillingDisk disk(ranks.rank() == victim ? step : kNever);
-                                   try {
-                                     if (GetParam().thread == Thread::kForeground) {
-                                       save(disk, ranks, folder, 2);
-                                     } else {
-                                       save_in_background(disk, ranks, of_thread, folder, 2);
-                                     }
-                                   } catch (const Error& error) {
-                                     if (error.code() != ErrorCode::kPeerLost) ::_exit(1);
-                                   }
-                                 });
+    const auto ends =
+        ForkRanks(kRanks).run(GetParam().when, [&](RankExchange& ranks, RankExchange& of_thread) {
+          KillingDisk disk(ranks.rank() == victim ? step : kNever);
+          try {
+            if (GetParam().thread == Thread::kForeground) {
+              save(disk, ranks, folder, 2);
+            } else {
+              save_in_background(disk, ranks, of_thread, folder, 2);
+            }
+          } catch (const Error& error) {
+            if (error.code() != ErrorCode::kPeerLost) ::_exit(1);
+          }
+        });
+    const bool was_killed = ends.is_killed(victim);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const bool may_be_killed =
+          was_killed && (rank == victim || GetParam().when == WhenOneIsKilled::kAllAreKilled);
+      EXPECT_TRUE(ends.is_well(rank) || (may_be_killed && ends.is_killed(rank))) << rank;
+    }
+    return was_killed;
   }
 
   // Returns its step.
@@ -359,7 +366,9 @@ TEST_P(KilledSave, LeavesACompleteCheckpointWhereverItWas) {
   std::mt19937 random(11);
   const std::vector<unsigned> steps = steps_of_a_save(GetParam().thread);
   int num_new = 0;
+  int num_rounds = 0;
   for (int num_killed = 0; num_killed < GetParam().num_points;) {
+    ASSERT_LT(num_rounds++, 4 * GetParam().num_points) << "killed: " << num_killed;
     const test::ScratchFolder scratch;
     const fs::path folder = scratch.path() / "saved";
     save_unkilled(folder, 1);
@@ -368,7 +377,7 @@ TEST_P(KilledSave, LeavesACompleteCheckpointWhereverItWas) {
     const int step = static_cast<int>(random() % (steps[static_cast<std::size_t>(victim)] + 1));
     SCOPED_TRACE("rank " + std::to_string(victim) + " at step " + std::to_string(step));
 
-    num_killed += save_until_killed(folder, victim, step) ? 0 : 1;
+    num_killed += save_until_killed(folder, victim, step) ? 1 : 0;
 
     const std::int64_t found = expect_complete(folder);
     EXPECT_TRUE(found == 1 || found == 2) << found;
