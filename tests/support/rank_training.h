@@ -60,7 +60,8 @@ using Plugin = std::optional<FullyShardedDataParallelPlugin>;
 Trained train_on_ranks(const MakeZooModel& make, const Plugin& plugin, const Recipe& recipe);
 // rank: whose losses and buffers are returned.
 Trained train_alone(const MakeZooModel& make, int ranks, int rank, const Recipe& recipe);
-// Whether this processor has kernels for the recipe's precision: oneDNN has none for an LSTM in fp16 on many.
+// Whether this processor has kernels for the recipe's precision: oneDNN has none for an LSTM in fp16 on many. Says on stderr
+// what it has none for; throws what else goes wrong.
 bool can_run(const MakeZooModel& make, const Recipe& recipe);
 
 struct Lesson {
