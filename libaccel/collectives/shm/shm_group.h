@@ -214,9 +214,10 @@ class ShmGroup final : public ByteGroup {
   // Straight copies between two ranks (shm_straight.cc).
   [[nodiscard]] bool may_go_straight(std::size_t bytes) const noexcept;
   [[nodiscard]] std::size_t peer_at() const noexcept;  // the other rank, as an index
-  // Whether both ranks can reach the other's memory; two steps more, the first time.
+  // Whether both ranks can reach the other's memory; up to three steps more, the first time.
   [[nodiscard]] Result<bool> open_memories(const Call& call);
   [[nodiscard]] bool can_mark(std::uint64_t address) const;
+  [[nodiscard]] std::uint64_t mark_of(int rank) const;  // what it writes to the other
   // The first step: places of what both bring; none when it goes through the slots, on both ranks alike.
   [[nodiscard]] Result<std::vector<Place>> meet_straight(const std::byte* data,
                                                          std::size_t bytes,

@@ -7,8 +7,9 @@
 //
 // So each byte is written by one rank, and read only by who writes what depends on it.
 //
-// Whether they can reach each other they find out by the first such collective, in two steps more: each writes a mark to the
-// other and reads it back, and where one cannot, both go through the slots for good. A tensor that cannot be reached (mapped
+// Whether they can reach each other they find out by the first such collective, in three steps more: each writes a mark to the
+// other and reads it back, and then finds the other's mark in its own memory, so that no process that only has the other's pid
+// (in another namespace of pids) is taken for it. Where one does not, both go through the slots for good. A tensor that cannot be reached (mapped
 // from a device) makes one collective go through the slots.
 //
 // A tensor belongs to its rank alone again when the rank has returned. So a rank that returns with an error, while the other
@@ -22,6 +23,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -58,15 +60,28 @@ Result<bool> ShmGroup::open_memories(const Call& call) {
   });
   if (!tried) return tried.error();
   if (!is_open) place_.where = Place::kRefused;
-  const auto verdicts = meet(call);
-  if (!verdicts) return verdicts.error();
-  memories_ = is_refused(*verdicts) ? Memories::kRefused : Memories::kOpen;
+  const auto written = meet(call);
+  if (!written) return written.error();
+  bool is_refused_by_any = is_refused(*written);
+  if (!is_refused_by_any) {
+    // Both have written somewhere: into these two processes?
+    const std::uint64_t mark = std::atomic_ref(mark_of_peer_).load();
+    if (mark != mark_of(1 - rank())) place_.where = Place::kRefused;
+    const auto verdicts = meet(call);
+    if (!verdicts) return verdicts.error();
+    is_refused_by_any = is_refused(*verdicts);
+  }
+  memories_ = is_refused_by_any ? Memories::kRefused : Memories::kOpen;
   return memories_ == Memories::kOpen;
+}
+
+std::uint64_t ShmGroup::mark_of(int rank) const {
+  return memory_.line(rank).start_time.load() + static_cast<std::uint64_t>(rank) + 1;
 }
 
 bool ShmGroup::can_mark(std::uint64_t address) const {
   const pid_t process = memory_.line(1 - rank()).pid.load();
-  const std::uint64_t mark = memory_.line(rank()).start_time.load() + 1;
+  const std::uint64_t mark = mark_of(rank());
   std::uint64_t seen = 0;
   return write_memory(process, address, reinterpret_cast<const std::byte*>(&mark), sizeof mark) &&
          read_memory(process, address, reinterpret_cast<std::byte*>(&seen), sizeof seen) &&

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/shm_ranks.h"
@@ -156,6 +158,34 @@ void refuse_call(long number) {
 TEST(ShmStraight, OneThatMayNotReadOrWriteTheOthersMemoryMakesBothGoThroughTheSlots) {
   for (const long number : {SYS_process_vm_readv, SYS_process_vm_writev})
     EXPECT_TRUE(went_through_slots([&] { refuse_call(number); })) << number;
+}
+
+// A process with the same addresses has the pid that rank 1 is known by, as may be where each has pids of its own.
+TEST(ShmStraight, AnotherProcessWithThePidOfARankIsNotTakenForIt) {
+  const Ranks ranks = Ranks(2).straight_from(1);
+  const GroupMemory memory =
+      or_throw(GroupMemory::map(ranks.memory().get(), ranks.options(0).shape));
+  std::unique_ptr<ShmGroup> groups[2];
+  {
+    std::jthread joining([&] { groups[1] = ranks.join(1); });
+    groups[0] = ranks.join(0);
+  }
+  const pid_t other = ::fork();
+  if (other == 0) {
+    for (;;) ::pause();
+  }
+  memory.line(1).pid.store(other);
+  std::vector<float> values = input_of(0, 10'000);
+  std::jthread sending([&] {
+    std::vector<float> sent = input_of(1, 10'000);
+    or_throw(groups[1]->broadcast(bytes_of(sent), sent.size() * sizeof(float), 1));
+  });
+  or_throw(groups[0]->broadcast(bytes_of(values), values.size() * sizeof(float), 1));
+  sending.join();
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+
+  EXPECT_EQ(values, input_of(1, 10'000));
 }
 
 // Of the kernel's page of clocks: it can be read, and not be reached by others; as what is mapped from a device.
