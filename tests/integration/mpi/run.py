@@ -101,8 +101,10 @@ class DeepSpeedByOpenMpi(MpiTest):
     def run_ranks(self, script, *arguments, flags=()):
         ssh = self.folder / "bin/ssh"
         ssh.parent.mkdir()
-        ssh.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nshift\n'
-                       'exec env -i HOME="$HOME" PATH=/usr/bin:/bin OMPI_ALLOW_RUN_AS_ROOT=1 '
+        # Daemons of two hosts have no session folder in common; two on one machine that share one crash now and then.
+        ssh.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\n'
+                       f'TMPDIR="{self.folder}/tmp-$1"; mkdir -p "$TMPDIR"; shift\n'
+                       'exec env -i HOME="$HOME" TMPDIR="$TMPDIR" PATH=/usr/bin:/bin OMPI_ALLOW_RUN_AS_ROOT=1 '
                        'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 /bin/sh -c "$*"\n')
         ssh.chmod(0o755)
         (self.folder / "hosts").write_text("one slots=2\ntwo slots=3\n")
