@@ -178,13 +178,7 @@ std::optional<ElasticSettings> choose_nodes(const CommandLine& line,
     elastic = choose_endpoint(line, slurm, *range, faults);
   }
   if (!elastic) {
-    for (const char* name : {"rdzv_endpoint",
-                             "rdzv_id",
-                             "rdzv_token_file",
-                             "rdzv_tls_dir",
-                             "rdzv_insecure",
-                             "fencing",
-                             "lease"}) {
+    for (const char* name : kMeetingFlags) {
       if (line.has(name) && line.is_on("standalone")) {
         usage(faults,
               line.spelled(name) + " is for several nodes, and --standalone for one",

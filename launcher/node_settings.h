@@ -20,6 +20,15 @@ struct SlurmView {
   std::string unique;          // see SlurmWish
 };
 
+// Flags that say how several nodes meet, beside --nnodes.
+inline constexpr const char* kMeetingFlags[] = {"rdzv_endpoint",
+                                                "rdzv_id",
+                                                "rdzv_token_file",
+                                                "rdzv_tls_dir",
+                                                "rdzv_insecure",
+                                                "fencing",
+                                                "lease"};
+
 // Empty: a launch on one machine. Faults are added.
 [[nodiscard]] std::optional<ElasticSettings> choose_nodes(const CommandLine& line,
                                                           const SlurmView& slurm,

@@ -7,6 +7,8 @@
 #include <optional>
 #include <sstream>
 
+#include "runtime/trimmed.h"
+
 namespace accel {
 namespace {
 
@@ -21,18 +23,12 @@ std::string read_small_file(const fs::path& path) {
   return content.str();
 }
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
-
 // The value behind "Model:" in the file `information` of a GPU.
 std::string field_of(std::string_view text, std::string_view name) {
   const std::size_t at = text.find(name);
   if (at == std::string_view::npos) return "";
   text.remove_prefix(at + name.size());
-  return std::string(trimmed(text.substr(0, text.find('\n'))));
+  return std::string(trimmed(text.substr(0, text.find('\n')), kSpace));
 }
 
 std::optional<int> parse_number(std::string_view text) {
@@ -68,7 +64,7 @@ std::string driver_version_in(std::string_view text) {
 std::vector<int> parse_cpu_list(std::string_view text) {
   constexpr int kMost = 1 << 20;
   std::vector<int> cpus;
-  text = trimmed(text);
+  text = trimmed(text, kSpace);
   while (!text.empty()) {
     const std::string_view part = text.substr(0, text.find(','));
     const std::size_t dash = part.find('-');
@@ -130,7 +126,7 @@ const NvidiaGpu* visible_gpu(const NvidiaMachine& machine, const EnvMap& environ
     for (int i = 0; i <= index; ++i) {
       if (!std::getline(entries, entry, ',')) return nullptr;
     }
-    number = parse_number(trimmed(entry));
+    number = parse_number(trimmed(entry, kSpace));
   }
   if (!number || *number < 0 || *number >= static_cast<int>(machine.gpus.size())) return nullptr;
   return &machine.gpus[static_cast<std::size_t>(*number)];

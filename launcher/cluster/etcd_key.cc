@@ -4,6 +4,7 @@
 #include <stop_token>
 #include <utility>
 
+#include "launcher/bracketed.h"
 #include "launcher/cluster/endpoint.h"
 
 namespace accel::cluster {
@@ -17,8 +18,7 @@ constexpr auto kNameLimit = 5s;
 constexpr auto kReachLimit = 1s;
 
 std::string joined(const std::string& host, std::uint16_t port) {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return launcher::bracketed(host) + ":" + std::to_string(port);
 }
 
 bool is_loopback_name(const std::string& endpoint) {

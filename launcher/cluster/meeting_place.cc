@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "agent/rendezvous/token_proof.h"
+#include "launcher/bracketed.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/program.h"
 #include "runtime/clock.h"
@@ -134,9 +135,7 @@ Result<MeetingPlace> find_host(const ElasticSettings& settings,
   }
   const std::uint16_t port = addresses.front().port;
   const std::string& from = settings.launch_address;
-  const bool is_v6 = from.find(':') != std::string::npos;
-  auto first =
-      agent::parse_tcp_address((is_v6 ? "[" + from + "]" : from) + ":" + std::to_string(port));
+  auto first = agent::parse_tcp_address(launcher::bracketed(from) + ":" + std::to_string(port));
   if (first) {
     place.is_local = first->is_loopback;
     addresses.insert(addresses.begin(), *std::move(first));

@@ -7,18 +7,13 @@
 #include <utility>
 
 #include "runtime/suggest.h"
+#include "runtime/trimmed.h"
 
 namespace accel::launcher {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r\v\f";
 constexpr int kMostSlots = 1024;  // as kMaxProcesses
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 // Up to `separator`, which is taken off `rest` too.
 std::string_view next_part(std::string_view& rest, char separator) {
@@ -52,7 +47,7 @@ std::optional<HostSlots> parse_line(std::string_view line) {
   const size_t name_end = line.find_first_of(kBlanks);
   if (name_end == std::string_view::npos || line.front() == '-') return std::nullopt;
   constexpr std::string_view kSlots = "slots=";
-  const std::string_view rest = trimmed(line.substr(name_end));
+  const std::string_view rest = trimmed(line.substr(name_end), kBlanks);
   if (!rest.starts_with(kSlots)) return std::nullopt;
   const auto number = leading_number(rest.substr(kSlots.size()), kMostSlots);
   if (!number || *number == 0) return std::nullopt;
@@ -125,7 +120,7 @@ Result<std::vector<HostSlots>> named_hosts(std::vector<HostSlots>& hosts, std::s
 Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::string& path) {
   std::vector<HostSlots> hosts;
   for (int number = 1; !text.empty(); ++number) {
-    const std::string_view line = trimmed(next_part(text, '\n'));
+    const std::string_view line = trimmed(next_part(text, '\n'), kBlanks);
     if (line.empty() || line.front() == '#') continue;
     std::optional<HostSlots> host = parse_line(line);
     if (!host) return bad_line(path, number, line);

@@ -9,6 +9,7 @@
 #include "launcher/choice_list.h"
 #include "launcher/number_text.h"
 #include "runtime/printable.h"
+#include "runtime/trimmed.h"
 
 namespace accel::launcher {
 namespace {
@@ -21,12 +22,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\r";
-  const std::size_t first = text.find_first_not_of(kSpaces);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpaces) - first + 1);
-}
+constexpr std::string_view kBlanks = " \t\r";
 
 std::string with_names(std::string_view text, const Answers& answers) {
   const std::string type = answers.distributed_type();
@@ -98,7 +94,7 @@ Result<ConfigValue> fraction(std::string_view line) {
 ConfigValue list_of(std::string_view line) {
   ConfigValue::List items;
   for (const std::string_view item : split_choices(line)) {
-    if (!trimmed(item).empty()) items.push_back(text_value(trimmed(item)));
+    if (!trimmed(item, kBlanks).empty()) items.push_back(text_value(trimmed(item, kBlanks)));
   }
   return {std::move(items), "", 0};
 }
@@ -173,7 +169,7 @@ std::string Questionnaire::fallback() const {
 Result<void> Questionnaire::answer(std::string_view line) {
   const Question& question = *next();
   const std::string otherwise = fallback();
-  std::string_view word = trimmed(line);
+  std::string_view word = trimmed(line, kBlanks);
   if (printable(word) != word) return expected(word, "text without control characters");
   if (word.empty()) word = otherwise;
   Result<ConfigValue> value = value_of(question, word);

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "launcher/bracketed.h"
 #include "runtime/printable.h"
 
 namespace accel::launcher {
@@ -102,8 +103,7 @@ void choose_etcd(const MachineWish& wish,
   settings.address.clear();
   settings.port = static_cast<std::uint16_t>(wish.port.value_or(0));
   if (etcd.endpoint.empty()) {
-    etcd.endpoint = wish.address.value_or("");
-    if (etcd.endpoint.find(':') != std::string::npos) etcd.endpoint = "[" + etcd.endpoint + "]";
+    etcd.endpoint = bracketed(wish.address.value_or(""));
     if (settings.port != 0) etcd.endpoint += ":" + std::to_string(settings.port);
     settings.port = 0;
   }

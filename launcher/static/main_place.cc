@@ -1,5 +1,6 @@
 #include "launcher/static/main_place.h"
 
+#include "launcher/bracketed.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/json_fields.h"
 
@@ -21,10 +22,7 @@ void each_member(Place& place, Visit&& visit) {
 }  // namespace
 
 std::string MainPlace::describe() const {
-  const bool is_v6 = address.find(':') != std::string::npos;
-  const std::string shown = printable(address);
-  return printable(host) + " (" + (is_v6 ? "[" + shown + "]" : shown) + ":" + std::to_string(port) +
-         ")";
+  return printable(host) + " (" + bracketed(printable(address)) + ":" + std::to_string(port) + ")";
 }
 
 std::string to_text(const MainPlace& place) {

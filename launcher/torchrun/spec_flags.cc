@@ -1,12 +1,12 @@
 #include "launcher/torchrun/spec_flags.h"
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 #include <accel/error.h>
 
 #include "runtime/printable.h"
+#include "runtime/trimmed.h"
 
 namespace accel::launcher {
 namespace {
@@ -18,18 +18,13 @@ constexpr const char* kDevices = "CUDA_VISIBLE_DEVICES";
 constexpr std::string_view kFlags[] = {
     "virtual_local_rank", "duplicate_stdout_filters", "duplicate_stderr_filters"};
 
-std::string trimmed(std::string_view text) {
-  const auto is_blank = [](unsigned char c) { return std::isspace(c) != 0; };
-  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-  return std::string(text);
-}
+constexpr std::string_view kBlanks = " \t\n\v\f\r";
 
 std::vector<std::string> devices_in(std::string_view list) {
   std::vector<std::string> devices;
   for (;;) {
     const std::size_t comma = std::min(list.find(','), list.size());
-    devices.push_back(trimmed(list.substr(0, comma)));
+    devices.emplace_back(trimmed(list.substr(0, comma), kBlanks));
     if (comma == list.size()) return devices;
     list.remove_prefix(comma + 1);
   }

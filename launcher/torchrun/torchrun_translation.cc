@@ -8,9 +8,11 @@
 
 #include "launcher/elastic_settings.h"
 #include "launcher/flag_table.h"
+#include "launcher/node_settings.h"
 #include "launcher/number_text.h"
 #include "launcher/static/machine_wish.h"
 #include "launcher/torchrun/torchrun_flags.h"
+#include "runtime/trimmed.h"
 
 namespace accel::launcher {
 namespace {
@@ -301,16 +303,8 @@ class Translation {
               line_.spelled("rdzv_backend") + " static knows one number",
           "give " + line_.spelled("rdzv_backend") + " c10d with " + line_.spelled("rdzv_endpoint"));
     // What else is missing for another way to meet is not this fault.
-    for (const char* name : {"nnodes",
-                             "rdzv_endpoint",
-                             "rdzv_id",
-                             "rdzv_token_file",
-                             "rdzv_tls_dir",
-                             "rdzv_insecure",
-                             "fencing",
-                             "lease"}) {
-      line_.given.erase(name);
-    }
+    line_.given.erase("nnodes");
+    for (const char* name : kMeetingFlags) line_.given.erase(name);
   }
 
   // "gpu-01:29400", "gpu-01", "[fe80::1]:29400".
@@ -339,16 +333,10 @@ class Translation {
             line_.spelled("rdzv_conf") + " is '" + *text + "', expected KEY=VALUE,KEY=VALUE"));
         return;
       }
-      use_conf(trimmed(pair.substr(0, equals)), trimmed(pair.substr(equals + 1)));
+      constexpr std::string_view kBlanks = " \t";  // as torchrun strips them
+      use_conf(std::string(trimmed(pair.substr(0, equals), kBlanks)),
+               std::string(trimmed(pair.substr(equals + 1), kBlanks)));
     }
-  }
-
-  // As torchrun strips them.
-  static std::string trimmed(std::string_view text) {
-    constexpr std::string_view kBlanks = " \t";
-    const std::size_t begin = text.find_first_not_of(kBlanks);
-    if (begin == std::string_view::npos) return "";
-    return std::string(text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin));
   }
 
   // By the names of torchrun's etcd and of its etcd-v2; null: none of them.
