@@ -75,12 +75,15 @@ void ClusterClient::call(const std::string& endpoint,
   made->request = request;
   made->context.set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
   sign(made->context);
-  begin(*made, [this, made, endpoint, done = std::move(done)](const grpc::Status& status) {
-    asio::post(loop_, [made, endpoint, done, status] {
-      if (!status.ok()) return done(to_error(status, nobody_at(endpoint)));
-      done(std::move(made->response));
-    });
-  });
+  // The whole call goes to the loop, so that no thread of gRPC's is the last to let go of a channel.
+  begin(
+      *made,
+      [&loop = loop_, made, endpoint, done = std::move(done)](const grpc::Status& status) mutable {
+        asio::post(loop, [made = std::move(made), endpoint, done = std::move(done), status] {
+          if (!status.ok()) return done(to_error(status, nobody_at(endpoint)));
+          done(std::move(made->response));
+        });
+      });
 }
 
 void ClusterClient::submit(const v1::SubmitReq& request, Done<v1::Job> done) {

@@ -15,7 +15,8 @@ namespace asio = boost::asio;
 constexpr std::chrono::seconds kUnaryDeadline{10};
 constexpr int kMostRedirects = 3;  // in a row without a pause: the leader may be changing
 
-// Asks for one page of members after the other, and keeps itself alive until the last one has come.
+// Asks for one page of members after the other, and keeps itself alive until the last one has come. gRPC's threads give it
+// to the loop whole: were they the last to let go of it, its context would let go of the channel there.
 class MemberPages : public std::enable_shared_from_this<MemberPages> {
  public:
   MemberPages(asio::io_context& loop,
@@ -31,8 +32,11 @@ class MemberPages : public std::enable_shared_from_this<MemberPages> {
     context_->set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
     page_.Clear();
     stub_->async()->GetMembers(
-        context_.get(), &request_, &page_, [self = shared_from_this()](const grpc::Status& status) {
-          asio::post(self->loop_, [self, status] { self->take(status); });
+        context_.get(),
+        &request_,
+        &page_,
+        [&loop = loop_, self = shared_from_this()](const grpc::Status& status) mutable {
+          asio::post(loop, [self = std::move(self), status] { self->take(status); });
         });
   }
 

@@ -1,6 +1,9 @@
 #include "agent/rendezvous/session_client.h"
 
+#include <atomic>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -36,33 +39,75 @@ class Pages final : public v1::Rendezvous::Service {
   const std::uint32_t fails_from_;
 };
 
-std::vector<std::string> ask_members(std::uint32_t fails_from) {
-  const test::ScratchFolder folder;
-  const std::string address = "unix:" + folder.file("socket");
-  Pages pages(fails_from);
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
-  builder.RegisterService(&pages);
-  const auto server = builder.BuildAndStart();
-  boost::asio::io_context loop{1};
-  const auto work = boost::asio::make_work_guard(loop);
-  SessionClient client(loop, grpc::CreateChannel(address, grpc::InsecureChannelCredentials()), {});
-  std::vector<std::string> names;
-  client.get_members("job", [&](const std::vector<v1::Member>& members) {
-    for (const v1::Member& member : members) names.push_back(member.node_id());
-    loop.stop();
-  });
-  loop.run();
-  server->Shutdown();
-  return names;
+// A coordinator on a socket of this process, and a client of it.
+class SessionClientTest : public ::testing::Test {
+ protected:
+  void serve(std::uint32_t fails_from) {
+    pages_ = std::make_unique<Pages>(fails_from);
+    const std::string address = "unix:" + folder_.file("socket");
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+    builder.RegisterService(pages_.get());
+    server_ = builder.BuildAndStart();
+    client_ = std::make_unique<SessionClient>(
+        loop_,
+        grpc::CreateChannel(address, grpc::InsecureChannelCredentials()),
+        SessionClient::Handlers());
+  }
+
+  std::vector<std::string> ask_members() {
+    std::vector<std::string> names;
+    client_->get_members("job", [&](const std::vector<v1::Member>& members) {
+      for (const v1::Member& member : members) names.push_back(member.node_id());
+      loop_.stop();
+    });
+    loop_.restart();
+    loop_.run();
+    return names;
+  }
+
+  const test::ScratchFolder folder_;
+  boost::asio::io_context loop_{1};
+  const boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
+      loop_.get_executor()};
+  std::unique_ptr<Pages> pages_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<SessionClient> client_;
+};
+
+TEST_F(SessionClientTest, TheListOfMembersIsAskedForToItsLastPage) {
+  serve(100);
+  EXPECT_THAT(ask_members(), ElementsAre("job-0", "job-1", "job-2", "job-3", "job-4"));
 }
 
-TEST(SessionClient, TheListOfMembersIsAskedForToItsLastPage) {
-  EXPECT_THAT(ask_members(100), ElementsAre("job-0", "job-1", "job-2", "job-3", "job-4"));
+TEST_F(SessionClientTest, OfAListThatCannotBeHadWholeNothingIsTold) {
+  serve(2);
+  EXPECT_THAT(ask_members(), IsEmpty());
 }
 
-TEST(SessionClient, OfAListThatCannotBeHadWholeNothingIsTold) {
-  EXPECT_THAT(ask_members(2), IsEmpty());
+// What a call holds goes with it: its context, and with that the channel, whose end waits for gRPC's threads.
+TEST_F(SessionClientTest, ACallEndsOnTheLoopAndNotOnAThreadOfGrpc) {
+  constexpr int kTimes = 300;  // it takes a thread of gRPC that is slower than the loop
+  serve(0);
+  const auto loop_thread = std::this_thread::get_id();
+  std::atomic<int> num_elsewhere{0};
+  std::atomic<int> num_ended{0};
+
+  for (int i = 0; i < kTimes; ++i) {
+    const auto count = [&](const int* held) {
+      delete held;
+      num_elsewhere += std::this_thread::get_id() == loop_thread ? 0 : 1;
+      ++num_ended;
+    };
+    std::shared_ptr<int> held(new int(i), count);
+    client_->get_members(
+        "job", [this, held = std::move(held)](const std::vector<v1::Member>&) { loop_.stop(); });
+    loop_.restart();
+    loop_.run();
+    while (num_ended <= i) std::this_thread::yield();
+  }
+
+  EXPECT_EQ(num_elsewhere, 0);
 }
 
 }  // namespace
