@@ -222,9 +222,11 @@ StateView Accelerator::model_state(const detail::ModelRuntime& runtime, StateDic
       break;
     }
     case StateDictType::kSharded:
+      model->take_written();
       add_parts(module, *model, view);
       break;
     case StateDictType::kLocal:
+      model->take_written();
       add_shards(module, *model, view);
       break;
   }

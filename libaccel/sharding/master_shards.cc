@@ -6,6 +6,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include "libaccel/large_tensor.h"
@@ -43,11 +44,23 @@ void MasterShards::round_buffer(at::Tensor buffer, at::ScalarType dtype) {
   buffers_.push_back({{std::move(buffer), at::Tensor(), std::move(rounded)}, own});
 }
 
+at::Tensor MasterShards::own_part(const ParameterHome& home, std::size_t unit) const {
+  const std::int64_t numel = units_[unit].shard_numel;
+  return home.writable(unit).narrow(0, group_->rank() * numel, numel);
+}
+
 void MasterShards::write_to(const ParameterHome& home, std::span<const std::size_t> units) const {
   const at::NoGradGuard no_grad;
+  for (const std::size_t unit : units) own_part(home, unit).copy_(shards_[unit]);
+}
+
+void MasterShards::take_written(const ParameterHome& home, std::span<const std::size_t> units) {
+  const at::NoGradGuard no_grad;
   for (const std::size_t unit : units) {
-    const std::int64_t numel = units_[unit].shard_numel;
-    home.writable(unit).narrow(0, group_->rank() * numel, numel).copy_(shards_[unit]);
+    const at::Tensor own = own_part(home, unit);
+    at::Tensor& master = shards_[unit];
+    const at::Tensor is_left_alone = master.to(own.scalar_type()).eq(own);
+    master.copy_(at::where(is_left_alone, master, own.to(master.scalar_type())));
   }
 }
 

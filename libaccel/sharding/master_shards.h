@@ -59,6 +59,9 @@ class MasterShards {
 
   // Rounds this rank's shards into its part of the home.
   void write_to(const ParameterHome& home, std::span<const std::size_t> units) const;
+  // Takes what a program has written to this rank's part of the home. An element that is what its master is rounded to leaves
+  // that as it is.
+  void take_written(const ParameterHome& home, std::span<const std::size_t> units);
 
   // The values of a parameter or buffer that was rounded, as checkpoints have them; undefined for others.
   [[nodiscard]] at::Tensor full_values_of(const at::Tensor& tensor) const;
@@ -77,6 +80,8 @@ class MasterShards {
   void withdraw(std::vector<NamedParameter>& parameters);
 
  private:
+  // [shard_numel] of the home: this rank's part of a unit.
+  [[nodiscard]] at::Tensor own_part(const ParameterHome& home, std::size_t unit) const;
   // [world_size * shard_numel] of a unit, from all ranks.
   [[nodiscard]] at::Tensor gathered(std::size_t unit) const;
   [[nodiscard]] bool is_exposed(std::size_t unit) const {

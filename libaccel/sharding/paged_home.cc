@@ -170,6 +170,7 @@ class PagedHome final : public ParameterHome {
     return writable_.at(unit);
   }
   [[nodiscard]] bool is_shared() const noexcept override { return true; }
+  [[nodiscard]] bool is_paged() const noexcept override { return true; }
 
   [[nodiscard]] std::shared_ptr<void> hold(const std::vector<std::string>& names) override {
     if (pager_ == nullptr || names.empty()) return nullptr;

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -34,6 +35,27 @@ Result<UniqueFd> make_parameter_memory(std::int64_t bytes) {
         "no memory of " + std::to_string(bytes) + " bytes can be made: " + errno_text(errno));
   }
   return memory;
+}
+
+std::unique_ptr<ParameterHome> make_home(const std::vector<Unit>& units,
+                                         std::vector<std::vector<pager::GuardLabel>> labels,
+                                         const std::shared_ptr<ProcessGroup>& group,
+                                         const FsdpSettings& settings) {
+  auto shared = make_shared_home(units, std::move(labels), group);
+  if (shared) return *std::move(shared);
+  if (settings.strategy == ShardingStrategy::kFullShard) {
+    auto paged = make_paged_home(units, group, settings.paging);
+    if (!paged) throw std::move(paged).error();
+    return *std::move(paged);
+  }
+  if (settings.strategy != ShardingStrategy::kShardGradOp) {
+    throw Error(ErrorCode::kUnsupported,
+                std::string(to_string(settings.strategy)) +
+                    " needs ranks that share memory: " + shared.error().message(),
+                "use SHARD_GRAD_OP: every rank keeps the parameters whole");
+  }
+  return make_private_home(
+      units, group, settings.precision.param_dtype ? Masters::kBeside : Masters::kNone);
 }
 
 }  // namespace accel::sharding

@@ -61,7 +61,19 @@ class ParameterHome {
   // Between them the parameters may be written to, by all ranks the same.
   virtual void begin_load() = 0;
   virtual void end_load() = 0;
+
+  // Whether parameters are in memory only while they are used.
+  [[nodiscard]] virtual bool is_paged() const noexcept { return false; }
+  // Where each rank has a copy that its program may write to: throws kInvalidArgument, the same on all ranks, naming a
+  // parameter that some ranks have written to since publish() and others have not. Requires: every rank calls it.
+  virtual void refuse_lone_writes() {}
+  // There, the units of which this rank's part is not what it was at publish(), or when this was asked last; where masters are
+  // beside it.
+  [[nodiscard]] virtual std::vector<std::size_t> written_units() { return {}; }
 };
+
+// Whether the optimizer works on the home itself, or on masters of which it has roundings.
+enum class Masters { kNone, kBeside };
 
 // Makes the parameters of a unit views of `flat`.
 void place_parameters(const Unit& unit,
@@ -73,7 +85,8 @@ void place_parameters(const Unit& unit,
 [[nodiscard]] Result<UniqueFd> make_parameter_memory(std::int64_t bytes);
 
 [[nodiscard]] std::unique_ptr<ParameterHome> make_private_home(const std::vector<Unit>& units,
-                                                               std::shared_ptr<ProcessGroup> group);
+                                                               std::shared_ptr<ProcessGroup> group,
+                                                               Masters masters);
 
 // labels: of the parameters of each unit, for who writes to them. Errors, the same on all ranks  kUnsupported: they cannot
 // share memory; says which rank and why. Throws what ProcessGroup throws. Requires: every rank calls it.
@@ -88,5 +101,13 @@ void place_parameters(const Unit& unit,
     const std::vector<Unit>& units,
     std::shared_ptr<ProcessGroup> group,
     const PagingLimits& limits);
+
+// The home of the first kind that these ranks can have and the strategy allows: shared, then paged (FULL_SHARD) or private
+// (SHARD_GRAD_OP). Throws kUnsupported, the same on all ranks, and what ProcessGroup throws. Requires: every rank calls it.
+[[nodiscard]] std::unique_ptr<ParameterHome> make_home(
+    const std::vector<Unit>& units,
+    std::vector<std::vector<pager::GuardLabel>> labels,
+    const std::shared_ptr<ProcessGroup>& group,
+    const FsdpSettings& settings);
 
 }  // namespace accel::sharding

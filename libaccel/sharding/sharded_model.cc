@@ -207,7 +207,6 @@ void ShardedModel::take_from_rank_0(at::Tensor& tensor) {
 }
 
 void ShardedModel::find_home(const FsdpSettings& settings) {
-  const ShardingStrategy strategy = settings.strategy;
   const std::vector<Unit> units = units_in(precision_.param_dtype);
   std::vector<std::vector<pager::GuardLabel>> labels(units.size());
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
@@ -218,24 +217,7 @@ void ShardedModel::find_home(const FsdpSettings& settings) {
                               parameters_[slot.parameter].name});
     }
   }
-  auto shared = make_shared_home(units, std::move(labels), group_);
-  if (shared) {
-    home_ = *std::move(shared);
-    return;
-  }
-  if (strategy == ShardingStrategy::kFullShard) {
-    auto paged = make_paged_home(units, group_, settings.paging);
-    if (!paged) throw std::move(paged).error();
-    home_ = *std::move(paged);
-    return;
-  }
-  if (strategy != ShardingStrategy::kShardGradOp) {
-    throw Error(ErrorCode::kUnsupported,
-                std::string(to_string(strategy)) +
-                    " needs ranks that share memory: " + shared.error().message(),
-                "use SHARD_GRAD_OP: every rank keeps the parameters whole");
-  }
-  home_ = make_private_home(units, group_);
+  home_ = make_home(units, std::move(labels), group_, settings);
 }
 
 // Each rank brings its own shards, with rank 0's values or its own; then the parameters of the module become views of the
@@ -424,19 +406,35 @@ void ShardedModel::before_write() {
                     " has got other memory since prepare(): it would not be trained",
                 "convert, load and move the model before prepare(); use load_state() afterwards");
   }
+  settle_writes();
   home_->before_write();
+}
+
+// Where each rank has copies it can write to them: the optimizer goes on from what all have written.
+void ShardedModel::settle_writes() {
+  home_->refuse_lone_writes();
+  take_written();
+}
+
+void ShardedModel::take_written() {
+  if (masters_) masters_->take_written(*home_, home_->written_units());
 }
 
 void ShardedModel::publish(const std::vector<std::size_t>& units) {
   if (masters_) masters_->write_to(*home_, units);
-  home_->publish(units);
-  has_stepped_ = true;
   // A graph that saved the values of before is told so, as after a step on whole parameters.
   for (const std::size_t unit : units) {
     for (const Slot& slot : units_[unit].slots) {
       parameters_[slot.parameter].tensor.unsafeGetTensorImpl()->bump_version();
     }
   }
+  home_->publish(units);
+  has_stepped_ = true;
+}
+
+void ShardedModel::begin_save(Exposure exposure, std::span<const at::Tensor> asked) {
+  settle_writes();
+  if (masters_) masters_->expose(parameters_, exposure, asked);
 }
 
 void ShardedModel::begin_load(Exposure exposure, std::span<const at::Tensor> asked) {

@@ -91,8 +91,9 @@ class ShardedModel : public ModelSync {
   [[nodiscard]] bool is_piece(const at::Tensor& tensor) const {
     return piece_tensors_.contains(tensor.unsafeGetTensorImpl());
   }
-  // Around writes to the pieces. Throws kUnsupported naming a parameter whose memory was replaced since prepare(), or that
-  // was registered or unfrozen since.
+  // Around writes to the pieces, which have what the program has written to parameters then. Throws kUnsupported naming a
+  // parameter whose memory was replaced since prepare(), or that was registered or unfrozen since; kInvalidArgument naming
+  // one that only some ranks have written to.
   void before_write();
   void publish(const std::vector<std::size_t>& units);
   void abandon_write() noexcept { home_->abandon_write(); }
@@ -101,10 +102,11 @@ class ShardedModel : public ModelSync {
   void begin_load(Exposure exposure, std::span<const at::Tensor> asked = {});
   void end_load();
   [[nodiscard]] bool has_masters() const noexcept { return masters_.has_value(); }
-  // Between them those parameters that are exposed have their full precision. Requires: every rank calls it.
-  void begin_save(Exposure exposure, std::span<const at::Tensor> asked = {}) {
-    if (masters_) masters_->expose(parameters_, exposure, asked);
-  }
+  // Lets this rank's pieces have what the program has written to parameters since the last step.
+  void take_written();
+  // Between them those parameters that are exposed have their full precision. Throws kInvalidArgument as before_write().
+  // Requires: every rank calls it.
+  void begin_save(Exposure exposure, std::span<const at::Tensor> asked = {});
   void end_save() {
     if (masters_) masters_->withdraw(parameters_);
   }
@@ -131,6 +133,8 @@ class ShardedModel : public ModelSync {
   [[nodiscard]] const GradientShards& gradients() const noexcept { return *gradients_; }
   // Whether the ranks share one copy of the parameters.
   [[nodiscard]] bool shares_memory() const noexcept { return home_->is_shared(); }
+  // Whether units come and go.
+  [[nodiscard]] bool is_paged() const noexcept { return home_->is_paged(); }
   // The ranks that the model is divided over, and all that hold the same shards.
   [[nodiscard]] ProcessGroup& group() const noexcept { return *group_; }
   [[nodiscard]] const ShardMesh& mesh() const noexcept { return mesh_; }
@@ -152,6 +156,7 @@ class ShardedModel : public ModelSync {
   [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
   void average_ignored();
   void refuse_added_parameters() const;
+  void settle_writes();
 
   ShardMesh mesh_;
   std::shared_ptr<ProcessGroup> group_;  // mesh_.shards
