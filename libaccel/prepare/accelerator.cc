@@ -18,8 +18,10 @@
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/process/freed_memory.h"
 #include "libaccel/process/process_group.h"
+#include "libaccel/process/joint_check.h"
 #include "libaccel/sharding/empty_ranks.h"
 #include "libaccel/sharding/settings_agreement.h"
+#include "libaccel/sharding/page_budget.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/sharded_optimizer.h"
 #include "libaccel/sharding/whole_gradient_model.h"
@@ -84,6 +86,20 @@ std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& op
 ProjectConfiguration project_of(const AcceleratorOptions& options) {
   ProjectConfiguration project = options.project_config;
   if (!options.project_dir.empty()) project.project_dir = options.project_dir;
+// Read whatever becomes of it: a mistake shows on one node, too. Requires: every rank calls it.
+bool has_page_budget(const sharding::FsdpSettings& settings, ProcessGroup* group) {
+  bool has_budget = false;
+  const auto read = [&] {
+    has_budget = sharding::page_budget(settings.paging.max_live_bytes, process_env()).has_value();
+  };
+  if (group == nullptr) {
+    read();
+  } else {
+    check_together(read, *group, "asking whether every rank can read its budget of pages");
+  }
+  return has_budget;
+}
+
   if (project.logging_dir.empty()) project.logging_dir = project.project_dir;
   return project;
 }
@@ -153,19 +169,23 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
   sharding::refuse_empty_models(*module, group.get(), impl_->fsdp);
   // On one process too: its checkpoints are those of several.
   if (sharding::widens(impl_->fsdp, mixed_precision())) sharding::widen_parameters(*module);
+  const bool has_budget = impl_->fsdp && has_page_budget(*impl_->fsdp, group.get());
   if (group != nullptr && group->size() > 1 && has_trainable_parameters(*module)) {
     sync = impl_->make_sync(*module, std::move(group));
   }
-  if (impl_->fsdp && impl_->fsdp->has_precision() &&
-      std::dynamic_pointer_cast<sharding::ShardedModel>(sync) == nullptr) {
+  const auto divided = std::dynamic_pointer_cast<sharding::ShardedModel>(sync);
+  if (impl_->fsdp && impl_->fsdp->has_precision() && divided == nullptr) {
     impl_->logger.warning_once(
         "mixed_precision_policy changes nothing where a model is not divided: with one process, or "
         "NO_SHARD");
   }
+  if (has_budget && (divided == nullptr || !divided->is_paged())) {
+    impl_->logger.warning_once(
+        "max_live_bytes (ACCEL_FSDP_MAX_LIVE_BYTES) changes nothing here: units come and go with "
+        "FULL_SHARD over several nodes");
+  }
   // A divided model is there to hold less.
-  if (std::dynamic_pointer_cast<sharding::ShardedModel>(sync) == nullptr &&
-      has_trainable_parameters(*module))
-    keep_freed_memory();
+  if (divided == nullptr && has_trainable_parameters(*module)) keep_freed_memory();
   impl_->models.push_back(
       std::make_shared<detail::ModelRuntime>(std::move(module), std::move(sync), autocast));
   return impl_->models.back();

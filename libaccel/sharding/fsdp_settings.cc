@@ -122,17 +122,16 @@ void set_wrap(FsdpSettings& settings,
                   "set transformer_cls_names_to_wrap, or FSDP_TRANSFORMER_CLS_TO_WRAP");
     }
   }
-  if (settings.wrap == AutoWrapPolicy::kSizeBasedWrap) {
-    settings.min_num_params = plugin.min_num_params
-                                  ? *plugin.min_num_params
-                                  : number_of(env, "FSDP_MIN_NUM_PARAMS").value_or(0);
-    if (settings.min_num_params < 0) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          "min_num_params is " + std::to_string(settings.min_num_params) + ", expected at least 0");
-    }
-    if (settings.min_num_params == 0) settings.wrap = AutoWrapPolicy::kNoWrap;
+  const std::int64_t min_num_params = plugin.min_num_params
+                                          ? *plugin.min_num_params
+                                          : number_of(env, "FSDP_MIN_NUM_PARAMS").value_or(0);
+  if (min_num_params < 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "min_num_params is " + std::to_string(min_num_params) + ", expected at least 0");
   }
+  if (settings.wrap != AutoWrapPolicy::kSizeBasedWrap) return;
+  settings.min_num_params = min_num_params;
+  if (min_num_params == 0) settings.wrap = AutoWrapPolicy::kNoWrap;
 }
 
 MixedPrecisionPolicy policy_of(const std::string& text, int version) {

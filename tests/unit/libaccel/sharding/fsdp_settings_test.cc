@@ -140,6 +140,14 @@ TEST(FsdpSettings, TakesSizeBasedWrapWithoutASizeForNone) {
   EXPECT_THAT(error_of(plugin).message(), HasSubstr("min_num_params is -1"));
 }
 
+TEST(FsdpSettings, ReadsTheSizeForOtherPoliciesToo) {
+  const Error error = error_of({}, env({{"FSDP_MIN_NUM_PARAMS", "1e3"}}));
+  EXPECT_EQ(error.code(), ErrorCode::kEnvInvalid);
+  EXPECT_THAT(error.message(), HasSubstr("FSDP_MIN_NUM_PARAMS is '1e3', expected a whole number"));
+  EXPECT_THAT(error_of({.min_num_params = -1}).message(), HasSubstr("min_num_params is -1"));
+  EXPECT_EQ(resolve({}, env({{"FSDP_MIN_NUM_PARAMS", "1000"}})).min_num_params, 0);
+}
+
 TEST(FsdpSettings, RefusesWhatIsNotThereInsteadOfIgnoringIt) {
   EXPECT_EQ(error_of({.cpu_offload = true}).code(), ErrorCode::kUnsupported);
   const Error error = error_of({}, env({{"FSDP_ACTIVATION_CHECKPOINTING", "true"}}));

@@ -186,6 +186,23 @@ TEST(PageBudget, BelowTheLargestUnitOfOneRankIsRefusedByAll) {
   });
 }
 
+// Ranks of one node, and one process, read it too: a mistake is not to show on several nodes first.
+TEST(PageBudget, IsReadWhereItChangesNothingAndSaysSo) {
+  for (const int num_ranks : {1, 2}) {
+    const auto exits = test::run_ranks(num_ranks, [&] {
+      const bool is_last = test::rank_of_this_process() == num_ranks - 1;
+      if (is_last) set_budget("abc");
+      const Error error = refusal_of_training();
+      EXPECT_EQ(error.code(), ErrorCode::kEnvInvalid);
+      EXPECT_THAT(error.message(), HasSubstr("ACCEL_FSDP_MAX_LIVE_BYTES is 'abc'"));
+      set_budget("1G");
+      train_and(layer_units(), [](const auto&) {});
+    });
+    if (test::rank_of_this_process() >= 0) continue;
+    EXPECT_THAT(exits.at(0).output, HasSubstr("(ACCEL_FSDP_MAX_LIVE_BYTES) changes nothing here"));
+  }
+}
+
 TEST(PageBudget, OfThePluginGoesBeforeTheVariable) {
   run_nodes(2, [] {
     const std::size_t one = bytes_of_a_unit();
