@@ -196,7 +196,7 @@ constexpr EnvVariable kVariables[] = {
      "the user",
      "libaccel, accelerate",
      "a path, or not set",
-     "libaccel refuses a file of DeepSpeed's."},
+     "libaccel reads stage, precision and accumulation."},
     {"ACCELERATE_GRADIENT_CLIPPING",
      "the user",
      "libaccel, accelerate",

@@ -15,13 +15,14 @@
 #include "libaccel/checkpoint/memory_checkpoints.h"
 #include "libaccel/prepare/accelerator_impl.h"
 #include "libaccel/prepare/ddp_reducer.h"
+#include "libaccel/prepare/deepspeed_options.h"
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/process/freed_memory.h"
-#include "libaccel/process/process_group.h"
 #include "libaccel/process/joint_check.h"
+#include "libaccel/process/process_group.h"
 #include "libaccel/sharding/empty_ranks.h"
-#include "libaccel/sharding/settings_agreement.h"
 #include "libaccel/sharding/page_budget.h"
+#include "libaccel/sharding/settings_agreement.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/sharded_optimizer.h"
 #include "libaccel/sharding/whole_gradient_model.h"
@@ -64,11 +65,6 @@ void check_steps(int steps) {
               "gradient_accumulation_steps is " + std::to_string(steps) + ", expected at least 1");
 }
 
-bool wants_deepspeed(const AcceleratorOptions& options) {
-  if (options.fsdp_plugin) return false;
-  return options.deepspeed_plugin || sharding::environment_wants_deepspeed(process_env());
-}
-
 std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& options) {
   if (options.fsdp_plugin && options.deepspeed_plugin) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -76,7 +72,7 @@ std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& op
                 "leave one of them out");
   }
   const EnvLookup env = process_env();
-  if (wants_deepspeed(options)) {
+  if (wants_deepspeed(options, env)) {
     return sharding::resolve_zero(options.deepspeed_plugin.value_or(DeepSpeedPlugin{}), env);
   }
   if (!options.fsdp_plugin && !sharding::environment_wants_fsdp(env)) return std::nullopt;
@@ -86,6 +82,10 @@ std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& op
 ProjectConfiguration project_of(const AcceleratorOptions& options) {
   ProjectConfiguration project = options.project_config;
   if (!options.project_dir.empty()) project.project_dir = options.project_dir;
+  if (project.logging_dir.empty()) project.logging_dir = project.project_dir;
+  return project;
+}
+
 // Read whatever becomes of it: a mistake shows on one node, too. Requires: every rank calls it.
 bool has_page_budget(const sharding::FsdpSettings& settings, ProcessGroup* group) {
   bool has_budget = false;
@@ -100,10 +100,6 @@ bool has_page_budget(const sharding::FsdpSettings& settings, ProcessGroup* group
   return has_budget;
 }
 
-  if (project.logging_dir.empty()) project.logging_dir = project.project_dir;
-  return project;
-}
-
 bool has_trainable_parameters(const torch::nn::Module& module) {
   const std::vector<at::Tensor> parameters = module.parameters();
   return std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
@@ -114,17 +110,21 @@ bool has_trainable_parameters(const torch::nn::Module& module) {
 }  // namespace
 
 Accelerator::Impl::Impl(const AcceleratorOptions& given)
-    : options(given),
-      fsdp(fsdp_settings(given)),
-      project(project_of(given)),
-      state({.mixed_precision = given.mixed_precision,
-             .cpu = given.cpu,
+    : Impl(read_deepspeed_options(given, process_env())) {}
+
+Accelerator::Impl::Impl(DeepSpeedOptions read)
+    : options(std::move(read.options)),
+      fsdp(fsdp_settings(options)),
+      project(project_of(options)),
+      state({.mixed_precision = options.mixed_precision,
+             .cpu = options.cpu,
              .use_fsdp = fsdp.has_value(),
-             .use_deepspeed = wants_deepspeed(given),
-             .init_process_group = given.init_process_group}),
-      gradient_state(accumulation_plugin(given)) {
+             .use_deepspeed = wants_deepspeed(options, process_env()),
+             .init_process_group = options.init_process_group}),
+      gradient_state(accumulation_plugin(options)) {
   check_steps(gradient_state.num_steps());
   sharding::set_loads_on_main_only(fsdp);
+  for (const std::string& notice : read.notices) logger.info(notice);
   if (fsdp) {
     for (const std::string& notice : fsdp->notices) logger.info(notice);
   }

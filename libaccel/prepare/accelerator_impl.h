@@ -25,6 +25,8 @@
 
 namespace accel {
 
+struct DeepSpeedOptions;
+
 namespace checkpoint {
 class MemoryCheckpoints;
 class MemoryKeeper;
@@ -36,6 +38,7 @@ class ShardedOptimizer;
 
 struct Accelerator::Impl {
   explicit Impl(const AcceleratorOptions& options);
+  explicit Impl(DeepSpeedOptions read);
   ~Impl();
 
   // This rank's generators, and where it stands in an accumulation.

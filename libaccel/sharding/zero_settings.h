@@ -13,7 +13,7 @@
 namespace accel::sharding {
 
 // Errors  throws kEnvInvalid naming a variable that cannot be read, kInvalidArgument for a stage that does not exist,
-// kUnsupported naming what is not there: offload, clipping by steps, a configuration file of DeepSpeed.
+// kUnsupported naming what is not there: offload, clipping by steps.
 [[nodiscard]] FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env);
 
 // Whether the launcher asks for DeepSpeed: ACCELERATE_USE_DEEPSPEED. Errors as resolve_zero().

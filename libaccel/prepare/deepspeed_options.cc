@@ -1,0 +1,75 @@
+#include "libaccel/prepare/deepspeed_options.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include <accel/error.h>
+
+#include "libaccel/sharding/deepspeed_file.h"
+#include "libaccel/sharding/variable_values.h"
+#include "libaccel/sharding/zero_settings.h"
+
+namespace accel {
+namespace {
+
+constexpr std::uintmax_t kMostBytes = 1 << 20;
+
+std::string read_text(const std::string& path) {
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+  std::ifstream file(path, std::ios::binary);
+  if (error || bytes > kMostBytes || !file) {
+    throw Error(ErrorCode::kConfigUnreadable,
+                "the configuration file of DeepSpeed '" + path.substr(0, 256) +
+                    "' is no file of at most 1 MiB that can be read",
+                "name the path of a JSON file in deepspeed_config_file; JSON in place of a path is "
+                "for Python programs");
+  }
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+PrecisionType asked_precision(const AcceleratorOptions& options, const EnvLookup& env) {
+  if (options.mixed_precision) return *options.mixed_precision;
+  const auto text = sharding::text_of(env, "ACCELERATE_MIXED_PRECISION");
+  return text ? parse<PrecisionType>(*text) : PrecisionType::kNo;
+}
+
+// The file's number of batches; a plugin keeps the rest.
+void set_accumulation(AcceleratorOptions& options, int steps) {
+  if (!options.gradient_accumulation_plugin)
+    options.gradient_accumulation_plugin = GradientAccumulationPlugin{.adjust_scheduler = false};
+  options.gradient_accumulation_plugin->num_steps = steps;
+  options.gradient_accumulation_steps = 1;
+}
+
+}  // namespace
+
+bool wants_deepspeed(const AcceleratorOptions& options, const EnvLookup& env) {
+  if (options.fsdp_plugin) return false;
+  return options.deepspeed_plugin || sharding::environment_wants_deepspeed(env);
+}
+
+DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options, const EnvLookup& env) {
+  DeepSpeedOptions read{.options = std::move(options), .notices = {}};
+  AcceleratorOptions& result = read.options;
+  const auto path = sharding::text_of(env, "ACCELERATE_DEEPSPEED_CONFIG_FILE");
+  if (!wants_deepspeed(result, env) || !path || *path == "none") return read;
+  const sharding::DeepSpeedFile file = sharding::parse_deepspeed_file(read_text(*path), *path);
+  const PrecisionType asked = asked_precision(result, env);
+  const PrecisionType precision = sharding::precision_of(file, asked, *path);
+  if (precision != asked) result.mixed_precision = precision;
+  if (file.gradient_accumulation_steps) set_accumulation(result, *file.gradient_accumulation_steps);
+  DeepSpeedPlugin plugin = result.deepspeed_plugin.value_or(DeepSpeedPlugin{});
+  if (file.zero_stage) plugin.zero_stage = file.zero_stage;
+  if (file.gradient_clipping) plugin.gradient_clipping = file.gradient_clipping;
+  if (file.offload_optimizer_device)
+    plugin.offload_optimizer_device = file.offload_optimizer_device;
+  if (file.offload_param_device) plugin.offload_param_device = file.offload_param_device;
+  result.deepspeed_plugin = std::move(plugin);
+  read.notices = file.notices;
+  return read;
+}
+
+}  // namespace accel

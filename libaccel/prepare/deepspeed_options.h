@@ -1,0 +1,26 @@
+// DeepSpeedOptions: the options of an Accelerator after its configuration file of DeepSpeed was read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <accel/accelerator_options.h>
+#include <accel/env_contract.h>
+
+namespace accel {
+
+// A fsdp_plugin goes before the variable. Throws kEnvInvalid.
+[[nodiscard]] bool wants_deepspeed(const AcceleratorOptions& options, const EnvLookup& env);
+
+struct DeepSpeedOptions {
+  AcceleratorOptions options;
+  std::vector<std::string> notices;
+};
+
+// With ACCELERATE_USE_DEEPSPEED (or a deepspeed_plugin) and ACCELERATE_DEEPSPEED_CONFIG_FILE: what the file says goes before the
+// plugin, the options and their variables, as in the peer. Without: the options. Throws what parse_deepspeed_file() and
+// precision_of() throw; kConfigUnreadable.
+[[nodiscard]] DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options,
+                                                      const EnvLookup& env);
+
+}  // namespace accel

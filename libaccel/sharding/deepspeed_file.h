@@ -1,0 +1,40 @@
+// DeepSpeedFile: what a configuration file of DeepSpeed says to programs of libaccel.
+//
+// The stage of ZeRO, batches to a step and mixed precision are taken. What DeepSpeed alone can use, because it says how its own
+// buffers and messages are made, becomes a notice; what would change numbers or memory and is not there is refused.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <accel/types.h>
+
+namespace accel::sharding {
+
+struct DeepSpeedFile {
+  // What is "auto" or left out is unset: the plugin or its variable says it.
+  std::optional<int> zero_stage;
+  std::optional<std::string> offload_optimizer_device;
+  std::optional<std::string> offload_param_device;
+  std::optional<double> gradient_clipping;
+  std::optional<int> gradient_accumulation_steps;  // 1 when it is left out, as in the peer
+  // By fp16.enabled and bf16.enabled, where they are true or false.
+  std::optional<bool> is_fp16;
+  std::optional<bool> is_bf16;
+  std::vector<std::string> notices;
+};
+
+// text: JSON. path: for messages. Throws kConfigSyntax, kConfigInvalidValue naming the key, kUnsupported naming a section that is
+// not there.
+[[nodiscard]] DeepSpeedFile parse_deepspeed_file(std::string_view text, const std::string& path);
+
+// The precision of a program that asks for `asked` (kNo: for none). Throws kInvalidArgument where the file says another one.
+[[nodiscard]] PrecisionType precision_of(const DeepSpeedFile& file,
+                                         PrecisionType asked,
+                                         const std::string& path);
+
+}  // namespace accel::sharding

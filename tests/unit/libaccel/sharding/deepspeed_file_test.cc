@@ -1,0 +1,222 @@
+// Configuration files of DeepSpeed: what is taken, what has no effect, and what is refused by its key.
+
+#include "libaccel/sharding/deepspeed_file.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <accel/accelerator.h>
+#include <accel/error.h>
+
+#include "tests/support/rank_group.h"
+#include "tests/support/scratch_folder.h"
+
+namespace accel::sharding {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+DeepSpeedFile parse_file(const std::string& text) {
+  return parse_deepspeed_file(text, "ds.json");
+}
+
+Error error_of(const std::string& text) {
+  try {
+    std::ignore = parse_file(text);
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Error(ErrorCode::kInternal, "");
+}
+
+// As the documentation of Transformers and Accelerate has it for stage 3, without offload.
+constexpr const char* kStage3 = R"({
+  "fp16": {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16,
+           "hysteresis": 2, "min_loss_scale": 1},
+  "bf16": {"enabled": "auto"},
+  "zero_optimization": {
+    "stage": 3,
+    "offload_optimizer": {"device": "none", "pin_memory": true},
+    "offload_param": {"device": "none", "pin_memory": true},
+    "overlap_comm": true,
+    "contiguous_gradients": true,
+    "sub_group_size": 1e9,
+    "reduce_bucket_size": "auto",
+    "stage3_prefetch_bucket_size": "auto",
+    "stage3_param_persistence_threshold": "auto",
+    "stage3_max_live_parameters": 1e9,
+    "stage3_max_reuse_distance": 1e9,
+    "stage3_gather_16bit_weights_on_model_save": true
+  },
+  "gradient_accumulation_steps": "auto",
+  "gradient_clipping": "auto",
+  "steps_per_print": 2000,
+  "train_batch_size": "auto",
+  "train_micro_batch_size_per_gpu": "auto",
+  "wall_clock_breakdown": false
+})";
+
+TEST(DeepSpeedFile, OfStage3IsTakenWithAWordForWhatItDoesNotChange) {
+  const DeepSpeedFile file = parse_file(kStage3);
+
+  EXPECT_EQ(file.zero_stage, 3);
+  EXPECT_EQ(file.offload_optimizer_device, "none");
+  EXPECT_EQ(file.offload_param_device, "none");
+  EXPECT_FALSE(file.gradient_accumulation_steps || file.gradient_clipping);
+  EXPECT_FALSE(file.is_fp16 || file.is_bf16);
+  EXPECT_THAT(file.notices,
+              ElementsAre(AllOf(HasSubstr("ds.json: "),
+                                HasSubstr("contiguous_gradients, overlap_comm"),
+                                HasSubstr("stage3_max_reuse_distance"),
+                                HasSubstr("steps_per_print"),
+                                HasSubstr("have no effect"),
+                                Not(HasSubstr("auto")),
+                                Not(HasSubstr("wall_clock_breakdown"))),
+                          AllOf(HasSubstr("gradient_clipping"), HasSubstr("clip_grad_norm_()")),
+                          AllOf(HasSubstr("stage3_max_live_parameters counts parameters"),
+                                HasSubstr("ACCEL_FSDP_MAX_LIVE_BYTES"))));
+}
+
+TEST(DeepSpeedFile, HasNumbersPrecisionAndDevices) {
+  const DeepSpeedFile file = parse_file(
+      R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+          "gradient_accumulation_steps": 4, "gradient_clipping": 0.5, "bf16": {"enabled": true}})");
+
+  EXPECT_EQ(file.zero_stage, 2);
+  EXPECT_EQ(file.offload_optimizer_device, "cpu");
+  EXPECT_EQ(file.gradient_accumulation_steps, 4);
+  EXPECT_EQ(file.gradient_clipping, 0.5);
+  EXPECT_EQ(file.is_bf16, true);
+  EXPECT_THAT(file.notices, IsEmpty());
+}
+
+TEST(DeepSpeedFile, AccumulatesNothingWithoutAWordAsInThePeer) {
+  EXPECT_EQ(parse_file(R"({"zero_optimization": {}})").gradient_accumulation_steps, 1);
+}
+
+TEST(DeepSpeedFile, NamesWhatIsNotThere) {
+  const Error optimizer =
+      error_of(R"({"zero_optimization": {"stage": 1}, "optimizer": {"type": "AdamW"}})");
+  EXPECT_EQ(optimizer.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(optimizer.message(), HasSubstr("ds.json: optimizer is not part"));
+  EXPECT_THAT(optimizer.remedy(), HasSubstr("construct the optimizer in the program"));
+  const Error mics = error_of(R"({"zero_optimization": {"stage": 3, "mics_shard_size": 4}})");
+  EXPECT_EQ(mics.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(mics.message(), HasSubstr("zero_optimization.mics_shard_size"));
+  EXPECT_THAT(
+      error_of(R"({"zero_optimization": {}, "fp16": {"enabled": true, "new": 1}})").message(),
+      HasSubstr("fp16.new"));
+  EXPECT_NO_THROW(std::ignore = parse_file(
+                      R"({"zero_optimization": {"zero_quantized_weights": false},
+                          "amp": {"enabled": false, "opt_level": "O1"}, "optimizer": null})"));
+}
+
+TEST(DeepSpeedFile, NamesTheKeyAndTheValueThatDoNotFit) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"zero_optimization": {"stage": 4}})", "zero_optimization.stage is 4, expected"},
+      {R"({"zero_optimization": {"stage": 1.5}})", "zero_optimization.stage is 1.5"},
+      {R"({"zero_optimization": {"stage": "two"}})", R"(zero_optimization.stage is "two")"},
+      {R"({"zero_optimization": 3})", "zero_optimization is 3, expected a map"},
+      {R"({"zero_optimization": {"offload_param": "cpu"}})", "zero_optimization.offload_param"},
+      {R"({"zero_optimization": {"offload_param": {"device": 1}}})", "offload_param.device is 1"},
+      {R"({"zero_optimization": {}, "gradient_accumulation_steps": 0})",
+       "gradient_accumulation_steps is 0, expected a whole number from 1 on"},
+      {R"({"zero_optimization": {}, "gradient_clipping": []})", "gradient_clipping is []"},
+      {R"({"zero_optimization": {}, "fp16": true})", "fp16.enabled is true, expected a map"},
+      {R"({"zero_optimization": {}, "bf16": {"enabled": 1}})", "bf16.enabled is 1"},
+      {R"({"train_batch_size": 1})", "zero_optimization is null, expected a section"},
+      {"[1]", "the file is [1], expected a map"},
+  };
+  for (const auto& [text, expected] : cases) {
+    const Error error = error_of(text);
+    EXPECT_EQ(error.code(), ErrorCode::kConfigInvalidValue) << text;
+    EXPECT_THAT(error.message(), HasSubstr(expected));
+  }
+  const Error broken = error_of("{\"a\": 1,\n oops}");
+  EXPECT_EQ(broken.code(), ErrorCode::kConfigSyntax);
+  EXPECT_THAT(broken.message(), HasSubstr("ds.json"));
+}
+
+TEST(DeepSpeedFile, DecidesThePrecisionUnlessTheProgramWantsAnother) {
+  const auto precision = [](DeepSpeedFile file, PrecisionType asked) {
+    return precision_of(file, asked, "ds.json");
+  };
+  EXPECT_EQ(precision({}, PrecisionType::kFp16), PrecisionType::kFp16);
+  EXPECT_EQ(precision({.is_bf16 = true}, PrecisionType::kNo), PrecisionType::kBf16);
+  EXPECT_EQ(precision({.is_fp16 = false, .is_bf16 = true}, PrecisionType::kBf16),
+            PrecisionType::kBf16);
+  for (const DeepSpeedFile& file :
+       {DeepSpeedFile{.is_fp16 = true}, DeepSpeedFile{.is_bf16 = false}}) {
+    try {
+      std::ignore = precision(file, PrecisionType::kBf16);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_THAT(error.message(), HasSubstr("and mixed_precision is bf16"));
+      EXPECT_THAT(error.remedy(), HasSubstr("\"auto\""));
+    }
+  }
+  EXPECT_ANY_THROW(std::ignore = precision({.is_fp16 = true, .is_bf16 = true}, PrecisionType::kNo));
+}
+
+void use_file(const std::string& path) {
+  ::setenv("ACCELERATE_USE_DEEPSPEED", "true", 1);
+  ::setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", path.c_str(), 1);
+  // The file goes before it.
+  ::setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2", 1);
+}
+
+TEST(DeepSpeedFile, IsWhatAnAcceleratorGoesBy) {
+  const test::ScratchFolder folder;
+  const auto exits = test::run_ranks(2, [&] {
+    const std::string path = folder.file("ds" + std::to_string(test::rank_of_this_process()));
+    std::ofstream(path) << R"({"zero_optimization": {"stage": 3, "stage3_max_live_parameters": 1e9},
+                               "gradient_accumulation_steps": 3, "bf16": {"enabled": true}})";
+    use_file(path);
+    Accelerator accelerator({.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 0}});
+    torch::nn::Linear net(4, 4);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+
+    EXPECT_EQ(accelerator.distributed_type(), DistributedType::kDeepspeed);
+    EXPECT_EQ(accelerator.mixed_precision(), PrecisionType::kBf16);
+    EXPECT_EQ(accelerator.gradient_accumulation_steps(), 3);
+    std::int64_t own = 0;
+    for (const at::Tensor& piece : sgd.param_groups()[0].params()) own += piece.numel();
+    EXPECT_LT(own, 4 * 4 + 4) << "nothing was divided";
+    accelerator.wait_for_everyone();
+  });
+  if (test::rank_of_this_process() >= 0) return;
+  EXPECT_THAT(exits.at(0).output, HasSubstr("stage3_max_live_parameters counts parameters"));
+}
+
+TEST(DeepSpeedFile, ThatCannotBeReadIsNamed) {
+  test::run_ranks(1, [] {
+    use_file("/no/such/ds.json");
+    try {
+      const Accelerator accelerator;
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kConfigUnreadable);
+      EXPECT_THAT(error.message(), HasSubstr("/no/such/ds.json"));
+      EXPECT_THAT(error.remedy(), HasSubstr("deepspeed_config_file"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace accel::sharding
