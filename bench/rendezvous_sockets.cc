@@ -29,6 +29,7 @@
 #include "agent/coordinator/member.h"
 #include "agent/grpc_server.h"
 #include "agent/rendezvous/coordinator_host.h"
+#include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/session_client.h"
 #include "agent/rendezvous/wire.h"
 #include "agent/ticket_book.h"

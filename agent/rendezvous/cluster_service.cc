@@ -11,8 +11,8 @@
 #include "agent/log_stream.h"
 #include "agent/rendezvous/cluster_client.h"
 #include "agent/rendezvous/job_view.h"
+#include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/token_proof.h"
-#include "agent/rendezvous/wire.h"
 
 namespace accel::agent {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "agent/queued_stream.h"
 #include "agent/rendezvous/clock_skew.h"
+#include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/token_proof.h"
 #include "agent/rendezvous/wire.h"
 #include "agent/ticket_book.h"

@@ -4,7 +4,7 @@
 
 #include <accel/error.h>
 
-#include "agent/rendezvous/wire.h"
+#include "agent/rendezvous/job_wire.h"
 #include "runtime/supervisor/exit_report.h"
 
 namespace accel::agent {

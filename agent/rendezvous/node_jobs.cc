@@ -8,7 +8,7 @@
 
 #include "agent/job_request.h"
 #include "agent/log_folder.h"
-#include "agent/rendezvous/wire.h"
+#include "agent/rendezvous/job_wire.h"
 #include "agent/shim_folder.h"
 #include "agent/worker_signals.h"
 #include "runtime/supervisor/last_word.h"

@@ -12,8 +12,8 @@
 
 #include <algorithm>
 
+#include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/node_jobs.h"
-#include "agent/rendezvous/wire.h"
 #include "runtime/supervisor/last_word.h"
 
 namespace accel::agent {

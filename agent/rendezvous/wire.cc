@@ -1,41 +1,19 @@
 #include "agent/rendezvous/wire.h"
 
 #include <algorithm>
-#include <csignal>
 #include <limits>
 
-#include "agent/job_request.h"
+#include "agent/rendezvous/job_wire.h"
+#include "agent/rendezvous/wire_values.h"
 #include "agent/worker_end.h"
 
 namespace accel::agent {
 namespace {
 
-using google::protobuf::Duration;
 using std::chrono::nanoseconds;
 
-constexpr int kMostNodes = 1'000'000;
-constexpr int kMostRanks = 10'000'000;
 constexpr std::size_t kMostAddresses = 16;
 constexpr std::size_t kMostEndpoint = 64;
-constexpr std::int64_t kMostMs = 366LL * 86'400'000;
-
-void put(Duration& out, Milliseconds time) {
-  out.set_seconds(time.count() / 1000);
-  out.set_nanos(static_cast<int>(time.count() % 1000) * 1'000'000);
-}
-
-Milliseconds ms_of(const Duration& time) {
-  const std::int64_t seconds = std::clamp<std::int64_t>(time.seconds(), 0, kMostMs / 1000);
-  return Milliseconds(seconds * 1000 + std::clamp(time.nanos(), 0, 999'999'999) / 1'000'000);
-}
-
-void take(bool is_given, const Duration& time, Milliseconds& out) {
-  if (is_given) out = ms_of(time);
-}
-
-int bounded(std::uint32_t value, int most) {
-  return static_cast<int>(std::min<std::uint32_t>(value, static_cast<std::uint32_t>(most)));
-}
 
 // Enumerations of the protocol are those of the domain, one further: 0 is UNSPECIFIED there.
 template <typename Out, typename In>
@@ -84,7 +62,7 @@ void put_body(v1::AgentMsg& out, const Hello& hello) {
   node.set_slots(static_cast<std::uint32_t>(std::max(0, hello.node.slots)));
   node.set_endpoint(hello.node.endpoint);
   node.mutable_topology()->set_rack(hello.node.rack);
-  put(*to.mutable_readopt_window(), hello.node.readopt_window);
+  set_time(*to.mutable_readopt_window(), hello.node.readopt_window);
   for (const LocalJob& job : hello.running) {
     v1::LocalJob& local = *to.add_running();
     local.set_job_uuid(job.job_uuid);
@@ -116,7 +94,7 @@ void put_body(v1::AgentMsg& out, const Ready& ready) {
     result.set_detail(check.detail);
     result.set_of_job(check.is_of_job);
   }
-  put(*to.mutable_took(), ready.took);
+  set_time(*to.mutable_took(), ready.took);
 }
 
 void put_body(v1::AgentMsg& out, const Beat& beat) {
@@ -252,7 +230,7 @@ WorkerEvent worker_from(const v1::WorkerEvent& from) {
 void put_body(v1::CoordMsg& out, const Welcome& welcome) {
   out.mutable_welcome()->mutable_v()->set_proto_min(welcome.protocol);
   out.mutable_welcome()->mutable_v()->set_proto_max(welcome.protocol);
-  put(*out.mutable_welcome()->mutable_beat_every(), welcome.beat_every);
+  set_time(*out.mutable_welcome()->mutable_beat_every(), welcome.beat_every);
 }
 
 void put_body(v1::CoordMsg& out, const Assign& assign) {
@@ -277,7 +255,7 @@ void put_body(v1::CoordMsg& out, const Start& start) {
 
 void put_body(v1::CoordMsg& out, const Stop& stop) {
   out.mutable_stop()->set_job_uuid(stop.job_uuid);
-  put(*out.mutable_stop()->mutable_grace(), stop.grace);
+  set_time(*out.mutable_stop()->mutable_grace(), stop.grace);
   out.mutable_stop()->set_reason(shifted_up<v1::Reason>(stop.reason));
   out.mutable_stop()->set_kill(stop.kill);
 }
@@ -299,7 +277,7 @@ void put_body(v1::CoordMsg& out, const Fenced& fenced) {
 
 void put_body(v1::CoordMsg& out, const Quarantine& quarantine) {
   out.mutable_quarantine()->set_reason(quarantine.reason);
-  put(*out.mutable_quarantine()->mutable_ttl(), quarantine.remaining);
+  set_time(*out.mutable_quarantine()->mutable_ttl(), quarantine.remaining);
 }
 
 void put_body(v1::CoordMsg& out, const Refused& refused) {
@@ -454,70 +432,6 @@ std::optional<CoordinatorMessage> from_proto(const v1::CoordMsg& message) {
       return std::nullopt;
   }
   return std::nullopt;
-}
-
-JobDescription describe_job(const v1::JobSpec& spec) {
-  JobDescription job;
-  job.job_id = spec.job_id();
-  job.job_uuid = spec.job_uuid();
-  job.user = spec.user();
-  job.min_nodes = std::max(1, bounded(spec.min_nodes(), kMostNodes));
-  job.max_nodes = std::max(job.min_nodes, bounded(spec.max_nodes(), kMostNodes));
-  job.procs_per_node = std::max(1, bounded(spec.procs_per_node(), 4096));
-  job.expected_hosts.assign(spec.gather().expected_hosts().begin(),
-                            spec.gather().expected_hosts().end());
-  take(spec.gather().has_join_limit(), spec.gather().join_limit(), job.join_limit);
-  take(spec.gather().has_last_call(), spec.gather().last_call(), job.last_call);
-  take(spec.gather().has_prepare_limit(), spec.gather().prepare_limit(), job.prepare_limit);
-  if (!spec.gather().has_prepare_limit()) {
-    for (const v1::Check& check : spec.preflight()) {
-      Milliseconds limit = supervisor::PreflightCheck{}.limit;
-      take(check.has_timeout(), check.timeout(), limit);
-      job.prepare_limit += limit;
-    }
-  }
-  if (spec.gather().has_finish_skew()) job.finish_skew = ms_of(spec.gather().finish_skew());
-  job.scale_up =
-      spec.restart().scale_up() == v1::SCALE_UP_IMMEDIATE ? ScaleUp::kAuto : ScaleUp::kParked;
-  auto& budget = job.restart.budget;
-  budget.max_restarts = bounded(spec.restart().max_restarts(), 1'000'000);
-  take(spec.restart().has_backoff_initial(),
-       spec.restart().backoff_initial(),
-       budget.backoff_initial);
-  take(spec.restart().has_backoff_max(), spec.restart().backoff_max(), budget.backoff_max);
-  take(spec.restart().has_reset_after_progress(),
-       spec.restart().reset_after_progress(),
-       budget.stable_after);
-  set_restart_rules(spec.restart(), budget);
-  if (spec.restart().max_same_cause() != 0)
-    job.restart.max_same_crash = bounded(spec.restart().max_same_cause(), 1'000'000);
-  take(spec.gather().has_regroup_timeout(),
-       spec.gather().regroup_timeout(),
-       job.restart.regroup_timeout);
-  if (spec.stop().signal() > 0 && spec.stop().signal() < NSIG)
-    job.stop.signal = spec.stop().signal();
-  take(spec.stop().has_grace(), spec.stop().grace(), job.stop.grace);
-  job.fence.fencing = spec.fence().hard() ? Fencing::kHard : Fencing::kSoft;
-  take(spec.fence().has_lease(), spec.fence().lease(), job.fence.lease);
-  take(spec.fence().has_control_loss_grace(),
-       spec.fence().control_loss_grace(),
-       job.fence.control_loss_grace);
-  v1::JobSpec carried = spec;
-  carried.clear_token_key();
-  job.payload = std::make_shared<const std::string>(carried.SerializeAsString());
-  return job;
-}
-
-v1::JobSpec to_job_spec(const JobDescription& job) {
-  v1::JobSpec spec;
-  if (job.payload) (void)spec.ParseFromString(*job.payload);
-  spec.clear_token_key();
-  spec.set_job_id(job.job_id);
-  spec.set_job_uuid(job.job_uuid);
-  spec.set_user(job.user);
-  spec.set_min_nodes(static_cast<std::uint32_t>(job.min_nodes));
-  spec.set_max_nodes(static_cast<std::uint32_t>(job.max_nodes));
-  return spec;
 }
 
 }  // namespace accel::agent

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "accel/v1/rendezvous.pb.h"
-#include "agent/coordinator/job_description.h"
 #include "agent/coordinator/messages.h"
 
 namespace accel::agent {
@@ -20,9 +19,5 @@ namespace accel::agent {
 
 [[nodiscard]] v1::CoordMsg to_proto(const CoordinatorMessage& message);
 [[nodiscard]] std::optional<CoordinatorMessage> from_proto(const v1::CoordMsg& message);
-
-// The description's payload is the serialized JobSpec without its token key.
-[[nodiscard]] JobDescription describe_job(const v1::JobSpec& spec);
-[[nodiscard]] v1::JobSpec to_job_spec(const JobDescription& job);
 
 }  // namespace accel::agent

@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 #include "agent/rendezvous/token_proof.h"
-#include "agent/rendezvous/wire.h"
+#include "agent/rendezvous/job_wire.h"
 #include "launcher/cluster/coordinator_seat.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/cluster/job_folder.h"

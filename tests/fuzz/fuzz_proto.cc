@@ -21,6 +21,7 @@
 #include "agent/coordinator/member.h"
 #include "agent/coordinator/record_text.h"
 #include "agent/job_request.h"
+#include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/wire.h"
 
 namespace {

@@ -52,4 +52,17 @@ class LaunchPlanFixture : public ::testing::Test {
   std::string script_;
 };
 
+// The words of a test are the whole command line, the program among them.
+class LaunchLineFixture : public LaunchPlanFixture {
+ protected:
+  launcher::LaunchPlan plan(const Words& words) {
+    return or_throw(launcher::resolve_launch(words, host_));
+  }
+  Error refused(const Words& words) {
+    Result<launcher::LaunchPlan> result = launcher::resolve_launch(words, host_);
+    if (result) throw std::logic_error("the command line was accepted");
+    return result.error();
+  }
+};
+
 }  // namespace accel::test

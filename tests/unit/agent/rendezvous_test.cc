@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/token_proof.h"
 #include "agent/rendezvous/wire.h"
 #include "agent/ticket_book.h"
