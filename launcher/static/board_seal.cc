@@ -1,13 +1,15 @@
 #include "launcher/static/board_seal.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "launcher/static/job_token.h"
 
 namespace accel::launcher {
 namespace {
 
-constexpr std::string_view kPrefix = "accel-seal-1:";
+constexpr std::string_view kPrefix = "accel-seal-2:";
+constexpr std::string_view kAnyPrefix = "accel-seal-";  // of another build too
 constexpr int kLooksBeforeDistrust = 3;
 
 // In constant time for texts of the same length.
@@ -18,8 +20,18 @@ bool is_equal(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-std::string session_of(const MachineCard& main) {
-  return main.id + "/" + std::to_string(main.generation);
+std::string session_of(const std::string& main_id, int generation) {
+  return main_id + "/" + std::to_string(generation);
+}
+
+int num_slots_of(const MachineCard& main) {
+  return std::clamp(main.num_machines, 1, BoardSeal::kMostSlots);
+}
+
+// Only the launcher whose id it is has to find it again.
+int slot_of(const std::string& id, const MachineCard& main) {
+  return static_cast<int>(std::hash<std::string>()(id) %
+                          static_cast<std::size_t>(num_slots_of(main)));
 }
 
 }  // namespace
@@ -27,17 +39,27 @@ std::string session_of(const MachineCard& main) {
 void BoardSeal::begin(const MachineCard& own, bool is_main) {
   is_main_ = is_main;
   is_pinned_ = false;
-  generation_ = own.generation;
-  session_ = is_main ? session_of(own) : "";
+  own_ = own;
+  if (is_main) main_id_ = own.id;
+  const bool is_known_main = is_main || (own.generation > 0 && !main_id_.empty());
+  session_ = is_known_main ? session_of(main_id_, own.generation) : "";
+  answered_.clear();
+  host_card_.reset();
+  host_session_.clear();
+  hellos_.clear();
   forged_.clear();
   host_.clear();
   num_distrusted_ = 0;
 }
 
+std::string_view BoardSeal::session_for(std::string_view key) const {
+  if (key == board_key::kHost || key.starts_with(board_key::kHello)) return {};
+  return key.starts_with(board_key::kWelcome) && !is_main_ ? host_session_ : session_;
+}
+
 std::string BoardSeal::sealed(std::string_view key, const std::string& text) const {
   if (text.empty()) return text;
-  const std::string_view session = key == board_key::kHost ? std::string_view() : session_;
-  return std::string(kPrefix) + prove_(session, key, text) + text;
+  return std::string(kPrefix) + prove_(session_for(key), key, text) + text;
 }
 
 std::string BoardSeal::opened(const std::string& key, const std::string& value) const {
@@ -47,9 +69,44 @@ std::string BoardSeal::opened(const std::string& key, const std::string& value) 
   return is_equal(value, sealed(key, text)) ? text : std::string();
 }
 
+supervisor::StoreExchange BoardSeal::with_greeting(supervisor::StoreExchange wanted) const {
+  using board_key::of;
+  if (is_main_) {
+    for (const auto& [slot, id] : hellos_) {
+      wanted.swaps.push_back({of(board_key::kHello, slot), id, ""});
+      wanted.sets.emplace_back(of(board_key::kWelcome, slot), id);
+    }
+    for (int slot = 0; slot < num_slots_of(own_); ++slot)
+      wanted.reads.push_back(of(board_key::kHello, slot));
+  } else if (is_asking()) {
+    const int slot = slot_of(own_.id, *host_card_);
+    wanted.swaps.push_back({of(board_key::kHello, slot), "", own_.id});
+    wanted.reads.push_back(of(board_key::kHello, slot));  // a stranger's word may stand there
+    wanted.reads.push_back(of(board_key::kWelcome, slot));
+  }
+  return wanted;
+}
+
+void BoardSeal::take_greeting(const Board& raw) {
+  const auto read = [&](std::string_view prefix, int slot) {
+    const std::string key = board_key::of(prefix, slot);
+    return opened(key, raw.at(key));
+  };
+  hellos_.clear();
+  for (int slot = 0; is_main_ && slot < num_slots_of(own_); ++slot) {
+    std::string id = read(board_key::kHello, slot);
+    if (!id.empty()) hellos_[slot] = std::move(id);
+  }
+  if (!is_asking() || read(board_key::kWelcome, slot_of(own_.id, *host_card_)) != own_.id) return;
+  answered_ = host_session_;
+  if (host_card_->generation != own_.generation) return;
+  session_ = host_session_;
+  main_id_ = host_card_->id;
+}
+
 supervisor::StoreExchange BoardSeal::seal(const supervisor::StoreExchange& wanted) const {
   if (!has_token()) return wanted;
-  supervisor::StoreExchange out = wanted;
+  supervisor::StoreExchange out = with_greeting(wanted);
   for (auto& swap : out.swaps) {
     const auto forged = forged_.find(swap.key);
     swap.expected = swap.expected.empty() && forged != forged_.end()
@@ -60,38 +117,40 @@ supervisor::StoreExchange BoardSeal::seal(const supervisor::StoreExchange& wante
   for (auto& [key, value] : out.sets) value = sealed(key, value);
   return out;
 }
-
 void BoardSeal::read_host(const std::string& value) {
   host_ = value;
   const std::string text =
       has_token() ? opened(std::string(board_key::kHost), value) : std::string();
-  const bool is_believed = has_token() ? !text.empty() : !value.starts_with(kPrefix);
+  const bool is_believed = has_token() ? !text.empty() : !value.starts_with(kAnyPrefix);
   num_distrusted_ = value.empty() || is_believed ? 0 : num_distrusted_ + 1;
-  if (is_main_ || is_pinned_ || text.empty()) return;
   const auto card = card_from(text);
-  if (card && card->generation == generation_) session_ = session_of(*card);
+  host_card_ = card ? std::optional(*card) : std::nullopt;
+  host_session_ = card ? session_of(card->id, card->generation) : "";
 }
 
-// The card of machine 0 first: it says how the others are sealed.
+// The card of machine 0 first, and its answer: they say how the others are sealed.
 Board BoardSeal::open(const supervisor::StoreExchange& wanted, supervisor::StoreAnswer answer) {
-  const auto host = std::ranges::find(wanted.reads, board_key::kHost) - wanted.reads.begin();
-  const auto host_index = static_cast<std::size_t>(host);
-  if (host_index < answer.values.size()) {
-    read_host(answer.values[host_index]);
-    if (!has_token() && num_distrusted_ > 0) answer.values[host_index].clear();
+  const supervisor::StoreExchange asked = has_token() ? with_greeting(wanted) : wanted;
+  const Board raw(asked, answer);
+  if (std::ranges::find(asked.reads, board_key::kHost) != asked.reads.end())
+    read_host(raw.at(board_key::kHost));
+  if (has_token()) take_greeting(raw);
+  for (std::size_t i = 0; i < asked.reads.size() && i < answer.values.size(); ++i)
+    answer.values[i] = believed(asked.reads[i], std::move(answer.values[i]));
+  return {asked, answer};
+}
+
+std::string BoardSeal::believed(const std::string& key, std::string value) {
+  const bool is_host = key == board_key::kHost;
+  if (!has_token()) return is_host && num_distrusted_ > 0 ? std::string() : value;
+  std::string text = opened(key, value);
+  if (is_host) return is_known(host_session_) ? text : std::string();
+  if (text.empty() && !value.empty()) {
+    forged_[key] = std::move(value);
+  } else {
+    forged_.erase(key);
   }
-  if (!has_token()) return {wanted, answer};
-  for (std::size_t i = 0; i < wanted.reads.size() && i < answer.values.size(); ++i) {
-    const std::string& key = wanted.reads[i];
-    std::string text = opened(key, answer.values[i]);
-    if (text.empty() && !answer.values[i].empty()) {
-      forged_[key] = std::move(answer.values[i]);
-    } else {
-      forged_.erase(key);
-    }
-    answer.values[i] = std::move(text);
-  }
-  return {wanted, answer};
+  return text;
 }
 
 std::optional<Error> BoardSeal::distrust() const {
@@ -103,7 +162,7 @@ std::optional<Error> BoardSeal::distrust() const {
                  "machine 0 has a token of the job, and this machine has none",
                  "set " + variables + " on every machine, to the same token");
   }
-  const bool is_sealed = host_.starts_with(kPrefix);
+  const bool is_sealed = host_.starts_with(kAnyPrefix);
   return Error(ErrorCode::kAuthentication,
                is_sealed ? "machine 0 has another token of the job than this machine"
                          : "this machine has a token of the job, and machine 0 has none",

@@ -11,6 +11,7 @@ namespace accel::launcher {
 namespace {
 
 constexpr std::chrono::milliseconds kAskAgain(250);
+constexpr std::chrono::milliseconds kAskForAnswer(50);  // of machine 0, that it lives
 
 }  // namespace
 
@@ -49,7 +50,7 @@ void MainProbe::judge(const std::string& host) {
     return tell(find_disagreement(*other, card_, program_)
                     .value_or(rank_is_taken(*other, card_, program_)));
   }
-  pause_.expires_after(kAskAgain);
+  pause_.expires_after(seal_.is_asking() ? kAskForAnswer : kAskAgain);
   pause_.async_wait([this](const boost::system::error_code& cancelled) {
     if (!cancelled && link_.is_idle()) ask();
   });

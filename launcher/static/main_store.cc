@@ -177,7 +177,7 @@ void MainStore::exchange(const supervisor::StoreExchange& wanted,
   link_.exchange(seal_.seal(wanted),
                  [this, wanted, done = std::move(done)](const supervisor::StoreAnswer& answer) {
                    const Board board = seal_.open(wanted, answer);
-                   doubt_.answered(board.has(board_key::kHost));
+                   doubt_.answered(board.has(board_key::kHost) || seal_.is_asking());
                    const auto main = card_from(board.at(board_key::kHost));
                    // Another job is not to hear of us.
                    if (is_contested_ && main && main->run_id != settings_.run_id) {

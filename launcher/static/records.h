@@ -3,6 +3,8 @@
 //   key              written by                what it says
 //   ---------------  ------------------------  ------------------------------------------------------
 //   accel/host       machine 0                 its MachineCard: what the others compare with
+//   accel/hello/S    with a token: any other   the id of a launcher that asks whether machine 0 lives now
+//   accel/welcome/S  with a token: machine 0   that id: it does (board_seal.h)
 //   accel/joins      who has no machine rank   a counter: from which place on it looks for a free one
 //   accel/claim/R    one launcher, once        its MachineCard: machine rank R is taken
 //   accel/fault      anyone, once              why the machines cannot form a job
@@ -38,6 +40,8 @@ inline constexpr std::string_view kPlan = "accel/plan";
 inline constexpr std::string_view kGo = "accel/go";
 inline constexpr std::string_view kStop = "accel/stop";
 inline constexpr std::string_view kVerdict = "accel/verdict";
+inline constexpr std::string_view kHello = "accel/hello/";
+inline constexpr std::string_view kWelcome = "accel/welcome/";
 inline constexpr std::string_view kClaim = "accel/claim/";  // and the others of one machine
 inline constexpr std::string_view kReady = "accel/ready/";
 inline constexpr std::string_view kBeat = "accel/beat/";

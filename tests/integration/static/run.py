@@ -376,7 +376,7 @@ class Static(unittest.TestCase):
         self.forge(claim__1="forged", fault=failed)
         b = self.machine(1, script, ACCEL_JOB_TOKEN_FILE=str(path))
         a.wait_for("token none"), b.wait_for("token none")
-        self.assertTrue(self.board("accel/plan").startswith("accel-seal-1:"))
+        self.assertTrue(self.board("accel/plan").startswith("accel-seal-2:"))
         self.forge(stop=stop, verdict=failed, end__1='{"success":false,"has_saved":false,"exit_code":9}')
         self.board("accel/verdict")
         seen = self.board("accel/beat/1")

@@ -31,6 +31,9 @@ class SealedMachines : public MachinesFixture {
     return launcher;
   }
 
+  // Until all that were added run their workers, or are prepared as far as they get.
+  void meet() { steps(14); }
+
   // Whoever reaches the store may write this.
   void forge(std::string_view key, const std::string& text) {
     board_.values_[std::string(key)] = text;
@@ -40,7 +43,7 @@ class SealedMachines : public MachinesFixture {
 TEST_F(SealedMachines, WithTheSameTokenDoAJobTogether) {
   auto& a = add_with("sesame", 0);
   auto& b = add_with("sesame", 1);
-  steps(8);
+  meet();
   a.machine.workers_ended(outcome_with(0));
   b.machine.workers_ended(outcome_with(0));
   steps(6);
@@ -48,7 +51,7 @@ TEST_F(SealedMachines, WithTheSameTokenDoAJobTogether) {
   EXPECT_EQ(b.machine.verdict()->kind, VerdictKind::kSucceeded);
   EXPECT_TRUE(a.leader->is_done());
   for (const auto& [key, value] : board_.values_) {
-    EXPECT_TRUE(value.empty() || value.starts_with("accel-seal-1:")) << key;
+    EXPECT_TRUE(value.empty() || value.starts_with("accel-seal-2:")) << key;
     EXPECT_EQ(value.find("sesame"), std::string::npos) << key;
   }
 }
@@ -63,7 +66,7 @@ TEST_F(SealedMachines, AreNeitherStartedNorStoppedNorEndedByWordsOfStrangers) {
 
   auto& b = add_with("sesame", 1);
   b.prepares = false;
-  steps(8);
+  meet();
   forge(board_key::kGo, "1");
   step();
   EXPECT_EQ(a.count<StartWorkers>() + b.count<StartWorkers>(), 0);
@@ -80,7 +83,7 @@ TEST_F(SealedMachines, AreNeitherStartedNorStoppedNorEndedByWordsOfStrangers) {
 TEST_F(SealedMachines, StopTheJobThoughAStrangersWordStandsInTheWay) {
   auto& a = add_with("sesame", 0);
   auto& b = add_with("sesame", 1);
-  steps(8);
+  meet();
   forge(board_key::kStop, "nothing");
   b.machine.worker_failed(failed_worker(1, 7));
   steps(4);
@@ -91,7 +94,8 @@ TEST_F(SealedMachines, DoNotBelieveAWordThatWasMovedToAnotherKey) {
   auto& a = add_with("sesame", 0);
   auto& b = add_with("sesame", 1);
   b.prepares = false;
-  steps(6);
+  meet();
+  ASSERT_EQ(b.count<PrepareWorkers>(), 1);
   forge(board_key::of(board_key::kReady, 1), board_.values_[board_key::of(board_key::kReady, 0)]);
   steps(4);
   EXPECT_EQ(a.count<StartWorkers>(), 0);
@@ -100,7 +104,7 @@ TEST_F(SealedMachines, DoNotBelieveAWordThatWasMovedToAnotherKey) {
 TEST_F(SealedMachines, DoNotBelieveWordsOfAnEarlierGeneration) {
   auto& a = add_with("sesame", 0);
   auto& b = add_with("sesame", 1);
-  steps(8);
+  meet();
   b.machine.worker_failed(failed_worker(1, 7));
   steps(2);
   const std::string stop = board_.values_[std::string(board_key::kStop)];
@@ -114,27 +118,123 @@ TEST_F(SealedMachines, DoNotBelieveWordsOfAnEarlierGeneration) {
   EXPECT_TRUE(a.seal.open(wanted, {.values = {stop}}).has(board_key::kStop));
 }
 
-TEST_F(SealedMachines, ABoardOfAnEarlierJobStartsNobody) {
-  add_with("sesame", 0);
-  add_with("sesame", 1);
-  steps(8);
-  const auto recorded = board_.values_;
-  launchers_.clear();
-  auto card = card_of(1, 2);
-  card.id = "another day";
-  auto& victim = add(card);
-  victim.seal = seal_with("sesame");
-  victim.seal.begin(card, false);
-  for (int i = 0; i < 8; ++i) {
-    auto claim = board_.values_[board_key::of(board_key::kClaim, 1)];
-    board_.values_ = recorded;
-    if (i > 0) board_.values_[board_key::of(board_key::kClaim, 1)] = claim;
-    if (i == 0) board_.values_[board_key::of(board_key::kClaim, 1)] = "";
+TEST_F(SealedMachines, JoinThoughStrangersWriteWhereTheyAskMachine0) {
+  constexpr int kMachines = 5;
+  for (int rank = 0; rank < kMachines; ++rank) add_with("sesame", rank, kMachines);
+  for (int i = 0; i < 40; ++i) {
+    for (int slot = 0; slot < kMachines && i < 8; ++slot) {
+      forge(board_key::of(board_key::kHello, slot), "stranger");
+      forge(board_key::of(board_key::kWelcome, slot), "stranger");
+    }
     step();
   }
-  EXPECT_EQ(victim.count<PrepareWorkers>() + victim.count<StartWorkers>(), 0);
-  ASSERT_TRUE(victim.machine.error());
-  EXPECT_THAT(victim.machine.error()->message(), HasSubstr("is not for this machine"));
+  for (const auto& launcher : launchers_) EXPECT_TRUE(launcher->machine.is_running());
+}
+
+TEST_F(SealedMachines, FindAMachine0ThatWasStartedAnewBeforeTheyJoined) {
+  auto& first = add_with("sesame", 0);
+  auto& b = add_with("sesame", 1);
+  while (b.seal.is_asking() || !board_.values_.contains(std::string(board_key::kHost))) step();
+  ASSERT_FALSE(b.machine.plan());
+  first.is_alive = false;
+  board_.values_.clear();
+  MachineCard card = card_of(0, 2);
+  card.id = "id of another start";
+  auto& second = add(card);
+  second.seal = seal_with("sesame");
+  second.seal.begin(card, true);
+  meet();
+  EXPECT_TRUE(b.machine.is_running() && second.machine.is_running());
+}
+
+TEST_F(SealedMachines, ThatComeTooLateHearOfItAndLeaveTheJobAlone) {
+  MachineCard card = card_of(0, 2);
+  card.generation = 1;
+  auto& a = add(card);
+  a.seal = seal_with("sesame");
+  a.seal.begin(card, true);
+  auto& late = add_with("sesame", 1);
+  meet();
+  ASSERT_TRUE(late.machine.error());
+  EXPECT_THAT(late.machine.error()->message(), HasSubstr("runs already, in generation 1"));
+  EXPECT_FALSE(a.leader->verdict());
+}
+
+// Every word of a whole job with the same token, as somebody has recorded it.
+class RecordedJob : public SealedMachines {
+ protected:
+  RecordedJob() {
+    auto& a = add_with("sesame", 0);
+    auto& b = add_with("sesame", 1);
+    meet();
+    b.machine.worker_failed(failed_worker(1, 7));
+    steps(2);
+    a.machine.workers_ended(outcome_with(1));
+    b.machine.workers_ended(outcome_with(7));
+    steps(6);
+    recorded_ = board_.values_;
+    recorded_[std::string(board_key::kFault)] = recorded_.at(std::string(board_key::kVerdict));
+    launchers_.clear();
+    board_.values_.clear();
+  }
+
+  Launcher& add_today(int rank) {
+    MachineCard card = card_of(rank, 2);
+    card.id = "id of today, " + std::to_string(rank);
+    Launcher& launcher = add(card);
+    launcher.seal = seal_with("sesame");
+    launcher.seal.begin(card, rank == 0);
+    return launcher;
+  }
+
+  // What is told of on the board now is that of the recorded job.
+  void replay() {
+    for (const auto& [key, value] : recorded_) board_.values_[key] = value;
+  }
+
+  std::map<std::string, std::string> recorded_;
+};
+
+TEST_F(RecordedJob, HasTheWordsThatSendAMachineAway) {
+  for (const auto key : {board_key::kHost, board_key::kPlan, board_key::kStop, board_key::kVerdict})
+    EXPECT_TRUE(recorded_.contains(std::string(key))) << key;
+}
+
+TEST_F(RecordedJob, NeitherStartsAMachineNorSendsItAway) {
+  auto& victim = add_today(1);
+  for (int i = 0; i < 20; ++i) {
+    replay();
+    step();
+  }
+  EXPECT_TRUE(victim.actions.empty());
+  EXPECT_FALSE(victim.machine.error());
+  EXPECT_FALSE(victim.machine.verdict());
+  EXPECT_FALSE(victim.machine.has_joined());
+  EXPECT_FALSE(victim.seal.distrust());
+
+  board_.values_.clear();
+  auto& main = add_today(0);
+  meet();
+  EXPECT_TRUE(victim.machine.is_running() && main.machine.is_running());
+}
+
+TEST_F(RecordedJob, SendsNobodyAwayAtAnyTimeBeforeThePlan) {
+  for (int before = 0; before < 12; ++before) {
+    launchers_.clear();
+    board_.values_.clear();
+    auto& main = add_today(0);
+    auto& victim = add_today(1);
+    steps(before);
+    for (int i = 0; i < 3; ++i) {
+      for (const auto& launcher : {&main, &victim}) {
+        replay();
+        step_of(*launcher);
+      }
+    }
+    steps(20);
+    EXPECT_FALSE(main.leader->verdict()) << before;
+    EXPECT_TRUE(victim.machine.is_running() && main.machine.is_running()) << before;
+  }
 }
 
 // What machine 0 of an earlier job with the same token wrote, sealed as it was then.
@@ -156,7 +256,7 @@ class EarlierJob : public SealedMachines {
 TEST_F(EarlierJob, NeitherStopsNorEndsMachinesThatHaveTakenTheirPlan) {
   auto& a = add_with("sesame", 0);
   auto& b = add_with("sesame", 1);
-  steps(8);
+  meet();
   ASSERT_TRUE(b.machine.is_running());
   const std::string verdict = to_text(failed_verdict(Error(ErrorCode::kUsage, "yesterday"), 1));
   for (int i = 0; i < 4; ++i) {
@@ -175,10 +275,18 @@ TEST_F(EarlierJob, NeitherStopsNorEndsMachinesThatHaveTakenTheirPlan) {
 }
 
 TEST_F(EarlierJob, HandsNoPlanOfAnEarlierGenerationToALaunchersNextOne) {
+  card_ = card_of(0, 2);
+  add_with("sesame", 0);
+  auto& earlier = add_with("sesame", 1);
+  meet();
+  ASSERT_TRUE(earlier.machine.is_running());
   auto next = card_of(1, 2);
   next.generation = 1;
+  BoardSeal seal = earlier.seal;
+  launchers_.clear();
+  board_.values_.clear();
   auto& b = add(next);
-  b.seal = seal_with("sesame");
+  b.seal = seal;
   b.seal.begin(next, false);
   MachineCard main = card_of(0, 2);
   main.generation = 1;
@@ -231,7 +339,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(SealedMachines, JoinThoughAStrangerWroteOverTheCardOfMachine0) {
   add_with("sesame", 0);
   auto& b = add_with("sesame", 1);
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 16; ++i) {
     step();
     if (i < 2) forge(board_key::kHost, "nobody");
   }
