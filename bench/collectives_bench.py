@@ -11,13 +11,12 @@ All three bring the same numbers, and their results are compared before a time i
 over the calls of the slowest rank; of the rounds again the median.
 """
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import time
 
-from measure import BUILD, emit, median, spread
+from measure import BUILD, emit, held_port, median, spread
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 MIB = 1 << 20
@@ -88,33 +87,31 @@ def core_of(rank, each, nodes, cores):
 
 def run_ranks(command, ranks, nodes=1):
     """{(collective, bytes): (checksums by rank, seconds of the slowest rank)}"""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    cores = sorted(os.sched_getaffinity(0))
-    workers = []
-    each = ranks // nodes
-    for rank in range(ranks):
-        environment = dict(
-            os.environ, OMP_NUM_THREADS="1", RANK=str(rank), LOCAL_RANK=str(rank % each), WORLD_SIZE=str(ranks),
-            LOCAL_WORLD_SIZE=str(each), GROUP_RANK=str(rank // each), GROUP_WORLD_SIZE=str(nodes),
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False")
-        if nodes > 1:
-            environment["GLOO_SOCKET_IFNAME"] = "lo"
-        pin = core_of(rank, each, nodes, cores) if ranks <= len(cores) or nodes > 1 else None
-        pin = ["taskset", "-c", str(pin)] if pin is not None else []
-        workers.append(subprocess.Popen(pin + command, env=environment, stdout=subprocess.PIPE, text=True))
-    results = {}
-    for worker in workers:
-        output, _ = worker.communicate()
-        if worker.returncode != 0:
-            sys.exit(f"collectives_bench: {command} ended with {worker.returncode}")
-        for line in output.splitlines():
-            name, size, checksum, seconds = line.split()
-            sums, slowest = results.get((name, int(size)), ((), 0.0))
-            slowest = -1.0 if float(seconds) < 0 else max(slowest, float(seconds))
-            results[name, int(size)] = ((*sums, float(checksum)), slowest)
-    return results
+    with held_port() as port:
+        cores = sorted(os.sched_getaffinity(0))
+        workers = []
+        each = ranks // nodes
+        for rank in range(ranks):
+            environment = dict(
+                os.environ, OMP_NUM_THREADS="1", RANK=str(rank), LOCAL_RANK=str(rank % each), WORLD_SIZE=str(ranks),
+                LOCAL_WORLD_SIZE=str(each), GROUP_RANK=str(rank // each), GROUP_WORLD_SIZE=str(nodes),
+                MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False")
+            if nodes > 1:
+                environment["GLOO_SOCKET_IFNAME"] = "lo"
+            pin = core_of(rank, each, nodes, cores) if ranks <= len(cores) or nodes > 1 else None
+            pin = ["taskset", "-c", str(pin)] if pin is not None else []
+            workers.append(subprocess.Popen(pin + command, env=environment, stdout=subprocess.PIPE, text=True))
+        results = {}
+        for worker in workers:
+            output, _ = worker.communicate()
+            if worker.returncode != 0:
+                sys.exit(f"collectives_bench: {command} ended with {worker.returncode}")
+            for line in output.splitlines():
+                name, size, checksum, seconds = line.split()
+                sums, slowest = results.get((name, int(size)), ((), 0.0))
+                slowest = -1.0 if float(seconds) < 0 else max(slowest, float(seconds))
+                results[name, int(size)] = ((*sums, float(checksum)), slowest)
+        return results
 
 
 def check_results(case, runs):

@@ -1,7 +1,9 @@
 """What all benchmarks share: the JSON line, and timing two commands in turn (A B A B ...)."""
 
+import contextlib
 import json
 import os
+import socket
 import statistics
 import subprocess
 import time
@@ -50,6 +52,16 @@ def in_turn(first, second, rounds):
         a.append(first())
         b.append(second())
     return a, b
+
+
+@contextlib.contextmanager
+def held_port():
+    """A port, in digits, that no other program takes meanwhile: a socket is bound to it, and never listens. A store may
+    listen there beside it, for it sets SO_REUSEADDR as well."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        yield str(held.getsockname()[1])
 
 
 def median(values):

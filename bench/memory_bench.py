@@ -7,7 +7,6 @@ no part of it. The sequence has one token, so activations are next to nothing. T
 that was seen while they trained, program files included; FSDP2's is taken in the same way. Losses are compared first.
 """
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from ddp_bench import RANKS, VOCABULARY, Transformer, check_losses, peer_worker
-from measure import BUILD, emit
+from measure import BUILD, emit, held_port
 from zero3_bench import fully_sharded
 
 SHAPE = {"width": 512, "layers": 6, "heads": 8}
@@ -58,38 +57,36 @@ def proportional_bytes(pid):
 
 def run_ranks(command, more):
     """Returns (losses by rank, bytes before and after of all ranks or None, peak bytes of all ranks together)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    workers = []
-    for rank in range(RANKS):
-        # A threshold that is set stays where it is: freed tensors go back to the system, on both sides.
-        environment = dict(
-            os.environ, OMP_NUM_THREADS="1", BENCH_MEMORY="1", MALLOC_MMAP_THRESHOLD_="65536", RANK=str(rank),
-            LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False", **more)
-        workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    peak, is_over = 0, threading.Event()
+    with held_port() as port:
+        workers = []
+        for rank in range(RANKS):
+            # A threshold that is set stays where it is: freed tensors go back to the system, on both sides.
+            environment = dict(
+                os.environ, OMP_NUM_THREADS="1", BENCH_MEMORY="1", MALLOC_MMAP_THRESHOLD_="65536", RANK=str(rank),
+                LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False", **more)
+            workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        peak, is_over = 0, threading.Event()
 
-    def watch():
-        nonlocal peak
-        while not is_over.is_set():
-            peak = max(peak, sum(proportional_bytes(worker.pid) for worker in workers))
-            time.sleep(0.005)
+        def watch():
+            nonlocal peak
+            while not is_over.is_set():
+                peak = max(peak, sum(proportional_bytes(worker.pid) for worker in workers))
+                time.sleep(0.005)
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    outputs = [worker.communicate()[0] for worker in workers]
-    is_over.set()
-    watcher.join()
-    losses, memory = [], []
-    for worker, output in zip(workers, outputs):
-        if worker.returncode != 0:
-            sys.exit(f"bench: {command} ended with {worker.returncode}")
-        lines = [line.split() for line in output.splitlines()]
-        losses.append([float(line[0]) for line in lines if line[0] != "memory"])
-        memory += [tuple(map(int, line[1:])) for line in lines if line[0] == "memory"]
-    return losses, [sum(values) for values in zip(*memory)] or None, peak
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        outputs = [worker.communicate()[0] for worker in workers]
+        is_over.set()
+        watcher.join()
+        losses, memory = [], []
+        for worker, output in zip(workers, outputs):
+            if worker.returncode != 0:
+                sys.exit(f"bench: {command} ended with {worker.returncode}")
+            lines = [line.split() for line in output.splitlines()]
+            losses.append([float(line[0]) for line in lines if line[0] != "memory"])
+            memory += [tuple(map(int, line[1:])) for line in lines if line[0] == "memory"]
+        return losses, [sum(values) for values in zip(*memory)] or None, peak
 
 
 def formula(mode, numel):

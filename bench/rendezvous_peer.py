@@ -9,20 +9,15 @@ import json
 import logging
 import os
 import pickle
-import socket
 import sys
 import time
 
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
+from measure import held_port
+
 TIMEOUT = 120
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def be_agent(number, nodes, port, ready, go, answers):
@@ -47,9 +42,7 @@ def read_whole(fd, size):
     return data
 
 
-def main():
-    nodes = int(sys.argv[1])
-    port = free_port()
+def main(nodes, port):
     (ready_read, ready), (go, go_write), (answers_read, answers) = os.pipe(), os.pipe(), os.pipe()
     logging.disable(logging.CRITICAL)
     children = []
@@ -77,4 +70,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with held_port() as held:
+        main(int(sys.argv[1]), held)
