@@ -8,6 +8,7 @@
 
 #include "launcher/cluster_library.h"
 #include "launcher/dry_run.h"
+#include "launcher/flag_spelling.h"
 #include "launcher/launch_loop.h"
 #include "launcher/launch_plan.h"
 #include "launcher/log_folder.h"
@@ -24,12 +25,12 @@ void print_line(std::FILE* stream, const std::string& text) {
 }
 
 int fail(const std::string& program, const Error& error) {
-  print_line(stderr, error.render(program));
+  print_line(stderr, rendered(error, program));
   return error_info(error.code()).exit_status;
 }
 
 void print_notice(const std::string& program, const std::string& text) {
-  print_line(stderr, program + ": " + text);
+  print_line(stderr, program + ": " + respelled(text, program_of(program)));
 }
 
 // The last lines of a single worker stand right above the report already, unless they went to a file.

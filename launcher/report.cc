@@ -16,6 +16,7 @@
 
 #include <accel/error.h>
 
+#include "launcher/flag_spelling.h"
 #include "launcher/mpi/rank_failure.h"
 #include "runtime/supervisor/exit_error.h"
 
@@ -130,7 +131,7 @@ std::string failure_block(const JobOutcome& outcome, int num_workers, const Repo
   if (outcome.checkpoint) error.with_detail("checkpoint", describe(*outcome.checkpoint));
   if (std::string text = consequences(outcome); !text.empty()) error.with_detail("others", text);
   return own_words(first, words, style.tail_lines) +
-         with_color(error.render(style.program), style) + "\n";
+         with_color(rendered(error, style.program), style) + "\n";
 }
 
 std::string warning(const ReportStyle& style, const std::string& text) {

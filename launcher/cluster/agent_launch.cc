@@ -5,12 +5,13 @@
 #include "launcher/cluster/entry.h"
 #include "launcher/cluster/followed_job.h"
 #include "launcher/cluster/launch_description.h"
+#include "launcher/flag_spelling.h"
 
 namespace accel::cluster {
 namespace {
 
 int fail(const std::string& program, const Error& error) {
-  std::fprintf(stderr, "%s\n", error.render(program).c_str());
+  std::fprintf(stderr, "%s\n", launcher::rendered(error, program).c_str());
   return error_info(error.code()).exit_status;
 }
 

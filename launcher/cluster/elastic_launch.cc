@@ -34,6 +34,7 @@
 #include "launcher/cluster/meeting_place.h"
 #include "launcher/cluster/slurm_launch.h"
 #include "launcher/elastic_settings.h"
+#include "launcher/flag_spelling.h"
 #include "launcher/program.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/job_record.h"
@@ -50,7 +51,7 @@ constexpr std::chrono::seconds kPartitionGrace{60};
 constexpr std::chrono::milliseconds kConnectLimit{3'000};
 
 int fail(const std::string& program, const Error& error) {
-  std::fprintf(stderr, "%s\n", error.render(program).c_str());
+  std::fprintf(stderr, "%s\n", launcher::rendered(error, program).c_str());
   return error_info(error.code()).exit_status;
 }
 

@@ -26,13 +26,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/rendezvous/token_proof.h"
 #include "agent/rendezvous/job_wire.h"
+#include "agent/rendezvous/token_proof.h"
 #include "launcher/cluster/coordinator_seat.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/cluster/job_folder.h"
 #include "launcher/cluster/launch_description.h"
 #include "launcher/cluster/srun_command.h"
+#include "launcher/flag_spelling.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/exit_report.h"
 #include "runtime/supervisor/job_record.h"
@@ -382,7 +383,7 @@ int start_slurm_nodes(launcher::ElasticRequest request) {
   SlurmLaunch launch(std::move(request));
   const auto status = launch.run();
   if (status) return *status;
-  std::fprintf(stderr, "%s\n", status.error().render(program).c_str());
+  std::fprintf(stderr, "%s\n", launcher::rendered(status.error(), program).c_str());
   return error_info(status.error().code()).exit_status;
 }
 

@@ -1,5 +1,6 @@
 #include "launcher/static/job_words.h"
 
+#include "launcher/flag_spelling.h"
 #include "launcher/static/agreement.h"
 #include "runtime/printable.h"
 
@@ -24,7 +25,7 @@ void JobWords::tell(const Verdict& verdict, int machine_rank) {
   if (verdict.kind == VerdictKind::kStopped) return say("the job was stopped: " + verdict.text);
   if (verdict.kind != VerdictKind::kFailed) return;
   if (is_failure_of(machine_rank, verdict)) return say("the job failed: " + verdict.text);
-  notices_.push(error_of(verdict).render(report_.program));
+  notices_.push(rendered(error_of(verdict), report_.program));
 }
 
 void JobWords::report(const Verdict& verdict,

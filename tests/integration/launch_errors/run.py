@@ -83,6 +83,7 @@ class LaunchErrors(unittest.TestCase):
         self.assertEqual(torchrun.returncode, 98, torchrun.stderr)
         self.assertRegex(torchrun.stderr, r"^accel-torchrun: error \[store.port_in_use\]")
         self.assertIn(str(port), torchrun.stderr)
+        self.assertIn("give another port with --master-port, or", torchrun.stderr)
 
     def test_a_default_port_that_is_taken_is_no_error(self):
         with socket.socket() as taken:
