@@ -120,7 +120,9 @@ std::string command_manual(const LocalCommand& command) {
     out += is_first ? ".SH DESCRIPTION\n" : ".SH " + troff("accel " + description.name) + "\n";
     out += troff(description.summary) + "\n";
     for (const CommandOption& option : description.options) {
-      out += ".TP\n\\fB" + troff(option.name) + "\\fR";
+      out += ".TP\n";
+      if (!option.short_name.empty()) out += "\\fB" + troff(option.short_name) + "\\fR, ";
+      out += "\\fB" + troff(option.name) + "\\fR";
       if (!option.value.empty()) out += " \\fI" + troff(option.value) + "\\fR";
       out += "\n" + troff(option.help) + "\n";
     }

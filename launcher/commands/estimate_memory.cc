@@ -81,7 +81,10 @@ void add_options(CLI::App& app, Arguments& arguments) {
                  "safetensors file, index, folder, config.json,\n"
                  "or a model's name in the local Hub cache")
       ->required();
-  app.add_option("--dtypes", arguments.dtypes, "which rows the table has")->check(dtype);
+  app.add_option("--dtypes",
+                 arguments.dtypes,
+                 "which rows the table has, of float32, float16, bfloat16, int8 and int4")
+      ->check(dtype);
   app.add_option("--library_name", arguments.library, "timm or transformers; changes nothing here")
       ->check(CLI::IsMember({"timm", "transformers"}));
   app.add_flag("--trust_remote_code",

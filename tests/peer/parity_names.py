@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""docs/parity.md lists every public name of accelerate, and what it says is there is there.
+"""docs/parity.md lists every public name of accelerate, and what it says is there is there; the manual has each flag of its commands.
 
 The names come from the installed package. A row's first column is a name or a glob over names; "done" and
-"differs" rows must name C++ symbols that the public headers hold and tests that exist.
+"differs" rows must name C++ symbols that the public headers hold and tests that exist. Flags and their choices are those of the
+peers' own parsers, torchrun's too; the manual is written from the tables that our parsers read.
 Run by ctest with the peer's Python.
 """
 
@@ -75,8 +76,44 @@ def faults():
                     yield f"{where}: {path} is not there"
 
 
+def peer_parsers():
+    """[(page of our manual, the peer's parser)]"""
+    from accelerate.commands import env, estimate, launch, merge, test, to_fsdp2, tpu
+    from accelerate.commands.config import get_config_parser
+    from torch.distributed import run
+
+    yield "accel-launch", launch.launch_command_parser()
+    yield "accel-launch", run.get_args_parser()  # accel-torchrun has all of its flags
+    yield "accel-config", get_config_parser()
+    yield "accel-env", env.env_command_parser()
+    yield "accel-estimate-memory", estimate.estimate_command_parser()
+    yield "accel-merge-weights", merge.merge_command_parser()
+    yield "accel-test", test.test_command_parser()
+    yield "accel-to-fsdp2", to_fsdp2.to_fsdp2_command_parser()
+    yield "accel-tpu-config", tpu.tpu_command_parser()
+
+
+def flag_faults():
+    for page, parser in peer_parsers():
+        text = (SOURCE / f"docs/man/{page}.1").read_text().replace("\\-", "-")
+        flags = {bare(word) for word in re.findall(r"--?[a-zA-Z][a-zA-Z0-9_-]*", text)}
+        actions = [action for action in parser._actions if action.option_strings]
+        assert actions, f"the peer's flags of {page} were not read"
+        for action in actions:
+            for word in action.option_strings:
+                if bare(word) not in flags:
+                    yield f"{word} is a flag of the peer, and not in the manual of {page}"
+            for choice in action.choices or []:
+                if str(choice) not in re.findall(r"[\w-]+", text):
+                    yield f"{action.option_strings[0]} takes {choice} in the peer, and not in the manual of {page}"
+
+
+def bare(flag):
+    return flag.lstrip("-").replace("-", "_")
+
+
 def main():
-    found = list(faults())
+    found = [*faults(), *flag_faults()]
     for fault in found:
         print("parity:", fault)
     print(f"parity: {len(found)} faults, {len(peer_names())} names")
