@@ -68,7 +68,7 @@ void LaunchLoop::ask_to_stop(StopMode mode, const ReceivedSignal& signal) {
   host_.request(supervisor::Stop{
       .mode = is_again ? StopMode::kKill : mode,
       .signal = signal.number,
-      .is_delivered = is_terminal_shared_ && signal.is_from_terminal,
+      .delivered_to = signal.is_from_terminal ? sharing_terminal_ : std::nullopt,
       .grace = options_.grace ? options_.grace(signal.number) : supervisor::Milliseconds(-1)});
 }
 
@@ -84,10 +84,10 @@ void LaunchLoop::on_event(const supervisor::HostEvent& event) {
   if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
     told_.insert(notice->text);
     options_.notice(notice->text);
-  } else if (std::holds_alternative<supervisor::GenerationStarted>(event)) {
-    is_terminal_shared_ = options_.shares_terminal;
+  } else if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
+    if (options_.shares_terminal) sharing_terminal_ = started->generation;
   } else if (const auto* restarting = std::get_if<supervisor::Restarting>(&event)) {
-    is_terminal_shared_ = false;
+    sharing_terminal_.reset();
     options_.notice(describe_restart(*restarting));
   } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
     outcome_ = *outcome;
@@ -95,11 +95,13 @@ void LaunchLoop::on_event(const supervisor::HostEvent& event) {
   }
 }
 
-Result<void> LaunchLoop::take_events() {
+Result<void> LaunchLoop::take_events(int signal_fd) {
   while (!outcome_) {
     auto event = host_.next_event();
     if (!event) return std::move(event).error();
     if (!*event) return {};
+    // Workers of which it tells may not have been there yet when a signal came that is still to be read.
+    take_signals(signal_fd);
     on_event(**event);
   }
   return {};
@@ -120,10 +122,9 @@ Result<supervisor::JobOutcome> LaunchLoop::run(int signal_fd) {
     if (::poll(fds, std::size(fds), -1) < 0 && errno != EINTR) {
       return Error(ErrorCode::kInternal, "cannot wait for events: " + errno_text(errno));
     }
-    // Before the events: workers of which these tell were not there yet when the signal came.
     if (fds[0].revents != 0) take_signals(signal_fd);
     if (fds[2].revents != 0) options_.notices->write_some();
-    if (auto taken = take_events(); !taken) return std::move(taken).error();
+    if (auto taken = take_events(signal_fd); !taken) return std::move(taken).error();
   }
   return *outcome_;
 }

@@ -61,12 +61,12 @@ class LaunchLoop {
  private:
   void ask_to_stop(supervisor::StopMode mode, const ReceivedSignal& signal);
   void suspend();
-  Result<void> take_events();
+  Result<void> take_events(int signal_fd);
   void take_signals(int signal_fd);
 
   supervisor::WorkerHost& host_;
   LaunchLoopOptions options_;
-  bool is_terminal_shared_ = false;  // with workers that run
+  std::optional<int> sharing_terminal_;  // the generation whose worker is in our foreground group
   int num_stops_ = 0;
   std::set<std::string, std::less<>>
       told_;  // the outcome repeats them, for owners who only read that

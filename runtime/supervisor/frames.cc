@@ -321,7 +321,11 @@ HostRequest request_from(const Json& json) {
     read_member(
         json, "mode", [&](const Json& mode) { from_enum_field(mode, stop.mode, StopMode::kKill); });
     read_member(json, "signal", stop.signal);
-    read_member(json, "is_delivered", stop.is_delivered);
+    bool is_delivered = false;
+    int generation = -1;
+    read_member(json, "is_delivered", is_delivered);
+    read_new_member(json, "generation", generation);
+    if (is_delivered) stop.delivered_to = generation;
     read_new_member(json, "grace", stop.grace);
     return stop;
   }
@@ -433,7 +437,8 @@ std::string encode(const HostRequest& request) {
             return {{"type", "stop"},
                     {"mode", static_cast<int>(stop.mode)},
                     {"signal", stop.signal},
-                    {"is_delivered", stop.is_delivered},
+                    {"is_delivered", stop.delivered_to.has_value()},
+                    {"generation", stop.delivered_to.value_or(-1)},
                     {"grace", stop.grace.count()}};
           },
           [](const Suspend&) -> Json {

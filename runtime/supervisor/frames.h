@@ -170,7 +170,7 @@ enum class StopMode {
 struct Stop {
   StopMode mode = StopMode::kTerminate;
   int signal = 0;  // what the owner was sent: the outcome names it, the exit code is 128 + signal
-  bool is_delivered = false;            // the terminal gave the signal to the workers already
+  std::optional<int> delivered_to;      // the terminal gave the signal to this generation already
   std::chrono::milliseconds grace{-1};  // below 0: the job's; a stop that goes on is only shortened
 };
 struct Suspend {};

@@ -32,7 +32,6 @@
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <linux/sched.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -309,18 +308,6 @@ std::optional<std::string> find_program(const std::string& name, const std::stri
   return std::nullopt;
 }
 
-bool SpawnedProcess::wait_for_exec(std::chrono::milliseconds limit) const noexcept {
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + limit;
-  while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    if (left.count() <= 0) return false;
-    pollfd closed = {error_pipe_.get(), POLLIN, 0};  // exec closes the other end
-    const int num_ready = ::poll(&closed, 1, static_cast<int>(left.count()));
-    if (num_ready > 0 || (num_ready < 0 && errno != EINTR)) return num_ready > 0;
-  }
-}
-
 std::optional<ExecFailure> SpawnedProcess::exec_failure() {
   ChildReport report{};
   const ssize_t got = ::read(error_pipe_.get(), &report, sizeof report);
@@ -357,6 +344,8 @@ SpawnResult spawn(const SpawnRequest& request) {
   const pid_t pid = start_child(request, &pidfd);
   if (pid == 0) run_child(plan);
   if (pid < 0) return ExecFailure{"clone", errno};
+  // The child does it too; whoever is first: from now on it gets what the terminal sends to its group.
+  if (request.session == Session::kJoin) (void)::setpgid(pid, request.join_group);
   return SpawnedProcess(pid, UniqueFd(pidfd), std::move(error_read));
 }
 

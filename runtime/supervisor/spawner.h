@@ -10,7 +10,6 @@
 //           executes.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <variant>
@@ -28,7 +27,7 @@ namespace accel::supervisor {
 enum class Session {
   kNew,       // setsid: a session and a process group of its own
   kNewGroup,  // a process group of its own in the caller's session
-  kJoin,      // the process group `join_group` of the caller's session
+  kJoin,      // the process group `join_group` of the caller's session, when spawn() returns
 };
 
 // Whose rights the program gets. Resolved by the caller: a child must not ask the user database.
@@ -83,10 +82,6 @@ class SpawnedProcess {
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
-
-  // Waits until the program is executed, or will never be: milliseconds, unless its file is far away. False: `limit` was over
-  // before.
-  [[nodiscard]] bool wait_for_exec(std::chrono::milliseconds limit) const noexcept;
 
   // Why the program was never executed; std::nullopt when it was. Does not block.
   // Requires: the process has ended (before that it may not have got so far).

@@ -73,19 +73,12 @@ void Supervisor::Impl::run_generation() {
   oom_kills_before_ = count_oom_kills(system_);
   if (cgroup_) cgroup_->begin_generation();
   start_workers();
-  if (spec_.console.foreground) wait_for_programs();
+  // From here on the owner takes a Ctrl-C for one that they have got too: they are in the terminal's group.
   GenerationStarted event{.generation = generation_, .store_port = services_.store_port()};
   for (const Worker& worker : group_.workers()) event.pids.push_back(worker.process->pid());
   send_(event);
   if (is_failed()) return stop_after_failure();
   begin_hang_watch();
-}
-
-// From GenerationStarted on the owner takes a Ctrl-C for one that the workers have got too: they must be in the terminal's group
-// by then.
-void Supervisor::Impl::wait_for_programs() {
-  constexpr std::chrono::seconds kExecLimit{1};
-  for (const Worker& worker : group_.workers()) (void)worker.process->wait_for_exec(kExecLimit);
 }
 
 void Supervisor::Impl::start_workers() {

@@ -114,7 +114,6 @@ class Supervisor::Impl {
   void forget_generation();
   void run_generation();
   void start_workers();
-  void wait_for_programs();
   [[nodiscard]] Result<void> make_cgroup();
   void kill_cgroup(const Worker& worker);
   [[nodiscard]] bool ran_out_of_memory(const Worker& worker);

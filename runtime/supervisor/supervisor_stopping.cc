@@ -69,10 +69,10 @@ void Supervisor::Impl::stop_for_owner(const Stop& stop) {
   }
 }
 
-// 0 when the terminal has given it to the workers already.
+// 0 when the terminal has given it to these workers already, and not to those before them.
 int Supervisor::Impl::first_signal(const Stop& stop) const {
   if (stop.mode != StopMode::kInterrupt) return spec_.stop.signal;
-  return stop.is_delivered ? 0 : SIGINT;
+  return stop.delivered_to == generation_ ? 0 : SIGINT;
 }
 
 void Supervisor::Impl::begin_stop(StopStyle style, int signal, const StopPolicy& policy) {

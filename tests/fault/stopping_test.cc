@@ -143,6 +143,41 @@ TEST_F(Stopping, SighupStopsLikeSigterm) {
   EXPECT_THAT(launch.wait_for_lines("got ", 2), ElementsAre("15", "15"));
 }
 
+// The owner was still to hear of the restart when Ctrl-C came: the worker of before had it, the one that runs now did not.
+TEST_F(Stopping, Fault70CtrlCThatTheGenerationBeforeHadIsSentToTheOneThatRuns) {
+  auto spec = make_job("fail-first pause", token_);
+  spec.console.foreground = true;
+  spec.restart.max_restarts = 1;
+  spec.stop.grace = std::chrono::hours(1);
+  const JobRun run = run_job(spec, [](auto& host, const auto& event) {
+    const auto* started = std::get_if<supervisor::GenerationStarted>(&event);
+    if (started != nullptr && started->generation == 1)
+      host.request(Stop{.mode = StopMode::kInterrupt, .signal = SIGINT, .delivered_to = 0});
+  });
+
+  ASSERT_TRUE(run.outcome.has_value());
+  EXPECT_EQ(run.outcome->exit_code, 128 + SIGINT);
+  ASSERT_THAT(run.all<supervisor::WorkerExit>(), SizeIs(2));
+  EXPECT_EQ(run.all<supervisor::WorkerExit>()[1].signal, SIGINT);
+}
+
+TEST_F(Stopping, Fault70CtrlCThatTheRunningGenerationHadIsNotSentAgain) {
+  auto spec = make_job("fail-first pause", token_);
+  spec.console.foreground = true;
+  spec.restart.max_restarts = 1;
+  spec.stop.grace = std::chrono::milliseconds(100);
+  const JobRun run = run_job(spec, [](auto& host, const auto& event) {
+    const auto* started = std::get_if<supervisor::GenerationStarted>(&event);
+    if (started != nullptr && started->generation == 1)
+      host.request(Stop{.mode = StopMode::kInterrupt, .signal = SIGINT, .delivered_to = 1});
+  });
+
+  ASSERT_TRUE(run.outcome.has_value());
+  ASSERT_THAT(run.all<supervisor::WorkerExit>(), SizeIs(2));
+  EXPECT_EQ(run.all<supervisor::WorkerExit>()[1].signal,
+            SIGKILL);  // after the grace: nobody sent it here
+}
+
 // Every wait of the shim for its console is an hour here: only the second Ctrl-C can end the job.
 TEST_F(Stopping, Fault70CtrlCEndsAJobWhoseConsoleNobodyReads) {
   int console[2];

@@ -8,7 +8,7 @@
 //   twice, and one
 //                    forked twice into a session of its own that has dropped its environment
 //   leave            starts that family and ends with 0
-//   fail-first       fails in generation 0, then ends with 0
+//   fail-first MODE  fails in generation 0, then follows MODE, or ends with 0
 //   rank0 MODE..     rank 0 follows MODE, the others pause
 //   changes MODE..   takes one core, 64 descriptors and, as root, the user nobody; then follows MODE
 //   descriptors      prints its open descriptors
@@ -148,8 +148,10 @@ int run(int argc, char** argv, int at) {
     if (mode == "leave") return 0;
     be_stubborn();
   }
-  if (mode == "fail-first")
-    return generation != nullptr && std::strcmp(generation, "0") == 0 ? 3 : 0;
+  if (mode == "fail-first") {
+    if (generation != nullptr && std::strcmp(generation, "0") == 0) return 3;
+    return at + 1 < argc - 1 ? run(argc, argv, at + 1) : 0;
+  }
   if (mode == "rank0") {
     if (rank != nullptr && std::strcmp(rank, "0") == 0) return run(argc, argv, at + 1);
     announce();

@@ -69,14 +69,14 @@ TEST(Frames, RefusalKeepsTheWholeError) {
 TEST(Frames, RequestsComeBack) {
   const Stop stop = {.mode = StopMode::kInterrupt,
                      .signal = SIGINT,
-                     .is_delivered = true,
+                     .delivered_to = 3,
                      .grace = std::chrono::milliseconds(2500)};
   const auto decoded = decode_request(encode(HostRequest(stop)));
 
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(std::get<Stop>(*decoded).mode, StopMode::kInterrupt);
   EXPECT_EQ(std::get<Stop>(*decoded).signal, SIGINT);
-  EXPECT_TRUE(std::get<Stop>(*decoded).is_delivered);
+  EXPECT_EQ(std::get<Stop>(*decoded).delivered_to, 3);
   EXPECT_EQ(std::get<Stop>(*decoded).grace, std::chrono::milliseconds(2500));
 }
 

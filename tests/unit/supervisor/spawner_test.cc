@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 namespace accel::supervisor {
 namespace {
@@ -35,14 +36,24 @@ TEST(Spawner, SignalsWaitForAProgramThatIsStartedWithThemBlocked) {
   EXPECT_EQ(end_of(request), 7);
 }
 
-TEST(Spawner, AProgramIsExecutedOnceItWasWaitedFor) {
-  SpawnResult result = spawn(shell("exit 0"));
-  auto* const process = std::get_if<SpawnedProcess>(&result);
-  ASSERT_NE(process, nullptr);
+// A signal to the group a moment later is theirs, whatever the child has come to.
+TEST(Spawner, AProcessIsInTheGroupThatItJoinsFromTheBeginning) {
+  SpawnRequest request = shell("exec sleep 60");
+  request.session = Session::kNewGroup;
+  const SpawnResult leader = spawn(request);
+  ASSERT_TRUE(std::holds_alternative<SpawnedProcess>(leader));
+  const pid_t group = std::get<SpawnedProcess>(leader).pid();
+  (void)::setpgid(group, group);  // should it not have come so far
+  request.session = Session::kJoin;
+  request.join_group = group;
+  const SpawnResult member = spawn(request);
+  ASSERT_TRUE(std::holds_alternative<SpawnedProcess>(member));
 
-  EXPECT_TRUE(process->wait_for_exec(std::chrono::seconds(20)));
-  ::waitpid(process->pid(), nullptr, 0);
-  EXPECT_FALSE(process->exec_failure());
+  EXPECT_EQ(::getpgid(std::get<SpawnedProcess>(member).pid()), group);
+
+  ::kill(-group, SIGKILL);
+  ::waitpid(std::get<SpawnedProcess>(member).pid(), nullptr, 0);
+  ::waitpid(group, nullptr, 0);
 }
 
 }  // namespace
