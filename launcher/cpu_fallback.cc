@@ -24,15 +24,16 @@ bool falls_back_to_cpu(const CommandLine& line,
   return need_to_be_told(line, settings) && !has_device();
 }
 
+bool has_any_device(const LaunchHost& host) {
+  return (host.num_gpus && host.num_gpus() > 0) || has_other_devices(host.environment);
+}
+
 void fall_back_to_cpu(const CommandLine& line,
                       const LaunchHost& host,
                       LaunchSettings& settings,
                       std::vector<std::string>& notices,
                       Faults& faults) {
-  const auto has_device = [&host] {
-    return (host.num_gpus && host.num_gpus() > 0) || has_other_devices(host.environment);
-  };
-  if (!falls_back_to_cpu(line, settings, has_device)) return;
+  if (!falls_back_to_cpu(line, settings, [&host] { return has_any_device(host); })) return;
   if (settings.gpu_ids != "all") {
     return faults.add(
         Error(ErrorCode::kUnsupported,

@@ -23,6 +23,9 @@ namespace accel::launcher {
                                      const LaunchSettings& settings,
                                      const std::function<bool()>& has_device);
 
+// Whether workers of this machine may find one: NVIDIA's that are visible, or another maker's.
+[[nodiscard]] bool has_any_device(const LaunchHost& host);
+
 // Then turns settings.use_cpu on, with a notice. Who named GPUs meant them: --gpu_ids (or a file's) adds kUnsupported to `faults`.
 void fall_back_to_cpu(const CommandLine& line,
                       const LaunchHost& host,

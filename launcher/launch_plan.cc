@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "launcher/compat_environment.h"
+#include "launcher/compute_device.h"
 #include "launcher/config_file.h"
 #include "launcher/cpu_fallback.h"
 #include "launcher/faults.h"
@@ -448,7 +449,11 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
     plan.elastic->allocation_end = plan.allocation_end;
     plan.elastic->program = name_of(line.program());
   }
-  if (plan.machines) plan.machines->program = line.program();
+  if (plan.machines) {
+    plan.machines->program = line.program();
+    plan.machines->device =
+        compute_device(line, *settings, [&host] { return has_any_device(host); });
+  }
   plan.quiet = line.is_on("quiet");
   plan.stop_with_stdin = line.is_on("stop_with_stdin");
   plan.debug = settings->debug;

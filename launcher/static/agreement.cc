@@ -34,6 +34,21 @@ std::optional<Error> find_other_share(const MachineCard& counting, const Machine
       "give the same --num_processes on every machine, or --nproc_per_node on every machine");
 }
 
+std::optional<Error> find_other_device(const MachineCard& main, const MachineCard& card) {
+  const auto is_unsaid = [](const MachineCard& one) {
+    return one.device == ComputeDevice::kUnsaid;
+  };
+  if (main.device == card.device || is_unsaid(main) || is_unsaid(card)) return std::nullopt;
+  const bool is_main_on_cpu = main.device == ComputeDevice::kCpu;
+  const MachineCard& on_cpu = is_main_on_cpu ? main : card;
+  const MachineCard& on_gpu = is_main_on_cpu ? card : main;
+  return Error(
+      ErrorCode::kInvalidArgument,
+      on_cpu.describe() + " computes on the CPU, but " + on_gpu.describe() + " on GPUs",
+      "mend the driver or CUDA_VISIBLE_DEVICES where --cpu was not meant, or give --cpu on "
+      "every machine");
+}
+
 }  // namespace
 
 std::optional<Error> find_fault(const MachineCard& main) {
@@ -76,6 +91,7 @@ std::optional<Error> find_disagreement(const MachineCard& main,
       card.num_processes > 0) {
     return disagreement(main, card, "--num_processes", main.num_processes, card.num_processes);
   }
+  if (auto other = find_other_device(main, card)) return other;
   if (auto other = find_other_share(main, card)) return other;
   return find_other_share(card, main);
 }

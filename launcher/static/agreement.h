@@ -21,7 +21,7 @@ namespace accel::launcher {
 [[nodiscard]] std::optional<Error> find_fault(const MachineCard& main);
 
 // What `card` says otherwise than machine 0: version (kProtocol), run id, number of machines, of
-// processes or of its share of them (kInvalidArgument). The message names both.
+// processes or of its share of them, device (kInvalidArgument). The message names both.
 [[nodiscard]] std::optional<Error> find_disagreement(const MachineCard& main,
                                                      const MachineCard& card,
                                                      Program program = Program::kLaunch);

@@ -34,6 +34,7 @@ void each_member(T& card, Visit&& visit) {
   visit("num_machines", card.num_machines);
   visit("num_workers", card.num_workers);
   visit("num_processes", card.num_processes);
+  visit("device", card.device);
   visit("host", card.host);
   visit("address", card.address);
 }
@@ -76,6 +77,12 @@ void each_member(T& verdict, Visit&& visit) {
 template <typename T>
 void read(const Json& json, const char* name, T& out) {
   supervisor::read_member(json, name, out);
+}
+void read(const Json& json, const char* name, ComputeDevice& out) {
+  if (!json.contains(name)) return;
+  supervisor::read_member(json, name, [&](const Json& value) {
+    supervisor::from_enum_field(value, out, ComputeDevice::kGpu);
+  });
 }
 void read(const Json& json, const char* name, StopKind& out) {
   supervisor::read_member(json, name, [&](const Json& value) {

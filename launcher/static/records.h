@@ -30,6 +30,8 @@
 
 #include <accel/result.h>
 
+#include "launcher/compute_device.h"
+
 namespace accel::launcher {
 
 namespace board_key {
@@ -62,10 +64,11 @@ struct MachineCard {
   int generation = 0;
   int rank = 0;  // of the machine
   int num_machines = 1;
-  int num_workers = 1;    // on it
-  int num_processes = 0;  // on all; 0: each machine says its own
-  std::string host;       // its name
-  std::string address;    // from which it reaches the store
+  int num_workers = 1;                            // on it
+  int num_processes = 0;                          // on all; 0: each machine says its own
+  ComputeDevice device = ComputeDevice::kUnsaid;  // also of an older launcher
+  std::string host;                               // its name
+  std::string address;                            // from which it reaches the store
 
   // "machine 1 (gpu-02, 10.0.0.2)", printable.
   [[nodiscard]] std::string describe() const;

@@ -91,6 +91,7 @@ class StaticLaunch {
              .num_machines = settings_.num_machines,
              .num_workers = static_cast<int>(options_.spec.workers.size()),
              .num_processes = settings_.num_processes,
+             .device = settings_.device,
              .host = own_host_name(),
              .address = {}};
     store_.find();

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "launcher/compute_device.h"
 #include "launcher/program.h"
 #include "launcher/static/etcd_access.h"
 
@@ -20,6 +21,7 @@ struct StaticSettings {
   std::string address;     // of machine 0: a name or numeric
   std::uint16_t port = 0;  // where its store listens
   int num_processes = 0;   // on all machines together; 0: each machine says its own
+  ComputeDevice device = ComputeDevice::kUnsaid;
   std::string run_id = "none";
   // Says who is machine 0, and where: then address is empty until the machines have met, and port, unless
   // 0, is where it listens when that is this machine.

@@ -294,6 +294,20 @@ class Static(unittest.TestCase):
                 self.assertIn(wanted, machine.text())
             self.assertEqual(self.said(), [])
 
+    def test_one_machine_on_the_cpu_and_one_on_gpus(self):
+        file = self.folder / "xpu.yaml"
+        file.write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_XPU\n")
+        script = self.worker(HELLO)
+        main = self.start("machine 0", "--config_file", file, "--num_machines", 2, "--machine_rank", 0, "--main_process_ip", "127.0.0.1",
+                          "--main_process_port", self.port, "--num_processes", 2, "--no_python", script)
+        self.machine(1, script)
+        for machine in self.machines:
+            machine.wait_for("computes on the CPU, but machine 0")
+        if main.process.poll() is None:  # it would stay 10 s for machines that come late
+            main.process.send_signal(signal.SIGINT), main.process.send_signal(signal.SIGTERM)
+        self.assert_statuses(2, 2)
+        self.assertEqual(self.said(), [])
+
     def test_a_launcher_that_is_stopped_has_told_the_others(self):
         a, b = (self.machine(rank, self.worker(WAIT)) for rank in (0, 1))
         a.wait_for("up "), b.wait_for("up ")

@@ -302,6 +302,40 @@ TEST_F(Machines, AnotherVersionIsNamed) {
   EXPECT_EQ(b.machine.error()->code(), ErrorCode::kProtocol);
 }
 
+TEST_F(Machines, OneOnTheCpuAndOthersOnGpusAreNoJob) {
+  auto main = card_of(0, 3);
+  main.device = ComputeDevice::kGpu;
+  auto on_cpu = card_of(1, 3);
+  on_cpu.device = ComputeDevice::kCpu;
+  auto on_gpu = card_of(2, 3);
+  on_gpu.device = ComputeDevice::kGpu;
+  auto& a = add(main);
+  auto& b = add(on_cpu);
+  auto& c = add(on_gpu);
+  steps(8);
+  ASSERT_TRUE(a.machine.verdict() && b.machine.error() && c.machine.verdict());
+  const std::string expected =
+      on_cpu.describe() + " computes on the CPU, but " + main.describe() + " on GPUs";
+  EXPECT_EQ(a.machine.verdict()->text, expected);
+  EXPECT_EQ(b.machine.error()->message(), expected);
+  EXPECT_EQ(c.machine.verdict()->text, expected);
+}
+
+TEST_F(Machines, ThatDoNotSayWhatTheyComputeOnAgree) {
+  auto said = card_of(0, 2);
+  said.device = ComputeDevice::kCpu;
+  auto& a = add(said);
+  std::string older = to_text(card_of(1, 2));
+  const std::string device = R"("device":0,)";
+  ASSERT_NE(older.find(device), std::string::npos);
+  older.erase(older.find(device), device.size());
+  const auto card = card_from(older);
+  ASSERT_TRUE(card);
+  add(*card);
+  steps(10);
+  EXPECT_TRUE(a.machine.is_running());
+}
+
 TEST_F(Machines, TakeTheirRanksInTheOrderOfJoins) {
   auto& a = add(card_of(0, 3));
   auto b_card = card_of(0, 3);

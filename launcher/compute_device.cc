@@ -1,0 +1,18 @@
+#include "launcher/compute_device.h"
+
+#include "launcher/flags.h"
+#include "launcher/launch_settings.h"
+
+namespace accel::launcher {
+
+ComputeDevice compute_device(const CommandLine& line,
+                             const LaunchSettings& settings,
+                             const std::function<bool()>& has_device) {
+  if (settings.use_cpu) return ComputeDevice::kCpu;
+  if (line.is_torchrun || line.is_on("strict_compat") || settings.tpu)
+    return ComputeDevice::kUnsaid;
+  return settings.accelerator != nullptr || has_device() ? ComputeDevice::kGpu
+                                                         : ComputeDevice::kCpu;
+}
+
+}  // namespace accel::launcher
