@@ -13,6 +13,7 @@ using supervisor::JobSpec;
 
 constexpr int kMostWorkers = 4096;  // of a JobSpec
 constexpr const char* kUsualPort = "29500";
+constexpr const char* kUsualPortOfC10d = "29400";  // where an endpoint has none
 
 Error invalid(std::string what, std::string remedy) {
   return Error(ErrorCode::kInvalidArgument, std::move(what), std::move(remedy));
@@ -86,14 +87,14 @@ Result<void> check_backend(const NotebookLauncherOptions& options) {
     return invalid("rdzv_backend is '" + backend + "'",
                    "choose between static, c10d, etcd and etcd-v2");
   }
-  if (options.num_nodes == 1) return {};
-  return Error(ErrorCode::kUnsupported,
-               "rdzv_backend is '" + backend + "' with num_nodes " +
-                   std::to_string(options.num_nodes) +
-                   ": the nodes of a notebook_launcher know their ranks beforehand",
-               "use \"static\" with node_rank and rdzv_endpoint, or start the program with "
-               "accel-launch --nnodes --rdzv-backend " +
-                   backend);
+  if (options.num_nodes == 1 || backend == "c10d") return {};
+  return Error(
+      ErrorCode::kUnsupported,
+      "rdzv_backend is '" + backend + "' with num_nodes " + std::to_string(options.num_nodes) +
+          ": a notebook_launcher does not ask etcd who node 0 is",
+      "use \"static\" or \"c10d\" with node_rank and rdzv_endpoint, or start the program with "
+      "accel-launch --nnodes --rdzv-backend " +
+          backend);
 }
 
 // Where node 0 is, as the options say it.
@@ -106,17 +107,33 @@ struct MeetingPoint {
 Result<MeetingPoint> find_meeting(const NotebookLauncherOptions& options) {
   const std::string& endpoint = options.rdzv_endpoint;
   if (endpoint.empty()) return MeetingPoint{options.master_addr, options.use_port};
-  const std::size_t colon = endpoint.rfind(':');
+  const std::size_t colon = endpoint.ends_with(']') ? std::string::npos : endpoint.rfind(':');
   std::string host = endpoint.substr(0, std::min(colon, endpoint.size()));
   if (host.size() > 2 && host.front() == '[' && host.back() == ']')
     host = host.substr(1, host.size() - 2);
-  const bool has_port = colon != std::string::npos && !endpoint.ends_with(']');
+  const bool has_port = colon != std::string::npos;
   if (!host.empty() && has_port)
     return MeetingPoint{host, endpoint.substr(colon + 1), "the port of rdzv_endpoint"};
-  // Others than static are for one node here, which any port will do.
-  if (options.rdzv_backend != "static") return MeetingPoint{options.master_addr, options.use_port};
+  // One node will do with any port.
+  const bool is_static = options.rdzv_backend == "static";
+  if (!is_static && options.num_nodes == 1)
+    return MeetingPoint{options.master_addr, options.use_port};
+  if (!is_static && !host.empty()) return MeetingPoint{host, kUsualPortOfC10d};
   return invalid("rdzv_endpoint is '" + endpoint + "', not HOST:PORT",
                  "give the address of node 0 and a port, as in \"10.0.0.1:29500\"");
+}
+
+// With c10d the peer numbers the nodes in the order in which they come. Here node 0 is where the endpoint is: two calls that
+// both leave node_rank 0 would wait for each other in vain.
+Result<void> check_node_0(const LaunchPlace& place,
+                          const NotebookLauncherOptions& options,
+                          const std::string& host) {
+  const bool is_claimed =
+      options.rdzv_backend == "c10d" && options.num_nodes > 1 && options.node_rank == 0;
+  if (!is_claimed || place.is_own_host(host)) return {};
+  return invalid(
+      "node_rank is 0, but " + host + ", where the nodes meet, is no address of this machine",
+      "give each node a node_rank of its own, and 0 to the one that has the address");
 }
 
 Result<void> check_options(const NotebookLauncherOptions& options) {
@@ -166,6 +183,8 @@ Result<JobSpec> plan_notebook_job(const LaunchPlace& place,
   if (!meeting) return meeting.error();
   const auto port = parse_port(meeting->option, meeting->port);
   if (!port) return port.error();
+  if (auto checked = check_node_0(place, options, meeting->address); !checked)
+    return std::move(checked).error();
   const int num_processes = *options.num_processes;
   EnvMap env = variables_of(options);
   env.emplace("NPROC", std::to_string(num_processes));

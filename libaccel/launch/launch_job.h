@@ -3,6 +3,7 @@
 // Threads:  pure functions.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include <accel/env_contract.h>
@@ -20,6 +21,10 @@ struct LaunchPlace {
   std::string program;         // its path
   std::string job_id;          // unlike any other on this machine
   std::string private_folder;  // to be made for error files
+  // Whether a host is this machine; asked of node 0 of c10d.
+  std::function<bool(const std::string& host)> is_own_host = [](const std::string&) {
+    return true;
+  };
 };
 
 // Of debug_launcher(). `meeting_file`: ACCELERATE_DEBUG_RDV_FILE, which exists.

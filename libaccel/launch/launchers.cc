@@ -19,6 +19,7 @@
 #include "libaccel/launch/launch_job.h"
 #include "libaccel/launch/launch_registry.h"
 #include "libaccel/launch/launch_watch.h"
+#include "libaccel/launch/own_host.h"
 #include "libaccel/launch/process_role.h"
 #include "libaccel/launch/standard_streams.h"
 #include "libaccel/launch/worker_entry.h"
@@ -107,6 +108,7 @@ LaunchPlace launch_place() {
   LaunchPlace place;
   place.environment = own_environment();
   place.program = own_path();
+  place.is_own_host = is_own_host;
   place.job_id = "inproc-" + std::to_string(::getpid()) + "-" + digits;
   place.private_folder = temporary_folder(place.environment) + "/accel-" + place.job_id;
   return place;

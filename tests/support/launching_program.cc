@@ -2,7 +2,8 @@
 // tests/integration/inproc/run.py, and built without torch.
 //
 //   launching_program WAY WHAT RANKS [--threads N] [--restarts N] [--prefix TEMPLATE] [--grace MS] [--notebook]
-//                     [--precision P] [--env NAME=VALUE] [--handle note|stop] [--again]
+//                     [--precision P] [--env NAME=VALUE] [--nodes N RANK] [--meet BACKEND ENDPOINT]
+//                     [--handle note|stop] [--again]
 //     WAY    early (init_launcher), registered, now (fork in place), captures (a lambda that captures)
 //     WHAT   the function, see kFunctions; "report" writes one line for each rank
 //     --handle  a handler of SIGTERM, which writes a line; "stop": and a request through the stop_token follows
@@ -183,6 +184,12 @@ Arguments parse(int argc, char** argv) {
     } else if (flag == "--env") {
       const std::string pair = argv[++i];
       arguments.options.env[pair.substr(0, pair.find('='))] = pair.substr(pair.find('=') + 1);
+    } else if (flag == "--nodes") {
+      arguments.options.num_nodes = std::atoi(argv[++i]);
+      arguments.options.node_rank = std::atoi(argv[++i]);
+    } else if (flag == "--meet") {
+      arguments.options.rdzv_backend = argv[++i];
+      arguments.options.rdzv_endpoint = argv[++i];
     } else if (flag == "--handle") {
       arguments.handle = argv[++i];
     } else if (flag == "--again") {

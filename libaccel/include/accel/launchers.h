@@ -84,9 +84,10 @@ struct NotebookLauncherOptions {
   std::string master_addr = "127.0.0.1";  // of node 0, for several nodes
   int node_rank = 0;
   int num_nodes = 1;  // the same call is made on each; rank 0 hosts the store then
-  // "static"; on one node, which meets nobody, also "c10d", "etcd" and "etcd-v2". Elastic jobs are accel-launch's.
+  // "static"; "c10d", the same with node_rank 0 where the endpoint is; on one node, which meets nobody, also "etcd" and
+  // "etcd-v2". Elastic jobs are accel-launch's.
   std::string rdzv_backend = "static";
-  // "HOST:PORT" of node 0, in the place of master_addr and use_port. Empty: those hold.
+  // "HOST:PORT" of node 0 (c10d: 29400 for "HOST"), in the place of master_addr and use_port. Empty: those hold.
   std::string rdzv_endpoint;
   std::string rdzv_id = "none";  // TORCHELASTIC_RUN_ID
   int max_restarts = 0;          // of all workers after one has failed; one node only

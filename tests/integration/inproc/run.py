@@ -73,6 +73,21 @@ def a_notebook_has_its_options():
         expect("precision afterwards -" in out, f"{way}, {ranks} ranks: the variables stayed: {out}")
 
 
+def nodes_of_c10d_are_one_job():
+    ranks = {}
+    for node in (0, 1):
+        code, out, err = run("early", "report", 2, "--notebook", "--nodes", 2, node, "--meet", "c10d", "127.0.0.1:29400")
+        expect(code == 0, f"node {node} of c10d: {code} {out} {err}")
+        ranks.update(reported(out))
+    expect(sorted(ranks) == [0, 1, 2, 3], f"ranks of two nodes: {sorted(ranks)}")
+    for rank, variables in ranks.items():
+        wanted = {"WORLD_SIZE": "4", "NODE_RANK": str(rank // 2), "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "False"}
+        differing = {name: variables[name] for name, value in wanted.items() if variables[name] != value}
+        expect(not differing, f"rank {rank} of two nodes has {differing}")
+    code, out, err = run("early", "report", 2, "--notebook", "--nodes", 2, 0, "--meet", "c10d", "192.0.2.1:29400")
+    expect(code == 4 and "refused [argument.invalid] node_rank is 0, but 192.0.2.1" in out, f"node 0 elsewhere: {code} {out} {err}")
+
+
 def a_failing_rank_becomes_an_exception():
     for way in WAYS:
         code, out, err = run(way, "fail_to_throw", 2)
@@ -249,7 +264,8 @@ def ranks_meet_through_an_accelerator():
 
 
 def main():
-    for check in (every_way_runs_every_rank, a_notebook_has_its_options, a_failing_rank_becomes_an_exception,
+    for check in (every_way_runs_every_rank, a_notebook_has_its_options, nodes_of_c10d_are_one_job,
+                  a_failing_rank_becomes_an_exception,
                   restarts_are_counted, threads_are_counted, misuse_is_refused, standard_streams_may_be_closed,
                   nothing_remains, a_signal_ends_workers_and_program, a_handler_may_stop_the_workers,
                   a_signal_to_every_process_leaves_those_between_alone, ranks_meet_through_an_accelerator):

@@ -140,6 +140,35 @@ TEST(LaunchJob, OneNodeMeetsNobodyByAnyBackend) {
   }
 }
 
+TEST(LaunchJob, NodesOfC10dMeetAtTheirEndpointWithTheirRanks) {
+  LaunchPlace place = kPlace;
+  place.is_own_host = [](const std::string& host) { return host == "10.0.0.1"; };
+  NotebookLauncherOptions options = two_processes();
+  options.rdzv_backend = "c10d";
+  options.num_nodes = 2;
+  options.rdzv_endpoint = "10.0.0.1:4711";
+
+  const auto first = plan_notebook_job(place, options);
+  options.node_rank = 1;
+  options.rdzv_endpoint = "gpu-01";
+  const auto second = plan_notebook_job(place, options);
+  options.rdzv_endpoint = "[fd00::1]";
+  const auto third = plan_notebook_job(place, options);
+  options.node_rank = 0;
+  const auto misplaced = plan_notebook_job(place, options);
+
+  ASSERT_TRUE(first && second && third);
+  EXPECT_EQ(first->identity.master_addr, "10.0.0.1");
+  EXPECT_EQ(first->identity.master_port, 4711);
+  EXPECT_EQ(second->workers[0].global_rank, 2);
+  EXPECT_EQ(second->identity.world_size, 4);
+  EXPECT_EQ(second->identity.master_addr, "gpu-01");
+  EXPECT_EQ(second->identity.master_port, 29400);
+  EXPECT_EQ(third->identity.master_addr, "fd00::1");
+  ASSERT_FALSE(misplaced);
+  EXPECT_THAT(misplaced.error().message(), HasSubstr("node_rank is 0, but fd00::1"));
+}
+
 TEST(LaunchJob, RefusesByTheOptionsName) {
   const auto with = [](auto change) {
     NotebookLauncherOptions options = two_processes();
@@ -152,8 +181,8 @@ TEST(LaunchJob, RefusesByTheOptionsName) {
   EXPECT_THAT(with([](auto& o) { o.use_port = "http"; }), HasSubstr("'http'"));
   EXPECT_THAT(with([](auto& o) { o.use_port = "70000"; }), HasSubstr("70000"));
   EXPECT_THAT(with([](auto& o) { o.rdzv_backend = "zeus"; }), HasSubstr("rdzv_backend is 'zeus'"));
-  EXPECT_THAT(with([](auto& o) { o.rdzv_backend = "c10d", o.num_nodes = 2; }),
-              HasSubstr("rdzv_backend is 'c10d' with num_nodes 2"));
+  EXPECT_THAT(with([](auto& o) { o.rdzv_backend = "etcd", o.num_nodes = 2; }),
+              HasSubstr("rdzv_backend is 'etcd' with num_nodes 2"));
   for (const char* endpoint : {"gpu-01", ":29500", "[fd00::1]"}) {
     EXPECT_THAT(with([&](auto& o) { o.rdzv_endpoint = endpoint; }), HasSubstr("not HOST:PORT"));
   }
