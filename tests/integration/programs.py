@@ -15,9 +15,14 @@ ETCD = shutil.which("etcd")  # Debian's etcd-server
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of this machine that nobody else gets while this process lives: bound and silent, so that no connection leaves by it and
+    a server with SO_REUSEADDR may still listen there."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", 0))
+    port = reserved.getsockname()[1]
+    reserved.detach()  # it stays open
+    return port
 
 
 def free_address():

@@ -9,13 +9,16 @@ weight of a linear layer and multiplies by its transpose, C++ transposes and the
 kernels may add up in another order. See BF16_TOLERANCE.
 """
 import os
-import socket
+import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
 
 from peer_python import BUILD, PEER
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
+from programs import free_port  # noqa: E402
 
 import contextlib
 import math
@@ -124,12 +127,6 @@ def accelerate_sequence(accelerator):
                 optimizer.zero_grad()
             print(int(accelerator.sync_gradients), float(scheduler.get_last_lr()[0]).hex(),
                   schedule.last_epoch, schedule._step_count)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def run_ranks(command, ranks):

@@ -18,6 +18,9 @@ import tempfile
 import threading
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import free_address  # noqa: E402
+
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
 
@@ -664,9 +667,7 @@ class Remote(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="accel-agent-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.address = free_address()
         node = self.certificate("node", "n1")
         config = (f"node_id: n1\nlisten: {self.address}\nallow_root: true\n"
                   f"tls: {{authority: {node}/ca.pem, certificate: {node}/cert.pem, key: {node}/key.pem}}\n")

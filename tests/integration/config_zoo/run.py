@@ -3,10 +3,12 @@
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import unittest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import free_port  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
@@ -67,9 +69,7 @@ class ConfigZoo(unittest.TestCase):
 
     def test_two_machines(self):
         """multi_node.yaml, with both machines here."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         started = [subprocess.Popen([BUILD / "bin/accel-launch", "--config_file", CONFIGS / "multi_node.yaml", "--cpu",
                                      "--main_process_ip", "127.0.0.1", "--main_process_port", str(port), "--machine_rank",
                                      str(rank), "--no_python", "sh", "-c", "echo rank $RANK of $WORLD_SIZE node $GROUP_RANK"],

@@ -13,7 +13,7 @@ import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import PATIENCE, issue_certificate, launch, write_token  # noqa: E402
+from programs import PATIENCE, free_port, issue_certificate, launch, write_token  # noqa: E402
 
 NUM_IDLE = 300
 NUM_STREAMS = 10_000
@@ -45,9 +45,7 @@ class Floods(unittest.TestCase):
         self.script = self.folder / "worker.sh"
         self.script.write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE"\nwhile [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
         self.script.chmod(0o755)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = probe.getsockname()
+        self.address = ("127.0.0.1", free_port())
         self.launchers = []
         self.addCleanup(lambda: [launcher.close() for launcher in reversed(self.launchers)])
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import unittest
 import urllib.parse
@@ -21,6 +22,8 @@ spec = importlib.util.spec_from_file_location("one_agent", HERE.parent / "agent/
 one_agent = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(one_agent)
 PATIENCE = one_agent.PATIENCE
+sys.path.append(str(HERE.parent))
+from programs import free_port  # noqa: E402
 
 SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$")
 
@@ -115,7 +118,7 @@ class Page(MetricsTest):
 
     def test_a_shim_that_is_stopped_keeps_nobody_waiting(self):
         self.start("stopped", "--", "/bin/sleep", "1000")
-        pid = self.wait_for(lambda: self.job("stopped").get("workers", [{}])[0].get("pid"), "the worker")
+        pid = self.wait_for(lambda: [worker.get("pid") for worker in self.job("stopped").get("workers", [])], "the worker")[0]
         shim = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         one_agent.os.kill(shim, one_agent.signal.SIGSTOP)
         try:
@@ -210,17 +213,13 @@ class Prometheus(MetricsTest):
         done = subprocess.run(["promtool", "check", "metrics"], input=self.get("/metrics"), capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
-    def free_port(self):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            return probe.getsockname()[1]
-
     def test_a_real_prometheus_scrapes_and_answers(self):
         self.start_with_steps("scraped")
         folder = pathlib.Path(self.folder)
         (folder / "prometheus.yml").write_text(
             "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
             f"scrape_configs: [{{job_name: accel, honor_labels: true, static_configs: [{{targets: ['127.0.0.1:{self.port}']}}]}}]\n")
-        port = self.free_port()
+        port = free_port()
         with open(folder / "prometheus.log", "w") as log:
             server = subprocess.Popen(["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
                                        f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)

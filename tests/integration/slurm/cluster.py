@@ -10,8 +10,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import free_port  # noqa: E402
 
 PATIENCE = 120
 PROGRAMS = ["munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue"]
@@ -29,16 +33,6 @@ def missing():
     return f"not installed: {', '.join(absent)} (scripts/setup.sh --tests)" if absent else ""
 
 
-def free_ports(count):
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("0.0.0.0", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 class Cluster:
     def __init__(self, nodes=2, cpus=4):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-slurm-"))
@@ -49,7 +43,7 @@ class Cluster:
         for name in list(self.environment):
             if name.startswith(("SLURM_", "SLURMD_", "SBATCH_")) and name != "SLURM_CONF":
                 del self.environment[name]
-        controller, *ports = free_ports(1 + nodes)
+        controller, *ports = (free_port() for _ in range(1 + nodes))
         host = socket.gethostname().split(".")[0]
         lines = [
             "ClusterName=accel", f"SlurmctldHost={host}(127.0.0.1)", f"SlurmctldPort={controller}", "SlurmUser=root", "SlurmdUser=root",

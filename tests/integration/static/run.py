@@ -22,6 +22,9 @@ HELLO = ('echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE
          'at $MASTER_ADDR:$MASTER_PORT run $TORCHELASTIC_RUN_ID agent $TORCHELASTIC_USE_AGENT_STORE"\n')
 LOW_PORTS = pathlib.Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 WAIT = 'echo "up $$"\nexec sleep 60\n'
+# Rank 1 fails when rank 0 has said its line.
+FAILS_ONCE = ('echo "rank $RANK restart $TORCHELASTIC_RESTART_COUNT"\ntouch "$0.$RANK"\n[ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && exit 0\n'
+              'until [ -e "$0.0" ]; do sleep 0.02; done\n[ "$RANK" = 1 ] && exit 3\nexec sleep 60\n')
 
 
 needs_agent = unittest.skipUnless((BIN / "libaccel_cluster.so").exists(), "a build without the agent knows no tokens")
@@ -172,7 +175,8 @@ class Static(unittest.TestCase):
         self.assertEqual(self.said(), [])
 
     def test_a_failure_ends_the_job_on_all_and_is_named_on_all(self):
-        script = self.worker('if [ "$RANK" = 1 ]; then sleep 0.2; exit 7; fi\n' + WAIT)
+        script = self.worker('if [ "$RANK" = 1 ]; then until [ -e "$0.up" ]; do sleep 0.02; done; exit 7; fi\n'
+                             'echo "up $$"\ntouch "$0.up"\nexec sleep 60\n')
         a, b = self.machine(0, script), self.machine(1, script)
         self.assert_statuses(7, 7)
         for machine in (a, b):
@@ -186,8 +190,7 @@ class Static(unittest.TestCase):
         self.assertFalse([pid for pid in pids if is_alive(pid)], machine.text())
 
     def test_all_begin_again_together(self):
-        script = self.worker('echo "rank $RANK restart $TORCHELASTIC_RESTART_COUNT"\n'
-                             '[ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && exit 0\n[ "$RANK" = 1 ] && exit 3\nexec sleep 60\n')
+        script = self.worker(FAILS_ONCE)
         for rank in (0, 1):
             self.machine(rank, script, "--max_restarts", 1)
         self.assert_statuses(0, 0)
@@ -326,6 +329,7 @@ class Static(unittest.TestCase):
 
     def test_a_busy_port_names_who_holds_it(self):
         with socket.socket() as holder:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             holder.bind(("127.0.0.1", self.port))
             holder.listen()
             machine = self.machine(0, self.worker(HELLO))
@@ -453,8 +457,7 @@ class Static(unittest.TestCase):
 
     @needs_agent
     def test_with_a_token_all_begin_again_together(self):
-        script = self.worker('echo "rank $RANK restart $TORCHELASTIC_RESTART_COUNT"\n'
-                             '[ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && exit 0\n[ "$RANK" = 1 ] && exit 3\nexec sleep 60\n')
+        script = self.worker(FAILS_ONCE)
         for rank in (0, 1):
             self.machine(rank, script, "--max_restarts", 1, ACCEL_JOB_TOKEN="open-sesame-0123456789")
         self.assert_statuses(0, 0)

@@ -2,12 +2,15 @@
 """What a worker with libaccel tells the launcher: its uncaught error and checkpoints in the report, its stacks on Ctrl-\\."""
 
 import os
+import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import free_port  # noqa: E402
 
 BUILD = os.environ["ACCEL_BUILD_DIR"]
 LAUNCH = [f"{BUILD}/bin/accel-launch", "--cpu", "--num_processes", "2", "--stop_grace", "5"]
@@ -70,10 +73,7 @@ def ranks_share_the_supervisors_memory_and_get_new_memory_after_a_restart():
 
 
 def ranks_without_a_supervisor_share_rank_zeros_memory():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
            "TORCHELASTIC_RESTART_COUNT": "1"}
     ranks = [subprocess.Popen([WORKER, "memory"], env={**os.environ, **job, "RANK": rank, "LOCAL_RANK": rank},
                               stdout=subprocess.PIPE, text=True) for rank in "01"]
