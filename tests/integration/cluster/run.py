@@ -113,6 +113,14 @@ class ClusterTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 
+    def wait_for_job(self, node, name):
+        """Until the coordinator has heard of it."""
+        for _ in range(PATIENCE * 20):
+            if self.accel(node, "status", name).returncode == 0:
+                return
+            threading.Event().wait(0.05)
+        self.fail(f"nobody knows of job {name}:\n" + "\n".join(agent.text() for agent in self.agents.values()))
+
     def nodes_of(self, job):
         return sorted(node["node_id"] for node in job["nodes"])
 
@@ -246,7 +254,7 @@ class Forming(ClusterTest):
         first = self.follow("a", "run", "--nnodes", 2, "-n", 2, "--name", "first", "--", "/bin/sh", "-c", self.until_stopped())
         first.wait_for(" of 4 ", 4)
         second = self.follow("a", "run", "--nnodes", 2, "--name", "second", "--", "/bin/sh", "-c", self.HELLO)
-        self.wait_for_line(self.agents["a"], "submit second")
+        self.wait_for_job("b", "second")
         self.assertEqual(self.job("b", "second")["state"], "JOB_STATE_GATHERING")
         self.stop_file.touch()
         self.assertEqual(first.wait(), 0, first.lines)

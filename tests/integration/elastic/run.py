@@ -99,6 +99,7 @@ class Elastic(unittest.TestCase):
         a.wait_for(" of 2 ")
         b.wait_for(" of 2 ")
         late = self.node("late", script, nnodes="1:2")
+        late.wait_for("takes part from the next restart")
         b.process.kill()
         a.wait_for("restart 1")
         # The late node was there when the lost one had to be replaced: it has its place now.
