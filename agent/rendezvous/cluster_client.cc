@@ -36,6 +36,12 @@ ClusterClient::ClusterClient(asio::io_context& loop,
       token_key_(std::move(token_key)),
       coordinator_(config.coordinator) {}
 
+ClusterClient::~ClusterClient() {
+  for (const auto& known : logs_) {
+    if (const auto logs = known.lock()) logs->cancel();
+  }
+}
+
 Result<std::shared_ptr<v1::Cluster::Stub>> ClusterClient::stub(const std::string& endpoint) {
   auto& known = stubs_[endpoint];
   if (known) return known;
@@ -75,15 +81,15 @@ void ClusterClient::call(const std::string& endpoint,
   made->request = request;
   made->context.set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
   sign(made->context);
-  // The whole call goes to the loop, so that no thread of gRPC's is the last to let go of a channel.
-  begin(
-      *made,
-      [&loop = loop_, made, endpoint, done = std::move(done)](const grpc::Status& status) mutable {
-        asio::post(loop, [made = std::move(made), endpoint, done = std::move(done), status] {
-          if (!status.ok()) return done(to_error(status, nobody_at(endpoint)));
-          done(std::move(made->response));
+  calls_.begin(made->context);
+  begin(*made,
+        [&calls = calls_, &context = made->context, made, endpoint, done = std::move(done)](
+            const grpc::Status& status) mutable {
+          calls.end(context, [made = std::move(made), endpoint, done = std::move(done), status] {
+            if (!status.ok()) return done(to_error(status, nobody_at(endpoint)));
+            done(std::move(made->response));
+          });
         });
-      });
 }
 
 void ClusterClient::submit(const v1::SubmitReq& request, Done<v1::Job> done) {
@@ -138,7 +144,7 @@ void ClusterClient::diagnose(const std::string& endpoint,
 std::shared_ptr<ClusterClient::PartLogs> ClusterClient::logs(const std::string& endpoint,
                                                              const v1::PartLogsReq& request,
                                                              PartLogsHandlers handlers) {
-  auto made = std::make_shared<PartLogs>(loop_, std::move(handlers));
+  auto made = std::make_shared<PartLogs>(loop_, calls_, std::move(handlers));
   auto to = stub(endpoint);
   if (!to) {
     asio::post(loop_, [made, error = to.error()] {
@@ -151,6 +157,9 @@ std::shared_ptr<ClusterClient::PartLogs> ClusterClient::logs(const std::string& 
   made->request_ = request;
   made->self_ = made;
   sign(made->context_);
+  std::erase_if(logs_, [](const auto& known) { return known.expired(); });
+  logs_.push_back(made);
+  calls_.begin(made->context_);
   made->stub_->async()->PartLogs(&made->context_, &made->request_, made.get());
   // The loop may start reads at any time while the hold is there.
   made->AddHold();
@@ -181,10 +190,9 @@ void ClusterClient::PartLogs::OnReadDone(bool ok) {
 }
 
 void ClusterClient::PartLogs::OnDone(const grpc::Status& status) {
-  asio::post(loop_, [self = shared_from_this(), status] {
+  calls_.end(context_, [self = std::move(self_), status] {
     self->is_over_ = true;
     self->handlers_.on_end(status);
-    self->self_.reset();
   });
 }
 

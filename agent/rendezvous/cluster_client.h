@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -21,6 +22,7 @@
 
 #include "accel/v1/cluster.grpc.pb.h"
 #include "agent/agent_config.h"
+#include "agent/rendezvous/open_calls.h"
 
 namespace accel::agent {
 
@@ -40,6 +42,8 @@ class ClusterClient {
   using Done = std::function<void(Result<Response>)>;
 
   ClusterClient(boost::asio::io_context& loop, const AgentConfig& config, std::string token_key);
+  // Cancels what is under way; the loop may go after it.
+  ~ClusterClient();
 
   // From now on the coordinator is there; at first, where the configuration says.
   void ask(const std::string& leader) { coordinator_ = leader; }
@@ -76,13 +80,15 @@ class ClusterClient {
   std::string token_key_;
   std::string coordinator_;
   std::map<std::string, std::shared_ptr<v1::Cluster::Stub>> stubs_;  // by endpoint
+  OpenCalls calls_{loop_};
+  std::vector<std::weak_ptr<PartLogs>> logs_;
 };
 
 class ClusterClient::PartLogs final : public grpc::ClientReadReactor<v1::LogChunk>,
                                       public std::enable_shared_from_this<PartLogs> {
  public:
-  PartLogs(boost::asio::io_context& loop, PartLogsHandlers handlers)
-      : loop_(loop), handlers_(std::move(handlers)) {}
+  PartLogs(boost::asio::io_context& loop, OpenCalls& calls, PartLogsHandlers handlers)
+      : loop_(loop), calls_(calls), handlers_(std::move(handlers)) {}
 
   void next();
   // Nothing is told any more.
@@ -94,6 +100,7 @@ class ClusterClient::PartLogs final : public grpc::ClientReadReactor<v1::LogChun
  private:
   friend class ClusterClient;
   boost::asio::io_context& loop_;
+  OpenCalls& calls_;
   PartLogsHandlers handlers_;
   std::shared_ptr<v1::Cluster::Stub> stub_;
   grpc::ClientContext context_;

@@ -15,15 +15,14 @@ namespace asio = boost::asio;
 constexpr std::chrono::seconds kUnaryDeadline{10};
 constexpr int kMostRedirects = 3;  // in a row without a pause: the leader may be changing
 
-// Asks for one page of members after the other, and keeps itself alive until the last one has come. gRPC's threads give it
-// to the loop whole: were they the last to let go of it, its context would let go of the channel there.
+// Asks for one page of members after the other, and keeps itself alive until the last one has come.
 class MemberPages : public std::enable_shared_from_this<MemberPages> {
  public:
-  MemberPages(asio::io_context& loop,
+  MemberPages(OpenCalls& calls,
               const std::shared_ptr<grpc::Channel>& channel,
               const std::string& job_uuid,
               std::function<void(std::vector<v1::Member>)> done)
-      : loop_(loop), stub_(v1::Rendezvous::NewStub(channel)), done_(std::move(done)) {
+      : calls_(calls), stub_(v1::Rendezvous::NewStub(channel)), done_(std::move(done)) {
     request_.set_job_uuid(job_uuid);
   }
 
@@ -31,12 +30,14 @@ class MemberPages : public std::enable_shared_from_this<MemberPages> {
     context_ = std::make_unique<grpc::ClientContext>();
     context_->set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
     page_.Clear();
+    calls_.begin(*context_);
     stub_->async()->GetMembers(
         context_.get(),
         &request_,
         &page_,
-        [&loop = loop_, self = shared_from_this()](const grpc::Status& status) mutable {
-          asio::post(loop, [self = std::move(self), status] { self->take(status); });
+        [&calls = calls_, &context = *context_, self = shared_from_this()](
+            const grpc::Status& status) mutable {
+          calls.end(context, [self = std::move(self), status] { self->take(status); });
         });
   }
 
@@ -49,7 +50,7 @@ class MemberPages : public std::enable_shared_from_this<MemberPages> {
     ask();
   }
 
-  asio::io_context& loop_;
+  OpenCalls& calls_;
   std::unique_ptr<v1::Rendezvous::Stub> stub_;
   std::function<void(std::vector<v1::Member>)> done_;
   std::unique_ptr<grpc::ClientContext> context_;
@@ -218,7 +219,7 @@ void SessionClient::on_stream_closed(const grpc::Status& status) {
 
 void SessionClient::get_members(const std::string& job_uuid,
                                 std::function<void(std::vector<v1::Member>)> done) {
-  std::make_shared<MemberPages>(loop_, channel_, job_uuid, std::move(done))->ask();
+  std::make_shared<MemberPages>(calls_, channel_, job_uuid, std::move(done))->ask();
 }
 
 }  // namespace accel::agent

@@ -22,6 +22,7 @@
 
 #include "accel/v1/rendezvous.grpc.pb.h"
 #include "agent/reconnect_pause.h"
+#include "agent/rendezvous/open_calls.h"
 
 namespace accel::agent {
 
@@ -35,6 +36,7 @@ class SessionClient {
   SessionClient(boost::asio::io_context& loop,
                 std::shared_ptr<grpc::Channel> channel,
                 Handlers handlers);
+  // Cancels what get_members() has begun; the loop may go after it.
   ~SessionClient();
 
   // Makes the channel to a leader that was named; nullptr: it is not followed. Without it, no leader is.
@@ -68,6 +70,7 @@ class SessionClient {
   void use(std::shared_ptr<grpc::Channel> channel);
 
   boost::asio::io_context& loop_;
+  OpenCalls calls_{loop_};
   const std::shared_ptr<grpc::Channel> home_;
   std::shared_ptr<grpc::Channel> channel_;  // home_, or to a leader that was named
   OpenChannel open_channel_;

@@ -18,14 +18,17 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Knows five members, and gives two at a time.
+constexpr std::uint32_t kNever = 100;
+
+// Knows five members, and gives two at a time; or is silent until the call is cancelled.
 class Pages final : public v1::Rendezvous::Service {
  public:
   explicit Pages(std::uint32_t fails_from) : fails_from_(fails_from) {}
 
-  grpc::Status GetMembers(grpc::ServerContext*,
+  grpc::Status GetMembers(grpc::ServerContext* context,
                           const v1::MembersReq* request,
                           v1::MembersPage* page) override {
+    while (is_silent && !context->IsCancelled()) std::this_thread::yield();
     if (request->from() >= fails_from_) return {grpc::StatusCode::UNAVAILABLE, "no more today"};
     constexpr std::uint32_t kAll = 5;
     constexpr std::uint32_t kEach = 2;
@@ -34,6 +37,8 @@ class Pages final : public v1::Rendezvous::Service {
     if (page->members_size() == kEach) page->set_next(request->from() + kEach);
     return grpc::Status::OK;
   }
+
+  std::atomic<bool> is_silent = false;
 
  private:
   const std::uint32_t fails_from_;
@@ -76,13 +81,24 @@ class SessionClientTest : public ::testing::Test {
 };
 
 TEST_F(SessionClientTest, TheListOfMembersIsAskedForToItsLastPage) {
-  serve(100);
+  serve(kNever);
   EXPECT_THAT(ask_members(), ElementsAre("job-0", "job-1", "job-2", "job-3", "job-4"));
 }
 
 TEST_F(SessionClientTest, OfAListThatCannotBeHadWholeNothingIsTold) {
   serve(2);
   EXPECT_THAT(ask_members(), IsEmpty());
+}
+
+TEST_F(SessionClientTest, ItsEndCancelsWhatIsUnderWayAndTheLoopHearsNothingAfterIt) {
+  serve(kNever);
+  pages_->is_silent = true;
+  client_->get_members(
+      "job", [](const std::vector<v1::Member>& members) { EXPECT_THAT(members, IsEmpty()); });
+
+  client_.reset();
+
+  EXPECT_EQ(loop_.poll(), 1U);
 }
 
 // What a call holds goes with it: its context, and with that the channel, whose end waits for gRPC's threads.
