@@ -135,7 +135,7 @@ Result<void> LogRouter::Impl::start() {
     auto writer = FileWriter::start(layout_.job_folder(),
                                     num_threads,
                                     notices_,
-                                    options_.stall_limit,
+                                    options_.folder_limit,
                                     options_.before_file_portion);
     if (!writer) return std::move(writer).error();
     file_writer_ = *writer;

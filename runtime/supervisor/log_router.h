@@ -75,6 +75,7 @@ struct LogRouterOptions {
   // A sink dropped, failed or recovered: the text for an event. Called on a router thread,
   // never after close(); must not call the router.
   std::function<void(std::string)> on_notice;
+  std::chrono::milliseconds folder_limit{10'000};   // for the disk to make the job's folder
   std::chrono::milliseconds stall_limit{2'000};     // a sink that does not move for so long drops
   std::chrono::milliseconds descendant_limit{500};  // see cut()
   // How long a worker must pause in the middle of a line before a console that is no terminal shows
@@ -88,7 +89,7 @@ struct LogRouterOptions {
 class LogRouter {
  public:
   // Creates the job's log folder (the one call that waits for a disk, before any worker exists; at
-  // most stall_limit) and the threads. Errors  kLogUnwritable: the folder cannot be created or
+  // most folder_limit) and the threads. Errors  kLogUnwritable: the folder cannot be created or
   // written.
   //         kInvalidArgument: a stream is redirected or teed and LogPolicy::dir is empty.
   [[nodiscard]] static Result<std::unique_ptr<LogRouter>> start(LogRouterOptions options);

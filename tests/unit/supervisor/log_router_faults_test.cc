@@ -95,7 +95,11 @@ TEST_F(LogRouterTest, Fault25AConsoleThatStallsDropsWithAMarkerAndComesBack) {
       say(worker.out, line);
       return out_.so_far().find("bytes dropped]") != std::string::npos;
     }));
-    say(worker.out, "the end\n");
+    // The reader may have stood still again.
+    EXPECT_TRUE(wait_for([&] {
+      say(worker.out, "the end\n");
+      return out_.so_far().ends_with("the end\n");
+    }));
   }
   cut(0);
   EXPECT_TRUE(close());
