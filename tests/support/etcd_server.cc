@@ -1,13 +1,12 @@
 #include "tests/support/etcd_server.h"
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <stdexcept>
 #include <thread>
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,17 +16,11 @@ namespace accel::test {
 namespace {
 
 constexpr const char* kProgram = "/usr/bin/etcd";
+constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::milliseconds kPause{50};
 
-std::string free_address() {
-  const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  ::bind(probe, reinterpret_cast<sockaddr*>(&address), size);
-  ::getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(probe);
-  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+std::string loopback_at(const ReservedPort& port) {
+  return "127.0.0.1:" + std::to_string(port.port());
 }
 
 }  // namespace
@@ -36,7 +29,7 @@ bool EtcdServer::is_installed() {
   return ::access(kProgram, X_OK) == 0;
 }
 
-EtcdServer::EtcdServer() : endpoint_(free_address()), peer_(free_address()) {
+EtcdServer::EtcdServer() : endpoint_(loopback_at(port_)), peer_(loopback_at(peer_port_)) {
   start();
 }
 
@@ -82,11 +75,16 @@ void EtcdServer::start() {
   auto client = agent::EtcdClient::make({.endpoints = {endpoint_}, .tls = {}});
   etcdserverpb::RangeRequest request;
   request.set_key("/");
-  for (int i = 0; i < 60; ++i) {
-    if ((*client)->range(request)) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const auto give_up_at = std::chrono::steady_clock::now() + kPatience;
+  while (!(*client)->range(request)) {
+    const bool has_ended = ::waitpid(pid_, nullptr, WNOHANG) == pid_;
+    if (has_ended) pid_ = -1;
+    if (has_ended || std::chrono::steady_clock::now() >= give_up_at) {
+      kill();
+      throw std::runtime_error("etcd does not answer at " + endpoint_);
+    }
+    std::this_thread::sleep_for(kPause);
   }
-  throw std::runtime_error("etcd does not answer at " + endpoint_);
 }
 
 }  // namespace accel::test

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include "tests/support/reserved_port.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::test {
@@ -26,6 +27,8 @@ class EtcdServer {
 
  private:
   ScratchFolder folder_;
+  const ReservedPort port_;
+  const ReservedPort peer_port_;
   std::string endpoint_;
   std::string peer_;
   pid_t pid_ = -1;

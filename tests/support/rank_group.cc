@@ -11,18 +11,17 @@
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
 #include "tests/support/rank_server.h"
+#include "tests/support/reserved_port.h"
 
 namespace accel::test {
 namespace {
@@ -39,30 +38,6 @@ std::string current_test() {
   const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
   return std::string(info->test_suite_name()) + "." + info->name();
 }
-
-// A port that nobody else gets while this object lives: bound, but not listening, so that a server
-// with SO_REUSEADDR (as c10d's) may still bind to it.
-class ReservedPort {
- public:
-  ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int on = 1;
-    setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    socklen_t size = sizeof address;
-    bind(socket_, reinterpret_cast<sockaddr*>(&address), size);
-    getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
-  }
-  ~ReservedPort() { close(socket_); }
-  ReservedPort(const ReservedPort&) = delete;
-  ReservedPort& operator=(const ReservedPort&) = delete;
-  [[nodiscard]] int port() const { return port_; }
-
- private:
-  int socket_;
-  int port_ = 0;
-};
 
 c10::intrusive_ptr<c10d::TCPStore> host_store() {
   c10d::TCPStoreOptions options;

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "runtime/unique_fd.h"
+#include "tests/support/reserved_port.h"
 
 namespace accel::cluster {
 namespace {
@@ -31,22 +32,30 @@ std::vector<std::string> resolved(const std::string& text, const Resolver& resol
   return texts;
 }
 
-// A socket of this machine that listens; its address.
-struct Listener {
-  Listener() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+TcpAddress loopback_at(const test::ReservedPort& port) {
+  return {
+      .host = "127.0.0.1", .port = static_cast<std::uint16_t>(port.port()), .is_loopback = true};
+}
+
+// A socket that listens at a port of this machine.
+class Listener {
+ public:
+  explicit Listener(const test::ReservedPort& port)
+      : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (::bind(fd.get(), generic, size) != 0 || ::listen(fd.get(), 4) != 0 ||
-        ::getsockname(fd.get(), generic, &size) != 0) {
+    address.sin_port = htons(static_cast<std::uint16_t>(port.port()));
+    if (::setsockopt(fd_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        ::bind(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+        ::listen(fd_.get(), 4) != 0) {
       throw std::runtime_error("cannot listen");
     }
-    at = {.host = "127.0.0.1", .port = ntohs(address.sin_port), .is_loopback = true};
   }
-  UniqueFd fd;
-  TcpAddress at;
+
+ private:
+  UniqueFd fd_;
 };
 
 TEST(Endpoint, AnAddressNeedsNoLookUp) {
@@ -102,10 +111,10 @@ TEST(Endpoint, LocalhostIsAnAddressAndOtherNamesAreNot) {
 }
 
 TEST(Endpoint, AnAddressIsFreeUntilSomebodyListensThere) {
-  TcpAddress at;
+  const test::ReservedPort port;
+  const TcpAddress at = loopback_at(port);
   {
-    const Listener listener;
-    at = listener.at;
+    const Listener listener(port);
     EXPECT_FALSE(is_ours_and_free(at));
   }
   EXPECT_TRUE(is_ours_and_free(at));
@@ -113,18 +122,15 @@ TEST(Endpoint, AnAddressIsFreeUntilSomebodyListensThere) {
 }
 
 TEST(Endpoint, Fault48TheFirstAddressThatAnswersIsTaken) {
-  const Listener listener;
-  TcpAddress closed;
-  {
-    const Listener gone;
-    closed = gone.at;
-  }
-  const std::vector<TcpAddress> addresses = {closed, listener.at};
+  const test::ReservedPort silent;
+  const test::ReservedPort open;
+  const Listener listener(open);
+  const std::vector<TcpAddress> addresses = {loopback_at(silent), loopback_at(open)};
 
   const auto reached = first_reachable(addresses, kGenerous, {});
 
   ASSERT_TRUE(reached);
-  EXPECT_EQ(reached->port, listener.at.port);
+  EXPECT_EQ(reached->port, open.port());
 }
 
 TEST(Endpoint, OwnAddressesAreOfThisMachine) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/reserved_port.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -48,6 +50,9 @@ class MainStoreTest : public ::testing::Test {
     return *store_;
   }
 
+  const test::ReservedPort silent_;
+  const tcp::endpoint refusing_{boost::asio::ip::address_v4::loopback(),
+                                static_cast<std::uint16_t>(silent_.port())};
   boost::asio::io_context loop_;
   std::unique_ptr<MainStore> store_;
   std::vector<Result<std::vector<TcpEndpoint>>> answers_;
@@ -71,11 +76,8 @@ TEST_F(MainStoreTest, AsksAgainForANameWithoutAnAddress) {
 }
 
 TEST_F(MainStoreTest, FollowsTheNameToAnotherAddress) {
-  tcp::acceptor closed(loop_, any_port());
-  const tcp::endpoint refusing = closed.local_endpoint();
-  closed.close();
   tcp::acceptor listening(loop_, any_port());
-  MainStore& store = machine_1({std::vector<TcpEndpoint>{refusing},
+  MainStore& store = machine_1({std::vector<TcpEndpoint>{refusing_},
                                 Error(ErrorCode::kStoreUnreachable, "not now"),
                                 std::vector<TcpEndpoint>{listening.local_endpoint()}});
 
@@ -86,12 +88,9 @@ TEST_F(MainStoreTest, FollowsTheNameToAnotherAddress) {
 }
 
 TEST_F(MainStoreTest, FollowsTheNameAsWellWhenItBeginsAnewAfterItWasClosed) {
-  tcp::acceptor closed(loop_, any_port());
-  const tcp::endpoint refusing = closed.local_endpoint();
-  closed.close();
   tcp::acceptor listening(loop_, any_port());
   MainStore& store = machine_1(
-      {std::vector<TcpEndpoint>{refusing}, std::vector<TcpEndpoint>{listening.local_endpoint()}});
+      {std::vector<TcpEndpoint>{refusing_}, std::vector<TcpEndpoint>{listening.local_endpoint()}});
   store.close();
 
   store.begin(1);

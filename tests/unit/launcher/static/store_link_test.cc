@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/reserved_port.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -16,13 +18,14 @@ tcp::endpoint any_port() {
 }
 
 // Nobody listens there.
-tcp::endpoint refusing_port(boost::asio::io_context& loop) {
-  return tcp::acceptor(loop, any_port()).local_endpoint();
+tcp::endpoint at(const test::ReservedPort& port) {
+  return {boost::asio::ip::address_v4::loopback(), static_cast<std::uint16_t>(port.port())};
 }
 
 TEST(StoreLink, GoesBackToTheAddressThatWorkedAndJudgesAfterOneRound) {
   boost::asio::io_context loop;
-  const tcp::endpoint refusing = refusing_port(loop);
+  const test::ReservedPort silent;
+  const tcp::endpoint refusing = at(silent);
   tcp::acceptor store(loop, any_port());
   std::vector<bool> rounds_over;
   int num_ups = 0;
@@ -48,7 +51,8 @@ TEST(StoreLink, GoesBackToTheAddressThatWorkedAndJudgesAfterOneRound) {
 
 TEST(StoreLink, HasTriedAllWhenEachAddressRefused) {
   boost::asio::io_context loop;
-  const tcp::endpoint refusing = refusing_port(loop);
+  const test::ReservedPort silent;
+  const tcp::endpoint refusing = at(silent);
   int num_troubles = 0;
   StoreLink* link = nullptr;
   StoreLink owned(loop,
@@ -67,7 +71,8 @@ TEST(StoreLink, HasTriedAllWhenEachAddressRefused) {
 
 TEST(StoreLink, TriesWhereTheNameLeadsByNow) {
   boost::asio::io_context loop;
-  const tcp::endpoint refusing = refusing_port(loop);
+  const test::ReservedPort silent;
+  const tcp::endpoint refusing = at(silent);
   tcp::acceptor store(loop, any_port());
   bool is_up = false;
   StoreLink* link = nullptr;
@@ -87,7 +92,8 @@ TEST(StoreLink, TriesWhereTheNameLeadsByNow) {
 
 TEST(StoreLink, BeginsWithTheFirstOfTheAddressesThatItMovedTo) {
   boost::asio::io_context loop;
-  const tcp::endpoint refusing = refusing_port(loop);
+  const test::ReservedPort silent;
+  const tcp::endpoint refusing = at(silent);
   tcp::acceptor store(loop, any_port());
   int num_troubles = 0;
   StoreLink* link = nullptr;
@@ -108,7 +114,8 @@ TEST(StoreLink, BeginsWithTheFirstOfTheAddressesThatItMovedTo) {
 
 TEST(StoreLink, TryThatIsUnderWayWhenItMovesIsNoneOfTheNewAddresses) {
   boost::asio::io_context loop;
-  const tcp::endpoint refusing = refusing_port(loop);
+  const test::ReservedPort silent;
+  const tcp::endpoint refusing = at(silent);
   std::vector<bool> rounds_over;
   StoreLink* link = nullptr;
   StoreLink owned(loop,
