@@ -77,14 +77,16 @@ see '^status 130$'
 
 # Ctrl-Z gives the shell back, fg goes on.
 for ranks in 1 2; do
-  run "$launch --num_processes $ranks --no_python sh -c 'echo rank \${RANK:-0} runs; sleep 2; echo rank \${RANK:-0} ends'; echo first status \$?"
+  run "$launch --num_processes $ranks --no_python sh -c 'echo rank \${RANK:-0} runs; until [ -e $work/go ]; do sleep 0.1; done; echo rank \${RANK:-0} ends'; echo first status \$?"
   see '^rank 0 runs$'
   type_in C-z
   see '^first status [0-9]+$'
   see 'Stopped'
+  touch "$work/go"
   type_in "fg; echo second status \$?" Enter
   see '^rank 0 ends$'
   see '^second status 0$'
+  rm "$work/go"
 done
 
 # A window of another size reaches rank 0.

@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-enum class Manner { kAnswers, kIsSilent, kHasNoLeader, kRunsOutOfTime, kDenies };
+enum class Manner { kAnswers, kIsSilent, kIsLate, kHasNoLeader, kRunsOutOfTime, kDenies };
 
 // A member with one lease, number 7 with 6 s, and nothing in it.
 class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::Lease::Service {
@@ -73,6 +73,8 @@ class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::
     switch (manner_) {
       case Manner::kAnswers:
         return grpc::Status::OK;
+      case Manner::kIsLate:  // what the caller sees at its limit
+        return {grpc::StatusCode::DEADLINE_EXCEEDED, "Deadline Exceeded"};
       case Manner::kRunsOutOfTime:  // as etcd says it
         return {grpc::StatusCode::UNKNOWN, "context deadline exceeded"};
       case Manner::kDenies:
@@ -179,19 +181,30 @@ TEST(EtcdClient, ASilentMemberIsPassedOverForALeaseToo) {
 }
 
 TEST(EtcdClient, WhenNobodyAnswersEachMemberIsNamedWithWhatItSaid) {
-  FakeMember silent(Manner::kIsSilent);
+  FakeMember late(Manner::kIsLate);
   FakeMember lost(Manner::kHasNoLeader);
-  const auto client = client_of({silent.endpoint(), lost.endpoint(), "127.0.0.1:1"},
-                                {.call_limit = 100ms, .ask_next_after = 10ms});
+  const auto client = client_of({late.endpoint(), lost.endpoint(), "127.0.0.1:1"}, kNextNever);
 
   const auto answer = client->range(request());
 
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code(), ErrorCode::kEtcdUnreachable);
   const std::string text = answer.error().render("test");
-  EXPECT_THAT(text, HasSubstr(silent.endpoint() + ": no answer"));
+  EXPECT_THAT(text, HasSubstr(late.endpoint() + ": no answer"));
   EXPECT_THAT(text, HasSubstr(lost.endpoint() + ": etcdserver: no leader"));
   EXPECT_THAT(text, HasSubstr("127.0.0.1:1"));
+}
+
+TEST(EtcdClient, ASilentMemberIsGivenUpAtTheLimitOfACall) {
+  FakeMember silent(Manner::kIsSilent);
+  const auto client = client_of({silent.endpoint()}, {.call_limit = 50ms, .ask_next_after = 10ms});
+
+  const auto answer = client->range(request());
+
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code(), ErrorCode::kEtcdUnreachable);
+  EXPECT_THAT(answer.error().render("test"),
+              HasSubstr(silent.endpoint() + ": no answer (a call may take 50 ms)"));
 }
 
 TEST(EtcdClient, ARefusalCountsAndNobodyElseIsAsked) {

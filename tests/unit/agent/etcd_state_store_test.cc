@@ -18,6 +18,8 @@ using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+constexpr EtcdTiming kPatient = {.call_limit = 60s};  // however long a disk takes
+
 // One etcd for all tests of this file, each in a cluster of its own; started by the first.
 accel::test::EtcdServer& etcd() {
   static accel::test::EtcdServer server;
@@ -27,7 +29,7 @@ accel::test::EtcdServer& etcd() {
 class EtcdCluster {
  public:
   EtcdCluster() : name_("test-" + std::to_string(num_clusters()++)) {
-    client_ = *EtcdClient::make({.endpoints = {etcd().endpoint()}, .tls = {}});
+    client_ = *EtcdClient::make({.endpoints = {etcd().endpoint()}, .tls = {}}, kPatient);
   }
 
   // Puts the leader's key anew, whoever had it: what an election does, without its lease.

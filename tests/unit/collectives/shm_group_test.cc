@@ -419,14 +419,16 @@ TEST(ShmGroupErrors, ARankThatLeavesIsNamed) {
 
 TEST(ShmGroupErrors, ARankThatIsLateForLongerThanTheTimeoutIsNamed) {
   const Ranks ranks(2);
+  std::latch has_ended(1);
   std::jthread late([&] {
     const auto group = ranks.join(1);
-    std::this_thread::sleep_for(1s);
+    has_ended.wait();
   });
   GroupOptions options = ranks.options(0);
   options.timeout = 50ms;
   const auto group = or_throw(ShmGroup::join(ranks.memory(), options));
   const auto done = group->barrier();
+  has_ended.count_down();
   ASSERT_FALSE(done);
   EXPECT_THAT(done.error().message(), HasSubstr("rank 1"));
   EXPECT_THAT(done.error().message(), HasSubstr("within the timeout"));
