@@ -13,6 +13,11 @@ void each_member(T& settings, Visit&& visit) {
   visit("min_nodes", settings.min_nodes);
   visit("max_nodes", settings.max_nodes);
   visit("endpoint", settings.endpoint);
+  visit("etcd_endpoint", settings.etcd.endpoint);
+  visit("etcd_authority", settings.etcd.authority);
+  visit("etcd_certificate", settings.etcd.certificate);
+  visit("etcd_key", settings.etcd.key);
+  visit("etcd_own_address", settings.etcd.own_address);
   visit("job", settings.job);
   visit("node_id", settings.node_id);
   visit("token_file", settings.token_file);
@@ -40,6 +45,11 @@ void read_setting(const supervisor::Json& json, const char* name, T& out) {
 void read_setting(const supervisor::Json& json, const char* name, Meeting& out) {
   supervisor::read_member(json, name, [&](const supervisor::Json& value) {
     supervisor::from_enum_field(value, out, Meeting::kAgent);
+  });
+}
+void read_setting(const supervisor::Json& json, const char* name, Program& out) {
+  supervisor::read_member(json, name, [&](const supervisor::Json& value) {
+    supervisor::from_enum_field(value, out, Program::kTorchrun);
   });
 }
 

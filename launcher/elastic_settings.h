@@ -13,6 +13,8 @@
 #include <accel/result.h>
 
 #include "launcher/allocation_end.h"
+#include "launcher/program.h"
+#include "launcher/static/etcd_access.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
@@ -32,6 +34,8 @@ struct ElasticSettings {
   int max_nodes = 1;
   std::string
       endpoint;  // "ADDR:PORT" of the coordinator; hosted by the launcher whose address it is
+  EtcdAccess
+      etcd;  // kEndpoint: its endpoint, unless empty, says who hosts the coordinator, and where
   std::string job = "job";  // the same on every node
   std::string node_id;      // empty: the host's name and our pid
   std::string token_file;
@@ -47,7 +51,7 @@ struct ElasticSettings {
   supervisor::Milliseconds lease{10'000};  // hard fencing
   AllocationEnd allocation_end;
   bool quiet = false;
-  std::string program = "accel-launch";  // what messages call the launcher
+  Program program = Program::kLaunch;  // whose words messages use
 };
 
 // "4" or "2:4". Errors  kInvalidArgument.

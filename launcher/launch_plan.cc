@@ -215,7 +215,8 @@ JobSpec make_spec(const CommandLine& line,
   spec.identity.role = settings.role;
   spec.identity.job_id = spec.job_id;
   // torchrun --standalone draws a name, whatever --rdzv_id says.
-  spec.identity.run_id = line.is_on("standalone") ? spec.job_id : line.run_id;
+  spec.identity.run_id =
+      line.is_on("standalone") ? spec.job_id : line.text("rdzv_id").value_or(line.run_id);
   spec.workers = make_workers(settings, command, cores, host);
   if (settings.stop_grace_seconds) spec.stop.grace = milliseconds(*settings.stop_grace_seconds);
   if (settings.linger_seconds) spec.stop.linger = milliseconds(*settings.linger_seconds);
@@ -447,7 +448,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   if (slurm.place) plan.allocation_end = slurm.place->end;
   if (plan.elastic) {
     plan.elastic->allocation_end = plan.allocation_end;
-    plan.elastic->program = name_of(line.program());
+    plan.elastic->program = line.program();
   }
   if (plan.machines) {
     plan.machines->program = line.program();

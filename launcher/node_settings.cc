@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <tuple>
 
+#include "launcher/static/etcd_endpoint.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -14,7 +16,8 @@ void usage(Faults& faults, std::string message, std::string remedy) {
   faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
 }
 
-// With c10d it is a line of torchrun, word by word: as there, whoever reaches the port is trusted. Who asks for more has it.
+// With c10d or etcd it is a line of torchrun, word by word: as there, whoever reaches the port is trusted. Who asks for
+// more has it.
 bool may_meet_openly(const CommandLine& line) {
   constexpr std::string_view kMore[] = {
       "rdzv_token_file", "rdzv_tls_dir", "rdzv_insecure", "fencing", "lease", "strict"};
@@ -50,9 +53,14 @@ std::optional<ElasticSettings> choose_endpoint(const CommandLine& line,
     }
     return std::nullopt;
   }
+  if (line.etcd) {
+    elastic.etcd = *line.etcd;
+    elastic.etcd.endpoint = etcd_endpoint(elastic.endpoint);
+  }
   elastic.token_file = line.text("rdzv_token_file").value_or("");
   elastic.tls_dir = line.text("rdzv_tls_dir").value_or("");
-  const bool is_open = line.text("rdzv_backend") == "c10d" && may_meet_openly(line);
+  const bool is_of_torchrun = line.etcd || line.text("rdzv_backend") == "c10d";
+  const bool is_open = is_of_torchrun && may_meet_openly(line);
   elastic.insecure = is_open || line.is_on("rdzv_insecure");
   if (elastic.token_file.empty() && !is_open) {
     usage(faults,

@@ -18,7 +18,7 @@ int fail(const std::string& program, const Error& error) {
 }  // namespace
 
 int launch_by_agent(const launcher::ElasticRequest& request) {
-  const std::string& program = request.settings.program;
+  const std::string program(launcher::name_of(request.settings.program));
   block_forwarded_signals();
   const auto client = AgentClient::make(parse_agent_address("", "", false));
   if (!client) return fail(program, client.error());

@@ -36,6 +36,7 @@
 #include "launcher/elastic_settings.h"
 #include "launcher/flag_spelling.h"
 #include "launcher/program.h"
+#include "launcher/static/etcd_meeting.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/job_record.h"
 
@@ -58,15 +59,21 @@ int fail(const std::string& program, const Error& error) {
 class ElasticLaunch {
  public:
   explicit ElasticLaunch(launcher::ElasticRequest request)
-      : request_(std::move(request)), signals_(loop_), patience_(loop_) {}
+      : request_(std::move(request)),
+        program_(launcher::name_of(request_.settings.program)),
+        signals_(loop_),
+        patience_(loop_),
+        seat_watch_(loop_) {}
 
   Result<int> run() {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) signals_.add(signal);
     wait_for_signal();
     // Names, shared folders and addresses may hang: the loop goes on beside them.
     finder_ = std::jthread([this](const std::stop_token& stop) {
-      auto found =
-          std::make_shared<Result<MeetingPlace>>(find_meeting_place(request_.settings, stop));
+      auto found = std::make_shared<Result<MeetingPlace>>(
+          find_meeting_place(request_.settings, stop, [this](const std::string& line) {
+            asio::post(loop_, [this, line] { say(line); });
+          }));
       asio::post(loop_, [this, found] { on_place(std::move(*found)); });
     });
     const auto work = asio::make_work_guard(loop_);
@@ -98,13 +105,15 @@ class ElasticLaunch {
     options.tls = place_.tls;
     options.insecure = request_.settings.insecure;
     options.token_key = place_.token_key;
-    options.on_report = [this](const agent::Report& report) { say(describe_report(report)); };
+    options.on_report = [this](const agent::Report& report) { on_report(report); };
     options.on_line = [this](const std::string& line) { say(line); };
     auto seat = CoordinatorSeat::take(loop_, std::move(options));
-    // Another launcher of this machine was quicker: it is the host.
-    if (!seat && place_.endpoint.port != 0 && !is_ours_and_free(place_.endpoint)) return {};
+    // Another launcher of this machine was quicker: it is the host. What etcd says has one writer.
+    if (!seat && !place_.seat && place_.endpoint.port != 0 && !is_ours_and_free(place_.endpoint))
+      return {};
     if (!seat) return std::move(seat).error();
     seat_ = *std::move(seat);
+    if (place_.seat) watch_seat();
     if (place_.is_open && !place_.is_local)
       say("the nodes meet at " + *place_.listen +
           "; whoever reaches this port is trusted, as with torchrun");
@@ -117,6 +126,35 @@ class ElasticLaunch {
     return place_.folder->publish(endpoints);
   }
 
+  void on_report(const agent::Report& report) {
+    say(describe_report(report));
+    // Before the other nodes hear of it: the next run of this name may begin at once.
+    const auto* job = hosted_job();
+    if (job != nullptr && agent::is_terminal(job->phase) && place_.seat) place_.seat->give_up();
+  }
+
+  // Null: it is not here, or not begun.
+  [[nodiscard]] const agent::Job* hosted_job() const {
+    if (!seat_) return nullptr;
+    const auto& jobs = seat_->host().state().jobs;
+    const auto found = jobs.find(request_.settings.job);
+    return found == jobs.end() ? nullptr : &found->second;
+  }
+
+  // A launcher that etcd did not hear from for too long has lost the seat. A job that runs goes on with the nodes it has.
+  void watch_seat() {
+    constexpr std::chrono::seconds kLookEvery{1};
+    seat_watch_.expires_after(kLookEvery);
+    seat_watch_.async_wait([this](const boost::system::error_code& error) {
+      if (error || is_ending_) return;
+      const auto lost = launcher::find_lost_seat(*place_.seat);
+      if (!lost) return watch_seat();
+      const auto* job = hosted_job();
+      if (job == nullptr || !job->was_started) return end_with(*lost);
+      say(lost->message() + ": nodes that come from now on join there");
+    });
+  }
+
   Result<void> join() {
     auto credentials = agent::client_credentials(place_.tls, request_.settings.insecure);
     if (!credentials) return std::move(credentials).error();
@@ -126,14 +164,10 @@ class ElasticLaunch {
     };
     endpoint_text_ = to_text(place_.endpoint);
     agent::NodeMemberOptions options;
-    // A leader is believed by its certificate, of the role node; without certificates only on this machine, unless the job
-    // is open.
-    options.open_channel = [open_channel,
-                            is_insecure = request_.settings.insecure && !place_.is_open](
-                               const std::string& address) -> std::shared_ptr<grpc::Channel> {
-      const auto leader = agent::parse_tcp_address(address);
-      if (!leader || (is_insecure && !leader->is_loopback)) return nullptr;
-      return open_channel(address);
+    options.open_channel =
+        [this, open_channel](const std::string& leader) -> std::shared_ptr<grpc::Channel> {
+      return may_follow(leader, request_.settings.insecure, place_.is_open) ? open_channel(leader)
+                                                                            : nullptr;
     };
     const std::string own_host = agent::host_name();
     options.node.node_id = request_.settings.node_id.empty()
@@ -141,7 +175,9 @@ class ElasticLaunch {
                                : request_.settings.node_id;
     options.node.boot_id = agent::boot_id();
     options.node.hostname = own_host;
-    options.node.addresses = {own_address_towards(place_.endpoint, place_.is_local)};
+    const std::string& chosen = request_.settings.etcd.own_address;
+    options.node.addresses = {chosen.empty() ? own_address_towards(place_.endpoint, place_.is_local)
+                                             : chosen};
     options.node.slots = static_cast<int>(request_.spec.workers.size());
     options.token_key = place_.token_key;
     options.preferred_index = request_.settings.node_index;
@@ -169,7 +205,7 @@ class ElasticLaunch {
 
   void say(const std::string& line) const {
     if (!request_.settings.quiet && !line.empty())
-      std::fprintf(stderr, "%s: %s\n", request_.settings.program.c_str(), printable(line).c_str());
+      std::fprintf(stderr, "%s: %s\n", program_.c_str(), printable(line).c_str());
   }
 
   // ---- what happens ----
@@ -194,7 +230,7 @@ class ElasticLaunch {
   // begins anew has the address.
   void on_refused(const std::string& why) {
     if (!has_run_ && place_.is_open) {
-      const launcher::Program program = launcher::program_of(request_.settings.program);
+      const launcher::Program program = request_.settings.program;
       return end_with(Error(ErrorCode::kAuthentication,
                             why,
                             "give every node the same " + launcher::spelled("rdzv_id", program) +
@@ -257,11 +293,9 @@ class ElasticLaunch {
 
   // Where the job's time went; the coordinator knows, and it is here or with another launcher.
   void tell_ledger() const {
-    if (!seat_) return;
-    const auto job = seat_->host().state().jobs.find(request_.settings.job);
-    if (job == seat_->host().state().jobs.end()) return;
-    say("time of the job: " +
-        agent::describe(agent::settled(job->second.ledger, SteadyClock().now())));
+    const auto* job = hosted_job();
+    if (job == nullptr) return;
+    say("time of the job: " + agent::describe(agent::settled(job->ledger, SteadyClock().now())));
   }
 
   // Of a job that did not succeed: our own worker's code; 85 when it was stopped and all have saved.
@@ -294,6 +328,7 @@ class ElasticLaunch {
         is_ending_ = true;
         is_leaving_ = true;
         status_ = supervisor::exit_code_after(signal);
+        if (place_.seat) place_.seat->give_up();  // who comes now shall not join a host that goes
         member_ ? member_->leave("stopped by a signal", granted(signal)) : quit();
       } else if (member_) {
         member_->kill();
@@ -315,6 +350,7 @@ class ElasticLaunch {
     if (is_closing_) return;
     is_closing_ = true;
     patience_.cancel();
+    seat_watch_.cancel();
     // It went on request, and its ranks have saved before: the job may be queued again.
     const auto& outcome = member_->workers().outcome();
     if (is_leaving_ && outcome && outcome->has_saved) status_ = outcome->exit_code;
@@ -327,9 +363,11 @@ class ElasticLaunch {
   }
 
   launcher::ElasticRequest request_;
+  const std::string program_;
   asio::io_context loop_{1};
   asio::signal_set signals_;
   asio::steady_timer patience_;
+  asio::steady_timer seat_watch_;
   MeetingPlace place_;
   std::string endpoint_text_;
   std::unique_ptr<CoordinatorSeat> seat_;
@@ -353,11 +391,11 @@ class ElasticLaunch {
 int launch_elastic(const char* text) {
   ::signal(SIGPIPE, SIG_IGN);
   auto request = launcher::elastic_request_from_json(text);
-  if (!request) return fail(launcher::ElasticSettings().program, request.error());
+  if (!request) return fail(std::string(launcher::name_of({})), request.error());
   if (request->settings.meeting == launcher::Meeting::kStarter)
     return start_slurm_nodes(*std::move(request));
   if (request->settings.meeting == launcher::Meeting::kAgent) return launch_by_agent(*request);
-  const std::string program = request->settings.program;
+  const std::string program(launcher::name_of(request->settings.program));
   ElasticLaunch launch(*std::move(request));
   const auto status = launch.run();
   return status ? *status : fail(program, status.error());

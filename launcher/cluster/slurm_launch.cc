@@ -90,7 +90,10 @@ struct Step {
 class SlurmLaunch {
  public:
   explicit SlurmLaunch(launcher::ElasticRequest request)
-      : request_(std::move(request)), signals_(loop_), wake_(loop_) {}
+      : request_(std::move(request)),
+        program_(launcher::name_of(request_.settings.program)),
+        signals_(loop_),
+        wake_(loop_) {}
 
   Result<int> run() {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) signals_.add(signal);
@@ -134,7 +137,7 @@ class SlurmLaunch {
 
   void say(const std::string& line) const {
     if (!request_.settings.quiet && !line.empty())
-      std::fprintf(stderr, "%s: %s\n", request_.settings.program.c_str(), printable(line).c_str());
+      std::fprintf(stderr, "%s: %s\n", program_.c_str(), printable(line).c_str());
   }
 
   // ---- steps of srun ----
@@ -152,10 +155,10 @@ class SlurmLaunch {
       return Error(
           ErrorCode::kSpawnFailed,
           "srun cannot be started: " + failure->stage + ": " + errno_text(failure->error_number),
-          "run " + request_.settings.program +
+          "run " + program_ +
               " where SLURM's commands are; or start one launcher a node from there: `srun "
               "--ntasks-per-node=1 --cpu-bind=none " +
-              request_.settings.program + " ...`");
+              program_ + " ...`");
     }
     auto step = std::make_shared<Step>(
         loop_, std::move(std::get<supervisor::SpawnedProcess>(spawned)), node);
@@ -357,6 +360,7 @@ class SlurmLaunch {
   }
 
   launcher::ElasticRequest request_;
+  const std::string program_;
   asio::io_context loop_{1};
   asio::signal_set signals_;
   asio::steady_timer wake_;
@@ -379,7 +383,7 @@ class SlurmLaunch {
 }  // namespace
 
 int start_slurm_nodes(launcher::ElasticRequest request) {
-  const std::string program = request.settings.program;
+  const std::string program(launcher::name_of(request.settings.program));
   SlurmLaunch launch(std::move(request));
   const auto status = launch.run();
   if (status) return *status;

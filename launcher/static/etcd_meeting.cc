@@ -29,6 +29,16 @@ Error for_launch(const Error& why, Program program) {
   return error;
 }
 
+Error other_kind(const MainPlace& main, Program program) {
+  const std::string flag = spelled("nnodes", program);
+  return Error(ErrorCode::kInvalidArgument,
+               "machine 0 is " + main.describe() + " by etcd, where " + flag +
+                   (main.has_coordinator ? " is a range, and here it is one number"
+                                         : " is one number, and here it is a range"),
+               "give the same " + flag + " on every machine, and each job a " +
+                   spelled("rdzv_id", program) + " of its own");
+}
+
 Look look(EtcdSeat& seat, const MainPlace& own, Program program) {
   const auto text = seat.take(to_text(own));
   if (!text) {
@@ -38,6 +48,7 @@ Look look(EtcdSeat& seat, const MainPlace& own, Program program) {
   const auto main = main_place_from(*text);
   if (!main) return {{}, main.error(), true};
   if (main->id == own.id) return {EtcdMeeting{.main = own, .is_ours = true}, {}};
+  if (main->has_coordinator != own.has_coordinator) return {{}, other_kind(*main, program), true};
   const auto reached = seat.reach(main->address, main->port);
   if (reached) return {EtcdMeeting{.main = *main}, {}};
   return {{},

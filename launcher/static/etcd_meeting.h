@@ -9,6 +9,7 @@
 //   a place that does not                        again: its launcher opens the store within milliseconds,
 //                                                and one that died loses the key with its lease
 //   something else                               an error
+//   a job of the other kind (--nnodes MIN:MAX)   an error
 //   etcd does not answer                         again
 //
 // All the rest (who takes part, with which ranks) the launchers agree on through machine 0's store.
@@ -44,7 +45,7 @@ struct MeetingEffects {
 };
 
 // Errors  kEtcdUnreachable, kStoreUnreachable: etcd, or machine 0, did not answer within `limit`; kProtocol:
-//         what stands in etcd is no place; others of EtcdSeat::take() at once.
+//         what stands in etcd is no place; kInvalidArgument: a job whose nodes meet otherwise; others of EtcdSeat::take() at once.
 [[nodiscard]] Result<EtcdMeeting> meet_by_etcd(EtcdSeat& seat,
                                                const MainPlace& own,
                                                Duration limit,

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "launcher/bracketed.h"
+#include "launcher/static/etcd_endpoint.h"
 #include "runtime/printable.h"
 
 namespace accel::launcher {
 namespace {
 
 constexpr int kDefaultPort = 29500;
-constexpr int kPortOfEtcd = 2379;
 
 void usage(Faults& faults, std::string message, std::string remedy) {
   faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
@@ -89,11 +89,6 @@ void check_backend(const MachineWish& wish, const CommandLine& line, Faults& fau
                    "say static or c10d"));
 }
 
-bool has_port(std::string_view endpoint) {
-  const size_t colon = endpoint.rfind(':');
-  return colon != std::string_view::npos && endpoint.find(']', colon) == std::string_view::npos;
-}
-
 // Without an endpoint the address of the main process is that of etcd, as with the peer.
 void choose_etcd(const MachineWish& wish,
                  const CommandLine& line,
@@ -113,7 +108,7 @@ void choose_etcd(const MachineWish& wish,
           "give " + line.spelled("rdzv_endpoint") + " HOST:2379, or it as " +
               line.spelled("main_process_ip") + " and " + line.spelled("main_process_port"));
   }
-  if (!has_port(etcd.endpoint)) etcd.endpoint += ":" + std::to_string(kPortOfEtcd);
+  etcd.endpoint = etcd_endpoint(std::move(etcd.endpoint));
   settings.etcd = std::move(etcd);
 }
 

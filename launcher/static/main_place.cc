@@ -30,6 +30,7 @@ std::string to_text(const MainPlace& place) {
   each_member(place, [&](const char* name, const auto& member) {
     json[name] = supervisor::to_field(member);
   });
+  if (place.has_coordinator) json["has_coordinator"] = true;
   return json.dump();
 }
 
@@ -39,6 +40,7 @@ Result<MainPlace> main_place_from(std::string_view text) {
     each_member(place, [&](const char* name, auto& member) {
       supervisor::read_member(json, name, member);
     });
+    supervisor::read_new_member(json, "has_coordinator", place.has_coordinator);
     if (place.id.empty() || place.address.empty()) throw FieldError("has no id or no address");
     if (place.port == 0) throw FieldError("port is out of range");
     return place;

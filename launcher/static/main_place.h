@@ -1,4 +1,4 @@
-// MainPlace: who is machine 0 of a job, and where its store listens, as it stands in etcd.
+// MainPlace: who is machine 0 of a job, and where its store listens, or its coordinator, as it stands in etcd.
 //
 // Threads:  plain values and pure functions.
 #pragma once
@@ -16,6 +16,7 @@ struct MainPlace {
   std::string host;  // the machine's name
   std::string address;
   std::uint16_t port = 0;
+  bool has_coordinator = false;  // --nnodes is a range; else a store listens there
 
   // "gpu-01 (10.0.0.1:29500)", printable.
   [[nodiscard]] std::string describe() const;

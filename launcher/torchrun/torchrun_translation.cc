@@ -244,19 +244,16 @@ class Translation {
     if (most_nodes() == 1) return forget_meeting_of_one();
     const auto range = parse_num_nodes(line_.text("nnodes").value_or(""));
     if (!range) return;
-    if (range->first != range->second) {
-      return usage(faults_,
-                   "--nnodes " + line_.text("nnodes").value_or("") + " is a range, and " +
-                       line_.spelled("rdzv_backend") + " etcd knows one number here",
-                   "give one number, or " + line_.spelled("rdzv_backend") + " c10d with " +
-                       line_.spelled("rdzv_endpoint") + " and " + line_.spelled("rdzv_token_file") +
-                       ", or run agents, which know etcd");
-    }
     if (!endpoint) {
       return usage(
           faults_,
           line_.spelled("rdzv_backend") + " etcd needs " + line_.spelled("rdzv_endpoint"),
           "give the address of etcd, as in " + line_.spelled("rdzv_endpoint") + " gpu-01:2379");
+    }
+    // The nodes of a range meet at a coordinator, which numbers them.
+    if (range->first != range->second) {
+      line_.given.erase("machine_rank");
+      return;
     }
     line_.counts_per_machine = true;
     line_.given["num_machines"] = std::to_string(range->first);

@@ -104,6 +104,39 @@ class Etcd(unittest.TestCase):
         self.ask("lease/revoke", ID=lease)  # it would run out
         self.assertEqual(len(self.results(0, 0)), 2)
 
+    def wait_for_key(self):
+        while not self.key():
+            pass
+
+    def test_a_range_of_nodes_goes_on_without_a_lost_one_and_with_one_that_came_late(self):
+        stop = self.folder / "stop"
+        script = ('echo "rank $RANK of $WORLD_SIZE restart $TORCHELASTIC_RESTART_COUNT run $TORCHELASTIC_RUN_ID"; '
+                  f"while [ ! -e {stop} ]; do sleep 0.05; done")
+        host = self.node("2:3", script, "--max-restarts", 3)
+        self.wait_for_key()
+        lost = self.node("2:3", script, "--max-restarts", 3)
+        host.wait_for("of 2 restart 0 run night")
+        lost.wait_for("of 2 restart 0")
+        late = self.node("2:3", script, "--max-restarts", 3)
+        late.wait_for("takes part from the next restart")
+        lost.process.kill()
+        host.wait_for("of 2 restart 1")
+        late.wait_for("of 2 restart 1")
+        stop.touch()
+        self.results(-signal.SIGKILL, 0, 0)
+        self.assertIsNone(self.key())
+
+    def test_a_range_and_a_number_of_nodes_are_told(self):
+        for first, second, said in (("1:2", 2, "is a range, and here it is one number"), (2, "1:2", "is one number, and here it is a range")):
+            node = self.node(first, WAIT)
+            self.wait_for_key()
+            other = self.node(second, WAIT)
+            other.wait_for(said)
+            self.assertEqual(other.wait(), 2, other.text())
+            node.process.send_signal(signal.SIGINT)
+            self.results(2, 130)
+            self.assertIsNone(self.key())
+
     def test_an_etcd_that_is_not_there_is_named(self):
         address = free_address()
         node = self.node(2, HELLO, "--rdzv-conf", "timeout=1", address=address)
@@ -112,8 +145,7 @@ class Etcd(unittest.TestCase):
 
     def test_a_signal_ends_the_meeting(self):
         node = self.node(2, HELLO)
-        while not self.key():
-            pass
+        self.wait_for_key()
         node.process.send_signal(signal.SIGINT)
         self.assertEqual(node.wait(), 130, node.text())
         self.assertIsNone(self.key())

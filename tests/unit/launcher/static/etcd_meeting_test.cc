@@ -118,6 +118,23 @@ TEST_F(EtcdMeetingTest, AMachine0ThatNobodyReachesIsNamedInTheEnd) {
   EXPECT_EQ(passed_, 60s);
 }
 
+TEST_F(EtcdMeetingTest, AFixedNumberOfMachinesAndARangeAreOneJobOfNeither) {
+  MainPlace elastic = kOther;
+  elastic.has_coordinator = true;
+  seat_.standing = to_text(elastic);
+  seat_.listening = kOther.port;
+
+  const auto met = meet();
+
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(
+      met.error().message(),
+      HasSubstr("gpu-01 ([fd00::1]:4001) by etcd, where --nnodes is a range, and here it is "
+                "one number"));
+  EXPECT_FALSE(main_place_from(to_text(kOther))->has_coordinator);
+}
+
 TEST_F(EtcdMeetingTest, AnEtcdThatComesLateIsWaitedFor) {
   seat_.trouble = kNoEtcd;
   on_pause_ = [this] {

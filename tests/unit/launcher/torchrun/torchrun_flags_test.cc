@@ -189,6 +189,34 @@ TEST_F(TorchrunTest, EtcdSaysWhoIsMachine0) {
   EXPECT_THAT(result.notices, IsEmpty());
 }
 
+TEST_F(TorchrunTest, EtcdSaysWhoHostsTheCoordinatorOfARange) {
+  const LaunchPlan result = plan({"--nnodes=1:4",
+                                  "--node_rank=1",
+                                  "--rdzv_backend=etcd",
+                                  "--rdzv_endpoint=gpu-01",
+                                  "--rdzv_id=night",
+                                  "--local_addr=10.0.0.2",
+                                  "--rdzv_conf=protocol=https,cacert=ca.pem,cert=c.pem,key=k.pem"});
+
+  ASSERT_TRUE(result.elastic);
+  EXPECT_FALSE(result.machines);
+  const auto request = elastic_request_from_json(to_json(*result.elastic, result.spec));
+  ASSERT_TRUE(request);
+  const ElasticSettings& nodes = request->settings;
+  EXPECT_EQ(std::pair(nodes.min_nodes, nodes.max_nodes), std::pair(1, 4));
+  EXPECT_EQ(nodes.job, "night");
+  EXPECT_EQ(request->spec.identity.run_id, "night");
+  EXPECT_TRUE(nodes.insecure);
+  EXPECT_EQ(nodes.etcd.endpoint, "gpu-01:2379");
+  EXPECT_EQ(nodes.etcd.own_address, "10.0.0.2");
+  EXPECT_EQ(nodes.etcd.authority, "ca.pem");
+  EXPECT_EQ(nodes.etcd.certificate, "c.pem");
+  EXPECT_EQ(nodes.etcd.key, "k.pem");
+  EXPECT_EQ(nodes.program, Program::kTorchrun);
+  EXPECT_THAT(refused({"--nnodes=1:4", "--rdzv_backend=etcd"}).message(),
+              HasSubstr("--rdzv-backend etcd needs --rdzv-endpoint"));
+}
+
 TEST_F(TorchrunTest, EtcdNeedsAnEndpointAndWithTlsAnAuthority) {
   EXPECT_THAT(refused({"--nnodes=2", "--rdzv_backend=etcd-v2"}).message(),
               HasSubstr("--rdzv-backend etcd needs --rdzv-endpoint"));
@@ -199,8 +227,6 @@ TEST_F(TorchrunTest, EtcdNeedsAnEndpointAndWithTlsAnAuthority) {
   };
   EXPECT_THAT(with_conf("protocol=https"), HasSubstr("--rdzv-conf protocol=https needs cacert"));
   EXPECT_THAT(with_conf("cert=c.pem,key=k.pem"), HasSubstr("--rdzv-conf cert needs cacert"));
-  EXPECT_THAT(refused({"--nnodes=1:4", "--rdzv_backend=etcd", "--rdzv_endpoint=a:1"}).message(),
-              HasSubstr("--nnodes 1:4 is a range, and --rdzv-backend etcd knows one number"));
   EXPECT_FALSE(plan({"--nnodes=1", "--rdzv_backend=etcd", "--rdzv_endpoint=a:1"}).machines);
 }
 
