@@ -1,18 +1,15 @@
-// The ranks are threads, the nodes are memories that only some of them share, and what goes between is real: Gloo over the
-// loopback device. As processes of a launched job: node_ranks_test.cc.
+// Collectives over nodes, of ranks as threads (two_level_ranks.h). As processes of a launched job: node_ranks_test.cc; what ranks are
+// told that call different things: two_level_errors_test.cc.
 
 #include "libaccel/collectives/two_level_group.h"
 
 #include <atomic>
-#include <barrier>
 #include <chrono>
-#include <functional>
-#include <numeric>
-#include <string>
+#include <cstdint>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Generator.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -28,64 +25,21 @@
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "libaccel/collectives/shm/shm_group.h"
-#include "libaccel/collectives/shm_backend.h"
-#include "libaccel/process/gloo_backend.h"
-#include "libaccel/process/sigpipe.h"
+#include "tests/support/two_level_ranks.h"
 
 namespace accel {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::Each;
+using test::message_of;
+using test::run_on_nodes;
+using test::size_of;
 using ::testing::HasSubstr;
 using Tensors = ShmBackend::Tensors;
 
 constexpr std::int64_t kFewRows = 7;
 constexpr std::int64_t kManyRows =
     7001;  // more than what is sent whole, and no multiple of any number of ranks
-
-int size_of(const NodeLayout& layout) {
-  return layout.num_nodes() * static_cast<int>(layout.nodes[0].size());
-}
-
-void run_ranks(const NodeLayout& layout, const std::function<void(ShmBackend&)>& body) {
-  const int world_size = size_of(layout);
-  const shm::GroupShape shape = {.world_size = static_cast<int>(layout.nodes[0].size()),
-                                 .slot_bytes = 8192};
-  std::vector<UniqueFd> memories;
-  for (int node = 0; node < layout.num_nodes(); ++node)
-    memories.push_back(or_throw(shm::GroupMemory::create(shape)));
-  std::vector<int> names(static_cast<std::size_t>(world_size));
-  std::iota(names.begin(), names.end(), 0);
-  ignore_sigpipe_unless_handled();
-  auto store = c10::make_intrusive<c10d::HashStore>();
-  std::barrier all_are_through(world_size);
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back([&, rank] {
-      at::set_num_threads(1);
-      const auto node = static_cast<std::size_t>(layout.node_of(rank));
-      auto memory = or_throw(shm::ShmGroup::join(
-          memories[node],
-          {.rank = layout.place_of(rank), .shape = shape, .names = layout.nodes[node]}));
-      auto gloo =
-          connect_gloo(store, {.rank = rank, .world_size = world_size, .is_one_machine = true});
-      ShmBackend backend(std::make_shared<TwoLevelGroup>(TwoLevelGroup::Parts{
-                             .rank = rank,
-                             .layout = layout,
-                             .names = names,
-                             .node = std::move(memory),
-                             .link = std::make_shared<NodeLink>(std::move(gloo))}),
-                         "accel_two_level");
-      body(backend);
-      all_are_through.arrive_and_wait();
-    });
-  }
-}
 
 // Another one on each rank; whole numbers, so that sums are exact in every type that can hold them.
 at::Tensor input_of(int rank, at::ScalarType type = at::kFloat, std::int64_t rows = kFewRows) {
@@ -98,15 +52,6 @@ at::Tensor sum_of(int world_size, at::ScalarType type, std::int64_t rows) {
   return sum.to(type);
 }
 
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 class TwoLevelGroupTest : public ::testing::TestWithParam<NodeLayout> {
  protected:
   const NodeLayout& layout() const { return GetParam(); }
@@ -114,7 +59,7 @@ class TwoLevelGroupTest : public ::testing::TestWithParam<NodeLayout> {
 };
 
 TEST_P(TwoLevelGroupTest, EveryTypeIsSummedWhateverItsSize) {
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     for (const std::int64_t rows : {std::int64_t{0}, kFewRows, kManyRows}) {
       for (const auto type : {at::kFloat,
                               at::kDouble,
@@ -149,7 +94,7 @@ TEST_P(TwoLevelGroupTest, OperationsAreThoseOfC10d) {
     }
     return op == c10d::ReduceOp::AVG ? all / size() : all;
   };
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     for (const std::int64_t rows : {kFewRows, kManyRows}) {
       for (const auto& [op, type] :
            std::vector<std::pair<c10d::ReduceOp::RedOpType, at::ScalarType>>{
@@ -181,7 +126,7 @@ TEST_P(TwoLevelGroupTest, SumsAreTakenInOneOrderEverywhere) {
         of_node = of_node + values_of(ranks[place], rows);
       expected = expected.defined() ? expected + of_node : of_node;
     }
-    run_ranks(layout(), [&](ShmBackend& backend) {
+    run_on_nodes(layout(), [&](ShmBackend& backend) {
       Tensors tensors = {values_of(backend.getRank(), rows)};
       backend.allreduce(tensors, {});
       EXPECT_TRUE(at::equal(tensors[0], expected)) << rows << " numbers";
@@ -191,7 +136,7 @@ TEST_P(TwoLevelGroupTest, SumsAreTakenInOneOrderEverywhere) {
 
 // 256 + 1 is 256 in bfloat16: ones that are added one by one, or node by node, are lost.
 TEST_P(TwoLevelGroupTest, SumsOfBfloat16AreRoundedOnce) {
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     const float own = backend.getRank() == 0 ? 256.0F : 1.0F;
     const auto expected = at::full({3}, 256.0 + size() - 1, at::kBFloat16);
     Tensors tensors = {at::full({3}, own, at::kBFloat16)};
@@ -206,7 +151,7 @@ TEST_P(TwoLevelGroupTest, SumsOfBfloat16AreRoundedOnce) {
 }
 
 TEST_P(TwoLevelGroupTest, EveryRankCanBeTheRoot) {
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     const int own = backend.getRank();
     for (const std::int64_t rows : {kFewRows, kManyRows}) {
       for (int root = 0; root < size(); ++root) {
@@ -252,7 +197,7 @@ TEST_P(TwoLevelGroupTest, EveryRankCanBeTheRoot) {
 }
 
 TEST_P(TwoLevelGroupTest, GathersAndScattersPutRanksInOrder) {
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     const int own = backend.getRank();
     for (const std::int64_t rows : {kFewRows, kManyRows}) {
       at::Tensor input = input_of(own, at::kDouble, rows);
@@ -273,7 +218,7 @@ TEST_P(TwoLevelGroupTest, GathersAndScattersPutRanksInOrder) {
 }
 
 TEST_P(TwoLevelGroupTest, AllToAllTakesSplitsOfAnySize) {
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     const int own = backend.getRank();
     // Rank r has 2000 (r + k) rows for rank k, so none for itself when it is rank 0.
     std::vector<std::int64_t> splits;
@@ -294,7 +239,7 @@ TEST_P(TwoLevelGroupTest, AllToAllTakesSplitsOfAnySize) {
 }
 
 TEST_P(TwoLevelGroupTest, MessagesGoAroundBesideCollectives) {
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     const int own = backend.getRank();
     const int before = (own + size() - 1) % size();
     Tensors received = {at::zeros({kManyRows, 5})};
@@ -319,7 +264,7 @@ TEST_P(TwoLevelGroupTest, MessagesGoAroundBesideCollectives) {
 }
 
 TEST_P(TwoLevelGroupTest, MessagesMayBePolled) {
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     const int own = backend.getRank();
     const int before = (own + size() - 1) % size();
     Tensors received = {at::zeros({kManyRows, 5})};
@@ -343,7 +288,7 @@ TEST_P(TwoLevelGroupTest, MessagesMayBePolled) {
 
 // Those of many bits beyond the signed ones; the other types are above.
 TEST_P(TwoLevelGroupTest, UnsignedNumbersAreReduced) {
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     for (const auto type : {at::kUInt16, at::kUInt32, at::kUInt64}) {
       Tensors tensors = {input_of(backend.getRank(), type)};
       backend.allreduce(tensors, {});
@@ -361,7 +306,7 @@ TEST_P(TwoLevelGroupTest, UnsignedNumbersAreReduced) {
 }
 
 TEST_P(TwoLevelGroupTest, AFactorIsMultipliedBeforeTheSum) {
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     const c10d::ReduceOp halved = c10d::makeNCCLPreMulSum(0.5);
     const at::Tensor own = input_of(backend.getRank());
     const at::Tensor half = sum_of(size(), at::kFloat, kFewRows) * 0.5;
@@ -389,7 +334,7 @@ TEST_P(TwoLevelGroupTest, AFactorIsMultipliedBeforeTheSum) {
 }
 
 TEST_P(TwoLevelGroupTest, ComplexAndSparseTensorsAreSummed) {
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     const at::Tensor real = input_of(backend.getRank());
     Tensors complex = {at::complex(real, real * 2)};
     backend.allreduce(complex, {});
@@ -405,7 +350,7 @@ TEST_P(TwoLevelGroupTest, ComplexAndSparseTensorsAreSummed) {
 
 TEST_P(TwoLevelGroupTest, NobodyLeavesABarrierBeforeAllHaveCome) {
   std::atomic<int> num_come = 0;
-  run_ranks(layout(), [&](ShmBackend& backend) {
+  run_on_nodes(layout(), [&](ShmBackend& backend) {
     for (int round = 1; round <= 20; ++round) {
       ++num_come;
       backend.barrier({});
@@ -422,131 +367,6 @@ INSTANTIATE_TEST_SUITE_P(OfNodes,
                                            NodeLayout{{{0, 2}, {1, 3}}},
                                            NodeLayout{{{0, 4}, {1, 3}, {2, 5}}}),
                          [](const auto& info) { return "Layout" + std::to_string(info.index); });
-
-TEST(TwoLevelGroupErrors, RanksOfTwoNodesThatBringDifferentSizesAreToldSo) {
-  std::vector<std::string> said(2);
-  run_ranks({{{0}, {1}}}, [&](ShmBackend& backend) {
-    Tensors tensors = {at::ones({2 + 20'000 * backend.getRank()})};
-    said[static_cast<std::size_t>(backend.getRank())] =
-        message_of([&] { backend.allreduce(tensors, {}); });
-  });
-  EXPECT_THAT(said[0] + said[1], HasSubstr("this rank calls all_reduce of 8 bytes"));
-  EXPECT_THAT(said, Each(AnyOf(HasSubstr("calls all_reduce of"), HasSubstr("has ended or met"))));
-}
-
-TEST(TwoLevelGroupErrors, AMistakeInOneNodeEndsTheCallOfAllNodes) {
-  std::vector<std::string> said(4);
-  run_ranks({{{0, 1}, {2, 3}}}, [&](ShmBackend& backend) {
-    const int own = backend.getRank();
-    Tensors tensors = {at::ones({own == 3 ? 5 : 4})};
-    said[static_cast<std::size_t>(own)] = message_of([&] { backend.allreduce(tensors, {}); });
-    EXPECT_THAT(message_of([&] { backend.barrier({}); }), HasSubstr("error"))
-        << "the group is over";
-  });
-  EXPECT_THAT(said[2] + said[3], HasSubstr("rank 3"));
-  EXPECT_THAT(said, Each(HasSubstr("between 2 nodes with 2 ranks each")));
-}
-
-// A call with a root, `count` floats a rank. Rank 2 is on the second node, at the first place.
-using RootedCall = std::function<void(ShmBackend&, int root, std::int64_t count)>;
-
-const std::vector<std::pair<std::string, RootedCall>>& rooted_calls() {
-  static const std::vector<std::pair<std::string, RootedCall>> calls = {
-      {"broadcast",
-       [](ShmBackend& backend, int root, std::int64_t count) {
-         Tensors tensors = {at::ones({count})};
-         c10d::BroadcastOptions options;
-         options.rootRank = root;
-         backend.broadcast(tensors, options);
-       }},
-      {"reduce",
-       [](ShmBackend& backend, int root, std::int64_t count) {
-         Tensors tensors = {at::ones({count})};
-         c10d::ReduceOptions options;
-         options.rootRank = root;
-         backend.reduce(tensors, options);
-       }},
-      {"gather",
-       [](ShmBackend& backend, int root, std::int64_t count) {
-         Tensors inputs = {at::ones({count})};
-         std::vector<Tensors> outputs;
-         if (backend.getRank() == root)
-           outputs.push_back(
-               Tensors(static_cast<std::size_t>(backend.getSize()), at::zeros({count})));
-         c10d::GatherOptions options;
-         options.rootRank = root;
-         backend.gather(outputs, inputs, options);
-       }},
-      {"scatter", [](ShmBackend& backend, int root, std::int64_t count) {
-         Tensors outputs = {at::zeros({count})};
-         std::vector<Tensors> inputs;
-         if (backend.getRank() == root)
-           inputs.push_back(
-               Tensors(static_cast<std::size_t>(backend.getSize()), at::ones({count})));
-         c10d::ScatterOptions options;
-         options.rootRank = root;
-         backend.scatter(outputs, inputs, options);
-       }}};
-  return calls;
-}
-
-// The ranks of either node agree among themselves, so nothing inside a node finds it; were it found by the timeout, this
-// test would last half an hour.
-TEST(TwoLevelGroupErrors, RootsThatDifferBetweenNodesAreNamedByEveryRank) {
-  const std::vector<std::pair<int, int>> roots = {{0, 2}, {2, 0}, {0, 3}, {3, 0}};
-  for (const auto& [name, call] : rooted_calls()) {
-    for (const auto& [of_first, of_second] : roots) {
-      for (const std::int64_t count : {3, 20'001}) {
-        std::vector<std::string> said(4);
-        run_ranks({{{0, 1}, {2, 3}}},
-                  [&, first = of_first, second = of_second, run = call](ShmBackend& backend) {
-                    const int own = backend.getRank();
-                    said[static_cast<std::size_t>(own)] =
-                        message_of([&] { run(backend, own < 2 ? first : second, count); });
-                  });
-        EXPECT_THAT(said,
-                    Each(AllOf(HasSubstr("this rank calls " + name),
-                               HasSubstr("root " + std::to_string(of_first)),
-                               HasSubstr("root " + std::to_string(of_second)))))
-            << name << " of " << count << " with roots " << of_first << " and " << of_second;
-      }
-    }
-  }
-}
-
-TEST(TwoLevelGroupErrors, ANodeThatNamesAnotherRootThanTwoOthersIsToldOfByAll) {
-  std::vector<std::string> said(6);
-  run_ranks({{{0, 1}, {2, 3}, {4, 5}}}, [&](ShmBackend& backend) {
-    const int own = backend.getRank();
-    Tensors tensors = {at::ones({20'001})};
-    c10d::BroadcastOptions options;
-    options.rootRank = own < 4 ? 1 : 5;
-    said[static_cast<std::size_t>(own)] = message_of([&] { backend.broadcast(tensors, options); });
-  });
-  EXPECT_THAT(said, Each(AllOf(HasSubstr("root 1"), HasSubstr("root 5"))));
-}
-
-TEST(TwoLevelGroupErrors, AnOperationThatIsNotDefinedIsRefusedBeforeAnybodyWaits) {
-  run_ranks({{{0}, {1}}}, [&](ShmBackend& backend) {
-    Tensors floats = {at::ones({2})};
-    c10d::AllreduceOptions options;
-    options.reduceOp = c10d::ReduceOp::BAND;
-    EXPECT_THAT(message_of([&] { backend.allreduce(floats, options); }),
-                HasSubstr("bitwise and is not defined for float32"));
-    backend.barrier({});
-  });
-}
-
-TEST(NodeLayout, GroupsRanksThatSayTheSame) {
-  const NodeLayout layout = layout_of({"b", "a", "b", "a"});
-  EXPECT_EQ(layout, (NodeLayout{{{0, 2}, {1, 3}}}));
-  EXPECT_EQ(layout.node_of(3), 1);
-  EXPECT_EQ(layout.place_of(3), 1);
-  EXPECT_TRUE(layout.is_even());
-  EXPECT_EQ(to_text(layout), "2 nodes with 2 ranks each");
-  EXPECT_FALSE(layout_of({"a", "a", "b"}).is_even());
-  EXPECT_EQ(to_text(layout_of({"a", "a", "b"})), "2 nodes with 2 and 1 ranks");
-}
 
 }  // namespace
 }  // namespace accel
