@@ -182,22 +182,37 @@ TEST_P(DividedZoo, EveryKindTrainsAsOneProcessWithWholeTensorsAsShards) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, DividedZoo, ::testing::ValuesIn(kOneNode), layout_name);
 
-class ZooOfTwo : public DividedZoo {};
+// By the strategies that differ: of two nodes the one that divides in each, and the one that divides over all.
+class TunedZoo : public ShardedZoo {
+ protected:
+  static bool is_on_nodes() { return GetParam().num_nodes() > 1; }
+  static std::vector<Plugin> divided() {
+    return {
+        plugin_of(is_on_nodes() ? ShardingStrategy::kHybridShard : ShardingStrategy::kFullShard),
+        plugin_of(ShardingStrategy::kShardGradOp)};
+  }
+};
 
 // A scale is a power of two, which changes no bit of a gradient that is in fp32.
-TEST_P(ZooOfTwo, EveryKindTrainsAsOneProcessInFp16WithAScaler) {
-  expect_training_as_one_process({.accumulation = 2, .precision = PrecisionType::kFp16});
+TEST_P(TunedZoo, EveryKindTrainsAsOneProcessInFp16WithAScaler) {
+  if (is_on_nodes()) {
+    expect_training_as_one_process(divided(), {.steps = 2, .precision = PrecisionType::kFp16});
+  } else {
+    expect_training_as_one_process({.accumulation = 2, .precision = PrecisionType::kFp16});
+  }
 }
 
-TEST_P(ZooOfTwo, EveryKindTrainsAsOneProcessWithFusedKernels) {
+TEST_P(TunedZoo, EveryKindTrainsAsOneProcessWithFusedKernels) {
   expect_training_as_one_process(
-      {plugin_of(ShardingStrategy::kFullShard), plugin_of(ShardingStrategy::kShardGradOp)},
-      {.kernels = test::StepKernels::kFusedOnPaddedMemory});
+      divided(),
+      {.steps = is_on_nodes() ? 2 : 3, .kernels = test::StepKernels::kFusedOnPaddedMemory});
+  if (is_on_nodes()) return;
   expect_training_as_one_process({plugin_of(ShardingStrategy::kNoShard)},
                                  {.kernels = test::StepKernels::kFused});
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ZooOfTwo, ::testing::Values(Layout{2, 2}), layout_name);
+constexpr Layout kTwoRanksOrNodes[] = {{2, 2}, {4, 2}};
+INSTANTIATE_TEST_SUITE_P(Ranks, TunedZoo, ::testing::ValuesIn(kTwoRanksOrNodes), layout_name);
 
 // Gloo adds two numbers in either order; more in an order of its own.
 TEST(ShardedZooOnGloo, EveryKindTrainsAsOneProcess) {
