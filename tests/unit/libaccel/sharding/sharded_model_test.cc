@@ -1,4 +1,4 @@
-// Sharded models on several ranks: they train as copies do, each rank holds its part, and what cannot be is refused.
+// Sharded models on several ranks: they train as copies do, and each rank holds its part.
 
 #include <cmath>
 #include <csignal>
@@ -6,79 +6,36 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
-#include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <accel/accelerator.h>
-#include <accel/error.h>
 #include <accel/random.h>
 
 #include "tests/support/rank_group.h"
+#include "tests/support/sharded_net.h"
 
 namespace accel {
 namespace {
 
-using ::testing::HasSubstr;
-
-// An embedding whose table is also the output layer, two linear layers, one that forward() may leave out, and one frozen.
-struct NetImpl : torch::nn::Module {
-  torch::nn::Embedding table{nullptr};
-  torch::nn::Linear first{nullptr};
-  torch::nn::Linear second{nullptr};
-  torch::nn::Linear spare{nullptr};
-  torch::nn::Linear frozen{nullptr};
-  torch::nn::LayerNorm norm{nullptr};
-  bool uses_spare = true;
-
-  NetImpl() {
-    table = register_module("table", torch::nn::Embedding(11, 6));
-    first = register_module("first", torch::nn::Linear(6, 9));
-    second = register_module("second", torch::nn::Linear(9, 6));
-    spare = register_module("spare", torch::nn::Linear(6, 6));
-    frozen = register_module("frozen", torch::nn::Linear(6, 6));
-    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({6})));
-    for (at::Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);
-  }
-  at::Tensor forward(const at::Tensor& tokens) {
-    at::Tensor hidden = second(first(table(tokens)).tanh());
-    if (uses_spare) hidden = hidden + spare(hidden);
-    return norm(frozen(hidden)).matmul(table->weight.t());
-  }
-};
-TORCH_MODULE(Net);
-
-Net seeded_net() {
-  set_seed(3);
-  return Net();
-}
-
-// [n] the same on every rank, different in each step.
-at::Tensor tokens(std::int64_t n, int step) {
-  return (at::arange(n, at::kLong) * 3 + step) % 11;
-}
-
-at::Tensor loss_of(const at::Tensor& output) {
-  return (output - 0.5).square().mean();
-}
+using test::full_shard;
+using test::loss_of;
+using test::seeded_net;
+using test::tokens;
+using Net = test::ShardedNet;
 
 at::Tensor flat_parameters(const torch::nn::Module& module) {
   std::vector<at::Tensor> parts;
@@ -95,10 +52,6 @@ struct Training {
   int accumulation = 1;
   double max_norm = 0.0;  // 0: not clipped
 };
-
-std::optional<FullyShardedDataParallelPlugin> full_shard() {
-  return FullyShardedDataParallelPlugin{};
-}
 
 // Trains a fresh net for some steps and returns its parameters.
 at::Tensor trained(const Training& training, std::optional<FullyShardedDataParallelPlugin> plugin) {
@@ -515,155 +468,6 @@ TEST_P(ShardedOnRanks, TheParametersAreInMemoryOnceForAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ShardedOnRanks, ::testing::Values(1, 2, 3, 4));
-
-// ---- refused
-
-template <typename F>
-Error error_of(F act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorCode::kInternal, "");
-}
-
-TEST(Sharded, RefusesAnOptimizerWhoseStepsAreNotElementWise) {
-  test::run_ranks(2, [] {
-    Accelerator accelerator({.fsdp_plugin = full_shard()});
-    Net net = seeded_net();
-    torch::optim::LBFGS lbfgs(net->parameters());
-    const Error error = error_of([&] { std::ignore = accelerator.prepare(net, lbfgs); });
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_THAT(
-        error.message(),
-        HasSubstr(
-            "torch::optim::LBFGS cannot work on shards: its steps need all parameters at once"));
-  });
-}
-
-TEST(Sharded, RefusesAnOptimizerThatHasStepped) {
-  test::run_ranks(2, [] {
-    Accelerator accelerator({.fsdp_plugin = full_shard()});
-    Net net = seeded_net();
-    torch::optim::Adam adam(net->parameters());
-    loss_of(net(tokens(4, 0))).backward();
-    adam.step();
-    const Error error = error_of([&] { std::ignore = accelerator.prepare(net, adam); });
-    EXPECT_THAT(error.message(), HasSubstr("has stepped before prepare()"));
-  });
-}
-
-TEST(Sharded, RefusesParametersThatShareMemoryWithoutBeingTied) {
-  test::run_ranks(2, [] {
-    struct OverlappingImpl : torch::nn::Module {
-      OverlappingImpl() {
-        const at::Tensor memory = at::ones({8});
-        register_parameter("low", memory.narrow(0, 0, 6).detach());
-        register_parameter("high", memory.narrow(0, 2, 6).detach());
-      }
-      at::Tensor forward(const at::Tensor& input) { return input; }
-    };
-    Accelerator accelerator({.fsdp_plugin = full_shard()});
-    const auto net = std::make_shared<OverlappingImpl>();
-    const Error error = error_of([&] { std::ignore = accelerator.prepare(net); });
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_THAT(error.message(), HasSubstr("low and high are different tensors of one memory"));
-  });
-}
-
-TEST(Sharded, AWriteToASharedParameterIsStoppedWithItsName) {
-  const auto exits = test::run_ranks(2,
-                                     [] {
-                                       Accelerator accelerator({.fsdp_plugin = full_shard()});
-                                       Net net = seeded_net();
-                                       auto model = accelerator.prepare(net);
-                                       const at::NoGradGuard no_grad;
-                                       net->second->bias.mul_(0.5);
-                                     },
-                                     {.expect_success = false});
-  for (const test::RankExit& exit : exits) {
-    EXPECT_EQ(exit.status, 128 + SIGSEGV);
-    EXPECT_THAT(
-        exit.output,
-        HasSubstr("[pager.read_only]: parameter 'second.bias' was written to at byte 0 of 24"));
-  }
-}
-
-TEST(Sharded, NamesAParameterWhoseMemoryWasReplaced) {
-  test::run_ranks(2, [] {
-    Accelerator accelerator({.fsdp_plugin = full_shard()});
-    Net net = seeded_net();
-    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
-    auto [model, optimizer] = accelerator.prepare(net, sgd);
-    net->second->bias.set_data(at::ones({6}));
-    accelerator.backward(loss_of(model(tokens(4, 0))));
-    const Error error = error_of([&, step = optimizer] { step.step(); });
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_THAT(error.message(), HasSubstr("second.bias has got other memory since prepare()"));
-  });
-}
-
-TEST(Sharded, NamesAParameterThatGetsASecondGradientUnsettled) {
-  test::run_ranks(2, [] {
-    Accelerator accelerator({.fsdp_plugin = full_shard()});
-    torch::nn::Linear net(4, 1);
-    auto model = accelerator.prepare(net);
-    model(at::ones({1, 4})).sum().backward();
-    const Error error = error_of([&] { model(at::ones({1, 4})).sum().backward(); });
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(error.message(),
-                HasSubstr("gets a second gradient before the first was handed out"));
-  });
-}
-
-TEST(Sharded, RefusesAParameterGroupThatIsAddedLater) {
-  test::run_ranks(2, [] {
-    Accelerator accelerator({.fsdp_plugin = full_shard()});
-    Net net = seeded_net();
-    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
-    auto [model, optimizer] = accelerator.prepare(net, sgd);
-    sgd.add_param_group(torch::optim::OptimizerParamGroup({at::ones({2}).requires_grad_(true)}));
-    const Error error = error_of([&, step = optimizer] { step.step(); });
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_THAT(error.message(),
-                HasSubstr("had 1 parameter groups when it was prepared and has 2 now"));
-  });
-}
-
-TEST(Sharded, RefusesSparseGradientsByName) {
-  test::run_ranks(2, [] {
-    Accelerator accelerator({.fsdp_plugin = full_shard()});
-    torch::nn::Embedding table(torch::nn::EmbeddingOptions(4, 4).sparse(true));
-    const Error error = error_of([&] { std::ignore = accelerator.prepare(table); });
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_THAT(error.message(), HasSubstr("the gradient of weight is sparse"));
-  });
-}
-
-TEST(Sharded, NamesTheFirstParameterThatDiffersBetweenRanks) {
-  const auto exits = test::run_ranks(2, [] {
-    Accelerator accelerator({.fsdp_plugin = full_shard()});
-    torch::nn::Linear net(4, accelerator.is_main_process() ? 4 : 5);
-    const Error error = error_of([&] { std::ignore = accelerator.prepare(net); });
-    EXPECT_EQ(error.code(), ErrorCode::kShapeMismatch);
-    EXPECT_THAT(error.message(), HasSubstr("weight Float [5, 4]"));
-  });
-}
-
-TEST(Sharded, NamesAClassThatNoModuleHas) {
-  test::run_ranks(2, [] {
-    Accelerator accelerator({.fsdp_plugin = FullyShardedDataParallelPlugin{
-                                 .auto_wrap_policy = AutoWrapPolicy::kTransformerBasedWrap,
-                                 .transformer_cls_names_to_wrap = {{"Block"}}}});
-    Net net = seeded_net();
-    const Error error = error_of([&] { std::ignore = accelerator.prepare(net); });
-    EXPECT_THAT(error.message(),
-                HasSubstr("could not find the transformer layer class Block in the model; it has"));
-    EXPECT_THAT(error.message(), HasSubstr("LayerNorm"));
-  });
-}
 
 }  // namespace
 }  // namespace accel

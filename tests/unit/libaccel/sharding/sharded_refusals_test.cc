@@ -1,0 +1,184 @@
+// What cannot be divided over ranks, or not any more: refused by name.
+
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/sgd.h>
+
+#include <accel/accelerator.h>
+#include <accel/error.h>
+
+#include "tests/support/rank_group.h"
+#include "tests/support/sharded_net.h"
+
+namespace accel {
+namespace {
+
+using test::full_shard;
+using test::loss_of;
+using test::seeded_net;
+using test::tokens;
+using ::testing::HasSubstr;
+using Net = test::ShardedNet;
+
+template <typename F>
+Error error_of(F act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Error(ErrorCode::kInternal, "");
+}
+
+TEST(Sharded, RefusesAnOptimizerWhoseStepsAreNotElementWise) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    Net net = seeded_net();
+    torch::optim::LBFGS lbfgs(net->parameters());
+    const Error error = error_of([&] { std::ignore = accelerator.prepare(net, lbfgs); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(
+        error.message(),
+        HasSubstr(
+            "torch::optim::LBFGS cannot work on shards: its steps need all parameters at once"));
+  });
+}
+
+TEST(Sharded, RefusesAnOptimizerThatHasStepped) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    Net net = seeded_net();
+    torch::optim::Adam adam(net->parameters());
+    loss_of(net(tokens(4, 0))).backward();
+    adam.step();
+    const Error error = error_of([&] { std::ignore = accelerator.prepare(net, adam); });
+    EXPECT_THAT(error.message(), HasSubstr("has stepped before prepare()"));
+  });
+}
+
+TEST(Sharded, RefusesParametersThatShareMemoryWithoutBeingTied) {
+  test::run_ranks(2, [] {
+    struct OverlappingImpl : torch::nn::Module {
+      OverlappingImpl() {
+        const at::Tensor memory = at::ones({8});
+        register_parameter("low", memory.narrow(0, 0, 6).detach());
+        register_parameter("high", memory.narrow(0, 2, 6).detach());
+      }
+      at::Tensor forward(const at::Tensor& input) { return input; }
+    };
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    const auto net = std::make_shared<OverlappingImpl>();
+    const Error error = error_of([&] { std::ignore = accelerator.prepare(net); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("low and high are different tensors of one memory"));
+  });
+}
+
+TEST(Sharded, AWriteToASharedParameterIsStoppedWithItsName) {
+  const auto exits = test::run_ranks(2,
+                                     [] {
+                                       Accelerator accelerator({.fsdp_plugin = full_shard()});
+                                       Net net = seeded_net();
+                                       auto model = accelerator.prepare(net);
+                                       const at::NoGradGuard no_grad;
+                                       net->second->bias.mul_(0.5);
+                                     },
+                                     {.expect_success = false});
+  for (const test::RankExit& exit : exits) {
+    EXPECT_EQ(exit.status, 128 + SIGSEGV);
+    EXPECT_THAT(
+        exit.output,
+        HasSubstr("[pager.read_only]: parameter 'second.bias' was written to at byte 0 of 24"));
+  }
+}
+
+TEST(Sharded, NamesAParameterWhoseMemoryWasReplaced) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    Net net = seeded_net();
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    net->second->bias.set_data(at::ones({6}));
+    accelerator.backward(loss_of(model(tokens(4, 0))));
+    const Error error = error_of([&, step = optimizer] { step.step(); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("second.bias has got other memory since prepare()"));
+  });
+}
+
+TEST(Sharded, NamesAParameterThatGetsASecondGradientUnsettled) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    torch::nn::Linear net(4, 1);
+    auto model = accelerator.prepare(net);
+    model(at::ones({1, 4})).sum().backward();
+    const Error error = error_of([&] { model(at::ones({1, 4})).sum().backward(); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(),
+                HasSubstr("gets a second gradient before the first was handed out"));
+  });
+}
+
+TEST(Sharded, RefusesAParameterGroupThatIsAddedLater) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    Net net = seeded_net();
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    sgd.add_param_group(torch::optim::OptimizerParamGroup({at::ones({2}).requires_grad_(true)}));
+    const Error error = error_of([&, step = optimizer] { step.step(); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(),
+                HasSubstr("had 1 parameter groups when it was prepared and has 2 now"));
+  });
+}
+
+TEST(Sharded, RefusesSparseGradientsByName) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    torch::nn::Embedding table(torch::nn::EmbeddingOptions(4, 4).sparse(true));
+    const Error error = error_of([&] { std::ignore = accelerator.prepare(table); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("the gradient of weight is sparse"));
+  });
+}
+
+TEST(Sharded, NamesTheFirstParameterThatDiffersBetweenRanks) {
+  const auto exits = test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    torch::nn::Linear net(4, accelerator.is_main_process() ? 4 : 5);
+    const Error error = error_of([&] { std::ignore = accelerator.prepare(net); });
+    EXPECT_EQ(error.code(), ErrorCode::kShapeMismatch);
+    EXPECT_THAT(error.message(), HasSubstr("weight Float [5, 4]"));
+  });
+}
+
+TEST(Sharded, NamesAClassThatNoModuleHas) {
+  test::run_ranks(2, [] {
+    AcceleratorOptions options;
+    options.fsdp_plugin = full_shard();
+    options.fsdp_plugin->auto_wrap_policy = AutoWrapPolicy::kTransformerBasedWrap;
+    options.fsdp_plugin->transformer_cls_names_to_wrap = {{"Block"}};
+    Accelerator accelerator(options);
+    Net net = seeded_net();
+    const Error error = error_of([&] { std::ignore = accelerator.prepare(net); });
+    EXPECT_THAT(error.message(),
+                HasSubstr("could not find the transformer layer class Block in the model; it has"));
+    EXPECT_THAT(error.message(), HasSubstr("LayerNorm"));
+  });
+}
+
+}  // namespace
+}  // namespace accel
