@@ -391,8 +391,10 @@ void Accelerator::save_weights(const detail::ModelRuntime& model,
   const FullPrecision full_precision(
       impl_->sharded_models(),
       is_main_process() ? sharding::Exposure::kAll : sharding::Exposure::kNone);
-  if (is_main_process()) accel::save_model(*model.module(), folder, options);
-  wait_for_everyone();
+  std::ignore = checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
+                  if (is_main_process()) accel::save_model(*model.module(), folder, options);
+                  return {};
+                }).payloads_or_throw();
 }
 
 std::int64_t Accelerator::save_iteration() const noexcept {

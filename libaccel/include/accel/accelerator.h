@@ -333,7 +333,7 @@ class ACCEL_EXPORT Accelerator {
   // save_state() throws; then the process goes on. Requires: every rank calls it.
   [[noreturn]] void save_state_and_exit();
 
-  // Writes the weights of one model for others to use, from the main process; every rank waits.
+  // Writes a model's weights for others to use, from the main process. Every rank calls it, and throws what that one threw.
   template <typename Handle>
   void save_model(const Prepared<Handle>& model,
                   const std::filesystem::path& folder,

@@ -19,6 +19,7 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
+#include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel {
@@ -135,6 +136,36 @@ TEST_F(AcceleratorCheckpoint, AHandleThatOutlivesTheAcceleratorDoesNothing) {
   accelerator.reset();
 
   EXPECT_NO_THROW(handle.remove());
+}
+
+// ---- save_model
+
+// Saves where the main process cannot, and then where it can.
+void expect_failure_on_all_ranks(const AcceleratorOptions& options, const fs::path& folder) {
+  Accelerator accelerator(options);
+  torch::nn::Linear net(2, 1);
+  const auto model = accelerator.prepare(net);
+  try {
+    accelerator.save_model(model, "/proc/accel/model");
+    ADD_FAILURE() << "rank " << accelerator.process_index() << " takes the model for saved";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kFileIo);
+    EXPECT_THAT(error.what(), HasSubstr("rank 0"));
+  }
+  accelerator.save_state(folder / "state");
+  accelerator.save_model(model, folder / "model");
+  EXPECT_TRUE(fs::exists(folder / "model" / "model.safetensors"));
+  accelerator.end_training();
+}
+
+TEST_F(AcceleratorCheckpoint, AModelThatTheMainProcessCannotSaveFailsOnAllRanks) {
+  test::run_ranks(2, [&] { expect_failure_on_all_ranks({}, scratch_.path()); });
+}
+
+TEST_F(AcceleratorCheckpoint, ADividedModelThatTheMainProcessCannotSaveFailsOnAllRanks) {
+  test::run_ranks(2, [&] {
+    expect_failure_on_all_ranks({.fsdp_plugin = FullyShardedDataParallelPlugin{}}, scratch_.path());
+  });
 }
 
 // ---- begin_run
