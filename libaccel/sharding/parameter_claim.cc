@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 
 #include <accel/error.h>
 
@@ -14,7 +14,7 @@ using Tensors = std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>>;
 
 struct Claims {
   std::mutex mutex;
-  std::unordered_set<const c10::TensorImpl*> parameters;
+  std::unordered_map<const c10::TensorImpl*, const ParameterClaim*> parameters;  // and who has them
   // Of claims that are gone.
   Tensors former_parameters;
   Tensors former_pieces;
@@ -37,23 +37,45 @@ Claims& claims() {
   return *all;
 }
 
+Error divided_before(const std::string& name) {
+  return Error(ErrorCode::kUnsupported,
+               "the parameter " + name +
+                   " is divided already, by a prepared model that is still there",
+               "before the module is prepared again, call free_memory() and let go of the model "
+               "and the optimizer that prepare() returned")
+      .while_doing("preparing the model");
+}
+
+Error shared(const std::string& name) {
+  return Error(ErrorCode::kUnsupported,
+               "the parameter " + name +
+                   " is divided already, by another prepared model that shares it",
+               "prepare both as one module that has them as submodules; if the other one is not "
+               "used any more, call free_memory() and let go of what prepare() returned for it")
+      .while_doing("preparing the model");
+}
+
 }  // namespace
 
 ParameterClaim::ParameterClaim(const std::vector<NamedParameter>& parameters) {
   const std::scoped_lock lock(claims().mutex);
+  const auto holder_of = [](const NamedParameter& parameter) -> const ParameterClaim* {
+    const auto found = claims().parameters.find(parameter.tensor.unsafeGetTensorImpl());
+    return found == claims().parameters.end() ? nullptr : found->second;
+  };
   for (const NamedParameter& parameter : parameters) {
-    if (claims().parameters.contains(parameter.tensor.unsafeGetTensorImpl()))
-      throw Error(
-          ErrorCode::kUnsupported,
-          "the parameter " + parameter.name +
-              " is divided already, by a prepared model that is still there",
-          "before the module is prepared again, call free_memory() and let go of the model and "
-          "the optimizer that prepare() returned")
-          .while_doing("preparing the model");
+    const ParameterClaim* const holder = holder_of(parameter);
+    if (holder == nullptr) continue;
+    const bool has_the_same =
+        holder->parameters_.size() == parameters.size() &&
+        std::all_of(parameters.begin(), parameters.end(), [&](const NamedParameter& other) {
+          return holder_of(other) == holder;
+        });
+    throw has_the_same ? divided_before(parameter.name) : shared(parameter.name);
   }
   for (const NamedParameter& parameter : parameters) {
     parameters_.emplace_back(parameter.tensor.getIntrusivePtr());
-    claims().parameters.insert(parameter.tensor.unsafeGetTensorImpl());
+    claims().parameters.emplace(parameter.tensor.unsafeGetTensorImpl(), this);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <accel/random.h>
 
 #include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/sharding/parameter_claim.h"
 #include "tests/support/rank_group.h"
 
 namespace accel {
@@ -82,9 +83,24 @@ TEST(PreparedTwice, IsRefusedWhileTheFirstIsHeld) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
       EXPECT_THAT(error.message(), HasSubstr("the parameter 0.weight is divided already"));
+      EXPECT_THAT(error.remedy(), HasSubstr("before the module is prepared again"));
     }
     accelerator.wait_for_everyone();
   });
+}
+
+TEST(PreparedTwice, AParameterThatTwoModelsShareIsRefusedAsThat) {
+  torch::nn::Linear encoder(2, 2);
+  torch::nn::Sequential first(encoder, torch::nn::Linear(2, 2));
+  torch::nn::Sequential second(encoder, torch::nn::Linear(2, 2));
+  const sharding::ParameterClaim claim(trainable_parameters(*first));
+  try {
+    const sharding::ParameterClaim another(trainable_parameters(*second));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr("0.weight is divided already, by another prepared"));
+    EXPECT_THAT(error.remedy(), HasSubstr("as one module"));
+  }
 }
 
 TEST(PreparedTwice, AnOptimizerOfTheFirstTimeIsRefused) {
