@@ -8,8 +8,10 @@
 
 #include "char_gpt.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -166,7 +168,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--batch_size", settings.batch_size, "windows per step and process")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--lr", settings.lr, "the highest learning rate")->check(CLI::Range(1e-6, 1e3));
+  app.add_option("--lr", settings.lr, "the highest learning rate")
+      ->check(CLI::Range(1e-6, 1e3))
+      ->check([](const std::string& text) {  // nan is in every range
+        return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number: " + text : "";
+      });
   app.add_option("--seed", settings.seed, "of weights, order and the text at the end");
   app.add_option("--data", settings.data, "a text file");
   app.add_option("--project_dir", settings.project_dir, "where checkpoints go");

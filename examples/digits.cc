@@ -6,8 +6,10 @@
 // Shows what an ordinary training program needs: prepare(), a loop, metrics over all ranks, a checkpoint
 // after each epoch, and going on from the newest one, also when the job was restarted by itself.
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -154,7 +156,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--batch_size", settings.batch_size, "images per step and process")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--lr", settings.lr, "the first learning rate")->check(CLI::Range(1e-6, 1e3));
+  app.add_option("--lr", settings.lr, "the first learning rate")
+      ->check(CLI::Range(1e-6, 1e3))
+      ->check([](const std::string& text) {  // nan is in every range
+        return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number: " + text : "";
+      });
   app.add_option("--seed", settings.seed, "of weights, order and dropout");
   app.add_option("--data", settings.data, "the file digits.csv");
   app.add_option("--project_dir", settings.project_dir, "where checkpoints go");

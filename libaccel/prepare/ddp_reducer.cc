@@ -213,10 +213,12 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
                        const DistributedDataParallelKwargs& options,
                        FirstState first_state)
     : impl_(std::make_shared<Impl>()) {
-  if (options.bucket_cap_mb <= 0) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "bucket_cap_mb is " + std::to_string(options.bucket_cap_mb) + ", expected more than 0");
+  const double cap = options.bucket_cap_mb * 1024 * 1024;
+  constexpr auto kMaxCap = static_cast<double>(std::numeric_limits<std::int64_t>::max());
+  if (!(cap > 0 && cap < kMaxCap)) {  // nor NaN
+    throw Error(ErrorCode::kInvalidArgument,
+                "bucket_cap_mb is " + std::to_string(options.bucket_cap_mb) +
+                    ", expected a finite number above 0");
   }
   const bool sends_buffers = first_state == FirstState::kIsSent || options.broadcast_buffers;
   verify_same_models(module, sends_buffers ? Buffers::kCompared : Buffers::kOwn, *group);
@@ -237,7 +239,7 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
   }
 
   const std::vector<bool> is_sparse = sparse_flags(parameters);
-  const auto cap_bytes = static_cast<std::int64_t>(options.bucket_cap_mb * 1024 * 1024);
+  const auto cap_bytes = static_cast<std::int64_t>(cap);
   // Without knowing the order of the gradients one bucket is right; the Reducer rebuilds them after
   // the first backward, when it knows. A changing graph never gets there and starts with small
   // ones.

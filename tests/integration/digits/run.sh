@@ -21,6 +21,9 @@ run() {  # name, arguments of digits
 
 checkpoints() { find "$work/$1/checkpoints" -name accel_checkpoint.json | wc -l; }
 
+"$ACCEL_BUILD_DIR/examples/digits" --lr nan --epochs 1 >"$work/lr.out" 2>"$work/lr.err" && fail "a rate that is no number was taken"
+grep -q -- '--lr: not a number: nan' "$work/lr.err" || fail "the rate is not named"
+
 run main --epochs 15
 tail -n 1 "$work/main.out" | grep -qE '^test accuracy (0\.9[789]|1\.0)' || fail "the accuracy is below 0.97"
 [ "$(grep -c '^epoch .* loss ' "$work/main.out")" = 15 ] || fail "not one loss per epoch"

@@ -46,6 +46,12 @@ class Sharding(unittest.TestCase):
         on = self.losses("--resume", "--max_steps", "8", name="resumed")
         self.assert_close(on, {step: copies[step] for step in (6, 8)})
 
+    def test_a_learning_rate_that_is_no_number_is_refused_by_name(self):
+        done = subprocess.run([BUILD / "examples/char_gpt", "--lr", "nan", "--max_steps", "1", "--project_dir", self.scratch.name],
+                              capture_output=True, text=True, timeout=120)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--lr: not a number: nan", done.stderr)
+
     def test_the_configuration_files_shard_and_losses_are_those_of_copies(self):
         for version, precision in ((1, "no"), (2, "bf16")):
             copies = self.losses("--mixed_precision", precision, "--max_steps", "4", name=f"copies{version}")

@@ -1,6 +1,7 @@
 // What the option structs of an Accelerator change.
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -268,10 +269,13 @@ TEST(OptionsOnRanks, GradientsOfSmallBucketsAndOfNoViewsAreTheSame) {
 
 TEST(OptionsOnRanks, ABucketWithoutRoomIsRefused) {
   test::run_ranks(2, [] {
-    Accelerator accelerator({.ddp = {.bucket_cap_mb = 0}});
-    torch::nn::Linear net(2, 1);
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    for (const double cap : {0.0, -1.0, std::nan(""), kInfinity}) {
+      Accelerator accelerator({.ddp = {.bucket_cap_mb = cap}});
+      torch::nn::Linear net(2, 1);
 
-    EXPECT_THROW(accelerator.prepare(net), Error);
+      EXPECT_THROW(accelerator.prepare(net), Error) << cap;
+    }
   });
 }
 
