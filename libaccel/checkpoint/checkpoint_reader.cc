@@ -24,6 +24,7 @@
 #include "libaccel/checkpoint/optimizer_state.h"
 #include "libaccel/checkpoint/shared_file.h"
 #include "libaccel/checkpoint/state_files.h"
+#include "libaccel/checkpoint/target_folder.h"
 #include "runtime/checkpoint/folder_exchange.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
@@ -220,9 +221,10 @@ void StagedCheckpoint::apply_tensors() {
 }
 
 LoadReport read_checkpoint(RankExchange& ranks,
-                           const fs::path& folder,
+                           const fs::path& name,
                            const CheckpointObjects& objects) {
   background_saves().wait();
+  const fs::path folder = absolute_name(name);
   try {
     std::unique_ptr<StagedCheckpoint> staged;
     const auto agree_on = [&ranks](auto work) {
@@ -232,7 +234,8 @@ LoadReport read_checkpoint(RankExchange& ranks,
                     }).payloads_or_throw();
     };
     agree_on([&] {
-      if (ranks.local_rank() == 0) finish_exchange_if_possible(real_file_system(), folder);
+      if (ranks.local_rank() == 0)
+        finish_exchange_if_possible(real_file_system(), place_of(folder));
     });
     agree_on([&] {
       FolderSource source(folder);

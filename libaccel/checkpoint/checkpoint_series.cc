@@ -25,6 +25,8 @@
 #include "libaccel/checkpoint/checkpoint_reader.h"
 #include "libaccel/checkpoint/checkpoint_writer.h"
 #include "libaccel/checkpoint/folder_lock.h"
+#include "libaccel/checkpoint/target_folder.h"
+#include "libaccel/checkpoint/total_limit.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 
@@ -75,14 +77,17 @@ Error none_complete(const fs::path& folder, const std::vector<std::string>& noti
 
 }  // namespace
 
+void checkpoint::check_total_limit(std::optional<int> limit) {
+  if (!limit || *limit >= 1) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "total_limit is " + std::to_string(*limit) + "; at least 1 checkpoint is kept",
+              "set ProjectConfiguration.total_limit to 1 or more, or leave it out to keep all");
+}
+
 CheckpointSeries::CheckpointSeries(CheckpointSeriesOptions options)
     : options_(std::move(options)), file_system_(&checkpoint::real_file_system()) {
-  if (options_.total_limit && *options_.total_limit < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "total_limit is " + std::to_string(*options_.total_limit) +
-                    "; at least 1 checkpoint is kept",
-                "set ProjectConfiguration.total_limit to 1 or more, or leave it out to keep all");
-  }
+  checkpoint::check_total_limit(options_.total_limit);
+  options_.folder = checkpoint::absolute_name(options_.folder);
 }
 
 CheckpointSeries::CheckpointSeries(CheckpointSeriesOptions options,

@@ -96,11 +96,6 @@ class FileSet {
   json ranges_ = json::object();
 };
 
-// "runs/last/" names the folder "last".
-fs::path without_trailing_slash(const fs::path& folder) {
-  return folder.has_filename() ? folder : folder.parent_path();
-}
-
 }  // namespace
 
 class PreparedSave::Impl {
@@ -111,8 +106,9 @@ class PreparedSave::Impl {
        const CheckpointObjects& objects,
        const SaveOptions& options)
       : file_system_(file_system),
-        folder_(folder),
-        temporary_(temporary_folder(folder)),
+        name_(absolute_name(folder)),
+        folder_(place_of(folder)),
+        temporary_(temporary_folder(folder_)),
         options_(options),
         counts_{.models = std::ssize(objects.models),
                 .optimizers = std::ssize(objects.optimizers),
@@ -159,7 +155,7 @@ class PreparedSave::Impl {
   }
 
   [[nodiscard]] CheckpointInfo info() const {
-    return {.folder = folder_,
+    return {.folder = name_,
             .version = version(),
             .world_size = world_size_,
             .step = options_.step,
@@ -178,7 +174,7 @@ class PreparedSave::Impl {
       work();
     } catch (Error& error) {
       remove_unfinished();
-      error.while_doing("saving the checkpoint " + folder_.string());
+      error.while_doing("saving the checkpoint " + name_.string());
       throw;
     }
   }
@@ -193,20 +189,19 @@ class PreparedSave::Impl {
   }
 
   void prepare(Existing existing) {
+    if (folder_.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the folder of the checkpoint has an empty name",
+                  "name a folder");
+    }
     std::error_code error;
     // Held until what was left behind is gone: a folder that another one has made, and not locked yet, is that one's loss.
     const FolderLock left_over = lock_or_refuse(temporary_);
     const FolderLock left_aside = lock_or_refuse(aside_of(temporary_));
     // Not for numbered checkpoints: what is left of one that was to go must not come back.
     if (existing == Existing::kReplace) finish_exchange(file_system_, folder_, Unnamed::kAny);
-    if (fs::exists(folder_, error) && !fs::is_empty(folder_, error)) {
-      const bool is_checkpoint = fs::exists(folder_ / kManifestName, error);
-      if (existing == Existing::kRefuse || !is_checkpoint) {
-        throw Error(
-            ErrorCode::kCheckpointExists,
-            folder_.string() + " exists" + (is_checkpoint ? "" : " and is not a checkpoint"));
-      }
-    }
+    if (auto objection = objection_to(folder_, what_is_at(folder_), existing))
+      throw *std::move(objection);
     file_system_.remove(temporary_);  // left by a save that was killed
     if (fs::exists(aside_of(temporary_), error)) file_system_.remove(aside_of(temporary_));
     std::vector<fs::path> made;  // parents that are new, and so need to be durable too
@@ -364,7 +359,8 @@ class PreparedSave::Impl {
   [[nodiscard]] fs::path parent() const { return parent_of(folder_); }
 
   FileSystem& file_system_;
-  fs::path folder_;
+  fs::path name_;    // for the user
+  fs::path folder_;  // which that stands for
   fs::path temporary_;
   SaveOptions options_;
   ObjectCounts counts_;
@@ -387,8 +383,7 @@ PreparedSave::PreparedSave(FileSystem& file_system,
                            const CheckpointObjects& objects,
                            const SaveOptions& options,
                            Existing existing)
-    : impl_(std::make_unique<Impl>(
-          file_system, ranks, without_trailing_slash(folder), objects, options)) {
+    : impl_(std::make_unique<Impl>(file_system, ranks, folder, objects, options)) {
   impl_->begin(ranks, objects, existing);
 }
 

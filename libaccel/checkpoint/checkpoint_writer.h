@@ -9,16 +9,12 @@
 #include <accel/checkpoint.h>
 
 #include "libaccel/checkpoint/rank_exchange.h"
+#include "libaccel/checkpoint/target_folder.h"
 #include "runtime/checkpoint/file_system.h"
 
 namespace accel::checkpoint {
 
 class CopySpace;
-
-enum class Existing {
-  kReplace,  // a checkpoint of that name gives way; anything else is kCheckpointExists
-  kRefuse,   // whatever has that name is kCheckpointExists
-};
 
 // A save in two parts: the constructor needs the objects, the rest does not, once copies are taken. Errors of both as
 // save_checkpoint().

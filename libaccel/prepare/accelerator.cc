@@ -13,6 +13,8 @@
 
 #include "libaccel/checkpoint/background_save.h"
 #include "libaccel/checkpoint/memory_checkpoints.h"
+#include "libaccel/checkpoint/target_folder.h"
+#include "libaccel/checkpoint/total_limit.h"
 #include "libaccel/prepare/accelerator_impl.h"
 #include "libaccel/prepare/ddp_reducer.h"
 #include "libaccel/prepare/deepspeed_options.h"
@@ -130,6 +132,10 @@ Accelerator::Impl::Impl(DeepSpeedOptions read)
   }
   if (state.mixed_precision() == PrecisionType::kFp16 && options.grad_scaler.enabled) {
     scaler = std::make_shared<GradScaler>(options.grad_scaler, state.device());
+  }
+  checkpoint::check_total_limit(project.total_limit);
+  if (!project.project_dir.empty()) {
+    checkpoint_folder = checkpoint::absolute_name(project.project_dir) / "checkpoints";
   }
   if (project.memory_checkpoint_every < 0) {
     throw Error(ErrorCode::kInvalidArgument,

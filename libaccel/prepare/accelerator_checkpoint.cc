@@ -81,7 +81,7 @@ CheckpointSeries& Accelerator::Impl::checkpoint_series() {
                 "project_config.automatic_checkpoint_naming, or name a folder");
   }
   checkpoints.emplace(
-      CheckpointSeriesOptions{.folder = std::filesystem::path(project.project_dir) / "checkpoints",
+      CheckpointSeriesOptions{.folder = checkpoint_folder,
                               .total_limit = project.total_limit,
                               .iteration = project.iteration,
                               .restart_count = std::max(state.restart_count(), has_gone_on ? 1 : 0),

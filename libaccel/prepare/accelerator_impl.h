@@ -147,6 +147,7 @@ struct Accelerator::Impl {
   AcceleratorOptions options;
   std::optional<sharding::FsdpSettings> fsdp;
   ProjectConfiguration project;
+  std::filesystem::path checkpoint_folder;  // of the project, absolute; empty: there is none
   AcceleratorState state;
   GradientState gradient_state;
   Logger logger = get_logger("accel.accelerator");

@@ -178,10 +178,15 @@ Result<Manifest> read_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kManifestName;
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    const bool has_folder = std::filesystem::is_directory(folder, error);
-    return incomplete(has_folder ? folder.string() + " has no " + std::string(kManifestName) +
-                                       ": it is no checkpoint, or its save did not end"
-                                 : folder.string() + " does not exist");
+    const std::filesystem::file_status status = std::filesystem::status(folder, error);
+    if (!std::filesystem::exists(status)) return incomplete(folder.string() + " does not exist");
+    if (!std::filesystem::is_directory(status)) {
+      return Error(ErrorCode::kCheckpointIncomplete,
+                   folder.string() + " is not a folder",
+                   "name the folder that holds " + std::string(kManifestName));
+    }
+    return incomplete(folder.string() + " has no " + std::string(kManifestName) +
+                      ": it is no checkpoint, or its save did not end");
   }
   Result<TextFile> file = to_result([&] { return read_text_file(path, kMaxManifestBytes); });
   if (!file) return std::move(file).error();

@@ -57,10 +57,10 @@ struct AutocastKwargs {
 };
 
 struct ProjectConfiguration {
-  std::string project_dir;                   // empty: none
+  std::string project_dir;                   // empty: none; a relative one is resolved at once
   std::string logging_dir;                   // empty: project_dir
   bool automatic_checkpoint_naming = false;  // save_state() without a folder numbers its own
-  std::optional<int> total_limit;            // checkpoints kept; older ones are removed
+  std::optional<int> total_limit;            // checkpoints kept, 1 or more; older ones go
   int iteration = 0;                         // the number of the next checkpoint
   bool save_on_each_node = false;            // every node has its own disk
   // After so many optimizer steps the state is copied into memory that the launcher holds, from which a

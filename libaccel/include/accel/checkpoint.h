@@ -74,9 +74,9 @@ struct CheckpointObjects {
 };
 
 struct CheckpointInfo {
-  std::filesystem::path folder;
-  int version = 0;     // of the format
-  int world_size = 0;  // ranks that saved it
+  std::filesystem::path folder;  // absolute, as it was named
+  int version = 0;               // of the format
+  int world_size = 0;            // ranks that saved it
   std::int64_t step = 0;
   std::int64_t generation = 0;  // grows each time a run continues in the folder after another one
   std::int64_t iteration = 0;   // the N of checkpoint_N; 0 for a folder that was named by hand
@@ -92,9 +92,9 @@ struct SaveOptions {
       false;  // nodes share no disk: local rank 0 of each writes all of it there
 };
 
-// Saves into `folder`. An older checkpoint of that name is replaced in one step and removed
-// afterwards; a folder that holds anything else is kCheckpointExists. Errors  kDiskFull (device,
-// bytes), kFileIo, kUnsupported (an optimizer or tensor that cannot be saved),
+// Saves into `folder`; links are followed and stay. An older checkpoint of that name is replaced in one step and removed
+// afterwards; what else has the name is kCheckpointExists, before anything is written. Errors  kDiskFull (device, bytes),
+// kFileIo, kUnsupported (an optimizer or tensor that cannot be saved), kInvalidArgument (an empty name),
 //         kPeerLost. Nothing that existed is changed by a save that fails.
 ACCEL_EXPORT CheckpointInfo save_checkpoint(const std::filesystem::path& folder,
                                             const CheckpointObjects& objects,

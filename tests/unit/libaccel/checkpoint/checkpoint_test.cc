@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <accel/async_save.h>
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 
@@ -13,6 +14,7 @@
 #include "runtime/checkpoint/manifest.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/working_folder.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"
 
 namespace accel {
@@ -25,6 +27,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 std::vector<std::string> names_in(const fs::path& folder) {
@@ -148,7 +151,81 @@ TEST_F(Checkpoint, SavingAgainReplacesTheCheckpointButNothingElse) {
   std::ofstream(foreign / "chapter1.tex") << "x";
   const Error error = error_of([&] { save_checkpoint(foreign, run.objects()); });
   EXPECT_EQ(error.code(), ErrorCode::kCheckpointExists);
+  EXPECT_THAT(error.message(), HasSubstr("is not a checkpoint"));
+  EXPECT_THAT(error.remedy(), AllOf(HasSubstr("another name"), Not(HasSubstr("remove"))));
   EXPECT_THAT(names_in(foreign), ElementsAre("chapter1.tex"));
+}
+
+TEST_F(Checkpoint, FolderWithoutANameOfItsOwnIsRefused) {
+  const test::WorkingFolder working(scratch_.path());
+  scratch_.write("notes.txt", "x");
+  TrainingRun run(1);
+  for (const char* const name : {".", "./", "..", "/"}) {
+    const Error error = error_of([&] { save_checkpoint(name, run.objects()); });
+    EXPECT_EQ(error.code(), ErrorCode::kCheckpointExists) << name;
+    EXPECT_THAT(error.remedy(), HasSubstr("another name")) << name;
+  }
+  EXPECT_EQ(error_of([&] { save_checkpoint("", run.objects()); }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_THAT(names_in(scratch_.path()), ElementsAre("notes.txt"));
+}
+
+TEST_F(Checkpoint, FileInItsPlaceIsRefusedBeforeAnythingIsWritten) {
+  scratch_.write("empty", "");
+  fs::create_symlink("loop", scratch_.path() / "loop");
+  TrainingRun run(1);
+  CheckpointObjects objects = run.objects();
+  objects.before_save.emplace_back([](const fs::path&) { ADD_FAILURE() << "the save began"; });
+  for (const char* const name : {"empty", "loop"}) {
+    const Error error = error_of([&] { save_checkpoint(scratch_.path() / name, objects); });
+    EXPECT_EQ(error.code(), ErrorCode::kCheckpointExists) << name;
+    EXPECT_THAT(error.message(), HasSubstr("is not a folder")) << name;
+  }
+  EXPECT_THAT(names_in(scratch_.path()), UnorderedElementsAre("empty", "loop"));
+
+  EXPECT_THAT(
+      error_of([&] { load_checkpoint(scratch_.path() / "empty", run.objects()); }).message(),
+      HasSubstr("empty is not a folder"));
+}
+
+TEST_F(Checkpoint, LinkStaysAndItsTargetIsReplaced) {
+  const fs::path disk = scratch_.path() / "disk";
+  TrainingRun run(1);
+  save_checkpoint(disk / "saved", run.objects(), {.step = 1});
+  fs::create_directory(disk / "empty");
+  fs::create_directory_symlink("disk/saved", scratch_.path() / "last");
+  fs::create_directory_symlink("last", scratch_.path() / "last of all");
+  fs::create_directory_symlink(disk / "empty", scratch_.path() / "first");
+  fs::create_directory_symlink("disk/none/yet", scratch_.path() / "next");
+
+  for (const char* const name : {"last/", "last of all", "first", "next"}) {
+    const CheckpointInfo saved =
+        save_checkpoint(scratch_.path() / name, run.objects(), {.step = 2});
+    EXPECT_EQ(load_checkpoint(saved.folder, run.objects()).checkpoint.step, 2) << name;
+    EXPECT_TRUE(fs::is_symlink(saved.folder)) << name;
+  }
+
+  for (const char* const name : {"saved", "empty", "none/yet"})
+    EXPECT_EQ(read_checkpoint_info(disk / name).step, 2) << name;
+  EXPECT_THAT(names_in(disk), UnorderedElementsAre("saved", "empty", "none"));
+}
+
+TEST_F(Checkpoint, RelativeNameStandsForTheFolderOfItsCallWhateverBecomesOfTheWorkingFolder) {
+  const test::ScratchFolder elsewhere;
+  TrainingRun run(1);
+  CheckpointObjects objects = run.objects();
+  objects.before_save.emplace_back([&](const fs::path&) { fs::current_path(elsewhere.path()); });
+  {
+    const test::WorkingFolder working(scratch_.path());
+    EXPECT_TRUE(save_checkpoint("one", objects).folder.is_absolute());
+  }
+  {
+    const test::WorkingFolder working(scratch_.path());
+    EXPECT_TRUE(async_save_checkpoint("two", objects).wait().folder.is_absolute());
+  }
+
+  EXPECT_THAT(names_in(scratch_.path()), UnorderedElementsAre("one", "two"));
+  EXPECT_TRUE(fs::is_empty(elsewhere.path()));
 }
 
 TEST_F(Checkpoint, TruncatedFileIsNamedWithBothSizes) {

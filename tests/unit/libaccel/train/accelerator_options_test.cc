@@ -24,6 +24,7 @@
 #include "libaccel/process/process_group.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/working_folder.h"
 
 namespace accel {
 namespace {
@@ -161,6 +162,30 @@ TEST_F(Options, ProjectWithoutAutomaticNamesSavesWhereItIsTold) {
 
   EXPECT_EQ(saved.folder, scratch.path() / "mine");
   EXPECT_EQ(accelerator.load_state(saved.folder).folder, saved.folder);
+}
+
+TEST_F(Options, ProjectThatKeepsNoCheckpointIsRefusedAtOnce) {
+  try {
+    const Accelerator accelerator({.project_config = {.total_limit = 0}});
+    FAIL() << "an hour of training before its first save fails";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr("total_limit is 0"));
+  }
+}
+
+TEST_F(Options, ProjectStaysWhereItWasWhenTheWorkingFolderChanges) {
+  const test::ScratchFolder scratch;
+  const test::ScratchFolder elsewhere;
+  const test::WorkingFolder working(scratch.path());
+  Accelerator accelerator({.project_dir = "project"});
+
+  fs::current_path(elsewhere.path());
+  const CheckpointInfo saved = accelerator.save_state();
+
+  EXPECT_TRUE(saved.folder.is_absolute());
+  EXPECT_TRUE(fs::exists(scratch.path() / "project/checkpoints/checkpoint_0"));
+  EXPECT_TRUE(fs::is_empty(elsewhere.path()));
 }
 
 // ---- DataLoaderConfiguration
