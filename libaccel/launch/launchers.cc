@@ -19,6 +19,7 @@
 #include "libaccel/launch/launch_job.h"
 #include "libaccel/launch/launch_registry.h"
 #include "libaccel/launch/launch_watch.h"
+#include "libaccel/launch/main_hook.h"
 #include "libaccel/launch/own_host.h"
 #include "libaccel/launch/process_role.h"
 #include "libaccel/launch/standard_streams.h"
@@ -137,6 +138,18 @@ Error too_many_threads(std::string_view launcher, int num_threads, bool has_earl
       "ACCEL_LAUNCH_FUNCTION, or launch before threads are started");
 }
 
+// The function is registered, but what is executed again would run main().
+Error main_out_of_reach(std::string_view launcher, int num_threads) {
+  return Error(
+      ErrorCode::kUsage,
+      std::string(launcher) +
+          " can neither execute the program again, because libaccel was brought by another library "
+          "and cannot keep a worker from main(), nor copy it, because it has " +
+          std::to_string(num_threads) + " threads",
+      "call accel::init_launcher(argc, argv) first in main(), or link the program itself to "
+      "libaccel, or launch before threads are started");
+}
+
 // The function under the name by which another execution of the program finds it; empty: it cannot.
 Result<std::string> registered_name(const LaunchFunction& function) {
   if (function.name().empty())
@@ -155,9 +168,10 @@ Result<Way> choose_way(std::string_view launcher,
                        const std::string& registered) {
   const bool is_portable = !registered.empty() || function.pointer() != nullptr;
   if (early_forker() != nullptr && is_portable) return Way::kEarlyForker;
-  if (!registered.empty()) return Way::kExecute;
+  if (!registered.empty() && is_main_hooked()) return Way::kExecute;
   const int num_threads = count_threads();
   if (num_threads == 1) return Way::kForkNow;
+  if (!registered.empty()) return main_out_of_reach(launcher, num_threads);
   return too_many_threads(launcher, num_threads, early_forker() != nullptr);
 }
 
@@ -204,7 +218,7 @@ Result<RunningJob> start_job(std::string_view launcher,
                           .function_name = *registered,
                           .function = function.pointer()});
   } else {
-    auto forker = Forker::start(function.body());
+    auto forker = Forker::start(function.body() ? function.body() : find_function(*registered));
     if (!forker) return std::move(forker).error();
     job.forker.emplace(*std::move(forker));
     host = start_by_fork(
@@ -256,6 +270,7 @@ class TemporaryFile {
 };
 
 void require_turn(const LaunchTurn& turn, std::string_view launcher) {
+  end_unless_function_runs();
   check_may_launch(
       {.is_worker = is_worker(), .has_state = has_state(), .is_launching = turn.was_launching()},
       process_env(),
@@ -275,6 +290,7 @@ void call_in_place(const LaunchFunction& function, const NotebookLauncherOptions
 }  // namespace launch
 
 void init_launcher(int, char**) {
+  launch::end_unless_function_runs();
   if (launch::is_worker() || launch::early_forker() != nullptr) return;
   const int num_threads = launch::count_threads();
   if (num_threads != 1) {

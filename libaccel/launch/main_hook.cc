@@ -6,8 +6,11 @@
 // library's own, hands over another function in a worker and nothing else ever. Tools that trace programs take the same
 // way from LD_PRELOAD.
 //
-// It is found first wherever this library is linked before libc, which the compiler driver puts last. Not for programs
-// that are linked statically with libc: those call init_launcher().
+// It is found first wherever the program itself is linked to this library, as the compiler driver puts libc last. Not
+// where another library brings it, which is behind libc then, nor in programs that are linked statically with libc: it
+// notes that it was called, and the launchers execute nothing again where it was not.
+
+#include "libaccel/launch/main_hook.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +25,8 @@
 
 namespace {
 
+bool g_is_hooked = false;  // written before main(), by the only thread
+
 using Main = int (*)(int, char**, char**);
 using Start = int (*)(Main, int, char**, void (*)(), void (*)(), void (*)(), void*);
 
@@ -32,6 +37,10 @@ int worker_main(int, char**, char**) {
 }
 
 }  // namespace
+
+bool accel::launch::is_main_hooked() noexcept {
+  return g_is_hooked;
+}
 
 extern "C" ACCEL_EXPORT int __libc_start_main(Main main,
                                               int argc,
@@ -45,6 +54,7 @@ extern "C" ACCEL_EXPORT int __libc_start_main(Main main,
     std::fputs("accel: the C library has no __libc_start_main\n", stderr);
     ::_exit(127);
   }
+  g_is_hooked = true;
   const bool is_worker = std::getenv(accel::launch::kFunctionVariable) != nullptr;
   return start(is_worker ? worker_main : main, argc, argv, init, fini, rtld_fini, stack_end);
 }

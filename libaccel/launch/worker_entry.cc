@@ -85,6 +85,15 @@ int run_worker(const std::function<void()>& function) {
   return 0;
 }
 
+void end_unless_function_runs() {
+  const char* name = std::getenv(kFunctionVariable);
+  if (name == nullptr) return;
+  ::_exit(fail("this worker was executed to run '" + std::string(name) +
+               "', and libaccel, which another library brings, cannot keep it from main(): call "
+               "accel::init_launcher(argc, argv) first in main(), or link the program itself to "
+               "libaccel"));
+}
+
 int run_registered(const std::string& name) {
   if (const PlainFunction function = find_function(name)) return run_worker(function);
   std::string known;

@@ -18,6 +18,9 @@ inline constexpr const char* kFunctionVariable = "ACCEL_LAUNCH_FUNCTION";
 // The same with a registered function; 1 and words when there is none of this name.
 [[nodiscard]] int run_registered(const std::string& name);
 
+// Ends this process with 1 and words when it was executed to run a registered function, and runs main() instead.
+void end_unless_function_runs();
+
 // "std::runtime_error: no such file", of the exception that is being handled.
 [[nodiscard]] std::string describe_current_exception();
 

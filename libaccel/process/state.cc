@@ -23,6 +23,7 @@
 #include <accel/state.h>
 
 #include "libaccel/launch/process_role.h"
+#include "libaccel/launch/worker_entry.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/supervisor_link.h"
 
@@ -177,6 +178,7 @@ PartialState::PartialState(const PartialStateOptions& options) {
   {
     const std::lock_guard lock(shared().mutex);
     if (shared().process) return;
+    launch::end_unless_function_runs();
     shared().process = set_up(options);
     launch::note_state(true);
     if (const auto& group = shared().process->group) notice = group->notice();

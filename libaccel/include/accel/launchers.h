@@ -8,6 +8,7 @@
 // Where the processes come from:
 //   init_launcher() was called   copies of the program as it was then; any function without captures
 //   else, a registered function  the program is executed again; only the function runs, main() does not
+//                                (where the program itself, not only a library of it, is linked to libaccel)
 //   else, one thread             copies of the program as it is now; any function, captures included
 //   else                         an error that says how many threads there are
 //

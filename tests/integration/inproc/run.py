@@ -121,6 +121,22 @@ def threads_are_counted():
     expect(code == 4 and "2 threads" in out, f"captures, threads: {out}")
 
 
+def a_library_between_is_copied_or_refused():
+    """The program is linked to a library that is linked to libaccel: executed again, it would run main() (main_hook.cc)."""
+    def run_distant(threads, **environment):
+        return subprocess.run([BUILD / "tests/distant_program", threads], capture_output=True, text=True, timeout=60,
+                              env=dict(ENVIRONMENT, **environment))
+    done = run_distant("0")
+    trained = sorted(line for line in done.stdout.splitlines() if line.startswith("trained"))
+    expect(done.returncode == 0 and trained == ["trained 0", "trained 1"], f"a library between: {done}")
+    expect(done.stdout.count("main runs") == 1, f"a library between: main() ran in a worker: {done}")
+    done = run_distant("1")
+    wanted = "brought by another library" in done.stdout and "because it has 2 threads" in done.stdout
+    expect(done.returncode == 4 and wanted and "trained" not in done.stdout, f"a library between, a thread: {done}")
+    done = run_distant("0", ACCEL_LAUNCH_FUNCTION="train")
+    expect(done.returncode == 1 and "init_launcher" in done.stderr, f"a worker that runs main(): {done}")
+
+
 def misuse_is_refused():
     code, out, _ = run("early", "launch_again", 2)
     expect(code == 3 and "debug_launcher was called in a worker (rank " in out, f"nested: {out}")
@@ -266,7 +282,8 @@ def ranks_meet_through_an_accelerator():
 def main():
     for check in (every_way_runs_every_rank, a_notebook_has_its_options, nodes_of_c10d_are_one_job,
                   a_failing_rank_becomes_an_exception,
-                  restarts_are_counted, threads_are_counted, misuse_is_refused, standard_streams_may_be_closed,
+                  restarts_are_counted, threads_are_counted, a_library_between_is_copied_or_refused, misuse_is_refused,
+                  standard_streams_may_be_closed,
                   nothing_remains, a_signal_ends_workers_and_program, a_handler_may_stop_the_workers,
                   a_signal_to_every_process_leaves_those_between_alone, ranks_meet_through_an_accelerator):
         start = time.monotonic()
