@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -60,17 +61,31 @@ std::uint64_t written_arguments(const c10::FunctionSchema& schema) {
   return written;
 }
 
-// The same, remembered: reading a schema takes longer than all else here.
+// The same, remembered: reading a schema takes longer than all else here. One table for all threads, whose entries stay
+// for ever: what is local to a thread counts against the few bytes that a library loaded by dlopen() gets.
 std::uint64_t remembered_writes(const c10::FunctionSchema& schema) {
   struct Entry {
-    const c10::FunctionSchema* schema = nullptr;
-    std::uint64_t written = 0;
+    const c10::FunctionSchema* schema;
+    std::uint64_t written;
   };
-  thread_local std::array<Entry, 256> entries;
+  constexpr std::size_t kMostLooks = 8;
+  static constinit std::array<std::atomic<const Entry*>, 1024> entries{};
   const auto address = reinterpret_cast<std::uintptr_t>(&schema);
-  Entry& entry = entries[(address >> 4 ^ address >> 12) % entries.size()];
-  if (entry.schema != &schema) entry = {&schema, written_arguments(schema)};
-  return entry.written;
+  const std::size_t first = address >> 4 ^ address >> 12;
+  for (std::size_t look = 0; look < kMostLooks; ++look) {
+    auto& place = entries[(first + look) % entries.size()];
+    const Entry* entry = place.load(std::memory_order_acquire);
+    if (entry == nullptr) {
+      auto made = std::make_unique<const Entry>(Entry{&schema, written_arguments(schema)});
+      // Another thread may have been faster, with another schema too.
+      if (place.compare_exchange_strong(
+              entry, made.get(), std::memory_order_acq_rel, std::memory_order_acquire)) {
+        return made.release()->written;
+      }
+    }
+    if (entry->schema == &schema) return entry->written;
+  }
+  return written_arguments(schema);
 }
 
 // ---- the fallback ----
