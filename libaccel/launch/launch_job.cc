@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 
+#include "runtime/printable.h"
 #include "runtime/supervisor/exit_error.h"
 
 namespace accel::launch {
@@ -136,6 +137,19 @@ Result<void> check_node_0(const LaunchPlace& place,
       "give each node a node_rank of its own, and 0 to the one that has the address");
 }
 
+Result<void> check_env(const NotebookLauncherOptions& options) {
+  constexpr char kNul = '\0';
+  for (const auto& [name, value] : options.env) {
+    if (name.empty() || name.find('=') != std::string::npos || name.find(kNul) != std::string::npos)
+      return invalid("env has '" + printable(name) + "', which cannot be the name of a variable",
+                     "give a name without '=' and NUL bytes");
+    if (value.find(kNul) != std::string::npos)
+      return invalid("env has a value of " + name + " with a NUL byte, where it would end",
+                     "give a value without NUL bytes");
+  }
+  return {};
+}
+
 Result<void> check_options(const NotebookLauncherOptions& options) {
   constexpr std::array kPrecisions = {"no", "fp16", "bf16", "fp8"};
   if (!options.num_processes) {
@@ -158,6 +172,7 @@ Result<void> check_options(const NotebookLauncherOptions& options) {
     return invalid("stop_grace is " + std::to_string(options.stop_grace.count()) + " ms, below 0",
                    "give a time of at least 0");
   }
+  if (auto checked = check_env(options); !checked) return checked;
   return check_nodes(options);
 }
 

@@ -192,6 +192,10 @@ TEST(LaunchJob, RefusesByTheOptionsName) {
   EXPECT_THAT(with([](auto& o) { o.num_nodes = 2, o.max_restarts = 1; }),
               HasSubstr("restart together"));
   EXPECT_THAT(with([](auto& o) { o.num_nodes = 2, o.use_port = "0"; }), HasSubstr("use_port"));
+  EXPECT_THAT(with([](auto& o) { o.env = {{"A=B", "c"}}; }), HasSubstr("env has 'A=B'"));
+  EXPECT_THAT(with([](auto& o) { o.env = {{"", "c"}}; }), HasSubstr("env has ''"));
+  EXPECT_THAT(with([](auto& o) { o.env["A"] = std::string("b\0c", 3); }),
+              HasSubstr("a value of A with a NUL byte"));
 }
 
 JobOutcome failed_with(WorkerExit exit) {
