@@ -26,6 +26,9 @@ std::string demangled(const char* name) {
   return status == 0 ? text.get() : name;
 }
 
+// The supervisor reads 64 KiB of an error file, and a byte may take six there.
+constexpr std::size_t kMostMessageBytes = 10'000;
+
 void write_error_file(const std::string& message) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr || *path == '\0') return;
@@ -60,7 +63,12 @@ std::string describe_current_exception() {
   try {
     throw;
   } catch (const std::exception& error) {
-    return name + ": " + error.what();
+    const char* what = error.what();
+    return what == nullptr ? name : name + ": " + what;
+  } catch (const std::string& text) {
+    return "std::string: " + text;
+  } catch (const char* text) {
+    return text == nullptr ? name : name + ": " + text;
   } catch (...) {
     return name;
   }
@@ -69,8 +77,13 @@ std::string describe_current_exception() {
 std::string error_file_text(const std::string& message) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  const std::string kept = message.size() <= kMostMessageBytes
+                               ? message
+                               : message.substr(0, kMostMessageBytes) + " ... (the first " +
+                                     std::to_string(kMostMessageBytes) + " of " +
+                                     std::to_string(message.size()) + " bytes)";
   const nlohmann::json json = {
-      {"message", {{"message", message}, {"extraInfo", {{"timestamp", std::to_string(seconds)}}}}}};
+      {"message", {{"message", kept}, {"extraInfo", {{"timestamp", std::to_string(seconds)}}}}}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -78,6 +91,11 @@ int run_worker(const std::function<void()>& function) {
   become_worker();
   try {
     function();
+  } catch (const abi::__forced_unwind&) {
+    // May not be caught for good, and would go on through main(), of which this is a copy.
+    ::_exit(
+        fail("its thread was ended by pthread_exit() or pthread_cancel(): a rank ends when its "
+             "function returns"));
   } catch (...) {
     return fail(describe_current_exception());
   }

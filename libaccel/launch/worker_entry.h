@@ -21,10 +21,11 @@ inline constexpr const char* kFunctionVariable = "ACCEL_LAUNCH_FUNCTION";
 // Ends this process with 1 and words when it was executed to run a registered function, and runs main() instead.
 void end_unless_function_runs();
 
-// "std::runtime_error: no such file", of the exception that is being handled.
+// "std::runtime_error: no such file", of the exception that is being handled; of a std::string or a text the same. Only the
+// type of what else is thrown.
 [[nodiscard]] std::string describe_current_exception();
 
-// The error file as torch's @record writes it.
+// The error file as torch's @record writes it; a long message is cut to what the supervisor reads.
 [[nodiscard]] std::string error_file_text(const std::string& message);
 
 }  // namespace accel::launch

@@ -24,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -75,6 +76,14 @@ void segfault() {
 }
 void exit_seven() {
   if (is_rank(1)) ::_exit(7);
+  ::pause();
+}
+void throw_text() {
+  if (is_rank(1)) throw std::string("no data");
+  ::pause();
+}
+void end_thread() {
+  if (is_rank(1)) ::pthread_exit(nullptr);
   ::pause();
 }
 void fail_once() {
@@ -135,6 +144,8 @@ ACCEL_LAUNCH_FUNCTION(report);
 ACCEL_LAUNCH_FUNCTION(fail_to_throw);
 ACCEL_LAUNCH_FUNCTION(segfault);
 ACCEL_LAUNCH_FUNCTION(exit_seven);
+ACCEL_LAUNCH_FUNCTION(throw_text);
+ACCEL_LAUNCH_FUNCTION(end_thread);
 ACCEL_LAUNCH_FUNCTION(fail_once);
 ACCEL_LAUNCH_FUNCTION(leave_children);
 ACCEL_LAUNCH_FUNCTION(save_at_sigterm);
@@ -146,6 +157,8 @@ const std::map<std::string, void (*)()> kFunctions = {
     {"fail_to_throw", +[] { fail_to_throw(); }},
     {"segfault", +[] { segfault(); }},
     {"exit_seven", +[] { exit_seven(); }},
+    {"throw_text", +[] { throw_text(); }},
+    {"end_thread", +[] { end_thread(); }},
     {"fail_once", +[] { fail_once(); }},
     {"leave_children", +[] { leave_children(); }},
     {"save_at_sigterm", +[] { save_at_sigterm(); }},

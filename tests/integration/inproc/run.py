@@ -94,6 +94,11 @@ def a_failing_rank_becomes_an_exception():
         wanted = "caught worker.failed 1 1 0: rank 1 of 2 failed: std::runtime_error: boom"
         expect(code == 3 and wanted in out, f"{way}, an exception: {code} {out} {err}")
         expect("rank 1 ended with an exception: std::runtime_error: boom" in err, f"{way}, its words: {err}")
+        code, out, err = run(way, "end_thread", 2)
+        wanted = "caught worker.failed 1 1 0: rank 1 of 2 failed: its thread was ended by pthread_exit()"
+        expect(code == 3 and wanted in out, f"{way}, an end of the thread: {code} {out} {err}")
+    code, out, _ = run("early", "throw_text", 2)
+    expect("rank 1 of 2 failed: std::string: no data" in out, f"a thrown text: {out}")
     for way in ("early", "registered", "now"):
         code, out, _ = run(way, "segfault", 2)
         wanted = "caught worker.signaled 1 0 11: rank 1 of 2 was ended by SIGSEGV (Segmentation fault)"
