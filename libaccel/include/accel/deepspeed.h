@@ -9,8 +9,8 @@
 //   2       and gradients (FSDP's SHARD_GRAD_OP)           this rank's shards
 //   3       and parameters (FSDP's FULL_SHARD)             this rank's shards
 //
-// Errors    the Accelerator throws kInvalidArgument for a stage that does not exist, and kUnsupported for what is refused below
-//           and for a configuration file of DeepSpeed's own (ACCELERATE_DEEPSPEED_CONFIG_FILE).
+// A configuration file of DeepSpeed's own (ACCELERATE_DEEPSPEED_CONFIG_FILE) goes before it; docs/sharding.md says what is read.
+// Errors    the Accelerator throws kInvalidArgument for a stage that does not exist, and kUnsupported for what is refused below.
 // Source:   Rajbhandari et al. 2020, "ZeRO", section 5. docs/sharding.md says what each stage keeps where.
 #pragma once
 
