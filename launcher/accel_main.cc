@@ -11,7 +11,7 @@
 #include "launcher/cluster_library.h"
 #include "launcher/cmd_launch.h"
 #include "launcher/commands/local_commands.h"
-#include "launcher/written_output.h"
+#include "launcher/program_end.h"
 #include "runtime/printable.h"
 #include "runtime/suggest.h"
 
@@ -84,5 +84,5 @@ int main(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const auto command = command_of(argc > 0 ? argv[0] : ""); !command.empty())
     arguments.emplace(arguments.begin(), command);
-  return accel::launcher::status_with_output("accel", run(arguments));
+  return accel::launcher::status_of_program("accel", [&] { return run(arguments); });
 }

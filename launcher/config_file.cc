@@ -412,25 +412,6 @@ void rename_types(ConfigValue::Map& document,
 
 }  // namespace
 
-std::string default_config_path(const EnvMap& environment) {
-  const auto folder = [&](const char* name) -> std::filesystem::path {
-    const auto found = environment.find(name);
-    return found == environment.end() ? "" : found->second;
-  };
-  std::filesystem::path home = folder("HF_HOME");
-  if (home.empty()) {
-    std::filesystem::path cache = folder("XDG_CACHE_HOME");
-    if (cache.empty()) {
-      if (folder("HOME").empty()) return "";
-      cache = folder("HOME") / ".cache";
-    }
-    home = cache / "huggingface";
-  }
-  const std::string text = home.string();
-  if (text == "~" || text.starts_with("~/")) home = folder("HOME").string() + text.substr(1);
-  return (home / "accelerate" / "default_config.yaml").string();
-}
-
 Result<ConfigFile> parse_config_file(std::string_view text,
                                      ConfigFormat format,
                                      const std::string& path) {

@@ -60,10 +60,6 @@ struct ConfigFile {
   std::vector<FileNotice> notices;          // repeated and retired keys
 };
 
-// Where the default file is: $HF_HOME/accelerate, else $XDG_CACHE_HOME/huggingface/accelerate, else
-// ~/.cache/huggingface/accelerate; default_config.yaml. Empty when no home is known.
-[[nodiscard]] std::string default_config_path(const EnvMap& environment);
-
 // Errors  kConfigSyntax, kConfigUnknownKey (the peer's text), kConfigInvalidValue (path, line, key
 // and
 //         what was expected; several faults are collected).

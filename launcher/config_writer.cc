@@ -29,8 +29,22 @@ bool has_control_character(std::string_view text) {
   return false;
 }
 
+// U+0080 to U+009F, which PyYAML does not take or takes for an end of line, the line separators U+2028 and U+2029, and
+// a byte order mark.
+bool has_unprintable_letter(std::string_view text) {
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+    const auto second = static_cast<unsigned char>(text[i + 1]);
+    if (text[i] == '\xc2' && second >= 0x80 && second < 0xa0) return true;
+    const std::string_view three = text.substr(i, 3);
+    if (three == "\xe2\x80\xa8" || three == "\xe2\x80\xa9" || three == "\xef\xbb\xbf") return true;
+  }
+  return false;
+}
+
 void emit_text(YAML::Emitter& out, const std::string& text) {
-  if (has_control_character(text)) {
+  if (has_unprintable_letter(text)) {
+    out << YAML::DoubleQuoted << YAML::EscapeNonAscii << text;
+  } else if (has_control_character(text)) {
     out << YAML::DoubleQuoted << text;
   } else if (std::holds_alternative<YamlText>(resolve_yaml_scalar(text))) {
     out << text;  // yaml-cpp quotes what YAML's syntax makes it quote

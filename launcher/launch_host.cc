@@ -17,6 +17,7 @@
 #include "launcher/sagemaker/training_container.h"
 #include "launcher/text_file.h"
 #include "runtime/supervisor/tcp_listener.h"
+#include "runtime/user_folders.h"
 
 namespace accel::launcher {
 namespace {
@@ -79,9 +80,8 @@ std::string private_base(const EnvMap& environment) {
       ::stat(runtime->second.c_str(), &info) == 0 && info.st_uid == ::geteuid()) {
     return runtime->second;
   }
-  const auto temporary = environment.find("TMPDIR");
-  if (temporary != environment.end() && is_usable(temporary->second)) return temporary->second;
-  return is_usable("/tmp") ? "/tmp" : "";
+  const std::string temporary = temporary_folder(environment);
+  return is_usable(temporary) ? temporary : "";
 }
 
 }  // namespace
@@ -98,6 +98,7 @@ LaunchHost real_launch_host() {
   };
   host.mpi_program = [environment = host.environment] { return find_mpi_program(environment); };
   host.port_fault = port_fault;
+  host.home = home_folder(host.environment);
   std::error_code failure;
   host.program_folder =
       std::filesystem::read_symlink("/proc/self/exe", failure).parent_path().string();

@@ -30,6 +30,7 @@
 #include "launcher/torchrun/spec_flags.h"
 #include "launcher/torchrun/torchrun_flags.h"
 #include "launcher/worker_environment.h"
+#include "runtime/user_folders.h"
 
 #ifndef ACCEL_VERSION
 #error "ACCEL_VERSION comes from the build"
@@ -51,10 +52,10 @@ supervisor::Milliseconds milliseconds(double seconds) {
 
 // The file that holds for this command line, or std::nullopt. The default file is optional, and
 // --cpu ignores it as the peer does.
-Result<std::optional<ConfigFile>> find_config(const CommandLine& line, const EnvMap& environment) {
+Result<std::optional<ConfigFile>> find_config(const CommandLine& line, const LaunchHost& host) {
   std::string path = line.text("config_file").value_or("");
   if (!line.has("config_file")) {
-    path = default_config_path(environment);
+    path = default_config_path(host.environment, host.home);
     std::error_code ignored;
     if (line.is_torchrun || line.is_on("cpu") || path.empty() ||
         !fs::is_regular_file(path, ignored)) {
@@ -400,7 +401,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
     plan.answer = "accel " ACCEL_VERSION "\n";
     return plan;
   }
-  Result<std::optional<ConfigFile>> config = find_config(line, host.environment);
+  Result<std::optional<ConfigFile>> config = find_config(line, host);
   if (!config) return std::move(config).error();
   const ConfigFile* file = config->has_value() ? &**config : nullptr;
   if (file != nullptr) {

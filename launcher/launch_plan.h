@@ -39,6 +39,7 @@ struct LaunchHost {
   std::function<Result<MpiProgram>()> mpi_program;   // called only when mpirun starts the workers
   // kPortInUse, with the holder's name, when the store cannot have this port here; empty: it can.
   std::function<std::optional<Error>(std::uint16_t)> port_fault;
+  std::string home;                       // of the user, for default_config.yaml; may be empty
   std::string program_folder;             // of accel-launch; absolute
   std::function<NvidiaMachine()> nvidia;  // all of them; empty: nobody can tell
   std::string job_suffix;                 // makes the job's id unique on this machine

@@ -1,20 +1,15 @@
 #include "launcher/log_folder.h"
 
 #include <cerrno>
-#include <filesystem>
-#include <system_error>
 
 #include <sys/stat.h>
+
+#include "runtime/user_folders.h"
 
 namespace accel::launcher {
 
 std::string private_log_folder(const EnvMap& environment, const std::string& job_suffix) {
-  const auto tmp = environment.find("TMPDIR");
-  const bool is_said = tmp != environment.end() && !tmp->second.empty();
-  const std::string folder = (is_said ? tmp->second : "/tmp") + "/accel_logs-" + job_suffix;
-  std::error_code failure;  // the folder of the launch is gone: making the other one will say so
-  const auto whole = std::filesystem::absolute(folder, failure);  // workers may go elsewhere
-  return failure ? folder : whole.lexically_normal().string();
+  return temporary_folder(environment) + "/accel_logs-" + job_suffix;
 }
 
 Result<void> make_private_log_folder(const std::string& folder, Program program) {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "launcher/cmd_launch.h"
-#include "launcher/written_output.h"
+#include "launcher/program_end.h"
 
 namespace {
 
@@ -29,8 +29,8 @@ int main(int argc, char** argv) {
   if (argc == 0) return 2;
   const std::string_view name = argv[0];
   const bool is_torchrun = name.substr(name.rfind('/') + 1) == "accel-torchrun";
-  const int status =
-      accel::launcher::cmd_launch(std::vector<std::string>(argv + 1, argv + argc), is_torchrun);
-  return accel::launcher::status_with_output(is_torchrun ? "accel-torchrun" : "accel-launch",
-                                             status);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  return accel::launcher::status_of_program(is_torchrun ? "accel-torchrun" : "accel-launch", [&] {
+    return accel::launcher::cmd_launch(arguments, is_torchrun);
+  });
 }

@@ -15,6 +15,7 @@
 #include "launcher/questionnaire/dialogue.h"
 #include "launcher/text_file.h"
 #include "runtime/printable.h"
+#include "runtime/user_folders.h"
 
 namespace accel::launcher {
 namespace {
@@ -34,11 +35,14 @@ bool exists(const std::string& path) {
 
 Result<std::string> named_or_default(const std::string& named) {
   if (!named.empty()) return named;
-  std::string path = default_config_path(own_environment());
+  const EnvMap environment = own_environment();
+  std::string path = default_config_path(environment, home_folder(environment));
   if (path.empty())
-    return Error(ErrorCode::kUsage,
-                 "there is no place for a default configuration: HF_HOME and HOME are not set",
-                 "give --config_file PATH");
+    return Error(
+        ErrorCode::kUsage,
+        "there is no place for a default configuration: neither HF_HOME nor HOME is set, and "
+        "the user has no home in the password database",
+        "give --config_file PATH");
   return path;
 }
 
@@ -55,10 +59,8 @@ Result<void> write(const std::string& path, const ConfigValue::Map& document) {
 
 PathContext path_context() {
   const EnvMap environment = own_environment();
-  const auto home = environment.find("HOME");
   std::error_code ignored;
-  return {home == environment.end() ? "" : home->second,
-          std::filesystem::current_path(ignored).string()};
+  return {home_folder(environment), std::filesystem::current_path(ignored).string()};
 }
 
 // Empty: choices are asked by lines.

@@ -19,6 +19,7 @@
 #include "launcher/python_packages.h"
 #include "launcher/script.h"
 #include "launcher/text_file.h"
+#include "runtime/user_folders.h"
 
 namespace accel::launcher {
 namespace {
@@ -88,7 +89,8 @@ std::string driver() {
 
 Result<std::optional<ConfigValue::Map>> config(const std::string& named,
                                                const EnvMap& environment) {
-  const std::string path = named.empty() ? default_config_path(environment) : named;
+  const std::string path =
+      named.empty() ? default_config_path(environment, home_folder(environment)) : named;
   std::error_code ignored;
   if (named.empty() && !fs::is_regular_file(path, ignored))
     return std::optional<ConfigValue::Map>();

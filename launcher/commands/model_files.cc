@@ -25,6 +25,7 @@
 #include "launcher/commands/weight_files.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
+#include "runtime/user_folders.h"
 
 namespace accel::launcher {
 namespace {
@@ -189,7 +190,8 @@ fs::path hub_folder(const EnvMap& environment) {
     if (const std::string hub = value(name); !hub.empty()) return hub;
   if (const std::string home = value("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
   const std::string cache = value("XDG_CACHE_HOME");
-  const fs::path base = cache.empty() ? fs::path(value("HOME")) / ".cache" : fs::path(cache);
+  const fs::path base =
+      cache.empty() ? fs::path(home_folder(environment)) / ".cache" : fs::path(cache);
   return base / "huggingface" / "hub";
 }
 

@@ -49,6 +49,11 @@ Result<std::map<std::string, std::string>> files_by_tensor(const fs::path& path)
                     path,
                     "it has no weight_map, as an index has",
                     "name the index that lies beside the numbered files, or their folder");
+  if (map->empty())
+    return unusable(ErrorCode::kConfigInvalidValue,
+                    path,
+                    "its weight_map is empty",
+                    "fetch the index again: it names the file of each tensor");
   std::map<std::string, std::string> files;
   for (const auto& item : map->items()) {
     const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";

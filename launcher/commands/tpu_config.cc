@@ -16,6 +16,7 @@
 #include "launcher/own_environment.h"
 #include "launcher/text_file.h"
 #include "runtime/printable.h"
+#include "runtime/user_folders.h"
 
 namespace accel::launcher {
 namespace {
@@ -84,7 +85,8 @@ Result<int> run(const std::vector<std::string>& words) {
 Result<int> set_up(TpuRequest request, std::string config_file, bool debug) {
   if (config_file.empty()) {
     std::error_code ignored;
-    const std::string usual = default_config_path(own_environment());
+    const EnvMap environment = own_environment();
+    const std::string usual = default_config_path(environment, home_folder(environment));
     if (std::filesystem::is_regular_file(usual, ignored)) config_file = usual;
   }
   if (!config_file.empty()) {

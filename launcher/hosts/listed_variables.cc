@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "launcher/text_file.h"
+#include "runtime/user_folders.h"
 
 namespace accel::launcher {
 namespace {
@@ -41,7 +42,7 @@ Result<EnvMap> parse_variable_file(std::string_view text, const std::string& pat
 Result<EnvMap> read_listed_variables(const EnvMap& environment) {
   EnvMap all;
   const std::string name = variable(environment, "DS_ENV_FILE", ".deepspeed_env");
-  for (const fs::path& folder : {fs::path(variable(environment, "HOME", ".")), fs::path(".")}) {
+  for (const fs::path& folder : {fs::path(home_folder(environment)), fs::path(".")}) {
     const std::string path = (folder / name).string();
     std::error_code ignored;
     if (!fs::is_regular_file(path, ignored)) continue;

@@ -23,7 +23,9 @@ namespace fs = std::filesystem;
 std::vector<fs::path> folders_with_new_names(const fs::path& folder) {
   std::vector<fs::path> folders;
   std::error_code ignored;
-  for (fs::path at = fs::absolute(folder);; at = at.parent_path()) {
+  fs::path at = fs::absolute(folder, ignored);
+  if (at.empty()) at = folder;  // where this process works is gone: making the folder says so
+  for (;; at = at.parent_path()) {
     folders.push_back(at);
     if (fs::exists(at, ignored) || at == at.parent_path()) return folders;
   }

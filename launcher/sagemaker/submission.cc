@@ -9,6 +9,7 @@
 
 #include "launcher/program_output.h"
 #include "launcher/shell_word.h"
+#include "runtime/user_folders.h"
 
 namespace accel::launcher {
 namespace {
@@ -19,8 +20,8 @@ using Words = std::vector<std::string>;
 // Removes its folder with all that is in it.
 class PackedFolder {
  public:
-  [[nodiscard]] static Result<PackedFolder> create() {
-    std::string name = (fs::temp_directory_path() / "accel-sagemaker-XXXXXX").string();
+  [[nodiscard]] static Result<PackedFolder> create(const EnvMap& environment) {
+    std::string name = temporary_folder(environment) + "/accel-sagemaker-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr)
       return Error(ErrorCode::kFileIo, "cannot make " + name + ": " + errno_text(errno));
     return PackedFolder(name);
@@ -41,6 +42,8 @@ class PackedFolder {
 class Aws {
  public:
   explicit Aws(const EnvMap& environment) : environment_(environment) {}
+
+  [[nodiscard]] const EnvMap& environment() const { return environment_; }
 
   // What it prints, without the newline at the end.
   [[nodiscard]] Result<std::string> run(const Words& words) const {
@@ -87,13 +90,24 @@ Result<AwsAccount> ask_account(const Aws& aws, const SageMakerConfig& config) {
   return account;
 }
 
+Result<void> write_text(const std::string& path, const std::string& text) {
+  errno = 0;
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return {};
+  return Error(ErrorCode::kFileIo,
+               "cannot write " + path + ": " + errno_text(errno),
+               "name a folder with room for the script's folder with TMPDIR");
+}
+
 // Sends the script's folder and the request.
 Result<void> create_job(const Aws& aws, const TrainingRequest& request) {
-  const auto folder = PackedFolder::create();
+  const auto folder = PackedFolder::create(aws.environment());
   if (!folder) return folder.error();
   const std::string packed = folder->file("sourcedir.tar.gz");
   const std::string text = folder->file("request.json");
-  std::ofstream(text) << request.json.dump(2);
+  if (auto written = write_text(text, request.json.dump(2)); !written) return written;
   for (const Words& words :
        {Words{"tar", "-czf", packed, "-C", request.source_folder, "."},
         Words{"aws", "s3", "cp", packed, request.source_location},

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "launcher/sagemaker/hyperparameters.h"
+#include "runtime/printable.h"
 
 namespace accel::launcher {
 namespace {
@@ -187,9 +188,37 @@ Error not_python(const std::string& name) {
                "give a .py file");
 }
 
+// JSON holds text alone.
+bool is_text(const std::string& bytes) {
+  try {
+    return !Json(bytes).dump().empty();
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+// What stands in the request as the user gave it.
+Result<void> check_texts(const TrainingWish& wish) {
+  std::vector<std::pair<std::string, const std::string*>> given = {
+      {"the script's name", &wish.script},
+      {"inputs_file", &wish.inputs},
+      {"metrics_file", &wish.metrics}};
+  for (const std::string& argument : wish.arguments) given.emplace_back("an argument", &argument);
+  for (const auto& [name, value] : wish.variables)
+    given.emplace_back("the variable " + name, &value);
+  for (const auto& [what, bytes] : given) {
+    if (is_text(*bytes)) continue;
+    return Error(ErrorCode::kUsage,
+                 what + " is not UTF-8: " + printable(*bytes),
+                 "write it in UTF-8: SageMaker takes text alone");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<TrainingRequest> make_training_request(const TrainingWish& wish, const AwsAccount& account) {
+  if (auto checked = check_texts(wish); !checked) return std::move(checked).error();
   const SageMakerConfig& config = wish.config;
   const std::filesystem::path script = wish.script;
   const std::string program = script.filename().string();

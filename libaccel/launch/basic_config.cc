@@ -15,6 +15,7 @@
 
 #include "runtime/nvidia_gpus.h"
 #include "runtime/own_environment.h"
+#include "runtime/user_folders.h"
 
 namespace accel {
 namespace launch {
@@ -39,20 +40,6 @@ std::string basic_config_text(const std::string& mixed_precision, int num_gpus) 
   return json.dump(2) + "\n";
 }
 
-std::string default_config_location(const EnvMap& environment) {
-  const auto value = [&](const char* name) -> std::string {
-    const auto found = environment.find(name);
-    return found == environment.end() ? "" : found->second;
-  };
-  std::string home = value("HF_HOME");
-  if (home.empty()) {
-    const std::string cache = value("XDG_CACHE_HOME");
-    home = (cache.empty() ? "~/.cache" : cache) + "/huggingface";
-  }
-  if (home == "~" || home.starts_with("~/")) home = value("HOME") + home.substr(1);
-  return home + "/accelerate/default_config.yaml";
-}
-
 namespace {
 
 int num_visible_gpus(const EnvMap& environment) {
@@ -70,8 +57,10 @@ void write_new_file(const std::filesystem::path& path, const std::string& text) 
   file << text;
   file.close();
   if (!file) {
+    const int reason = errno;
+    std::filesystem::remove(path, failure);  // what is cut would pass for a configuration
     throw Error(ErrorCode::kFileIo,
-                "cannot write the configuration " + path.string() + ": " + errno_text(errno),
+                "cannot write the configuration " + path.string() + ": " + errno_text(reason),
                 "give a save_location in a folder that can be written");
   }
 }
@@ -83,8 +72,16 @@ std::optional<std::string> write_basic_config(const std::string& mixed_precision
                                               const std::string& save_location) {
   constexpr std::array kPrecisions = {"no", "fp16", "bf16", "fp8"};
   const EnvMap environment = own_environment();
-  const std::string path =
-      save_location.empty() ? launch::default_config_location(environment) : save_location;
+  const std::string path = save_location.empty()
+                               ? default_config_path(environment, home_folder(environment))
+                               : save_location;
+  if (path.empty()) {
+    throw Error(ErrorCode::kFileIo,
+                "there is no place for the configuration: neither HF_HOME nor HOME is set, and the "
+                "user has no home "
+                "in the password database",
+                "give a save_location");
+  }
   std::string precision = mixed_precision;
   std::transform(precision.begin(), precision.end(), precision.begin(), [](unsigned char letter) {
     return static_cast<char>(std::tolower(letter));

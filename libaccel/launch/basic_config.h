@@ -1,4 +1,4 @@
-// BasicConfig: the text of a first configuration, and where it goes.
+// BasicConfig: the text of a first configuration.
 //
 // Threads:  pure functions.
 #pragma once
@@ -12,8 +12,5 @@ namespace accel::launch {
 // The peer's ClusterConfig for one machine, as its to_json_file() writes it: members that are not None, sorted, two
 // spaces, a newline at the end.
 [[nodiscard]] std::string basic_config_text(const std::string& mixed_precision, int num_gpus);
-
-// The peer's default_json_config_file.
-[[nodiscard]] std::string default_config_location(const EnvMap& environment);
 
 }  // namespace accel::launch

@@ -27,6 +27,7 @@
 #include "runtime/own_environment.h"
 #include "runtime/supervisor/worker_host.h"
 #include "runtime/unique_fd.h"
+#include "runtime/user_folders.h"
 
 namespace accel {
 namespace launch {
@@ -92,13 +93,6 @@ Result<std::string> shim_path(const EnvMap& environment) {
                    "), nor in the bin folder of libaccel (" +
                    folders[1].lexically_normal().string() + "), nor on PATH",
                "install accel's programs, or name accel-shim with ACCEL_SHIM");
-}
-
-std::string temporary_folder(const EnvMap& environment) {
-  const auto named = environment.find("TMPDIR");
-  const bool is_usable = named != environment.end() && named->second.starts_with('/') &&
-                         ::access(named->second.c_str(), W_OK | X_OK) == 0;
-  return is_usable ? named->second : "/tmp";
 }
 
 LaunchPlace launch_place() {

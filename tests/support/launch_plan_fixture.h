@@ -18,6 +18,7 @@ class LaunchPlanFixture : public ::testing::Test {
 
   LaunchPlanFixture() {
     host_.environment = {{"PATH", folder_.file("bin")}, {"HOME", folder_.file("home")}};
+    host_.home = folder_.file("home");
     host_.topology = [this](Caches) { return synthetic_topology(machine_); };
     host_.num_gpus = [this] { return num_gpus_; };
     host_.job_suffix = "1-abc";

@@ -1,11 +1,13 @@
 // The helpers of accelerate.utils: guards of the environment, a first configuration, cores near a GPU.
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <accel/environment.h>
 #include <accel/error.h>
@@ -100,17 +102,6 @@ TEST(BasicConfig, CountsGpus) {
   EXPECT_THAT(launch::basic_config_text("no", 1), HasSubstr("\"use_cpu\": false"));
 }
 
-TEST(BasicConfig, GoesWhereThePeerLooks) {
-  const auto at = [](const EnvMap& environment) {
-    return launch::default_config_location(environment);
-  };
-  EXPECT_EQ(at({{"HOME", "/u"}}), "/u/.cache/huggingface/accelerate/default_config.yaml");
-  EXPECT_EQ(at({{"HOME", "/u"}, {"XDG_CACHE_HOME", "/c"}}),
-            "/c/huggingface/accelerate/default_config.yaml");
-  EXPECT_EQ(at({{"HOME", "/u"}, {"XDG_CACHE_HOME", "/c"}, {"HF_HOME", "~/hf"}}),
-            "/u/hf/accelerate/default_config.yaml");
-}
-
 TEST(BasicConfig, IsWrittenOnceAndInNewFolders) {
   const test::ScratchFolder folder;
   const std::string path = folder.file("new/folder/config.yaml");
@@ -123,6 +114,23 @@ TEST(BasicConfig, IsWrittenOnceAndInNewFolders) {
 
 Topology two_nodes() {
   return or_throw(synthetic_topology("package:2 [numa] core:4 pu:1"));
+}
+
+// A limit of the length of files is a disk that is full.
+TEST(BasicConfig, LeavesNothingWhereItCannotBeWritten) {
+  const test::ScratchFolder folder;
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto old_action = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+
+  EXPECT_THROW((void)write_basic_config("no", folder.file("config.yaml")), Error);
+
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, old_action);
+  EXPECT_FALSE(std::filesystem::exists(folder.file("config.yaml")));
+  EXPECT_TRUE(write_basic_config("no", folder.file("config.yaml")));
 }
 
 TEST(NumaAffinity, WithoutGpusRanksShareTheMemoryNodes) {

@@ -233,16 +233,6 @@ TEST(ConfigFile, AHugeFileIsRefused) {
   EXPECT_EQ(load_config_file(path).error().code(), ErrorCode::kConfigSyntax);
 }
 
-TEST(ConfigFile, TheDefaultPathFollowsTheVariables) {
-  EXPECT_EQ(default_config_path({{"HOME", "/h"}}),
-            "/h/.cache/huggingface/accelerate/default_config.yaml");
-  EXPECT_EQ(default_config_path({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}}),
-            "/x/huggingface/accelerate/default_config.yaml");
-  EXPECT_EQ(default_config_path({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}, {"HF_HOME", "~/f"}}),
-            "/h/f/accelerate/default_config.yaml");
-  EXPECT_EQ(default_config_path({}), "");
-}
-
 struct HostileConfig {
   const char* file;
   ErrorCode code;

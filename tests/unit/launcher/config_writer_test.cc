@@ -52,5 +52,21 @@ TEST(ConfigWriter, WhatIsNoRegularFileStaysWhatItIs) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.file("folder")));
 }
 
+// PyYAML ends lines at the first three, and refuses the others.
+TEST(ConfigWriter, LettersThatYamlDoesNotTakeAsTheyAreAreEscaped) {
+  for (const std::string letter :
+       {"\xc2\x85", "\xe2\x80\xa8", "\xe2\x80\xa9", "\xc2\x9f", "\xef\xbb\xbf"}) {
+    const std::string value = "a" + letter + "b";
+    const std::string text = to_text({{"key", 0, {.data = value}}}, ConfigFormat::kYaml);
+
+    EXPECT_EQ(text.find(letter), std::string::npos) << text;
+    const auto read = parse_config(text, ConfigFormat::kYaml, "file");
+    ASSERT_TRUE(read) << read.error().what();
+    EXPECT_EQ(std::get<std::string>(read->front().value.data), value);
+  }
+  EXPECT_EQ(to_text({{"key", 0, {.data = std::string("gr\xc3\xbc\xc3\x9f")}}}, ConfigFormat::kYaml),
+            "key: gr\xc3\xbc\xc3\x9f\n");
+}
+
 }  // namespace
 }  // namespace accel::launcher

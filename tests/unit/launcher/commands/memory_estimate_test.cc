@@ -361,6 +361,8 @@ TEST_F(ModelFiles, NamesWhatIsWrongWithAFile) {
   EXPECT_THAT(message_of("bad.safetensors"), HasSubstr("bad.safetensors"));
   EXPECT_THAT(message_of("model.index.json"), HasSubstr("no name of a file beside it"));
   EXPECT_THAT(message_of("none.index.json"), HasSubstr("it has no weight_map"));
+  std::ofstream(path("empty.index.json")) << R"({"weight_map": {}})";
+  EXPECT_THAT(message_of("empty.index.json"), HasSubstr("its weight_map is empty"));
   EXPECT_THAT(message_of("config.json"), HasSubstr("it is no JSON"));
   EXPECT_THAT(message_of("model.bin"), HasSubstr("neither a .safetensors file"));
   EXPECT_THAT(message_of("absent.json"), HasSubstr("no such file or folder"));

@@ -30,6 +30,19 @@ void publish(FaultyDisk& disk, const std::string& path, std::string_view text) {
   file.publish();
 }
 
+TEST(PendingFile, AFolderThatIsGoneIsAnErrorThatNamesThePlace) {
+  const ScratchFolder folder;
+  const fs::path before = fs::current_path();
+  fs::create_directory(folder.file("gone"));
+  fs::current_path(folder.file("gone"));
+  fs::remove(folder.file("gone"));
+  FaultyDisk disk;
+
+  EXPECT_THROW(PendingFile(disk, "out/model", 3), Error);
+
+  fs::current_path(before);
+}
+
 TEST(PendingFile, IsThereAtOnceAndAloneWhenItIsWhole) {
   const ScratchFolder folder;
   FaultyDisk disk;

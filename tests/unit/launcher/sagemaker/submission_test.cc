@@ -40,7 +40,8 @@ class SubmissionTest : public ::testing::Test {
     submission.wish.config.role = "arn:aws:iam::1:role/mine";
     submission.wish.config.image = "123.dkr.ecr/image:1";
     submission.wish.script = folder_.write("code/train.py", "print(1)\n");
-    submission.environment = {{"PATH", folder_.path().string() + ":/usr/bin:/bin"}};
+    submission.environment = {{"PATH", folder_.path().string() + ":/usr/bin:/bin"},
+                              {"TMPDIR", folder_.file("missing")}};
     ::testing::internal::CaptureStdout();
     const auto status = submit(submission);
     said_ = ::testing::internal::GetCapturedStdout();

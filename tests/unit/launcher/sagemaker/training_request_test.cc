@@ -143,6 +143,18 @@ TEST(TrainingRequest, WhatCannotBeSentIsRefused) {
               HasSubstr("cn-north-1"));
 }
 
+TEST(TrainingRequest, BytesThatAreNoTextAreNamed) {
+  TrainingWish bytes = wish();
+  bytes.arguments = {"--name", "a\xff"};
+
+  const auto request = make_training_request(bytes, {});
+
+  ASSERT_FALSE(request);
+  EXPECT_THAT(request.error().message(), HasSubstr("an argument is not UTF-8: a?"));
+  bytes.arguments = {"--name", "gr\xc3\xbc\xc3\x9f"};
+  EXPECT_TRUE(make_training_request(bytes, {}));
+}
+
 class SageMakerPlan : public test::LaunchPlanFixture {
  protected:
   Words words(Words more = {}) {
