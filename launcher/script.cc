@@ -94,6 +94,11 @@ std::string head_of(const std::string& path) {
   return head;
 }
 
+// Of the first bytes of a file.
+bool is_text(const std::string& head) {
+  return !head.empty() && head.find('\0') == std::string::npos && head.front() != '\x7f';
+}
+
 std::string first_line(const std::string& path) {
   const std::string head = head_of(path);
   return head.substr(0, head.find('\n'));
@@ -127,6 +132,11 @@ Result<WorkerCommand> program_command(const std::string& path,
                    "correct the first line of " + path + ", or install " + interpreter);
     }
   }
+  if (!line.starts_with("#!") && is_text(head_of(path))) {
+    return Error(ErrorCode::kExecFailed,
+                 path + " is a text whose first line does not say what runs it",
+                 "begin it with a line like #!/bin/sh");
+  }
   WorkerCommand command;
   command.argv = {path};
   command.argv.insert(command.argv.end(), arguments.begin(), arguments.end());
@@ -134,18 +144,18 @@ Result<WorkerCommand> program_command(const std::string& path,
   return command;
 }
 
-// By its name, or because it is a text that nobody made a program of: the peers run whatever they are given with Python.
+// By its name, or because it is a text that names no other interpreter: the peers run whatever they are given with Python.
+// There are file systems on which every file may be executed.
 bool is_python_file(const std::string& script) {
   for (const std::string_view suffix : {".py", ".pyw", ".pyc", ".pyz"})
     if (script.ends_with(suffix)) return true;
   for (const std::string_view suffix : {".sh", ".bash", ".json", ".yaml", ".yml", ".toml"})
     if (script.ends_with(suffix)) return false;
-  if (!is_file(script) || is_executable(script)) return false;
+  if (!is_file(script)) return false;
   const std::string head = head_of(script);
-  const bool is_text =
-      !head.empty() && head.find('\0') == std::string::npos && head.front() != '\x7f';
-  if (!is_text || !head.starts_with("#!")) return is_text;
-  return head.substr(0, head.find('\n')).find("python") != std::string::npos;
+  if (!is_text(head) || !head.starts_with("#!")) return is_text(head);
+  return !is_executable(script) &&
+         head.substr(0, head.find('\n')).find("python") != std::string::npos;
 }
 
 Result<WorkerCommand> file_command(const std::string& script,
@@ -159,6 +169,12 @@ Result<WorkerCommand> file_command(const std::string& script,
                  "name the script inside it");
   }
   std::error_code ignored;
+  if (script == "-" || script == "/dev/stdin") {
+    return Error(
+        ErrorCode::kScriptMissing,
+        "a script cannot be read from the standard input",
+        "write it to a file: each worker, and each one that is started again, reads it anew");
+  }
   if (!fs::exists(script, ignored)) return missing(script, environment, program);
   if (is_package || is_python_file(script)) {
     std::vector<std::string> tail = {script};

@@ -2,8 +2,8 @@
 //
 //   x.py, x.pyw, x.pyc, x.pyz, or a
 //   folder with __main__.py              $PYTHON -u x.py ...
-//   a text that may not be executed and
-//   names no other interpreter           the same; by their names no shell scripts and no files of settings
+//   a text that names no other
+//   interpreter by #!                    the same; by their names no shell scripts and no files of settings
 //   -m package.module                    $PYTHON -u -m package.module ...
 //   --run_path x                         $PYTHON -u -c ..., which calls runpy.run_path()
 //   --no_python tool                     tool ... (looked up on PATH)

@@ -97,6 +97,7 @@ TEST_F(LaunchPlanRefusals, PythonIsRunWithPythonWhateverItsNameIs) {
   const std::string scripts[] = {folder_.write("train", "import os\n"),
                                  folder_.write("train2", "\n#!/usr/bin/env python3\n"),
                                  folder_.write("train3", "#!/usr/bin/env python3\n"),
+                                 folder_.write("train4", "import os\n", true),
                                  folder_.write("app.pyz", std::string("PK\x03\x04\0", 5), true),
                                  folder_.write("m.pyc", std::string("\xa7\r\0", 3))};
   for (const std::string& script : scripts) {
@@ -110,6 +111,22 @@ TEST_F(LaunchPlanRefusals, PythonIsRunWithPythonWhateverItsNameIs) {
                                    folder_.write("settings.json", "{}"),
                                    folder_.write("data", std::string("a\0b", 3))}) {
     EXPECT_EQ(refused({other}).code(), ErrorCode::kScriptNotExecutable) << other;
+  }
+}
+
+TEST_F(LaunchPlanRefusals, AProgramOfTextSaysWhatRunsIt) {
+  const Error error = refused({folder_.write("run.sh", "python train.py\n", true)});
+
+  EXPECT_EQ(error.code(), ErrorCode::kExecFailed);
+  EXPECT_THAT(error.remedy(), HasSubstr("#!/bin/sh"));
+}
+
+TEST_F(LaunchPlanRefusals, AScriptFromTheStandardInputIsSentToAFile) {
+  for (const std::string script : {"-", "/dev/stdin"}) {
+    const Error error = refused({script});
+
+    EXPECT_EQ(error.code(), ErrorCode::kScriptMissing);
+    EXPECT_THAT(error.message(), HasSubstr("standard input"));
   }
 }
 
