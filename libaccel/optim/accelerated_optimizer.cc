@@ -79,6 +79,8 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
   shared_ = std::make_shared<Shared>(
       Shared{std::move(optimizer), std::move(scaler), {}, false, nullptr, std::nullopt});
   shared_->remove_repeated();
+  // What is on record is of another one, that was at the same address.
+  if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
 }
 
 void AcceleratedOptimizer::step() const {

@@ -143,8 +143,17 @@ void GradScaler::update() {
                          options_.growth_interval);
 }
 
+// Gradients that are still there were divided by the scale, and what a backward adds to them will not be.
 void GradScaler::forget(torch::optim::Optimizer& optimizer) {
-  states_.erase(&optimizer);
+  const auto found = states_.find(&optimizer);
+  if (found == states_.end()) return;
+  const bool is_unscaled = found->second.stage == Stage::kUnscaled;
+  states_.erase(found);
+  if (!is_unscaled) return;
+  const at::NoGradGuard no_grad;
+  for (auto& [type, gradients] : gradients_by_type(optimizer)) {
+    for (at::Tensor& gradient : gradients) gradient.mul_(scale_);
+  }
 }
 
 double GradScaler::get_scale() const {

@@ -55,7 +55,12 @@ void Accelerator::backward(const at::Tensor& loss) {
   ++impl_->num_batches;
   const int steps = gradient_accumulation_steps();
   at::Tensor scaled = steps == 1 ? loss : loss / steps;
-  if (impl_->scaler != nullptr) scaled = impl_->scaler->scale(scaled);
+  if (impl_->scaler != nullptr) {
+    // Gradients that were clipped and not stepped.
+    for (const AcceleratedOptimizer& optimizer : impl_->optimizers)
+      impl_->scaler->forget(optimizer.optimizer());
+    scaled = impl_->scaler->scale(scaled);
+  }
   if (!use_distributed()) {
     scaled.backward();
     detail::beat();

@@ -157,6 +157,21 @@ TEST_F(GradScalerTest, UpdateKeepsWhatAnotherOptimizerUnscaledBeforeItsStep) {
   EXPECT_EQ(other_weight.item<float>(), 0.0F) << "its gradient of 1 was divided by the scale twice";
 }
 
+TEST_F(GradScalerTest, ForgottenGradientsThatAreStillThereAreScaledAgain) {
+  GradScaler scaler({.init_scale = 8.0});
+  set_scaled_gradient(scaler, 1.0F);
+
+  scaler.forget(optimizer_);
+  const float before = weight_.grad()[0].item<float>();
+  scaler.unscale_(optimizer_);
+  scaler.forget(optimizer_);
+  scaler.forget(optimizer_);
+
+  EXPECT_EQ(before, 8.0F) << "it was not unscaled";
+  EXPECT_EQ(weight_.grad()[0].item<float>(), 8.0F);
+  EXPECT_TRUE(scaler.ensure_unscaled(optimizer_));
+}
+
 TEST_F(GradScalerTest, Fp16GradientsAreRefused) {
   at::Tensor half = at::ones({1}, at::kHalf).set_requires_grad(true);
   torch::optim::SGD optimizer({half}, torch::optim::SGDOptions(1.0));
