@@ -101,7 +101,14 @@ bool ShmBackend::supportsTensorAlloc(c10::DeviceIndex) {
   return getSize() > 1;
 }
 
+// The Reducer takes a bucket of complex gradients for the real numbers that they are made of, twice as many, but views only
+// memory that it allocates itself so.
 at::Tensor ShmBackend::allocateTensor(long size, at::TensorOptions options) {
+  const at::ScalarType type = c10::typeMetaToScalarType(options.dtype());
+  if (at::isComplexType(type)) {
+    options = options.dtype(at::toRealValueType(type));
+    size *= 2;
+  }
   const bool is_plain = options.device().is_cpu() && options.layout() == at::kStrided && size > 0;
   if (!is_plain) return at::empty({size}, options);
   const std::size_t bytes =

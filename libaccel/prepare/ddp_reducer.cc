@@ -110,7 +110,7 @@ struct DdpReducer::Impl {
   std::shared_ptr<ProcessGroup> group;
   DistributedDataParallelKwargs options;
   std::weak_ptr<const torch::nn::Module> module;
-  std::vector<std::string> names;  // of the parameters, in the reducer's order
+  std::vector<NamedParameter> parameters;  // in the reducer's order
   std::unordered_set<const c10::TensorImpl*> trained;
   std::vector<at::Tensor> buffers;
   std::shared_ptr<c10d::Reducer> reducer;
@@ -118,6 +118,7 @@ struct DdpReducer::Impl {
   bool sync_in_backward = true;
   bool buffers_are_due = true;  // the forward before synchronised
   bool first_static_backward_seen = false;
+  bool was_abandoned = false;  // the reducer waits for the rest of a backward that will not come
 
   void broadcast(const std::vector<at::Tensor>& tensors, const char* operation) {
     guarded(operation, [&] {
@@ -141,6 +142,9 @@ struct DdpReducer::Impl {
     }
   }
 
+  // In place of the present one, if any. Every rank does it at the same place.
+  void make_reducer();
+
   // The Reducer would leave it out, and each rank train its own.
   void refuse_added_parameters() const {
     const auto owner = module.lock();
@@ -158,7 +162,7 @@ struct DdpReducer::Impl {
     std::string listed;
     for (const std::size_t index : unused) {
       if (!listed.empty()) listed += ", ";
-      listed += index < names.size() ? names[index] : std::to_string(index);
+      listed += index < parameters.size() ? parameters[index].name : std::to_string(index);
     }
     return Error(ErrorCode::kInvalidArgument,
                  "the backward pass before gave these parameters no gradient on rank " +
@@ -222,14 +226,12 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
   }
   const bool sends_buffers = first_state == FirstState::kIsSent || options.broadcast_buffers;
   verify_same_models(module, sends_buffers ? Buffers::kCompared : Buffers::kOwn, *group);
-  const std::vector<NamedParameter> parameters = trainable_parameters(module);
+  impl_->parameters = trainable_parameters(module);
   impl_->group = std::move(group);
   impl_->options = options;
   impl_->module = module.weak_from_this();
-  for (const NamedParameter& parameter : parameters) {
-    impl_->names.push_back(parameter.name);
+  for (const NamedParameter& parameter : impl_->parameters)
     impl_->trained.insert(parameter.tensor.unsafeGetTensorImpl());
-  }
   if (options.broadcast_buffers) impl_->buffers = sendable(module.buffers());
 
   if (first_state == FirstState::kIsSent) {
@@ -237,7 +239,13 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
     for (const at::Tensor& buffer : sendable(module.buffers())) states.push_back(buffer);
     impl_->broadcast(states, "sending the model of rank 0 to all ranks");
   }
+  impl_->make_reducer();
+}
 
+void DdpReducer::Impl::make_reducer() {
+  if (reducer != nullptr) reducer->remove_autograd_hooks();
+  first_static_backward_seen = false;
+  was_abandoned = false;
   const std::vector<bool> is_sparse = sparse_flags(parameters);
   const auto cap_bytes = static_cast<std::int64_t>(cap);
   // Without knowing the order of the gradients one bucket is right; the Reducer rebuilds them after
@@ -252,12 +260,12 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
   std::reverse(buckets.begin(),
                buckets.end());  // backward runs from the last parameter to the first
   std::unordered_map<std::size_t, std::string> names;
-  for (std::size_t i = 0; i < impl_->names.size(); ++i) names[i] = impl_->names[i];
-  impl_->guarded("preparing the model", [&] {
-    impl_->reducer =
+  for (std::size_t i = 0; i < parameters.size(); ++i) names[i] = parameters[i].name;
+  guarded("preparing the model", [&] {
+    reducer =
         std::make_shared<c10d::Reducer>(tensors_of(parameters),
                                         std::move(buckets),
-                                        impl_->group->c10d_group(),
+                                        group->c10d_group(),
                                         is_sparse,
                                         cap_bytes,
                                         options.find_unused_parameters,
@@ -267,9 +275,9 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
                                         /*skip_all_reduce_unused_params=*/false,
                                         /*use_python_reducer=*/false,
                                         /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
-    impl_->logger = std::make_shared<c10d::Logger>(impl_->reducer);
-    impl_->reducer->set_logger(impl_->logger);
-    if (options.static_graph) impl_->reducer->set_static_graph();
+    logger = std::make_shared<c10d::Logger>(reducer);
+    reducer->set_logger(logger);
+    if (options.static_graph) reducer->set_static_graph();
   });
 }
 
@@ -282,6 +290,7 @@ void DdpReducer::before_forward() {
   const bool grad_enabled = at::GradMode::is_enabled();
   if (grad_enabled) {
     impl.refuse_added_parameters();
+    if (impl.was_abandoned) impl.make_reducer();
     impl.guarded("preparing a forward pass", [&] {
       if (impl.sync_in_backward) impl.reducer->prepare_for_forward();
       impl.reducer->rebuild_buckets();
@@ -315,6 +324,11 @@ void DdpReducer::after_forward(std::vector<at::Tensor>& outputs) {
     torch::autograd::Engine::get_default_engine().queue_callback(
         [reducer = owner->reducer] { reducer->delay_all_reduce(); });
   });
+}
+
+// Without sync nothing was begun, and the other ranks need not know.
+void DdpReducer::abandon_backward() noexcept {
+  if (impl_->sync_in_backward) impl_->was_abandoned = true;
 }
 
 bool DdpReducer::set_sync_in_backward(bool sync) noexcept {

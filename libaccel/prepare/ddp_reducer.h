@@ -47,6 +47,8 @@ class DdpReducer final : public ModelSync {
   void after_forward(std::vector<at::Tensor>& outputs) override;
   // The last bucket has waited for all.
   void after_backward() override {}
+  // The next forward with gradients begins with new buckets. Requires: the backward ended so on every rank, at the same place.
+  void abandon_backward() noexcept override;
 
   bool set_sync_in_backward(bool sync) noexcept override;
   void sync_next_backward() override;
