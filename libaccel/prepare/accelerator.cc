@@ -215,7 +215,12 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
   }
   impl_->optimizers.emplace_back(std::move(optimizer), impl_->scaler);
   match_optimizers();
-  return impl_->optimizers.back();
+  const AcceleratedOptimizer& prepared = impl_->optimizers.back();
+  for (const AcceleratedScheduler& waiting : impl_->unmatched) {
+    if (waiting.scheduler().optimizer() == &prepared.optimizer())
+      waiting.set_optimizers({prepared});
+  }
+  return prepared;
 }
 
 void Accelerator::match_optimizers() {
@@ -266,9 +271,10 @@ void Accelerator::note_move(const void* from, std::shared_ptr<torch::optim::Opti
   impl_->moved_optimizers.emplace_back(from, std::move(to));
 }
 
-// A scheduler waits for the optimizer that it was made for, and for all of them when that is
-// unknown.
+// A scheduler waits for the optimizer that it was made for, and for all of them when that is unknown, or still to be prepared
+// by a later call.
 void Accelerator::match_schedulers() {
+  std::vector<AcceleratedScheduler> waiting;
   for (const AcceleratedScheduler& prepared : impl_->unmatched) {
     Scheduler& scheduler = prepared.scheduler();
     for (const auto& [from, to] : impl_->moved_optimizers) {
@@ -278,9 +284,10 @@ void Accelerator::match_schedulers() {
     for (const AcceleratedOptimizer& optimizer : impl_->optimizers) {
       if (&optimizer.optimizer() == scheduler.optimizer()) own.push_back(optimizer);
     }
+    if (own.empty() && scheduler.optimizer() != nullptr) waiting.push_back(prepared);
     prepared.set_optimizers(own.empty() ? impl_->optimizers : std::move(own));
   }
-  impl_->unmatched.clear();
+  impl_->unmatched = std::move(waiting);
   impl_->moved_optimizers.clear();
 }
 
@@ -288,6 +295,7 @@ void Accelerator::free_memory() {
   impl_->models.clear();
   impl_->optimizers.clear();
   impl_->schedulers.clear();
+  impl_->unmatched.clear();
   for (const auto& loader : impl_->data_loaders) loader->set_on_boundary({});
   impl_->data_loaders.clear();
   impl_->custom_objects.clear();

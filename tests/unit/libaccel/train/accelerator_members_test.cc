@@ -1,8 +1,10 @@
 // Members of the Accelerator that the other tests only pass through, on one process and on several.
 
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/full.h>
@@ -112,6 +114,33 @@ TEST_F(AcceleratorMembers, ObjectsPreparedOneByOneWorkTogetherAsThosePreparedAtO
       ElementsAre(
           1.0, ::testing::DoubleEq(0.9), ::testing::DoubleEq(0.9), ::testing::DoubleEq(0.8)))
       << "the scheduler follows the optimizer that it was made for";
+}
+
+TEST_F(AcceleratorMembers, ASchedulerFollowsItsOptimizerThatALaterCallTakesOver) {
+  Accelerator accelerator;
+  torch::optim::SGD sgd(net_->parameters(), torch::optim::SGDOptions(1.0));
+  LambdaLR schedule = falling(sgd);
+  const AcceleratedScheduler scheduler = accelerator.prepare(schedule);
+  const AcceleratedOptimizer optimizer = accelerator.prepare(std::move(sgd));
+
+  optimizer.step();
+  scheduler.step();
+
+  EXPECT_DOUBLE_EQ(optimizer->param_groups()[0].options().get_lr(), 0.9);
+}
+
+TEST_F(AcceleratorMembers, ASchedulerThatWasPreparedFirstIsHeldBackByASkippedStep) {
+  Accelerator accelerator({.mixed_precision = "fp16"});
+  auto schedule = std::make_shared<LambdaLR>(falling(*sgd_));
+  const AcceleratedScheduler scheduler = accelerator.prepare_scheduler(schedule);
+  const AcceleratedOptimizer optimizer = accelerator.prepare_optimizer(sgd_);
+  net_->weight.mutable_grad() = at::full({1, 2}, std::numeric_limits<float>::infinity());
+
+  optimizer.step();
+  scheduler.step();
+
+  EXPECT_TRUE(optimizer.step_was_skipped());
+  EXPECT_DOUBLE_EQ(scheduler.get_last_lr()[0], 1.0);
 }
 
 TEST_F(AcceleratorMembers, APreparedModelWithoutAModuleIsRefused) {
