@@ -1,5 +1,5 @@
-// An order is the JSON of what ForkOrder says in words, in a memfd, and six descriptors: that memfd, the socket and the
-// job of the shim, and the program's standard streams as they are now. The answer is {pid, what failed} with a pidfd.
+// An order is the JSON of what ForkOrder says in words, in a memfd, and seven descriptors: that memfd, the socket and the
+// job of the shim, the program's standard streams as they are now, and its folder. The answer is {pid, what failed} with a pidfd.
 //
 // Between the fork of the shim and its execution it forks the fork server: so that one is its child and can give it
 // workers, and is itself a copy of the forker, with the program's functions at the program's addresses.
@@ -18,6 +18,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,8 +38,9 @@ using supervisor::Json;
 using supervisor::receive_packet;
 using supervisor::send_packet;
 
-constexpr std::size_t kOrderFds = 6;
+constexpr std::size_t kOrderFds = 7;
 constexpr std::chrono::milliseconds kSweepLimit{2'000};
+constexpr int kNoMask = -1;
 constexpr int kUnknownFunction = -1;  // in place of an errno
 
 struct Answer {
@@ -59,7 +61,8 @@ std::string encode(const ForkOrder& order) {
               {"env", supervisor::to_field(order.shim_env)},
               {"name", supervisor::to_field(order.function_name)},
               {"address", reinterpret_cast<std::uintptr_t>(order.function)},
-              {"module", supervisor::to_field(module_of(order.function))}}
+              {"module", supervisor::to_field(module_of(order.function))},
+              {"mask", order.mask ? static_cast<int>(*order.mask) : kNoMask}}
       .dump();
 }
 
@@ -78,6 +81,9 @@ Result<ReceivedOrder> decode(const std::string& text) {
     supervisor::read_member(json, "name", received.order.function_name);
     supervisor::read_member(json, "address", address);
     supervisor::read_member(json, "module", received.module);
+    int mask = kNoMask;
+    supervisor::read_member(json, "mask", mask);
+    if (mask != kNoMask) received.order.mask = static_cast<mode_t>(mask);
     received.order.function = reinterpret_cast<PlainFunction>(address);
     return received;
   });
@@ -157,6 +163,8 @@ class ForkerProcess {
     const pid_t forker = ::getppid();
     ::setsid();
     for (int i = 0; i < 3; ++i) ::dup2(received.fds[3 + static_cast<std::size_t>(i)].get(), i);
+    if (::fchdir(received.fds[6].get()) != 0) ::_exit(127);
+    if (received.order.mask) ::umask(*received.order.mask);
     int pair[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) ::_exit(127);
     const pid_t self = ::getpid();
@@ -291,21 +299,28 @@ Result<Forker> Forker::start(std::function<void()> body) {
   flush_buffers();
   auto pid = fork_forker(theirs, ours, std::move(body));
   if (!pid) return std::move(pid).error();
-  return Forker(std::move(ours), *pid);
+  return Forker(std::move(ours), *pid, ::getpid());
+}
+
+Error Forker::gone() const {
+  const int number = errno;
+  const std::string forker =
+      "the process " + std::to_string(pid_) +
+      " that workers are copies of (accel-forker) does not answer: " + errno_text(number);
+  if (::getpid() != program_) {
+    return Error(ErrorCode::kSpawnFailed,
+                 forker + "; it ends with the process that called init_launcher(), which was " +
+                     std::to_string(program_) + ", and this is " + std::to_string(::getpid()),
+                 "call init_launcher() after daemon() or a fork() whose parent ends, not before");
+  }
+  return Error(ErrorCode::kSpawnFailed, forker, "find who ended it, and start the program again");
 }
 
 Result<StartedShim> Forker::launch(const ForkOrder& order) {
-  const auto gone = [&] {
-    return Error(
-        ErrorCode::kSpawnFailed,
-        "the process " + std::to_string(pid_) +
-            " that workers are copies of (accel-forker) does not answer: " + errno_text(errno),
-        "find who ended it, and start the program again");
-  };
   const UniqueFd text = supervisor::memfd_with(encode(order));
   if (!text) return refused("memfd_create");
   const char word = 1;
-  const std::vector<int> fds = {text.get(), order.socket, order.spec, 0, 1, 2};
+  const std::vector<int> fds = {text.get(), order.socket, order.spec, 0, 1, 2, order.folder};
   if (!send_packet(socket_.get(), &word, sizeof word, fds)) return gone();
   Answer answer;
   std::vector<UniqueFd> received;

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include <sys/types.h>
@@ -34,6 +35,8 @@ struct ForkOrder {
       nullptr;      // known to the forker under the same address; else what start() was given
   int socket = -1;  // the shim's end of the pair
   int spec = -1;    // memfd with the JobSpec
+  int folder = -1;  // that workers begin in
+  std::optional<mode_t> mask = {};  // of the files that workers make; none: the forker's own
 };
 
 struct StartedShim {
@@ -53,10 +56,14 @@ class Forker {
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
  private:
-  Forker(UniqueFd socket, pid_t pid) : socket_(std::move(socket)), pid_(pid) {}
+  Forker(UniqueFd socket, pid_t pid, pid_t program)
+      : socket_(std::move(socket)), pid_(pid), program_(program) {}
+
+  [[nodiscard]] Error gone() const;
 
   UniqueFd socket_;
   pid_t pid_;
+  pid_t program_;  // that called start()
 };
 
 }  // namespace accel::launch

@@ -9,12 +9,14 @@
 #include <mutex>
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <accel/launchers.h>
 
 #include "libaccel/launch/environment_guard.h"
+#include "libaccel/launch/file_mask.h"
 #include "libaccel/launch/forker.h"
 #include "libaccel/launch/launch_job.h"
 #include "libaccel/launch/launch_registry.h"
@@ -181,6 +183,14 @@ Result<std::unique_ptr<WorkerHost>> start_by_fork(JobSpec spec, Forker& forker, 
   auto sockets = supervisor::FrameSocket::make_pair();
   if (!sockets) return std::move(sockets).error();
   auto& [ours, theirs] = *sockets;
+  const UniqueFd folder(::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) {
+    return Error(ErrorCode::kFileIo,
+                 "the folder that workers would begin in cannot be opened: " + errno_text(errno),
+                 "change to another folder before the launch");
+  }
+  order.folder = folder.get();
+  order.mask = own_file_mask();
   order.socket = theirs.fd();
   order.spec = memfd->get();
   auto shim = forker.launch(order);

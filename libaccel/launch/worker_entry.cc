@@ -44,6 +44,11 @@ void flush_everything() {
   std::fflush(nullptr);
 }
 
+void end_like_a_return(int status, void*) {
+  flush_everything();
+  ::_exit(status);
+}
+
 int fail(const std::string& message) {
   write_error_file(message);
   const char* rank = std::getenv("RANK");
@@ -89,6 +94,9 @@ std::string error_file_text(const std::string& message) {
 
 int run_worker(const std::function<void()>& function) {
   become_worker();
+  // What is registered last runs first: exit() does not come to what the program, of which this may be a copy, gave atexit(),
+  // nor to its static objects.
+  ::on_exit(end_like_a_return, nullptr);
   try {
     function();
   } catch (const abi::__forced_unwind&) {

@@ -12,7 +12,8 @@ namespace accel::launch {
 inline constexpr const char* kFunctionVariable = "ACCEL_LAUNCH_FUNCTION";
 
 // Runs `function` as a worker. 0; or 1 after an exception, whose type and text are on stderr and in
-// TORCHELASTIC_ERROR_FILE. What stdio and the standard streams hold is written out.
+// TORCHELASTIC_ERROR_FILE. What stdio and the standard streams hold is written out, also at
+// an exit() of the function, which runs no handlers and destructors but those that came in the meantime.
 [[nodiscard]] int run_worker(const std::function<void()>& function);
 
 // The same with a registered function; 1 and words when there is none of this name.

@@ -3,10 +3,11 @@
 //
 //   launching_program WAY WHAT RANKS [--threads N] [--restarts N] [--prefix TEMPLATE] [--grace MS] [--notebook]
 //                     [--precision P] [--env NAME=VALUE] [--nodes N RANK] [--meet BACKEND ENDPOINT]
-//                     [--handle note|stop] [--again]
+//                     [--handle note|stop] [--again] [--folder PATH]
 //     WAY    early (init_launcher), registered, now (fork in place), captures (a lambda that captures)
 //     WHAT   the function, see kFunctions; "report" writes one line for each rank
 //     --handle  a handler of SIGTERM, which writes a line; "stop": and a request through the stop_token follows
+//     --folder  goes there before the launch, and takes 027 for its umask
 //     --again   a second launch after the first, of report
 //
 // Writes "done" to stdout and ends with 0, or "caught CODE RANK EXIT SIGNAL: MESSAGE" and 3.
@@ -26,6 +27,7 @@
 
 #include <pthread.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,6 +41,11 @@ std::string variable(const char* name) {
 }
 
 const std::string g_object = "constructed";  // by a constructor that runs before main()
+
+// Writes past all buffers when static objects are destroyed.
+struct Farewell {
+  ~Farewell() { (void)!::write(STDOUT_FILENO, "destroyed\n", 10); }
+} g_farewell;
 
 bool is_rank(int rank) {
   return variable("RANK") == std::to_string(rank);
@@ -85,6 +92,16 @@ void throw_text() {
 void end_thread() {
   if (is_rank(1)) ::pthread_exit(nullptr);
   ::pause();
+}
+void exit_nine() {
+  std::printf("rank %s leaves\n", variable("RANK").c_str());
+  if (is_rank(1)) std::exit(9);
+  ::pause();
+}
+// Where it is, and what a file that it makes may be.
+void tell_place() {
+  const mode_t mask = ::umask(0);
+  std::printf("in %s with %03o\n", std::filesystem::current_path().c_str(), mask);
 }
 void fail_once() {
   if (is_rank(0) && variable("TORCHELASTIC_RESTART_COUNT") == "0") throw std::runtime_error("once");
@@ -146,6 +163,8 @@ ACCEL_LAUNCH_FUNCTION(segfault);
 ACCEL_LAUNCH_FUNCTION(exit_seven);
 ACCEL_LAUNCH_FUNCTION(throw_text);
 ACCEL_LAUNCH_FUNCTION(end_thread);
+ACCEL_LAUNCH_FUNCTION(exit_nine);
+ACCEL_LAUNCH_FUNCTION(tell_place);
 ACCEL_LAUNCH_FUNCTION(fail_once);
 ACCEL_LAUNCH_FUNCTION(leave_children);
 ACCEL_LAUNCH_FUNCTION(save_at_sigterm);
@@ -159,6 +178,8 @@ const std::map<std::string, void (*)()> kFunctions = {
     {"exit_seven", +[] { exit_seven(); }},
     {"throw_text", +[] { throw_text(); }},
     {"end_thread", +[] { end_thread(); }},
+    {"exit_nine", +[] { exit_nine(); }},
+    {"tell_place", +[] { tell_place(); }},
     {"fail_once", +[] { fail_once(); }},
     {"leave_children", +[] { leave_children(); }},
     {"save_at_sigterm", +[] { save_at_sigterm(); }},
@@ -172,6 +193,7 @@ struct Arguments {
   int threads = 0;
   bool is_notebook = false;
   bool is_repeated = false;
+  std::string folder;
   std::string handle;
   accel::NotebookLauncherOptions options;
 };
@@ -205,6 +227,8 @@ Arguments parse(int argc, char** argv) {
       arguments.options.rdzv_endpoint = argv[++i];
     } else if (flag == "--handle") {
       arguments.handle = argv[++i];
+    } else if (flag == "--folder") {
+      arguments.folder = argv[++i];
     } else if (flag == "--again") {
       arguments.is_repeated = true;
     }
@@ -257,7 +281,12 @@ void launch(Arguments arguments) {
 
 int main(int argc, char** argv) {
   const Arguments arguments = parse(argc, argv);
+  std::atexit([] { (void)!::write(STDOUT_FILENO, "atexit\n", 7); });
   if (arguments.way == "early") accel::init_launcher(argc, argv);
+  if (!arguments.folder.empty()) {
+    std::filesystem::current_path(arguments.folder);
+    ::umask(027);
+  }
   std::printf("main runs once\n");  // still in the buffer when the copies are made
   std::atomic<bool> is_over = false;
   std::vector<std::thread> threads;

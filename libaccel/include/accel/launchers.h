@@ -19,7 +19,8 @@
 //   }
 //
 // A worker has the variables of the environment contract (docs/env_contract.md) and FORK_LAUNCHED=1; it runs neither
-// main() nor what atexit() was given, and ends when its function returns. Its standard input is empty.
+// main() nor what atexit() was given, nor destructors of static objects, and ends when its function returns or calls
+// exit(). It begins in the folder and with the umask of the program as it is now. Its standard input is empty.
 //
 // Threads:  init_launcher() while the program has one thread. The launchers from any thread, one at a time; they block
 //           it. While they run, SIGINT, SIGTERM and SIGHUP, unless the program handles or ignores them, stop the workers
@@ -136,7 +137,8 @@ ACCEL_EXPORT void init_launcher(int argc, char** argv);
 // Errors  LaunchError: a rank failed, and the others were ended; or the program was asked to stop.
 //         kUsage: called in a worker, while an Accelerator or PartialState exists here, while another launch runs, or
 //         with too many threads (see above). kInvalidArgument: fewer than one process, an unknown name.
-//         kShimMissing, kSpawnFailed, kShimLost; kFileIo: no file can be made in $TMPDIR, or /tmp without one.
+//         kShimMissing, kSpawnFailed, kShimLost; kFileIo: no file can be made in $TMPDIR, or /tmp without one, or
+//         copies cannot begin in the folder that the program is in.
 ACCEL_EXPORT void debug_launcher(const LaunchFunction& function, int num_processes = 2);
 
 // The same with the machine's devices and with options. Errors as debug_launcher(); kInvalidArgument names the option;

@@ -107,6 +107,22 @@ def a_failing_rank_becomes_an_exception():
     expect("caught worker.failed 1 7 0: rank 1 of 2 ended with exit code 7" in out, f"an exit code: {out}")
 
 
+def an_exit_of_a_rank_runs_nothing_of_the_program():
+    for way in WAYS:
+        code, out, err = run(way, "exit_nine", 2)
+        wanted = "caught worker.failed 1 9 0: rank 1 of 2 ended with exit code 9" in out
+        expect(code == 3 and wanted and "rank 1 leaves" in out, f"{way}, exit(): {code} {out} {err}")
+        told = [out.count(word) for word in ("atexit", "destroyed")]
+        expect(told == [1, 1], f"{way}, exit(): handlers and destructors ran {told} times: {out}")
+
+
+def ranks_begin_where_the_program_is():
+    with tempfile.TemporaryDirectory() as folder:
+        for way in WAYS:
+            code, out, err = run(way, "tell_place", 2, "--folder", folder)
+            expect(out.count(f"in {os.path.realpath(folder)} with 027") == 2, f"{way}, folder and umask: {code} {out} {err}")
+
+
 def restarts_are_counted():
     for way in ("early", "registered", "now"):
         code, out, err = run(way, "fail_once", 2, "--notebook", "--restarts", 1)
@@ -287,7 +303,7 @@ def ranks_meet_through_an_accelerator():
 def main():
     for check in (every_way_runs_every_rank, a_notebook_has_its_options, nodes_of_c10d_are_one_job,
                   a_failing_rank_becomes_an_exception,
-                  restarts_are_counted, threads_are_counted, a_library_between_is_copied_or_refused, misuse_is_refused,
+                  an_exit_of_a_rank_runs_nothing_of_the_program, ranks_begin_where_the_program_is, restarts_are_counted, threads_are_counted, a_library_between_is_copied_or_refused, misuse_is_refused,
                   standard_streams_may_be_closed,
                   nothing_remains, a_signal_ends_workers_and_program, a_handler_may_stop_the_workers,
                   a_signal_to_every_process_leaves_those_between_alone, ranks_meet_through_an_accelerator):
