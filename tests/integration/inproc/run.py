@@ -169,7 +169,11 @@ def misuse_is_refused():
     expect(code == 4 and "/nowhere/accel-shim" in out, f"no shim: {out}")
     code, out, _ = run("early", "report", 2, LOCAL_RANK="0")
     expect(code == 4 and "called in a worker" in out, f"in a worker of another launcher: {out}")
-    code, out, _ = run("early", "report", 2, TMPDIR="/tmp" + "/" * 4080)  # usable; a file in it has too long a name
+    deep = SCRATCH.name  # usable; a file in it has too long a name
+    while len(deep) < 4085:
+        deep += "/" + "d" * min(250, 4085 - len(deep) - 1)
+    os.makedirs(deep)
+    code, out, _ = run("early", "report", 2, TMPDIR=deep)
     expect(code == 4 and "accel-debug-" in out and "TMPDIR" in out, f"no temporary file: {out}")
 
 
