@@ -248,8 +248,8 @@ LaunchError launch_error(const supervisor::JobOutcome& outcome, int num_workers)
   }
   const supervisor::WorkerExit& first = *outcome.first_failure;
   const Error cause = supervisor::error_of(first, supervisor::rank_name(first, num_workers));
-  const std::string said =
-      supervisor::own_reason(first, supervisor::read_error_file(first.error_file));
+  const supervisor::OwnWords words = supervisor::read_error_file(first.error_file);
+  const std::string said = supervisor::own_reason(first, words);
   std::string message = cause.message();
   const std::string ended = " ended with exit code " + std::to_string(first.exit_code);
   if (!said.empty() && message.ends_with(ended)) {
@@ -262,7 +262,11 @@ LaunchError launch_error(const supervisor::JobOutcome& outcome, int num_workers)
     error.with_detail("tail", line);
   if (outcome.restarts > 0)
     error.with_detail("restarts", std::to_string(outcome.restarts) + " were used");
-  return {error, first.global_rank, first.exit_code, first.signal, said};
+  return {error,
+          first.global_rank,
+          first.exit_code,
+          first.signal,
+          words.text.empty() ? said : words.text};
 }
 
 }  // namespace accel::launch

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/printable.h"
+#include "runtime/trimmed.h"
 
 namespace accel::supervisor {
 namespace {
@@ -77,6 +78,12 @@ Error exec_error(const std::string& rank, const WorkerExit& exit) {
         exit.error_number == EMFILE
             ? "raise the limit with `ulimit -n`: a job wants some 20 and 5 more for each worker"
             : "raise fs.file-max, the limit of all programs of this machine");
+  }
+  if (exit.error_number == EAGAIN) {
+    return Error(ErrorCode::kSpawnFailed,
+                 begin + "no more processes can be started: " + errno_text(exit.error_number),
+                 "raise the limit with `ulimit -u`, or pids.max of the cgroup (of a container: its "
+                 "limit on processes)");
   }
   return Error(
       ErrorCode::kExecFailed,
@@ -152,6 +159,24 @@ std::vector<std::string> last_lines(std::string_view text, size_t most) {
   return lines;
 }
 
+namespace {
+
+// The line of `text` that says what is wrong: its first, as stack frames and advice follow. Of a line that ends with a
+// colon ("Error(s) in loading state_dict for Net:") the next one is a part.
+std::string headline(std::string_view text) {
+  std::string line;
+  while (!text.empty() && (line.empty() || line.ends_with(':'))) {
+    const size_t newline = std::min(text.find('\n'), text.size());
+    const std::string plain = plain_line(text.substr(0, newline));
+    const std::string next(trimmed(plain, " \t"));
+    if (!next.empty()) line += (line.empty() ? "" : " ") + next;
+    text.remove_prefix(std::min(newline + 1, text.size()));
+  }
+  return line;
+}
+
+}  // namespace
+
 OwnWords read_error_file(const std::string& content) {
   OwnWords words;
   if (content.empty()) return words;
@@ -159,22 +184,20 @@ OwnWords read_error_file(const std::string& content) {
   if (!json.is_object() || !json.contains("message")) return words;
   const auto& outer = json["message"];
   const auto& inner = outer.is_object() && outer.contains("message") ? outer["message"] : outer;
-  if (inner.is_string()) words.message = inner.get<std::string>();
+  if (inner.is_string()) words.text = inner.get<std::string>();
   if (outer.is_object() && outer.contains("extraInfo") && outer["extraInfo"].is_object()) {
     const auto& info = outer["extraInfo"];
     if (info.contains("py_callstack") && info["py_callstack"].is_string()) {
       words.traceback = info["py_callstack"].get<std::string>();
     }
   }
-  const std::vector<std::string> lines = last_lines(words.message, 1);
-  words.message = lines.empty() ? "" : lines.front();
+  words.message = headline(words.text);
   return words;
 }
 
 std::string own_reason(const WorkerExit& exit, const OwnWords& words) {
   if (!words.message.empty()) return words.message;
-  const std::vector<std::string> channel = last_lines(exit.last_error, 1);
-  return channel.empty() ? "" : channel.front();
+  return headline(exit.last_error);
 }
 
 }  // namespace accel::supervisor

@@ -23,7 +23,8 @@ namespace accel::supervisor {
 
 // What a rank said itself in its error file.
 struct OwnWords {
-  std::string message;    // "ValueError: bad data"; one line
+  std::string message;    // "ValueError: bad data"; one line, the first that says something
+  std::string text;       // the whole message, of which the line is the beginning
   std::string traceback;  // of Python
 };
 

@@ -195,7 +195,8 @@ int shell_exit_code(const WorkerExit& exit) {
   constexpr int kExitCodeOfHang = 124;  // as timeout(1)
   constexpr int kSignalBase = 128;
   if (exit.cause == ExitCause::kExecFailed) {
-    if (exit.error_number == EMFILE || exit.error_number == ENFILE)
+    const int number = exit.error_number;
+    if (number == EMFILE || number == ENFILE || number == EAGAIN)
       return error_info(ErrorCode::kSpawnFailed).exit_status;
     return exit.error_number == EACCES || exit.error_number == ENOEXEC ? 126
                                                                        : kExitCodeOfExecFailure;

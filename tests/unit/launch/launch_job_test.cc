@@ -216,6 +216,18 @@ TEST(LaunchJob, ErrorNamesRankAndWhatWasThrown) {
   EXPECT_EQ(error.signal(), 0);
 }
 
+TEST(LaunchJob, ErrorOfSeveralLinesIsToldByItsFirstAndKeptWhole) {
+  WorkerExit exit = {.cause = ExitCause::kNonZero, .exit_code = 1};
+  exit.error_file =
+      R"({"message": {"message": "c10::Error: shapes differ\nException raised from f at g.cpp:1\nframe #0: h"}})";
+
+  const LaunchError error = launch_error(failed_with(exit), 2);
+
+  EXPECT_EQ(error.message(), "rank 1 of 2 failed: c10::Error: shapes differ");
+  EXPECT_EQ(error.worker_message(),
+            "c10::Error: shapes differ\nException raised from f at g.cpp:1\nframe #0: h");
+}
+
 TEST(LaunchJob, ErrorOfALaunchThatWasStoppedHasNoRank) {
   const LaunchError error = launch_error({.exit_code = 130, .reason = "stopped by SIGINT"}, 4);
 

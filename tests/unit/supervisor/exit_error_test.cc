@@ -45,5 +45,40 @@ TEST(ExitError, AWorkerForWhichNoFileCouldBeOpenedHasALimitToRaise) {
   }
 }
 
+TEST(ExitError, AWorkerForWhichThereWasNoProcessHasALimitToRaise) {
+  WorkerExit exit = failed_start(EAGAIN);
+  exit.stage = "clone";
+  const Error error = error_of(exit, "rank 2 of 4");
+  EXPECT_EQ(error.code(), ErrorCode::kSpawnFailed);
+  EXPECT_THAT(error.message(), HasSubstr("rank 2 of 4 could not start: no more processes"));
+  EXPECT_THAT(error.message(), Not(HasSubstr("./train")));
+  EXPECT_EQ(shell_exit_code(exit), 71);
+  EXPECT_THAT(error.remedy(), HasSubstr("ulimit -u"));
+  EXPECT_THAT(error.remedy(), HasSubstr("pids.max"));
+}
+
+TEST(ExitError, WhatARankSaidBeginsWithItsFirstLine) {
+  const OwnWords words = read_error_file(
+      R"({"message": {"message": "c10::Error: shapes differ\nframe #0: f\nframe #1: g\n"}})");
+  EXPECT_EQ(words.message, "c10::Error: shapes differ");
+  EXPECT_EQ(words.text, "c10::Error: shapes differ\nframe #0: f\nframe #1: g\n");
+  EXPECT_EQ(own_reason({}, words), "c10::Error: shapes differ");
+
+  WorkerExit exit;
+  exit.last_error = "[shape.mismatch] [2] and [3]\nframe #0: f";
+  EXPECT_EQ(own_reason(exit, {}), "[shape.mismatch] [2] and [3]");
+}
+
+TEST(ExitError, ALineThatOnlyIntroducesTakesTheNextAlong) {
+  const auto line = [](const char* text) {
+    return read_error_file(std::string(R"({"message": ")") + text + "\"}").message;
+  };
+  EXPECT_EQ(line(R"(RuntimeError: Error(s) in loading:\n\tMissing key(s): \"a\"\n\tmore)"),
+            "RuntimeError: Error(s) in loading: Missing key(s): \"a\"");
+  EXPECT_EQ(line(R"(ValueError: \n\nno rows\n)"), "ValueError: no rows");
+  EXPECT_EQ(line(R"(\n\n  out of tokens)"), "out of tokens");
+  EXPECT_EQ(line(R"(\n)"), "");
+}
+
 }  // namespace
 }  // namespace accel::supervisor
