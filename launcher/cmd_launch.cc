@@ -117,6 +117,7 @@ std::vector<std::string> same_command(const std::string& program,
 }  // namespace
 
 int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
+  ::signal(SIGXFSZ, SIG_IGN);  // what does not fit into a file is an error, and told
   LaunchHost host = real_launch_host();
   host.is_torchrun = is_torchrun;
   const std::string program(name_of(is_torchrun ? Program::kTorchrun : Program::kLaunch));

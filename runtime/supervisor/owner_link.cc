@@ -3,6 +3,9 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <poll.h>
+
+#include "runtime/supervisor/short_frame.h"
 
 namespace accel::supervisor {
 namespace {
@@ -116,12 +119,28 @@ void OwnerLink::write_all() {
         queue_.pop_front();
         break;
       case FrameSocket::SendStatus::kFull:
-        return wait_writable();
+        if (!lacks_room_elsewhere()) return wait_writable();
+        if (!shorten_first()) return lose();
+        break;
       case FrameSocket::SendStatus::kPeerGone:
         return lose();
     }
   }
   if (on_flushed_) std::exchange(on_flushed_, nullptr)();
+}
+
+// A frame that goes beside the socket, in a memfd, needs descriptors, memory and a limit on files that lets it be: when
+// the socket takes more, nothing tells when there is room.
+bool OwnerLink::lacks_room_elsewhere() const {
+  pollfd socket = {socket_.fd(), POLLOUT, 0};
+  return queue_.front().size() > kMaxFrameBytes && ::poll(&socket, 1, 0) == 1;
+}
+
+bool OwnerLink::shorten_first() {
+  const auto event = decode_event(queue_.front());
+  auto shorter = event ? short_frame(*event, kMaxFrameBytes) : std::nullopt;
+  if (shorter) queue_.front() = *std::move(shorter);
+  return shorter.has_value();
 }
 
 void OwnerLink::lose() {

@@ -54,6 +54,8 @@ class OwnerLink {
   void wait_for_death();
   void read_all();
   void write_all();
+  [[nodiscard]] bool lacks_room_elsewhere() const;
+  bool shorten_first();  // false: it has no texts to leave out
   void lose();
 
   FrameSocket socket_;

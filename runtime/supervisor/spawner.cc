@@ -133,7 +133,8 @@ void enter_session(const ChildPlan& plan) {
 void reset_signals(const ChildPlan& plan) {
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
-  for (const int signal : {SIGPIPE, SIGTTOU, SIGTTIN, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGTSTP}) {
+  for (const int signal :
+       {SIGPIPE, SIGXFSZ, SIGTTOU, SIGTTIN, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGTSTP}) {
     check_child(plan, kSignals, ::sigaction(signal, &by_default, nullptr) == 0);
   }
   sigset_t blocked;

@@ -352,8 +352,11 @@ Result<UniqueFd> job_memfd(JobSpec& spec) {
     spec.instance = *std::move(drawn);
   }
   UniqueFd memfd = memfd_with(to_json(spec));
-  if (!memfd)
-    return Error(ErrorCode::kSpawnFailed, "cannot hand the job over: " + errno_text(errno));
+  if (!memfd) {
+    return Error(ErrorCode::kSpawnFailed,
+                 "cannot hand the job over: " + errno_text(errno),
+                 errno == EFBIG ? "raise the limit on the size of files with `ulimit -f`" : "");
+  }
   return memfd;
 }
 

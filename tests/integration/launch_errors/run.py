@@ -2,6 +2,7 @@
 """What a user sees and what a script gets (the exit status) when a launch goes wrong, with the real programs."""
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -64,6 +65,32 @@ class LaunchErrors(unittest.TestCase):
         for status, parts, arguments in cases:
             with self.subTest(arguments=arguments):
                 self.assert_refused(status, parts, *arguments)
+
+    def launch_with_file_limit(self, limit, *arguments):
+        take_limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        return subprocess.run([LAUNCHER, *map(str, arguments)], env=os.environ | {"HF_HOME": str(self.folder)},
+                              cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                              preexec_fn=take_limit)
+
+    def test_words_that_a_limit_on_files_does_not_let_pass_are_cut(self):
+        script = self.program("talk", "#!/bin/sh\nyes line | head -c 100000 >&2\necho the last words >&2\nexit 3\n")
+        done = self.launch_with_file_limit(64 * 1024, "--cpu", "--num_processes", "2", "--redirects", "3", "--log_dir",
+                                           "logs", script)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("ended with exit code 3", done.stderr)
+        self.assertIn("the last words", done.stderr)
+        self.assertIn("is told in part only", done.stderr)
+
+    def test_a_worker_gets_the_signal_of_a_limit_on_files(self):
+        script = self.program("write", "#!/bin/sh\nhead -c 100000 /dev/zero > big\necho status=$?\n")
+        done = self.launch_with_file_limit(64 * 1024, "--cpu", script)
+        self.assertEqual(done.stdout, f"status={128 + signal.SIGXFSZ}\n", done.stderr)
+
+    def test_a_limit_on_files_that_a_job_does_not_fit_into_is_named(self):
+        done = self.launch_with_file_limit(512, "--cpu", "--no_python", "true")
+        self.assertEqual(done.returncode, 71, done.stderr)
+        self.assertIn("cannot hand the job over: File too large", done.stderr)
+        self.assertIn("ulimit -f", done.stderr)
 
     def test_the_port_that_was_named_is_taken(self):
         script = self.program("show", "#!/bin/sh\necho port=$MASTER_PORT\n")

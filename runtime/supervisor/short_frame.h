@@ -1,0 +1,23 @@
+// ShortFrame: an event that fits into one packet, for when a long one cannot be sent.
+//
+// What workers wrote is what makes events long. It is cut at its beginning, as the end says most; an error file, which
+// is no use in parts, is left out.
+//
+// Threads:  pure.
+// Source:   tests/unit/supervisor/short_frame_test.cc.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "runtime/supervisor/frames.h"
+
+namespace accel::supervisor {
+
+// The frame of `event` in at most `most_bytes`, with texts as long as that allows; an outcome tells of it in its
+// notices. None: the event is too long without its texts too.
+[[nodiscard]] std::optional<std::string> short_frame(const HostEvent& event,
+                                                     std::size_t most_bytes);
+
+}  // namespace accel::supervisor
