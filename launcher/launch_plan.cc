@@ -78,6 +78,16 @@ std::string job_id(const std::string& name, const std::string& suffix) {
   return id + "-" + suffix;
 }
 
+// What the job is called, and its log folder with it: the run id that was given, as torchrun calls its folder, else the
+// program. Nodes that join a cluster have the names that their coordinator knows.
+std::string name_of_job(const CommandLine& line,
+                        const LaunchSettings& settings,
+                        const WorkerCommand& command) {
+  const std::string run_id = line.text("rdzv_id").value_or(line.run_id);
+  const bool is_named = run_id != "none" && !run_id.empty() && !line.is_on("standalone");
+  return is_named && !settings.elastic ? run_id : command.name;
+}
+
 // The CPUs near each worker's GPU; empty when workers have none, or their places are not known.
 std::vector<std::vector<int>> places_of_gpus(const LaunchSettings& settings,
                                              const LaunchHost& host) {
@@ -201,7 +211,7 @@ JobSpec make_spec(const CommandLine& line,
                   const AffinityPlan& cores,
                   const LaunchHost& host) {
   JobSpec spec;
-  spec.job_id = job_id(command.name, host.job_suffix);
+  spec.job_id = job_id(name_of_job(line, settings, command), host.job_suffix);
   const bool is_simple = settings.num_processes == 1 && !settings.is_like_torchrun() &&
                          !settings.elastic && !settings.machines && !line.is_torchrun;
   spec.env_mode = is_simple ? EnvMode::kSimple : EnvMode::kDistributed;

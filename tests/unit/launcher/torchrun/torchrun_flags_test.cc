@@ -117,6 +117,7 @@ TEST_F(TorchrunTest, ATakenPortIsAnErrorOfTheFlagAndANoticeOfAVariable) {
 TEST_F(TorchrunTest, WorkersOfOneNodeAreToldTheNameOfTheJob) {
   EXPECT_EQ(plan({"--nproc_per_node", "1"}).spec.identity.run_id, "none");
   EXPECT_EQ(plan({"--rdzv-id", "night"}).spec.identity.run_id, "night");
+  EXPECT_EQ(plan({"--rdzv-id", "night/1"}).spec.job_id, "night_1-1-abc");  // and so its log folder
   EXPECT_EQ(plan({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=7"})
                 .spec.identity.run_id,
             "7");
