@@ -9,6 +9,7 @@
 #include "launcher/cluster_library.h"
 #include "launcher/dry_run.h"
 #include "launcher/flag_spelling.h"
+#include "launcher/inherited_error_file.h"
 #include "launcher/launch_loop.h"
 #include "launcher/launch_plan.h"
 #include "launcher/log_folder.h"
@@ -45,10 +46,13 @@ ReportStyle report_style(const std::string& program, const LaunchPlan& plan) {
   return style;
 }
 
+struct Ending {
+  supervisor::JobOutcome outcome;
+  bool is_interrupted = false;  // see LaunchLoop
+};
+
 // The signals are ours before the shim exists: one that comes in between is not lost.
-Result<supervisor::JobOutcome> run_job(const std::string& program,
-                                       const LaunchPlan& plan,
-                                       NoticeQueue& notices) {
+Result<Ending> run_job(const std::string& program, const LaunchPlan& plan, NoticeQueue& notices) {
   const auto signals = TakenSignals::take();
   if (!signals) return signals.error();
   // A notice for a console that is gone is no reason to leave the workers.
@@ -66,7 +70,16 @@ Result<supervisor::JobOutcome> run_job(const std::string& program,
         plan.spec.stop.grace, signal, plan.allocation_end, std::chrono::system_clock::now());
   };
   LaunchLoop loop(**host, std::move(options));
-  return loop.run(signals->fd());
+  auto outcome = loop.run(signals->fd());
+  if (!outcome) return std::move(outcome).error();
+  return Ending{*std::move(outcome), loop.is_interrupted()};
+}
+
+// A shell that got the Ctrl-C too looks how we ended. Comes back only when the signal is ignored.
+void end_by_interrupt() {
+  std::fflush(nullptr);
+  ::signal(SIGINT, SIG_DFL);
+  ::raise(SIGINT);
 }
 
 int run_on_several_machines(const std::string& program,
@@ -151,14 +164,18 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   }
   NoticeQueue notices(STDERR_FILENO);
   if (plan->machines) return run_on_several_machines(program, *plan, notices);
-  const auto outcome = run_job(program, *plan, notices);
+  const auto ending = run_job(program, *plan, notices);
   std::fputs(notices.take_unwritten().c_str(), stderr);
-  if (!outcome) return fail(program, outcome.error());
+  if (!ending) return fail(program, ending.error());
+  const supervisor::JobOutcome& outcome = ending->outcome;
+  const int num_workers = static_cast<int>(plan->spec.workers.size());
+  if (const auto kept = keep_error_file(outcome, num_workers, host.environment); !kept)
+    print_notice(program, kept.error().message());
   if (!plan->quiet) {
-    const int num_workers = static_cast<int>(plan->spec.workers.size());
-    std::fputs(render_report(*outcome, num_workers, report_style(program, *plan)).c_str(), stderr);
+    std::fputs(render_report(outcome, num_workers, report_style(program, *plan)).c_str(), stderr);
   }
-  return outcome->exit_code;
+  if (ending->is_interrupted) end_by_interrupt();
+  return outcome.exit_code;
 }
 
 }  // namespace accel::launcher

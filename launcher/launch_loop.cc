@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/job_record.h"
 
 namespace accel::launcher {
 namespace {
@@ -65,11 +66,16 @@ void LaunchLoop::on_signal(const ReceivedSignal& signal) {
 
 void LaunchLoop::ask_to_stop(StopMode mode, const ReceivedSignal& signal) {
   const bool is_again = ++num_stops_ > 1;
+  has_ctrl_c_ |= signal.number == SIGINT && signal.is_from_terminal;
   host_.request(supervisor::Stop{
       .mode = is_again ? StopMode::kKill : mode,
       .signal = signal.number,
       .delivered_to = signal.is_from_terminal ? sharing_terminal_ : std::nullopt,
       .grace = options_.grace ? options_.grace(signal.number) : supervisor::Milliseconds(-1)});
+}
+
+bool LaunchLoop::is_interrupted() const {
+  return has_ctrl_c_ && outcome_ && outcome_->exit_code == supervisor::exit_code_after(SIGINT);
 }
 
 // The shim stops the workers while we go on to stop ourselves; whoever continues us (fg, or

@@ -4,7 +4,8 @@
 // lines for the user. All decisions are in on_signal() and on_event(), which a test calls with a
 // fake WorkerHost; run() only waits and passes on.
 //
-//   SIGINT              stop(interrupt); the second one stop(kill); exit status 130
+//   SIGINT              stop(interrupt); the second one stop(kill); exit status 130, by the signal itself
+//                       after a Ctrl-C, as a shell ends its loop only when what it waits for died of it
 //   SIGTERM SIGHUP USR1 stop(terminate); the second one stop(kill); exit status 143, after
 //                       SIGHUP 129, and 85 when every rank has saved
 //   SIGTSTP             workers are stopped, then the launcher stops itself; SIGCONT resumes both
@@ -54,6 +55,9 @@ class LaunchLoop {
   // Set once the job has ended.
   [[nodiscard]] const std::optional<supervisor::JobOutcome>& outcome() const { return outcome_; }
 
+  // True: a Ctrl-C at the terminal ended the job.
+  [[nodiscard]] bool is_interrupted() const;
+
   // Waits for signals on `signal_fd` and events until the job has ended.
   // Errors  those of WorkerHost::next_event().
   [[nodiscard]] Result<supervisor::JobOutcome> run(int signal_fd);
@@ -67,6 +71,7 @@ class LaunchLoop {
   supervisor::WorkerHost& host_;
   LaunchLoopOptions options_;
   std::optional<int> sharing_terminal_;  // the generation whose worker is in our foreground group
+  bool has_ctrl_c_ = false;
   int num_stops_ = 0;
   std::set<std::string, std::less<>>
       told_;  // the outcome repeats them, for owners who only read that

@@ -68,11 +68,14 @@ type_in 'yes' Enter
 see '^yes on /dev/pts/[0-9]+$'
 see '^status 0$'
 
-# Ctrl-C ends the ranks, and the launcher with 130.
-run "$launch --num_processes 2 --no_python sh -c 'echo rank \$RANK runs; sleep 1000'; echo status \$?"
+# Ctrl-C ends the ranks, and the launcher with 130; it dies of SIGINT, so the shell does not go on with the line.
+run "$launch --num_processes 2 --no_python sh -c 'echo rank \$RANK runs; sleep 1000'; echo went on"
 see '^rank 0 runs$'
 see '^rank 1 runs$'
 type_in C-c
+see '^shell> *$'
+if screen | grep -q '^went on$'; then fail 'the shell went on after Ctrl-C'; fi
+type_in 'echo status $?' Enter
 see '^status 130$'
 
 # Ctrl-Z gives the shell back, fg goes on.

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """What a user sees and what a script gets (the exit status) when a launch goes wrong, with the real programs."""
+import json
 import os
 import pathlib
+import pty
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -10,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
@@ -65,6 +69,42 @@ class LaunchErrors(unittest.TestCase):
         for status, parts, arguments in cases:
             with self.subTest(arguments=arguments):
                 self.assert_refused(status, parts, *arguments)
+
+    def test_a_ctrl_c_ends_the_loop_of_the_shell_too(self):
+        self.program("sleeper", "#!/bin/sh\necho start $1 of $RANK\n[ $1 = 2 ] || exec sleep 60\n")
+        loop = f"for i in 1 2; do '{LAUNCHER}' --cpu --num_processes 2 ./sleeper $i; done; echo status $?"
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.folder)
+            os.execvp("bash", ["bash", "--norc", "--noprofile", "-c", loop])
+        shown = b""
+        has_ended = False
+        while not has_ended:
+            self.assertTrue(select.select([terminal], [], [], 60)[0], shown)
+            try:
+                piece = os.read(terminal, 4096)
+            except OSError:  # the other end is closed
+                piece = b""
+            has_ended = not piece
+            before, shown = shown, shown + piece
+            if shown.count(b"start 1 of") == 2 and before.count(b"start 1 of") < 2:
+                os.write(terminal, b"\x03")
+        _, status = os.waitpid(pid, 0)
+        os.close(terminal)
+        self.assertNotIn(b"start 2", shown)
+        self.assertEqual(os.waitstatus_to_exitcode(status), -signal.SIGINT, shown)
+
+    def test_the_error_file_of_who_started_the_launcher_is_written(self):
+        says = self.program("says", '#!/bin/sh\n[ $RANK = 1 ] || exec sleep 60\n'
+                            'echo \'{"message": {"message": "ValueError: no"}}\' > "$TORCHELASTIC_ERROR_FILE"\nexit 3\n')
+        for name, script, words in (("said", says, "ValueError: no"), ("silent", self.program("silent", "#!/bin/sh\nexit 3\n"),
+                                                                      "ended with exit code 3")):
+            with self.subTest(name), unittest.mock.patch.dict(os.environ, TORCHELASTIC_ERROR_FILE=str(self.folder / f"{name}.json")):
+                done = self.launch("--cpu", "--num_processes", "2", script)
+                self.assertEqual(done.returncode, 3, done.stderr)
+                error = json.loads((self.folder / f"{name}.json").read_text())["message"]
+                self.assertIn(words, error["message"])
+                self.assertEqual(error["errorCode"], 3)
 
     def launch_with_file_limit(self, limit, *arguments):
         take_limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

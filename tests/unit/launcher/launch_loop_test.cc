@@ -167,6 +167,22 @@ TEST_F(LaunchLoopTest, RunEndsWithTheOutcome) {
   EXPECT_EQ(outcome->exit_code, 7);
 }
 
+TEST_F(LaunchLoopTest, OnlyAnInterruptOfTheTerminalThatEndedTheJobEndsTheLauncherToo) {
+  const auto is_interrupted = [&](const ReceivedSignal& signal, supervisor::JobOutcome outcome) {
+    auto loop = make();
+    loop.on_signal(signal);
+    loop.on_event(outcome);
+    return loop.is_interrupted();
+  };
+  const ReceivedSignal ctrl_c = {.number = SIGINT, .is_from_terminal = true};
+
+  EXPECT_TRUE(is_interrupted(ctrl_c, {.exit_code = 130}));
+  EXPECT_FALSE(is_interrupted({.number = SIGINT}, {.exit_code = 130}));
+  EXPECT_FALSE(is_interrupted(ctrl_c, {.success = true}));
+  EXPECT_FALSE(is_interrupted(ctrl_c, {.exit_code = 85, .has_saved = true}));
+  EXPECT_FALSE(is_interrupted({.number = SIGHUP, .is_from_terminal = true}, {.exit_code = 129}));
+}
+
 TEST_F(LaunchLoopTest, WhatWasToldIsNotToldAgainWithTheOutcome) {
   host_.push(supervisor::Hello{});
   host_.push(supervisor::Notice{"rank0.log: No space left on device"});
