@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,8 +22,47 @@
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/supervisor_link.h"
 #include "libaccel/sharding/sharded_model.h"
+#include "libaccel/sharding/sharded_optimizer.h"
 
 namespace accel {
+namespace {
+
+bool has_gradients(const sharding::ShardedModel& model) {
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    if (model.gradients().was_used(i)) return true;
+  }
+  return false;
+}
+
+bool steps(const std::shared_ptr<detail::StepGate>& gate, const sharding::ShardedModel& model) {
+  const auto* sharded = sharding::sharded_of(gate);
+  if (sharded == nullptr) return false;
+  return std::any_of(sharded->models().begin(), sharded->models().end(), [&](const auto& entry) {
+    return entry.first.get() == &model;
+  });
+}
+
+// The parameters of such a model have no gradients, so an optimizer that was not prepared passes all of them by.
+void warn_of_models_without_optimizer(
+    const std::vector<std::shared_ptr<sharding::ShardedModel>>& models,
+    const std::vector<AcceleratedOptimizer>& optimizers,
+    const std::function<const std::shared_ptr<detail::StepGate>&(const AcceleratedOptimizer&)>&
+        gate_of,
+    const Logger& logger) {
+  for (const auto& model : models) {
+    const bool is_stepped = std::any_of(
+        optimizers.begin(), optimizers.end(), [&](const AcceleratedOptimizer& optimizer) {
+          return steps(gate_of(optimizer), *model);
+        });
+    if (is_stepped || !has_gradients(*model)) continue;
+    logger.warning_once("no optimizer that was prepared has the parameters of the model of " +
+                        model->parameters().front().name +
+                        ", which got gradients: no step will change them; give the optimizer to "
+                        "prepare(), too");
+  }
+}
+
+}  // namespace
 
 Accelerator::Impl::OwnGradients Accelerator::Impl::own_gradients(
     const std::vector<at::Tensor>& parameters) const {
@@ -76,6 +117,10 @@ void Accelerator::backward(const at::Tensor& loss) {
     for (const auto& model : impl_->models) {
       if (model->sync() != nullptr) model->sync()->after_backward();
     }
+    // Of whole gradients it ends with pager.read_only.
+    if (impl_->fsdp && !impl_->fsdp->keeps_whole_gradients && sync_gradients())
+      warn_of_models_without_optimizer(
+          impl_->sharded_models(), impl_->optimizers, &Impl::gate_of, impl_->logger);
   } catch (const Error&) {
     abandon();
     throw;

@@ -22,6 +22,15 @@ namespace accel::sharding {
 namespace {
 
 using torch::optim::Optimizer;
+using Groups = std::vector<std::vector<at::Tensor>>;
+
+bool has_parameter_of(const Groups& groups, const ShardedModel& model) {
+  return std::any_of(groups.begin(), groups.end(), [&](const std::vector<at::Tensor>& group) {
+    return std::any_of(group.begin(), group.end(), [&](const at::Tensor& parameter) {
+      return model.owns(parameter);
+    });
+  });
+}
 
 // Whether the state is what Adagrad's constructor makes, before any step.
 bool is_fresh(const torch::optim::OptimizerParamState& state) {
@@ -90,11 +99,12 @@ ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer) : optimizer_(optimizer)
   }
 }
 
+// None when its parameters are empty: those are in no unit.
 std::vector<std::size_t> ShardedOptimizer::units_in(const ShardedModel& model) const {
   std::set<std::size_t> units;
   for (const std::vector<at::Tensor>& group : whole_groups_) {
     for (const at::Tensor& parameter : group) {
-      if (model.owns(parameter)) units.insert(model.unit_of(parameter));
+      if (parameter.numel() > 0 && model.owns(parameter)) units.insert(model.unit_of(parameter));
     }
   }
   return {units.begin(), units.end()};
@@ -111,13 +121,12 @@ std::shared_ptr<ShardedOptimizer> ShardedOptimizer::rewrite(
                                       sharded->models_.end(),
                                       [&](const auto& entry) { return entry.first == model; });
     if (is_known) continue;
-    std::vector<std::size_t> units = sharded->units_in(*model);
-    if (units.empty()) continue;
+    if (!has_parameter_of(sharded->whole_groups_, *model)) continue;
     check(optimizer, *model);
     for (const NamedParameter& parameter : model->parameters()) {
       optimizer.state().erase(parameter.tensor.unsafeGetTensorImpl());
     }
-    sharded->models_.emplace_back(model, std::move(units));
+    sharded->models_.emplace_back(model, sharded->units_in(*model));
     is_changed = true;
   }
   if (!is_changed) return present;
