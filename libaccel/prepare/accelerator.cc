@@ -27,6 +27,7 @@
 #include "libaccel/sharding/settings_agreement.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/sharded_optimizer.h"
+#include "libaccel/sharding/undivided_state.h"
 #include "libaccel/sharding/whole_gradient_model.h"
 #include "libaccel/sharding/widened_parameters.h"
 #include "libaccel/sharding/zero_settings.h"
@@ -176,8 +177,12 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
   // On one process too: its checkpoints are those of several.
   if (sharding::widens(impl_->fsdp, mixed_precision())) sharding::widen_parameters(*module);
   const bool has_budget = impl_->fsdp && has_page_budget(*impl_->fsdp, group.get());
-  if (group != nullptr && group->size() > 1 && has_trainable_parameters(*module)) {
-    sync = impl_->make_sync(*module, std::move(group));
+  if (group != nullptr && group->size() > 1) {
+    if (has_trainable_parameters(*module)) {
+      sync = impl_->make_sync(*module, std::move(group));
+    } else if (impl_->fsdp && impl_->fsdp->strategy != ShardingStrategy::kNoShard) {
+      sharding::send_frozen_model(*module, *impl_->fsdp, *group);
+    }
   }
   const auto divided = std::dynamic_pointer_cast<sharding::ShardedModel>(sync);
   if (impl_->fsdp && impl_->fsdp->has_precision() && divided == nullptr) {

@@ -31,6 +31,7 @@
 #include "libaccel/pager/parameter_key.h"
 #include "libaccel/process/joint_check.h"
 #include "libaccel/process/process_group.h"
+#include "libaccel/sharding/undivided_state.h"
 #include "libaccel/sharding/wrap_policy.h"
 
 namespace accel::sharding {
@@ -201,9 +202,7 @@ void ShardedModel::round_others(const torch::nn::Module& module,
 
 // Of what stays whole.
 void ShardedModel::take_from_rank_0(at::Tensor& tensor) {
-  if (tensor.is_meta()) construction::give_memory(tensor, construction::memory_like(tensor));
-  at::Tensor values = tensor.detach();
-  mesh_.world->broadcast_(values, 0, kPreparing);
+  sharding::take_from_rank_0(tensor, *mesh_.world);
 }
 
 void ShardedModel::find_home(const FsdpSettings& settings) {
