@@ -15,7 +15,6 @@
 #include "libaccel/sharding/sharded_model.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <utility>
 
@@ -31,6 +30,7 @@
 #include "libaccel/pager/parameter_key.h"
 #include "libaccel/process/joint_check.h"
 #include "libaccel/process/process_group.h"
+#include "libaccel/sharding/parameter_memory.h"
 #include "libaccel/sharding/undivided_state.h"
 #include "libaccel/sharding/wrap_policy.h"
 
@@ -45,22 +45,6 @@ at::ScalarType full_precision(at::ScalarType dtype) {
 }
 
 constexpr const char* kPreparing = "sending the model of rank 0 to all ranks";
-
-// Two parameters of one memory would part when each gets its place in a unit.
-void refuse_overlaps(const std::vector<NamedParameter>& parameters) {
-  std::map<const void*, std::string> owners;
-  for (const NamedParameter& parameter : parameters) {
-    if (parameter.tensor.numel() == 0) continue;
-    if (ParameterClaim::was_divided(parameter.tensor)) continue;  // they did not overlap then
-    const void* storage = parameter.tensor.storage().unsafeGetStorageImpl();
-    const auto [other, is_new] = owners.emplace(storage, parameter.name);
-    if (is_new) continue;
-    throw Error(ErrorCode::kUnsupported,
-                "the parameters " + other->second + " and " + parameter.name +
-                    " are different tensors of one memory, which cannot be sharded",
-                "register one tensor under both names to tie them, or clone one of them");
-  }
-}
 
 void refuse_sparse(const std::vector<NamedParameter>& parameters) {
   for (const NamedParameter& parameter : parameters) {
@@ -131,10 +115,11 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   const auto check = [&] {
     claim_.emplace(parameters_);
     refuse_sparse(parameters_);
-    refuse_overlaps(parameters_);
+    refuse_overlaps(parameters_, module);
     refuse_layouts(parameters_);
   };
   check_together(check, *mesh_.world, "asking whether every rank can divide its model");
+  warn_of_views(parameters_, module);
   const at::NoGradGuard no_grad;
   std::vector<PlannedParameter> planned;
   for (const NamedParameter& parameter : parameters_) {
