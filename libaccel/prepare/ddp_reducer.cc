@@ -247,7 +247,7 @@ void DdpReducer::Impl::make_reducer() {
   first_static_backward_seen = false;
   was_abandoned = false;
   const std::vector<bool> is_sparse = sparse_flags(parameters);
-  const auto cap_bytes = static_cast<std::int64_t>(cap);
+  const auto cap_bytes = static_cast<std::int64_t>(options.bucket_cap_mb * 1024 * 1024);
   // Without knowing the order of the gradients one bucket is right; the Reducer rebuilds them after
   // the first backward, when it knows. A changing graph never gets there and starts with small
   // ones.
