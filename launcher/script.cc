@@ -1,5 +1,6 @@
 #include "launcher/script.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -94,9 +95,12 @@ std::string head_of(const std::string& path) {
   return head;
 }
 
-// Of the first bytes of a file.
+// Of the first bytes of a file. Form feeds and escapes stand in scripts too.
 bool is_text(const std::string& head) {
-  return !head.empty() && head.find('\0') == std::string::npos && head.front() != '\x7f';
+  const auto is_odd = [](unsigned char c) {
+    return (c < 0x20 && (c < '\t' || c > '\r') && c != 0x1b) || c == 0x7f;
+  };
+  return !head.empty() && std::none_of(head.begin(), head.end(), is_odd);
 }
 
 std::string first_line(const std::string& path) {
