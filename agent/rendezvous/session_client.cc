@@ -18,24 +18,27 @@ constexpr int kMostRedirects = 3;  // in a row without a pause: the leader may b
 // Asks for one page of members after the other, and keeps itself alive until the last one has come.
 class MemberPages : public std::enable_shared_from_this<MemberPages> {
  public:
-  MemberPages(OpenCalls& calls,
+  MemberPages(std::weak_ptr<OpenCalls> calls,
               const std::shared_ptr<grpc::Channel>& channel,
               const std::string& job_uuid,
               std::function<void(std::vector<v1::Member>)> done)
-      : calls_(calls), stub_(v1::Rendezvous::NewStub(channel)), done_(std::move(done)) {
+      : calls_(std::move(calls)), stub_(v1::Rendezvous::NewStub(channel)), done_(std::move(done)) {
     request_.set_job_uuid(job_uuid);
   }
 
+  // Nothing once the client is gone.
   void ask() {
+    const auto calls = calls_.lock();
+    if (calls == nullptr) return;
     context_ = std::make_unique<grpc::ClientContext>();
     context_->set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
     page_.Clear();
-    calls_.begin(*context_);
+    calls->begin(*context_);
     stub_->async()->GetMembers(
         context_.get(),
         &request_,
         &page_,
-        [&calls = calls_, &context = *context_, self = shared_from_this()](
+        [&calls = *calls, &context = *context_, self = shared_from_this()](
             const grpc::Status& status) mutable {
           calls.end(context, [self = std::move(self), status] { self->take(status); });
         });
@@ -43,6 +46,7 @@ class MemberPages : public std::enable_shared_from_this<MemberPages> {
 
  private:
   void take(const grpc::Status& status) {
+    if (calls_.expired()) return;
     if (!status.ok()) return done_({});
     members_.insert(members_.end(), page_.members().begin(), page_.members().end());
     if (page_.next() <= request_.from()) return done_(std::move(members_));  // 0: the last one
@@ -50,7 +54,7 @@ class MemberPages : public std::enable_shared_from_this<MemberPages> {
     ask();
   }
 
-  OpenCalls& calls_;
+  const std::weak_ptr<OpenCalls> calls_;  // of the client
   std::unique_ptr<v1::Rendezvous::Stub> stub_;
   std::function<void(std::vector<v1::Member>)> done_;
   std::unique_ptr<grpc::ClientContext> context_;

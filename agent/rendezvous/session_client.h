@@ -70,7 +70,7 @@ class SessionClient {
   void use(std::shared_ptr<grpc::Channel> channel);
 
   boost::asio::io_context& loop_;
-  OpenCalls calls_{loop_};
+  const std::shared_ptr<OpenCalls> calls_ = std::make_shared<OpenCalls>(loop_);
   const std::shared_ptr<grpc::Channel> home_;
   std::shared_ptr<grpc::Channel> channel_;  // home_, or to a leader that was named
   OpenChannel open_channel_;

@@ -43,6 +43,7 @@ Result<EnvMap> read_listed_variables(const EnvMap& environment) {
   EnvMap all;
   const std::string name = variable(environment, "DS_ENV_FILE", ".deepspeed_env");
   for (const fs::path& folder : {fs::path(home_folder(environment)), fs::path(".")}) {
+    if (folder.empty()) continue;  // no home
     const std::string path = (folder / name).string();
     std::error_code ignored;
     if (!fs::is_regular_file(path, ignored)) continue;

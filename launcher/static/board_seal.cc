@@ -117,6 +117,7 @@ supervisor::StoreExchange BoardSeal::seal(const supervisor::StoreExchange& wante
   for (auto& [key, value] : out.sets) value = sealed(key, value);
   return out;
 }
+
 void BoardSeal::read_host(const std::string& value) {
   host_ = value;
   const std::string text =

@@ -78,8 +78,7 @@ std::optional<std::string> write_basic_config(const std::string& mixed_precision
   if (path.empty()) {
     throw Error(ErrorCode::kFileIo,
                 "there is no place for the configuration: neither HF_HOME nor HOME is set, and the "
-                "user has no home "
-                "in the password database",
+                "user has no home in the password database",
                 "give a save_location");
   }
   std::string precision = mixed_precision;
