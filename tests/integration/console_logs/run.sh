@@ -61,10 +61,12 @@ for _ in 1 2; do
   [ "$(cat "$folder"/*/attempt_0/1/stdout.log)" = "rank 1" ] || fail "rank 1 wrote no log: $(ls -R "$work/tmp")"
 done
 [ "$(find "$work/tmp" -mindepth 1 -maxdepth 1 | wc -l)" = 2 ] || fail "one folder for two launches: $(ls "$work/tmp")"
-status=0
-TMPDIR=$work/none "$launch" --tee 3 --no_python true 2>"$work/err" || status=$?
-[ $status -eq 73 ] || fail "a folder below $work/none"
-grep -q "cannot make the folder $work/none" "$work/err" || fail "the error does not name it: $(cat "$work/err")"
+# As Python's tempfile, which makes torchrun's folder: a TMPDIR that is not there leads to /tmp, and the notice says so.
+TMPDIR=$work/none "$launch" --redirects 3 --no_python sh -c 'echo there' 2>"$work/err" || fail "a TMPDIR that is not there: $(cat "$work/err")"
+folder=$(sed -n 's/.*log files go to \([^ ]*\) .*/\1/p' "$work/err")
+[[ $folder == /tmp/accel_logs-* ]] || fail "log files without a TMPDIR go to '$folder'"
+[ "$(cat "$folder"/*/attempt_0/0/stdout.log)" = there ] || fail "no log in $folder"
+rm -r "$folder"
 
 # A folder that cannot be made is said before anything starts.
 status=0
