@@ -72,6 +72,14 @@ class Agent:
     def text(self):
         return "".join(self.lines)
 
+    def wait_for_text(self, part):
+        """What it said before it answered may still be on its way through the pipe."""
+        for _ in range(PATIENCE * 20):
+            if part in self.text():
+                return
+            threading.Event().wait(0.05)
+        raise AssertionError(f"the agent never said {part!r}:\n{self.text()}")
+
     def end(self, number=signal.SIGTERM):
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -116,11 +124,7 @@ class AgentTest(unittest.TestCase):
         self.fail(f"no line that begins with {start}")
 
     def wait_for_text(self, part):
-        for _ in range(PATIENCE * 20):
-            if part in self.agent.text():
-                return
-            threading.Event().wait(0.05)
-        self.fail(f"the agent never said {part!r}:\n{self.agent.text()}")
+        self.agent.wait_for_text(part)
 
     def follow(self, name, user=None):
         identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
@@ -448,7 +452,7 @@ class Jobs(AgentTest):
     def test_a_drained_node_stays_drained_over_a_restart_of_its_agent(self):
         self.assertEqual(self.accel("drain", "--reason", "fan").returncode, 0)
         self.restart()
-        self.assertIn("this node is drained: fan; `accel undrain` lets it start jobs again", self.agent.text())
+        self.agent.wait_for_text("this node is drained: fan; `accel undrain` lets it start jobs again")
         self.assertEqual(self.accel("run", "--", "true").returncode, 77)
         self.assertEqual(self.accel("undrain").returncode, 0)
         self.assertEqual(self.accel("run", "--", "true").returncode, 0)
@@ -459,7 +463,7 @@ class Jobs(AgentTest):
         self.agent.end()
         (self.agent.state / "drained").write_text("nonsense")
         self.restart()
-        self.assertIn("the mark of a drained node: ", self.agent.text())
+        self.agent.wait_for_text("the mark of a drained node: ")
         self.assertEqual(self.accel("run", "--", "true").returncode, 77)
         self.assertEqual(self.accel("undrain").returncode, 0)
         self.assertEqual(self.accel("run", "--", "true").returncode, 0)
@@ -490,7 +494,7 @@ class Jobs(AgentTest):
         config.write_text("allow_root: true\nallow_users: [no-such-user]\nmax_jobs: none\n")
         self.agent.process.send_signal(signal.SIGHUP)
         self.wait_for_text("the configuration is kept, the new one cannot be used:")
-        self.assertIn("agent.yaml:3: max_jobs must be a whole number", self.agent.text())
+        self.agent.wait_for_text("agent.yaml:3: max_jobs must be a whole number")
         self.assertEqual(self.accel("run", "--", "true").returncode, 0)
         config.write_text("allow_root: true\nallow_users: [no-such-user]\n")
         self.agent.process.send_signal(signal.SIGHUP)
@@ -622,7 +626,7 @@ class Ending(AgentTest):
         pid = int(self.job("e")["workers"][0]["pid"])
         self.assertEqual(self.agent.end(), 0)
         self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
-        self.assertIn("job e ended", self.agent.text())
+        self.agent.wait_for_text("job e ended")
 
     def test_a_second_sigterm_kills_stubborn_jobs(self):
         self.accel("run", "--detach", "--name", "e", "--", "/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
@@ -698,7 +702,7 @@ class Remote(unittest.TestCase):
             self.assertEqual(refused.returncode, 77, (arguments, refused.stderr))
         self.assertEqual(self.accel(operator, "run", "--", "true").returncode, 77)
         self.assertEqual(self.accel(operator, "stop", "--kill", "j").returncode, 0)
-        self.assertIn("audit: stop j (kill) for accel://default/operator/ann", self.agent.text())
+        self.agent.wait_for_text("audit: stop j (kill) for accel://default/operator/ann")
 
     def test_a_node_certificate_neither_sees_nor_acts(self):
         node = self.certificate("node", "n2")
@@ -735,7 +739,7 @@ class Remote(unittest.TestCase):
         agent = Agent(folder, config=f"node_id: n1\nlisten: 127.0.0.1:0\ntls: {{authority: {node}/ca.pem, "
                                      f"certificate: {node}/cert.pem, key: {node}/key.pem}}\n")
         self.addCleanup(agent.end)
-        self.assertIn(f"warning: {node}/cert.pem ends within a day (", agent.text())
+        agent.wait_for_text(f"warning: {node}/cert.pem ends within a day (")
 
     def test_fault_62_a_new_certificate_serves_without_a_restart(self):
         """The files are replaced by those of another authority: after a while only its people get in."""
