@@ -18,29 +18,20 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
+#include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/sharded_net.h"
 
 namespace accel {
 namespace {
 
+using test::error_of;
 using test::full_shard;
 using test::loss_of;
 using test::seeded_net;
 using test::tokens;
 using ::testing::HasSubstr;
 using Net = test::ShardedNet;
-
-template <typename F>
-Error error_of(F act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorCode::kInternal, "");
-}
 
 TEST(Sharded, RefusesAnOptimizerWhoseStepsAreNotElementWise) {
   test::run_ranks(2, [] {

@@ -23,11 +23,14 @@
 
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/sharding/lone_writes.h"
+#include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel {
 namespace {
+
+using test::error_of;
 
 using ::testing::HasSubstr;
 
@@ -139,16 +142,6 @@ TEST_P(WrittenCopies, KeepWhatAllRanksWriteAndTheRestAsExactAsItWas) {
       EXPECT_TRUE(stepped.at(name).equal(values)) << name;
     }
   });
-}
-
-Error error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorCode::kInternal, "");
 }
 
 TEST_P(WrittenCopies, NameOnAllRanksWhatOneAloneHasWritten) {

@@ -12,8 +12,12 @@
 #include <accel/error.h>
 #include <accel/script_module.h>
 
+#include "tests/support/error_of.h"
+
 namespace accel {
 namespace {
+
+using test::error_of;
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -31,17 +35,6 @@ torch::jit::Module make_script(const char* result = "self.inner.forward(x) * sel
   script.register_module("inner", inner);
   script.define(std::string("def forward(self, x):\n    return ") + result + "\n");
   return script;
-}
-
-template <typename F>
-Error error_of(F act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorCode::kInternal, "");
 }
 
 TEST(ScriptModule, HasTheTensorsOfTheScriptUnderItsNames) {
