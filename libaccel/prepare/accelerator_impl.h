@@ -179,8 +179,8 @@ struct Accelerator::Impl {
   bool looked_for_memory = false;
   std::optional<OnDisk> newest_on_disk;  // newest_checkpoint(), as long as it holds
 
+  std::vector<AcceleratedScheduler> unmatched;  // whose optimizers were not prepared yet
   // Of the prepare() that is running.
-  std::vector<AcceleratedScheduler> unmatched;
   std::vector<std::pair<const void*, std::shared_ptr<torch::optim::Optimizer>>> moved_optimizers;
 };
 

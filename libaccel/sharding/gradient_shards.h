@@ -63,7 +63,7 @@ class GradientShards {
   // Requires: every rank calls it.
   bool finish(bool has_others = false);
 
-  // Whether finish() was called since the last forward and backward.
+  // Whether finish() was called since the last arm(), disarm() and gradient.
   [[nodiscard]] bool is_done() const noexcept { return state_ == State::kDone; }
   // After an exception in a backward: what was reduced of it is dropped.
   void abandon() noexcept;

@@ -123,8 +123,9 @@ class ACCEL_EXPORT Accelerator {
 
   // --- the training step
 
-  // loss.backward(), divided by the number of accumulation steps and scaled for fp16.
-  // Throws kPeerLost or kProcessGroup when the gradients could not be exchanged.
+  // loss.backward(), divided by the number of accumulation steps and scaled for fp16; gradients that were unscaled and not
+  // stepped are scaled again first. Throws kPeerLost or kProcessGroup when the gradients could not be exchanged, and what
+  // the user's code throws: when it did so on all ranks, at the same place, training may go on with zero_grad() and a forward.
   void backward(const at::Tensor& loss);
 
   // Counts a batch and decides whether it ends an accumulation: every gradient_accumulation_steps

@@ -5,6 +5,7 @@
 // gradients before the optimizer sees them, and leaves a step out when one of them is not finite.
 //
 //   per optimizer   ready --unscale--> unscaled --step--> stepped --update--> ready
+//                                      unscaled --forget--> ready
 //
 // Threads:  both belong to the thread that trains; LibTorch's autocast flags are thread-local.
 // Source:   torch.amp; sequences compared in tests/unit/libaccel/train/grad_scaler_test.cc.
@@ -96,7 +97,8 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
   // to what unscale_() found. Throws kInvalidArgument when there was neither.
   void update();
 
-  // Drops what was recorded for an optimizer whose gradients were cleared.
+  // Drops what was recorded for an optimizer: its gradients were cleared, or a backward will add to them. Those that are
+  // still there and were unscaled are multiplied by the scale again. Cost: then one pass over them.
   void forget(torch::optim::Optimizer& optimizer);
 
   [[nodiscard]] bool is_enabled() const noexcept { return options_.enabled; }
