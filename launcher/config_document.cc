@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <sstream>
 #include <utility>
 
 #include <nlohmann/json.hpp>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include "launcher/yaml_scalar.h"
@@ -146,10 +149,56 @@ Error explain_yaml_failure(const YAML::Exception& failure,
   return syntax_error(path, line, failure.msg);
 }
 
-Error second_document(const YAML::Node& node, std::string_view text, const std::string& path) {
-  // An empty one has no place: it is the end of the file.
-  const auto num_lines = static_cast<int>(std::count(text.begin(), text.end(), '\n'));
-  const int line = node.Mark().is_null() ? std::max(num_lines, 1) : node.Mark().line + 1;
+// Notes where a document begins: at its first node, or where it is empty, at what begins it.
+class DocumentPlace final : public YAML::EventHandler {
+ public:
+  [[nodiscard]] int line() const { return (node_.is_null() ? start_.line : node_.line) + 1; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { start_ = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { note(mark); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { note(mark); }
+  void OnScalar(const YAML::Mark& mark,
+                const std::string&,
+                YAML::anchor_t,
+                const std::string&) override {
+    note(mark);
+  }
+  void OnSequenceStart(const YAML::Mark& mark,
+                       const std::string&,
+                       YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    note(mark);
+  }
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& mark,
+                  const std::string&,
+                  YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    note(mark);
+  }
+  void OnMapEnd() override {}
+
+ private:
+  void note(const YAML::Mark& mark) {
+    if (node_.is_null()) node_ = mark;
+  }
+  YAML::Mark start_;
+  YAML::Mark node_ = YAML::Mark::null_mark();
+};
+
+// The line of the second document. Two are looked at and no more: yaml-cpp 0.7 finds documents without end behind a scalar
+// that something follows which cannot, so YAML::LoadAll() would never return.
+std::optional<int> line_of_second_document(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentPlace first;
+  DocumentPlace second;
+  if (!parser.HandleNextDocument(first) || !parser.HandleNextDocument(second)) return std::nullopt;
+  return second.line();
+}
+
+Error second_document(int line, const std::string& path) {
   return Error(ErrorCode::kConfigSyntax,
                path + ":" + std::to_string(line) + ": the file has a second document",
                "keep one document in it: nothing behind a line --- or ... is read");
@@ -158,9 +207,9 @@ Error second_document(const YAML::Node& node, std::string_view text, const std::
 Result<ConfigValue::Map> parse_yaml(std::string_view text, const std::string& path) {
   ConfigValue top;
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) return second_document(documents[1], text, path);
-    if (!documents.empty()) top = YamlReader(path).read(documents.front(), 0);
+    const std::string whole(text);
+    if (const auto line = line_of_second_document(whole)) return second_document(*line, path);
+    top = YamlReader(path).read(YAML::Load(whole), 0);
   } catch (const YAML::Exception& failure) {
     return explain_yaml_failure(failure, text, path);
   } catch (const Error& failure) {

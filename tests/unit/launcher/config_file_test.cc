@@ -280,6 +280,7 @@ constexpr HostileConfig kHostile[] = {
     {"two_documents.yaml",
      ErrorCode::kConfigSyntax,
      "two_documents.yaml:5: the file has a second document"},
+    {"endless_documents.yaml", ErrorCode::kConfigSyntax, "endless_documents.yaml:2: "},
     {"merges_a_number.yaml", ErrorCode::kConfigSyntax, "yaml:2: what << merges must be a map"},
     {"empty.json", ErrorCode::kConfigSyntax, "empty.json:1: "},
     {"binary.yaml", ErrorCode::kConfigSyntax, "binary.yaml:"},
