@@ -5,12 +5,27 @@ include_guard(GLOBAL)
 # Of the system, not of a prefix: `cmake --install` leaves these out.
 install(DIRECTORY docs/man/ DESTINATION share/man/man1
         COMPONENT system EXCLUDE_FROM_ALL FILES_MATCHING PATTERN "*.1")
-install(FILES docs/completions/accel docs/completions/accel-launch docs/completions/accel-torchrun
+install(FILES docs/completions/accel
         DESTINATION share/bash-completion/completions COMPONENT system EXCLUDE_FROM_ALL)
 install(FILES docs/completions/_accel
         DESTINATION share/zsh/vendor-completions COMPONENT system EXCLUDE_FROM_ALL)
 install(FILES docs/completions/accel.fish
         DESTINATION share/fish/vendor_completions.d COMPONENT system EXCLUDE_FROM_ALL)
+# Bash and fish look for the script by the name of the program.
+set(completed_programs accel-launch accel-torchrun)
+if(TARGET accel-command)
+  get_target_property(command_links accel-command ACCEL_LINKS)
+  list(APPEND completed_programs ${command_links})
+endif()
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/completions)
+foreach(program ${completed_programs})
+  file(CREATE_LINK accel ${PROJECT_BINARY_DIR}/completions/${program} SYMBOLIC)
+  file(CREATE_LINK accel.fish ${PROJECT_BINARY_DIR}/completions/${program}.fish SYMBOLIC)
+  install(FILES ${PROJECT_BINARY_DIR}/completions/${program}
+          DESTINATION share/bash-completion/completions COMPONENT system EXCLUDE_FROM_ALL)
+  install(FILES ${PROJECT_BINARY_DIR}/completions/${program}.fish
+          DESTINATION share/fish/vendor_completions.d COMPONENT system EXCLUDE_FROM_ALL)
+endforeach()
 install(DIRECTORY deploy/slurm DESTINATION share/doc/accel/examples COMPONENT system EXCLUDE_FROM_ALL)
 set(maintainer_scripts)
 if(TARGET accel-agent)

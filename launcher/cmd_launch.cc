@@ -10,6 +10,7 @@
 #include "launcher/dry_run.h"
 #include "launcher/flag_spelling.h"
 #include "launcher/inherited_error_file.h"
+#include "launcher/interrupt_end.h"
 #include "launcher/launch_loop.h"
 #include "launcher/launch_plan.h"
 #include "launcher/log_folder.h"
@@ -75,15 +76,17 @@ Result<Ending> run_job(const std::string& program, const LaunchPlan& plan, Notic
   return Ending{*std::move(outcome), loop.is_interrupted()};
 }
 
-// A shell that got the Ctrl-C too looks how we ended. Comes back only when the signal is ignored.
-void end_by_interrupt() {
-  std::fflush(nullptr);
-  ::signal(SIGINT, SIG_DFL);
-  ::raise(SIGINT);
+void keep_failure(const std::string& program,
+                  const supervisor::JobOutcome& outcome,
+                  int num_workers,
+                  const EnvMap& environment) {
+  if (const auto kept = keep_error_file(outcome, num_workers, environment); !kept)
+    print_notice(program, kept.error().message());
 }
 
 int run_on_several_machines(const std::string& program,
                             const LaunchPlan& plan,
+                            const EnvMap& environment,
                             NoticeQueue& notices) {
   auto token = find_job_token(plan.inherited);
   if (!token) return fail(program, token.error());
@@ -97,10 +100,13 @@ int run_on_several_machines(const std::string& program,
         return granted_grace(
             plan.spec.stop.grace, signal, plan.allocation_end, std::chrono::system_clock::now());
       }};
-  const auto status = plan.machines->etcd ? launch_by_etcd(std::move(options), notices)
+  const auto ending = plan.machines->etcd ? launch_by_etcd(std::move(options), notices)
                                           : launch_static(std::move(options), notices);
   std::fputs(notices.take_unwritten().c_str(), stderr);
-  return status ? *status : fail(program, status.error());
+  if (!ending) return fail(program, ending.error());
+  if (ending->outcome) keep_failure(program, *ending->outcome, ending->world_size, environment);
+  if (ending->is_interrupted) end_by_interrupt();
+  return ending->exit_code;
 }
 
 // The folder that the plan chose itself. SLURM's batch script is no node: each of its nodes has one.
@@ -151,6 +157,10 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
     print_line(stdout, render_dry_run(*plan));
     return 0;
   }
+  if (!plan->mpi_hostfile.empty()) {
+    if (const auto checked = check_mpi_hostfile(plan->mpi_hostfile); !checked)
+      return fail(program, checked.error());
+  }
   if (plan->stop_with_stdin) {
     if (const auto watched = watch_stdin(); !watched) return fail(program, watched.error());
   }
@@ -163,14 +173,13 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
     return status ? *status : fail(program, status.error());
   }
   NoticeQueue notices(STDERR_FILENO);
-  if (plan->machines) return run_on_several_machines(program, *plan, notices);
+  if (plan->machines) return run_on_several_machines(program, *plan, host.environment, notices);
   const auto ending = run_job(program, *plan, notices);
   std::fputs(notices.take_unwritten().c_str(), stderr);
   if (!ending) return fail(program, ending.error());
   const supervisor::JobOutcome& outcome = ending->outcome;
   const int num_workers = static_cast<int>(plan->spec.workers.size());
-  if (const auto kept = keep_error_file(outcome, num_workers, host.environment); !kept)
-    print_notice(program, kept.error().message());
+  keep_failure(program, outcome, num_workers, host.environment);
   if (!plan->quiet) {
     std::fputs(render_report(outcome, num_workers, report_style(program, *plan)).c_str(), stderr);
   }

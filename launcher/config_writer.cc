@@ -1,6 +1,7 @@
 #include "launcher/config_writer.h"
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <type_traits>
@@ -20,6 +21,8 @@
 
 namespace accel::launcher {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr mode_t kNewFile = 0666;  // less the umask
 
@@ -134,6 +137,28 @@ nlohmann::ordered_json json_of(const ConfigValue& value) {
       value.data);
 }
 
+// The key of a number that JSON has no word for; empty: there is none.
+std::string key_of_endless(const ConfigValue& value);
+
+std::string key_of_endless(const ConfigValue::Map& map) {
+  for (const ConfigEntry& entry : map) {
+    const std::string below = key_of_endless(entry.value);
+    if (!below.empty()) return entry.key + (below == "." ? "" : "." + below);
+  }
+  return "";
+}
+
+std::string key_of_endless(const ConfigValue& value) {
+  if (const auto* map = std::get_if<ConfigValue::Map>(&value.data)) return key_of_endless(*map);
+  if (const auto* list = std::get_if<ConfigValue::List>(&value.data)) {
+    for (const ConfigValue& item : *list) {
+      if (std::string below = key_of_endless(item); !below.empty()) return below;
+    }
+  }
+  const auto* number = std::get_if<double>(&value.data);
+  return number != nullptr && !std::isfinite(*number) ? "." : "";
+}
+
 Error unwritable(const std::string& path, int error) {
   const bool is_full = error == ENOSPC || error == EDQUOT;
   return Error(is_full ? ErrorCode::kDiskFull : ErrorCode::kFileIo,
@@ -157,6 +182,25 @@ Result<void> write_to_special_file(const std::string& path, std::string_view tex
   return unwritable(path, errno);
 }
 
+// The file that a link, or a chain of them, points to, there or not. A circle ends somewhere in it.
+std::string behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as the kernel's
+  std::error_code failure;
+  fs::path at = path;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(at, failure); ++i)
+    at = at.parent_path() / fs::read_symlink(at, failure);  // an absolute one replaces the folder
+  return at.string();
+}
+
+// The folder that the file goes into, or that its folders would be made in.
+fs::path nearest_folder(const std::string& path) {
+  std::error_code failure;
+  fs::path at = fs::absolute(path, failure).parent_path();
+  while (at != at.parent_path() && fs::status(at, failure).type() == fs::file_type::not_found)
+    at = at.parent_path();
+  return at;
+}
+
 }  // namespace
 
 std::string to_text(const ConfigValue::Map& document, ConfigFormat format) {
@@ -171,12 +215,36 @@ ConfigFormat format_of(const std::string& path) {
   return path.ends_with(".json") ? ConfigFormat::kJson : ConfigFormat::kYaml;
 }
 
+Result<void> check_place(const std::string& path) {
+  const std::string target = behind_links(path);
+  std::error_code failure;
+  const fs::file_status status = fs::status(target, failure);
+  if (fs::is_directory(status)) return unwritable(path, EISDIR);
+  if (fs::exists(status) && !fs::is_regular_file(status)) return {};
+  if (fs::is_symlink(target, failure)) return unwritable(path, ELOOP);
+  const fs::path folder = nearest_folder(target);
+  if (!fs::is_directory(folder, failure)) return unwritable(path, ENOTDIR);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return unwritable(path, errno);
+  return {};
+}
+
+Result<void> write_config(const std::string& path, const ConfigValue::Map& document) {
+  const ConfigFormat format = format_of(path);
+  const std::string endless = format == ConfigFormat::kJson ? key_of_endless(document) : "";
+  if (!endless.empty()) {
+    return Error(
+        ErrorCode::kConfigInvalidValue,
+        printable(endless) + " is an infinite number or none, which JSON cannot say",
+        "name a file that ends in .yaml, or give " + printable(endless) + " another value");
+  }
+  return write_config_file(path, to_text(document, format));
+}
+
 Result<void> write_config_file(const std::string& path, std::string_view text) {
-  std::error_code no_file;
-  const std::string real = std::filesystem::weakly_canonical(path, no_file).string();
-  const std::string target = no_file ? path : real;
+  const std::string target = behind_links(path);
   struct stat before {};
   const bool is_there = ::stat(path.c_str(), &before) == 0;
+  if (!is_there && errno == ELOOP) return unwritable(path, ELOOP);
   if (is_there && !S_ISREG(before.st_mode)) return write_to_special_file(path, text);
   const std::string fresh = target + ".new." + random_digits(16);
   const UniqueFd file(

@@ -18,8 +18,16 @@ namespace accel::launcher {
 // By the name, as the peer does: JSON when it ends in .json.
 [[nodiscard]] ConfigFormat format_of(const std::string& path);
 
+// What keeps a file from being written there, as far as it shows before: whoever answers questions first must not answer
+// them in vain. Missing folders are none. Errors  kFileIo.
+[[nodiscard]] Result<void> check_place(const std::string& path);
+
 // Replaces the file in one step: whatever happens, the old or the new content is there. A file that is replaced keeps its
-// mode; through a link, what it points to is replaced. Errors  kDiskFull, kFileIo.
+// mode; through a link, what it points to is replaced, or made. Errors  kDiskFull, kFileIo.
 [[nodiscard]] Result<void> write_config_file(const std::string& path, std::string_view text);
+
+// The document in the format of the name. Errors  those above; kConfigInvalidValue: JSON has no .inf and no .nan. (The peer
+// writes Infinity and NaN, which few others read.)
+[[nodiscard]] Result<void> write_config(const std::string& path, const ConfigValue::Map& document);
 
 }  // namespace accel::launcher

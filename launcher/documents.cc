@@ -21,10 +21,6 @@ constexpr std::string_view kOrigin =
     "This page is written by `scripts/generate_docs.sh` from a table in the code. Do not edit "
     "it.\n\n";
 
-// bash-completion looks for a file by the name of the program.
-constexpr const char* kSameScript =
-    "# Written by scripts/generate_docs.sh. Do not edit it.\n. \"${BASH_SOURCE[0]%/*}/accel\"\n";
-
 std::string heading(std::string_view title) {
   return "# " + std::string(title) + "\n\n" + std::string(kOrigin);
 }
@@ -196,8 +192,6 @@ std::vector<Document> generated_documents() {
                                      {"man/accel-launch.1", launch_manual()},
                                      {"man/accel-torchrun.1", torchrun_manual()},
                                      {"completions/accel", bash_completion()},
-                                     {"completions/accel-launch", kSameScript},
-                                     {"completions/accel-torchrun", kSameScript},
                                      {"completions/_accel", zsh_completion()},
                                      {"completions/accel.fish", fish_completion()}};
   for (const LocalCommand& command : local_commands())

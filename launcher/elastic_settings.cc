@@ -29,6 +29,7 @@ void each_member(T& settings, Visit&& visit) {
   visit("launch_address", settings.launch_address);
   visit("node_command", settings.node_command);
   visit("join_timeout_seconds", settings.join_timeout_seconds);
+  visit("last_call", settings.last_call);
   visit("hard_fencing", settings.hard_fencing);
   visit("lease", settings.lease);
   visit("in_allocation", settings.allocation_end.is_there);

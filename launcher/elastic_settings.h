@@ -47,6 +47,7 @@ struct ElasticSettings {
   std::string launch_address;  // kNode: of the machine whose srun started us; may be empty
   std::vector<std::string> node_command;  // kStarter: what each node runs
   int join_timeout_seconds = 600;
+  supervisor::Milliseconds last_call{3'000};  // for more nodes once min_nodes are there
   bool hard_fencing = false;
   supervisor::Milliseconds lease{10'000};  // hard fencing
   AllocationEnd allocation_end;

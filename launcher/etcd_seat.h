@@ -30,6 +30,10 @@ class EtcdSeat {
   // Errors  kStoreUnreachable: nothing takes connections there.
   [[nodiscard]] virtual Result<void> reach(const std::string& host, std::uint16_t port) = 0;
 
+  // Of our place: higher than that of any place before it.
+  [[nodiscard]] virtual std::uint64_t term() const = 0;
+
+  // Waits no longer than a loop can stand still; etcd may hear of it later.
   virtual void give_up() = 0;
   // What stands there in the place of ours since etcd did not hear from us for too long; empty: nothing.
   [[nodiscard]] virtual std::string successor() const = 0;

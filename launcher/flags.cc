@@ -20,6 +20,7 @@
 #include "launcher/number_text.h"
 #include "launcher/retired_flags.h"
 #include "runtime/suggest.h"
+#include "runtime/trimmed.h"
 
 namespace accel::launcher {
 namespace {
@@ -209,7 +210,7 @@ std::optional<int> integer_flag(
     const CommandLine& line, std::string_view flag, int least, int most, Faults& faults) {
   const std::optional<std::string> text = line.text(flag);
   if (!text) return std::nullopt;
-  const auto number = number_of<int>(*text);
+  const auto number = typed_number<int>(*text);
   if (number && *number >= least && *number <= most) return number;
   faults.add(
       bad_value(line,
@@ -244,7 +245,7 @@ std::optional<double> seconds_flag(const CommandLine& line, std::string_view fla
   constexpr double kDay = 86'400;
   const std::pair<std::string_view, double> units[] = {
       {"ms", 0.001}, {"s", 1}, {"m", 60}, {"h", 3600}};
-  std::string_view digits = *text;
+  std::string_view digits = trimmed(*text, kTypedBlanks);
   double scale = 1;
   for (const auto& [unit, seconds] : units) {
     if (digits.ends_with(unit)) {
@@ -253,7 +254,7 @@ std::optional<double> seconds_flag(const CommandLine& line, std::string_view fla
       break;
     }
   }
-  const std::optional<double> number = number_of<double>(digits);
+  const std::optional<double> number = typed_number<double>(digits);
   if (number && std::isfinite(*number) && *number >= 0 && *number * scale <= kDay) {
     return *number * scale;
   }

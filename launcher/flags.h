@@ -27,6 +27,7 @@ struct CommandLine {
   std::string script;               // empty when there is none
   bool is_torchrun = false;         // started as accel-torchrun
   bool counts_per_machine = false;  // num_processes is of each machine, not of all
+  bool is_at_endpoint = false;      // --rdzv_endpoint said where machine 0 is
   bool joins_in_order = false;      // machine ranks come from the order of joins
   std::optional<EtcdAccess>
       etcd;                     // says who is machine 0; no endpoint: at the main process's address

@@ -58,16 +58,18 @@ int num_gpu_places(std::string_view gpu_ids, int num_visible) {
 
 std::optional<Error> gpu_fault(int num_workers, int num_places, Program program) {
   if (num_places == 0) {
-    return Error(ErrorCode::kUnsupported,
-                 "training on several GPUs was asked for, but no GPU is visible",
-                 "give --cpu to train on the CPU");
+    return Error(
+        ErrorCode::kUnsupported,
+        "training on several GPUs was asked for, but no GPU is visible",
+        "give --cpu in place of --multi_gpu, or beside the configuration file that asks for "
+        "it; or mend the driver or CUDA_VISIBLE_DEVICES");
   }
   if (num_workers <= num_places) return std::nullopt;
   return Error(ErrorCode::kUnsupported,
                std::to_string(num_workers) + " workers cannot share " + gpus_text(num_places) +
                    ": ranks 0 and " + std::to_string(num_places) + " would both use the first one",
                "give " + spelled("num_processes", program) + " " + std::to_string(num_places) +
-                   ", or --cpu, or " + spelled("gpu_ids", program) +
+                   ", or --cpu in place of --multi_gpu, or " + spelled("gpu_ids", program) +
                    " with an id as often as workers shall share that GPU");
 }
 

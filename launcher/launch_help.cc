@@ -49,21 +49,25 @@ bool is_optional(std::string_view group) {
   return group.find(" (with ") != std::string_view::npos || group == torchrun_flags().front().group;
 }
 
-// True for optional groups that no flag of `chosen` belongs to.
-bool is_left_out(std::string_view group, const std::vector<std::string>& chosen) {
-  if (chosen.empty() || !is_optional(group)) return false;
-  return std::none_of(chosen.begin(), chosen.end(), [&](const std::string& name) {
-    const FlagSpec* const flag = find_flag(name);
-    return flag != nullptr && flag->group == group;
-  });
+// Whether the flag is of the group, or is what the group is "(with ...)".
+bool chooses(const GivenFlags::value_type& given, std::string_view group) {
+  const auto& [name, value] = given;
+  const FlagSpec* const flag = find_flag(name);
+  return (flag != nullptr && flag->group == group) ||
+         group.ends_with("(with --" + name + " " + value + ")");
 }
 
-void append_flags(std::string& out,
-                  std::span<const FlagSpec> flags,
-                  const std::vector<std::string>& chosen) {
+// True for optional groups that no flag chooses, when flags were given beside --help.
+bool is_left_out(std::string_view group, const GivenFlags& given) {
+  const std::size_t num_others = given.size() - given.count("help");
+  if (num_others == 0 || !is_optional(group)) return false;
+  return std::ranges::none_of(given, [&](const auto& flag) { return chooses(flag, group); });
+}
+
+void append_flags(std::string& out, std::span<const FlagSpec> flags, const GivenFlags& given) {
   std::string_view group;
   for (const FlagSpec& flag : flags) {
-    if (is_left_out(flag.group, chosen)) continue;
+    if (is_left_out(flag.group, given)) continue;
     if (flag.group != group) {
       group = flag.group;
       out += '\n';
@@ -76,7 +80,7 @@ void append_flags(std::string& out,
 
 }  // namespace
 
-std::string launch_help(const std::vector<std::string>& chosen, bool is_torchrun) {
+std::string launch_help(const GivenFlags& given, bool is_torchrun) {
   const std::string program = is_torchrun ? "accel-torchrun" : "accel-launch";
   std::string out = "Usage: " + program + " [flags] SCRIPT [arguments of the script]\n\n";
   out += wrapped(
@@ -91,12 +95,12 @@ std::string launch_help(const std::vector<std::string>& chosen, bool is_torchrun
                       "--nproc-per-node says more, and no default configuration file.",
                       0);
   }
-  if (is_torchrun) append_flags(out, torchrun_flags(), chosen);
+  if (is_torchrun) append_flags(out, torchrun_flags(), given);
   std::vector<FlagSpec> others;
   std::ranges::copy_if(flag_table(), std::back_inserter(others), [&](const FlagSpec& flag) {
     return !is_torchrun || flag.group != torchrun_flags().front().group;
   });
-  append_flags(out, others, chosen);
+  append_flags(out, others, given);
   out += "\nExamples:\n";
   for (const std::string_view example : is_torchrun ? kTorchrunExamples : kLaunchExamples)
     out += "  " + std::string(example) + "\n";

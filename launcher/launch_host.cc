@@ -90,6 +90,7 @@ LaunchHost real_launch_host() {
   LaunchHost host;
   host.environment = own_environment();
   host.topology = [](Caches caches) { return read_topology(caches); };
+  host.cpu_quota = [] { return cpu_quota(real_system()); };
   host.num_machine_cores = [] { return num_machine_cores(); };
   host.num_gpus = [environment = host.environment] { return num_visible_gpus(environment); };
   host.resource_config = [] {

@@ -13,12 +13,12 @@
 #include "launcher/compat_environment.h"
 #include "launcher/compute_device.h"
 #include "launcher/config_file.h"
+#include "launcher/core_shares.h"
 #include "launcher/cpu_fallback.h"
 #include "launcher/faults.h"
 #include "launcher/flag_table.h"
 #include "launcher/flags.h"
 #include "launcher/gpu_affinity.h"
-#include "launcher/gpu_list.h"
 #include "launcher/hosts/host_spec.h"
 #include "launcher/launch_help.h"
 #include "launcher/launch_script.h"
@@ -86,52 +86,6 @@ std::string name_of_job(const CommandLine& line,
   const std::string run_id = line.text("rdzv_id").value_or(line.run_id);
   const bool is_named = run_id != "none" && !run_id.empty() && !line.is_on("standalone");
   return is_named && !settings.elastic ? run_id : command.name;
-}
-
-// The CPUs near each worker's GPU; empty when workers have none, or their places are not known.
-std::vector<std::vector<int>> places_of_gpus(const LaunchSettings& settings,
-                                             const LaunchHost& host) {
-  if (settings.affinity == AffinityMode::kNone || settings.use_cpu || settings.accelerator ||
-      settings.mpi || !host.nvidia) {
-    return {};
-  }
-  EnvMap environment = host.environment;
-  if (settings.gpu_ids != "all")
-    environment["CUDA_VISIBLE_DEVICES"] = without_repeats(settings.gpu_ids);
-  return cpus_near_gpus(host.nvidia(), environment, settings.num_processes);
-}
-
-// The cores of each worker. Without --enable_cpu_affinity a machine that cannot be read only costs
-// the thread counts.
-Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
-                                  const CommandLine& line,
-                                  const LaunchHost& host,
-                                  std::vector<std::string>& notices) {
-  if (settings.hosts) return AffinityPlan();  // theirs
-  const bool must_bind = settings.affinity != AffinityMode::kNone;
-  const int num_workers = settings.mpi ? settings.mpi->num_on_machine() : settings.num_processes;
-  const bool is_needed =
-      must_bind || num_workers > 1 || decides_num_threads(host.environment, settings);
-  if (!is_needed) return AffinityPlan();
-  const bool needs_caches = settings.affinity == AffinityMode::kL3;
-  Result<Topology> topology = host.topology(needs_caches ? Caches::kRead : Caches::kLeftOut);
-  if (!topology) {
-    if (must_bind) return std::move(topology).error();
-    notices.push_back("the cores cannot be read (" + topology.error().message() +
-                      "): every worker computes with one thread");
-    return AffinityPlan();
-  }
-  const auto places = places_of_gpus(settings, host);
-  AffinityPlan plan = places.empty() ? plan_affinity(*topology, num_workers, settings.affinity)
-                                     : plan_affinity_near(*topology, places, settings.affinity);
-  if (plan.max_workers_per_core > 1) {
-    const size_t cores = topology->cores.size();
-    notices.push_back(std::to_string(num_workers) + " workers share " + std::to_string(cores) +
-                      (cores == 1 ? " core" : " cores") +
-                      ": they will wait for one another; lower " + line.spelled("num_processes") +
-                      " or grant more cores");
-  }
-  return plan;
 }
 
 std::vector<WorkerSpec> make_workers(const LaunchSettings& settings,
@@ -319,15 +273,6 @@ TorchrunView view_for_torchrun(const CommandLine& line,
           .placed_by = who_places_machines(line, file)};
 }
 
-// The flags that were given beside --help.
-std::vector<std::string> names_of(const std::map<std::string, std::string, std::less<>>& given) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : given) {
-    if (name != "help") names.push_back(name);
-  }
-  return names;
-}
-
 SlurmView view_of_slurm(const LaunchHost& host, Faults& faults) {
   SlurmView view;
   auto place = read_slurm(host.environment);
@@ -382,6 +327,7 @@ Result<void> hand_to_starter(LaunchPlan& plan,
   if (settings.mpi) {
     if (auto handed = hand_to_mpirun(plan.spec, *settings.mpi, host); !handed) return handed;
     plan.worker_names = {plan.spec.workers.front().argv.front()};
+    plan.mpi_hostfile = settings.mpi->hostfile;
   }
   if (settings.tpu && settings.tpu->pod) {
     plan.spec.workers.front().is_starter = true;
@@ -404,7 +350,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   CommandLine& line = *parsed;
   LaunchPlan plan;
   if (line.is_on("help")) {
-    plan.answer = launch_help(names_of(line.given), host.is_torchrun);
+    plan.answer = launch_help(line.given, host.is_torchrun);
     return plan;
   }
   if (line.is_on("version")) {

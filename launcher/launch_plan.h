@@ -24,6 +24,7 @@
 #include "launcher/mpi/mpi_launch.h"
 #include "launcher/sagemaker/submission.h"
 #include "launcher/static/static_settings.h"
+#include "runtime/cpu_quota.h"
 #include "runtime/nvidia_gpus.h"
 #include "runtime/supervisor/job_spec.h"
 
@@ -33,10 +34,11 @@ namespace accel::launcher {
 struct LaunchHost {
   EnvMap environment;                                // of the launcher; the workers' is built on it
   std::function<Result<Topology>(Caches)> topology;  // called only when needed
-  std::function<int()> num_gpus;                     // visible GPUs, CUDA_VISIBLE_DEVICES respected
-  std::function<int()> num_machine_cores;            // for --strict_compat; empty: one
-  std::function<std::string()> resource_config;      // of SageMaker; empty where there is none
-  std::function<Result<MpiProgram>()> mpi_program;   // called only when mpirun starts the workers
+  std::function<std::optional<CpuQuota>()> cpu_quota;  // empty: none
+  std::function<int()> num_gpus;                    // visible GPUs, CUDA_VISIBLE_DEVICES respected
+  std::function<int()> num_machine_cores;           // for --strict_compat; empty: one
+  std::function<std::string()> resource_config;     // of SageMaker; empty where there is none
+  std::function<Result<MpiProgram>()> mpi_program;  // called only when mpirun starts the workers
   // kPortInUse, with the holder's name, when the store cannot have this port here; empty: it can.
   std::function<std::optional<Error>(std::uint16_t)> port_fault;
   std::string home;                       // of the user, for default_config.yaml; may be empty
@@ -67,6 +69,8 @@ struct LaunchPlan {
   std::optional<std::string> answer;
 
   std::vector<std::string> notices;  // warnings for stderr, one line each, in the order found
+
+  std::string mpi_hostfile;  // that mpirun will read; empty: none
 
   // What the report calls the processes of `spec`; empty: ranks.
   std::vector<std::string> worker_names;

@@ -70,7 +70,7 @@ class Merge {
       check_sizes(settings_.paradigms, is_mpi_ ? of_mpi : settings_.world_size(), faults_);
     choose_computing();
     choose_dynamo();
-    settings_.output = choose_output(line_, settings_.num_processes, faults_);
+    settings_.output = choose_output(line_, settings_.num_processes, notices_, faults_);
     choose_failures();
     if (!faults_.empty()) return faults_.merged();
     return std::move(settings_);

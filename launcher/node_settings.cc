@@ -137,7 +137,7 @@ std::optional<ElasticSettings> choose_agent(const CommandLine& line,
             line.spelled(name) + " cannot be used together with --agent",
             "leave it out: agents have addresses, keys, ports and log folders of their own");
   }
-  for (const char* name : {"rdzv_join_timeout", "fencing", "lease"}) {
+  for (const char* name : {"rdzv_join_timeout", "rdzv_last_call_timeout", "fencing", "lease"}) {
     if (line.has(name) && elastic.max_nodes == 1)
       usage(faults, line.spelled(name) + " is for several nodes", "give --nnodes too");
   }
@@ -201,6 +201,9 @@ std::optional<ElasticSettings> choose_nodes(const CommandLine& line,
   elastic->node_id = line.text("node_id").value_or(elastic->node_id);
   if (const auto limit = seconds_flag(line, "rdzv_join_timeout", faults))
     elastic->join_timeout_seconds = std::max(1, static_cast<int>(*limit));
+  if (const auto limit = seconds_flag(line, "rdzv_last_call_timeout", faults))
+    elastic->last_call =
+        std::chrono::ceil<supervisor::Milliseconds>(std::chrono::duration<double>(*limit));
   choose_fencing(line, *elastic, faults);
   elastic->quiet = line.is_on("quiet");
   return elastic;

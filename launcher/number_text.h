@@ -2,9 +2,13 @@
 #pragma once
 
 #include <charconv>
+#include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <system_error>
+
+#include "runtime/trimmed.h"
 
 namespace accel::launcher {
 
@@ -16,6 +20,25 @@ template <typename Number>
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return number;
+}
+
+inline constexpr std::string_view kTypedBlanks = " \t\n\v\f\r";
+
+// As number_of(), for what a person typed: with what the peers' int() and float() take, blanks around the number, a plus
+// before it, and single underscores between its digits.
+template <typename Number>
+[[nodiscard]] std::optional<Number> typed_number(std::string_view text) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  text = trimmed(text, kTypedBlanks);
+  if (text.starts_with('+') && text.size() > 1 && (is_digit(text[1]) || text[1] == '.'))
+    text.remove_prefix(1);
+  std::string digits;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool is_between =
+        i > 0 && i + 1 < text.size() && is_digit(text[i - 1]) && is_digit(text[i + 1]);
+    if (text[i] != '_' || !is_between) digits += text[i];
+  }
+  return number_of<Number>(digits);
 }
 
 }  // namespace accel::launcher

@@ -17,7 +17,7 @@ std::optional<Streams> streams_of(std::string_view digit) {
   return static_cast<Streams>(digit[0] - '0');
 }
 
-// "3" for every worker, or "0:3,1:1" by local rank (others kNone).
+// "3" for every worker, or "0:3,1:1" by local rank (others kNone). Ranks that are not here may be another machine's.
 Result<std::vector<Streams>> parse_streams(const std::string& flag,
                                            std::string_view text,
                                            int num_workers) {
@@ -41,10 +41,7 @@ Result<std::vector<Streams>> parse_streams(const std::string& flag,
     if (!local_rank || *local_rank < 0 || !streams) {
       return fault("pairs of a local rank and 0, 1, 2 or 3, as in 0:3,1:1");
     }
-    if (*local_rank >= num_workers) {
-      return fault("local ranks below " + std::to_string(num_workers) + ", the number of workers");
-    }
-    result[static_cast<size_t>(*local_rank)] = *streams;
+    if (*local_rank < num_workers) result[static_cast<size_t>(*local_rank)] = *streams;
     if (comma == rest.size()) return result;
     rest.remove_prefix(comma + 1);
   }
@@ -52,8 +49,11 @@ Result<std::vector<Streams>> parse_streams(const std::string& flag,
 
 class OutputChoice {
  public:
-  OutputChoice(const CommandLine& line, int num_workers, Faults& faults)
-      : line_(line), num_workers_(num_workers), faults_(faults) {}
+  OutputChoice(const CommandLine& line,
+               int num_workers,
+               std::vector<std::string>& notices,
+               Faults& faults)
+      : line_(line), num_workers_(num_workers), notices_(notices), faults_(faults) {}
 
   // --log_dir alone writes everything to files and shows it too; --tee and --redirects say it
   // exactly.
@@ -96,8 +96,14 @@ class OutputChoice {
   void choose_console_ranks() {
     const auto text = line_.text("local_ranks_filter");
     if (!text || text->empty()) return;
-    const auto ranks = parse_rank_list(line_.spelled("local_ranks_filter"), *text, num_workers_);
+    const auto ranks = parse_rank_list(line_.spelled("local_ranks_filter"), *text);
     if (!ranks) return faults_.add(ranks.error());
+    const auto is_here = [this](int rank) { return rank >= 0 && rank < num_workers_; };
+    if (std::ranges::none_of(*ranks, is_here)) {
+      notices_.push_back(line_.spelled("local_ranks_filter") + " '" + *text +
+                         "' names none of the " + std::to_string(num_workers_) +
+                         " workers here: all their output goes to files alone");
+    }
     for (size_t rank = 0; rank < output_.redirect.size(); ++rank) {
       if (ranks->contains(static_cast<int>(rank))) continue;
       output_.redirect[rank] = Streams::kAll;
@@ -136,14 +142,18 @@ class OutputChoice {
 
   const CommandLine& line_;
   const int num_workers_;
+  std::vector<std::string>& notices_;
   Faults& faults_;
   OutputSettings output_;
 };
 
 }  // namespace
 
-OutputSettings choose_output(const CommandLine& line, int num_workers, Faults& faults) {
-  return OutputChoice(line, num_workers, faults).run();
+OutputSettings choose_output(const CommandLine& line,
+                             int num_workers,
+                             std::vector<std::string>& notices,
+                             Faults& faults) {
+  return OutputChoice(line, num_workers, notices, faults).run();
 }
 
 }  // namespace accel::launcher

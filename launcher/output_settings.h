@@ -23,6 +23,7 @@ struct OutputSettings {
 // `num_workers` are those of this machine. Faults (kInvalidArgument, kUsage) are added.
 [[nodiscard]] OutputSettings choose_output(const CommandLine& line,
                                            int num_workers,
+                                           std::vector<std::string>& notices,
                                            Faults& faults);
 
 }  // namespace accel::launcher

@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#include "launcher/environment_value.h"
+#include "runtime/environment_value.h"
 #include "runtime/suggest.h"
 
 namespace accel::launcher {

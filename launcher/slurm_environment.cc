@@ -158,6 +158,8 @@ Result<std::optional<SlurmPlace>> read_slurm(const EnvMap& environment) {
   place.end.end_seconds = reader.number("SLURM_JOB_END_TIME", kLastSecond, 0);
   place.end.kill_wait_seconds =
       reader.number("ACCEL_SLURM_KILL_WAIT", kLongestKillWait, place.end.kill_wait_seconds);
+  const char* components = reader.first_of({"SLURM_HET_SIZE", "SLURM_PACK_SIZE"});
+  place.num_components = static_cast<int>(reader.number(components, kMostNodes, 1));
   place.node_name = reader.text("SLURMD_NODENAME");
   place.hosts = read_hosts(reader, place.role);
   if (const auto all = expand_hostlist(reader.text("SLURM_JOB_NODELIST"), kMostNodes))

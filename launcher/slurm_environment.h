@@ -32,6 +32,7 @@ struct SlurmPlace {
   int restart_count = 0;  // how often the job was queued again
   AllocationEnd end;
   std::string node_name;               // ours, as SLURM calls it; may be empty
+  int num_components = 1;              // of a heterogeneous job; kBatch: `hosts` is the first's
   int node_index = 0;                  // kTask: of ours in the step
   int local_id = 0;                    // kTask: of this task on its node
   int tasks_on_node = 1;               // kTask

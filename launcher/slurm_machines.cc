@@ -1,6 +1,9 @@
 #include "launcher/slurm_machines.h"
 
 #include <string>
+#include <utility>
+
+#include "launcher/slurm_nodes.h"
 
 namespace accel::launcher {
 namespace {
@@ -27,6 +30,7 @@ Result<SlurmMachines> choose_slurm_machines(const CommandLine& line,
   const bool has_address = line.has("main_process_ip");
   // A batch script that names an address starts launchers on other machines itself.
   if (has_address && place->role == SlurmRole::kBatch) return machines;
+  if (auto refused = refuse_components(*place, line.program())) return *std::move(refused);
   if (place->num_nodes() != num_machines)
     return other_number(*place, num_machines, line.spelled("num_machines"));
   machines.are_nodes = !has_address;

@@ -75,12 +75,23 @@ ElasticSettings node_of_starter(const SlurmPlace& place, const std::string& fold
 
 }  // namespace
 
+std::optional<Error> refuse_components(const SlurmPlace& place, Program program) {
+  if (place.role != SlurmRole::kBatch || place.num_components <= 1) return std::nullopt;
+  const std::string name(name_of(program));
+  const std::string all = "0-" + std::to_string(place.num_components - 1);
+  return usage("SLURM job " + place.job_id + " has " + std::to_string(place.num_components) +
+                   " components, and its batch script sees the nodes of the first alone",
+               "use `srun --het-group=" + all + " --ntasks-per-node=1 --cpu-bind=none " + name +
+                   " ...` for the nodes of all of them, or --nnodes 1 for this node");
+}
+
 Result<std::optional<ElasticSettings>> plan_slurm_nodes(const SlurmPlace& place,
                                                         const SlurmWish& wish) {
   if (!wish.starter_folder.empty() && place.role == SlurmRole::kTask)
     return std::optional(node_of_starter(place, wish.starter_folder));
   const bool is_one_asked = wish.num_nodes && wish.num_nodes->second == 1;
   if (place.num_nodes() == 1 && is_one_asked) return std::optional<ElasticSettings>();
+  if (auto refused = refuse_components(place, wish.program)) return *std::move(refused);
   if (place.tasks_on_node > 1) return several_tasks(place, wish.program);
   const auto range = choose_range(place, wish);
   if (!range) return range.error();

@@ -6,6 +6,7 @@
 //   task of a starter                           kNode
 //   one node                                    none: a launch on one machine
 //   several tasks on one node                   refused, naming the srun line to use
+//   batch script, several components            refused likewise: SLURM's variables and srun mean the first alone
 //
 // A place of several nodes never becomes a job of one: that is an error with its remedy.
 //
@@ -39,5 +40,9 @@ struct SlurmWish {
 // `meeting`, `node_id`, `expected_hosts` and what else SLURM says; empty for one machine. Errors  kUsage.
 [[nodiscard]] Result<std::optional<ElasticSettings>> plan_slurm_nodes(const SlurmPlace& place,
                                                                       const SlurmWish& wish);
+
+// The batch script of a heterogeneous job, where a line that says nothing of nodes would be of its first component.
+// kUsage, with the srun line that takes all; empty: it is none.
+[[nodiscard]] std::optional<Error> refuse_components(const SlurmPlace& place, Program program);
 
 }  // namespace accel::launcher

@@ -10,19 +10,11 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/system.h"
 
 namespace accel {
-
-// The folder of the hierarchy that a process with these two files is in; empty without one.
-// mountinfo, cgroup  contents of /proc/PID/mountinfo and /proc/PID/cgroup.
-// controller         of version 1, as "memory"; empty: the hierarchy of version 2.
-[[nodiscard]] std::string cgroup_folder(std::string_view mountinfo,
-                                        std::string_view cgroup,
-                                        std::string_view controller = {});
 
 struct CgroupRoom {
   std::string file;  // that sets the limit

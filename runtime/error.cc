@@ -101,7 +101,7 @@ constexpr ErrorInfo kTable[] = {
     {kDiskFull, "file.disk_full", 28, "The disk is full.", "free space on the device that the message names"},
     {kOutOfMemory, "memory.exhausted", 137, "Memory ran out.", "lower the batch size"},
     {kAgentUnreachable, "agent.unreachable", 69, "No accel-agent answers at the address.",
-     "start accel-agent, or name its socket with --agent or ACCEL_AGENT"},
+     "start accel-agent, or name the folder of its sockets with --agent or ACCEL_AGENT"},
     {kAgentRefused, "agent.refused", 77, "The agent does not let this caller do that.",
      "ask the administrator of the agent; docs/security.md lists who may do what"},
     {kAgentRunning, "agent.running", 71, "Another accel-agent uses the same state folder.",

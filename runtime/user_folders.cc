@@ -7,18 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/environment_value.h"
+
 namespace accel {
-namespace {
-
-std::string value_of(const EnvMap& environment, const char* name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
-}
-
-}  // namespace
 
 std::string home_folder(const EnvMap& environment) {
-  if (std::string home = value_of(environment, "HOME"); !home.empty()) return home;
+  if (std::string home = value_in(environment, "HOME"); !home.empty()) return home;
   std::array<char, 16384> text;
   passwd entry = {};
   passwd* found = nullptr;
@@ -27,7 +21,7 @@ std::string home_folder(const EnvMap& environment) {
 }
 
 std::string temporary_folder(const EnvMap& environment) {
-  const std::string named = value_of(environment, "TMPDIR");
+  const std::string named = value_in(environment, "TMPDIR");
   struct stat info = {};
   const bool is_usable = !named.empty() && ::stat(named.c_str(), &info) == 0 &&
                          S_ISDIR(info.st_mode) && ::access(named.c_str(), W_OK | X_OK) == 0;
@@ -39,9 +33,9 @@ std::string temporary_folder(const EnvMap& environment) {
 }
 
 std::string default_config_path(const EnvMap& environment, const std::string& home) {
-  std::string cache = value_of(environment, "HF_HOME");
+  std::string cache = value_in(environment, "HF_HOME");
   if (cache.empty()) {
-    const std::string base = value_of(environment, "XDG_CACHE_HOME");
+    const std::string base = value_in(environment, "XDG_CACHE_HOME");
     cache = (base.empty() ? "~/.cache" : base) + "/huggingface";
   }
   if (cache == "~" || cache.starts_with("~/")) {

@@ -15,6 +15,16 @@ bool is_end(NoticeKind kind) {
          kind == NoticeKind::kCancelled;
 }
 
+void note_generation(LocalMembership& membership, std::uint64_t seen) {
+  membership.highest_generation = std::max(membership.highest_generation, seen);
+  membership.join.generation = membership.highest_generation;
+}
+
+// Whether a generation that is stopped for this costs the job no restart.
+bool is_free(StopReason reason) {
+  return reason == StopReason::kScale || reason == StopReason::kDrain;
+}
+
 // How long the workers may go on without an acked beat.
 Duration patience_of(const LocalMembership& membership) {
   if (!membership.job) return Duration::max();
@@ -132,6 +142,8 @@ class MemberTurn {
     membership.assigned_epoch = order.assigned_epoch;
     membership.generation = order.generation;
     membership.num_ranks = order.assign.num_ranks;
+    membership.restart_count = order.assign.restart_count;
+    membership.join.restarts = membership.restart_count;
     membership.num_done = 0;
     membership.steps = StepsMade{};
     membership.next.reset();
@@ -171,7 +183,7 @@ class MemberTurn {
     membership.job = adopted.job;
     membership.assigned_epoch = adopted.local.leader_epoch;
     membership.generation = adopted.local.generation;
-    membership.highest_generation = adopted.local.generation;
+    note_generation(membership, adopted.local.generation);
     membership.phase = adopted.local.phase;
     membership.num_ranks = adopted.num_ranks;
     state_.epoch = std::max(state_.epoch, adopted.local.leader_epoch);
@@ -198,10 +210,12 @@ class MemberTurn {
 
   void on(const WantJob& want) {
     LocalMembership& membership = state_.jobs[want.join.job_uuid];
-    membership.join = want.join;
+    const Join before = std::exchange(membership.join, want.join);
+    membership.join.generation = before.generation;
+    membership.join.restarts = before.restarts;
     membership.wants_in = true;
     if (membership.phase == MemberPhase::kNone) membership.phase = MemberPhase::kJoined;
-    if (state_.is_welcome) say(0, want.join);
+    if (state_.is_welcome) say(0, membership.join);
   }
 
   void on(const DeclineJob& decline) {
@@ -233,7 +247,9 @@ class MemberTurn {
     if (!membership || exited.exit.cause == supervisor::ExitCause::kStoppedByUs) return;
     MemberPhase& phase = membership->phase;
     if (exited.exit.cause == supervisor::ExitCause::kOk) {
-      const bool are_all = ++membership->num_done >= membership->num_ranks;
+      // One that was told to stop may save and end well.
+      const bool are_all =
+          phase != MemberPhase::kDraining && ++membership->num_done >= membership->num_ranks;
       if (are_all && phase == MemberPhase::kRunning) phase = MemberPhase::kDone;
     } else if (is_active(phase) && phase != MemberPhase::kDraining) {
       phase = MemberPhase::kFailed;
@@ -322,7 +338,7 @@ class MemberTurn {
     const bool is_repeated = fence.leader_epoch == membership.assigned_epoch &&
                              fence.generation == membership.generation;
     if (is_repeated) return;  // whatever became of it was said, and is said again until acked
-    membership.highest_generation = fence.generation;
+    note_generation(membership, fence.generation);
     ParkWorkers order{fence.generation, fence.leader_epoch, assign};
     if (!is_active(membership.phase)) return park(membership, std::move(order));
     membership.next = std::move(order);
@@ -340,6 +356,7 @@ class MemberTurn {
       return;
     }
     membership->phase = MemberPhase::kRunning;
+    membership->join.restarts = membership->restart_count + 1;
     actions_.emplace_back(ReleaseWorkers{start.job_uuid, fence.generation, start.store_endpoint});
   }
 
@@ -351,7 +368,9 @@ class MemberTurn {
       ++state_.dropped;
       return;
     }
-    membership.highest_generation = std::max(membership.highest_generation, fence.generation);
+    note_generation(membership, fence.generation);
+    if (is_free(stop.reason) && fence.generation == membership.generation)
+      membership.join.restarts = membership.restart_count;
     if (membership.next && membership.next->generation <= fence.generation) {
       membership.next.reset();
     }

@@ -95,6 +95,9 @@ struct Join {
   bool spare = false;        // only to replace a lost node
   int slots = 0;             // 0: JobDescription::procs_per_node
   int preferred_index = -1;  // the node index it would like (a scheduler's order); -1: any
+  // What it knows by coordinators before, for one that has no record of the job.
+  std::uint64_t generation = 0;  // the highest that it heard of
+  int restarts = 0;              // used up, should the coordinator be gone that it heard last
 };
 
 struct FailedCheck {

@@ -25,14 +25,6 @@ NoticeKind end_of(const Job& job) {
   return job.phase == JobPhase::kFailed ? NoticeKind::kFailed : NoticeKind::kCancelled;
 }
 
-// A number that was used, if only by a coordinator before this one that left no record of it, is not used again: messages
-// about that generation may still be under way. A node that is far ahead of everybody is not believed.
-void note_generation(Job& job, std::uint64_t seen) {
-  constexpr std::uint64_t kMostAhead = 1'000'000;
-  if (seen <= job.generation + kMostAhead)
-    job.generation_floor = std::max(job.generation_floor, seen);
-}
-
 class Observer {
  public:
   Observer(Turn& turn, Node& node) : turn_(turn), node_(node) {}
@@ -133,6 +125,12 @@ class Observer {
 };
 
 }  // namespace
+
+void note_generation(Job& job, std::uint64_t seen) {
+  constexpr std::uint64_t kMostAhead = 1'000'000;
+  if (seen <= job.generation + kMostAhead)
+    job.generation_floor = std::max(job.generation_floor, seen);
+}
 
 void observe(Turn& turn, Node& node, const std::vector<JobBeat>& jobs) {
   Observer observer(turn, node);

@@ -93,6 +93,9 @@ void tick_running(Turn& turn, Job& job);
 // observing.cc: what a node says of itself, against what it was told
 void observe(Turn& turn, Node& node, const std::vector<JobBeat>& jobs);
 void take_inventory(Turn& turn, Node& node, const Hello& hello, bool is_same_boot);
+// A number that was used, if only by a coordinator before this one that left no record of it, is not used again: messages
+// about that generation may still be under way. A node that is far ahead of everybody is not believed.
+void note_generation(Job& job, std::uint64_t seen);
 
 // stopping.cc
 void begin_stopping(Turn& turn, Job& job, StopPlan plan);

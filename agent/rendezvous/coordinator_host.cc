@@ -10,6 +10,7 @@
 #include "agent/queued_stream.h"
 #include "agent/rendezvous/clock_skew.h"
 #include "agent/rendezvous/job_wire.h"
+#include "agent/rendezvous/session_client.h"
 #include "agent/rendezvous/token_proof.h"
 #include "agent/rendezvous/wire.h"
 #include "agent/ticket_book.h"
@@ -237,7 +238,7 @@ void CoordinatorHost::close() {
   timer_.cancel();
   const auto sessions = sessions_;
   for (const auto& [id, stream] : sessions) {
-    stream->finish({grpc::StatusCode::UNAVAILABLE, "the coordinator ends"});
+    stream->finish({grpc::StatusCode::UNAVAILABLE, kCoordinatorEnds});
   }
 }
 

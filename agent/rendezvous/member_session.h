@@ -50,6 +50,7 @@ class MemberSession {
                 Handlers handlers);
 
   void connect() { session_.connect(); }
+  void move_to(std::shared_ptr<grpc::Channel> channel) { session_.move_to(std::move(channel)); }
 
   void handle(decltype(MemberEvent::what) what);
 

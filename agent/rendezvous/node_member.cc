@@ -44,15 +44,29 @@ void NodeMember::start() {
 void NodeMember::leave(const std::string& reason, supervisor::Milliseconds grace) {
   if (is_leaving_) return;
   is_leaving_ = true;
-  const auto& jobs = session_.state().jobs;
-  const auto job = jobs.find(options_.job.job_uuid());
-  const std::uint64_t generation = job == jobs.end() ? 0 : job->second.generation;
+  const auto* present = membership();
+  const std::uint64_t generation = present == nullptr ? 0 : present->generation;
   session_.handle(WantLeave{.job_uuid = options_.job.job_uuid(), .reason = reason});
   // What the coordinator has to say about it does not matter to this node any more.
   workers_.stop({.job_uuid = options_.job.job_uuid(),
                  .generation = generation,
                  .grace = grace,
                  .reason = StopReason::kCancelled});
+}
+
+void NodeMember::stop_workers(supervisor::Milliseconds grace) {
+  const auto* present = membership();
+  if (present == nullptr || present->phase != MemberPhase::kRunning) return;
+  workers_.stop({.job_uuid = options_.job.job_uuid(),
+                 .generation = present->generation,
+                 .grace = grace,
+                 .reason = StopReason::kNodeLost});
+}
+
+const LocalMembership* NodeMember::membership() const {
+  const auto& jobs = session_.state().jobs;
+  const auto job = jobs.find(options_.job.job_uuid());
+  return job == jobs.end() ? nullptr : &job->second;
 }
 
 void NodeMember::finish() {

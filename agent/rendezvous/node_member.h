@@ -45,6 +45,12 @@ class NodeMember {
 
   void start();
 
+  // Another coordinator takes the place of one that is gone. It says what becomes of what runs.
+  void move_to(std::shared_ptr<grpc::Channel> channel) { session_.move_to(std::move(channel)); }
+
+  // The coordinator is gone for good: what ran under it ends, SIGKILL after `grace`. The node stays in the job.
+  void stop_workers(supervisor::Milliseconds grace);
+
   // Stops the workers, SIGKILL after `grace`, and goes out of the job; then on_finished.
   void leave(const std::string& reason, supervisor::Milliseconds grace);
 
@@ -57,6 +63,8 @@ class NodeMember {
   void close(std::function<void()> done) { session_.close(std::move(done)); }
 
   [[nodiscard]] const NodeWorkers& workers() const { return workers_; }
+  // Null: the node is in no job.
+  [[nodiscard]] const LocalMembership* membership() const;
 
  private:
   void carry_out(const MemberAction& action);

@@ -169,6 +169,18 @@ void SessionClient::connect() {
   handlers_.on_open();
 }
 
+void SessionClient::move_to(std::shared_ptr<grpc::Channel> channel) {
+  home_ = std::move(channel);
+  leader_.clear();
+  asked_.clear();
+  pause_ = {};
+  num_redirects_ = 0;
+  if (stream_) return stream_->end();
+  use(home_);
+  retry_.expires_after(std::chrono::seconds(0));
+  wait_to_connect();
+}
+
 void SessionClient::welcomed(int num_nodes) {
   pause_ = {.num_losses = 0, .num_nodes = num_nodes};
   num_redirects_ = 0;
@@ -216,6 +228,10 @@ void SessionClient::on_stream_closed(const grpc::Status& status) {
   ++pause_.num_losses;
   pause_.chance = std::uniform_real_distribution<double>(0, 1)(draw_);
   retry_.expires_after(reconnect_pause(pause_));
+  wait_to_connect();
+}
+
+void SessionClient::wait_to_connect() {
   retry_.async_wait([this](const boost::system::error_code& error) {
     if (!error) connect();
   });

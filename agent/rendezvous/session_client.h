@@ -26,6 +26,9 @@
 
 namespace accel::agent {
 
+// Why a session ended whose coordinator said good-bye, and will not be there again.
+inline constexpr const char* kCoordinatorEnds = "the coordinator ends";
+
 class SessionClient {
  public:
   struct Handlers {
@@ -48,6 +51,9 @@ class SessionClient {
 
   void connect();
 
+  // The coordinator is elsewhere from now on: the stream ends, and the next one goes there.
+  void move_to(std::shared_ptr<grpc::Channel> channel);
+
   // The coordinator has answered: the next loss is not one of a series. `num_nodes`: as many as it knows.
   void welcomed(int num_nodes);
 
@@ -66,12 +72,13 @@ class SessionClient {
  private:
   class Stream;
   void on_stream_closed(const grpc::Status& status);
+  void wait_to_connect();
   void on_redirect(const std::string& leader);
   void use(std::shared_ptr<grpc::Channel> channel);
 
   boost::asio::io_context& loop_;
   const std::shared_ptr<OpenCalls> calls_ = std::make_shared<OpenCalls>(loop_);
-  const std::shared_ptr<grpc::Channel> home_;
+  std::shared_ptr<grpc::Channel> home_;     // the first address
   std::shared_ptr<grpc::Channel> channel_;  // home_, or to a leader that was named
   OpenChannel open_channel_;
   std::string leader_;     // named, to be asked next

@@ -78,6 +78,8 @@ void put_body(v1::AgentMsg& out, const Join& join) {
   to.set_spare(join.spare);
   to.set_slots(static_cast<std::uint32_t>(std::max(0, join.slots)));
   to.set_preferred_index(join.preferred_index);
+  to.set_generation(join.generation);
+  to.set_restarts(static_cast<std::uint32_t>(std::max(0, join.restarts)));
 }
 
 void put_body(v1::AgentMsg& out, const Ready& ready) {
@@ -300,7 +302,7 @@ std::optional<Assign> assign_from(const v1::Assign& from) {
   assign.hostlist = std::make_shared<const std::string>(from.hostlist());
   assign.members_digest = std::make_shared<const std::string>(from.members_sha256());
   assign.first_address = from.store_endpoint();
-  assign.restart_count = bounded(from.restart_count(), 1'000'000);
+  assign.restart_count = bounded(from.restart_count(), kMostRestarts);
   const bool is_possible = assign.num_ranks > 0 && assign.node_index < assign.num_nodes &&
                            assign.first_rank + assign.num_ranks <= assign.world_size;
   return is_possible ? std::optional(std::move(assign)) : std::nullopt;
@@ -337,7 +339,9 @@ std::optional<AgentMessage> from_proto(const v1::AgentMsg& message) {
           Join{.job_uuid = message.join().job_uuid(),
                .spare = message.join().spare(),
                .slots = bounded(message.join().slots(), 4096),
-               .preferred_index = std::clamp(message.join().preferred_index(), -1, kMostNodes)};
+               .preferred_index = std::clamp(message.join().preferred_index(), -1, kMostNodes),
+               .generation = message.join().generation(),
+               .restarts = bounded(message.join().restarts(), kMostRestarts)};
       return out;
     case v1::AgentMsg::kReady:
       out.body = ready_from(message.ready());

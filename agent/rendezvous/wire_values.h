@@ -13,6 +13,7 @@ namespace accel::agent {
 
 inline constexpr int kMostNodes = 1'000'000;
 inline constexpr int kMostRanks = 10'000'000;
+inline constexpr int kMostRestarts = 1'000'000;
 inline constexpr std::int64_t kMostMs = 366LL * 86'400'000;
 
 void set_time(google::protobuf::Duration& out, Milliseconds time);

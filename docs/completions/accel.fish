@@ -44,7 +44,7 @@ complete -c accel -n __accel_is_alone -a watch -d 'each change of a job, or of a
 complete -c accel -n __accel_is_alone -a drain -d 'let the node start no more jobs'
 complete -c accel -n __accel_is_alone -a undrain -d 'let it start jobs again'
 function __accel_is_before_script_of_launch
-    not __accel_has_script 2 __config_file __num_processes __num_machines __machine_rank __main_process_ip __main_process_port __role __mpirun_hostfile __gpu_ids __mixed_precision __num_cpu_threads_per_process __dynamo_backend __dynamo_mode __log_dir __tee _t __redirects _r __log_rotate_bytes __log_keep __log_overflow __max_restarts __monitor_interval __stop_grace __hang_timeout __preflight __preflight_seconds __linger __aws_access_key_id __aws_secret_access_key __nnodes __rdzv_endpoint __rdzv_id __node_id __rdzv_token_file __rdzv_tls_dir __rdzv_dir __rdzv_join_timeout __fencing __lease __main_training_function __tpu_name __vm __env __nproc_per_node __node_rank __master_addr __master_port __rdzv_backend __rdzv_conf __local_addr __local_ranks_filter __duplicate_stdout_filters __duplicate_stderr_filters __numa_binding __signals_to_handle __event_log_handler __logs_specs __start_method __fsdp_version __fsdp_sharding_strategy __fsdp_reshard_after_forward __fsdp_auto_wrap_policy __fsdp_transformer_layer_cls_to_wrap __fsdp_min_num_params __fsdp_backward_prefetch __fsdp_forward_prefetch __fsdp_state_dict_type __fsdp_offload_params __fsdp_use_orig_params __fsdp_cpu_ram_efficient_loading __fsdp_sync_module_states __fsdp_activation_checkpointing __fsdp_activation_checkpointing_offload __fsdp_ignored_modules __deepspeed_config_file __zero_stage __offload_optimizer_device __offload_param_device __offload_optimizer_nvme_path __offload_param_nvme_path __gradient_accumulation_steps __gradient_clipping __zero3_init_flag __zero3_save_16bit_model __deepspeed_moe_layer_cls_names __deepspeed_hostfile __deepspeed_exclusion_filter __deepspeed_inclusion_filter __deepspeed_multinode_launcher __megatron_lm_tp_degree __megatron_lm_pp_degree __megatron_lm_num_micro_batches __megatron_lm_decoder_last_pipeline_num_layers __megatron_lm_sequence_parallelism __megatron_lm_recompute_activations __megatron_lm_recompute_granularity __megatron_lm_recompute_method __megatron_lm_recompute_num_layers __megatron_lm_use_distributed_optimizer __megatron_lm_gradient_clipping __megatron_lm_attention_backend __megatron_lm_expert_model_parallel_size __megatron_lm_context_parallel_size __megatron_lm_expert_tensor_parallel_size __megatron_lm_attention_dropout __megatron_lm_hidden_dropout __megatron_lm_attention_softmax_in_fp32 __megatron_lm_calculate_per_token_loss __megatron_lm_use_rotary_position_embeddings __megatron_lm_use_custom_fsdp __megatron_lm_no_load_optim __megatron_lm_no_save_optim __megatron_lm_eod_mask_loss __megatron_lm_optimizer_cpu_offload __megatron_lm_use_precision_aware_optimizer __megatron_lm_overlap_cpu_optimizer_d2h_h2d __parallelism_config_dp_replicate_size __parallelism_config_dp_shard_size __parallelism_config_tp_size __parallelism_config_cp_size __parallelism_config_cp_backend __parallelism_config_cp_comm_strategy __parallelism_config_sp_size __parallelism_config_sp_backend __parallelism_config_sp_seq_length __parallelism_config_sp_seq_length_is_variable __parallelism_config_sp_attn_implementation __fp8_backend __fp8_margin __fp8_interval __fp8_format __fp8_amax_history_len __fp8_amax_compute_algo __fp8_override_linear_precision __fp8_opt_level __fp8_enable_fsdp_float8_all_gather __fp8_pad_inner_dim __fp8_use_mxfp8_block_scaling
+    not __accel_has_script 2 __config_file __num_processes __num_machines __machine_rank __main_process_ip __main_process_port __role __mpirun_hostfile __gpu_ids __mixed_precision __num_cpu_threads_per_process __dynamo_backend __dynamo_mode __log_dir __tee _t __redirects _r __log_rotate_bytes __log_keep __log_overflow __max_restarts __monitor_interval __stop_grace __hang_timeout __preflight __preflight_seconds __linger __aws_access_key_id __aws_secret_access_key __nnodes __rdzv_endpoint __rdzv_id __node_id __rdzv_token_file __rdzv_tls_dir __rdzv_dir __rdzv_join_timeout __rdzv_last_call_timeout __fencing __lease __main_training_function __tpu_name __vm __env __nproc_per_node __node_rank __master_addr __master_port __rdzv_backend __rdzv_conf __local_addr __local_ranks_filter __duplicate_stdout_filters __duplicate_stderr_filters __numa_binding __signals_to_handle __event_log_handler __logs_specs __start_method __fsdp_version __fsdp_sharding_strategy __fsdp_reshard_after_forward __fsdp_auto_wrap_policy __fsdp_transformer_layer_cls_to_wrap __fsdp_min_num_params __fsdp_backward_prefetch __fsdp_forward_prefetch __fsdp_state_dict_type __fsdp_offload_params __fsdp_use_orig_params __fsdp_cpu_ram_efficient_loading __fsdp_sync_module_states __fsdp_activation_checkpointing __fsdp_activation_checkpointing_offload __fsdp_ignored_modules __fsdp_max_live_bytes __deepspeed_config_file __zero_stage __offload_optimizer_device __offload_param_device __offload_optimizer_nvme_path __offload_param_nvme_path __gradient_accumulation_steps __gradient_clipping __zero3_init_flag __zero3_save_16bit_model __deepspeed_moe_layer_cls_names __deepspeed_hostfile __deepspeed_exclusion_filter __deepspeed_inclusion_filter __deepspeed_multinode_launcher __megatron_lm_tp_degree __megatron_lm_pp_degree __megatron_lm_num_micro_batches __megatron_lm_decoder_last_pipeline_num_layers __megatron_lm_sequence_parallelism __megatron_lm_recompute_activations __megatron_lm_recompute_granularity __megatron_lm_recompute_method __megatron_lm_recompute_num_layers __megatron_lm_use_distributed_optimizer __megatron_lm_gradient_clipping __megatron_lm_attention_backend __megatron_lm_expert_model_parallel_size __megatron_lm_context_parallel_size __megatron_lm_expert_tensor_parallel_size __megatron_lm_attention_dropout __megatron_lm_hidden_dropout __megatron_lm_attention_softmax_in_fp32 __megatron_lm_calculate_per_token_loss __megatron_lm_use_rotary_position_embeddings __megatron_lm_use_custom_fsdp __megatron_lm_no_load_optim __megatron_lm_no_save_optim __megatron_lm_eod_mask_loss __megatron_lm_optimizer_cpu_offload __megatron_lm_use_precision_aware_optimizer __megatron_lm_overlap_cpu_optimizer_d2h_h2d __parallelism_config_dp_replicate_size __parallelism_config_dp_shard_size __parallelism_config_tp_size __parallelism_config_cp_size __parallelism_config_cp_backend __parallelism_config_cp_comm_strategy __parallelism_config_sp_size __parallelism_config_sp_backend __parallelism_config_sp_seq_length __parallelism_config_sp_seq_length_is_variable __parallelism_config_sp_attn_implementation __fp8_backend __fp8_margin __fp8_interval __fp8_format __fp8_amax_history_len __fp8_amax_compute_algo __fp8_override_linear_precision __fp8_opt_level __fp8_enable_fsdp_float8_all_gather __fp8_pad_inner_dim __fp8_use_mxfp8_block_scaling
 end
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l help -s h -d 'Show this text.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l version -d 'Show the version.'
@@ -103,6 +103,7 @@ complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l rdzv_insecure -d 'No TLS; loopback addresses only.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l rdzv_dir -r -F -d 'Inside SLURM: a folder that all nodes see, for the job\'s key. Default: the working folder.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l rdzv_join_timeout -x -d 'How long to wait for the nodes. Default: 600.'
+complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l rdzv_last_call_timeout -x -d 'With MIN:MAX, how long to wait for more nodes once MIN are there. Default: 3.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l fencing -x -a 'soft hard' -d 'Whether a node that is cut off must be dead before the others go on: soft, at once; hard, its workers are killed when its lease is over, and the others wait for that. Default: soft.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l lease -x -d 'How long workers run on without an answer from the coordinator, with --fencing hard. Default: 10.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l tpu -d 'Start a function of a Python script on each core of the TPUs of this machine, by torch_xla.'
@@ -120,7 +121,7 @@ complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l master_port -x -d 'As --main_process_port.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l standalone -d 'One node, and a store on any free port, as --main_process_port 0.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l rdzv_backend -x -a 'static c10d etcd etcd-v2' -d 'How nodes meet: at --master_addr with a --node_rank each (static), at --rdzv_endpoint (c10d), or at a node that the etcd at --rdzv_endpoint names (etcd, etcd-v2).'
-complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l rdzv_conf -x -d 'join_timeout or timeout is --rdzv_join_timeout; for etcd, protocol=https with cacert, cert and key (files); other keys have no effect.'
+complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l rdzv_conf -x -d 'join_timeout or timeout is --rdzv_join_timeout, last_call_timeout is --rdzv_last_call_timeout; for etcd, protocol=https with cacert, cert and key (files); other keys have no effect.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l run_path -d 'SCRIPT is run by Python\'s runpy.run_path().'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l local_addr -x -d 'By which others reach this node, with --rdzv_backend etcd. Else without effect: nodes see where calls come from.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l local_ranks_filter -x -d 'Only these local ranks write to the console, as in 0,1; the others to files alone.'
@@ -150,6 +151,7 @@ complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l fsdp_activation_checkpointing -x -a 'true false' -d 'Compute activations again in the backward pass. Default: false.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l fsdp_activation_checkpointing_offload -x -a 'true false' -d 'Keep checkpointed activations in the memory of the CPU. Default: false.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l fsdp_ignored_modules -x -d 'A regular expression of names: those modules are not divided.'
+complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l fsdp_max_live_bytes -x -d 'FULL_SHARD over several machines: bytes of parameters that a worker keeps at once, as 512M or 2G. Default: three units.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l use_deepspeed -d 'Train with DeepSpeed; in programs of libaccel, with its stages of ZeRO.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l deepspeed_config_file -r -F -d 'DeepSpeed\'s own configuration, in JSON.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l zero_stage -x -a '0 1 2 3' -d 'Stage of ZeRO. Default, of the workers: 2.'
@@ -331,7 +333,7 @@ complete -c accel -n '__accel_is undrain' -l insecure
 complete -c accel -n '__accel_is undrain' -l json
 complete -c accel -n '__accel_is undrain' -l wait -x
 function __accel_is_before_script
-    not __accel_has_script 1 __config_file __num_processes __num_machines __machine_rank __main_process_ip __main_process_port __role __mpirun_hostfile __gpu_ids __mixed_precision __num_cpu_threads_per_process __dynamo_backend __dynamo_mode __log_dir __tee _t __redirects _r __log_rotate_bytes __log_keep __log_overflow __max_restarts __monitor_interval __stop_grace __hang_timeout __preflight __preflight_seconds __linger __aws_access_key_id __aws_secret_access_key __nnodes __rdzv_endpoint __rdzv_id __node_id __rdzv_token_file __rdzv_tls_dir __rdzv_dir __rdzv_join_timeout __fencing __lease __main_training_function __tpu_name __vm __env __nproc_per_node __node_rank __master_addr __master_port __rdzv_backend __rdzv_conf __local_addr __local_ranks_filter __duplicate_stdout_filters __duplicate_stderr_filters __numa_binding __signals_to_handle __event_log_handler __logs_specs __start_method __fsdp_version __fsdp_sharding_strategy __fsdp_reshard_after_forward __fsdp_auto_wrap_policy __fsdp_transformer_layer_cls_to_wrap __fsdp_min_num_params __fsdp_backward_prefetch __fsdp_forward_prefetch __fsdp_state_dict_type __fsdp_offload_params __fsdp_use_orig_params __fsdp_cpu_ram_efficient_loading __fsdp_sync_module_states __fsdp_activation_checkpointing __fsdp_activation_checkpointing_offload __fsdp_ignored_modules __deepspeed_config_file __zero_stage __offload_optimizer_device __offload_param_device __offload_optimizer_nvme_path __offload_param_nvme_path __gradient_accumulation_steps __gradient_clipping __zero3_init_flag __zero3_save_16bit_model __deepspeed_moe_layer_cls_names __deepspeed_hostfile __deepspeed_exclusion_filter __deepspeed_inclusion_filter __deepspeed_multinode_launcher __megatron_lm_tp_degree __megatron_lm_pp_degree __megatron_lm_num_micro_batches __megatron_lm_decoder_last_pipeline_num_layers __megatron_lm_sequence_parallelism __megatron_lm_recompute_activations __megatron_lm_recompute_granularity __megatron_lm_recompute_method __megatron_lm_recompute_num_layers __megatron_lm_use_distributed_optimizer __megatron_lm_gradient_clipping __megatron_lm_attention_backend __megatron_lm_expert_model_parallel_size __megatron_lm_context_parallel_size __megatron_lm_expert_tensor_parallel_size __megatron_lm_attention_dropout __megatron_lm_hidden_dropout __megatron_lm_attention_softmax_in_fp32 __megatron_lm_calculate_per_token_loss __megatron_lm_use_rotary_position_embeddings __megatron_lm_use_custom_fsdp __megatron_lm_no_load_optim __megatron_lm_no_save_optim __megatron_lm_eod_mask_loss __megatron_lm_optimizer_cpu_offload __megatron_lm_use_precision_aware_optimizer __megatron_lm_overlap_cpu_optimizer_d2h_h2d __parallelism_config_dp_replicate_size __parallelism_config_dp_shard_size __parallelism_config_tp_size __parallelism_config_cp_size __parallelism_config_cp_backend __parallelism_config_cp_comm_strategy __parallelism_config_sp_size __parallelism_config_sp_backend __parallelism_config_sp_seq_length __parallelism_config_sp_seq_length_is_variable __parallelism_config_sp_attn_implementation __fp8_backend __fp8_margin __fp8_interval __fp8_format __fp8_amax_history_len __fp8_amax_compute_algo __fp8_override_linear_precision __fp8_opt_level __fp8_enable_fsdp_float8_all_gather __fp8_pad_inner_dim __fp8_use_mxfp8_block_scaling
+    not __accel_has_script 1 __config_file __num_processes __num_machines __machine_rank __main_process_ip __main_process_port __role __mpirun_hostfile __gpu_ids __mixed_precision __num_cpu_threads_per_process __dynamo_backend __dynamo_mode __log_dir __tee _t __redirects _r __log_rotate_bytes __log_keep __log_overflow __max_restarts __monitor_interval __stop_grace __hang_timeout __preflight __preflight_seconds __linger __aws_access_key_id __aws_secret_access_key __nnodes __rdzv_endpoint __rdzv_id __node_id __rdzv_token_file __rdzv_tls_dir __rdzv_dir __rdzv_join_timeout __rdzv_last_call_timeout __fencing __lease __main_training_function __tpu_name __vm __env __nproc_per_node __node_rank __master_addr __master_port __rdzv_backend __rdzv_conf __local_addr __local_ranks_filter __duplicate_stdout_filters __duplicate_stderr_filters __numa_binding __signals_to_handle __event_log_handler __logs_specs __start_method __fsdp_version __fsdp_sharding_strategy __fsdp_reshard_after_forward __fsdp_auto_wrap_policy __fsdp_transformer_layer_cls_to_wrap __fsdp_min_num_params __fsdp_backward_prefetch __fsdp_forward_prefetch __fsdp_state_dict_type __fsdp_offload_params __fsdp_use_orig_params __fsdp_cpu_ram_efficient_loading __fsdp_sync_module_states __fsdp_activation_checkpointing __fsdp_activation_checkpointing_offload __fsdp_ignored_modules __fsdp_max_live_bytes __deepspeed_config_file __zero_stage __offload_optimizer_device __offload_param_device __offload_optimizer_nvme_path __offload_param_nvme_path __gradient_accumulation_steps __gradient_clipping __zero3_init_flag __zero3_save_16bit_model __deepspeed_moe_layer_cls_names __deepspeed_hostfile __deepspeed_exclusion_filter __deepspeed_inclusion_filter __deepspeed_multinode_launcher __megatron_lm_tp_degree __megatron_lm_pp_degree __megatron_lm_num_micro_batches __megatron_lm_decoder_last_pipeline_num_layers __megatron_lm_sequence_parallelism __megatron_lm_recompute_activations __megatron_lm_recompute_granularity __megatron_lm_recompute_method __megatron_lm_recompute_num_layers __megatron_lm_use_distributed_optimizer __megatron_lm_gradient_clipping __megatron_lm_attention_backend __megatron_lm_expert_model_parallel_size __megatron_lm_context_parallel_size __megatron_lm_expert_tensor_parallel_size __megatron_lm_attention_dropout __megatron_lm_hidden_dropout __megatron_lm_attention_softmax_in_fp32 __megatron_lm_calculate_per_token_loss __megatron_lm_use_rotary_position_embeddings __megatron_lm_use_custom_fsdp __megatron_lm_no_load_optim __megatron_lm_no_save_optim __megatron_lm_eod_mask_loss __megatron_lm_optimizer_cpu_offload __megatron_lm_use_precision_aware_optimizer __megatron_lm_overlap_cpu_optimizer_d2h_h2d __parallelism_config_dp_replicate_size __parallelism_config_dp_shard_size __parallelism_config_tp_size __parallelism_config_cp_size __parallelism_config_cp_backend __parallelism_config_cp_comm_strategy __parallelism_config_sp_size __parallelism_config_sp_backend __parallelism_config_sp_seq_length __parallelism_config_sp_seq_length_is_variable __parallelism_config_sp_attn_implementation __fp8_backend __fp8_margin __fp8_interval __fp8_format __fp8_amax_history_len __fp8_amax_compute_algo __fp8_override_linear_precision __fp8_opt_level __fp8_enable_fsdp_float8_all_gather __fp8_pad_inner_dim __fp8_use_mxfp8_block_scaling
 end
 for program in accel-launch accel-torchrun
     complete -c $program -n __accel_is_before_script -l help -s h -d 'Show this text.'
@@ -391,6 +393,7 @@ for program in accel-launch accel-torchrun
     complete -c $program -n __accel_is_before_script -l rdzv_insecure -d 'No TLS; loopback addresses only.'
     complete -c $program -n __accel_is_before_script -l rdzv_dir -r -F -d 'Inside SLURM: a folder that all nodes see, for the job\'s key. Default: the working folder.'
     complete -c $program -n __accel_is_before_script -l rdzv_join_timeout -x -d 'How long to wait for the nodes. Default: 600.'
+    complete -c $program -n __accel_is_before_script -l rdzv_last_call_timeout -x -d 'With MIN:MAX, how long to wait for more nodes once MIN are there. Default: 3.'
     complete -c $program -n __accel_is_before_script -l fencing -x -a 'soft hard' -d 'Whether a node that is cut off must be dead before the others go on: soft, at once; hard, its workers are killed when its lease is over, and the others wait for that. Default: soft.'
     complete -c $program -n __accel_is_before_script -l lease -x -d 'How long workers run on without an answer from the coordinator, with --fencing hard. Default: 10.'
     complete -c $program -n __accel_is_before_script -l tpu -d 'Start a function of a Python script on each core of the TPUs of this machine, by torch_xla.'
@@ -408,7 +411,7 @@ for program in accel-launch accel-torchrun
     complete -c $program -n __accel_is_before_script -l master_port -x -d 'As --main_process_port.'
     complete -c $program -n __accel_is_before_script -l standalone -d 'One node, and a store on any free port, as --main_process_port 0.'
     complete -c $program -n __accel_is_before_script -l rdzv_backend -x -a 'static c10d etcd etcd-v2' -d 'How nodes meet: at --master_addr with a --node_rank each (static), at --rdzv_endpoint (c10d), or at a node that the etcd at --rdzv_endpoint names (etcd, etcd-v2).'
-    complete -c $program -n __accel_is_before_script -l rdzv_conf -x -d 'join_timeout or timeout is --rdzv_join_timeout; for etcd, protocol=https with cacert, cert and key (files); other keys have no effect.'
+    complete -c $program -n __accel_is_before_script -l rdzv_conf -x -d 'join_timeout or timeout is --rdzv_join_timeout, last_call_timeout is --rdzv_last_call_timeout; for etcd, protocol=https with cacert, cert and key (files); other keys have no effect.'
     complete -c $program -n __accel_is_before_script -l run_path -d 'SCRIPT is run by Python\'s runpy.run_path().'
     complete -c $program -n __accel_is_before_script -l local_addr -x -d 'By which others reach this node, with --rdzv_backend etcd. Else without effect: nodes see where calls come from.'
     complete -c $program -n __accel_is_before_script -l local_ranks_filter -x -d 'Only these local ranks write to the console, as in 0,1; the others to files alone.'
@@ -438,6 +441,7 @@ for program in accel-launch accel-torchrun
     complete -c $program -n __accel_is_before_script -l fsdp_activation_checkpointing -x -a 'true false' -d 'Compute activations again in the backward pass. Default: false.'
     complete -c $program -n __accel_is_before_script -l fsdp_activation_checkpointing_offload -x -a 'true false' -d 'Keep checkpointed activations in the memory of the CPU. Default: false.'
     complete -c $program -n __accel_is_before_script -l fsdp_ignored_modules -x -d 'A regular expression of names: those modules are not divided.'
+    complete -c $program -n __accel_is_before_script -l fsdp_max_live_bytes -x -d 'FULL_SHARD over several machines: bytes of parameters that a worker keeps at once, as 512M or 2G. Default: three units.'
     complete -c $program -n __accel_is_before_script -l use_deepspeed -d 'Train with DeepSpeed; in programs of libaccel, with its stages of ZeRO.'
     complete -c $program -n __accel_is_before_script -l deepspeed_config_file -r -F -d 'DeepSpeed\'s own configuration, in JSON.'
     complete -c $program -n __accel_is_before_script -l zero_stage -x -a '0 1 2 3' -d 'Stage of ZeRO. Default, of the workers: 2.'
@@ -506,4 +510,78 @@ for program in accel-launch accel-torchrun
     complete -c $program -n __accel_is_before_script -l fp8_enable_fsdp_float8_all_gather -x -a 'true false' -d 'ao: FSDP version 2 gathers parameters in fp8. Default: true.'
     complete -c $program -n __accel_is_before_script -l fp8_pad_inner_dim -x -a 'true false' -d 'ao: pad sizes to multiples of 16. Default: true.'
     complete -c $program -n __accel_is_before_script -l fp8_use_mxfp8_block_scaling -x -a 'true false' -d 'te: a scaling factor for each block.'
+end
+for program in accel-completion
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -a 'bash zsh fish'
+end
+for program in accel-config
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -l config_file -r -F -d 'where to write; without it $HF_HOME/accelerate/default_config.yaml, or the same below $XDG_CACHE_HOME/huggingface or ~/.cache/huggingface; JSON when the name ends in .json'
+    complete -c $program -l mixed_precision -x -a 'no fp16 bf16' -d 'no, fp16 or bf16; no by default'
+    complete -c $program -a 'default update'
+end
+for program in accel-env
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -l config_file -r -F -d 'the configuration to print, instead of the default one'
+end
+for program in accel-estimate-memory
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -l dtypes -x -d 'which rows the table has, of float32, float16, bfloat16, int8 and int4'
+    complete -c $program -l library_name -x -a 'timm transformers' -d 'timm or transformers; changes nothing here'
+    complete -c $program -l trust_remote_code -d 'changes nothing: no code of a model is run'
+    complete -c $program -l json -d 'JSON, in bytes'
+end
+for program in accel-merge-weights
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -l unsafe_serialization -d 'write pytorch_model.bin, a pickle as torch.save() writes it, instead of model.safetensors'
+    complete -c $program -l remove_checkpoint_dir -d 'remove the checkpoint when the result is on the disk'
+end
+for program in accel-test
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -l config_file -r -F -d 'the configuration to test; the default one where it is not given'
+    complete -c $program -l strict -d 'warnings about the configuration are errors'
+end
+for program in accel-to-fsdp2
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -l config_file -r -F -d 'the file to convert'
+    complete -c $program -l output_file -r -F -d 'where to write; with --overwrite alone, the file itself'
+    complete -c $program -l overwrite -d 'replace a file that exists'
+end
+for program in accel-tpu-config
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -l config_file -r -F -d 'where to look for what is not given'
+    complete -c $program -l tpu_name -x -d 'the TPU'
+    complete -c $program -l tpu_zone -x -d 'its zone'
+    complete -c $program -l use_alpha -d '`gcloud alpha`'
+    complete -c $program -l command_file -r -F -d 'a file with a command on each line'
+    complete -c $program -l command -x -d 'commands; may be given several times'
+    complete -c $program -l install_accelerate -d 'pip install accelerate before'
+    complete -c $program -l accelerate_version -x -d 'which one: a version, latest or dev'
+    complete -c $program -l debug -d 'print the line that would run'
+end
+function __accel_has_hyphens
+    set -l words (commandline -opc) (commandline -ct)
+    string match -qr -- '^--[a-z0-9]+-' $words[-2..-1]
+end
+function __accel_hyphened
+    set -l words (commandline -opc) (commandline -ct)
+    set -l is_flag (string match -- '--*' $words[-1])
+    for i in (seq (count $words))
+        set -l parts (string split -m 1 = -- $words[$i])
+        string match -q -- '--*' $parts[1]; or continue
+        set parts[1] --(string replace -a -- - _ (string sub -s 3 -- $parts[1]))
+        set words[$i] (string join = -- $parts)
+    end
+    for offered in (complete -C (string join ' ' -- (string escape -- $words[1..-2]) $words[-1]))
+        if test -n "$is_flag"
+            set -l parts (string match -r -- '^--([^=\t]*)(.*)$' $offered)
+            echo -- --(string replace -a -- _ - $parts[2])$parts[3]
+        else
+            echo -- $offered
+        end
+    end
+end
+for program in accel accel-launch accel-torchrun accel-completion accel-config accel-env accel-estimate-memory accel-merge-weights accel-test accel-to-fsdp2 accel-tpu-config
+    complete -c $program -n __accel_has_hyphens -f -a '(__accel_hyphened)'
 end

@@ -8,15 +8,31 @@
 #include "agent/grpc_status.h"
 #include "agent/ticket_server.h"
 #include "agent/tls_credentials.h"
+#include "runtime/printable.h"
 
 namespace accel::cluster {
 namespace {
 
 constexpr const char* kDefaultFolder = "/run/accel";
+constexpr std::string_view kAgentSocket = "/agent.sock";
+constexpr std::string_view kTicketSocket = "/tickets.sock";
 constexpr std::chrono::seconds kUnaryDeadline{30};
 // Of an agent that listens and does not answer, as on a machine with too much to do; one that does not listen is known at
 // once, and tried again after 0.1 s.
 constexpr std::chrono::milliseconds kConnectLimit{5'000};
+
+Result<void> check_tcp(const AgentAddress& to) {
+  if (to.tcp.find(':') == std::string::npos)
+    return Error(ErrorCode::kUsage,
+                 "'" + printable(to.tcp) + "' is no address of an agent",
+                 "give ADDR:PORT, or the path of the folder of its sockets");
+  if (!to.insecure && to.tls.authority.empty())
+    return Error(ErrorCode::kTls,
+                 "the agent at " + printable(to.tcp) +
+                     " is reached by TLS, and no folder of certificates is named",
+                 "give --tls-dir DIR, or --insecure for an address on loopback");
+  return {};
+}
 
 }  // namespace
 
@@ -30,12 +46,13 @@ AgentAddress parse_agent_address(std::string text, const std::string& tls_dir, b
   if (!tls_dir.empty()) {
     address.tls = {tls_dir + "/ca.pem", tls_dir + "/cert.pem", tls_dir + "/key.pem"};
   }
-  if (!text.starts_with('/') && !text.starts_with('.')) {
+  if (text.find('/') == std::string::npos && !text.starts_with('.')) {
     address.tcp = text;
     return address;
   }
-  constexpr std::string_view kSocket = "/agent.sock";
-  if (text.ends_with(kSocket)) text.resize(text.size() - kSocket.size());
+  for (const std::string_view socket : {kAgentSocket, kTicketSocket}) {
+    if (text.ends_with(socket)) text.resize(text.size() - socket.size());
+  }
   address.socket_folder = text;
   return address;
 }
@@ -45,10 +62,11 @@ Result<AgentClient> AgentClient::make(AgentAddress address) {
   const AgentAddress& to = client.address_;
   std::shared_ptr<grpc::Channel> channel;
   if (!to.socket_folder.empty()) {
-    channel = grpc::CreateCustomChannel("unix:" + to.socket_folder + "/agent.sock",
+    channel = grpc::CreateCustomChannel("unix:" + to.socket_folder + std::string(kAgentSocket),
                                         grpc::InsecureChannelCredentials(),
                                         agent::client_channel_arguments(kConnectLimit));
   } else {
+    if (const auto good = check_tcp(to); !good) return good.error();
     auto credentials = agent::client_credentials(to.tls, to.insecure);
     if (!credentials) return std::move(credentials).error();
     channel = grpc::CreateCustomChannel(
@@ -61,7 +79,7 @@ Result<AgentClient> AgentClient::make(AgentAddress address) {
 Result<Call> AgentClient::begin(Kind kind) const {
   Call call = {.context = std::make_unique<grpc::ClientContext>(), .ticket_connection = {}};
   if (!address_.socket_folder.empty()) {
-    auto ticket = agent::fetch_ticket(address_.socket_folder + "/tickets.sock");
+    auto ticket = agent::fetch_ticket(address_.socket_folder + std::string(kTicketSocket));
     if (!ticket) return std::move(ticket).error();
     call.context->AddMetadata(agent::kTicketMetadata, ticket->text);
     call.ticket_connection = std::move(ticket->connection);

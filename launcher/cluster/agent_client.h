@@ -26,7 +26,7 @@ struct AgentAddress {
   bool insecure = false;
 };
 
-// `text` is a folder, a path to agent.sock, or ADDR:PORT; empty: $ACCEL_AGENT, else /run/accel.
+// `text` is a folder, a path to one of its sockets, or ADDR:PORT; empty: $ACCEL_AGENT, else /run/accel.
 [[nodiscard]] AgentAddress parse_agent_address(std::string text,
                                                const std::string& tls_dir,
                                                bool insecure);
@@ -39,7 +39,7 @@ struct Call {
 
 class AgentClient {
  public:
-  // Errors  kTls. Nothing is connected yet.
+  // Errors  kTls, kUsage: no ADDR:PORT. Nothing is connected yet.
   [[nodiscard]] static Result<AgentClient> make(AgentAddress address);
 
   // With a deadline for unary calls, without one for streams. Errors  kAgentUnreachable, kAgentRefused.

@@ -24,6 +24,7 @@
 #include "launcher/cluster/inspection.h"
 #include "launcher/cluster/patience.h"
 #include "launcher/cluster/run_request.h"
+#include "launcher/cluster/signal_word.h"
 #include "launcher/cluster_library.h"
 #include "launcher/commands/command_parser.h"
 #include "runtime/byte_size.h"
@@ -206,6 +207,16 @@ int stop(const AgentClient& client, const Flags& flags) {
   return answer_with_job(flags, client.call(&v1::Control::Stub::StopJob, request));
 }
 
+CLI::Validator signal_transform() {
+  return {[](std::string& text) -> std::string {
+            const auto signal = signal_of(text);
+            if (!signal) return "'" + printable(text) + "' is no signal, as 10 or USR1";
+            text = std::to_string(*signal);
+            return "";
+          },
+          "SIGNAL"};
+}
+
 // Sent once, as a stop is.
 int send_signal(const AgentClient& client, const Flags& flags) {
   const auto job = find_job(client, flags);
@@ -257,7 +268,7 @@ CLI::App* add_command(CLI::App& app, Flags& flags, const char* name, const char*
   command->add_flag("--json", flags.json, "print JSON");
   command
       ->add_option("--wait", flags.wait, "seconds to wait for a coordinator, while none leads (30)")
-      ->check(CLI::Range(0.0, 86'400.0));
+      ->check([](const std::string& text) { return objection_to_seconds(text, 0); });
   return command;
 }
 
@@ -273,8 +284,10 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command->add_option("-n,--num_processes", flags.run.num_processes, "workers on each node")
       ->check(CLI::Range(1, 1024));
   command->add_option("--max_restarts", flags.run.max_restarts, "restarts after failures");
-  command->add_option(
-      "--stop-grace", flags.run.stop_grace, "seconds from the stop signal to SIGKILL (30)");
+  command
+      ->add_option(
+          "--stop-grace", flags.run.stop_grace, "seconds from the stop signal to SIGKILL (30)")
+      ->check([](const std::string& text) { return objection_to_seconds(text, 0); });
   command
       ->add_option("--hang_timeout",
                    flags.run.hang_timeout,
@@ -307,7 +320,7 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command
       ->add_option(
           "--preflight_seconds", flags.run.preflight_seconds, "how long each check may take (30)")
-      ->check(CLI::Range(0.001, 86'400.0));
+      ->check([](const std::string& text) { return objection_to_seconds(text, 0.001); });
   command->add_option("--cwd", flags.run.cwd, "the workers' folder; this one when not given");
   command->add_option("--env", flags.run.env, "NAME=VALUE on top of this environment (repeatable)")
       ->allow_extra_args(false);
@@ -335,7 +348,9 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   commands[command] = stop;
   command = add_command(app, flags, "signal", "send a signal to the workers of a job");
   command->add_option("job", flags.job, "id or uuid")->required();
-  command->add_option("number", flags.signal, "the signal's number")->required();
+  command->add_option("signal", flags.signal, "its number or name, as 10 or USR1")
+      ->required()
+      ->transform(signal_transform());
   commands[command] = send_signal;
   command = add_command(app, flags, "scale", "change how many nodes a job has");
   command->add_option("job", flags.job, "id or uuid")->required();

@@ -61,10 +61,14 @@ void CoordinatorSeat::wait_for_farewells() {
     });
     return;
   }
+  end(std::move(on_closed_));
+}
+
+void CoordinatorSeat::end(std::function<void()> done) {
   host_->close();
-  closer_ = std::thread([this] {
+  closer_ = std::thread([this, done = std::move(done)] {
     server_->shutdown();
-    asio::post(loop_, on_closed_);
+    asio::post(loop_, done);
   });
 }
 

@@ -43,6 +43,8 @@ class CoordinatorSeat {
 
   // Waits some seconds for the nodes to go, then ends; `done` on the loop.
   void close(std::function<void()> done);
+  // Ends: the nodes see that it does, and that their job goes on without it.
+  void end(std::function<void()> done);
 
  private:
   CoordinatorSeat(boost::asio::io_context& loop, SeatOptions options);

@@ -4,37 +4,45 @@
 // endpoint is, or, inside SLURM, the step's first (where a batch script starts the nodes: slurm_launch.h). All of them,
 // that one too, are nodes with a session of their own. The coordinator lives as long as its
 // launcher: when that node goes, the job goes with it, after a grace, and every launcher says so (docs/rendezvous.md).
+// Where etcd says who hosts, the others meet again instead, under another one of them.
 //
 //   joining --Welcome--> in the job --job ended--> closing --shim ended, session closed--> ended
 //      |                    |  '--SIGINT, SIGTERM: leave, the others go on without us--^
 //      '--join limit--------'--no coordinator for longer than the grace--> ended with an error
+//                           '--the same, with etcd--> meeting --Welcome by another one, or the same--> in the job
+//                                                        '--join limit, no restart left--> ended with an error
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <unistd.h>
 
 #include "agent/client_channel.h"
-#include "agent/rendezvous/node_address.h"
 #include "agent/rendezvous/node_member.h"
 #include "agent/tls_credentials.h"
 #include "agent/worker_end.h"
 #include "launcher/cluster/coordinator_seat.h"
+#include "launcher/cluster/elastic_faults.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/cluster/entry.h"
+#include "launcher/cluster/host_search.h"
 #include "launcher/cluster/launch_description.h"
 #include "launcher/cluster/meeting_place.h"
+#include "launcher/cluster/node_description.h"
 #include "launcher/cluster/slurm_launch.h"
 #include "launcher/elastic_settings.h"
 #include "launcher/flag_spelling.h"
+#include "launcher/interrupt_end.h"
 #include "launcher/program.h"
 #include "launcher/static/etcd_meeting.h"
 #include "runtime/printable.h"
@@ -48,10 +56,12 @@ using agent::NoticeKind;
 
 // How long we try to come back, without workers, while its host does not even refuse us: the network may heal.
 constexpr std::chrono::seconds kPartitionGrace{60};
+// With etcd: a connection that breaks may come back so soon; then it is asked who hosts now.
+constexpr std::chrono::seconds kBlip{1};
 // An attempt to connect to a host that swallows packets makes room for the next one.
 constexpr std::chrono::milliseconds kConnectLimit{3'000};
 
-int fail(const std::string& program, const Error& error) {
+int tell(const std::string& program, const Error& error) {
   std::fprintf(stderr, "%s\n", launcher::rendered(error, program).c_str());
   return error_info(error.code()).exit_status;
 }
@@ -62,58 +72,171 @@ class ElasticLaunch {
       : request_(std::move(request)),
         program_(launcher::name_of(request_.settings.program)),
         signals_(loop_),
+        search_(
+            loop_,
+            request_.settings,
+            {.listen = [this](const MeetingPlace& place,
+                              const std::string& at) { return take_seat(place, at); },
+             .on_found =
+                 [this](Result<MeetingPlace> found, std::unique_ptr<CoordinatorSeat> seat) {
+                   if (!is_ending_) on_met(std::move(found), std::move(seat));
+                 },
+             .retire = [this](std::unique_ptr<CoordinatorSeat> seat) { retire(std::move(seat)); },
+             .say = [this](const std::string& line) { say(line); }}),
         patience_(loop_),
         seat_watch_(loop_) {}
 
   Result<int> run() {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) signals_.add(signal);
     wait_for_signal();
-    // Names, shared folders and addresses may hang: the loop goes on beside them.
-    finder_ = std::jthread([this](const std::stop_token& stop) {
-      auto found = std::make_shared<Result<MeetingPlace>>(
-          find_meeting_place(request_.settings, stop, [this](const std::string& line) {
-            asio::post(loop_, [this, line] { say(line); });
-          }));
-      asio::post(loop_, [this, found] { on_place(std::move(*found)); });
-    });
+    meet_until_ = clock_.now() + std::chrono::seconds(request_.settings.join_timeout_seconds);
+    if (is_by_etcd()) {
+      search_.begin(meet_until_);
+    } else {
+      // Names, shared folders and addresses may hang: the loop goes on beside them.
+      finder_ = std::jthread([this](const std::stop_token& stop) {
+        auto found =
+            std::make_shared<Result<MeetingPlace>>(find_meeting_place(request_.settings, stop));
+        asio::post(loop_, [this, found] { on_place(std::move(*found)); });
+      });
+    }
     const auto work = asio::make_work_guard(loop_);
     loop_.run();
+    if (member_) keep_failure();
     member_.reset();
     if (error_) return *error_;
     return status_;
   }
 
- private:
-  void on_place(Result<MeetingPlace> found) {
-    if (is_ending_) return;
-    if (!found) return fail_early(std::move(found).error());
-    place_ = *std::move(found);
-    if (auto hosted = host_coordinator(); !hosted) return fail_early(std::move(hosted).error());
-    if (auto joined = join(); !joined) return fail_early(std::move(joined).error());
+  // A Ctrl-C at the terminal of this machine ended it.
+  [[nodiscard]] bool is_interrupted() const {
+    return has_ctrl_c_ && !error_ && status_ == supervisor::exit_code_after(SIGINT);
   }
 
-  void fail_early(Error error) {
+ private:
+  void keep_failure() const {
+    const auto& outcome = member_->workers().outcome();
+    if (!outcome) return;
+    if (const auto kept = keep_failure_of(*outcome, request_); !kept) say(kept.error().message());
+  }
+
+  [[nodiscard]] bool is_by_etcd() const { return !request_.settings.etcd.endpoint.empty(); }
+  // Under another host, when this one is lost. Nobody could vouch that its workers are dead.
+  [[nodiscard]] bool may_go_on_elsewhere() const {
+    return is_by_etcd() && !request_.settings.hard_fencing;
+  }
+
+  void on_place(Result<MeetingPlace> found) {
+    if (is_ending_) return;
+    if (!found) return fail(std::move(found).error());
+    place_ = *std::move(found);
+    if (auto hosted = host_coordinator(); !hosted) return fail(std::move(hosted).error());
+    if (auto joined = join(); !joined) return fail(std::move(joined).error());
+  }
+
+  void fail(Error error) {
+    if (member_) return end_with(std::move(error));
     is_ending_ = true;
     error_ = std::move(error);
     quit();
   }
 
-  Result<void> host_coordinator() {
-    if (!place_.listen) return {};
+  // ---- who hosts, by etcd ----
+
+  void on_met(Result<MeetingPlace> found, std::unique_ptr<CoordinatorSeat> seat) {
+    patience_.cancel();
+    offered_seat_ = std::move(seat);
+    if (!member_) return on_place(std::move(found));
+    if (!found) return fail(std::move(found).error());
+    const bool is_same_host = found->host_id == place_.host_id;
+    if (!is_same_host && !may_go_on()) return retire(std::move(offered_seat_));
+    if (seat_ && !is_same_host) retire(std::move(seat_));
+    // Our own coordinator, which this node has lost sight of, keeps its key and its seat.
+    if (!seat_) {
+      place_ = *std::move(found);
+      if (auto hosted = host_coordinator(); !hosted) return fail(std::move(hosted).error());
+    }
+    endpoint_text_ = to_text(place_.endpoint);
+    is_welcome_ = false;
+    member_->move_to(open_channel(endpoint_text_));
+    wait_to_meet(kControlLossGrace);
+  }
+
+  [[nodiscard]] bool have_all_ended_well() const {
+    const auto* job = member_->membership();
+    return job != nullptr && job->num_ranks > 0 && job->num_done >= job->num_ranks;
+  }
+
+  // A worker that is told to stop may save and end well, and has not done what it was for.
+  void stop_workers() {
+    if (!has_stopped_workers_) has_ended_well_ = have_all_ended_well();
+    has_stopped_workers_ = true;
+    member_->stop_workers(request_.spec.stop.grace);
+  }
+
+  // A coordinator with sessions takes its leave first.
+  void retire(std::unique_ptr<CoordinatorSeat> seat) {
+    if (!seat) return;
+    retired_seats_.push_back(std::move(seat));
+    retired_seats_.back()->end([] {});
+  }
+
+  // The job that another coordinator shall go on with: as far as this node knows.
+  bool may_go_on() {
+    const auto* job = member_->membership();
+    if (job == nullptr) return true;
+    if (has_ended_well_ || (!has_stopped_workers_ && have_all_ended_well())) {
+      is_ending_ = true;
+      say("the coordinator is gone, after every rank of this node had ended well");
+      member_->finish();
+      return false;
+    }
+    if (job->join.restarts <= request_.spec.restart.max_restarts) return true;
+    end_with(no_restart_left(endpoint_text_, request_));
+    return false;
+  }
+
+  void wait_to_meet(std::chrono::seconds pause) {
+    patience_.expires_after(pause);
+    patience_.async_wait([this](const boost::system::error_code& error) {
+      if (!error && !is_ending_) meet_again();
+    });
+  }
+
+  void meet_again() {
+    if (clock_.now() >= meet_until_)
+      return give_up_on_coordinator(std::chrono::seconds(request_.settings.join_timeout_seconds));
+    // What ran under it has no future; while the host may come back, it has.
+    if (member_ && is_gone()) stop_workers();
+    patience_.cancel();
+    search_.begin(meet_until_);
+  }
+
+  // ---- the coordinator of this launcher ----
+
+  Result<std::unique_ptr<CoordinatorSeat>> take_seat(const MeetingPlace& place,
+                                                     const std::string& listen) {
     SeatOptions options;
-    options.listen = *place_.listen;
-    options.tls = place_.tls;
+    options.listen = listen;
+    options.tls = place.tls;
     options.insecure = request_.settings.insecure;
-    options.token_key = place_.token_key;
+    options.token_key = place.token_key;
     options.on_report = [this](const agent::Report& report) { on_report(report); };
     options.on_line = [this](const std::string& line) { say(line); };
-    auto seat = CoordinatorSeat::take(loop_, std::move(options));
-    // Another launcher of this machine was quicker: it is the host. What etcd says has one writer.
-    if (!seat && !place_.seat && place_.endpoint.port != 0 && !is_ours_and_free(place_.endpoint))
-      return {};
-    if (!seat) return std::move(seat).error();
-    seat_ = *std::move(seat);
-    if (place_.seat) watch_seat();
+    return CoordinatorSeat::take(loop_, std::move(options));
+  }
+
+  Result<void> host_coordinator() {
+    if (!place_.listen) return {};
+    if (place_.seat) {
+      take_offered_seat();
+    } else {
+      auto seat = take_seat(place_, *place_.listen);
+      // Another launcher of this machine was quicker: it is the host.
+      if (!seat && place_.endpoint.port != 0 && !is_ours_and_free(place_.endpoint)) return {};
+      if (!seat) return std::move(seat).error();
+      seat_ = *std::move(seat);
+    }
     if (place_.is_open && !place_.is_local)
       say("the nodes meet at " + *place_.listen +
           "; whoever reaches this port is trusted, as with torchrun");
@@ -126,8 +249,28 @@ class ElasticLaunch {
     return place_.folder->publish(endpoints);
   }
 
+  // Its epoch is higher than that of any coordinator that etcd, or this node, has heard of.
+  void take_offered_seat() {
+    seat_ = std::move(offered_seat_);
+    const auto* job = member_ ? member_->membership() : nullptr;
+    const std::uint64_t known = job == nullptr ? 0 : job->assigned_epoch;
+    seat_->host().lead(
+        {.beginning = agent::found(std::max(place_.seat->term(), known + 1), {}, clock_.now()),
+         .store = nullptr,
+         .term = nullptr});
+    watch_seat();
+  }
+
   void on_report(const agent::Report& report) {
     say(describe_report(report));
+    if (report.kind == agent::ReportKind::kOutdated && place_.seat) {
+      const std::string why = report.text;
+      return asio::post(loop_, [this, why] {
+        end_with(Error(ErrorCode::kCoordinatorLost,
+                       "etcd has forgotten what it knew of this job: " + why,
+                       "start the job again"));
+      });
+    }
     // Before the other nodes hear of it: the next run of this name may begin at once.
     const auto* job = hosted_job();
     if (job != nullptr && agent::is_terminal(job->phase) && place_.seat) place_.seat->give_up();
@@ -141,52 +284,33 @@ class ElasticLaunch {
     return found == jobs.end() ? nullptr : &found->second;
   }
 
-  // A launcher that etcd did not hear from for too long has lost the seat. A job that runs goes on with the nodes it has.
+  // Another launcher has the seat that etcd did not hear from us for: its nodes and ours meet there.
   void watch_seat() {
     constexpr std::chrono::seconds kLookEvery{1};
     seat_watch_.expires_after(kLookEvery);
     seat_watch_.async_wait([this](const boost::system::error_code& error) {
-      if (error || is_ending_) return;
+      if (error || is_ending_ || !place_.seat) return;
       const auto lost = launcher::find_lost_seat(*place_.seat);
       if (!lost) return watch_seat();
       const auto* job = hosted_job();
-      if (job == nullptr || !job->was_started) return end_with(*lost);
-      say(lost->message() + ": nodes that come from now on join there");
+      if (!may_go_on_elsewhere() && (job == nullptr || !job->was_started)) return end_with(*lost);
+      if (!may_go_on_elsewhere())
+        return say(lost->message() + ": nodes that come from now on join there");
+      say(lost->message() + ": the nodes meet there");
+      retire(std::move(seat_));
     });
   }
 
   Result<void> join() {
     auto credentials = agent::client_credentials(place_.tls, request_.settings.insecure);
     if (!credentials) return std::move(credentials).error();
-    const auto open_channel = [credentials = *credentials](const std::string& address) {
-      return grpc::CreateCustomChannel(
-          address, credentials, agent::client_channel_arguments(kConnectLimit));
-    };
+    credentials_ = *std::move(credentials);
     endpoint_text_ = to_text(place_.endpoint);
-    agent::NodeMemberOptions options;
-    options.open_channel =
-        [this, open_channel](const std::string& leader) -> std::shared_ptr<grpc::Channel> {
+    agent::NodeMemberOptions options = describe_node(request_, place_);
+    options.open_channel = [this](const std::string& leader) -> std::shared_ptr<grpc::Channel> {
       return may_follow(leader, request_.settings.insecure, place_.is_open) ? open_channel(leader)
                                                                             : nullptr;
     };
-    const std::string own_host = agent::host_name();
-    options.node.node_id = request_.settings.node_id.empty()
-                               ? own_host + "-" + std::to_string(::getpid())
-                               : request_.settings.node_id;
-    options.node.boot_id = agent::boot_id();
-    options.node.hostname = own_host;
-    const std::string& chosen = request_.settings.etcd.own_address;
-    options.node.addresses = {chosen.empty() ? own_address_towards(place_.endpoint, place_.is_local)
-                                             : chosen};
-    options.node.slots = static_cast<int>(request_.spec.workers.size());
-    options.token_key = place_.token_key;
-    options.preferred_index = request_.settings.node_index;
-    options.job = describe_launch(request_);
-    options.workers = {.job_uuid = request_.settings.job,
-                       .spec = request_.spec,
-                       .shim = {},
-                       .address = options.node.addresses[0]};
-    options.workers.spec.node_id = options.node.node_id;
     member_ = std::make_unique<agent::NodeMember>(
         loop_,
         open_channel(endpoint_text_),
@@ -198,9 +322,18 @@ class ElasticLaunch {
                                     const std::string& why) { on_connection(is_connected, why); },
             .on_refused = [this](const std::string& why) { on_refused(why); },
             .on_finished = [this] { close(); }});
-    wait_for_coordinator(std::chrono::seconds(request_.settings.join_timeout_seconds));
+    if (is_by_etcd()) {
+      wait_to_meet(kControlLossGrace);
+    } else {
+      wait_for_coordinator(std::chrono::seconds(request_.settings.join_timeout_seconds));
+    }
     member_->start();
     return {};
+  }
+
+  [[nodiscard]] std::shared_ptr<grpc::Channel> open_channel(const std::string& address) const {
+    return grpc::CreateCustomChannel(
+        address, credentials_, agent::client_channel_arguments(kConnectLimit));
   }
 
   void say(const std::string& line) const {
@@ -214,32 +347,37 @@ class ElasticLaunch {
     if (!why.empty()) last_trouble_ = printable(why);
     if (is_connected) {
       was_welcome_ = is_welcome_ = true;
+      has_stopped_workers_ = has_ended_well_ = false;
+      last_trouble_.clear();
       patience_.cancel();
+      search_.stop();
       return;
     }
     if (is_ending_) return;
     if (is_welcome_) {
       has_run_ = has_run_ || !member_->workers().pids().empty();
       say("the coordinator at " + endpoint_text_ + " is gone: " + why);
-      wait_for_coordinator(kControlLossGrace);
+      may_go_on_elsewhere() ? lose_host() : wait_for_coordinator(kControlLossGrace);
     }
     is_welcome_ = false;
+  }
+
+  void lose_host() {
+    meet_until_ = clock_.now() + std::chrono::seconds(request_.settings.join_timeout_seconds);
+    has_said_goodbye() ? meet_again() : wait_to_meet(kBlip);
   }
 
   // One that believed us before is not the one that refuses us now: its launcher is gone, and another one of a job that
   // begins anew has the address.
   void on_refused(const std::string& why) {
-    if (!has_run_ && place_.is_open) {
-      const launcher::Program program = request_.settings.program;
-      return end_with(Error(ErrorCode::kAuthentication,
-                            why,
-                            "give every node the same " + launcher::spelled("rdzv_id", program) +
-                                "; a job with a token needs " +
-                                launcher::spelled("rdzv_token_file", program) + " here too"));
-    }
-    if (!has_run_) return end_with(Error(ErrorCode::kAuthentication, why));
+    if (!has_run_) return end_with(stranger(why, place_.is_open, request_));
     end_with(Error(ErrorCode::kCoordinatorLost,
                    "another coordinator has the endpoint " + endpoint_text_ + " now"));
+  }
+
+  [[nodiscard]] bool has_said_goodbye() const { return last_trouble_ == agent::kCoordinatorEnds; }
+  [[nodiscard]] bool is_gone() const {
+    return was_welcome_ && (is_refused() || has_said_goodbye());
   }
 
   // The host is there and nobody listens: the launcher that was the coordinator has ended.
@@ -264,15 +402,7 @@ class ElasticLaunch {
 
   void give_up_on_coordinator(std::chrono::seconds limit) {
     if (is_ending_) return;
-    const std::string where = "the coordinator at " + endpoint_text_;
-    if (was_welcome_) {
-      end_with(Error(ErrorCode::kCoordinatorLost,
-                     where + " did not answer for " + std::to_string(limit.count()) + " s"));
-    } else {
-      end_with(
-          Error(ErrorCode::kRendezvousTimeout,
-                where + " could not be reached within " + std::to_string(limit.count()) + " s"));
-    }
+    end_with(unanswered(endpoint_text_, was_welcome_, limit));
   }
 
   void on_notice(const agent::Notice& notice) {
@@ -282,7 +412,7 @@ class ElasticLaunch {
     is_ending_ = true;
     const auto& outcome = member_->workers().outcome();
     if (notice.kind != NoticeKind::kSucceeded) {
-      status_ = status_of(notice.kind, outcome);
+      status_ = status_of(notice.kind, outcome, stop_signal_);
       say("the job " + std::string(notice.kind == NoticeKind::kFailed ? "failed" : "was stopped") +
           ": " + notice.text);
       if (outcome) std::fputs(agent::describe_outcome(*outcome).c_str(), stderr);
@@ -298,25 +428,19 @@ class ElasticLaunch {
     say("time of the job: " + agent::describe(agent::settled(job->ledger, SteadyClock().now())));
   }
 
-  // Of a job that did not succeed: our own worker's code; 85 when it was stopped and all have saved.
-  int status_of(NoticeKind kind, const std::optional<supervisor::JobOutcome>& outcome) const {
-    if (kind == NoticeKind::kCancelled)
-      return outcome && outcome->has_saved ? outcome->exit_code
-                                           : supervisor::exit_code_after(stop_signal_);
-    return outcome && outcome->first_failure && outcome->exit_code != 0 ? outcome->exit_code : 1;
-  }
-
   void end_with(Error error) {
     if (is_ending_) return;
     is_ending_ = true;
     if (!last_trouble_.empty()) error.with_detail("last", last_trouble_);
     error_ = std::move(error);
+    if (place_.seat) place_.seat->give_up();
     member_->leave("gives up", request_.spec.stop.grace);
   }
 
   void wait_for_signal() {
     signals_.async_wait([this](const boost::system::error_code& error, int signal) {
       if (error) return;
+      has_ctrl_c_ |= signal == SIGINT && launcher::is_in_foreground();
       // Inside SLURM a signal is for the whole step: the host stops the job on every node.
       const bool stops_all = request_.settings.meeting == launcher::Meeting::kHostNode && seat_ &&
                              seat_->host().state().jobs.contains(request_.settings.job);
@@ -354,7 +478,22 @@ class ElasticLaunch {
     // It went on request, and its ranks have saved before: the job may be queued again.
     const auto& outcome = member_->workers().outcome();
     if (is_leaving_ && outcome && outcome->has_saved) status_ = outcome->exit_code;
-    member_->close([this] { seat_ ? seat_->close([this] { quit(); }) : quit(); });
+    member_->close([this] { close_seat(); });
+  }
+
+  // With etcd the others go on without us, as soon as what runs has stopped.
+  void close_seat() {
+    if (!seat_) return quit();
+    const auto* job = hosted_job();
+    const bool is_over = job != nullptr && agent::is_terminal(job->phase);
+    if (!place_.seat || !may_go_on_elsewhere() || is_over) return seat_->close([this] { quit(); });
+    if (job == nullptr || job->phase != agent::JobPhase::kStopping)
+      return seat_->end([this] { quit(); });
+    constexpr std::chrono::milliseconds kLookEvery{20};
+    seat_watch_.expires_after(kLookEvery);
+    seat_watch_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) close_seat();
+    });
   }
 
   void quit() {
@@ -366,11 +505,17 @@ class ElasticLaunch {
   const std::string program_;
   asio::io_context loop_{1};
   asio::signal_set signals_;
+  HostSearch search_;  // by etcd
   asio::steady_timer patience_;
   asio::steady_timer seat_watch_;
+  SteadyClock clock_;
   MeetingPlace place_;
+  TimePoint meet_until_{};  // by etcd
   std::string endpoint_text_;
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::unique_ptr<CoordinatorSeat> seat_;
+  std::unique_ptr<CoordinatorSeat> offered_seat_;  // that etcd has said is the one
+  std::vector<std::unique_ptr<CoordinatorSeat>> retired_seats_;
   std::unique_ptr<agent::NodeMember> member_;
   std::jthread finder_;
   int num_signals_ = 0;
@@ -383,7 +528,10 @@ class ElasticLaunch {
   bool is_welcome_ = false;
   bool is_ending_ = false;
   bool is_closing_ = false;
-  bool is_leaving_ = false;  // by a signal
+  bool is_leaving_ = false;           // by a signal
+  bool has_stopped_workers_ = false;  // since their coordinator went
+  bool has_ended_well_ = false;       // every rank of this node, before that
+  bool has_ctrl_c_ = false;           // at the terminal of this machine
 };
 
 }  // namespace
@@ -391,14 +539,20 @@ class ElasticLaunch {
 int launch_elastic(const char* text) {
   ::signal(SIGPIPE, SIG_IGN);
   auto request = launcher::elastic_request_from_json(text);
-  if (!request) return fail(std::string(launcher::name_of({})), request.error());
+  if (!request) return tell(std::string(launcher::name_of({})), request.error());
   if (request->settings.meeting == launcher::Meeting::kStarter)
     return start_slurm_nodes(*std::move(request));
   if (request->settings.meeting == launcher::Meeting::kAgent) return launch_by_agent(*request);
   const std::string program(launcher::name_of(request->settings.program));
-  ElasticLaunch launch(*std::move(request));
-  const auto status = launch.run();
-  return status ? *status : fail(program, status.error());
+  bool is_interrupted = false;
+  const auto status = [&] {
+    ElasticLaunch launch(*std::move(request));
+    auto ended = launch.run();
+    is_interrupted = launch.is_interrupted();
+    return ended;
+  }();
+  if (is_interrupted) launcher::end_by_interrupt();  // runs no destructor
+  return status ? *status : tell(program, status.error());
 }
 
 }  // namespace accel::cluster

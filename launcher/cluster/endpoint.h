@@ -40,7 +40,7 @@ using Resolver = std::function<std::vector<std::string>(const std::string& host)
 // "10.0.0.7:29400", "[::1]:0".
 [[nodiscard]] std::string to_text(const agent::TcpAddress& address);
 
-// Whether it is an address of this machine with nobody at its port yet.
+// Whether it is an address of this machine with nobody at its port yet, also when we have no right to listen there.
 [[nodiscard]] bool is_ours_and_free(const agent::TcpAddress& address);
 
 // The first that takes a connection, each within `limit`. The answer may come later by the limit of one address.

@@ -1,6 +1,5 @@
 #include "launcher/cluster/etcd_key.h"
 
-#include <condition_variable>
 #include <stop_token>
 #include <utility>
 
@@ -37,10 +36,11 @@ std::string value_in(const Range& range) {
 Result<std::unique_ptr<launcher::EtcdSeat>> EtcdKey::open(const launcher::EtcdAccess& access,
                                                           const std::string& run_id,
                                                           EtcdKeyTiming timing) {
-  auto client = EtcdClient::make(
-      {.endpoints = {access.endpoint},
-       .tls = {
-           .authority = access.authority, .certificate = access.certificate, .key = access.key}});
+  auto client = EtcdClient::make({.endpoints = {access.endpoint},
+                                  .tls = {.authority = access.authority,
+                                          .certificate = access.certificate,
+                                          .key = access.key}},
+                                 timing.calls);
   if (!client) return std::move(client).error();
   std::string address = access.own_address;
   if (address.empty()) {
@@ -62,10 +62,16 @@ EtcdKey::EtcdKey(std::shared_ptr<EtcdClient> client,
       timing_(timing) {}
 
 Result<std::string> EtcdKey::take(const std::string& place) {
+  {
+    const std::lock_guard hold(mutex_);
+    const bool is_kept = keeper_.joinable() && !keeper_.get_stop_token().stop_requested();
+    if (is_kept && !is_over_ && successor_.empty()) return place_;
+  }
+  end_keeper();
   place_ = place;
   auto standing = read(place);
   if (standing && standing->empty()) standing = write();
-  if (standing && lease_ != 0 && !keeper_.joinable())
+  if (standing && lease_ != 0)
     keeper_ = std::jthread([this](const std::stop_token& stop) { keep(stop); });
   return standing;
 }
@@ -84,7 +90,10 @@ Result<std::string> EtcdKey::read(const std::string& place) {
   const auto answer = client_->range(request);
   if (!answer) return answer.error();
   const std::string standing = value_in(*answer);
-  if (standing == place && lease_ == 0) lease_ = answer->kvs(0).lease();
+  if (standing == place && lease_ == 0) {
+    lease_ = answer->kvs(0).lease();
+    term_ = static_cast<std::uint64_t>(answer->kvs(0).create_revision());
+  }
   return standing;
 }
 
@@ -105,12 +114,14 @@ Result<std::string> EtcdKey::write() {
   if (!answer) return answer.error();  // the lease ends by itself, and the key with it
   if (answer->succeeded()) {
     lease_ = lease->id;
+    term_ = static_cast<std::uint64_t>(answer->header().revision());
     return place_;
   }
   const auto& found = answer->responses(0).response_range();
   // The request may have been carried out before, when its answer was lost.
   if (!found.kvs().empty() && found.kvs(0).lease() == lease->id) {
     lease_ = lease->id;
+    term_ = static_cast<std::uint64_t>(found.kvs(0).create_revision());
     return place_;
   }
   (void)client_->revoke(lease->id);
@@ -118,28 +129,47 @@ Result<std::string> EtcdKey::write() {
 }
 
 void EtcdKey::keep(const std::stop_token& stop) {
-  std::mutex mutex;
   std::condition_variable_any stopped;
-  std::unique_lock lock(mutex);
-  while (!stopped.wait_for(lock, stop, timing_.renew_every, [] { return false; })) {
-    if (stop.stop_requested()) return;
-    const auto renewed = client_->keep_alive(lease_);
-    if (!renewed || renewed->ttl.count() > 0) continue;
-    const auto standing = write();
-    if (!standing || *standing == place_) continue;
-    lease_ = 0;
-    const std::lock_guard hold(mutex_);
-    successor_ = *standing;
-    return;
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested() && successor_.empty()) {
+    stopped.wait_for(lock, stop, timing_.renew_every, [] { return false; });
+    lock.unlock();
+    const auto other = stop.stop_requested() ? std::nullopt : renew();
+    lock.lock();
+    if (other) successor_ = *other;
   }
+  lock.unlock();
+  if (const auto lease = std::exchange(lease_, 0); lease != 0) (void)client_->revoke(lease);
+  lock.lock();
+  is_over_ = true;
+  over_.notify_all();
+}
+
+std::optional<std::string> EtcdKey::renew() {
+  const auto renewed = client_->keep_alive(lease_);
+  if (!renewed) return std::nullopt;
+  const bool is_there = renewed->ttl.count() > 0;
+  const std::int64_t before = is_there ? lease_ : std::exchange(lease_, 0);
+  auto standing = read(place_);
+  if (standing && standing->empty()) standing = write();
+  if (is_there && lease_ != before) (void)client_->revoke(before);
+  if (!standing || *standing == place_) return std::nullopt;
+  return *standing;
+}
+
+void EtcdKey::end_keeper() {
+  if (!keeper_.joinable()) return;
+  keeper_.request_stop();
+  keeper_.join();
+  is_over_ = false;
+  successor_.clear();
 }
 
 void EtcdKey::give_up() {
-  if (keeper_.joinable()) {
-    keeper_.request_stop();
-    keeper_.join();
-  }
-  if (const auto lease = std::exchange(lease_, 0); lease != 0) (void)client_->revoke(lease);
+  if (!keeper_.joinable()) return;
+  keeper_.request_stop();
+  std::unique_lock hold(mutex_);
+  over_.wait_for(hold, timing_.give_up_within, [this] { return is_over_; });
 }
 
 std::string EtcdKey::successor() const {

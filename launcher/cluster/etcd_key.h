@@ -4,17 +4,21 @@
 //   /accel-launch/<run id>/main      the MainPlace of machine 0, with its launcher's lease
 //
 // The key is written by a transaction that wants it absent, so it has one writer whatever happens on the way. A thread
-// renews the lease; when etcd let it run out, because it or we stood still, the key is written again unless
-// another launcher has it.
+// renews the lease; when etcd let it run out, because it or we stood still, or somebody took the key away, the key is
+// written again unless another launcher has it. The thread gives the key up too, so that an etcd which does not answer
+// holds up nobody else.
 //
 // Threads:  as EtcdSeat; one thread of its own while the key is ours.
 // Source:   tests/unit/launcher/cluster/etcd_key_test.cc.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -29,6 +33,8 @@ struct EtcdKeyTiming {
   // A launcher that is killed has the key for so long; one that is stopped for longer may lose it.
   std::chrono::seconds lease{10};
   std::chrono::milliseconds renew_every{2'000};
+  std::chrono::milliseconds give_up_within{250};  // give_up() waits no longer
+  agent::EtcdTiming calls{};
 };
 
 class EtcdKey final : public launcher::EtcdSeat {
@@ -37,11 +43,13 @@ class EtcdKey final : public launcher::EtcdSeat {
   [[nodiscard]] static Result<std::unique_ptr<EtcdSeat>> open(const launcher::EtcdAccess& access,
                                                               const std::string& run_id,
                                                               EtcdKeyTiming timing = {});
-  ~EtcdKey() override { give_up(); }
+  // Waits until etcd has heard of it, or did not answer.
+  ~EtcdKey() override { end_keeper(); }
 
   [[nodiscard]] const std::string& own_address() const override { return own_address_; }
   [[nodiscard]] Result<std::string> take(const std::string& place) override;
   [[nodiscard]] Result<void> reach(const std::string& host, std::uint16_t port) override;
+  [[nodiscard]] std::uint64_t term() const override { return term_; }
   void give_up() override;
   [[nodiscard]] std::string successor() const override;
 
@@ -56,6 +64,9 @@ class EtcdKey final : public launcher::EtcdSeat {
   // Writes `place_` with a new lease unless something stands there, and gives what does then.
   [[nodiscard]] Result<std::string> write();
   void keep(const std::stop_token& stop);
+  // Who has the key in our place; none: nobody, as far as etcd says.
+  [[nodiscard]] std::optional<std::string> renew();
+  void end_keeper();
 
   const std::shared_ptr<agent::EtcdClient> client_;
   const std::string key_;
@@ -63,7 +74,10 @@ class EtcdKey final : public launcher::EtcdSeat {
   const EtcdKeyTiming timing_;
   std::string place_;
   std::int64_t lease_ = 0;  // 0: the key is not ours; of the keeper while it runs
+  std::atomic<std::uint64_t> term_{0};
   mutable std::mutex mutex_;
+  std::condition_variable over_;
+  bool is_over_ = false;  // the keeper has nothing left to do
   std::string successor_;
   std::jthread keeper_;
 };

@@ -61,6 +61,7 @@ v1::JobSpec describe_launch(const launcher::ElasticRequest& request) {
   job.mutable_stop()->set_signal(spec.stop.signal);
   *job.mutable_gather()->mutable_join_limit() =
       duration_of(std::chrono::seconds(settings.join_timeout_seconds));
+  *job.mutable_gather()->mutable_last_call() = duration_of(settings.last_call);
   for (const std::string& host : settings.expected_hosts)
     job.mutable_gather()->add_expected_hosts(host);
   *job.mutable_fence()->mutable_control_loss_grace() = duration_of(kControlLossGrace);

@@ -1,21 +1,14 @@
 #include "launcher/cluster/meeting_place.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <csignal>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "agent/rendezvous/token_proof.h"
 #include "launcher/bracketed.h"
 #include "launcher/cluster/endpoint.h"
-#include "launcher/cluster/etcd_key.h"
 #include "launcher/program.h"
-#include "launcher/static/etcd_meeting.h"
-#include "launcher/static/machine_name.h"
 #include "runtime/clock.h"
-#include "runtime/supervisor/tcp_listener.h"
 
 namespace accel::cluster {
 namespace {
@@ -52,51 +45,13 @@ Result<TcpAddress> choose_address(const std::vector<TcpAddress>& addresses,
   }
 }
 
-// A name service that is slow or not up yet is asked again.
-Result<std::vector<TcpAddress>> resolve(const std::string& text,
-                                        TimePoint end,
-                                        const std::stop_token& stop) {
-  while (true) {
-    auto addresses = resolve_endpoint(text, kLookUp);
-    const bool may_come = !addresses && addresses.error().code() == ErrorCode::kRendezvousTimeout;
-    if (!may_come || stop.stop_requested() || SteadyClock().now() >= end) return addresses;
-    std::this_thread::sleep_for(kTryAgain);
-  }
-}
-
-// What a node shows at an endpoint, and what is shown to it. Takes no time.
-Result<MeetingPlace> with_papers(const ElasticSettings& settings) {
-  MeetingPlace place;
-  place.is_open = settings.insecure && settings.token_file.empty();
-  if (place.is_open) {
-    place.token_key =
-        agent::token_key(settings.job);  // a node of another --rdzv_id is none of this job
-  } else {
-    auto token = agent::read_token(settings.token_file);
-    if (!token) return std::move(token).error();
-    place.token_key = agent::token_key(*token);
-  }
-  place.tls = files_in(settings.tls_dir);
-  return place;
-}
-
-// Why it cannot be the place: a token alone keeps nobody out who listens on the way.
-std::optional<Error> find_exposure(const MeetingPlace& place, const ElasticSettings& settings) {
-  if (!settings.insecure || place.is_open || place.is_local) return std::nullopt;
-  return Error(ErrorCode::kInvalidArgument,
-               launcher::spelled("rdzv_insecure", settings.program) +
-                   " is for loopback addresses, and the endpoint is " + settings.endpoint,
-               "make certificates with `accel-agent init-tls` and give " +
-                   launcher::spelled("rdzv_tls_dir", settings.program));
-}
-
 Result<MeetingPlace> find_endpoint(const ElasticSettings& settings,
                                    TimePoint end,
                                    const std::stop_token& stop) {
   auto papers = with_papers(settings);
   if (!papers) return papers;
   MeetingPlace place = *std::move(papers);
-  const auto addresses = resolve(settings.endpoint, end, stop);
+  const auto addresses = resolve_patiently(settings.endpoint, end, stop);
   if (!addresses) return addresses.error();
   place.is_local = addresses->front().is_loopback && !is_by_name(settings.endpoint);
   if (auto exposed = find_exposure(place, settings)) return *std::move(exposed);
@@ -111,64 +66,6 @@ Result<MeetingPlace> find_endpoint(const ElasticSettings& settings,
   const auto chosen = choose_address(*addresses, end, stop);
   if (!chosen) return chosen.error();
   place.endpoint = *chosen;
-  return place;
-}
-
-// Nobody holds it afterwards: whoever is quicker than the coordinator makes that an error.
-Result<std::uint16_t> free_port() {
-  const auto listener = supervisor::listen_tcp({.bind_address = "0.0.0.0", .port = 0});
-  if (!listener) return listener.error();
-  return listener->endpoint.port();
-}
-
-// SIGTERM once it is asked for, else 0.
-int pause_until(const std::stop_token& stop, Duration length) {
-  std::mutex mutex;
-  std::condition_variable_any stopped;
-  std::unique_lock lock(mutex);
-  stopped.wait_for(lock, stop, length, [] { return false; });
-  return stop.stop_requested() ? SIGTERM : 0;
-}
-
-// The first launcher that writes its place into etcd hosts, at a port that is free now.
-Result<MeetingPlace> find_by_etcd(const ElasticSettings& settings,
-                                  TimePoint end,
-                                  const std::stop_token& stop,
-                                  const std::function<void(const std::string&)>& say) {
-  auto papers = with_papers(settings);
-  if (!papers) return papers;
-  MeetingPlace place = *std::move(papers);
-  auto seat = EtcdKey::open(settings.etcd, settings.job);
-  if (!seat) return std::move(seat).error();
-  const auto port = free_port();
-  if (!port) return port.error();
-  const launcher::MainPlace own = {.id = launcher::draw_launcher_id(),
-                                   .host = launcher::own_host_name(),
-                                   .address = (*seat)->own_address(),
-                                   .port = *port,
-                                   .has_coordinator = true};
-  const auto met =
-      launcher::meet_by_etcd(**seat,
-                             own,
-                             end - SteadyClock().now(),
-                             {.now = [] { return SteadyClock().now(); },
-                              .pause = [&](Duration length) { return pause_until(stop, length); },
-                              .say = say,
-                              .program = settings.program});
-  if (!met) return met.error();
-  if (met->signal != 0) return Error(ErrorCode::kRendezvousTimeout, "the launcher ends");
-  const auto addresses = resolve(
-      launcher::bracketed(met->main.address) + ":" + std::to_string(met->main.port), end, stop);
-  if (!addresses) return addresses.error();
-  place.endpoint = addresses->front();
-  place.is_local = place.endpoint.is_loopback;
-  if (auto exposed = find_exposure(place, settings)) return *std::move(exposed);
-  if (!met->is_ours) {
-    say("the nodes meet at " + met->main.describe());
-    return place;
-  }
-  place.listen = place.is_local ? to_text(place.endpoint) : kEverywhere + std::to_string(own.port);
-  place.seat = *std::move(seat);
   return place;
 }
 
@@ -226,9 +123,43 @@ Result<MeetingPlace> find_host(const ElasticSettings& settings,
 
 }  // namespace
 
+Result<std::vector<TcpAddress>> resolve_patiently(const std::string& text,
+                                                  TimePoint end,
+                                                  const std::stop_token& stop) {
+  while (true) {
+    auto addresses = resolve_endpoint(text, kLookUp);
+    const bool may_come = !addresses && addresses.error().code() == ErrorCode::kRendezvousTimeout;
+    if (!may_come || stop.stop_requested() || SteadyClock().now() >= end) return addresses;
+    std::this_thread::sleep_for(kTryAgain);
+  }
+}
+
+Result<MeetingPlace> with_papers(const ElasticSettings& settings) {
+  MeetingPlace place;
+  place.is_open = settings.insecure && settings.token_file.empty();
+  if (place.is_open) {
+    place.token_key =
+        agent::token_key(settings.job);  // a node of another --rdzv_id is none of this job
+  } else {
+    auto token = agent::read_token(settings.token_file);
+    if (!token) return std::move(token).error();
+    place.token_key = agent::token_key(*token);
+  }
+  place.tls = files_in(settings.tls_dir);
+  return place;
+}
+
+std::optional<Error> find_exposure(const MeetingPlace& place, const ElasticSettings& settings) {
+  if (!settings.insecure || place.is_open || place.is_local) return std::nullopt;
+  return Error(ErrorCode::kInvalidArgument,
+               launcher::spelled("rdzv_insecure", settings.program) +
+                   " is for loopback addresses, and the endpoint is " + settings.endpoint,
+               "make certificates with `accel-agent init-tls` and give " +
+                   launcher::spelled("rdzv_tls_dir", settings.program));
+}
+
 Result<MeetingPlace> find_meeting_place(const ElasticSettings& settings,
-                                        const std::stop_token& stop,
-                                        const std::function<void(const std::string&)>& say) {
+                                        const std::stop_token& stop) {
   const TimePoint end = SteadyClock().now() + std::chrono::seconds(settings.join_timeout_seconds);
   switch (settings.meeting) {
     case Meeting::kHostNode:
@@ -236,8 +167,7 @@ Result<MeetingPlace> find_meeting_place(const ElasticSettings& settings,
     case Meeting::kNode:
       return find_host(settings, end, stop);
     default:
-      return settings.etcd.endpoint.empty() ? find_endpoint(settings, end, stop)
-                                            : find_by_etcd(settings, end, stop, say);
+      return find_endpoint(settings, end, stop);
   }
 }
 

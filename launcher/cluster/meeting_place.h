@@ -6,11 +6,11 @@
 // Threads:  any one; blocks.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include <accel/result.h>
 
@@ -18,6 +18,7 @@
 #include "launcher/cluster/job_folder.h"
 #include "launcher/elastic_settings.h"
 #include "launcher/etcd_seat.h"
+#include "runtime/clock.h"
 
 namespace accel::cluster {
 
@@ -30,14 +31,26 @@ struct MeetingPlace {
   std::string token_key;
   std::optional<JobFolder> folder;           // kept as long as its certificates serve
   std::unique_ptr<launcher::EtcdSeat> seat;  // by etcd, and this launcher hosts
+  std::string host_id;                       // by etcd: of the launcher that hosts
 };
 
-// `say` takes a line for people while it goes on. A place that was not found because of `stop` is an error that nobody reads.
-// Errors  kInvalidArgument, kAuthentication, kTls, kFileIo; kRendezvousTimeout; those of meet_by_etcd().
-[[nodiscard]] Result<MeetingPlace> find_meeting_place(
-    const launcher::ElasticSettings& settings,
-    const std::stop_token& stop,
-    const std::function<void(const std::string&)>& say);
+// Where there is no etcd; etcd_place.h is for where there is one. A place that was not found because of `stop` is an
+// error that nobody reads.
+// Errors  kInvalidArgument, kAuthentication, kTls, kFileIo; kRendezvousTimeout.
+[[nodiscard]] Result<MeetingPlace> find_meeting_place(const launcher::ElasticSettings& settings,
+                                                      const std::stop_token& stop);
+
+// What a node shows at an endpoint, and what is shown to it. Takes no time. Errors  kAuthentication, kFileIo.
+[[nodiscard]] Result<MeetingPlace> with_papers(const launcher::ElasticSettings& settings);
+
+// Why it cannot be the place: a token alone keeps nobody out who listens on the way.
+[[nodiscard]] std::optional<Error> find_exposure(const MeetingPlace& place,
+                                                 const launcher::ElasticSettings& settings);
+
+// A name service that is slow or not up yet is asked again. Errors  those of resolve_endpoint().
+[[nodiscard]] Result<std::vector<agent::TcpAddress>> resolve_patiently(const std::string& text,
+                                                                       TimePoint end,
+                                                                       const std::stop_token& stop);
 
 // Whether a node goes on at `leader` ("ADDR:PORT"), which the coordinator named: it is believed by its certificate, of the
 // role node; without certificates only on this machine, unless the job is open.

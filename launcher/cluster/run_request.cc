@@ -86,6 +86,14 @@ std::string objection_to_hang_timeout(const std::string& text) {
   return is_good ? "" : "'" + text + "' is not auto, off or a number of seconds above 0";
 }
 
+std::string objection_to_seconds(const std::string& text, double least) {
+  constexpr double kDay = 86'400;
+  const auto seconds = launcher::number_of<double>(text);
+  if (seconds && *seconds >= least && *seconds <= kDay) return "";  // nan is neither
+  const std::string from = least > 0 ? "0.001" : "0";
+  return "'" + text + "' is not a number of seconds from " + from + " to 86400 (a day)";
+}
+
 Result<v1::JobSpec> requested_job(const RunFlags& flags) {
   v1::JobSpec spec;
   if (!flags.spec.empty()) {

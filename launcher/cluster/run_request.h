@@ -42,6 +42,9 @@ struct RunFlags {
 // Why --hang_timeout cannot be this; empty: it can.
 [[nodiscard]] std::string objection_to_hang_timeout(const std::string& text);
 
+// Why a flag cannot be so many seconds: fewer than `least`, more than a day, or no number; empty: it can.
+[[nodiscard]] std::string objection_to_seconds(const std::string& text, double least);
+
 // With the environment of this process, less ACCEL_JOB_TOKEN, and its working folder. Requires: no objection to the flags.
 // Errors  kUsage, and those of read_spec_file() and parse_preflight().
 [[nodiscard]] Result<v1::JobSpec> requested_job(const RunFlags& flags);

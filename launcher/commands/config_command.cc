@@ -14,6 +14,7 @@
 #include "launcher/questionnaire/answered_config.h"
 #include "launcher/questionnaire/dialogue.h"
 #include "launcher/text_file.h"
+#include "runtime/environment_value.h"
 #include "runtime/printable.h"
 #include "runtime/user_folders.h"
 
@@ -54,7 +55,7 @@ Result<void> write(const std::string& path, const ConfigValue::Map& document) {
     return Error(
         ErrorCode::kFileIo,
         "cannot create the folder " + printable(folder.string()) + ": " + failure.message());
-  return write_config_file(path, to_text(document, format_of(path)));
+  return write_config(path, document);
 }
 
 PathContext path_context() {
@@ -66,12 +67,10 @@ PathContext path_context() {
 // Empty: choices are asked by lines.
 MenuChooser menu_chooser() {
   const EnvMap environment = own_environment();
-  const auto value = [&](const char* name) {
-    const auto found = environment.find(name);
-    return found == environment.end() ? std::string() : found->second;
-  };
   const bool is_terminal = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
-  if (!is_terminal || !can_draw_menus(value("TERM"), value("NO_COLOR"))) return {};
+  if (!is_terminal ||
+      !can_draw_menus(value_in(environment, "TERM"), value_in(environment, "NO_COLOR")))
+    return {};
   return [](const std::vector<MenuRow>& rows, std::size_t position) {
     return choose_on_terminal(STDIN_FILENO, STDOUT_FILENO, rows, position);
   };
@@ -92,13 +91,17 @@ int ask(const std::vector<std::string>& words) {
   if (const auto status = line.parse(words)) return *status;
   const auto path = named_or_default(config_file);
   if (!path) return print_error(kConfig, path.error());
+  if (const auto place = check_place(*path); !place) return print_error(kConfig, place.error());
   const auto answers = hold_dialogue(stdin, stdout, menu_chooser());
   if (!answers) {
     std::printf("\n");
     return print_error(kConfig, answers.error());
   }
-  const auto written = write(*path, answered_config(*answers, path_context()));
-  if (!written) return print_error(kConfig, written.error());
+  const auto document = answered_config(*answers, path_context());
+  if (const auto written = write(*path, document); !written) {
+    std::printf("\n%s", to_text(document, format_of(*path)).c_str());  // the answers are not lost
+    return print_error(kConfig, written.error());
+  }
   for (const std::string& note : closing_notes(*answers)) print_notice(kConfig, note);
   say_saved(*path);
   return 0;
@@ -141,8 +144,7 @@ Result<void> update_file(const std::string& path) {
   const auto checked = parse_config_file(*text, format_of(path), path);
   if (!checked) return checked.error();
   for (const FileNotice& notice : checked->notices) print_notice(kUpdate, notice.text());
-  return write_config_file(path,
-                           to_text(in_alphabetical_order(normal_form(*document)), format_of(path)));
+  return write_config(path, in_alphabetical_order(normal_form(*document)));
 }
 
 int update(const std::vector<std::string>& words) {

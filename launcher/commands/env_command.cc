@@ -133,12 +133,13 @@ int env_command(const std::vector<std::string>& arguments) {
   if (const auto status = line.parse(arguments)) return *status;
   const EnvMap environment = own_environment();
   const auto found = config(config_file, environment);
-  if (!found) return print_error(kName, found.error());
   EnvironmentFacts facts = facts_of(environment);
   facts.is_config_given = !config_file.empty();
-  facts.config = *found;
+  if (found) facts.config = *found;
+  if (!found) facts.config_fault = found.error().message();
   std::fputs(environment_report(facts).c_str(), stdout);
-  return 0;
+  std::fflush(stdout);
+  return found ? 0 : print_error(kName, found.error());
 }
 
 }  // namespace accel::launcher

@@ -96,6 +96,7 @@ std::string environment_report(const EnvironmentFacts& facts) {
   if (!facts.driver.empty()) add("GPU driver", facts.driver);
   out += facts.is_config_given ? "- `Accelerate` config passed:\n"
                                : "- `Accelerate` default config:\n";
+  if (!facts.config_fault.empty()) return out + "\tNot usable: " + facts.config_fault + "\n";
   if (!facts.config) return out + "\tNot found\n";
   for (const ConfigEntry& entry : *facts.config)
     out += "\t- " + entry.key + ": " + printed_value(entry.value) + "\n";

@@ -28,6 +28,7 @@ struct EnvironmentFacts {
   std::string driver;
   bool is_config_given = false;
   std::optional<ConfigValue::Map> config;  // in normal form
+  std::string config_fault;                // why there is none, though there is a file
 };
 
 [[nodiscard]] std::string environment_report(const EnvironmentFacts& facts);

@@ -23,8 +23,14 @@ std::string repeated(std::string_view text, std::size_t times) {
   return result;
 }
 
+// Of UTF-8: every byte but those that go on with a letter begins one.
+std::size_t num_letters(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](unsigned char byte) { return (byte & 0xC0) != 0x80; }));
+}
+
 std::string centred(const std::string& text, std::size_t width) {
-  const std::size_t space = width - std::min(width, text.size());
+  const std::size_t space = width - std::min(width, num_letters(text));
   const std::size_t left = space / 2 + (space & width & 1);  // as Python does
   return std::string(left, ' ') + text + std::string(space - left, ' ');
 }
@@ -108,9 +114,9 @@ std::string render_table(const ModelInventory& model, const std::vector<MemoryRo
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   std::size_t inside = widths.size() - 1;
   for (const std::size_t width : widths) inside += width;
-  if (title.size() > inside) {
-    widths.back() += title.size() - inside;
-    inside = title.size();
+  if (const std::size_t letters = num_letters(title); letters > inside) {
+    widths.back() += letters - inside;
+    inside = letters;
   }
   std::string table = border(widths, "\u250c", "\u2500", "\u2510") + "\u2502" +
                       centred(title, inside) + "\u2502\n" +

@@ -23,6 +23,7 @@
 #include "launcher/commands/known_models.h"
 #include "launcher/commands/model_index.h"
 #include "launcher/commands/weight_files.h"
+#include "runtime/environment_value.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
 #include "runtime/user_folders.h"
@@ -182,14 +183,11 @@ Result<ModelInventory> read_file(const fs::path& path) {
 }
 
 fs::path hub_folder(const EnvMap& environment) {
-  const auto value = [&](const char* name) -> std::string {
-    const auto found = environment.find(name);
-    return found == environment.end() ? "" : found->second;
-  };
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
-    if (const std::string hub = value(name); !hub.empty()) return hub;
-  if (const std::string home = value("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  const std::string cache = value("XDG_CACHE_HOME");
+    if (const std::string hub = value_in(environment, name); !hub.empty()) return hub;
+  if (const std::string home = value_in(environment, "HF_HOME"); !home.empty())
+    return fs::path(home) / "hub";
+  const std::string cache = value_in(environment, "XDG_CACHE_HOME");
   const fs::path base =
       cache.empty() ? fs::path(home_folder(environment)) / ".cache" : fs::path(cache);
   return base / "huggingface" / "hub";

@@ -58,7 +58,7 @@ Result<void> convert_file(const Arguments& arguments) {
     return std::move(error.while_doing("converting " + printable(from)));
   }
   for (const std::string& notice : converted->notices) print_notice("to-fsdp2", notice);
-  return write_config_file(to, to_text(converted->document, format_of(to)));
+  return write_config(to, converted->document);
 }
 
 }  // namespace

@@ -32,8 +32,11 @@ std::string values_of(const CompletedCommand& command) {
   return text;
 }
 
-// Bash makes three words of --flag=value.
-constexpr const char* kHasScript =
+// Bash makes three words of --flag=value. `before` is the word before the cursor's, or before its '='.
+constexpr const char* kConditions =
+    "_accel_is_value() {\n"
+    "  [[ $1 == *\"|${before//-/_}|\"* ]]\n"
+    "}\n"
     "_accel_has_script() {\n"
     "  local i=1\n"
     "  [[ ${COMP_WORDS[0]##*/} == accel ]] && i=2\n"
@@ -60,26 +63,27 @@ std::string cases_of(const CompletedCommand& command) {
   return out;
 }
 
-// Completes the word at the cursor by the word before it.
+// Completes the word at the cursor by the word before it. Where nothing is offered, the shell offers files.
 std::string function_of(const CompletedCommand& command) {
   std::string out = function_name(command) +
                     "() {\n  local word=${COMP_WORDS[COMP_CWORD]} "
                     "before=${COMP_WORDS[COMP_CWORD - 1]} flags\n"
+                    "  COMPREPLY=()\n"
                     "  [[ $before == = ]] && before=${COMP_WORDS[COMP_CWORD - 2]}\n"
                     "  [[ $word == = ]] && word=\n";
-  if (command.ends_at_script)
-    out += "  if _accel_has_script '" + values_of(command) +
-           "'; then\n    COMPREPLY=($(compgen -f -- \"$word\"))\n    return\n  fi\n";
+  const std::string values = "'" + values_of(command) + "'";
+  if (command.ends_at_script) out += "  _accel_has_script " + values + " && return\n";
   out += "  case ${before//-/_} in\n" + cases_of(command) +
-         "    *) ;;\n  esac\n  if [[ $word == -* ]]; then\n    flags=\"" + flags_of(command) +
+         "    *) ;;\n  esac\n"
+         "  _accel_is_value " +
+         values + " && return\n  if [[ $word == -* ]]; then\n    flags=\"" + flags_of(command) +
          "\"\n";
   if (command.takes_hyphens) out += "    [[ ${word#--} == *-* ]] && flags=${flags//_/-}\n";
-  return out + "    COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n" +
-         "  else\n    COMPREPLY=($(compgen -f -- \"$word\")" +
-         (command.subcommands.empty()
-              ? std::string()
-              : " $(compgen -W \"" + joined(command.subcommands) + "\" -- \"$word\")") +
-         ")\n  fi\n}\n";
+  out += "    COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n";
+  if (!command.subcommands.empty())
+    out += "  else\n    COMPREPLY=($(compgen -W \"" + joined(command.subcommands) +
+           "\" -- \"$word\"))\n";
+  return out + "  fi\n}\n";
 }
 
 }  // namespace
@@ -87,11 +91,15 @@ std::string function_of(const CompletedCommand& command) {
 std::string bash_completion() {
   std::string out =
       "# Written by scripts/generate_docs.sh from the tables of flags. Do not edit it.\n";
-  out += kHasScript;
+  out += kConditions;
   std::string names;
   std::string cases;
+  std::string registrations;
   for (const CompletedCommand& command : completed_commands()) {
     out += function_of(command);
+    if (!command.programs.empty())
+      registrations += "complete -o default -F " + function_name(command) + " " +
+                       joined(command.programs) + "\n";
     names += (names.empty() ? "" : " ") + command.name;
     cases += "    " + command.name + ") " + function_name(command) + " ;;\n";
   }
@@ -108,8 +116,8 @@ std::string bash_completion() {
          "    *) ;;\n"
          "  esac\n"
          "}\n"
-         "complete -o filenames -F _accel accel\n"
-         "complete -o filenames -F _accel_launch accel-launch accel-torchrun\n";
+         "complete -o default -F _accel accel\n" +
+         registrations;
 }
 
 }  // namespace accel::launcher

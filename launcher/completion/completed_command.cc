@@ -37,6 +37,7 @@ CompletedCommand launch() {
                              flag.short_name == 0 ? "" : std::string("-") + flag.short_name});
   }
   command.ends_at_script = command.takes_hyphens = true;
+  command.programs = {"accel-launch", "accel-torchrun"};
   return command;
 }
 
@@ -45,6 +46,7 @@ CompletedCommand local(const LocalCommand& command) {
   CompletedCommand completed = {
       std::string(command.name), std::string(command.summary), {}, words_of(command.subcommands)};
   completed.takes_hyphens = true;
+  completed.programs = {"accel-" + completed.name};
   for (const CommandDescription& description : describe(command)) {
     for (const CommandOption& option : description.options) {
       const bool is_there = std::any_of(
@@ -100,6 +102,13 @@ std::vector<CompletedCommand> completed_commands() {
   for (const LocalCommand& command : local_commands()) commands.push_back(local(command));
   for (const AgentCommand& command : agent_commands()) commands.push_back(of_agent(command));
   return commands;
+}
+
+std::vector<std::string> completed_programs() {
+  std::vector<std::string> programs;
+  for (const CompletedCommand& command : completed_commands())
+    programs.insert(programs.end(), command.programs.begin(), command.programs.end());
+  return programs;
 }
 
 }  // namespace accel::launcher

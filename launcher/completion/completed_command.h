@@ -25,7 +25,8 @@ struct CompletedCommand {
   std::vector<std::string> subcommands;
   // What follows its first word that is no flag belongs to that word: a script or a program.
   bool ends_at_script = false;
-  bool takes_hyphens = false;  // in the names of flags, where they have underscores
+  bool takes_hyphens = false;              // in the names of flags, where they have underscores
+  std::vector<std::string> programs = {};  // that are this command, beside accel
 
   // The flags whose value is the next word, with '_' in place of each '-', as both shells compare them: "__config_file".
   [[nodiscard]] std::vector<std::string> value_patterns() const;
@@ -34,7 +35,11 @@ struct CompletedCommand {
 // `launch` is the first, with the flags of accel-launch.
 [[nodiscard]] std::vector<CompletedCommand> completed_commands();
 
-// The scripts that a shell reads; each completes accel, accel-launch and accel-torchrun.
+// The programs of all commands, without accel itself.
+[[nodiscard]] std::vector<std::string> completed_programs();
+
+// The scripts that a shell reads; each completes accel and the programs of its commands. Files are left to the shell, which
+// knows how it quotes their names.
 [[nodiscard]] std::string bash_completion();
 [[nodiscard]] std::string zsh_completion();
 [[nodiscard]] std::string fish_completion();

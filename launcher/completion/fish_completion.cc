@@ -59,6 +59,50 @@ std::string of_command(const CompletedCommand& command) {
   return out;
 }
 
+// The programs complete what follows their names as accel does behind the command.
+std::string of_programs(const CompletedCommand& command) {
+  if (command.programs.empty()) return "";
+  std::string out = "for program in " + joined(command.programs) + "\n";
+  std::string condition;
+  if (command.ends_at_script) {
+    const std::string name = "__accel_is_before_script";
+    out.insert(0, function_before_script(command, name, 1));
+    condition = " -n " + name;
+  }
+  for (const CompletedFlag& flag : command.flags)
+    out += "    complete -c $program" + condition + " " + flag_words(flag) + "\n";
+  if (!command.subcommands.empty())
+    out += "    complete -c $program" + condition + " -a " + quoted(joined(command.subcommands)) +
+           "\n";
+  return out + "end\n";
+}
+
+// A flag that is written with hyphens is completed as the same with underscores, and so is its value.
+constexpr const char* kHyphens =
+    "function __accel_has_hyphens\n"
+    "    set -l words (commandline -opc) (commandline -ct)\n"
+    "    string match -qr -- '^--[a-z0-9]+-' $words[-2..-1]\n"
+    "end\n"
+    "function __accel_hyphened\n"
+    "    set -l words (commandline -opc) (commandline -ct)\n"
+    "    set -l is_flag (string match -- '--*' $words[-1])\n"
+    "    for i in (seq (count $words))\n"
+    "        set -l parts (string split -m 1 = -- $words[$i])\n"
+    "        string match -q -- '--*' $parts[1]; or continue\n"
+    "        set parts[1] --(string replace -a -- - _ (string sub -s 3 -- $parts[1]))\n"
+    "        set words[$i] (string join = -- $parts)\n"
+    "    end\n"
+    "    for offered in (complete -C (string join ' ' -- (string escape -- $words[1..-2]) "
+    "$words[-1]))\n"
+    "        if test -n \"$is_flag\"\n"
+    "            set -l parts (string match -r -- '^--([^=\\t]*)(.*)$' $offered)\n"
+    "            echo -- --(string replace -a -- _ - $parts[2])$parts[3]\n"
+    "        else\n"
+    "            echo -- $offered\n"
+    "        end\n"
+    "    end\n"
+    "end\n";
+
 }  // namespace
 
 std::string fish_completion() {
@@ -93,12 +137,9 @@ std::string fish_completion() {
     out += "complete -c accel -n __accel_is_alone -a " + command.name + " -d " +
            quoted(command.summary) + "\n";
   for (const CompletedCommand& command : commands) out += of_command(command);
-  const std::string condition = "__accel_is_before_script";
-  out += function_before_script(commands.front(), condition, 1);
-  out += "for program in accel-launch accel-torchrun\n";
-  for (const CompletedFlag& flag : commands.front().flags)
-    out += "    complete -c $program -n " + condition + " " + flag_words(flag) + "\n";
-  return out + "end\n";
+  for (const CompletedCommand& command : commands) out += of_programs(command);
+  out += std::string(kHyphens) + "for program in accel " + joined(completed_programs()) + "\n";
+  return out + "    complete -c $program -n __accel_has_hyphens -f -a '(__accel_hyphened)'\nend\n";
 }
 
 }  // namespace accel::launcher

@@ -33,10 +33,17 @@ std::string function_name(const CompletedCommand& command) {
   return "_accel_" + command.name;
 }
 
+std::string specs_of(const CompletedFlag& flag) {
+  const std::string rest = "[" + quoted(flag.help, "[]:") + "]" + action_of(flag) + "' \\\n";
+  std::string specs = "    '" + flag.name + rest;
+  if (!flag.short_name.empty()) specs += "    '" + flag.short_name + rest;
+  return specs;
+}
+
 std::string function_of(const CompletedCommand& command) {
-  std::string out = function_name(command) + "() {\n  _arguments -S \\\n";
-  for (const CompletedFlag& flag : command.flags)
-    out += "    '" + flag.name + "[" + quoted(flag.help, "[]:") + "]" + action_of(flag) + "' \\\n";
+  std::string out = function_name(command) + "() {\n  " +
+                    (command.takes_hyphens ? "_accel_arguments" : "_arguments -S") + " \\\n";
+  for (const CompletedFlag& flag : command.flags) out += specs_of(flag);
   std::string words;
   for (const std::string& word : command.subcommands) words += (words.empty() ? "" : " ") + word;
   if (!words.empty()) return out + "    '1:word:(" + words + ")'\n}\n";
@@ -45,12 +52,36 @@ std::string function_of(const CompletedCommand& command) {
   return out + "    '*:file:_files'\n}\n";
 }
 
+// Names of flags as the word at the cursor has them, with hyphens or underscores, in the words before it too. With an '=' in
+// that word, _arguments wants one in what it knows.
+constexpr std::string_view kArguments =
+    "_accel_arguments() {\n"
+    "  local -a specs=(\"$@\")\n"
+    "  local flag=${PREFIX%%=*} from=- to=_ equals= i\n"
+    "  [[ $flag == --?*-* ]] && from=_ to=-\n"
+    "  [[ $PREFIX == --*=* ]] && equals='='\n"
+    "  for (( i = 1; i <= $#specs; ++i )); do\n"
+    "    [[ $specs[i] == --* ]] || continue\n"
+    "    flag=${specs[i]%%\\[*}\n"
+    "    specs[i]=\"--${${flag#--}//$from/$to}$equals${specs[i]#$flag}\"\n"
+    "  done\n"
+    "  for (( i = 2; i < CURRENT; ++i )); do\n"
+    "    [[ $words[i] == --* ]] || continue\n"
+    "    flag=${words[i]%%=*}\n"
+    "    words[i]=--${${flag#--}//$from/$to}${words[i]#$flag}\n"
+    "  done\n"
+    "  _arguments -S \"${specs[@]}\"\n"
+    "}\n";
+
 }  // namespace
 
 std::string zsh_completion() {
+  std::string programs = "accel";
+  for (const std::string& program : completed_programs()) programs += " " + program;
   std::string out =
-      "#compdef accel accel-launch accel-torchrun\n"
-      "# Written by scripts/generate_docs.sh from the tables of flags. Do not edit it.\n";
+      "#compdef " + programs +
+      "\n# Written by scripts/generate_docs.sh from the tables of flags. Do not edit it.\n" +
+      std::string(kArguments);
   std::string names;
   std::string cases;
   for (const CompletedCommand& command : completed_commands()) {
@@ -59,11 +90,17 @@ std::string zsh_completion() {
     cases += "    " + command.name + ") " + function_name(command) + " ;;\n";
   }
   return out +
+         "_accel_command() {\n"
+         "  case $1 in\n" +
+         cases +
+         "  esac\n"
+         "}\n"
          "_accel() {\n"
-         "  if [[ $service != accel ]]; then\n"
-         "    _accel_launch\n"
-         "    return\n"
-         "  fi\n"
+         "  case $service in\n"
+         "    accel) ;;\n"
+         "    accel-torchrun) _accel_launch; return ;;\n"
+         "    *) _accel_command ${service#accel-}; return ;;\n"
+         "  esac\n"
          "  local -a commands\n"
          "  commands=(\n" +
          names +
@@ -74,14 +111,14 @@ std::string zsh_completion() {
          "  fi\n"
          "  shift words\n"
          "  (( CURRENT-- ))\n"
-         "  case $words[1] in\n" +
-         cases +
-         "  esac\n"
+         "  _accel_command $words[1]\n"
          "}\n"
          "if [[ $funcstack[1] == _accel ]]; then\n"
          "  _accel \"$@\"\n"
          "else\n"
-         "  compdef _accel accel accel-launch accel-torchrun\n"
+         "  compdef _accel " +
+         programs +
+         "\n"
          "fi\n";
 }
 

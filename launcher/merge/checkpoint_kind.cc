@@ -57,6 +57,11 @@ Error unfinished_error(const fs::path& folder, std::string_view last) {
 }  // namespace
 
 Result<CheckpointKind> find_checkpoint_kind(const fs::path& folder) {
+  std::error_code unreadable;
+  if (fs::status(folder / kDistcpMetadataName, unreadable).type() == fs::file_type::none)
+    return Error(
+        ErrorCode::kFileIo,
+        "cannot read " + printable(folder.string()) + ": " + errno_text(unreadable.value()));
   if (is_there(folder / kDistcpMetadataName)) return CheckpointKind::kDistcp;
   if (is_there(folder / checkpoint::kManifestName)) {
     std::error_code ignored;

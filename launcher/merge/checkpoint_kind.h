@@ -20,7 +20,8 @@ enum class CheckpointKind {
   kShards,    // model.safetensors.index.json: save_model()
 };
 
-// Errors  kCheckpointIncomplete: it is none; in the peer's words, with the sub-folders that can be merged. Or its save did not end.
+// Errors  kFileIo: it cannot be read. kCheckpointIncomplete: it is none; in the peer's words, with the sub-folders that can
+// be merged. Or its save did not end.
 [[nodiscard]] Result<CheckpointKind> find_checkpoint_kind(const std::filesystem::path& folder);
 
 // Of a folder with files of these names and none of a kind: the file that a save would have written last. nullopt: it is no save.

@@ -1,6 +1,7 @@
 #include "launcher/merge/pending_file.h"
 
 #include <cerrno>
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -31,6 +32,11 @@ std::vector<fs::path> folders_with_new_names(const fs::path& folder) {
   }
 }
 
+// All but the last, which was there.
+std::vector<std::string> new_ones_of(const std::vector<fs::path>& folders) {
+  return {folders.begin(), std::prev(folders.end())};
+}
+
 }  // namespace
 
 // The name is drawn: two merges to one place must not write into one file, and what a killed one left must not be in the way.
@@ -40,9 +46,10 @@ PendingFile::PendingFile(checkpoint::FileSystem& file_system, fs::path path, std
       hidden_(path_.parent_path() /
               ("." + path_.filename().string() + "." + random_digits(16) + ".tmp")),
       changed_folders_(folders_with_new_names(path_.parent_path())) {
-  file_system_.make_folder(path_.parent_path());
-  file_ = file_system_.create_file(hidden_);
+  leftovers_.emplace(hidden_.string(), new_ones_of(changed_folders_));
   try {
+    file_system_.make_folder(path_.parent_path());
+    file_ = file_system_.create_file(hidden_);
     file_system_.reserve(file_.get(), bytes, hidden_);
   } catch (...) {
     discard();
@@ -55,10 +62,10 @@ PendingFile::~PendingFile() {
 }
 
 void PendingFile::discard() noexcept {
-  if (!file_) return;
+  if (!leftovers_) return;
   file_.reset();
-  std::error_code ignored;
-  fs::remove(hidden_, ignored);
+  leftovers_->remove();
+  leftovers_.reset();
 }
 
 void PendingFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
@@ -78,6 +85,7 @@ void PendingFile::read(std::uint64_t offset, std::span<std::byte> out) {
 void PendingFile::publish() {
   file_system_.sync_file(file_.get(), hidden_);
   file_system_.rename(hidden_, path_);
+  leftovers_.reset();
   file_.reset();
   for (const fs::path& folder : changed_folders_) file_system_.sync_folder(folder);
 }

@@ -1,8 +1,9 @@
 // PendingFile: a file that is written in place, and there at once when it is whole.
 //
 // The bytes go into a hidden file beside the final one, whose size is reserved first: a disk that is too small says so before
-// a byte is copied. publish() makes them durable and gives the file its name, durable too, with those of the folders that were made for it; before that nothing of that name changes, and
-// without it nothing stays behind.
+// a byte is copied. publish() makes them durable and gives the file its name, durable too, with those of the folders that
+// were made for it; before that nothing of that name changes, and without it nothing stays behind, even when a signal ends
+// the program (leftovers.h).
 //
 // Threads:  one at a time.
 #pragma once
@@ -10,9 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "launcher/merge/leftovers.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/unique_fd.h"
 
@@ -40,6 +43,7 @@ class PendingFile {
   std::filesystem::path path_;
   std::filesystem::path hidden_;
   std::vector<std::filesystem::path> changed_folders_;
+  std::optional<Leftovers> leftovers_;  // until it is published
   UniqueFd file_;
   UniqueFd reader_;
 };

@@ -1,10 +1,15 @@
 #include "launcher/mpi/mpi_launch.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "launcher/hosts/host_launch.h"
 #include "launcher/program_output.h"
+#include "runtime/printable.h"
 #include "runtime/supervisor/spawner.h"
 
 namespace accel::launcher {
@@ -168,6 +173,17 @@ Result<void> check_mpi_program(const MpiSettings& settings, const MpiProgram& pr
                    " on PATH is " + (is_open_mpi ? "Open MPI" : "of the family of MPICH"),
                std::string("give --deepspeed_multinode_launcher ") +
                    (is_open_mpi ? "openmpi" : "mpich") + ", or put the other one first on PATH");
+}
+
+Result<void> check_mpi_hostfile(const std::string& path) {
+  struct stat info {};
+  const bool is_there = ::access(path.c_str(), R_OK) == 0 && ::stat(path.c_str(), &info) == 0;
+  if (is_there && !S_ISDIR(info.st_mode)) return {};
+  return Error(ErrorCode::kConfigUnreadable,
+               "cannot open the hostfile of mpirun, " + printable(path) + ": " +
+                   (is_there ? "it is a folder" : errno_text(errno)),
+               "give --mpirun_hostfile, or mpirun_config of the configuration file, the path of a "
+               "file that names the hosts");
 }
 
 std::vector<std::string> mpirun_words(const MpiSettings& settings,

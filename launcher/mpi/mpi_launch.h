@@ -80,6 +80,10 @@ struct MpiWish {
 [[nodiscard]] Result<void> check_mpi_program(const MpiSettings& settings,
                                              const MpiProgram& program);
 
+// Whether there is such a file here: what mpirun says of one that is missing is a page long. It is not read: it may be a
+// pipe. Errors  kConfigUnreadable.
+[[nodiscard]] Result<void> check_mpi_hostfile(const std::string& path);
+
 // The command line that starts `command` in each rank. With `hosts` a shell in between gives ranks what
 // DeepSpeed reads: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE. Hosts with different slots are programs
 // of their own to mpirun, between colons, which are one job nevertheless.

@@ -82,6 +82,11 @@ constexpr Option kOptions[] = {
                "REGEX",
                "FSDP_IGNORED_MODULES",
                "A regular expression of names: those modules are not divided."),
+    kMake.text("fsdp_max_live_bytes",
+               "BYTES",
+               "ACCEL_FSDP_MAX_LIVE_BYTES",
+               "FULL_SHARD over several machines: bytes of parameters that a worker keeps at once, "
+               "as 512M or 2G. Default: three units."),
 };
 
 constexpr Paradigm kFsdp = {

@@ -9,6 +9,8 @@
 
 #include "launcher/config_document.h"
 #include "launcher/text_file.h"
+#include "runtime/byte_size.h"
+#include "runtime/json_argument.h"
 
 namespace accel::launcher {
 namespace {
@@ -34,26 +36,29 @@ std::int64_t times(std::int64_t one, std::int64_t other) {
   return std::min(one, kMost) * std::min(other, kMost);
 }
 
-// The peer takes the JSON itself too, in base64, in place of a path.
-bool is_base64_json(const std::string& text) {
-  constexpr size_t kShortest = 8;
-  return text.size() >= kShortest && text.size() % 4 == 0 && text.front() == 'e' &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return std::isalnum(c) != 0 || c == '+' || c == '/' || c == '=';
-         });
+// The peer takes the JSON itself too, as it is or in base64, where no file has that name.
+Result<std::string> json_of(const std::string& argument, std::string& name) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(argument, ignored)) {
+    if (auto json = json_in_place_of_path(argument)) {
+      name = "the JSON of --deepspeed_config_file";
+      return *std::move(json);
+    }
+  }
+  return read_text_file(argument, kMostConfigBytes, "the configuration file of DeepSpeed");
 }
 
-void check_json_file(const std::string& path, Faults& faults) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored) && is_base64_json(path)) return;
-  const auto text = read_text_file(path, kMostConfigBytes, "the configuration file of DeepSpeed");
+void check_json_file(const std::string& argument, Faults& faults) {
+  std::string name = argument;
+  const auto text = json_of(argument, name);
   if (!text) {
     faults.add(Error(text.error().code(),
                      text.error().message(),
-                     "give --deepspeed_config_file PATH of a JSON file, or leave it out"));
+                     "give --deepspeed_config_file PATH of a JSON file, the JSON itself, or leave "
+                     "it out"));
     return;
   }
-  auto document = parse_config(*text, ConfigFormat::kJson, path);
+  auto document = parse_config(*text, ConfigFormat::kJson, name);
   if (!document) faults.add(std::move(document).error());
 }
 
@@ -69,6 +74,14 @@ void check_fsdp(const ParadigmWish& wish,
     usage(faults,
           "When using `--fsdp_cpu_ram_efficient_loading` set `--fsdp_sync_module_states` to `True`",
           "give --fsdp_sync_module_states true, or --fsdp_cpu_ram_efficient_loading false");
+  }
+  const std::string live_bytes = text_of(variables, "ACCEL_FSDP_MAX_LIVE_BYTES");
+  if (!live_bytes.empty() && !parse_byte_size(live_bytes)) {
+    faults.add(Error(ErrorCode::kInvalidArgument,
+                     (wish.line.has("fsdp_max_live_bytes") ? "--" : wish.file->path + ": ") +
+                         std::string("fsdp_max_live_bytes is '") + live_bytes +
+                         "', expected a number of bytes, as 1048576, 512M or 2G",
+                     "give --fsdp_max_live_bytes 512M, or leave it out"));
   }
   // `accelerate config` writes the strategy of version 1 under the key of version 2, where the peer's
   // workers do not look for it.

@@ -6,10 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "launcher/environment_value.h"
 #include "launcher/flag_table.h"
 #include "launcher/number_text.h"
 #include "launcher/torchrun/torchrun_flags.h"
+#include "runtime/environment_value.h"
 
 namespace accel::launcher {
 namespace {

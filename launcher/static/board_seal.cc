@@ -164,6 +164,11 @@ std::optional<Error> BoardSeal::distrust() const {
                  "set " + variables + " on every machine, to the same token");
   }
   const bool is_sealed = host_.starts_with(kAnyPrefix);
+  if (is_sealed && !host_.starts_with(kPrefix)) {
+    return Error(ErrorCode::kProtocol,
+                 "machine 0 runs another version of accel: its words are sealed in another way",
+                 "install the same version on every machine");
+  }
   return Error(ErrorCode::kAuthentication,
                is_sealed ? "machine 0 has another token of the job than this machine"
                          : "this machine has a token of the job, and machine 0 has none",

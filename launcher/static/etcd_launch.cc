@@ -32,23 +32,27 @@ bool ends_a_launch(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGUSR1;
 }
 
-// Gives the signal that ended the pause, or 0.
-int pause_for_signal(int fd, Duration pause) {
+struct Interruption {
+  int signal = 0;  // that ended the pause; 0: none
+  bool is_from_terminal = false;
+};
+
+Interruption pause_for_signal(int fd, Duration pause) {
   const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(pause).count();
   pollfd waiting = {fd, POLLIN, 0};
-  if (::poll(&waiting, 1, static_cast<int>(milliseconds)) != 1) return 0;
+  if (::poll(&waiting, 1, static_cast<int>(milliseconds)) != 1) return {};
   signalfd_siginfo info{};
   while (::read(fd, &info, sizeof info) == sizeof info) {
     const int signal = static_cast<int>(info.ssi_signo);
-    if (ends_a_launch(signal)) return signal;
+    if (ends_a_launch(signal)) return {signal, info.ssi_code == SI_KERNEL};
     if (signal == SIGTSTP) ::raise(SIGSTOP);
   }
-  return 0;
+  return {};
 }
 
 }  // namespace
 
-Result<int> launch_by_etcd(StaticLaunchOptions options, NoticeQueue& notices) {
+Result<StaticEnding> launch_by_etcd(StaticLaunchOptions options, NoticeQueue& notices) {
   // Before gRPC's threads begin: they shall not take the launcher's signals.
   const auto signals = TakenSignals::take();
   if (!signals) return signals.error();
@@ -65,16 +69,23 @@ Result<int> launch_by_etcd(StaticLaunchOptions options, NoticeQueue& notices) {
                          .host = own_host_name(),
                          .address = (*seat)->own_address(),
                          .port = *port};
-  const auto met =
-      meet_by_etcd(**seat,
-                   own,
-                   settings.join_timeout,
-                   {.now = [] { return SteadyClock().now(); },
-                    .pause = [&](Duration pause) { return pause_for_signal(signals->fd(), pause); },
-                    .say = [&](const std::string& text) { words.say(text); },
-                    .program = settings.program});
+  Interruption end;
+  const auto met = meet_by_etcd(**seat,
+                                own,
+                                settings.join_timeout,
+                                {.now = [] { return SteadyClock().now(); },
+                                 .pause =
+                                     [&](Duration pause) {
+                                       end = pause_for_signal(signals->fd(), pause);
+                                       return end.signal;
+                                     },
+                                 .say = [&](const std::string& text) { words.say(text); },
+                                 .program = settings.program});
   if (!met) return met.error();
-  if (met->signal != 0) return supervisor::exit_code_after(met->signal);
+  if (met->signal != 0)
+    return StaticEnding{.exit_code = supervisor::exit_code_after(met->signal),
+                        .is_interrupted = end.signal == SIGINT && end.is_from_terminal,
+                        .outcome = std::nullopt};
   if (met->is_ours) settings.machine_rank = 0;
   settings.may_be_main = met->is_ours;
   settings.address = met->main.address;

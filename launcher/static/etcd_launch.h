@@ -14,6 +14,7 @@ namespace accel::launcher {
 //
 // Errors  those of meet_by_etcd() and launch_static(); kClusterMissing; kTls, kInvalidArgument: how etcd is
 //         reached; kPortInUse.
-[[nodiscard]] Result<int> launch_by_etcd(StaticLaunchOptions options, NoticeQueue& notices);
+[[nodiscard]] Result<StaticEnding> launch_by_etcd(StaticLaunchOptions options,
+                                                  NoticeQueue& notices);
 
 }  // namespace accel::launcher

@@ -1,7 +1,7 @@
 #include "launcher/static/job_token.h"
 
 #include "launcher/cluster_library.h"
-#include "launcher/environment_value.h"
+#include "runtime/environment_value.h"
 
 namespace accel::launcher {
 namespace {

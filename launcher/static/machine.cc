@@ -89,6 +89,7 @@ MachineActions Machine::take(const Board& board) {
       return leave();  // what had to be written is
     case Phase::kMeeting:
       meet(board);
+      if (phase_ == Phase::kGone) return {Leave{}};
       if (phase_ == Phase::kRefused || phase_ == Phase::kMeeting) return actions;
       break;
     case Phase::kClaiming:
@@ -121,11 +122,14 @@ void Machine::meet(const Board& board) {
   }
   if (main->generation < card_.generation) return;  // the old store; the new one is to come
   if (main->generation > card_.generation) {
-    return refuse(Error(
-        ErrorCode::kInvalidArgument,
-        "the job of " + main->describe() + " runs already, in generation " +
-            std::to_string(main->generation),
-        "wait until it has ended, or give another " + spelled("main_process_port", program_)));
+    // It formed without us: what we have to say is nothing to it.
+    phase_ = Phase::kGone;
+    error_ =
+        Error(ErrorCode::kInvalidArgument,
+              "the job of " + main->describe() + " runs already, in generation " +
+                  std::to_string(main->generation),
+              "wait until it has ended, or give another " + spelled("main_process_port", program_));
+    return;
   }
   if (auto fault = find_disagreement(*main, card_, program_)) return refuse(*std::move(fault));
   if (!draws_rank_) claim_ = to_text(card_);

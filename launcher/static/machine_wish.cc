@@ -161,6 +161,7 @@ std::optional<StaticSettings> choose_machines(const MachineWish& wish,
   if (!joins_in_order(wish, line)) settings.machine_rank = wish.rank.value_or(0);
   settings.address = wish.address.value_or("");
   settings.port = static_cast<std::uint16_t>(wish.port.value_or(kDefaultPort));
+  settings.is_at_endpoint = line.is_at_endpoint;
   settings.run_id = line.text("rdzv_id").value_or(line.run_id);
   if (asks_etcd) choose_etcd(wish, line, settings, faults);
   if (const auto limit = seconds_flag(line, "rdzv_join_timeout", faults))

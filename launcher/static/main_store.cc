@@ -109,11 +109,26 @@ void MainStore::opened() {
   link_.open({own_way_to(bound_to_, settings_.port)});
 }
 
+// The supervisor, which listened, does not know which flag said where.
+Error MainStore::in_our_words(const Error& why) const {
+  constexpr std::string_view kTheirs[] = {"--main_process_port (--master-port)",
+                                          "--main_process_ip (--master-addr)"};
+  if (!settings_.is_at_endpoint) return why;
+  std::string remedy = why.remedy();
+  for (const std::string_view flag : kTheirs) {
+    if (const auto place = remedy.find(flag); place != std::string::npos)
+      remedy.replace(place, flag.size(), settings_.port_flag());
+  }
+  Error ours(why.code(), why.message(), std::move(remedy));
+  for (const auto& [label, text] : why.details()) ours.with_detail(label, text);
+  return ours;
+}
+
 void MainStore::not_opened(const Error& why) {
   const bool draws_rank = !settings_.machine_rank && generation_ == 0;
   switch (seat_without_store(why.code(), draws_rank, is_translated_, generation_ == 0)) {
     case MainSeat::kOurs:
-      return handlers_.on_fault(why);
+      return handlers_.on_fault(in_our_words(why));
     case MainSeat::kTaken:
       may_be_main_ = false;
       if (why.code() == ErrorCode::kPortInUse) port_holder_ = why.message();
@@ -202,9 +217,7 @@ std::optional<Error> MainStore::fault(TimePoint now) const {
   if (*sign != StrangerSign::kOtherProtocol) return std::nullopt;
   return Error(ErrorCode::kStoreUnreachable,
                "something listens at " + name() + what,
-               "check " + spelled("main_process_ip", settings_.program) + " and " +
-                   spelled("main_process_port", settings_.program) + ", or " +
-                   std::string(kOtherPort));
+               "check " + settings_.place_flags() + ", or " + std::string(kOtherPort));
 }
 
 Error MainStore::port_is_held(const std::string& by) const {

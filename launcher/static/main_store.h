@@ -99,6 +99,7 @@ class MainStore {
   void listen_on_all();
   void on_up();
   void on_trouble(const Error& why);
+  [[nodiscard]] Error in_our_words(const Error& why) const;
   [[nodiscard]] Error port_is_held(const std::string& by) const;
 
   boost::asio::io_context& context_;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <memory>
 #include <utility>
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -24,12 +23,12 @@
 #include "launcher/static/machine.h"
 #include "launcher/static/machine_name.h"
 #include "launcher/static/main_store.h"
+#include "launcher/static/shim_link.h"
 #include "launcher/static/timing.h"
 #include "runtime/clock.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/exit_report.h"
 #include "runtime/supervisor/job_record.h"
-#include "runtime/supervisor/worker_host.h"
 
 namespace accel::launcher {
 namespace {
@@ -62,13 +61,18 @@ class StaticLaunch {
         notices_(notices),
         words_(notices, options_.report, options_.quiet),
         signals_(loop_, ::fcntl(signals.fd(), F_DUPFD_CLOEXEC, 3)),
-        events_(loop_),
+        shim_(loop_,
+              {.on_event = [this](const HostEvent& event) { on_event(event); },
+               .on_lost = [this](Error why) { lose_shim(std::move(why)); }}),
         tick_(loop_),
         store_(loop_,
                settings_,
                seal_with(options_.token),
                {.on_found = [this] { begin(); },
-                .open = [this](const std::string& address) { open_store(address); },
+                .open =
+                    [this](const std::string& address) {
+                      shim_.open_store(generation_, address, settings_.port);
+                    },
                 .on_up = [this] { on_up(); },
                 .on_gone = [this] { on_gone(); },
                 .on_fault = [this](const Error& why) { on_fault(why); },
@@ -77,12 +81,8 @@ class StaticLaunch {
     options_.spec.identity.run_id = settings_.run_id;
   }
 
-  Result<int> run() {
-    auto host = supervisor::start_shim(options_.spec);
-    if (!host) return std::move(host).error();
-    host_ = *std::move(host);
-    events_.assign(::fcntl(host_->event_fd(), F_DUPFD_CLOEXEC, 3));
-    wait_for_events();
+  Result<StaticEnding> run() {
+    if (auto started = shim_.start(options_.spec); !started) return std::move(started).error();
     wait_for_signals();
     began_at_ = generation_began_at_ = ticked_at_ = clock_.now();
     card_ = {.id = draw_launcher_id(),
@@ -97,8 +97,14 @@ class StaticLaunch {
     store_.find();
     schedule(tick_pause(settings_.num_machines, false));
     loop_.run();
-    if (lost_host_) return *lost_host_;
-    return conclude();
+    if (lost_shim_) return *lost_shim_;
+    const auto status = conclude();
+    if (!status) return status.error();
+    return StaticEnding{
+        .exit_code = *status,
+        .is_interrupted = has_ctrl_c_ && *status == supervisor::exit_code_after(SIGINT),
+        .world_size = machine_ && machine_->plan() ? machine_->plan()->world_size() : 1,
+        .outcome = std::move(outcome_)};
   }
 
  private:
@@ -109,14 +115,6 @@ class StaticLaunch {
     leader_.reset();
     if (generation_ > 0) generation_began_at_ = clock_.now();
     store_.begin(generation_);
-  }
-
-  void open_store(const std::string& bind_address) {
-    host_->request(supervisor::OpenStore{.generation = generation_,
-                                         .bind_address = bind_address,
-                                         .port = settings_.port,
-                                         .is_exact_port = true,
-                                         .members = {std::string(supervisor::kEveryMachine)}});
   }
 
   void on_up() {
@@ -212,14 +210,11 @@ class StaticLaunch {
                  seconds_text(limit()));
     }
     if (now - generation_began_at_ < limit()) return;
-    const Program program = settings_.program;
     Error error(ErrorCode::kStoreUnreachable,
                 "machine 0 could not be reached at " + store_.describe_way() + " within " +
                     seconds_text(limit()),
-                "start " + std::string(name_of(program)) + " on machine 0; check " +
-                    spelled("main_process_ip", program) + " and " +
-                    spelled("main_process_port", program) +
-                    ", and that no firewall closes the port");
+                "start " + std::string(name_of(settings_.program)) + " on machine 0; check " +
+                    settings_.place_flags() + ", and that no firewall closes the port");
     end_with(std::move(error));
   }
 
@@ -257,9 +252,7 @@ class StaticLaunch {
         prepare_workers(*prepare);
       } else if (std::holds_alternative<StartWorkers>(action)) {
         is_busy_ = true;
-        host_->request(supervisor::StartGeneration{.generation = generation_,
-                                                   .master_addr = settings_.address,
-                                                   .master_port = settings_.port});
+        shim_.start_workers(generation_, settings_);
       } else if (const auto* stop = std::get_if<StopWorkers>(&action)) {
         stop_workers(stop->signal == SIGINT ? StopMode::kInterrupt : StopMode::kTerminate,
                      stop->signal);
@@ -278,21 +271,13 @@ class StaticLaunch {
     store_.settle_on_main();
     card_.rank = machine_->card().rank;  // it may have been drawn
     settings_.machine_rank = card_.rank;
-    host_->request(supervisor::PrepareGeneration{.generation = generation_,
-                                                 .restart_count = prepare.restart_count,
-                                                 .first_rank = prepare.first_rank,
-                                                 .world_size = prepare.world_size,
-                                                 .node_rank = card_.rank,
-                                                 .num_nodes = settings_.num_machines,
-                                                 .hosts_store = store_.is_main()});
+    shim_.prepare(generation_, prepare, settings_, store_.is_main());
   }
 
   void stop_workers(StopMode mode, int signal) {
     const bool is_limited = signal != 0 && options_.grace;
-    host_->request(supervisor::StopGeneration{
-        .generation = generation_,
-        .mode = mode,
-        .grace = is_limited ? options_.grace(signal) : supervisor::Milliseconds(-1)});
+    const auto grace = is_limited ? options_.grace(signal) : supervisor::Milliseconds(-1);
+    shim_.stop_workers(generation_, mode, grace);
   }
 
   void begin_again() {
@@ -313,7 +298,7 @@ class StaticLaunch {
   void finish() {
     is_finishing_ = true;
     store_.close();
-    host_->request(supervisor::Finish{});
+    shim_.request(supervisor::Finish{});
   }
 
   void end_with(Error why) {
@@ -324,24 +309,9 @@ class StaticLaunch {
 
   // ---- the shim ----
 
-  void wait_for_events() {
-    events_.async_wait(asio::posix::descriptor_base::wait_read,
-                       [this](const boost::system::error_code& failure) {
-                         if (!failure) take_events();
-                       });
-  }
-
-  void take_events() {
-    while (true) {
-      auto event = host_->next_event();
-      if (!event) {
-        lost_host_ = std::move(event).error();
-        return loop_.stop();
-      }
-      if (!*event) return wait_for_events();
-      on_event(**event);
-      if (outcome_) return loop_.stop();
-    }
+  void lose_shim(Error why) {
+    lost_shim_ = std::move(why);
+    loop_.stop();
   }
 
   void on_event(const HostEvent& event) {
@@ -362,11 +332,10 @@ class StaticLaunch {
     } else if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
       words_.say(notice->text);
     } else if (const auto* refused = std::get_if<supervisor::Refused>(&event)) {
-      lost_host_ = refused->error;
-      return loop_.stop();
+      return lose_shim(refused->error);
     } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
       outcome_ = *outcome;
-      return;
+      return loop_.stop();
     } else {
       return;
     }
@@ -380,8 +349,11 @@ class StaticLaunch {
         asio::posix::descriptor_base::wait_read, [this](const boost::system::error_code& failure) {
           if (failure) return;
           signalfd_siginfo info{};
-          while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info)
-            on_signal(static_cast<int>(info.ssi_signo));
+          while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info) {
+            const int signal = static_cast<int>(info.ssi_signo);
+            has_ctrl_c_ |= signal == SIGINT && info.ssi_code == SI_KERNEL;
+            on_signal(signal);
+          }
           wait_for_signals();
         });
   }
@@ -396,12 +368,12 @@ class StaticLaunch {
       case SIGTSTP:
         is_suspending_ = true;
         if (machine_) machine_->suspend(true);
-        host_->request(supervisor::Suspend{});
+        shim_.request(supervisor::Suspend{});
         return store_.is_up() ? exchange() : suspend_now();
       case SIGCONT:
-        return host_->request(supervisor::Resume{});
+        return shim_.request(supervisor::Resume{});
       case SIGQUIT:
-        return host_->request(supervisor::DumpStacks{});
+        return shim_.request(supervisor::DumpStacks{});
       default:
         return;
     }
@@ -413,7 +385,7 @@ class StaticLaunch {
     ::raise(SIGSTOP);
     if (machine_) machine_->suspend(false);
     last_answer_ = clock_.now();
-    host_->request(supervisor::Resume{});
+    shim_.request(supervisor::Resume{});
   }
 
   void ask_to_stop(int signal) {
@@ -459,9 +431,8 @@ class StaticLaunch {
   JobWords words_;
   SteadyClock clock_;
   asio::io_context loop_{1};
-  asio::posix::stream_descriptor signals_;  // a copy, as that of the host's events
-  std::unique_ptr<supervisor::WorkerHost> host_;
-  asio::posix::stream_descriptor events_;
+  asio::posix::stream_descriptor signals_;  // a copy
+  ShimLink shim_;
   asio::steady_timer tick_;
   MainStore store_;
 
@@ -477,6 +448,7 @@ class StaticLaunch {
   bool has_said_waiting_ = false;  // for machine 0
   bool has_said_missing_ = false;  // which machines are
   bool has_told_ = false;          // the verdict
+  bool has_ctrl_c_ = false;        // at the terminal
   int num_signals_ = 0;
   int stop_signal_ = SIGTERM;
 
@@ -485,13 +457,13 @@ class StaticLaunch {
   TimePoint last_answer_{};
   TimePoint ticked_at_{};
   std::optional<Error> error_;
-  std::optional<Error> lost_host_;
+  std::optional<Error> lost_shim_;
   std::optional<supervisor::JobOutcome> outcome_;
 };
 
 }  // namespace
 
-Result<int> launch_static(StaticLaunchOptions options, NoticeQueue& notices) {
+Result<StaticEnding> launch_static(StaticLaunchOptions options, NoticeQueue& notices) {
   const auto signals = TakenSignals::take();
   if (!signals) return signals.error();
   ::signal(SIGPIPE, SIG_IGN);

@@ -17,6 +17,7 @@
 #include "launcher/report.h"
 #include "launcher/static/job_token.h"
 #include "launcher/static/static_settings.h"
+#include "runtime/supervisor/job_outcome.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
@@ -34,13 +35,19 @@ struct StaticLaunchOptions {
   std::function<supervisor::Milliseconds(int signal)> grace;
 };
 
-// Blocks until the job has ended on this machine. Returns the exit status: on every machine that of
-// the first failure, 128 + signal, or 0. What is to be told goes to `notices`, in the end to stderr.
+struct StaticEnding {
+  int exit_code = 0;            // on every machine that of the first failure, 128 + signal, or 0
+  bool is_interrupted = false;  // by a Ctrl-C at the terminal of this machine
+  int world_size = 1;
+  std::optional<supervisor::JobOutcome> outcome;  // of the workers of this machine
+};
+
+// Blocks until the job has ended on this machine. What is to be told goes to `notices`, in the end to stderr.
 //
 // Errors  those of start_shim(); kStoreUnreachable: machine 0 cannot be reached, or is gone;
 //         kPortInUse: machine 0 cannot listen; kInvalidArgument: the machines do not agree;
 //         kAuthentication: machine 0 does not have the same token; kRendezvousTimeout: not all of
 //         them came.
-[[nodiscard]] Result<int> launch_static(StaticLaunchOptions options, NoticeQueue& notices);
+[[nodiscard]] Result<StaticEnding> launch_static(StaticLaunchOptions options, NoticeQueue& notices);
 
 }  // namespace accel::launcher

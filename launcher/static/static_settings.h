@@ -30,7 +30,13 @@ struct StaticSettings {
   std::chrono::seconds join_timeout{600};  // from the start to the last join
   Program program = Program::kLaunch;      // whose words messages use
 
+  bool is_at_endpoint = false;  // --rdzv_endpoint, in place of an address and a port
+
   [[nodiscard]] bool is_main() const { return machine_rank == 0; }
+
+  // The flags that say where machine 0 is, and the one of them for its port, in the user's words.
+  [[nodiscard]] std::string place_flags() const;
+  [[nodiscard]] std::string port_flag() const;
 };
 
 }  // namespace accel::launcher

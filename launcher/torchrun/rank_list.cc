@@ -7,21 +7,18 @@
 
 namespace accel::launcher {
 
-Result<std::set<int>> parse_rank_list(std::string_view flag,
-                                      std::string_view text,
-                                      int num_workers) {
+Result<std::set<int>> parse_rank_list(std::string_view flag, std::string_view text) {
   std::set<int> ranks;
   std::string_view rest = text;
   while (true) {
     const size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view word = rest.substr(0, comma);
-    const auto rank = number_of<int>(word);
-    if (!rank || *rank < 0 || *rank >= num_workers) {
-      return Error(ErrorCode::kInvalidArgument,
-                   std::string(flag) + " is '" + std::string(text) +
-                       "', expected local ranks below " + std::to_string(num_workers) +
-                       ", as in 0,1",
-                   "give " + std::string(flag) + " 0");
+    const auto rank = typed_number<int>(word);
+    if (!rank) {
+      return Error(
+          ErrorCode::kInvalidArgument,
+          std::string(flag) + " is '" + std::string(text) + "', expected local ranks, as in 0,1",
+          "give " + std::string(flag) + " 0");
     }
     ranks.insert(*rank);
     if (comma == rest.size()) return ranks;

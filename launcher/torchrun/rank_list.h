@@ -10,10 +10,8 @@
 
 namespace accel::launcher {
 
-// "0,1"; `flag` is what errors call it: "--local_ranks_filter". Errors  kInvalidArgument, for a rank that
-// is not below `num_workers` too.
-[[nodiscard]] Result<std::set<int>> parse_rank_list(std::string_view flag,
-                                                    std::string_view text,
-                                                    int num_workers);
+// "0,1", also of workers that are not there: machines have different numbers of them, and share a line. `flag` is what
+// errors call it: "--local_ranks_filter". Errors  kInvalidArgument.
+[[nodiscard]] Result<std::set<int>> parse_rank_list(std::string_view flag, std::string_view text);
 
 }  // namespace accel::launcher

@@ -39,7 +39,8 @@ constexpr FlagSpec kFlags[] = {
      "KEY=VALUE,...",
      "",
      kGroup,
-     "join_timeout or timeout is --rdzv_join_timeout; for etcd, protocol=https with cacert, cert "
+     "join_timeout or timeout is --rdzv_join_timeout, last_call_timeout is "
+     "--rdzv_last_call_timeout; for etcd, protocol=https with cacert, cert "
      "and "
      "key (files); other keys have no effect."},
     {"run_path",

@@ -84,7 +84,7 @@ class Translation {
   void take_text(std::string_view name, const std::string& text) {
     const bool is_number = find_flag(name)->kind == FlagKind::kInteger;
     const bool is_wrong =
-        name == "nnodes" ? !parse_num_nodes(text) : is_number && !number_of<int>(text);
+        name == "nnodes" ? !parse_num_nodes(text) : is_number && !typed_number<int>(text);
     if (is_wrong) {
       const std::string variable = pet_variable(name);
       return faults_.add(Error(ErrorCode::kInvalidArgument,
@@ -108,7 +108,7 @@ class Translation {
       if (from_variables_.contains("node_rank")) line_.given.erase("machine_rank");
       if (from_variables_.contains("master_addr")) line_.given.erase("main_process_ip");
     } else if (from_variables_.contains("node_rank")) {
-      const int rank = number_of<int>(line_.text("machine_rank").value_or("")).value_or(0);
+      const int rank = typed_number<int>(line_.text("machine_rank").value_or("")).value_or(0);
       if (rank >= 0 && rank < nodes) return;
       faults_.add(Error(ErrorCode::kInvalidArgument,
                         "PET_NODE_RANK is " + std::to_string(rank) + ", expected 0 to " +
@@ -137,7 +137,7 @@ class Translation {
   }
 
   void take_switch(std::string_view name, const std::string& text) {
-    const auto number = number_of<int>(text);
+    const auto number = typed_number<int>(text);
     if (!number) {
       faults_.add(Error(ErrorCode::kInvalidArgument,
                         pet_variable(name) + " is '" + text + "', expected 0 or 1",
@@ -161,7 +161,9 @@ class Translation {
                           "give " + line_.spelled("nproc_per_node") + " auto, cpu or a number"));
       }
       count = std::to_string(gpus > 0 ? gpus : view_.num_cpus());
-    } else if (!text->empty() && text->find_first_not_of("0123456789") != std::string::npos) {
+    } else if (const auto number = typed_number<int>(*text); number && *number >= 0) {
+      count = std::to_string(*number);
+    } else if (!text->empty()) {
       faults_.add(Error(ErrorCode::kInvalidArgument,
                         line_.spelled("nproc_per_node") + " is '" + *text +
                             "', expected a number, cpu, gpu or auto",
@@ -306,6 +308,7 @@ class Translation {
 
   // "gpu-01:29400", "gpu-01", "[fe80::1]:29400".
   void take_endpoint(const std::string& endpoint) {
+    line_.is_at_endpoint = true;
     line_.given.erase("rdzv_endpoint");
     const size_t colon = endpoint.rfind(':');
     const bool has_port =
@@ -360,6 +363,8 @@ class Translation {
   void use_conf(const std::string& key, const std::string& value) {
     if (key == "join_timeout" || key == "timeout") {
       line_.given.try_emplace("rdzv_join_timeout", value);
+    } else if (key == "last_call_timeout") {
+      line_.given.try_emplace("rdzv_last_call_timeout", value);
     } else if (std::string* file = line_.etcd ? file_of_etcd(*line_.etcd, key) : nullptr) {
       *file = value;
     } else if (line_.etcd && key == "protocol") {

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/cgroup_memory.h"
+#include "runtime/cgroup_folder.h"
 #include "runtime/supervisor/exit_report.h"
 
 namespace accel::supervisor {

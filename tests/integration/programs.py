@@ -1,9 +1,12 @@
 """What the scenarios with several programs share: where the build is, free addresses, and a program and what it says."""
+import fcntl
 import os
 import pathlib
+import pty
 import shutil
 import socket
 import subprocess
+import termios
 import threading
 import time
 
@@ -108,6 +111,22 @@ class Program:
         self.process.wait(PATIENCE)
         self.reader.join()
         self.process.stdout.close()
+
+
+class Terminal:
+    """A terminal whose foreground group is a Program that gets `options`."""
+
+    def __init__(self):
+        self.ours, theirs = pty.openpty()
+        self.options = {"preexec_fn": lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)}  # a session of its own has none before
+        self.theirs = theirs
+
+    def press_ctrl_c(self):
+        os.write(self.ours, b"\x03")
+
+    def close(self):
+        os.close(self.ours)
+        os.close(self.theirs)
 
 
 def launch(name, arguments, prefix=(), **options):

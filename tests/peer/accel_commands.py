@@ -45,7 +45,7 @@ class EstimateMemory(unittest.TestCase):
             rows.append([dtype, convert_bytes(largest / divisor), convert_bytes(total / divisor),
                          convert_bytes(training) if training != -1 else "N/A"])
         with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "m.safetensors"
+            path = pathlib.Path(folder) / "gr\u00f6\u00dfer.safetensors"
             save_file({name: tensor.detach() for name, tensor in model.state_dict().items()}, path)
             headers = ["dtype", "Largest Layer", "Total Size", "Training using Adam"]
             expected = create_ascii_table(headers, rows, f"Memory Usage for loading `{path}`")
@@ -53,6 +53,7 @@ class EstimateMemory(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         # The peer makes the last column one wider than a long title needs.
         self.assertEqual(cells(done.stdout), cells(expected), f"\n{done.stdout}\n{expected}")
+        self.assertEqual(len({len(line) for line in done.stdout.splitlines()}), 1, done.stdout)
 
 
 class TpuConfig(unittest.TestCase):

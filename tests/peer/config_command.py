@@ -243,6 +243,15 @@ class ConfigCommand(unittest.TestCase):
             place = theirs.index(next(line for line in theirs if line.endswith((" default config:", " config passed:"))))
             self.assertEqual(ours[ours.index(theirs[place]):], theirs[place:])
 
+    def test_env_reports_a_configuration_that_cannot_be_used_with_all_else(self):
+        (self.folder / "accelerate").mkdir()
+        (self.folder / "accelerate/default_config.yaml").write_text("distributed_type: [\n")
+        done = accel("env", home=self.folder)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("- Python version: ", done.stdout)
+        self.assertIn("Not usable: ", done.stdout)
+        self.assertIn("[config.syntax]", done.stderr)
+
     def test_update_without_a_file_is_an_error(self):
         done = accel("config", "update", home=self.folder)
         self.assertEqual(done.returncode, 2)
@@ -257,6 +266,19 @@ class ConfigCommand(unittest.TestCase):
             self.assertIn("the answers ended at", done.stderr)
         self.assertEqual(path.read_text(), "distributed_type: 'NO'\n")
         self.assertEqual([entry.name for entry in self.folder.iterdir()], ["half.yaml"])
+
+    def test_a_place_that_cannot_be_written_is_told_before_the_first_question(self):
+        (self.folder / "file").touch()
+        for place in (self.folder, self.folder / "file/below.yaml"):
+            done = accel("config", "--config_file", place, home=self.folder, answers="\n" * 99)
+            self.assertEqual((done.returncode, done.stdout), (74, ""))
+            self.assertIn(f"cannot write {place}", done.stderr)
+
+    def test_answers_that_a_full_disk_does_not_take_are_shown(self):
+        done = accel("config", "--config_file", "/dev/full", home=self.folder, answers="\n" * 99)
+        self.assertEqual(done.returncode, 28, done.stderr)
+        self.assertEqual(yaml.safe_load("compute_environment" + done.stdout.rpartition("compute_environment")[2])["distributed_type"],
+                         "NO")
 
     def test_ctrl_c_in_a_terminal_leaves_nothing(self):
         path = self.folder / "none.yaml"

@@ -69,7 +69,7 @@ class CommandLines(unittest.TestCase):
 
     def ours(self, flags):
         done = subprocess.run([LAUNCHER, *flags, SCRIPT, "--cpu", "x"], env=self.environment(),
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=60, cwd=SOURCE)
         self.assertEqual(done.returncode, 0, done.stderr)
         words = (self.folder / "words").read_text().split("\0")[:-1]
         entries = (self.folder / "variables").read_text().split("\0")
@@ -80,11 +80,22 @@ class CommandLines(unittest.TestCase):
     def compare(self, flags):
         self.assertEqual(self.ours(flags), self.peer(flags))
 
+    def hostfile(self, name):
+        path = self.folder / name
+        path.write_text("localhost slots=4\n")
+        return str(path)
+
+    def fixture_with_hosts(self):
+        path = self.folder / "fixture.yaml"
+        text = (CONFIGS / "0_28_0_mpi.yaml").read_text()
+        path.write_text(text.replace("/home/user/hostfile", self.hostfile("hostfile")))
+        return str(path)
+
     def test_the_fixture_of_a_file(self):
         for family in VERSIONS:
             with self.subTest(family):
                 self.install(family)
-                self.compare(["--config_file", str(CONFIGS / "0_28_0_mpi.yaml")])
+                self.compare(["--config_file", self.fixture_with_hosts()])
                 self.compare(["--config_file", str(SOURCE / "configs/mpirun.yaml")])
 
     def test_drawn_flags_and_files(self):
@@ -94,12 +105,12 @@ class CommandLines(unittest.TestCase):
             said = {"num_machines": machines, "num_processes": machines * self.dice.choice((1, 2, 4))}
             if machines > 1 or self.dice.random() < 0.5:
                 said |= {"main_process_ip": "10.0.0.7", "main_process_port": 1234}
-            flags = ["--cpu", "--mpirun_hostfile", "/h o s t s", "--mixed_precision", "bf16"]
+            flags = ["--cpu", "--mpirun_hostfile", self.hostfile("h o s t s"), "--mixed_precision", "bf16"]
             flags += [word for name, value in said.items() for word in (f"--{name}", str(value))]
             if number % 2:
                 path = self.folder / "mpi.yaml"
                 path.write_text(yaml.safe_dump({"distributed_type": self.dice.choice(("NO", "MULTI_CPU")), "use_cpu": True,
-                                                "mpirun_config": {"mpirun_hostfile": "/hosts"}, **said}))
+                                                "mpirun_config": {"mpirun_hostfile": self.hostfile("hosts")}, **said}))
                 flags = ["--config_file", str(path), "--mixed_precision", self.dice.choice(("no", "bf16"))]
             with self.subTest(flags, said=said):
                 self.compare(flags)

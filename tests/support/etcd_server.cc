@@ -44,6 +44,14 @@ void EtcdServer::kill() {
   pid_ = -1;
 }
 
+void EtcdServer::suspend() {
+  ::kill(pid_, SIGSTOP);
+}
+
+void EtcdServer::resume() {
+  ::kill(pid_, SIGCONT);
+}
+
 void EtcdServer::start() {
   const std::string data = folder_.file("data");
   const std::string client_url = "http://" + endpoint_;

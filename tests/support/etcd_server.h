@@ -23,6 +23,8 @@ class EtcdServer {
 
   void kill();
   void start();
+  void suspend();  // it does not answer until resume()
+  void resume();
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
  private:

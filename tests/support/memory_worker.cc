@@ -4,6 +4,7 @@
 //   memory_worker async PROJECT     after an in-memory checkpoint that came after a save in the background
 //   memory_worker uncounted PROJECT after an in-memory checkpoint that came after one on disk; it goes on in a generation that
 //                                   counts as no restart, as those do that begin because nodes came or went
+//   memory_worker halfway           in the middle of an accumulation; it ends in order
 //   memory_worker apart             after an in-memory checkpoint of ranks whose copies differ, as in a loop that steps without
 //                                   reduction
 //
@@ -130,10 +131,23 @@ int go_on_after_ranks_differed() {
   return 5;
 }
 
+int save_in_the_middle_of_an_accumulation() {
+  accel::Accelerator accelerator({.gradient_accumulation_steps = 2});
+  torch::nn::Linear net(8, 8);
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.01));
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  const auto accumulating = accelerator.accumulate(model);
+  accelerator.backward(model(at::full({4, 8}, 0.1)).square().mean());
+  if (!accelerator.save_state_in_memory()) return 4;
+  accelerator.end_training();
+  return 0;
+}
+
 }  // namespace
 
 int main(int, char** argv) {
   if (argv[1] == std::string("apart")) return go_on_after_ranks_differed();
+  if (argv[1] == std::string("halfway")) return save_in_the_middle_of_an_accumulation();
   if (argv[1] == std::string("uncounted")) return go_on_uncounted(argv[2]);
   if (argv[1] == std::string("async")) return save_in_background_first(argv[2]);
   const int kill_at = std::atoi(argv[1]);

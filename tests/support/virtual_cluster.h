@@ -145,6 +145,8 @@ class VirtualCluster {
   // Whether the clock can bring anything.
   [[nodiscard]] bool has_moment() const { return next_moment() != TimePoint::max(); }
   [[nodiscard]] bool is_quiet() const;  // no message, no record is under way
+  // The next coordinator is elsewhere, and knows nothing of the job.
+  void lose_records() { durable_.clear(); }
   void set_disk_full(bool full) { disk_full_ = full; }
   [[nodiscard]] const std::vector<std::pair<ConnectionId, CoordinatorMessage>>& sent() const {
     return sent_;

@@ -470,7 +470,8 @@ class Jobs(AgentTest):
 
     def test_wrong_requests_get_an_error_with_a_remedy(self):
         for status, part, arguments in [(66, "no job 'nix'", ["status", "nix"]), (66, "no job", ["stop", "nix"]),
-                                        (2, "job_id", ["run", "--name", "../x", "--", "true"])]:
+                                        (2, "job_id", ["run", "--name", "../x", "--", "true"]),
+                                        (2, "'STOPP' is no signal", ["signal", "nix", "STOPP"])]:
             done = self.accel(*arguments)
             self.assertEqual(done.returncode, status, done.stderr)
             self.assertIn(part, done.stderr)
@@ -483,6 +484,23 @@ class Jobs(AgentTest):
         done = subprocess.run([BIN / "accel", "status", "--agent", self.folder], capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(done.returncode, 69)
         self.assertIn("[agent.unreachable]", done.stderr)
+
+    def status_at(self, address, *flags):
+        return subprocess.run([BIN / "accel", "status", "--agent", address, *flags], capture_output=True, text=True, timeout=PATIENCE,
+                              cwd=self.agent.state)
+
+    def test_an_agent_is_named_by_its_folder_or_a_socket_in_it(self):
+        run = self.agent.state / "run"
+        for address in (run, run / "agent.sock", run / "tickets.sock", "./run", "run/tickets.sock"):
+            done = self.status_at(address)
+            self.assertEqual(done.returncode, 0, f"{address}: {done.stderr}")
+
+    def test_an_address_that_lacks_something_says_what(self):
+        for address, part, remedy in (("localhost:1", "is reached by TLS", "give --tls-dir DIR, or --insecure"),
+                                      ("gpu-01", "'gpu-01' is no address of an agent", "give ADDR:PORT")):
+            done = self.status_at(address)
+            self.assertIn(part, done.stderr)
+            self.assertIn(remedy, done.stderr)
 
     def test_fault_32_a_second_agent_of_the_same_folder_is_refused(self):
         second = subprocess.run([BIN / "accel-agent", "--state-dir", self.agent.state], capture_output=True, text=True, timeout=PATIENCE)
@@ -558,7 +576,7 @@ class OpenFiles(AgentTest):
         refused = self.accel("run", "--", "true")
         self.assertEqual(refused.returncode, 77, refused.stderr)
         self.assertRegex(refused.stderr, r"this agent may open only \d+ more files, and keeps 64 for what runs")
-        self.assertEqual(self.accel("signal", "first", 9).returncode, 0)
+        self.assertEqual(self.accel("signal", "first", "SIGKILL").returncode, 0)
         follower = self.follow("first")
         follower.stdout.read()
         self.assertEqual(self.job("first")["exit_code"], 137)

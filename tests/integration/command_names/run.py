@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Each local command of accel is a program too, its help fits into 80 columns, and shells complete it."""
+import fcntl
 import os
 import pathlib
 import pty
 import re
 import select
+import shutil
+import struct
 import subprocess
 import sys
+import tempfile
+import termios
 import unittest
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
@@ -15,9 +20,13 @@ BIN = BUILD / "bin"
 
 
 def run(*words, **options):
-    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "ACCEL": str(BIN / "accel")}
+    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "ACCEL": str(BIN / "accel"), "MANWIDTH": "120"}
     return subprocess.run([*map(str, words)], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=60, **options)
+
+
+def flags_in(text):
+    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text))
 
 
 def local_commands():
@@ -46,6 +55,23 @@ class CommandNames(unittest.TestCase):
         for done in helps:
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual([line for line in done.stdout.splitlines() if len(line) > 80], [])
+
+    @unittest.skipUnless(shutil.which("man"), "man is not installed")
+    def test_man_pages_have_every_flag_of_the_help(self):
+        pages = {f"accel-{name}.1": [[f"accel-{name}"]] for name in local_commands()} | {"accel-launch.1": [["accel-launch"]]}
+        if (BIN / "libaccel_cluster.so").exists():
+            commands = re.findall(r"^  ([a-z]+) ", run(BIN / "accel", "--help").stdout.split("With an agent:")[1], re.M)
+            self.assertIn("run", commands)
+            pages["accel.1"] = [["accel", name] for name in commands]
+        if (BIN / "accel-agent").exists():
+            pages["accel-agent.8"] = [["accel-agent"], ["accel-agent", "init-tls"]]
+        for page, programs in pages.items():
+            shown = run("man", "--warnings", "-l", SOURCE / "docs/man" / page)
+            self.assertEqual((shown.returncode, shown.stderr), (0, ""), page)
+            known = flags_in(re.sub(".\x08", "", shown.stdout))
+            for program in programs:
+                missing = flags_in(run(BIN / program[0], *program[1:], "--help").stdout.split("\nExamples:")[0]) - known
+                self.assertEqual(missing - {"-h", "--help"}, set(), f"{program}, {page}")
 
     def test_who_asks_for_help_gets_it(self):
         shown = run(BIN / "accel", "--help").stdout
@@ -83,8 +109,10 @@ class CommandNames(unittest.TestCase):
         for chosen, shown, hidden in (("--multi_gpu", "--max_restarts", "--fsdp_version"),
                                       ("--use_fsdp", "--fsdp_version", "--megatron_lm_tp_degree"),
                                       ("--use-deepspeed", "--zero_stage", "--fsdp_version"),
-                                      ("--use_megatron_lm", "--megatron_lm_tp_degree", "--zero_stage")):
-            done = run(BIN / "accel-launch", chosen, "-h")
+                                      ("--use_megatron_lm", "--megatron_lm_tp_degree", "--zero_stage"),
+                                      ("--mixed_precision fp8", "--fp8_backend", "--zero_stage"),
+                                      ("--mixed-precision=bf16", "--max_restarts", "--fp8_backend")):
+            done = run(BIN / "accel-launch", *chosen.split(), "-h")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(f"  {shown}", done.stdout)
             self.assertNotIn(f"  {hidden}", done.stdout)
@@ -134,6 +162,16 @@ class CommandNames(unittest.TestCase):
         self.assertEqual(offered("accel config upd"), ["update"])
         self.assertEqual(offered("accel config default --mixed_precision b"), ["bf16"])
         self.assertEqual(offered("accel-launch --fsdp_version "), ["1", "2"])
+        self.assertEqual(offered("accel-config upd"), ["update"])
+        self.assertEqual(offered("accel-config default --mixed_precision b"), ["bf16"])
+        # Hyphens are underscores.
+        self.assertEqual(offered("accel-torchrun --nproc-p"), ["--nproc-per-node"])
+        self.assertEqual(offered("accel-launch --num-processes 2 --mixed-pre"), ["--mixed-precision"])
+        self.assertEqual(offered("accel-launch --num-processes 2 --mixed_pre"), ["--mixed_precision"])
+        self.assertEqual(offered("accel-launch --mixed-precision b"), ["bf16"])
+        self.assertEqual(offered("accel launch --mixed-precision=b"), ["--mixed-precision=bf16"])
+        self.assertEqual(offered("accel-config default --mixed-precision b"), ["bf16"])
+        self.assertEqual(offered("accel-launch train.py --mixed-pre"), [])
         self.assertEqual(offered("accel-launch -t 3 --num-processes 2 --fsdp_vers"), ["--fsdp_version"])
         # What follows the script belongs to it.
         for flags in ("", "--num_processes 2 ", "--num-processes=2 --cpu ", "-t 3 --standalone ", "-m "):
@@ -146,20 +184,58 @@ class CommandNames(unittest.TestCase):
         self.assertEqual(offered("accel run --name launch --detac"), ["--detach"])
 
     def test_zsh(self):
-        zsh = Zsh()
-        self.addCleanup(zsh.close)
-        for typed, shown in (("accel conf", "accel config "),
-                             ("accel config --config", "accel config --config_file "),
-                             ("accel config upd", "accel config update "),
-                             ("accel config default --mixed_precision b", "--mixed_precision bf16 "),
-                             ("accel launch --fsdp_vers", "accel launch --fsdp_version "),
-                             ("accel-torchrun --nproc_p", "accel-torchrun --nproc_per_node "),
-                             ("accel completion z", "accel completion zsh "),
-                             ("accel run --detac", "accel run --detach "),
-                             # What follows the script belongs to it.
-                             ("accel-launch train.py --mixed_pre", "accel-launch train.py --mixed_pre")):
-            completed = zsh.completed(typed)
+        self.check(Zsh(), BOTH_SHELLS + (
+            ("accel config --config-f", "accel config --config-file "),
+            # Names with letters that the shell has to quote.
+            ("accel-launch my\\ t", "accel-launch my\\ train.py "),
+            ("accel-launch --config_file=my\\ c", "--config_file=my\\ config.yaml ")))
+
+    def test_bash_as_it_is_used(self):
+        self.check(Bash(), BOTH_SHELLS + (
+            ("accel config --config-f", "accel config --config-file "),
+            ("accel-launch my\\ t", "accel-launch my\\ train.py "),
+            ("accel-launch --config_file=my\\ c", "--config_file=my\\ config.yaml ")))
+
+    def check(self, shell, lines):
+        self.addCleanup(shell.close)
+        for typed, shown in lines:
+            completed = shell.completed(typed)
             self.assertTrue(completed.endswith(shown), f"{typed!r} became {completed!r}")
+
+
+# What is typed before Tab, and how the line ends behind it.
+BOTH_SHELLS = (
+    ("accel conf", "accel config "),
+    ("accel config --config_f", "accel config --config_file "),
+    ("accel config upd", "accel config update "),
+    ("accel config default --mixed_precision b", "--mixed_precision bf16 "),
+    ("accel launch --fsdp_vers", "accel launch --fsdp_version "),
+    ("accel-torchrun --nproc_p", "accel-torchrun --nproc_per_node "),
+    ("accel completion z", "accel completion zsh "),
+    ("accel run --detac", "accel run --detach "),
+    # Hyphens are underscores.
+    ("accel-torchrun --nproc-p", "accel-torchrun --nproc-per-node "),
+    ("accel-launch --mixed-precision b", "--mixed-precision bf16 "),
+    ("accel-launch --num_processes 2 --mixed-precision b", "--mixed-precision bf16 "),
+    ("accel-launch --num_processes 2 --mixed-prec", "accel-launch --num_processes 2 --mixed-precision "),
+    ("accel-launch --num-processes 2 --mixed_prec", "--mixed_precision "),
+    ("accel-launch --num-processes=2 --mixed_precision=b", "--mixed_precision=bf16 "),
+    ("accel-launch --num_processes=2 --mixed-precision=b", "--mixed-precision=bf16 "),
+    # Each command is a program too.
+    ("accel-config upd", "accel-config update "),
+    ("accel-config default --mixed-precision b", "--mixed-precision bf16 "),
+    ("accel-tpu-config --tpu_n", "accel-tpu-config --tpu_name "),
+    ("accel-completion z", "accel-completion zsh "),
+    # Files: a folder of the name of a command is none.
+    ("accel tes", "accel test "),
+    ("accel config --config_file acc", "--config_file accelerate.yaml "),
+    ("accel-config --config-file acc", "--config-file accelerate.yaml "),
+    ("accel merge-weights tes", "accel merge-weights test/"),
+    # What follows the script belongs to it.
+    ("accel-launch train.py --mixed_pre", "accel-launch train.py --mixed_pre"),
+    ("accel-launch train.py acc", "accel-launch train.py accelerate.yaml "),
+    ("accel-launch -t 3 --mixed_pre", "accel-launch -t 3 --mixed_precision "),
+)
 
 
 def as_drawn(said):
@@ -174,21 +250,29 @@ def as_drawn(said):
     return "".join(cells)
 
 
-class Zsh:
-    """An interactive zsh that has read our script."""
+class Shell:
+    """An interactive shell that has read our script, in a folder of its own."""
 
-    PROMPT = "<prompt>"  # shown when keys go to zsh's own editor
+    PROMPT = "<prompt>"  # shown when keys go to the shell's own editor
 
-    def __init__(self):
+    def __init__(self, *words, setup):
+        scratch = tempfile.TemporaryDirectory()
+        self.scratch, folder = scratch, pathlib.Path(scratch.name)
+        for name in ("my train.py", "my config.yaml", "accelerate.yaml"):
+            (folder / name).touch()
+        (folder / "test").mkdir()
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ |= {"TERM": "xterm", "PS1": self.PROMPT, "ACCEL": str(BIN / "accel"), "HOME": "/nonexistent", "COLUMNS": "200"}
+            os.chdir(folder)
+            os.environ |= {"TERM": "xterm", "PS1": self.PROMPT, "ACCEL": str(BIN / "accel"), "HOME": "/nonexistent",
+                           "INPUTRC": "/dev/null"}
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
             try:
-                os.execvp("zsh", ["zsh", "-f", "-i"])
+                os.execvp(words[0], words)
             finally:
                 os._exit(127)
         self.wait_for(self.PROMPT)
-        self.send('autoload -Uz compinit; compinit -D -u; eval "$($ACCEL completion zsh)"\n')
+        self.send(setup + "\n")
         self.wait_for(self.PROMPT)
 
     def send(self, text):
@@ -214,6 +298,18 @@ class Zsh:
     def close(self):
         os.close(self.fd)
         os.waitpid(self.pid, 0)
+        self.scratch.cleanup()
+
+
+class Zsh(Shell):
+    def __init__(self):
+        super().__init__("zsh", "-f", "-i", setup='autoload -Uz compinit; compinit -D -u; eval "$($ACCEL completion zsh)"')
+
+
+class Bash(Shell):
+    def __init__(self):
+        super().__init__("bash", "--norc", "--noprofile", "-i",
+                         setup='bind "set enable-bracketed-paste off"; bind "set bell-style none"; eval "$($ACCEL completion bash)"')
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 Every node is a launcher of its own on this machine, each with a node id. Run by ctest.
 """
+import json
 import os
 import pathlib
 import shutil
@@ -14,7 +15,7 @@ import threading
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import BUILD, PATIENCE, free_port, issue_certificate, launch, write_token  # noqa: E402
+from programs import BUILD, PATIENCE, Terminal, free_port, issue_certificate, launch, write_token  # noqa: E402
 
 
 class Elastic(unittest.TestCase):
@@ -37,6 +38,12 @@ class Elastic(unittest.TestCase):
                              *secure, *more, "--stop_grace", 5, script, *arguments])
         self.nodes.append(node)
         return node
+
+    def torchrun(self, name, script, job="night", number="2:3", **options):
+        """A line of torchrun's, which shows nothing."""
+        self.nodes.append(launch(name, ["--nnodes", number, "--rdzv_backend", "c10d", "--rdzv_endpoint", self.endpoint,
+                                        "--rdzv_id", job, "--node_id", name, "--stop_grace", 5, script], **options))
+        return self.nodes[-1]
 
     def wait_for_host(self, node):
         """Until `node` hosts the coordinator: the others find it there."""
@@ -160,6 +167,36 @@ class Elastic(unittest.TestCase):
         self.assertEqual(c.wait(), 111, c.lines)
         c.wait_for("[rendezvous.coordinator_lost]")
 
+    def test_the_host_of_a_line_of_torchrun_dies_and_all_others_end_with_a_word(self):
+        script = self.worker(self.HELLO + "exec sleep 1000\n")
+        host = self.torchrun("host", script, number="3:4")
+        self.wait_for_host(host)
+        others = [self.torchrun(name, script, number="3:4") for name in ("b", "c")]
+        for node in (host, *others):
+            node.wait_for(" of 3 ")
+        host.process.kill()
+        for node in others:
+            self.assertEqual(node.wait(), 111, node.lines)
+            node.wait_for("[rendezvous.coordinator_lost]")
+
+    # ---- at a terminal, and for who starts launchers ----
+
+    def test_ctrl_c_at_a_terminal_ends_its_launcher_by_the_signal(self):
+        terminal = Terminal()
+        self.addCleanup(terminal.close)
+        script = self.worker(self.HELLO + "exec sleep 1000\n")
+        node = self.torchrun("a", script, number="1:2", **terminal.options)
+        node.wait_for(" of 1 ")
+        terminal.press_ctrl_c()
+        self.assertEqual(node.wait(), -signal.SIGINT, node.lines)
+
+    def test_an_error_file_of_the_launcher_has_the_failure_of_its_own_node(self):
+        script = self.worker(self.HELLO + "exit 3\n")
+        file = self.folder / "error.json"
+        node = self.torchrun("a", script, number="1:2", env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(file)})
+        self.assertEqual(node.wait(), 3, node.lines)
+        self.assertEqual(json.loads(file.read_text())["message"]["errorCode"], 3)
+
     # ---- security ----
 
     def test_fault_61_a_wrong_token_takes_no_part(self):
@@ -186,20 +223,14 @@ class Elastic(unittest.TestCase):
 
     def test_a_line_of_torchrun_needs_no_keys(self):
         script = self.worker(self.HELLO)
-
-        def torchrun(name, job):
-            self.nodes.append(launch(name, ["--nnodes", "2:3", "--rdzv_backend", "c10d", "--rdzv_endpoint", self.endpoint,
-                                            "--rdzv_id", job, "--node_id", name, script]))
-            return self.nodes[-1]
-
-        a = torchrun("a", "night")
+        a = self.torchrun("a", script)
         self.wait_for_host(a)
-        other = torchrun("other", "day")
+        other = self.torchrun("other", script, job="day")
         self.assertEqual(other.wait(), 77, other.lines)
         other.wait_for("[auth.failed]: node 'other' did not prove the token of the job")
         other.wait_for("give every node the same --rdzv_id")
         self.assertFalse([line for line in other.lines if line.startswith("rank")], other.lines)
-        b = torchrun("b", "night")
+        b = self.torchrun("b", script)
         a.wait_for(" of 2 "), b.wait_for(" of 2 ")
         self.assertEqual((a.wait(), b.wait()), (0, 0), a.lines + b.lines)
         self.assertFalse([line for line in a.lines if "is trusted" in line], a.lines)  # nobody else reaches loopback

@@ -240,6 +240,14 @@ def ranks_that_differed():
     print("ranks that differed: went on from the copy of rank 0", flush=True)
 
 
+def saved_halfway_through_an_accumulation():
+    """As on disk, gradients are no part of it, and a line says so."""
+    done = subprocess.run([f"{BUILD}/bin/accel-launch", "--cpu", "--num_processes", "2", f"{BUILD}/tests/memory_worker", "--",
+                           "halfway"], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("in the middle of an accumulation") == 1, done.stderr
+
+
 def without_launcher(folder):
     done = subprocess.run([CHAR_GPT, "--batch_size", "2", "--max_steps", "4", "--memory_checkpoint_every", "1",
                            "--project_dir", str(folder / "alone")], capture_output=True, text=True, errors="replace",
@@ -269,6 +277,7 @@ def main():
             numbers_go_on_without_a_counted_restart(folder / "uncounted")
             killed_in_the_copy()
             ranks_that_differed()
+            saved_halfway_through_an_accumulation()
             without_launcher(folder)
 
 

@@ -15,7 +15,7 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from cluster import Network, eventually, require_namespaces  # noqa: E402
-from programs import BUILD, issue_certificate, launch, write_token  # noqa: E402
+from programs import BUILD, ETCD, issue_certificate, launch, start_etcd, write_token  # noqa: E402
 
 # Says who it is, then writes the uptime until the file "stop" is there.
 WORKER = """#!/bin/sh
@@ -175,6 +175,26 @@ class Hosts(unittest.TestCase):
         self.assertEqual((a.wait(), b.wait()), (0, 0), a.text() + b.text())
         a.wait_for(f"the nodes meet at {self.endpoint}; whoever reaches this port is trusted, as with torchrun")
         a.wait_for(" of 2 node a"), b.wait_for(" of 2 node b")
+
+    @unittest.skipIf(ETCD is None, "etcd is not installed (Debian's etcd-server)")
+    def test_fault37_with_etcd_the_one_that_hosts_is_lost_and_comes_back_under_the_next_one(self):
+        self.network.add("etcd", 9)
+        address = self.network.address("etcd") + ":2379"
+        etcd = start_etcd(self.folder / "etcd", address, self.network.command("etcd"))
+        self.addCleanup(etcd.close)
+        for name in "abc":
+            self.launchers.append(launch(name, ["--nnodes", "2:3", "--rdzv_backend", "etcd", "--rdzv_endpoint", address, "--node_id", name,
+                                                "--max_restarts", 5, "--stop_grace", 2, self.script], prefix=self.network.command(name)))
+        for node in self.launchers:
+            node.wait_for(" of 3 ")
+        host = next(node for node in self.launchers if node.count("running 1: 3 nodes"))
+        others = [node for node in self.launchers if node is not host]
+        self.network.cut(host.name)
+        for node in others:
+            node.wait_for(f" of 2 node {node.name} restart 1")
+        self.network.mend(host.name)
+        host.wait_for("this node takes part from the next restart")
+        self.stop_all(*self.launchers)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ bash -c '. "$0"; COMP_WORDS=(accel conf); COMP_CWORD=1; _accel; [ "${COMPREPLY[0
   "$root/usr/share/bash-completion/completions/accel" || fail "the completion of accel does not complete"
 for name in $("$root/usr/bin/accel" --help | sed -n '/With an agent/q; s/^  \([a-z0-9-]*\) .*/\1/p'); do
   "$root/usr/bin/accel-$name" --help >/dev/null || fail "accel-$name does not run"
+  [ -f "$root/usr/share/bash-completion/completions/accel-$name" ] || fail "bash finds no completion of accel-$name"
+  [ -f "$root/usr/share/fish/vendor_completions.d/accel-$name.fish" ] || fail "fish finds no completion of accel-$name"
   [ -f "$root/usr/share/man/man1/accel-$name.1" ] || fail "accel-$name has no man page"
 done
 if command -v man >/dev/null; then

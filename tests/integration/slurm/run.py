@@ -154,6 +154,15 @@ class Slurm(unittest.TestCase):
         self.assertIn("srun --nodes=2 --ntasks-per-node=1 --cpu-bind=none accel-launch --num_processes 2", self.said())
         self.assertEqual(self.hello_lines(), [])
 
+    def test_the_batch_script_of_two_components_names_the_line_that_takes_both(self):
+        line = f"accel-launch --cpu --num_processes 1 {self.worker(HELLO)}"
+        srun = "srun --het-group=0-1 --ntasks-per-node=1 --cpu-bind=none"
+        job = self.submit(self.script(f"{line}\nexec {srun} {line}", "--nodes=1", "hetjob", "--nodes=1"))
+        self.assertEqual(self.end(job), ("COMPLETED", 0), self.said())
+        self.assertIn("2 components", self.said())
+        self.assertIn(srun, self.said())
+        self.assertEqual(self.hello_lines(), ["rank 0 of 2 node 0 on n1 restart 0", "rank 1 of 2 node 1 on n2 restart 0"], self.said())
+
     def test_two_nodes_never_become_jobs_of_one(self):
         job = self.launch("--nnodes", 1, self.worker(HELLO))
         self.assertEqual(self.end(job), ("FAILED", 2), self.said())

@@ -12,9 +12,9 @@ import signal
 import sys
 import tempfile
 import unittest
-import urllib.request
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from etcd_gateway import Gateway  # noqa: E402
 from programs import BIN, ETCD, Program, free_address, start_etcd  # noqa: E402
 
 HELLO = 'echo "rank $RANK of $WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE at $MASTER_ADDR run $TORCHELASTIC_RUN_ID"'
@@ -42,16 +42,9 @@ class Etcd(unittest.TestCase):
         self.nodes.append(node)
         return node
 
-    def ask(self, call, **request):
-        """etcd's gateway for JSON."""
-        url = urllib.request.Request(f"http://{self.address}/v3/{call}", json.dumps(request).encode())
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return json.load(answer)
-
     def key(self):
         """What stands at the job's key."""
-        pairs = self.ask("kv/range", key=base64.b64encode(KEY.encode()).decode()).get("kvs", [])
-        return pairs[0] if pairs else None
+        return Gateway(self.address).pair(KEY)
 
     def results(self, *statuses):
         text = "\n".join(node.text() for node in self.nodes)
@@ -101,7 +94,7 @@ class Etcd(unittest.TestCase):
         for _ in range(2):
             self.node(2, HELLO, "--rdzv-conf", "timeout=60")
         self.nodes[0].wait_for(f"machine 0 is {main['host']} (127.0.0.1:{main['port']}) by etcd, but nothing takes connections")
-        self.ask("lease/revoke", ID=lease)  # it would run out
+        Gateway(self.address).ask("lease/revoke", ID=lease)  # it would run out
         self.assertEqual(len(self.results(0, 0)), 2)
 
     def wait_for_key(self):

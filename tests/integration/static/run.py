@@ -3,6 +3,7 @@
 
 Each "machine" is a launcher of its own on this one. Run by ctest.
 """
+import json
 import os
 import pathlib
 import shutil
@@ -16,7 +17,7 @@ import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import BIN, Program, free_port, is_alive, write_token  # noqa: E402
+from programs import BIN, Program, Terminal, free_port, is_alive, write_token  # noqa: E402
 
 HELLO = ('echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE '
          'at $MASTER_ADDR:$MASTER_PORT run $TORCHELASTIC_RUN_ID agent $TORCHELASTIC_USE_AGENT_STORE"\n')
@@ -52,8 +53,8 @@ class Static(unittest.TestCase):
         path.chmod(0o755)
         return path
 
-    def start(self, name, *arguments, program="accel-launch", **variables):
-        machine = Program(name, [BIN / program, *arguments], env={**os.environ, **variables})
+    def start(self, name, *arguments, program="accel-launch", options=None, **variables):
+        machine = Program(name, [BIN / program, *arguments], env={**os.environ, **variables}, **(options or {}))
         self.machines.append(machine)
         return machine
 
@@ -64,6 +65,25 @@ class Static(unittest.TestCase):
 
     def node(self, *arguments):
         return self.start("node", *arguments, program="accel-torchrun")
+
+    def test_ctrl_c_at_a_terminal_ends_its_launcher_by_the_signal(self):
+        terminal = Terminal()
+        self.addCleanup(terminal.close)
+        script = self.worker(WAIT)
+        here = self.machine(0, script, options=terminal.options)
+        there = self.machine(1, script)
+        here.wait_for("up "), there.wait_for("up ")
+        terminal.press_ctrl_c()
+        self.assertEqual((here.wait(), there.wait()), (-signal.SIGINT, 130), here.text() + there.text())
+
+    def test_an_error_file_of_the_launcher_has_the_failure_of_its_own_machine(self):
+        script = self.worker('[ "$RANK" = 1 ] && exit 3\nexec sleep 60\n')
+        files = [self.folder / f"error-{rank}.json" for rank in range(2)]
+        machines = [self.machine(rank, script, TORCHELASTIC_ERROR_FILE=str(file)) for rank, file in enumerate(files)]
+        for machine in machines:
+            self.assertEqual(machine.wait(), 3, machine.text())
+        self.assertFalse(files[0].exists())
+        self.assertEqual(json.loads(files[1].read_text())["message"]["errorCode"], 3)
 
     def close_all(self):
         for machine in self.machines:
@@ -379,8 +399,19 @@ class Static(unittest.TestCase):
             self.assertEqual(machine.wait(), 1, machine.text())
             machine.close()
             self.assertRegex(machine.text(), r"cannot listen on 127.0.0.1:1: ports below \d+ need the right CAP_NET_BIND_SERVICE")
-            flag = {"accel-launch": "--main_process_port", "accel-torchrun": "--master-port"}[line[0]]
+            flag = {"accel-launch": "--main_process_port", "accel-torchrun": "--rdzv-endpoint"}[line[0]]
             self.assertRegex(machine.text(), rf"give a port from \d+ on with {flag}\b")
+
+    @needs_agent
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    @unittest.skipUnless(int(LOW_PORTS.read_text()) > 1, "every port may be opened by everybody here")
+    def test_a_port_of_an_elastic_line_that_needs_a_right_is_not_waited_for(self):
+        machine = Program("machine 0", ["setpriv", "--bounding-set", "-net_bind_service", BIN / "accel-torchrun", "--nnodes", "1:2",
+                                        "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:1", "--no-python", "/bin/true"])
+        self.machines.append(machine)
+        self.assertEqual(machine.wait(), 74, machine.text())
+        machine.close()
+        self.assertIn("cannot listen at 127.0.0.1 port 1: Permission denied", machine.text())
 
     @needs_agent
     def test_with_a_token_words_of_others_count_for_nothing(self):

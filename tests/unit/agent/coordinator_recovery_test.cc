@@ -270,6 +270,45 @@ TEST(CoordinatorRecovery, AJobThatIsSubmittedAgainToTheNextCoordinatorIsThereOnc
   }
 }
 
+// As that of another launcher, when the host of a job by etcd is gone.
+void change_to_one_without_records(VirtualCluster& cluster) {
+  cluster.apply({MoveKind::kCrashCoordinator});
+  cluster.lose_records();
+  cluster.apply({MoveKind::kStartCoordinator});
+  cluster.run_for(20s);
+}
+
+TEST(CoordinatorRecovery, ACoordinatorWithoutRecordsGoesOnWithTheNextGenerationAndCountsARestart) {
+  VirtualCluster cluster(options_of(3, 2, 3));
+  cluster.settle();
+  ASSERT_EQ(cluster.phase(), JobPhase::kRunning);
+
+  change_to_one_without_records(cluster);
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_EQ(cluster.job()->generation, 2u);
+  EXPECT_EQ(cluster.job()->history.total(), 1);
+
+  change_to_one_without_records(cluster);
+  EXPECT_EQ(cluster.job()->generation, 3u);
+  EXPECT_EQ(cluster.job()->history.total(), 2);
+  EXPECT_EQ(cluster.violation(), "");
+}
+
+TEST(CoordinatorRecovery, AGenerationThatWasStoppedForANodeThatLeftCostsTheNextCoordinatorNothing) {
+  VirtualCluster cluster(options_of(3, 2, 3));
+  cluster.settle();
+  cluster.tell(DrainNode{"n0", "its launcher ends"});
+  cluster.settle();
+  ASSERT_EQ(cluster.phase(), JobPhase::kGathering);
+  cluster.node(0).is_cut = true;
+
+  change_to_one_without_records(cluster);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_EQ(cluster.job()->generation, 2u);
+  EXPECT_EQ(cluster.job()->history.total(), 0);
+}
+
 TEST(CoordinatorRecovery, DrainedNodesStayDrained) {
   VirtualCluster cluster(options_of(3, 2, 3));
   cluster.settle();

@@ -82,6 +82,8 @@ TEST(Wire, WhatAnAgentSaysArrivesAsItWasSaid) {
 
   EXPECT_EQ(round_trip(Join{.job_uuid = "job", .slots = 2, .preferred_index = -1}).preferred_index,
             -1);
+  EXPECT_EQ(round_trip(Join{.job_uuid = "job", .generation = 7, .restarts = 2}).generation, 7u);
+  EXPECT_EQ(round_trip(Join{.job_uuid = "job", .generation = 7, .restarts = 2}).restarts, 2);
   EXPECT_EQ(round_trip(Ready{.job_uuid = "job", .store_endpoint = "h:1"}).store_endpoint, "h:1");
   EXPECT_EQ(
       round_trip(Ready{.job_uuid = "job", .failed_checks = {{"gpu", "none"}}}).failed_checks.size(),

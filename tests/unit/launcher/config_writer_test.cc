@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "launcher/config_document.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/scratch_folder.h"
 
@@ -16,6 +17,25 @@ namespace accel::launcher {
 namespace {
 
 using test::ScratchFolder;
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(ConfigWriter, WhatJsonCannotSayIsAnErrorAndNoFile) {
+  const ScratchFolder folder;
+  const auto document =
+      or_throw(parse_config("a: {b: [1, .inf]}\nc: -.inf\n", ConfigFormat::kYaml, "config.yaml"));
+
+  const auto as_json = write_config(folder.file("config.json"), document);
+
+  ASSERT_FALSE(as_json);
+  EXPECT_EQ(as_json.error().code(), ErrorCode::kConfigInvalidValue);
+  EXPECT_EQ(as_json.error().message(), "a.b is an infinite number or none, which JSON cannot say");
+  EXPECT_FALSE(std::filesystem::exists(folder.file("config.json")));
+  EXPECT_TRUE(write_config(folder.file("config.yaml"), document));
+}
 
 // In a container every run has process id 1.
 TEST(ConfigWriter, WhatAKilledRunOfTheSameProcessIdLeftIsNotInItsWay) {
@@ -26,8 +46,7 @@ TEST(ConfigWriter, WhatAKilledRunOfTheSameProcessIdLeftIsNotInItsWay) {
   const auto written = write_config_file(path, "whole");
 
   ASSERT_TRUE(written) << written.error().what();
-  std::ifstream file(path);
-  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "whole");
+  EXPECT_EQ(content_of(path), "whole");
 }
 
 // As root, a file in the place of /dev/full would be a file for everybody.
@@ -50,6 +69,42 @@ TEST(ConfigWriter, WhatIsNoRegularFileStaysWhatItIs) {
   std::filesystem::create_directory(folder.file("folder"));
   EXPECT_FALSE(write_config_file(folder.file("folder"), "whole"));
   EXPECT_TRUE(std::filesystem::is_empty(folder.file("folder")));
+}
+
+TEST(ConfigWriter, AFileIsMadeWhereALinkPoints) {
+  const ScratchFolder folder;
+  std::filesystem::create_directory(folder.file("dotfiles"));
+  std::filesystem::create_symlink("dotfiles/second", folder.file("link"));
+  std::filesystem::create_symlink(folder.file("file"), folder.file("dotfiles/second"));
+
+  const auto written = write_config_file(folder.file("link"), "whole");
+
+  ASSERT_TRUE(written) << written.error().what();
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
+  EXPECT_EQ(content_of(folder.file("file")), "whole");
+}
+
+TEST(ConfigWriter, LinksInACircleStayAsTheyAre) {
+  const ScratchFolder folder;
+  std::filesystem::create_symlink("b", folder.file("a"));
+  std::filesystem::create_symlink("a", folder.file("b"));
+
+  EXPECT_FALSE(check_place(folder.file("a")));
+  EXPECT_FALSE(write_config_file(folder.file("a"), "whole"));
+
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("a")));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
+}
+
+TEST(ConfigWriter, APlaceIsCheckedBeforeThereIsAnythingToWrite) {
+  const ScratchFolder folder;
+  folder.write("file", "");
+  for (const std::string good : {"file", "new", "some/folders/new"})
+    EXPECT_TRUE(check_place(folder.file(good))) << good;
+  EXPECT_TRUE(check_place("/dev/stdout"));
+  for (const std::string bad : {"", "file/new", "file/some/folders/new"})
+    EXPECT_FALSE(check_place(folder.file(bad))) << bad;
+  EXPECT_TRUE(std::filesystem::is_regular_file(folder.file("file")));
 }
 
 // PyYAML ends lines at the first three, and refuses the others.

@@ -13,6 +13,7 @@
 namespace accel::launcher {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -88,6 +89,17 @@ TEST(PythonPackages, ReadsWithWhatTorchWasBuilt) {
   EXPECT_EQ(cpu->version, "2.11.0+cpu");
   EXPECT_EQ(cpu->cuda, "");
   EXPECT_FALSE(torch_build({scratch.file("none")}));
+}
+
+TEST(EnvironmentReport, AConfigurationThatCannotBeUsedIsPartOfTheReport) {
+  EnvironmentFacts facts;
+  facts.accel_version = "1.2.3";
+  facts.config_fault = "default_config.yaml:2: a tab";
+
+  const std::string text = environment_report(facts);
+
+  EXPECT_THAT(text, HasSubstr("- `accel` version: 1.2.3\n"));
+  EXPECT_THAT(text, EndsWith("default config:\n\tNot usable: default_config.yaml:2: a tab\n"));
 }
 
 }  // namespace

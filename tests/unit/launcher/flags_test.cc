@@ -137,13 +137,20 @@ TEST(Flags, HelpFitsEightyColumnsAndShowsOnlyUnderscores) {
 
 TEST(Flags, HelpLeavesOutParadigmsThatAreNotChosen) {
   EXPECT_THAT(launch_help(), HasSubstr("--fsdp_version"));
-  EXPECT_THAT(launch_help({"multi_gpu"}), Not(HasSubstr("--fsdp_version")));
-  EXPECT_THAT(launch_help({"multi_gpu"}), HasSubstr("--max_restarts"));
-  EXPECT_THAT(launch_help({"use_fsdp"}), HasSubstr("--fsdp_version"));
+  EXPECT_THAT(launch_help({{"multi_gpu", ""}}), Not(HasSubstr("--fsdp_version")));
+  EXPECT_THAT(launch_help({{"multi_gpu", ""}}), HasSubstr("--max_restarts"));
+  EXPECT_THAT(launch_help({{"use_fsdp", ""}}), HasSubstr("--fsdp_version"));
   EXPECT_THAT(launch_help(), HasSubstr("--main_training_function"));
-  EXPECT_THAT(launch_help({"multi_gpu"}),
+  EXPECT_THAT(launch_help({{"multi_gpu", ""}}),
               AllOf(Not(HasSubstr("--main_training_function")), Not(HasSubstr("SageMaker"))));
-  EXPECT_THAT(launch_help({"tpu"}), HasSubstr("--main_training_function"));
+  EXPECT_THAT(launch_help({{"tpu", ""}}), HasSubstr("--main_training_function"));
+}
+
+TEST(Flags, HelpShowsTheParadigmThatAValueChooses) {
+  EXPECT_THAT(launch_help({{"help", ""}}), HasSubstr("--fp8_backend"));
+  EXPECT_THAT(launch_help({{"help", ""}, {"mixed_precision", "fp8"}}),
+              AllOf(HasSubstr("--fp8_backend"), Not(HasSubstr("--fsdp_version"))));
+  EXPECT_THAT(launch_help({{"mixed_precision", "bf16"}}), Not(HasSubstr("--fp8_backend")));
 }
 
 TEST(Flags, EveryFlagHasAHelpTextAndAUniqueName) {

@@ -30,9 +30,11 @@ TEST_F(LaunchPlanGpus, TheGpusOfAConfigurationMustBeThere) {
 TEST_F(LaunchPlanGpus, MultiGpuNeedsTwoProcessesAndTheGpus) {
   EXPECT_THAT(refused({"--multi_gpu", "--num_processes", "1", program_}).message(),
               HasSubstr("You need to use at least 2 processes to use `--multi_gpu`."));
-  EXPECT_EQ(refused({"--multi_gpu", "--num_processes", "2", program_}).code(),
-            ErrorCode::kUnsupported);
+  const Error no_gpu = refused({"--multi_gpu", "--num_processes", "2", program_});
+  EXPECT_EQ(no_gpu.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(no_gpu.remedy(), HasSubstr("--cpu in place of --multi_gpu"));
   EXPECT_EQ(refused({"--multi_gpu", "--cpu", program_}).code(), ErrorCode::kUsage);
+  EXPECT_EQ(plan({"--cpu", "--num_processes", "2", program_}).spec.identity.world_size, 2);
 }
 
 TEST_F(LaunchPlanGpus, ConsumerGpusAreKeptApartWithOneNotice) {

@@ -95,6 +95,26 @@ TEST_F(LaunchPlanTest, EightWorkersOnOneCoreAreWarnedAbout) {
   EXPECT_THAT(result.notices, Contains(HasSubstr("8 workers share 1 core")));
 }
 
+TEST_F(LaunchPlanTest, AQuotaOfTheCgroupBoundsTheThreadsOfAllWorkers) {
+  host_.cpu_quota = [] { return CpuQuota{.file = "/cg/cpu.max", .cpus = 5.5}; };
+  const LaunchPlan some = plan({"--num_processes", "2", "--enable_cpu_affinity", program_});
+  const LaunchPlan many = plan({"--num_processes", "6", program_});
+
+  EXPECT_EQ(some.spec.workers[1].env.at("OMP_NUM_THREADS"), "2");
+  EXPECT_THAT(some.spec.workers[1].cpus, ElementsAre(4, 5, 6, 7));  // a quota is no place
+  EXPECT_THAT(some.notices, Not(Contains(HasSubstr("share"))));
+  EXPECT_EQ(many.spec.workers[5].env.at("OMP_NUM_THREADS"), "1");
+  EXPECT_THAT(many.notices,
+              Contains(HasSubstr("6 workers share 5.5 CPUs, the quota of /cg/cpu.max")));
+}
+
+TEST_F(LaunchPlanTest, AQuotaOfMoreThanTheCoresChangesNothing) {
+  host_.cpu_quota = [] { return CpuQuota{.file = "/cg/cpu.max", .cpus = 16}; };
+
+  EXPECT_EQ(plan({"--num_processes", "2", program_}).spec.workers[0].env.at("OMP_NUM_THREADS"),
+            "4");
+}
+
 TEST_F(LaunchPlanTest, AMachineThatCannotBeReadOnlyCostsTheThreads) {
   host_.topology = [](Caches) { return Error(ErrorCode::kTopology, "no hwloc"); };
 

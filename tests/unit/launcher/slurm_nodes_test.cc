@@ -151,5 +151,24 @@ TEST(SlurmNodes, SeveralJobsOfOneNodeAreSomebodysWish) {
   EXPECT_FALSE(planned(place, wish(Range(1, 1))));
 }
 
+TEST(SlurmNodes, TheBatchScriptOfAHeterogeneousJobIsToldHowToUseAllOfIt) {
+  SlurmPlace place = batch();
+  place.num_components = 2;
+  place.hosts = {"n1"};
+
+  EXPECT_THAT(refused(place).message(), HasSubstr("2 components"));
+  EXPECT_THAT(refused(place).remedy(), HasSubstr("srun --het-group=0-1 --ntasks-per-node=1"));
+  EXPECT_FALSE(planned(place, wish(Range(1, 1))));
+}
+
+// As SLURM 22.05 sets them in a step of all components.
+TEST(SlurmNodes, AStepOfAllComponentsIsOneJob) {
+  SlurmPlace place = task(2);
+  place.num_components = 2;
+
+  EXPECT_EQ(planned(place)->meeting, Meeting::kNode);
+  EXPECT_EQ(planned(place)->max_nodes, 3);
+}
+
 }  // namespace
 }  // namespace accel::launcher

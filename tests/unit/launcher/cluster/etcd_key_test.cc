@@ -107,6 +107,46 @@ TEST_F(EtcdKeyTest, ComesBackWhenItsLeaseRanOut) {
   EXPECT_EQ(seat->successor(), "");
 }
 
+TEST_F(EtcdKeyTest, ComesBackWhenItWasTakenAway) {
+  auto seat = open({.lease = 10s, .renew_every = 20ms});
+  ASSERT_EQ(take(*seat, "place"), "place");
+
+  etcdserverpb::TxnRequest txn;
+  txn.add_success()->mutable_request_delete_range()->set_key(standing().key());
+  ASSERT_TRUE(client_->txn(txn));
+
+  EXPECT_TRUE(await([&] { return standing().value() == "place"; }));
+  EXPECT_EQ(seat->successor(), "");
+}
+
+TEST_F(EtcdKeyTest, TheNextOneHasAHigherTerm) {
+  auto first = open();
+  ASSERT_EQ(take(*first, "first"), "first");
+  first.reset();
+  auto second = open();
+  ASSERT_EQ(take(*second, "second"), "second");
+  const std::uint64_t term = second->term();
+  second.reset();
+  auto third = open();
+  ASSERT_EQ(take(*third, "third"), "third");
+
+  EXPECT_GT(term, 0u);
+  EXPECT_GT(third->term(), term);
+}
+
+// It is told so when etcd answers again.
+TEST_F(EtcdKeyTest, AnEtcdThatDoesNotAnswerHoldsUpNobodyWhoGivesTheKeyUp) {
+  auto seat = open({.lease = 60s, .give_up_within = 0ms, .calls = kPatient});
+  ASSERT_EQ(take(*seat, "place"), "place");
+  etcd().suspend();
+
+  seat->give_up();  // else for the 60 s of a call
+
+  etcd().resume();
+  seat.reset();
+  EXPECT_EQ(standing().value(), "");
+}
+
 TEST_F(EtcdKeyTest, StaysWithTheOneWhoTookItMeanwhile) {
   auto seat = open({.lease = 10s, .renew_every = 200ms});
   ASSERT_EQ(take(*seat, "place"), "place");

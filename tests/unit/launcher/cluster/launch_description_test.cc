@@ -65,6 +65,7 @@ TEST(AgentLaunch, SeveralNodesKeepTheirFenceAndTheTimeToGather) {
   request.settings.min_nodes = 2;
   request.settings.max_nodes = 4;
   request.settings.join_timeout_seconds = 30;
+  request.settings.last_call = 7s;
   request.settings.hard_fencing = true;
   request.spec.hang.mode = supervisor::HangMode::kFixed;
   request.spec.hang.timeout = 90s;
@@ -75,6 +76,7 @@ TEST(AgentLaunch, SeveralNodesKeepTheirFenceAndTheTimeToGather) {
   EXPECT_EQ(job.min_nodes(), 2u);
   EXPECT_EQ(job.max_nodes(), 4u);
   EXPECT_EQ(job.gather().join_limit().seconds(), 30);
+  EXPECT_EQ(job.gather().last_call().seconds(), 7);
   EXPECT_TRUE(job.fence().hard());
   EXPECT_EQ(job.fence().lease().seconds(), 10);
   EXPECT_FALSE(job.fence().has_control_loss_grace()) << "agents come back";

@@ -26,6 +26,17 @@ TEST(CheckpointKind, IsKnownByItsOneFile) {
   }
 }
 
+TEST(CheckpointKind, WhyAFolderCannotBeReadIsTold) {
+  const ScratchFolder folder;
+  std::filesystem::create_symlink("circle", folder.file("circle"));
+
+  const auto found = find_checkpoint_kind(folder.file("circle"));
+
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code(), ErrorCode::kFileIo);
+  EXPECT_THAT(found.error().message(), HasSubstr("Too many levels of symbolic links"));
+}
+
 TEST(CheckpointKind, TheFolderAboveIsToldWhichIsMeant) {
   const ScratchFolder folder;
   folder.write("pytorch_model_fsdp_0/.metadata", "");

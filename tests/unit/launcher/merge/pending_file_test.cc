@@ -1,5 +1,6 @@
 #include "launcher/merge/pending_file.h"
 
+#include <csignal>
 #include <fstream>
 #include <iterator>
 
@@ -81,6 +82,45 @@ TEST(PendingFile, EveryFolderThatItMadeIsDurableInItsParent) {
   FaultyDisk disk;
   disk.fail_sync_of(folder.path() / "a");
   publish(disk, folder.file("a/b/model"), "x");  // a/b is there: nothing is new in a
+}
+
+TEST(PendingFile, WhatIsNotFinishedTakesTheFoldersThatItMadeAlong) {
+  const ScratchFolder folder;
+  FaultyDisk disk;
+  { const PendingFile file(disk, folder.file("a/b/model"), 3); }
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+
+  fs::create_directory(folder.file("a"));
+  { const PendingFile file(disk, folder.file("a/b/model"), 3); }
+  EXPECT_TRUE(fs::is_empty(folder.path() / "a"));
+}
+
+TEST(PendingFileDeathTest, ASignalThatEndsTheProgramLeavesNothingOfIt) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXFSZ}) {
+    const ScratchFolder folder;
+    const auto merge_interrupted = [&] {
+      FaultyDisk disk;
+      const PendingFile first(disk, folder.file("model"), 3);
+      const PendingFile second(disk, folder.file("a/b/model"), 3);
+      ::raise(signal);
+    };
+    EXPECT_EXIT(merge_interrupted(), ::testing::KilledBySignal(signal), "");
+    EXPECT_TRUE(fs::is_empty(folder.path())) << signal;
+  }
+}
+
+TEST(PendingFileDeathTest, ASignalThatNohupIgnoresStaysIgnored) {
+  const ScratchFolder folder;
+  const auto merge_under_nohup = [&] {
+    ::signal(SIGHUP, SIG_IGN);
+    FaultyDisk disk;
+    PendingFile file(disk, folder.file("model"), 3);
+    ::raise(SIGHUP);
+    file.publish();
+    ::_exit(0);
+  };
+  EXPECT_EXIT(merge_under_nohup(), ::testing::ExitedWithCode(0), "");
+  EXPECT_TRUE(fs::exists(folder.file("model")));
 }
 
 }  // namespace

@@ -158,6 +158,7 @@ TEST_F(MpiPlan, TheFixtureOfThePeerBecomesOneProcessOfMpirun) {
 
 TEST_F(MpiPlan, ThreadsAreTheCoresDividedByTheRanksOfAMachine) {
   const LaunchPlan result = plan({"--cpu", "--mpirun_hostfile", "H", "--num_processes", "4"});
+  EXPECT_EQ(result.mpi_hostfile, "H");
 
   EXPECT_EQ(result.spec.env.at("OMP_NUM_THREADS"), "2");
   EXPECT_THAT(result.spec.workers[0].env, IsEmpty());
@@ -198,6 +199,16 @@ TEST_F(MpiPlan, MpiexecIsTakenWhereThereIsNoMpirun) {
 
   EXPECT_EQ(program.name, "mpiexec");
   EXPECT_EQ(program.family, MpiFamily::kOpenMpi);
+}
+
+TEST(MpiHostfile, ThatIsNotThereIsToldBeforeMpirunStarts) {
+  const test::ScratchFolder folder;
+  const std::string path = folder.write("hosts", "localhost slots=2\n");
+
+  EXPECT_TRUE(check_mpi_hostfile(path));
+  EXPECT_THAT(check_mpi_hostfile("nope").error().message(),
+              HasSubstr("cannot open the hostfile of mpirun, nope: No such file or directory"));
+  EXPECT_THAT(check_mpi_hostfile(folder.path()).error().message(), HasSubstr("it is a folder"));
 }
 
 }  // namespace

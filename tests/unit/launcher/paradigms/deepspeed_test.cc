@@ -112,12 +112,18 @@ TEST_F(DeepSpeedTest, ItsJsonFileIsLookedAtBeforeWorkersStart) {
   EXPECT_THAT(error.message(), HasSubstr("broken.json:2"));
 }
 
-TEST_F(DeepSpeedTest, JsonInBase64IsNoPath) {
-  const Words words = {
-      "--use_deepspeed", "--num_processes", "1", "--deepspeed_config_file", "eyJhIjogMX0="};
+TEST_F(DeepSpeedTest, JsonItselfAndInBase64IsNoPath) {
+  const auto words = [](const std::string& json) {
+    return Words{"--use_deepspeed", "--num_processes", "1", "--deepspeed_config_file", json};
+  };
 
-  EXPECT_THAT(plan(words).spec.env,
-              Contains(Pair("ACCELERATE_DEEPSPEED_CONFIG_FILE", "eyJhIjogMX0=")));
+  for (const char* json : {"eyJhIjogMX0=", "ewogICJhIjogIj8_PiIKfQ==", R"({"a": 1})"}) {
+    EXPECT_THAT(plan(words(json)).spec.env,
+                Contains(Pair("ACCELERATE_DEEPSPEED_CONFIG_FILE", json)));
+  }
+  const Error broken = refused(words("{\"a\": oops}"));
+  EXPECT_EQ(broken.code(), ErrorCode::kConfigSyntax);
+  EXPECT_THAT(broken.message(), HasSubstr("the JSON of --deepspeed_config_file:1"));
 }
 
 TEST_F(DeepSpeedTest, NvmeNeedsAFolder) {

@@ -97,6 +97,20 @@ TEST_F(FsdpTest, ListsOfAFileAreJoined) {
               Contains(Pair("FSDP_TRANSFORMER_CLS_TO_WRAP", "BertLayer,GptBlock")));
 }
 
+TEST_F(FsdpTest, TheBytesOfLiveUnitsAreHandedOnAsTheyWereSaid) {
+  const auto words = [this](const std::string& value) {
+    return file("distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  fsdp_max_live_bytes: " +
+                value + "\n");
+  };
+
+  EXPECT_THAT(
+      plan({"--use_fsdp", "--num_processes", "2", "--fsdp_max_live_bytes", "512M"}).spec.env,
+      Contains(Pair("ACCEL_FSDP_MAX_LIVE_BYTES", "512M")));
+  EXPECT_THAT(plan(words("1048576")).spec.env,
+              Contains(Pair("ACCEL_FSDP_MAX_LIVE_BYTES", "1048576")));
+  EXPECT_THAT(refused(words("many")).message(), HasSubstr("fsdp_max_live_bytes is 'many'"));
+}
+
 TEST_F(FsdpTest, AnOlderNameOfAKeyStillHolds) {
   const LaunchPlan result =
       plan(file("distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n"
@@ -171,6 +185,7 @@ TEST_F(FsdpTest, ValuesThatDoNotFitAreNamed) {
       {{"--fsdp_offload_params", "maybe"}, "expected true or false"},
       {{"--fsdp_min_num_params", "-1"}, "expected a whole number of at least 0"},
       {{"--fsdp_min_num_params", "many"}, "expected a whole number"},
+      {{"--fsdp_max_live_bytes", "1.5G"}, "expected a number of bytes, as 1048576, 512M or 2G"},
       {{"--fsdp_state_dict_type", "HALF"}, "expected one of FULL_STATE_DICT, LOCAL_STATE_DICT"},
   };
   for (const auto& [flag, expected] : cases) {

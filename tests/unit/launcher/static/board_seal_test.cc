@@ -328,6 +328,17 @@ TEST_P(TokenMismatch, IsNamedOnTheOtherMachineAndLeavesMachine0Alone) {
   EXPECT_FALSE(a.seal.distrust());
 }
 
+TEST_F(SealedMachines, AnotherVersionOfTheSealIsToldAsSuch) {
+  auto& b = add_with("sesame", 1);
+  board_.values_[std::string(board_key::kHost)] = "accel-seal-1:" + std::string(40, 'x');
+  steps(6);
+
+  const auto why = b.seal.distrust();
+  ASSERT_TRUE(why);
+  EXPECT_EQ(why->code(), ErrorCode::kProtocol);
+  EXPECT_THAT(why->message(), HasSubstr("another version of accel"));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Tokens,
     TokenMismatch,

@@ -29,6 +29,7 @@ class FakeSeat final : public EtcdSeat {
     if (port == listening) return {};
     return Error(ErrorCode::kStoreUnreachable, "nothing takes connections there");
   }
+  std::uint64_t term() const override { return 1; }
   void give_up() override { standing.clear(); }
   std::string successor() const override { return other; }
 

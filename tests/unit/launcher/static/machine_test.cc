@@ -444,6 +444,20 @@ TEST_F(Machines, WaitForTheNewStoreAfterARestart) {
   EXPECT_FALSE(b.machine.error());
 }
 
+// It would end the job that begins again just now.
+TEST_F(Machines, ThatComeLateSayNothingToAJobThatHasRestarted) {
+  auto main = card_of(0, 2);
+  main.generation = 1;
+  add(main);
+  auto& late = add(card_of(1, 2));
+  steps(4);
+
+  ASSERT_TRUE(late.machine.error());
+  EXPECT_THAT(late.machine.error()->message(), HasSubstr("runs already, in generation 1"));
+  EXPECT_EQ(late.count<Leave>(), 1);
+  EXPECT_EQ(board_.values_[std::string(board_key::kFault)], "");
+}
+
 // Of an earlier launcher with this rank: the plan came before its claim was taken back.
 TEST_F(Machines, RefuseAPlanForAnotherLauncher) {
   auto& b = add(card_of(1, 2));

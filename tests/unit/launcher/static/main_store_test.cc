@@ -99,6 +99,26 @@ TEST_F(MainStoreTest, FollowsTheNameAsWellWhenItBeginsAnewAfterItWasClosed) {
   EXPECT_TRUE(store.is_up());
 }
 
+TEST_F(MainStoreTest, NamesTheFlagThatSaidWhereToListen) {
+  StaticSettings settings;
+  settings.machine_rank = 0;
+  settings.program = Program::kTorchrun;
+  settings.is_at_endpoint = true;
+  std::string remedy;
+  MainStore store(loop_, settings, BoardSeal(), {.on_fault = [&remedy](const Error& why) {
+                    remedy = why.remedy();
+                  }});
+
+  store.not_opened(Error(ErrorCode::kUnsupported,
+                         "ports below 1024 need a right",
+                         "give a port from 1024 on with --main_process_port (--master-port)"));
+
+  EXPECT_EQ(remedy, "give a port from 1024 on with --rdzv-endpoint");
+  EXPECT_EQ(settings.place_flags(), "--rdzv-endpoint");
+  settings.is_at_endpoint = false;
+  EXPECT_EQ(settings.place_flags(), "--master-addr and --master-port");
+}
+
 TEST_F(MainStoreTest, AsksNoMoreOnceItIsClosed) {
   MainStore& store = machine_1({Error(ErrorCode::kStoreUnreachable, "Host not found")});
   store.close();

@@ -5,7 +5,7 @@
 
 #include <accel/env_contract.h>
 
-namespace accel::launcher {
+namespace accel {
 
 // Empty when it is not set.
 [[nodiscard]] inline std::string value_in(const EnvMap& environment, const std::string& name) {
@@ -13,4 +13,4 @@ namespace accel::launcher {
   return found == environment.end() ? "" : found->second;
 }
 
-}  // namespace accel::launcher
+}  // namespace accel
