@@ -82,6 +82,7 @@ struct Settings {
   std::optional<std::string> mixed_precision;  // what accel-launch was told, when not given
   std::optional<std::string> fsdp;  // a sharding strategy; otherwise as the environment says
   int gradient_accumulation_steps = 1;
+  double max_grad_norm = 1.0;  // 0: gradients are not clipped
   std::int64_t save_steps = 100;
   int memory_checkpoint_every = 0;
   std::int64_t log_steps = 0;  // besides those that save
@@ -141,7 +142,8 @@ void train(const Settings& settings) {
       const auto loss =
           torch::nn::functional::cross_entropy(logits.flatten(0, 1), batch.target.flatten());
       accelerator.backward(loss);
-      if (accelerator.sync_gradients()) accelerator.clip_grad_norm_(model->parameters(), 1.0);
+      if (accelerator.sync_gradients() && settings.max_grad_norm > 0)
+        accelerator.clip_grad_norm_(model->parameters(), settings.max_grad_norm);
       optimizer.step();
       scheduler.step();
       optimizer.zero_grad();
@@ -189,6 +191,9 @@ int main(int argc, char** argv) {
                  settings.gradient_accumulation_steps,
                  "batches per optimizer step")
       ->check(CLI::Range(1, 1'000'000));
+  app.add_option(
+         "--max_grad_norm", settings.max_grad_norm, "clip gradients to this norm; 0: do not")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--save_steps", settings.save_steps, "steps between two checkpoints")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--memory_checkpoint_every",

@@ -1,6 +1,7 @@
 #include <cstddef>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
@@ -10,11 +11,14 @@
 #include <accel/state.h>
 
 #include "libaccel/optim/fused_step.h"
+#include "libaccel/optim/gradient_clipping.h"
 #include "libaccel/optim/step_gate.h"
 #include "libaccel/optim/unique_parameters.h"
 
 namespace accel {
 namespace {
+
+constexpr double kClippingNorm = 2.0;
 
 // torch::optim::Optimizer::zero_grad() detaches gradients in place, which those that are views of the
 // reducer's buckets refuse.
@@ -43,7 +47,8 @@ struct AcceleratedOptimizer::Shared {
   bool step_was_skipped = false;
   std::shared_ptr<detail::StepGate> gate;  // nullptr: every rank has the whole state
   std::optional<FusedStep> fused;
-  std::size_t num_listed = 0;  // entries of all groups when these were last looked at
+  std::optional<double> clipping;  // the norm that steps clip to
+  std::size_t num_listed = 0;      // entries of all groups when these were last looked at
 
   // Groups and parameters may be added at any time.
   void remove_repeated() {
@@ -64,8 +69,24 @@ struct AcceleratedOptimizer::Shared {
       return;
     }
     fused->step([this](const at::Tensor& parameter) {
-      return gate != nullptr && gate->is_padded(parameter);
+      return gate != nullptr && gate->is_piece(parameter);
     });
+  }
+
+  void clip(double max_norm) {
+    std::vector<at::Tensor> pieces;
+    std::vector<at::Tensor> whole;
+    for (const auto& group : optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params())
+        (gate != nullptr && gate->is_piece(parameter) ? pieces : whole).push_back(parameter);
+    }
+    if (gate == nullptr) {
+      clip_gradient_norm_(whole, max_norm, kClippingNorm);
+    } else {
+      clip_gradient_norm_(pieces, whole, max_norm, kClippingNorm, [this](const at::Tensor& norm) {
+        return gate->combine_norm(norm, kClippingNorm);
+      });
+    }
   }
 };
 
@@ -76,8 +97,8 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
                 "prepare() got a null optimizer",
                 "construct the optimizer before prepare()");
   }
-  shared_ = std::make_shared<Shared>(
-      Shared{std::move(optimizer), std::move(scaler), {}, false, nullptr, std::nullopt});
+  shared_ = std::make_shared<Shared>(Shared{
+      std::move(optimizer), std::move(scaler), {}, false, nullptr, std::nullopt, std::nullopt});
   shared_->remove_repeated();
   // What is on record is of another one, that was at the same address.
   if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
@@ -89,6 +110,7 @@ void AcceleratedOptimizer::step() const {
   detail::StepGate* const gate = shared_->gate.get();
   if (gate != nullptr) gate->settle();
   if (shared_->scaler != nullptr) unscale();
+  if (shared_->clipping) shared_->clip(*shared_->clipping);
   try {
     if (gate != nullptr) gate->before_step();
     if (shared_->scaler == nullptr) {
@@ -114,6 +136,10 @@ void AcceleratedOptimizer::unscale() const {
                           [&](at::Tensor& found) { gate->combine_overflow(found); });
 }
 
+void AcceleratedOptimizer::set_clipping(double max_norm) const {
+  shared_->clipping = max_norm;
+}
+
 void AcceleratedOptimizer::set_gate(std::shared_ptr<detail::StepGate> gate) const {
   shared_->gate = std::move(gate);
 }
@@ -129,6 +155,11 @@ at::Tensor AcceleratedOptimizer::step(std::function<at::Tensor()> closure) const
     throw Error(ErrorCode::kInvalidArgument,
                 "step(closure) cannot be used while gradients are scaled",
                 "use mixed_precision = bf16, or an optimizer without a closure");
+  }
+  if (shared_->clipping) {
+    throw Error(ErrorCode::kUnsupported,
+                "step(closure) cannot clip: gradients appear inside of the closure",
+                "leave gradient_clipping out, and clip in the closure");
   }
   if (shared_->gate != nullptr) {
     throw Error(ErrorCode::kUnsupported,

@@ -2,11 +2,14 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/max.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include "libaccel/optim/unique_parameters.h"
+#include "libaccel/process/process_group.h"
 
 namespace accel {
 namespace {
@@ -66,6 +69,16 @@ at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& own,
   gradients.insert(gradients.end(), whole.begin(), whole.end());
   scale_to(gradients, total, max_norm);
   return total;
+}
+
+at::Tensor combined_norm(ProcessGroup& group, const at::Tensor& norm, double norm_type) {
+  // A rank without a part does not know the type of the others'.
+  const bool is_double = norm.scalar_type() == at::kDouble;
+  const at::Tensor mine = at::stack({norm.to(at::kDouble), at::full({}, is_double, at::kDouble)});
+  const at::Tensor all = group.all_gather(mine, "clipping gradients by their norm");
+  const bool any_double = all.select(1, 1).max().item<double>() != 0;
+  return at::linalg_vector_norm(all.select(1, 0), norm_type)
+      .to(any_double ? at::kDouble : at::kFloat);
 }
 
 void clip_gradient_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

@@ -8,6 +8,8 @@
 
 namespace accel {
 
+class ProcessGroup;
+
 // Scales the defined gradients so that the norm of all of them together is at most max_norm.
 // Returns the norm before as a 0-d tensor (0 without gradients). Never waits for a device.
 at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& parameters,
@@ -21,6 +23,10 @@ at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& own,
                                double max_norm,
                                double norm_type,
                                const std::function<at::Tensor(const at::Tensor&)>& combine);
+
+// The norm over all ranks of the norms of their parts, of which `norm` is this rank's. Throws kPeerLost, kProcessGroup.
+// Requires: every rank calls it.
+at::Tensor combined_norm(ProcessGroup& group, const at::Tensor& norm, double norm_type);
 
 // Cuts the defined gradients to [-clip_value, clip_value].
 void clip_gradient_value_(const std::vector<at::Tensor>& parameters, double clip_value);

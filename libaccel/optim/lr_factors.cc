@@ -9,11 +9,16 @@
 #include <accel/error.h>
 #include <accel/schedulers.h>
 
+#include "libaccel/checked_number.h"
+
 namespace accel {
 namespace {
 
 double as_double(std::int64_t count) {
   return static_cast<double>(count);
+}
+void check_finite(const char* name, double value) {
+  check_number(std::isfinite(value), name, value, "a finite number");
 }
 double at_least_one(std::int64_t count) {
   return as_double(std::max<std::int64_t>(1, count));
@@ -72,6 +77,7 @@ LrFactor linear_with_warmup(WarmupOptions options) {
 }
 
 LrFactor cosine_with_warmup(CosineOptions options) {
+  check_finite("num_cycles", options.num_cycles);
   return [options](std::int64_t step) {
     if (step < options.num_warmup_steps) return warmup(step, options.num_warmup_steps);
     const double done = progress(step, options.num_warmup_steps, options.num_training_steps);
@@ -91,6 +97,9 @@ LrFactor cosine_with_hard_restarts(CosineRestartOptions options) {
 }
 
 LrFactor polynomial_with_warmup(PolynomialOptions options, double base_lr) {
+  check_finite("lr_end", options.lr_end);
+  check_finite("power", options.power);
+  check_finite("the base lr", base_lr);
   if (base_lr <= options.lr_end) {
     throw Error(ErrorCode::kInvalidArgument,
                 "lr_end " + std::to_string(options.lr_end) + " is not below the base lr " +
@@ -107,6 +116,8 @@ LrFactor polynomial_with_warmup(PolynomialOptions options, double base_lr) {
 }
 
 LrFactor warmup_stable_decay(WarmupStableDecayOptions options) {
+  check_finite("min_lr_ratio", options.min_lr_ratio);
+  check_finite("num_cycles", options.num_cycles);
   return [options](std::int64_t step) {
     const double floor = options.min_lr_ratio;
     if (step < options.num_warmup_steps) {

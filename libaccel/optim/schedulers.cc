@@ -14,6 +14,7 @@
 #include <accel/error.h>
 #include <accel/schedulers.h>
 
+#include "libaccel/checked_number.h"
 #include "libaccel/state_reader.h"
 
 namespace accel {
@@ -99,6 +100,7 @@ StepLR::StepLR(torch::optim::Optimizer& optimizer, std::int64_t step_size, doubl
     throw Error(ErrorCode::kInvalidArgument,
                 "step_size is " + std::to_string(step_size_) + ", expected at least 1");
   }
+  check_number(std::isfinite(gamma_), "gamma", gamma_, "a finite number");
   start();
 }
 
@@ -154,15 +156,34 @@ bool set_momentum(torch::optim::OptimizerOptions& options, double value) {
   return true;
 }
 
+void check(const OneCycleOptions& options) {
+  constexpr const char* kAboveZero = "a finite number above 0";
+  constexpr const char* kFinite = "a finite number";
+  if (options.total_steps <= 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "total_steps is " + std::to_string(options.total_steps) + ", expected at least 1");
+  }
+  const auto is_above_zero = [](double value) { return value > 0 && std::isfinite(value); };
+  check_number(is_above_zero(options.max_lr), "max_lr", options.max_lr, kAboveZero);
+  check_number(options.pct_start >= 0.0 && options.pct_start <= 1.0,
+               "pct_start",
+               options.pct_start,
+               "a number between 0 and 1");
+  check_number(is_above_zero(options.div_factor), "div_factor", options.div_factor, kAboveZero);
+  check_number(is_above_zero(options.final_div_factor),
+               "final_div_factor",
+               options.final_div_factor,
+               kAboveZero);
+  check_number(
+      std::isfinite(options.base_momentum), "base_momentum", options.base_momentum, kFinite);
+  check_number(std::isfinite(options.max_momentum), "max_momentum", options.max_momentum, kFinite);
+}
+
 }  // namespace
 
 OneCycleLR::OneCycleLR(torch::optim::Optimizer& optimizer, OneCycleOptions options)
     : LRScheduler(optimizer), options_(options) {
-  if (options_.total_steps <= 0 || options_.max_lr <= 0.0 || options_.pct_start < 0.0 ||
-      options_.pct_start > 1.0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "OneCycleLR wants total_steps >= 1, max_lr > 0 and pct_start between 0 and 1");
-  }
+  check(options_);
   set_base_lrs(std::vector<double>(base_lrs().size(), options_.max_lr / options_.div_factor));
   start();
 }
@@ -200,10 +221,14 @@ ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, Plateau
       options_(options),
       best_(options.maximize ? -std::numeric_limits<double>::infinity()
                              : std::numeric_limits<double>::infinity()) {
-  if (options_.factor >= 1.0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "factor is " + std::to_string(options_.factor) + ", expected below 1");
-  }
+  check_number(options_.factor >= 0.0 && options_.factor < 1.0,
+               "factor",
+               options_.factor,
+               "a number from 0 to below 1");
+  check_number(
+      std::isfinite(options_.threshold), "threshold", options_.threshold, "a finite number");
+  check_number(std::isfinite(options_.min_lr), "min_lr", options_.min_lr, "a finite number");
+  check_number(std::isfinite(options_.eps), "eps", options_.eps, "a finite number");
 }
 
 void ReduceLROnPlateau::step() {

@@ -22,10 +22,13 @@ class StepGate {
   virtual void abandon_step() noexcept = 0;
   // found_inf: 0-d float, not 0 when a gradient of this rank is not finite. The same on all ranks afterwards.
   virtual void combine_overflow(at::Tensor& found_inf) = 0;
+  // The norm of the gradients of all ranks' pieces, of which `norm` is that of this rank's. Every rank calls it.
+  [[nodiscard]] virtual at::Tensor combine_norm(const at::Tensor& norm, double norm_type) = 0;
   // Gradients that the optimizer does not know of.
   virtual void clear_gradients() = 0;
-  // Whether the memory behind a tensor of the optimizer's groups is padding, up to a multiple of 64 bytes.
-  [[nodiscard]] virtual bool is_padded(const at::Tensor& parameter) const = 0;
+  // Whether a tensor of the optimizer's groups is a piece of a divided parameter. The memory behind it is padding then, up to
+  // a multiple of 64 bytes.
+  [[nodiscard]] virtual bool is_piece(const at::Tensor& parameter) const = 0;
 };
 
 }  // namespace accel::detail

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include <accel/error.h>
 #include <accel/precision.h>
 
+#include "libaccel/checked_number.h"
 #include "libaccel/optim/unique_parameters.h"
 #include "libaccel/state_reader.h"
 
@@ -19,11 +23,22 @@ namespace accel {
 namespace {
 
 void check(const GradScalerKwargs& options) {
-  if (options.growth_factor <= 1.0 || options.backoff_factor <= 0.0 ||
-      options.backoff_factor >= 1.0 || options.growth_interval <= 0) {
+  // The scale is kept as a float.
+  const bool has_scale =
+      options.init_scale > 0 && options.init_scale <= std::numeric_limits<float>::max();
+  check_number(has_scale, "init_scale", options.init_scale, "a number above 0 that fp32 holds");
+  check_number(options.growth_factor > 1.0 && std::isfinite(options.growth_factor),
+               "growth_factor",
+               options.growth_factor,
+               "a finite number above 1");
+  check_number(options.backoff_factor > 0.0 && options.backoff_factor < 1.0,
+               "backoff_factor",
+               options.backoff_factor,
+               "a number between 0 and 1");
+  if (options.growth_interval <= 0) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        "GradScaler wants growth_factor > 1, 0 < backoff_factor < 1 and growth_interval > 0");
+        "growth_interval is " + std::to_string(options.growth_interval) + ", expected at least 1");
   }
 }
 

@@ -219,6 +219,8 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
     if (&known.optimizer() == optimizer.get()) return known;
   }
   impl_->optimizers.emplace_back(std::move(optimizer), impl_->scaler);
+  if (impl_->fsdp && impl_->fsdp->gradient_clipping)
+    impl_->optimizers.back().set_clipping(*impl_->fsdp->gradient_clipping);
   match_optimizers();
   const AcceleratedOptimizer& prepared = impl_->optimizers.back();
   for (const AcceleratedScheduler& waiting : impl_->unmatched) {

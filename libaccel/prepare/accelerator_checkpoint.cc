@@ -242,10 +242,9 @@ void Accelerator::Impl::take_loaded_states(
   for (const auto& model : models) model->publish_loaded();
   for (std::size_t i = 0; i < whole_optimizers.size(); ++i) {
     if (whole_optimizers[i] == nullptr) continue;
-    sharding::take_states(*whole_optimizers[i],
-                          *sharding::sharded_of(gate_of(optimizers[i])),
-                          divided,
-                          optimizers[i].optimizer());
+    auto& sharded = dynamic_cast<sharding::ShardedOptimizer&>(*gate_of(optimizers[i]));
+    sharding::take_states(*whole_optimizers[i], sharded, divided, optimizers[i].optimizer());
+    sharded.note_states();
   }
 }
 
@@ -275,7 +274,7 @@ RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
 
 void Accelerator::Impl::with_objects_to_save(
     SaveTo to, const std::function<void(const CheckpointObjects&)>& save) {
-  if (to == SaveTo::kDisk && !gradient_state.sync_gradients()) {
+  if (!gradient_state.sync_gradients()) {
     logger.warning_once(
         "a checkpoint in the middle of an accumulation has no gradients: a run that goes on from "
         "it steps with those of the "

@@ -1,6 +1,7 @@
 // Gradients of an Accelerator: how a backward ends on all ranks, and what is done to gradients before a step.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -9,13 +10,12 @@
 #include <vector>
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/max.h>
-#include <ATen/ops/stack.h>
 
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
+#include "libaccel/checked_number.h"
 #include "libaccel/optim/gradient_clipping.h"
 #include "libaccel/prepare/accelerator_impl.h"
 #include "libaccel/prepare/model_runtime.h"
@@ -138,6 +138,8 @@ void Accelerator::backward(const at::Tensor& loss) {
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                                         double max_norm,
                                         double norm_type) {
+  check_number(max_norm >= 0, "max_norm", max_norm, "0 or above");
+  check_number(!std::isnan(norm_type), "norm_type", norm_type, "a norm: 2, 1 or infinity");
   unscale_gradients();
   const Impl::OwnGradients own = impl_->own_gradients(parameters);
   if (own.any == nullptr) return clip_gradient_norm_(parameters, max_norm, norm_type);
@@ -153,18 +155,12 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   }
   return clip_gradient_norm_(
       own.pieces, own.whole, max_norm, norm_type, [&](const at::Tensor& norm) {
-        // A rank without a piece does not know the type of the others'.
-        const bool is_double = norm.scalar_type() == at::kDouble;
-        const at::Tensor mine =
-            at::stack({norm.to(at::kDouble), at::full({}, is_double, at::kDouble)});
-        const at::Tensor all = own.any->group().all_gather(mine, "clip_grad_norm_");
-        const bool any_double = all.select(1, 1).max().item<double>() != 0;
-        return at::linalg_vector_norm(all.select(1, 0), norm_type)
-            .to(any_double ? at::kDouble : at::kFloat);
+        return combined_norm(own.any->group(), norm, norm_type);
       });
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  check_number(clip_value >= 0, "clip_value", clip_value, "0 or above");
   unscale_gradients();
   const Impl::OwnGradients own = impl_->own_gradients(parameters);
   clip_gradient_value_(own.pieces, clip_value);

@@ -18,6 +18,9 @@
 // forward, with indices. They are turned into names here. The text it is read from belongs to the
 // pinned LibTorch 2.11; ddp_test notices when it changes.
 //
+// Where ranks share memory and nothing unusual is asked for, GradientBuckets takes the place of c10d::Reducer, called in the
+// same order.
+//
 // This file alone includes reducer.hpp.
 
 #include "libaccel/prepare/ddp_reducer.h"
@@ -42,6 +45,7 @@
 #include <accel/error.h>
 
 #include "libaccel/optim/unique_parameters.h"
+#include "libaccel/prepare/gradient_buckets.h"
 #include "libaccel/prepare/parameter_list.h"
 
 namespace accel {
@@ -113,6 +117,7 @@ struct DdpReducer::Impl {
   std::vector<NamedParameter> parameters;  // in the reducer's order
   std::unordered_set<const c10::TensorImpl*> trained;
   std::vector<at::Tensor> buffers;
+  std::unique_ptr<GradientBuckets> gradients;  // or, where these cannot serve:
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;  // the Reducer calls it unasked when the graph changes
   bool sync_in_backward = true;
@@ -144,6 +149,11 @@ struct DdpReducer::Impl {
 
   // In place of the present one, if any. Every rank does it at the same place.
   void make_reducer();
+  void make_c10d_reducer();
+
+  // Throws when the backward before was not complete.
+  void prepare_for_forward();
+  void prepare_for_backward(const std::vector<at::Tensor>& outputs);
 
   // The Reducer would leave it out, and each rank train its own.
   void refuse_added_parameters() const {
@@ -243,9 +253,19 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
 }
 
 void DdpReducer::Impl::make_reducer() {
+  const bool is_usual =
+      !options.find_unused_parameters && !options.static_graph && options.gradient_as_bucket_view;
+  was_abandoned = false;
+  if (!is_usual || !GradientBuckets::can_serve(parameters, *group)) return make_c10d_reducer();
+  if (gradients != nullptr) return gradients->abandon();
+  const double cap_bytes = options.bucket_cap_mb * 1024 * 1024;
+  gradients =
+      std::make_unique<GradientBuckets>(parameters, group, static_cast<std::int64_t>(cap_bytes));
+}
+
+void DdpReducer::Impl::make_c10d_reducer() {
   if (reducer != nullptr) reducer->remove_autograd_hooks();
   first_static_backward_seen = false;
-  was_abandoned = false;
   const std::vector<bool> is_sparse = sparse_flags(parameters);
   const auto cap_bytes = static_cast<std::int64_t>(options.bucket_cap_mb * 1024 * 1024);
   // Without knowing the order of the gradients one bucket is right; the Reducer rebuilds them after
@@ -281,8 +301,25 @@ void DdpReducer::Impl::make_reducer() {
   });
 }
 
+void DdpReducer::Impl::prepare_for_forward() {
+  if (gradients == nullptr) {
+    guarded("preparing a forward pass", [&] {
+      if (sync_in_backward) reducer->prepare_for_forward();
+      reducer->rebuild_buckets();
+    });
+    return;
+  }
+  const std::vector<std::size_t> missing = gradients->missing();
+  if (!missing.empty()) throw unused_error(missing);
+}
+
+void DdpReducer::Impl::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
+  if (gradients != nullptr) return gradients->arm();
+  guarded("preparing a backward pass", [&] { reducer->prepare_for_backward(outputs); });
+}
+
 DdpReducer::~DdpReducer() {
-  impl_->reducer->remove_autograd_hooks();
+  if (impl_->reducer != nullptr) impl_->reducer->remove_autograd_hooks();
 }
 
 void DdpReducer::before_forward() {
@@ -291,10 +328,7 @@ void DdpReducer::before_forward() {
   if (grad_enabled) {
     impl.refuse_added_parameters();
     if (impl.was_abandoned) impl.make_reducer();
-    impl.guarded("preparing a forward pass", [&] {
-      if (impl.sync_in_backward) impl.reducer->prepare_for_forward();
-      impl.reducer->rebuild_buckets();
-    });
+    impl.prepare_for_forward();
   }
   if (impl.buffers_are_due && !impl.buffers.empty()) {
     impl.broadcast(impl.buffers, "sending the buffers of rank 0 to all ranks");
@@ -311,9 +345,7 @@ void DdpReducer::after_forward(std::vector<at::Tensor>& outputs) {
   impl.buffers_are_due = at::GradMode::is_enabled() && impl.sync_in_backward;
   if (impl.buffers_are_due) {
     const bool searches = impl.options.find_unused_parameters && !impl.options.static_graph;
-    impl.guarded("preparing a backward pass", [&] {
-      impl.reducer->prepare_for_backward(searches ? outputs : std::vector<at::Tensor>{});
-    });
+    impl.prepare_for_backward(searches ? outputs : std::vector<at::Tensor>{});
   }
   if (!at::GradMode::is_enabled() || !wants_outputs()) return;
 
@@ -337,7 +369,7 @@ bool DdpReducer::set_sync_in_backward(bool sync) noexcept {
 
 void DdpReducer::sync_next_backward() {
   impl_->sync_in_backward = true;
-  impl_->guarded("preparing a backward pass", [&] { impl_->reducer->prepare_for_backward({}); });
+  impl_->prepare_for_backward({});
 }
 
 }  // namespace accel

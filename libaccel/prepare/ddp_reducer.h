@@ -1,7 +1,9 @@
 // DdpReducer: averages the gradients of one model over the ranks while backward still runs.
 //
-// Owns a c10d::Reducer. Gradients are packed into buckets in the order in which backward makes
-// them; a full bucket is all-reduced at once. A forward that will be followed by a synchronising
+// Owns GradientBuckets where ranks share memory and all gradients are dense and of real numbers; else, and with
+// find_unused_parameters, static_graph or without gradient_as_bucket_view, a c10d::Reducer. Both pack gradients into
+// buckets, all-reduce a bucket as soon as it is full, and give the same bits, but for gradients that zero_grad(false) keeps
+// on a number of ranks that is no power of two. A forward that will be followed by a synchronising
 // backward is bracketed by before_forward() and after_forward().
 //
 // Threads:  the thread that trains; LibTorch calls back from its backward threads.

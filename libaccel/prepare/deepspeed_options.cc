@@ -10,30 +10,47 @@
 #include "libaccel/sharding/deepspeed_file.h"
 #include "libaccel/sharding/variable_values.h"
 #include "libaccel/sharding/zero_settings.h"
+#include "runtime/json_argument.h"
 
 namespace accel {
 namespace {
 
 constexpr std::uintmax_t kMostBytes = 1 << 20;
 
-std::string read_text(const std::string& path) {
+// What messages call it, and its text.
+struct Source {
+  std::string name;
+  std::string text;
+};
+
+Source read_source(const std::string& path) {
   std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    if (auto json = json_in_place_of_path(path))
+      return {"the JSON of DeepSpeed's configuration", *std::move(json)};
+  }
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
   if (error || bytes > kMostBytes || !file) {
     throw Error(ErrorCode::kConfigUnreadable,
                 "the configuration file of DeepSpeed '" + path.substr(0, 256) +
                     "' is no file of at most 1 MiB that can be read",
-                "name the path of a JSON file in deepspeed_config_file; JSON in place of a path is "
-                "for Python programs");
+                "give the path of a JSON file, the JSON itself, or its base64 in "
+                "deepspeed_config_file (hf_ds_config of the plugin)");
   }
-  return {std::istreambuf_iterator<char>(file), {}};
+  return {path, {std::istreambuf_iterator<char>(file), {}}};
 }
 
 PrecisionType asked_precision(const AcceleratorOptions& options, const EnvLookup& env) {
   if (options.mixed_precision) return *options.mixed_precision;
   const auto text = sharding::text_of(env, "ACCELERATE_MIXED_PRECISION");
   return text ? parse<PrecisionType>(*text) : PrecisionType::kNo;
+}
+
+std::optional<std::string> source_of(const AcceleratorOptions& options, const EnvLookup& env) {
+  auto source = options.deepspeed_plugin ? options.deepspeed_plugin->hf_ds_config : std::nullopt;
+  if (!source) source = sharding::text_of(env, "ACCELERATE_DEEPSPEED_CONFIG_FILE");
+  return source == "none" ? std::nullopt : source;
 }
 
 // The file's number of batches; a plugin keeps the rest.
@@ -54,16 +71,22 @@ bool wants_deepspeed(const AcceleratorOptions& options, const EnvLookup& env) {
 DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options, const EnvLookup& env) {
   DeepSpeedOptions read{.options = std::move(options), .notices = {}};
   AcceleratorOptions& result = read.options;
-  const auto path = sharding::text_of(env, "ACCELERATE_DEEPSPEED_CONFIG_FILE");
-  if (!wants_deepspeed(result, env) || !path || *path == "none") return read;
-  const sharding::DeepSpeedFile file = sharding::parse_deepspeed_file(read_text(*path), *path);
+  const auto given_source = source_of(result, env);
+  if (!wants_deepspeed(result, env) || !given_source) return read;
+  const Source source = read_source(*given_source);
+  const sharding::DeepSpeedFile file = sharding::parse_deepspeed_file(source.text, source.name);
   const PrecisionType asked = asked_precision(result, env);
-  const PrecisionType precision = sharding::precision_of(file, asked, *path);
+  const PrecisionType precision = sharding::precision_of(file, asked, source.name);
   if (precision != asked) result.mixed_precision = precision;
   if (file.gradient_accumulation_steps) set_accumulation(result, *file.gradient_accumulation_steps);
   DeepSpeedPlugin plugin = result.deepspeed_plugin.value_or(DeepSpeedPlugin{});
   if (file.zero_stage) plugin.zero_stage = file.zero_stage;
   if (file.gradient_clipping) plugin.gradient_clipping = file.gradient_clipping;
+  const auto in_environment = sharding::text_of(env, "ACCELERATE_GRADIENT_CLIPPING");
+  const bool is_clipping_said =
+      plugin.gradient_clipping || (in_environment && *in_environment != "none");
+  if (file.clips_automatically && !is_clipping_said)
+    plugin.gradient_clipping = sharding::kAutomaticClipping;
   if (file.offload_optimizer_device)
     plugin.offload_optimizer_device = file.offload_optimizer_device;
   if (file.offload_param_device) plugin.offload_param_device = file.offload_param_device;

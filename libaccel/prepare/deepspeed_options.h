@@ -17,9 +17,9 @@ struct DeepSpeedOptions {
   std::vector<std::string> notices;
 };
 
-// With ACCELERATE_USE_DEEPSPEED (or a deepspeed_plugin) and ACCELERATE_DEEPSPEED_CONFIG_FILE: what the file says goes before the
-// plugin, the options and their variables, as in the peer. Without: the options. Throws what parse_deepspeed_file() and
-// precision_of() throw; kConfigUnreadable.
+// With ACCELERATE_USE_DEEPSPEED (or a deepspeed_plugin) and hf_ds_config or ACCELERATE_DEEPSPEED_CONFIG_FILE: what the file
+// says goes before the plugin, the options and their variables, as in the peer. Without: the options. Throws what
+// parse_deepspeed_file() and precision_of() throw; kConfigUnreadable.
 [[nodiscard]] DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options,
                                                       const EnvLookup& env);
 

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <numeric>
 #include <string>
@@ -119,6 +120,22 @@ void wait_until_connected(c10d::Store& store,
   }
 }
 
+// For ever comes as the largest number that there is, which no clock can be added to; poll() counts to 24 days.
+InitProcessGroupKwargs with_bounded_timeouts(InitProcessGroupKwargs options) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::days(24);
+  const std::pair<const char*, std::chrono::milliseconds*> timeouts[] = {
+      {"timeout", &options.timeout}, {"store_timeout", &options.store_timeout}};
+  for (const auto& [name, timeout] : timeouts) {
+    if (timeout->count() <= 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  std::string("InitProcessGroupKwargs.") + name + " is " +
+                      std::to_string(timeout->count()) + " ms, expected a time above 0");
+    }
+    *timeout = std::min(*timeout, kLongest);
+  }
+  return options;
+}
+
 shm::GroupOptions shm_options(const WorkerIdentity& identity,
                               const InitProcessGroupKwargs& options) {
   shm::GroupOptions group;
@@ -209,7 +226,8 @@ ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
 ProcessGroup::~ProcessGroup() = default;
 
 std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
-                                                 const InitProcessGroupKwargs& options) {
+                                                 const InitProcessGroupKwargs& given) {
+  const InitProcessGroupKwargs options = with_bounded_timeouts(given);
   const std::string& wanted = options.backend;
   if (!wanted.empty() && wanted != kShm && wanted != kGloo) {
     throw Error(ErrorCode::kUnsupported,

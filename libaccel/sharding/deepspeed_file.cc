@@ -131,14 +131,12 @@ class Reader {
   }
 
   void read_clipping(const json& value) {
-    if (value.is_number()) {
+    if (value.is_number() && value.get<double>() >= 0) {
       file_.gradient_clipping = value.get<double>();
     } else if (value == "auto") {
-      file_.notices.push_back(path_ +
-                              ": gradient_clipping \"auto\" does not clip here: call "
-                              "accelerator.clip_grad_norm_() before step()");
+      file_.clips_automatically = true;
     } else if (!asks_for_nothing(value)) {
-      throw invalid("gradient_clipping", value, "a number or \"auto\"");
+      throw invalid("gradient_clipping", value, "0, a norm above it, or \"auto\"");
     }
   }
 

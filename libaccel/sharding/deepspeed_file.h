@@ -21,6 +21,7 @@ struct DeepSpeedFile {
   std::optional<std::string> offload_optimizer_device;
   std::optional<std::string> offload_param_device;
   std::optional<double> gradient_clipping;
+  bool clips_automatically = false;                // gradient_clipping is "auto"
   std::optional<int> gradient_accumulation_steps;  // 1 when it is left out, as in the peer
   // By fp16.enabled and bf16.enabled, where they are true or false.
   std::optional<bool> is_fp16;

@@ -39,6 +39,7 @@ struct FsdpSettings {
     return precision.param_dtype || precision.reduce_dtype || precision.buffer_dtype ||
            precision.output_dtype;
   }
+  std::optional<double> gradient_clipping;  // what steps clip by; above 0
   int version = 1;
   StateDictType state_dict_type = StateDictType::kSharded;
   StateDictConfig state_dict;        // of models

@@ -78,7 +78,7 @@ GradientShards::~GradientShards() {
 }
 
 void GradientShards::arm() noexcept {
-  if (state_ == State::kLocal || state_ == State::kDone) state_ = State::kArmed;
+  if (state_ == State::kLocal || (state_ == State::kDone && !awaits_step_)) state_ = State::kArmed;
 }
 
 void GradientShards::disarm() noexcept {
@@ -223,6 +223,7 @@ bool GradientShards::finish(bool has_others) {
   reduce_ready_units(true);
   agree_on_use();
   state_ = State::kDone;
+  awaits_step_ = true;
   return true;
 }
 

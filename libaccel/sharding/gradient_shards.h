@@ -10,7 +10,8 @@
 //   ARMED      start; arm(): a forward; abandon()   the first gradient, or finish(): the ranks call the roll;
 //                                                   nobody has a gradient -> as before, somebody -> REDUCING
 //   REDUCING   somebody has a gradient              finish() -> DONE; abandon() -> ARMED
-//   DONE       finish()                             as ARMED; but nothing is owed to the step of an optimizer
+//   DONE       finish()                             as ARMED, by a forward only after settled(); nothing is owed to the step of
+//                                                   an optimizer
 //
 // The roll keeps ranks together of which some have no gradient of this model in this backward (experts of others, the
 // other half of a GAN): they join with zeros. A parameter that had no gradient on any rank keeps none, so that optimizers
@@ -63,8 +64,11 @@ class GradientShards {
   // Requires: every rank calls it.
   bool finish(bool has_others = false);
 
-  // Whether finish() was called since the last arm(), disarm() and gradient.
+  // Whether nothing is owed: no gradient has come since finish(), and no forward since settled().
   [[nodiscard]] bool is_done() const noexcept { return state_ == State::kDone; }
+  // An optimizer has stepped on the gradients, or they were cleared: from now on a forward is one of the next step. Of one
+  // before it, that of a loss for the log, there need not be another on any other rank.
+  void settled() noexcept { awaits_step_ = false; }
   // After an exception in a backward: what was reduced of it is dropped.
   void abandon() noexcept;
 
@@ -105,6 +109,7 @@ class GradientShards {
   at::Tensor scale_;  // 0-d, as a number of the program: it changes no dtype
 
   State state_ = State::kArmed;
+  bool awaits_step_ = false;  // since finish(), until settled()
   std::vector<UnitState> unit_states_;
   std::size_t num_reduced_ = 0;        // units, from the last one down
   std::vector<std::uint8_t> arrived_;  // by parameter, in this backward

@@ -7,6 +7,7 @@
 #include <accel/error.h>
 
 #include "libaccel/process/process_group.h"
+#include "runtime/checkpoint/xxh3.h"
 
 namespace accel::sharding {
 namespace {
@@ -25,9 +26,16 @@ std::optional<LoneWrite> first_lone_write(std::span<const int> writers,
 }
 
 void LoneWrites::forget(std::span<const NamedParameter> parameters) {
-  versions_.clear();
-  for (const NamedParameter& parameter : parameters)
-    versions_.push_back(parameter.tensor._version());
+  seen_.clear();
+  for (const NamedParameter& parameter : parameters) seen_.push_back(seen_of(parameter.tensor));
+}
+
+// A parameter is a view of its unit without gaps.
+LoneWrites::Seen LoneWrites::seen_of(const at::Tensor& parameter) const {
+  Seen seen{.version = parameter._version()};
+  if (watch_ == Watch::kValues)
+    seen.hash = checkpoint::xxh3_functions().hash(parameter.const_data_ptr(), parameter.nbytes());
+  return seen;
 }
 
 void LoneWrites::refuse(std::span<const NamedParameter> parameters, ProcessGroup& group) {
@@ -37,7 +45,7 @@ void LoneWrites::refuse(std::span<const NamedParameter> parameters, ProcessGroup
   const std::span<int> writers = all.first(parameters.size());
   const std::span<int> others = all.last(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const bool is_written = parameters[i].tensor._version() != versions_.at(i);
+    const bool is_written = seen_of(parameters[i].tensor) != seen_.at(i);
     (is_written ? writers : others)[i] = group.rank();
   }
   group.all_reduce_(ranks, Reduction::kMax, "comparing which parameters were written to");

@@ -3,7 +3,7 @@
 // A step makes the copies one again: of each value that of the rank whose shard it is in. What all ranks have written stays so;
 // of what some of them have written a part would be undone without a word. So they compare which parameters they have
 // written to since their copies were one. LibTorch counts the writes of operators; those by an address, or through data(), it
-// does not see.
+// does not see, and hashes of the values tell, at the price of two passes over all parameters in each step.
 //
 // Threads:  the thread that trains.
 #pragma once
@@ -13,6 +13,8 @@
 #include <optional>
 #include <span>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "libaccel/prepare/parameter_list.h"
 
@@ -37,6 +39,9 @@ struct LoneWrite {
 
 class LoneWrites {
  public:
+  enum class Watch { kOperators, kValues };
+  explicit LoneWrites(Watch watch = Watch::kOperators) : watch_(watch) {}
+
   // The copies of all ranks are one, or are written to alike on all.
   void forget(std::span<const NamedParameter> parameters);
   // Throws kInvalidArgument, the same on all ranks, naming a parameter that some have written to since forget() and others have
@@ -44,7 +49,16 @@ class LoneWrites {
   void refuse(std::span<const NamedParameter> parameters, ProcessGroup& group);
 
  private:
-  std::vector<std::int64_t> versions_;  // by parameter
+  struct Seen {
+    std::int64_t version = 0;
+    std::uint64_t hash = 0;  // of the values, where they are watched
+
+    friend bool operator==(const Seen&, const Seen&) = default;
+  };
+  [[nodiscard]] Seen seen_of(const at::Tensor& parameter) const;
+
+  Watch watch_;
+  std::vector<Seen> seen_;  // by parameter
 };
 
 }  // namespace accel::sharding

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include <accel/state.h>
+
 #include "libaccel/large_tensor.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/lone_writes.h"
@@ -77,7 +79,8 @@ class PrivateHome final : public ParameterHome {
   Masters masters_;
   std::vector<std::uint64_t> hashes_;       // of this rank's part, by unit
   std::vector<NamedParameter> parameters_;  // from take_in() on
-  LoneWrites lone_writes_;
+  LoneWrites lone_writes_{PartialState().debug() ? LoneWrites::Watch::kValues
+                                                 : LoneWrites::Watch::kOperators};
 };
 
 }  // namespace

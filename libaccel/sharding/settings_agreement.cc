@@ -63,6 +63,7 @@ std::string describe(const std::optional<FsdpSettings>& settings) {
        << (own.keeps_whole_gradients ? std::string_view("ZeRO-1") : to_string(own.strategy)) << '\n'
        << "auto_wrap_policy " << to_string(own.wrap) << '\n'
        << "transformer_cls_names_to_wrap '" << joined(own.transformer_classes) << "'\n"
+       << "gradient_clipping " << own.gradient_clipping.value_or(0) << '\n'
        << "min_num_params " << own.min_num_params << '\n'
        << "ignored_modules '" << own.ignored_modules << joined(own.ignored_names) << "'\n"
        << "shard_by_tensor " << text_of(own.shard_by_tensor) << '\n'

@@ -414,6 +414,7 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
   }
   home_->publish(units);
   has_stepped_ = true;
+  if (gradients_ != nullptr) gradients_->settled();
 }
 
 void ShardedModel::begin_save(Exposure exposure, std::span<const at::Tensor> asked) {

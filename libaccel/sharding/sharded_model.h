@@ -124,7 +124,10 @@ class ShardedModel : public ModelSync {
     return parameters_;
   }
   // Those that are there may be added to: the optimizer set its own to zero, and whoever has others wants them added.
-  void gradients_were_cleared() noexcept { has_stepped_ = false; }
+  void gradients_were_cleared() noexcept {
+    has_stepped_ = false;
+    if (gradients_ != nullptr) gradients_->settled();
+  }
   // [shard_numel] of this rank, in the precision that the optimizer sees. Borrowed.
   [[nodiscard]] at::Tensor shard(std::size_t unit) const;
   // In full precision, of a parameter that is whole on every rank.

@@ -1,6 +1,7 @@
 #include "libaccel/sharding/sharded_optimizer.h"
 
 #include <algorithm>
+#include <new>
 #include <set>
 #include <string>
 #include <typeinfo>
@@ -13,6 +14,7 @@
 #include <accel/error.h>
 #include <accel/types.h>
 
+#include "libaccel/optim/gradient_clipping.h"
 #include "libaccel/optim/unique_parameters.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/sharded_model.h"
@@ -143,6 +145,7 @@ std::shared_ptr<ShardedOptimizer> ShardedOptimizer::rewrite(
     optimizer.param_groups()[g].params() = std::move(pieces);
   }
   make_adagrad_states(optimizer);
+  sharded->note_states();
   return sharded;
 }
 
@@ -165,20 +168,58 @@ void ShardedOptimizer::before_step() {
                     std::to_string(optimizer_.param_groups().size()) + " now",
                 "add parameter groups before prepare()");
   }
+  refuse_foreign_states();
   for (const auto& [model, units] : models_) model->before_write();
 }
 
+void ShardedOptimizer::note_states() {
+  states_.clear();
+  if (!is_element_wise(optimizer_))
+    return;  // a class of the user's may make them whenever it likes
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!is_piece(parameter)) continue;
+      const auto state = optimizer_.state().find(parameter.unsafeGetTensorImpl());
+      states_[parameter.unsafeGetTensorImpl()] =
+          state == optimizer_.state().end() ? nullptr : state->second.get();
+    }
+  }
+}
+
+// torch::load() makes new ones, of whichever rank's pieces are in the file: often of the same shapes.
+void ShardedOptimizer::refuse_foreign_states() const {
+  for (const auto& [piece, state] : optimizer_.state()) {
+    const auto known = states_.find(piece);
+    if (known == states_.end() || known->second == state.get()) continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        "the optimizer has states that neither its steps nor load_state() have made: a file "
+        "that torch::load() reads has those of the pieces of the rank that wrote it",
+        "use save_state() and load_state(); to begin anew, call state().clear() of the "
+        "optimizer");
+  }
+}
+
 void ShardedOptimizer::after_step() {
+  note_states();
   for (const auto& [model, units] : models_) model->publish(units);
 }
 
 void ShardedOptimizer::abandon_step() noexcept {
+  try {
+    note_states();                   // those that the update made before it threw are its own
+  } catch (const std::bad_alloc&) {  // the error of the update counts
+  }
   for (const auto& [model, units] : models_) model->abandon_write();
 }
 
 void ShardedOptimizer::combine_overflow(at::Tensor& found_inf) {
   models_.front().first->group().all_reduce_(
       found_inf, Reduction::kMax, "comparing which gradients are finite");
+}
+
+at::Tensor ShardedOptimizer::combine_norm(const at::Tensor& norm, double norm_type) {
+  return combined_norm(models_.front().first->group(), norm, norm_type);
 }
 
 void ShardedOptimizer::clear_gradients() {
@@ -191,7 +232,7 @@ void ShardedOptimizer::clear_gradients() {
 }
 
 // Parameters and shards begin at multiples of 64 bytes of their unit.
-bool ShardedOptimizer::is_padded(const at::Tensor& parameter) const {
+bool ShardedOptimizer::is_piece(const at::Tensor& parameter) const {
   static_assert(kAlignment == 64);
   return std::any_of(models_.begin(), models_.end(), [&](const auto& entry) {
     return entry.first->is_piece(parameter);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -34,13 +35,15 @@ class ShardedOptimizer final : public detail::StepGate {
   explicit ShardedOptimizer(torch::optim::Optimizer& optimizer);
 
   void settle() override;
-  // Throws kUnsupported for a parameter group that was added since prepare().
+  // Throws kUnsupported for a parameter group that was added since prepare(), and for states that neither steps nor load_state()
+  // have made.
   void before_step() override;
   void after_step() override;
   void abandon_step() noexcept override;
   void combine_overflow(at::Tensor& found_inf) override;
   void clear_gradients() override;
-  [[nodiscard]] bool is_padded(const at::Tensor& parameter) const override;
+  [[nodiscard]] at::Tensor combine_norm(const at::Tensor& norm, double norm_type) override;
+  [[nodiscard]] bool is_piece(const at::Tensor& parameter) const override;
 
   // The parameters that the optimizer was made for, by group: whole ones of the model.
   [[nodiscard]] const std::vector<std::vector<at::Tensor>>& whole_groups() const noexcept {
@@ -48,15 +51,19 @@ class ShardedOptimizer final : public detail::StepGate {
   }
   // With the units that it changes.
   [[nodiscard]] const auto& models() const noexcept { return models_; }
+  // The states of pieces are this rank's own as they are now: load_state() has read them.
+  void note_states();
   // nullptr: the parameter is not divided.
   [[nodiscard]] ShardedModel* model_of(const at::Tensor& parameter) const;
 
  private:
   [[nodiscard]] std::vector<std::size_t> units_in(const ShardedModel& model) const;
+  void refuse_foreign_states() const;
 
   torch::optim::Optimizer& optimizer_;
   std::vector<std::pair<std::shared_ptr<ShardedModel>, std::vector<std::size_t>>> models_;
   std::vector<std::vector<at::Tensor>> whole_groups_;
+  std::unordered_map<const void*, const void*> states_;  // by piece; of classes of torch::optim
 };
 
 // nullptr: the optimizer is not sharded.

@@ -1,6 +1,7 @@
 #include "libaccel/sharding/zero_settings.h"
 
 #include <charconv>
+#include <cmath>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,7 @@ namespace accel::sharding {
 namespace {
 
 constexpr int kDefaultStage = 2;
+constexpr const char* kClippingVariable = "ACCELERATE_GRADIENT_CLIPPING";
 
 template <typename T>
 std::optional<T> number_of(const EnvLookup& env, std::string_view name, const char* expected) {
@@ -46,16 +48,20 @@ void refuse_what_is_missing(const DeepSpeedPlugin& plugin, const EnvLookup& env)
                 "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
                 plugin.offload_param_device,
                 env);
-  const auto clipping = plugin.gradient_clipping
-                            ? plugin.gradient_clipping
-                            : number_of<double>(env, "ACCELERATE_GRADIENT_CLIPPING", "a number");
-  if (clipping && *clipping > 0) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        "gradient_clipping is " + std::to_string(*clipping) +
-            ", and clipping by step() is not part of this build",
-        "leave it out, or set it to 0, and call accelerator.clip_grad_norm_() before step()");
+}
+
+std::optional<double> clipping_of(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
+  constexpr const char* kExpected = "0 (no clipping) or a norm above it";
+  std::optional<double> norm = plugin.gradient_clipping;
+  const bool is_from_plugin = norm.has_value();
+  if (!norm && text_of(env, kClippingVariable) == "auto") norm = kAutomaticClipping;
+  if (!norm) norm = number_of<double>(env, kClippingVariable, kExpected);
+  if (norm && !(*norm >= 0 && std::isfinite(*norm))) {
+    throw Error(is_from_plugin ? ErrorCode::kInvalidArgument : ErrorCode::kEnvInvalid,
+                std::string(is_from_plugin ? "gradient_clipping" : kClippingVariable) + " is " +
+                    std::to_string(*norm) + ", expected " + kExpected);
   }
+  return norm == 0.0 ? std::nullopt : norm;
 }
 
 }  // namespace
@@ -71,6 +77,7 @@ FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
                         : number_of<int>(env, "ACCELERATE_DEEPSPEED_ZERO_STAGE", "0, 1, 2 or 3")
                               .value_or(kDefaultStage);
   FsdpSettings settings;
+  settings.gradient_clipping = clipping_of(plugin, env);
   switch (stage) {
     case 0:
       settings.strategy = ShardingStrategy::kNoShard;

@@ -12,8 +12,11 @@
 
 namespace accel::sharding {
 
-// Errors  throws kEnvInvalid naming a variable that cannot be read, kInvalidArgument for a stage that does not exist,
-// kUnsupported naming what is not there: offload, clipping by steps.
+// What "auto" is in the peer.
+constexpr double kAutomaticClipping = 1.0;
+
+// Errors  throws kEnvInvalid naming a variable that cannot be read, kInvalidArgument for a stage or a norm to clip by that
+// makes no sense, kUnsupported naming what is not there: offload.
 [[nodiscard]] FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env);
 
 // Whether the launcher asks for DeepSpeed: ACCELERATE_USE_DEEPSPEED. Errors as resolve_zero().

@@ -137,7 +137,9 @@ def run_ranks(command, ranks):
         environment = dict(
             os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
             LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-            TORCHELASTIC_USE_AGENT_STORE="False", OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
+            TORCHELASTIC_USE_AGENT_STORE="False", OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true",
+            # Without it MKL's sums depend on where in memory operands lie; seen on AMD EPYC in Linear(16, 1).
+            MKL_CBWR="COMPATIBLE")
         workers.append(subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     outputs = []

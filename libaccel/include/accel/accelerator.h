@@ -160,12 +160,13 @@ class ACCEL_EXPORT Accelerator {
 
   // Scales the gradients so that the norm of all of them together is at most max_norm; returns the norm before, a 0-d tensor.
   // norm_type may be infinity; 0 and below are kUnsupported where one of the gradients is divided. fp16 gradients are unscaled
-  // first; then it throws kInvalidArgument while they are still being accumulated. Requires: where any prepared model is divided,
-  // every rank calls it, for parameters of whichever model: it waits for all, and for the device. Else it waits for neither.
+  // first; then it throws kInvalidArgument while they are still being accumulated, as it does for a max_norm below 0 or NaN.
+  // Requires: where any prepared model is divided, every rank calls it, for parameters of whichever model: it waits for
+  // all, and for the device. Else it waits for neither.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                              double max_norm,
                              double norm_type = 2.0);
-  // Cuts each gradient to [-clip_value, clip_value].
+  // Cuts each gradient to [-clip_value, clip_value]. Throws kInvalidArgument for a clip_value below 0 or NaN.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   // fp16: divides the gradients of all optimizers, or of one, by the scale. Otherwise does nothing.
   void unscale_gradients();

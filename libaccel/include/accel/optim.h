@@ -47,8 +47,8 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   at::Tensor step(std::function<at::Tensor()> closure) const;
 
   // Clears the gradients, unless they are still being accumulated. set_to_none releases their
-  // memory. On several ranks the wrapped optimizer's own zero_grad() throws: it cannot clear
-  // gradients that are views of the reducer's buckets.
+  // memory. On several ranks the wrapped optimizer's own zero_grad(false) throws where
+  // gradients are views of c10d::Reducer's buckets: it cannot clear such.
   void zero_grad(bool set_to_none = true) const;
 
   // Lets step() without a closure run LibTorch's fused kernels, as fused=True does in Python: one pass over the memory
@@ -72,6 +72,8 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   // The optimizer's state is divided over the ranks: the gate surrounds its steps.
   void set_gate(std::shared_ptr<detail::StepGate> gate) const;
   [[nodiscard]] const std::shared_ptr<detail::StepGate>& gate() const noexcept;
+  // Steps clip the norm of the gradients of all groups together to max_norm.
+  void set_clipping(double max_norm) const;
   // fp16: divides the gradients by the scale, once per step, and lets all ranks know whether any is not finite.
   void unscale() const;
 

@@ -65,8 +65,8 @@ struct GradScalerKwargs {
 // growth_interval, _growth_tracker.
 class ACCEL_EXPORT GradScaler final : public Stateful {
  public:
-  // Throws kInvalidArgument unless growth_factor > 1, 0 < backoff_factor < 1 and growth_interval >
-  // 0.
+  // Throws kInvalidArgument, naming the option, unless init_scale > 0, growth_factor > 1, 0 < backoff_factor < 1,
+  // growth_interval > 0 and all are finite.
   explicit GradScaler(GradScalerKwargs options = {}, c10::Device device = c10::Device(c10::kCPU));
 
   // loss * scale.

@@ -40,7 +40,7 @@ namespace detail {
 class ProcessState;
 }
 
-// How the process group is formed; the names are those of torch.distributed.init_process_group.
+// How the process group is formed; names as those of torch.distributed.init_process_group. Times are above 0, 24 days at most.
 struct InitProcessGroupKwargs {
   // Empty: "shm" when all ranks are on one node, else "gloo". Either by name: that one or an error.
   std::string backend;

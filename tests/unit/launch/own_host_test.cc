@@ -1,6 +1,7 @@
 #include "libaccel/launch/own_host.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace accel::launch {
 namespace {
@@ -8,6 +9,18 @@ namespace {
 TEST(OwnHost, IsAnAddressOfThisMachine) {
   EXPECT_TRUE(is_own_host("127.0.0.1"));
   EXPECT_TRUE(is_own_host("localhost"));
+}
+
+TEST(OwnHost, IsTheNameOfThisMachineWhateverTheNameServiceSays) {
+  char name[256] = {};
+  ASSERT_EQ(::gethostname(name, sizeof name - 1), 0);
+
+  EXPECT_TRUE(is_own_host(name));
+}
+
+TEST(OwnHost, IsNoAddressThatEveryMachineHas) {
+  EXPECT_FALSE(is_own_host("0.0.0.0"));
+  EXPECT_FALSE(is_own_host("::"));
 }
 
 TEST(OwnHost, IsNoneThatAnInterfaceLacksAndNoName) {

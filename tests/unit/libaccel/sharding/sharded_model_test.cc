@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -381,6 +382,31 @@ TEST_P(ShardedOnRanks, TwoForwardsBeforeTheirBackwardsAreBothReduced) {
     optimizer.step();
     // Each gives every parameter a gradient of 1.
     EXPECT_TRUE((before - 2.0).allclose(flat_parameters(*net)));
+  });
+}
+
+// A loss for the log, without torch::NoGradGuard.
+TEST_P(ShardedOnRanks, AForwardOfOneRankBetweenBackwardAndStepIsItsOwn) {
+  test::run_ranks(GetParam(), [] {
+    const auto train = [](bool looks) {
+      Accelerator accelerator({.fsdp_plugin = full_shard()});
+      Net net = seeded_net();
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      for (int step = 0; step < 3; ++step) {
+        accelerator.backward(loss_of(model(tokens(4, step + accelerator.process_index()))));
+        if (looks && accelerator.is_last_process()) {
+          EXPECT_TRUE(std::isfinite(loss_of(model(tokens(4, step))).template item<float>()));
+        }
+        accelerator.clip_grad_norm_(net->parameters(), 1.0);
+        if (looks && accelerator.is_main_process()) std::ignore = model(tokens(4, step));
+        optimizer.step();
+        if (looks && accelerator.is_main_process()) std::ignore = model(tokens(4, step));
+        optimizer.zero_grad();
+      }
+      return flat_parameters(*net);
+    };
+    expect_equal(train(true), train(false));
   });
 }
 

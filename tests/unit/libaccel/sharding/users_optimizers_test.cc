@@ -1,7 +1,8 @@
 // What programs do with the optimizers of a sharded model beside prepare() and step(): one that is not prepared, one of
-// parameters without elements.
+// parameters without elements, files of torch::save().
 
 #include <memory>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -14,8 +15,10 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 
 #include <accel/accelerator.h>
+#include <accel/error.h>
 
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
@@ -91,6 +94,42 @@ std::string said_by_training(bool is_prepared) {
   ::testing::internal::CaptureStderr();
   for (int step = 0; step < 2; ++step) accelerator.backward(model(at::ones({2, 8})).sum());
   return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(UsersOptimizers, AFileOfTorchSaveIsRefusedWithTheCallToUse) {
+  for (const auto& plugin : {FullyShardedDataParallelPlugin{},
+                             FullyShardedDataParallelPlugin{.mixed_precision_policy = "bf16"}}) {
+    test::run_ranks(2, [&] {
+      AcceleratorOptions options;
+      options.fsdp_plugin = plugin;
+      Accelerator accelerator(options);
+      torch::nn::Linear net(8, 8);
+      torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(net, adam);
+      const auto step = [&, &model = model, &optimizer = optimizer] {
+        accelerator.backward(model(at::ones({1, 8})).sum());
+        optimizer.step();
+        optimizer.zero_grad();
+      };
+      step();
+      std::stringstream file;
+      torch::save(adam, file);
+      step();
+      torch::load(adam, file);
+      try {
+        step();
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+        EXPECT_THAT(error.message(), HasSubstr("torch::load()"));
+        EXPECT_THAT(error.remedy(), HasSubstr("use save_state() and load_state()"));
+      }
+      adam.state().clear();
+      step();
+      step();
+      accelerator.wait_for_everyone();
+    });
+  }
 }
 
 TEST(UsersOptimizers, OneThatIsNotPreparedTrainsNothingAndIsToldOnce) {

@@ -101,10 +101,11 @@ class Trainer {
 // By the policy of mixed precision; empty: none.
 class WrittenCopies : public ::testing::TestWithParam<const char*> {
  protected:
-  static void run(const std::function<void(Trainer&)>& body) {
+  static void run(const std::function<void(Trainer&)>& body, const char* debug_mode = "0") {
     test::run_ranks(2, [&] {
       const std::string node = "node" + std::to_string(test::rank_of_this_process());
       ::setenv(shm::kTestNodeVariable, node.c_str(), 1);
+      ::setenv("ACCELERATE_DEBUG_MODE", debug_mode, 1);
       Trainer trainer(GetParam());
       body(trainer);
     });
@@ -169,6 +170,24 @@ TEST_P(WrittenCopies, NameOnAllRanksWhatOneAloneHasWritten) {
     accelerator.load_state(folder.file("state"));
     trainer.step();
   });
+}
+
+TEST_P(WrittenCopies, AreComparedByTheirValuesInDebugMode) {
+  run(
+      [](Trainer& trainer) {
+        trainer.step();
+        const bool is_writer = trainer.accelerator().process_index() == 1;
+        if (is_writer) trainer.weight(1).data().mul_(0.5);
+        EXPECT_THAT(error_of([&] { trainer.step(); }).message(),
+                    HasSubstr("the parameter 1.weight was written to on rank 1 and not on rank 0"));
+
+        if (!is_writer) trainer.weight(1).data().mul_(0.5);
+        trainer.step();
+        std::memset(trainer.bias(0).data_ptr(), 0, trainer.bias(0).nbytes());
+        trainer.step();
+        trainer.step();
+      },
+      "1");
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies,

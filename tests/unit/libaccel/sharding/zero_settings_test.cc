@@ -2,7 +2,9 @@
 
 #include "libaccel/sharding/zero_settings.h"
 
+#include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -71,14 +73,34 @@ TEST(ZeroSettings, NameAStageThatDoesNotExist) {
 }
 
 TEST(ZeroSettings, RefuseWhatWouldChangeNumbersOrMemoryAndIsNotThere) {
-  EXPECT_THAT(error_of({.gradient_clipping = 1.0}).message(), HasSubstr("gradient_clipping"));
   EXPECT_THAT(error_of({.offload_param_device = "cpu"}).message(),
               HasSubstr("offload_param_device is 'cpu'"));
   EXPECT_THAT(
       error_of({}, env({{"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "nvme"}})).message(),
       HasSubstr("offload_optimizer_device is 'nvme'"));
-  // 0 does not clip.
-  EXPECT_NO_THROW(std::ignore = resolve_zero({.gradient_clipping = 0.0}, env()));
+}
+
+TEST(ZeroSettings, HaveTheNormThatStepsClipTo) {
+  const auto said = [](const char* text) { return env({{"ACCELERATE_GRADIENT_CLIPPING", text}}); };
+
+  EXPECT_EQ(resolve_zero({.gradient_clipping = 0.5}, said("2")).gradient_clipping, 0.5);
+  EXPECT_EQ(resolve_zero({}, said("2")).gradient_clipping, 2.0);
+  EXPECT_EQ(resolve_zero({}, said("auto")).gradient_clipping, 1.0);
+  EXPECT_EQ(resolve_zero({}, said("none")).gradient_clipping, std::nullopt);
+  EXPECT_EQ(resolve_zero({.gradient_clipping = 0.0}, said("2")).gradient_clipping, std::nullopt);
+}
+
+TEST(ZeroSettings, NameANormThatIsNone) {
+  for (const double norm : {-1.0, std::nan(""), HUGE_VAL}) {
+    const Error error = error_of({.gradient_clipping = norm});
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr("expected 0 (no clipping) or a norm above it"));
+  }
+  for (const char* text : {"-1", "nan", "inf", "much"}) {
+    const Error error = error_of({}, env({{"ACCELERATE_GRADIENT_CLIPPING", text}}));
+    EXPECT_EQ(error.code(), ErrorCode::kEnvInvalid) << text;
+    EXPECT_THAT(error.message(), HasSubstr("ACCELERATE_GRADIENT_CLIPPING is "));
+  }
 }
 
 }  // namespace

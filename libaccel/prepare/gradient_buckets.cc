@@ -1,0 +1,214 @@
+// The slots of a bucket are tensors with storages of their own over its memory, not views of it: grad.detach_(), which
+// Optimizer::zero_grad(false) calls, refuses views, and torch::save() of a gradient writes its storage whole.
+
+#include "libaccel/prepare/gradient_buckets.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/util/env.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <accel/error.h>
+
+#include "libaccel/process/process_group.h"
+
+namespace accel {
+namespace {
+
+constexpr std::int64_t kAlignBytes = 64;  // of slots: a cache line
+
+std::int64_t aligned(std::int64_t numel, at::ScalarType dtype) {
+  const std::int64_t step = kAlignBytes / static_cast<std::int64_t>(c10::elementSize(dtype));
+  return (numel + step - 1) / step * step;
+}
+
+bool is_dense_and_real(const NamedParameter& parameter) {
+  const at::Tensor& tensor = parameter.tensor;
+  return !parameter.expects_sparse_gradient && tensor.device().is_cpu() &&
+         tensor.layout() == at::kStrided && at::isFloatingType(tensor.scalar_type()) &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+}  // namespace
+
+bool GradientBuckets::can_serve(const std::vector<NamedParameter>& parameters,
+                                const ProcessGroup& group) {
+  return (group.backend() == "shm" || group.backend() == "two_level") &&
+         std::all_of(parameters.begin(), parameters.end(), is_dense_and_real);
+}
+
+GradientBuckets::GradientBuckets(std::vector<NamedParameter> parameters,
+                                 std::shared_ptr<ProcessGroup> group,
+                                 std::int64_t bucket_bytes)
+    : parameters_(std::move(parameters)),
+      group_(std::move(group)),
+      scale_(at::scalar_tensor(1.0 / group_->size(), at::TensorOptions(at::kDouble))),
+      place_of_(parameters_.size()),
+      arrived_(parameters_.size()) {
+  scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
+  plan(bucket_bytes);
+  for (Bucket& bucket : buckets_) make_memory(bucket);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) hook_into(i);
+}
+
+GradientBuckets::~GradientBuckets() {
+  for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
+}
+
+// Backward brings the gradients of the last parameters first. A bucket has one dtype; each dtype fills its own.
+void GradientBuckets::plan(std::int64_t bucket_bytes) {
+  std::vector<std::pair<at::ScalarType, std::size_t>> open;  // buckets by dtype
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    const at::Tensor& tensor = parameters_[i].tensor;
+    const at::ScalarType dtype = tensor.scalar_type();
+    auto found = std::find_if(
+        open.begin(), open.end(), [&](const auto& entry) { return entry.first == dtype; });
+    if (found == open.end()) {
+      found = open.insert(open.end(), {dtype, buckets_.size()});
+      buckets_.push_back({.dtype = dtype});
+    }
+    Bucket& bucket = buckets_[found->second];
+    place_of_[i] = {found->second, bucket.slots.size()};
+    bucket.slots.push_back({.parameter = i, .offset = bucket.numel});
+    bucket.numel += aligned(tensor.numel(), dtype);
+    const auto bytes = bucket.numel * static_cast<std::int64_t>(c10::elementSize(dtype));
+    if (bytes >= bucket_bytes) open.erase(found);
+  }
+}
+
+void GradientBuckets::make_memory(Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  for (Slot& slot : bucket.slots) slot.gradient.reset();
+  bucket.flat.reset();
+  if (bucket.numel == 0) return;
+  const at::TensorOptions options(bucket.dtype);
+  const bool shares = c10::utils::check_env("DDP_DISABLE_COMM_MEM") != true;  // as the Reducer asks
+  bucket.flat =
+      shares ? group_->c10d_group()->getDefaultBackend()->allocateTensor(bucket.numel, options)
+             : at::empty({bucket.numel}, options);
+  bucket.flat.zero_();  // what lies between the slots is summed too
+  auto* const memory = static_cast<std::byte*>(bucket.flat.data_ptr());
+  for (Slot& slot : bucket.slots) {
+    const at::Tensor& parameter = parameters_[slot.parameter].tensor;
+    if (parameter.numel() == 0) continue;
+    slot.gradient = at::from_blob(
+        memory + slot.offset * static_cast<std::int64_t>(c10::elementSize(bucket.dtype)),
+        parameter.sizes(),
+        parameter.strides(),
+        [flat = bucket.flat](void*) {},
+        bucket.flat.options());
+  }
+}
+
+// At the node that adds up the gradient, where a hook that the user puts at the parameter does not take its place.
+void GradientBuckets::hook_into(std::size_t parameter) {
+  auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[parameter].tensor);
+  const auto key =
+      accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+          [this, parameter](const torch::autograd::variable_list& outputs,
+                            const torch::autograd::variable_list&) {
+            on_gradient(parameter);
+            return outputs;
+          }));
+  hooks_.push_back({std::move(accumulator), key});
+}
+
+void GradientBuckets::arm() noexcept {
+  state_ = State::kArmed;
+}
+
+void GradientBuckets::abandon() noexcept {
+  if (state_ != State::kArmed) state_ = State::kLocal;
+}
+
+std::vector<std::size_t> GradientBuckets::missing() const {
+  std::vector<std::size_t> missing;
+  if (state_ != State::kFilling) return missing;
+  for (std::size_t i = 0; i < arrived_.size(); ++i) {
+    if (arrived_[i] == 0) missing.push_back(i);
+  }
+  return missing;
+}
+
+void GradientBuckets::begin() {
+  state_ = State::kFilling;
+  num_reduced_ = 0;
+  std::fill(arrived_.begin(), arrived_.end(), std::uint8_t{0});
+  for (Bucket& bucket : buckets_) {
+    bucket.num_arrived = 0;
+    if (is_held_by_others(bucket)) make_memory(bucket);
+  }
+}
+
+// Somebody has kept a gradient that is no longer its parameter's.
+bool GradientBuckets::is_held_by_others(const Bucket& bucket) const {
+  return std::any_of(bucket.slots.begin(), bucket.slots.end(), [&](const Slot& slot) {
+    if (!slot.gradient.defined()) return false;
+    const at::Tensor& present = parameters_[slot.parameter].tensor.grad();
+    if (present.defined() && present.is_alias_of(slot.gradient)) return false;
+    return slot.gradient.use_count() > 1 || slot.gradient.storage().use_count() > 1;
+  });
+}
+
+void GradientBuckets::on_gradient(std::size_t parameter) {
+  if (state_ == State::kLocal) return;
+  const at::NoGradGuard no_grad;
+  if (state_ == State::kArmed) begin();
+  if (std::exchange(arrived_[parameter], std::uint8_t{1}) != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the parameter " + parameters_[parameter].name +
+                    " got a second gradient for one forward pass",
+                "add the losses and run one backward pass; with checkpointed activations set "
+                "AcceleratorOptions.ddp.static_graph = true");
+  }
+  Bucket& bucket = buckets_[place_of_[parameter].first];
+  take(parameter, bucket.slots[place_of_[parameter].second]);
+  if (++bucket.num_arrived == bucket.slots.size()) reduce_full_buckets();
+}
+
+// Moves the parameter's gradient into its slot.
+void GradientBuckets::take(std::size_t parameter, Slot& slot) {
+  if (!slot.gradient.defined()) return;
+  at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
+  if (!gradient.defined()) {  // its part of the loss had none
+    slot.gradient.zero_();
+  } else if (gradient.is_sparse()) {
+    throw Error(ErrorCode::kUnsupported,
+                "the gradient of " + parameters_[parameter].name + " is sparse",
+                "let torch::nn::Embedding say sparse(true) before prepare(), or make the gradient "
+                "dense");
+  } else if (gradient.is_same(slot.gradient)) {
+    gradient.mul_(scale_);
+    return;
+  } else {
+    at::mul_out(slot.gradient, gradient.detach(), scale_);
+  }
+  gradient = slot.gradient;
+}
+
+void GradientBuckets::reduce_full_buckets() {
+  while (num_reduced_ < buckets_.size()) {
+    Bucket& bucket = buckets_[num_reduced_];
+    if (bucket.num_arrived < bucket.slots.size()) return;
+    if (bucket.flat.defined())
+      group_->all_reduce_(bucket.flat, Reduction::kSum, "averaging gradients");
+    ++num_reduced_;
+  }
+  state_ = State::kSummed;
+  torch::autograd::Engine::get_default_engine().queue_callback([this] {
+    if (state_ == State::kSummed) state_ = State::kLocal;
+  });
+}
+
+}  // namespace accel

@@ -1,0 +1,105 @@
+// GradientBuckets: averages the gradients of one model over ranks that share memory, while backward runs.
+//
+// Every trained parameter has a slot in a bucket, memory that all ranks of a node map where there is such. A hook takes
+// each gradient there as soon as it is complete, scaled by 1 / world_size, and the slot becomes the parameter's gradient. A
+// full bucket is summed at once, where it lies. c10d::Reducer does more (gradients of other places, graphs that change)
+// for each parameter and step; this is for the usual case, and gives the same bits.
+//
+//   state    enters on                                leaves on
+//   LOCAL    start; the end of the backward           arm() -> ARMED; until then gradients stay where they are
+//   ARMED    arm(): a forward, or a late decision     the first gradient -> FILLING
+//   FILLING  a gradient                               the last bucket was summed -> SUMMED; abandon() -> LOCAL
+//   SUMMED   the last bucket                          the end of that backward, abandon() -> LOCAL
+//
+// arm() begins anew in every state.
+//
+// Buckets are summed in one order on every rank, from the last parameters to the first, whatever the order of the hooks.
+// A gradient that somebody still holds after the parameter has let go of it keeps its values: its bucket is replaced.
+//
+// Threads:  the thread that trains; hooks run on LibTorch's thread of the backward, one at a time.
+// Cost:     one pass over each gradient, one all-reduce in place for each bucket.
+// Errors    what ProcessGroup throws; kInvalidArgument naming a parameter that gets a second gradient for one forward;
+//           kUnsupported naming one whose gradient is sparse.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "libaccel/prepare/parameter_list.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace accel {
+
+class ProcessGroup;
+
+class GradientBuckets {
+ public:
+  // Whether this class can serve: ranks whose collectives work on the caller's thread, dense gradients of real numbers on the CPU.
+  [[nodiscard]] static bool can_serve(const std::vector<NamedParameter>& parameters,
+                                      const ProcessGroup& group);
+
+  // parameters: as trainable_parameters() gives them. bucket_bytes: a bucket ends with the parameter that reaches it.
+  // Requires: can_serve(); the same arguments on every rank.
+  GradientBuckets(std::vector<NamedParameter> parameters,
+                  std::shared_ptr<ProcessGroup> group,
+                  std::int64_t bucket_bytes);
+  ~GradientBuckets();
+  GradientBuckets(const GradientBuckets&) = delete;
+  GradientBuckets& operator=(const GradientBuckets&) = delete;
+
+  // The next backward averages.
+  void arm() noexcept;
+  // After an exception in a backward.
+  void abandon() noexcept;
+  // The parameters, by index, whose gradients the backward before has not brought; empty when it was complete or none has begun.
+  [[nodiscard]] std::vector<std::size_t> missing() const;
+
+ private:
+  enum class State { kLocal, kArmed, kFilling, kSummed };
+  struct Slot {
+    std::size_t parameter;
+    std::int64_t offset;  // in elements of the bucket
+    at::Tensor gradient;  // laid out as the parameter; undefined: no elements
+  };
+  struct Bucket {
+    at::ScalarType dtype;
+    std::int64_t numel = 0;
+    std::vector<Slot> slots;
+    at::Tensor flat;
+    std::size_t num_arrived = 0;
+  };
+  struct Hook {
+    std::shared_ptr<torch::autograd::Node> accumulator;  // the parameter itself holds it weakly
+    std::uintptr_t key;
+  };
+
+  void plan(std::int64_t bucket_bytes);
+  void make_memory(Bucket& bucket);
+  void hook_into(std::size_t parameter);
+  void begin();
+  [[nodiscard]] bool is_held_by_others(const Bucket& bucket) const;
+  void on_gradient(std::size_t parameter);
+  void take(std::size_t parameter, Slot& slot);
+  void reduce_full_buckets();
+
+  std::vector<NamedParameter> parameters_;
+  std::shared_ptr<ProcessGroup> group_;
+  at::Tensor scale_;  // 0-d, as a number of the program: it changes no dtype
+  std::vector<Bucket> buckets_;
+  std::vector<std::pair<std::size_t, std::size_t>> place_of_;  // by parameter: bucket, slot
+  std::vector<Hook> hooks_;
+
+  State state_ = State::kLocal;
+  std::vector<std::uint8_t> arrived_;  // by parameter, in this backward
+  std::size_t num_reduced_ = 0;        // buckets, from the first
+};
+
+}  // namespace accel
