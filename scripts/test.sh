@@ -33,6 +33,8 @@ failed=0
 spare=0  # seconds that the stages so far left
 failures=()
 summary=()
+fallen=$(mktemp)  # the names of tests that failed, and what each said last
+trap 'rm -f "$fallen"' EXIT
 
 wanted() {
   [ ${#only[@]} -eq 0 ] && return 0
@@ -45,7 +47,7 @@ wanted() {
 stage() {
   local name=$1 minutes=$2 run=$3 started=$SECONDS status=0 took left verdict=passed
   wanted "$name" || return 0
-  slowest=
+  remarks=
   echo
   echo "=== $name (at most $minutes min and the $((spare / 60)) that are left over)"
   "$run" || status=$?
@@ -58,19 +60,31 @@ stage() {
     verdict="FAILED ($((-left)) s late)"
   fi
   if [ "$verdict" = passed ]; then passed=$((passed + 1)); else failed=$((failed + 1)); failures+=("$name"); fi
-  summary+=("$(printf '%-8s %4d s of %4d s  %s%s' "$name" "$took" $((minutes * 60)) "$verdict" "$slowest")")
+  summary+=("$(printf '%-8s %4d s of %4d s  %s%s' "$name" "$took" $((minutes * 60)) "$verdict" "$remarks")")
 }
 
 run_ctest() {  # run_ctest BUILD_DIR JOBS -L|-R PATTERN
   ctest --test-dir "$1" -j "$2" "$3" "$4" --output-on-failure --no-tests=error | tee "$1/ctest.out"
   local status=${PIPESTATUS[0]}
-  note_slowest "$1/ctest.out"
+  note_remarks "$1/ctest.out"
+  note_fallen "$1/ctest.out" >>"$fallen"
   return "$status"
 }
 
-note_slowest() {  # note_slowest CTEST_OUTPUT: the lines end in "... Passed   12.34 sec"
-  slowest=$(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn | head -3 |
+note_remarks() {  # note_remarks CTEST_OUTPUT: who failed, and the slowest; the lines end in "... Passed   12.34 sec"
+  remarks=$(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .*\*\*\*.*/\1/p' "$1" | paste -sd, - | sed -E 's/^./: &/')
+  remarks+=$(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn | head -3 |
     awk '{printf "%s%s %d s", NR == 1 ? "; " : ", ", $2, $1}')
+}
+
+# note_fallen CTEST_OUTPUT: each test that failed with the last lines of its output, so that they stand at the end of a report
+# of which only the end is kept.
+note_fallen() {
+  awk 'function tell(  i) { if (!name) return; print name; for (i = count > 40 ? count - 40 : 0; i < count; ++i) print "    " said[i] }
+    /^ *([0-9]+\/[0-9]+ Test +#| *Start +[0-9]+:|[0-9]+% tests passed)/ { tell(); name = ""; count = 0 }
+    /^ *[0-9]+\/[0-9]+ Test +#.*\*\*\*/ { name = $0; next }
+    name && NF && !/^\[ +(RUN|OK) +\]|^\[-+\]/ { said[count++] = substr($0, 1, 200) }
+    END { tell() }' "$1"
 }
 
 setup() { scripts/setup.sh --tests; }
@@ -109,6 +123,7 @@ if [ $failed -eq 0 ]; then
 fi
 
 echo
+cat "$fallen"
 printf '%s\n' "${summary[@]}"
 if [ $failed -gt 0 ]; then echo "failed: ${failures[*]}"; fi
 echo "$passed passed, $failed failed"
