@@ -1,5 +1,6 @@
 #include "launcher/cluster/etcd_key.h"
 
+#include <algorithm>
 #include <stop_token>
 #include <utility>
 
@@ -36,27 +37,35 @@ std::string value_in(const Range& range) {
 Result<std::unique_ptr<launcher::EtcdSeat>> EtcdKey::open(const launcher::EtcdAccess& access,
                                                           const std::string& run_id,
                                                           EtcdKeyTiming timing) {
-  auto client = EtcdClient::make({.endpoints = {access.endpoint},
-                                  .tls = {.authority = access.authority,
-                                          .certificate = access.certificate,
-                                          .key = access.key}},
-                                 timing.calls);
+  const agent::EtcdSettings settings = {
+      .endpoints = {access.endpoint},
+      .tls = {.authority = access.authority, .certificate = access.certificate, .key = access.key}};
+  auto client = EtcdClient::make(settings, timing.calls);
   if (!client) return std::move(client).error();
+  agent::EtcdTiming patient = timing.calls;
+  patient.call_limit = std::max(patient.call_limit, timing.write_limit);
+  auto writer = EtcdClient::make(settings, patient);
+  if (!writer) return std::move(writer).error();
   std::string address = access.own_address;
   if (address.empty()) {
     const auto found = resolve_endpoint(access.endpoint, kNameLimit);
     if (!found) return found.error();
     address = own_address_towards(found->front(), is_loopback_name(access.endpoint));
   }
-  return std::unique_ptr<launcher::EtcdSeat>(new EtcdKey(
-      *std::move(client), "/accel-launch/" + run_id + "/main", std::move(address), timing));
+  return std::unique_ptr<launcher::EtcdSeat>(new EtcdKey(*std::move(client),
+                                                         *std::move(writer),
+                                                         "/accel-launch/" + run_id + "/main",
+                                                         std::move(address),
+                                                         timing));
 }
 
 EtcdKey::EtcdKey(std::shared_ptr<EtcdClient> client,
+                 std::shared_ptr<EtcdClient> writer,
                  std::string key,
                  std::string own_address,
                  EtcdKeyTiming timing)
     : client_(std::move(client)),
+      writer_(std::move(writer)),
       key_(std::move(key)),
       own_address_(std::move(own_address)),
       timing_(timing) {}
@@ -98,7 +107,7 @@ Result<std::string> EtcdKey::read(const std::string& place) {
 }
 
 Result<std::string> EtcdKey::write() {
-  const auto lease = client_->grant(timing_.lease);
+  const auto lease = writer_->grant(timing_.lease);
   if (!lease) return lease.error();
   etcdserverpb::TxnRequest txn;
   Compare& absent = *txn.add_compare();
@@ -110,7 +119,7 @@ Result<std::string> EtcdKey::write() {
   put.set_value(place_);
   put.set_lease(lease->id);
   txn.add_failure()->mutable_request_range()->set_key(key_);
-  const auto answer = client_->txn(txn);
+  const auto answer = writer_->txn(txn);
   if (!answer) return answer.error();  // the lease ends by itself, and the key with it
   if (answer->succeeded()) {
     lease_ = lease->id;

@@ -35,6 +35,8 @@ struct EtcdKeyTiming {
   std::chrono::milliseconds renew_every{2'000};
   std::chrono::milliseconds give_up_within{250};  // give_up() waits no longer
   agent::EtcdTiming calls{};
+  // A write waits for etcd's disk, whose fsync may take seconds while much else is written; to ask again begins anew.
+  std::chrono::milliseconds write_limit{3'000};
 };
 
 class EtcdKey final : public launcher::EtcdSeat {
@@ -55,6 +57,7 @@ class EtcdKey final : public launcher::EtcdSeat {
 
  private:
   EtcdKey(std::shared_ptr<agent::EtcdClient> client,
+          std::shared_ptr<agent::EtcdClient> writer,
           std::string key,
           std::string own_address,
           EtcdKeyTiming timing);
@@ -69,6 +72,7 @@ class EtcdKey final : public launcher::EtcdSeat {
   void end_keeper();
 
   const std::shared_ptr<agent::EtcdClient> client_;
+  const std::shared_ptr<agent::EtcdClient> writer_;  // with the write limit
   const std::string key_;
   const std::string own_address_;
   const EtcdKeyTiming timing_;

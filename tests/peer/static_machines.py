@@ -9,7 +9,7 @@ import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-from programs import BIN, ETCD, Program, start_etcd  # noqa: E402
+from programs import BIN, ETCD, MEMORY, Program, start_etcd  # noqa: E402
 from two_nodes import ADDRESSES, JOB, PEER, Network, entering, ip, require_namespaces  # noqa: E402
 
 PORT = 29677
@@ -66,7 +66,7 @@ class StaticMachines(unittest.TestCase):
 
     @unittest.skipIf(ETCD is None, "etcd is not installed (Debian's etcd-server)")
     def test_etcd_says_which_machine_is_the_first_and_where(self):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
             etcd = start_etcd(folder, f"{ADDRESSES[0]}:2379", entering(self.network.names[0]))
             self.addCleanup(etcd.close)
             for index in (1, 0):

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 #include <thread>
 
@@ -23,18 +24,28 @@ std::string loopback_at(const ReservedPort& port) {
   return "127.0.0.1:" + std::to_string(port.port());
 }
 
+std::string make_folder() {
+  std::string name =
+      ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/accel-etcd-XXXXXX" : "/tmp/accel-etcd-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot create " + name);
+  return name;
+}
+
 }  // namespace
 
 bool EtcdServer::is_installed() {
   return ::access(kProgram, X_OK) == 0;
 }
 
-EtcdServer::EtcdServer() : endpoint_(loopback_at(port_)), peer_(loopback_at(peer_port_)) {
+EtcdServer::EtcdServer()
+    : folder_(make_folder()), endpoint_(loopback_at(port_)), peer_(loopback_at(peer_port_)) {
   start();
 }
 
 EtcdServer::~EtcdServer() {
   kill();
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
 }
 
 void EtcdServer::kill() {
@@ -53,11 +64,11 @@ void EtcdServer::resume() {
 }
 
 void EtcdServer::start() {
-  const std::string data = folder_.file("data");
+  const std::string data = folder_ + "/data";
   const std::string client_url = "http://" + endpoint_;
   const std::string peer_url = "http://" + peer_;
   const std::string cluster = "default=" + peer_url;
-  const std::string log = folder_.file("log");
+  const std::string log = folder_ + "/log";
   pid_ = ::fork();
   if (pid_ == 0) {
     const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);

@@ -6,7 +6,6 @@
 #include <sys/types.h>
 
 #include "tests/support/reserved_port.h"
-#include "tests/support/scratch_folder.h"
 
 namespace accel::test {
 
@@ -28,7 +27,8 @@ class EtcdServer {
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
  private:
-  ScratchFolder folder_;
+  // In memory: what it syncs waits for no disk, which others may keep busy for minutes.
+  std::string folder_;
   const ReservedPort port_;
   const ReservedPort peer_port_;
   std::string endpoint_;

@@ -14,7 +14,7 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from etcd_gateway import Gateway  # noqa: E402
-from programs import BIN, ETCD, Program, free_address, start_etcd, write_token  # noqa: E402
+from programs import BIN, ETCD, MEMORY, PATIENCE, Program, free_address, start_etcd, write_token  # noqa: E402
 
 MOST = ("--max-restarts", 3)
 KEY = "/accel-launch/night/main"
@@ -26,7 +26,7 @@ LAST_CALL = ("--rdzv-conf", "last_call_timeout=10")
 @unittest.skipIf(ETCD is None, "etcd is not installed (Debian's etcd-server)")
 class Host(unittest.TestCase):
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-elastic-etcd-"))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-elastic-etcd-", dir=MEMORY))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.address = free_address()
         self.etcd = start_etcd(self.folder / "data", self.address)
@@ -47,12 +47,17 @@ class Host(unittest.TestCase):
         """What stands at the job's key."""
         return Gateway(self.address).pair(KEY)
 
+    def wait_for_key(self, host):
+        end = time.monotonic() + PATIENCE
+        while not self.key():
+            self.assertIsNone(host.process.poll(), host.text())
+            self.assertLess(time.monotonic(), end, host.text())
+            time.sleep(0.05)
+
     def hosted(self, count, number, *more, trap=":"):
         """That many nodes whose job runs: the one that hosts, and the others."""
         host = self.node(number, *more, trap=trap)
-        while not self.key():
-            self.assertIsNone(host.process.poll(), host.text())
-            time.sleep(0.05)
+        self.wait_for_key(host)
         others = [self.node(number, *more, trap=trap) for _ in range(count - 1)]
         for node in [host, *others]:
             node.wait_for(f"of {count} restart 0")
@@ -120,9 +125,7 @@ class Host(unittest.TestCase):
         host, others = self.hosted(2, "2:3", *MOST)
         place = self.key()
         Gateway(self.address).ask("kv/deleterange", key=place["key"])
-        while not self.key():
-            self.assertIsNone(host.process.poll(), host.text())
-            time.sleep(0.05)
+        self.wait_for_key(host)
         self.assertEqual(self.key()["value"], place["value"])
         self.node("2:3", *MOST).wait_for("takes part from the next restart")
         self.end(0, 0, 0)

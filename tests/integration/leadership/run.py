@@ -15,12 +15,12 @@ import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import BIN, BUILD, ETCD, PATIENCE, Program, free_address, start_etcd, write_token  # noqa: E402
+from programs import BIN, BUILD, ETCD, MEMORY, PATIENCE, Program, free_address, start_etcd, write_token  # noqa: E402
 
 
 class Leadership(unittest.TestCase):
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-leadership-"))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-leadership-", dir=MEMORY))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.token = write_token(self.folder)
         self.programs = []

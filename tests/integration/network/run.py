@@ -15,7 +15,7 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from cluster import Network, eventually, require_namespaces  # noqa: E402
-from programs import BUILD, ETCD, issue_certificate, launch, start_etcd, write_token  # noqa: E402
+from programs import BUILD, ETCD, MEMORY, issue_certificate, launch, start_etcd, write_token  # noqa: E402
 
 # Says who it is, then writes the uptime until the file "stop" is there.
 WORKER = """#!/bin/sh
@@ -31,7 +31,7 @@ done
 
 class Hosts(unittest.TestCase):
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-network-"))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-network-", dir=MEMORY))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.token = write_token(self.folder)
         self.script = self.folder / "worker.sh"

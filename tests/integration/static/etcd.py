@@ -15,7 +15,7 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from etcd_gateway import Gateway  # noqa: E402
-from programs import BIN, ETCD, Program, free_address, start_etcd  # noqa: E402
+from programs import BIN, ETCD, MEMORY, Program, free_address, start_etcd  # noqa: E402
 
 HELLO = 'echo "rank $RANK of $WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE at $MASTER_ADDR run $TORCHELASTIC_RUN_ID"'
 WAIT = 'echo "up $$"; exec sleep 60'
@@ -26,7 +26,7 @@ KEY = "/accel-launch/night/main"
 class Etcd(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-static-etcd-"))
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-static-etcd-", dir=MEMORY))
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         cls.address = free_address()
         cls.etcd = start_etcd(cls.folder / "data", cls.address)

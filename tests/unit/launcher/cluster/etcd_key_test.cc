@@ -2,6 +2,7 @@
 
 #include "launcher/cluster/etcd_key.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <thread>
 
@@ -23,6 +24,54 @@ test::EtcdServer& etcd() {
   static test::EtcdServer server;
   return server;
 }
+
+// An etcd without anything in it, which keeps for how much longer each caller would have waited.
+class TimeKeepingEtcd final : public etcdserverpb::KV::Service,
+                              public etcdserverpb::Lease::Service {
+ public:
+  TimeKeepingEtcd() {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(static_cast<etcdserverpb::KV::Service*>(this));
+    builder.RegisterService(static_cast<etcdserverpb::Lease::Service*>(this));
+    server_ = builder.BuildAndStart();
+    endpoint = "127.0.0.1:" + std::to_string(port);
+  }
+  ~TimeKeepingEtcd() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  std::string endpoint;
+  std::atomic<Duration> range{}, txn{}, grant{};
+
+ private:
+  static Duration left(const grpc::ServerContext& context) {
+    return std::chrono::duration_cast<Duration>(context.deadline() -
+                                                std::chrono::system_clock::now());
+  }
+  grpc::Status Range(grpc::ServerContext* context,
+                     const etcdserverpb::RangeRequest*,
+                     etcdserverpb::RangeResponse*) override {
+    range = left(*context);
+    return grpc::Status::OK;
+  }
+  grpc::Status Txn(grpc::ServerContext* context,
+                   const etcdserverpb::TxnRequest*,
+                   etcdserverpb::TxnResponse* response) override {
+    txn = left(*context);
+    response->set_succeeded(true);
+    return grpc::Status::OK;
+  }
+  grpc::Status LeaseGrant(grpc::ServerContext* context,
+                          const etcdserverpb::LeaseGrantRequest*,
+                          etcdserverpb::LeaseGrantResponse* response) override {
+    grant = left(*context);
+    response->set_id(7);
+    response->set_ttl(60);
+    return grpc::Status::OK;
+  }
+
+  std::unique_ptr<grpc::Server> server_;
+};
 
 class EtcdKeyTest : public ::testing::Test {
  protected:
@@ -163,6 +212,21 @@ TEST_F(EtcdKeyTest, StaysWithTheOneWhoTookItMeanwhile) {
   EXPECT_TRUE(await([&] { return seat->successor() == "another"; }));
   seat->give_up();
   EXPECT_EQ(take(*other, "place"), "another");
+}
+
+// To ask again after a second would begin anew, for as long as the disk is slow.
+TEST(EtcdKeyTimingTest, LeavesWritesTheTimeOfABusyDisk) {
+  TimeKeepingEtcd slow;
+  const auto seat = EtcdKey::open({.endpoint = slow.endpoint},
+                                  "job",
+                                  {.lease = 60s, .calls = {.call_limit = 1h}, .write_limit = 3h});
+  ASSERT_TRUE(seat);
+
+  ASSERT_EQ((*seat)->take("place").value(), "place");
+
+  EXPECT_LE(slow.range.load(), 1h);
+  EXPECT_GT(slow.grant.load(), 2h);
+  EXPECT_GT(slow.txn.load(), 2h);
 }
 
 TEST_F(EtcdKeyTest, ReachesWhatTakesConnections) {
