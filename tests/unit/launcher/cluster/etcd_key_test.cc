@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/clock.h"
 #include "tests/support/etcd_server.h"
 
 namespace accel::cluster {
