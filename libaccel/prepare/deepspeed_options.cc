@@ -31,14 +31,16 @@ Source read_source(const std::string& path) {
   }
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
-  if (error || bytes > kMostBytes || !file) {
+  const bool is_small = !error && bytes <= kMostBytes;
+  std::string text(is_small ? bytes : 0, '\0');
+  if (!is_small || !file.read(text.data(), static_cast<std::streamsize>(bytes))) {
     throw Error(ErrorCode::kConfigUnreadable,
                 "the configuration file of DeepSpeed '" + path.substr(0, 256) +
                     "' is no file of at most 1 MiB that can be read",
                 "give the path of a JSON file, the JSON itself, or its base64 in "
                 "deepspeed_config_file (hf_ds_config of the plugin)");
   }
-  return {path, {std::istreambuf_iterator<char>(file), {}}};
+  return {path, std::move(text)};
 }
 
 PrecisionType asked_precision(const AcceleratorOptions& options, const EnvLookup& env) {

@@ -1,8 +1,6 @@
 #include "libaccel/collectives/shm/peer_watch.h"
 
 #include <fstream>
-#include <iterator>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -10,20 +8,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "libaccel/collectives/shm/process_stat.h"
+
 namespace accel::shm {
 
 std::uint64_t start_time_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  // The name, in parentheses, may hold anything. The state is the third field, the start time the 22nd (proc(5)).
-  const std::size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string field;
-  for (int number = 3; number < 22; ++number) fields >> field;
-  std::uint64_t start_time = 0;
-  fields >> start_time;
-  return start_time;
+  return start_time_in(file);
 }
 
 ProcessWatch::ProcessWatch(const std::vector<Process>& processes) {

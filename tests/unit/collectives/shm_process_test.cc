@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "libaccel/collectives/shm/process_stat.h"
 #include "libaccel/collectives/shm/shm_group.h"
 #include "tests/support/shm_ranks.h"
 
@@ -194,6 +195,21 @@ TEST(PeerWatchTest, ADeadProcessAndAPidOfAnotherOneAreNotAlive) {
   EXPECT_FALSE(watch.is_alive(1)) << "a zombie";
   ::waitpid(child, nullptr, 0);
   EXPECT_FALSE(watch.is_alive(1));
+}
+
+// The file was opened, and then there was nothing to read: an error of the system, which a stream's buffer throws.
+TEST(ProcessStatTest, AProcessThatGoesBeforeItsFileIsReadHasNoStartTime) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+  ASSERT_TRUE(stat);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+
+  EXPECT_EQ(start_time_in(stat), 0U);
 }
 
 }  // namespace
