@@ -31,11 +31,11 @@
 #include "agent/rendezvous/node_member.h"
 #include "agent/tls_credentials.h"
 #include "agent/worker_end.h"
-#include "launcher/cluster/coordinator_seat.h"
 #include "launcher/cluster/elastic_faults.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/cluster/entry.h"
 #include "launcher/cluster/host_search.h"
+#include "launcher/cluster/hosted_coordinator.h"
 #include "launcher/cluster/launch_description.h"
 #include "launcher/cluster/meeting_place.h"
 #include "launcher/cluster/node_description.h"
@@ -44,7 +44,6 @@
 #include "launcher/flag_spelling.h"
 #include "launcher/interrupt_end.h"
 #include "launcher/program.h"
-#include "launcher/static/etcd_meeting.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/job_record.h"
 
@@ -72,19 +71,26 @@ class ElasticLaunch {
       : request_(std::move(request)),
         program_(launcher::name_of(request_.settings.program)),
         signals_(loop_),
-        search_(
-            loop_,
-            request_.settings,
-            {.listen = [this](const MeetingPlace& place,
-                              const std::string& at) { return take_seat(place, at); },
-             .on_found =
-                 [this](Result<MeetingPlace> found, std::unique_ptr<CoordinatorSeat> seat) {
-                   if (!is_ending_) on_met(std::move(found), std::move(seat));
-                 },
-             .retire = [this](std::unique_ptr<CoordinatorSeat> seat) { retire(std::move(seat)); },
-             .say = [this](const std::string& line) { say(line); }}),
+        search_(loop_,
+                request_.settings,
+                {.listen = [this](const MeetingPlace& place,
+                                  const std::string& at) { return hosting_.listen(place, at); },
+                 .on_found =
+                     [this](Result<MeetingPlace> found, std::unique_ptr<CoordinatorSeat> seat) {
+                       if (!is_ending_) on_met(std::move(found), std::move(seat));
+                     },
+                 .retire =
+                     [this](std::unique_ptr<CoordinatorSeat> seat) {
+                       hosting_.retire(std::move(seat));
+                     },
+                 .say = [this](const std::string& line) { say(line); }}),
         patience_(loop_),
-        seat_watch_(loop_) {}
+        hosting_(loop_,
+                 request_,
+                 place_,
+                 {.on_end = [this](Error error) { end_with(std::move(error)); },
+                  .is_ending = [this] { return is_ending_; },
+                  .say = [this](const std::string& line) { say(line); }}) {}
 
   Result<int> run() {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) signals_.add(signal);
@@ -121,16 +127,13 @@ class ElasticLaunch {
   }
 
   [[nodiscard]] bool is_by_etcd() const { return !request_.settings.etcd.endpoint.empty(); }
-  // Under another host, when this one is lost. Nobody could vouch that its workers are dead.
-  [[nodiscard]] bool may_go_on_elsewhere() const {
-    return is_by_etcd() && !request_.settings.hard_fencing;
-  }
 
   void on_place(Result<MeetingPlace> found) {
     if (is_ending_) return;
     if (!found) return fail(std::move(found).error());
     place_ = *std::move(found);
-    if (auto hosted = host_coordinator(); !hosted) return fail(std::move(hosted).error());
+    if (auto hosted = hosting_.begin(known_epoch()); !hosted)
+      return fail(std::move(hosted).error());
     if (auto joined = join(); !joined) return fail(std::move(joined).error());
   }
 
@@ -145,21 +148,28 @@ class ElasticLaunch {
 
   void on_met(Result<MeetingPlace> found, std::unique_ptr<CoordinatorSeat> seat) {
     patience_.cancel();
-    offered_seat_ = std::move(seat);
+    hosting_.offer(std::move(seat));
     if (!member_) return on_place(std::move(found));
     if (!found) return fail(std::move(found).error());
     const bool is_same_host = found->host_id == place_.host_id;
-    if (!is_same_host && !may_go_on()) return retire(std::move(offered_seat_));
-    if (seat_ && !is_same_host) retire(std::move(seat_));
+    if (!is_same_host && !may_go_on()) return hosting_.decline();
+    if (!is_same_host) hosting_.step_down();
     // Our own coordinator, which this node has lost sight of, keeps its key and its seat.
-    if (!seat_) {
+    if (!hosting_.has_seat()) {
       place_ = *std::move(found);
-      if (auto hosted = host_coordinator(); !hosted) return fail(std::move(hosted).error());
+      if (auto hosted = hosting_.begin(known_epoch()); !hosted)
+        return fail(std::move(hosted).error());
     }
     endpoint_text_ = to_text(place_.endpoint);
     is_welcome_ = false;
     member_->move_to(open_channel(endpoint_text_));
     wait_to_meet(kControlLossGrace);
+  }
+
+  // Of the coordinators that this node has heard of.
+  [[nodiscard]] std::uint64_t known_epoch() const {
+    const auto* job = member_ ? member_->membership() : nullptr;
+    return job == nullptr ? 0 : job->assigned_epoch;
   }
 
   [[nodiscard]] bool have_all_ended_well() const {
@@ -172,13 +182,6 @@ class ElasticLaunch {
     if (!has_stopped_workers_) has_ended_well_ = have_all_ended_well();
     has_stopped_workers_ = true;
     member_->stop_workers(request_.spec.stop.grace);
-  }
-
-  // A coordinator with sessions takes its leave first.
-  void retire(std::unique_ptr<CoordinatorSeat> seat) {
-    if (!seat) return;
-    retired_seats_.push_back(std::move(seat));
-    retired_seats_.back()->end([] {});
   }
 
   // The job that another coordinator shall go on with: as far as this node knows.
@@ -212,94 +215,7 @@ class ElasticLaunch {
     search_.begin(meet_until_);
   }
 
-  // ---- the coordinator of this launcher ----
-
-  Result<std::unique_ptr<CoordinatorSeat>> take_seat(const MeetingPlace& place,
-                                                     const std::string& listen) {
-    SeatOptions options;
-    options.listen = listen;
-    options.tls = place.tls;
-    options.insecure = request_.settings.insecure;
-    options.token_key = place.token_key;
-    options.on_report = [this](const agent::Report& report) { on_report(report); };
-    options.on_line = [this](const std::string& line) { say(line); };
-    return CoordinatorSeat::take(loop_, std::move(options));
-  }
-
-  Result<void> host_coordinator() {
-    if (!place_.listen) return {};
-    if (place_.seat) {
-      take_offered_seat();
-    } else {
-      auto seat = take_seat(place_, *place_.listen);
-      // Another launcher of this machine was quicker: it is the host.
-      if (!seat && place_.endpoint.port != 0 && !is_ours_and_free(place_.endpoint)) return {};
-      if (!seat) return std::move(seat).error();
-      seat_ = *std::move(seat);
-    }
-    if (place_.is_open && !place_.is_local)
-      say("the nodes meet at " + *place_.listen +
-          "; whoever reaches this port is trusted, as with torchrun");
-    if (place_.endpoint.port != 0) return {};
-    std::vector<std::string> endpoints;
-    for (const std::string& host : own_addresses())
-      endpoints.push_back(to_text(
-          {.host = host, .port = static_cast<std::uint16_t>(seat_->port()), .is_loopback = false}));
-    place_.endpoint = *agent::parse_tcp_address(endpoints.front());
-    return place_.folder->publish(endpoints);
-  }
-
-  // Its epoch is higher than that of any coordinator that etcd, or this node, has heard of.
-  void take_offered_seat() {
-    seat_ = std::move(offered_seat_);
-    const auto* job = member_ ? member_->membership() : nullptr;
-    const std::uint64_t known = job == nullptr ? 0 : job->assigned_epoch;
-    seat_->host().lead(
-        {.beginning = agent::found(std::max(place_.seat->term(), known + 1), {}, clock_.now()),
-         .store = nullptr,
-         .term = nullptr});
-    watch_seat();
-  }
-
-  void on_report(const agent::Report& report) {
-    say(describe_report(report));
-    if (report.kind == agent::ReportKind::kOutdated && place_.seat) {
-      const std::string why = report.text;
-      return asio::post(loop_, [this, why] {
-        end_with(Error(ErrorCode::kCoordinatorLost,
-                       "etcd has forgotten what it knew of this job: " + why,
-                       "start the job again"));
-      });
-    }
-    // Before the other nodes hear of it: the next run of this name may begin at once.
-    const auto* job = hosted_job();
-    if (job != nullptr && agent::is_terminal(job->phase) && place_.seat) place_.seat->give_up();
-  }
-
-  // Null: it is not here, or not begun.
-  [[nodiscard]] const agent::Job* hosted_job() const {
-    if (!seat_) return nullptr;
-    const auto& jobs = seat_->host().state().jobs;
-    const auto found = jobs.find(request_.settings.job);
-    return found == jobs.end() ? nullptr : &found->second;
-  }
-
-  // Another launcher has the seat that etcd did not hear from us for: its nodes and ours meet there.
-  void watch_seat() {
-    constexpr std::chrono::seconds kLookEvery{1};
-    seat_watch_.expires_after(kLookEvery);
-    seat_watch_.async_wait([this](const boost::system::error_code& error) {
-      if (error || is_ending_ || !place_.seat) return;
-      const auto lost = launcher::find_lost_seat(*place_.seat);
-      if (!lost) return watch_seat();
-      const auto* job = hosted_job();
-      if (!may_go_on_elsewhere() && (job == nullptr || !job->was_started)) return end_with(*lost);
-      if (!may_go_on_elsewhere())
-        return say(lost->message() + ": nodes that come from now on join there");
-      say(lost->message() + ": the nodes meet there");
-      retire(std::move(seat_));
-    });
-  }
+  // ---- what it joins ----
 
   Result<void> join() {
     auto credentials = agent::client_credentials(place_.tls, request_.settings.insecure);
@@ -357,7 +273,8 @@ class ElasticLaunch {
     if (is_welcome_) {
       has_run_ = has_run_ || !member_->workers().pids().empty();
       say("the coordinator at " + endpoint_text_ + " is gone: " + why);
-      may_go_on_elsewhere() ? lose_host() : wait_for_coordinator(kControlLossGrace);
+      may_go_on_elsewhere(request_.settings) ? lose_host()
+                                             : wait_for_coordinator(kControlLossGrace);
     }
     is_welcome_ = false;
   }
@@ -423,7 +340,7 @@ class ElasticLaunch {
 
   // Where the job's time went; the coordinator knows, and it is here or with another launcher.
   void tell_ledger() const {
-    const auto* job = hosted_job();
+    const auto* job = hosting_.job();
     if (job == nullptr) return;
     say("time of the job: " + agent::describe(agent::settled(job->ledger, SteadyClock().now())));
   }
@@ -442,12 +359,11 @@ class ElasticLaunch {
       if (error) return;
       has_ctrl_c_ |= signal == SIGINT && launcher::is_in_foreground();
       // Inside SLURM a signal is for the whole step: the host stops the job on every node.
-      const bool stops_all = request_.settings.meeting == launcher::Meeting::kHostNode && seat_ &&
-                             seat_->host().state().jobs.contains(request_.settings.job);
+      const bool stops_all =
+          request_.settings.meeting == launcher::Meeting::kHostNode && hosting_.job() != nullptr;
       if (num_signals_++ == 0 && !is_ending_ && stops_all) {
         stop_signal_ = signal;
-        seat_->host().handle(
-            agent::StopJob{.job_uuid = request_.settings.job, .grace = granted(signal)});
+        hosting_.stop_job(granted(signal));
       } else if (num_signals_ == 1 && !is_ending_) {
         is_ending_ = true;
         is_leaving_ = true;
@@ -474,26 +390,10 @@ class ElasticLaunch {
     if (is_closing_) return;
     is_closing_ = true;
     patience_.cancel();
-    seat_watch_.cancel();
     // It went on request, and its ranks have saved before: the job may be queued again.
     const auto& outcome = member_->workers().outcome();
     if (is_leaving_ && outcome && outcome->has_saved) status_ = outcome->exit_code;
-    member_->close([this] { close_seat(); });
-  }
-
-  // With etcd the others go on without us, as soon as what runs has stopped.
-  void close_seat() {
-    if (!seat_) return quit();
-    const auto* job = hosted_job();
-    const bool is_over = job != nullptr && agent::is_terminal(job->phase);
-    if (!place_.seat || !may_go_on_elsewhere() || is_over) return seat_->close([this] { quit(); });
-    if (job == nullptr || job->phase != agent::JobPhase::kStopping)
-      return seat_->end([this] { quit(); });
-    constexpr std::chrono::milliseconds kLookEvery{20};
-    seat_watch_.expires_after(kLookEvery);
-    seat_watch_.async_wait([this](const boost::system::error_code& error) {
-      if (!error) close_seat();
-    });
+    member_->close([this] { hosting_.close([this] { quit(); }); });
   }
 
   void quit() {
@@ -507,15 +407,12 @@ class ElasticLaunch {
   asio::signal_set signals_;
   HostSearch search_;  // by etcd
   asio::steady_timer patience_;
-  asio::steady_timer seat_watch_;
   SteadyClock clock_;
   MeetingPlace place_;
   TimePoint meet_until_{};  // by etcd
   std::string endpoint_text_;
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
-  std::unique_ptr<CoordinatorSeat> seat_;
-  std::unique_ptr<CoordinatorSeat> offered_seat_;  // that etcd has said is the one
-  std::vector<std::unique_ptr<CoordinatorSeat>> retired_seats_;
+  HostedCoordinator hosting_;
   std::unique_ptr<agent::NodeMember> member_;
   std::jthread finder_;
   int num_signals_ = 0;
