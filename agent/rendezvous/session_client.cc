@@ -233,7 +233,8 @@ void SessionClient::on_stream_closed(const grpc::Status& status) {
 
 void SessionClient::wait_to_connect() {
   retry_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) connect();
+    // The wait may have been over before it was cancelled, or begun anew.
+    if (!error && !stream_ && !is_closing_) connect();
   });
 }
 

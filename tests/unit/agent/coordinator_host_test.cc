@@ -2,6 +2,10 @@
 
 #include "agent/rendezvous/coordinator_host.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <boost/asio/io_context.hpp>
 #include <gtest/gtest.h>
 
@@ -64,6 +68,37 @@ TEST_F(CoordinatorHostTest, ItLeadsAgainWithTheNextReign) {
   lead();
 
   EXPECT_TRUE(host_.is_leading());
+}
+
+// Of a job that outlives its leaders: whoever has heard of a later one says so with each message.
+TEST(DeposedHost, AnAgentOfALaterLeaderDeposesItOnce) {
+  boost::asio::io_context loop;
+  std::vector<std::string> deposed_by;
+  CoordinatorHostOptions options = quiet_options();
+  options.deposed = [&](const std::string& why) { deposed_by.push_back(why); };
+  CoordinatorHost host(loop, std::move(options));
+  host.lead({found(7, {}, SteadyClock().now()), nullptr, nullptr});
+
+  for (int i = 0; i < 2; ++i)
+    host.handle(FromAgent{.connection = 1, .message = {.fence = {.leader_epoch = 8}}});
+
+  EXPECT_FALSE(host.is_leading());
+  EXPECT_EQ(deposed_by, std::vector<std::string>{"an agent follows leader epoch 8, this is 7"});
+}
+
+// The coordinator of a launcher cannot follow: its launcher hears of it, and ends.
+TEST(DeposedHost, WithNobodyToFollowItOnlyReports) {
+  boost::asio::io_context loop;
+  std::vector<ReportKind> reported;
+  CoordinatorHostOptions options = quiet_options();
+  options.report = [&](const Report& report) { reported.push_back(report.kind); };
+  CoordinatorHost host(loop, std::move(options));
+  host.lead({found(7, {}, SteadyClock().now()), nullptr, nullptr});
+
+  host.handle(FromAgent{.connection = 1, .message = {.fence = {.leader_epoch = 8}}});
+
+  EXPECT_EQ(reported, std::vector{ReportKind::kOutdated});
+  EXPECT_TRUE(host.state().is_outdated);
 }
 
 }  // namespace

@@ -126,5 +126,141 @@ TEST_F(SessionClientTest, ACallEndsOnTheLoopAndNotOnAThreadOfGrpc) {
   EXPECT_EQ(num_elsewhere, 0);
 }
 
+// Takes sessions, and says to each who leads, if anybody else does.
+class Coordinator final : public v1::Rendezvous::Service {
+ public:
+  explicit Coordinator(const std::string& address) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~Coordinator() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  grpc::Status Session(grpc::ServerContext*,
+                       grpc::ServerReaderWriter<v1::CoordMsg, v1::AgentMsg>* stream) override {
+    ++num_sessions;
+    v1::CoordMsg answer;
+    if (leader.empty()) {
+      answer.mutable_welcome();
+    } else {
+      answer.mutable_redirect()->set_leader(leader);
+    }
+    stream->Write(answer);
+    v1::AgentMsg message;
+    while (stream->Read(&message)) continue;
+    return grpc::Status::OK;
+  }
+
+  std::atomic<int> num_sessions = 0;
+  std::string leader;
+
+ private:
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// A client that may meet two coordinators.
+class MovingClientTest : public ::testing::Test {
+ protected:
+  ~MovingClientTest() override {
+    bool is_closed = false;
+    client_.close([&] { is_closed = true; });
+    run_until([&] { return is_closed; });
+  }
+
+  [[nodiscard]] std::string address_of(const std::string& name) const {
+    return "unix:" + folder_.file(name);
+  }
+  [[nodiscard]] std::shared_ptr<grpc::Channel> channel_to(const std::string& name) const {
+    return grpc::CreateChannel(address_of(name), grpc::InsecureChannelCredentials());
+  }
+
+  template <typename Condition>
+  void run_until(Condition condition) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!condition() && std::chrono::steady_clock::now() < end) {
+      loop_.restart();
+      loop_.run_one_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_TRUE(condition());
+  }
+
+  const test::ScratchFolder folder_;
+  boost::asio::io_context loop_{1};
+  int num_opened_ = 0;
+  int num_welcomes_ = 0;
+  int num_closed_ = 0;
+  SessionClient client_{loop_,
+                        channel_to("first"),
+                        {.on_open = [this] { ++num_opened_; },
+                         .on_message = [this](const v1::CoordMsg&) { ++num_welcomes_; },
+                         .on_closed = [this](const grpc::Status&) { ++num_closed_; }}};
+};
+
+TEST_F(MovingClientTest, TheOpenStreamEndsAndTheNextOneIsToTheNewCoordinator) {
+  Coordinator first(address_of("first"));
+  Coordinator second(address_of("second"));
+  client_.connect();
+  run_until([&] { return num_welcomes_ == 1; });
+
+  client_.move_to(channel_to("second"));
+  run_until([&] { return num_welcomes_ == 2; });
+
+  EXPECT_EQ(num_closed_, 1);
+  EXPECT_EQ(first.num_sessions, 1);
+  EXPECT_EQ(second.num_sessions, 1);
+}
+
+TEST_F(MovingClientTest, OneThatWaitsForItsNextTryGoesThereAtOnce) {
+  Coordinator second(address_of("second"));
+  client_.connect();  // nobody is there
+  run_until([&] { return num_closed_ == 1; });
+
+  client_.move_to(channel_to("second"));
+  run_until([&] { return num_welcomes_ == 1; });
+
+  EXPECT_EQ(num_opened_, 2);
+  EXPECT_EQ(second.num_sessions, 1);
+}
+
+// A wait that is over, but has not been heard of, cannot be cancelled any more.
+TEST_F(MovingClientTest, OneThatWasAboutToTryOpensOneStreamAndNotTwo) {
+  Coordinator second(address_of("second"));
+  client_.connect();
+  run_until([&] { return num_closed_ == 1; });
+
+  boost::asio::post(loop_, [this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the first pause is shorter
+    boost::asio::post(loop_, [this] { client_.move_to(channel_to("second")); });
+  });
+  run_until([&] { return num_welcomes_ == 1; });
+  loop_.restart();
+  loop_.run_for(std::chrono::milliseconds(200));
+
+  EXPECT_EQ(num_opened_, 2);
+  EXPECT_EQ(second.num_sessions, 1);
+}
+
+TEST_F(MovingClientTest, TheLeaderThatTheOldCoordinatorNamedCountsNoMore) {
+  Coordinator first(address_of("first"));
+  Coordinator leader(address_of("leader"));
+  Coordinator second(address_of("second"));
+  first.leader = address_of("leader");
+  client_.follow_redirects([](const std::string& address) -> std::shared_ptr<grpc::Channel> {
+    return grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  });
+  client_.connect();
+  run_until([&] { return num_welcomes_ == 1; });
+  ASSERT_EQ(client_.leader(), address_of("leader"));
+
+  client_.move_to(channel_to("second"));
+  run_until([&] { return num_welcomes_ == 2; });
+
+  EXPECT_EQ(client_.leader(), "");
+  EXPECT_EQ(first.num_sessions, 1);
+  EXPECT_EQ(leader.num_sessions, 1);
+  EXPECT_EQ(second.num_sessions, 1);
+}
+
 }  // namespace
 }  // namespace accel::agent
