@@ -266,12 +266,12 @@ Result<void> check_one_node_request(const v1::JobSpec& request) {
 }
 
 Result<void> apply_affinity(const v1::JobSpec& request,
-                            const ReadTopology& topology,
+                            const GrantedCpus& granted,
                             supervisor::JobSpec& spec) {
   const auto& asked = request.affinity();
   const AffinityMode mode = mode_of(asked);
   if (mode == AffinityMode::kNone && !asked.set_omp() && asked.reserve_cores() == 0) return {};
-  auto machine = topology(mode == AffinityMode::kL3 ? Caches::kRead : Caches::kLeftOut);
+  auto machine = granted.topology(mode == AffinityMode::kL3 ? Caches::kRead : Caches::kLeftOut);
   if (!machine) return std::move(machine).error();
   if (asked.reserve_cores() >= machine->cores.size()) {
     return Error(ErrorCode::kInvalidArgument,
@@ -280,7 +280,9 @@ Result<void> apply_affinity(const v1::JobSpec& request,
                  "reserve fewer cores");
   }
   machine->cores.erase(machine->cores.begin(), machine->cores.begin() + asked.reserve_cores());
-  const auto plan = plan_affinity(*machine, static_cast<int>(spec.workers.size()), mode);
+  AffinityPlan plan = plan_affinity(*machine, static_cast<int>(spec.workers.size()), mode);
+  if (const auto quota = asked.set_omp() ? granted.quota() : std::nullopt)
+    bound_threads(plan, *quota, machine->cores.size());
   std::vector<int> all;
   for (const Core& core : machine->cores) all.insert(all.end(), core.cpus.begin(), core.cpus.end());
   std::sort(all.begin(), all.end());

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,9 @@
 
 #include "accel/v1/job.pb.h"
 #include "agent/user_account.h"
+#include "runtime/cpu_quota.h"
 #include "runtime/supervisor/job_spec.h"
+#include "runtime/system.h"
 
 namespace accel::agent {
 
@@ -27,12 +30,16 @@ inline constexpr int kMaxLocalWorkers = 1024;
 // Errors  kInvalidArgument.
 [[nodiscard]] Result<void> check_one_node_request(const v1::JobSpec& request);
 
-using ReadTopology = std::function<Result<Topology>(Caches)>;
+// What the machine grants to this process.
+struct GrantedCpus {
+  std::function<Result<Topology>(Caches)> topology = read_topology;
+  std::function<std::optional<CpuQuota>()> quota = [] { return cpu_quota(real_system()); };
+};
 
 // Gives each worker its cores, memory nodes and OMP_NUM_THREADS, as the request's affinity says, within what is
 // granted here. Errors  kTopology, kInvalidArgument (more cores are reserved than there are).
 [[nodiscard]] Result<void> apply_affinity(const v1::JobSpec& request,
-                                          const ReadTopology& topology,
+                                          const GrantedCpus& granted,
                                           supervisor::JobSpec& spec);
 
 // Adds the variables that the request takes from the environment of this node's agent; those of the job's own win.

@@ -77,7 +77,7 @@ Result<supervisor::JobSpec> JobRunner::make_spec(const v1::JobSpec& request,
   auto spec = make_job_spec(request, part, user, record.log_dir(), is_other_user, scrubbed);
   spec.node_id = options_.node_id;
   spec.instance = record.instance();
-  if (auto bound = apply_affinity(request, read_topology, spec); !bound)
+  if (auto bound = apply_affinity(request, GrantedCpus(), spec); !bound)
     return std::move(bound).error();
   if (auto passed = pass_environment(request, process_env(), is_other_user, spec); !passed)
     return std::move(passed).error();

@@ -1,6 +1,5 @@
 #include "launcher/core_shares.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -31,12 +30,6 @@ std::string crowding(int num_workers, const AffinityPlan& plan, const Topology& 
   const size_t cores = topology.cores.size();
   return std::to_string(num_workers) + " workers share " + std::to_string(cores) +
          (cores == 1 ? " core" : " cores");
-}
-
-// A quota leaves the places as they are; only fewer threads are of use.
-void bound_threads(AffinityPlan& plan, const CpuQuota& quota) {
-  const int each = std::max(1, quota.num_threads() / static_cast<int>(plan.workers.size()));
-  for (WorkerShare& share : plan.workers) share.num_threads = std::min(share.num_threads, each);
 }
 
 std::string quota_text(const CpuQuota& quota) {
@@ -70,10 +63,9 @@ Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
                                      : plan_affinity_near(*topology, places, settings.affinity);
   std::string crowd = crowding(num_workers, plan, *topology);
   const auto quota = host.cpu_quota ? host.cpu_quota() : std::nullopt;
-  if (quota && quota->num_threads() < static_cast<int>(topology->cores.size())) {
-    bound_threads(plan, *quota);
-    if (num_workers > quota->num_threads())
-      crowd = std::to_string(num_workers) + " workers share " + quota_text(*quota);
+  if (quota && bound_threads(plan, *quota, topology->cores.size()) &&
+      num_workers > quota->num_threads()) {
+    crowd = std::to_string(num_workers) + " workers share " + quota_text(*quota);
   }
   if (!crowd.empty()) {
     notices.push_back(crowd + ": they will wait for one another; lower " +

@@ -65,4 +65,11 @@ std::optional<CpuQuota> cpu_quota(System& system) {
   return narrowest;
 }
 
+bool bound_threads(AffinityPlan& plan, const CpuQuota& quota, std::size_t num_cores) {
+  if (quota.num_threads() >= static_cast<int>(num_cores)) return false;
+  const int each = std::max(1, quota.num_threads() / static_cast<int>(plan.workers.size()));
+  for (WorkerShare& share : plan.workers) share.num_threads = std::min(share.num_threads, each);
+  return true;
+}
+
 }  // namespace accel

@@ -213,7 +213,7 @@ Result<supervisor::JobSpec> NodeJobs::shim_spec(const Part& part, int num_ranks)
   const std::string folder = options_.log_dir + "/" + std::to_string(part.user.credentials.uid);
   const bool is_other_user = part.user.credentials.uid != ::geteuid();
   auto spec = make_job_spec(part.spec, local, part.user, folder, is_other_user, scrubbed);
-  if (auto bound = apply_affinity(part.spec, read_topology, spec); !bound)
+  if (auto bound = apply_affinity(part.spec, GrantedCpus(), spec); !bound)
     return std::move(bound).error();
   if (auto passed = pass_environment(part.spec, process_env(), is_other_user, spec); !passed)
     return std::move(passed).error();

@@ -119,13 +119,19 @@ supervisor::JobSpec spec_of(const v1::JobSpec& job, int num_ranks) {
       job, {.num_ranks = num_ranks, .world_size = num_ranks}, ann(), "/logs", false, scrubbed);
 }
 
+// No quota, unless one is given.
+GrantedCpus granted(std::function<Result<Topology>(Caches)> topology,
+                    std::optional<CpuQuota> quota = std::nullopt) {
+  return {.topology = std::move(topology), .quota = [quota] { return quota; }};
+}
+
 TEST(JobRequest, ExclusiveCoresAreDividedAndReservedOnesLeftOut) {
   v1::JobSpec job = small_job();
   job.mutable_affinity()->set_mode(v1::Affinity::MODE_EXCLUSIVE);
   job.mutable_affinity()->set_reserve_cores(1);
   job.mutable_affinity()->set_set_omp(true);
   auto spec = spec_of(job, 2);
-  const auto machine = [](Caches) { return synthetic_topology("core:5 pu:2"); };
+  const GrantedCpus machine = granted([](Caches) { return synthetic_topology("core:5 pu:2"); });
 
   ASSERT_TRUE(apply_affinity(job, machine, spec));
 
@@ -141,12 +147,30 @@ TEST(JobRequest, ExclusiveCoresAreDividedAndReservedOnesLeftOut) {
               HasSubstr("5 cores are granted"));
 }
 
+// The node agent of a container, which may run on every core of its machine, for a part of the time.
+TEST(JobRequest, AQuotaOfCpuTimeBoundsTheThreadsAndNotThePlaces) {
+  v1::JobSpec job = small_job();
+  job.mutable_affinity()->set_mode(v1::Affinity::MODE_EXCLUSIVE);
+  job.mutable_affinity()->set_set_omp(true);
+  const auto machine = [](Caches) { return synthetic_topology("core:8 pu:1"); };
+  const auto threads_with = [&](double cpus, int num_workers) {
+    auto spec = spec_of(job, num_workers);
+    EXPECT_TRUE(
+        apply_affinity(job, granted(machine, CpuQuota{.file = "cpu.max", .cpus = cpus}), spec));
+    EXPECT_THAT(spec.workers[0].cpus, testing::SizeIs(8 / num_workers));
+    return spec.workers[0].env.at("OMP_NUM_THREADS");
+  };
+
+  EXPECT_EQ(threads_with(5.5, 2), "2");
+  EXPECT_EQ(threads_with(0.5, 2), "1");
+  EXPECT_EQ(threads_with(64, 2), "4");
+}
+
 TEST(JobRequest, MemoryFollowsTheCoresAndIsBoundOnRequest) {
   v1::JobSpec job = small_job();
   job.mutable_affinity()->set_mode(v1::Affinity::MODE_SOCKET);
-  const auto machine = [](Caches) {
-    return synthetic_topology("package:2 group:2 [numa] core:2 pu:1");
-  };
+  const GrantedCpus machine =
+      granted([](Caches) { return synthetic_topology("package:2 group:2 [numa] core:2 pu:1"); });
   auto spec = spec_of(job, 2);
   ASSERT_TRUE(apply_affinity(job, machine, spec));
   EXPECT_THAT(spec.workers[0].memory_nodes, testing::IsEmpty()) << "two nodes: no preference";
@@ -171,13 +195,12 @@ TEST(JobRequest, CachesAreReadForTheModeThatNeedsThemAlone) {
   for (const auto mode : {v1::Affinity::MODE_L3, v1::Affinity::MODE_NODE}) {
     job.mutable_affinity()->set_mode(mode);
     auto spec = spec_of(job, 1);
-    ASSERT_TRUE(apply_affinity(
-        job,
-        [&](Caches caches) {
-          EXPECT_EQ(caches == Caches::kRead, mode == v1::Affinity::MODE_L3);
-          return synthetic_topology("package:1 [numa] l3:2 core:1 pu:1");
-        },
-        spec));
+    ASSERT_TRUE(apply_affinity(job,
+                               granted([&](Caches caches) {
+                                 EXPECT_EQ(caches == Caches::kRead, mode == v1::Affinity::MODE_L3);
+                                 return synthetic_topology("package:1 [numa] l3:2 core:1 pu:1");
+                               }),
+                               spec));
     EXPECT_EQ(spec.workers[0].cpus.size(), mode == v1::Affinity::MODE_L3 ? 1U : 2U);
   }
 }

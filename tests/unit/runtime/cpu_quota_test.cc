@@ -52,5 +52,20 @@ TEST_F(CpuQuotaTest, FeedsWholeThreadsAndAlwaysOne) {
   EXPECT_EQ((CpuQuota{.file = "f", .cpus = 1e18}).num_threads(), 2147483647);
 }
 
+TEST_F(CpuQuotaTest, IsDividedAmongTheWorkersWhereItIsLessThanTheirCores) {
+  AffinityPlan plan{.workers = {{.num_threads = 5}, {.num_threads = 1}}};
+
+  EXPECT_TRUE(bound_threads(plan, {.file = "f", .cpus = 4.5}, /*num_cores=*/6));
+  EXPECT_EQ(plan.workers[0].num_threads, 2);
+  EXPECT_EQ(plan.workers[1].num_threads, 1);
+}
+
+TEST_F(CpuQuotaTest, ThatFeedsEveryCoreBoundsNothing) {
+  AffinityPlan plan{.workers = {{.num_threads = 5}, {.num_threads = 1}}};
+
+  EXPECT_FALSE(bound_threads(plan, {.file = "f", .cpus = 6}, /*num_cores=*/6));
+  EXPECT_EQ(plan.workers[0].num_threads, 5);
+}
+
 }  // namespace
 }  // namespace accel
