@@ -28,6 +28,15 @@ constexpr std::array kCauses = {
 
 constexpr std::size_t kTailBytes = 4096;
 
+// "./train: execve: Exec format error", "chdir to /data: No such file or directory".
+std::string describe_exec_failure(const supervisor::WorkerExit& exit) {
+  if (exit.stage.empty()) return printable(exit.detail);  // of another node
+  const bool is_of_folder = exit.stage == "chdir" && !exit.detail.empty();
+  const std::string step =
+      is_of_folder ? "chdir to " + exit.detail : exit.program + ": " + exit.stage;
+  return printable(step) + ": " + errno_text(exit.error_number);
+}
+
 }  // namespace
 
 v1::ExitInfo describe_end(const supervisor::WorkerExit& exit) {
@@ -45,10 +54,7 @@ v1::ExitInfo describe_end(const supervisor::WorkerExit& exit) {
                                                   : exit.tail);
   if (exit.cause == ExitCause::kHang || exit.cause == ExitCause::kOutOfMemory)
     info.set_detail(printable(exit.detail));
-  if (exit.cause == ExitCause::kExecFailed) {
-    info.set_detail(printable(exit.program) + ": " + exit.stage + ": " +
-                    errno_text(exit.error_number));
-  }
+  if (exit.cause == ExitCause::kExecFailed) info.set_detail(describe_exec_failure(exit));
   return info;
 }
 
@@ -74,7 +80,8 @@ supervisor::WorkerExit to_worker_exit(const v1::ExitInfo& info) {
   exit.core_path = info.core_path();
   exit.peak_rss_bytes = info.peak_rss();
   exit.tail = info.tail_err();
-  if (exit.cause == ExitCause::kHang) exit.detail = info.detail();
+  if (exit.cause == ExitCause::kHang || exit.cause == ExitCause::kExecFailed)
+    exit.detail = info.detail();
   return exit;
 }
 

@@ -43,10 +43,11 @@ std::string spellings(const FlagSpec& flag) {
 Error bad_value(const CommandLine& line,
                 std::string_view flag,
                 std::string_view value,
-                const std::string& expected) {
+                const std::string& expected,
+                const std::string& guess = "") {
   const std::string name = line.spelled(flag);
   return Error(ErrorCode::kInvalidArgument,
-               name + " is '" + std::string(value) + "', expected " + expected,
+               name + " is '" + std::string(value) + "', expected " + expected + guess,
                "give " + name + " " + expected);
 }
 
@@ -231,11 +232,12 @@ std::optional<std::string> choice_flag(const CommandLine& line,
     if (*text == choice) return text;
     names.emplace_back(choice);
   }
-  std::string expected = "one of " + listed_choices(choices);
-  if (std::optional<std::string> guess = nearest(*text, names)) {
-    expected += " (did you mean " + *guess + "?)";
-  }
-  faults.add(bad_value(line, flag, *text, expected));
+  const auto guess = nearest(*text, names);
+  faults.add(bad_value(line,
+                       flag,
+                       *text,
+                       "one of " + listed_choices(choices),
+                       guess ? " (did you mean " + *guess + "?)" : ""));
   return std::nullopt;
 }
 

@@ -17,6 +17,7 @@
 #include "launcher/cpu_fallback.h"
 #include "launcher/faults.h"
 #include "launcher/flag_table.h"
+#include "launcher/flag_words.h"
 #include "launcher/flags.h"
 #include "launcher/gpu_affinity.h"
 #include "launcher/hosts/host_spec.h"
@@ -340,6 +341,15 @@ Result<void> hand_to_starter(LaunchPlan& plan,
   return {};
 }
 
+// With those of older versions, and those that nobody knows.
+GivenFlags typed_flags(const CommandLine& line, const std::vector<std::string>& arguments) {
+  GivenFlags flags = line.given;
+  for (const std::string& word : arguments) {
+    if (word.starts_with("--")) flags.try_emplace(bare_name(word));
+  }
+  return flags;
+}
+
 }  // namespace
 
 Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
@@ -350,7 +360,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   CommandLine& line = *parsed;
   LaunchPlan plan;
   if (line.is_on("help")) {
-    plan.answer = launch_help(line.given, host.is_torchrun);
+    plan.answer = launch_help(typed_flags(line, arguments), host.is_torchrun);
     return plan;
   }
   if (line.is_on("version")) {

@@ -29,7 +29,8 @@ std::string exit_text(const Node& node, const WorkerExit& exit) {
     case ExitCause::kOutOfMemory:
       return text + " ran out of memory";
     case ExitCause::kExecFailed:
-      return text + " could not be started (" + exit.stage + ")";
+      return text + " could not be started (" + (exit.detail.empty() ? exit.stage : exit.detail) +
+             ")";
     case ExitCause::kLibraryMissing:
       return text + " lacks a shared library";
     case ExitCause::kUnkillable:

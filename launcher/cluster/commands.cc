@@ -23,6 +23,7 @@
 #include "launcher/cluster/followed_job.h"
 #include "launcher/cluster/inspection.h"
 #include "launcher/cluster/patience.h"
+#include "launcher/cluster/rank_choice.h"
 #include "launcher/cluster/run_request.h"
 #include "launcher/cluster/signal_word.h"
 #include "launcher/cluster_library.h"
@@ -178,6 +179,8 @@ int status(const AgentClient& client, const Flags& flags) {
 int logs(const AgentClient& client, const Flags& flags) {
   const auto job = find_job(client, flags);
   if (!job) return fail(job.error());
+  if (auto checked = check_ranks(*job, flags.ranks, flags.follow); !checked)
+    return fail(checked.error());
   v1::LogReq request;
   request.set_job(job->job_uuid());
   request.set_follow(flags.follow);

@@ -85,6 +85,13 @@ Error exec_error(const std::string& rank, const WorkerExit& exit) {
                  "raise the limit with `ulimit -u`, or pids.max of the cgroup (of a container: its "
                  "limit on processes)");
   }
+  if (exit.stage == "chdir" && !exit.detail.empty()) {
+    return Error(ErrorCode::kExecFailed,
+                 begin + "its folder " + printable(exit.detail) +
+                     " cannot be entered: " + errno_text(exit.error_number),
+                 "make the folder on every machine of the job, where its user may enter it, or "
+                 "give another one");
+  }
   return Error(
       ErrorCode::kExecFailed,
       begin + exit.stage + " of " + exit.program + " failed: " + errno_text(exit.error_number));

@@ -48,7 +48,7 @@ struct WorkerExit {
   std::string error_file;  // content of TORCHELASTIC_ERROR_FILE, when written
   std::string last_error;  // the error record of the worker channel, when written
   std::string
-      detail;  // kHang: how long it was silent, and since which step; kOutOfMemory: its limit
+      detail;  // kHang: how long it was silent, and since which step; kOutOfMemory: its limit; "chdir": where
   bool has_saved = false;  // it marked in its channel that it saved for its preemption
   std::uint64_t saved_step = 0;
 };

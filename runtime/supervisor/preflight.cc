@@ -36,8 +36,10 @@ std::string last_lines(std::string text) {
   return printable(shown);
 }
 
-std::string describe(const ExecFailure& failure) {
-  return "could not be started (" + failure.stage + ": " + errno_text(failure.error_number) + ")";
+std::string describe(const ExecFailure& failure, const std::string& folder) {
+  const std::string where = failure.stage == "chdir" ? " to " + printable(folder) : "";
+  return "could not be started (" + failure.stage + where + ": " +
+         errno_text(failure.error_number) + ")";
 }
 
 }  // namespace
@@ -68,17 +70,18 @@ void Preflight::run_next() {
   if (at_ == checks_.size()) return finish({});
   tail_.clear();
   std::array<int, 2> pipe{};
-  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return fail(describe({"pipe2", errno}));
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return fail(describe({"pipe2", errno}, ""));
   UniqueFd read_end(pipe[0]);
   const UniqueFd write_end(pipe[1]);
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!nothing || ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK) != 0)
-    return fail(describe({"/dev/null", errno}));
+    return fail(describe({"/dev/null", errno}, ""));
   request_.argv = check().argv;
   request_.stdio[0] = nothing.get();
   request_.stdio[1] = request_.stdio[2] = write_end.get();
   SpawnResult spawned = spawn(request_);
-  if (const auto* failure = std::get_if<ExecFailure>(&spawned)) return fail(describe(*failure));
+  if (const auto* failure = std::get_if<ExecFailure>(&spawned))
+    return fail(describe(*failure, request_.cwd));
   process_ = std::get<SpawnedProcess>(std::move(spawned));
   output_.assign(read_end.release());
   read();
@@ -124,7 +127,7 @@ bool Preflight::take_end(pid_t pid) {
   boost::system::error_code ignored;
   output_.close(ignored);
   if (failure) {
-    fail(describe(*failure));
+    fail(describe(*failure, request_.cwd));
   } else if (!status || status->code != CLD_EXITED) {
     fail("was ended by signal " + std::to_string(status ? status->status : 0));
   } else if (status->status != 0) {

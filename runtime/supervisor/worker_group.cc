@@ -103,6 +103,7 @@ WorkerExit WorkerGroup::reap(Worker& worker, bool memory_ran_out) {
   }
   worker.is_alive = false;
   WorkerExit exit = describe_exit(status, evidence);
+  if (exit.stage == "chdir") exit.detail = worker.cwd;
   exit.global_rank = worker.spec->global_rank;
   exit.local_rank = worker.spec->local_rank;
   exit.program = worker.program;

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "runtime/supervisor/exit_error.h"
 #include "tests/support/fault_job.h"
 
 namespace accel::test {
@@ -207,6 +208,8 @@ TEST_F(Exits, Fault13MissingWorkingDirectoryIsReported) {
   const auto outcome = outcome_of(spec);
 
   EXPECT_EQ(outcome.first_failure->stage, "chdir");
+  EXPECT_THAT(error_of(*outcome.first_failure, "rank 0").message(),
+              HasSubstr("its folder /does/not/exist cannot be entered"));
 }
 
 TEST_F(Exits, OneRankThatCannotStartEndsTheOthers) {

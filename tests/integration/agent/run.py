@@ -201,6 +201,21 @@ class Jobs(AgentTest):
         self.assertEqual(refused.returncode, 2, refused.stderr)
         self.assertIn("log.rotate_bytes is 100, below 4096", refused.stderr)
 
+    def test_logs_of_a_rank_that_is_not_there_name_those_that_are(self):
+        done = self.accel("run", "-n", 2, "--name", "two", "--", "/bin/sh", "-c", "echo $RANK")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.accel("logs", "--rank", 1, "two").stdout, "1\n")
+        missing = self.accel("logs", "--rank", 9, "two")
+        self.assertEqual(missing.returncode, 2, missing.stderr)
+        self.assertIn("job two has no rank 9, but ranks 0 and 1", missing.stderr)
+
+    def test_a_folder_that_is_not_there_is_named(self):
+        done = self.accel("run", "--cwd", "/nope", "--", "true")
+        self.assertEqual(done.returncode, 127, done.stderr)
+        self.assertIn("rank 0 could not be started: chdir to /nope: No such file", done.stderr)
+        checked = self.accel("run", "--cwd", "/nope", "--preflight", "look=true", "--", "true")
+        self.assertIn("chdir to /nope: No such file", checked.stderr)
+
     def test_fault_26_accel_launch_asks_the_agent_to_rotate(self):
         launch = self.launch("--cpu", "--rdzv_id", "lr", "--log_rotate_bytes", "4K", "--log_keep", 1, "--no_python", "seq", 20000)
         _, err = launch.communicate(timeout=PATIENCE)

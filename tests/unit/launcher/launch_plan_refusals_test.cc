@@ -68,6 +68,15 @@ TEST_F(LaunchPlanRefusals, AllFaultsAreReportedAtOnce) {
   EXPECT_THAT(text, HasSubstr("there is no " + folder_.file("none")));
 }
 
+TEST_F(LaunchPlanRefusals, AGuessAtAMistypedValueIsSaidOnce) {
+  const std::string text = refused({"--mixed_precision", "fp61", program_}).render();
+
+  const std::size_t guess = text.find("did you mean fp16?");
+  ASSERT_NE(guess, std::string::npos) << text;
+  EXPECT_EQ(text.find("did you mean", guess + 1), std::string::npos) << text;
+  EXPECT_THAT(text, HasSubstr("give --mixed_precision one of no, fp16, bf16, fp8"));
+}
+
 TEST_F(LaunchPlanRefusals, TooManyProcessesAreRefusedWithTheReason) {
   const Error error = refused({"--num_processes", "10000", program_});
 

@@ -304,6 +304,12 @@ TEST_F(LaunchPlanTest, HelpAndVersionNeedNoScript) {
   EXPECT_THAT(help, Not(HasSubstr("accel-launch --num_processes")));
 }
 
+TEST_F(LaunchPlanTest, HelpBesideAnyOtherFlagLeavesOutWhatIsNotChosen) {
+  for (const char* other : {"--use_xpu", "--ipex", "--no_such_flag", "--multi_gpu"}) {
+    EXPECT_THAT(plan({other, "-h"}).answer.value(), Not(HasSubstr("--fsdp_version"))) << other;
+  }
+}
+
 TEST_F(LaunchPlanTest, TheDryRunShowsRanksEnvironmentAndFiles) {
   const LaunchPlan result = plan({"--num_processes",
                                   "2",

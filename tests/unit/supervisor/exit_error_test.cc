@@ -34,6 +34,17 @@ TEST(ExitError, AProgramThatCannotBeExecutedIsNamed) {
   EXPECT_THAT(error.message(), HasSubstr("rank 2 of 4 could not start: execve of ./train failed"));
 }
 
+TEST(ExitError, AFolderThatCannotBeEnteredIsNamed) {
+  WorkerExit exit = failed_start(ENOENT);
+  exit.stage = "chdir";
+  exit.detail = "/nope";
+  const Error error = error_of(exit, "rank 2 of 4");
+  EXPECT_EQ(error.code(), ErrorCode::kExecFailed);
+  EXPECT_THAT(error.message(), HasSubstr("its folder /nope cannot be entered: No such file"));
+  EXPECT_THAT(error.message(), Not(HasSubstr("./train")));
+  EXPECT_THAT(error.remedy(), HasSubstr("make the folder"));
+}
+
 TEST(ExitError, AWorkerForWhichNoFileCouldBeOpenedHasALimitToRaise) {
   for (const int error_number : {EMFILE, ENFILE}) {
     const Error error = error_of_failed_start(error_number);
