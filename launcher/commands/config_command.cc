@@ -165,14 +165,35 @@ int update(const std::vector<std::string>& words) {
   return 0;
 }
 
+using Words = std::vector<std::string>;
+
+// Behind --config_file, in front of a subcommand: the peer reads it there, and then takes the subcommand's own.
+Words::const_iterator behind_config_file(const Words& words) {
+  auto word = words.begin();
+  while (word != words.end()) {
+    const bool is_alone = *word == "--config_file" || *word == "--config-file";
+    const bool is_joined =
+        word->starts_with("--config_file=") || word->starts_with("--config-file=");
+    if (!is_joined && (!is_alone || word + 1 == words.end())) break;
+    word += is_joined ? 1 : 2;
+  }
+  return word;
+}
+
 }  // namespace
 
-int config_command(const std::vector<std::string>& arguments) {
-  if (arguments.empty()) return ask(arguments);
-  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
-  if (arguments.front() == "default") return write_default(rest);
-  if (arguments.front() == "update") return update(rest);
-  return ask(arguments);
+int config_command(const Words& arguments) {
+  const auto word = behind_config_file(arguments);
+  const bool is_default = word != arguments.end() && *word == "default";
+  const bool is_update = word != arguments.end() && *word == "update";
+  if (!is_default && !is_update) return ask(arguments);
+  if (word != arguments.begin()) {
+    print_notice(
+        is_default ? kDefault : kUpdate,
+        "--config_file has no effect before `" + *word + "`, as in accelerate: give it after");
+  }
+  const Words rest(word + 1, arguments.end());
+  return is_default ? write_default(rest) : update(rest);
 }
 
 }  // namespace accel::launcher

@@ -212,6 +212,19 @@ class ConfigCommand(unittest.TestCase):
         self.assertIn(f"Configuration already exists at {ours}, will not override.", again.stdout)
         self.assertEqual(ours.read_text(), before)
 
+    def test_a_file_named_before_the_subcommand_is_no_more_its_file_than_the_peers(self):
+        places = {}
+        for name, command in (("ours", [BUILD / "bin/accel"]), ("theirs", [sys.executable, "-m", "accelerate.commands.accelerate_cli"])):
+            home = self.folder / name
+            home.mkdir()
+            done = subprocess.run([*command, "config", "--config_file", "mine.yaml", "default"], cwd=home, capture_output=True, text=True,
+                                  env=os.environ | {"HF_HOME": str(home), "CUDA_VISIBLE_DEVICES": ""})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            places[name] = sorted(str(path.relative_to(home)) for path in home.rglob("*.yaml")), done.stdout.replace(str(home), "")
+        self.assertEqual(places["ours"], places["theirs"])
+        told = accel("config", "--config_file=mine.yaml", "default", home=self.folder / "ours")
+        self.assertIn("--config_file has no effect before `default`", told.stderr)
+
     def test_update_is_the_peers(self):
         for fixture in sorted(FIXTURES.iterdir()):
             with self.subTest(fixture.name):
