@@ -107,15 +107,18 @@ std::optional<Error> find_disagreement(const std::vector<MachineCard>& cards, Pr
   return std::nullopt;
 }
 
-Error rank_is_taken(const MachineCard& holder, const MachineCard& card, Program program) {
-  return Error(ErrorCode::kInvalidArgument,
-               "machine rank " + std::to_string(card.rank) + " was given twice: to " +
-                   holder.describe_host() + " and to " + card.describe_host(),
-               "give each machine a " + spelled("machine_rank", program) +
-                   " of its own, from 0 to " + std::to_string(card.num_machines - 1) +
-                   (card.rank == 0 ? "; if these are two jobs, give each a " +
-                                         spelled("main_process_port", program) + " of its own"
-                                   : ""));
+Error rank_is_taken(const MachineCard& holder,
+                    const MachineCard& card,
+                    Program program,
+                    const std::string& port_flag) {
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "machine rank " + std::to_string(card.rank) + " was given twice: to " +
+          holder.describe_host() + " and to " + card.describe_host(),
+      "give each machine a " + spelled("machine_rank", program) + " of its own, from 0 to " +
+          std::to_string(card.num_machines - 1) +
+          (card.rank == 0 ? "; if these are two jobs, give each a " + port_flag + " of its own"
+                          : ""));
 }
 
 Verdict failed_verdict(const Error& why, int machine) {

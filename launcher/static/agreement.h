@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <accel/error.h>
@@ -31,10 +32,11 @@ namespace accel::launcher {
 [[nodiscard]] std::optional<Error> find_disagreement(const std::vector<MachineCard>& cards,
                                                      Program program = Program::kLaunch);
 
-// The machine rank of `card` is claimed by `holder` already.
+// The machine rank of `card` is claimed by `holder` already. `port_flag`: StaticSettings::port_flag().
 [[nodiscard]] Error rank_is_taken(const MachineCard& holder,
                                   const MachineCard& card,
-                                  Program program = Program::kLaunch);
+                                  Program program,
+                                  const std::string& port_flag);
 
 // The end of a job that `why` makes impossible; `machine`: where.
 [[nodiscard]] Verdict failed_verdict(const Error& why, int machine);

@@ -36,8 +36,11 @@ int at_least_one(int exit_code) {
 
 }  // namespace
 
-Machine::Machine(MachineCard card, bool draws_rank, Program program)
-    : card_(std::move(card)), draws_rank_(draws_rank), program_(program) {}
+Machine::Machine(MachineCard card, bool draws_rank, Program program, std::string port_flag)
+    : card_(std::move(card)),
+      draws_rank_(draws_rank),
+      program_(program),
+      port_flag_(std::move(port_flag)) {}
 
 void Machine::add_to(StoreExchange& exchange) const {
   for (const auto name :
@@ -124,11 +127,10 @@ void Machine::meet(const Board& board) {
   if (main->generation > card_.generation) {
     // It formed without us: what we have to say is nothing to it.
     phase_ = Phase::kGone;
-    error_ =
-        Error(ErrorCode::kInvalidArgument,
-              "the job of " + main->describe() + " runs already, in generation " +
-                  std::to_string(main->generation),
-              "wait until it has ended, or give another " + spelled("main_process_port", program_));
+    error_ = Error(ErrorCode::kInvalidArgument,
+                   "the job of " + main->describe() + " runs already, in generation " +
+                       std::to_string(main->generation),
+                   "wait until it has ended, or give another " + port_flag_);
     return;
   }
   if (auto fault = find_disagreement(*main, card_, program_)) return refuse(*std::move(fault));
@@ -145,7 +147,7 @@ void Machine::claim(const Board& board) {
   if (draws_rank_) return take_place(board);
   if (standing.empty()) return;
   const auto holder = card_from(standing);
-  refuse(holder ? rank_is_taken(*holder, card_, program_) : holder.error());
+  refuse(holder ? rank_is_taken(*holder, card_, program_, port_flag_) : holder.error());
 }
 
 // The counter spreads those that come together; what counts is the claim. So it leaves no holes when

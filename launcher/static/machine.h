@@ -64,8 +64,8 @@ using MachineActions = std::vector<MachineAction>;
 class Machine {
  public:
   // draws_rank: the rank of `card` is not known yet; it takes the first free place, as a rule in the
-  // order of joins.
-  Machine(MachineCard card, bool draws_rank, Program program = Program::kLaunch);
+  // order of joins. program, port_flag: of StaticSettings, whose words errors use.
+  Machine(MachineCard card, bool draws_rank, Program program, std::string port_flag);
 
   // Adds what is to be written and read next.
   void add_to(supervisor::StoreExchange& exchange) const;
@@ -125,6 +125,7 @@ class Machine {
   MachineCard card_;
   bool draws_rank_;
   Program program_;
+  std::string port_flag_;
   int first_place_ = 0;  // draws_rank_: from which on we look for a free one; 0: not known yet
   Phase phase_ = Phase::kMeeting;
   std::string claim_;  // our card as it is written; empty: no place was tried yet

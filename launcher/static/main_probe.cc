@@ -19,10 +19,12 @@ MainProbe::MainProbe(boost::asio::io_context& context,
                      MachineCard card,
                      BoardSeal seal,
                      Program program,
+                     std::string port_flag,
                      std::function<void(const Error&)> on_other)
     : card_(std::move(card)),
       seal_(std::move(seal)),
       program_(program),
+      port_flag_(std::move(port_flag)),
       on_other_(std::move(on_other)),
       pause_(context),
       link_(context, {.on_up = [this] { ask(); }, .on_trouble = [](const Error&) {}}) {
@@ -48,7 +50,7 @@ void MainProbe::judge(const std::string& host) {
   card_.address = link_.local_endpoint().address().to_string();
   if (other) {
     return tell(find_disagreement(*other, card_, program_)
-                    .value_or(rank_is_taken(*other, card_, program_)));
+                    .value_or(rank_is_taken(*other, card_, program_, port_flag_)));
   }
   pause_.expires_after(seal_.is_asking() ? kAskForAnswer : kAskAgain);
   pause_.async_wait([this](const boost::system::error_code& cancelled) {

@@ -27,11 +27,12 @@ namespace accel::launcher {
 
 class MainProbe {
  public:
-  // card: our own; seal: as ours. on_other: once; the probe has ended then.
+  // card: our own; seal: as ours; program, port_flag: of StaticSettings, whose words errors use. on_other: once; the probe has ended then.
   MainProbe(boost::asio::io_context& context,
             MachineCard card,
             BoardSeal seal,
             Program program,
+            std::string port_flag,
             std::function<void(const Error&)> on_other);
 
   // Requires: at least one address. It is tried every 250 ms.
@@ -45,7 +46,8 @@ class MainProbe {
 
   MachineCard card_;
   BoardSeal seal_;
-  Program program_;  // whose words our errors use
+  Program program_;
+  std::string port_flag_;
   std::function<void(const Error&)> on_other_;
   boost::asio::steady_timer pause_;  // until a store that says nothing yet is asked again
   StoreLink link_;

@@ -157,7 +157,8 @@ void MainStore::join(const MachineCard& card) {
   seal_.begin(card, is_main_);
   if (!is_main_ || !is_translated_ || generation_ > 0) return;
   // The address may be another machine's that was only not there yet.
-  probe_.emplace(context_, card, seal_, settings_.program, handlers_.on_fault);
+  probe_.emplace(
+      context_, card, seal_, settings_.program, settings_.port_flag(), handlers_.on_fault);
   probe_->open(addresses_);
 }
 

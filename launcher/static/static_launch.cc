@@ -131,7 +131,7 @@ class StaticLaunch {
                                     .program = settings_.program});
     }
     const bool draws_rank = !settings_.machine_rank && !store_.is_main() && generation_ == 0;
-    machine_.emplace(card_, draws_rank, settings_.program);
+    machine_.emplace(card_, draws_rank, settings_.program, settings_.port_flag());
     store_.join(card_);
     exchange();
   }

@@ -6,6 +6,7 @@
 namespace accel::launcher {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class Machines : public MachinesFixture {};
@@ -456,6 +457,20 @@ TEST_F(Machines, ThatComeLateSayNothingToAJobThatHasRestarted) {
   EXPECT_THAT(late.machine.error()->message(), HasSubstr("runs already, in generation 1"));
   EXPECT_EQ(late.count<Leave>(), 1);
   EXPECT_EQ(board_.values_[std::string(board_key::kFault)], "");
+}
+
+TEST_F(Machines, NameTheFlagThatSaidWhichPort) {
+  auto main = card_of(0, 2);
+  main.generation = 1;
+  supervisor::StoreExchange wanted;
+  wanted.reads.emplace_back(board_key::kHost);
+  for (const char* flag : {"--master-port", "--rdzv-endpoint"}) {
+    Machine late(card_of(1, 2), /*draws_rank=*/false, Program::kTorchrun, flag);
+    (void)late.take(Board(wanted, {.values = {to_text(main)}}));
+    EXPECT_THAT(late.error()->remedy(), EndsWith(std::string("give another ") + flag));
+    EXPECT_THAT(rank_is_taken(main, card_of(0, 2), Program::kTorchrun, flag).remedy(),
+                EndsWith(std::string("give each a ") + flag + " of its own"));
+  }
 }
 
 // Of an earlier launcher with this rank: the plan came before its claim was taken back.

@@ -67,7 +67,8 @@ class BoardInMemory {
 
 // One launcher: what it was told to do.
 struct Launcher {
-  Launcher(MachineCard card, bool draws_rank) : machine(std::move(card), draws_rank) {}
+  Launcher(MachineCard card, bool draws_rank)
+      : machine(std::move(card), draws_rank, Program::kLaunch, "--main_process_port") {}
 
   Machine machine;
   std::unique_ptr<Leader> leader;
