@@ -19,13 +19,14 @@
 namespace accel::launcher {
 namespace {
 
-// The port that was named, if it is free, or one that is. Until the store has it another program may take it: an error
-// that names that one.
-Result<std::uint16_t> choose_port(std::uint16_t wanted) {
-  const auto listener = supervisor::listen_tcp(
-      {.bind_address = "0.0.0.0", .port = wanted, .exact_port = wanted != 0, .members = {}});
-  if (!listener) return listener.error();
-  return listener->endpoint.port();
+// The port that was named, if it is free, or one that is, kept until the store listens there, and between the stores of a
+// job that begins again. Nobody gets through to it before that: the others ask again.
+Result<supervisor::TcpListener> keep_port(const std::string& own_address, std::uint16_t wanted) {
+  const bool is_v6 = own_address.find(':') != std::string::npos;
+  return supervisor::reserve_tcp({.bind_address = is_v6 ? "::" : "0.0.0.0",
+                                  .port = wanted,
+                                  .exact_port = wanted != 0,
+                                  .members = {}});
 }
 
 bool ends_a_launch(int signal) {
@@ -61,14 +62,14 @@ Result<StaticEnding> launch_by_etcd(StaticLaunchOptions options, NoticeQueue& no
   StaticSettings& settings = options.settings;
   const auto seat = (*functions)->open(*settings.etcd, settings.run_id);
   if (!seat) return seat.error();
-  const auto port = choose_port(settings.port);
-  if (!port) return port.error();
+  auto kept = keep_port((*seat)->own_address(), settings.port);
+  if (!kept) return std::move(kept).error();
 
   JobWords words(notices, options.report, options.quiet);
   const MainPlace own = {.id = draw_launcher_id(),
                          .host = own_host_name(),
                          .address = (*seat)->own_address(),
-                         .port = *port};
+                         .port = kept->endpoint.port()};
   Interruption end;
   const auto met = meet_by_etcd(**seat,
                                 own,
@@ -93,6 +94,7 @@ Result<StaticEnding> launch_by_etcd(StaticLaunchOptions options, NoticeQueue& no
   if (met->is_ours) {
     options.seat = seat->get();
   } else {
+    kept->socket.reset();
     words.say("joins machine 0, " + met->main.describe());
   }
   return launch_static(std::move(options), notices);

@@ -65,10 +65,12 @@ Error listen_error(const TcpEndpoint& endpoint, int error_number) {
 
 struct Attempt {
   TcpListener listener;
-  int error_number = 0;  // 0: it listens
+  int error_number = 0;  // 0: it listens, or is bound
 };
 
-Attempt try_listen(const TcpEndpoint& wanted) {
+enum class Use { kListen, kReserve };
+
+Attempt try_bind(const TcpEndpoint& wanted, Use use) {
   const auto failed = [] { return Attempt{{}, errno}; };
   UniqueFd socket(
       ::socket(wanted.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -79,16 +81,14 @@ Attempt try_listen(const TcpEndpoint& wanted) {
   if (::bind(socket.get(), wanted.data(), static_cast<socklen_t>(wanted.size())) != 0) {
     return failed();
   }
-  if (::listen(socket.get(), kBacklog) != 0) return failed();
+  if (use == Use::kListen && ::listen(socket.get(), kBacklog) != 0) return failed();
   TcpEndpoint bound = wanted;
   auto size = static_cast<socklen_t>(bound.capacity());
   if (::getsockname(socket.get(), bound.data(), &size) != 0) return failed();
   return Attempt{{std::move(socket), bound}, 0};
 }
 
-}  // namespace
-
-Result<TcpListener> listen_tcp(const StorePolicy& policy) {
+Result<TcpListener> bind_tcp(const StorePolicy& policy, Use use) {
   boost::system::error_code not_numeric;
   const auto address = boost::asio::ip::make_address(policy.bind_address, not_numeric);
   if (not_numeric) {
@@ -97,12 +97,22 @@ Result<TcpListener> listen_tcp(const StorePolicy& policy) {
                  "give an IPv4 or IPv6 address of this machine");
   }
   const TcpEndpoint wanted(address, policy.port);
-  Attempt attempt = try_listen(wanted);
+  Attempt attempt = try_bind(wanted, use);
   if (attempt.error_number == EADDRINUSE && !policy.exact_port) {
-    attempt = try_listen(TcpEndpoint(address, 0));
+    attempt = try_bind(TcpEndpoint(address, 0), use);
   }
   if (attempt.error_number != 0) return listen_error(wanted, attempt.error_number);
   return std::move(attempt.listener);
+}
+
+}  // namespace
+
+Result<TcpListener> listen_tcp(const StorePolicy& policy) {
+  return bind_tcp(policy, Use::kListen);
+}
+
+Result<TcpListener> reserve_tcp(const StorePolicy& policy) {
+  return bind_tcp(policy, Use::kReserve);
 }
 
 }  // namespace accel::supervisor

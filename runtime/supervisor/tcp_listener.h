@@ -26,4 +26,10 @@ struct TcpListener {
 //         machine; kInternal with the errno.
 [[nodiscard]] Result<TcpListener> listen_tcp(const StorePolicy& policy);
 
+// The same without listening, until listen_tcp() of this or another process does: as long as the socket is there the port
+// is chosen for nobody, and taken by none but those who share it (SO_REUSEADDR) while nobody listens.
+//
+// Errors  as listen_tcp().
+[[nodiscard]] Result<TcpListener> reserve_tcp(const StorePolicy& policy);
+
 }  // namespace accel::supervisor

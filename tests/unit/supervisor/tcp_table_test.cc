@@ -142,6 +142,31 @@ TEST(TcpListener, NamesTheRightThatALowPortNeeds) {
   EXPECT_THAT(listener.error().remedy(), HasSubstr("--main_process_port"));
 }
 
+TEST(TcpListener, TakesAPortThatIsKeptForItAgainAndAgain) {
+  const TcpListener kept =
+      std::move(reserve_tcp({.bind_address = "0.0.0.0", .port = 0, .members = {}})).value();
+  const std::uint16_t port = kept.endpoint.port();
+  const TcpEndpoint wanted(make_address("127.0.0.1"), port);
+
+  const UniqueFd other(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::bind(other.get(), wanted.data(), static_cast<socklen_t>(wanted.size())), -1);
+  EXPECT_EQ(errno, EADDRINUSE) << "who does not share ports does not get it";
+  for (int generation = 0; generation < 2; ++generation) {
+    const Result<TcpListener> store = listen_tcp({.port = port, .exact_port = true});
+    ASSERT_TRUE(store) << store.error().message();
+    const test::StoreClient client(port);
+  }
+}
+
+TEST(TcpListener, KeepsNoPortThatSomebodyListensAt) {
+  const TcpListener taken = std::move(listen_tcp({.port = 0})).value();
+
+  const Result<TcpListener> kept = reserve_tcp({.port = taken.endpoint.port(), .exact_port = true});
+
+  ASSERT_FALSE(kept);
+  EXPECT_EQ(kept.error().code(), ErrorCode::kPortInUse);
+}
+
 TEST(TcpListener, IsNotInheritedByPrograms) {
   const TcpListener listener = std::move(listen_tcp({.port = 0})).value();
 
