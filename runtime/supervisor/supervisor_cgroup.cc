@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "runtime/cgroup_folder.h"
 #include "runtime/supervisor/supervisor_impl.h"
 
 namespace accel::supervisor {
@@ -30,11 +31,14 @@ void Supervisor::Impl::kill_cgroup(const Worker& worker) {
   if (cgroup_) cgroup_->kill(worker.spec->local_rank);
 }
 
+// Where it was born, or in a cgroup that it moved itself to.
 bool Supervisor::Impl::ran_out_of_memory(const Worker& worker) {
-  if (cgroup_) {
-    if (const auto counted = cgroup_->ran_out_of_memory(worker.spec->local_rank)) return *counted;
-  }
-  return count_oom_kills(system_) > oom_kills_before_;
+  const auto counted = cgroup_ ? cgroup_->ran_out_of_memory(worker.spec->local_rank) : std::nullopt;
+  if (counted ? *counted : count_oom_kills(system_) > oom_kills_before_) return true;
+  std::vector<std::string> covered = scope_.cgroups;
+  const auto ours = cgroup_folders(system_, "");
+  if (!ours.empty() && count_oom_kills_in(system_, ours.front())) covered.push_back(ours.front());
+  return oom_counters_.grew(system_, worker.process->pid(), covered);
 }
 
 }  // namespace accel::supervisor

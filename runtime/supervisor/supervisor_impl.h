@@ -14,6 +14,7 @@
 #include "runtime/supervisor/job_record.h"
 #include "runtime/supervisor/lease.h"
 #include "runtime/supervisor/leftovers.h"
+#include "runtime/supervisor/oom_counters.h"
 #include "runtime/supervisor/orphan_sweep.h"
 #include "runtime/supervisor/preflight.h"
 #include "runtime/supervisor/restart_policy.h"
@@ -202,6 +203,7 @@ class Supervisor::Impl {
   RestartVerdict verdict_ = RestartVerdict::kRestart;  // of the last failure
   TimePoint started_at_{};
   std::optional<std::uint64_t> oom_kills_before_;
+  OomCounters oom_counters_;
   bool is_unkillable_ = false;
   bool is_linger_over_ = false;
   bool is_in_hurry_ = false;  // the owner asked twice, or for the end now
