@@ -77,7 +77,9 @@ class ElasticLaunch {
                                   const std::string& at) { return hosting_.listen(place, at); },
                  .on_found =
                      [this](Result<MeetingPlace> found, std::unique_ptr<CoordinatorSeat> seat) {
-                       if (!is_ending_) on_met(std::move(found), std::move(seat));
+                       if (!is_ending_) return on_met(std::move(found), std::move(seat));
+                       if (found) search_.drop(*std::move(found));
+                       hosting_.retire(std::move(seat));
                      },
                  .retire =
                      [this](std::unique_ptr<CoordinatorSeat> seat) {
@@ -139,7 +141,7 @@ class ElasticLaunch {
 
   void fail(Error error) {
     if (member_) return end_with(std::move(error));
-    is_ending_ = true;
+    begin_to_end();
     error_ = std::move(error);
     quit();
   }
@@ -152,11 +154,11 @@ class ElasticLaunch {
     if (!member_) return on_place(std::move(found));
     if (!found) return fail(std::move(found).error());
     const bool is_same_host = found->host_id == place_.host_id;
-    if (!is_same_host && !may_go_on()) return hosting_.decline();
+    if (!is_same_host && !may_go_on()) return search_.drop(*std::move(found));
     if (!is_same_host) hosting_.step_down();
     // Our own coordinator, which this node has lost sight of, keeps its key and its seat.
     if (!hosting_.has_seat()) {
-      place_ = *std::move(found);
+      search_.drop(std::exchange(place_, *std::move(found)));
       if (auto hosted = hosting_.begin(known_epoch()); !hosted)
         return fail(std::move(hosted).error());
     }
@@ -189,7 +191,7 @@ class ElasticLaunch {
     const auto* job = member_->membership();
     if (job == nullptr) return true;
     if (has_ended_well_ || (!has_stopped_workers_ && have_all_ended_well())) {
-      is_ending_ = true;
+      begin_to_end();
       say("the coordinator is gone, after every rank of this node had ended well");
       member_->finish();
       return false;
@@ -261,6 +263,7 @@ class ElasticLaunch {
 
   void on_connection(bool is_connected, const std::string& why) {
     if (!why.empty()) last_trouble_ = printable(why);
+    is_trouble_of_a_try_ = !is_welcome_;
     if (is_connected) {
       was_welcome_ = is_welcome_ = true;
       has_stopped_workers_ = has_ended_well_ = false;
@@ -286,7 +289,9 @@ class ElasticLaunch {
 
   // One that believed us before is not the one that refuses us now: its launcher is gone, and another one of a job that
   // begins anew has the address.
+  // By etcd it may be that of another job altogether, on the port of ours, which is dead: we meet the others elsewhere.
   void on_refused(const std::string& why) {
+    if (was_welcome_ && may_go_on_elsewhere(request_.settings)) return;
     if (!has_run_) return end_with(stranger(why, place_.is_open, request_));
     end_with(Error(ErrorCode::kCoordinatorLost,
                    "another coordinator has the endpoint " + endpoint_text_ + " now"));
@@ -297,8 +302,10 @@ class ElasticLaunch {
     return was_welcome_ && (is_refused() || has_said_goodbye());
   }
 
-  // The host is there and nobody listens: the launcher that was the coordinator has ended.
+  // The host is there and nobody listens: the launcher that was the coordinator has ended. A connection that is reset says
+  // less: we try again.
   [[nodiscard]] bool is_refused() const {
+    if (!is_trouble_of_a_try_) return false;
     return last_trouble_.find("refused") != std::string::npos ||
            last_trouble_.find("reset by peer") != std::string::npos;
   }
@@ -326,7 +333,7 @@ class ElasticLaunch {
     if (notice.kind == NoticeKind::kParked || notice.kind == NoticeKind::kPreempt)
       return say(notice.text);
     if (is_ending_) return;
-    is_ending_ = true;
+    begin_to_end();
     const auto& outcome = member_->workers().outcome();
     if (notice.kind != NoticeKind::kSucceeded) {
       status_ = status_of(notice.kind, outcome, stop_signal_);
@@ -347,7 +354,7 @@ class ElasticLaunch {
 
   void end_with(Error error) {
     if (is_ending_) return;
-    is_ending_ = true;
+    begin_to_end();
     if (!last_trouble_.empty()) error.with_detail("last", last_trouble_);
     error_ = std::move(error);
     if (place_.seat) place_.seat->give_up();
@@ -365,7 +372,7 @@ class ElasticLaunch {
         stop_signal_ = signal;
         hosting_.stop_job(granted(signal));
       } else if (num_signals_ == 1 && !is_ending_) {
-        is_ending_ = true;
+        begin_to_end();
         is_leaving_ = true;
         status_ = supervisor::exit_code_after(signal);
         if (place_.seat) place_.seat->give_up();  // who comes now shall not join a host that goes
@@ -386,19 +393,27 @@ class ElasticLaunch {
 
   // ---- the end ----
 
+  void begin_to_end() {
+    is_ending_ = true;
+    patience_.cancel();
+    search_.stop();
+  }
+
   void close() {
     if (is_closing_) return;
     is_closing_ = true;
-    patience_.cancel();
     // It went on request, and its ranks have saved before: the job may be queued again.
     const auto& outcome = member_->workers().outcome();
     if (is_leaving_ && outcome && outcome->has_saved) status_ = outcome->exit_code;
-    member_->close([this] { hosting_.close([this] { quit(); }); });
+    member_->close([this] { quit(); });
   }
 
+  // Coordinators that nodes may have sessions with need the loop until they have ended.
   void quit() {
-    signals_.cancel();
-    loop_.stop();
+    hosting_.close([this] {
+      signals_.cancel();
+      loop_.stop();
+    });
   }
 
   launcher::ElasticRequest request_;
@@ -419,8 +434,9 @@ class ElasticLaunch {
   int stop_signal_ = SIGTERM;  // what a job that was stopped ends with
   int status_ = 0;
   std::optional<Error> error_;
-  std::string last_trouble_;  // what the last connection ended with
-  bool has_run_ = false;      // workers ran here under a coordinator that went
+  std::string last_trouble_;          // what the last connection ended with
+  bool is_trouble_of_a_try_ = false;  // to connect, and not of a session that was lost
+  bool has_run_ = false;              // workers ran here under a coordinator that went
   bool was_welcome_ = false;
   bool is_welcome_ = false;
   bool is_ending_ = false;

@@ -133,7 +133,7 @@ Result<std::string> EtcdKey::write() {
     term_ = static_cast<std::uint64_t>(found.kvs(0).create_revision());
     return place_;
   }
-  (void)client_->revoke(lease->id);
+  (void)writer_->revoke(lease->id);
   return value_in(found);
 }
 
@@ -148,7 +148,7 @@ void EtcdKey::keep(const std::stop_token& stop) {
     if (other) successor_ = *other;
   }
   lock.unlock();
-  if (const auto lease = std::exchange(lease_, 0); lease != 0) (void)client_->revoke(lease);
+  if (const auto lease = std::exchange(lease_, 0); lease != 0) (void)writer_->revoke(lease);
   lock.lock();
   is_over_ = true;
   over_.notify_all();
@@ -161,7 +161,7 @@ std::optional<std::string> EtcdKey::renew() {
   const std::int64_t before = is_there ? lease_ : std::exchange(lease_, 0);
   auto standing = read(place_);
   if (standing && standing->empty()) standing = write();
-  if (is_there && lease_ != before) (void)client_->revoke(before);
+  if (is_there && lease_ != before) (void)writer_->revoke(before);
   if (!standing || *standing == place_) return std::nullopt;
   return *standing;
 }

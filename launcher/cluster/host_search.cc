@@ -15,10 +15,18 @@ void HostSearch::run(Work work, Take take) {
   thread_ = std::jthread(
       [this, work = std::move(work), take, number = ++number_](const std::stop_token& stop) {
         auto found = std::make_shared<decltype(work(stop))>(work(stop));
-        boost::asio::post(loop_, [this, found, take, number] {
-          if (number == number_) (this->*take)(std::move(*found));
+        boost::asio::post(loop_, [this, found = std::move(found), take, number]() mutable {
+          number == number_ ? (this->*take)(std::move(*found)) : let_go(std::move(found));
         });
       });
+}
+
+void HostSearch::let_go(std::shared_ptr<void> thing) {
+  earlier_.emplace_back([thing = std::move(thing)]() mutable { thing.reset(); });
+}
+
+void HostSearch::drop(MeetingPlace place) {
+  if (place.seat) let_go(std::shared_ptr<void>(std::move(place.seat)));
 }
 
 void HostSearch::begin(TimePoint until) {

@@ -47,9 +47,13 @@ class HostSearch {
   void begin(TimePoint until);
   void stop();
 
+  // Lets go of what nobody needs any more: to give up its key takes as long as etcd takes to hear of it.
+  void drop(MeetingPlace place);
+
  private:
   template <typename Work, typename Take>
   void run(Work work, Take take);
+  void let_go(std::shared_ptr<void> thing);
   void on_offer(Result<EtcdOffer> offer);
   void on_met(Result<MeetingPlace> found);
 
@@ -60,7 +64,8 @@ class HostSearch {
   int number_ = 0;                         // of the work under way
   std::unique_ptr<CoordinatorSeat> seat_;  // until etcd has said who hosts
   std::jthread thread_;
-  std::vector<std::jthread> earlier_;  // told to stop; they may still wait for a name
+  std::vector<std::jthread>
+      earlier_;  // told to stop, or letting go; they may still wait for a name, or for etcd
 };
 
 }  // namespace accel::cluster

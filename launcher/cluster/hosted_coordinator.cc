@@ -98,7 +98,12 @@ void HostedCoordinator::stop_job(supervisor::Milliseconds grace) {
 void HostedCoordinator::retire(std::unique_ptr<CoordinatorSeat> seat) {
   if (!seat) return;
   retired_.push_back(std::move(seat));
-  retired_.back()->end([] {});
+  ++num_ending_;
+  retired_.back()->end([this] { on_ended(); });
+}
+
+void HostedCoordinator::on_ended() {
+  if (--num_ending_ == 0 && on_closed_) on_closed_();
 }
 
 void HostedCoordinator::watch_seat() {
@@ -123,19 +128,28 @@ void HostedCoordinator::on_lost(const Error& lost) {
 
 void HostedCoordinator::close(std::function<void()> done) {
   watch_.cancel();
-  if (!seat_) return done();
+  const auto* hosted = job();
+  const bool goes_on = place_.seat && may_go_on_elsewhere(request_.settings);
+  // With etcd the others go on without us, as soon as what runs has stopped.
+  if (goes_on && hosted != nullptr && hosted->phase == agent::JobPhase::kStopping) {
+    constexpr std::chrono::milliseconds kLookEvery{20};
+    watch_.expires_after(kLookEvery);
+    return watch_.async_wait([this, done = std::move(done)](const auto& error) {
+      if (!error) close(done);
+    });
+  }
+  decline();
+  if (seat_) end_seat();
+  if (num_ending_ == 0) return done();
+  on_closed_ = std::move(done);
+}
+
+void HostedCoordinator::end_seat() {
   const auto* hosted = job();
   const bool is_over = hosted != nullptr && agent::is_terminal(hosted->phase);
-  if (!place_.seat || !may_go_on_elsewhere(request_.settings) || is_over)
-    return seat_->close(std::move(done));
-  // With etcd the others go on without us, as soon as what runs has stopped.
-  if (hosted == nullptr || hosted->phase != agent::JobPhase::kStopping)
-    return seat_->end(std::move(done));
-  constexpr std::chrono::milliseconds kLookEvery{20};
-  watch_.expires_after(kLookEvery);
-  watch_.async_wait([this, done = std::move(done)](const boost::system::error_code& error) {
-    if (!error) close(done);
-  });
+  if (place_.seat && may_go_on_elsewhere(request_.settings) && !is_over) return step_down();
+  ++num_ending_;
+  seat_->close([this] { on_ended(); });
 }
 
 }  // namespace accel::cluster

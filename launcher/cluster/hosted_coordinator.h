@@ -68,7 +68,8 @@ class HostedCoordinator {
   void retire(std::unique_ptr<CoordinatorSeat> seat);
   void step_down() { retire(std::move(seat_)); }
 
-  // Once nothing runs here any more; `done` on the loop. By etcd the others go on without us.
+  // Once nothing runs here any more; `done` on the loop, when no node has a session with any of them. By etcd the others go
+  // on without us. Once.
   void close(std::function<void()> done);
 
  private:
@@ -77,6 +78,8 @@ class HostedCoordinator {
   void on_report(const agent::Report& report);
   void watch_seat();
   void on_lost(const Error& lost);
+  void end_seat();
+  void on_ended();
 
   boost::asio::io_context& loop_;
   const launcher::ElasticRequest& request_;
@@ -87,6 +90,8 @@ class HostedCoordinator {
   std::unique_ptr<CoordinatorSeat> seat_;
   std::unique_ptr<CoordinatorSeat> offered_;
   std::vector<std::unique_ptr<CoordinatorSeat>> retired_;
+  int num_ending_ = 0;               // coordinators whose nodes may not have gone yet
+  std::function<void()> on_closed_;  // waits for them
 };
 
 }  // namespace accel::cluster

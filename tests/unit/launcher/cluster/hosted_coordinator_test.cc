@@ -177,6 +177,31 @@ TEST_F(HostedCoordinatorTest, ASeatThatAnotherLauncherHasNowIsLeft) {
   EXPECT_FALSE(ended_with_.has_value());
 }
 
+// Nodes may have come to it, and their sessions end on the loop.
+TEST_F(HostedCoordinatorTest, CloseWaitsForTheEndOfACoordinatorThatListenedForNothing) {
+  auto seat = hosted_.listen(place_, *place_.listen);
+  ASSERT_TRUE(seat) << seat.error().message();
+  hosted_.retire(*std::move(seat));
+
+  bool is_closed = false;
+  hosted_.close([&] { is_closed = true; });
+
+  EXPECT_FALSE(is_closed);
+  run_until([&] { return is_closed; });
+}
+
+TEST_F(HostedCoordinatorTest, CloseEndsACoordinatorThatWasOffered) {
+  auto seat = hosted_.listen(place_, *place_.listen);
+  ASSERT_TRUE(seat) << seat.error().message();
+  hosted_.offer(*std::move(seat));
+
+  bool is_closed = false;
+  hosted_.close([&] { is_closed = true; });
+
+  EXPECT_FALSE(is_closed);
+  run_until([&] { return is_closed; });
+}
+
 TEST_F(HostedCoordinatorTest, WithHardFencingALostSeatEndsALauncherWhoseJobHasNotBegun) {
   request_.settings.hard_fencing = true;
   host();
