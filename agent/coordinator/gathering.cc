@@ -179,7 +179,10 @@ void add_joined(Turn& turn, Job& job, Node& node, const Join& join) {
   joined.preferred_index = join.preferred_index;
   note_generation(job, join.generation);
   // No generation has been formed here: the job may have had some with a coordinator that left no record.
-  if (job.generation == 0) job.history.restarts = std::max(job.history.restarts, join.restarts);
+  if (job.generation == 0) {
+    job.history.restarts = std::max(job.history.restarts, join.restarts);
+    job.history.out_of_memory = std::max(job.history.out_of_memory, join.out_of_memory);
+  }
   if (job.phase == JobPhase::kGathering || job.phase == JobPhase::kSuspended) {
     if (is_worth_a_look(job)) try_form(turn, job);
     return;

@@ -142,8 +142,9 @@ class MemberTurn {
     membership.assigned_epoch = order.assigned_epoch;
     membership.generation = order.generation;
     membership.num_ranks = order.assign.num_ranks;
-    membership.restart_count = order.assign.restart_count;
-    membership.join.restarts = membership.restart_count;
+    membership.restarts_before = order.assign.restart_count - order.assign.out_of_memory;
+    membership.join.restarts = membership.restarts_before;
+    membership.join.out_of_memory = order.assign.out_of_memory;
     membership.num_done = 0;
     membership.steps = StepsMade{};
     membership.next.reset();
@@ -213,6 +214,7 @@ class MemberTurn {
     const Join before = std::exchange(membership.join, want.join);
     membership.join.generation = before.generation;
     membership.join.restarts = before.restarts;
+    membership.join.out_of_memory = before.out_of_memory;
     membership.wants_in = true;
     if (membership.phase == MemberPhase::kNone) membership.phase = MemberPhase::kJoined;
     if (state_.is_welcome) say(0, membership.join);
@@ -356,7 +358,7 @@ class MemberTurn {
       return;
     }
     membership->phase = MemberPhase::kRunning;
-    membership->join.restarts = membership->restart_count + 1;
+    membership->join.restarts = membership->restarts_before + 1;
     actions_.emplace_back(ReleaseWorkers{start.job_uuid, fence.generation, start.store_endpoint});
   }
 
@@ -370,7 +372,7 @@ class MemberTurn {
     }
     note_generation(membership, fence.generation);
     if (is_free(stop.reason) && fence.generation == membership.generation)
-      membership.join.restarts = membership.restart_count;
+      membership.join.restarts = membership.restarts_before;
     if (membership.next && membership.next->generation <= fence.generation) {
       membership.next.reset();
     }

@@ -200,7 +200,7 @@ struct LocalMembership {
   MemberPhase phase = MemberPhase::kNone;
   int num_ranks = 0;
   int num_done = 0;
-  int restart_count = 0;                 // of the job, when this generation began
+  int restarts_before = 0;               // this generation; but those after running out of memory
   Milliseconds stop_grace{0};            // kDraining: as it was told last
   StepsMade steps;                       // of this generation, as they were reported last
   std::optional<ParkWorkers> next;       // waits until the old generation is gone

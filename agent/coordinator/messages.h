@@ -98,6 +98,7 @@ struct Join {
   // What it knows by coordinators before, for one that has no record of the job.
   std::uint64_t generation = 0;  // the highest that it heard of
   int restarts = 0;              // used up, should the coordinator be gone that it heard last
+  int out_of_memory = 0;         // restarts after running out of memory: not in `restarts`
 };
 
 struct FailedCheck {
@@ -197,7 +198,8 @@ struct Assign {
   std::shared_ptr<const std::string> hostlist;  // all members, compressed; one buffer for all
   std::shared_ptr<const std::string> members_digest;
   std::string first_address;  // of node index 0, which hosts the store
-  int restart_count = 0;
+  int restart_count = 0;      // of every kind: what the workers are told
+  int out_of_memory = 0;      // of restart_count
 };
 
 // Requires: the receiver is prepared for exactly this (assigned_epoch, Fence.generation).

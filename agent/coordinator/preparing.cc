@@ -112,6 +112,7 @@ void send_assign(Turn& turn, Job& job, Member& member) {
   assign.members_digest = job.members_digest;
   assign.first_address = first_address(turn.state, job.members.front().node_id);
   assign.restart_count = job.history.total();
+  assign.out_of_memory = job.history.out_of_memory;
   send(turn, *node, job.generation, std::move(assign));
 }
 

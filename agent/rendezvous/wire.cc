@@ -80,6 +80,7 @@ void put_body(v1::AgentMsg& out, const Join& join) {
   to.set_preferred_index(join.preferred_index);
   to.set_generation(join.generation);
   to.set_restarts(static_cast<std::uint32_t>(std::max(0, join.restarts)));
+  to.set_out_of_memory(static_cast<std::uint32_t>(std::max(0, join.out_of_memory)));
 }
 
 void put_body(v1::AgentMsg& out, const Ready& ready) {
@@ -247,6 +248,7 @@ void put_body(v1::CoordMsg& out, const Assign& assign) {
   if (assign.members_digest) to.set_members_sha256(*assign.members_digest);
   to.set_store_endpoint(assign.first_address);
   to.set_restart_count(static_cast<std::uint32_t>(assign.restart_count));
+  to.set_out_of_memory(static_cast<std::uint32_t>(assign.out_of_memory));
 }
 
 void put_body(v1::CoordMsg& out, const Start& start) {
@@ -303,6 +305,7 @@ std::optional<Assign> assign_from(const v1::Assign& from) {
   assign.members_digest = std::make_shared<const std::string>(from.members_sha256());
   assign.first_address = from.store_endpoint();
   assign.restart_count = bounded(from.restart_count(), kMostRestarts);
+  assign.out_of_memory = bounded(from.out_of_memory(), assign.restart_count);
   const bool is_possible = assign.num_ranks > 0 && assign.node_index < assign.num_nodes &&
                            assign.first_rank + assign.num_ranks <= assign.world_size;
   return is_possible ? std::optional(std::move(assign)) : std::nullopt;
@@ -341,7 +344,8 @@ std::optional<AgentMessage> from_proto(const v1::AgentMsg& message) {
                .slots = bounded(message.join().slots(), 4096),
                .preferred_index = std::clamp(message.join().preferred_index(), -1, kMostNodes),
                .generation = message.join().generation(),
-               .restarts = bounded(message.join().restarts(), kMostRestarts)};
+               .restarts = bounded(message.join().restarts(), kMostRestarts),
+               .out_of_memory = bounded(message.join().out_of_memory(), kMostRestarts)};
       return out;
     case v1::AgentMsg::kReady:
       out.body = ready_from(message.ready());

@@ -100,6 +100,7 @@ class Digest {
     add(job.commit_ticket.has_value());
     add(job.was_started);
     add(job.history.restarts);
+    add(job.history.out_of_memory);
     add(job.history.quick_failures);
     add(job.crashes.count);
     add_ahead(job.gather_not_before);

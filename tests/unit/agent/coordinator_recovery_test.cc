@@ -309,6 +309,50 @@ TEST(CoordinatorRecovery, AGenerationThatWasStoppedForANodeThatLeftCostsTheNextC
   EXPECT_EQ(cluster.job()->history.total(), 0);
 }
 
+// A job with one restart, which has begun again once because a rank ran out of memory.
+VirtualCluster with_memory_restart() {
+  VirtualCluster cluster(options_of(3, 2, 3));
+  cluster.settle();
+  exit_rank(cluster, 1, supervisor::ExitCause::kOutOfMemory);
+  cluster.run_for(5s);
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_EQ(cluster.job()->generation, 2u);
+  EXPECT_EQ(cluster.job()->history.out_of_memory, 1);
+  return cluster;
+}
+
+TEST(CoordinatorRecovery, ARestartForLackOfMemoryLeavesTheRestartForTheLossOfACoordinator) {
+  VirtualCluster cluster = with_memory_restart();
+  const Join known = cluster.node(2).member.jobs.at(kJob).join;
+  EXPECT_EQ(known.restarts, 1);  // that which the loss costs: no more than the job has
+  EXPECT_EQ(known.out_of_memory, 1);
+
+  change_to_one_without_records(cluster);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_EQ(cluster.job()->generation, 3u);
+  EXPECT_EQ(cluster.job()->history.restarts, 1);
+  EXPECT_EQ(cluster.job()->history.out_of_memory, 1);
+}
+
+TEST(CoordinatorRecovery, ARestartForLackOfMemoryIsCountedAsSuchByTheNextCoordinator) {
+  VirtualCluster cluster = with_memory_restart();
+  cluster.tell(DrainNode{"n0", "its launcher ends"});
+  cluster.settle();
+  cluster.node(0).is_cut = true;
+  change_to_one_without_records(cluster);
+  EXPECT_EQ(cluster.job()->history.restarts, 0);
+  EXPECT_EQ(cluster.job()->history.out_of_memory, 1);
+
+  exit_rank(cluster, 1, supervisor::ExitCause::kNonZero);
+  cluster.run_for(20s);
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);  // by the one restart that was left
+
+  exit_rank(cluster, 1, supervisor::ExitCause::kOutOfMemory);
+  cluster.run_for(20s);
+  EXPECT_EQ(cluster.phase(), JobPhase::kFailed);
+}
+
 TEST(CoordinatorRecovery, DrainedNodesStayDrained) {
   VirtualCluster cluster(options_of(3, 2, 3));
   cluster.settle();

@@ -82,8 +82,11 @@ TEST(Wire, WhatAnAgentSaysArrivesAsItWasSaid) {
 
   EXPECT_EQ(round_trip(Join{.job_uuid = "job", .slots = 2, .preferred_index = -1}).preferred_index,
             -1);
-  EXPECT_EQ(round_trip(Join{.job_uuid = "job", .generation = 7, .restarts = 2}).generation, 7u);
-  EXPECT_EQ(round_trip(Join{.job_uuid = "job", .generation = 7, .restarts = 2}).restarts, 2);
+  const Join join =
+      round_trip(Join{.job_uuid = "job", .generation = 7, .restarts = 2, .out_of_memory = 1});
+  EXPECT_EQ(join.generation, 7u);
+  EXPECT_EQ(join.restarts, 2);
+  EXPECT_EQ(join.out_of_memory, 1);
   EXPECT_EQ(round_trip(Ready{.job_uuid = "job", .store_endpoint = "h:1"}).store_endpoint, "h:1");
   EXPECT_EQ(
       round_trip(Ready{.job_uuid = "job", .failed_checks = {{"gpu", "none"}}}).failed_checks.size(),
@@ -167,8 +170,12 @@ TEST(Wire, WhatTheCoordinatorSaysArrivesAsItWasSaid) {
   assign.world_size = 4;
   assign.num_nodes = 2;
   assign.hostlist = std::make_shared<const std::string>("n[1-2]");
+  assign.restart_count = 3;
+  assign.out_of_memory = 1;
   const Assign heard = back_again(assign);
   EXPECT_EQ(heard.first_rank, 2);
+  EXPECT_EQ(heard.restart_count, 3);
+  EXPECT_EQ(heard.out_of_memory, 1);
   EXPECT_EQ(heard.job->max_nodes, 4);
   EXPECT_EQ(heard.job->stop.grace.count(), 7'000);
   EXPECT_EQ(*heard.hostlist, "n[1-2]");
@@ -198,6 +205,9 @@ TEST(Wire, ImpossibleNumbersBecomePossibleOnesOrNothing) {
   message.mutable_assign()->set_world(1);
   message.mutable_assign()->set_nodes(1);
   EXPECT_FALSE(from_proto(message));
+  message.mutable_assign()->set_world(2);
+  message.mutable_assign()->set_out_of_memory(4);  // of no restarts
+  EXPECT_EQ(std::get<Assign>(from_proto(message)->body).out_of_memory, 0);
   EXPECT_FALSE(from_proto(v1::CoordMsg()));
   EXPECT_FALSE(from_proto(v1::AgentMsg()));
   v1::AgentMsg beat;
