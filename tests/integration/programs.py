@@ -4,6 +4,7 @@ import os
 import pathlib
 import pty
 import shutil
+import signal
 import socket
 import subprocess
 import termios
@@ -15,8 +16,20 @@ BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
 BIN = BUILD / "bin"
 PATIENCE = 120
 ETCD = shutil.which("etcd")  # Debian's etcd-server
+# What whoever runs the tests ignores (nohup, a job in the background), and with it all that they start. Two are of Python and Popen.
+IGNORED = [number for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ} if signal.getsignal(number) == signal.SIG_IGN]
+
+
+def memory_folder(path="/dev/shm"):
+    """That folder in memory if the data of several etcds (123 MB each) and programs have their place there, else None."""
+    if not os.access(path, os.W_OK):
+        return None
+    found = os.statvfs(path)
+    return path if found.f_bavail * found.f_frsize >= 1 << 30 and not found.f_flag & os.ST_NOEXEC else None
+
+
 # For mkdtemp(dir=...) where an etcd keeps its data: what it syncs waits for no disk, which others may keep busy for minutes.
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+MEMORY = memory_folder()
 
 
 def free_port():
@@ -58,11 +71,22 @@ def issue_certificate(authority, role, name):
     return done.stdout.strip()
 
 
+def heed_signals(more):
+    """For preexec_fn: a program that a test stops has to hear of it, and keeps what is ignored when it starts. Then calls `more`."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    if more:
+        more()
+
+
 class Program:
     """A process, the lines of its output as they come, and the time at which each came. Further options are Popen's."""
 
     def __init__(self, name, command, **options):
         self.name = name
+        if IGNORED:
+            prepare = options.get("preexec_fn")
+            options["preexec_fn"] = lambda: heed_signals(prepare)
         self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, text=True, **{"start_new_session": True, **options})
         self.lines = []

@@ -2,12 +2,14 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
 #include <thread>
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,9 +26,16 @@ std::string loopback_at(const ReservedPort& port) {
   return "127.0.0.1:" + std::to_string(port.port());
 }
 
+// A container may have as little as 64 MB there; one etcd takes 123 MB.
+bool has_room_in_memory() {
+  constexpr std::uint64_t kRoom = 1 << 30;
+  struct statvfs found {};
+  return ::access("/dev/shm", W_OK) == 0 && ::statvfs("/dev/shm", &found) == 0 &&
+         std::uint64_t{found.f_bavail} * found.f_frsize >= kRoom;
+}
+
 std::string make_folder() {
-  std::string name =
-      ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/accel-etcd-XXXXXX" : "/tmp/accel-etcd-XXXXXX";
+  std::string name = has_room_in_memory() ? "/dev/shm/accel-etcd-XXXXXX" : "/tmp/accel-etcd-XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot create " + name);
   return name;
 }

@@ -27,7 +27,7 @@ class EtcdServer {
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
  private:
-  // In memory: what it syncs waits for no disk, which others may keep busy for minutes.
+  // In memory where there is room: what it syncs waits for no disk, which others may keep busy for minutes.
   std::string folder_;
   const ReservedPort port_;
   const ReservedPort peer_port_;

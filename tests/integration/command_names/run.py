@@ -20,7 +20,8 @@ BIN = BUILD / "bin"
 
 
 def run(*words, **options):
-    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "ACCEL": str(BIN / "accel"), "MANWIDTH": "120"}
+    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "ACCEL": str(BIN / "accel"), "MANWIDTH": "120",
+                                "LC_ALL": "C.UTF-8"}
     return subprocess.run([*map(str, words)], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=60, **options)
 

@@ -145,7 +145,7 @@ class Host(unittest.TestCase):
         self.end(0, 0)
 
     def test_without_etcd_the_loss_of_the_host_is_the_end(self):
-        host, others = self.hosted(3, "2:3", *MOST, "--rdzv-conf", "last_call_timeout=10,join_timeout=20")
+        host, others = self.hosted(3, "2:3", *MOST, "--rdzv-conf", "last_call_timeout=10,join_timeout=60")
         self.etcd.close()
         host.process.kill()
         for node in others:

@@ -11,11 +11,12 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from etcd_gateway import Gateway  # noqa: E402
-from programs import BIN, ETCD, MEMORY, Program, free_address, start_etcd  # noqa: E402
+from programs import BIN, ETCD, MEMORY, PATIENCE, Program, free_address, start_etcd  # noqa: E402
 
 HELLO = 'echo "rank $RANK of $WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE at $MASTER_ADDR run $TORCHELASTIC_RUN_ID"'
 WAIT = 'echo "up $$"; exec sleep 60'
@@ -98,8 +99,10 @@ class Etcd(unittest.TestCase):
         self.assertEqual(len(self.results(0, 0)), 2)
 
     def wait_for_key(self):
+        end = time.monotonic() + PATIENCE
         while not self.key():
-            pass
+            self.assertLess(time.monotonic(), end, "\n".join(node.text() for node in self.nodes))
+            time.sleep(0.02)
 
     def test_a_range_of_nodes_goes_on_without_a_lost_one_and_with_one_that_came_late(self):
         stop = self.folder / "stop"

@@ -17,7 +17,7 @@ import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import BIN, Program, Terminal, free_port, is_alive, write_token  # noqa: E402
+from programs import BIN, PATIENCE, Program, Terminal, free_port, is_alive, write_token  # noqa: E402
 
 HELLO = ('echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE '
          'at $MASTER_ADDR:$MASTER_PORT run $TORCHELASTIC_RUN_ID agent $TORCHELASTIC_USE_AGENT_STORE"\n')
@@ -89,12 +89,20 @@ class Static(unittest.TestCase):
         for machine in self.machines:
             machine.close()
 
+    def wait_until(self, condition):
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            self.assertLess(time.monotonic(), end, self.text())
+            time.sleep(0.01)
+
     def store(self):
         """A connection to the store of machine 0, once it listens."""
+        end = time.monotonic() + PATIENCE
         while True:
             try:
                 store = socket.create_connection(("127.0.0.1", self.port), timeout=30)
             except ConnectionRefusedError:
+                self.assertLess(time.monotonic(), end, self.text())
                 time.sleep(0.02)
                 continue
             store.sendall(struct.pack("<BI", 0, 0x3C85F7CE))  # VALIDATE
@@ -340,8 +348,7 @@ class Static(unittest.TestCase):
         b.process.send_signal(signal.SIGTSTP)
         time.sleep(0.1)
         os.kill(shim, signal.SIGCONT)
-        while state_of(b.process.pid) != "T":
-            time.sleep(0.01)
+        self.wait_until(lambda: state_of(b.process.pid) == "T")
         self.assertEqual(self.board("accel/beat/1"), "suspended")
         b.process.send_signal(signal.SIGCONT)
         b.process.send_signal(signal.SIGINT)
@@ -430,8 +437,7 @@ class Static(unittest.TestCase):
         self.forge(stop=stop, verdict=failed, end__1='{"success":false,"has_saved":false,"exit_code":9}')
         self.board("accel/verdict")
         seen = self.board("accel/beat/1")
-        while self.board("accel/beat/1") == seen:  # it has looked since
-            pass
+        self.wait_until(lambda: self.board("accel/beat/1") != seen)  # it has looked since
         (self.folder / "go").touch()
         self.assert_statuses(0, 0)
         self.assertEqual(self.said(), ["rank 0", "rank 1"])
@@ -454,9 +460,13 @@ class Static(unittest.TestCase):
         a, b = (self.machine(rank, script, GO="second", **token) for rank in (0, 1))
         a.wait_for("up "), b.wait_for("up ")
         seen = set()
-        while len(seen) < 5:  # machine 0 writes its card again with each exchange: machine 1 is to see the other one
+
+        def has_seen_it():  # machine 0 writes its card again with each exchange: machine 1 is to see the other one
             self.forge(**earlier)
             seen.add(self.board("accel/beat/1"))
+            return len(seen) >= 5
+
+        self.wait_until(has_seen_it)
         (self.folder / "second").touch()
         self.assert_statuses(0, 0)
         self.assertEqual(self.said(), ["rank 0", "rank 1"])
@@ -479,6 +489,7 @@ class Static(unittest.TestCase):
     @needs_agent
     def test_a_token_that_cannot_be_used(self):
         (self.folder / "open").write_text("open-sesame-0123456789\n")
+        (self.folder / "open").chmod(0o644)  # whatever the umask is
         for variables, wanted in (({"ACCEL_JOB_TOKEN": "sesame"}, "ACCEL_JOB_TOKEN has 6 characters, at least 16"),
                                   ({"ACCEL_JOB_TOKEN_FILE": str(self.folder / "open")}, "may be read by other users")):
             machine = self.machine(1, self.worker(HELLO), **variables)

@@ -19,6 +19,7 @@ using namespace std::chrono_literals;
 using ::testing::StartsWith;
 
 constexpr agent::EtcdTiming kPatient = {.call_limit = 60s};  // however long a disk takes
+constexpr EtcdKeyTiming kSeesItThrough = {.give_up_within = 60s, .calls = kPatient};
 
 // One etcd for all tests of this file, each with a run id of its own.
 test::EtcdServer& etcd() {
@@ -120,8 +121,8 @@ class EtcdKeyTest : public ::testing::Test {
 };
 
 TEST_F(EtcdKeyTest, BelongsToTheFirstUntilItIsGivenUp) {
-  auto first = open();
-  auto second = open();
+  auto first = open(kSeesItThrough);
+  auto second = open(kSeesItThrough);
   EXPECT_EQ(take(*first, "first"), "first");
   EXPECT_EQ(take(*second, "second"), "first");
   EXPECT_EQ(take(*first, "first"), "first");
@@ -136,10 +137,10 @@ TEST_F(EtcdKeyTest, BelongsToTheFirstUntilItIsGivenUp) {
 }
 
 TEST_F(EtcdKeyTest, IsOursAlsoWhenTheAnswerWasLost) {
-  auto lost = open();
+  auto lost = open({.lease = 600s, .renew_every = 300s});  // it will not miss the key
   ASSERT_EQ(take(*lost, "place"), "place");
 
-  auto again = open();  // the same launcher that has not heard of it
+  auto again = open(kSeesItThrough);  // the same launcher that has not heard of it
 
   EXPECT_EQ(take(*again, "place"), "place");
   again->give_up();

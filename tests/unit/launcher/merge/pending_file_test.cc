@@ -99,6 +99,7 @@ TEST(PendingFileDeathTest, ASignalThatEndsTheProgramLeavesNothingOfIt) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXFSZ}) {
     const ScratchFolder folder;
     const auto merge_interrupted = [&] {
+      ::signal(signal, SIG_DFL);  // a parent may have had it ignored
       FaultyDisk disk;
       const PendingFile first(disk, folder.file("model"), 3);
       const PendingFile second(disk, folder.file("a/b/model"), 3);
