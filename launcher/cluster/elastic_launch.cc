@@ -288,8 +288,7 @@ class ElasticLaunch {
   }
 
   // One that believed us before is not the one that refuses us now: its launcher is gone, and another one of a job that
-  // begins anew has the address.
-  // By etcd it may be that of another job altogether, on the port of ours, which is dead: we meet the others elsewhere.
+  // begins anew has the address. By etcd it may be that of another job, on a port that ours had: we meet elsewhere.
   void on_refused(const std::string& why) {
     if (was_welcome_ && may_go_on_elsewhere(request_.settings)) return;
     if (!has_run_) return end_with(stranger(why, place_.is_open, request_));

@@ -65,7 +65,7 @@ class HostSearch {
   std::unique_ptr<CoordinatorSeat> seat_;  // until etcd has said who hosts
   std::jthread thread_;
   std::vector<std::jthread>
-      earlier_;  // told to stop, or letting go; they may still wait for a name, or for etcd
+      earlier_;  // told to stop, or letting go: they may wait for names or etcd
 };
 
 }  // namespace accel::cluster
