@@ -26,6 +26,7 @@
 #include "launcher/launch_settings.h"
 #include "launcher/log_folder.h"
 #include "launcher/mpi/mpi_spec.h"
+#include "launcher/retired_flags.h"
 #include "launcher/sagemaker/submission_plan.h"
 #include "launcher/sagemaker/training_container.h"
 #include "launcher/torchrun/spec_flags.h"
@@ -341,11 +342,15 @@ Result<void> hand_to_starter(LaunchPlan& plan,
   return {};
 }
 
-// With those of older versions, and those that nobody knows.
+// With those of older versions. One that nobody knows chooses nothing: whoever mistypes it wants to see them all.
 GivenFlags typed_flags(const CommandLine& line, const std::vector<std::string>& arguments) {
   GivenFlags flags = line.given;
   for (const std::string& word : arguments) {
-    if (word.starts_with("--")) flags.try_emplace(bare_name(word));
+    const auto is_it = [name = bare_name(word)](const RetiredFlag& flag) {
+      return flag.name == name;
+    };
+    if (word.starts_with("--") && std::ranges::any_of(retired_flags(), is_it))
+      flags.try_emplace(bare_name(word));
   }
   return flags;
 }
