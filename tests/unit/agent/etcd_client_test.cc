@@ -12,6 +12,8 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/fake_etcd.h"
+
 namespace accel::agent {
 namespace {
 
@@ -21,18 +23,10 @@ using ::testing::HasSubstr;
 enum class Manner { kAnswers, kIsSilent, kIsLate, kHasNoLeader, kRunsOutOfTime, kDenies };
 
 // A member with one lease, number 7 with 6 s, and nothing in it.
-class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::Lease::Service {
+class FakeMember final : public test::FakeEtcd {
  public:
-  explicit FakeMember(Manner manner) : manner_(manner) {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(static_cast<etcdserverpb::KV::Service*>(this));
-    builder.RegisterService(static_cast<etcdserverpb::Lease::Service*>(this));
-    server_ = builder.BuildAndStart();
-    endpoint_ = "127.0.0.1:" + std::to_string(port);
-  }
-  ~FakeMember() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  explicit FakeMember(Manner manner) : manner_(manner) {}
+  ~FakeMember() override { shut_down(); }
 
   void behave(Manner manner) {
     const std::lock_guard lock(mutex_);
@@ -61,7 +55,6 @@ class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::
     return grpc::Status::OK;
   }
 
-  [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
   [[nodiscard]] int num_asked() const { return num_asked_; }
 
  private:
@@ -88,8 +81,6 @@ class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::
   std::condition_variable changed_;
   Manner manner_;
   std::atomic<int> num_asked_{0};
-  std::unique_ptr<grpc::Server> server_;
-  std::string endpoint_;
 };
 
 std::shared_ptr<EtcdClient> client_of(std::vector<std::string> endpoints, EtcdTiming timing) {

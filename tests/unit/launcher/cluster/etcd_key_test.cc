@@ -11,6 +11,7 @@
 
 #include "runtime/clock.h"
 #include "tests/support/etcd_server.h"
+#include "tests/support/fake_etcd.h"
 
 namespace accel::cluster {
 namespace {
@@ -28,21 +29,10 @@ test::EtcdServer& etcd() {
 }
 
 // An etcd without anything in it, which keeps for how much longer each caller would have waited.
-class TimeKeepingEtcd final : public etcdserverpb::KV::Service,
-                              public etcdserverpb::Lease::Service {
+class TimeKeepingEtcd final : public test::FakeEtcd {
  public:
-  TimeKeepingEtcd() {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(static_cast<etcdserverpb::KV::Service*>(this));
-    builder.RegisterService(static_cast<etcdserverpb::Lease::Service*>(this));
-    server_ = builder.BuildAndStart();
-    endpoint = "127.0.0.1:" + std::to_string(port);
-  }
-  ~TimeKeepingEtcd() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~TimeKeepingEtcd() override { shut_down(); }
 
-  std::string endpoint;
   std::atomic<Duration> range{}, txn{}, grant{};
 
  private:
@@ -71,8 +61,6 @@ class TimeKeepingEtcd final : public etcdserverpb::KV::Service,
     response->set_ttl(60);
     return grpc::Status::OK;
   }
-
-  std::unique_ptr<grpc::Server> server_;
 };
 
 class EtcdKeyTest : public ::testing::Test {
@@ -219,7 +207,7 @@ TEST_F(EtcdKeyTest, StaysWithTheOneWhoTookItMeanwhile) {
 // To ask again after a second would begin anew, for as long as the disk is slow.
 TEST(EtcdKeyTimingTest, LeavesWritesTheTimeOfABusyDisk) {
   TimeKeepingEtcd slow;
-  const auto seat = EtcdKey::open({.endpoint = slow.endpoint},
+  const auto seat = EtcdKey::open({.endpoint = slow.endpoint()},
                                   "job",
                                   {.lease = 60s, .calls = {.call_limit = 1h}, .write_limit = 3h});
   ASSERT_TRUE(seat);
