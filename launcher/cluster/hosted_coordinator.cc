@@ -139,17 +139,15 @@ void HostedCoordinator::close(std::function<void()> done) {
     });
   }
   decline();
-  if (seat_) end_seat();
+  const bool is_over = hosted != nullptr && agent::is_terminal(hosted->phase);
+  if (goes_on && !is_over) {
+    step_down();
+  } else if (seat_) {
+    ++num_ending_;
+    seat_->close([this] { on_ended(); });
+  }
   if (num_ending_ == 0) return done();
   on_closed_ = std::move(done);
-}
-
-void HostedCoordinator::end_seat() {
-  const auto* hosted = job();
-  const bool is_over = hosted != nullptr && agent::is_terminal(hosted->phase);
-  if (place_.seat && may_go_on_elsewhere(request_.settings) && !is_over) return step_down();
-  ++num_ending_;
-  seat_->close([this] { on_ended(); });
 }
 
 }  // namespace accel::cluster

@@ -78,7 +78,6 @@ class HostedCoordinator {
   void on_report(const agent::Report& report);
   void watch_seat();
   void on_lost(const Error& lost);
-  void end_seat();
   void on_ended();
 
   boost::asio::io_context& loop_;

@@ -27,7 +27,8 @@ namespace accel::launcher {
 
 class MainProbe {
  public:
-  // card: our own; seal: as ours; program, port_flag: of StaticSettings, whose words errors use. on_other: once; the probe has ended then.
+  // card: our own; seal: as ours; program, port_flag: of StaticSettings, whose words errors use. on_other: once; the probe
+  // has ended then.
   MainProbe(boost::asio::io_context& context,
             MachineCard card,
             BoardSeal seal,

@@ -66,6 +66,13 @@ class HostedCoordinatorTest : public ::testing::Test {
     ASSERT_TRUE(hosted_.begin(known_epoch));
   }
 
+  void expect_that_close_waits() {
+    bool is_closed = false;
+    hosted_.close([&] { is_closed = true; });
+    EXPECT_FALSE(is_closed);
+    run_until([&] { return is_closed; });
+  }
+
   // A node that has heard of a coordinator of this epoch says hello.
   void hear_of_epoch(std::uint64_t epoch) {
     const std::string address = "127.0.0.1:" + std::to_string(place_.endpoint.port);
@@ -183,11 +190,7 @@ TEST_F(HostedCoordinatorTest, CloseWaitsForTheEndOfACoordinatorThatListenedForNo
   ASSERT_TRUE(seat) << seat.error().message();
   hosted_.retire(*std::move(seat));
 
-  bool is_closed = false;
-  hosted_.close([&] { is_closed = true; });
-
-  EXPECT_FALSE(is_closed);
-  run_until([&] { return is_closed; });
+  expect_that_close_waits();
 }
 
 TEST_F(HostedCoordinatorTest, CloseEndsACoordinatorThatWasOffered) {
@@ -195,11 +198,7 @@ TEST_F(HostedCoordinatorTest, CloseEndsACoordinatorThatWasOffered) {
   ASSERT_TRUE(seat) << seat.error().message();
   hosted_.offer(*std::move(seat));
 
-  bool is_closed = false;
-  hosted_.close([&] { is_closed = true; });
-
-  EXPECT_FALSE(is_closed);
-  run_until([&] { return is_closed; });
+  expect_that_close_waits();
 }
 
 TEST_F(HostedCoordinatorTest, WithHardFencingALostSeatEndsALauncherWhoseJobHasNotBegun) {
