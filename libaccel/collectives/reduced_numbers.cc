@@ -8,7 +8,6 @@
 #include <accel/error.h>
 
 namespace accel {
-namespace {
 
 using shm::DataType;
 
@@ -53,8 +52,6 @@ DataType data_type_of(at::ScalarType type) {
                                          : "gather them and reduce the values that they stand for");
   }
 }
-
-}  // namespace
 
 Numbers::Numbers(const at::Tensor& tensor, const c10d::ReduceOp& op)
     : type(data_type_of(tensor.scalar_type())), count(static_cast<std::size_t>(tensor.numel())) {

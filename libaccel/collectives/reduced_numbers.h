@@ -14,6 +14,8 @@
 
 namespace accel {
 
+[[nodiscard]] shm::DataType data_type_of(at::ScalarType type);
+
 // What a tensor is for reduce_elements(): for sums and averages a complex number is its two parts.
 struct Numbers {
   Numbers(const at::Tensor& tensor, const c10d::ReduceOp& op);

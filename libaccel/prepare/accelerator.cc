@@ -195,8 +195,7 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
         "max_live_bytes (ACCEL_FSDP_MAX_LIVE_BYTES) changes nothing here: units come and go with "
         "FULL_SHARD over several nodes");
   }
-  // A divided model is there to hold less.
-  if (divided == nullptr && has_trainable_parameters(*module)) keep_freed_memory();
+  if (has_trainable_parameters(*module)) keep_freed_memory();
   impl_->models.push_back(
       std::make_shared<detail::ModelRuntime>(std::move(module), std::move(sync), autocast));
   return impl_->models.back();

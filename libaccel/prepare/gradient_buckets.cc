@@ -1,5 +1,9 @@
-// The slots of a bucket are tensors with storages of their own over its memory, not views of it: grad.detach_(), which
+// The slots of a buffer are tensors with storages of their own over its memory, not views of it: grad.detach_(), which
 // Optimizer::zero_grad(false) calls, refuses views, and torch::save() of a gradient writes its storage whole.
+//
+// A gradient that stays apart is summed in place, so no other gradient may lie in its memory. Autograd gives two parameters
+// views of one tensor where it can (a sum of two views): such are copied. What arrives tells them from gradients that the user
+// has views of.
 
 #include "libaccel/prepare/gradient_buckets.h"
 
@@ -10,8 +14,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/env.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -21,6 +23,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/collectives/shm/byte_group.h"
 #include "libaccel/process/process_group.h"
 
 namespace accel {
@@ -40,6 +43,23 @@ bool is_dense_and_real(const NamedParameter& parameter) {
          tensor.is_non_overlapping_and_dense();
 }
 
+// As the Reducer asks.
+bool shares_memory() {
+  return c10::utils::check_env("DDP_DISABLE_COMM_MEM") != true;
+}
+
+// Whether nothing but autograd's own `arrived`, of which it has made the gradient, lies in the gradient's memory.
+bool is_alone(const at::Tensor& gradient, const at::Tensor& arrived) {
+  const std::size_t num_uses = gradient.storage().use_count();
+  if (!arrived.defined() || !arrived.is_alias_of(gradient)) return num_uses == 1;
+  if (!arrived.is_view()) return num_uses == 2;
+  return arrived._base().use_count() == 1 && num_uses == 3;
+}
+
+shm::Piece piece_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel())};
+}
+
 }  // namespace
 
 bool GradientBuckets::can_serve(const std::vector<NamedParameter>& parameters,
@@ -53,17 +73,25 @@ GradientBuckets::GradientBuckets(std::vector<NamedParameter> parameters,
                                  std::int64_t bucket_bytes)
     : parameters_(std::move(parameters)),
       group_(std::move(group)),
-      scale_(at::scalar_tensor(1.0 / group_->size(), at::TensorOptions(at::kDouble))),
       place_of_(parameters_.size()),
       arrived_(parameters_.size()) {
-  scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
+  find_room();
   plan(bucket_bytes);
-  for (Bucket& bucket : buckets_) make_memory(bucket);
+  for (Bucket& bucket : buckets_) make_buffer(bucket);
   for (std::size_t i = 0; i < parameters_.size(); ++i) hook_into(i);
 }
 
 GradientBuckets::~GradientBuckets() {
   for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
+}
+
+void GradientBuckets::find_room() {
+  std::vector<std::size_t> sizes;
+  for (const NamedParameter& parameter : parameters_) {
+    if (parameter.tensor.nbytes() >= GradientRoom::kSmallest)
+      sizes.push_back(parameter.tensor.nbytes());
+  }
+  room_ = GradientRoom::create(group_, sizes);
 }
 
 // Backward brings the gradients of the last parameters first. A bucket has one dtype; each dtype fills its own.
@@ -79,35 +107,35 @@ void GradientBuckets::plan(std::int64_t bucket_bytes) {
       buckets_.push_back({.dtype = dtype});
     }
     Bucket& bucket = buckets_[found->second];
+    const bool is_apart = room_ != nullptr && tensor.nbytes() >= GradientRoom::kSmallest;
     place_of_[i] = {found->second, bucket.slots.size()};
-    bucket.slots.push_back({.parameter = i, .offset = bucket.numel});
-    bucket.numel += aligned(tensor.numel(), dtype);
-    const auto bytes = bucket.numel * static_cast<std::int64_t>(c10::elementSize(dtype));
-    if (bytes >= bucket_bytes) open.erase(found);
+    bucket.slots.push_back({.parameter = i, .is_apart = is_apart, .offset = bucket.numel});
+    if (!is_apart) bucket.numel += aligned(tensor.numel(), dtype);
+    bucket.bytes += static_cast<std::int64_t>(tensor.nbytes());
+    if (bucket.bytes >= bucket_bytes) open.erase(found);
   }
 }
 
-void GradientBuckets::make_memory(Bucket& bucket) {
+void GradientBuckets::make_buffer(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   for (Slot& slot : bucket.slots) slot.gradient.reset();
-  bucket.flat.reset();
+  bucket.buffer.reset();
   if (bucket.numel == 0) return;
   const at::TensorOptions options(bucket.dtype);
-  const bool shares = c10::utils::check_env("DDP_DISABLE_COMM_MEM") != true;  // as the Reducer asks
-  bucket.flat =
-      shares ? group_->c10d_group()->getDefaultBackend()->allocateTensor(bucket.numel, options)
-             : at::empty({bucket.numel}, options);
-  bucket.flat.zero_();  // what lies between the slots is summed too
-  auto* const memory = static_cast<std::byte*>(bucket.flat.data_ptr());
+  bucket.buffer = shares_memory() ? group_->c10d_group()->getDefaultBackend()->allocateTensor(
+                                        bucket.numel, options)
+                                  : at::empty({bucket.numel}, options);
+  bucket.buffer.zero_();  // what lies between the slots is summed too
+  auto* const memory = static_cast<std::byte*>(bucket.buffer.data_ptr());
   for (Slot& slot : bucket.slots) {
     const at::Tensor& parameter = parameters_[slot.parameter].tensor;
-    if (parameter.numel() == 0) continue;
+    if (slot.is_apart || parameter.numel() == 0) continue;
     slot.gradient = at::from_blob(
         memory + slot.offset * static_cast<std::int64_t>(c10::elementSize(bucket.dtype)),
         parameter.sizes(),
         parameter.strides(),
-        [flat = bucket.flat](void*) {},
-        bucket.flat.options());
+        [buffer = bucket.buffer](void*) {},
+        bucket.buffer.options());
   }
 }
 
@@ -117,8 +145,8 @@ void GradientBuckets::hook_into(std::size_t parameter) {
   const auto key =
       accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
           [this, parameter](const torch::autograd::variable_list& outputs,
-                            const torch::autograd::variable_list&) {
-            on_gradient(parameter);
+                            const torch::autograd::variable_list& inputs) {
+            on_gradient(parameter, inputs.at(0));
             return outputs;
           }));
   hooks_.push_back({std::move(accumulator), key});
@@ -147,7 +175,7 @@ void GradientBuckets::begin() {
   std::fill(arrived_.begin(), arrived_.end(), std::uint8_t{0});
   for (Bucket& bucket : buckets_) {
     bucket.num_arrived = 0;
-    if (is_held_by_others(bucket)) make_memory(bucket);
+    if (is_held_by_others(bucket)) make_buffer(bucket);
   }
 }
 
@@ -161,7 +189,7 @@ bool GradientBuckets::is_held_by_others(const Bucket& bucket) const {
   });
 }
 
-void GradientBuckets::on_gradient(std::size_t parameter) {
+void GradientBuckets::on_gradient(std::size_t parameter, const at::Tensor& arrived) {
   if (state_ == State::kLocal) return;
   const at::NoGradGuard no_grad;
   if (state_ == State::kArmed) begin();
@@ -172,43 +200,87 @@ void GradientBuckets::on_gradient(std::size_t parameter) {
                 "add the losses and run one backward pass; with checkpointed activations set "
                 "AcceleratorOptions.ddp.static_graph = true");
   }
+  if (parameters_[parameter].tensor.grad().is_sparse()) {
+    throw Error(ErrorCode::kUnsupported,
+                "the gradient of " + parameters_[parameter].name + " is sparse",
+                "let torch::nn::Embedding say sparse(true) before prepare(), or make the gradient "
+                "dense");
+  }
   Bucket& bucket = buckets_[place_of_[parameter].first];
-  take(parameter, bucket.slots[place_of_[parameter].second]);
+  Slot& slot = bucket.slots[place_of_[parameter].second];
+  if (slot.is_apart) {
+    take_apart(parameter, arrived);
+  } else if (slot.gradient.defined()) {
+    take(parameter, slot);
+  }
   if (++bucket.num_arrived == bucket.slots.size()) reduce_full_buckets();
 }
 
 // Moves the parameter's gradient into its slot.
 void GradientBuckets::take(std::size_t parameter, Slot& slot) {
-  if (!slot.gradient.defined()) return;
   at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
   if (!gradient.defined()) {  // its part of the loss had none
     slot.gradient.zero_();
-  } else if (gradient.is_sparse()) {
-    throw Error(ErrorCode::kUnsupported,
-                "the gradient of " + parameters_[parameter].name + " is sparse",
-                "let torch::nn::Embedding say sparse(true) before prepare(), or make the gradient "
-                "dense");
-  } else if (gradient.is_same(slot.gradient)) {
-    gradient.mul_(scale_);
-    return;
-  } else {
-    at::mul_out(slot.gradient, gradient.detach(), scale_);
+  } else if (!gradient.is_same(slot.gradient)) {
+    slot.gradient.copy_(gradient);
   }
   gradient = slot.gradient;
 }
 
+// Leaves it where it is when it can be summed there. arrived: what autograd has made it of, or added to it.
+void GradientBuckets::take_apart(std::size_t parameter, const at::Tensor& arrived) {
+  const at::Tensor& values = parameters_[parameter].tensor;
+  at::Tensor& gradient = values.mutable_grad();
+  const bool can_stay = gradient.defined() && GradientRoom::holds(gradient) &&
+                        gradient.strides() == values.strides() &&
+                        (is_alone(gradient, arrived) || is_old_and_users(parameter, arrived));
+  if (can_stay) return;
+  at::Tensor copy = room_->empty_like(values);
+  if (gradient.defined()) {
+    copy.copy_(gradient);
+  } else {
+    copy.zero_();
+  }
+  gradient = copy;
+}
+
+// Whether it was added to, and what else lies in its memory is none of another parameter: a view that the user has.
+bool GradientBuckets::is_old_and_users(std::size_t parameter, const at::Tensor& arrived) const {
+  const at::Tensor& gradient = parameters_[parameter].tensor.grad();
+  if (arrived.defined() && arrived.is_alias_of(gradient)) return false;
+  return std::all_of(parameters_.begin(), parameters_.end(), [&](const NamedParameter& other) {
+    const bool is_itself = &other == &parameters_[parameter];
+    return is_itself || !other.tensor.grad().defined() ||
+           !other.tensor.grad().is_alias_of(gradient);
+  });
+}
+
 void GradientBuckets::reduce_full_buckets() {
   while (num_reduced_ < buckets_.size()) {
-    Bucket& bucket = buckets_[num_reduced_];
+    const Bucket& bucket = buckets_[num_reduced_];
     if (bucket.num_arrived < bucket.slots.size()) return;
-    if (bucket.flat.defined())
-      group_->all_reduce_(bucket.flat, Reduction::kSum, "averaging gradients");
+    reduce(bucket);
     ++num_reduced_;
   }
   state_ = State::kSummed;
   torch::autograd::Engine::get_default_engine().queue_callback([this] {
     if (state_ == State::kSummed) state_ = State::kLocal;
   });
+}
+
+void GradientBuckets::reduce(const Bucket& bucket) {
+  constexpr const char* kOperation = "averaging gradients";
+  std::vector<at::Tensor> parts;
+  if (bucket.buffer.defined()) parts.push_back(bucket.buffer);
+  for (const Slot& slot : bucket.slots) {
+    if (slot.is_apart) parts.push_back(parameters_[slot.parameter].tensor.grad());
+  }
+  if (parts.empty()) return;
+  const double scale = 1.0 / group_->size();
+  std::vector<shm::Piece> pieces;
+  for (const at::Tensor& part : parts) pieces.push_back(piece_of(part));
+  if (group_->all_reduce_pieces(pieces, bucket.dtype, scale, kOperation)) return;
+  for (at::Tensor& part : parts) group_->all_reduce_(part.mul_(scale), Reduction::kSum, kOperation);
 }
 
 }  // namespace accel

@@ -1,9 +1,14 @@
 // GradientBuckets: averages the gradients of one model over ranks that share memory, while backward runs.
 //
-// Every trained parameter has a slot in a bucket, memory that all ranks of a node map where there is such. A hook takes
-// each gradient there as soon as it is complete, scaled by 1 / world_size, and the slot becomes the parameter's gradient. A
-// full bucket is summed at once, where it lies. c10d::Reducer does more (gradients of other places, graphs that change)
-// for each parameter and step; this is for the usual case, and gives the same bits.
+// Every trained parameter has a slot in a bucket. A hook takes each gradient as soon as it is complete:
+//
+//   large, and the ranks are on one node   it stays where backward has written it, in memory that all of them map
+//                                          (gradient_room.h); what is elsewhere is copied into such memory
+//   any other                              it is copied into the buffer of the bucket, and that becomes the gradient
+//
+// A full bucket is summed at once, its buffer and its gradients apart in one collective, where they lie. c10d::Reducer does
+// more (gradients of other places, graphs that change) for each parameter and step; this is for the usual case, and gives the
+// same bits: each rank's gradients are multiplied by 1 / world_size before they are summed.
 //
 //   state    enters on                                leaves on
 //   LOCAL    start; the end of the backward           arm() -> ARMED; until then gradients stay where they are
@@ -17,7 +22,7 @@
 // A gradient that somebody still holds after the parameter has let go of it keeps its values: its bucket is replaced.
 //
 // Threads:  the thread that trains; hooks run on LibTorch's thread of the backward, one at a time.
-// Cost:     one pass over each gradient, one all-reduce in place for each bucket.
+// Cost:     one all-reduce in place for each bucket, a copy of what is small; what gradients take, from the beginning.
 // Errors    what ProcessGroup throws; kInvalidArgument naming a parameter that gets a second gradient for one forward;
 //           kUnsupported naming one whose gradient is sparse.
 #pragma once
@@ -30,6 +35,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/prepare/gradient_room.h"
 #include "libaccel/prepare/parameter_list.h"
 
 namespace torch::autograd {
@@ -66,14 +72,17 @@ class GradientBuckets {
   enum class State { kLocal, kArmed, kFilling, kSummed };
   struct Slot {
     std::size_t parameter;
-    std::int64_t offset;  // in elements of the bucket
-    at::Tensor gradient;  // laid out as the parameter; undefined: no elements
+    bool is_apart = false;    // not in the buffer
+    std::int64_t offset = 0;  // in elements of the buffer
+    at::Tensor gradient =
+        {};  // of the buffer, laid out as the parameter; undefined: it is apart, or without elements
   };
   struct Bucket {
     at::ScalarType dtype;
-    std::int64_t numel = 0;
-    std::vector<Slot> slots;
-    at::Tensor flat;
+    std::int64_t bytes = 0;  // of all gradients
+    std::int64_t numel = 0;  // of the buffer
+    std::vector<Slot> slots = {};
+    at::Tensor buffer = {};
     std::size_t num_arrived = 0;
   };
   struct Hook {
@@ -81,18 +90,22 @@ class GradientBuckets {
     std::uintptr_t key;
   };
 
+  void find_room();
   void plan(std::int64_t bucket_bytes);
-  void make_memory(Bucket& bucket);
+  void make_buffer(Bucket& bucket);
   void hook_into(std::size_t parameter);
   void begin();
   [[nodiscard]] bool is_held_by_others(const Bucket& bucket) const;
-  void on_gradient(std::size_t parameter);
+  void on_gradient(std::size_t parameter, const at::Tensor& arrived);
   void take(std::size_t parameter, Slot& slot);
+  void take_apart(std::size_t parameter, const at::Tensor& arrived);
+  [[nodiscard]] bool is_old_and_users(std::size_t parameter, const at::Tensor& arrived) const;
   void reduce_full_buckets();
+  void reduce(const Bucket& bucket);
 
   std::vector<NamedParameter> parameters_;
   std::shared_ptr<ProcessGroup> group_;
-  at::Tensor scale_;  // 0-d, as a number of the program: it changes no dtype
+  std::unique_ptr<GradientRoom> room_;  // nullptr: no gradient stays apart
   std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_of_;  // by parameter: bucket, slot
   std::vector<Hook> hooks_;

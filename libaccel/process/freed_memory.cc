@@ -22,6 +22,7 @@ bool is_chosen_by_the_user() {
 void keep_freed_memory() noexcept {
 #ifdef __GLIBC__
   if (is_chosen_by_the_user()) return;
+  ::malloc_trim(0);  // what was freed so far is not of a step
   ::mallopt(M_MMAP_THRESHOLD, static_cast<int>(kLargestKeptBlock));
   ::mallopt(M_TRIM_THRESHOLD, static_cast<int>(kMostKeptFree));
 #endif

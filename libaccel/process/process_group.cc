@@ -35,6 +35,7 @@
 
 #include "libaccel/collectives/node_link.h"
 #include "libaccel/collectives/node_meeting.h"
+#include "libaccel/collectives/reduced_numbers.h"
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/collectives/shm_backend.h"
 #include "libaccel/collectives/shm_meeting.h"
@@ -273,9 +274,7 @@ bool ProcessGroup::join_shm(const WorkerIdentity& identity, const InitProcessGro
   }
   // c10d::Reducer asks the backend for the memory of its buckets only where this says 0; what the user has set stays.
   ::setenv("DDP_DISABLE_COMM_MEM", "0", /*replace=*/0);
-  take_backend(kShm,
-               c10d::ProcessGroup::CUSTOM,
-               c10::make_intrusive<ShmBackend>(*std::move(met), "accel_shm", options.timeout));
+  take_memory(kShm, *std::move(met), options);
   return true;
 }
 
@@ -317,23 +316,17 @@ bool ProcessGroup::join_two_level(const WorkerIdentity& identity,
   }
   const std::shared_ptr<shm::ShmGroup> memory = std::move(met->group);
   const auto link = std::make_shared<NodeLink>(gloo);
-  const auto take = [&](ProcessGroup& group, const char* name, std::shared_ptr<shm::ByteGroup> of) {
-    group.take_backend(name,
-                       c10d::ProcessGroup::CUSTOM,
-                       c10::make_intrusive<ShmBackend>(
-                           std::move(of), std::string("accel_") + name, options.timeout));
-  };
   std::vector<int> all(static_cast<std::size_t>(size_));
   std::iota(all.begin(), all.end(), 0);
   const NodeLayout& layout = met->layout;
-  take(*this,
-       kTwoLevel,
-       std::make_shared<TwoLevelGroup>(TwoLevelGroup::Parts{
-           .rank = rank_, .layout = layout, .names = all, .node = memory, .link = link}));
+  take_memory(kTwoLevel,
+              std::make_shared<TwoLevelGroup>(TwoLevelGroup::Parts{
+                  .rank = rank_, .layout = layout, .names = all, .node = memory, .link = link}),
+              options);
 
   node_.reset(new ProcessGroup(memory->rank(), memory->world_size()));
   node_->store_ = store_;
-  take(*node_, kShm, memory);
+  node_->take_memory(kShm, memory, options);
 
   const auto place = static_cast<std::size_t>(memory->rank());
   TwoLevelGroup::Parts across = {.rank = layout.node_of(rank_), .link = link};
@@ -344,8 +337,18 @@ bool ProcessGroup::join_two_level(const WorkerIdentity& identity,
   across.node = group_of_one();
   across_.reset(new ProcessGroup(across.rank, layout.num_nodes()));
   across_->store_ = store_;
-  take(*across_, kTwoLevel, std::make_shared<TwoLevelGroup>(std::move(across)));
+  across_->take_memory(kTwoLevel, std::make_shared<TwoLevelGroup>(std::move(across)), options);
   return true;
+}
+
+void ProcessGroup::take_memory(const char* name,
+                               std::shared_ptr<shm::ByteGroup> memory,
+                               const InitProcessGroupKwargs& options) {
+  memory_ = std::move(memory);
+  take_backend(
+      name,
+      c10d::ProcessGroup::CUSTOM,
+      c10::make_intrusive<ShmBackend>(memory_, std::string("accel_") + name, options.timeout));
 }
 
 void ProcessGroup::take_backend(const char* name,
@@ -382,6 +385,40 @@ void ProcessGroup::all_reduce_(at::Tensor& values,
   run_collective(operation, rank_, size_, [&] { return group_->allreduce(tensors, options); });
   if (reduction == Reduction::kMean) tensors[0].div_(size_);
   if (!tensors[0].is_same(target)) target.copy_(tensors[0]);
+}
+
+bool ProcessGroup::all_reduce_pieces(std::span<const shm::Piece> pieces,
+                                     at::ScalarType dtype,
+                                     double factor,
+                                     std::string_view operation) {
+  if (memory_ == nullptr) return false;
+  bool is_done = false;
+  translated(operation, rank_, size_, [&] {
+    is_done = or_throw(memory_->all_reduce_pieces(pieces, data_type_of(dtype), factor));
+  });
+  return is_done;
+}
+
+bool ProcessGroup::reduce_scatter_pieces(at::Tensor& output,
+                                         std::span<const shm::Piece> pieces,
+                                         double factor,
+                                         std::string_view operation) {
+  if (memory_ == nullptr) return false;
+  bool is_done = false;
+  translated(operation, rank_, size_, [&] {
+    is_done = or_throw(memory_->reduce_scatter_pieces(pieces,
+                                                      static_cast<std::byte*>(output.data_ptr()),
+                                                      static_cast<std::size_t>(output.numel()),
+                                                      data_type_of(output.scalar_type()),
+                                                      factor));
+  });
+  return is_done;
+}
+
+std::shared_ptr<std::byte> ProcessGroup::allocate_shared(std::size_t bytes) {
+  if (memory_ == nullptr) return nullptr;
+  auto room = memory_->allocate(bytes);
+  return room ? *std::move(room) : nullptr;
 }
 
 void ProcessGroup::broadcast_(at::Tensor& values, int from_process, std::string_view operation) {

@@ -14,8 +14,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +36,11 @@ class Store;
 }  // namespace c10d
 
 namespace accel {
+
+namespace shm {
+class ByteGroup;
+struct Piece;
+}  // namespace shm
 
 class ProcessGroup {
  public:
@@ -58,6 +65,20 @@ class ProcessGroup {
   void all_gather_into(at::Tensor& output, const at::Tensor& input, std::string_view operation);
   // output: [n] <- the rank's own part of the sum of the [W * n] inputs. Both contiguous, of one dtype.
   void reduce_scatter(at::Tensor& output, at::Tensor& input, std::string_view operation);
+  // Sums of tensors that lie apart, without gathering them first: see shm::ByteGroup. Return false, and have done nothing,
+  // where they do not all lie in memory of allocate_shared(): on all ranks alike. dtype: floating-point, of all pieces.
+  [[nodiscard]] bool all_reduce_pieces(std::span<const shm::Piece> pieces,
+                                       at::ScalarType dtype,
+                                       double factor,
+                                       std::string_view operation);
+  // output: [n], of W * n elements in all pieces.
+  [[nodiscard]] bool reduce_scatter_pieces(at::Tensor& output,
+                                           std::span<const shm::Piece> pieces,
+                                           double factor,
+                                           std::string_view operation);
+  // Zeros that the other ranks can map, where all are on this node; else, and where no more can be had, nullptr. The memory may
+  // outlive the group.
+  [[nodiscard]] std::shared_ptr<std::byte> allocate_shared(std::size_t bytes);
   void barrier(std::string_view operation);
   // Begins to ask all ranks; what it returns gives, once, whether any of them brought true, and blocks
   // until every rank has begun too. Other collectives may come between.
@@ -82,6 +103,9 @@ class ProcessGroup {
   void take_backend(const char* name,
                     int type,  // a c10d::ProcessGroup::BackendType
                     const c10::intrusive_ptr<c10d::Backend>& backend);
+  void take_memory(const char* name,
+                   std::shared_ptr<shm::ByteGroup> memory,
+                   const InitProcessGroupKwargs& options);
 
   int rank_;
   int size_;
@@ -89,6 +113,7 @@ class ProcessGroup {
   std::string notice_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::shared_ptr<shm::ByteGroup> memory_;  // behind it, unless that is Gloo
   std::shared_ptr<ProcessGroup> node_;
   std::shared_ptr<ProcessGroup> across_;
 };

@@ -1,6 +1,7 @@
 #include "libaccel/sharding/gradient_shards.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -16,6 +17,7 @@
 #include <accel/error.h>
 #include <accel/types.h>
 
+#include "libaccel/collectives/shm/byte_group.h"
 #include "libaccel/process/process_group.h"
 
 namespace accel::sharding {
@@ -47,10 +49,12 @@ GradientShards::GradientShards(std::vector<NamedParameter> parameters,
       units_(std::move(units)),
       unit_of_(parameters_.size()),
       slot_of_(parameters_.size(), nullptr),
+      is_plain_(units_.size(), true),
       mesh_(std::move(mesh)),
       model_(model),
       scale_(at::scalar_tensor(1.0 / mesh_.world->size(), at::TensorOptions(at::kDouble))),
       unit_states_(units_.size()),
+      last_shards_(units_.size()),
       arrived_(parameters_.size()),
       was_used_(parameters_.size()) {
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -58,8 +62,11 @@ GradientShards::GradientShards(std::vector<NamedParameter> parameters,
     for (const Slot& slot : units_[unit].slots) {
       unit_of_[slot.parameter] = unit;
       slot_of_[slot.parameter] = &slot;
+      if (parameters_[slot.parameter].tensor.scalar_type() != units_[unit].dtype)
+        is_plain_[unit] = false;
     }
   }
+  find_room();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i].tensor;
     auto users = std::move(torch::autograd::impl::post_acc_grad_hooks(parameter));
@@ -130,6 +137,27 @@ bool GradientShards::has_leftovers() const {
   });
 }
 
+void GradientShards::find_room() {
+  std::map<std::size_t, std::size_t> most;  // gradients of so many bytes in a unit
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!stays_apart(unit)) continue;
+    std::map<std::size_t, std::size_t> own;
+    for (const Slot& slot : units_[unit].slots) ++own[parameters_[slot.parameter].tensor.nbytes()];
+    for (const auto& [bytes, count] : own) most[bytes] = std::max(most[bytes], count);
+  }
+  std::vector<std::size_t> sizes;
+  for (const auto& [bytes, count] : most) sizes.insert(sizes.end(), count + 1, bytes);
+  room_ = GradientRoom::create(mesh_.shards, sizes);
+}
+
+bool GradientShards::sums_wide(std::size_t unit) const {
+  return mesh_.replicas && at::isReducedFloatingType(units_[unit].dtype);
+}
+
+bool GradientShards::stays_apart(std::size_t unit) const {
+  return is_plain_[unit] && !sums_wide(unit) && at::isFloatingType(units_[unit].dtype);
+}
+
 // Moves the parameter's gradient into its unit.
 void GradientShards::take(std::size_t parameter) {
   at::Tensor& values = parameters_[parameter].tensor;
@@ -142,20 +170,44 @@ void GradientShards::take(std::size_t parameter) {
   }
   arrived_[parameter] = 1;
   const at::Tensor gradient = std::exchange(values.mutable_grad(), at::Tensor());
-  const Slot* slot = slot_of_[parameter];
-  if (slot == nullptr) return;
-  const Unit& unit = units_[unit_of_[parameter]];
-  UnitState& state = unit_states_[unit_of_[parameter]];
-  if (!state.flat.defined()) state.flat = borrow_flat(unit);
-  // In the order of the parameter's memory, which is that of its shard.
+  if (slot_of_[parameter] == nullptr) return;
+  const std::size_t unit = unit_of_[parameter];
+  if (room_ != nullptr && stays_apart(unit)) {
+    take_apart(parameter, gradient);
+  } else {
+    take_flat(parameter, gradient);
+  }
+  ++unit_states_[unit].num_arrived;
+}
+
+// In the order of the parameter's memory, which is that of its shard.
+void GradientShards::take_apart(std::size_t parameter, const at::Tensor& gradient) {
+  const at::Tensor& values = parameters_[parameter].tensor;
+  const std::size_t unit = unit_of_[parameter];
+  at::Tensor own = gradient;
+  if (!GradientRoom::holds(gradient) || gradient.strides() != values.strides() ||
+      gradient.scalar_type() != values.scalar_type()) {
+    own = room_->empty_like(values);
+    own.copy_(gradient);
+  }
+  std::vector<at::Tensor>& apart = unit_states_[unit].apart;
+  apart.resize(units_[unit].slots.size());
+  hold(static_cast<std::int64_t>(own.nbytes()));
+  apart[static_cast<std::size_t>(slot_of_[parameter] - units_[unit].slots.data())] = std::move(own);
+}
+
+void GradientShards::take_flat(std::size_t parameter, const at::Tensor& gradient) {
+  const at::Tensor& values = parameters_[parameter].tensor;
+  const std::size_t unit = unit_of_[parameter];
+  UnitState& state = unit_states_[unit];
+  if (!state.flat.defined()) state.flat = borrow_flat(units_[unit]);
   at::Tensor place = state.flat.as_strided(
-      values.sizes(), values.strides(), state.flat.storage_offset() + slot->offset);
+      values.sizes(), values.strides(), state.flat.storage_offset() + slot_of_[parameter]->offset);
   if (place.scalar_type() == gradient.scalar_type()) {
     at::mul_out(place, gradient, scale_);
   } else {  // mul_out() would round to the gradient's dtype first
     place.copy_(gradient).mul_(scale_);
   }
-  ++state.num_arrived;
 }
 
 void GradientShards::reduce_ready_units(bool at_end) {
@@ -169,16 +221,65 @@ void GradientShards::reduce_ready_units(bool at_end) {
 
 void GradientShards::reduce(std::size_t unit) {
   UnitState& state = unit_states_[unit];
+  if (!reduce_apart(unit)) {
+    flatten(unit);
+    reduce_flat(unit);
+  }
+  if (mesh_.replicas)
+    mesh_.replicas->all_reduce_(state.shard, Reduction::kSum, "reducing gradients over nodes");
+  if (state.shard.scalar_type() != units_[unit].dtype)
+    state.shard = state.shard.to(units_[unit].dtype);
+}
+
+// Out of where the gradients lie. False, on all ranks alike, where some cannot be seen by all.
+bool GradientShards::reduce_apart(std::size_t unit) {
+  if (room_ == nullptr || !stays_apart(unit)) return false;
+  UnitState& state = unit_states_[unit];
+  state.apart.resize(units_[unit].slots.size());
+  std::vector<shm::Piece> pieces;
+  std::int64_t end = 0;
+  const auto fill_to = [&](std::int64_t offset) {
+    if (offset > end) pieces.push_back({nullptr, static_cast<std::size_t>(offset - end)});
+  };
+  for (std::size_t i = 0; i < state.apart.size(); ++i) {
+    const Slot& slot = units_[unit].slots[i];
+    fill_to(slot.offset);
+    auto* const data =
+        state.apart[i].defined() ? static_cast<std::byte*>(state.apart[i].data_ptr()) : nullptr;
+    pieces.push_back({data, static_cast<std::size_t>(slot.numel)});
+    end = slot.offset + slot.numel;
+  }
+  fill_to(units_[unit].shard_numel * mesh_.shards->size());
+  at::Tensor shard = borrow_shard(unit);
+  const bool is_done = mesh_.shards->reduce_scatter_pieces(
+      shard, pieces, 1.0 / mesh_.world->size(), "reducing gradients");
+  if (!is_done) return false;
+  state.shard = std::move(shard);
+  for (const at::Tensor& gradient : std::exchange(state.apart, {})) {
+    if (gradient.defined()) live_bytes_ -= static_cast<std::int64_t>(gradient.nbytes());
+  }
+  return true;
+}
+
+// What has stayed apart goes into the flat gradient after all.
+void GradientShards::flatten(std::size_t unit) {
+  UnitState& state = unit_states_[unit];
+  for (std::size_t i = 0; i < state.apart.size(); ++i) {
+    const at::Tensor gradient = std::exchange(state.apart[i], at::Tensor());
+    if (!gradient.defined()) continue;
+    take_flat(units_[unit].slots[i].parameter, gradient);
+    live_bytes_ -= static_cast<std::int64_t>(gradient.nbytes());
+  }
   if (!state.flat.defined()) state.flat = borrow_flat(units_[unit]);
   clear_gaps(unit);
+}
+
+void GradientShards::reduce_flat(std::size_t unit) {
+  UnitState& state = unit_states_[unit];
   // Sums of 16 bits are made in fp32; with a second sum to come the first one is not rounded either.
-  const bool is_wide = mesh_.replicas && at::isReducedFloatingType(units_[unit].dtype);
-  at::Tensor flat = is_wide ? state.flat.to(at::kFloat) : state.flat;
-  at::Tensor shard = at::empty({units_[unit].shard_numel}, flat.options());
-  mesh_.shards->reduce_scatter(shard, flat, "reducing gradients");
-  if (mesh_.replicas)
-    mesh_.replicas->all_reduce_(shard, Reduction::kSum, "reducing gradients over nodes");
-  state.shard = is_wide ? shard.to(units_[unit].dtype) : shard;
+  at::Tensor flat = sums_wide(unit) ? state.flat.to(at::kFloat) : state.flat;
+  state.shard = at::empty({units_[unit].shard_numel}, flat.options());
+  mesh_.shards->reduce_scatter(state.shard, flat, "reducing gradients");
   live_bytes_ -= static_cast<std::int64_t>(state.flat.nbytes());
   spare_.push_back(std::exchange(state.flat, at::Tensor()));
 }
@@ -195,6 +296,14 @@ void GradientShards::clear_gaps(std::size_t unit) {
   if (flat.numel() > written) flat.narrow(0, written, flat.numel() - written).zero_();
 }
 
+// That of the step before, where nobody has it any more: pages that the kernel need not clear again.
+at::Tensor GradientShards::borrow_shard(std::size_t unit) {
+  at::Tensor& last = last_shards_[unit];
+  const bool is_free = last.defined() && last.use_count() == 1 && last.storage().use_count() == 1;
+  if (!is_free) last = at::empty({units_[unit].shard_numel}, units_[unit].dtype);
+  return last;
+}
+
 at::Tensor GradientShards::borrow_flat(const Unit& unit) {
   const std::int64_t numel = unit.shard_numel * mesh_.shards->size();
   const auto fits = [&](const at::Tensor& flat) {
@@ -208,9 +317,13 @@ at::Tensor GradientShards::borrow_flat(const Unit& unit) {
     spare_.clear();
     flat = at::empty({numel}, unit.dtype);
   }
-  live_bytes_ += static_cast<std::int64_t>(flat.nbytes());
-  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  hold(static_cast<std::int64_t>(flat.nbytes()));
   return flat;
+}
+
+void GradientShards::hold(std::int64_t bytes) noexcept {
+  live_bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
 }
 
 bool GradientShards::finish(bool has_others) {

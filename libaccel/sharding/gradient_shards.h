@@ -1,9 +1,14 @@
 // GradientShards: averages gradients over the ranks while backward runs, and leaves each rank those of its own shards.
 //
-// A hook on each parameter takes its gradient as soon as it is complete, scaled by 1 / world_size, into the flat
-// gradient of its unit; a full unit is reduced and scattered at once (and its shards are then summed over the replicas,
-// when there are any), and its memory is used for the next. So a rank
-// holds the gradients of a few units at a time, whatever the model's size.
+// A hook on each parameter takes its gradient as soon as it is complete; a full unit is multiplied by 1 / world_size, reduced
+// and scattered at once (and its shards are then summed over the replicas, when there are any), and its memory is used for
+// the next. So a rank holds the gradients of a few units at a time, whatever the model's size.
+//
+//   the shards are on one node, and gradients    each rank sums its part out of all ranks' gradients where backward has written
+//   are summed in the dtype they come in         them (gradient_room.h); what is elsewhere is copied into such memory
+//   any other                                    they are copied into the flat gradient of the unit
+//
+// The bits are the same.
 //
 //   state      enters on                            leaves on
 //   LOCAL      disarm(): a forward without sync     arm() -> ARMED; until then gradients stay where they are
@@ -21,7 +26,7 @@
 // parameter has already is called first, with the rank's own gradient, and gets its place back from the destructor.
 //
 // Threads:  the thread that trains; hooks run on LibTorch's thread of the backward, one at a time.
-// Cost:     one pass over each gradient, one reduce-scatter per unit, two reductions of a few bytes per backward.
+// Cost:     one reduce-scatter per unit, a copy of what is small, two reductions of a few bytes per backward.
 // Errors    throws what ProcessGroup throws; kInvalidArgument naming a parameter that gets a second gradient before
 //           finish(); kShapeMismatch when ranks reduce different models at a time.
 #pragma once
@@ -33,6 +38,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/prepare/gradient_room.h"
 #include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/shard_mesh.h"
 #include "libaccel/sharding/shard_plan.h"
@@ -77,15 +83,16 @@ class GradientShards {
   // Whether any rank had a gradient of this parameter.
   [[nodiscard]] bool was_used(std::size_t parameter) const { return was_used_.at(parameter) != 0; }
 
-  // Bytes of flat gradients held at present, and at most so far.
+  // Bytes of gradients, and of flat ones, held at present, and at most so far.
   [[nodiscard]] std::int64_t live_bytes() const noexcept { return live_bytes_; }
   [[nodiscard]] std::int64_t peak_bytes() const noexcept { return peak_bytes_; }
 
  private:
   enum class State { kLocal, kArmed, kReducing, kDone };
   struct UnitState {
-    at::Tensor flat;   // while gradients of it arrive
-    at::Tensor shard;  // once reduced, until taken
+    std::vector<at::Tensor> apart;  // [slots] gradients, while they arrive; undefined: none has
+    at::Tensor flat;                // or, where they do not stay apart, what they are copied into
+    at::Tensor shard;               // once reduced, until taken
     std::size_t num_arrived = 0;
   };
   class Hook;
@@ -93,26 +100,40 @@ class GradientShards {
   void on_gradient(std::size_t parameter);
   bool call_roll(bool has_gradients);
   [[nodiscard]] bool has_leftovers() const;
+  // For what a unit has at most, and one of each size for what comes and goes meanwhile.
+  void find_room();
+  [[nodiscard]] bool stays_apart(std::size_t unit) const;  // where there is room
+  [[nodiscard]] bool sums_wide(std::size_t unit) const;
   void take(std::size_t parameter);
+  void take_apart(std::size_t parameter, const at::Tensor& gradient);
+  void take_flat(std::size_t parameter, const at::Tensor& gradient);
   void reduce_ready_units(bool at_end);
   void reduce(std::size_t unit);
+  [[nodiscard]] bool reduce_apart(std::size_t unit);
+  void reduce_flat(std::size_t unit);
+  void flatten(std::size_t unit);
   void clear_gaps(std::size_t unit);
+  void hold(std::int64_t bytes) noexcept;
   [[nodiscard]] at::Tensor borrow_flat(const Unit& unit);
+  [[nodiscard]] at::Tensor borrow_shard(std::size_t unit);
   void agree_on_use();
 
   std::vector<NamedParameter> parameters_;
   std::vector<Unit> units_;
   std::vector<std::size_t> unit_of_;  // by parameter
   std::vector<const Slot*> slot_of_;  // by parameter; nullptr: it has no elements
+  std::vector<bool> is_plain_;  // units whose gradients come in the dtype that they are summed in
   ShardMesh mesh_;
   int model_;
-  at::Tensor scale_;  // 0-d, as a number of the program: it changes no dtype
+  std::unique_ptr<GradientRoom> room_;  // nullptr: no gradient stays apart
+  at::Tensor scale_;                    // 0-d, as a number of the program: it changes no dtype
 
   State state_ = State::kArmed;
   bool awaits_step_ = false;  // since finish(), until settled()
   std::vector<UnitState> unit_states_;
-  std::size_t num_reduced_ = 0;        // units, from the last one down
-  std::vector<std::uint8_t> arrived_;  // by parameter, in this backward
+  std::vector<at::Tensor> last_shards_;  // by unit
+  std::size_t num_reduced_ = 0;          // units, from the last one down
+  std::vector<std::uint8_t> arrived_;    // by parameter, in this backward
   std::vector<std::uint8_t> was_used_;
   std::vector<at::Tensor> spare_;  // flats to be used again
   std::int64_t live_bytes_ = 0;

@@ -26,6 +26,12 @@
 
 namespace accel::shm {
 
+// Numbers of a rank that lie one after the other.
+struct Piece {
+  std::byte* data = nullptr;  // nullptr: zeros
+  std::size_t count = 0;      // elements
+};
+
 class ByteGroup {
  public:
   virtual ~ByteGroup() = default;
@@ -62,6 +68,25 @@ class ByteGroup {
                                                     std::size_t count,
                                                     DataType type,
                                                     ReduceOp op) = 0;
+
+  // The sum of the pieces of all ranks, element by element, each multiplied by `factor` and rounded to its type first; in
+  // place. No piece is of zeros. Returns false, and has done nothing, where a rank has a piece in memory that the others
+  // cannot map: on all ranks alike. Requires: as many pieces of the same sizes and the same factor on all ranks, their memory
+  // apart; is_floating(type). kShapeMismatch also when sizes differ.
+  [[nodiscard]] virtual Result<bool> all_reduce_pieces(std::span<const Piece> /*pieces*/,
+                                                       DataType /*type*/,
+                                                       double /*factor*/) {
+    return false;
+  }
+  // The same, of which each rank gets its part into `out`: `count` elements from rank() * count on, the pieces one after the
+  // other. Requires: world_size() * count elements in all pieces; no overlap of `out` with them.
+  [[nodiscard]] virtual Result<bool> reduce_scatter_pieces(std::span<const Piece> /*pieces*/,
+                                                           std::byte* /*out*/,
+                                                           std::size_t /*count*/,
+                                                           DataType /*type*/,
+                                                           double /*factor*/) {
+    return false;
+  }
 
   // `elements` below: the name of the type of what is moved, which all ranks must give alike.
 

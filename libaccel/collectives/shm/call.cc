@@ -7,7 +7,7 @@
 namespace accel::shm {
 namespace {
 
-constexpr std::array<const char*, 11> kKindNames = {"nothing",
+constexpr std::array<const char*, 13> kKindNames = {"nothing",
                                                     "barrier",
                                                     "all_reduce",
                                                     "reduce",
@@ -17,7 +17,9 @@ constexpr std::array<const char*, 11> kKindNames = {"nothing",
                                                     "gather",
                                                     "scatter",
                                                     "all_to_all",
-                                                    "monitored barrier"};
+                                                    "monitored barrier",
+                                                    "all_reduce of pieces",
+                                                    "reduce_scatter of pieces"};
 
 bool has_root(const Call& call) {
   switch (static_cast<CallKind>(call.kind)) {

@@ -29,6 +29,8 @@ enum class CallKind : std::uint32_t {
   kScatter,
   kAllToAll,
   kMonitoredBarrier,
+  kAllReducePieces,
+  kReduceScatterPieces,
 };
 
 // All bytes zero is no call.

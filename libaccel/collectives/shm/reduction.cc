@@ -132,13 +132,31 @@ template <typename T, typename A>
   }
 }
 
+// How an element of an operand comes to be added up.
+template <typename T>
+struct AsItIs {
+  using A = typename Accumulated<T>::type;
+  A operator()(T value) const { return Accumulated<T>::load(value); }
+};
+// Multiplied, and rounded to its type, as if the product had been written before.
+template <typename T>
+struct Scaled {
+  using A = typename Accumulated<T>::type;
+  A factor;
+  A operator()(T value) const {
+    return Accumulated<T>::load(
+        Accumulated<T>::store(static_cast<A>(Accumulated<T>::load(value) * factor)));
+  }
+};
+
 // Few operands need no accumulators in memory. `out` may be an operand, element by element: the loop depends on nothing that
 // it has written.
-template <typename T, typename Op, std::size_t... kRest>
+template <typename T, typename Op, typename Load, std::size_t... kRest>
 [[gnu::always_inline]] inline void reduce_few(std::span<const std::byte* const> operands,
                                               std::size_t count,
                                               std::byte* out,
                                               bool is_average,
+                                              const Load& load,
                                               std::index_sequence<kRest...>) {
   using A = typename Accumulated<T>::type;
   const T* const first = reinterpret_cast<const T*>(operands[0]);
@@ -146,8 +164,8 @@ template <typename T, typename Op, std::size_t... kRest>
       reinterpret_cast<const T*>(operands[1 + kRest])...};
   T* const results = reinterpret_cast<T*>(out);
   const auto reduced = [&](std::size_t i) {
-    A sum = Accumulated<T>::load(first[i]);
-    ((sum = Op::template apply<T, A>(sum, Accumulated<T>::load(rest[kRest][i]))), ...);
+    A sum = load(first[i]);
+    ((sum = Op::template apply<T, A>(sum, load(rest[kRest][i]))), ...);
     return sum;
   };
   if constexpr (!std::is_class_v<A>) {
@@ -162,19 +180,23 @@ template <typename T, typename Op, std::size_t... kRest>
   for (std::size_t i = 0; i < count; ++i) results[i] = Accumulated<T>::store(reduced(i));
 }
 
-template <typename T, typename Op>
+template <typename T, typename Op, typename Load = AsItIs<T>>
 [[gnu::always_inline]] inline void reduce_all(std::span<const std::byte* const> operands,
                                               std::size_t count,
                                               std::byte* out,
-                                              bool is_average) {
+                                              bool is_average,
+                                              const Load& load = {}) {
   using A = typename Accumulated<T>::type;
   switch (operands.size()) {
     case 2:
-      return reduce_few<T, Op>(operands, count, out, is_average, std::make_index_sequence<1>());
+      return reduce_few<T, Op>(
+          operands, count, out, is_average, load, std::make_index_sequence<1>());
     case 3:
-      return reduce_few<T, Op>(operands, count, out, is_average, std::make_index_sequence<2>());
+      return reduce_few<T, Op>(
+          operands, count, out, is_average, load, std::make_index_sequence<2>());
     case 4:
-      return reduce_few<T, Op>(operands, count, out, is_average, std::make_index_sequence<3>());
+      return reduce_few<T, Op>(
+          operands, count, out, is_average, load, std::make_index_sequence<3>());
     default:
       break;
   }
@@ -182,11 +204,11 @@ template <typename T, typename Op>
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t size = std::min(kBlock, count - begin);
     const T* first = reinterpret_cast<const T*>(operands[0]) + begin;
-    for (std::size_t i = 0; i < size; ++i) sums[i] = Accumulated<T>::load(first[i]);
+    for (std::size_t i = 0; i < size; ++i) sums[i] = load(first[i]);
     for (const std::byte* operand : operands.subspan(1)) {
       const T* next = reinterpret_cast<const T*>(operand) + begin;
       for (std::size_t i = 0; i < size; ++i)
-        sums[i] = Op::template apply<T, A>(sums[i], Accumulated<T>::load(next[i]));
+        sums[i] = Op::template apply<T, A>(sums[i], load(next[i]));
     }
     if constexpr (!std::is_class_v<A>) {
       for (std::size_t i = 0; is_average && i < size; ++i)
@@ -205,6 +227,14 @@ void reduce_as(std::span<const std::byte* const> operands,
   reduce_all<T, Op>(operands, count, out, is_average);
 }
 
+template <typename T>
+void sum_scaled_as(std::span<const std::byte* const> operands,
+                   std::size_t count,
+                   std::byte* out,
+                   typename Accumulated<T>::type factor) {
+  reduce_all<T, Sum>(operands, count, out, false, Scaled<T>{factor});
+}
+
 #if defined(__x86_64__)
 template <typename T, typename Op>
 [[gnu::target("avx2"), gnu::flatten]] void reduce_wide(std::span<const std::byte* const> operands,
@@ -213,12 +243,22 @@ template <typename T, typename Op>
                                                        bool is_average) {
   reduce_all<T, Op>(operands, count, out, is_average);
 }
+template <typename T>
+[[gnu::target("avx2"), gnu::flatten]] void sum_scaled_wide(
+    std::span<const std::byte* const> operands,
+    std::size_t count,
+    std::byte* out,
+    typename Accumulated<T>::type factor) {
+  reduce_all<T, Sum>(operands, count, out, false, Scaled<T>{factor});
+}
 bool has_wide_vectors() {
   return __builtin_cpu_supports("avx2") != 0;
 }
 #else
 template <typename T, typename Op>
 constexpr auto reduce_wide = reduce_as<T, Op>;
+template <typename T>
+constexpr auto sum_scaled_wide = sum_scaled_as<T>;
 bool has_wide_vectors() {
   return false;
 }
@@ -326,6 +366,19 @@ void reduce_elements(std::span<const std::byte* const> operands,
                      ReduceOp op,
                      std::byte* out) noexcept {
   reducer_of(type, op)(operands, count, out, op == ReduceOp::kAverage);
+}
+
+void sum_scaled(std::span<const std::byte* const> operands,
+                std::size_t count,
+                DataType type,
+                double factor,
+                std::byte* out) noexcept {
+  visit_number(type, [&]<typename T>(std::type_identity<T>) {
+    if constexpr (!std::is_integral_v<T>) {
+      const auto sum = has_wide_vectors() ? sum_scaled_wide<T> : sum_scaled_as<T>;
+      sum(operands, count, out, static_cast<typename Accumulated<T>::type>(factor));
+    }
+  });
 }
 
 void divide_elements(std::byte* sums,

@@ -24,6 +24,14 @@ void reduce_elements(std::span<const std::byte* const> operands,
                      ReduceOp op,
                      std::byte* out) noexcept;
 
+// The sum of the elements, each multiplied by `factor` in the type it is accumulated in and rounded to its own first.
+// Otherwise as reduce_elements(). Requires is_floating(type).
+void sum_scaled(std::span<const std::byte* const> operands,
+                std::size_t count,
+                DataType type,
+                double factor,
+                std::byte* out) noexcept;
+
 // What makes an average of the sum of `divisor` ranks. Requires is_defined(type, ReduceOp::kAverage).
 void divide_elements(std::byte* sums,
                      std::size_t count,

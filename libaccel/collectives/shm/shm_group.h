@@ -16,6 +16,7 @@
 //   collective      step
 //   all_reduce      slot: input. All reduce all slots, in rank order
 //    > 2 ranks      two steps: all reduce their own slice; slot: that slice
+//    of pieces      slot: where they lie; a step more (shm_pieces.cc). reduce_scatter likewise
 //   reduce          slot: input. The root reduces all slots
 //   reduce_scatter  slot: a piece for each rank. Each reduces its own
 //   broadcast       slot: the root's data
@@ -98,7 +99,7 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] Result<void> monitored_barrier(std::chrono::milliseconds timeout,
                                                RollCall roll_call) override;
 
-  // What all ranks have in such memory all_reduce() reduces in place, without a copy.
+  // What all ranks have in such memory all_reduce(), all_reduce_pieces() and reduce_scatter_pieces() reduce without a copy.
   [[nodiscard]] Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes) override;
 
   [[nodiscard]] Result<void> all_reduce(
@@ -114,6 +115,14 @@ class ShmGroup final : public ByteGroup {
                                             std::size_t count,
                                             DataType type,
                                             ReduceOp op) override;
+  [[nodiscard]] Result<bool> all_reduce_pieces(std::span<const Piece> pieces,
+                                               DataType type,
+                                               double factor) override;
+  [[nodiscard]] Result<bool> reduce_scatter_pieces(std::span<const Piece> pieces,
+                                                   std::byte* out,
+                                                   std::size_t count,
+                                                   DataType type,
+                                                   double factor) override;
   [[nodiscard]] Result<void> broadcast(std::byte* data,
                                        std::size_t bytes,
                                        int root,
@@ -210,6 +219,18 @@ class ShmGroup final : public ByteGroup {
   // An all-reduce whose places are published: done, or the way on through the slots. The same on all ranks.
   [[nodiscard]] Result<Way> reduce_where_it_lies(
       std::byte* own, std::size_t bytes, const Call& call, DataType type, ReduceOp op);
+
+  // Sums of pieces in the arenas of all ranks (shm_pieces.cc).
+  struct PieceTable;
+  [[nodiscard]] Result<bool> meet_pieces(std::span<const Piece> pieces,
+                                         const Call& call,
+                                         DataType type,
+                                         PieceTable& table);
+  [[nodiscard]] Result<void> publish_pieces_of_arena(std::span<const Piece> pieces,
+                                                     const Call& call,
+                                                     DataType type);
+  [[nodiscard]] Result<void> read_places(std::size_t num_pieces, PieceTable& table);
+  [[nodiscard]] Result<bool> end_pieces(const Call& call);
 
   // Straight copies between two ranks (shm_straight.cc).
   [[nodiscard]] bool may_go_straight(std::size_t bytes) const noexcept;

@@ -250,6 +250,50 @@ TEST(Reduction, TheResultMayReplaceAnOperand) {
   EXPECT_EQ(operands[1], expected);
 }
 
+// In each type that has a factor: what is written out and read again is what the sum takes.
+template <typename T, typename Multiply>
+void expect_scaled_sums(DataType type,
+                        const std::vector<std::vector<T>>& operands,
+                        Multiply scaled) {
+  for (std::size_t ranks = 1; ranks <= operands.size(); ++ranks) {
+    std::vector<std::vector<T>> multiplied(operands.begin(),
+                                           operands.begin() + static_cast<std::ptrdiff_t>(ranks));
+    std::vector<const std::byte*> pointers;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      for (T& value : multiplied[rank]) value = scaled(value);
+      pointers.push_back(reinterpret_cast<const std::byte*>(operands[rank].data()));
+    }
+    const auto expected = reduced(multiplied, type, ReduceOp::kSum);
+    std::vector<T> out(expected.size());
+    sum_scaled(pointers, out.size(), type, 1.0 / 3.0, reinterpret_cast<std::byte*>(out.data()));
+    EXPECT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(T)), 0)
+        << name_of(type) << " of " << ranks;
+  }
+}
+
+TEST(Reduction, AFactorRoundsEachOperandBeforeTheSum) {
+  const auto floats = random_floats(6, kCount, 21);
+  std::vector<std::vector<double>> doubles;
+  std::vector<std::vector<Half>> halves;
+  std::vector<std::vector<BFloat16>> brains;
+  for (const auto& one : floats) {
+    doubles.emplace_back(one.begin(), one.end());
+    auto& half = halves.emplace_back();
+    auto& brain = brains.emplace_back();
+    for (const float value : one) {
+      half.push_back(to_half(value));
+      brain.push_back(to_bfloat16(value));
+    }
+  }
+  constexpr float kThird = static_cast<float>(1.0 / 3.0);
+  expect_scaled_sums(DataType::kFloat32, floats, [](float x) { return x * kThird; });
+  expect_scaled_sums(DataType::kFloat64, doubles, [](double x) { return x * (1.0 / 3.0); });
+  expect_scaled_sums(
+      DataType::kFloat16, halves, [](Half x) { return to_half(to_float(x) * kThird); });
+  expect_scaled_sums(
+      DataType::kBFloat16, brains, [](BFloat16 x) { return to_bfloat16(to_float(x) * kThird); });
+}
+
 TEST(Reduction, WhatIsNotDefinedIsKnown) {
   EXPECT_FALSE(is_defined(DataType::kFloat32, ReduceOp::kBitAnd));
   EXPECT_FALSE(is_defined(DataType::kBool, ReduceOp::kAverage));

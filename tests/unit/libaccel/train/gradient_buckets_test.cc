@@ -2,11 +2,15 @@
 // gradients alone.
 
 #include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -132,6 +136,143 @@ TEST(GradientBuckets, StayWhereTheyAreWhenNobodyKeepsAGradient) {
       if (step == 0) net->zero_grad();
       if (step == 1) net->zero_grad(/*set_to_none=*/false);
     }
+  });
+}
+
+// Large enough to stay where backward writes them: one whose memory is not in order, one that is used as a view, two that
+// get views of one gradient, and one of another type.
+struct LargeNetImpl : torch::nn::Module {
+  LargeNetImpl() {
+    set_seed(11);
+    first = register_module("first", torch::nn::Linear(64, 64));
+    second = register_module("second", torch::nn::Linear(64, 64));
+    turned = register_parameter("turned", at::randn({64, 32}).t());
+    wide = register_parameter("wide", at::randn({1024}, at::kDouble));
+    left = register_parameter("left", at::randn({32, 64}));
+    right = register_parameter("right", at::randn({64, 32}));
+  }
+  at::Tensor forward(const at::Tensor& input) {
+    const at::Tensor hidden = second(first(input).tanh());
+    const at::Tensor sum = has_views ? left.view({-1}) + right.view({-1})
+                                     : left.t().reshape({-1}) * 2.0 + right.view({-1});
+    return hidden.matmul(turned.t()).square().mean() + (wide * wide).sum().to(at::kFloat) * 1e-3 +
+           (sum * sum).mean() * input.sum();
+  }
+  bool has_views = true;  // of one gradient, for left and right
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  at::Tensor turned, wide, left, right;
+};
+TORCH_MODULE(LargeNet);
+
+at::Tensor large_batch_of(const Accelerator& accelerator, int step) {
+  return at::arange(640, at::kFloat).view({10, 64}) / (700.0 + step + accelerator.process_index());
+}
+
+std::vector<at::Tensor> trained_large(const DistributedDataParallelKwargs& options,
+                                      Clear clear,
+                                      bool accumulates) {
+  Accelerator accelerator({.ddp = options});
+  LargeNet net;
+  // PyTorch adds to a gradient that two parameters have views of once for each of them, without buckets' views too.
+  net->has_views = clear == Clear::kToNone && !accumulates;
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1e-3).momentum(0.5));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  for (int step = 0; step < 6; ++step) {
+    if (accumulates && step % 3 == 1) {
+      const auto scope = accelerator.no_sync(model);
+      accelerator.backward(net->forward(large_batch_of(accelerator, step + 7)));
+    }
+    accelerator.backward(model(large_batch_of(accelerator, step)));
+    optimizer.step();
+    if (clear == Clear::kToNone) optimizer.zero_grad();
+    if (clear == Clear::kToZero) optimizer.zero_grad(/*set_to_none=*/false);
+  }
+  return net->parameters();
+}
+
+TEST_P(BucketsOnRanks, GiveTheBitsOfTheReducerOfGradientsThatStayWhereTheyAre) {
+  test::run_ranks(GetParam(), [] {
+    for (const double megabytes : {25.0, 0.02}) {
+      for (const Clear clear : {Clear::kToNone, Clear::kToZero, Clear::kNever}) {
+        for (const bool accumulates : {false, true}) {
+          SCOPED_TRACE(std::to_string(megabytes) + " MiB, " +
+                       std::to_string(static_cast<int>(clear)) + (accumulates ? ", no_sync" : ""));
+          const auto ours = trained_large({.bucket_cap_mb = megabytes}, clear, accumulates);
+          const auto reference =
+              trained_large({.gradient_as_bucket_view = false}, clear, accumulates);
+          for (std::size_t i = 0; i < ours.size(); ++i)
+            EXPECT_TRUE(ours[i].equal(reference[i])) << "parameter " << i;
+        }
+      }
+    }
+  });
+}
+
+// Of the mapping that the address lies in.
+std::string mapping_of(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    const int read = std::sscanf(line.c_str(), "%zx-%zx", &begin, &end);
+    const auto place = reinterpret_cast<std::uintptr_t>(address);
+    if (read == 2 && begin <= place && place < end) return line;
+  }
+  return "";
+}
+
+TEST(GradientBuckets, LargeGradientsLieInMemoryThatAllRanksMap) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator;
+    LargeNet net;
+    auto model = accelerator.prepare(net);
+    accelerator.backward(model(large_batch_of(accelerator, 0)));
+    for (const at::Tensor& parameter : net->parameters())
+      EXPECT_THAT(mapping_of(parameter.grad().const_data_ptr()), HasSubstr("accel-tensors"));
+    EXPECT_FALSE(net->left.grad().is_alias_of(net->right.grad()));
+  });
+}
+
+// The sum is made in place before the end of the backward: what has yet to be computed of the gradient must not see it.
+TEST(GradientBuckets, AGradientThatIsStillReadByBackwardIsSummedElsewhere) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.ddp = {.bucket_cap_mb = 0.001}});
+    LargeNet net;
+    auto model = accelerator.prepare(net);
+    const float own = 2.0F + static_cast<float>(accelerator.process_index());
+    const at::Tensor input = at::full({10, 64}, own / 640);
+
+    accelerator.backward(model(input));
+
+    // d/dl mean(b * b) * sum(x) = 2 b sum(x) / n with b = l + r, for both alike.
+    const at::Tensor both = (net->left.view({-1}) + net->right.view({-1})).detach();
+    const at::Tensor expected = both * (2.0 / 2048.0) * 2.5;
+    EXPECT_TRUE(net->left.grad().view({-1}).allclose(expected, 1e-5, 1e-7));
+    EXPECT_TRUE(net->right.grad().view({-1}).allclose(expected, 1e-5, 1e-7));
+  });
+}
+
+TEST(GradientBuckets, ALargeGradientThatTheUserKeepsIsNotWrittenAgain) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator;
+    LargeNet net;
+    auto model = accelerator.prepare(net);
+    accelerator.backward(model(large_batch_of(accelerator, 0)));
+    const at::Tensor kept = net->second->weight.grad();
+    const at::Tensor view = net->first->weight.grad().view({-1});
+    const at::Tensor kept_values = kept.clone();
+    const at::Tensor view_values = view.clone();
+
+    for (int step = 1; step < 4; ++step) {
+      net->zero_grad();
+      accelerator.backward(model(large_batch_of(accelerator, 5 * step)));
+      const at::Tensor all = gather(net->second->weight.grad().unsqueeze(0));
+      EXPECT_TRUE(all[0].equal(all[1]));
+    }
+
+    EXPECT_TRUE(kept.equal(kept_values));
+    EXPECT_TRUE(view.equal(view_values));
+    EXPECT_FALSE(net->second->weight.grad().equal(kept_values));
   });
 }
 

@@ -1,0 +1,219 @@
+#include "libaccel/prepare/gradient_room.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/full.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/env.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <accel/types.h>
+
+#include "libaccel/process/process_group.h"
+
+namespace accel {
+namespace {
+
+constexpr std::size_t kAlignBytes = 64;  // of blocks: a cache line
+// More room, when it has to be: the pages that shared memory is given in.
+constexpr std::size_t kGrowBytes = std::size_t{2} << 20;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+}
+
+struct Blocks {
+  std::shared_ptr<std::byte> memory;
+  std::size_t bytes = 0;
+  std::unordered_map<const std::byte*, std::size_t> size_of;         // by block
+  std::unordered_map<std::size_t, std::vector<std::byte*>> free_of;  // blocks, by size
+  std::size_t num_taken = 0;
+  bool is_retired = false;  // nobody takes blocks any more
+};
+
+// Of all rooms of the process.
+class AllBlocks {
+ public:
+  // Tensors may end after everything else.
+  static AllBlocks& get() {
+    static auto* const all = new AllBlocks();
+    return *all;
+  }
+
+  void add(Blocks room) {
+    const std::lock_guard lock(mutex_);
+    const std::byte* const begin = room.memory.get();
+    rooms_.emplace(begin, std::move(room));
+    ++num_open_;
+  }
+  void retire(const std::byte* begin) {
+    const std::lock_guard lock(mutex_);
+    const auto found = rooms_.find(begin);
+    found->second.is_retired = true;
+    --num_open_;
+    if (found->second.num_taken == 0) rooms_.erase(found);
+  }
+  // nullptr: there is none.
+  [[nodiscard]] std::byte* take(std::size_t bytes) {
+    if (num_open_.load(std::memory_order_relaxed) == 0) return nullptr;
+    const std::lock_guard lock(mutex_);
+    for (auto& [begin, room] : rooms_) {
+      if (room.is_retired) continue;
+      if (std::byte* const block = take_from(room, bytes)) return block;
+    }
+    return nullptr;
+  }
+  [[nodiscard]] bool has(const std::byte* block) {
+    const std::lock_guard lock(mutex_);
+    return room_of(block) != rooms_.end();
+  }
+  // Whether it was a block.
+  bool give_back(std::byte* block) {
+    const std::lock_guard lock(mutex_);
+    const auto found = room_of(block);
+    if (found == rooms_.end()) return false;
+    Blocks& room = found->second;
+    room.free_of[room.size_of.at(block)].push_back(block);
+    if (--room.num_taken == 0 && room.is_retired) rooms_.erase(found);
+    return true;
+  }
+
+ private:
+  using Rooms = std::map<const std::byte*, Blocks>;  // by their beginning
+
+  Rooms::iterator room_of(const std::byte* block) {
+    auto found = rooms_.upper_bound(block);
+    if (found == rooms_.begin()) return rooms_.end();
+    --found;
+    return found->second.size_of.contains(block) ? found : rooms_.end();
+  }
+  static std::byte* take_from(Blocks& room, std::size_t bytes) {
+    const auto found = room.free_of.find(bytes);
+    if (found == room.free_of.end() || found->second.empty()) return nullptr;
+    std::byte* const block =
+        found->second.back();  // the one that was used last: of all the nearest
+    found->second.pop_back();
+    ++room.num_taken;
+    return block;
+  }
+
+  std::mutex mutex_;
+  Rooms rooms_;
+  std::atomic<int> num_open_ = 0;
+};
+
+void give_back_block(void* block) {
+  AllBlocks::get().give_back(static_cast<std::byte*>(block));
+}
+
+c10::DataPtr owned_block(std::byte* block) {
+  return {block, block, &give_back_block, at::Device(at::kCPU)};
+}
+
+class BackwardAllocator final : public c10::Allocator {
+ public:
+  static void install() {
+    static const bool is_installed = [] {
+      others_ = c10::GetCPUAllocator();
+      c10::SetCPUAllocator(new BackwardAllocator());
+      return true;
+    }();
+    static_cast<void>(is_installed);
+  }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes >= GradientRoom::kSmallest && torch::autograd::get_current_node() != nullptr) {
+      if (std::byte* const block = AllBlocks::get().take(bytes)) return owned_block(block);
+    }
+    return others_->allocate(bytes);
+  }
+  // For raw_allocate(), whose memory may be a block or not.
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override {
+    return others_->raw_deleter() == nullptr ? nullptr : &delete_either;
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+ private:
+  static void delete_either(void* memory) {
+    if (!AllBlocks::get().give_back(static_cast<std::byte*>(memory)))
+      others_->raw_deleter()(memory);
+  }
+
+  static inline c10::Allocator* others_ = nullptr;
+};
+
+bool lacks_any(ProcessGroup& group, bool has_memory) {
+  at::Tensor lacks = at::full({1}, has_memory ? 0 : 1, at::kInt);
+  group.all_reduce_(lacks, Reduction::kMax, "sharing memory for gradients");
+  return lacks.item<int>() != 0;
+}
+
+}  // namespace
+
+std::unique_ptr<GradientRoom> GradientRoom::create(std::shared_ptr<ProcessGroup> group,
+                                                   std::span<const std::size_t> sizes) {
+  if (sizes.empty() || group->backend() != "shm") return nullptr;
+  std::unique_ptr<GradientRoom> room(new GradientRoom(group));
+  const bool is_wanted = c10::utils::check_env("DDP_DISABLE_COMM_MEM") != true;
+  const bool has_memory = is_wanted && room->add(sizes);
+  if (lacks_any(*group, has_memory)) return nullptr;
+  BackwardAllocator::install();
+  return room;
+}
+
+bool GradientRoom::add(std::span<const std::size_t> sizes) {
+  Blocks blocks;
+  for (const std::size_t size : sizes) blocks.bytes += aligned(size);
+  blocks.memory = group_->allocate_shared(blocks.bytes);
+  if (blocks.memory == nullptr) return false;
+  std::byte* block = blocks.memory.get();
+  begins_.push_back(block);
+  for (const std::size_t size : sizes) {
+    blocks.size_of[block] = size;
+    blocks.free_of[size].push_back(block);
+    block += aligned(size);
+  }
+  AllBlocks::get().add(std::move(blocks));
+  return true;
+}
+
+GradientRoom::~GradientRoom() {
+  for (std::byte* const begin : begins_) AllBlocks::get().retire(begin);
+}
+
+at::Tensor GradientRoom::empty_like(const at::Tensor& like) {
+  std::byte* block = AllBlocks::get().take(like.nbytes());
+  if (block == nullptr) {
+    const std::size_t num_blocks = std::max<std::size_t>(1, kGrowBytes / aligned(like.nbytes()));
+    if (add(std::vector<std::size_t>(num_blocks, like.nbytes())))
+      block = AllBlocks::get().take(like.nbytes());
+  }
+  if (block == nullptr) return at::empty_strided(like.sizes(), like.strides(), like.options());
+  c10::Storage storage(c10::Storage::use_byte_size_t(),
+                       like.nbytes(),
+                       owned_block(block),
+                       /*allocator=*/nullptr,
+                       /*resizable=*/false);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
+  return tensor;
+}
+
+bool GradientRoom::holds(const at::Tensor& tensor) {
+  return tensor.has_storage() && tensor.is_non_overlapping_and_dense() &&
+         tensor.nbytes() == tensor.storage().nbytes() &&
+         AllBlocks::get().has(static_cast<const std::byte*>(tensor.const_data_ptr()));
+}
+
+}  // namespace accel
