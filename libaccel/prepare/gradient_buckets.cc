@@ -1,9 +1,8 @@
 // The slots of a buffer are tensors with storages of their own over its memory, not views of it: grad.detach_(), which
 // Optimizer::zero_grad(false) calls, refuses views, and torch::save() of a gradient writes its storage whole.
 //
-// A gradient that stays apart is summed in place, so no other gradient may lie in its memory. Autograd gives two parameters
-// views of one tensor where it can (a sum of two views): such are copied. What arrives tells them from gradients that the user
-// has views of.
+// A gradient that stays apart is summed in place, perhaps before the end of the backward, so nothing that is still read may lie
+// in its memory: what has arrived, of which autograd has made the gradient, and the uses of its storage tell.
 
 #include "libaccel/prepare/gradient_buckets.h"
 
@@ -48,10 +47,11 @@ bool shares_memory() {
   return c10::utils::check_env("DDP_DISABLE_COMM_MEM") != true;
 }
 
-// Whether nothing but autograd's own `arrived`, of which it has made the gradient, lies in the gradient's memory.
+// Whether nothing but autograd's own `arrived`, of which it has made the gradient, lies in the gradient's memory. One that
+// was added to is alone (separate_gradients()), but for views that the user has.
 bool is_alone(const at::Tensor& gradient, const at::Tensor& arrived) {
+  if (!arrived.defined() || !arrived.is_alias_of(gradient)) return true;
   const std::size_t num_uses = gradient.storage().use_count();
-  if (!arrived.defined() || !arrived.is_alias_of(gradient)) return num_uses == 1;
   if (!arrived.is_view()) return num_uses == 2;
   return arrived._base().use_count() == 1 && num_uses == 3;
 }
@@ -152,7 +152,9 @@ void GradientBuckets::hook_into(std::size_t parameter) {
   hooks_.push_back({std::move(accumulator), key});
 }
 
-void GradientBuckets::arm() noexcept {
+void GradientBuckets::arm() {
+  const at::NoGradGuard no_grad;
+  separate_gradients(parameters_);
   state_ = State::kArmed;
 }
 
@@ -175,6 +177,9 @@ void GradientBuckets::begin() {
   std::fill(arrived_.begin(), arrived_.end(), std::uint8_t{0});
   for (Bucket& bucket : buckets_) {
     bucket.num_arrived = 0;
+    for (Slot& slot : bucket.slots) {
+      if (slot.is_apart) slot.gradient.reset();
+    }
     if (is_held_by_others(bucket)) make_buffer(bucket);
   }
 }
@@ -210,6 +215,8 @@ void GradientBuckets::on_gradient(std::size_t parameter, const at::Tensor& arriv
   Slot& slot = bucket.slots[place_of_[parameter].second];
   if (slot.is_apart) {
     take_apart(parameter, arrived);
+    slot.gradient =
+        parameters_[parameter].tensor.grad();  // whatever the user makes of that meanwhile
   } else if (slot.gradient.defined()) {
     take(parameter, slot);
   }
@@ -231,9 +238,10 @@ void GradientBuckets::take(std::size_t parameter, Slot& slot) {
 void GradientBuckets::take_apart(std::size_t parameter, const at::Tensor& arrived) {
   const at::Tensor& values = parameters_[parameter].tensor;
   at::Tensor& gradient = values.mutable_grad();
-  const bool can_stay = gradient.defined() && GradientRoom::holds(gradient) &&
-                        gradient.strides() == values.strides() &&
-                        (is_alone(gradient, arrived) || is_old_and_users(parameter, arrived));
+  const bool can_stay = gradient.defined() && room_->holds(gradient) &&
+                        gradient.scalar_type() == values.scalar_type() &&
+                        gradient.sizes() == values.sizes() &&
+                        gradient.strides() == values.strides() && is_alone(gradient, arrived);
   if (can_stay) return;
   at::Tensor copy = room_->empty_like(values);
   if (gradient.defined()) {
@@ -244,20 +252,9 @@ void GradientBuckets::take_apart(std::size_t parameter, const at::Tensor& arrive
   gradient = copy;
 }
 
-// Whether it was added to, and what else lies in its memory is none of another parameter: a view that the user has.
-bool GradientBuckets::is_old_and_users(std::size_t parameter, const at::Tensor& arrived) const {
-  const at::Tensor& gradient = parameters_[parameter].tensor.grad();
-  if (arrived.defined() && arrived.is_alias_of(gradient)) return false;
-  return std::all_of(parameters_.begin(), parameters_.end(), [&](const NamedParameter& other) {
-    const bool is_itself = &other == &parameters_[parameter];
-    return is_itself || !other.tensor.grad().defined() ||
-           !other.tensor.grad().is_alias_of(gradient);
-  });
-}
-
 void GradientBuckets::reduce_full_buckets() {
   while (num_reduced_ < buckets_.size()) {
-    const Bucket& bucket = buckets_[num_reduced_];
+    Bucket& bucket = buckets_[num_reduced_];
     if (bucket.num_arrived < bucket.slots.size()) return;
     reduce(bucket);
     ++num_reduced_;
@@ -268,18 +265,23 @@ void GradientBuckets::reduce_full_buckets() {
   });
 }
 
-void GradientBuckets::reduce(const Bucket& bucket) {
+void GradientBuckets::reduce(Bucket& bucket) {
   constexpr const char* kOperation = "averaging gradients";
   std::vector<at::Tensor> parts;
   if (bucket.buffer.defined()) parts.push_back(bucket.buffer);
-  for (const Slot& slot : bucket.slots) {
-    if (slot.is_apart) parts.push_back(parameters_[slot.parameter].tensor.grad());
+  for (Slot& slot : bucket.slots) {
+    if (slot.is_apart) parts.push_back(std::exchange(slot.gradient, at::Tensor()));
   }
   if (parts.empty()) return;
   const double scale = 1.0 / group_->size();
   std::vector<shm::Piece> pieces;
   for (const at::Tensor& part : parts) pieces.push_back(piece_of(part));
-  if (group_->all_reduce_pieces(pieces, bucket.dtype, scale, kOperation)) return;
+  try {
+    if (group_->all_reduce_pieces(pieces, bucket.dtype, scale, kOperation)) return;
+  } catch (...) {
+    if (room_ != nullptr) room_->close();
+    throw;
+  }
   for (at::Tensor& part : parts) group_->all_reduce_(part.mul_(scale), Reduction::kSum, kOperation);
 }
 

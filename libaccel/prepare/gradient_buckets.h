@@ -62,7 +62,7 @@ class GradientBuckets {
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
   // The next backward averages.
-  void arm() noexcept;
+  void arm();
   // After an exception in a backward.
   void abandon() noexcept;
   // The parameters, by index, whose gradients the backward before has not brought; empty when it was complete or none has begun.
@@ -74,8 +74,8 @@ class GradientBuckets {
     std::size_t parameter;
     bool is_apart = false;    // not in the buffer
     std::int64_t offset = 0;  // in elements of the buffer
-    at::Tensor gradient =
-        {};  // of the buffer, laid out as the parameter; undefined: it is apart, or without elements
+    // In the buffer: of it, laid out as the parameter; undefined: no elements. Apart: from its arrival to the sum.
+    at::Tensor gradient;
   };
   struct Bucket {
     at::ScalarType dtype;
@@ -99,9 +99,8 @@ class GradientBuckets {
   void on_gradient(std::size_t parameter, const at::Tensor& arrived);
   void take(std::size_t parameter, Slot& slot);
   void take_apart(std::size_t parameter, const at::Tensor& arrived);
-  [[nodiscard]] bool is_old_and_users(std::size_t parameter, const at::Tensor& arrived) const;
   void reduce_full_buckets();
-  void reduce(const Bucket& bucket);
+  void reduce(Bucket& bucket);
 
   std::vector<NamedParameter> parameters_;
   std::shared_ptr<ProcessGroup> group_;

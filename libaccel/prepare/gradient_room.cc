@@ -1,3 +1,9 @@
+// Rooms are lists of free blocks by size, behind one lock for the process: LibTorch's allocator is one for the process too, and
+// the tensors that have blocks may end after every object. A room whose owner is gone is forgotten with its last block.
+//
+// raw_allocate(), which oneDNN calls, knows the address alone: so a block's context is its address, and what is freed is looked
+// for among the blocks first.
+
 #include "libaccel/prepare/gradient_room.h"
 
 #include <algorithm>
@@ -5,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -31,6 +38,7 @@ std::size_t aligned(std::size_t bytes) {
 }
 
 struct Blocks {
+  const void* owner = nullptr;  // the group of the ranks that can see them
   std::shared_ptr<std::byte> memory;
   std::size_t bytes = 0;
   std::unordered_map<const std::byte*, std::size_t> size_of;         // by block
@@ -61,19 +69,20 @@ class AllBlocks {
     --num_open_;
     if (found->second.num_taken == 0) rooms_.erase(found);
   }
-  // nullptr: there is none.
-  [[nodiscard]] std::byte* take(std::size_t bytes) {
+  // nullptr: there is none. owner: nullptr: anybody.
+  [[nodiscard]] std::byte* take(std::size_t bytes, const void* owner = nullptr) {
     if (num_open_.load(std::memory_order_relaxed) == 0) return nullptr;
     const std::lock_guard lock(mutex_);
     for (auto& [begin, room] : rooms_) {
-      if (room.is_retired) continue;
+      if (room.is_retired || (owner != nullptr && room.owner != owner)) continue;
       if (std::byte* const block = take_from(room, bytes)) return block;
     }
     return nullptr;
   }
-  [[nodiscard]] bool has(const std::byte* block) {
+  [[nodiscard]] bool has(const std::byte* block, const void* owner) {
     const std::lock_guard lock(mutex_);
-    return room_of(block) != rooms_.end();
+    const auto found = room_of(block);
+    return found != rooms_.end() && found->second.owner == owner;
   }
   // Whether it was a block.
   bool give_back(std::byte* block) {
@@ -118,6 +127,8 @@ c10::DataPtr owned_block(std::byte* block) {
   return {block, block, &give_back_block, at::Device(at::kCPU)};
 }
 
+thread_local int num_ordinary = 0;  // OrdinaryMemory of this thread
+
 class BackwardAllocator final : public c10::Allocator {
  public:
   static void install() {
@@ -130,12 +141,13 @@ class BackwardAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes >= GradientRoom::kSmallest && torch::autograd::get_current_node() != nullptr) {
+    if (bytes >= GradientRoom::kSmallest && num_ordinary == 0 &&
+        torch::autograd::get_current_node() != nullptr) {
       if (std::byte* const block = AllBlocks::get().take(bytes)) return owned_block(block);
     }
     return others_->allocate(bytes);
   }
-  // For raw_allocate(), whose memory may be a block or not.
+  // For raw_allocate(), whose memory may be a block or not. What allocate() returns frees itself by another one.
   [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override {
     return others_->raw_deleter() == nullptr ? nullptr : &delete_either;
   }
@@ -172,7 +184,7 @@ std::unique_ptr<GradientRoom> GradientRoom::create(std::shared_ptr<ProcessGroup>
 }
 
 bool GradientRoom::add(std::span<const std::size_t> sizes) {
-  Blocks blocks;
+  Blocks blocks = {.owner = group_.get()};
   for (const std::size_t size : sizes) blocks.bytes += aligned(size);
   blocks.memory = group_->allocate_shared(blocks.bytes);
   if (blocks.memory == nullptr) return false;
@@ -188,15 +200,19 @@ bool GradientRoom::add(std::span<const std::size_t> sizes) {
 }
 
 GradientRoom::~GradientRoom() {
-  for (std::byte* const begin : begins_) AllBlocks::get().retire(begin);
+  close();
+}
+
+void GradientRoom::close() noexcept {
+  for (std::byte* const begin : std::exchange(begins_, {})) AllBlocks::get().retire(begin);
 }
 
 at::Tensor GradientRoom::empty_like(const at::Tensor& like) {
-  std::byte* block = AllBlocks::get().take(like.nbytes());
+  std::byte* block = AllBlocks::get().take(like.nbytes(), group_.get());
   if (block == nullptr) {
     const std::size_t num_blocks = std::max<std::size_t>(1, kGrowBytes / aligned(like.nbytes()));
     if (add(std::vector<std::size_t>(num_blocks, like.nbytes())))
-      block = AllBlocks::get().take(like.nbytes());
+      block = AllBlocks::get().take(like.nbytes(), group_.get());
   }
   if (block == nullptr) return at::empty_strided(like.sizes(), like.strides(), like.options());
   c10::Storage storage(c10::Storage::use_byte_size_t(),
@@ -210,10 +226,28 @@ at::Tensor GradientRoom::empty_like(const at::Tensor& like) {
   return tensor;
 }
 
-bool GradientRoom::holds(const at::Tensor& tensor) {
+bool GradientRoom::holds(const at::Tensor& tensor) const {
   return tensor.has_storage() && tensor.is_non_overlapping_and_dense() &&
          tensor.nbytes() == tensor.storage().nbytes() &&
-         AllBlocks::get().has(static_cast<const std::byte*>(tensor.const_data_ptr()));
+         AllBlocks::get().has(static_cast<const std::byte*>(tensor.const_data_ptr()), group_.get());
+}
+
+OrdinaryMemory::OrdinaryMemory() noexcept {
+  ++num_ordinary;
+}
+
+OrdinaryMemory::~OrdinaryMemory() {
+  --num_ordinary;
+}
+
+void separate_gradients(const std::vector<NamedParameter>& parameters) {
+  std::unordered_set<const c10::StorageImpl*> seen;
+  for (const NamedParameter& parameter : parameters) {
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (!gradient.defined() || !gradient.has_storage()) continue;
+    if (!seen.insert(gradient.storage().unsafeGetStorageImpl()).second)
+      gradient = gradient.detach().clone();
+  }
 }
 
 }  // namespace accel

@@ -10,9 +10,10 @@
 // It stands before the allocator of LibTorch for the CPU, once for the process and for good; whoever puts another one there
 // afterwards has gradients in ordinary memory.
 //
-// Threads:  create(): one thread at a time; the rest: any.
+// Threads:  the thread that trains, and that of its backward; the allocator: any. It is put there by the first create(), before
+//           which nobody else should allocate meanwhile, as c10::SetCPUAllocator() asks.
 // Cost:     a look at a table for each allocation of kSmallest bytes or more in a backward, 50 ns; the memory of the blocks, from
-//           the beginning.
+//           the beginning, and of one more for each gradient that somebody keeps, until the end of this object.
 // Source:   c10/core/CPUAllocator.h, torch/csrc/autograd/function.h (get_current_node) of LibTorch 2.11.
 #pragma once
 
@@ -23,6 +24,8 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "libaccel/prepare/parameter_list.h"
 
 namespace accel {
 
@@ -42,11 +45,14 @@ class GradientRoom {
   GradientRoom(const GradientRoom&) = delete;
   GradientRoom& operator=(const GradientRoom&) = delete;
 
+  // After an error in a collective on its blocks: other ranks may still write there, so nobody gets one any more.
+  void close() noexcept;
+
   // A tensor without values, laid out as `like`, in a block: a new one where none of its size is free, because somebody keeps
   // gradients. Where no more memory can be had: in ordinary memory.
   [[nodiscard]] at::Tensor empty_like(const at::Tensor& like);
-  // Whether the tensor has a block, of this room or another one, to itself: one number after the other.
-  [[nodiscard]] static bool holds(const at::Tensor& tensor);
+  // Whether the tensor has a block that the same ranks can see to itself: one number after the other.
+  [[nodiscard]] bool holds(const at::Tensor& tensor) const;
 
  private:
   explicit GradientRoom(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
@@ -55,5 +61,18 @@ class GradientRoom {
   std::shared_ptr<ProcessGroup> group_;
   std::vector<std::byte*> begins_;  // of the memory that blocks were made of
 };
+
+// While one lives, what its thread allocates is in ordinary memory: what is kept from one backward to the next.
+class OrdinaryMemory {
+ public:
+  OrdinaryMemory() noexcept;
+  ~OrdinaryMemory();
+  OrdinaryMemory(const OrdinaryMemory&) = delete;
+  OrdinaryMemory& operator=(const OrdinaryMemory&) = delete;
+};
+
+// Gives gradients that lie in the memory of another parameter's gradient a copy of their own. Autograd gives two parameters
+// views of one tensor where it can (a sum of two views), and would add what comes next to both, for each of them.
+void separate_gradients(const std::vector<NamedParameter>& parameters);
 
 }  // namespace accel

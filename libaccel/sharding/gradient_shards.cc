@@ -54,7 +54,6 @@ GradientShards::GradientShards(std::vector<NamedParameter> parameters,
       model_(model),
       scale_(at::scalar_tensor(1.0 / mesh_.world->size(), at::TensorOptions(at::kDouble))),
       unit_states_(units_.size()),
-      last_shards_(units_.size()),
       arrived_(parameters_.size()),
       was_used_(parameters_.size()) {
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -84,11 +83,15 @@ GradientShards::~GradientShards() {
   }
 }
 
-void GradientShards::arm() noexcept {
+void GradientShards::arm() {
+  const at::NoGradGuard no_grad;
+  separate_gradients(parameters_);
   if (state_ == State::kLocal || (state_ == State::kDone && !awaits_step_)) state_ = State::kArmed;
 }
 
-void GradientShards::disarm() noexcept {
+void GradientShards::disarm() {
+  const at::NoGradGuard no_grad;
+  separate_gradients(parameters_);
   if (state_ == State::kArmed || state_ == State::kDone) state_ = State::kLocal;
 }
 
@@ -185,7 +188,7 @@ void GradientShards::take_apart(std::size_t parameter, const at::Tensor& gradien
   const at::Tensor& values = parameters_[parameter].tensor;
   const std::size_t unit = unit_of_[parameter];
   at::Tensor own = gradient;
-  if (!GradientRoom::holds(gradient) || gradient.strides() != values.strides() ||
+  if (!room_->holds(gradient) || gradient.strides() != values.strides() ||
       gradient.scalar_type() != values.scalar_type()) {
     own = room_->empty_like(values);
     own.copy_(gradient);
@@ -250,9 +253,15 @@ bool GradientShards::reduce_apart(std::size_t unit) {
     end = slot.offset + slot.numel;
   }
   fill_to(units_[unit].shard_numel * mesh_.shards->size());
-  at::Tensor shard = borrow_shard(unit);
-  const bool is_done = mesh_.shards->reduce_scatter_pieces(
-      shard, pieces, 1.0 / mesh_.world->size(), "reducing gradients");
+  at::Tensor shard = empty_shard(unit, units_[unit].dtype);
+  bool is_done = false;
+  try {
+    is_done = mesh_.shards->reduce_scatter_pieces(
+        shard, pieces, 1.0 / mesh_.world->size(), "reducing gradients");
+  } catch (...) {
+    room_->close();
+    throw;
+  }
   if (!is_done) return false;
   state.shard = std::move(shard);
   for (const at::Tensor& gradient : std::exchange(state.apart, {})) {
@@ -278,7 +287,7 @@ void GradientShards::reduce_flat(std::size_t unit) {
   UnitState& state = unit_states_[unit];
   // Sums of 16 bits are made in fp32; with a second sum to come the first one is not rounded either.
   at::Tensor flat = sums_wide(unit) ? state.flat.to(at::kFloat) : state.flat;
-  state.shard = at::empty({units_[unit].shard_numel}, flat.options());
+  state.shard = empty_shard(unit, flat.scalar_type());
   mesh_.shards->reduce_scatter(state.shard, flat, "reducing gradients");
   live_bytes_ -= static_cast<std::int64_t>(state.flat.nbytes());
   spare_.push_back(std::exchange(state.flat, at::Tensor()));
@@ -296,12 +305,9 @@ void GradientShards::clear_gaps(std::size_t unit) {
   if (flat.numel() > written) flat.narrow(0, written, flat.numel() - written).zero_();
 }
 
-// That of the step before, where nobody has it any more: pages that the kernel need not clear again.
-at::Tensor GradientShards::borrow_shard(std::size_t unit) {
-  at::Tensor& last = last_shards_[unit];
-  const bool is_free = last.defined() && last.use_count() == 1 && last.storage().use_count() == 1;
-  if (!is_free) last = at::empty({units_[unit].shard_numel}, units_[unit].dtype);
-  return last;
+at::Tensor GradientShards::empty_shard(std::size_t unit, at::ScalarType dtype) const {
+  const OrdinaryMemory stays;
+  return at::empty({units_[unit].shard_numel}, dtype);
 }
 
 at::Tensor GradientShards::borrow_flat(const Unit& unit) {
@@ -315,6 +321,7 @@ at::Tensor GradientShards::borrow_flat(const Unit& unit) {
     spare_.erase(found);
   } else {
     spare_.clear();
+    const OrdinaryMemory stays;
     flat = at::empty({numel}, unit.dtype);
   }
   hold(static_cast<std::int64_t>(flat.nbytes()));

@@ -52,8 +52,7 @@ namespace accel::sharding {
 class GradientShards {
  public:
   // parameters: leaves that require a gradient, in the order that `units` was planned for; gradients are summed in the
-  // dtypes of the units. model: a number of this
-  // model, the same on all ranks.
+  // dtypes of the units. model: a number of this model, the same on all ranks.
   GradientShards(std::vector<NamedParameter> parameters,
                  std::vector<Unit> units,
                  ShardMesh mesh,
@@ -62,8 +61,8 @@ class GradientShards {
   GradientShards(const GradientShards&) = delete;
   GradientShards& operator=(const GradientShards&) = delete;
 
-  void arm() noexcept;
-  void disarm() noexcept;
+  void arm();
+  void disarm();
   // The end of a backward: what hooks left out is added (gradients of batches without sync whose parameters this one
   // did not use), what is missing counts as zero. Does nothing while gradients stay local. has_others: this rank has
   // gradients to average that are not divided. Returns whether any rank had gradients; then take_gradient() gives them.
@@ -115,7 +114,7 @@ class GradientShards {
   void clear_gaps(std::size_t unit);
   void hold(std::int64_t bytes) noexcept;
   [[nodiscard]] at::Tensor borrow_flat(const Unit& unit);
-  [[nodiscard]] at::Tensor borrow_shard(std::size_t unit);
+  [[nodiscard]] at::Tensor empty_shard(std::size_t unit, at::ScalarType dtype) const;
   void agree_on_use();
 
   std::vector<NamedParameter> parameters_;
@@ -131,9 +130,8 @@ class GradientShards {
   State state_ = State::kArmed;
   bool awaits_step_ = false;  // since finish(), until settled()
   std::vector<UnitState> unit_states_;
-  std::vector<at::Tensor> last_shards_;  // by unit
-  std::size_t num_reduced_ = 0;          // units, from the last one down
-  std::vector<std::uint8_t> arrived_;    // by parameter, in this backward
+  std::size_t num_reduced_ = 0;        // units, from the last one down
+  std::vector<std::uint8_t> arrived_;  // by parameter, in this backward
   std::vector<std::uint8_t> was_used_;
   std::vector<at::Tensor> spare_;  // flats to be used again
   std::int64_t live_bytes_ = 0;

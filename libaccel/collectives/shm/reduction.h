@@ -16,6 +16,9 @@
 
 namespace accel::shm {
 
+// Bytes that stay in the first caches while they are read, reduced and written to other ranks.
+inline constexpr std::size_t kReductionBlock = 32 * 1024;
+
 // `count` elements each, aligned to their type. `out` may be one of the operands. Requires is_defined(type, op) and at
 // least one operand.
 void reduce_elements(std::span<const std::byte* const> operands,

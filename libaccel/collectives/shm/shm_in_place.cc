@@ -17,13 +17,6 @@
 #include "libaccel/collectives/shm/shm_group.h"
 
 namespace accel::shm {
-namespace {
-
-// Read, reduced and written to all ranks while it stays in the first caches.
-constexpr std::size_t kBlockBytes = 32 * 1024;
-
-}  // namespace
-
 Result<std::shared_ptr<std::byte>> ShmGroup::allocate(std::size_t bytes) {
   if (!arena_) {
     auto arena = Arena::create();
@@ -87,8 +80,8 @@ Result<void> ShmGroup::reduce_in_place(std::span<const Place> published,
   const auto size = static_cast<std::size_t>(world_size());
   const auto rank_at = static_cast<std::size_t>(rank());
   const std::size_t end = begin_of_lines(bytes, rank() + 1);
-  for (std::size_t begin = begin_of_lines(bytes, rank()); begin < end; begin += kBlockBytes) {
-    const std::size_t block = std::min(kBlockBytes, end - begin);
+  for (std::size_t begin = begin_of_lines(bytes, rank()); begin < end; begin += kReductionBlock) {
+    const std::size_t block = std::min(kReductionBlock, end - begin);
     std::array<const std::byte*, kMaxRanks> operands;
     for (std::size_t rank = 0; rank < size; ++rank) operands[rank] = places[rank] + begin;
     reduce_elements({operands.data(), size}, block / shm::size_of(type), type, op, own + begin);

@@ -19,9 +19,6 @@
 namespace accel::shm {
 namespace {
 
-// Read, summed and written to all ranks while it stays in the first caches.
-constexpr std::size_t kBlockBytes = 32 * 1024;
-
 // In the table that a rank publishes.
 struct PlaceOfPiece {
   static constexpr std::uint64_t kZeros = ~std::uint64_t{0};
@@ -30,7 +27,7 @@ struct PlaceOfPiece {
   std::uint64_t bytes = 0;
 };
 
-alignas(kCacheLine) constexpr std::array<std::byte, kBlockBytes> kZeroBlock = {};
+alignas(kCacheLine) constexpr std::array<std::byte, kReductionBlock> kZeroBlock = {};
 
 std::size_t bytes_of(std::span<const Piece> pieces, DataType type) {
   std::size_t bytes = 0;
@@ -64,12 +61,12 @@ struct ShmGroup::PieceTable {
     std::size_t first = 0;  // of the piece
     for (std::size_t piece = 0; piece < bytes.size() && first < end; first += bytes[piece++]) {
       const std::size_t stop = std::min(first + bytes[piece], end);
-      for (std::size_t from = std::max(first, begin); from < stop; from += kBlockBytes) {
+      for (std::size_t from = std::max(first, begin); from < stop; from += kReductionBlock) {
         for (std::size_t rank = 0; rank < num_ranks; ++rank) {
           std::byte* const whole = memory[rank * bytes.size() + piece];
           at[rank] = whole == nullptr ? nullptr : whole + (from - first);
         }
-        visit(from, std::min(kBlockBytes, stop - from), std::span(at.data(), num_ranks));
+        visit(from, std::min(kReductionBlock, stop - from), std::span(at.data(), num_ranks));
       }
     }
   }

@@ -137,6 +137,57 @@ TEST(GradientRoom, RawMemoryGoesBackWhereItCameFrom) {
   });
 }
 
+// What a hook keeps for the next backward.
+class KeptMemory final : public torch::autograd::Function<KeptMemory> {
+ public:
+  static inline at::Tensor kept;
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
+    return input.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    const OrdinaryMemory stays;
+    kept = at::empty({64, 64});
+    return {gradients[0]};
+  }
+};
+
+TEST(GradientRoom, WhatIsKeptFromOneBackwardToTheNextTakesNoBlock) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    const auto room = room_of({kBytes});
+    const at::Tensor weight = parameter();
+    KeptMemory::apply(weight * 3).sum().backward();
+    EXPECT_FALSE(room->holds(KeptMemory::kept));
+    EXPECT_TRUE(room->holds(weight.grad()));
+  });
+}
+
+TEST(GradientRoom, NobodyGetsABlockOfAClosedOne) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    const auto room = room_of({kBytes});
+    room->close();
+    const at::Tensor weight = parameter();
+    (weight * 3).sum().backward();
+    EXPECT_FALSE(room->holds(weight.grad()));
+  });
+}
+
+TEST(SeparateGradients, GivesTwoThatAutogradHasMadeOfOneMemoryAMemoryEach) {
+  const at::Tensor left = at::ones({32, 64}).requires_grad_();
+  const at::Tensor right = at::ones({64, 32}).requires_grad_();
+  const std::vector<NamedParameter> parameters = {{"left", left}, {"right", right}};
+  for (int step = 1; step <= 3; ++step) {
+    ((left.view({-1}) + right.view({-1})) * 2.0).sum().backward();
+    EXPECT_EQ(left.grad().is_alias_of(right.grad()), step == 1) << "else nothing is tested";
+    separate_gradients(parameters);
+    EXPECT_FALSE(left.grad().is_alias_of(right.grad()));
+    EXPECT_TRUE(left.grad().eq(2.0 * step).all().item<bool>());
+    EXPECT_TRUE(right.grad().eq(2.0 * step).all().item<bool>());
+  }
+}
+
 TEST(GradientRoom, NobodyHasOneWhereARankWantsNone) {
   test::run_ranks(2, [] {
     const PartialState state;
