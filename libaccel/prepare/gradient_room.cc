@@ -40,7 +40,6 @@ std::size_t aligned(std::size_t bytes) {
 struct Blocks {
   const void* owner = nullptr;  // the group of the ranks that can see them
   std::shared_ptr<std::byte> memory;
-  std::size_t bytes = 0;
   std::unordered_map<const std::byte*, std::size_t> size_of;         // by block
   std::unordered_map<std::size_t, std::vector<std::byte*>> free_of;  // blocks, by size
   std::size_t num_taken = 0;
@@ -107,8 +106,8 @@ class AllBlocks {
   static std::byte* take_from(Blocks& room, std::size_t bytes) {
     const auto found = room.free_of.find(bytes);
     if (found == room.free_of.end() || found->second.empty()) return nullptr;
-    std::byte* const block =
-        found->second.back();  // the one that was used last: of all the nearest
+    // The one that was used last may still be in a cache.
+    std::byte* const block = found->second.back();
     found->second.pop_back();
     ++room.num_taken;
     return block;
@@ -184,9 +183,9 @@ std::unique_ptr<GradientRoom> GradientRoom::create(std::shared_ptr<ProcessGroup>
 }
 
 bool GradientRoom::add(std::span<const std::size_t> sizes) {
-  Blocks blocks = {.owner = group_.get()};
-  for (const std::size_t size : sizes) blocks.bytes += aligned(size);
-  blocks.memory = group_->allocate_shared(blocks.bytes);
+  std::size_t bytes = 0;
+  for (const std::size_t size : sizes) bytes += aligned(size);
+  Blocks blocks = {.owner = group_.get(), .memory = group_->allocate_shared(bytes)};
   if (blocks.memory == nullptr) return false;
   std::byte* block = blocks.memory.get();
   begins_.push_back(block);

@@ -149,7 +149,7 @@ void GradientShards::find_room() {
     for (const auto& [bytes, count] : own) most[bytes] = std::max(most[bytes], count);
   }
   std::vector<std::size_t> sizes;
-  for (const auto& [bytes, count] : most) sizes.insert(sizes.end(), count + 1, bytes);
+  for (const auto& [bytes, count] : most) sizes.insert(sizes.end(), count, bytes);
   room_ = GradientRoom::create(mesh_.shards, sizes);
 }
 

@@ -99,7 +99,7 @@ class GradientShards {
   void on_gradient(std::size_t parameter);
   bool call_roll(bool has_gradients);
   [[nodiscard]] bool has_leftovers() const;
-  // For what a unit has at most, and one of each size for what comes and goes meanwhile.
+  // For what a unit has at most.
   void find_room();
   [[nodiscard]] bool stays_apart(std::size_t unit) const;  // where there is room
   [[nodiscard]] bool sums_wide(std::size_t unit) const;
