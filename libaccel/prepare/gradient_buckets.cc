@@ -18,7 +18,6 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <accel/error.h>
 
@@ -33,6 +32,11 @@ constexpr std::int64_t kAlignBytes = 64;  // of slots: a cache line
 std::int64_t aligned(std::int64_t numel, at::ScalarType dtype) {
   const std::int64_t step = kAlignBytes / static_cast<std::int64_t>(c10::elementSize(dtype));
   return (numel + step - 1) / step * step;
+}
+
+// A multiple of a cache line, as its slots are.
+std::size_t buffer_bytes(std::int64_t numel, at::ScalarType dtype) {
+  return static_cast<std::size_t>(numel) * c10::elementSize(dtype);
 }
 
 bool is_dense_and_real(const NamedParameter& parameter) {
@@ -77,7 +81,7 @@ GradientBuckets::GradientBuckets(std::vector<NamedParameter> parameters,
       arrived_(parameters_.size()) {
   find_room();
   plan(bucket_bytes);
-  for (Bucket& bucket : buckets_) make_buffer(bucket);
+  make_buffers(buckets_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) hook_into(i);
 }
 
@@ -116,15 +120,28 @@ void GradientBuckets::plan(std::int64_t bucket_bytes) {
   }
 }
 
-void GradientBuckets::make_buffer(Bucket& bucket) {
+// In one room: such memory comes in whole huge pages, and a buffer may be small.
+void GradientBuckets::make_buffers(std::span<Bucket> buckets) {
   const at::NoGradGuard no_grad;
-  for (Slot& slot : bucket.slots) slot.gradient.reset();
-  bucket.buffer.reset();
-  if (bucket.numel == 0) return;
-  const at::TensorOptions options(bucket.dtype);
-  bucket.buffer = shares_memory() ? group_->c10d_group()->getDefaultBackend()->allocateTensor(
-                                        bucket.numel, options)
-                                  : at::empty({bucket.numel}, options);
+  std::size_t bytes = 0;
+  for (const Bucket& bucket : buckets) bytes += buffer_bytes(bucket.numel, bucket.dtype);
+  const std::shared_ptr<std::byte> room =
+      shares_memory() && bytes > 0 ? group_->allocate_shared(bytes) : nullptr;
+  std::byte* next = room.get();
+  for (Bucket& bucket : buckets) {
+    for (Slot& slot : bucket.slots) slot.gradient.reset();
+    bucket.buffer.reset();
+    if (bucket.numel == 0) continue;
+    const at::TensorOptions options(bucket.dtype);
+    bucket.buffer = room == nullptr ? at::empty({bucket.numel}, options)
+                                    : at::from_blob(
+                                          next, {bucket.numel}, [room](void*) {}, options);
+    if (room != nullptr) next += buffer_bytes(bucket.numel, bucket.dtype);
+    cut_slots(bucket);
+  }
+}
+
+void GradientBuckets::cut_slots(Bucket& bucket) {
   bucket.buffer.zero_();  // what lies between the slots is summed too
   auto* const memory = static_cast<std::byte*>(bucket.buffer.data_ptr());
   for (Slot& slot : bucket.slots) {
@@ -180,7 +197,7 @@ void GradientBuckets::begin() {
     for (Slot& slot : bucket.slots) {
       if (slot.is_apart) slot.gradient.reset();
     }
-    if (is_held_by_others(bucket)) make_buffer(bucket);
+    if (is_held_by_others(bucket)) make_buffers({&bucket, 1});
   }
 }
 

@@ -30,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -92,7 +93,8 @@ class GradientBuckets {
 
   void find_room();
   void plan(std::int64_t bucket_bytes);
-  void make_buffer(Bucket& bucket);
+  void make_buffers(std::span<Bucket> buckets);
+  void cut_slots(Bucket& bucket);
   void hook_into(std::size_t parameter);
   void begin();
   [[nodiscard]] bool is_held_by_others(const Bucket& bucket) const;
