@@ -230,7 +230,10 @@ class ShmGroup final : public ByteGroup {
                                                      const Call& call,
                                                      DataType type);
   [[nodiscard]] Result<void> read_places(std::size_t num_pieces, PieceTable& table);
-  [[nodiscard]] Result<bool> end_pieces(const Call& call);
+  // sum_block(position, bytes, places by rank) for each block of this rank's part of them, which part(bytes of all) gives.
+  template <typename Part, typename SumBlock>
+  [[nodiscard]] Result<bool> sum_pieces(
+      std::span<const Piece> pieces, DataType type, CallKind kind, Part part, SumBlock sum_block);
 
   // Straight copies between two ranks (shm_straight.cc).
   [[nodiscard]] bool may_go_straight(std::size_t bytes) const noexcept;

@@ -150,25 +150,30 @@ Result<bool> ShmGroup::meet_pieces(std::span<const Piece> pieces,
   return true;
 }
 
-Result<bool> ShmGroup::end_pieces(const Call& call) {
-  if (auto met = meet(call); !met) return std::move(met).error();
+template <typename Part, typename SumBlock>
+Result<bool> ShmGroup::sum_pieces(
+    std::span<const Piece> pieces, DataType type, CallKind kind, Part part, SumBlock sum_block) {
+  if (!fits(pieces, options_.shape)) return false;
+  const Call call = call_of_pieces(kind, pieces, type);
+  PieceTable table;
+  const auto are_in_arenas = meet_pieces(pieces, call, type, table);
+  if (!are_in_arenas) return are_in_arenas.error();
+  if (*are_in_arenas) {
+    const auto [begin, end] = part(call.bytes);
+    table.visit_blocks(begin, end, sum_block);
+    if (auto met = meet(call); !met) return std::move(met).error();
+  }
   end_collective();
-  return true;
+  return *are_in_arenas;
 }
 
 Result<bool> ShmGroup::all_reduce_pieces(std::span<const Piece> pieces,
                                          DataType type,
                                          double factor) {
-  if (!fits(pieces, options_.shape)) return false;
-  const Call call = call_of_pieces(CallKind::kAllReducePieces, pieces, type);
-  PieceTable table;
-  const auto have_met = meet_pieces(pieces, call, type, table);
-  if (!have_met) return have_met.error();
-  if (!*have_met) {
-    end_collective();
-    return false;
-  }
   const auto own = static_cast<std::size_t>(rank());
+  const auto part = [this](std::size_t bytes) {
+    return std::pair(begin_of_lines(bytes, rank()), begin_of_lines(bytes, rank() + 1));
+  };
   const auto sum_block = [&](std::size_t, std::size_t bytes, std::span<std::byte* const> places) {
     std::array<const std::byte*, kMaxRanks> operands;
     std::ranges::copy(places, operands.begin());
@@ -178,9 +183,7 @@ Result<bool> ShmGroup::all_reduce_pieces(std::span<const Piece> pieces,
       if (rank != own) std::memcpy(places[rank], places[own], bytes);
     }
   };
-  table.visit_blocks(
-      begin_of_lines(call.bytes, rank()), begin_of_lines(call.bytes, rank() + 1), sum_block);
-  return end_pieces(call);
+  return sum_pieces(pieces, type, CallKind::kAllReducePieces, part, sum_block);
 }
 
 Result<bool> ShmGroup::reduce_scatter_pieces(std::span<const Piece> pieces,
@@ -188,17 +191,9 @@ Result<bool> ShmGroup::reduce_scatter_pieces(std::span<const Piece> pieces,
                                              std::size_t count,
                                              DataType type,
                                              double factor) {
-  if (!fits(pieces, options_.shape)) return false;
-  const Call call = call_of_pieces(CallKind::kReduceScatterPieces, pieces, type);
-  PieceTable table;
-  const auto have_met = meet_pieces(pieces, call, type, table);
-  if (!have_met) return have_met.error();
-  if (!*have_met) {
-    end_collective();
-    return false;
-  }
-  const std::size_t part = count * shm::size_of(type);
-  const std::size_t begin = part * static_cast<std::size_t>(rank());
+  const std::size_t length = count * shm::size_of(type);
+  const std::size_t begin = length * static_cast<std::size_t>(rank());
+  const auto part = [&](std::size_t) { return std::pair(begin, begin + length); };
   const auto sum_block =
       [&](std::size_t at, std::size_t bytes, std::span<std::byte* const> places) {
         std::array<const std::byte*, kMaxRanks> operands;
@@ -211,8 +206,7 @@ Result<bool> ShmGroup::reduce_scatter_pieces(std::span<const Piece> pieces,
                    factor,
                    out + (at - begin));
       };
-  table.visit_blocks(begin, begin + part, sum_block);
-  return end_pieces(call);
+  return sum_pieces(pieces, type, CallKind::kReduceScatterPieces, part, sum_block);
 }
 
 }  // namespace accel::shm
