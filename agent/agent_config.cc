@@ -240,7 +240,7 @@ bool is_endpoint(const std::string& text) {
 }
 
 // The first fault, with the others as its "also" lines.
-Error merged(std::vector<Error> faults) {
+Error first_with_others(std::vector<Error> faults) {
   Error first = std::move(faults.front());
   for (std::size_t i = 1; i < faults.size(); ++i) first.with_detail("also", faults[i].message());
   return first;
@@ -284,7 +284,7 @@ Result<AgentConfig> parse_agent_config(std::string_view text, const std::string&
       return Error(ErrorCode::kConfigSyntax, path + " is not a mapping of keys to values");
     std::vector<Error> faults;
     AgentConfig config = read_keys(root, path, faults);
-    if (!faults.empty()) return merged(std::move(faults));
+    if (!faults.empty()) return first_with_others(std::move(faults));
     return config;
   } catch (const YAML::Exception& error) {
     return Error(ErrorCode::kConfigSyntax,

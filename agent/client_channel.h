@@ -14,6 +14,9 @@ namespace accel::agent {
 // turn, and who gives up early only comes again.
 inline constexpr std::chrono::milliseconds kConnectLimit{20'000};
 
+// For a call with one answer.
+inline constexpr std::chrono::seconds kUnaryDeadline{10};
+
 // A connection of its own, tried again after 0.1 s to 1 s, and given up 5 s after what is not acknowledged (keepalive
 // sets TCP_USER_TIMEOUT). `connect_limit`: when an attempt to connect makes room for the next one.
 [[nodiscard]] grpc::ChannelArguments client_channel_arguments(

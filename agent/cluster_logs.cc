@@ -9,7 +9,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::milliseconds kPause{200};
+constexpr std::chrono::milliseconds kNodeRetry{200};
 constexpr std::chrono::seconds kFarewell{10};  // from the job's end to the last output of its nodes
 constexpr std::chrono::seconds kCoordinatorPatience{60};
 constexpr std::size_t kMostNodes = 64;  // at a time: each may have 64 KiB waiting here
@@ -140,7 +140,7 @@ void ClusterLogs::pump() {
 }
 
 void ClusterLogs::look_later() {
-  pause_.expires_after(kPause);
+  pause_.expires_after(kNodeRetry);
   pause_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
     if (!error && self->sink_->is_open()) self->look();
   });

@@ -5,7 +5,7 @@
 namespace accel::agent {
 namespace {
 
-constexpr std::chrono::seconds kPause{1};
+constexpr std::chrono::seconds kWatchRetry{1};
 
 }  // namespace
 
@@ -41,7 +41,7 @@ void ClusterWatch::take(const Result<v1::JobList>& list) {
     handlers_.on_error(list.error());
   }
   if (is_closed_) return;
-  pause_.expires_after(kPause);
+  pause_.expires_after(kWatchRetry);
   pause_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
     if (!error && !self->is_closed_) self->ask();
   });

@@ -20,7 +20,7 @@
 namespace accel::agent {
 namespace {
 
-constexpr int kBacklog = 1024;
+constexpr int kGateBacklog = 1024;
 constexpr int kPauseMs = 100;
 constexpr int kMostLocal = 512;
 // Jobs, logs, records, gRPC's own, connections of local users.
@@ -83,14 +83,14 @@ ConnectionLimits local_connection_limits() {
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const TcpAddress& address,
                                                              ConnectionLimits limits) {
-  auto listener = listen_at(address, kBacklog);
+  auto listener = listen_at(address, kGateBacklog);
   if (!listener) return std::move(listener).error();
   return watch(*std::move(listener), limits);
 }
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const std::string& path,
                                                              ConnectionLimits limits) {
-  auto listener = listen_at_path(path, kBacklog);
+  auto listener = listen_at_path(path, kGateBacklog);
   if (!listener) return std::move(listener).error();
   return watch(*std::move(listener), limits);
 }

@@ -7,6 +7,7 @@
 
 #include "agent/cluster_logs.h"
 #include "agent/control_streams.h"
+#include "agent/grpc_status.h"
 #include "agent/job_request.h"
 #include "agent/rendezvous/cluster_client.h"
 #include "agent/rendezvous/token_proof.h"
@@ -27,10 +28,6 @@ void fill_uid(v1::Job& job) {
 std::string make_uuid(const std::string& user, const std::string& request_id) {
   if (request_id.empty()) return to_hex(random_bytes(16));
   return to_hex(token_key(user + '\0' + request_id)).substr(0, 32);
-}
-
-Error unknown_job(const std::string& job) {
-  return Error(ErrorCode::kJobUnknown, "there is no job '" + job.substr(0, 64) + "' here");
 }
 
 }  // namespace

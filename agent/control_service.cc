@@ -161,7 +161,7 @@ Result<const v1::Job*> ControlService::job_for(const Caller& caller,
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
   // Whose job it is decides whether there is one at all: names of others' jobs are not given away.
   if (found == nullptr || !policy.allows(caller, Deed::kSee, found->uid())) {
-    return Error(ErrorCode::kJobUnknown, "there is no job '" + job.substr(0, 64) + "' here");
+    return unknown_job(job);
   }
   if (!policy.allows(caller, deed, found->uid())) {
     return Error(ErrorCode::kAgentRefused, caller.name + " may look at jobs, not change them");

@@ -10,7 +10,7 @@
 namespace accel::agent {
 namespace {
 
-constexpr std::size_t kMaxThreads = 256;
+constexpr std::size_t kMostStacks = 256;
 
 // The lines of /proc/PID/status that tell about progress.
 std::string summary(const std::string& status) {
@@ -33,7 +33,7 @@ std::vector<std::string> threads_of(const std::string& folder) {
   for (std::filesystem::directory_iterator entry(folder + "/task", failure), end;
        !failure && entry != end;
        entry.increment(failure)) {
-    if (threads.size() < kMaxThreads) threads.push_back(entry->path().filename().string());
+    if (threads.size() < kMostStacks) threads.push_back(entry->path().filename().string());
   }
   std::sort(threads.begin(), threads.end());
   return threads;

@@ -17,7 +17,7 @@ constexpr supervisor::Seal kSeal = {
     .magic = "accel-agent-drained ", .version = 1, .kind = "mark of a drained node"};
 constexpr std::size_t kMostBytes = 4096;
 
-Result<UniqueFd> open_folder(const std::string& path) {
+Result<UniqueFd> open_mark_folder(const std::string& path) {
   UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder) return folder;
   return Error(ErrorCode::kFileIo, "cannot open " + path + ": " + errno_text(errno));
@@ -35,7 +35,7 @@ Result<void> sync(int folder, const std::string& path) {
 }  // namespace
 
 std::optional<DrainMark::Found> DrainMark::read() const {
-  const auto folder = open_folder(folder_);
+  const auto folder = open_mark_folder(folder_);
   if (!folder) return std::nullopt;  // the lock is in it: an agent that runs has it
   if (::faccessat(folder->get(), kName, F_OK, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
     return std::nullopt;
@@ -47,7 +47,7 @@ std::optional<DrainMark::Found> DrainMark::read() const {
 }
 
 Result<void> DrainMark::set(const std::string& reason) const {
-  const auto folder = open_folder(folder_);
+  const auto folder = open_mark_folder(folder_);
   if (!folder) return folder.error();
   if (auto written =
           supervisor::replace_file(folder->get(), kName, supervisor::seal(kSeal, reason));
@@ -57,7 +57,7 @@ Result<void> DrainMark::set(const std::string& reason) const {
 }
 
 Result<void> DrainMark::remove() const {
-  const auto folder = open_folder(folder_);
+  const auto folder = open_mark_folder(folder_);
   if (!folder) return folder.error();
   if (::unlinkat(folder->get(), kName, 0) != 0 && errno != ENOENT) {
     return Error(ErrorCode::kFileIo,

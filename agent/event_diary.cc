@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMostText = 4096;  // bytes
 
 // What others wrote: valid UTF-8, and not without end.
-std::string text_of(const std::string& text) {
+std::string bounded_text(const std::string& text) {
   return printable(std::string_view(text).substr(0, kMostText));
 }
 
@@ -35,7 +35,7 @@ std::string time_text(std::chrono::system_clock::time_point wall) {
   return text;
 }
 
-std::string name_of(ReportKind kind) {
+std::string event_name(ReportKind kind) {
   switch (kind) {
     case ReportKind::kNodeSuspect:
       return "node_suspect";
@@ -124,7 +124,7 @@ struct Details {
   }
   void operator()(const supervisor::Notice& notice) {
     event = "notice";
-    json["text"] = text_of(notice.text);
+    json["text"] = bounded_text(notice.text);
   }
   template <typename Other>
   void operator()(const Other&) {}
@@ -150,8 +150,8 @@ struct EventDiary::Line {
     json["event"] = event;
   }
   void about(const std::string& job_id, const std::string& job_uuid, std::uint64_t generation) {
-    json["job"] = text_of(job_id);
-    json["job_uuid"] = text_of(job_uuid);
+    json["job"] = bounded_text(job_id);
+    json["job_uuid"] = bounded_text(job_uuid);
     json["generation"] = generation;
   }
   [[nodiscard]] std::string text() const {
@@ -168,14 +168,14 @@ void EventDiary::job_changed(const v1::Job& job) {
   Json what;
   what["state"] = job_state_word(job.state());
   what["restarts"] = job.restarts();
-  what["reason"] = text_of(job.reason());
+  what["reason"] = bounded_text(job.reason());
   if (has_ended(job)) what["exit_code"] = job.exit_code();
   const std::string now = std::to_string(job.generation()) + what.dump();
   if (std::exchange(told_[job.job_uuid()], now) == now) return;
   if (has_ended(job)) told_.erase(job.job_uuid());
   Line line(*this, "job");
   line.about(job.job_id(), job.job_uuid(), job.generation());
-  line.json["user"] = text_of(job.user());
+  line.json["user"] = bounded_text(job.user());
   line.json.update(what);
   write_(line.text());
 }
@@ -193,13 +193,13 @@ void EventDiary::heard(const EventSubject& subject, const supervisor::HostEvent&
 void EventDiary::reported(const Report& report,
                           const EventSubject& subject,
                           std::string_view state) {
-  Line line(*this, name_of(report.kind));
+  Line line(*this, event_name(report.kind));
   if (!subject.job_uuid.empty()) {
     line.about(subject.job_id, subject.job_uuid, subject.generation);
     line.json["state"] = state;
   }
-  if (!report.node_id.empty()) line.json["about_node"] = text_of(report.node_id);
-  line.json["text"] = text_of(report.text);
+  if (!report.node_id.empty()) line.json["about_node"] = bounded_text(report.node_id);
+  line.json["text"] = bounded_text(report.text);
   write_(line.text());
 }
 

@@ -11,7 +11,7 @@
 namespace accel::agent {
 namespace {
 
-constexpr int kMaxThreads = 8;
+constexpr int kMaxServerThreads = 8;
 constexpr std::size_t kMaxMemoryBytes = 64 * 1024 * 1024;
 
 void set_limits(grpc::ServerBuilder& builder) {
@@ -27,8 +27,9 @@ void set_limits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300'000);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
-  builder.SetResourceQuota(
-      grpc::ResourceQuota("accel-agent").Resize(kMaxMemoryBytes).SetMaxThreads(kMaxThreads * 4));
+  builder.SetResourceQuota(grpc::ResourceQuota("accel-agent")
+                               .Resize(kMaxMemoryBytes)
+                               .SetMaxThreads(kMaxServerThreads * 4));
 }
 
 }  // namespace

@@ -30,6 +30,10 @@ grpc::Status to_status(const Error& error) {
   return {grpc::StatusCode::INTERNAL, text};
 }
 
+Error unknown_job(const std::string& job) {
+  return Error(ErrorCode::kJobUnknown, "there is no job '" + job.substr(0, 64) + "' here");
+}
+
 Error to_error(const grpc::Status& status, const Unanswered& unanswered) {
   const std::string& said = status.error_message();
   const std::size_t end = said.find('\n');

@@ -24,6 +24,9 @@ struct Unanswered {
   std::string remedy;    // empty: the code's
 };
 
+// kJobUnknown, with as much of the name as a job's may have.
+[[nodiscard]] Error unknown_job(const std::string& job);
+
 // Of a status that is not OK. What came over the wire is made printable.
 [[nodiscard]] Error to_error(const grpc::Status& status, const Unanswered& unanswered);
 

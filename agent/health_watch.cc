@@ -14,7 +14,7 @@ constexpr const char* kCheckMethod = "/grpc.health.v1.Health/Check";
 // HealthCheckResponse{status: SERVING}: field 1, varint, 1. The empty request asks for the server as a whole.
 constexpr std::string_view kServing("\x08\x01", 2);
 
-std::string bytes_of(const grpc::ByteBuffer& buffer) {
+std::string bytes_in(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
   std::string bytes;
   if (!buffer.Dump(&slices).ok()) return bytes;
@@ -97,7 +97,7 @@ void HealthWatch::ask_rpc() {
                          &check_->request,
                          &check_->response,
                          [check = check_.get(), pulses = pulses_](const grpc::Status& status) {
-                           if (status.ok() && bytes_of(check->response) == kServing)
+                           if (status.ok() && bytes_in(check->response) == kServing)
                              pulses->has_rpc = true;
                            pulses->is_rpc_in_flight = false;
                            pulses->is_rpc_in_flight.notify_all();

@@ -12,17 +12,17 @@ using supervisor::ExitCause;
 namespace {
 
 // By the enumeration; the names of ExitInfo.Cause where it has them.
-constexpr std::array<std::string_view, 10> kCauses = {"ok",
-                                                      "nonzero",
-                                                      "signaled",
-                                                      "oom",
-                                                      "exec_failed",
-                                                      "unkillable",
-                                                      "stopped_by_us",
-                                                      "lost",
-                                                      "library_missing",
-                                                      "hang"};
-static_assert(static_cast<std::size_t>(ExitCause::kHang) + 1 == kCauses.size());
+constexpr std::array<std::string_view, 10> kCauseLabels = {"ok",
+                                                           "nonzero",
+                                                           "signaled",
+                                                           "oom",
+                                                           "exec_failed",
+                                                           "unkillable",
+                                                           "stopped_by_us",
+                                                           "lost",
+                                                           "library_missing",
+                                                           "hang"};
+static_assert(static_cast<std::size_t>(ExitCause::kHang) + 1 == kCauseLabels.size());
 
 // It did not end because of another one's end, nor well.
 bool is_failure(const supervisor::WorkerExit& exit) {
@@ -39,7 +39,7 @@ TimePoint seen_at(const supervisor::WorkerExit& exit, TimePoint now) {
 
 std::string_view label_of(ExitCause cause) {
   const auto index = static_cast<std::size_t>(cause);
-  return index < kCauses.size() ? kCauses[index] : "unknown";
+  return index < kCauseLabels.size() ? kCauseLabels[index] : "unknown";
 }
 
 void JobCounters::ask_to_stop(TimePoint now) {

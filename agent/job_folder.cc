@@ -13,6 +13,7 @@
 
 #include "agent/agent_config.h"
 #include "agent/ticket_book.h"
+#include "runtime/open_folder.h"
 #include "runtime/supervisor/job_spec.h"
 #include "runtime/supervisor/sealed_file.h"
 
@@ -32,7 +33,7 @@ constexpr const char* kKeyName = "key";
 Result<UniqueFd> open_private_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return Error(ErrorCode::kFileIo, "cannot create " + path + ": " + errno_text(errno));
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  UniqueFd fd = open_folder(path);
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0)
     return Error(ErrorCode::kFileIo, "cannot open " + path + ": " + errno_text(errno));
@@ -44,7 +45,7 @@ Result<UniqueFd> open_private_folder(const std::string& path) {
   return fd;
 }
 
-Result<std::string> make_key(int folder) {
+Result<std::string> make_folder_key(int folder) {
   std::string key = random_bytes(kKeyBytes);
   if (auto written = supervisor::replace_file(folder, kKeyName, supervisor::seal(kKeySeal, key));
       !written) {
@@ -70,10 +71,10 @@ Result<JobFolder> JobFolder::open(const std::string& path) {
   const bool is_first =
       ::faccessat(folder->get(), kKeyName, F_OK, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
   std::string complaint;
-  auto key = is_first ? make_key(folder->get()) : read_key(folder->get());
+  auto key = is_first ? make_folder_key(folder->get()) : read_key(folder->get());
   if (!key && !is_first) {
     complaint = key.error().message() + "; it is made anew";
-    key = make_key(folder->get());
+    key = make_folder_key(folder->get());
   }
   if (!key) return std::move(key).error();
   JobFolder made(*std::move(folder), path, *std::move(key));

@@ -184,7 +184,7 @@ void check_env_pass(const v1::JobSpec& request, std::vector<std::string>& faults
   }
 }
 
-Result<void> merged(const std::vector<std::string>& faults) {
+Result<void> all_faults(const std::vector<std::string>& faults) {
   if (faults.empty()) return {};
   Error error(ErrorCode::kInvalidArgument, faults.front());
   for (std::size_t i = 1; i < faults.size(); ++i) error.with_detail("also", faults[i]);
@@ -249,7 +249,7 @@ Result<void> check_job_request(const v1::JobSpec& request) {
   check_log(request.log(), faults);
   check_preflight(request, faults);
   check_env_pass(request, faults);
-  return merged(faults);
+  return all_faults(faults);
 }
 
 Result<void> check_one_node_request(const v1::JobSpec& request) {
@@ -262,7 +262,7 @@ Result<void> check_one_node_request(const v1::JobSpec& request) {
   refuse(request.has_fence(), "fence");
   refuse(request.has_gather(), "gather");
   refuse(!request.token_key().empty(), "token_key");
-  return merged(faults);
+  return all_faults(faults);
 }
 
 Result<void> apply_affinity(const v1::JobSpec& request,

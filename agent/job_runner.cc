@@ -26,14 +26,9 @@ namespace {
 namespace asio = boost::asio;
 using supervisor::StopMode;
 
-constexpr std::chrono::seconds kLookEvery{1};  // for the first step of a generation
+constexpr std::chrono::seconds kFirstStepLook{1};  // for the first step of a generation
 // What a job's start opens for a moment and what it keeps, beside what the others need to go on: records, logs, calls.
 constexpr int kLeastFiles = 64;
-
-int null_device() {
-  static const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  return fd;
-}
 
 }  // namespace
 
@@ -247,7 +242,7 @@ void JobRunner::look_for_steps() {
     entry->host->request(supervisor::TakeSnapshot{});
   }
   if (!is_looking_) return;
-  look_.expires_after(kLookEvery);
+  look_.expires_after(kFirstStepLook);
   look_.async_wait([this](const boost::system::error_code& error) {
     if (!error) look_for_steps();
   });

@@ -11,7 +11,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr std::size_t kMaxQueuedChunks = 4;
-constexpr std::chrono::milliseconds kPause{50};  // between looks at files that have nothing new
+constexpr std::chrono::milliseconds kNothingNewPause{
+    50};  // between looks at files that have nothing new
 
 }  // namespace
 
@@ -60,7 +61,7 @@ void LogStream::give(std::optional<v1::LogChunk> chunk, const Standing& standing
     return send(*std::move(chunk));
   }
   if (standing.is_last_look) return finish(grpc::Status::OK);
-  pause_.expires_after(kPause);
+  pause_.expires_after(kNothingNewPause);
   pause_.async_wait([self = std::static_pointer_cast<LogStream>(shared_from_this())](auto error) {
     if (!error) self->look();
   });

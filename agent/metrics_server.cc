@@ -21,11 +21,12 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using boost::system::error_code;
 
-constexpr int kBacklog = 64;
-constexpr std::chrono::milliseconds kPause{100};  // without descriptors, before it is tried again
+constexpr int kMetricsBacklog = 64;
+constexpr std::chrono::milliseconds kAcceptRetry{
+    100};  // without descriptors, before it is tried again
 
 // std::nullopt: nobody is there to be answered.
-std::optional<http::status> refusal_of(const error_code& error) {
+std::optional<http::status> http_refusal(const error_code& error) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow)
     return http::status::request_header_fields_too_large;
   if (error == http::error::end_of_stream || error == http::error::partial_message)
@@ -86,7 +87,7 @@ class MetricsServer::Connection : public std::enable_shared_from_this<Connection
  private:
   void take(const error_code& error) {
     if (error) {
-      if (const auto status = refusal_of(error))
+      if (const auto status = http_refusal(error))
         answer(*status, "text/plain", reason_text(*status));
       return;
     }
@@ -171,7 +172,7 @@ void MetricsServer::Core::accept() {
       ::accept4(listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!accepted && errno != EAGAIN && errno != ECONNABORTED) {
     // It stays readable: without a pause this would be a loop without end.
-    pause.expires_after(kPause);
+    pause.expires_after(kAcceptRetry);
     pause.async_wait([core = shared_from_this()](const error_code& error) {
       if (!error && !core->is_closed) core->wait();
     });
@@ -216,7 +217,7 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::listen(asio::io_context& l
                                                              const TcpAddress& address,
                                                              Handlers handlers,
                                                              std::chrono::milliseconds patience) {
-  auto socket = listen_at(address, kBacklog);
+  auto socket = listen_at(address, kMetricsBacklog);
   if (!socket) return std::move(socket).error();
   auto core = std::make_shared<Core>(loop, *std::move(socket), std::move(handlers), patience);
   return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(core)));

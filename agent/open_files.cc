@@ -4,6 +4,7 @@
 #include <climits>
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 
 namespace accel::agent {
@@ -26,6 +27,11 @@ int open_files_left() {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur > INT_MAX) return INT_MAX;
   return std::max(0, static_cast<int>(files.rlim_cur) - count_open_files());
+}
+
+int null_device() {
+  static const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  return fd;
 }
 
 }  // namespace accel::agent

@@ -17,7 +17,7 @@ namespace {
 namespace asio = boost::asio;
 using supervisor::ShimState;
 
-constexpr std::chrono::milliseconds kPause{100};  // between two tries
+constexpr std::chrono::milliseconds kAdoptRetry{100};  // between two tries
 
 bool has_processes(const ShimAdopter::Wanted& wanted) {
   const supervisor::SweepScope scope = {.ancestor = -1,
@@ -29,7 +29,7 @@ bool has_processes(const ShimAdopter::Wanted& wanted) {
 }
 
 // The shim was killed: whatever it left is killed too.
-ShimAdopter::Found lost(const ShimAdopter::Wanted& wanted, Error error) {
+ShimAdopter::Found lost_shim(const ShimAdopter::Wanted& wanted, Error error) {
   const auto ended = supervisor::end_job(wanted.job_id, wanted.node_id, wanted.instance);
   for (const auto& killed : ended.killed)
     error.with_detail("killed", std::to_string(killed.pid) + " " + killed.command);
@@ -51,7 +51,7 @@ Result<ShimAdopter::Found> try_once(const ShimAdopter::Wanted& wanted, bool is_l
     return ShimAdopter::Found{.host = nullptr, .last_word = std::move(*word), .lost = {}};
   // A state file of a shim that is gone is final; without one the shim may be about to write it.
   const bool is_over = !is_anybody_alive || (state && !is_shim_alive) || is_last_try;
-  if (is_over) return lost(wanted, word ? std::move(host).error() : std::move(word).error());
+  if (is_over) return lost_shim(wanted, word ? std::move(host).error() : std::move(word).error());
   return std::move(host).error();
 }
 
@@ -110,7 +110,7 @@ void ShimAdopter::look(std::shared_ptr<Search> search) {
 
 void ShimAdopter::look_again(std::shared_ptr<Search> search, const Error& why) {
   if (std::exchange(search->told, why.message()) != why.message()) search->tell(why);
-  search->pause.expires_after(kPause);
+  search->pause.expires_after(kAdoptRetry);
   search->pause.async_wait([this, search](const boost::system::error_code& error) {
     if (!error) look(search);
   });

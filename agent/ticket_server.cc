@@ -14,7 +14,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::milliseconds kPause{100};
+constexpr std::chrono::milliseconds kTicketRetry{100};
 
 // Waits for the client to go, then takes its ticket back.
 struct Connection {
@@ -97,7 +97,7 @@ bool TicketServer::accept_all() {
 }
 
 void TicketServer::wait_later() {
-  pause_.expires_after(kPause);
+  pause_.expires_after(kTicketRetry);
   pause_.async_wait([this](const boost::system::error_code& error) {
     if (!error && listener_.is_open()) wait();
   });

@@ -43,7 +43,7 @@ Error file_error(const std::string& path) {
   return Error(ErrorCode::kFileIo, "cannot write " + path + ": " + errno_text(errno));
 }
 
-Key make_key() {
+Key make_tls_key() {
   return Key(::EVP_EC_gen("P-256"));
 }
 
@@ -152,7 +152,7 @@ Result<Authority> make_authority(const std::string& folder, const std::string& c
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return file_error(folder);
   if (::access((folder + "/ca-key.pem").c_str(), F_OK) == 0) return open_authority(folder);
   Authority authority;
-  authority.key = make_key();
+  authority.key = make_tls_key();
   if (!authority.key) return openssl_error("cannot make a key");
   auto certificate =
       sign({.common_name = "accel " + cluster + " authority", .uri = {}, .days = kAuthorityDays},
@@ -186,7 +186,7 @@ Result<std::string> issue_certificate(const TlsRequest& request) {
   auto authority = make_authority(request.folder, request.cluster);
   if (!authority) return std::move(authority).error();
   if (!is_role) return request.folder;
-  const Key key = make_key();
+  const Key key = make_tls_key();
   if (!key) return openssl_error("cannot make a key");
   const Subject subject = {
       .common_name = request.name,

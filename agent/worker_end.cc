@@ -14,7 +14,7 @@ struct CausePair {
   ExitCause ours;
   v1::ExitInfo::Cause theirs;
 };
-constexpr std::array kCauses = {
+constexpr std::array kCausePairs = {
     CausePair{ExitCause::kOk, v1::ExitInfo::CAUSE_OK},
     CausePair{ExitCause::kNonZero, v1::ExitInfo::CAUSE_NONZERO},
     CausePair{ExitCause::kSignaled, v1::ExitInfo::CAUSE_SIGNALED},
@@ -42,7 +42,7 @@ std::string describe_exec_failure(const supervisor::WorkerExit& exit) {
 v1::ExitInfo describe_end(const supervisor::WorkerExit& exit) {
   v1::ExitInfo info;
   info.set_cause(v1::ExitInfo::CAUSE_UNKNOWN);
-  for (const CausePair& pair : kCauses) {
+  for (const CausePair& pair : kCausePairs) {
     if (pair.ours == exit.cause) info.set_cause(pair.theirs);
   }
   info.set_code(exit.exit_code);
@@ -71,7 +71,7 @@ std::vector<ExitCause> causes_named(const std::string& name) {
 supervisor::WorkerExit to_worker_exit(const v1::ExitInfo& info) {
   supervisor::WorkerExit exit;
   exit.cause = ExitCause::kLost;
-  for (const CausePair& pair : kCauses) {
+  for (const CausePair& pair : kCausePairs) {
     if (pair.theirs == info.cause()) exit.cause = pair.ours;
   }
   exit.exit_code = info.code();

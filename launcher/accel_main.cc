@@ -59,7 +59,7 @@ int fail(const accel::Error& error) {
   return accel::error_info(error.code()).exit_status;
 }
 
-int run(const std::vector<std::string>& arguments) {
+int run_command(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
     if (arguments.front() == "launch") return accel::launcher::cmd_launch(rest);
@@ -84,5 +84,5 @@ int main(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const auto command = command_of(argc > 0 ? argv[0] : ""); !command.empty())
     arguments.emplace(arguments.begin(), command);
-  return accel::launcher::status_of_program("accel", [&] { return run(arguments); });
+  return accel::launcher::status_of_program("accel", [&] { return run_command(arguments); });
 }

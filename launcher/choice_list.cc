@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "launcher/joined.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -24,10 +26,7 @@ std::vector<std::string_view> split_choices(std::string_view choices) {
 }
 
 std::string listed_choices(std::string_view choices) {
-  std::string text;
-  for (const std::string_view choice : split_choices(choices))
-    text += (text.empty() ? "" : ", ") + std::string(choice);
-  return text;
+  return joined(split_choices(choices), ", ");
 }
 
 std::optional<std::string_view> find_choice(std::string_view choices, std::string_view text) {

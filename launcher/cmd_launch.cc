@@ -26,12 +26,7 @@ void print_line(std::FILE* stream, const std::string& text) {
   std::fprintf(stream, "%s%s", text.c_str(), text.ends_with('\n') ? "" : "\n");
 }
 
-int fail(const std::string& program, const Error& error) {
-  print_line(stderr, rendered(error, program));
-  return error_info(error.code()).exit_status;
-}
-
-void print_notice(const std::string& program, const std::string& text) {
+void print_launch_notice(const std::string& program, const std::string& text) {
   print_line(stderr, program + ": " + respelled(text, program_of(program)));
 }
 
@@ -81,7 +76,7 @@ void keep_failure(const std::string& program,
                   int num_workers,
                   const EnvMap& environment) {
   if (const auto kept = keep_error_file(outcome, num_workers, environment); !kept)
-    print_notice(program, kept.error().message());
+    print_launch_notice(program, kept.error().message());
 }
 
 int run_on_several_machines(const std::string& program,
@@ -89,7 +84,7 @@ int run_on_several_machines(const std::string& program,
                             const EnvMap& environment,
                             NoticeQueue& notices) {
   auto token = find_job_token(plan.inherited);
-  if (!token) return fail(program, token.error());
+  if (!token) return print_failure(program, token.error());
   StaticLaunchOptions options = {
       .settings = *plan.machines,
       .spec = plan.spec,
@@ -103,7 +98,7 @@ int run_on_several_machines(const std::string& program,
   const auto ending = plan.machines->etcd ? launch_by_etcd(std::move(options), notices)
                                           : launch_static(std::move(options), notices);
   std::fputs(notices.take_unwritten().c_str(), stderr);
-  if (!ending) return fail(program, ending.error());
+  if (!ending) return print_failure(program, ending.error());
   if (ending->outcome) keep_failure(program, *ending->outcome, ending->world_size, environment);
   if (ending->is_interrupted) end_by_interrupt();
   return ending->exit_code;
@@ -118,9 +113,9 @@ Result<void> make_log_folder(const std::string& program,
   if (is_elsewhere || folder != private_log_folder(host.environment, host.job_suffix)) return {};
   if (auto made = make_private_log_folder(folder, program_of(program)); !made) return made;
   if (!plan.quiet)
-    print_notice(program,
-                 "log files go to " + folder + " (choose another place with " +
-                     spelled("log_dir", program_of(program)) + ")");
+    print_launch_notice(program,
+                        "log files go to " + folder + " (choose another place with " +
+                            spelled("log_dir", program_of(program)) + ")");
   return {};
 }
 
@@ -141,17 +136,17 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   host.is_torchrun = is_torchrun;
   const std::string program(name_of(is_torchrun ? Program::kTorchrun : Program::kLaunch));
   auto plan = resolve_launch(arguments, host);
-  if (!plan) return fail(program, plan.error());
+  if (!plan) return print_failure(program, plan.error());
   if (plan->answer) {
     print_line(stdout, *plan->answer);
     return 0;
   }
   if (!plan->quiet) {
-    for (const std::string& notice : plan->notices) print_notice(program, notice);
+    for (const std::string& notice : plan->notices) print_launch_notice(program, notice);
   }
   if (plan->submission) {
     const auto status = submit(*plan->submission);
-    return status ? *status : fail(program, status.error());
+    return status ? *status : print_failure(program, status.error());
   }
   if (plan->dry_run) {
     print_line(stdout, render_dry_run(*plan));
@@ -159,24 +154,25 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   }
   if (!plan->mpi_hostfile.empty()) {
     if (const auto checked = check_mpi_hostfile(plan->mpi_hostfile); !checked)
-      return fail(program, checked.error());
+      return print_failure(program, checked.error());
   }
   if (plan->stop_with_stdin) {
-    if (const auto watched = watch_stdin(); !watched) return fail(program, watched.error());
+    if (const auto watched = watch_stdin(); !watched)
+      return print_failure(program, watched.error());
   }
   if (const auto made = make_log_folder(program, *plan, host); !made)
-    return fail(program, made.error());
+    return print_failure(program, made.error());
   if (plan->elastic) {
     if (plan->elastic->meeting == Meeting::kStarter)
       plan->elastic->node_command = same_command(program, arguments, host);
     const auto status = run_cluster_command({kElasticCommand, to_json(*plan->elastic, plan->spec)});
-    return status ? *status : fail(program, status.error());
+    return status ? *status : print_failure(program, status.error());
   }
   NoticeQueue notices(STDERR_FILENO);
   if (plan->machines) return run_on_several_machines(program, *plan, host.environment, notices);
   const auto ending = run_job(program, *plan, notices);
   std::fputs(notices.take_unwritten().c_str(), stderr);
-  if (!ending) return fail(program, ending.error());
+  if (!ending) return print_failure(program, ending.error());
   const supervisor::JobOutcome& outcome = ending->outcome;
   const int num_workers = static_cast<int>(plan->spec.workers.size());
   keep_failure(program, outcome, num_workers, host.environment);

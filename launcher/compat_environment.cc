@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kThreads = "OMP_NUM_THREADS";
 
 // As the peer reads numbers: those below 0 count as not set.
-std::optional<int> variable(const EnvMap& environment, const char* name) {
+std::optional<int> number_variable(const EnvMap& environment, const char* name) {
   const auto found = environment.find(name);
   if (found == environment.end()) return std::nullopt;
   const auto number = number_of<int>(found->second);
@@ -22,7 +22,7 @@ std::optional<int> variable(const EnvMap& environment, const char* name) {
 int num_local_workers(const EnvMap& inherited, const LaunchSettings& settings) {
   for (const char* name :
        {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
-    if (const auto number = variable(inherited, name)) return std::max(1, *number);
+    if (const auto number = number_variable(inherited, name)) return std::max(1, *number);
   }
   return std::max(1, settings.mpi ? settings.mpi->num_on_machine() : settings.num_processes);
 }
@@ -32,7 +32,7 @@ std::string threads_of_accelerate(const EnvMap& inherited,
                                   int num_machine_cores) {
   const auto said = inherited.find(kThreads);
   std::string otherwise = said == inherited.end() ? "1" : said->second;
-  const bool is_undecided = said == inherited.end() || variable(inherited, kThreads) == 0;
+  const bool is_undecided = said == inherited.end() || number_variable(inherited, kThreads) == 0;
   if (!settings.use_cpu || !is_undecided) return otherwise;
   const int share = num_machine_cores / num_local_workers(inherited, settings);
   return share > 1 ? std::to_string(share) : otherwise;

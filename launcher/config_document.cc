@@ -348,6 +348,18 @@ Result<ConfigValue::Map> parse_json(std::string_view text, const std::string& pa
 
 }  // namespace
 
+ConfigValue text_value(std::string_view text) {
+  return {std::string(text), std::string(text), 0};
+}
+
+ConfigValue integer_value(std::int64_t number) {
+  return {number, std::to_string(number), 0};
+}
+
+ConfigValue bool_value(bool value) {
+  return {value, value ? "true" : "false", 0};
+}
+
 Result<ConfigValue::Map> parse_config(std::string_view text,
                                       ConfigFormat format,
                                       const std::string& path) {

@@ -38,6 +38,11 @@ struct ConfigEntry {
   ConfigValue value;
 };
 
+// As if it stood so in a file.
+[[nodiscard]] ConfigValue text_value(std::string_view text);
+[[nodiscard]] ConfigValue integer_value(std::int64_t number);
+[[nodiscard]] ConfigValue bool_value(bool value);
+
 enum class ConfigFormat { kYaml, kJson };
 
 // The top level, which must be a map (an empty document is an empty one).

@@ -4,7 +4,6 @@
 #include "launcher/config_file.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -14,24 +13,13 @@
 #include "launcher/config_schema.h"
 #include "launcher/faults.h"
 #include "launcher/flag_table.h"
+#include "launcher/letter_case.h"
 #include "launcher/number_text.h"
 #include "launcher/text_file.h"
 #include "runtime/suggest.h"
 
 namespace accel::launcher {
 namespace {
-
-std::string place(const std::string& path, int line) {
-  return path + ":" + std::to_string(line);
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return result;
-}
 
 using Values = std::map<std::string, const ConfigValue*, std::less<>>;
 
@@ -129,9 +117,10 @@ class ValueReader {
     const bool* const flag = std::get_if<bool>(&find(key)->data);
     const bool is_false = flag != nullptr && !*flag;
     for (std::string_view candidate : split_choices(choices)) {
-      const bool is_the_word = lower(*written) == lower(candidate) ||
-                               (flag != nullptr && lower(candidate) == (*flag ? "true" : "false"));
-      if (is_the_word || (is_false && lower(candidate) == "no")) return std::string(candidate);
+      const bool is_the_word =
+          lowercase(*written) == lowercase(candidate) ||
+          (flag != nullptr && lowercase(candidate) == (*flag ? "true" : "false"));
+      if (is_the_word || (is_false && lowercase(candidate) == "no")) return std::string(candidate);
       expected += (expected.empty() ? "one of " : ", ") + std::string(candidate);
     }
     refuse(key, *find(key), expected);
@@ -180,8 +169,8 @@ class ValueReader {
   void refuse(std::string_view key, const ConfigValue& value, const std::string& expected) {
     const std::string shown = is_collection(value) ? "a list or map" : "'" + value.text + "'";
     faults_.add(Error(ErrorCode::kConfigInvalidValue,
-                      place(path_, value.line) + ": " + prefix_ + std::string(key) + " is " +
-                          shown + ", expected " + expected,
+                      place_of_line(path_, value.line) + ": " + prefix_ + std::string(key) +
+                          " is " + shown + ", expected " + expected,
                       "change line " + std::to_string(value.line) + " of " + path_));
   }
 
@@ -275,7 +264,7 @@ void read_sections(ValueReader& reader, ConfigFile& file, Faults& faults) {
     read_section(*paradigm, *map, file.path, file.options, file.notices, faults);
     if (paradigm == &parallelism_paradigm()) file.has_parallelism = !map->empty();
     if (paradigm != &deepspeed_paradigm()) continue;
-    for (const ConfigEntry& entry : *map) file.deepspeed_keys.push_back(lower(entry.key));
+    for (const ConfigEntry& entry : *map) file.deepspeed_keys.push_back(lowercase(entry.key));
   }
 }
 

@@ -1,13 +1,13 @@
 #include "launcher/config_normal_form.h"
 
 #include <algorithm>
-#include <cctype>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "launcher/choice_list.h"
 #include "launcher/config_schema.h"
+#include "launcher/letter_case.h"
 #include "launcher/yaml_scalar.h"
 
 namespace accel::launcher {
@@ -74,27 +74,15 @@ constexpr Field kSagemaker[] = {
     {"enable_cpu_affinity", "false"},
 };
 
-std::string upper(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) {
-    return static_cast<char>(std::toupper(c));
-  });
-  return result;
-}
-
-ConfigValue text_of(std::string_view text) {
-  return {std::string(text), std::string(text), 0};
-}
-
 ConfigValue scalar_of(std::string_view text) {
   const YamlScalar meaning = resolve_yaml_scalar(text);
   if (const auto* number = std::get_if<std::int64_t>(&meaning))
     return {*number, std::string(text), 0};
   if (const auto* flag = std::get_if<bool>(&meaning)) return {*flag, std::string(text), 0};
-  return text_of(text);
+  return text_value(text);
 }
 
-bool is_left_out(const ConfigValue& value) {
+bool is_empty(const ConfigValue& value) {
   const auto* const map = std::get_if<ConfigValue::Map>(&value.data);
   return value.is_null() || (map != nullptr && map->empty());
 }
@@ -103,8 +91,8 @@ bool is_left_out(const ConfigValue& value) {
 ConfigValue as_word(const ConfigValue& value, std::string_view choices) {
   for (const std::string_view choice : split_choices(choices)) {
     const bool is_false = std::holds_alternative<bool>(value.data) && !std::get<bool>(value.data);
-    if (upper(value.text) == upper(choice) || (is_false && upper(choice) == "NO"))
-      return text_of(choice);
+    if (uppercase(value.text) == uppercase(choice) || (is_false && uppercase(choice) == "NO"))
+      return text_value(choice);
   }
   return value;
 }
@@ -118,17 +106,18 @@ bool is_on(const ConfigValue* value) {
 ConfigValue::Map with_present_keys(const ConfigValue::Map& document) {
   ConfigValue::Map present = document;
   if (is_on(find_value(document, "fp16")) && find_value(document, "mixed_precision") == nullptr)
-    present.push_back({"mixed_precision", 0, text_of("fp16")});
+    present.push_back({"mixed_precision", 0, text_value("fp16")});
   if (const ConfigValue* backend = find_value(document, "dynamo_backend")) {
     ConfigValue::Map dynamo;
     const ConfigValue word = as_word(*backend, "NO");
-    if (word.text != "NO") dynamo.push_back({"dynamo_backend", 0, text_of(upper(word.text))});
+    if (word.text != "NO")
+      dynamo.push_back({"dynamo_backend", 0, text_value(uppercase(word.text))});
     present.push_back({"dynamo_config", 0, {std::move(dynamo), "", 0}});
   }
   return present;
 }
 
-ConfigValue filled(const ConfigValue::Map& document, const Field& field) {
+ConfigValue filled_field(const ConfigValue::Map& document, const Field& field) {
   const ConfigValue* const value = find_value(document, field.name);
   const ConfigKey* const key = find_config_key(field.name);
   if (value != nullptr)
@@ -142,7 +131,7 @@ ConfigValue filled(const ConfigValue::Map& document, const Field& field) {
   return field.fallback.empty() ? ConfigValue() : scalar_of(field.fallback);
 }
 
-bool is_sagemaker(const ConfigValue::Map& document) {
+bool is_for_sagemaker(const ConfigValue::Map& document) {
   const ConfigValue* const value = find_value(document, "compute_environment");
   return value != nullptr && value->text == "AMAZON_SAGEMAKER";
 }
@@ -160,12 +149,12 @@ ConfigValue::Map normal_form(const ConfigValue::Map& document) {
   ConfigValue::Map normal;
   const auto add = [&](std::span<const Field> fields) {
     for (const Field& field : fields) {
-      ConfigValue value = filled(present, field);
-      if (!is_left_out(value)) normal.push_back({std::string(field.name), 0, std::move(value)});
+      ConfigValue value = filled_field(present, field);
+      if (!is_empty(value)) normal.push_back({std::string(field.name), 0, std::move(value)});
     }
   };
   add(kBase);
-  is_sagemaker(document) ? add(kSagemaker) : add(kCluster);
+  is_for_sagemaker(document) ? add(kSagemaker) : add(kCluster);
   return normal;
 }
 
@@ -183,8 +172,8 @@ ConfigValue::Map in_alphabetical_order(ConfigValue::Map document) {
 ConfigValue::Map basic_config(std::string_view mixed_precision, int num_gpus) {
   const bool has_gpus = num_gpus > 0;
   return normal_form({
-      {"distributed_type", 0, text_of(num_gpus > 1 ? "MULTI_GPU" : "NO")},
-      {"mixed_precision", 0, text_of(mixed_precision)},
+      {"distributed_type", 0, text_value(num_gpus > 1 ? "MULTI_GPU" : "NO")},
+      {"mixed_precision", 0, text_value(mixed_precision)},
       {"num_processes", 0, scalar_of(std::to_string(has_gpus ? num_gpus : 1))},
       {"use_cpu", 0, scalar_of(has_gpus ? "false" : "true")},
   });

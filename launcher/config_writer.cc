@@ -14,10 +14,12 @@
 
 #include <accel/error.h>
 
+#include "launcher/config_json.h"
 #include "launcher/random_digits.h"
 #include "launcher/yaml_scalar.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
+#include "runtime/write_all.h"
 
 namespace accel::launcher {
 namespace {
@@ -110,33 +112,6 @@ void emit(YAML::Emitter& out, const ConfigValue& value) {
       value.data);
 }
 
-nlohmann::ordered_json json_of(const ConfigValue& value);
-
-nlohmann::ordered_json json_of(const ConfigValue::Map& map) {
-  auto object = nlohmann::ordered_json::object();
-  for (const ConfigEntry& entry : map) object[entry.key] = json_of(entry.value);
-  return object;
-}
-
-nlohmann::ordered_json json_of(const ConfigValue& value) {
-  return std::visit(
-      [](const auto& data) -> nlohmann::ordered_json {
-        using Data = std::decay_t<decltype(data)>;
-        if constexpr (std::is_same_v<Data, ConfigValue::Null>) {
-          return nullptr;
-        } else if constexpr (std::is_same_v<Data, ConfigValue::Map>) {
-          return json_of(data);
-        } else if constexpr (std::is_same_v<Data, ConfigValue::List>) {
-          auto array = nlohmann::ordered_json::array();
-          for (const ConfigValue& item : data) array.push_back(json_of(item));
-          return array;
-        } else {
-          return data;
-        }
-      },
-      value.data);
-}
-
 // The key of a number that JSON has no word for; empty: there is none.
 std::string key_of_endless(const ConfigValue& value);
 
@@ -165,20 +140,10 @@ Error unwritable(const std::string& path, int error) {
                "cannot write " + printable(path) + ": " + errno_text(error));
 }
 
-bool write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(file, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
-}
-
 // A pipe, a terminal or a device takes the text as it comes: a file in its place would take its name away.
 Result<void> write_to_special_file(const std::string& path, std::string_view text) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
-  if (file && write_all(file.get(), text)) return {};
+  if (file && write_all(file.get(), text) == 0) return {};
   return unwritable(path, errno);
 }
 
@@ -204,7 +169,8 @@ fs::path nearest_folder(const std::string& path) {
 }  // namespace
 
 std::string to_text(const ConfigValue::Map& document, ConfigFormat format) {
-  if (format == ConfigFormat::kJson) return json_of(document).dump(2) + "\n";
+  if (format == ConfigFormat::kJson)
+    return json_of<nlohmann::ordered_json>({document, "", 0}).dump(2) + "\n";
   YAML::Emitter out;
   out.SetNullFormat(YAML::LowerNull);
   emit(out, document);
@@ -251,7 +217,7 @@ Result<void> write_config_file(const std::string& path, std::string_view text) {
       ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kNewFile));
   if (!file) return unwritable(path, errno);
   if (is_there) (void)::fchmod(file.get(), before.st_mode & 07777);
-  if (write_all(file.get(), text) && ::fsync(file.get()) == 0 &&
+  if (write_all(file.get(), text) == 0 && ::fsync(file.get()) == 0 &&
       ::rename(fresh.c_str(), target.c_str()) == 0)
     return {};
   const int error = errno;

@@ -32,7 +32,7 @@ std::string number_text(const ElasticSettings& nodes) {
          std::to_string(nodes.max_nodes);
 }
 
-std::string nodes_text(const ElasticSettings& nodes) {
+std::string elastic_nodes_text(const ElasticSettings& nodes) {
   std::string text = number_text(nodes);
   for (const std::string& host : nodes.expected_hosts)
     text += (&host == &nodes.expected_hosts.front() ? ": " : ", ") + host;
@@ -109,7 +109,7 @@ std::string stream_names(Streams streams) {
   return "nothing";
 }
 
-std::string name_of(const WorkerSpec& worker, bool has_rank) {
+std::string worker_name(const WorkerSpec& worker, bool has_rank) {
   return has_rank ? "rank " + std::to_string(worker.global_rank)
                   : "local rank " + std::to_string(worker.local_rank);
 }
@@ -117,7 +117,7 @@ std::string name_of(const WorkerSpec& worker, bool has_rank) {
 void append_workers(std::string& out, const LaunchPlan& plan, const JobSpec& spec, bool has_rank) {
   for (const WorkerSpec& worker : spec.workers) {
     const auto index = static_cast<size_t>(worker.local_rank);
-    out += name_of(worker, has_rank) + "\n";
+    out += worker_name(worker, has_rank) + "\n";
     append_row(out, "  command", shell_words(worker.argv));
     std::string cores = worker.cpus.empty() ? "all that are granted" : format_cpu_list(worker.cpus);
     if (index < plan.shares.size() && plan.shares[index].numa_node) {
@@ -138,7 +138,7 @@ void append_workers(std::string& out, const LaunchPlan& plan, const JobSpec& spe
 }
 
 // What a worker sees beside what the caller already has.
-EnvMap environment_of(const JobSpec& spec, const WorkerSpec& worker) {
+EnvMap seen_environment(const JobSpec& spec, const WorkerSpec& worker) {
   EnvMap env = spec.env;
   for (const auto& [name, value] : worker.env) env[name] = value;
   WorkerIdentity identity = spec.identity;
@@ -153,8 +153,9 @@ void append_environment(std::string& out,
                         const JobSpec& spec,
                         const std::set<std::string_view>& later) {
   const WorkerSpec& first = spec.workers.front();
-  out += "environment of " + name_of(first, !later.contains("RANK")) + ", beside the caller's\n";
-  const EnvMap env = environment_of(spec, first);
+  out +=
+      "environment of " + worker_name(first, !later.contains("RANK")) + ", beside the caller's\n";
+  const EnvMap env = seen_environment(spec, first);
   for (const auto& [name, value] : env) {
     if (later.contains(name)) {
       out += "  " + name + " is decided when the nodes meet\n";
@@ -176,7 +177,7 @@ std::string render_dry_run(const LaunchPlan& plan) {
   const auto later = decided_later(plan);
   std::string out;
   append_row(out, "job", spec.job_id);
-  if (plan.elastic) append_row(out, "nodes", nodes_text(*plan.elastic));
+  if (plan.elastic) append_row(out, "nodes", elastic_nodes_text(*plan.elastic));
   append_row(out, "workers", std::to_string(spec.workers.size()));
   append_row(out, "config", plan.config_file.empty() ? "none" : plan.config_file);
   append_row(out, "store", store_text(plan));

@@ -8,7 +8,7 @@ namespace {
 
 // Each member once, for both directions.
 template <typename T, typename Visit>
-void each_member(T& settings, Visit&& visit) {
+void each_setting(T& settings, Visit&& visit) {
   visit("meeting", settings.meeting);
   visit("min_nodes", settings.min_nodes);
   visit("max_nodes", settings.max_nodes);
@@ -65,7 +65,7 @@ Result<std::pair<int, int>> parse_num_nodes(std::string_view text) {
 
 std::string to_json(const ElasticSettings& settings, const supervisor::JobSpec& spec) {
   supervisor::Json json = supervisor::Json::object();
-  each_member(settings, [&](const char* name, const auto& member) {
+  each_setting(settings, [&](const char* name, const auto& member) {
     json[name] = supervisor::to_field(member);
   });
   json["spec"] = supervisor::to_field(supervisor::to_json(spec));
@@ -77,7 +77,8 @@ Result<ElasticRequest> elastic_request_from_json(std::string_view text) {
   auto settings =
       supervisor::decode_json(text, "the elastic launch", [&](const supervisor::Json& json) {
         ElasticSettings out;
-        each_member(out, [&](const char* name, auto& member) { read_setting(json, name, member); });
+        each_setting(out,
+                     [&](const char* name, auto& member) { read_setting(json, name, member); });
         supervisor::read_member(json, "spec", spec_text);
         return out;
       });

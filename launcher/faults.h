@@ -10,6 +10,11 @@
 
 namespace accel::launcher {
 
+// A slip in what was typed.
+[[nodiscard]] inline Error usage_error(std::string message, std::string remedy) {
+  return Error(ErrorCode::kUsage, std::move(message), std::move(remedy));
+}
+
 class Faults {
  public:
   void add(Error error) { errors_.push_back(std::move(error)); }

@@ -5,15 +5,15 @@
 namespace accel::launcher {
 namespace {
 
-std::string place(const std::string& path, int line) {
-  return path + ":" + std::to_string(line) + ": ";
-}
-
 std::string removal(const std::string& path, int line) {
   return "remove line " + std::to_string(line) + " of " + path;
 }
 
 }  // namespace
+
+std::string place_of_line(const std::string& path, int line) {
+  return path + ":" + std::to_string(line);
+}
 
 FileNotice repeated_key(const std::string& path,
                         const std::string& key,
@@ -29,15 +29,16 @@ FileNotice unknown_key(const std::string& path,
                        const std::string& section,
                        const std::string& key,
                        int line) {
-  return {
-      place(path, line) + section + " has no key " + key, "it has no effect", removal(path, line)};
+  return {place_of_line(path, line) + ": " + section + " has no key " + key,
+          "it has no effect",
+          removal(path, line)};
 }
 
 FileNotice retired_key(const std::string& path,
                        const std::string& key,
                        int line,
                        std::string_view advice) {
-  return {place(path, line) + key + " has no effect",
+  return {place_of_line(path, line) + ": " + key + " has no effect",
           std::string(advice),
           removal(path, line) + " (" + std::string(advice) + ")"};
 }
@@ -46,7 +47,7 @@ FileNotice renamed_key(const std::string& path,
                        const std::string& key,
                        int line,
                        const std::string& present_name) {
-  return {place(path, line) + key + " is an older name",
+  return {place_of_line(path, line) + ": " + key + " is an older name",
           "the key is " + present_name,
           "call it " + present_name + " on line " + std::to_string(line) + " of " + path};
 }
@@ -56,7 +57,7 @@ FileNotice renamed_value(const std::string& path,
                          int line,
                          const std::string& value,
                          const std::string& present) {
-  return {place(path, line) + key + " is " + value + ", as in older versions",
+  return {place_of_line(path, line) + ": " + key + " is " + value + ", as in older versions",
           "it is taken for " + present,
           "write " + key + ": '" + present + "' on line " + std::to_string(line) + " of " + path};
 }

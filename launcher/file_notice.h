@@ -11,6 +11,9 @@
 
 namespace accel::launcher {
 
+// "c.yaml:2".
+[[nodiscard]] std::string place_of_line(const std::string& path, int line);
+
 struct FileNotice {
   std::string what;     // "c.yaml:2: ipex_config has no effect", with file and line
   std::string outcome;  // what is done about it, or what holds instead

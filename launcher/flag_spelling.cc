@@ -1,5 +1,7 @@
 #include "launcher/flag_spelling.h"
 
+#include <cstdio>
+
 #include "launcher/flag_table.h"
 
 namespace accel::launcher {
@@ -52,6 +54,11 @@ std::string rendered(const Error& error, const std::string& program) {
   for (const auto& [label, text] : error.details())
     out.with_detail(label, label == kFurtherFault ? respelled(text, ours) : text);
   return out.render(program);
+}
+
+int print_failure(const std::string& program, const Error& error) {
+  std::fprintf(stderr, "%s\n", rendered(error, program).c_str());
+  return error_info(error.code()).exit_status;
 }
 
 }  // namespace accel::launcher

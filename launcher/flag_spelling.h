@@ -24,4 +24,7 @@ namespace accel::launcher {
 // program: "accel-torchrun", or any other name.
 [[nodiscard]] std::string rendered(const Error& error, const std::string& program);
 
+// rendered(), to stderr. Returns the exit status.
+int print_failure(const std::string& program, const Error& error);
+
 }  // namespace accel::launcher

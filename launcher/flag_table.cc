@@ -1,6 +1,5 @@
 #include "launcher/flag_table.h"
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -12,7 +11,7 @@ namespace accel::launcher {
 namespace {
 
 constexpr std::string_view kGeneral = "General";
-constexpr std::string_view kProcesses = "Processes";
+constexpr std::string_view kProcessGroup = "Processes";
 constexpr std::string_view kCompute = "Computing";
 constexpr std::string_view kCompile = "torch.compile (Python scripts)";
 constexpr std::string_view kOutput = "Output";
@@ -24,7 +23,7 @@ constexpr std::string_view kDynamoBackends =
     "no,eager,aot_eager,inductor,aot_ts_nvfuser,nvprims_nvfuser,cudagraphs,ofi,fx2trt,onnxrt,"
     "tensorrt,aot_torchxla_trace_once,torhchxla_trace_once,tvm";
 
-constexpr FlagSpec kFlags[] = {
+constexpr FlagSpec kLaunchFlags[] = {
     {"help", 'h', FlagKind::kSwitch, "", "", kGeneral, "Show this text."},
     {"version", 0, FlagKind::kSwitch, "", "", kGeneral, "Show the version."},
     {"config_file",
@@ -88,14 +87,14 @@ constexpr FlagSpec kFlags[] = {
      FlagKind::kInteger,
      "N",
      "",
-     kProcesses,
+     kProcessGroup,
      "Number of workers. Default: of the configuration, else one for each visible GPU, else 1."},
     {"num_machines",
      0,
      FlagKind::kInteger,
      "N",
      "",
-     kProcesses,
+     kProcessGroup,
      "Number of machines; each runs its own accel-launch, and --num_processes counts the workers "
      "of all. Default: 1."},
     {"machine_rank",
@@ -103,32 +102,38 @@ constexpr FlagSpec kFlags[] = {
      FlagKind::kInteger,
      "R",
      "",
-     kProcesses,
+     kProcessGroup,
      "Rank of this machine. Machine 0 has the store. Default: 0."},
     {"main_process_ip",
      0,
      FlagKind::kText,
      "IP",
      "",
-     kProcesses,
+     kProcessGroup,
      "Address of machine 0. With one machine the store always listens on 127.0.0.1."},
     {"main_process_port",
      0,
      FlagKind::kInteger,
      "PORT",
      "",
-     kProcesses,
+     kProcessGroup,
      "Port of the store; 0, or one that is taken, gives a free one. Default: 29500 when it is "
      "free, "
      "else any; with several machines 29500."},
-    {"role", 0, FlagKind::kText, "NAME", "", kProcesses, "Value of ROLE_NAME. Default: default."},
+    {"role",
+     0,
+     FlagKind::kText,
+     "NAME",
+     "",
+     kProcessGroup,
+     "Value of ROLE_NAME. Default: default."},
 
     {"mpirun_hostfile",
      0,
      FlagKind::kText,
      "PATH",
      "",
-     kProcesses,
+     kProcessGroup,
      "Let mpirun start the workers, on the hosts of this file; its form is that of the mpirun that "
      "is "
      "installed (Open MPI, Intel MPI, MVAPICH). --num_processes and --num_machines count all of "
@@ -432,7 +437,7 @@ constexpr FlagSpec kFlags[] = {
 
 // The launcher's own flags, then those of TPUs, of torchrun and of each paradigm.
 std::vector<FlagSpec> all_flags() {
-  std::vector<FlagSpec> all(std::begin(kFlags), std::end(kFlags));
+  std::vector<FlagSpec> all(std::begin(kLaunchFlags), std::end(kLaunchFlags));
   all.insert(all.end(), tpu_flags().begin(), tpu_flags().end());
   all.insert(all.end(), torchrun_flags().begin(), torchrun_flags().end());
   for (const Paradigm* paradigm : paradigms()) {

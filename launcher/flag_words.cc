@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "launcher/flag_table.h"
+#include "launcher/joined.h"
 #include "launcher/retired_flags.h"
 
 namespace accel::launcher {
@@ -100,10 +101,8 @@ Result<std::string> written_out(const std::string& word, Program program) {
     const auto equals = word.find('=');
     return whole.front() + (equals == std::string::npos ? "" : word.substr(equals));
   }
-  std::string listed;
-  for (const std::string& name : whole) listed += (listed.empty() ? "" : ", ") + name;
   return Error(ErrorCode::kUnknownFlag,
-               word + " may be the beginning of " + listed,
+               word + " may be the beginning of " + joined(whole, ", "),
                "write the flag's whole name");
 }
 

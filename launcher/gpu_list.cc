@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "launcher/joined.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -42,10 +44,7 @@ std::string without_blanks(std::string_view gpu_ids) {
 }
 
 std::string without_repeats(std::string_view gpu_ids) {
-  std::string list;
-  for (const std::string_view id : distinct(ids_of(gpu_ids)))
-    list += (list.empty() ? "" : ",") + std::string(id);
-  return list;
+  return joined(distinct(ids_of(gpu_ids)), ",");
 }
 
 int num_gpu_places(std::string_view gpu_ids, int num_visible) {

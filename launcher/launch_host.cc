@@ -1,7 +1,6 @@
 // The real LaunchHost: this process's environment, this machine's cores and GPUs.
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -13,6 +12,7 @@
 
 #include "launcher/launch_plan.h"
 #include "launcher/machine_cores.h"
+#include "launcher/number_text.h"
 #include "launcher/own_environment.h"
 #include "launcher/sagemaker/training_container.h"
 #include "launcher/text_file.h"
@@ -30,11 +30,7 @@ int num_installed_gpus() {
   for (std::filesystem::directory_iterator entry("/dev", failure), end; !failure && entry != end;
        entry.increment(failure)) {
     const std::string name = entry->path().filename().string();
-    const bool is_gpu = name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
-                        std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) {
-                          return std::isdigit(c) != 0;
-                        });
-    if (is_gpu) ++count;
+    if (name.starts_with(kPrefix) && is_digits(name.substr(kPrefix.size()))) ++count;
   }
   return count;
 }

@@ -46,8 +46,6 @@ using supervisor::JobSpec;
 using supervisor::Streams;
 using supervisor::WorkerSpec;
 
-constexpr std::uint16_t kDefaultPort = 29500;
-
 supervisor::Milliseconds milliseconds(double seconds) {
   return supervisor::Milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
@@ -149,7 +147,7 @@ void append_current_folder(EnvMap& env) {
 }
 
 // As far as it is known before the machines have met: for the dry run.
-void place(JobSpec& spec, const StaticSettings& machines) {
+void place_workers(JobSpec& spec, const StaticSettings& machines) {
   spec.identity.num_nodes = machines.num_machines;
   spec.identity.node_rank = machines.machine_rank.value_or(0);
   spec.identity.master_addr = machines.address;
@@ -219,9 +217,10 @@ JobSpec make_spec(const CommandLine& line,
 
   spec.store.enabled = !is_simple;
   spec.store.exact_port = settings.main_process_port.value_or(0) != 0;
-  spec.store.port = static_cast<std::uint16_t>(settings.main_process_port.value_or(kDefaultPort));
+  spec.store.port =
+      static_cast<std::uint16_t>(settings.main_process_port.value_or(kDefaultMainPort));
   spec.identity.master_port = spec.store.port;
-  if (settings.machines) place(spec, *settings.machines);
+  if (settings.machines) place_workers(spec, *settings.machines);
   return spec;
 }
 

@@ -11,6 +11,7 @@
 #include "launcher/faults.h"
 #include "launcher/gpu_list.h"
 #include "launcher/hosts/host_choice.h"
+#include "launcher/letter_case.h"
 #include "launcher/mpi/mpi_choice.h"
 #include "launcher/mpi/mpi_hosts.h"
 #include "launcher/paradigms/paradigm_rules.h"
@@ -401,11 +402,7 @@ class Merge {
       return line_.has(name) ? line_.is_on(name) : otherwise.value_or(false);
     };
     DynamoOptions& dynamo = settings_.dynamo;
-    dynamo.backend = text("dynamo_backend", said.backend).value_or("no");
-    std::transform(
-        dynamo.backend.begin(), dynamo.backend.end(), dynamo.backend.begin(), [](unsigned char c) {
-          return static_cast<char>(std::toupper(c));
-        });
+    dynamo.backend = uppercase(text("dynamo_backend", said.backend).value_or("no"));
     dynamo.mode = text("dynamo_mode", said.mode).value_or("default");
     dynamo.use_fullgraph = is_on("dynamo_use_fullgraph", said.use_fullgraph);
     dynamo.use_dynamic = is_on("dynamo_use_dynamic", said.use_dynamic);

@@ -1,11 +1,12 @@
 #include "launcher/machine_cores.h"
 
 #include <algorithm>
-#include <cctype>
 #include <fstream>
 #include <set>
 #include <string>
 #include <string_view>
+
+#include "launcher/number_text.h"
 
 namespace accel::launcher {
 namespace {
@@ -15,14 +16,11 @@ namespace fs = std::filesystem;
 // "cpu12", not "cpufreq".
 bool is_cpu(std::string_view name) {
   constexpr std::string_view kPrefix = "cpu";
-  return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
-         std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) {
-           return std::isdigit(c) != 0;
-         });
+  return name.starts_with(kPrefix) && is_digits(name.substr(kPrefix.size()));
 }
 
 // Empty: it has none, because it is off.
-std::string siblings_of(const fs::path& cpu) {
+std::string siblings_of_cpu(const fs::path& cpu) {
   std::string line;
   for (const char* name : {"core_cpus_list", "thread_siblings_list"}) {
     std::ifstream file(cpu / "topology" / name);
@@ -39,7 +37,7 @@ int num_machine_cores(const fs::path& folder) {
   for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
        entry.increment(failure)) {
     if (!is_cpu(entry->path().filename().string())) continue;
-    if (std::string siblings = siblings_of(entry->path()); !siblings.empty())
+    if (std::string siblings = siblings_of_cpu(entry->path()); !siblings.empty())
       cores.insert(std::move(siblings));
   }
   return std::max(1, static_cast<int>(cores.size()));

@@ -1,11 +1,11 @@
 #include "launcher/manual.h"
 
-#include <cctype>
 #include <span>
 #include <string_view>
 
 #include "launcher/choice_list.h"
 #include "launcher/flag_table.h"
+#include "launcher/letter_case.h"
 #include "launcher/torchrun/torchrun_flags.h"
 
 namespace accel::launcher {
@@ -105,14 +105,12 @@ std::string torchrun_manual() {
 
 std::string command_manual(const LocalCommand& command) {
   const std::string name(command.name);
-  std::string capitals = name;
-  for (char& c : capitals) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   const auto descriptions = describe(command);
   std::string out =
       ".\\\" Written by scripts/generate_docs.sh from the command's flags. Do not edit it.\n.TH "
       "ACCEL\\-" +
-      troff(capitals) + " 1 \"\" \"accel\" \"User Commands\"\n.SH NAME\naccel\\-" + troff(name) +
-      " \\- " + troff(command.summary) + "\n.SH SYNOPSIS\n";
+      troff(uppercase(name)) + " 1 \"\" \"accel\" \"User Commands\"\n.SH NAME\naccel\\-" +
+      troff(name) + " \\- " + troff(command.summary) + "\n.SH SYNOPSIS\n";
   for (const CommandDescription& description : descriptions)
     out += ".B " + troff(usage(description)) + "\n.br\n";
   for (const CommandDescription& description : descriptions) {

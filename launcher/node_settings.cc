@@ -12,10 +12,6 @@ namespace {
 
 using Range = std::pair<int, int>;
 
-void usage(Faults& faults, std::string message, std::string remedy) {
-  faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
-}
-
 // With c10d or etcd it is a line of torchrun, word by word: as there, whoever reaches the port is trusted. Who asks for
 // more has it.
 bool may_meet_openly(const CommandLine& line) {
@@ -45,11 +41,10 @@ std::optional<ElasticSettings> choose_endpoint(const CommandLine& line,
   if (elastic.endpoint.empty()) {
     // As with torchrun, --nnodes 1 alone is a launch on one machine.
     if (elastic.max_nodes > 1) {
-      usage(faults,
-            "--nnodes " + line.text("nnodes").value_or("") + " needs " +
-                line.spelled("rdzv_endpoint"),
-            "give the address of one node, as " + line.spelled("rdzv_endpoint") +
-                " 10.0.0.7:29400, on each node");
+      faults.add(usage_error("--nnodes " + line.text("nnodes").value_or("") + " needs " +
+                                 line.spelled("rdzv_endpoint"),
+                             "give the address of one node, as " + line.spelled("rdzv_endpoint") +
+                                 " 10.0.0.7:29400, on each node"));
     }
     return std::nullopt;
   }
@@ -63,15 +58,13 @@ std::optional<ElasticSettings> choose_endpoint(const CommandLine& line,
   const bool is_open = is_of_torchrun && may_meet_openly(line);
   elastic.insecure = is_open || line.is_on("rdzv_insecure");
   if (elastic.token_file.empty() && !is_open) {
-    usage(faults,
-          "a job of several nodes needs " + line.spelled("rdzv_token_file"),
-          remedy_for_token(line));
+    faults.add(usage_error("a job of several nodes needs " + line.spelled("rdzv_token_file"),
+                           remedy_for_token(line)));
   }
   if (elastic.insecure == !elastic.tls_dir.empty()) {
-    usage(faults,
-          "a job of several nodes needs either " + line.spelled("rdzv_tls_dir") +
-              " or, on loopback, " + line.spelled("rdzv_insecure"),
-          "make certificates with `accel-agent init-tls`");
+    faults.add(usage_error("a job of several nodes needs either " + line.spelled("rdzv_tls_dir") +
+                               " or, on loopback, " + line.spelled("rdzv_insecure"),
+                           "make certificates with `accel-agent init-tls`"));
   }
   if (slurm.place && slurm.place->role == SlurmRole::kTask) {
     elastic.node_id = slurm.place->node_name;
@@ -102,10 +95,9 @@ std::optional<ElasticSettings> choose_slurm_nodes(const CommandLine& line,
   }
   for (const char* name : {"rdzv_token_file", "rdzv_tls_dir", "rdzv_insecure"}) {
     if (*planned && line.has(name)) {
-      usage(faults,
-            line.spelled(name) + " goes with " + line.spelled("rdzv_endpoint") +
-                ", and inside SLURM none is needed",
-            "leave it out: key and certificates are made for the job");
+      faults.add(usage_error(line.spelled(name) + " goes with " + line.spelled("rdzv_endpoint") +
+                                 ", and inside SLURM none is needed",
+                             "leave it out: key and certificates are made for the job"));
     }
   }
   return *std::move(planned);
@@ -133,13 +125,13 @@ std::optional<ElasticSettings> choose_agent(const CommandLine& line,
                            "redirects",
                            "log_prefix"}) {
     if (line.has(name))
-      usage(faults,
-            line.spelled(name) + " cannot be used together with --agent",
-            "leave it out: agents have addresses, keys, ports and log folders of their own");
+      faults.add(usage_error(
+          line.spelled(name) + " cannot be used together with --agent",
+          "leave it out: agents have addresses, keys, ports and log folders of their own"));
   }
   for (const char* name : {"rdzv_join_timeout", "rdzv_last_call_timeout", "fencing", "lease"}) {
     if (line.has(name) && elastic.max_nodes == 1)
-      usage(faults, line.spelled(name) + " is for several nodes", "give --nnodes too");
+      faults.add(usage_error(line.spelled(name) + " is for several nodes", "give --nnodes too"));
   }
   return elastic;
 }
@@ -152,12 +144,12 @@ void choose_fencing(const CommandLine& line, ElasticSettings& elastic, Faults& f
   const auto lease = seconds_flag(line, "lease", faults);
   if (!lease) return;
   if (!elastic.hard_fencing)
-    usage(faults, "--lease is for hard fencing", "give --fencing hard too");
+    faults.add(usage_error("--lease is for hard fencing", "give --fencing hard too"));
   if (*lease < kShortestLease || *lease > kLongestLease) {
-    return usage(faults,
-                 "--lease is " + line.text("lease").value_or("") +
-                     ", expected 2.5 s to one day: the coordinator answers once a second",
-                 "leave it at 10 s, or make it as long as a break of the network may last");
+    return faults.add(
+        usage_error("--lease is " + line.text("lease").value_or("") +
+                        ", expected 2.5 s to one day: the coordinator answers once a second",
+                    "leave it at 10 s, or make it as long as a break of the network may last"));
   }
   elastic.lease =
       std::chrono::ceil<supervisor::Milliseconds>(std::chrono::duration<double>(*lease));
@@ -188,11 +180,11 @@ std::optional<ElasticSettings> choose_nodes(const CommandLine& line,
   if (!elastic) {
     for (const char* name : kMeetingFlags) {
       if (line.has(name) && line.is_on("standalone")) {
-        usage(faults,
-              line.spelled(name) + " is for several nodes, and --standalone for one",
-              "leave one of them out");
+        faults.add(
+            usage_error(line.spelled(name) + " is for several nodes, and --standalone for one",
+                        "leave one of them out"));
       } else if (line.has(name) && !range) {
-        usage(faults, line.spelled(name) + " is for several nodes", "give --nnodes too");
+        faults.add(usage_error(line.spelled(name) + " is for several nodes", "give --nnodes too"));
       }
     }
     return elastic;

@@ -22,6 +22,11 @@ template <typename Number>
   return number;
 }
 
+// "12", not "" or "-1".
+[[nodiscard]] constexpr bool is_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 inline constexpr std::string_view kTypedBlanks = " \t\n\v\f\r";
 
 // As number_of(), for what a person typed: with what the peers' int() and float() take, blanks around the number, a plus

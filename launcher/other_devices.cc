@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
+
+#include "launcher/number_text.h"
 
 namespace accel::launcher {
 namespace {
@@ -23,11 +24,6 @@ bool is_cuda_hidden(const EnvMap& environment) {
   const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
   return visible != environment.end() &&
          (visible->second.empty() || visible->second.starts_with('-'));
-}
-
-bool is_number(std::string_view text) {
-  return !text.empty() &&
-         std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 // True when `is_it` says so of one entry of the folder; a folder that cannot be read has none.
@@ -58,7 +54,7 @@ bool is_intel_node(const fs::path& node) {
 bool is_other_device(std::string_view entry, const EnvMap& environment) {
   if (std::ranges::find(kOfCuda, entry) != kOfCuda.end()) return !is_cuda_hidden(environment);
   return std::ranges::any_of(kNumbered, [&](std::string_view begin) {
-    return entry.starts_with(begin) && is_number(entry.substr(begin.size()));
+    return entry.starts_with(begin) && is_digits(entry.substr(begin.size()));
   });
 }
 

@@ -8,7 +8,7 @@ namespace {
 constexpr std::string_view kLaunchName = "accel-launch";
 constexpr std::string_view kTorchrunName = "accel-torchrun";
 
-constexpr FlagNames kFlags[] = {
+constexpr FlagNames kFlagNames[] = {
     {.torchrun = "nproc_per_node", .own = "num_processes"},
     {.torchrun = "node_rank", .own = "machine_rank"},
     {.torchrun = "master_addr", .own = "main_process_ip"},
@@ -18,8 +18,8 @@ constexpr FlagNames kFlags[] = {
 // torchrun's --nnodes is a range too, which --num_machines is not: one way only.
 std::string_view name_for_torchrun(std::string_view flag) {
   if (flag == "num_machines") return "nnodes";
-  const auto* const found = std::ranges::find(kFlags, flag, &FlagNames::own);
-  return found == std::end(kFlags) ? flag : found->torchrun;
+  const auto* const found = std::ranges::find(kFlagNames, flag, &FlagNames::own);
+  return found == std::end(kFlagNames) ? flag : found->torchrun;
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ Program program_of(std::string_view name) {
 }
 
 std::span<const FlagNames> flags_of_two_names() {
-  return kFlags;
+  return kFlagNames;
 }
 
 std::string spelled(std::string_view flag, Program program) {

@@ -13,15 +13,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostBytes = 1 << 16;
+constexpr std::size_t kMostVersionBytes = 1 << 16;
 
-std::string text_of(const fs::path& path) {
-  const auto text = read_text_file(path.string(), kMostBytes, "the file");
+std::string text_or_nothing(const fs::path& path) {
+  const auto text = read_text_file(path.string(), kMostVersionBytes, "the file");
   return text ? *text : "";
 }
 
 // What stands between quotes on the line that begins with `name`.
-std::string quoted(std::string_view text, std::string_view name) {
+std::string quoted_value(std::string_view text, std::string_view name) {
   std::size_t line = 0;
   while (!text.substr(line).starts_with(name)) {
     line = text.find('\n', line);
@@ -84,9 +84,9 @@ std::optional<std::string> package_version(const std::vector<std::string>& folde
 
 std::optional<TorchBuild> torch_build(const std::vector<std::string>& folders) {
   for (const std::string& folder : folders) {
-    const std::string text = text_of(fs::path(folder) / "torch/version.py");
+    const std::string text = text_or_nothing(fs::path(folder) / "torch/version.py");
     if (text.empty()) continue;
-    return TorchBuild{quoted(text, "__version__"), quoted(text, "cuda")};
+    return TorchBuild{quoted_value(text, "__version__"), quoted_value(text, "cuda")};
   }
   return std::nullopt;
 }

@@ -17,6 +17,7 @@
 #include <accel/error.h>
 
 #include "launcher/flag_spelling.h"
+#include "launcher/joined.h"
 #include "launcher/mpi/rank_failure.h"
 #include "runtime/supervisor/exit_error.h"
 
@@ -69,7 +70,7 @@ Error unreachable(const std::string& host, const WorkerExit& exit) {
                "check `ssh " + host + " true`, which must need no password");
 }
 
-std::string name_of(const WorkerExit& exit, int num_workers, const ReportStyle& style) {
+std::string shown_name(const WorkerExit& exit, int num_workers, const ReportStyle& style) {
   const auto index = static_cast<size_t>(exit.global_rank);
   if (index < style.hosts.size()) return "host " + style.hosts[index];
   if (index < style.names.size()) return style.names[index];
@@ -99,9 +100,7 @@ std::string consequences(const JobOutcome& outcome) {
     parts.push_back(plural(static_cast<size_t>(outcome.restarts), "restart") +
                     (outcome.restarts == 1 ? " was" : " were") + " used");
   }
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
-  return text;
+  return joined(parts, "; ");
 }
 
 std::string with_color(std::string block, const ReportStyle& style) {
@@ -114,7 +113,7 @@ std::string with_color(std::string block, const ReportStyle& style) {
   return block;
 }
 
-std::string describe(const supervisor::CommittedCheckpoint& checkpoint) {
+std::string checkpoint_text(const supervisor::CommittedCheckpoint& checkpoint) {
   return plain_line(checkpoint.path) + " (step " + std::to_string(checkpoint.step) + ")";
 }
 
@@ -124,11 +123,11 @@ std::string failure_block(const JobOutcome& outcome, int num_workers, const Repo
   const auto index = static_cast<size_t>(first.global_rank);
   Error error = first.exit_code == 255 && index < style.hosts.size()
                     ? unreachable(style.hosts[index], first)
-                    : error_of(first, name_of(first, num_workers, style));
+                    : error_of(first, shown_name(first, num_workers, style));
   std::string cause = supervisor::own_reason(first, words);
   if (cause.empty() && index < style.names.size()) cause = describe_rank_failure(first.tail);
   if (!cause.empty()) error.with_detail("cause", cause);
-  if (outcome.checkpoint) error.with_detail("checkpoint", describe(*outcome.checkpoint));
+  if (outcome.checkpoint) error.with_detail("checkpoint", checkpoint_text(*outcome.checkpoint));
   if (std::string text = consequences(outcome); !text.empty()) error.with_detail("others", text);
   return own_words(first, words, style.tail_lines) +
          with_color(rendered(error, style.program), style) + "\n";
@@ -163,8 +162,8 @@ std::string render_report(const JobOutcome& outcome, int num_workers, const Repo
   if (!outcome.first_failure) {
     out += style.program + ": " + outcome.reason + "\n";
     if (!outcome.checkpoint) return out;
-    return out + style.program + ": the newest checkpoint is " + describe(*outcome.checkpoint) +
-           "\n";
+    return out + style.program + ": the newest checkpoint is " +
+           checkpoint_text(*outcome.checkpoint) + "\n";
   }
   return out + failure_block(outcome, num_workers, style);
 }

@@ -7,7 +7,7 @@ constexpr std::string_view kTensorParallel =
     "has no effect: give --use_fsdp --fsdp_version 2 --use_parallelism_config "
     "--parallelism_config_tp_size N";
 
-constexpr RetiredFlag kFlags[] = {
+constexpr RetiredFlag kRetiredFlags[] = {
     {"fsdp_backward_prefetch_policy",
      true,
      "fsdp_backward_prefetch",
@@ -23,7 +23,7 @@ constexpr RetiredFlag kFlags[] = {
 }  // namespace
 
 std::span<const RetiredFlag> retired_flags() {
-  return kFlags;
+  return kRetiredFlags;
 }
 
 }  // namespace accel::launcher

@@ -32,7 +32,7 @@ bool is_executable(const fs::path& path) {
 }
 
 // The entries of the script's folder, as they would be typed.
-std::vector<std::string> siblings_of(const std::string& script) {
+std::vector<std::string> names_beside(const std::string& script) {
   const fs::path folder = fs::path(script).parent_path();
   std::vector<std::string> names;
   std::error_code failure;
@@ -45,7 +45,7 @@ std::vector<std::string> siblings_of(const std::string& script) {
   return names;
 }
 
-Error missing(const std::string& script, const EnvMap& environment, Program program) {
+Error missing_script(const std::string& script, const EnvMap& environment, Program program) {
   const std::string remedy =
       "check the path; a program on PATH is found with " + spelled("no_python", program);
   const fs::path folder = fs::path(script).parent_path();
@@ -60,7 +60,7 @@ Error missing(const std::string& script, const EnvMap& environment, Program prog
         "there is no " + script + " in this folder; one is on PATH",
         std::string(name_of(program)) + " " + spelled("no_python", program) + " " + script);
   }
-  if (std::optional<std::string> guess = nearest(script, siblings_of(script))) {
+  if (std::optional<std::string> guess = nearest(script, names_beside(script))) {
     return Error(ErrorCode::kScriptMissing,
                  "there is no " + script + ", did you mean " + *guess + "?",
                  "check the path; " + *guess + " exists");
@@ -179,7 +179,7 @@ Result<WorkerCommand> file_command(const std::string& script,
         "a script cannot be read from the standard input",
         "write it to a file: each worker, and each one that is started again, reads it anew");
   }
-  if (!fs::exists(script, ignored)) return missing(script, environment, program);
+  if (!fs::exists(script, ignored)) return missing_script(script, environment, program);
   if (is_package || is_python_file(script)) {
     std::vector<std::string> tail = {script};
     tail.insert(tail.end(), arguments.begin(), arguments.end());
@@ -200,7 +200,7 @@ Result<WorkerCommand> run_path_command(const std::string& script,
       "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], "
       "run_name='__main__')";
   std::error_code ignored;
-  if (!fs::exists(script, ignored)) return missing(script, environment, program);
+  if (!fs::exists(script, ignored)) return missing_script(script, environment, program);
   std::vector<std::string> tail = {"-c", kProgram, script};
   tail.insert(tail.end(), arguments.begin(), arguments.end());
   return with_python(std::move(tail), fs::path(script).stem().string(), environment);
@@ -270,7 +270,7 @@ Result<WorkerCommand> resolve_command(const std::string& script,
       return Error(
           ErrorCode::kScriptNotExecutable, script + " is a folder", "name the program inside it");
     }
-    if (!is_file(script)) return missing(script, environment, program);
+    if (!is_file(script)) return missing_script(script, environment, program);
     return program_command(script, arguments);
   }
   const std::string found = find_on_path(script, environment);

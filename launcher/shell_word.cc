@@ -1,5 +1,7 @@
 #include "launcher/shell_word.h"
 
+#include "launcher/joined.h"
+
 namespace accel::launcher {
 
 std::string shell_word(std::string_view word) {
@@ -20,9 +22,7 @@ std::string shell_word(std::string_view word) {
 }
 
 std::string shell_words(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_word(word);
-  return text;
+  return joined(words, " ", shell_word);
 }
 
 }  // namespace accel::launcher

@@ -13,7 +13,9 @@ constexpr std::int64_t kLastSecond = 253'402'300'799;  // of the year 9999
 constexpr std::int64_t kLongestKillWait = 65'533;      // slurm.conf takes no more
 constexpr int kMostTasks = 1 << 20;                    // on one node
 
-Error invalid(std::string_view name, std::string_view value, const std::string& expected) {
+Error invalid_slurm_variable(std::string_view name,
+                             std::string_view value,
+                             const std::string& expected) {
   return Error(ErrorCode::kEnvInvalid,
                std::string(name) + " is '" + std::string(value) + "', expected " + expected,
                "unset " + std::string(name) +
@@ -28,9 +30,9 @@ std::optional<std::int64_t> number_between(std::string_view text,
 }
 
 // Reads variable after variable; the first fault is kept.
-class Reader {
+class VariableReader {
  public:
-  explicit Reader(const EnvMap& environment) : environment_(environment) {}
+  explicit VariableReader(const EnvMap& environment) : environment_(environment) {}
 
   [[nodiscard]] std::string_view text(const char* name) const {
     const auto found = environment_.find(name);
@@ -42,7 +44,7 @@ class Reader {
     const std::string_view value = name == nullptr ? std::string_view() : text(name);
     if (value.empty()) return otherwise;
     if (const auto number = number_between(value, 0, most)) return *number;
-    fail(invalid(name, value, "a whole number from 0 to " + std::to_string(most)));
+    fail(invalid_slurm_variable(name, value, "a whole number from 0 to " + std::to_string(most)));
     return otherwise;
   }
 
@@ -64,7 +66,7 @@ class Reader {
   std::optional<Error> fault_;
 };
 
-std::vector<std::string> read_hosts(Reader& reader, SlurmRole role) {
+std::vector<std::string> read_node_list(VariableReader& reader, SlurmRole role) {
   const bool is_task = role == SlurmRole::kTask;
   const char* list =
       is_task ? reader.first_of({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"})
@@ -76,26 +78,27 @@ std::vector<std::string> read_hosts(Reader& reader, SlurmRole role) {
   if (list == nullptr) {
     // Without names no other node can be found: several of them must not become one.
     if (expected > 1) {
-      reader.fail(
-          invalid("SLURM_JOB_NODELIST", "", "the names of " + std::to_string(expected) + " nodes"));
+      reader.fail(invalid_slurm_variable(
+          "SLURM_JOB_NODELIST", "", "the names of " + std::to_string(expected) + " nodes"));
     }
     return {std::string(reader.text("SLURMD_NODENAME"))};
   }
   auto hosts = expand_hostlist(reader.text(list), kMostNodes);
   if (!hosts) {
-    reader.fail(invalid(list, reader.text(list), "a list of hosts: " + hosts.error().message()));
+    reader.fail(invalid_slurm_variable(
+        list, reader.text(list), "a list of hosts: " + hosts.error().message()));
     return {};
   }
   if (expected >= 0 && expected != static_cast<std::int64_t>(hosts->size())) {
-    reader.fail(
-        invalid(list,
-                reader.text(list),
-                "as many hosts as " + std::string(count) + " says, " + std::to_string(expected)));
+    reader.fail(invalid_slurm_variable(
+        list,
+        reader.text(list),
+        "as many hosts as " + std::string(count) + " says, " + std::to_string(expected)));
   }
   return *std::move(hosts);
 }
 
-void read_task(Reader& reader, SlurmPlace& place) {
+void read_task(VariableReader& reader, SlurmPlace& place) {
   place.step_id = reader.text(reader.first_of({"SLURM_STEP_ID", "SLURM_STEPID"}));
   const int num_nodes = std::max(1, place.num_nodes());
   place.node_index = static_cast<int>(reader.number("SLURM_NODEID", num_nodes - 1, 0));
@@ -109,8 +112,8 @@ void read_task(Reader& reader, SlurmPlace& place) {
   const auto counts = expand_task_counts(name, reader.text(name));
   if (!counts) return reader.fail(counts.error());
   if (counts->size() != static_cast<std::size_t>(num_nodes)) {
-    return reader.fail(
-        invalid(name, reader.text(name), std::to_string(num_nodes) + " nodes' counts of tasks"));
+    return reader.fail(invalid_slurm_variable(
+        name, reader.text(name), std::to_string(num_nodes) + " nodes' counts of tasks"));
   }
   place.tasks_on_node = (*counts)[static_cast<std::size_t>(place.node_index)];
 }
@@ -119,7 +122,8 @@ void read_task(Reader& reader, SlurmPlace& place) {
 
 Result<std::vector<int>> expand_task_counts(std::string_view name, std::string_view text) {
   const auto bad = [&] {
-    return invalid(name, text, "counts of tasks as SLURM writes them, for example 2(x3),1");
+    return invalid_slurm_variable(
+        name, text, "counts of tasks as SLURM writes them, for example 2(x3),1");
   };
   std::vector<int> counts;
   for (std::string_view rest = text;;) {
@@ -143,7 +147,7 @@ Result<std::vector<int>> expand_task_counts(std::string_view name, std::string_v
 }
 
 Result<std::optional<SlurmPlace>> read_slurm(const EnvMap& environment) {
-  Reader reader(environment);
+  VariableReader reader(environment);
   const char* job = reader.first_of({"SLURM_JOB_ID", "SLURM_JOBID"});
   if (job == nullptr) return std::optional<SlurmPlace>();
   SlurmPlace place;
@@ -161,7 +165,7 @@ Result<std::optional<SlurmPlace>> read_slurm(const EnvMap& environment) {
   const char* components = reader.first_of({"SLURM_HET_SIZE", "SLURM_PACK_SIZE"});
   place.num_components = static_cast<int>(reader.number(components, kMostNodes, 1));
   place.node_name = reader.text("SLURMD_NODENAME");
-  place.hosts = read_hosts(reader, place.role);
+  place.hosts = read_node_list(reader, place.role);
   if (const auto all = expand_hostlist(reader.text("SLURM_JOB_NODELIST"), kMostNodes))
     place.job_hosts = *all;
   if (is_task && !reader.fault()) read_task(reader, place);

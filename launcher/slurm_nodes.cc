@@ -3,25 +3,23 @@
 #include <algorithm>
 #include <tuple>
 
+#include "launcher/faults.h"
+
 namespace accel::launcher {
 namespace {
 
-std::string nodes_text(int number) {
+std::string counted_nodes(int number) {
   return std::to_string(number) + (number == 1 ? " node" : " nodes");
-}
-
-Error usage(std::string message, std::string remedy) {
-  return Error(ErrorCode::kUsage, std::move(message), std::move(remedy));
 }
 
 Error several_tasks(const SlurmPlace& place, Program program) {
   const std::string name(name_of(program));
-  return usage("SLURM runs " + std::to_string(place.tasks_on_node) + " tasks on node " +
-                   place.node_name + ", and " + name + " starts the node's workers itself",
-               "use `srun --nodes=" + std::to_string(place.num_nodes()) +
-                   " --ntasks-per-node=1 --cpu-bind=none " + name + " " +
-                   spelled("num_processes", program) + " " + std::to_string(place.tasks_on_node) +
-                   " ...`");
+  return usage_error("SLURM runs " + std::to_string(place.tasks_on_node) + " tasks on node " +
+                         place.node_name + ", and " + name + " starts the node's workers itself",
+                     "use `srun --nodes=" + std::to_string(place.num_nodes()) +
+                         " --ntasks-per-node=1 --cpu-bind=none " + name + " " +
+                         spelled("num_processes", program) + " " +
+                         std::to_string(place.tasks_on_node) + " ...`");
 }
 
 Result<std::pair<int, int>> choose_range(const SlurmPlace& place, const SlurmWish& wish) {
@@ -30,17 +28,18 @@ Result<std::pair<int, int>> choose_range(const SlurmPlace& place, const SlurmWis
   const auto [least, most] = *wish.num_nodes;
   const std::string where = place.role == SlurmRole::kTask ? "this step of srun" : "the allocation";
   if (most > here) {
-    return usage("--nnodes asks for up to " + nodes_text(most) + ", and " + where + " has " +
-                     std::to_string(here),
-                 "leave --nnodes out, or ask SLURM for them with --nodes=" + std::to_string(most));
+    return usage_error(
+        "--nnodes asks for up to " + counted_nodes(most) + ", and " + where + " has " +
+            std::to_string(here),
+        "leave --nnodes out, or ask SLURM for them with --nodes=" + std::to_string(most));
   }
   if (most == 1) {
     const std::string flag = wish.is_standalone ? "--standalone" : "--nnodes";
-    return usage(flag + (wish.is_standalone ? "" : " 1") + " with " + nodes_text(here) + " in " +
-                     where + ": every node would be a job of its own",
-                 "leave " + flag +
-                     " out, or start one node with `srun --nodes=1 --ntasks=1 --overlap " +
-                     std::string(name_of(wish.program)) + " ...`");
+    return usage_error(flag + (wish.is_standalone ? "" : " 1") + " with " + counted_nodes(here) +
+                           " in " + where + ": every node would be a job of its own",
+                       "leave " + flag +
+                           " out, or start one node with `srun --nodes=1 --ntasks=1 --overlap " +
+                           std::string(name_of(wish.program)) + " ...`");
   }
   return std::pair(least, most);
 }
@@ -79,10 +78,10 @@ std::optional<Error> refuse_components(const SlurmPlace& place, Program program)
   if (place.role != SlurmRole::kBatch || place.num_components <= 1) return std::nullopt;
   const std::string name(name_of(program));
   const std::string all = "0-" + std::to_string(place.num_components - 1);
-  return usage("SLURM job " + place.job_id + " has " + std::to_string(place.num_components) +
-                   " components, and its batch script sees the nodes of the first alone",
-               "use `srun --het-group=" + all + " --ntasks-per-node=1 --cpu-bind=none " + name +
-                   " ...` for the nodes of all of them, or --nnodes 1 for this node");
+  return usage_error("SLURM job " + place.job_id + " has " + std::to_string(place.num_components) +
+                         " components, and its batch script sees the nodes of the first alone",
+                     "use `srun --het-group=" + all + " --ntasks-per-node=1 --cpu-bind=none " +
+                         name + " ...` for the nodes of all of them, or --nnodes 1 for this node");
 }
 
 Result<std::optional<ElasticSettings>> plan_slurm_nodes(const SlurmPlace& place,

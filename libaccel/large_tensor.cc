@@ -15,16 +15,13 @@
 
 #include <accel/error.h>
 
+#include "libaccel/alignment.h"
+
 namespace accel {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Smaller ones would mostly be what a huge page leaves over.
 constexpr std::size_t kLargeFrom = 2 * kHugePage;
-
-std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 // A mapping that begins anywhere and contains whole huge pages for a tensor.
 class Mapping {

@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "runtime/write_all.h"
+
 namespace accel::agent {
 namespace {
 
@@ -43,12 +45,7 @@ class RealJournalDisk final : public JournalDisk {
   }
 
   Result<void> write(int fd, std::string_view bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t put = ::write(fd, bytes.data(), bytes.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return failed("write", "the journal");
-      bytes.remove_prefix(static_cast<std::size_t>(put));
-    }
+    if (write_all(fd, bytes) != 0) return failed("write", "the journal");
     return {};
   }
 

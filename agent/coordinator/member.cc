@@ -6,15 +6,6 @@
 namespace accel::agent {
 namespace {
 
-bool is_active(MemberPhase phase) {
-  return phase >= MemberPhase::kPreparing && phase <= MemberPhase::kDraining;
-}
-
-bool is_end(NoticeKind kind) {
-  return kind == NoticeKind::kSucceeded || kind == NoticeKind::kFailed ||
-         kind == NoticeKind::kCancelled;
-}
-
 void note_generation(LocalMembership& membership, std::uint64_t seen) {
   membership.highest_generation = std::max(membership.highest_generation, seen);
   membership.join.generation = membership.highest_generation;

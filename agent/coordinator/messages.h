@@ -59,6 +59,11 @@ enum class MemberPhase {
   kStopped,    // nothing of this generation is left here
 };
 
+// Whether workers of the generation may run here.
+[[nodiscard]] inline bool is_active(MemberPhase phase) {
+  return phase >= MemberPhase::kPreparing && phase <= MemberPhase::kDraining;
+}
+
 // ---- from agents ----
 
 struct NodeInfo {
@@ -228,6 +233,12 @@ struct Stop {
 };
 
 enum class NoticeKind { kParked, kPreempt, kSucceeded, kFailed, kCancelled };
+
+// Whether the job is over.
+[[nodiscard]] inline bool is_end(NoticeKind kind) {
+  return kind == NoticeKind::kSucceeded || kind == NoticeKind::kFailed ||
+         kind == NoticeKind::kCancelled;
+}
 
 struct Notice {
   JobUuid job_uuid;

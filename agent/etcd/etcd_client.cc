@@ -58,7 +58,7 @@ bool may_another_answer(const grpc::Status& status) {
          status.error_code() == grpc::StatusCode::CANCELLED;
 }
 
-Error refusal_of(const grpc::Status& status, const std::string& endpoint) {
+Error etcd_refusal(const grpc::Status& status, const std::string& endpoint) {
   const std::string text = "etcd at " + endpoint + " refused: " + printable(status.error_message());
   switch (status.error_code()) {
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
@@ -81,7 +81,7 @@ bool is_away(grpc::Channel& channel) {
   return channel.GetState(false) == GRPC_CHANNEL_TRANSIENT_FAILURE;
 }
 
-std::string text_of(const grpc::Status& status, const EtcdTiming& timing) {
+std::string failure_text(const grpc::Status& status, const EtcdTiming& timing) {
   if (status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED)
     return printable(status.error_message());
   return "no answer (a call may take " + std::to_string(timing.call_limit.count()) + " ms)";
@@ -259,10 +259,10 @@ Result<Response> EtcdClient::call(const Ask<Response>& ask) {
     if (over == nullptr) continue;
     const std::size_t index = order[race.place_of(*over)];
     if (may_another_answer(over->status)) {
-      said.emplace_back(members_[index].endpoint, text_of(over->status, timing_));
+      said.emplace_back(members_[index].endpoint, failure_text(over->status, timing_));
       continue;
     }
-    if (!over->status.ok()) return refusal_of(over->status, members_[index].endpoint);
+    if (!over->status.ok()) return etcd_refusal(over->status, members_[index].endpoint);
     first_.store(index);
     return std::move(over->response);
   }

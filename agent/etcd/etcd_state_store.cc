@@ -12,10 +12,10 @@ using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
 
 constexpr std::int64_t kPage = 200;
-constexpr std::chrono::milliseconds kPause{100};   // between tries
+constexpr std::chrono::milliseconds kReadRetry{100};  // between tries
 constexpr std::size_t kLongestRecord = 1'500'000;  // etcd's own limit for a transaction is 1.5 MiB
 
-Error lost(const std::string& why) {
+Error lost_leadership(const std::string& why) {
   return Error(ErrorCode::kLeadershipLost, "this agent leads no more: " + why);
 }
 
@@ -105,14 +105,14 @@ Result<void> EtcdStateStore::write(const Record& record, bool) {
   Kept& present = kept_[record.key];
   while (true) {
     if (term_ && term_->is_over(SteadyClock().now())) {
-      return lost("etcd did not answer for five sixths of the lease");
+      return lost_leadership("etcd did not answer for five sixths of the lease");
     }
     auto answer = client_->txn(transaction_of(record, present));
     if (!answer) {
       if (answer.error().code() != ErrorCode::kEtcdUnreachable || !term_) {
         return std::move(answer).error();
       }
-      std::this_thread::sleep_for(kPause);
+      std::this_thread::sleep_for(kReadRetry);
       continue;
     }
     if (answer->succeeded()) {
@@ -123,8 +123,8 @@ Result<void> EtcdStateStore::write(const Record& record, bool) {
       return Error(ErrorCode::kProtocol, "etcd answered a transaction with something else");
     const auto& leaders = answer->responses(0).response_range();
     if (leaders.kvs().empty() || leaders.kvs(0).create_revision() != epoch_) {
-      return lost(leaders.kvs().empty() ? "its key in etcd is gone"
-                                        : leaders.kvs(0).value() + " leads");
+      return lost_leadership(leaders.kvs().empty() ? "its key in etcd is gone"
+                                                   : leaders.kvs(0).value() + " leads");
     }
     // Only a try of our own can have changed it: one without an answer, or the same one at another member.
     const auto& found = answer->responses(1).response_range();

@@ -11,8 +11,6 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::seconds kUnaryDeadline{10};
-
 Unanswered nobody_at(const std::string& endpoint) {
   return {.code = ErrorCode::kCoordinatorLost,
           .endpoint = "the agent at " + endpoint,

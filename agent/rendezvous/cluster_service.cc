@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 
 #include "agent/diagnosis.h"
+#include "agent/grpc_status.h"
 #include "agent/job_request.h"
 #include "agent/log_stream.h"
 #include "agent/rendezvous/cluster_client.h"
@@ -28,15 +29,11 @@ std::string metadata(const grpc::ServerContextBase& context, const char* name) {
              : std::string(found->second.data(), found->second.size());
 }
 
-Error unknown_job(const std::string& job) {
-  return Error(ErrorCode::kJobUnknown, "there is no job '" + job.substr(0, 64) + "' here");
-}
-
 bool is_owner(const v1::OnBehalf& who, const std::string& user) {
   return who.may_do_all() || (!who.user().empty() && who.user() == user);
 }
 
-std::string name_of(const v1::OnBehalf& who) {
+std::string requester_name(const v1::OnBehalf& who) {
   return who.user().empty() ? "an operator" : who.user();
 }
 
@@ -212,7 +209,7 @@ grpc::ServerUnaryReactor* ClusterService::Stop(Context* context,
     const std::string uuid = (*found)->description->job_uuid;
     const bool kill = request->request().kill();
     parts_.audit("stop " + (*found)->description->job_id + (kill ? " (kill)" : "") + " for " +
-                 name_of(request->who()) + ", " + caller.name);
+                 requester_name(request->who()) + ", " + caller.name);
     // As on one node: who asks a second time means it.
     const bool is_again =
         (*found)->phase == JobPhase::kStopping && (*found)->stop.end == JobPhase::kCancelled;
@@ -244,7 +241,8 @@ grpc::ServerUnaryReactor* ClusterService::Scale(Context* context,
     }
     const std::string uuid = (*found)->description->job_uuid;
     parts_.audit("scale " + (*found)->description->job_id + " to " + std::to_string(least) + ":" +
-                 std::to_string(most) + " for " + name_of(request->who()) + ", " + caller.name);
+                 std::to_string(most) + " for " + requester_name(request->who()) + ", " +
+                 caller.name);
     parts_.coordinator->handle(agent::ScaleJob{.job_uuid = uuid,
                                                .min_nodes = static_cast<int>(least),
                                                .max_nodes = static_cast<int>(most)});
@@ -280,7 +278,7 @@ grpc::ServerUnaryReactor* ClusterService::PartSignal(Context* context,
                           "signal " + std::to_string(signal) + " does not exist"));
     }
     parts_.audit("signal " + std::to_string(signal) + " to " + (*part)->spec.job_id() + " for " +
-                 name_of(request->who()) + ", " + caller.name);
+                 requester_name(request->who()) + ", " + caller.name);
     node_->signal(**part, signal);
     finish({});
   });

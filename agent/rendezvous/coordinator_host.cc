@@ -22,7 +22,7 @@ namespace asio = boost::asio;
 
 constexpr std::size_t kMaxQueuedMessages = 256;
 constexpr std::size_t kMaxProofs = 65'536;
-constexpr std::chrono::milliseconds kLookEvery{10};
+constexpr std::chrono::milliseconds kHostTick{10};
 
 double draw_chance() {
   static std::mt19937_64 generator{std::random_device{}()};
@@ -209,9 +209,9 @@ void CoordinatorHost::carry_out(Actions actions) {
 void CoordinatorHost::schedule_tick() {
   if (!is_leading_) return;
   // The nearest moment is found by looking at every node, and with thousands of them an event comes every fraction of a
-  // millisecond. So one look serves all events of the next kLookEvery.
+  // millisecond. So one look serves all events of the next kHostTick.
   const TimePoint now = SteadyClock().now();
-  const TimePoint next_look = looked_at_ + kLookEvery;
+  const TimePoint next_look = looked_at_ + kHostTick;
   if (now < next_look) {
     if (wakes_at_ > next_look) wake_at(next_look);
     return;

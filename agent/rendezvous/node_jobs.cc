@@ -8,6 +8,7 @@
 
 #include "agent/job_request.h"
 #include "agent/log_folder.h"
+#include "agent/open_files.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/shim_folder.h"
 #include "agent/worker_signals.h"
@@ -17,16 +18,6 @@ namespace accel::agent {
 namespace {
 
 namespace asio = boost::asio;
-
-int null_device() {
-  static const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  return fd;
-}
-
-bool is_end(NoticeKind kind) {
-  return kind == NoticeKind::kSucceeded || kind == NoticeKind::kFailed ||
-         kind == NoticeKind::kCancelled;
-}
 
 }  // namespace
 

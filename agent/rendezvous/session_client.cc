@@ -7,12 +7,13 @@
 
 #include <boost/asio/post.hpp>
 
+#include "agent/client_channel.h"
+
 namespace accel::agent {
 namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::seconds kUnaryDeadline{10};
 constexpr int kMostRedirects = 3;  // in a row without a pause: the leader may be changing
 
 // Asks for one page of members after the other, and keeps itself alive until the last one has come.

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kLeastTokenBytes = 16;
 constexpr std::size_t kMostTokenBytes = 4096;
 
-const unsigned char* bytes_of(std::string_view text) {
+const unsigned char* unsigned_bytes(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
 
@@ -27,7 +27,7 @@ const unsigned char* bytes_of(std::string_view text) {
 
 std::string token_key(std::string_view token) {
   std::string key(SHA256_DIGEST_LENGTH, '\0');
-  ::SHA256(bytes_of(token), token.size(), reinterpret_cast<unsigned char*>(key.data()));
+  ::SHA256(unsigned_bytes(token), token.size(), reinterpret_cast<unsigned char*>(key.data()));
   return key;
 }
 
@@ -45,7 +45,7 @@ std::string prove_token(std::string_view key,
   ::HMAC(::EVP_sha256(),
          key.data(),
          static_cast<int>(key.size()),
-         bytes_of(text),
+         unsigned_bytes(text),
          text.size(),
          reinterpret_cast<unsigned char*>(proof.data()),
          &size);

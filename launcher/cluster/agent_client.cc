@@ -19,7 +19,7 @@ constexpr std::string_view kTicketSocket = "/tickets.sock";
 constexpr std::chrono::seconds kUnaryDeadline{30};
 // Of an agent that listens and does not answer, as on a machine with too much to do; one that does not listen is known at
 // once, and tried again after 0.1 s.
-constexpr std::chrono::milliseconds kConnectLimit{5'000};
+constexpr std::chrono::milliseconds kAgentConnectLimit{5'000};
 
 Result<void> check_tcp(const AgentAddress& to) {
   if (to.tcp.find(':') == std::string::npos)
@@ -64,13 +64,13 @@ Result<AgentClient> AgentClient::make(AgentAddress address) {
   if (!to.socket_folder.empty()) {
     channel = grpc::CreateCustomChannel("unix:" + to.socket_folder + std::string(kAgentSocket),
                                         grpc::InsecureChannelCredentials(),
-                                        agent::client_channel_arguments(kConnectLimit));
+                                        agent::client_channel_arguments(kAgentConnectLimit));
   } else {
     if (const auto good = check_tcp(to); !good) return good.error();
     auto credentials = agent::client_credentials(to.tls, to.insecure);
     if (!credentials) return std::move(credentials).error();
     channel = grpc::CreateCustomChannel(
-        to.tcp, *credentials, agent::client_channel_arguments(kConnectLimit));
+        to.tcp, *credentials, agent::client_channel_arguments(kAgentConnectLimit));
   }
   client.stub_ = v1::Control::NewStub(channel);
   return client;

@@ -8,20 +8,12 @@
 #include "launcher/flag_spelling.h"
 
 namespace accel::cluster {
-namespace {
-
-int fail(const std::string& program, const Error& error) {
-  std::fprintf(stderr, "%s\n", launcher::rendered(error, program).c_str());
-  return error_info(error.code()).exit_status;
-}
-
-}  // namespace
 
 int launch_by_agent(const launcher::ElasticRequest& request) {
   const std::string program(launcher::name_of(request.settings.program));
   block_forwarded_signals();
   const auto client = AgentClient::make(parse_agent_address("", "", false));
-  if (!client) return fail(program, client.error());
+  if (!client) return launcher::print_failure(program, client.error());
   const bool is_quiet = request.settings.quiet;
   const auto job = submit_and_follow(*client,
                                      describe_for_agents(request),
@@ -33,7 +25,7 @@ int launch_by_agent(const launcher::ElasticRequest& request) {
                                                       program.c_str(),
                                                       begun.job_id().c_str());
                                      });
-  if (!job) return fail(program, job.error());
+  if (!job) return launcher::print_failure(program, job.error());
   if (const std::string text = ending_text(*job); !text.empty() && !is_quiet)
     std::fprintf(stderr, "%s: %s", program.c_str(), text.c_str());
   return job->exit_code();

@@ -12,7 +12,6 @@
 //                           '--the same, with etcd--> meeting --Welcome by another one, or the same--> in the job
 //                                                        '--join limit, no restart left--> ended with an error
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -58,12 +57,7 @@ constexpr std::chrono::seconds kPartitionGrace{60};
 // With etcd: a connection that breaks may come back so soon; then it is asked who hosts now.
 constexpr std::chrono::seconds kBlip{1};
 // An attempt to connect to a host that swallows packets makes room for the next one.
-constexpr std::chrono::milliseconds kConnectLimit{3'000};
-
-int tell(const std::string& program, const Error& error) {
-  std::fprintf(stderr, "%s\n", launcher::rendered(error, program).c_str());
-  return error_info(error.code()).exit_status;
-}
+constexpr std::chrono::milliseconds kHostConnectLimit{3'000};
 
 class ElasticLaunch {
  public:
@@ -251,7 +245,7 @@ class ElasticLaunch {
 
   [[nodiscard]] std::shared_ptr<grpc::Channel> open_channel(const std::string& address) const {
     return grpc::CreateCustomChannel(
-        address, credentials_, agent::client_channel_arguments(kConnectLimit));
+        address, credentials_, agent::client_channel_arguments(kHostConnectLimit));
   }
 
   void say(const std::string& line) const {
@@ -451,7 +445,7 @@ class ElasticLaunch {
 int launch_elastic(const char* text) {
   ::signal(SIGPIPE, SIG_IGN);
   auto request = launcher::elastic_request_from_json(text);
-  if (!request) return tell(std::string(launcher::name_of({})), request.error());
+  if (!request) return launcher::print_failure(std::string(launcher::name_of({})), request.error());
   if (request->settings.meeting == launcher::Meeting::kStarter)
     return start_slurm_nodes(*std::move(request));
   if (request->settings.meeting == launcher::Meeting::kAgent) return launch_by_agent(*request);
@@ -464,7 +458,7 @@ int launch_elastic(const char* text) {
     return ended;
   }();
   if (is_interrupted) launcher::end_by_interrupt();  // runs no destructor
-  return status ? *status : tell(program, status.error());
+  return status ? *status : launcher::print_failure(program, status.error());
 }
 
 }  // namespace accel::cluster

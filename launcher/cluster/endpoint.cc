@@ -43,7 +43,7 @@ struct HostPort {
   std::uint16_t port = 0;
 };
 
-std::optional<HostPort> split(std::string_view text) {
+std::optional<HostPort> host_and_port(std::string_view text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return std::nullopt;
   const auto port = launcher::number_of<std::uint16_t>(text.substr(colon + 1));
@@ -116,7 +116,7 @@ Result<std::vector<TcpAddress>> resolve_endpoint(const std::string& text,
                                                  milliseconds limit,
                                                  const Resolver& resolver) {
   if (auto address = agent::parse_tcp_address(text)) return std::vector{*std::move(address)};
-  const auto parts = split(text);
+  const auto parts = host_and_port(text);
   if (!parts) {
     return Error(ErrorCode::kInvalidArgument,
                  "'" + text + "' is not of the form HOST:PORT",

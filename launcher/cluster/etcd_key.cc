@@ -17,11 +17,11 @@ using namespace std::chrono_literals;
 constexpr auto kNameLimit = 5s;
 constexpr auto kReachLimit = 1s;
 
-std::string joined(const std::string& host, std::uint16_t port) {
+std::string endpoint_text(const std::string& host, std::uint16_t port) {
   return launcher::bracketed(host) + ":" + std::to_string(port);
 }
 
-bool is_loopback_name(const std::string& endpoint) {
+bool is_loopback_endpoint(const std::string& endpoint) {
   return endpoint.starts_with("localhost:") || endpoint.starts_with("127.") ||
          endpoint.starts_with("[::1]:");
 }
@@ -50,7 +50,7 @@ Result<std::unique_ptr<launcher::EtcdSeat>> EtcdKey::open(const launcher::EtcdAc
   if (address.empty()) {
     const auto found = resolve_endpoint(access.endpoint, kNameLimit);
     if (!found) return found.error();
-    address = own_address_towards(found->front(), is_loopback_name(access.endpoint));
+    address = own_address_towards(found->front(), is_loopback_endpoint(access.endpoint));
   }
   return std::unique_ptr<launcher::EtcdSeat>(new EtcdKey(*std::move(client),
                                                          *std::move(writer),
@@ -86,7 +86,7 @@ Result<std::string> EtcdKey::take(const std::string& place) {
 }
 
 Result<void> EtcdKey::reach(const std::string& host, std::uint16_t port) {
-  const std::string text = joined(host, port);
+  const std::string text = endpoint_text(host, port);
   const auto addresses = resolve_endpoint(text, kReachLimit);
   if (!addresses) return Error(ErrorCode::kStoreUnreachable, addresses.error().message());
   if (first_reachable(*addresses, kReachLimit, {})) return {};

@@ -1,6 +1,5 @@
 #include "launcher/cluster/followed_job.h"
 
-#include <cctype>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "launcher/cluster/patience.h"
+#include "launcher/letter_case.h"
 #include "runtime/printable.h"
 
 namespace accel::cluster {
@@ -105,9 +105,7 @@ std::string ending_text(const v1::Job& job) {
 std::string state_name(v1::JobState state) {
   const std::string name = v1::JobState_Name(state);
   constexpr std::string_view kPrefix = "JOB_STATE_";
-  std::string text = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
+  return launcher::lowercase(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name);
 }
 
 }  // namespace accel::cluster

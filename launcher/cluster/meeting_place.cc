@@ -7,6 +7,7 @@
 #include "agent/rendezvous/token_proof.h"
 #include "launcher/bracketed.h"
 #include "launcher/cluster/endpoint.h"
+#include "launcher/joined.h"
 #include "launcher/program.h"
 #include "runtime/clock.h"
 
@@ -31,15 +32,13 @@ Result<TcpAddress> choose_address(const std::vector<TcpAddress>& addresses,
                                   TimePoint end,
                                   const std::stop_token& stop) {
   if (addresses.size() == 1) return addresses.front();
-  std::string names;
-  for (const TcpAddress& address : addresses)
-    names += (names.empty() ? "" : ", ") + to_text(address);
   while (true) {
     if (const auto reached = first_reachable(addresses, kConnect, stop)) return *reached;
     if (stop.stop_requested() || SteadyClock().now() >= end) {
-      return Error(ErrorCode::kRendezvousTimeout,
-                   "the coordinator answers at none of " + names,
-                   "see whether a firewall is between the nodes, and whether the first one runs");
+      return Error(
+          ErrorCode::kRendezvousTimeout,
+          "the coordinator answers at none of " + launcher::joined(addresses, ", ", to_text),
+          "see whether a firewall is between the nodes, and whether the first one runs");
     }
     std::this_thread::sleep_for(kTryAgain);
   }
@@ -92,9 +91,9 @@ Result<MeetingPlace> make_place(const ElasticSettings& settings) {
 }
 
 // The address from which srun came is one that reaches its machine; the others are what that machine thinks.
-Result<MeetingPlace> find_host(const ElasticSettings& settings,
-                               TimePoint end,
-                               const std::stop_token& stop) {
+Result<MeetingPlace> find_host_node(const ElasticSettings& settings,
+                                    TimePoint end,
+                                    const std::stop_token& stop) {
   MeetingPlace place;
   auto folder = JobFolder::find(
       settings.job_folder, std::chrono::seconds(settings.join_timeout_seconds), stop);
@@ -165,7 +164,7 @@ Result<MeetingPlace> find_meeting_place(const ElasticSettings& settings,
     case Meeting::kHostNode:
       return make_place(settings);
     case Meeting::kNode:
-      return find_host(settings, end, stop);
+      return find_host_node(settings, end, stop);
     default:
       return find_endpoint(settings, end, stop);
   }

@@ -1,9 +1,9 @@
 #include "launcher/cluster/patience.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include <poll.h>
@@ -11,21 +11,14 @@
 
 #include "agent/ticket_book.h"
 #include "runtime/printable.h"
+#include "runtime/write_all.h"
 
 namespace accel::cluster {
 namespace {
 
 constexpr std::chrono::seconds kAfterHold{15};
-constexpr std::chrono::seconds kControlLossGrace{60};  // docs/rendezvous.md
+constexpr std::chrono::seconds kDefaultControlLossGrace{60};  // docs/rendezvous.md
 constexpr int kPauseMs = 100;
-
-void write_all(int fd, const std::string& bytes) {
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t put = ::write(fd, bytes.data() + done, bytes.size() - done);
-    if (put < 0 && errno != EINTR) return;
-    if (put > 0) done += static_cast<std::size_t>(put);
-  }
-}
 
 // Where each stream goes on after what was copied of it.
 class Places {
@@ -67,7 +60,8 @@ Result<void> copy_once(const AgentClient& client,
                    chunk.rank(),
                    chunk.stream() == v1::STREAM_ERR ? "stderr" : "stdout");
     }
-    write_all(chunk.stream() == v1::STREAM_ERR ? STDERR_FILENO : STDOUT_FILENO, chunk.data());
+    std::string_view output = chunk.data();
+    (void)write_all(chunk.stream() == v1::STREAM_ERR ? STDERR_FILENO : STDOUT_FILENO, output);
     places.note(chunk);
   }
   const grpc::Status status = reader->Finish();
@@ -84,7 +78,8 @@ Result<void> copy_once(const AgentClient& client,
 Patience::Patience(const v1::Job& job) : waits_for_agent_(true) {
   const std::chrono::seconds hold(job.hold_seconds());
   limit_ = hold.count() > 0 ? Duration(hold + kAfterHold) : Duration::zero();
-  if (job.max_nodes() > 0) limit_ = std::max<Duration>(limit_, kControlLossGrace + kAfterHold);
+  if (job.max_nodes() > 0)
+    limit_ = std::max<Duration>(limit_, kDefaultControlLossGrace + kAfterHold);
 }
 
 // Refused: the sockets of an agent that starts are open to its users a moment after they are there.

@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "launcher/joined.h"
+
 namespace accel::cluster {
 namespace {
 
@@ -29,9 +31,7 @@ std::string ranges(const std::set<unsigned>& ranks) {
       parts.back() += (last == *first + 1 ? " and " : " to ") + std::to_string(last);
     first = end;
   }
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text;
+  return launcher::joined(parts, ", ");
 }
 
 }  // namespace

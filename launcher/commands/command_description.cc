@@ -1,8 +1,8 @@
 #include "launcher/commands/command_description.h"
 
 #include <algorithm>
-#include <cctype>
 
+#include "launcher/letter_case.h"
 #include "launcher/wrapped_text.h"
 
 namespace accel::launcher {
@@ -41,11 +41,7 @@ std::string help_text(const CommandDescription& command) {
 
 std::string value_name(std::string_view flag) {
   const bool is_flag = flag.starts_with('-');
-  std::string name(is_flag ? flag.substr(flag.find_last_of("_-") + 1) : flag);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
-    return static_cast<char>(std::toupper(c));
-  });
-  return name;
+  return uppercase(is_flag ? flag.substr(flag.find_last_of("_-") + 1) : flag);
 }
 
 }  // namespace accel::launcher

@@ -81,7 +81,7 @@ void say_saved(const std::string& path) {
   std::printf("accelerate configuration saved at %s\n", printable(path).c_str());
 }
 
-int ask(const std::vector<std::string>& words) {
+int ask_and_write(const std::vector<std::string>& words) {
   std::string config_file;
   CommandParser line(
       kConfig,
@@ -165,10 +165,8 @@ int update(const std::vector<std::string>& words) {
   return 0;
 }
 
-using Words = std::vector<std::string>;
-
 // Behind --config_file, in front of a subcommand: the peer reads it there, and then takes the subcommand's own.
-Words::const_iterator behind_config_file(const Words& words) {
+std::vector<std::string>::const_iterator behind_config_file(const std::vector<std::string>& words) {
   auto word = words.begin();
   while (word != words.end()) {
     const bool is_alone = *word == "--config_file" || *word == "--config-file";
@@ -182,17 +180,17 @@ Words::const_iterator behind_config_file(const Words& words) {
 
 }  // namespace
 
-int config_command(const Words& arguments) {
+int config_command(const std::vector<std::string>& arguments) {
   const auto word = behind_config_file(arguments);
   const bool is_default = word != arguments.end() && *word == "default";
   const bool is_update = word != arguments.end() && *word == "update";
-  if (!is_default && !is_update) return ask(arguments);
+  if (!is_default && !is_update) return ask_and_write(arguments);
   if (word != arguments.begin()) {
     print_notice(
         is_default ? kDefault : kUpdate,
         "--config_file has no effect before `" + *word + "`, as in accelerate: give it after");
   }
-  const Words rest(word + 1, arguments.end());
+  const std::vector<std::string> rest(word + 1, arguments.end());
   return is_default ? write_default(rest) : update(rest);
 }
 

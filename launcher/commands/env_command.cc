@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kName = "env";
+constexpr std::string_view kEnv = "env";
 
 std::string platform() {
   utsname system = {};
@@ -54,7 +54,7 @@ std::string small_file(const fs::path& path) {
   return text ? *text : "";
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
+std::vector<std::string> nonempty_lines(const std::string& text) {
   std::vector<std::string> lines;
   for (std::size_t start = 0; start < text.size();) {
     const std::size_t end = std::min(text.find('\n', start), text.size());
@@ -79,7 +79,7 @@ std::vector<std::string> gpus(const EnvMap& environment) {
   if (!names.empty() || find_on_path("nvidia-smi", environment).empty()) return names;
   const auto output =
       run_program({"nvidia-smi", "--query-gpu=name", "--format=csv,noheader"}, environment);
-  return output && output->exit_code == 0 ? lines_of(output->out) : names;
+  return output && output->exit_code == 0 ? nonempty_lines(output->out) : names;
 }
 
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu ..."
@@ -127,7 +127,7 @@ EnvironmentFacts facts_of(const EnvMap& environment) {
 
 int env_command(const std::vector<std::string>& arguments) {
   std::string config_file;
-  CommandParser line(kName, "Print what is installed on this machine, for a bug report.");
+  CommandParser line(kEnv, "Print what is installed on this machine, for a bug report.");
   line.app().add_option(
       "--config_file", config_file, "the configuration to print, instead of the default one");
   if (const auto status = line.parse(arguments)) return *status;
@@ -139,7 +139,7 @@ int env_command(const std::vector<std::string>& arguments) {
   if (!found) facts.config_fault = found.error().message();
   std::fputs(environment_report(facts).c_str(), stdout);
   std::fflush(stdout);
-  return found ? 0 : print_error(kName, found.error());
+  return found ? 0 : print_error(kEnv, found.error());
 }
 
 }  // namespace accel::launcher

@@ -9,7 +9,7 @@
 namespace accel::launcher {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string python_quoted(const std::string& text) {
   const bool has_single = text.find('\'') != std::string::npos;
   const char quote = has_single && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
@@ -35,15 +35,15 @@ std::string representation(const ConfigValue& value) {
         } else if constexpr (std::is_same_v<Data, double>) {
           return python_number(data);
         } else if constexpr (std::is_same_v<Data, std::string>) {
-          return quoted(data);
+          return python_quoted(data);
         } else if constexpr (std::is_same_v<Data, ConfigValue::List>) {
           for (const ConfigValue& item : data)
             out += (out.empty() ? "" : ", ") + representation(item);
           return "[" + out + "]";
         } else {
           for (const ConfigEntry& entry : data)
-            out +=
-                (out.empty() ? "" : ", ") + quoted(entry.key) + ": " + representation(entry.value);
+            out += (out.empty() ? "" : ", ") + python_quoted(entry.key) + ": " +
+                   representation(entry.value);
           return "{" + out + "}";
         }
       },

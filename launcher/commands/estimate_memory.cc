@@ -69,7 +69,7 @@ std::string to_json(const ModelInventory& model, const std::vector<MemoryRow>& r
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-struct Arguments {
+struct EstimateArguments {
   std::string model;
   std::string library;
   std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
@@ -77,7 +77,7 @@ struct Arguments {
   bool json = false;
 };
 
-void add_options(CLI::App& app, Arguments& arguments) {
+void add_estimate_options(CLI::App& app, EstimateArguments& arguments) {
   const auto dtype = [](const std::string& word) -> std::string {
     if (is_estimated_dtype(word)) return "";
     return word + " is not one of float32, float16, bfloat16, int8, int4";
@@ -127,10 +127,10 @@ std::string render_table(const ModelInventory& model, const std::vector<MemoryRo
 }
 
 int estimate_memory_command(const std::vector<std::string>& words) {
-  Arguments arguments;
+  EstimateArguments arguments;
   CommandParser line("estimate-memory",
                      "What a model takes to load and to train, from its tensors.");
-  add_options(line.app(), arguments);
+  add_estimate_options(line.app(), arguments);
   if (const auto status = line.parse(words)) return *status;
   if (!arguments.library.empty())
     print_notice("estimate-memory",

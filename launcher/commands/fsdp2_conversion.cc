@@ -24,11 +24,11 @@
 namespace accel::launcher {
 namespace {
 
-constexpr std::string_view kPrefix = "fsdp_";
+constexpr std::string_view kFsdpPrefix = "fsdp_";
 constexpr std::string_view kReshard = "reshard_after_forward";
 
-std::string_view bare(std::string_view key) {
-  if (key.starts_with(kPrefix)) key.remove_prefix(kPrefix.size());
+std::string_view bare_key(std::string_view key) {
+  if (key.starts_with(kFsdpPrefix)) key.remove_prefix(kFsdpPrefix.size());
   return key;
 }
 
@@ -61,14 +61,14 @@ bool is_true_or_false(const ConfigValue& value) {
   return std::holds_alternative<bool>(value.data) || value.text == "true" || value.text == "false";
 }
 
-std::optional<Error> fault_of(const ConfigEntry& entry) {
+std::optional<Error> fault_of_entry(const ConfigEntry& entry) {
   const auto wrong = [&](const std::string& expected) {
     return Error(ErrorCode::kConfigInvalidValue,
                  "line " + std::to_string(entry.line) + ": " + entry.key + " is '" +
                      printable(entry.value.text) + "', expected " + expected,
                  "correct the line, or remove it");
   };
-  const std::string_view key = bare(entry.key);
+  const std::string_view key = bare_key(entry.key);
   if (entry.value.is_null()) return std::nullopt;
   if (key == "version" && entry.value.text != "1" && entry.value.text != "2")
     return wrong("1 or 2");
@@ -96,21 +96,21 @@ std::vector<std::string> repetitions(const ConfigValue::Map& entries) {
 
 bool is_version_2(const ConfigValue::Map& fsdp) {
   return std::any_of(fsdp.begin(), fsdp.end(), [](const ConfigEntry& entry) {
-    return bare(entry.key) == "version" && entry.value.text == "2";
+    return bare_key(entry.key) == "version" && entry.value.text == "2";
   });
 }
 
 ConfigValue::Map convert(const ConfigValue::Map& fsdp, std::vector<std::string>& notices) {
   ConfigValue::Map converted;
   for (const ConfigEntry& entry : fsdp) {
-    const std::string_view key = bare(entry.key);
+    const std::string_view key = bare_key(entry.key);
     if (key == "backward_prefetch" || key == "sync_module_states" || key == "use_orig_params") {
       notices.push_back(entry.key + " is left out: FSDP 2 has no such choice");
     } else if (key == "forward_prefetch") {
       notices.push_back(entry.key + " is left out: FSDP 2 of HF Accelerate does not have it");
     } else if (key == "sharding_strategy" || key == kReshard) {
       ConfigEntry reshard = entry;
-      const std::string prefix = entry.key.starts_with(kPrefix) ? std::string(kPrefix) : "";
+      const std::string prefix = entry.key.starts_with(kFsdpPrefix) ? std::string(kFsdpPrefix) : "";
       reshard.key = prefix + std::string(kReshard);
       if (const auto value = reshards(entry.value)) reshard.value = truth(*value);
       std::erase_if(converted, [&](const ConfigEntry& e) { return e.key == reshard.key; });
@@ -119,7 +119,7 @@ ConfigValue::Map convert(const ConfigValue::Map& fsdp, std::vector<std::string>&
       converted.push_back(entry);
     }
   }
-  converted.push_back({.key = std::string(kPrefix) + "version",
+  converted.push_back({.key = std::string(kFsdpPrefix) + "version",
                        .line = 0,
                        .value = {.data = std::int64_t{2}, .text = "2", .line = 0}});
   return converted;
@@ -143,7 +143,7 @@ Result<Fsdp2Conversion> convert_to_fsdp2(ConfigValue::Map document) {
         "fsdp_version to 1 and run this again");
   } else {
     for (const ConfigEntry& entry : *fsdp)
-      if (auto fault = fault_of(entry)) return *std::move(fault);
+      if (auto fault = fault_of_entry(entry)) return *std::move(fault);
     for (std::string& notice : repetitions(*fsdp)) result.notices.push_back(std::move(notice));
     *fsdp = convert(*fsdp, result.notices);
   }

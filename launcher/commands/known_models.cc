@@ -10,6 +10,7 @@
 #include "launcher/commands/idefics.h"
 #include "launcher/commands/model_builder.h"
 #include "launcher/commands/residual_networks.h"
+#include "launcher/joined.h"
 #include "runtime/printable.h"
 
 namespace accel::launcher {
@@ -371,10 +372,7 @@ const Family* find_family(const std::string& type) {
 }
 
 Error unknown(const std::string& path, const std::string& type) {
-  std::string known;
-  for (const Family& family : kFamilies) {
-    known += (known.empty() ? "" : ", ") + std::string(family.model_type);
-  }
+  const std::string known = joined(kFamilies, ", ", &Family::model_type);
   const std::string what =
       type.empty() ? "it has no model_type" : "model_type " + printable(type) + " is not known";
   return wrong(

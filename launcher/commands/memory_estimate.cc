@@ -12,6 +12,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "launcher/number_text.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -26,16 +28,10 @@ constexpr std::array<DtypeSize, 5> kDtypes = {{{"float32", 4, 16},
                                                {"int8", 1, std::nullopt},
                                                {"int4", 0.5, std::nullopt}}};
 
-const DtypeSize* find_dtype(std::string_view name) noexcept {
+const DtypeSize* find_dtype_size(std::string_view name) noexcept {
   const auto* found = std::find_if(
       kDtypes.begin(), kDtypes.end(), [&](const DtypeSize& dtype) { return dtype.name == name; });
   return found == kDtypes.end() ? nullptr : found;
-}
-
-bool is_number(std::string_view component) {
-  return !component.empty() && std::all_of(component.begin(), component.end(), [](char c) {
-    return c >= '0' && c <= '9';
-  });
 }
 
 // The parts of a name between dots, as [begin, end) in it.
@@ -62,7 +58,7 @@ std::set<std::string_view> blocks_with_attention(const ModelInventory& model) {
     const std::size_t attention = std::min(name.find("attn"), name.find("attention"));
     if (attention == std::string_view::npos) continue;
     for (const std::string_view component : components_of(name.substr(0, attention))) {
-      if (!is_number(component)) continue;
+      if (!is_digits(component)) continue;
       blocks.insert(up_to(name, component));
       break;
     }
@@ -74,7 +70,7 @@ bool matches(const std::vector<std::string_view>& components,
              const std::vector<std::string_view>& pattern) {
   return components.size() > pattern.size() &&
          std::equal(pattern.begin(), pattern.end(), components.begin(), [](auto wanted, auto has) {
-           return wanted == "*" ? is_number(has) : wanted == has;
+           return wanted == "*" ? is_digits(has) : wanted == has;
          });
 }
 
@@ -85,7 +81,7 @@ std::string_view module_of(std::string_view name,
   for (const auto& pattern : patterns)
     if (matches(components, pattern)) return up_to(name, components[pattern.size() - 1]);
   for (const std::string_view component : components)
-    if (is_number(component) && blocks.contains(up_to(name, component)))
+    if (is_digits(component) && blocks.contains(up_to(name, component)))
       return up_to(name, component);
   return name.substr(0, std::min(name.rfind('.'), name.size()));
 }
@@ -93,7 +89,7 @@ std::string_view module_of(std::string_view name,
 }  // namespace
 
 bool is_estimated_dtype(std::string_view dtype) noexcept {
-  return find_dtype(dtype) != nullptr;
+  return find_dtype_size(dtype) != nullptr;
 }
 
 std::uint64_t num_parameters(const ModelInventory& model) {
@@ -128,7 +124,7 @@ std::vector<MemoryRow> estimate_memory(const ModelInventory& model,
   const auto largest = static_cast<double>(largest_layer(model));
   std::vector<MemoryRow> rows;
   for (const std::string& wanted : dtypes) {
-    const DtypeSize& dtype = *find_dtype(wanted);
+    const DtypeSize& dtype = *find_dtype_size(wanted);
     MemoryRow row{.dtype = dtype.name,
                   .largest_layer = largest * dtype.bytes,
                   .total = total * dtype.bytes,

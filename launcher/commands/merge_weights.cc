@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kCommand = "merge-weights";
 
-struct Arguments {
+struct MergeArguments {
   std::string checkpoint;
   std::string output;
   bool unsafe_serialization = false;
@@ -35,7 +35,7 @@ struct Arguments {
   [[nodiscard]] fs::path result() const { return fs::path(output) / weights_name(format()); }
 };
 
-Result<MergeCount> merge_distcp_folder(const Arguments& arguments) {
+Result<MergeCount> merge_distcp_folder(const MergeArguments& arguments) {
   const auto metadata = read_distcp_metadata(arguments.checkpoint);
   if (!metadata) return metadata.error();
   if (metadata->tensors.empty())
@@ -57,7 +57,7 @@ Result<MergeCount> merge_distcp_folder(const Arguments& arguments) {
                       checkpoint::real_file_system());
 }
 
-Result<MergeCount> merge(const Arguments& arguments, CheckpointKind kind) {
+Result<MergeCount> merge_by_kind(const MergeArguments& arguments, CheckpointKind kind) {
   checkpoint::FileSystem& disk = checkpoint::real_file_system();
   switch (kind) {
     case CheckpointKind::kDistcp:
@@ -89,7 +89,7 @@ Result<void> remove(const CheckpointRemoval& removal) {
   return {};
 }
 
-Result<void> run(const Arguments& arguments) {
+Result<void> merge_checkpoint(const MergeArguments& arguments) {
   const auto kind = find_checkpoint_kind(arguments.checkpoint);
   if (!kind) return kind.error();
   std::optional<CheckpointRemoval> removal;
@@ -98,7 +98,7 @@ Result<void> run(const Arguments& arguments) {
     if (!planned) return std::move(planned).error();
     removal = *std::move(planned);
   }
-  const auto count = merge(arguments, *kind);
+  const auto count = merge_by_kind(arguments, *kind);
   if (!count) return count.error();
   print_notice(kCommand,
                "merged " + std::to_string(count->tensors) + " tensors (" +
@@ -108,9 +108,9 @@ Result<void> run(const Arguments& arguments) {
 }
 
 // What a checkpoint asks for is bounded, but the memory of this process may have a lower bound.
-Result<void> run_within_memory(const Arguments& arguments) {
+Result<void> run_within_memory(const MergeArguments& arguments) {
   try {
-    return run(arguments);
+    return merge_checkpoint(arguments);
   } catch (const std::bad_alloc&) {
     return Error(ErrorCode::kOutOfMemory,
                  "memory ran out while " + printable(arguments.checkpoint) + " was merged",
@@ -118,12 +118,12 @@ Result<void> run_within_memory(const Arguments& arguments) {
   }
 }
 
-std::optional<Error> fault_of(const Arguments& arguments) {
+std::optional<Error> fault_of_merge(const MergeArguments& arguments) {
   if (arguments.remove_checkpoint) return fault_of_removal(arguments.checkpoint, arguments.output);
   return std::nullopt;
 }
 
-void add_options(CLI::App& app, Arguments& arguments) {
+void add_merge_options(CLI::App& app, MergeArguments& arguments) {
   app.add_option("checkpoint_directory",
                  arguments.checkpoint,
                  "a folder with .metadata and .distcp files, as FSDP\n"
@@ -163,12 +163,12 @@ std::optional<Error> fault_of_removal(const fs::path& checkpoint, const fs::path
 }
 
 int merge_weights_command(const std::vector<std::string>& words) {
-  Arguments arguments;
+  MergeArguments arguments;
   CommandParser line(kCommand,
                      "Merge the parts of a sharded checkpoint into one model.safetensors.");
-  add_options(line.app(), arguments);
+  add_merge_options(line.app(), arguments);
   if (const auto status = line.parse(words)) return *status;
-  if (const auto fault = fault_of(arguments)) return print_error(kCommand, *fault);
+  if (const auto fault = fault_of_merge(arguments)) return print_error(kCommand, *fault);
   if (const auto done = run_within_memory(arguments); !done)
     return print_error(kCommand, done.error());
   return 0;

@@ -23,6 +23,7 @@
 #include "launcher/commands/known_models.h"
 #include "launcher/commands/model_index.h"
 #include "launcher/commands/weight_files.h"
+#include "launcher/folder_names.h"
 #include "runtime/environment_value.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
@@ -32,13 +33,6 @@ namespace accel::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-Error unusable(ErrorCode code,
-               const fs::path& path,
-               const std::string& what,
-               std::string remedy = "") {
-  return Error(code, printable(path.string()) + ": " + what, std::move(remedy));
-}
 
 bool is_float(safetensors::Dtype dtype) {
   using enum safetensors::Dtype;
@@ -63,7 +57,7 @@ std::uint64_t elements_of(const safetensors::TensorInfo& tensor) {
   return (tensor.num_bytes() + kFloatBytes - 1) / kFloatBytes;
 }
 
-class Reader {
+class InventoryReader {
  public:
   Result<void> add_file(const fs::path& path) {
     const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -121,7 +115,7 @@ class Reader {
 
 template <typename Add>
 Result<ModelInventory> read_with(const fs::path& source, const Add& add) {
-  Reader reader;
+  InventoryReader reader;
   if (Result<void> added = add(reader); !added) return std::move(added).error();
   return reader.take(source);
 }
@@ -132,49 +126,40 @@ Result<ModelInventory> read_config(const fs::path& path) {
   return inventory_of_config(*config, path.string());
 }
 
-Result<std::vector<std::string>> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
+Result<ModelInventory> read_folder(const fs::path& folder) {
   std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error))
-    names.push_back(entry->path().filename());
+  const auto names = names_in(folder, error);
   if (error)
     return unusable(ErrorCode::kConfigUnreadable,
                     folder,
                     errno_text(error.value()),
                     "check that you may read the folder");
-  return names;
-}
-
-Result<ModelInventory> read_folder(const fs::path& folder) {
-  const auto names = names_in(folder);
-  if (!names) return names.error();
   std::error_code ignored;
   const fs::path index = folder / kModelIndexName;
   if (fs::exists(index, ignored))
-    return read_with(index, [&](Reader& reader) { return reader.add_index(index); });
-  const auto files = safetensors_among(*names);
+    return read_with(index, [&](InventoryReader& reader) { return reader.add_index(index); });
+  const auto files = safetensors_among(names);
   if (!files) {
     Error error = files.error();
     return std::move(error.while_doing("reading " + printable(folder.string())));
   }
   if (!files->empty()) {
-    return read_with(folder, [&](Reader& reader) -> Result<void> {
+    return read_with(folder, [&](InventoryReader& reader) -> Result<void> {
       for (const std::string& file : *files)
         if (auto added = reader.add_file(folder / file); !added) return added;
       return {};
     });
   }
   if (fs::exists(folder / "config.json", ignored)) return read_config(folder / "config.json");
-  return nothing_to_read(folder.string(), *names);
+  return nothing_to_read(folder.string(), names);
 }
 
-Result<ModelInventory> read_file(const fs::path& path) {
+Result<ModelInventory> read_model_file(const fs::path& path) {
   if (path.extension() == ".safetensors")
-    return read_with(path, [&](Reader& reader) { return reader.add_file(path); });
+    return read_with(path, [&](InventoryReader& reader) { return reader.add_file(path); });
   const std::string unread = remedy_for_unread(path.filename());
   if (unread.empty() && path.string().ends_with(".index.json"))
-    return read_with(path, [&](Reader& reader) { return reader.add_index(path); });
+    return read_with(path, [&](InventoryReader& reader) { return reader.add_index(path); });
   if (unread.empty() && path.extension() == ".json") return read_config(path);
   return unusable(ErrorCode::kConfigInvalidValue,
                   path,
@@ -231,7 +216,7 @@ Result<ModelInventory> find_model(const std::string& name, const EnvMap& environ
   std::error_code error;
   const fs::file_status status = fs::status(name, error);
   if (fs::is_directory(status)) return named(read_folder(name));
-  if (fs::exists(status)) return named(read_file(name));
+  if (fs::exists(status)) return named(read_model_file(name));
   if (status.type() == fs::file_type::none)  // not even that is known
     return unusable(ErrorCode::kConfigUnreadable,
                     name,

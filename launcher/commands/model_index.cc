@@ -17,14 +17,11 @@ using nlohmann::json;
 
 constexpr std::size_t kMostJsonBytes = 256 << 20;  // an index of a million tensors has 100 MB
 
-Error unusable(ErrorCode code,
-               const fs::path& path,
-               const std::string& what,
-               std::string remedy = "") {
+}  // namespace
+
+Error unusable(ErrorCode code, const fs::path& path, const std::string& what, std::string remedy) {
   return Error(code, printable(path.string()) + ": " + what, std::move(remedy));
 }
-
-}  // namespace
 
 Result<json> read_model_json(const fs::path& path) {
   const auto text = read_text_file(path.string(), kMostJsonBytes, "the index or configuration");

@@ -17,6 +17,12 @@ namespace accel::launcher {
 
 inline constexpr std::string_view kModelIndexName = "model.safetensors.index.json";
 
+// "PATH: it is no JSON".
+[[nodiscard]] Error unusable(ErrorCode code,
+                             const std::filesystem::path& path,
+                             const std::string& what,
+                             std::string remedy = "");
+
 // Errors  kConfigUnreadable, kConfigSyntax; both name the file.
 [[nodiscard]] Result<nlohmann::json> read_model_json(const std::filesystem::path& path);
 

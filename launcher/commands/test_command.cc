@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kName = "test";
-constexpr const char* kProgram = "accel-selftest";
+constexpr const char* kTest = "test";
+constexpr const char* kSelftest = "accel-selftest";
 // The peer's words, so that scripts which look for them find them.
 constexpr const char* kSuccess = "Test is a success! You are ready for your distributed training!";
 
@@ -37,8 +37,8 @@ Result<std::string> find_self_test() {
 
 std::vector<std::string> self_test_places(const std::string& program) {
   const fs::path folder = fs::path(program).parent_path();
-  return {(folder / kProgram).string(),
-          (folder / ".." / "libexec" / "accel" / kProgram).lexically_normal().string()};
+  return {(folder / kSelftest).string(),
+          (folder / ".." / "libexec" / "accel" / kSelftest).lexically_normal().string()};
 }
 
 std::vector<std::string> self_test_launch(const std::string& config_file,
@@ -54,7 +54,7 @@ std::vector<std::string> self_test_launch(const std::string& config_file,
 int test_command(const std::vector<std::string>& arguments) {
   std::string config_file;
   bool is_strict = false;
-  CommandParser line(kName,
+  CommandParser line(kTest,
                      "Launch a program that checks collectives, data loaders, random numbers and "
                      "training in the set-up of a configuration file.");
   line.app().add_option("--config_file",
@@ -63,7 +63,7 @@ int test_command(const std::vector<std::string>& arguments) {
   line.app().add_flag("--strict", is_strict, "warnings about the configuration are errors");
   if (const auto status = line.parse(arguments)) return *status;
   const auto self_test = find_self_test();
-  if (!self_test) return print_error(kName, self_test.error());
+  if (!self_test) return print_error(kTest, self_test.error());
   const int status = cmd_launch(self_test_launch(config_file, is_strict, *self_test));
   if (status == 0) std::puts(kSuccess);
   return status;

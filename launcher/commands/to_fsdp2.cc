@@ -12,14 +12,14 @@
 namespace accel::launcher {
 namespace {
 
-struct Arguments {
+struct ConversionArguments {
   std::string config_file;
   std::string output_file;
   bool overwrite = false;
 };
 
 // The peer's words, so that scripts which look for them find them.
-std::optional<Error> fault_of(const Arguments& arguments) {
+std::optional<Error> fault_of_files(const ConversionArguments& arguments) {
   const auto exists = [](const std::string& path) {
     std::error_code ignored;
     return std::filesystem::exists(path, ignored);
@@ -41,7 +41,7 @@ std::optional<Error> fault_of(const Arguments& arguments) {
   return std::nullopt;
 }
 
-Result<void> convert_file(const Arguments& arguments) {
+Result<void> convert_file(const ConversionArguments& arguments) {
   const std::string& from = arguments.config_file;
   const std::string& to = arguments.output_file.empty() ? from : arguments.output_file;
   const auto text = read_text_file(from, kMostConfigBytes, "the configuration file");
@@ -64,7 +64,7 @@ Result<void> convert_file(const Arguments& arguments) {
 }  // namespace
 
 int to_fsdp2_command(const std::vector<std::string>& words) {
-  Arguments arguments;
+  ConversionArguments arguments;
   CommandParser line("to-fsdp2",
                      "Write an FSDP 1 configuration of HF Accelerate as one of FSDP 2.");
   line.app().add_option("--config_file", arguments.config_file, "the file to convert")->required();
@@ -73,7 +73,7 @@ int to_fsdp2_command(const std::vector<std::string>& words) {
                         "where to write; with --overwrite alone, the file itself");
   line.app().add_flag("--overwrite", arguments.overwrite, "replace a file that exists");
   if (const auto status = line.parse(words)) return *status;
-  if (const auto fault = fault_of(arguments)) return print_error("to-fsdp2", *fault);
+  if (const auto fault = fault_of_files(arguments)) return print_error("to-fsdp2", *fault);
   const auto converted = convert_file(arguments);
   return converted ? 0 : print_error("to-fsdp2", converted.error());
 }

@@ -16,7 +16,7 @@ const ConfigEntry* find(const ConfigValue::Map& document, std::string_view key) 
   return found;
 }
 
-std::string text_of(const ConfigEntry& entry, const ConfigValue& value) {
+std::string command_text(const ConfigEntry& entry, const ConfigValue& value) {
   if (!std::holds_alternative<ConfigValue::List>(value.data) &&
       !std::holds_alternative<ConfigValue::Map>(value.data) && !value.is_null())
     return value.text;
@@ -27,10 +27,10 @@ std::string text_of(const ConfigEntry& entry, const ConfigValue& value) {
 }
 
 void fill(std::string& text, const ConfigEntry* entry) {
-  if (text.empty() && entry != nullptr) text = text_of(*entry, entry->value);
+  if (text.empty() && entry != nullptr) text = command_text(*entry, entry->value);
 }
 
-TpuRequest filled(TpuRequest request, const ConfigValue::Map& document) {
+TpuRequest filled_from(TpuRequest request, const ConfigValue::Map& document) {
   fill(request.tpu_name, find(document, "tpu_name"));
   fill(request.tpu_zone, find(document, "tpu_zone"));
   if (!request.commands.empty()) return request;
@@ -39,9 +39,9 @@ TpuRequest filled(TpuRequest request, const ConfigValue::Map& document) {
   if (commands == nullptr) return request;
   if (const auto* list = std::get_if<ConfigValue::List>(&commands->value.data)) {
     for (const ConfigValue& command : *list)
-      request.commands.push_back(text_of(*commands, command));
+      request.commands.push_back(command_text(*commands, command));
   } else {
-    request.commands.push_back(text_of(*commands, commands->value));
+    request.commands.push_back(command_text(*commands, commands->value));
   }
   return request;
 }
@@ -52,7 +52,7 @@ std::string requirement(const std::string& version) {
   return "accelerate==" + version;
 }
 
-Error missing(const std::string& what, const std::string& flag) {
+Error unknown_part(const std::string& what, const std::string& flag) {
   return Error(ErrorCode::kUsage,
                "the " + what + " of the TPU is not known",
                "give --" + flag + ", or have " + flag + " in the configuration file");
@@ -61,7 +61,7 @@ Error missing(const std::string& what, const std::string& flag) {
 }  // namespace
 
 Result<TpuRequest> with_defaults(TpuRequest request, const ConfigValue::Map& document) {
-  return to_result([&] { return filled(std::move(request), document); });
+  return to_result([&] { return filled_from(std::move(request), document); });
 }
 
 Result<std::vector<std::string>> gcloud_words(const TpuRequest& request,
@@ -74,8 +74,8 @@ Result<std::vector<std::string>> gcloud_words(const TpuRequest& request,
     return Error(ErrorCode::kUsage,
                  "You must specify either a command file or a command to run on the pod.",
                  "give --command or --command_file");
-  if (request.tpu_name.empty()) return missing("name", "tpu_name");
-  if (request.tpu_zone.empty()) return missing("zone", "tpu_zone");
+  if (request.tpu_name.empty()) return unknown_part("name", "tpu_name");
+  if (request.tpu_zone.empty()) return unknown_part("zone", "tpu_zone");
   std::string script = "cd /usr/share";
   if (request.install_accelerate)
     script += "; pip install " + requirement(request.accelerate_version);

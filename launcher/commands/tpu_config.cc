@@ -21,10 +21,10 @@
 namespace accel::launcher {
 namespace {
 
-constexpr std::string_view kName = "tpu-config";
+constexpr std::string_view kTpuConfig = "tpu-config";
 constexpr int kSignalled = 128;
 
-void add_options(CLI::App& app, TpuRequest& request, std::string& config_file, bool& debug) {
+void add_tpu_options(CLI::App& app, TpuRequest& request, std::string& config_file, bool& debug) {
   app.add_option("--config_file", config_file, "where to look for what is not given");
   app.add_option("--tpu_name", request.tpu_name, "the TPU");
   app.add_option("--tpu_zone", request.tpu_zone, "its zone");
@@ -51,7 +51,7 @@ Result<TpuRequest> with_file(TpuRequest request, const std::string& path) {
   return filled;
 }
 
-Result<std::vector<std::string>> lines_of(const std::string& path) {
+Result<std::vector<std::string>> read_commands(const std::string& path) {
   std::vector<std::string> lines;
   if (path.empty()) return lines;
   auto text = read_text_file(path, kMostConfigBytes, "the file of commands");
@@ -65,7 +65,7 @@ Result<std::vector<std::string>> lines_of(const std::string& path) {
   return lines;
 }
 
-Result<int> run(const std::vector<std::string>& words) {
+Result<int> run_gcloud(const std::vector<std::string>& words) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -94,12 +94,12 @@ Result<int> set_up(TpuRequest request, std::string config_file, bool debug) {
     if (!filled) return std::move(filled).error();
     request = *std::move(filled);
   }
-  const auto lines = lines_of(request.command_file);
+  const auto lines = read_commands(request.command_file);
   if (!lines) return lines.error();
   const auto words = gcloud_words(request, *lines);
   if (!words) return words.error();
   if (!debug) {
-    const auto status = run(*words);
+    const auto status = run_gcloud(*words);
     if (status && *status == 0) std::puts("Successfully setup pod.");
     return status;
   }
@@ -115,11 +115,11 @@ int tpu_config_command(const std::vector<std::string>& arguments) {
   TpuRequest request;
   std::string config_file;
   bool debug = false;
-  CommandParser line(kName, "Run commands on all workers of a TPU pod, through gcloud.");
-  add_options(line.app(), request, config_file, debug);
+  CommandParser line(kTpuConfig, "Run commands on all workers of a TPU pod, through gcloud.");
+  add_tpu_options(line.app(), request, config_file, debug);
   if (const auto status = line.parse(arguments)) return *status;
   const auto status = set_up(std::move(request), std::move(config_file), debug);
-  return status ? *status : print_error(kName, status.error());
+  return status ? *status : print_error(kTpuConfig, status.error());
 }
 
 }  // namespace accel::launcher

@@ -1,23 +1,12 @@
 #include <algorithm>
 
 #include "launcher/completion/completed_command.h"
+#include "launcher/joined.h"
 
 namespace accel::launcher {
 namespace {
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
-std::string flags_of(const CompletedCommand& command) {
-  std::string text;
-  for (const CompletedFlag& flag : command.flags) text += (text.empty() ? "" : " ") + flag.name;
-  return text;
-}
-
-std::string function_name(const CompletedCommand& command) {
+std::string bash_function_name(const CompletedCommand& command) {
   std::string name = "_accel_" + command.name;
   for (char& c : name) {
     if (c == '-') c = '_';
@@ -57,15 +46,15 @@ std::string cases_of(const CompletedCommand& command) {
     if (flag.choices.empty() || flag.value.empty()) continue;
     std::string pattern = flag.name;
     std::replace(pattern.begin(), pattern.end(), '-', '_');
-    out += "    " + pattern + ") COMPREPLY=($(compgen -W \"" + joined(flag.choices) +
+    out += "    " + pattern + ") COMPREPLY=($(compgen -W \"" + joined(flag.choices, " ") +
            "\" -- \"$word\")); return ;;\n";
   }
   return out;
 }
 
 // Completes the word at the cursor by the word before it. Where nothing is offered, the shell offers files.
-std::string function_of(const CompletedCommand& command) {
-  std::string out = function_name(command) +
+std::string bash_function(const CompletedCommand& command) {
+  std::string out = bash_function_name(command) +
                     "() {\n  local word=${COMP_WORDS[COMP_CWORD]} "
                     "before=${COMP_WORDS[COMP_CWORD - 1]} flags\n"
                     "  COMPREPLY=()\n"
@@ -76,12 +65,12 @@ std::string function_of(const CompletedCommand& command) {
   out += "  case ${before//-/_} in\n" + cases_of(command) +
          "    *) ;;\n  esac\n"
          "  _accel_is_value " +
-         values + " && return\n  if [[ $word == -* ]]; then\n    flags=\"" + flags_of(command) +
-         "\"\n";
+         values + " && return\n  if [[ $word == -* ]]; then\n    flags=\"" +
+         joined(command.flags, " ", &CompletedFlag::name) + "\"\n";
   if (command.takes_hyphens) out += "    [[ ${word#--} == *-* ]] && flags=${flags//_/-}\n";
   out += "    COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n";
   if (!command.subcommands.empty())
-    out += "  else\n    COMPREPLY=($(compgen -W \"" + joined(command.subcommands) +
+    out += "  else\n    COMPREPLY=($(compgen -W \"" + joined(command.subcommands, " ") +
            "\" -- \"$word\"))\n";
   return out + "  fi\n}\n";
 }
@@ -96,12 +85,12 @@ std::string bash_completion() {
   std::string cases;
   std::string registrations;
   for (const CompletedCommand& command : completed_commands()) {
-    out += function_of(command);
+    out += bash_function(command);
     if (!command.programs.empty())
-      registrations += "complete -o default -F " + function_name(command) + " " +
-                       joined(command.programs) + "\n";
+      registrations += "complete -o default -F " + bash_function_name(command) + " " +
+                       joined(command.programs, " ") + "\n";
     names += (names.empty() ? "" : " ") + command.name;
-    cases += "    " + command.name + ") " + function_name(command) + " ;;\n";
+    cases += "    " + command.name + ") " + bash_function_name(command) + " ;;\n";
   }
   return out +
          "_accel() {\n"

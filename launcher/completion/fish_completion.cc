@@ -1,11 +1,12 @@
 #include <string_view>
 
 #include "launcher/completion/completed_command.h"
+#include "launcher/joined.h"
 
 namespace accel::launcher {
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string fish_quoted(std::string_view text) {
   std::string out = "'";
   for (const char c : text) {
     if (c == '\'' || c == '\\') out += '\\';
@@ -14,24 +15,18 @@ std::string quoted(std::string_view text) {
   return out + "'";
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
 // "-l config_file -r -F -d '...'"
 std::string flag_words(const CompletedFlag& flag) {
   std::string out = "-l " + flag.name.substr(2);
   if (!flag.short_name.empty()) out += " -s " + flag.short_name.substr(1);
   if (!flag.choices.empty() && !flag.value.empty()) {
-    out += " -x -a " + quoted(joined(flag.choices));
+    out += " -x -a " + fish_quoted(joined(flag.choices, " "));
   } else if (flag.takes_file()) {
     out += " -r -F";
   } else if (!flag.value.empty()) {
     out += " -x";
   }
-  return flag.help.empty() ? out : out + " -d " + quoted(flag.help);
+  return flag.help.empty() ? out : out + " -d " + fish_quoted(flag.help);
 }
 
 // Whether the cursor stands where a flag of the command may; `num_words` come before its flags.
@@ -39,7 +34,7 @@ std::string function_before_script(const CompletedCommand& command,
                                    const std::string& name,
                                    int num_words) {
   return "function " + name + "\n    not __accel_has_script " + std::to_string(num_words) + " " +
-         joined(command.value_patterns()) + "\nend\n";
+         joined(command.value_patterns(), " ") + "\nend\n";
 }
 
 std::string of_command(const CompletedCommand& command) {
@@ -50,19 +45,19 @@ std::string of_command(const CompletedCommand& command) {
     out += function_before_script(command, name, 2);
     condition += "; and " + name;
   }
-  condition = quoted(condition);
+  condition = fish_quoted(condition);
   for (const CompletedFlag& flag : command.flags)
     out += "complete -c accel -n " + condition + " " + flag_words(flag) + "\n";
   if (!command.subcommands.empty())
-    out +=
-        "complete -c accel -n " + condition + " -a " + quoted(joined(command.subcommands)) + "\n";
+    out += "complete -c accel -n " + condition + " -a " +
+           fish_quoted(joined(command.subcommands, " ")) + "\n";
   return out;
 }
 
 // The programs complete what follows their names as accel does behind the command.
 std::string of_programs(const CompletedCommand& command) {
   if (command.programs.empty()) return "";
-  std::string out = "for program in " + joined(command.programs) + "\n";
+  std::string out = "for program in " + joined(command.programs, " ") + "\n";
   std::string condition;
   if (command.ends_at_script) {
     const std::string name = "__accel_is_before_script";
@@ -72,8 +67,8 @@ std::string of_programs(const CompletedCommand& command) {
   for (const CompletedFlag& flag : command.flags)
     out += "    complete -c $program" + condition + " " + flag_words(flag) + "\n";
   if (!command.subcommands.empty())
-    out += "    complete -c $program" + condition + " -a " + quoted(joined(command.subcommands)) +
-           "\n";
+    out += "    complete -c $program" + condition + " -a " +
+           fish_quoted(joined(command.subcommands, " ")) + "\n";
   return out + "end\n";
 }
 
@@ -135,10 +130,10 @@ std::string fish_completion() {
   const auto commands = completed_commands();
   for (const CompletedCommand& command : commands)
     out += "complete -c accel -n __accel_is_alone -a " + command.name + " -d " +
-           quoted(command.summary) + "\n";
+           fish_quoted(command.summary) + "\n";
   for (const CompletedCommand& command : commands) out += of_command(command);
   for (const CompletedCommand& command : commands) out += of_programs(command);
-  out += std::string(kHyphens) + "for program in accel " + joined(completed_programs()) + "\n";
+  out += std::string(kHyphens) + "for program in accel " + joined(completed_programs(), " ") + "\n";
   return out + "    complete -c $program -n __accel_has_hyphens -f -a '(__accel_hyphened)'\nend\n";
 }
 

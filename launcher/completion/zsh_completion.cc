@@ -1,12 +1,13 @@
 #include <string_view>
 
 #include "launcher/completion/completed_command.h"
+#include "launcher/joined.h"
 
 namespace accel::launcher {
 namespace {
 
 // Within single quotes, where `special` has a meaning for _arguments or _describe.
-std::string quoted(std::string_view text, std::string_view special) {
+std::string zsh_quoted(std::string_view text, std::string_view special) {
   std::string out;
   for (const char c : text) {
     if (c == '\'') {
@@ -21,31 +22,29 @@ std::string quoted(std::string_view text, std::string_view special) {
 
 std::string action_of(const CompletedFlag& flag) {
   if (flag.value.empty()) return "";
-  std::string values;
-  for (const std::string& choice : flag.choices) values += (values.empty() ? "" : " ") + choice;
+  const std::string values = joined(flag.choices, " ");
   const std::string action = !values.empty()     ? "(" + values + ")"
                              : flag.takes_file() ? "_files"
                                                  : " ";
-  return ":" + quoted(flag.value, ":") + ":" + action;
+  return ":" + zsh_quoted(flag.value, ":") + ":" + action;
 }
 
-std::string function_name(const CompletedCommand& command) {
+std::string zsh_function_name(const CompletedCommand& command) {
   return "_accel_" + command.name;
 }
 
 std::string specs_of(const CompletedFlag& flag) {
-  const std::string rest = "[" + quoted(flag.help, "[]:") + "]" + action_of(flag) + "' \\\n";
+  const std::string rest = "[" + zsh_quoted(flag.help, "[]:") + "]" + action_of(flag) + "' \\\n";
   std::string specs = "    '" + flag.name + rest;
   if (!flag.short_name.empty()) specs += "    '" + flag.short_name + rest;
   return specs;
 }
 
-std::string function_of(const CompletedCommand& command) {
-  std::string out = function_name(command) + "() {\n  " +
+std::string zsh_function(const CompletedCommand& command) {
+  std::string out = zsh_function_name(command) + "() {\n  " +
                     (command.takes_hyphens ? "_accel_arguments" : "_arguments -S") + " \\\n";
   for (const CompletedFlag& flag : command.flags) out += specs_of(flag);
-  std::string words;
-  for (const std::string& word : command.subcommands) words += (words.empty() ? "" : " ") + word;
+  const std::string words = joined(command.subcommands, " ");
   if (!words.empty()) return out + "    '1:word:(" + words + ")'\n}\n";
   if (command.ends_at_script)
     return out + "    '(-)1:script:_files' \\\n    '*:argument:_files'\n}\n";
@@ -85,9 +84,9 @@ std::string zsh_completion() {
   std::string names;
   std::string cases;
   for (const CompletedCommand& command : completed_commands()) {
-    out += function_of(command);
-    names += "    '" + command.name + ":" + quoted(command.summary, "") + "'\n";
-    cases += "    " + command.name + ") " + function_name(command) + " ;;\n";
+    out += zsh_function(command);
+    names += "    '" + command.name + ":" + zsh_quoted(command.summary, "") + "'\n";
+    cases += "    " + command.name + ") " + zsh_function_name(command) + " ;;\n";
   }
   return out +
          "_accel_command() {\n"

@@ -7,7 +7,7 @@
 namespace accel::launcher {
 namespace {
 
-Error invalid(std::string message, std::string remedy) {
+Error invalid_argument(std::string message, std::string remedy) {
   return Error(ErrorCode::kInvalidArgument, std::move(message), std::move(remedy));
 }
 
@@ -53,7 +53,7 @@ bool is_mpi(const std::string& launcher) {
   return launcher == "openmpi" || launcher == "mpich" || launcher == "mvapich";
 }
 
-Result<HostSettings> read_hosts(const HostWish& wish, const std::string& path) {
+Result<HostSettings> read_hostfile(const HostWish& wish, const std::string& path) {
   constexpr std::uint64_t kMostBytes = 16U << 20;
   const auto text = read_text_file(path, kMostBytes, "the hostfile");
   if (!text) return text.error();
@@ -73,16 +73,16 @@ Result<void> divide_processes(HostSettings& settings, const HostWish& wish) {
   const int machines = static_cast<int>(settings.hosts.size());
   const std::string processes = std::to_string(*number);
   if (*number % machines != 0) {
-    return invalid(wish.line.spelled("num_processes") + " is " + processes +
-                       ", which does not divide by the " + std::to_string(machines) +
-                       " hosts of the hostfile",
-                   "give a multiple of " + std::to_string(machines) + " as " +
-                       wish.line.spelled("num_processes"));
+    return invalid_argument(wish.line.spelled("num_processes") + " is " + processes +
+                                ", which does not divide by the " + std::to_string(machines) +
+                                " hosts of the hostfile",
+                            "give a multiple of " + std::to_string(machines) + " as " +
+                                wish.line.spelled("num_processes"));
   }
   const auto each = static_cast<std::size_t>(*number / machines);
   for (HostSlots& host : settings.hosts) {
     if (host.slots.size() < each) {
-      return invalid(
+      return invalid_argument(
           "host " + host.name + " has " + std::to_string(host.slots.size()) +
               " slots in the hostfile, and " + wish.line.spelled("num_processes") + " " +
               processes + " over " + std::to_string(machines) + " hosts are " +
@@ -103,17 +103,19 @@ Result<HostSettings> plan_hosts(std::vector<HostSlots> hosts,
   settings.hosts = std::move(hosts);
   const auto number = settings.hosts.size();
   if (number != static_cast<std::size_t>(wish.num_machines)) {
-    return invalid(wish.line.spelled("num_machines") + " is " + std::to_string(wish.num_machines) +
-                       ", but " + std::to_string(number) +
-                       (number == 1 ? " host is" : " hosts are") + " taken from the hostfile",
-                   "give " + wish.line.spelled("num_machines") + " " + std::to_string(number) +
-                       ", or choose hosts with " + wish.line.spelled("deepspeed_inclusion_filter"));
+    return invalid_argument(
+        wish.line.spelled("num_machines") + " is " + std::to_string(wish.num_machines) + ", but " +
+            std::to_string(number) + (number == 1 ? " host is" : " hosts are") +
+            " taken from the hostfile",
+        "give " + wish.line.spelled("num_machines") + " " + std::to_string(number) +
+            ", or choose hosts with " + wish.line.spelled("deepspeed_inclusion_filter"));
   }
   if (wish.main_port == 0) {
-    return invalid(wish.line.spelled("main_process_port") +
-                       " is 0, but all hosts must know the port beforehand",
-                   "give " + wish.line.spelled("main_process_port") +
-                       " 29500, or another one that is free on " + settings.hosts.front().name);
+    return invalid_argument(wish.line.spelled("main_process_port") +
+                                " is 0, but all hosts must know the port beforehand",
+                            "give " + wish.line.spelled("main_process_port") +
+                                " 29500, or another one that is free on " +
+                                settings.hosts.front().name);
   }
   if (!is_filtered) {
     if (auto divided = divide_processes(settings, wish); !divided) return divided.error();
@@ -149,7 +151,7 @@ std::optional<HostSettings> choose_hosts(const HostWish& wish,
         "give " + wish.line.spelled("deepspeed_hostfile") + ", with lines as `worker-1 slots=4`"));
   }
   if (path.empty()) return std::nullopt;
-  auto settings = read_hosts(wish, path);
+  auto settings = read_hostfile(wish, path);
   if (!settings) {
     faults.add(std::move(settings).error());
     return HostSettings();

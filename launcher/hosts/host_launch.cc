@@ -23,12 +23,6 @@ constexpr std::string_view kExportedPrefixes[] = {"ACCELERATE_",
                                                   "UCX",
                                                   "VIRTUAL_ENV"};
 
-std::string list_of(const std::vector<int>& slots) {
-  std::string text;
-  for (const int slot : slots) text += (text.empty() ? "" : ",") + std::to_string(slot);
-  return text;
-}
-
 }  // namespace
 
 bool is_exported(std::string_view name) {
@@ -48,7 +42,7 @@ std::string host_command_text(const HostSettings& settings,
   const std::vector<int>& slots = settings.hosts[machine].slots;
   std::vector<std::string> words = {"exec", "env"};
   for (const auto& [name, value] : command.variables) words.push_back(name + "=" + value);
-  words.push_back("CUDA_VISIBLE_DEVICES=" + list_of(slots));
+  words.push_back("CUDA_VISIBLE_DEVICES=" + slot_list(slots));
   words.insert(words.end(),
                {command.program,
                 "--stop_with_stdin",

@@ -6,13 +6,14 @@
 #include <optional>
 #include <utility>
 
+#include "launcher/joined.h"
+#include "launcher/number_text.h"
 #include "runtime/suggest.h"
 #include "runtime/trimmed.h"
 
 namespace accel::launcher {
 namespace {
 
-constexpr std::string_view kBlanks = " \t\r\v\f";
 constexpr int kMostSlots = 1024;  // as kMaxProcesses
 
 // Up to `separator`, which is taken off `rest` too.
@@ -24,7 +25,7 @@ std::string_view next_part(std::string_view& rest, char separator) {
 }
 
 // Empty parts count: "a@" has two.
-std::vector<std::string_view> split(std::string_view text, char separator) {
+std::vector<std::string_view> all_parts(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   for (bool is_more = true; is_more;) {
     is_more = text.find(separator) != std::string_view::npos;
@@ -44,10 +45,10 @@ std::optional<int> leading_number(std::string_view text, int most) {
 
 // "worker-1 slots=4".
 std::optional<HostSlots> parse_line(std::string_view line) {
-  const size_t name_end = line.find_first_of(kBlanks);
+  const size_t name_end = line.find_first_of(kTypedBlanks);
   if (name_end == std::string_view::npos || line.front() == '-') return std::nullopt;
   constexpr std::string_view kSlots = "slots=";
-  const std::string_view rest = trimmed(line.substr(name_end), kBlanks);
+  const std::string_view rest = trimmed(line.substr(name_end), kTypedBlanks);
   if (!rest.starts_with(kSlots)) return std::nullopt;
   const auto number = leading_number(rest.substr(kSlots.size()), kMostSlots);
   if (!number || *number == 0) return std::nullopt;
@@ -87,7 +88,7 @@ Error unknown_host(std::string_view name, const std::vector<HostSlots>& hosts) {
 // The slots that "0,2" names, each of them one of `host`.
 Result<std::vector<int>> named_slots(std::string_view list, const HostSlots& host) {
   std::vector<int> slots;
-  for (const std::string_view text : split(list, ',')) {
+  for (const std::string_view text : all_parts(list, ',')) {
     const auto slot = leading_number(text, kMostSlots);
     if (!slot || std::to_string(*slot) != text || !std::ranges::count(host.slots, *slot)) {
       return bad_filter("No slot '" + std::string(text) + "' specified on host '" + host.name +
@@ -101,7 +102,7 @@ Result<std::vector<int>> named_slots(std::string_view list, const HostSlots& hos
 // What `filter` names, by host.
 Result<std::vector<HostSlots>> named_hosts(std::vector<HostSlots>& hosts, std::string_view filter) {
   std::vector<HostSlots> named;
-  for (std::string_view part : split(filter, '@')) {
+  for (std::string_view part : all_parts(filter, '@')) {
     const bool is_whole = part.find(':') == std::string_view::npos;
     const std::string_view name = next_part(part, ':');
     const HostSlots* const host = find_host(hosts, name);
@@ -117,10 +118,14 @@ Result<std::vector<HostSlots>> named_hosts(std::vector<HostSlots>& hosts, std::s
 
 }  // namespace
 
+std::string slot_list(const std::vector<int>& slots) {
+  return joined(slots, ",", [](int slot) { return std::to_string(slot); });
+}
+
 Result<std::vector<HostSlots>> parse_hostfile(std::string_view text, const std::string& path) {
   std::vector<HostSlots> hosts;
   for (int number = 1; !text.empty(); ++number) {
-    const std::string_view line = trimmed(next_part(text, '\n'), kBlanks);
+    const std::string_view line = trimmed(next_part(text, '\n'), kTypedBlanks);
     if (line.empty() || line.front() == '#') continue;
     std::optional<HostSlots> host = parse_line(line);
     if (!host) return bad_line(path, number, line);

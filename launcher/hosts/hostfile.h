@@ -25,6 +25,9 @@ struct HostSlots {
   friend bool operator==(const HostSlots&, const HostSlots&) = default;
 };
 
+// "0,2", as CUDA_VISIBLE_DEVICES has them.
+[[nodiscard]] std::string slot_list(const std::vector<int>& slots);
+
 // In the order of the file; what follows slots=N in a line is left unread, as DeepSpeed does.
 // Errors  kConfigSyntax: path, line and what is expected there; a host that is there twice; no host.
 [[nodiscard]] Result<std::vector<HostSlots>> parse_hostfile(std::string_view text,

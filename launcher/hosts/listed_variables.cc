@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string variable(const EnvMap& environment, const char* name, const char* otherwise) {
+std::string variable_or(const EnvMap& environment, const char* name, const char* otherwise) {
   const auto found = environment.find(name);
   return found == environment.end() || found->second.empty() ? otherwise : found->second;
 }
@@ -41,7 +41,7 @@ Result<EnvMap> parse_variable_file(std::string_view text, const std::string& pat
 
 Result<EnvMap> read_listed_variables(const EnvMap& environment) {
   EnvMap all;
-  const std::string name = variable(environment, "DS_ENV_FILE", ".deepspeed_env");
+  const std::string name = variable_or(environment, "DS_ENV_FILE", ".deepspeed_env");
   for (const fs::path& folder : {fs::path(home_folder(environment)), fs::path(".")}) {
     if (folder.empty()) continue;  // no home
     const std::string path = (folder / name).string();

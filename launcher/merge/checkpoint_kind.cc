@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "launcher/commands/model_index.h"
+#include "launcher/folder_names.h"
 #include "launcher/merge/distcp_metadata.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
@@ -23,16 +24,6 @@ constexpr std::string_view kRandomStates = "random_states_";
 bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error))
-    names.push_back(entry->path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 // Of names in `folder`: those of folders that can be merged.
@@ -71,7 +62,8 @@ Result<CheckpointKind> find_checkpoint_kind(const fs::path& folder) {
     return CheckpointKind::kManifest;
   }
   if (is_there(folder / kModelIndexName)) return CheckpointKind::kShards;
-  const std::vector<std::string> names = names_in(folder);
+  std::error_code ignored;
+  const std::vector<std::string> names = names_in(folder, ignored);
   if (const auto missing = missing_last_file(names))
     return unfinished_error(folder, std::string(*missing) + ", which is written last, is missing");
   return no_metadata_error(folder, checkpoints_among(folder, names));

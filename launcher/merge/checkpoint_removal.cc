@@ -7,6 +7,7 @@
 #include <accel/error.h>
 
 #include "launcher/commands/model_index.h"
+#include "launcher/folder_names.h"
 #include "launcher/merge/distcp_metadata.h"
 #include "launcher/merge/manifest_merge.h"
 #include "runtime/checkpoint/manifest.h"
@@ -20,23 +21,17 @@ using Names = std::vector<std::string>;
 
 constexpr std::size_t kMostNamed = 5;  // in a message
 
-// Sorted.
-Result<Names> names_in(const fs::path& folder) {
-  Names names;
+Result<Names> listed_names(const fs::path& folder) {
   std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error))
-    names.push_back(entry->path().filename());
-  if (error)
-    return Error(ErrorCode::kFileIo,
-                 "cannot list " + printable(folder.string()) + ": " + errno_text(error.value()));
-  std::sort(names.begin(), names.end());
-  return names;
+  Names names = names_in(folder, error);
+  if (!error) return names;
+  return Error(ErrorCode::kFileIo,
+               "cannot list " + printable(folder.string()) + ": " + errno_text(error.value()));
 }
 
 // A rank without data has an empty file, which the metadata does not name.
 Result<Names> names_of_distcp(const fs::path& folder) {
-  const auto present = names_in(folder);
+  const auto present = listed_names(folder);
   if (!present) return present.error();
   Names names{std::string(kDistcpMetadataName)};
   for (const std::string& name : *present) {
@@ -58,7 +53,7 @@ Result<Names> names_of_shards(const fs::path& folder) {
 Result<Names> names_of_manifest(const fs::path& folder) {
   const auto manifest = checkpoint::read_manifest(folder);
   if (!manifest) return manifest.error();
-  auto others = names_in(folder);
+  auto others = listed_names(folder);
   if (!others) return others.error();
   Names names{std::string(checkpoint::kManifestName)};
   for (std::string& name : model_files_of(*manifest)) names.push_back(std::move(name));
@@ -90,7 +85,7 @@ Result<Names> remove_checkpoint(const CheckpointRemoval& removal,
     // Unlike FileSystem::remove() this takes only an empty folder: a file that came meanwhile stays.
     std::error_code error;
     fs::remove(fs::canonical(removal.folder, error), error);
-    return error ? or_throw(names_in(removal.folder)) : Names{};
+    return error ? or_throw(listed_names(removal.folder)) : Names{};
   });
 }
 

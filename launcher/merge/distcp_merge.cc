@@ -72,11 +72,11 @@ SavedTensor open_chunk(const OpenFile& file, const DistcpTensor& tensor, const D
   return saved;
 }
 
-MergeCount merge(const fs::path& folder,
-                 const DistcpMetadata& metadata,
-                 const fs::path& path,
-                 WeightsFormat format,
-                 checkpoint::FileSystem& file_system) {
+MergeCount merge_chunks(const fs::path& folder,
+                        const DistcpMetadata& metadata,
+                        const fs::path& path,
+                        WeightsFormat format,
+                        checkpoint::FileSystem& file_system) {
   std::vector<safetensors::TensorSpec> specs;
   for (const DistcpTensor& tensor : metadata.tensors)
     specs.push_back({tensor.name, tensor.dtype, tensor.shape});
@@ -112,7 +112,7 @@ Result<MergeCount> merge_distcp(const fs::path& folder,
                                 const fs::path& output,
                                 WeightsFormat format,
                                 checkpoint::FileSystem& file_system) {
-  return to_result([&] { return merge(folder, metadata, output, format, file_system); });
+  return to_result([&] { return merge_chunks(folder, metadata, output, format, file_system); });
 }
 
 }  // namespace accel::launcher

@@ -45,7 +45,7 @@ constexpr std::uint64_t kBytesPerCorner = 2;
 constexpr std::size_t kMostNameBytes = 255;  // of a file
 constexpr std::uint64_t kTableEntry = 48;    // of a hash table, besides key and value
 
-const std::vector<std::string_view>& allowed_names() {
+const std::vector<std::string_view>& names_in_metadata() {
   static const std::vector<std::string_view> kAllowed = [] {
     std::vector<std::string_view> names = {
         "torch.distributed.checkpoint.metadata Metadata",
@@ -81,7 +81,7 @@ const std::vector<std::string_view>& allowed_names() {
   return kAllowed;
 }
 
-Error damaged(const std::string& what) {
+Error damaged_metadata(const std::string& what) {
   return Error(ErrorCode::kCheckpointIncomplete,
                "the metadata is not what torch.distributed.checkpoint writes: " + what,
                "copy the checkpoint again: it is cut short or was changed");
@@ -100,22 +100,22 @@ struct Place {
   std::uint64_t bytes = 0;
 };
 
-class Reader {
+class MetadataReader {
  public:
   // `bytes`: of the pickle.
-  Reader(const Pickle& pickle, std::uint64_t bytes)
+  MetadataReader(const Pickle& pickle, std::uint64_t bytes)
       : pickle_(pickle), bytes_(bytes), left_(kFewKept + kMostKeptPerByte * bytes) {}
 
   Result<DistcpMetadata> read() {
     if (pickle_.made_by(pickle_.root()) != "torch.distributed.checkpoint.metadata Metadata")
-      return damaged("it is no Metadata");
+      return damaged_metadata("it is no Metadata");
     if (auto placed = read_places(); !placed) return placed.error();
     if (auto paths = read_paths(); !paths) return paths.error();
     const auto states = entries_of("state_dict_metadata");
-    if (!states) return damaged("state_dict_metadata is no dict");
+    if (!states) return damaged_metadata("state_dict_metadata is no dict");
     for (std::size_t i = 0; i + 1 < states->size(); i += 2) {
       const auto key = pickle_.text((*states)[i]);
-      if (!key) return damaged("a key of state_dict_metadata is no text");
+      if (!key) return damaged_metadata("a key of state_dict_metadata is no text");
       if (auto done = read_state((*states)[i], *key, (*states)[i + 1]); !done) {
         Error error = done.error();
         return std::move(error.while_doing("reading what it says of " + printable(*key)));
@@ -140,10 +140,11 @@ class Reader {
     return true;
   }
   [[nodiscard]] Error too_much() const {
-    return damaged("its " + std::to_string(bytes_) +
-                   " bytes name the same values over and over: what they describe would take more "
-                   "than " +
-                   std::to_string(kFewKept + kMostKeptPerByte * bytes_) + " bytes of memory");
+    return damaged_metadata(
+        "its " + std::to_string(bytes_) +
+        " bytes name the same values over and over: what they describe would take more "
+        "than " +
+        std::to_string(kFewKept + kMostKeptPerByte * bytes_) + " bytes of memory");
   }
 
   // The same for the same text. The text of one value is read once.
@@ -158,17 +159,18 @@ class Reader {
 
   Result<void> read_places() {
     const auto places = entries_of("storage_data");
-    if (!places) return damaged("storage_data is no dict");
+    if (!places) return damaged_metadata("storage_data is no dict");
     for (std::size_t i = 0; i + 1 < places->size(); i += 2) {
       const PickleNode index = (*places)[i];
       const PickleNode info = (*places)[i + 1];
       const auto name = pickle_.field(index, "fqn");
       const auto key = name ? pickle_.text(*name) : std::nullopt;
-      if (!key) return damaged("a key of storage_data has no name");
+      if (!key) return damaged_metadata("a key of storage_data has no name");
       std::vector<std::uint64_t> offsets;
       if (const auto offset = pickle_.field(index, "offset"); offset && !is_none(*offset)) {
         auto sizes = sizes_of(pickle_, *offset);
-        if (!sizes) return damaged("the place of a chunk of " + printable(*key) + " is none");
+        if (!sizes)
+          return damaged_metadata("the place of a chunk of " + printable(*key) + " is none");
         offsets = *std::move(sizes);
       }
       auto place = read_place(info);
@@ -185,11 +187,11 @@ class Reader {
     const auto begin = integer_field(info, "offset");
     const auto bytes = integer_field(info, "length");
     if (!file || !begin || !bytes || *begin < 0 || *bytes < 0)
-      return damaged("an entry of storage_data gives no file, offset and length");
+      return damaged_metadata("an entry of storage_data gives no file, offset and length");
     if (file->empty() || file->size() > kMostNameBytes || *file == "." || *file == ".." ||
         file->find('/') != std::string_view::npos || file->find('\0') != std::string_view::npos)
-      return damaged("the file " + printable(file->substr(0, kMostNameBytes)) +
-                     " is no name of a file beside it");
+      return damaged_metadata("the file " + printable(file->substr(0, kMostNameBytes)) +
+                              " is no name of a file beside it");
     if (const auto through = pickle_.field(info, "transform_descriptors")) {
       const auto extensions = pickle_.sequence(*through);
       if (!is_none(*through) && (!extensions || !extensions->empty()))
@@ -212,13 +214,14 @@ class Reader {
     for (std::size_t i = 0; i + 1 < planned->size(); i += 2) {
       const auto key = pickle_.text((*planned)[i]);
       const auto steps = pickle_.sequence((*planned)[i + 1]);
-      if (!key || !steps || steps->empty()) return damaged("a path of planner_data is none");
+      if (!key || !steps || steps->empty())
+        return damaged_metadata("a path of planner_data is none");
       Path path;
       for (const PickleNode step : *steps) {
         const auto text = pickle_.text(step);
         const auto number = pickle_.integer(step);
         if (!text && !number)
-          return damaged("a step in the path of " + printable(*key) + " is none");
+          return damaged_metadata("a step in the path of " + printable(*key) + " is none");
         path.push_back(text ? std::string(*text) : std::to_string(*number));
         if (!keep(sizeof(std::string) + path.back().size())) return too_much();
       }
@@ -240,7 +243,7 @@ class Reader {
       return {};
     }
     if (made_by != "torch.distributed.checkpoint.metadata TensorStorageMetadata")
-      return damaged("it is neither a tensor nor bytes");
+      return damaged_metadata("it is neither a tensor nor bytes");
     auto tensor = read_tensor(key_node, key, node);
     if (!tensor) return tensor.error();
     tensor_paths_.push_back(path);
@@ -253,16 +256,16 @@ class Reader {
     if (!keep(sizeof tensor)) return too_much();
     const auto size = pickle_.field(node, "size");
     auto shape = size ? sizes_of(pickle_, *size) : std::nullopt;
-    if (!shape) return damaged("its size is none");
+    if (!shape) return damaged_metadata("its size is none");
     tensor.shape = *std::move(shape);
     const auto dtype = read_dtype(node);
     if (!dtype) return dtype.error();
     tensor.dtype = *dtype;
     if (const auto bytes = safetensors::tensor_bytes(key, tensor.dtype, tensor.shape); !bytes)
-      return damaged(bytes.error().message());
+      return damaged_metadata(bytes.error().message());
     const auto list = pickle_.field(node, "chunks");
     const auto chunks = list ? pickle_.sequence(*list) : std::nullopt;
-    if (!chunks) return damaged("it has no chunks");
+    if (!chunks) return damaged_metadata("it has no chunks");
     const std::uint32_t name = number_of(key_node, key);
     const std::uint64_t kept =
         sizeof(DistcpChunk) + 2 * tensor.shape.size() * sizeof(std::uint64_t);
@@ -279,14 +282,14 @@ class Reader {
   Result<safetensors::Dtype> read_dtype(PickleNode node) const {
     const auto properties = pickle_.field(node, "properties");
     if (!properties || pickle_.kind(*properties) != PickleKind::kObject)
-      return damaged("it has no properties");
+      return damaged_metadata("it has no properties");
     std::optional<PickleNode> dtype;
     if (const auto state = pickle_.state(*properties)) {
       const auto values = pickle_.sequence(*state);
       dtype = values && !values->empty() ? values->front() : pickle_.field(*state, "dtype");
     }
     const auto name = dtype ? pickle_.name(*dtype) : std::nullopt;
-    if (!name) return damaged("it has no dtype");
+    if (!name) return damaged_metadata("it has no dtype");
     const auto known = dtype_of(*name);
     if (!known)
       return Error(ErrorCode::kUnsupported,
@@ -301,9 +304,10 @@ class Reader {
     auto begin = offsets ? sizes_of(pickle_, *offsets) : std::nullopt;
     auto extent = sizes ? sizes_of(pickle_, *sizes) : std::nullopt;
     if (!begin || !extent || begin->size() != dims || extent->size() != dims)
-      return damaged("a chunk has no offsets and sizes of its dimensions");
+      return damaged_metadata("a chunk has no offsets and sizes of its dimensions");
     const auto place = places_.find(place_key(name, *begin));
-    if (place == places_.end()) return damaged("storage_data does not say where a chunk is");
+    if (place == places_.end())
+      return damaged_metadata("storage_data does not say where a chunk is");
     return DistcpChunk{.offsets = *std::move(begin),
                        .sizes = *std::move(extent),
                        .file = std::string(place->second.file),
@@ -317,14 +321,14 @@ class Reader {
     std::uint64_t covered = 0;
     for (const DistcpChunk& chunk : tensor.chunks) {
       Box box{.offsets = chunk.offsets, .sizes = chunk.sizes};
-      if (!is_within(box, tensor.shape)) return damaged("a chunk is not within it");
+      if (!is_within(box, tensor.shape)) return damaged_metadata("a chunk is not within it");
       if (__builtin_add_overflow(covered, *volume(box.sizes), &covered)) return overlap();
       if (*volume(box.sizes) > 0) boxes.push_back(std::move(box));
     }
     const std::uint64_t all = *volume(tensor.shape);
     if (covered < all)
-      return damaged("its chunks have " + std::to_string(covered) + " of its " +
-                     std::to_string(all) + " elements");
+      return damaged_metadata("its chunks have " + std::to_string(covered) + " of its " +
+                              std::to_string(all) + " elements");
     if (covered > all) return overlap();
     const auto is_covered = cover_exactly(
         boxes, tensor.shape, std::min(kMostCorners, kFewCorners + bytes_ / kBytesPerCorner));
@@ -336,7 +340,7 @@ class Reader {
     if (!*is_covered) return overlap();
     return {};
   }
-  static Error overlap() { return damaged("two of its chunks overlap"); }
+  static Error overlap() { return damaged_metadata("two of its chunks overlap"); }
 
   // HF Accelerate's rule: {"model": {...}} is taken for what is in it.
   [[nodiscard]] bool has_one_root() const {
@@ -361,7 +365,8 @@ class Reader {
     for (std::size_t i = 0; i < tensor_paths_.size(); ++i) {
       result_.tensors[i].name = joined(tensor_paths_[i]);
       if (!names.insert(result_.tensors[i].name).second)
-        return damaged("two tensors would have the name " + printable(result_.tensors[i].name));
+        return damaged_metadata("two tensors would have the name " +
+                                printable(result_.tensors[i].name));
     }
     for (const Path& path : other_paths_) result_.other_values.push_back(joined(path));
     return {};
@@ -396,9 +401,9 @@ class Reader {
 }  // namespace
 
 Result<DistcpMetadata> parse_distcp_metadata(std::string_view bytes) {
-  const auto pickle = read_pickle(bytes, allowed_names());
+  const auto pickle = read_pickle(bytes, names_in_metadata());
   if (!pickle) return pickle.error();
-  return Reader(*pickle, bytes.size()).read();
+  return MetadataReader(*pickle, bytes.size()).read();
 }
 
 Result<DistcpMetadata> read_distcp_metadata(const std::filesystem::path& folder) {
@@ -408,8 +413,8 @@ Result<DistcpMetadata> read_distcp_metadata(const std::filesystem::path& folder)
   if (!file || ::fstat(file.get(), &status) != 0)
     return Error(ErrorCode::kFileIo, "cannot read " + printable(path) + ": " + errno_text(errno));
   if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) > kMostMetadataBytes)
-    return damaged(printable(path) + " is no file of at most " +
-                   std::to_string(kMostMetadataBytes) + " bytes");
+    return damaged_metadata(printable(path) + " is no file of at most " +
+                            std::to_string(kMostMetadataBytes) + " bytes");
   const FileSlice all{.fd = file.get(),
                       .path = path,
                       .begin = 0,

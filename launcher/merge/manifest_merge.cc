@@ -26,15 +26,13 @@ using checkpoint::FileDigest;
 using checkpoint::FileRange;
 using checkpoint::Manifest;
 
-constexpr std::size_t kPieceBytes = checkpoint::kRangeBytes;
-
 // Takes the bytes of a file piece by piece, each with its place in it.
 using Sink = std::function<void(std::uint64_t offset, std::span<const std::byte> bytes)>;
 
 // A file with one hash.
 void copy_whole(const fs::path& from, const FileDigest& expected, const Sink& to) {
   checkpoint::InputFile source(from);
-  std::vector<std::byte> piece(std::min<std::uint64_t>(expected.bytes, kPieceBytes));
+  std::vector<std::byte> piece(std::min<std::uint64_t>(expected.bytes, checkpoint::kRangeBytes));
   for (std::uint64_t done = 0; done < expected.bytes;) {
     const std::span part =
         std::span(piece).first(std::min<std::uint64_t>(piece.size(), expected.bytes - done));
@@ -141,10 +139,10 @@ std::size_t copy_tensors(const fs::path& from,
   return header.tensors.size();
 }
 
-MergeCount merge(const fs::path& folder,
-                 const fs::path& output,
-                 WeightsFormat format,
-                 checkpoint::FileSystem& disk) {
+MergeCount merge_model_files(const fs::path& folder,
+                             const fs::path& output,
+                             WeightsFormat format,
+                             checkpoint::FileSystem& disk) {
   const Manifest manifest = or_throw(checkpoint::read_manifest(folder));
   or_throw(checkpoint::check_sizes(folder, manifest));
   const std::vector<std::string> names = model_files_of(manifest);
@@ -159,7 +157,8 @@ MergeCount merge(const fs::path& folder,
     const FileDigest& digest = manifest.files.at(name);
     count.tensors += copy(folder / name, manifest, output / weights_name(format, model), disk);
     count.bytes += digest.bytes;
-    count.peak_bytes = std::min<std::size_t>(kPieceBytes, std::max(count.peak_bytes, digest.bytes));
+    count.peak_bytes =
+        std::min<std::size_t>(checkpoint::kRangeBytes, std::max(count.peak_bytes, digest.bytes));
   }
   return count;
 }
@@ -180,7 +179,7 @@ Result<MergeCount> merge_manifest(const fs::path& folder,
                                   const fs::path& output,
                                   WeightsFormat format,
                                   checkpoint::FileSystem& file_system) {
-  return to_result([&] { return merge(folder, output, format, file_system); });
+  return to_result([&] { return merge_model_files(folder, output, format, file_system); });
 }
 
 }  // namespace accel::launcher

@@ -1,6 +1,5 @@
 #include "launcher/merge/saved_tensor.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,7 +19,7 @@ constexpr std::uint64_t kMostPickleBytes = 1 << 20;  // of one tensor: some 200
 // Of one tensor: some 700. A hostile checkpoint has the archive that is largest for each of its chunks.
 constexpr std::uint64_t kMostDirectoryBytes = 64 << 10;
 
-const std::vector<std::string_view>& allowed_names() {
+const std::vector<std::string_view>& names_in_tensors() {
   static const std::vector<std::string_view> kAllowed = [] {
     std::vector<std::string_view> names = {"torch._utils _rebuild_tensor_v2",
                                            "torch._utils _rebuild_tensor_v3",
@@ -38,7 +37,7 @@ const std::vector<std::string_view>& allowed_names() {
   return kAllowed;
 }
 
-Error damaged(const FileSlice& archive, const std::string& what) {
+Error damaged_tensor(const FileSlice& archive, const std::string& what) {
   return Error(ErrorCode::kCheckpointIncomplete,
                "the tensor in " + printable(archive.path) + " at byte " +
                    std::to_string(archive.begin) + " cannot be read: " + what,
@@ -70,16 +69,17 @@ bool is_no_empty_dict(const Pickle& pickle, PickleNode node) {
   return pickle.kind(node) != PickleKind::kNone && (!entries || !entries->empty());
 }
 
-Result<Description> describe(const FileSlice& archive, const Pickle& pickle) {
+Result<Description> description_of(const FileSlice& archive, const Pickle& pickle) {
   PickleNode call = pickle.root();
   if (pickle.made_by(call) == "torch._utils _rebuild_parameter" && !pickle.arguments(call).empty())
     call = pickle.arguments(call)[0];
   const auto made_by = pickle.made_by(call);
   const bool has_dtype = made_by == "torch._utils _rebuild_tensor_v3";
   if (!has_dtype && made_by != "torch._utils _rebuild_tensor_v2")
-    return damaged(archive, "data.pkl holds no tensor");
+    return damaged_tensor(archive, "data.pkl holds no tensor");
   const auto arguments = pickle.arguments(call);
-  if (arguments.size() < (has_dtype ? 7u : 4u)) return damaged(archive, "an argument is missing");
+  if (arguments.size() < (has_dtype ? 7u : 4u))
+    return damaged_tensor(archive, "an argument is missing");
 
   // Conjugate and negative views are said by an argument behind the others.
   const std::size_t views = has_dtype ? 7 : 6;
@@ -95,7 +95,7 @@ Result<Description> describe(const FileSlice& archive, const Pickle& pickle) {
   auto shape = sizes_of(pickle, arguments[2]);
   auto strides = sizes_of(pickle, arguments[3]);
   if (!key || !first || *first < 0 || !shape || !strides || shape->size() != strides->size())
-    return damaged(archive, "its storage, size or strides are none");
+    return damaged_tensor(archive, "its storage, size or strides are none");
   if (has_dtype) dtype = dtype_of(pickle.name(arguments[6]).value_or(""));
   if (!dtype)
     return Error(ErrorCode::kUnsupported,
@@ -141,7 +141,7 @@ Result<std::string> entry_text(const ZipArchive& archive,
   const auto slice = archive.bytes_of(*entry);
   if (!slice) return slice.error();
   if (slice->size > most)
-    return damaged(*slice, name + " has " + std::to_string(slice->size) + " bytes");
+    return damaged_tensor(*slice, name + " has " + std::to_string(slice->size) + " bytes");
   return slice->text(0, slice->size);
 }
 
@@ -151,7 +151,7 @@ Result<SavedTensor> read_saved_tensor(const FileSlice& archive) {
   const auto zip = ZipArchive::open(archive, kMostDirectoryBytes);
   if (!zip) return zip.error();
   const auto folder = folder_of(*zip);
-  if (!folder) return damaged(archive, "it has no data.pkl");
+  if (!folder) return damaged_tensor(archive, "it has no data.pkl");
   const auto order = entry_text(*zip, *folder + "byteorder", 16);
   if (!order) return order.error();
   if (!order->empty() && *order != "little")
@@ -161,22 +161,22 @@ Result<SavedTensor> read_saved_tensor(const FileSlice& archive) {
                  "merge on a machine of the kind that saved it, with `accelerate merge-weights`");
   const auto bytes = entry_text(*zip, *folder + "data.pkl", kMostPickleBytes);
   if (!bytes) return bytes.error();
-  const auto pickle = read_pickle(*bytes, allowed_names());
+  const auto pickle = read_pickle(*bytes, names_in_tensors());
   if (!pickle) {
     Error error = pickle.error();
     return std::move(error.while_doing("reading the tensor in " + printable(archive.path) +
                                        " at byte " + std::to_string(archive.begin)));
   }
-  auto description = describe(archive, *pickle);
+  auto description = description_of(archive, *pickle);
   if (!description) return description.error();
   const ZipArchive::Entry* data = zip->find(*folder + "data/" + description->key);
-  if (data == nullptr) return damaged(archive, "its storage is missing");
+  if (data == nullptr) return damaged_tensor(archive, "its storage is missing");
   const auto storage = zip->bytes_of(*data);
   if (!storage) return storage.error();
   description->tensor.storage = *storage;
   if (!is_within(description->tensor, storage->size))
-    return damaged(archive,
-                   "it reaches beyond its storage of " + std::to_string(storage->size) + " bytes");
+    return damaged_tensor(
+        archive, "it reaches beyond its storage of " + std::to_string(storage->size) + " bytes");
   return std::move(description->tensor);
 }
 

@@ -25,8 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
-
 struct Shard {
   std::string path;
   safetensors::Header header;
@@ -94,10 +92,10 @@ void copy_shard(const Shard& shard, TensorOutput& output, std::span<std::byte> p
   }
 }
 
-MergeCount merge(const fs::path& folder,
-                 const fs::path& path,
-                 WeightsFormat format,
-                 checkpoint::FileSystem& disk) {
+MergeCount merge_files(const fs::path& folder,
+                       const fs::path& path,
+                       WeightsFormat format,
+                       checkpoint::FileSystem& disk) {
   const std::vector<Shard> shards =
       read_shards(folder, or_throw(files_by_tensor(folder / kModelIndexName)));
   std::vector<safetensors::TensorSpec> specs;
@@ -132,7 +130,7 @@ Result<MergeCount> merge_shards(const fs::path& folder,
                                 const fs::path& output,
                                 WeightsFormat format,
                                 checkpoint::FileSystem& file_system) {
-  return to_result([&] { return merge(folder, output, format, file_system); });
+  return to_result([&] { return merge_files(folder, output, format, file_system); });
 }
 
 }  // namespace accel::launcher

@@ -15,7 +15,7 @@ namespace {
 
 // The opcodes of one value each, as pickletools names them.
 
-std::string integer(std::uint64_t value) {
+std::string pickled_integer(std::uint64_t value) {
   if (value < 0x100) return "K" + little_endian(value, 1);
   if (value < 0x10000) return "M" + little_endian(value, 2);
   if (value < 0x80000000) return "J" + little_endian(value, 4);
@@ -39,11 +39,11 @@ std::string tuple(const std::string& items) {
 
 std::string numbers(std::span<const std::uint64_t> values) {
   std::string items;
-  for (const std::uint64_t value : values) items += integer(value);
+  for (const std::uint64_t value : values) items += pickled_integer(value);
   return tuple(items);
 }
 
-const TorchDtype* find_dtype(safetensors::Dtype dtype) {
+const TorchDtype* find_torch_dtype(safetensors::Dtype dtype) {
   const auto all = torch_dtypes();
   const auto found =
       std::ranges::find_if(all, [&](const TorchDtype& row) { return row.dtype == dtype; });
@@ -60,12 +60,12 @@ std::string tensor_call(const PickledTensor& tensor, const TorchDtype& dtype, st
   const std::string storage =
       tuple(text("storage") + global(has_class ? dtype.storage : "torch.storage UntypedStorage") +
             text(std::to_string(tensor.storage)) + text("cpu") +
-            integer(has_class ? elements : bytes)) +
+            pickled_integer(has_class ? elements : bytes)) +
       "Q";
   const std::string no_hooks = global("collections OrderedDict") + ")R";
   return global(has_class ? "torch._utils _rebuild_tensor_v2" : "torch._utils _rebuild_tensor_v3") +
-         tuple(storage + integer(0) + numbers(tensor.shape) + numbers(strides) + "\x89" + no_hooks +
-               (has_class ? "" : global(dtype.name))) +
+         tuple(storage + pickled_integer(0) + numbers(tensor.shape) + numbers(strides) + "\x89" +
+               no_hooks + (has_class ? "" : global(dtype.name))) +
          "R";
 }
 
@@ -74,7 +74,7 @@ std::string tensor_call(const PickledTensor& tensor, const TorchDtype& dtype, st
 Result<std::string> state_dict_pickle(std::span<const PickledTensor> tensors) {
   std::string pickle = "\x80\x02}";
   for (const PickledTensor& tensor : tensors) {
-    const TorchDtype* dtype = find_dtype(tensor.dtype);
+    const TorchDtype* dtype = find_torch_dtype(tensor.dtype);
     if (dtype == nullptr)
       return Error(ErrorCode::kUnsupported,
                    printable(tensor.name) + " has the dtype " +

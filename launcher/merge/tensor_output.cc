@@ -10,11 +10,6 @@
 #include "launcher/merge/torch_archive.h"
 
 namespace accel::launcher {
-namespace {
-
-constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
-
-}  // namespace
 
 TensorOutput::TensorOutput(checkpoint::FileSystem& file_system,
                            const std::filesystem::path& path,

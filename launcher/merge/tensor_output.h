@@ -23,6 +23,8 @@
 
 namespace accel::launcher {
 
+inline constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // read or written at once
+
 class TensorOutput {
  public:
   // Plans the file as the reference implementation does, makes it and writes its header. `metadata`: of a safetensors file; one of

@@ -14,7 +14,7 @@ namespace {
 
 using namespace zip;
 
-Error damaged(const FileSlice& slice, const std::string& what) {
+Error damaged_archive(const FileSlice& slice, const std::string& what) {
   return Error(ErrorCode::kCheckpointIncomplete,
                "what " + printable(slice.path) + " holds from byte " + std::to_string(slice.begin) +
                    " on is no archive of torch.save(): " + what,
@@ -50,13 +50,13 @@ Result<Directory> read_end64(const FileSlice& slice, std::uint64_t locator) {
   const auto found = slice.text(locator, kLocatorBytes);
   if (!found) return found.error();
   Fields fields(*found);
-  if (fields.next(4) != kLocatorSignature) return damaged(slice, "it has no zip64 locator");
+  if (fields.next(4) != kLocatorSignature) return damaged_archive(slice, "it has no zip64 locator");
   fields.skip(4);
   const std::uint64_t offset = fields.next(8);
   const auto record = slice.text(offset, kEnd64Bytes);
-  if (!record) return damaged(slice, "its zip64 record is not within");
+  if (!record) return damaged_archive(slice, "its zip64 record is not within");
   Fields end(*record);
-  if (end.next(4) != kEnd64Signature) return damaged(slice, "it has no zip64 record");
+  if (end.next(4) != kEnd64Signature) return damaged_archive(slice, "it has no zip64 record");
   end.skip(8 + 2 + 2 + 4 + 4 + 8);
   Directory directory;
   directory.entries = end.next(8);
@@ -66,12 +66,12 @@ Result<Directory> read_end64(const FileSlice& slice, std::uint64_t locator) {
 }
 
 Result<Directory> find_directory(const FileSlice& slice) {
-  if (slice.size < kEndBytes) return damaged(slice, "it is too short");
+  if (slice.size < kEndBytes) return damaged_archive(slice, "it is too short");
   const std::uint64_t place = slice.size - kEndBytes;
   const auto end = slice.text(place, kEndBytes);
   if (!end) return end.error();
   Fields fields(*end);
-  if (fields.next(4) != kEndSignature) return damaged(slice, "it does not end as one");
+  if (fields.next(4) != kEndSignature) return damaged_archive(slice, "it does not end as one");
   if (fields.next(2) != 0 || fields.next(2) != 0)
     return Error(ErrorCode::kUnsupported,
                  printable(slice.path) + " is an archive in several parts");
@@ -82,7 +82,7 @@ Result<Directory> find_directory(const FileSlice& slice) {
   directory.offset = fields.next(4);
   if (directory.entries != kLarge16 && directory.bytes != kLarge32 && directory.offset != kLarge32)
     return directory;
-  if (place < kLocatorBytes) return damaged(slice, "it has no zip64 locator");
+  if (place < kLocatorBytes) return damaged_archive(slice, "it has no zip64 locator");
   return read_end64(slice, place - kLocatorBytes);
 }
 
@@ -114,9 +114,11 @@ bool apply_zip64(std::string_view extra,
 
 // The entry at the front of `rest`, which loses its bytes.
 Result<ZipArchive::Entry> take_entry(const FileSlice& slice, std::string_view& rest) {
-  if (rest.size() < kDirectoryEntryBytes) return damaged(slice, "its directory is cut short");
+  if (rest.size() < kDirectoryEntryBytes)
+    return damaged_archive(slice, "its directory is cut short");
   Fields fields(rest);
-  if (fields.next(4) != kDirectorySignature) return damaged(slice, "its directory is damaged");
+  if (fields.next(4) != kDirectorySignature)
+    return damaged_archive(slice, "its directory is damaged");
   fields.skip(4);
   const std::uint64_t flags = fields.next(2);
   const std::uint64_t method = fields.next(2);
@@ -129,14 +131,14 @@ Result<ZipArchive::Entry> take_entry(const FileSlice& slice, std::string_view& r
   fields.skip(8);
   std::uint64_t header = fields.next(4);
   if (fields.left() < name_bytes + extra_bytes + comment_bytes)
-    return damaged(slice, "its directory is cut short");
+    return damaged_archive(slice, "its directory is cut short");
   const std::string name(rest.substr(kDirectoryEntryBytes, name_bytes));
   const std::string_view extra = rest.substr(kDirectoryEntryBytes + name_bytes, extra_bytes);
   rest.remove_prefix(kDirectoryEntryBytes + name_bytes + extra_bytes + comment_bytes);
   if (!apply_zip64(extra, size, stored, header))
-    return damaged(slice, "the size of its entry " + printable(name) + " is missing");
+    return damaged_archive(slice, "the size of its entry " + printable(name) + " is missing");
   if (method != 0 || (flags & 1) != 0 || stored != size)
-    return damaged(slice, "its entry " + printable(name) + " is compressed or encrypted");
+    return damaged_archive(slice, "its entry " + printable(name) + " is compressed or encrypted");
   return ZipArchive::Entry{.name = name, .header = header, .size = size};
 }
 
@@ -146,15 +148,16 @@ Result<ZipArchive> ZipArchive::open(const FileSlice& slice, std::uint64_t most_d
   const auto directory = find_directory(slice);
   if (!directory) return directory.error();
   if (directory->bytes > most_directory_bytes)
-    return damaged(slice,
-                   "it has a directory of " + std::to_string(directory->bytes) +
-                       " bytes, expected at most " + std::to_string(most_directory_bytes));
+    return damaged_archive(slice,
+                           "it has a directory of " + std::to_string(directory->bytes) +
+                               " bytes, expected at most " + std::to_string(most_directory_bytes));
   if (directory->entries > directory->bytes / kDirectoryEntryBytes)
-    return damaged(slice,
-                   "a directory of " + std::to_string(directory->bytes) + " bytes does not hold " +
-                       std::to_string(directory->entries) + " entries");
+    return damaged_archive(slice,
+                           "a directory of " + std::to_string(directory->bytes) +
+                               " bytes does not hold " + std::to_string(directory->entries) +
+                               " entries");
   const auto bytes = slice.text(directory->offset, directory->bytes);
-  if (!bytes) return damaged(slice, "its directory is not within");
+  if (!bytes) return damaged_archive(slice, "its directory is not within");
   ZipArchive archive;
   archive.slice_ = slice;
   archive.directory_ = directory->offset;
@@ -167,7 +170,7 @@ Result<ZipArchive> ZipArchive::open(const FileSlice& slice, std::uint64_t most_d
   std::unordered_set<std::string_view> names;
   for (const Entry& entry : archive.entries_)
     if (!names.insert(entry.name).second)
-      return damaged(slice, "its entry " + printable(entry.name) + " is there twice");
+      return damaged_archive(slice, "its entry " + printable(entry.name) + " is there twice");
   return archive;
 }
 
@@ -179,15 +182,16 @@ const ZipArchive::Entry* ZipArchive::find(std::string_view name) const noexcept 
 
 Result<FileSlice> ZipArchive::bytes_of(const Entry& entry) const {
   const auto header = slice_.text(entry.header, kLocalHeaderBytes);
-  if (!header) return damaged(slice_, "its entry " + printable(entry.name) + " is not within");
+  if (!header)
+    return damaged_archive(slice_, "its entry " + printable(entry.name) + " is not within");
   Fields fields(*header);
   if (fields.next(4) != kLocalSignature)
-    return damaged(slice_, "its entry " + printable(entry.name) + " does not begin as one");
+    return damaged_archive(slice_, "its entry " + printable(entry.name) + " does not begin as one");
   fields.skip(22);
   const std::uint64_t begin = kLocalHeaderBytes + fields.next(2) + fields.next(2);
   // entry.header is within the slice, so the sum does not overflow.
   if (entry.header + begin > directory_ || entry.size > directory_ - (entry.header + begin))
-    return damaged(slice_, "its entry " + printable(entry.name) + " is not within");
+    return damaged_archive(slice_, "its entry " + printable(entry.name) + " is not within");
   return slice_.part(entry.header + begin, entry.size);
 }
 

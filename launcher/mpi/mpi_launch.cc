@@ -7,7 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "launcher/faults.h"
 #include "launcher/hosts/host_launch.h"
+#include "launcher/joined.h"
 #include "launcher/program_output.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/spawner.h"
@@ -22,21 +24,6 @@ constexpr const char* kOpenMpiExports = "OMPI_MCA_mca_base_env_list";
 constexpr const char* kRankVariables =
     R"(export RANK="${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$MV2_COMM_WORLD_RANK}}" )"
     R"(LOCAL_RANK="${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-$MV2_COMM_WORLD_LOCAL_RANK}}"; )";
-
-Error usage(std::string message, std::string remedy) {
-  return Error(ErrorCode::kUsage, std::move(message), std::move(remedy));
-}
-
-template <typename Items, typename Text>
-std::string joined(const Items& items, const Text& text) {
-  std::string all;
-  for (const auto& item : items) all += (all.empty() ? "" : ",") + text(item);
-  return all;
-}
-
-std::string gpus_of(const HostSlots& host) {
-  return joined(host.slots, [](int slot) { return std::to_string(slot); });
-}
 
 void add(std::vector<std::string>& words, const std::vector<std::string>& more) {
   words.insert(words.end(), more.begin(), more.end());
@@ -61,12 +48,11 @@ std::vector<std::string> words_for_same_slots(const MpiSettings& settings,
   std::vector<std::string> words = {program.name};
   if (program.family == MpiFamily::kOpenMpi) {
     const auto with_slots = [&](const HostSlots& host) { return host.name + ":" + each; };
-    add(words, {"--host", joined(hosts, with_slots), "-n", all});
+    add(words, {"--host", joined(hosts, ",", with_slots), "-n", all});
     // The ranks of a host share its cores, as under ssh.
     add(words, {"--map-by", "slot", "--bind-to", "none"});
   } else {
-    const auto name = [](const HostSlots& host) { return host.name; };
-    add(words, {"-hosts", joined(hosts, name), "-ppn", each, "-n", all});
+    add(words, {"-hosts", joined(hosts, ",", &HostSlots::name), "-ppn", each, "-n", all});
   }
   add(words,
       words_of_rank(program.name, "WORLD_SIZE=" + all + " LOCAL_WORLD_SIZE=" + each, command));
@@ -90,7 +76,7 @@ std::vector<std::string> words_for_hosts(const MpiSettings& settings,
     add(words,
         words_of_rank(program.name,
                       "WORLD_SIZE=" + all + " LOCAL_WORLD_SIZE=" + here +
-                          " CUDA_VISIBLE_DEVICES=" + gpus_of(host),
+                          " CUDA_VISIBLE_DEVICES=" + slot_list(host.slots),
                       command));
   }
   return words;
@@ -126,11 +112,11 @@ Result<MpiSettings> plan_mpi(const MpiWish& wish) {
   settings.num_processes = wish.num_processes;
   const bool is_several = wish.num_machines > 1;
   if (is_several && (!wish.main_address || wish.main_address->empty())) {
-    return usage("When using multiple machines, you need to specify the main process IP.",
-                 "give --main_process_ip, the address of the first host of " + wish.hostfile);
+    return usage_error("When using multiple machines, you need to specify the main process IP.",
+                       "give --main_process_ip, the address of the first host of " + wish.hostfile);
   }
   if (is_several && !wish.main_port) {
-    return usage(
+    return usage_error(
         "When using multiple machines, you need to specify the main process port.",
         "give --main_process_port, one that is free on the first host of " + wish.hostfile);
   }
@@ -169,10 +155,11 @@ Result<void> check_mpi_program(const MpiSettings& settings, const MpiProgram& pr
   const bool is_open_mpi = program.family == MpiFamily::kOpenMpi;
   const std::string& launcher = settings.hosts->launcher;
   if (is_open_mpi == (launcher == "openmpi")) return {};
-  return usage("--deepspeed_multinode_launcher is " + launcher + ", but the " + program.name +
-                   " on PATH is " + (is_open_mpi ? "Open MPI" : "of the family of MPICH"),
-               std::string("give --deepspeed_multinode_launcher ") +
-                   (is_open_mpi ? "openmpi" : "mpich") + ", or put the other one first on PATH");
+  return usage_error("--deepspeed_multinode_launcher is " + launcher + ", but the " + program.name +
+                         " on PATH is " + (is_open_mpi ? "Open MPI" : "of the family of MPICH"),
+                     std::string("give --deepspeed_multinode_launcher ") +
+                         (is_open_mpi ? "openmpi" : "mpich") +
+                         ", or put the other one first on PATH");
 }
 
 Result<void> check_mpi_hostfile(const std::string& path) {
@@ -215,7 +202,7 @@ void add_mpi_environment(EnvMap& env,
   if (settings.hosts) {
     for (const auto& [name, value] : listed) env[name] = value;
     if (settings.hosts->have_same_slots())
-      env["CUDA_VISIBLE_DEVICES"] = gpus_of(settings.hosts->hosts.front());
+      env["CUDA_VISIBLE_DEVICES"] = slot_list(settings.hosts->hosts.front().slots);
     if (program.family == MpiFamily::kHydra) add_for_hydra(env);
   }
   if (program.family != MpiFamily::kOpenMpi) return;

@@ -1,7 +1,5 @@
 #include "launcher/paradigms/option_value.h"
 
-#include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -11,20 +9,13 @@
 #include <accel/env_contract.h>
 
 #include "launcher/choice_list.h"
+#include "launcher/letter_case.h"
 #include "launcher/number_text.h"
 
 namespace accel::launcher {
 namespace {
 
 constexpr std::int64_t kMostInteger = 1'000'000'000'000;
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return result;
-}
 
 // One of the option's words, in the table's spelling.
 std::optional<std::string> word_of(const Option& option, std::string_view text) {
@@ -90,7 +81,7 @@ bool is_whole(double number) {
   return std::abs(number) <= kMostExact && std::trunc(number) == number;
 }
 
-std::optional<std::string> joined(const ConfigValue::List& list) {
+std::optional<std::string> comma_list(const ConfigValue::List& list) {
   std::string text;
   for (const ConfigValue& value : list) {
     const auto part = python_text(value);
@@ -137,11 +128,11 @@ std::optional<std::string> unlowered_value(const Option& option, const ConfigVal
   }
   if (const auto* text = std::get_if<std::string>(&value.data)) return value_of_text(option, *text);
   const auto* list = std::get_if<ConfigValue::List>(&value.data);
-  return list != nullptr && option.flag.kind == FlagKind::kText ? joined(*list) : std::nullopt;
+  return list != nullptr && option.flag.kind == FlagKind::kText ? comma_list(*list) : std::nullopt;
 }
 
 std::optional<std::string> finished(const Option& option, std::optional<std::string> value) {
-  if (value && option.is_lowered) return lower(*value);
+  if (value && option.is_lowered) return lowercase(*value);
   return value;
 }
 

@@ -1,24 +1,15 @@
 #include "launcher/paradigms/paradigm_settings.h"
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 #include <optional>
 #include <utility>
 
+#include "launcher/letter_case.h"
 #include "launcher/paradigms/option_value.h"
 #include "launcher/paradigms/paradigm_rules.h"
 
 namespace accel::launcher {
 namespace {
-
-std::string upper(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) {
-    return static_cast<char>(std::toupper(c));
-  });
-  return result;
-}
 
 // What was typed for an option, as its variable has it; a fault when it cannot be used.
 std::optional<std::string> typed_value(const Option& option,
@@ -35,9 +26,9 @@ std::optional<std::string> typed_value(const Option& option,
 }
 
 // What flag, file or default say of one option; std::nullopt when nobody does.
-std::optional<std::string> value_of(const Option& option,
-                                    const ParadigmWish& wish,
-                                    Faults& faults) {
+std::optional<std::string> said_value(const Option& option,
+                                      const ParadigmWish& wish,
+                                      Faults& faults) {
   const std::string name(option.flag.name);
   if (wish.line.has(name)) return typed_value(option, wish.line, faults);
   if (wish.file != nullptr) {
@@ -54,7 +45,7 @@ void add_variables(const Paradigm& paradigm,
                    Faults& faults) {
   if (!paradigm.variable.empty()) variables[std::string(paradigm.variable)] = "true";
   for (const Option& option : paradigm.options) {
-    auto value = value_of(option, wish, faults);
+    auto value = said_value(option, wish, faults);
     if (value && !option.variable.empty())
       variables[std::string(option.variable)] = *std::move(value);
   }
@@ -190,13 +181,13 @@ EnvMap fp8_variables(const ParadigmWish& wish, Faults& faults) {
   add_linear_precision(wish, variables, faults);
   // Templates of the peer spell it so; its reader in the workers knows only the other spelling.
   if (const auto backend = variables.find("ACCELERATE_FP8_BACKEND");
-      backend != variables.end() && upper(backend->second) == "MS-AMP") {
+      backend != variables.end() && uppercase(backend->second) == "MS-AMP") {
     backend->second = "MSAMP";
   }
   if (wish.file == nullptr) return variables;
   for (const auto& [name, value] : wish.file->options) {
     if (name.starts_with(fp8_paradigm().prefix) && find_option(fp8_paradigm(), name) == nullptr)
-      variables["ACCELERATE_" + upper(name)] = value;
+      variables["ACCELERATE_" + uppercase(name)] = value;
   }
   return variables;
 }

@@ -6,70 +6,70 @@
 namespace accel::launcher {
 namespace {
 
-constexpr std::string_view kGroup = "Parallelism (with --use_parallelism_config)";
-constexpr OptionMaker kMake = {kGroup, TruthForm::kPython};
+constexpr std::string_view kParallelismGroup = "Parallelism (with --use_parallelism_config)";
+constexpr OptionMaker kMakeParallelism = {kParallelismGroup, TruthForm::kPython};
 
-constexpr Option kOptions[] = {
-    kMake
+constexpr Option kParallelismOptions[] = {
+    kMakeParallelism
         .integer("parallelism_config_dp_replicate_size",
                  "PARALLELISM_CONFIG_DP_REPLICATE_SIZE",
                  "1",
                  "Copies of the model. Default: 1.")
         .at_least(1),
-    kMake
+    kMakeParallelism
         .integer("parallelism_config_dp_shard_size",
                  "PARALLELISM_CONFIG_DP_SHARD_SIZE",
                  "1",
                  "Processes that divide a copy. Default: 1.")
         .at_least(1),
-    kMake
+    kMakeParallelism
         .integer("parallelism_config_tp_size",
                  "PARALLELISM_CONFIG_TP_SIZE",
                  "1",
                  "Processes that divide each layer. Default: 1.")
         .at_least(1),
-    kMake
+    kMakeParallelism
         .integer("parallelism_config_cp_size",
                  "PARALLELISM_CONFIG_CP_SIZE",
                  "1",
                  "Processes that divide each sequence, by context. Default: 1.")
         .at_least(1),
-    kMake.choice("parallelism_config_cp_backend",
-                 "torch",
-                 "PARALLELISM_CONFIG_CP_BACKEND",
-                 "torch",
-                 "Who divides by context. Default: torch."),
-    kMake.choice("parallelism_config_cp_comm_strategy",
-                 "allgather,alltoall",
-                 "PARALLELISM_CONFIG_CP_COMM_STRATEGY",
-                 "allgather",
-                 "How parts of a sequence are exchanged. Default: allgather."),
-    kMake
+    kMakeParallelism.choice("parallelism_config_cp_backend",
+                            "torch",
+                            "PARALLELISM_CONFIG_CP_BACKEND",
+                            "torch",
+                            "Who divides by context. Default: torch."),
+    kMakeParallelism.choice("parallelism_config_cp_comm_strategy",
+                            "allgather,alltoall",
+                            "PARALLELISM_CONFIG_CP_COMM_STRATEGY",
+                            "allgather",
+                            "How parts of a sequence are exchanged. Default: allgather."),
+    kMakeParallelism
         .integer("parallelism_config_sp_size",
                  "PARALLELISM_CONFIG_SP_SIZE",
                  "1",
                  "Processes that divide each sequence, by heads. Default: 1.")
         .at_least(1),
-    kMake.choice("parallelism_config_sp_backend",
-                 "deepspeed",
-                 "PARALLELISM_CONFIG_SP_BACKEND",
-                 "deepspeed",
-                 "Who divides by heads. Default: deepspeed."),
-    kMake
+    kMakeParallelism.choice("parallelism_config_sp_backend",
+                            "deepspeed",
+                            "PARALLELISM_CONFIG_SP_BACKEND",
+                            "deepspeed",
+                            "Who divides by heads. Default: deepspeed."),
+    kMakeParallelism
         .integer("parallelism_config_sp_seq_length",
                  "PARALLELISM_CONFIG_SP_SEQ_LENGTH",
                  "None",
                  "Length of the sequences, when they all have one.")
         .at_least(1),
-    kMake.boolean("parallelism_config_sp_seq_length_is_variable",
-                  "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE",
-                  "True",
-                  "Whether lengths of sequences differ. Default: true."),
-    kMake.choice("parallelism_config_sp_attn_implementation",
-                 "sdpa,eager,flash_attention_2,flash_attention_3",
-                 "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION",
-                 "sdpa",
-                 "Kernels of attention. Default: sdpa."),
+    kMakeParallelism.boolean("parallelism_config_sp_seq_length_is_variable",
+                             "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE",
+                             "True",
+                             "Whether lengths of sequences differ. Default: true."),
+    kMakeParallelism.choice("parallelism_config_sp_attn_implementation",
+                            "sdpa,eager,flash_attention_2,flash_attention_3",
+                            "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION",
+                            "sdpa",
+                            "Kernels of attention. Default: sdpa."),
 };
 
 constexpr Paradigm kParallelism = {
@@ -79,12 +79,12 @@ constexpr Paradigm kParallelism = {
                 FlagKind::kSwitch,
                 "",
                 "",
-                kGroup,
+                kParallelismGroup,
                 "Lay the workers out along several axes; needs --use_fsdp --fsdp_version 2."},
     .variable = "ACCELERATE_USE_PARALLELISM_CONFIG",
     .section = "parallelism_config",
     .prefix = "parallelism_config_",
-    .options = kOptions,
+    .options = kParallelismOptions,
 };
 
 }  // namespace

@@ -8,10 +8,6 @@
 namespace accel::launcher {
 namespace {
 
-std::string place(const std::string& path, int line) {
-  return path + ":" + std::to_string(line);
-}
-
 // The key without the paradigm's prefix, as messages show it.
 std::string bare(const Paradigm& paradigm, std::string_view key) {
   if (key.starts_with(paradigm.prefix)) key.remove_prefix(paradigm.prefix.size());
@@ -61,7 +57,7 @@ void read_section(const Paradigm& paradigm,
       values[known] = *std::move(value);
     } else {
       faults.add(Error(ErrorCode::kConfigInvalidValue,
-                       place(path, entry.line) + ": " + section + "." + key + " is " +
+                       place_of_line(path, entry.line) + ": " + section + "." + key + " is " +
                            shown(entry.value) + ", expected " + expected_value(*option),
                        "change line " + std::to_string(entry.line) + " of " + path));
     }

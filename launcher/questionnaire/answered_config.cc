@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kNewRole = "accelerate_sagemaker_execution_role";
 
 // Puts "section.key" into its map, which is made when it is not there.
-void put(ConfigValue::Map& document, std::string_view key, ConfigValue value) {
+void put_value(ConfigValue::Map& document, std::string_view key, ConfigValue value) {
   const std::size_t dot = key.find('.');
   const std::string_view name = key.substr(0, dot);
   auto entry = std::find_if(
@@ -29,7 +29,7 @@ void put(ConfigValue::Map& document, std::string_view key, ConfigValue value) {
     document.push_back({std::string(name), 0, {ConfigValue::Map(), "", 0}});
     entry = document.end() - 1;
   }
-  put(std::get<ConfigValue::Map>(entry->value.data), key.substr(dot + 1), std::move(value));
+  put_value(std::get<ConfigValue::Map>(entry->value.data), key.substr(dot + 1), std::move(value));
 }
 
 std::string expanded(const std::string& path, const PathContext& context) {
@@ -42,29 +42,29 @@ void put_consequences(ConfigValue::Map& document,
                       const Answers& answers,
                       const PathContext& context) {
   if (answers.is_sagemaker()) {
-    if (answers.text("?role") == "new") put(document, "iam_role_name", text_value(kNewRole));
+    if (answers.text("?role") == "new") put_value(document, "iam_role_name", text_value(kNewRole));
     return;
   }
-  put(document, "distributed_type", text_value(answers.distributed_type()));
-  if (answers.text("?machine") == "MULTI_CPU") put(document, "use_cpu", bool_value(true));
-  if (answers.distributed_type() == "XLA") put(document, "mixed_precision", text_value("no"));
-  if (!answers.has("same_network")) put(document, "same_network", bool_value(true));
-  if (!answers.has("tpu_env")) put(document, "tpu_env", {ConfigValue::List(), "", 0});
-  put(document, "downcast_bf16", text_value("no"));
+  put_value(document, "distributed_type", text_value(answers.distributed_type()));
+  if (answers.text("?machine") == "MULTI_CPU") put_value(document, "use_cpu", bool_value(true));
+  if (answers.distributed_type() == "XLA") put_value(document, "mixed_precision", text_value("no"));
+  if (!answers.has("same_network")) put_value(document, "same_network", bool_value(true));
+  if (!answers.has("tpu_env")) put_value(document, "tpu_env", {ConfigValue::List(), "", 0});
+  put_value(document, "downcast_bf16", text_value("no"));
   const bool loads_on_rank_0 = answers.number("fsdp_config.fsdp_version", 0) == 1 &&
                                answers.is_on("fsdp_config.fsdp_cpu_ram_efficient_loading");
-  if (loads_on_rank_0) put(document, "fsdp_config.fsdp_sync_module_states", bool_value(true));
+  if (loads_on_rank_0) put_value(document, "fsdp_config.fsdp_sync_module_states", bool_value(true));
   if (answers.has("?override_precision")) {
     ConfigValue::List passes;
     for (const char* pass : {"?override_fprop", "?override_dgrad", "?override_wgrad"})
       passes.push_back(bool_value(answers.is_on(pass)));
-    put(document, "fp8_config.override_linear_precision", {std::move(passes), "", 0});
+    put_value(document, "fp8_config.override_linear_precision", {std::move(passes), "", 0});
   }
   if (const std::string hosts = answers.text("mpirun_config.mpirun_hostfile"); !hosts.empty())
-    put(document, "mpirun_config.mpirun_hostfile", text_value(expanded(hosts, context)));
+    put_value(document, "mpirun_config.mpirun_hostfile", text_value(expanded(hosts, context)));
   if (const std::string file = answers.text("command_file"); !file.empty()) {
     const auto path = std::filesystem::path(context.folder) / expanded(file, context);
-    put(document, "command_file", text_value(path.lexically_normal().string()));
+    put_value(document, "command_file", text_value(path.lexically_normal().string()));
   }
 }
 
@@ -73,7 +73,7 @@ void put_consequences(ConfigValue::Map& document,
 ConfigValue::Map answered_config(const Answers& answers, const PathContext& context) {
   ConfigValue::Map document;
   for (const auto& [key, value] : answers.values()) {
-    if (!key.starts_with('?')) put(document, key, value);
+    if (!key.starts_with('?')) put_value(document, key, value);
   }
   put_consequences(document, answers, context);
   return in_alphabetical_order(normal_form(document));

@@ -7,18 +7,6 @@
 
 namespace accel::launcher {
 
-ConfigValue text_value(std::string_view text) {
-  return {std::string(text), std::string(text), 0};
-}
-
-ConfigValue integer_value(std::int64_t number) {
-  return {number, std::to_string(number), 0};
-}
-
-ConfigValue bool_value(bool value) {
-  return {value, value ? "true" : "false", 0};
-}
-
 void Answers::set(std::string_view key, ConfigValue value) {
   values_.insert_or_assign(std::string(key), std::move(value));
 }

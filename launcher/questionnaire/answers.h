@@ -15,10 +15,6 @@
 
 namespace accel::launcher {
 
-[[nodiscard]] ConfigValue text_value(std::string_view text);
-[[nodiscard]] ConfigValue integer_value(std::int64_t number);
-[[nodiscard]] ConfigValue bool_value(bool value);
-
 class Answers {
  public:
   using Map = std::map<std::string, ConfigValue, std::less<>>;

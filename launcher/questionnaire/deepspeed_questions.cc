@@ -5,11 +5,6 @@
 namespace accel::launcher {
 namespace {
 
-using enum AnswerKind;
-
-constexpr std::string_view kMachines =
-    "NO,MULTI_GPU,MULTI_XPU,MULTI_HPU,MULTI_NPU,MULTI_MLU,MULTI_SDAA,MULTI_MUSA,MULTI_NEURON";
-
 bool is_chosen(const Answers& answers) {
   return answers.is_on("?use_deepspeed");
 }
@@ -22,7 +17,7 @@ bool can_offload(const Answers& answers) {
   return answers.number("deepspeed_config.zero_stage", 0) >= 2;
 }
 
-bool has_several_machines(const Answers& answers) {
+bool spans_machines(const Answers& answers) {
   return is_chosen(answers) && answers.number("num_machines", 1) > 1;
 }
 
@@ -32,20 +27,20 @@ bool has_hostfile(const Answers& answers) {
   return !launcher.empty() && launcher != "standard";
 }
 
-std::string_view neuron_objection(const ConfigValue& value, const Answers& answers) {
+std::string_view deepspeed_objection(const ConfigValue& value, const Answers& answers) {
   const bool is_neuron = answers.text("?machine") == "MULTI_NEURON";
   return is_neuron && std::get<bool>(value.data) ? "DeepSpeed does not run on Neuron devices" : "";
 }
 
-constexpr Question kQuestions[] = {
+constexpr Question kDeepspeedQuestions[] = {
     {.key = "?use_deepspeed",
      .text = "Do you want to use DeepSpeed?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
-     .objects = neuron_objection},
+     .objects = deepspeed_objection},
     {.key = "?deepspeed_file",
      .text = "Is there a JSON file with the configuration of DeepSpeed?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = is_chosen},
     {.key = "deepspeed_config.deepspeed_config_file",
@@ -54,19 +49,19 @@ constexpr Question kQuestions[] = {
      .applies = [](const Answers& answers) { return answers.is_on("?deepspeed_file"); }},
     {.key = "deepspeed_config.zero_stage",
      .text = "Which stage of ZeRO?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "2",
      .applies = has_no_file,
      .choices = "0,1,2,3"},
     {.key = "deepspeed_config.offload_optimizer_device",
      .text = "Where shall the optimizer's state be kept?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "none",
      .applies = can_offload,
      .choices = "none,cpu,nvme"},
     {.key = "deepspeed_config.offload_param_device",
      .text = "Where shall parameters be kept?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "none",
      .applies = can_offload,
      .choices = "none,cpu,nvme"},
@@ -86,23 +81,23 @@ constexpr Question kQuestions[] = {
          }},
     {.key = "deepspeed_config.gradient_accumulation_steps",
      .text = "Over how many steps does your script accumulate gradients?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "1",
      .applies = has_no_file,
      .least = 1},
     {.key = "?clip_gradients",
      .text = "Shall gradients be clipped?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = has_no_file},
     {.key = "deepspeed_config.gradient_clipping",
      .text = "To which norm shall gradients be clipped?",
-     .kind = kNumber,
+     .kind = AnswerKind::kNumber,
      .fallback = "1.0",
      .applies = [](const Answers& answers) { return answers.is_on("?clip_gradients"); }},
     {.key = "deepspeed_config.zero3_save_16bit_model",
      .text = "Shall stage 3 save the weights of the model in 16 bits?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies =
          [](const Answers& answers) {
@@ -111,12 +106,12 @@ constexpr Question kQuestions[] = {
     {.key = "deepspeed_config.zero3_init_flag",
      .text = "Shall `deepspeed.zero.Init` build the model, for models that no single memory holds "
              "(stage 3)?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = is_chosen},
     {.key = "?use_moe",
      .text = "Does the model have mixtures of experts (MoE)?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = is_chosen},
     {.key = "deepspeed_config.deepspeed_moe_layer_cls_names",
@@ -125,16 +120,16 @@ constexpr Question kQuestions[] = {
      .applies = [](const Answers& answers) { return answers.is_on("?use_moe"); }},
     {.key = "deepspeed_config.deepspeed_multinode_launcher",
      .text = "What shall start the processes on other machines?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "pdsh",
-     .applies = has_several_machines,
+     .applies = spans_machines,
      .choices = "pdsh,standard,openmpi,mvapich,mpich,nossh,slurm"},
     {.key = "deepspeed_config.deepspeed_hostfile",
      .text = "Where is the hostfile (lines as `gpu-01 slots=8`)?",
      .applies = has_hostfile},
     {.key = "?exclude",
      .text = "Shall hosts or GPUs of it be left out?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = has_hostfile},
     {.key = "deepspeed_config.deepspeed_exclusion_filter",
@@ -142,7 +137,7 @@ constexpr Question kQuestions[] = {
      .applies = [](const Answers& answers) { return answers.is_on("?exclude"); }},
     {.key = "?include",
      .text = "Shall only some hosts or GPUs of it be used?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = has_hostfile},
     {.key = "deepspeed_config.deepspeed_inclusion_filter",
@@ -154,9 +149,11 @@ constexpr Question kQuestions[] = {
 
 QuestionGroup deepspeed_questions() {
   return {[](const Answers& answers) {
-            return !answers.is_sagemaker() && is_one_of(answers.text("?machine"), kMachines);
+            const std::string machine = answers.text("?machine");
+            return !answers.is_sagemaker() &&
+                   (machine == "NO" || is_one_of(machine, kAcceleratorMachines));
           },
-          kQuestions};
+          kDeepspeedQuestions};
 }
 
 }  // namespace accel::launcher

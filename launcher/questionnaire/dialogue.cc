@@ -16,7 +16,7 @@
 namespace accel::launcher {
 namespace {
 
-constexpr std::size_t kMostBytes = 4096;
+constexpr std::size_t kMostLineBytes = 4096;
 
 void print(std::FILE* out, const std::string& text) {
   std::fputs(text.c_str(), out);
@@ -56,7 +56,7 @@ Result<std::optional<std::string>> read_line(std::FILE* in) {
   if (c == EOF) return std::optional<std::string>();
   for (; c != EOF && c != '\n'; c = std::getc(in)) {
     line += static_cast<char>(c);
-    if (line.size() >= kMostBytes)
+    if (line.size() >= kMostLineBytes)
       return Error(ErrorCode::kUsage, "an answer is longer than 4095 bytes", "answer by lines");
   }
   return std::optional<std::string>(std::move(line));
@@ -70,10 +70,10 @@ std::size_t fallback_row(const Questionnaire& questionnaire) {
 }
 
 // What stands for the answer if it were typed; nullopt: the end of the input.
-Result<std::optional<std::string>> ask(const Questionnaire& questionnaire,
-                                       std::FILE* in,
-                                       std::FILE* out,
-                                       const MenuChooser& choose) {
+Result<std::optional<std::string>> ask_question(const Questionnaire& questionnaire,
+                                                std::FILE* in,
+                                                std::FILE* out,
+                                                const MenuChooser& choose) {
   const Question& question = *questionnaire.next();
   print(out, wrapped(questionnaire.text(), 0));
   if (choose && question.kind == AnswerKind::kChoice) {
@@ -91,7 +91,7 @@ Result<std::optional<std::string>> ask(const Questionnaire& questionnaire,
 Result<Answers> hold_dialogue(std::FILE* in, std::FILE* out, const MenuChooser& choose) {
   Questionnaire questionnaire;
   while (questionnaire.next() != nullptr) {
-    auto line = ask(questionnaire, in, out, choose);
+    auto line = ask_question(questionnaire, in, out, choose);
     if (!line) return std::move(line).error();
     if (!*line)
       return Error(ErrorCode::kUsage,

@@ -5,11 +5,6 @@
 namespace accel::launcher {
 namespace {
 
-using enum AnswerKind;
-
-constexpr std::string_view kDevices =
-    "MULTI_GPU,MULTI_NPU,MULTI_MLU,MULTI_SDAA,MULTI_MUSA,MULTI_XPU,MULTI_HPU,MULTI_NEURON";
-
 bool has_several_processes(const Answers& answers) {
   return answers.text("?machine").starts_with("MULTI_");
 }
@@ -33,19 +28,19 @@ std::string_view processes_objection(const ConfigValue& value, const Answers& an
   return "";
 }
 
-constexpr Question kEnvironment[] = {
+constexpr Question kEnvironmentQuestions[] = {
     {.key = "compute_environment",
      .text = "In which compute environment do you run?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "This machine",
      .choices = "This machine,AWS (Amazon SageMaker)",
      .values = "LOCAL_MACHINE,AMAZON_SAGEMAKER"},
 };
 
-constexpr Question kMachines[] = {
+constexpr Question kMachineQuestions[] = {
     {.key = "?machine",
      .text = "Which type of machine do you use?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "No distributed training",
      .choices = "No distributed training,multi-CPU,multi-XPU,multi-HPU,multi-GPU,multi-NPU,"
                 "multi-MLU,multi-SDAA,multi-MUSA,multi-NEURON,TPU",
@@ -53,13 +48,13 @@ constexpr Question kMachines[] = {
                "MULTI_MUSA,MULTI_NEURON,XLA"},
     {.key = "num_machines",
      .text = "How many machines will you use?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "1",
      .applies = has_several_processes,
      .least = 1},
     {.key = "machine_rank",
      .text = "What is the rank of this machine, from 0?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "0",
      .applies = has_several_machines,
      .objects = rank_objection},
@@ -68,14 +63,14 @@ constexpr Question kMachines[] = {
      .applies = has_several_machines},
     {.key = "main_process_port",
      .text = "On which of its ports shall the machines meet?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .applies = has_several_machines,
      .least = 1,
      .most = 65535},
     {.key = "same_network",
      .text = "Are all machines in the same local network? Say no when they are in a cloud or in "
              "different networks.",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "yes",
      .applies = has_several_machines},
     {.key = "rdzv_backend",
@@ -88,17 +83,17 @@ constexpr Question kMachines[] = {
     {.key = "debug",
      .text = "Shall distributed operations be checked while they run? It prevents waiting for "
              "ever, and is slower.",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = has_several_processes},
     {.key = "use_cpu",
      .text = "Do you want to train on the CPU only, even if there is a GPU?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = [](const Answers& answers) { return answers.text("?machine") == "NO"; }},
     {.key = "?use_mpirun",
      .text = "Shall mpirun start the processes?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = [](const Answers& answers) { return answers.text("?machine") == "MULTI_CPU"; }},
     {.key = "mpirun_config.mpirun_hostfile",
@@ -107,10 +102,10 @@ constexpr Question kMachines[] = {
      .applies = [](const Answers& answers) { return answers.is_on("?use_mpirun"); }},
 };
 
-constexpr Question kProcesses[] = {
+constexpr Question kProcessQuestions[] = {
     {.key = "num_processes",
      .text = "How many {devices} shall be used for training, over all machines?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "{machines}",
      .applies = [](const Answers& answers) { return answers.distributed_type() != "NO"; },
      .objects = processes_objection,
@@ -121,11 +116,12 @@ constexpr Question kProcesses[] = {
      .applies =
          [](const Answers& answers) {
            const std::string type = answers.distributed_type();
-           return (is_one_of(type, kDevices) || type == "NO") && !answers.is_on("use_cpu");
+           return (is_one_of(type, kAcceleratorMachines) || type == "NO") &&
+                  !answers.is_on("use_cpu");
          }},
     {.key = "enable_cpu_affinity",
      .text = "Shall each process be bound to the cores that are close to its GPU?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies =
          [](const Answers& answers) {
@@ -141,15 +137,15 @@ bool is_local(const Answers& answers) {
 }  // namespace
 
 QuestionGroup environment_questions() {
-  return {nullptr, kEnvironment};
+  return {nullptr, kEnvironmentQuestions};
 }
 
 QuestionGroup machine_questions() {
-  return {is_local, kMachines};
+  return {is_local, kMachineQuestions};
 }
 
 QuestionGroup process_questions() {
-  return {is_local, kProcesses};
+  return {is_local, kProcessQuestions};
 }
 
 }  // namespace accel::launcher

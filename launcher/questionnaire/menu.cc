@@ -13,7 +13,7 @@ std::size_t width_of_numbers(const std::vector<MenuRow>& rows) {
 }
 
 // "  9  no", " 10  no": in columns below one another.
-std::string text_of(const MenuRow& row, std::size_t number_width) {
+std::string row_text(const MenuRow& row, std::size_t number_width) {
   const std::string number = std::to_string(row.number);
   const std::string label = row.label.empty() ? "" : "  " + row.label;
   return std::string(number_width - number.size(), ' ') + number + label;
@@ -77,7 +77,7 @@ std::vector<std::string> Menu::lines(std::size_t columns) const {
   const std::size_t width = width_of_numbers(rows_);
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
-    std::string line = (i == position_ ? "> " : "  ") + text_of(rows_[i], width);
+    std::string line = (i == position_ ? "> " : "  ") + row_text(rows_[i], width);
     lines.push_back(line.substr(0, columns));
   }
   return lines;
@@ -90,7 +90,7 @@ bool menu_fits(const std::vector<MenuRow>& rows, WindowSize window) {
   if (window.columns < kLeastColumns) return false;
   const std::size_t number_width = width_of_numbers(rows);
   const auto fits = [&](const MenuRow& row) {
-    return kMarkWidth + text_of(row, number_width).size() < window.columns;
+    return kMarkWidth + row_text(row, number_width).size() < window.columns;
   };
   return rows.size() + kQuestionLines <= window.lines && std::ranges::all_of(rows, fits);
 }

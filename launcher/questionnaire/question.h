@@ -25,6 +25,10 @@ enum class AnswerKind {
   kList,      // items between commas; may be empty
 };
 
+// Of several devices with a memory of their own.
+inline constexpr std::string_view kAcceleratorMachines =
+    "MULTI_GPU,MULTI_NPU,MULTI_MLU,MULTI_SDAA,MULTI_MUSA,MULTI_XPU,MULTI_HPU,MULTI_NEURON";
+
 using Condition = bool (*)(const Answers&);
 // Why the value cannot be taken; empty when it can.
 using Objection = std::string_view (*)(const ConfigValue& value, const Answers&);

@@ -1,12 +1,12 @@
 #include "launcher/questionnaire/questionnaire.h"
 
-#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <optional>
 #include <utility>
 
 #include "launcher/choice_list.h"
+#include "launcher/letter_case.h"
 #include "launcher/number_text.h"
 #include "runtime/printable.h"
 #include "runtime/trimmed.h"
@@ -14,15 +14,7 @@
 namespace accel::launcher {
 namespace {
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return result;
-}
-
-constexpr std::string_view kBlanks = " \t\r";
+constexpr std::string_view kAnswerBlanks = " \t\r";
 
 std::string with_names(std::string_view text, const Answers& answers) {
   const std::string type = answers.distributed_type();
@@ -49,7 +41,7 @@ Error expected(std::string_view line, const std::string& what) {
 }
 
 Result<ConfigValue> yes_or_no(std::string_view line) {
-  const std::string word = lower(line);
+  const std::string word = lowercase(line);
   if (is_one_of(word, "yes,y,true")) return bool_value(true);
   if (is_one_of(word, "no,n,false")) return bool_value(false);
   return expected(line, "yes or no");
@@ -64,7 +56,7 @@ ConfigValue choice_value(const Question& question, std::size_t index) {
 Result<ConfigValue> choice(const Question& question, std::string_view line) {
   const auto choices = split_choices(question.choices);
   for (std::size_t i = 0; i < choices.size(); ++i) {
-    if (lower(line) == lower(choices[i])) return choice_value(question, i);
+    if (lowercase(line) == lowercase(choices[i])) return choice_value(question, i);
   }
   const auto index = number_of<std::size_t>(line);
   if (index && *index < choices.size() && !has_number_choices(question))
@@ -91,15 +83,16 @@ Result<ConfigValue> fraction(std::string_view line) {
   return ConfigValue{*number, std::string(line) + (is_whole ? ".0" : ""), 0};
 }
 
-ConfigValue list_of(std::string_view line) {
+ConfigValue list_value(std::string_view line) {
   ConfigValue::List items;
   for (const std::string_view item : split_choices(line)) {
-    if (!trimmed(item, kBlanks).empty()) items.push_back(text_value(trimmed(item, kBlanks)));
+    if (!trimmed(item, kAnswerBlanks).empty())
+      items.push_back(text_value(trimmed(item, kAnswerBlanks)));
   }
   return {std::move(items), "", 0};
 }
 
-Result<ConfigValue> value_of(const Question& question, std::string_view line) {
+Result<ConfigValue> answered_value(const Question& question, std::string_view line) {
   switch (question.kind) {
     case AnswerKind::kYesNo:
       return yes_or_no(line);
@@ -110,7 +103,7 @@ Result<ConfigValue> value_of(const Question& question, std::string_view line) {
     case AnswerKind::kNumber:
       return fraction(line);
     case AnswerKind::kList:
-      return list_of(line);
+      return list_value(line);
     case AnswerKind::kText:
     case AnswerKind::kListItem:
       break;
@@ -169,10 +162,10 @@ std::string Questionnaire::fallback() const {
 Result<void> Questionnaire::answer(std::string_view line) {
   const Question& question = *next();
   const std::string otherwise = fallback();
-  std::string_view word = trimmed(line, kBlanks);
+  std::string_view word = trimmed(line, kAnswerBlanks);
   if (printable(word) != word) return expected(word, "text without control characters");
   if (word.empty()) word = otherwise;
-  Result<ConfigValue> value = value_of(question, word);
+  Result<ConfigValue> value = answered_value(question, word);
   if (!value) return std::move(value).error();
   if (question.objects != nullptr) {
     const std::string_view reason = question.objects(*value, answers_);

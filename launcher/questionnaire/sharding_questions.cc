@@ -5,11 +5,6 @@
 namespace accel::launcher {
 namespace {
 
-using enum AnswerKind;
-
-constexpr std::string_view kDevices =
-    "MULTI_GPU,MULTI_NPU,MULTI_MLU,MULTI_SDAA,MULTI_MUSA,MULTI_XPU,MULTI_HPU,MULTI_NEURON";
-
 bool is_fsdp(const Answers& answers) {
   return answers.is_on("?use_fsdp");
 }
@@ -26,48 +21,48 @@ bool is_second_version(const Answers& answers) {
   return is_version(answers, 2);
 }
 
-std::string_view neuron_objection(const ConfigValue& value, const Answers& answers) {
+std::string_view fsdp_objection(const ConfigValue& value, const Answers& answers) {
   const bool is_neuron = answers.text("?machine") == "MULTI_NEURON";
   return is_neuron && std::get<bool>(value.data) ? "FSDP does not run on Neuron devices" : "";
 }
 
-constexpr Question kFsdp[] = {
+constexpr Question kFsdpQuestions[] = {
     {.key = "?use_fsdp",
      .text = "Do you want to use FullyShardedDataParallel?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
-     .objects = neuron_objection},
+     .objects = fsdp_objection},
     {.key = "fsdp_config.fsdp_version",
      .text = "Which version of FSDP?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "2",
      .applies = is_fsdp,
      .choices = "1,2"},
     {.key = "fsdp_config.fsdp_reshard_after_forward",
      .text = "What shall be divided over the workers?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "FULL_SHARD",
      .applies = is_first_version,
      .choices = "FULL_SHARD,SHARD_GRAD_OP,NO_SHARD,HYBRID_SHARD,HYBRID_SHARD_ZERO2"},
     {.key = "fsdp_config.fsdp_reshard_after_forward",
      .text = "Shall parameters be divided again after the forward pass?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "yes",
      .applies = is_second_version},
     {.key = "fsdp_config.fsdp_offload_params",
      .text = "Shall parameters and gradients be kept in the memory of the CPU?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = is_fsdp},
     {.key = "fsdp_config.fsdp_auto_wrap_policy",
      .text = "What forms a unit that is gathered and reduced together?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "TRANSFORMER_BASED_WRAP",
      .applies = is_fsdp,
      .choices = "TRANSFORMER_BASED_WRAP,SIZE_BASED_WRAP,NO_WRAP"},
     {.key = "?no_split_modules",
      .text = "Shall the model's own `_no_split_modules` be taken (Transformers only)?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies =
          [](const Answers& answers) {
@@ -82,7 +77,7 @@ constexpr Question kFsdp[] = {
          }},
     {.key = "fsdp_config.fsdp_min_num_params",
      .text = "How many parameters has a unit at least?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "100000000",
      .applies =
          [](const Answers& answers) {
@@ -91,40 +86,40 @@ constexpr Question kFsdp[] = {
      .most = 1'000'000'000},
     {.key = "fsdp_config.fsdp_backward_prefetch",
      .text = "When shall the parameters of the next unit be fetched in the backward pass?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "BACKWARD_PRE",
      .applies = is_first_version,
      .choices = "BACKWARD_PRE,BACKWARD_POST,NO_PREFETCH"},
     {.key = "fsdp_config.fsdp_state_dict_type",
      .text = "Which type shall state dicts have?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "FULL_STATE_DICT",
      .applies = is_first_version,
      .choices = "FULL_STATE_DICT,LOCAL_STATE_DICT,SHARDED_STATE_DICT"},
     {.key = "fsdp_config.fsdp_state_dict_type",
      .text = "Which type shall state dicts have?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "SHARDED_STATE_DICT",
      .applies = is_second_version,
      .choices = "SHARDED_STATE_DICT,FULL_STATE_DICT"},
     {.key = "fsdp_config.fsdp_forward_prefetch",
      .text = "Shall the next unit be fetched during the forward pass?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = is_first_version},
     {.key = "fsdp_config.fsdp_use_orig_params",
      .text = "Shall modules keep parameters of their own (`use_orig_params`)?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "yes",
      .applies = is_first_version},
     {.key = "fsdp_config.fsdp_cpu_ram_efficient_loading",
      .text = "Shall only rank 0 load the model, to save memory of the CPU?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "yes",
      .applies = is_fsdp},
     {.key = "fsdp_config.fsdp_sync_module_states",
      .text = "Shall all workers begin with the parameters of rank 0?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "yes",
      .applies =
          [](const Answers& answers) {
@@ -133,7 +128,7 @@ constexpr Question kFsdp[] = {
          }},
     {.key = "fsdp_config.fsdp_activation_checkpointing",
      .text = "Shall activations be computed again in the backward pass?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no",
      .applies = is_fsdp},
 };
@@ -142,38 +137,38 @@ bool is_parallel(const Answers& answers) {
   return answers.is_on("?use_parallelism");
 }
 
-constexpr Question kParallelism[] = {
+constexpr Question kParallelismQuestions[] = {
     {.key = "?use_parallelism",
      .text = "Do you want to use several kinds of parallelism together?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no"},
     {.key = "parallelism_config.parallelism_config_dp_replicate_size",
      .text = "How many copies of the model shall there be?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "1",
      .applies = is_parallel,
      .least = 1},
     {.key = "parallelism_config.parallelism_config_dp_shard_size",
      .text = "Over how many processes shall FSDP divide a copy?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "1",
      .applies = is_parallel,
      .least = 1},
     {.key = "parallelism_config.parallelism_config_tp_size",
      .text = "Over how many processes shall each layer be divided (tensor parallelism)?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "1",
      .applies = is_parallel,
      .least = 1},
     {.key = "parallelism_config.parallelism_config_cp_size",
      .text = "Over how many processes shall each sequence be divided (context parallelism)?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "1",
      .applies = is_parallel,
      .least = 1},
     {.key = "parallelism_config.parallelism_config_cp_comm_strategy",
      .text = "How shall parts of a sequence be exchanged?",
-     .kind = kChoice,
+     .kind = AnswerKind::kChoice,
      .fallback = "allgather",
      .applies =
          [](const Answers& answers) {
@@ -186,20 +181,20 @@ bool is_megatron(const Answers& answers) {
   return answers.is_on("?use_megatron_lm");
 }
 
-constexpr Question kMegatron[] = {
+constexpr Question kMegatronQuestions[] = {
     {.key = "?use_megatron_lm",
      .text = "Do you want to use Megatron-LM?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "no"},
     {.key = "megatron_lm_config.megatron_lm_tp_degree",
      .text = "What is the degree of tensor parallelism?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "1",
      .applies = is_megatron,
      .least = 1},
     {.key = "megatron_lm_config.megatron_lm_sequence_parallelism",
      .text = "Shall sequences be divided too (sequence parallelism)?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "yes",
      .applies =
          [](const Answers& answers) {
@@ -207,13 +202,13 @@ constexpr Question kMegatron[] = {
          }},
     {.key = "megatron_lm_config.megatron_lm_pp_degree",
      .text = "What is the degree of pipeline parallelism?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "1",
      .applies = is_megatron,
      .least = 1},
     {.key = "megatron_lm_config.megatron_lm_num_micro_batches",
      .text = "How many micro-batches?",
-     .kind = kInteger,
+     .kind = AnswerKind::kInteger,
      .fallback = "1",
      .applies =
          [](const Answers& answers) {
@@ -222,17 +217,17 @@ constexpr Question kMegatron[] = {
      .least = 1},
     {.key = "megatron_lm_config.megatron_lm_recompute_activations",
      .text = "Shall some activations be computed again in the backward pass?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "yes",
      .applies = is_megatron},
     {.key = "megatron_lm_config.megatron_lm_use_distributed_optimizer",
      .text = "Shall the optimizer's state be divided over data-parallel ranks?",
-     .kind = kYesNo,
+     .kind = AnswerKind::kYesNo,
      .fallback = "yes",
      .applies = is_megatron},
     {.key = "megatron_lm_config.megatron_lm_gradient_clipping",
      .text = "To which global norm shall gradients be clipped (0: not at all)?",
-     .kind = kNumber,
+     .kind = AnswerKind::kNumber,
      .fallback = "1.0",
      .applies = is_megatron},
 };
@@ -241,14 +236,14 @@ constexpr Question kMegatron[] = {
 
 QuestionGroup fsdp_questions() {
   return {[](const Answers& answers) {
-            return is_one_of(answers.text("?machine"), kDevices) &&
+            return is_one_of(answers.text("?machine"), kAcceleratorMachines) &&
                    !answers.is_on("?use_deepspeed");
           },
-          kFsdp};
+          kFsdpQuestions};
 }
 
 QuestionGroup parallelism_questions() {
-  return {is_second_version, kParallelism};
+  return {is_second_version, kParallelismQuestions};
 }
 
 QuestionGroup megatron_questions() {
@@ -256,7 +251,7 @@ QuestionGroup megatron_questions() {
             return answers.text("?machine") == "MULTI_GPU" && !answers.is_on("?use_deepspeed") &&
                    !is_fsdp(answers);
           },
-          kMegatron};
+          kMegatronQuestions};
 }
 
 }  // namespace accel::launcher

@@ -10,8 +10,6 @@
 namespace accel::launcher {
 namespace {
 
-using Json = nlohmann::json;
-
 // Most whole numbers that a double tells apart; above it stays a fraction with an exponent.
 constexpr double kMostExact = 9007199254740992.0;
 
@@ -23,10 +21,6 @@ std::optional<double> fraction_of(std::string_view text) {
   text = text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
   if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
   return number_of<double>(text);
-}
-
-bool is_flag(const std::string& word) {
-  return word.starts_with('-');
 }
 
 // "--some-key" -> "some_key".
@@ -46,7 +40,7 @@ Error valueless(const std::string& flag) {
 
 }  // namespace
 
-Json typed_value(std::string_view text) {
+nlohmann::json typed_value(std::string_view text) {
   if (text == "True") return true;
   if (text == "False") return false;
   const auto number = fraction_of(text);
@@ -56,18 +50,18 @@ Json typed_value(std::string_view text) {
   return *number;
 }
 
-Result<Json> hyperparameters_of(const std::vector<std::string>& arguments) {
-  Json all = Json::object();
+Result<nlohmann::json> hyperparameters_of(const std::vector<std::string>& arguments) {
+  nlohmann::json all = nlohmann::json::object();
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
-    if (!is_flag(word)) {
+    if (!word.starts_with('-')) {
       return Error(ErrorCode::kUsage,
                    "'" + word + "' follows no flag, and SageMaker hands on flags with a value each",
                    "put a flag before it, as in --name " + word);
     }
     const size_t equals = word.find('=');
     const bool is_joined = equals != std::string::npos;
-    if (!is_joined && (i + 1 == arguments.size() || is_flag(arguments[i + 1])))
+    if (!is_joined && (i + 1 == arguments.size() || arguments[i + 1].starts_with('-')))
       return valueless(word);
     const std::string key = key_of(std::string_view(word).substr(0, equals));
     if (all.contains(key)) {

@@ -2,15 +2,12 @@
 
 #include <utility>
 
+#include "launcher/faults.h"
 #include "launcher/launch_ways.h"
 #include "launcher/text_file.h"
 
 namespace accel::launcher {
 namespace {
-
-Error usage(std::string message, std::string remedy) {
-  return Error(ErrorCode::kUsage, std::move(message), std::move(remedy));
-}
 
 // As the peer: a profile of the file, else keys of the command line. What `aws` finds by itself is good too.
 Result<void> add_credentials(EnvMap& environment,
@@ -35,7 +32,7 @@ Result<void> add_credentials(EnvMap& environment,
                            "AWS_CONTAINER_CREDENTIALS_FULL_URI"}) {
     if (environment.contains(name)) return {};
   }
-  return usage(
+  return usage_error(
       "You need to provide an aws_access_key_id and aws_secret_access_key when not using "
       "aws_profile",
       "set profile in the configuration file, export AWS_PROFILE, or give "
@@ -50,11 +47,12 @@ Result<Submission> plan_submission(const CommandLine& line,
                                    const EnvMap& environment,
                                    const std::string& suffix) {
   if (const std::string flag = flag_of_other_way(line); !flag.empty()) {
-    return usage(flag + " cannot be used with " + file.path + ", which is for Amazon SageMaker",
-                 "leave the flag out, or give another --config_file");
+    return usage_error(
+        flag + " cannot be used with " + file.path + ", which is for Amazon SageMaker",
+        "leave the flag out, or give another --config_file");
   }
   if (line.is_on("module") || line.is_on("no_python")) {
-    return usage(
+    return usage_error(
         "SageMaker requires a python training script file and cannot be used with --module "
         "or --no_python",
         "give a .py file");

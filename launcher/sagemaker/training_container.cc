@@ -8,58 +8,64 @@
 
 #include "launcher/flag_table.h"
 #include "launcher/number_text.h"
+#include "launcher/static/static_settings.h"
 #include "launcher/torchrun/torchrun_flags.h"
 #include "runtime/environment_value.h"
 
 namespace accel::launcher {
 namespace {
 
-using Json = nlohmann::json;
-
-Error invalid(const std::string& name, const std::string& text, const std::string& expected) {
+Error invalid_container(const std::string& name,
+                        const std::string& text,
+                        const std::string& expected) {
   return Error(ErrorCode::kEnvInvalid,
                name + " is '" + text + "', expected " + expected,
                "outside of SageMaker unset " + name + "; inside, let SageMaker alone set it");
 }
 
 // A list of names, at least one.
-std::optional<std::vector<std::string>> names_in(const Json& json) {
+std::optional<std::vector<std::string>> host_names(const nlohmann::json& json) {
   if (!json.is_array() || json.empty()) return std::nullopt;
   std::vector<std::string> names;
-  for (const Json& name : json) {
+  for (const nlohmann::json& name : json) {
     if (!name.is_string()) return std::nullopt;
     names.push_back(name.get<std::string>());
   }
   return names;
 }
 
-Result<TrainingContainer> place(std::vector<std::string> hosts,
-                                const std::string& current,
-                                const std::string& source) {
+Result<TrainingContainer> place_among(std::vector<std::string> hosts,
+                                      const std::string& current,
+                                      const std::string& source) {
   TrainingContainer container;
   container.hosts = std::move(hosts);
   const auto found = std::ranges::find(container.hosts, current);
-  if (found == container.hosts.end()) return invalid(source, current, "one of the job's hosts");
+  if (found == container.hosts.end())
+    return invalid_container(source, current, "one of the job's hosts");
   container.index = static_cast<int>(found - container.hosts.begin());
   return container;
 }
 
 Result<TrainingContainer> read_variables(const EnvMap& environment) {
   const std::string list = value_in(environment, "SM_HOSTS");
-  auto hosts = names_in(Json::parse(list, nullptr, false));
-  if (!hosts) return invalid("SM_HOSTS", list, "a list of hosts as in [\"algo-1\", \"algo-2\"]");
-  return place(*std::move(hosts), value_in(environment, "SM_CURRENT_HOST"), "SM_CURRENT_HOST");
+  auto hosts = host_names(nlohmann::json::parse(list, nullptr, false));
+  if (!hosts)
+    return invalid_container("SM_HOSTS", list, "a list of hosts as in [\"algo-1\", \"algo-2\"]");
+  return place_among(
+      *std::move(hosts), value_in(environment, "SM_CURRENT_HOST"), "SM_CURRENT_HOST");
 }
 
-Result<TrainingContainer> read_file(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
-  auto hosts = json.is_object() && json.contains("hosts") ? names_in(json["hosts"]) : std::nullopt;
+Result<TrainingContainer> read_resource_config(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  auto hosts =
+      json.is_object() && json.contains("hosts") ? host_names(json["hosts"]) : std::nullopt;
   const bool is_complete =
       hosts && json.contains("current_host") && json["current_host"].is_string();
-  if (!is_complete) return invalid(kResourceConfigPath, text, "a map with hosts and current_host");
-  return place(*std::move(hosts),
-               json["current_host"].get<std::string>(),
-               std::string(kResourceConfigPath) + ": current_host");
+  if (!is_complete)
+    return invalid_container(kResourceConfigPath, text, "a map with hosts and current_host");
+  return place_among(*std::move(hosts),
+                     json["current_host"].get<std::string>(),
+                     std::string(kResourceConfigPath) + ": current_host");
 }
 
 // What flags say, or the PET_* variables that torchrun takes for them.
@@ -88,11 +94,11 @@ Result<std::optional<TrainingContainer>> read_training_container(
   const bool has_variables = environment.contains("SM_HOSTS");
   const std::string text = has_variables ? "" : resource_config();
   if (!has_variables && text.empty()) return std::optional<TrainingContainer>();
-  auto container = has_variables ? read_variables(environment) : read_file(text);
+  auto container = has_variables ? read_variables(environment) : read_resource_config(text);
   if (!container) return std::move(container).error();
   const std::string gpus = value_in(environment, "SM_NUM_GPUS");
   const auto num_gpus = number_of<int>(gpus);
-  if (!gpus.empty() && !num_gpus) return invalid("SM_NUM_GPUS", gpus, "a whole number");
+  if (!gpus.empty() && !num_gpus) return invalid_container("SM_NUM_GPUS", gpus, "a whole number");
   container->num_gpus = num_gpus.value_or(container->num_gpus);
   return std::optional(*std::move(container));
 }
@@ -109,7 +115,7 @@ void join_training_job(CommandLine& line,
   line.given["main_process_ip"] = here.hosts.front();
   const bool file_has_port = file != nullptr && file->main_process_port;
   if (!file_has_port && !wish.says_any({"main_process_port", "master_port"}))
-    line.given["main_process_port"] = "29500";
+    line.given["main_process_port"] = std::to_string(kDefaultMainPort);
   // Beside a file, which has to say how many, PET_NPROC_PER_NODE does not count.
   const bool is_counted = file != nullptr ? file->num_processes || line.has("nproc_per_node")
                                           : wish.says_any({"nproc_per_node"});

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "launcher/config_json.h"
 #include "launcher/sagemaker/hyperparameters.h"
 #include "runtime/printable.h"
 
@@ -16,24 +17,6 @@ using Rows = std::vector<std::pair<std::string, std::string>>;
 
 constexpr int kDayOfSeconds = 86'400;
 constexpr int kUsualGigabytes = 30;
-
-Json json_of(const ConfigValue& value) {
-  if (const auto* boolean = std::get_if<bool>(&value.data)) return *boolean;
-  if (const auto* integer = std::get_if<std::int64_t>(&value.data)) return *integer;
-  if (const auto* number = std::get_if<double>(&value.data)) return *number;
-  if (const auto* text = std::get_if<std::string>(&value.data)) return *text;
-  if (const auto* list = std::get_if<ConfigValue::List>(&value.data)) {
-    Json array = Json::array();
-    for (const ConfigValue& item : *list) array.push_back(json_of(item));
-    return array;
-  }
-  if (const auto* map = std::get_if<ConfigValue::Map>(&value.data)) {
-    Json object = Json::object();
-    for (const ConfigEntry& entry : *map) object[entry.key] = json_of(entry.value);
-    return object;
-  }
-  return nullptr;
-}
 
 // Lines of two columns with a tab between them, below a headline.
 Result<Rows> read_rows(std::string_view text, const std::string& path) {
@@ -113,7 +96,7 @@ std::string role_arn(const SageMakerConfig& config, const AwsAccount& account) {
 class Additions {
  public:
   explicit Additions(const ConfigValue::Map& map) {
-    for (const ConfigEntry& entry : map) all_[entry.key] = json_of(entry.value);
+    for (const ConfigEntry& entry : map) all_[entry.key] = json_of<Json>(entry.value);
   }
   Json take(const char* name, Json otherwise) {
     const auto found = all_.find(name);
@@ -137,7 +120,7 @@ class Additions {
   std::map<std::string, Json, std::less<>> all_;
 };
 
-std::string text_of(const Json& value) {
+std::string parameter_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
@@ -148,7 +131,7 @@ Json as_texts(const Json& values) {
   return texts;
 }
 
-Json environment_of(const TrainingWish& wish) {
+Json environment_json(const TrainingWish& wish) {
   Json environment = Json::object();
   for (const auto& [name, value] : wish.variables) environment[name] = value;
   environment["ACCELERATE_USE_SAGEMAKER"] = "true";
@@ -189,7 +172,7 @@ Error not_python(const std::string& name) {
 }
 
 // JSON holds text alone.
-bool is_text(const std::string& bytes) {
+bool is_utf8(const std::string& bytes) {
   try {
     return !Json(bytes).dump().empty();
   } catch (const Json::type_error&) {
@@ -207,7 +190,7 @@ Result<void> check_texts(const TrainingWish& wish) {
   for (const auto& [name, value] : wish.variables)
     given.emplace_back("the variable " + name, &value);
   for (const auto& [what, bytes] : given) {
-    if (is_text(*bytes)) continue;
+    if (is_utf8(*bytes)) continue;
     return Error(ErrorCode::kUsage,
                  what + " is not UTF-8: " + printable(*bytes),
                  "write it in UTF-8: SageMaker takes text alone");
@@ -254,8 +237,9 @@ Result<TrainingRequest> make_training_request(const TrainingWish& wish, const Aw
       {"AlgorithmSpecification", std::move(algorithm)},
       {"RoleArn", role_arn(config, account)},
       {"HyperParameters", as_texts(all)},
-      {"Environment", additions.take("environment", environment_of(wish))},
-      {"OutputDataConfig", {{"S3OutputPath", text_of(additions.take("output_path", bucket))}}},
+      {"Environment", additions.take("environment", environment_json(wish))},
+      {"OutputDataConfig",
+       {{"S3OutputPath", parameter_text(additions.take("output_path", bucket))}}},
       {"ResourceConfig",
        {{"InstanceType", config.instance_type},
         {"InstanceCount", config.num_machines},

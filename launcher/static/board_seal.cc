@@ -8,7 +8,7 @@
 namespace accel::launcher {
 namespace {
 
-constexpr std::string_view kPrefix = "accel-seal-2:";
+constexpr std::string_view kSealPrefix = "accel-seal-2:";
 constexpr std::string_view kAnyPrefix = "accel-seal-";  // of another build too
 constexpr int kLooksBeforeDistrust = 3;
 
@@ -59,13 +59,14 @@ std::string_view BoardSeal::session_for(std::string_view key) const {
 
 std::string BoardSeal::sealed(std::string_view key, const std::string& text) const {
   if (text.empty()) return text;
-  return std::string(kPrefix) + prove_(session_for(key), key, text) + text;
+  return std::string(kSealPrefix) + prove_(session_for(key), key, text) + text;
 }
 
 std::string BoardSeal::opened(const std::string& key, const std::string& value) const {
-  const bool is_whole = value.starts_with(kPrefix) && value.size() > kPrefix.size() + kProofBytes;
+  const bool is_whole =
+      value.starts_with(kSealPrefix) && value.size() > kSealPrefix.size() + kProofBytes;
   if (!is_whole) return {};
-  const std::string text = value.substr(kPrefix.size() + kProofBytes);
+  const std::string text = value.substr(kSealPrefix.size() + kProofBytes);
   return is_equal(value, sealed(key, text)) ? text : std::string();
 }
 
@@ -164,7 +165,7 @@ std::optional<Error> BoardSeal::distrust() const {
                  "set " + variables + " on every machine, to the same token");
   }
   const bool is_sealed = host_.starts_with(kAnyPrefix);
-  if (is_sealed && !host_.starts_with(kPrefix)) {
+  if (is_sealed && !host_.starts_with(kSealPrefix)) {
     return Error(ErrorCode::kProtocol,
                  "machine 0 runs another version of accel: its words are sealed in another way",
                  "install the same version on every machine");

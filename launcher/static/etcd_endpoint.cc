@@ -6,7 +6,7 @@
 namespace accel::launcher {
 namespace {
 
-constexpr std::string_view kDefaultPort = ":2379";
+constexpr std::string_view kEtcdPort = ":2379";
 
 bool has_port(std::string_view endpoint) {
   const size_t colon = endpoint.rfind(':');
@@ -16,7 +16,7 @@ bool has_port(std::string_view endpoint) {
 }  // namespace
 
 std::string etcd_endpoint(std::string text) {
-  return has_port(text) ? std::move(text) : std::move(text).append(kDefaultPort);
+  return has_port(text) ? std::move(text) : std::move(text).append(kEtcdPort);
 }
 
 }  // namespace accel::launcher

@@ -3,13 +3,15 @@
 #include <chrono>
 #include <utility>
 
+#include "launcher/static/timing.h"
+
 namespace accel::launcher {
 namespace {
 
 using namespace std::chrono_literals;
 
 constexpr Duration kPause = 250ms;
-constexpr Duration kSayWaiting = 2s;
+constexpr Duration kSayAsking = 2s;
 
 // One look: the meeting, or why there is none yet.
 struct Look {
@@ -60,10 +62,6 @@ Look look(EtcdSeat& seat, const MainPlace& own, Program program) {
                     spelled("main_process_port", program) + " chooses one)")};
 }
 
-std::string seconds_text(Duration time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
-}
-
 }  // namespace
 
 Result<EtcdMeeting> meet_by_etcd(EtcdSeat& seat,
@@ -79,7 +77,7 @@ Result<EtcdMeeting> meet_by_etcd(EtcdSeat& seat,
     if (seen.is_final) return *std::move(seen.trouble);
     if (waited >= limit)
       return std::move(*seen.trouble).with_detail("waited", "for " + seconds_text(waited));
-    if (waited >= kSayWaiting && !std::exchange(has_said, true))
+    if (waited >= kSayAsking && !std::exchange(has_said, true))
       effects.say(seen.trouble->message() + "; asking again, for at most " + seconds_text(limit));
     if (const int signal = effects.pause(kPause); signal != 0)
       return EtcdMeeting{.main = own, .is_ours = false, .signal = signal};

@@ -16,10 +16,6 @@ constexpr Duration kCauseWindow = std::chrono::milliseconds(1500);
 
 constexpr Duration kLeastToJoin = std::chrono::seconds(1);  // once there is a store to join
 
-std::string seconds_text(Duration time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
-}
-
 }  // namespace
 
 Leader::Leader(MachineCard card, LeaderOptions options)

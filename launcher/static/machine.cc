@@ -16,7 +16,7 @@ using supervisor::ExitCause;
 using supervisor::StoreExchange;
 using supervisor::WorkerExit;
 
-std::string describe(const WorkerExit& exit) {
+std::string exit_text(const WorkerExit& exit) {
   const std::string rank = "rank " + std::to_string(exit.global_rank);
   if (exit.cause == ExitCause::kHang) return rank + " made no progress " + exit.detail;
   if (exit.cause == ExitCause::kOutOfMemory) return rank + " ran out of memory";
@@ -260,7 +260,7 @@ void Machine::note_failure(const WorkerExit& exit) {
              .rank = exit.global_rank,
              .exit_code = at_least_one(supervisor::shell_exit_code(exit)),
              .may_restart = !would_fail_again(exit.cause),
-             .text = describe(exit)});
+             .text = exit_text(exit)});
 }
 
 void Machine::workers_ended(const supervisor::JobOutcome& outcome) {

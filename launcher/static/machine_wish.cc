@@ -11,12 +11,6 @@
 namespace accel::launcher {
 namespace {
 
-constexpr int kDefaultPort = 29500;
-
-void usage(Faults& faults, std::string message, std::string remedy) {
-  faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
-}
-
 std::nullopt_t choose_one_machine(const MachineWish& wish,
                                   const CommandLine& line,
                                   std::vector<std::string>& notices,
@@ -51,9 +45,8 @@ void check_others(const CommandLine& line, Faults& faults) {
                                             "lease"};
   const auto refuse = [&](std::string_view name, std::string remedy) {
     if (!line.has(name)) return;
-    usage(faults,
-          line.spelled(name) + " is not for machines that meet without a daemon",
-          std::move(remedy));
+    faults.add(usage_error(line.spelled(name) + " is not for machines that meet without a daemon",
+                           std::move(remedy)));
   };
   for (const auto name : kOfOne) refuse(name, "leave one of them out");
   const std::string otherwise =
@@ -103,10 +96,10 @@ void choose_etcd(const MachineWish& wish,
     settings.port = 0;
   }
   if (etcd.endpoint.empty()) {
-    usage(faults,
-          "rdzv_backend etcd needs the address of etcd",
-          "give " + line.spelled("rdzv_endpoint") + " HOST:2379, or it as " +
-              line.spelled("main_process_ip") + " and " + line.spelled("main_process_port"));
+    faults.add(usage_error("rdzv_backend etcd needs the address of etcd",
+                           "give " + line.spelled("rdzv_endpoint") + " HOST:2379, or it as " +
+                               line.spelled("main_process_ip") + " and " +
+                               line.spelled("main_process_port")));
   }
   etcd.endpoint = etcd_endpoint(std::move(etcd.endpoint));
   settings.etcd = std::move(etcd);
@@ -114,15 +107,14 @@ void choose_etcd(const MachineWish& wish,
 
 void check_place(const MachineWish& wish, const CommandLine& line, Faults& faults) {
   if (wish.address.value_or("").empty()) {
-    usage(
-        faults,
-        "When using multiple machines, you need to specify the main process IP.",
-        "give " + line.spelled("main_process_ip") + ", the address of machine 0, on every machine");
+    faults.add(usage_error("When using multiple machines, you need to specify the main process IP.",
+                           "give " + line.spelled("main_process_ip") +
+                               ", the address of machine 0, on every machine"));
   }
   if (!wish.port && wish.is_simple && !line.has("main_process_port")) {
-    usage(faults,
-          "When using multiple machines, you need to specify the main process port.",
-          "give " + line.spelled("main_process_port") + ", the same on every machine");
+    faults.add(
+        usage_error("When using multiple machines, you need to specify the main process port.",
+                    "give " + line.spelled("main_process_port") + ", the same on every machine"));
   }
   if (wish.port == 0) {
     faults.add(Error(
@@ -160,7 +152,7 @@ std::optional<StaticSettings> choose_machines(const MachineWish& wish,
   settings.num_machines = wish.num_machines;
   if (!joins_in_order(wish, line)) settings.machine_rank = wish.rank.value_or(0);
   settings.address = wish.address.value_or("");
-  settings.port = static_cast<std::uint16_t>(wish.port.value_or(kDefaultPort));
+  settings.port = static_cast<std::uint16_t>(wish.port.value_or(kDefaultMainPort));
   settings.is_at_endpoint = line.is_at_endpoint;
   settings.run_id = line.text("rdzv_id").value_or(line.run_id);
   if (asks_etcd) choose_etcd(wish, line, settings, faults);

@@ -5,7 +5,6 @@
 
 #include "launcher/static/static_launch.h"
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <utility>
@@ -41,10 +40,6 @@ using supervisor::StopMode;
 constexpr auto kLongestPause = 2s;  // between two ticks, as long as nobody stops us
 constexpr auto kSayWaiting = 5s;
 constexpr auto kRegroupLimit = 60s;  // from one generation to the next
-
-std::string seconds_text(Duration time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
-}
 
 BoardSeal seal_with(const std::optional<JobToken>& token) {
   if (!token) return {};

@@ -14,6 +14,8 @@
 
 namespace accel::launcher {
 
+inline constexpr std::uint16_t kDefaultMainPort = 29500;
+
 struct StaticSettings {
   int num_machines = 2;
   // Absent: by the order in which the machines join; whose address is the main process's is machine 0.

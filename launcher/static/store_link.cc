@@ -19,7 +19,7 @@ namespace {
 namespace asio = boost::asio;
 using supervisor::TcpEndpoint;
 
-constexpr std::chrono::seconds kConnectLimit(3);
+constexpr std::chrono::seconds kStoreConnectLimit(3);
 
 // The interface that has this address; empty when none has.
 std::string interface_of(const asio::ip::address& wanted) {
@@ -116,11 +116,11 @@ void StoreLink::close() {
 
 void StoreLink::connect() {
   has_moved_ = false;
-  timer_.expires_after(kConnectLimit);
+  timer_.expires_after(kStoreConnectLimit);
   timer_.async_wait([this](const boost::system::error_code& cancelled) {
     if (cancelled || is_up_) return;
     fail(Error(ErrorCode::kStoreUnreachable,
-               "no answer within " + std::to_string(kConnectLimit.count()) + " s"));
+               "no answer within " + std::to_string(kStoreConnectLimit.count()) + " s"));
   });
   client_.connect(addresses_[next_], [this](const Result<void>& connected) {
     timer_.cancel();

@@ -5,6 +5,7 @@
 
 #include <accel/error.h>
 
+#include "launcher/number_text.h"
 #include "runtime/printable.h"
 #include "runtime/trimmed.h"
 
@@ -14,24 +15,22 @@ namespace {
 using supervisor::JobSpec;
 using supervisor::WorkerSpec;
 
-constexpr const char* kDevices = "CUDA_VISIBLE_DEVICES";
-constexpr std::string_view kFlags[] = {
+constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
+constexpr std::string_view kSpecFlags[] = {
     "virtual_local_rank", "duplicate_stdout_filters", "duplicate_stderr_filters"};
-
-constexpr std::string_view kBlanks = " \t\n\v\f\r";
 
 std::vector<std::string> devices_in(std::string_view list) {
   std::vector<std::string> devices;
   for (;;) {
     const std::size_t comma = std::min(list.find(','), list.size());
-    devices.emplace_back(trimmed(list.substr(0, comma), kBlanks));
+    devices.emplace_back(trimmed(list.substr(0, comma), kTypedBlanks));
     if (comma == list.size()) return devices;
     list.remove_prefix(comma + 1);
   }
 }
 
 Result<void> give_one_device_each(const CommandLine& line, JobSpec& spec) {
-  const auto visible = spec.env.find(kDevices);
+  const auto visible = spec.env.find(kVisibleDevices);
   std::vector<std::string> devices;
   if (visible != spec.env.end()) {
     devices = devices_in(visible->second);
@@ -39,13 +38,13 @@ Result<void> give_one_device_each(const CommandLine& line, JobSpec& spec) {
       return Error(ErrorCode::kInvalidArgument,
                    line.spelled("virtual_local_rank") + " gives each of " +
                        std::to_string(spec.workers.size()) + " workers a device of its own, and " +
-                       kDevices + " is '" + printable(visible->second) + "'",
+                       kVisibleDevices + " is '" + printable(visible->second) + "'",
                    "start at most " + std::to_string(devices.size()) + " workers, or name more");
   }
   for (WorkerSpec& worker : spec.workers) {
     const auto rank = static_cast<std::size_t>(worker.local_rank);
     worker.has_virtual_local_rank = true;
-    worker.env[kDevices] = devices.empty() ? std::to_string(rank) : devices[rank];
+    worker.env[kVisibleDevices] = devices.empty() ? std::to_string(rank) : devices[rank];
   }
   return {};
 }
@@ -77,9 +76,9 @@ Result<void> apply_spec_flags(const CommandLine& line,
                               WorkerPlace place,
                               JobSpec& spec,
                               std::vector<std::string>& notices) {
-  for (const std::string_view flag : kFlags) {
+  for (const std::string_view flag : kSpecFlags) {
     const bool is_given =
-        flag == kFlags[0] ? line.is_on(flag) : !line.text(flag).value_or("").empty();
+        flag == kSpecFlags[0] ? line.is_on(flag) : !line.text(flag).value_or("").empty();
     if (is_given && place == WorkerPlace::kElsewhere)
       return Error(ErrorCode::kUnsupported,
                    line.spelled(flag) +

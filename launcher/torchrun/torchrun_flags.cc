@@ -3,34 +3,34 @@
 namespace accel::launcher {
 namespace {
 
-constexpr std::string_view kGroup = "As torchrun spells it";
+constexpr std::string_view kTorchrunGroup = "As torchrun spells it";
 
-constexpr FlagSpec kFlags[] = {
+constexpr FlagSpec kTorchrunSpecs[] = {
     {"nproc_per_node",
      0,
      FlagKind::kText,
      "N|cpu|gpu|auto",
      "",
-     kGroup,
+     kTorchrunGroup,
      "Workers on this node: a number; one for each granted hardware thread (cpu), for each visible "
      "GPU "
      "(gpu), or for each GPU if there are any, else for each thread (auto)."},
-    {"node_rank", 0, FlagKind::kInteger, "R", "", kGroup, "As --machine_rank."},
-    {"master_addr", 0, FlagKind::kText, "IP", "", kGroup, "As --main_process_ip."},
-    {"master_port", 0, FlagKind::kInteger, "PORT", "", kGroup, "As --main_process_port."},
+    {"node_rank", 0, FlagKind::kInteger, "R", "", kTorchrunGroup, "As --machine_rank."},
+    {"master_addr", 0, FlagKind::kText, "IP", "", kTorchrunGroup, "As --main_process_ip."},
+    {"master_port", 0, FlagKind::kInteger, "PORT", "", kTorchrunGroup, "As --main_process_port."},
     {"standalone",
      0,
      FlagKind::kSwitch,
      "",
      "",
-     kGroup,
+     kTorchrunGroup,
      "One node, and a store on any free port, as --main_process_port 0."},
     {"rdzv_backend",
      0,
      FlagKind::kChoice,
      "NAME",
      "static,c10d,etcd,etcd-v2",
-     kGroup,
+     kTorchrunGroup,
      "How nodes meet: at --master_addr with a --node_rank each (static), at --rdzv_endpoint "
      "(c10d), or at a node that the etcd at --rdzv_endpoint names (etcd, etcd-v2)."},
     {"rdzv_conf",
@@ -38,7 +38,7 @@ constexpr FlagSpec kFlags[] = {
      FlagKind::kText,
      "KEY=VALUE,...",
      "",
-     kGroup,
+     kTorchrunGroup,
      "join_timeout or timeout is --rdzv_join_timeout, last_call_timeout is "
      "--rdzv_last_call_timeout; for etcd, protocol=https with cacert, cert "
      "and "
@@ -48,14 +48,14 @@ constexpr FlagSpec kFlags[] = {
      FlagKind::kSwitch,
      "",
      "",
-     kGroup,
+     kTorchrunGroup,
      "SCRIPT is run by Python's runpy.run_path()."},
     {"local_addr",
      0,
      FlagKind::kText,
      "IP",
      "",
-     kGroup,
+     kTorchrunGroup,
      "By which others reach this node, with --rdzv_backend etcd. Else without effect: nodes see "
      "where "
      "calls come from."},
@@ -64,35 +64,35 @@ constexpr FlagSpec kFlags[] = {
      FlagKind::kText,
      "RANKS",
      "",
-     kGroup,
+     kTorchrunGroup,
      "Only these local ranks write to the console, as in 0,1; the others to files alone."},
     {"duplicate_stdout_filters",
      0,
      FlagKind::kText,
      "TEXT,...",
      "",
-     kGroup,
+     kTorchrunGroup,
      "Lines of teed stdout with one of the texts also go to filtered_stdout.log; ',,' is a comma."},
     {"duplicate_stderr_filters",
      0,
      FlagKind::kText,
      "TEXT,...",
      "",
-     kGroup,
+     kTorchrunGroup,
      "The same for stderr, to filtered_stderr.log."},
     {"virtual_local_rank",
      0,
      FlagKind::kSwitch,
      "",
      "",
-     kGroup,
+     kTorchrunGroup,
      "Each worker sees one GPU, its own, and LOCAL_RANK 0."},
     {"numa_binding",
      0,
      FlagKind::kChoice,
      "MODE",
      "node,socket,exclusive,core-complex",
-     kGroup,
+     kTorchrunGroup,
      "Bind every worker to the cores of a memory node, a package, to cores of its own, or to those "
      "that "
      "share a last cache."},
@@ -101,7 +101,7 @@ constexpr FlagSpec kFlags[] = {
      FlagKind::kText,
      "NAMES",
      "",
-     kGroup,
+     kTorchrunGroup,
      "Sets TORCHELASTIC_SIGNALS_TO_HANDLE. SIGTERM, SIGINT, SIGHUP and SIGQUIT always reach the "
      "workers."},
     {"event_log_handler",
@@ -109,28 +109,28 @@ constexpr FlagSpec kFlags[] = {
      FlagKind::kText,
      "NAME",
      "",
-     kGroup,
+     kTorchrunGroup,
      "Has no effect: the report tells what happened, with an agent `accel ledger` too."},
     {"logs_specs",
      0,
      FlagKind::kText,
      "NAME",
      "",
-     kGroup,
+     kTorchrunGroup,
      "Has no effect: --log_dir, --tee and --redirects say where output goes."},
     {"start_method",
      0,
      FlagKind::kChoice,
      "NAME",
      "spawn,fork,forkserver",
-     kGroup,
+     kTorchrunGroup,
      "Has no effect: workers are programs of their own."},
     {"same_network",
      0,
      FlagKind::kSwitch,
      "",
      "",
-     kGroup,
+     kTorchrunGroup,
      "Of accelerate launch; has no effect: machines meet at --main_process_ip."},
 };
 
@@ -169,7 +169,7 @@ constexpr std::string_view kPetFlags[] = {
 }  // namespace
 
 std::span<const FlagSpec> torchrun_flags() {
-  return kFlags;
+  return kTorchrunSpecs;
 }
 
 std::span<const std::string_view> pet_flags() {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "launcher/elastic_settings.h"
+#include "launcher/faults.h"
 #include "launcher/flag_table.h"
 #include "launcher/node_settings.h"
 #include "launcher/number_text.h"
@@ -16,10 +17,6 @@
 
 namespace accel::launcher {
 namespace {
-
-void usage(Faults& faults, std::string message, std::string remedy) {
-  faults.add(Error(ErrorCode::kUsage, std::move(message), std::move(remedy)));
-}
 
 // How machines meet, and how many workers each has. Who says some of it in the words of `accelerate launch` has said all
 // of it: the variables of a pod are for those who have not.
@@ -178,10 +175,9 @@ class Translation {
       if (!text) continue;
       const auto other = line_.text(own);
       if (other && *other != *text) {
-        usage(faults_,
-              line_.spelled(name) + " is " + *text + ", and --" + std::string(own) + " is " +
-                  *other + ", but they are one thing",
-              "leave one of them out");
+        faults_.add(usage_error(line_.spelled(name) + " is " + *text + ", and --" +
+                                    std::string(own) + " is " + *other + ", but they are one thing",
+                                "leave one of them out"));
       }
       line_.given[std::string(own)] = *text;
       line_.given.erase(std::string(name));
@@ -198,9 +194,9 @@ class Translation {
   void stand_alone() {
     if (!line_.is_on("standalone")) return;
     if (most_nodes() > 1) {
-      usage(faults_,
-            "--standalone is for one node, and " + source_of("nnodes") + " says more",
-            "leave one of them out");
+      faults_.add(
+          usage_error("--standalone is for one node, and " + source_of("nnodes") + " says more",
+                      "leave one of them out"));
       return;
     }
     line_.given.try_emplace("nnodes", "1");
@@ -247,10 +243,9 @@ class Translation {
     const auto range = parse_num_nodes(line_.text("nnodes").value_or(""));
     if (!range) return;
     if (!endpoint) {
-      return usage(
-          faults_,
+      return faults_.add(usage_error(
           line_.spelled("rdzv_backend") + " etcd needs " + line_.spelled("rdzv_endpoint"),
-          "give the address of etcd, as in " + line_.spelled("rdzv_endpoint") + " gpu-01:2379");
+          "give the address of etcd, as in " + line_.spelled("rdzv_endpoint") + " gpu-01:2379"));
     }
     // The nodes of a range meet at a coordinator, which numbers them.
     if (range->first != range->second) {
@@ -297,10 +292,10 @@ class Translation {
   }
 
   void refuse_range() {
-    usage(faults_,
-          source_of("nnodes") + " " + line_.text("nnodes").value_or("") + " is a range, and " +
-              line_.spelled("rdzv_backend") + " static knows one number",
-          "give " + line_.spelled("rdzv_backend") + " c10d with " + line_.spelled("rdzv_endpoint"));
+    faults_.add(usage_error(
+        source_of("nnodes") + " " + line_.text("nnodes").value_or("") + " is a range, and " +
+            line_.spelled("rdzv_backend") + " static knows one number",
+        "give " + line_.spelled("rdzv_backend") + " c10d with " + line_.spelled("rdzv_endpoint")));
     // What else is missing for another way to meet is not this fault.
     line_.given.erase("nnodes");
     for (const char* name : kMeetingFlags) line_.given.erase(name);
@@ -354,10 +349,9 @@ class Translation {
     const bool wants_tls = is_etcd_encrypted_ || !line_.etcd->certificate.empty();
     if (!wants_tls || !line_.etcd->authority.empty()) return;
     const std::string flag = line_.spelled("rdzv_conf");
-    usage(faults_,
-          flag + (is_etcd_encrypted_ ? " protocol=https" : " cert") +
-              " needs cacert, of the authority that signed etcd's certificate",
-          "give " + flag + " protocol=https,cacert=FILE");
+    faults_.add(usage_error(flag + (is_etcd_encrypted_ ? " protocol=https" : " cert") +
+                                " needs cacert, of the authority that signed etcd's certificate",
+                            "give " + flag + " protocol=https,cacert=FILE"));
   }
 
   void use_conf(const std::string& key, const std::string& value) {

@@ -6,7 +6,9 @@
 namespace accel::launcher {
 namespace {
 
-void append_flags(std::vector<std::string>& list, const CommandLine& line, std::string_view flag) {
+void append_repeated(std::vector<std::string>& list,
+                     const CommandLine& line,
+                     std::string_view flag) {
   const auto given = line.repeated.find(flag);
   if (given == line.repeated.end()) return;
   list.insert(list.end(), given->second.begin(), given->second.end());
@@ -22,8 +24,8 @@ TpuPod choose_pod(const CommandLine& line, const ConfigFile* file, Faults& fault
     pod.num_processes = file->num_processes;
   }
   pod.name = line.text("tpu_name").value_or(pod.name);
-  append_flags(pod.machines, line, "vm");
-  append_flags(pod.variables, line, "env");
+  append_repeated(pod.machines, line, "vm");
+  append_repeated(pod.variables, line, "env");
   pod.use_sudo = pod.use_sudo || line.is_on("tpu_use_sudo");
   if (line.has("num_processes")) {
     constexpr int kMost = std::numeric_limits<int>::max();

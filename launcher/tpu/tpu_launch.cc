@@ -5,7 +5,7 @@ namespace {
 
 // sys.argv: -c, "file" or "module", its name, the function, the arguments of the script. The function is found by
 // import, because processes that torch_xla starts import it again.
-constexpr std::string_view kProgram =
+constexpr std::string_view kStarterProgram =
     "import importlib, os, sys\n"
     "kind, name, function = sys.argv[1:4]\n"
     "if kind == 'file':\n"
@@ -41,7 +41,7 @@ Result<WorkerCommand> tpu_command(const WorkerCommand& command, const TpuSetting
   result.argv = {argv[0],
                  argv[1],
                  "-c",
-                 std::string(kProgram),
+                 std::string(kStarterProgram),
                  is_module ? "module" : "file",
                  *name,
                  settings.function};

@@ -7,7 +7,6 @@
 #include "libaccel/checkpoint/archived_optimizer.h"
 
 #include <cmath>
-#include <limits>
 #include <tuple>
 #include <typeinfo>
 #include <unordered_set>
@@ -44,28 +43,26 @@ constexpr const char* kRemedy =
 // Options of the stand-in, which has them as text.
 struct NoOptions final : torch::optim::OptimizerCloneableOptions<NoOptions> {};
 
-json number_json(double value) {
+json number_to_json(double value) {
   if (std::isfinite(value)) return value;
-  return {{"double", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"}};
+  return {{"double", non_finite_text(value)}};
 }
 
-double number_of(const json& value) {
-  if (value.is_number()) return value.get<double>();
-  const std::string text = value.at("double").get<std::string>();
-  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
-  return std::copysign(std::numeric_limits<double>::infinity(), text == "inf" ? 1.0 : -1.0);
+double number_from_json(const json& value) {
+  return value.is_number() ? value.get<double>()
+                           : non_finite_number(value.at("double").get<std::string>());
 }
 
 json to_json(const c10::IValue& value, const std::string& what) {
   if (value.isNone()) return nullptr;
   if (value.isBool()) return value.toBool();
   if (value.isInt()) return value.toInt();
-  if (value.isDouble()) return number_json(value.toDouble());
+  if (value.isDouble()) return number_to_json(value.toDouble());
   if (value.isString()) return value.toStringRef();
   json list = json::array();
   if (value.isIntList()) return {{"ints", value.toIntVector()}};
   if (value.isDoubleList()) {
-    for (const double number : value.toDoubleVector()) list.push_back(number_json(number));
+    for (const double number : value.toDoubleVector()) list.push_back(number_to_json(number));
     return {{"doubles", std::move(list)}};
   }
   if (value.isTuple()) {
@@ -84,11 +81,11 @@ c10::IValue from_json(const json& value) {
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_number_integer()) return value.get<std::int64_t>();
   if (value.is_string()) return value.get<std::string>();
-  if (value.is_number() || value.contains("double")) return number_of(value);
+  if (value.is_number() || value.contains("double")) return number_from_json(value);
   if (value.contains("ints")) return value.at("ints").get<std::vector<std::int64_t>>();
   if (value.contains("doubles")) {
     std::vector<double> numbers;
-    for (const json& number : value.at("doubles")) numbers.push_back(number_of(number));
+    for (const json& number : value.at("doubles")) numbers.push_back(number_from_json(number));
     return numbers;
   }
   std::vector<c10::IValue> elements;
@@ -121,7 +118,7 @@ void write_fields(const ArchivedFields& fields, OutputArchive& archive) {
   for (const auto& [key, tensor] : fields.tensors) archive.write(key, c10::IValue(tensor));
 }
 
-std::string key_of(const at::Tensor& parameter) {
+std::string archive_key(const at::Tensor& parameter) {
   return std::to_string(reinterpret_cast<std::size_t>(parameter.unsafeGetTensorImpl()));
 }
 
@@ -129,7 +126,7 @@ at::Tensor count_of(std::size_t count) {
   return at::tensor(static_cast<std::int64_t>(count), at::kLong);
 }
 
-[[noreturn]] void refuse(const Optimizer& optimizer, const std::string& why) {
+[[noreturn]] void refuse_to_archive(const Optimizer& optimizer, const std::string& why) {
   throw Error(ErrorCode::kUnsupported,
               "an optimizer of type " + c10::demangle(typeid(optimizer).name()) +
                   " has states that cannot be saved: it is none of SGD, Adam, AdamW, RMSprop, "
@@ -168,7 +165,7 @@ void write_groups(ArchivedOptimizer& archived,
   // LibTorch takes what a key names once: one that is listed again gets the key of none.
   std::unordered_set<const c10::TensorImpl*> seen;
   const auto key = [&seen](const at::Tensor& parameter) {
-    return seen.insert(parameter.unsafeGetTensorImpl()).second ? key_of(parameter) : "0";
+    return seen.insert(parameter.unsafeGetTensorImpl()).second ? archive_key(parameter) : "0";
   };
   archive.write("param_groups/size", count_of(groups.size()));
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -183,17 +180,13 @@ void write_groups(ArchivedOptimizer& archived,
   }
 }
 
-[[noreturn]] void mismatch(const std::string& message) {
-  throw Error(ErrorCode::kCheckpointMismatch, message);
-}
-
 }  // namespace
 
 ArchivedOptimizer::ArchivedOptimizer(Optimizer& optimizer,
                                      std::vector<std::vector<at::Tensor>> groups)
     : Optimizer(std::vector<OptimizerParamGroup>{}, std::make_unique<NoOptions>()),
       type_(c10::demangle(typeid(optimizer).name())) {
-  if (const auto why = why_unusual(optimizer)) refuse(optimizer, *why);
+  if (const auto why = why_unusual(optimizer)) refuse_to_archive(optimizer, *why);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     options_.push_back(options_text(optimizer.param_groups()[g].options(), type_));
     // Not by add_param_group(), which refuses parameters that are divided.
@@ -225,7 +218,7 @@ void load_archived(Optimizer& optimizer, ArchivedOptimizer& archived) {
       if (!written_for.insert(groups[g].params()[i].unsafeGetTensorImpl()).second) continue;
       OutputArchive state(archive.compilation_unit());
       write_fields(static_cast<const ArchivedState&>(*found->second).fields, state);
-      states.write(key_of(groups[g].params()[i]), state);
+      states.write(archive_key(groups[g].params()[i]), state);
     }
   }
   archive.write("state", states);
@@ -236,9 +229,9 @@ void load_archived(Optimizer& optimizer, ArchivedOptimizer& archived) {
   optimizer.state().clear();
   optimizer.load(read);
   if (optimizer.state().size() != written_for.size()) {
-    refuse(optimizer,
-           "its load() took " + std::to_string(optimizer.state().size()) + " states of " +
-               std::to_string(written_for.size()));
+    refuse_to_archive(optimizer,
+                      "its load() took " + std::to_string(optimizer.state().size()) +
+                          " states of " + std::to_string(written_for.size()));
   }
 }
 

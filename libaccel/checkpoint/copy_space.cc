@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "libaccel/alignment.h"
 #include "libaccel/large_tensor.h"
 
 namespace accel::checkpoint {
@@ -9,8 +10,8 @@ namespace {
 
 constexpr std::uint64_t kAlignment = 64;  // as LibTorch's own memory on the CPU
 
-std::uint64_t room_of(const at::Tensor& tensor) {
-  return (tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
+std::uint64_t space_of(const at::Tensor& tensor) {
+  return rounded_up(tensor.nbytes(), kAlignment);
 }
 
 // Whether a copy is so many bytes in the same order. The rest is cloned.
@@ -33,7 +34,7 @@ void CopySpace::replace_by_copies(const std::vector<at::Tensor*>& tensors) {
   const at::NoGradGuard no_grad;
   std::uint64_t needed = 0;
   for (const at::Tensor* const tensor : tensors)
-    if (is_plain(*tensor)) needed += room_of(*tensor);
+    if (is_plain(*tensor)) needed += space_of(*tensor);
   make_room(needed);
   std::uint64_t used = 0;
   for (at::Tensor* const tensor : tensors) {
@@ -46,7 +47,7 @@ void CopySpace::replace_by_copies(const std::vector<at::Tensor*>& tensors) {
     at::Tensor copy = memory_.narrow(0, begin, bytes).view(tensor->scalar_type());
     copy = copy.as_strided(tensor->sizes(), tensor->strides(), copy.storage_offset());
     copy.copy_(tensor->detach());
-    used += room_of(*tensor);
+    used += space_of(*tensor);
     *tensor = std::move(copy);
   }
 }

@@ -19,7 +19,7 @@ int first_without(const std::vector<std::vector<MemoryStamp>>& by_rank, const Me
   return -1;
 }
 
-std::string text_of(const MemoryStamp& stamp) {
+std::string stamp_text(const MemoryStamp& stamp) {
   return "step " + std::to_string(stamp.step) + " of generation " +
          std::to_string(stamp.generation);
 }
@@ -42,13 +42,13 @@ MemoryChoice choose_memory_checkpoint(const std::vector<std::vector<MemoryStamp>
   const MemoryStamp& newest = all.front();
   if (newest.world_size != world_size) {
     return {.stamp = {},
-            .why_not = "that of " + text_of(newest) + " was saved by " +
+            .why_not = "that of " + stamp_text(newest) + " was saved by " +
                        std::to_string(newest.world_size) + " ranks, now there are " +
                        std::to_string(world_size)};
   }
   return {.stamp = {},
           .why_not = "rank " + std::to_string(first_without(by_rank, newest)) +
-                     " has no part of that of " + text_of(newest)};
+                     " has no part of that of " + stamp_text(newest)};
 }
 
 }  // namespace accel::checkpoint

@@ -71,7 +71,7 @@ class ImagePlan {
   json table_ = json::object();
 };
 
-[[noreturn]] void refuse(const std::string& why) {
+[[noreturn]] void refuse_image(const std::string& why) {
   throw Error(ErrorCode::kCheckpointIncomplete, "the in-memory checkpoint is damaged: " + why);
 }
 
@@ -103,12 +103,12 @@ void MemoryImage::write(SlotWriter& slot) const {
 MemorySource::Image MemorySource::parse(std::span<const std::byte> bytes) {
   const auto length =
       st::header_length(bytes.first(std::min(bytes.size(), st::kPrefixBytes)), bytes.size());
-  if (!length) refuse(length.error().message());
+  if (!length) refuse_image(length.error().message());
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + st::kPrefixBytes,
                               static_cast<std::size_t>(*length));
   Image image{.bytes = bytes};
   auto header = st::parse_header(text, bytes.size());
-  if (!header) refuse(header.error().message());
+  if (!header) refuse_image(header.error().message());
   image.header = *std::move(header);
   for (const st::TensorInfo& info : image.header.tensors)
     image.entries.emplace(std::stoull(info.name), &info);
@@ -143,7 +143,7 @@ MemorySource::MemorySource(std::span<const std::byte> own,
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    refuse(error.what());
+    refuse_image(error.what());
   }
 }
 

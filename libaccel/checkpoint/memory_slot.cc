@@ -11,7 +11,7 @@
 namespace accel::checkpoint {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x314D'454D'4C43'4341;  // "ACCLMEM1"
+constexpr std::uint64_t kSlotMagic = 0x314D'454D'4C43'4341;  // "ACCLMEM1"
 constexpr std::uint32_t kVersion = 1;
 // What is copied is hashed while it is still in the cache.
 constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
@@ -40,7 +40,7 @@ std::uint64_t hash_of(SlotHeader header) {
   return xxh3(std::as_bytes(std::span(&header, 1)));
 }
 
-void set_state(std::span<std::byte> slot, SlotState state) {
+void set_slot_state(std::span<std::byte> slot, SlotState state) {
   auto* const word = reinterpret_cast<std::uint32_t*>(slot.data() + offsetof(SlotHeader, state));
   std::atomic_ref(*word).store(static_cast<std::uint32_t>(state), std::memory_order_seq_cst);
 }
@@ -50,7 +50,7 @@ std::optional<SlotHeader> read_header(std::span<const std::byte> slot) {
   if (slot.size() <= kSlotHeaderBytes) return std::nullopt;
   SlotHeader header;
   std::memcpy(&header, slot.data(), sizeof header);
-  const bool is_complete = header.magic == kMagic && header.version == kVersion &&
+  const bool is_complete = header.magic == kSlotMagic && header.version == kVersion &&
                            header.state == static_cast<std::uint32_t>(SlotState::kComplete) &&
                            header.header_hash == hash_of(header) &&
                            header.bytes <= slot.size() - kSlotHeaderBytes;
@@ -61,7 +61,7 @@ std::optional<SlotHeader> read_header(std::span<const std::byte> slot) {
 
 SlotWriter::SlotWriter(std::span<std::byte> slot, CopyProgress progress)
     : slot_(slot), progress_(std::move(progress)) {
-  set_state(slot_, SlotState::kBeingWritten);
+  set_slot_state(slot_, SlotState::kBeingWritten);
 }
 
 void SlotWriter::append(std::span<const std::byte> bytes) {
@@ -79,7 +79,7 @@ void SlotWriter::append(std::span<const std::byte> bytes) {
 
 void SlotWriter::complete(const MemoryStamp& stamp) {
   const FileDigest digest = hash_.digest();
-  SlotHeader header{.magic = kMagic,
+  SlotHeader header{.magic = kSlotMagic,
                     .version = kVersion,
                     .state = static_cast<std::uint32_t>(SlotState::kBeingWritten),
                     .serial = stamp.serial,
@@ -91,7 +91,7 @@ void SlotWriter::complete(const MemoryStamp& stamp) {
                     .content_hash = digest.xxh3};
   header.header_hash = hash_of(header);
   std::memcpy(slot_.data(), &header, sizeof header);
-  set_state(slot_, SlotState::kComplete);
+  set_slot_state(slot_, SlotState::kComplete);
 }
 
 std::optional<FilledSlot> read_slot(std::span<const std::byte> slot) {

@@ -48,7 +48,7 @@ void append_state(const torch::nn::Module& module,
   }
 }
 
-std::string shape_text(at::ScalarType dtype, at::IntArrayRef sizes) {
+std::string type_and_shape(at::ScalarType dtype, at::IntArrayRef sizes) {
   std::ostringstream out;
   out << c10::toString(dtype) << sizes;
   return out.str();
@@ -140,9 +140,9 @@ FittedState fit_state(const torch::nn::Module& module,
     const at::Tensor& value = found->second;
     const at::ScalarType dtype =
         options.divided == nullptr ? tensor.scalar_type() : options.divided->dtype_of(tensor);
-    const std::string difference = name + " (" + shape_text(value.scalar_type(), value.sizes()) +
-                                   " in the file, " + shape_text(dtype, tensor.sizes()) +
-                                   " in the model)";
+    const std::string difference =
+        name + " (" + type_and_shape(value.scalar_type(), value.sizes()) + " in the file, " +
+        type_and_shape(dtype, tensor.sizes()) + " in the model)";
     if (value.sizes() != tensor.sizes()) {
       faults.add("of another shape", difference);
     } else if (value.scalar_type() != dtype && options.dtypes == DtypeRule::kSame) {

@@ -1,8 +1,12 @@
 #include "libaccel/checkpoint/named_states.h"
 
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
+
+#include <accel/error.h>
 
 #include "libaccel/optim/unique_parameters.h"
 
@@ -32,6 +36,20 @@ SavedOptimizer save_by_names(torch::optim::Optimizer& optimizer,
       {"type", writer.type}, {"state", std::move(states)}, {"param_groups", std::move(groups)}};
   saved.json = root.dump(2) + "\n";
   return saved;
+}
+
+const char* non_finite_text(double value) {
+  if (std::isnan(value)) return "nan";
+  return value > 0 ? "inf" : "-inf";
+}
+
+double non_finite_number(const std::string& text) {
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  return std::copysign(std::numeric_limits<double>::infinity(), text == "inf" ? 1.0 : -1.0);
+}
+
+void mismatch(const std::string& message) {
+  throw Error(ErrorCode::kCheckpointMismatch, message);
 }
 
 }  // namespace accel::checkpoint

@@ -34,4 +34,11 @@ struct StateWriter {
                                            const ParameterNames& names,
                                            const StateWriter& writer);
 
+// JSON has no infinity and no NaN; an LBFGS that diverged has them: "nan", "inf", "-inf".
+[[nodiscard]] const char* non_finite_text(double value);
+[[nodiscard]] double non_finite_number(const std::string& text);
+
+// Throws kCheckpointMismatch.
+[[noreturn]] void mismatch(const std::string& message);
+
 }  // namespace accel::checkpoint

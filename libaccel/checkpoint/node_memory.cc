@@ -14,6 +14,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/alignment.h"
 #include "runtime/byte_size.h"
 
 namespace accel::checkpoint {
@@ -21,8 +22,8 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr int kMaxLostNames = 16;
-constexpr const char* kIndexName = "accel.memory.index";
-constexpr std::uint64_t kMagic = 0x3149'4D45'4D4C'4341;  // "ACLMEMI1"
+constexpr const char* kIndexRegion = "accel.memory.index";
+constexpr std::uint64_t kRecordMagic = 0x3149'4D45'4D4C'4341;  // "ACLMEMI1"
 
 // A record of the index, or the head of a directory.
 struct Record {
@@ -49,7 +50,7 @@ std::uint64_t check_of(Record record, std::span<const Area> areas) {
 }
 
 std::uint64_t pages(std::uint64_t bytes) {
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return rounded_up(bytes, kPageBytes);
 }
 
 // Texts and counts grow a little from save to save.
@@ -65,7 +66,7 @@ std::optional<Record> read_record(std::span<const std::byte> memory) {
   if (memory.size() < sizeof(Record)) return std::nullopt;
   Record record;
   std::memcpy(&record, memory.data(), sizeof record);
-  if (record.magic != kMagic) return std::nullopt;
+  if (record.magic != kRecordMagic) return std::nullopt;
   return record;
 }
 
@@ -102,7 +103,7 @@ std::span<std::byte> record_in(std::span<std::byte> index, std::size_t i) {
 }
 
 void write_record(std::span<std::byte> to, Record record, std::span<const Area> areas) {
-  record.magic = kMagic;
+  record.magic = kRecordMagic;
   record.count = areas.size();
   record.check = check_of(record, areas);
   if (!areas.empty())
@@ -143,7 +144,7 @@ std::string piece_name(std::uint64_t number) {
 }  // namespace
 
 void NodeMemory::open() {
-  index_ = or_throw(keeper_.get(kIndexName, kPageBytes));
+  index_ = or_throw(keeper_.get(kIndexRegion, kPageBytes));
   for (std::size_t i = 0; i < 2; ++i) {
     const auto record = read_record(record_in(index_, i));
     if (record && record->check == check_of(*record, {})) map({record->number, record->bytes});

@@ -2,7 +2,7 @@
 //
 // Each of LibTorch's optimizers keeps a state object per parameter and an options object per group,
 // of types of their own and without a common way to list their fields. optimizer_fields.h lists
-// them; the writer and the reader below are the two visitors; kKinds connects them to an optimizer
+// them; the writer and the reader below are the two visitors; kKnown connects them to an optimizer
 // whose type is known only at run time. An optimizer of the user's own is asked for its
 // state_dict() when it has one, else for what it writes into an archive (archived_optimizer.h).
 //
@@ -18,7 +18,6 @@
 #include <array>
 #include <cmath>
 #include <deque>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -48,10 +47,6 @@ using torch::optim::OptimizerParamState;
 
 constexpr std::string_view kStatefulType = "stateful";
 
-[[noreturn]] void mismatch(const std::string& message) {
-  throw Error(ErrorCode::kCheckpointMismatch, message);
-}
-
 class FieldWriter {
  public:
   FieldWriter(std::string prefix, json& scalars, safetensors::TensorMap* tensors)
@@ -68,12 +63,8 @@ class FieldWriter {
   void operator()(const char* name, const std::tuple<double, double>& pair) {
     scalars_[name] = {std::get<0>(pair), std::get<1>(pair)};
   }
-  // JSON has no infinity and no NaN; an LBFGS that diverged has them.
   void operator()(const char* name, double value) {
-    scalars_[name] = std::isfinite(value) ? json(value)
-                                          : json(std::isnan(value) ? "nan"
-                                                 : value > 0       ? "inf"
-                                                                   : "-inf");
+    scalars_[name] = std::isfinite(value) ? json(value) : json(non_finite_text(value));
   }
   template <typename T>
   void operator()(const char* name, const std::optional<T>& value) {
@@ -117,14 +108,7 @@ class FieldReader {
   }
   void operator()(const char* name, double& value) {
     const json& saved = scalars_.at(name);
-    if (saved.is_number()) {
-      value = saved.get<double>();
-    } else {
-      const auto text = saved.get<std::string>();
-      value = text == "nan" ? std::numeric_limits<double>::quiet_NaN()
-                            : std::copysign(std::numeric_limits<double>::infinity(),
-                                            text == "inf" ? 1.0 : -1.0);
-    }
+    value = saved.is_number() ? saved.get<double>() : non_finite_number(saved.get<std::string>());
   }
   template <typename T>
   void operator()(const char* name, std::optional<T>& value) {
@@ -142,7 +126,7 @@ class FieldReader {
 };
 
 // What can be done with an optimizer of a type that is only known at run time.
-struct Kind {
+struct KnownOptimizer {
   const char* name;
   bool (*matches)(const Optimizer&);
   void (*write_state)(OptimizerParamState&, FieldWriter);
@@ -153,7 +137,8 @@ struct Kind {
 };
 
 template <typename O, typename State, typename Options>
-constexpr Kind kind_of(const char* name, bool states_are_shaped_as_parameters = true) {
+constexpr KnownOptimizer known_optimizer(const char* name,
+                                         bool states_are_shaped_as_parameters = true) {
   return {
       name,
       [](const Optimizer& optimizer) { return typeid(optimizer) == typeid(O); },
@@ -175,23 +160,27 @@ constexpr Kind kind_of(const char* name, bool states_are_shaped_as_parameters = 
   };
 }
 
-const std::array kKinds = {
-    kind_of<torch::optim::SGD, torch::optim::SGDParamState, torch::optim::SGDOptions>("SGD"),
-    kind_of<torch::optim::Adam, torch::optim::AdamParamState, torch::optim::AdamOptions>("Adam"),
-    kind_of<torch::optim::AdamW, torch::optim::AdamWParamState, torch::optim::AdamWOptions>(
+const std::array kKnown = {
+    known_optimizer<torch::optim::SGD, torch::optim::SGDParamState, torch::optim::SGDOptions>(
+        "SGD"),
+    known_optimizer<torch::optim::Adam, torch::optim::AdamParamState, torch::optim::AdamOptions>(
+        "Adam"),
+    known_optimizer<torch::optim::AdamW, torch::optim::AdamWParamState, torch::optim::AdamWOptions>(
         "AdamW"),
-    kind_of<torch::optim::RMSprop, torch::optim::RMSpropParamState, torch::optim::RMSpropOptions>(
-        "RMSprop"),
-    kind_of<torch::optim::Adagrad, torch::optim::AdagradParamState, torch::optim::AdagradOptions>(
-        "Adagrad"),
+    known_optimizer<torch::optim::RMSprop,
+                    torch::optim::RMSpropParamState,
+                    torch::optim::RMSpropOptions>("RMSprop"),
+    known_optimizer<torch::optim::Adagrad,
+                    torch::optim::AdagradParamState,
+                    torch::optim::AdagradOptions>("Adagrad"),
     // Its one state holds flattened vectors over all parameters.
-    kind_of<torch::optim::LBFGS, torch::optim::LBFGSParamState, torch::optim::LBFGSOptions>("LBFGS",
-                                                                                            false),
+    known_optimizer<torch::optim::LBFGS, torch::optim::LBFGSParamState, torch::optim::LBFGSOptions>(
+        "LBFGS", false),
 };
 
 // nullptr: of a class of the user's own.
-const Kind* find_kind(const Optimizer& optimizer) {
-  for (const Kind& kind : kKinds) {
+const KnownOptimizer* find_known(const Optimizer& optimizer) {
+  for (const KnownOptimizer& kind : kKnown) {
     if (kind.matches(optimizer)) return &kind;
   }
   return nullptr;
@@ -206,7 +195,7 @@ json parse_json(const std::string& text, const std::string& what) {
 // A loaded optimizer, complete and compared, waiting to take the place of the present one.
 struct PendingLoad {
   Optimizer* optimizer;
-  const Kind* kind;
+  const KnownOptimizer* kind;
   std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>> states;
   std::vector<json> options;  // one per group
 
@@ -236,11 +225,11 @@ std::vector<std::vector<std::string>> unique_names(const json& groups) {
 }
 
 // Throws kCheckpointMismatch when what was saved has another type, or other groups or parameters, than the optimizer.
-void compare(const json& root,
-             Optimizer& optimizer,
-             const std::string& type,
-             const ParameterNames& names,
-             const std::string& what) {
+void verify_same_optimizer(const json& root,
+                           Optimizer& optimizer,
+                           const std::string& type,
+                           const ParameterNames& names,
+                           const std::string& what) {
   if (const auto saved = root.at("type").get<std::string>(); saved != type)
     mismatch(what + " was saved from " + saved + ", but is " + type + " now");
   const auto groups = unique_names(root.at("param_groups"));
@@ -270,7 +259,7 @@ void compare(const json& root,
 class OptimizerLoader {
  public:
   OptimizerLoader(Optimizer& optimizer,
-                  const Kind& kind,
+                  const KnownOptimizer& kind,
                   const ParameterNames& names,
                   std::string what)
       : names_(names), what_(std::move(what)), groups_(unique_groups(optimizer)) {
@@ -279,7 +268,7 @@ class OptimizerLoader {
   }
 
   std::function<void()> prepare(const json& root, safetensors::TensorMap tensors) {
-    compare(root, *pending_->optimizer, pending_->kind->name, names_, what_);
+    verify_same_optimizer(root, *pending_->optimizer, pending_->kind->name, names_, what_);
     const json& groups = root.at("param_groups");
     for (size_t g = 0; g < groups.size(); ++g) {
       read_group(g, groups[g], root.at("state"), tensors);
@@ -365,7 +354,7 @@ std::function<void()> prepare_archived_load(Optimizer& optimizer,
     made = std::make_shared<ArchivedOptimizer>(optimizer, std::move(groups));
     archived = made.get();
   }
-  compare(root, *archived, archived->type(), names, what);
+  verify_same_optimizer(root, *archived, archived->type(), names, what);
   read_archived(*archived, names, std::move(saved), what);
   if (made == nullptr) return [] {};
   return [&optimizer, made] { load_archived(optimizer, *made); };
@@ -413,7 +402,7 @@ SavedOptimizer save_optimizer(Optimizer& optimizer, const ParameterNames& names)
     return save_stateful(*stateful);
   if (auto* archived = dynamic_cast<ArchivedOptimizer*>(&optimizer))
     return save_archived(*archived, names);
-  const Kind* const known = find_kind(optimizer);
+  const KnownOptimizer* const known = find_known(optimizer);
   if (known == nullptr) return save_archived(*archive_of(optimizer), names);
   const auto write_state = [known](OptimizerParamState& state,
                                    const std::string& name,
@@ -431,7 +420,7 @@ SavedOptimizer save_optimizer(Optimizer& optimizer, const ParameterNames& names)
 }
 
 std::vector<at::Tensor> state_tensors(Optimizer& optimizer, const at::Tensor& parameter) {
-  const Kind* const kind = find_kind(optimizer);
+  const KnownOptimizer* const kind = find_known(optimizer);
   const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
   if (kind == nullptr || !kind->states_are_shaped_as_parameters ||
       state == optimizer.state().end()) {
@@ -448,7 +437,7 @@ std::vector<at::Tensor> state_tensors(Optimizer& optimizer, const at::Tensor& pa
 }
 
 bool has_known_states(const Optimizer& optimizer) {
-  return find_kind(optimizer) != nullptr;
+  return find_known(optimizer) != nullptr;
 }
 
 bool may_have_divided_states(const Optimizer& optimizer) {
@@ -465,7 +454,7 @@ std::function<void()> prepare_optimizer_load(Optimizer& optimizer,
     if (auto* stateful = dynamic_cast<Stateful*>(&optimizer)) {
       return prepare_stateful_load(*stateful, root, std::move(saved));
     }
-    const Kind* const kind = find_kind(optimizer);
+    const KnownOptimizer* const kind = find_known(optimizer);
     if (kind == nullptr)
       return prepare_archived_load(optimizer, root, names, std::move(saved), what);
     return OptimizerLoader(optimizer, *kind, names, what).prepare(root, std::move(saved.tensors));

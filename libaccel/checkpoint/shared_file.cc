@@ -17,7 +17,7 @@ namespace {
 namespace st = accel::safetensors;
 namespace fs = std::filesystem;
 
-std::span<std::byte> bytes_of(const at::Tensor& values) {
+std::span<std::byte> writable_bytes(const at::Tensor& values) {
   return {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()};
 }
 
@@ -120,9 +120,9 @@ std::vector<at::Tensor*> SharedFile::part_values() {
 namespace {
 
 // Gives `loaded` a placeholder for the tensor and its parts; returns them, still empty.
-std::vector<TensorPart> add_parts(LoadedParts& loaded,
-                                  const st::TensorInfo& info,
-                                  const std::vector<PartPlace>& places) {
+std::vector<TensorPart> add_divided(LoadedParts& loaded,
+                                    const st::TensorInfo& info,
+                                    const std::vector<PartPlace>& places) {
   const at::Tensor placeholder = allocate(info, at::kMeta);
   std::vector<TensorPart> parts;
   for (const PartPlace& place : places) {
@@ -146,13 +146,13 @@ HashedParts read_hashed_file(const fs::path& path, const PartsWanted& wanted) {
   file.read(std::as_writable_bytes(std::span(front)));
   for (const st::TensorInfo& info : header->tensors) {
     const at::Tensor tensor = allocate(info);
-    file.read(bytes_of(tensor));
+    file.read(writable_bytes(tensor));
     const auto places = wanted(info);
     if (!places) {
       read.loaded.tensors.emplace(info.name, tensor);
       continue;
     }
-    for (const TensorPart& part : add_parts(read.loaded, info, *places))
+    for (const TensorPart& part : add_divided(read.loaded, info, *places))
       part.values.copy_(tensor.flatten().narrow(0, part.begin, part.values.numel()));
   }
   read.digest = file.digest();
@@ -171,13 +171,13 @@ LoadedParts read_ranged_file(const fs::path& path,
     const auto places = wanted(info);
     if (!places) {
       const at::Tensor tensor = allocate(info);
-      bytes.push_back({place, bytes_of(tensor)});
+      bytes.push_back({place, writable_bytes(tensor)});
       loaded.tensors.emplace(info.name, tensor);
       continue;
     }
-    for (const TensorPart& part : add_parts(loaded, info, *places)) {
+    for (const TensorPart& part : add_divided(loaded, info, *places)) {
       const auto offset = static_cast<std::uint64_t>(part.begin) * part.values.element_size();
-      bytes.push_back({place + offset, bytes_of(part.values)});
+      bytes.push_back({place + offset, writable_bytes(part.values)});
     }
   }
   read_verified(

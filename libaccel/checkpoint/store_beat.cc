@@ -12,11 +12,11 @@
 namespace accel::checkpoint {
 namespace {
 
-constexpr const char* kLeft = "left";
+constexpr const char* kLastBeat = "left";
 // Ranks begin together: one that does not is as silent as one that does not go on.
 constexpr const char* kNotBegun = "";
 
-std::vector<std::uint8_t> bytes_of(const std::string& text) {
+std::vector<std::uint8_t> store_value(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
@@ -42,7 +42,7 @@ StoreBeat::StoreBeat(
     c10::intrusive_ptr<c10d::Store> store, std::string name, int rank, int size, const Pulse& pulse)
     : store_(std::move(store)), name_(std::move(name)), rank_(rank), size_(size), pulse_(pulse) {
   if (size == 1) return;
-  store_->set(key_of(rank_), bytes_of("0"));
+  store_->set(key_of(rank_), store_value("0"));
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -51,7 +51,7 @@ StoreBeat::~StoreBeat() {
   thread_.request_stop();
   thread_.join();
   try {
-    store_->set(key_of(rank_), bytes_of(kLeft));
+    store_->set(key_of(rank_), store_value(kLastBeat));
   } catch (const std::exception&) {
     // Nobody is there to be told.
   }
@@ -92,11 +92,11 @@ void StoreBeat::run(const std::stop_token& stop) {
 }
 
 void StoreBeat::beat() {
-  store_->set(key_of(rank_), bytes_of(std::to_string(++number_)));
+  store_->set(key_of(rank_), store_value(std::to_string(++number_)));
   for (int steps = 1; steps < size_; ++steps) {
     const int rank = (rank_ + steps) % size_;
     const std::string heard = read(*store_, key_of(rank)).value_or(kNotBegun);
-    if (heard == kLeft) continue;
+    if (heard == kLastBeat) continue;
     SilenceClock& clock = clocks_.try_emplace(rank, pulse_).first->second;
     if (clock.is_silent_for_too_long(heard, std::chrono::steady_clock::now()))
       report_silence(rank, heard);
@@ -108,7 +108,7 @@ void StoreBeat::report_silence(int rank, const std::string& last_beat) {
   const auto [said, is_first] = reported_.try_emplace(rank, last_beat);
   if (!is_first && std::exchange(said->second, last_beat) == last_beat) return;
   const std::int64_t number = store_->add(list_key(), 1);
-  store_->set(list_key(number), bytes_of(std::to_string(rank) + " " + last_beat));
+  store_->set(list_key(number), store_value(std::to_string(rank) + " " + last_beat));
 }
 
 std::string StoreBeat::list_key() const {

@@ -10,11 +10,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "libaccel/collectives/nudger.h"
 #include "libaccel/collectives/shm/mail.h"
+#include "libaccel/collectives/tensor_memory.h"
 #include "runtime/printable.h"
 
 namespace accel {
@@ -34,10 +34,6 @@ struct Letter {
   std::int32_t has_left = 0;           // 1: in order, and the rest means nothing
   std::array<char, 488> message = {};  // ends with the first zero, or without
 };
-
-at::Tensor room_of(void* data, std::size_t bytes) {
-  return at::from_blob(data, {static_cast<std::int64_t>(bytes)}, at::kByte);
-}
 
 Letter letter_of(const Farewell& farewell) {
   Letter letter = {.rank = farewell.rank, .code = static_cast<std::int32_t>(farewell.code)};
@@ -180,7 +176,7 @@ void Farewells::send(void* letter, std::size_t bytes) noexcept {
     std::vector<Nudger::WorkPtr> sent;
     for (const Peer& peer : peers_) {
       try {
-        std::vector<at::Tensor> tensors = {room_of(letter, bytes)};
+        std::vector<at::Tensor> tensors = {tensor_on(letter, bytes)};
         sent.push_back(backend_.send(tensors, peer.rank, first_tag_ + 1));
       } catch (const std::exception&) {
         // It is gone.

@@ -8,12 +8,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <xxhash.h>
 
 #include "libaccel/collectives/shm/call.h"
 #include "libaccel/collectives/shm/wait_slice.h"
+#include "libaccel/collectives/tensor_memory.h"
 
 namespace accel {
 namespace {
@@ -63,7 +63,7 @@ std::string rank_text(int rank) {
 }
 
 // The first line, without the place in Gloo's source before it.
-std::string line_of(const char* what) {
+std::string gloo_text(const char* what) {
   std::string_view text = what;
   const std::size_t place_end = text.starts_with("[/") ? text.find("] ") : std::string_view::npos;
   if (place_end != std::string_view::npos) text.remove_prefix(place_end + 2);
@@ -86,18 +86,11 @@ Error loss_of(int peer, const std::string& how) {
 }
 
 // Of what the backend throws.
-Error error_of(int peer, const char* what) {
-  const std::string said = line_of(what);
+Error gloo_error(int peer, const char* what) {
+  const std::string said = gloo_text(what);
   const bool is_late =
       said.find("imed out") != std::string::npos || said.find("timeout") != std::string::npos;
   return is_late ? lateness_of(peer) : loss_of(peer, " (" + said + ")");
-}
-
-// A tensor that stands for memory which somebody else holds.
-at::Tensor tensor_on(const void* data, std::size_t bytes) {
-  static std::byte nothing;
-  void* const memory = bytes > 0 ? const_cast<void*>(data) : &nothing;
-  return at::from_blob(memory, {static_cast<std::int64_t>(bytes)}, at::kByte);
 }
 
 at::Tensor room_for_beginning(std::size_t small) {
@@ -114,9 +107,9 @@ at::Tensor beginning_of(const shm::Call& call, const NodeLink::Outgoing& letter)
   return room;
 }
 
-Result<void> compare(const shm::Call& call,
-                     const NodeLink::Incoming& expected,
-                     const Beginning& came) {
+Result<void> check_beginning(const shm::Call& call,
+                             const NodeLink::Incoming& expected,
+                             const Beginning& came) {
   if (came.call != call) {
     return Error(ErrorCode::kShapeMismatch,
                  "this rank calls " + text_of(call) + ", and " + rank_text(expected.from) + " " +
@@ -167,7 +160,7 @@ Result<NodeLink::WorkPtr> NodeLink::start_send(int to,
     std::vector<at::Tensor> tensors = {tensor_on(data, bytes)};
     return backend_->send(tensors, to, tag);
   } catch (const std::exception& cause) {
-    return error_of(to, cause.what());
+    return gloo_error(to, cause.what());
   }
 }
 
@@ -182,7 +175,7 @@ Result<NodeLink::WorkPtr> NodeLink::start_receive(int from,
     return from == shm::kAnyRank ? backend_->recvAnysource(tensors, tag)
                                  : backend_->recv(tensors, from, tag);
   } catch (const std::exception& cause) {
-    return error_of(from, cause.what());
+    return gloo_error(from, cause.what());
   }
 }
 
@@ -210,7 +203,7 @@ Result<bool> NodeLink::is_done(const WorkPtr& work, Wait& wait, std::chrono::mic
   try {
     if (!is_aborted_.load() && nudger_.wait(work, at_most)) return true;
   } catch (const std::exception& cause) {
-    return error_of(wait.peer, cause.what());
+    return gloo_error(wait.peer, cause.what());
   }
   if (auto reason = reason_to_give_up(wait)) return *std::move(reason);
   return false;
@@ -306,7 +299,7 @@ Result<void> NodeLink::take_beginnings(Exchange& exchange) {
     const auto* const room = static_cast<const std::byte*>(started.room.data_ptr());
     std::memcpy(&beginning, room, sizeof beginning);
     if (beginning.call != exchange.call) who_differ.push_back(expected.from);
-    if (auto same = compare(exchange.call, expected, beginning); !same) {
+    if (auto same = check_beginning(exchange.call, expected, beginning); !same) {
       if (difference) difference = std::move(same);
       continue;
     }
@@ -376,7 +369,7 @@ Result<std::vector<shm::Absent>> NodeLink::call_roll(const shm::Call& call,
     Beginning beginning;
     std::memcpy(&beginning, started.room.data_ptr(), sizeof beginning);
     if (beginning.call != call) who_differ.push_back(in[i].from);
-    if (difference) difference = compare(call, in[i], beginning);
+    if (difference) difference = check_beginning(call, in[i], beginning);
   }
   part_from(who_differ);
   if (!difference) return std::move(difference).error();

@@ -21,29 +21,30 @@ namespace {
 
 using Tensors = ShmBackend::Tensors;
 
-[[noreturn]] void refuse(ErrorCode code, std::string message, std::string remedy = {}) {
+[[noreturn]] void refuse_call(ErrorCode code, std::string message, std::string remedy = {}) {
   throw Error(code, std::move(message), std::move(remedy));
 }
 
 void check_one(std::size_t num_tensors) {
   if (num_tensors == 1) return;
-  refuse(ErrorCode::kShapeMismatch,
-         "a rank of the CPU brings one tensor to a collective, not " + std::to_string(num_tensors));
+  refuse_call(
+      ErrorCode::kShapeMismatch,
+      "a rank of the CPU brings one tensor to a collective, not " + std::to_string(num_tensors));
 }
 
 // One of `parts` for each rank, all as large as `like`.
 void check_parts(const Tensors& parts, const at::Tensor& like, int world_size) {
   if (static_cast<int>(parts.size()) != world_size) {
-    refuse(ErrorCode::kShapeMismatch,
-           "a list of " + std::to_string(parts.size()) + " tensors for " +
-               std::to_string(world_size) + " ranks");
+    refuse_call(ErrorCode::kShapeMismatch,
+                "a list of " + std::to_string(parts.size()) + " tensors for " +
+                    std::to_string(world_size) + " ranks");
   }
   for (const at::Tensor& part : parts) {
     if (part.scalar_type() == like.scalar_type() && part.numel() == like.numel()) continue;
-    refuse(ErrorCode::kShapeMismatch,
-           "a part of " + std::to_string(part.numel()) + " elements of " +
-               at::toString(part.scalar_type()) + " beside one of " + std::to_string(like.numel()) +
-               " of " + at::toString(like.scalar_type()));
+    refuse_call(ErrorCode::kShapeMismatch,
+                "a part of " + std::to_string(part.numel()) + " elements of " +
+                    at::toString(part.scalar_type()) + " beside one of " +
+                    std::to_string(like.numel()) + " of " + at::toString(like.scalar_type()));
   }
 }
 
@@ -66,10 +67,10 @@ ShmBackend::WorkPtr ShmBackend::done(c10d::OpType type, Tensors results) {
 ShmBackend::Tensors ShmBackend::even_pieces(const at::Tensor& whole,
                                             std::int64_t elements_each) const {
   if (whole.numel() != elements_each * getSize()) {
-    refuse(ErrorCode::kShapeMismatch,
-           "a tensor of " + std::to_string(whole.numel()) + " elements for " +
-               std::to_string(getSize()) + " ranks with " + std::to_string(elements_each) +
-               " elements each");
+    refuse_call(ErrorCode::kShapeMismatch,
+                "a tensor of " + std::to_string(whole.numel()) + " elements for " +
+                    std::to_string(getSize()) + " ranks with " + std::to_string(elements_each) +
+                    " elements each");
   }
   const at::Tensor flat = whole.view({-1});
   Tensors pieces;
@@ -86,9 +87,9 @@ ShmBackend::WorkPtr ShmBackend::barrier(const c10d::BarrierOptions&) {
 void ShmBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const bool is_default = options.timeout == c10d::kUnsetTimeout;
   if (!is_default && options.timeout.count() <= 0) {
-    refuse(ErrorCode::kInvalidArgument,
-           "the timeout of a monitored barrier is " + std::to_string(options.timeout.count()) +
-               " ms, expected more than 0");
+    refuse_call(ErrorCode::kInvalidArgument,
+                "the timeout of a monitored barrier is " + std::to_string(options.timeout.count()) +
+                    " ms, expected more than 0");
   }
   or_throw(group_->monitored_barrier(
       is_default ? timeout_ : options.timeout,
@@ -157,9 +158,9 @@ ShmBackend::WorkPtr ShmBackend::allreduce_sparse(Tensors& tensors,
   check_one(tensors.size());
   const bool is_mean = options.reduceOp == c10d::ReduceOp::AVG;
   if (!is_mean && options.reduceOp != c10d::ReduceOp::SUM)
-    refuse(ErrorCode::kUnsupported, "sparse tensors can be summed and averaged, nothing else");
+    refuse_call(ErrorCode::kUnsupported, "sparse tensors can be summed and averaged, nothing else");
   if (!tensors[0].is_sparse() || !tensors[0].device().is_cpu())
-    refuse(ErrorCode::kUnsupported, "a sum of sparse tensors takes COO tensors on the CPU");
+    refuse_call(ErrorCode::kUnsupported, "a sum of sparse tensors takes COO tensors on the CPU");
   const at::Tensor own = tensors[0].coalesce();
   at::Tensor sum = sparse_of(0, own);
   for (int rank = 1; rank < getSize(); ++rank) sum = sum + sparse_of(rank, own);
@@ -347,9 +348,9 @@ ShmBackend::WorkPtr ShmBackend::alltoall(Tensors& outputs,
                                          const c10d::AllToAllOptions&) {
   for (const std::size_t num_tensors : {inputs.size(), outputs.size()}) {
     if (num_tensors == static_cast<std::size_t>(getSize())) continue;
-    refuse(ErrorCode::kShapeMismatch,
-           "all_to_all of " + std::to_string(num_tensors) + " tensors between " +
-               std::to_string(getSize()) + " ranks");
+    refuse_call(ErrorCode::kShapeMismatch,
+                "all_to_all of " + std::to_string(num_tensors) + " tensors between " +
+                    std::to_string(getSize()) + " ranks");
   }
   all_to_all_pieces(inputs, outputs);
   return done(c10d::OpType::ALLTOALL, outputs);
@@ -363,10 +364,10 @@ ShmBackend::Tensors ShmBackend::pieces_of(const at::Tensor& whole,
       static_cast<int>(splits.size()) == getSize() && whole.dim() > 0 && rows == whole.size(0) &&
       std::all_of(splits.begin(), splits.end(), [](auto split) { return split >= 0; });
   if (!fits) {
-    refuse(ErrorCode::kShapeMismatch,
-           std::to_string(splits.size()) + " splits with " + std::to_string(rows) + " rows for " +
-               std::to_string(getSize()) + " ranks and a tensor of " +
-               std::to_string(whole.dim() > 0 ? whole.size(0) : 1) + " rows");
+    refuse_call(ErrorCode::kShapeMismatch,
+                std::to_string(splits.size()) + " splits with " + std::to_string(rows) +
+                    " rows for " + std::to_string(getSize()) + " ranks and a tensor of " +
+                    std::to_string(whole.dim() > 0 ? whole.size(0) : 1) + " rows");
   }
   Tensors pieces;
   std::int64_t begin = 0;
@@ -400,7 +401,7 @@ ShmBackend::WorkPtr ShmBackend::send(Tensors& tensors, int to, int tag) {
 
 ShmBackend::WorkPtr ShmBackend::recv(Tensors& tensors, int from, int tag) {
   if (from == shm::kAnyRank)
-    refuse(ErrorCode::kInvalidArgument, "recv names no rank", "call recvAnysource");
+    refuse_call(ErrorCode::kInvalidArgument, "recv names no rank", "call recvAnysource");
   return receive(tensors, from, tag);
 }
 

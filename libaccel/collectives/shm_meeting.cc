@@ -1,6 +1,3 @@
-// What ranks say is text, and a refusal is part of it: "no <reason>". So that a rank which cannot take part still answers,
-// and nobody waits for it.
-
 #include "libaccel/collectives/shm_meeting.h"
 
 #include <algorithm>
@@ -18,9 +15,7 @@ using shm::GroupMemory;
 constexpr StoreRound kNodes{"shm/node", "say which node they are on"};
 constexpr StoreRound kMemory{"shm/memory", "say whether they share memory"};
 
-constexpr std::string_view kNo = "no ";
-
-Error refusal(int rank, const std::string& why) {
+Error cannot_share(int rank, const std::string& why) {
   return Error(ErrorCode::kUnsupported,
                "rank " + std::to_string(rank) + " cannot share memory: " + why,
                "give the ranks of a node the same user, /proc and pid namespace, or choose the "
@@ -34,24 +29,17 @@ Error death_of(int rank, const std::vector<shm::ProcessWatch::Process>& processe
                    ") has died while the ranks of this node agreed on shared memory");
 }
 
-bool is_refusal(std::string_view text) {
-  return text.substr(0, kNo.size()) == kNo;
-}
-
-std::string reason_of(std::string_view text) {
-  return printable(text.substr(kNo.size()));
-}
-
-// "<node> <has channel> <pid> <start time> <offer>", or a refusal.
-std::string text_of(const ShmVote& vote) {
-  if (!vote.node) return std::string(kNo) + vote.node.error().message();
+// "<node> <has channel> <pid> <start time> <offer>", or that it declines.
+std::string vote_text(const ShmVote& vote) {
+  if (!vote.node) return decline(vote.node.error().message());
   return to_text(*vote.node) + (vote.has_channel ? " 1 " : " 0 ") +
          std::to_string(vote.process.pid) + " " + std::to_string(vote.process.start_time) + " " +
          vote.offer;
 }
 
 ShmVote parse_vote(const std::string& text) {
-  if (is_refusal(text)) return {.node = Error(ErrorCode::kUnsupported, reason_of(text))};
+  if (auto why = reason_to_decline(text))
+    return {.node = Error(ErrorCode::kUnsupported, *std::move(why))};
   std::istringstream fields(text);
   std::string node;
   ShmVote vote;
@@ -81,9 +69,9 @@ ShmVote vote_of(const ShmMeetingOptions& options, UniqueFd& held) {
 
 // What this rank says of the memory, with the pages that it writes taken: who has not enough of them says so here.
 std::string answer_of(const Result<GroupMemory>& memory, int rank) {
-  if (!memory) return std::string(kNo) + memory.error().message();
+  if (!memory) return decline(memory.error().message());
   const Result<void> reserved = memory->reserve(rank);
-  return reserved ? "yes" : std::string(kNo) + reserved.error().message();
+  return reserved ? "yes" : decline(reserved.error().message());
 }
 
 Result<GroupMemory> memory_of_rank_zero(const std::string& text, const shm::GroupShape& shape) {
@@ -109,10 +97,10 @@ Result<ShmSource> decide(const std::vector<ShmVote>& votes) {
   bool have_channel = true;
   for (std::size_t rank = 0; rank < votes.size(); ++rank) {
     const ShmVote& vote = votes[rank];
-    if (!vote.node) return refusal(static_cast<int>(rank), vote.node.error().message());
+    if (!vote.node) return cannot_share(static_cast<int>(rank), vote.node.error().message());
     const std::string other = difference(*vote.node, *votes[0].node);
     if (!other.empty()) {
-      return refusal(static_cast<int>(rank), "it runs on " + other + " than rank 0");
+      return cannot_share(static_cast<int>(rank), "it runs on " + other + " than rank 0");
     }
     have_channel = have_channel && vote.has_channel;
   }
@@ -124,7 +112,7 @@ Result<std::unique_ptr<shm::ShmGroup>> meet_in_shared_memory(c10d::Store& store,
   UniqueFd held;  // until everybody has said that it has the memory
   const ShmVote mine = vote_of(options, held);
   std::vector<ShmVote> votes;
-  for (const std::string& text : exchange(store, kNodes, options.member, text_of(mine)))
+  for (const std::string& text : exchange(store, kNodes, options.member, vote_text(mine)))
     votes.push_back(parse_vote(text));
   const Result<ShmSource> source = decide(votes);
   if (!source) return source.error();
@@ -144,7 +132,8 @@ Result<std::unique_ptr<shm::ShmGroup>> meet_in_shared_memory(c10d::Store& store,
   const std::string answer = answer_of(memory, options.member.rank);
   const auto answers = exchange(store, kMemory, options.member, answer, check_others);
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    if (is_refusal(answers[rank])) return refusal(static_cast<int>(rank), reason_of(answers[rank]));
+    if (const auto why = reason_to_decline(answers[rank]))
+      return cannot_share(static_cast<int>(rank), *why);
   }
   group.rank = options.member.rank;
   group.join_timeout = options.member.timeout;

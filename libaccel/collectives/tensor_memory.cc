@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/resolve_conj.h>
 #include <ATen/ops/resolve_neg.h>
 
@@ -24,6 +25,12 @@ std::byte* bytes_of(const at::Tensor& tensor) {
 
 const char* name_of(const at::Tensor& tensor) {
   return at::toString(tensor.scalar_type());
+}
+
+at::Tensor tensor_on(const void* data, std::size_t bytes) {
+  static std::byte nothing;
+  void* const memory = bytes > 0 ? const_cast<void*>(data) : &nothing;
+  return at::from_blob(memory, {static_cast<std::int64_t>(bytes)}, at::kByte);
 }
 
 at::Tensor plain_memory_of(const at::Tensor& tensor) {

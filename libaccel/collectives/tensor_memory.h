@@ -20,6 +20,9 @@ void check_place(const at::Tensor& tensor);
 [[nodiscard]] std::byte* bytes_of(const at::Tensor& tensor);
 [[nodiscard]] const char* name_of(const at::Tensor& tensor);  // of its type
 
+// A tensor that stands for memory which somebody else holds.
+[[nodiscard]] at::Tensor tensor_on(const void* data, std::size_t bytes);
+
 // A tensor's own memory where that holds its values in order, else a copy. Nothing of it is part of the graph.
 [[nodiscard]] at::Tensor plain_memory_of(const at::Tensor& tensor);
 void copy_back(const at::Tensor& memory, const at::Tensor& tensor);

@@ -12,7 +12,7 @@ namespace accel {
 namespace {
 
 constexpr int kDefaultBarWidth = 10;
-constexpr std::string_view kSteps = " 123456789";
+constexpr std::string_view kTenths = " 123456789";
 
 std::string fixed(double value) {
   char text[64];
@@ -32,7 +32,7 @@ std::string rate_text(const ProgressLine& line) {
 std::string bar(double fraction, int width) {
   const auto tenths = static_cast<int>(fraction * width * 10);
   std::string text(static_cast<std::size_t>(tenths / 10), '#');
-  if (static_cast<int>(text.size()) < width) text += kSteps[static_cast<std::size_t>(tenths % 10)];
+  if (static_cast<int>(text.size()) < width) text += kTenths[static_cast<std::size_t>(tenths % 10)];
   text.resize(static_cast<std::size_t>(width), ' ');
   return text;
 }

@@ -32,7 +32,7 @@ namespace accel {
 namespace detail {
 namespace {
 
-constexpr auto kKey = c10::DispatchKey::DeferredInit;
+constexpr auto kConstructionKey = c10::DispatchKey::DeferredInit;
 
 thread_local EmptyConstruction* t_current = nullptr;
 
@@ -42,10 +42,10 @@ thread_local EmptyConstruction* t_current = nullptr;
 class EmptyConstruction {
  public:
   explicit EmptyConstruction(const InitEmptyWeightsOptions& options)
-      : options_(options), outer_(std::exchange(t_current, this)), key_(kKey) {}
+      : options_(options), outer_(std::exchange(t_current, this)), key_(kConstructionKey) {}
   ~EmptyConstruction() {
     t_current = outer_;
-    const c10::impl::ExcludeDispatchKeyGuard as_ever(kKey);
+    const c10::impl::ExcludeDispatchKeyGuard as_ever(kConstructionKey);
     try {
       if (!options_.include_buffers) make_real_what_is_no_parameter();
       for (const at::Tensor& tensor : tape_.held()) construction::explain_addresses(tensor);
@@ -146,16 +146,17 @@ class EmptyConstruction {
 namespace {
 
 void run_in_scope(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard inner(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard inner(kConstructionKey);
   // The key without a scope: a thread that took over this one's keys, as autograd's do.
   if (t_current == nullptr) return op.callBoxed(stack);
   t_current->run(op, stack);
 }
 
 // At the first scope.
-void register_once() {
+void hook_construction() {
   static const bool is_registered = [] {
-    hook_operators("_", kKey).fallback(torch::CppFunction::makeFromBoxedFunction<&run_in_scope>());
+    hook_operators("_", kConstructionKey)
+        .fallback(torch::CppFunction::makeFromBoxedFunction<&run_in_scope>());
     return true;
   }();
   (void)is_registered;
@@ -166,7 +167,7 @@ void register_once() {
 
 EmptyWeights::EmptyWeights() = default;
 EmptyWeights::EmptyWeights(const InitEmptyWeightsOptions& options) {
-  detail::register_once();
+  detail::hook_construction();
   construction_ = std::make_unique<detail::EmptyConstruction>(options);
 }
 EmptyWeights::~EmptyWeights() = default;

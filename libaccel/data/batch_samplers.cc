@@ -30,7 +30,7 @@
 namespace accel {
 namespace {
 
-Indices part_of(const Indices& batch, std::int64_t begin, std::int64_t end) {
+Indices slice_of(const Indices& batch, std::int64_t begin, std::int64_t end) {
   const auto size = static_cast<std::int64_t>(batch.size());
   return {batch.begin() + std::min(begin, size), batch.begin() + std::min(end, size)};
 }
@@ -131,7 +131,7 @@ class PartShard {
         whole.push_back(beginning[i % beginning.size()]);
       }
     }
-    return part_of(whole, begin_, end_);
+    return slice_of(whole, begin_, end_);
   }
 
  private:

@@ -17,20 +17,20 @@ std::int64_t ceil_divide(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-[[noreturn]] void refuse(const std::string& message, const std::string& remedy) {
+[[noreturn]] void refuse_options(const std::string& message, const std::string& remedy) {
   throw Error(ErrorCode::kInvalidArgument, message, remedy);
 }
 
 void check_common(const DataLoaderOptions& options) {
   if (options.batch_size <= 0) {
-    refuse("batch_size must be positive, got " + std::to_string(options.batch_size),
-           "set batch_size to 1 or more");
+    refuse_options("batch_size must be positive, got " + std::to_string(options.batch_size),
+                   "set batch_size to 1 or more");
   }
   if (options.num_workers < 0 || options.prefetch_factor < 1) {
-    refuse("num_workers must not be negative and prefetch_factor must be positive, got " +
-               std::to_string(options.num_workers) + " and " +
-               std::to_string(options.prefetch_factor),
-           "set num_workers = 0 to read without workers");
+    refuse_options("num_workers must not be negative and prefetch_factor must be positive, got " +
+                       std::to_string(options.num_workers) + " and " +
+                       std::to_string(options.prefetch_factor),
+                   "set num_workers = 0 to read without workers");
   }
 }
 
@@ -48,8 +48,8 @@ std::shared_ptr<Sampler> make_sampler(std::optional<std::int64_t> size,
                                       const DataLoaderOptions& options) {
   if (options.sampler) return options.sampler;
   if (!size) {
-    refuse("the dataset does not know its size, and no sampler was given",
-           "give the DataLoader a sampler or a batch_sampler");
+    refuse_options("the dataset does not know its size, and no sampler was given",
+                   "give the DataLoader a sampler or a batch_sampler");
   }
   if (options.shuffle) {
     return std::make_shared<RandomSampler>(*size,
@@ -135,11 +135,12 @@ LoaderPlan plan_of_map_dataset(std::optional<std::int64_t> size, const DataLoade
   check_common(options);
   const bool has_order = options.sampler || options.shuffle;
   if (options.sampler && options.shuffle) {
-    refuse("sampler and shuffle exclude each other", "leave shuffle out and give a RandomSampler");
+    refuse_options("sampler and shuffle exclude each other",
+                   "leave shuffle out and give a RandomSampler");
   }
   if (options.batch_sampler && (has_order || options.batch_size != 1 || options.drop_last)) {
-    refuse("batch_sampler excludes batch_size, shuffle, sampler and drop_last",
-           "set these in the batch sampler");
+    refuse_options("batch_sampler excludes batch_size, shuffle, sampler and drop_last",
+                   "set these in the batch sampler");
   }
   LoaderPlan plan = common_plan(size, options);
   plan.batch_sampler =
@@ -155,7 +156,7 @@ LoaderPlan plan_of_iterable_dataset(std::optional<std::int64_t> size,
                                     const DataLoaderOptions& options) {
   check_common(options);
   if (options.shuffle || options.sampler || options.batch_sampler) {
-    refuse(
+    refuse_options(
         "an iterable dataset decides its order itself: shuffle, sampler and batch_sampler do not "
         "apply",
         "shuffle inside the dataset, or give it size() and get(i)");

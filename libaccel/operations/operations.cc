@@ -82,7 +82,7 @@ at::Tensor bytes_tensor(const std::string& bytes, std::int64_t size) {
   return tensor;
 }
 
-std::string bytes_of(const at::Tensor& tensor, std::int64_t size) {
+std::string first_bytes(const at::Tensor& tensor, std::int64_t size) {
   return {static_cast<const char*>(tensor.const_data_ptr()), static_cast<std::size_t>(size)};
 }
 
@@ -148,7 +148,7 @@ std::vector<std::string> CollectiveCall::gather_bytes(const std::string& bytes) 
   const at::Tensor gathered = group_->all_gather(bytes_tensor(bytes, longest), operation_);
   std::vector<std::string> result;
   for (int rank = 0; rank < group_->size(); ++rank) {
-    result.push_back(bytes_of(gathered.select(0, rank), size_of[rank]));
+    result.push_back(first_bytes(gathered.select(0, rank), size_of[rank]));
   }
   return result;
 }
@@ -161,7 +161,7 @@ std::string CollectiveCall::broadcast_bytes(const std::string& bytes, int from_p
   at::Tensor content =
       is_source(from_process) ? bytes_tensor(bytes, length) : at::empty({length}, at::kByte);
   group_->broadcast_(content, from_process, operation_);
-  return bytes_of(content, length);
+  return first_bytes(content, length);
 }
 
 bool CollectiveCall::is_source(int from_process) const {

@@ -27,6 +27,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/alignment.h"
 #include "libaccel/large_tensor.h"
 
 namespace accel {
@@ -75,7 +76,7 @@ at::Tensor gradient_like(const at::Tensor& parameter) {
       .copy_(gradient);
 }
 
-void check(const at::Tensor& parameter) {
+void check_steppable(const at::Tensor& parameter) {
   const char* fault = nullptr;
   if (parameter.grad().is_sparse()) {
     fault = "a sparse gradient";
@@ -95,7 +96,7 @@ Member make_member(const at::Tensor& parameter, const FusedStep::IsPadded& is_pa
   Member member{.parameter = parameter, .gradient = gradient_like(parameter)};
   member.span = parameter.numel();
   const std::int64_t block = kPadding / static_cast<std::int64_t>(parameter.element_size());
-  const std::int64_t padded = (member.span + block - 1) / block * block;
+  const std::int64_t padded = rounded_up(member.span, block);
   if (is_padded(parameter) && has_room(parameter, padded) && has_room(member.gradient, padded)) {
     member.span = padded;
   }
@@ -309,7 +310,7 @@ void FusedStep::step(const IsPadded& is_padded) {
     std::vector<Member> members;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
-      check(parameter);
+      check_steppable(parameter);
       members.push_back(make_member(parameter, is_padded));
       members.back().progress = rule.progress(optimizer_, group.options(), parameter);
     }

@@ -156,7 +156,7 @@ bool set_momentum(torch::optim::OptimizerOptions& options, double value) {
   return true;
 }
 
-void check(const OneCycleOptions& options) {
+void check_one_cycle(const OneCycleOptions& options) {
   constexpr const char* kAboveZero = "a finite number above 0";
   constexpr const char* kFinite = "a finite number";
   if (options.total_steps <= 0) {
@@ -183,7 +183,7 @@ void check(const OneCycleOptions& options) {
 
 OneCycleLR::OneCycleLR(torch::optim::Optimizer& optimizer, OneCycleOptions options)
     : LRScheduler(optimizer), options_(options) {
-  check(options_);
+  check_one_cycle(options_);
   set_base_lrs(std::vector<double>(base_lrs().size(), options_.max_lr / options_.div_factor));
   start();
 }

@@ -24,6 +24,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/alignment.h"
 #include "runtime/page_size.h"
 
 namespace accel::pager {
@@ -45,7 +46,6 @@ namespace {
 struct sigaction g_previous = {};
 
 // Large ranges lie on huge pages, when the kernel has any: filling 64 MiB takes it 32 faults instead of 16,384.
-constexpr std::size_t kHugePage = 2 << 20;
 constexpr std::size_t kHugeFrom = 2 * kHugePage;
 
 void* reserve(std::size_t bytes) {

@@ -18,7 +18,7 @@ namespace accel::pager {
 namespace {
 
 // Why the tensor cannot be paged; nullptr when it can.
-const char* obstacle(const at::Tensor& tensor) {
+const char* paging_obstacle(const at::Tensor& tensor) {
   if (!tensor.defined()) return "is not defined";
   if (tensor.layout() != at::kStrided) return "is sparse";
   if (!tensor.device().is_cpu()) return "is not on the CPU";
@@ -29,9 +29,9 @@ const char* obstacle(const at::Tensor& tensor) {
   return nullptr;
 }
 
-void check(const std::vector<NamedTensor>& parameters) {
+void check_pageable(const std::vector<NamedTensor>& parameters) {
   for (const NamedTensor& parameter : parameters)
-    if (const char* what = obstacle(parameter.tensor))
+    if (const char* what = paging_obstacle(parameter.tensor))
       throw Error(ErrorCode::kUnsupported,
                   "parameter '" + parameter.name + "' cannot be paged: it " + what,
                   "leave it out, or make it an ordinary dense tensor on the CPU");
@@ -70,7 +70,7 @@ ParameterHold::~ParameterHold() {
 
 Pager::Pager(std::vector<NamedTensor> parameters, PagerOptions options, MakeSource make_source)
     : options_(std::move(options)), make_source_(std::move(make_source)) {
-  check(parameters);
+  check_pageable(parameters);
   if (options_.learns_units && options_.page_dtype)
     throw Error(ErrorCode::kInvalidArgument,
                 "learns_units with a page_dtype would round the values that the source keeps",

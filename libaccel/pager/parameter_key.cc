@@ -31,7 +31,7 @@
 namespace accel::pager {
 namespace {
 
-constexpr auto kKey = c10::DispatchKey::Fake;
+constexpr auto kPagingKey = c10::DispatchKey::Fake;
 
 std::atomic<std::uint64_t> g_num_hooked{0};
 
@@ -40,7 +40,7 @@ void delete_paged_storage(void* context) {
 }
 
 const PagedStorage* paged_storage(const c10::TensorImpl& tensor) noexcept {
-  if (!tensor.key_set().has(kKey) || !tensor.has_storage()) return nullptr;
+  if (!tensor.key_set().has(kPagingKey) || !tensor.has_storage()) return nullptr;
   const at::DataPtr& pointer = tensor.unsafe_storage().data_ptr();
   if (pointer.get_deleter() != &delete_paged_storage) return nullptr;
   return static_cast<const PagedStorage*>(pointer.get_context());
@@ -157,7 +157,8 @@ void page_in_and_go_on(const c10::OperatorHandle& op,
     else
       add(pins, argument, is_written);
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kPagingKey),
+                     stack);
 }
 
 // The same for the operators that training calls most, with their own types: boxing their arguments would be most of
@@ -185,8 +186,9 @@ struct Typed<Operator, Result(Arguments...)> {
     note_operator(Operator::name);
     OperatorPins pins;
     (add(pins, arguments), ...);
-    return Operator::redispatch(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey),
-                                std::forward<Arguments>(arguments)...);
+    return Operator::redispatch(
+        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kPagingKey),
+        std::forward<Arguments>(arguments)...);
   }
 };
 
@@ -239,11 +241,11 @@ constexpr const char* kRefused[] = {
 };
 
 // When the first parameter gets the key.
-void register_once() {
+void hook_paging() {
   static const bool is_registered = [] {
-    detail::hook_operators("_", kKey).fallback(
-        torch::CppFunction::makeFromBoxedFunction<&page_in_and_go_on>());
-    torch::Library& aten = detail::hook_operators("aten", kKey);
+    detail::hook_operators("_", kPagingKey)
+        .fallback(torch::CppFunction::makeFromBoxedFunction<&page_in_and_go_on>());
+    torch::Library& aten = detail::hook_operators("aten", kPagingKey);
     for (const char* name : kFallthrough) aten.impl(name, torch::CppFunction::makeFallthrough());
     register_typed<at::_ops::add__Tensor,
                    at::_ops::addcdiv_,
@@ -300,9 +302,9 @@ void put_on_pages(at::Tensor& tensor,
                   const at::Storage& storage,
                   at::ScalarType dtype,
                   std::int64_t storage_offset) {
-  register_once();
+  hook_paging();
   auto paged = at::detail::make_tensor<c10::TensorImpl>(
-      at::Storage(storage), tensor.key_set().add(kKey), c10::scalarTypeToTypeMeta(dtype));
+      at::Storage(storage), tensor.key_set().add(kPagingKey), c10::scalarTypeToTypeMeta(dtype));
   paged.unsafeGetTensorImpl()->set_sizes_and_strides(
       tensor.sizes(), tensor.strides(), storage_offset);
   tensor.set_data(paged);

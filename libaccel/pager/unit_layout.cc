@@ -6,14 +6,12 @@
 
 #include <accel/error.h>
 
+#include "libaccel/alignment.h"
+
 namespace accel::pager {
 namespace {
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-void check(const std::vector<ParameterSpec>& parameters) {
+void check_specs(const std::vector<ParameterSpec>& parameters) {
   std::unordered_set<std::string> names;
   for (const ParameterSpec& parameter : parameters) {
     if (!names.insert(parameter.name).second)
@@ -69,7 +67,7 @@ Unit arrange(const std::vector<ParameterSpec>& parameters,
       if (!belongs(segment, parameters[member])) continue;
       unit.slots.push_back({member, unit.bytes, parameters[member].bytes});
       segment.bytes = unit.bytes + parameters[member].bytes - segment.offset;
-      unit.bytes += aligned(parameters[member].bytes);
+      unit.bytes += rounded_up(parameters[member].bytes, kAlignment);
     }
     segment.num_slots = unit.slots.size() - segment.first_slot;
   }
@@ -93,7 +91,7 @@ std::size_t UnitLayout::total_bytes() const noexcept {
 UnitLayout lay_out(std::vector<ParameterSpec> parameters,
                    const std::vector<std::size_t>& order,
                    std::size_t unit_bytes) {
-  check(parameters);
+  check_specs(parameters);
   UnitLayout layout;
   layout.places.resize(parameters.size());
   std::vector<std::size_t> members;
@@ -109,7 +107,7 @@ UnitLayout lay_out(std::vector<ParameterSpec> parameters,
     bytes = 0;
   };
   for (const std::size_t parameter : complete(order, parameters.size())) {
-    const std::size_t more = aligned(parameters[parameter].bytes);
+    const std::size_t more = rounded_up(parameters[parameter].bytes, kAlignment);
     if (bytes + more > unit_bytes) cut();
     members.push_back(parameter);
     bytes += more;

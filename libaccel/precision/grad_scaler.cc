@@ -22,7 +22,7 @@
 namespace accel {
 namespace {
 
-void check(const GradScalerKwargs& options) {
+void check_kwargs(const GradScalerKwargs& options) {
   // The scale is kept as a float.
   const bool has_scale =
       options.init_scale > 0 && options.init_scale <= std::numeric_limits<float>::max();
@@ -64,7 +64,7 @@ std::map<at::ScalarType, std::vector<at::Tensor>> gradients_by_type(
 }  // namespace
 
 GradScaler::GradScaler(GradScalerKwargs options, c10::Device device) : options_(options) {
-  check(options_);
+  check_kwargs(options_);
   scale_ = at::full({}, options_.init_scale, at::TensorOptions(at::kFloat).device(device));
   growth_tracker_ = at::full({}, 0, at::TensorOptions(at::kInt).device(device));
 }
@@ -198,7 +198,7 @@ void GradScaler::load_state_dict(const StateDict& state) {
   loaded.backoff_factor = reader.number("backoff_factor");
   loaded.growth_interval = reader.integer("growth_interval");
   const std::int64_t tracker = reader.integer("_growth_tracker");
-  check(loaded);
+  check_kwargs(loaded);
   options_ = loaded;
   scale_.fill_(scale);
   growth_tracker_.fill_(tracker);

@@ -13,7 +13,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/util/env.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
@@ -21,17 +20,16 @@
 
 #include <accel/error.h>
 
+#include "libaccel/alignment.h"
 #include "libaccel/collectives/shm/byte_group.h"
 #include "libaccel/process/process_group.h"
 
 namespace accel {
 namespace {
 
-constexpr std::int64_t kAlignBytes = 64;  // of slots: a cache line
-
-std::int64_t aligned(std::int64_t numel, at::ScalarType dtype) {
-  const std::int64_t step = kAlignBytes / static_cast<std::int64_t>(c10::elementSize(dtype));
-  return (numel + step - 1) / step * step;
+// Of a slot, which begins at a cache line.
+std::int64_t slot_numel(std::int64_t numel, at::ScalarType dtype) {
+  return rounded_up(numel, static_cast<std::int64_t>(kCacheLine / c10::elementSize(dtype)));
 }
 
 // A multiple of a cache line, as its slots are.
@@ -44,11 +42,6 @@ bool is_dense_and_real(const NamedParameter& parameter) {
   return !parameter.expects_sparse_gradient && tensor.device().is_cpu() &&
          tensor.layout() == at::kStrided && at::isFloatingType(tensor.scalar_type()) &&
          tensor.is_non_overlapping_and_dense();
-}
-
-// As the Reducer asks.
-bool shares_memory() {
-  return c10::utils::check_env("DDP_DISABLE_COMM_MEM") != true;
 }
 
 // Whether nothing but autograd's own `arrived`, of which it has made the gradient, lies in the gradient's memory. One that
@@ -114,7 +107,7 @@ void GradientBuckets::plan(std::int64_t bucket_bytes) {
     const bool is_apart = room_ != nullptr && tensor.nbytes() >= GradientRoom::kSmallest;
     place_of_[i] = {found->second, bucket.slots.size()};
     bucket.slots.push_back({.parameter = i, .is_apart = is_apart, .offset = bucket.numel});
-    if (!is_apart) bucket.numel += aligned(tensor.numel(), dtype);
+    if (!is_apart) bucket.numel += slot_numel(tensor.numel(), dtype);
     bucket.bytes += static_cast<std::int64_t>(tensor.nbytes());
     if (bucket.bytes >= bucket_bytes) open.erase(found);
   }
@@ -126,7 +119,7 @@ void GradientBuckets::make_buffers(std::span<Bucket> buckets) {
   std::size_t bytes = 0;
   for (const Bucket& bucket : buckets) bytes += buffer_bytes(bucket.numel, bucket.dtype);
   const std::shared_ptr<std::byte> room =
-      shares_memory() && bytes > 0 ? group_->allocate_shared(bytes) : nullptr;
+      may_share_gradients() && bytes > 0 ? group_->allocate_shared(bytes) : nullptr;
   std::byte* next = room.get();
   for (Bucket& bucket : buckets) {
     for (Slot& slot : bucket.slots) slot.gradient.reset();

@@ -24,17 +24,18 @@
 
 #include <accel/types.h>
 
+#include "libaccel/alignment.h"
 #include "libaccel/process/process_group.h"
 
 namespace accel {
 namespace {
 
-constexpr std::size_t kAlignBytes = 64;  // of blocks: a cache line
 // More room, when it has to be: the pages that shared memory is given in.
-constexpr std::size_t kGrowBytes = std::size_t{2} << 20;
+constexpr std::size_t kGrowBytes = kHugePage;
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+// Of a block, which begins at a cache line.
+std::size_t block_bytes(std::size_t bytes) {
+  return rounded_up(bytes, kCacheLine);
 }
 
 struct Blocks {
@@ -175,8 +176,7 @@ std::unique_ptr<GradientRoom> GradientRoom::create(std::shared_ptr<ProcessGroup>
                                                    std::span<const std::size_t> sizes) {
   if (sizes.empty() || group->backend() != "shm") return nullptr;
   std::unique_ptr<GradientRoom> room(new GradientRoom(group));
-  const bool is_wanted = c10::utils::check_env("DDP_DISABLE_COMM_MEM") != true;
-  const bool has_memory = is_wanted && room->add(sizes);
+  const bool has_memory = may_share_gradients() && room->add(sizes);
   if (lacks_any(*group, has_memory)) return nullptr;
   BackwardAllocator::install();
   return room;
@@ -184,7 +184,7 @@ std::unique_ptr<GradientRoom> GradientRoom::create(std::shared_ptr<ProcessGroup>
 
 bool GradientRoom::add(std::span<const std::size_t> sizes) {
   std::size_t bytes = 0;
-  for (const std::size_t size : sizes) bytes += aligned(size);
+  for (const std::size_t size : sizes) bytes += block_bytes(size);
   Blocks blocks = {.owner = group_.get(), .memory = group_->allocate_shared(bytes)};
   if (blocks.memory == nullptr) return false;
   std::byte* block = blocks.memory.get();
@@ -192,7 +192,7 @@ bool GradientRoom::add(std::span<const std::size_t> sizes) {
   for (const std::size_t size : sizes) {
     blocks.size_of[block] = size;
     blocks.free_of[size].push_back(block);
-    block += aligned(size);
+    block += block_bytes(size);
   }
   AllBlocks::get().add(std::move(blocks));
   return true;
@@ -209,7 +209,8 @@ void GradientRoom::close() noexcept {
 at::Tensor GradientRoom::empty_like(const at::Tensor& like) {
   std::byte* block = AllBlocks::get().take(like.nbytes(), group_.get());
   if (block == nullptr) {
-    const std::size_t num_blocks = std::max<std::size_t>(1, kGrowBytes / aligned(like.nbytes()));
+    const std::size_t num_blocks =
+        std::max<std::size_t>(1, kGrowBytes / block_bytes(like.nbytes()));
     if (add(std::vector<std::size_t>(num_blocks, like.nbytes())))
       block = AllBlocks::get().take(like.nbytes(), group_.get());
   }
@@ -229,6 +230,10 @@ bool GradientRoom::holds(const at::Tensor& tensor) const {
   return tensor.has_storage() && tensor.is_non_overlapping_and_dense() &&
          tensor.nbytes() == tensor.storage().nbytes() &&
          AllBlocks::get().has(static_cast<const std::byte*>(tensor.const_data_ptr()), group_.get());
+}
+
+bool may_share_gradients() {
+  return c10::utils::check_env("DDP_DISABLE_COMM_MEM") != true;
 }
 
 OrdinaryMemory::OrdinaryMemory() noexcept {

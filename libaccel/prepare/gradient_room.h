@@ -37,8 +37,8 @@ class GradientRoom {
   static constexpr std::size_t kSmallest = 4096;
 
   // sizes: bytes of gradients, as often as there are such. nullptr, on all ranks alike: the ranks are not all on this node, or
-  // one of them can get no such memory, or does not want it (DDP_DISABLE_COMM_MEM=1, as c10d::Reducer asks); or there are no
-  // sizes. Requires: every rank calls it with the same sizes. Throws what ProcessGroup throws.
+  // one of them can get no such memory, or may not (may_share_gradients()); or there are no sizes. Requires: every rank calls
+  // it with the same sizes. Throws what ProcessGroup throws.
   [[nodiscard]] static std::unique_ptr<GradientRoom> create(std::shared_ptr<ProcessGroup> group,
                                                             std::span<const std::size_t> sizes);
   ~GradientRoom();
@@ -61,6 +61,9 @@ class GradientRoom {
   std::shared_ptr<ProcessGroup> group_;
   std::vector<std::byte*> begins_;  // of the memory that blocks were made of
 };
+
+// Whether gradients may lie in memory of all ranks: not with DDP_DISABLE_COMM_MEM=1, as c10d::Reducer asks.
+[[nodiscard]] bool may_share_gradients();
 
 // While one lives, what its thread allocates is in ordinary memory: what is kept from one backward to the next.
 class OrdinaryMemory {

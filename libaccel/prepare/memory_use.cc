@@ -18,7 +18,7 @@
 namespace accel::detail {
 namespace {
 
-std::int64_t bytes_of(const at::Tensor& tensor) {
+std::int64_t num_bytes(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
 }
 
@@ -29,7 +29,7 @@ class GradientMemory {
     const at::Tensor& gradient = of.grad();
     if (!gradient.defined()) return;
     if (gradient.is_sparse()) {
-      bytes_ += bytes_of(gradient._indices()) + bytes_of(gradient._values());
+      bytes_ += num_bytes(gradient._indices()) + num_bytes(gradient._values());
     } else if (seen_.insert(gradient.storage().unsafeGetStorageImpl()).second) {
       bytes_ += static_cast<std::int64_t>(gradient.storage().nbytes());
     }
@@ -49,7 +49,7 @@ MemoryUse use_of(const sharding::ShardedModel& model) {
     const sharding::Unit& of = model.units()[unit];
     const at::Tensor& seen = model.parameters()[of.slots.front().parameter].tensor;
     use.parameters += of.shard_numel * static_cast<std::int64_t>(seen.element_size()) * num_shards;
-    if (model.has_masters()) use.masters += bytes_of(model.shard(unit));
+    if (model.has_masters()) use.masters += num_bytes(model.shard(unit));
     if (const auto* storage = pager::paged_storage(seen)) {
       const pager::PagerStatistics statistics = storage->table->statistics();
       use.paged = static_cast<std::int64_t>(statistics.live_bytes);
@@ -78,11 +78,11 @@ MemoryUse memory_use(ModelRuntime& runtime) {
     const bool is_divided = sharded && sharded->owns(parameter);
     if (is_divided) continue;
     const bool is_copied = sharded == nullptr && parameter.requires_grad();
-    (is_copied ? use.parameters : use.whole) += bytes_of(parameter);
+    (is_copied ? use.parameters : use.whole) += num_bytes(parameter);
   }
   for (const at::Tensor& buffer : module.buffers()) {
     if (buffer.defined() && seen.insert(buffer.unsafeGetTensorImpl()).second)
-      use.whole += bytes_of(buffer);
+      use.whole += num_bytes(buffer);
   }
   if (sharded) {
     for (const NamedParameter& parameter : sharded->parameters()) {
@@ -103,7 +103,7 @@ std::int64_t optimizer_bytes(torch::optim::Optimizer& optimizer) {
   std::int64_t bytes = 0;
   for (const auto& [name, tensor] :
        checkpoint::save_optimizer(optimizer, checkpoint::ParameterNames({})).tensors)
-    bytes += bytes_of(tensor);
+    bytes += num_bytes(tensor);
   return bytes;
 }
 

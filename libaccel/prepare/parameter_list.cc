@@ -24,13 +24,6 @@ bool has_sparse_gradients(const torch::nn::Module& module) {
   return false;
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(std::move(line));
-  return lines;
-}
-
 // visit(name, tensor, the module that registered it) for each once: a tied one under its first name.
 template <typename Visit>
 void for_each_parameter(const torch::nn::Module& module, const Visit& visit) {

@@ -25,7 +25,7 @@ struct SharedGradient {
   std::unique_ptr<GradientData> data;
 };
 
-SharedGradient& shared() {
+SharedGradient& shared_gradient() {
   static auto* const state = new SharedGradient;
   return *state;
 }
@@ -33,13 +33,13 @@ SharedGradient& shared() {
 // Calls fn with the gradient state under the lock.
 template <typename F>
 auto with_gradient(std::string_view what, F&& fn) {
-  const std::lock_guard lock(shared().mutex);
-  if (!shared().data) {
+  const std::lock_guard lock(shared_gradient().mutex);
+  if (!shared_gradient().data) {
     throw Error(
         ErrorCode::kNotInitialized,
         "GradientState has no " + std::string(what) + ": it was reset and not constructed again");
   }
-  return fn(*shared().data);
+  return fn(*shared_gradient().data);
 }
 
 std::string_view python_bool(bool value) {
@@ -63,8 +63,8 @@ std::string python_dict(const GradientAccumulationPlugin& plugin) {
 }  // namespace
 
 GradientState::GradientState() {
-  const std::lock_guard lock(shared().mutex);
-  if (!shared().data) shared().data = std::make_unique<GradientData>();
+  const std::lock_guard lock(shared_gradient().mutex);
+  if (!shared_gradient().data) shared_gradient().data = std::make_unique<GradientData>();
 }
 
 GradientState::GradientState(const GradientAccumulationPlugin& plugin) : GradientState() {
@@ -77,13 +77,13 @@ GradientState::GradientState(const GradientAccumulationPlugin& plugin) : Gradien
 }
 
 bool GradientState::initialized() noexcept {
-  const std::lock_guard lock(shared().mutex);
-  return shared().data != nullptr;
+  const std::lock_guard lock(shared_gradient().mutex);
+  return shared_gradient().data != nullptr;
 }
 
 void GradientState::reset() {
-  const std::lock_guard lock(shared().mutex);
-  shared().data.reset();
+  const std::lock_guard lock(shared_gradient().mutex);
+  shared_gradient().data.reset();
 }
 
 int GradientState::num_steps() const {
@@ -125,8 +125,8 @@ void GradientState::add_dataloader(const ActiveDataLoader* loader) const {
   with_gradient("active_dataloader", [&](GradientData& data) { data.loaders.push_back(loader); });
 }
 void GradientState::remove_dataloader(const ActiveDataLoader* loader) const {
-  const std::lock_guard lock(shared().mutex);
-  if (shared().data) std::erase(shared().data->loaders, loader);
+  const std::lock_guard lock(shared_gradient().mutex);
+  if (shared_gradient().data) std::erase(shared_gradient().data->loaders, loader);
 }
 
 std::string GradientState::to_string() const {

@@ -18,9 +18,9 @@
 namespace accel {
 namespace {
 
-constexpr std::int64_t kTextBytes = 1024;
+constexpr std::int64_t kErrorBytes = 1024;
 
-std::string text_of(const Error& error) {
+std::string error_text(const Error& error) {
   std::string message = error.message();
   std::replace(message.begin(), message.end(), '\n', ' ');
   return std::to_string(static_cast<int>(error.code())) + "\n" + message + "\n" + error.remedy();
@@ -50,7 +50,7 @@ void check_together(const std::function<void()>& check,
     foreign = std::current_exception();
   }
   const std::vector<std::string> said =
-      gather_texts(own ? text_of(*own) : "", kTextBytes, group, operation);
+      gather_texts(own ? error_text(*own) : "", kErrorBytes, group, operation);
   if (foreign) std::rethrow_exception(foreign);
   if (own) throw Error(*own);
   for (std::size_t rank = 0; rank < said.size(); ++rank) {

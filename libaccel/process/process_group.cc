@@ -59,10 +59,6 @@ std::string endpoint(const WorkerIdentity& identity) {
   return identity.master_addr + ":" + std::to_string(identity.master_port);
 }
 
-std::string joining(const WorkerIdentity& identity) {
-  return "joining the process group as rank " + std::to_string(identity.global_rank);
-}
-
 StorePtr open_store(const WorkerIdentity& identity, const InitProcessGroupKwargs& options) {
   if (identity.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
   c10d::TCPStoreOptions store_options;
@@ -79,14 +75,14 @@ StorePtr open_store(const WorkerIdentity& identity, const InitProcessGroupKwargs
     }
     return c10::make_intrusive<c10d::TCPStore>(identity.master_addr, store_options);
   } catch (Error& error) {
-    error.while_doing(joining(identity));
+    error.while_doing(joining(identity.global_rank));
     throw;
   } catch (const std::exception& cause) {
     throw Error(hosts ? ErrorCode::kPortInUse : ErrorCode::kStoreUnreachable,
                 (hosts ? "cannot host the store at " : "lost the store at ") + endpoint(identity),
                 hosts ? "set MASTER_PORT to a free port on every rank" : "")
         .with_detail("cause", first_line(cause.what()))
-        .while_doing(joining(identity));
+        .while_doing(joining(identity.global_rank));
   }
 }
 
@@ -268,7 +264,8 @@ bool ProcessGroup::join_shm(const WorkerIdentity& identity, const InitProcessGro
        .process = {.pid = ::getpid(), .start_time = shm::start_time_of(::getpid())},
        .channel = detail::supervisor_channel()});
   if (!met) {
-    if (options.backend == kShm) throw std::move(met).error().while_doing(joining(identity));
+    if (options.backend == kShm)
+      throw std::move(met).error().while_doing(joining(identity.global_rank));
     notice_ = met.error().message() + "; collectives go through gloo";
     return false;
   }

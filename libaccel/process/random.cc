@@ -33,7 +33,7 @@ at::Tensor get_state(at::Generator generator) {
   return generator.get_state();
 }
 
-void set_state(at::Generator generator, const at::Tensor& state, const std::string& name) {
+void restore_state(at::Generator generator, const at::Tensor& state, const std::string& name) {
   const std::lock_guard lock(generator.mutex());
   try {
     generator.set_state(state.cpu().contiguous());
@@ -90,13 +90,13 @@ void set_rng_state(const StateDict& state) {
                 "the random states have no '" + std::string(kCpuName) + "'",
                 "load states that rng_state() returned");
   }
-  set_state(default_generator(at::kCPU), cpu->second, kCpuName);
+  restore_state(default_generator(at::kCPU), cpu->second, kCpuName);
   for (int i = 0; i < num_cuda_devices(); ++i) {
     const auto found = state.tensors.find(cuda_name(i));
     if (found == state.tensors.end()) continue;
-    set_state(default_generator({at::kCUDA, static_cast<at::DeviceIndex>(i)}),
-              found->second,
-              found->first);
+    restore_state(default_generator({at::kCUDA, static_cast<at::DeviceIndex>(i)}),
+                  found->second,
+                  found->first);
   }
 }
 
@@ -105,7 +105,7 @@ void synchronize_rng_states(const std::vector<RNGType>& types,
   for (const RNGType type : types) {
     at::Generator chosen = generator_of(type, generator);
     const at::Tensor state = broadcast(get_state(chosen));
-    set_state(chosen, state, std::string(to_string(type)));
+    restore_state(chosen, state, std::string(to_string(type)));
   }
 }
 

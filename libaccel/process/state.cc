@@ -54,7 +54,7 @@ struct SharedState {
   std::optional<PrecisionType> precision;
 };
 
-SharedState& shared() {
+SharedState& shared_state() {
   static auto* const state = new SharedState;
   return *state;
 }
@@ -66,9 +66,9 @@ SharedState& shared() {
 }
 
 std::shared_ptr<ProcessState> process_state(std::string_view what) {
-  const std::lock_guard lock(shared().mutex);
-  if (!shared().process) throw_not_initialized("PartialState", what);
-  return shared().process;
+  const std::lock_guard lock(shared_state().mutex);
+  if (!shared_state().process) throw_not_initialized("PartialState", what);
+  return shared_state().process;
 }
 
 bool env_flag(const EnvLookup& env, std::string_view name) {
@@ -176,28 +176,28 @@ TurnGuard::~TurnGuard() noexcept(false) {
 PartialState::PartialState(const PartialStateOptions& options) {
   std::string notice;
   {
-    const std::lock_guard lock(shared().mutex);
-    if (shared().process) return;
+    const std::lock_guard lock(shared_state().mutex);
+    if (shared_state().process) return;
     launch::end_unless_function_runs();
-    shared().process = set_up(options);
+    shared_state().process = set_up(options);
     launch::note_state(true);
-    if (const auto& group = shared().process->group) notice = group->notice();
+    if (const auto& group = shared_state().process->group) notice = group->notice();
   }
   if (!notice.empty()) get_logger("accel").warning(notice);
 }
 
 bool PartialState::initialized() noexcept {
-  const std::lock_guard lock(shared().mutex);
-  return shared().process != nullptr;
+  const std::lock_guard lock(shared_state().mutex);
+  return shared_state().process != nullptr;
 }
 
 void PartialState::reset() {
   std::shared_ptr<ProcessState>
       old;  // destroyed after the lock is released: its group joins threads
-  const std::lock_guard lock(shared().mutex);
-  old.swap(shared().process);
+  const std::lock_guard lock(shared_state().mutex);
+  old.swap(shared_state().process);
   launch::note_state(false);
-  shared().precision.reset();
+  shared_state().precision.reset();
   GradientState::reset();
 }
 
@@ -249,7 +249,7 @@ void PartialState::wait_for_everyone() const {
 void PartialState::destroy_process_group() {
   const auto state = process_state("process group");
   std::shared_ptr<ProcessGroup> old;
-  const std::lock_guard lock(shared().mutex);
+  const std::lock_guard lock(shared_state().mutex);
   old.swap(state->group);
 }
 
@@ -284,14 +284,14 @@ AcceleratorState::AcceleratorState(const AcceleratorStateOptions& options)
                 "cpu = true, but the state was set up with the device " + device().str(),
                 "ask for the CPU in the first PartialState, AcceleratorState or Accelerator");
   }
-  const std::lock_guard lock(shared().mutex);
-  if (options.use_fsdp && shared().process->distributed_type != DistributedType::kNo) {
-    shared().process->distributed_type = DistributedType::kFsdp;
+  const std::lock_guard lock(shared_state().mutex);
+  if (options.use_fsdp && shared_state().process->distributed_type != DistributedType::kNo) {
+    shared_state().process->distributed_type = DistributedType::kFsdp;
   }
-  if (options.use_deepspeed && shared().process->distributed_type != DistributedType::kNo) {
-    shared().process->distributed_type = DistributedType::kDeepspeed;
+  if (options.use_deepspeed && shared_state().process->distributed_type != DistributedType::kNo) {
+    shared_state().process->distributed_type = DistributedType::kDeepspeed;
   }
-  auto& current = shared().precision;
+  auto& current = shared_state().precision;
   if (current && options.mixed_precision && *current != *options.mixed_precision) {
     throw Error(ErrorCode::kInvalidArgument,
                 "mixed_precision = " + std::string(accel::to_string(*options.mixed_precision)) +
@@ -314,19 +314,19 @@ AcceleratorState::AcceleratorState(const AcceleratorStateOptions& options)
 }
 
 bool AcceleratorState::initialized() noexcept {
-  const std::lock_guard lock(shared().mutex);
-  return shared().precision.has_value();
+  const std::lock_guard lock(shared_state().mutex);
+  return shared_state().precision.has_value();
 }
 
 void AcceleratorState::reset() {
-  const std::lock_guard lock(shared().mutex);
-  shared().precision.reset();
+  const std::lock_guard lock(shared_state().mutex);
+  shared_state().precision.reset();
 }
 
 PrecisionType AcceleratorState::mixed_precision() const {
-  const std::lock_guard lock(shared().mutex);
-  if (!shared().precision) throw_not_initialized("AcceleratorState", "mixed_precision");
-  return *shared().precision;
+  const std::lock_guard lock(shared_state().mutex);
+  if (!shared_state().precision) throw_not_initialized("AcceleratorState", "mixed_precision");
+  return *shared_state().precision;
 }
 
 std::string AcceleratorState::to_string() const {

@@ -23,8 +23,8 @@
 namespace accel {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+using std::chrono::steady_clock;
 
 constexpr milliseconds kFirstPause{10};
 constexpr milliseconds kLongestPause{500};
@@ -46,13 +46,13 @@ Attempt failed(std::string failure) {
   return {.failure = std::move(failure)};
 }
 
-milliseconds left_until(Clock::time_point deadline) {
+milliseconds left_until(steady_clock::time_point deadline) {
   return std::max(milliseconds(0),
-                  std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+                  std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now()));
 }
 
 // Whether the socket became ready; errno is ETIMEDOUT when it did not in time.
-bool wait_for(int fd, short events, Clock::time_point deadline) {
+bool wait_for(int fd, short events, steady_clock::time_point deadline) {
   pollfd ready{fd, events, 0};
   while (true) {
     const int count = ::poll(&ready, 1, static_cast<int>(left_until(deadline).count()));
@@ -62,13 +62,13 @@ bool wait_for(int fd, short events, Clock::time_point deadline) {
   }
 }
 
-Attempt connect_to(const addrinfo& address, Clock::time_point deadline) {
+Attempt connect_to(const addrinfo& address, steady_clock::time_point deadline) {
   UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return failed(errno_text(errno));
   if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0 && errno != EINPROGRESS) {
     return failed(errno_text(errno));
   }
-  if (!wait_for(fd.get(), POLLOUT, std::min(deadline, Clock::now() + kLongestConnect))) {
+  if (!wait_for(fd.get(), POLLOUT, std::min(deadline, steady_clock::now() + kLongestConnect))) {
     return failed(errno_text(errno));
   }
   int error = 0;
@@ -79,7 +79,7 @@ Attempt connect_to(const addrinfo& address, Clock::time_point deadline) {
 }
 
 // The answer to the greeting, cut short when the other side ends the connection.
-Attempt greet(UniqueFd fd, Clock::time_point deadline) {
+Attempt greet(UniqueFd fd, steady_clock::time_point deadline) {
   if (::send(fd.get(), kGreeting.data(), kGreeting.size(), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(kGreeting.size())) {
     return failed(errno_text(errno));
@@ -104,7 +104,7 @@ Attempt greet(UniqueFd fd, Clock::time_point deadline) {
   return {.connection = std::move(fd)};
 }
 
-Attempt try_once(const std::string& host, int port, Clock::time_point deadline) {
+Attempt try_once(const std::string& host, int port, steady_clock::time_point deadline) {
   const addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
   const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
@@ -119,9 +119,9 @@ Attempt try_once(const std::string& host, int port, Clock::time_point deadline) 
   return attempt;
 }
 
-std::string seconds_since(Clock::time_point start) {
+std::string seconds_since(steady_clock::time_point start) {
   std::array<char, 32> text{};
-  const std::chrono::duration<double> waited = Clock::now() - start;
+  const std::chrono::duration<double> waited = steady_clock::now() - start;
   std::snprintf(text.data(), text.size(), "%.1f s", waited.count());
   return text.data();
 }
@@ -129,8 +129,8 @@ std::string seconds_since(Clock::time_point start) {
 }  // namespace
 
 UniqueFd contact_store(const std::string& host, int port, milliseconds timeout) {
-  const Clock::time_point start = Clock::now();
-  const Clock::time_point deadline = start + timeout;
+  const steady_clock::time_point start = steady_clock::now();
+  const steady_clock::time_point deadline = start + timeout;
   milliseconds pause = kFirstPause;
   while (true) {
     Attempt attempt = try_once(host, port, deadline);

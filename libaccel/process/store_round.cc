@@ -9,9 +9,12 @@
 #include <accel/error.h>
 
 #include "libaccel/process/process_group.h"
+#include "runtime/printable.h"
 
 namespace accel {
 namespace {
+
+constexpr std::string_view kNo = "no ";
 
 std::string key_of(const StoreRound& round, int rank) {
   return std::string(round.key) + "/" + std::to_string(rank);
@@ -46,11 +49,20 @@ std::string seconds_text(std::chrono::milliseconds time) {
   return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 7) + " s";
 }
 
+}  // namespace
+
 std::string joining(int rank) {
   return "joining the process group as rank " + std::to_string(rank);
 }
 
-}  // namespace
+std::string decline(std::string_view why) {
+  return std::string(kNo) + std::string(why);
+}
+
+std::optional<std::string> reason_to_decline(std::string_view said) {
+  if (!said.starts_with(kNo)) return std::nullopt;
+  return printable(said.substr(kNo.size()));
+}
 
 void say(c10d::Store& store, const StoreRound& round, int rank, const std::string& mine) {
   store.set(key_of(round, rank), std::vector<std::uint8_t>(mine.begin(), mine.end()));

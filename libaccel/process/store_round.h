@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,11 @@ struct StoreMember {
   std::chrono::milliseconds timeout{300'000};
 };
 
+// A rank that cannot take part answers still, so that nobody waits for it: "no <why>".
+[[nodiscard]] std::string decline(std::string_view why);
+// Why it cannot, as it may be printed; nothing when it said something else.
+[[nodiscard]] std::optional<std::string> reason_to_decline(std::string_view said);
+
 // Says `mine`, without waiting for anybody. Throws what the store throws.
 void say(c10d::Store& store, const StoreRound& round, int rank, const std::string& mine);
 
@@ -41,5 +47,8 @@ void say(c10d::Store& store, const StoreRound& round, int rank, const std::strin
                                                 const StoreMember& member,
                                                 const std::string& mine,
                                                 const std::function<void()>& look = {});
+
+// What a rank does meanwhile, for Error::while_doing().
+[[nodiscard]] std::string joining(int rank);
 
 }  // namespace accel

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <sstream>
+#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <xxhash.h>
@@ -28,6 +30,13 @@ std::vector<std::string> differing_texts(std::string_view text,
   }
   if (all_equal) return {};
   return gather_texts(text, longest, group, operation);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(std::move(line));
+  return lines;
 }
 
 }  // namespace accel

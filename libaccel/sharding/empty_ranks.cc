@@ -17,7 +17,7 @@
 namespace accel::sharding {
 namespace {
 
-constexpr std::int64_t kTextBytes = 256;  // of what a rank says of itself
+constexpr std::int64_t kEmptyTextBytes = 256;  // of what a rank says of itself
 constexpr const char* kElsewhere =
     "build the model outside of init_empty_weights(), or load its weights before prepare()";
 
@@ -61,7 +61,7 @@ void refuse_empty_models(const torch::nn::Module& module,
     if (!own.empty()) throw refusal_to_prepare(own, "", kElsewhere);
     return;
   }
-  const auto said = gather_texts(own, kTextBytes, *group, "asking who has the model");
+  const auto said = gather_texts(own, kEmptyTextBytes, *group, "asking who has the model");
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
     if (said[rank].empty()) continue;
     const std::string what = said[rank] + " on rank " + std::to_string(rank);

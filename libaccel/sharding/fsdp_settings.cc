@@ -19,22 +19,7 @@ namespace accel::sharding {
 namespace {
 
 constexpr std::int64_t kPeerNumbersStartAt = 1;
-
-Error invalid(std::string_view name, std::string_view value, const std::string& expected) {
-  return Error(ErrorCode::kEnvInvalid,
-               std::string(name) + " is '" + std::string(value) + "', expected " + expected);
-}
-
-std::optional<std::int64_t> number_of(const EnvLookup& env, std::string_view name) {
-  const auto text = text_of(env, name);
-  if (!text) return std::nullopt;
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc() || end != text->data() + text->size()) {
-    throw invalid(name, *text, "a whole number");
-  }
-  return number;
-}
+constexpr const char* kWholeNumber = "a whole number";
 
 template <typename E>
 std::string texts() {
@@ -60,7 +45,7 @@ std::optional<E> choice_of(const EnvLookup& env, std::string_view name) {
   try {
     return parse<E>(*text);
   } catch (const Error&) {
-    throw invalid(name, *text, "one of " + texts<E>());
+    throw invalid_variable(name, *text, "one of " + texts<E>());
   }
 }
 
@@ -79,7 +64,8 @@ std::vector<std::string> split_at_commas(const std::string& text) {
 
 int version_of(const FullyShardedDataParallelPlugin& plugin, const EnvLookup& env) {
   const std::int64_t version =
-      plugin.fsdp_version ? *plugin.fsdp_version : number_of(env, "FSDP_VERSION").value_or(1);
+      plugin.fsdp_version ? *plugin.fsdp_version
+                          : number_of<std::int64_t>(env, "FSDP_VERSION", kWholeNumber).value_or(1);
   if (version != 1 && version != 2) {
     throw Error(ErrorCode::kInvalidArgument,
                 "fsdp_version is " + std::to_string(version) + ", expected 1 or 2");
@@ -122,9 +108,10 @@ void set_wrap(FsdpSettings& settings,
                   "set transformer_cls_names_to_wrap, or FSDP_TRANSFORMER_CLS_TO_WRAP");
     }
   }
-  const std::int64_t min_num_params = plugin.min_num_params
-                                          ? *plugin.min_num_params
-                                          : number_of(env, "FSDP_MIN_NUM_PARAMS").value_or(0);
+  const std::int64_t min_num_params =
+      plugin.min_num_params
+          ? *plugin.min_num_params
+          : number_of<std::int64_t>(env, "FSDP_MIN_NUM_PARAMS", kWholeNumber).value_or(0);
   if (min_num_params < 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 "min_num_params is " + std::to_string(min_num_params) + ", expected at least 0");
@@ -182,7 +169,8 @@ void set_state_dict(FsdpSettings& settings,
 }
 
 // What would change memory or numbers and is not there.
-void refuse_what_is_missing(const FullyShardedDataParallelPlugin& plugin, const EnvLookup& env) {
+void refuse_cpu_offload_and_recomputation(const FullyShardedDataParallelPlugin& plugin,
+                                          const EnvLookup& env) {
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::kUnsupported, what + " is not part of this build yet", "leave it out");
   };
@@ -282,7 +270,7 @@ FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLook
   settings.precision = precision_of(plugin, env);
   settings.version = version_of(plugin, env);
   set_state_dict(settings, plugin, env);
-  refuse_what_is_missing(plugin, env);
+  refuse_cpu_offload_and_recomputation(plugin, env);
   note_what_changes_nothing(settings, plugin, env);
   return settings;
 }

@@ -50,8 +50,6 @@
 namespace accel::sharding {
 namespace {
 
-constexpr std::int64_t kTextBytes = 512;  // of what a rank says of itself
-
 // What fills pages. Outlives the home: views of parameters may.
 struct RemoteShards {
   std::unique_ptr<shm::ProcessWatch> peers;
@@ -263,10 +261,6 @@ class PagedHome final : public ParameterHome {
 
 // ---- how the ranks meet
 
-std::vector<std::string> tell_all(ProcessGroup& group, const std::string& own) {
-  return gather_texts(own, kTextBytes, group, "meeting the ranks that hold parameters");
-}
-
 // Words parted by one blank, of which the last may hold more.
 std::vector<std::string> words_of(std::string_view text, std::size_t count) {
   std::vector<std::string> words;
@@ -280,36 +274,36 @@ std::vector<std::string> words_of(std::string_view text, std::size_t count) {
 }
 
 template <typename Number>
-Number number_of(const std::string& text) {
+Number parsed(const std::string& text) {
   Number number{};
   std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
 }
 
-// Why a rank cannot take part; empty when all can.
-std::string obstacle(const std::vector<std::string>& said) {
+// Why a rank cannot take part; nothing when all can.
+std::optional<std::string> first_refusal(const std::vector<std::string>& said) {
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
-    if (const auto why = refusal_of(said, rank)) return *why;
+    if (auto why = refusal_of(said, rank)) return why;
   }
-  return {};
+  return std::nullopt;
 }
 
 // Round 1: "<node> <pid> <start time> <token, of rank 0 alone>". Who cannot tell its node is alone on it.
-struct Member {
+struct RankPlace {
   std::string node;
   shm::ProcessWatch::Process process;
 };
 
-std::string introduction(int rank, const ShardToken& token) {
+std::string place_text(int rank, const ShardToken& token) {
   const auto node = shm::read_node_identity();
   return (node ? to_text(*node) : "alone-" + std::to_string(rank)) + " " +
          std::to_string(::getpid()) + " " + std::to_string(shm::start_time_of(::getpid())) + " " +
          (rank == 0 ? to_text(token) : "");
 }
 
-Member member_of(const std::string& said) {
+RankPlace place_of(const std::string& said) {
   const std::vector<std::string> words = words_of(said, 4);
-  return {words[0], {number_of<pid_t>(words[1]), number_of<std::uint64_t>(words[2])}};
+  return {words[0], {parsed<pid_t>(words[1]), parsed<std::uint64_t>(words[2])}};
 }
 
 // Round 2: "<address> <port> <offer of memory, of the first rank of a node>", or why it refuses.
@@ -331,15 +325,19 @@ class Meeting {
       own = refusal(served.error().message());
     else
       own = *served;
-    const std::vector<std::string> said = tell_all(group_, own);
-    if (const std::string why = obstacle(said); !why.empty()) return failed(why);
+    const std::vector<std::string> said = tell_all(own);
+    if (const auto why = first_refusal(said)) return failed(*why);
     const Result<void> joined = join(said);
-    const auto outcomes = tell_all(group_, joined ? "" : refusal(joined.error().message()));
-    if (const std::string why = obstacle(outcomes); !why.empty()) return failed(why);
+    const auto outcomes = tell_all(joined ? "" : refusal(joined.error().message()));
+    if (const auto why = first_refusal(outcomes)) return failed(*why);
     return shards_;
   }
 
  private:
+  [[nodiscard]] std::vector<std::string> tell_all(const std::string& own) {
+    return gather_texts(own, kHomeTextBytes, group_, "meeting the ranks that hold parameters");
+  }
+
   static Error failed(const std::string& why) {
     return Error(ErrorCode::kUnsupported,
                  "the ranks cannot hold parameters for each other: " + why);
@@ -347,18 +345,18 @@ class Meeting {
 
   void meet() {
     const ShardToken own = make_shard_token();
-    const std::vector<std::string> said = tell_all(group_, introduction(group_.rank(), own));
+    const std::vector<std::string> said = tell_all(place_text(group_.rank(), own));
     const auto token = parse_shard_token(words_of(said[0], 4)[3]);
     if (!token) throw token.error();
     token_ = *token;
-    std::vector<Member> members;
-    for (const std::string& text : said) members.push_back(member_of(text));
-    const std::string& node = members[static_cast<std::size_t>(group_.rank())].node;
+    std::vector<RankPlace> places;
+    for (const std::string& text : said) places.push_back(place_of(text));
+    const std::string& node = places[static_cast<std::size_t>(group_.rank())].node;
     std::vector<shm::ProcessWatch::Process> processes;
     for (int rank = 0; rank < group_.size(); ++rank) {
-      if (members[static_cast<std::size_t>(rank)].node != node) continue;
+      if (places[static_cast<std::size_t>(rank)].node != node) continue;
       shape_.node_ranks.push_back(rank);
-      processes.push_back(members[static_cast<std::size_t>(rank)].process);
+      processes.push_back(places[static_cast<std::size_t>(rank)].process);
     }
     shards_->peers = std::make_unique<shm::ProcessWatch>(processes);
   }
@@ -390,7 +388,7 @@ class Meeting {
     std::vector<ShardEndpoint> endpoints;
     for (const std::string& text : said) {
       const std::vector<std::string> words = words_of(text, 3);
-      endpoints.push_back({words[0], number_of<int>(words[1])});
+      endpoints.push_back({words[0], parsed<int>(words[1])});
     }
     shards_->client = std::make_unique<ShardClient>(
         ShardClient::Options{.token = token_, .endpoints = std::move(endpoints)});

@@ -10,23 +10,23 @@
 namespace accel::sharding {
 namespace {
 
-using Tensors = std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>>;
+using WeakTensors = std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>>;
 
 struct Claims {
   std::mutex mutex;
   std::unordered_map<const c10::TensorImpl*, const ParameterClaim*> parameters;  // and who has them
   // Of claims that are gone.
-  Tensors former_parameters;
-  Tensors former_pieces;
+  WeakTensors former_parameters;
+  WeakTensors former_pieces;
 };
 
 // Those that are left of `from`, behind those that are left of `to`.
-void append(Tensors from, Tensors& to) {
+void append_living(WeakTensors from, WeakTensors& to) {
   std::move(from.begin(), from.end(), std::back_inserter(to));
   std::erase_if(to, [](const auto& tensor) { return tensor.expired(); });
 }
 
-bool contains(const Tensors& tensors, const at::Tensor& wanted) {
+bool contains(const WeakTensors& tensors, const at::Tensor& wanted) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const auto& tensor) {
     return !tensor.expired() && tensor._unsafe_get_target() == wanted.unsafeGetTensorImpl();
   });
@@ -46,7 +46,7 @@ Error divided_before(const std::string& name) {
       .while_doing("preparing the model");
 }
 
-Error shared(const std::string& name) {
+Error shared_elsewhere(const std::string& name) {
   return Error(ErrorCode::kUnsupported,
                "the parameter " + name +
                    " is divided already, by another prepared model that shares it",
@@ -71,7 +71,7 @@ ParameterClaim::ParameterClaim(const std::vector<NamedParameter>& parameters) {
         std::all_of(parameters.begin(), parameters.end(), [&](const NamedParameter& other) {
           return holder_of(other) == holder;
         });
-    throw has_the_same ? divided_before(parameter.name) : shared(parameter.name);
+    throw has_the_same ? divided_before(parameter.name) : shared_elsewhere(parameter.name);
   }
   for (const NamedParameter& parameter : parameters) {
     parameters_.emplace_back(parameter.tensor.getIntrusivePtr());
@@ -84,8 +84,8 @@ ParameterClaim::~ParameterClaim() {
   for (const auto& parameter : parameters_)
     claims().parameters.erase(parameter._unsafe_get_target());
   if (!is_divided_) return;
-  append(std::move(parameters_), claims().former_parameters);
-  append(std::move(pieces_), claims().former_pieces);
+  append_living(std::move(parameters_), claims().former_parameters);
+  append_living(std::move(pieces_), claims().former_pieces);
 }
 
 void ParameterClaim::add_piece(const at::Tensor& piece) {

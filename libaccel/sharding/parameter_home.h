@@ -75,6 +75,9 @@ class ParameterHome {
 // Whether the optimizer works on the home itself, or on masters of which it has roundings.
 enum class Masters { kNone, kBeside };
 
+// What a rank says of itself while the ranks make a home: so many bytes at most.
+inline constexpr std::int64_t kHomeTextBytes = 512;
+
 // Makes the parameters of a unit views of `flat`.
 void place_parameters(const Unit& unit,
                       const at::Tensor& flat,

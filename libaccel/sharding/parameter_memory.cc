@@ -26,7 +26,7 @@ bool has_memory(const at::Tensor& tensor) {
 
 // visit(name, tensor, "parameter" or "buffer")
 template <typename Visit>
-void for_each_tensor(const torch::nn::Module& module, const Visit& visit) {
+void for_each_named_tensor(const torch::nn::Module& module, const Visit& visit) {
   for (const auto& item : module.named_parameters()) visit(item.key(), item.value(), "parameter");
   for (const auto& item : module.named_buffers()) visit(item.key(), item.value(), "buffer");
 }
@@ -47,23 +47,24 @@ void refuse_overlaps(const std::vector<NamedParameter>& divided, const torch::nn
                     " are different tensors of one memory, which cannot be sharded",
                 "register one tensor under both names to tie them, or clone one of them");
   }
-  for_each_tensor(module, [&](const std::string& name, const at::Tensor& tensor, const char* kind) {
-    if (!has_memory(tensor) || own.contains(tensor.unsafeGetTensorImpl())) return;
-    const auto owner = owners.find(storage_of(tensor));
-    if (owner == owners.end()) return;
-    const NamedParameter& parameter = *owner->second;
-    if (at::get_overlap_status(parameter.tensor, tensor) == at::MemOverlapStatus::No) return;
-    throw Error(ErrorCode::kUnsupported,
-                "the " + std::string(kind) + " " + name +
-                    " is another tensor of the memory of the parameter " + parameter.name +
-                    ", which is to be sharded: it would not see the parameter change any more",
-                "clone() it, or use the parameter in its place");
-  });
+  for_each_named_tensor(
+      module, [&](const std::string& name, const at::Tensor& tensor, const char* kind) {
+        if (!has_memory(tensor) || own.contains(tensor.unsafeGetTensorImpl())) return;
+        const auto owner = owners.find(storage_of(tensor));
+        if (owner == owners.end()) return;
+        const NamedParameter& parameter = *owner->second;
+        if (at::get_overlap_status(parameter.tensor, tensor) == at::MemOverlapStatus::No) return;
+        throw Error(ErrorCode::kUnsupported,
+                    "the " + std::string(kind) + " " + name +
+                        " is another tensor of the memory of the parameter " + parameter.name +
+                        ", which is to be sharded: it would not see the parameter change any more",
+                    "clone() it, or use the parameter in its place");
+      });
 }
 
 void warn_of_views(const std::vector<NamedParameter>& divided, const torch::nn::Module& module) {
   std::unordered_map<const void*, std::unordered_set<const c10::TensorImpl*>> known;
-  for_each_tensor(module, [&](const std::string&, const at::Tensor& tensor, const char*) {
+  for_each_named_tensor(module, [&](const std::string&, const at::Tensor& tensor, const char*) {
     if (has_memory(tensor)) known[storage_of(tensor)].insert(tensor.unsafeGetTensorImpl());
   });
   for (const NamedParameter& parameter : divided) {

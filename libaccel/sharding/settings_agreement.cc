@@ -20,20 +20,20 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-std::string text_of(const std::optional<c10::ScalarType>& dtype) {
+std::string option_text(const std::optional<c10::ScalarType>& dtype) {
   return dtype ? c10::toString(*dtype) : "unset";
 }
 
-std::string text_of(bool value) {
+std::string option_text(bool value) {
   return value ? "true" : "false";
 }
 
-std::string text_of(const StateDictConfig& config) {
-  return "{offload_to_cpu: " + text_of(config.offload_to_cpu) +
-         ", rank0_only: " + text_of(config.rank0_only) + "}";
+std::string option_text(const StateDictConfig& config) {
+  return "{offload_to_cpu: " + option_text(config.offload_to_cpu) +
+         ", rank0_only: " + option_text(config.rank0_only) + "}";
 }
 
-std::string text_of(StateDictType type) {
+std::string option_text(StateDictType type) {
   switch (type) {
     case StateDictType::kFull:
       return "FULL_STATE_DICT";
@@ -43,13 +43,6 @@ std::string text_of(StateDictType type) {
       break;
   }
   return "SHARDED_STATE_DICT";
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(std::move(line));
-  return lines;
 }
 
 }  // namespace
@@ -66,17 +59,17 @@ std::string describe(const std::optional<FsdpSettings>& settings) {
        << "gradient_clipping " << own.gradient_clipping.value_or(0) << '\n'
        << "min_num_params " << own.min_num_params << '\n'
        << "ignored_modules '" << own.ignored_modules << joined(own.ignored_names) << "'\n"
-       << "shard_by_tensor " << text_of(own.shard_by_tensor) << '\n'
-       << "cpu_ram_efficient_loading " << text_of(own.cpu_ram_efficient_loading) << '\n'
-       << "sync_module_states " << text_of(own.sync_module_states) << '\n'
-       << "param_dtype " << text_of(own.precision.param_dtype) << '\n'
-       << "reduce_dtype " << text_of(own.precision.reduce_dtype) << '\n'
-       << "buffer_dtype " << text_of(own.precision.buffer_dtype) << '\n'
-       << "output_dtype " << text_of(own.precision.output_dtype) << '\n'
-       << "cast_forward_inputs " << text_of(own.precision.cast_forward_inputs) << '\n'
-       << "state_dict_type " << text_of(own.state_dict_type) << '\n'
-       << "state_dict_config " << text_of(own.state_dict) << '\n'
-       << "optim_state_dict_config " << text_of(own.optim_state_dict) << '\n';
+       << "shard_by_tensor " << option_text(own.shard_by_tensor) << '\n'
+       << "cpu_ram_efficient_loading " << option_text(own.cpu_ram_efficient_loading) << '\n'
+       << "sync_module_states " << option_text(own.sync_module_states) << '\n'
+       << "param_dtype " << option_text(own.precision.param_dtype) << '\n'
+       << "reduce_dtype " << option_text(own.precision.reduce_dtype) << '\n'
+       << "buffer_dtype " << option_text(own.precision.buffer_dtype) << '\n'
+       << "output_dtype " << option_text(own.precision.output_dtype) << '\n'
+       << "cast_forward_inputs " << option_text(own.precision.cast_forward_inputs) << '\n'
+       << "state_dict_type " << option_text(own.state_dict_type) << '\n'
+       << "state_dict_config " << option_text(own.state_dict) << '\n'
+       << "optim_state_dict_config " << option_text(own.optim_state_dict) << '\n';
   return text.str();
 }
 

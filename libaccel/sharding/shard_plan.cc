@@ -4,12 +4,10 @@
 #include <map>
 #include <utility>
 
+#include "libaccel/alignment.h"
+
 namespace accel::sharding {
 namespace {
-
-std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // Fills units of one dtype, one open unit per group.
 class Planner {

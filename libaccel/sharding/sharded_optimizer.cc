@@ -24,9 +24,9 @@ namespace accel::sharding {
 namespace {
 
 using torch::optim::Optimizer;
-using Groups = std::vector<std::vector<at::Tensor>>;
 
-bool has_parameter_of(const Groups& groups, const ShardedModel& model) {
+bool has_parameter_of(const std::vector<std::vector<at::Tensor>>& groups,
+                      const ShardedModel& model) {
   return std::any_of(groups.begin(), groups.end(), [&](const std::vector<at::Tensor>& group) {
     return std::any_of(group.begin(), group.end(), [&](const at::Tensor& parameter) {
       return model.owns(parameter);
@@ -56,7 +56,7 @@ void check_kind(const Optimizer& optimizer, bool has_whole_tensors) {
       "set shard_by_tensor = true in the FullyShardedDataParallelPlugin, or use NO_SHARD");
 }
 
-void check(Optimizer& optimizer, const ShardedModel& model) {
+void check_optimizer(Optimizer& optimizer, const ShardedModel& model) {
   check_kind(optimizer, model.is_cut_by_tensor());
   for (const NamedParameter& parameter : model.parameters()) {
     const auto state = optimizer.state().find(parameter.tensor.unsafeGetTensorImpl());
@@ -124,7 +124,7 @@ std::shared_ptr<ShardedOptimizer> ShardedOptimizer::rewrite(
                                       [&](const auto& entry) { return entry.first == model; });
     if (is_known) continue;
     if (!has_parameter_of(sharded->whole_groups_, *model)) continue;
-    check(optimizer, *model);
+    check_optimizer(optimizer, *model);
     for (const NamedParameter& parameter : model->parameters()) {
       optimizer.state().erase(parameter.tensor.unsafeGetTensorImpl());
     }

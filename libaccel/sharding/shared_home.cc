@@ -36,16 +36,14 @@
 namespace accel::sharding {
 namespace {
 
-constexpr std::int64_t kTextBytes = 512;  // of what a rank says of itself
-
-std::int64_t bytes_of(const Unit& unit, int world_size) {
+std::int64_t unit_bytes(const Unit& unit, int world_size) {
   const std::int64_t bytes =
       world_size * unit.shard_numel * static_cast<std::int64_t>(c10::elementSize(unit.dtype));
   return static_cast<std::int64_t>(whole_pages(static_cast<std::size_t>(bytes)));
 }
 
 std::vector<std::string> tell_all(ProcessGroup& group, const std::string& own) {
-  return gather_texts(own, kTextBytes, group, "sharing memory for parameters");
+  return gather_texts(own, kHomeTextBytes, group, "sharing memory for parameters");
 }
 
 // Two ranges of pages that are one memory.
@@ -73,7 +71,7 @@ class SharedHome final : public ParameterHome {
     off_t offset = 0;
     for (std::size_t i = 0; i < units_.size(); ++i) {
       auto unit = std::make_shared<UnitMemory>();
-      unit->bytes = static_cast<std::size_t>(bytes_of(units_[i], world_size));
+      unit->bytes = static_cast<std::size_t>(unit_bytes(units_[i], world_size));
       if (auto reserved = reserve(memory, offset, i); !reserved) return reserved;
       try {
         unit->reading = std::make_unique<pager::GuardRange>(unit->bytes, labels[i]);
@@ -148,7 +146,7 @@ class SharedHome final : public ParameterHome {
 };
 
 // What a rank says first: "<node>|<offer>", the offer of rank 0 alone, or why it refuses.
-std::string introduction(const UniqueFd& memory) {
+std::string offer_text(const UniqueFd& memory) {
   const auto node = shm::read_node_identity();
   if (!node) return refusal(node.error().message());
   if (!memory) return to_text(*node) + "|";
@@ -158,7 +156,7 @@ std::string introduction(const UniqueFd& memory) {
 }
 
 // Why ranks that say this cannot share memory; empty when they can.
-std::string obstacle(const std::vector<std::string>& said) {
+std::string sharing_obstacle(const std::vector<std::string>& said) {
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
     if (const auto why = refusal_of(said, rank)) return *why;
     if (said[rank].substr(0, said[rank].find('|')) != said[0].substr(0, said[0].find('|'))) {
@@ -181,7 +179,7 @@ Result<std::unique_ptr<ParameterHome>> make_shared_home(
     std::vector<std::vector<pager::GuardLabel>> labels,
     std::shared_ptr<ProcessGroup> group) {
   std::int64_t bytes = 0;
-  for (const Unit& unit : units) bytes += bytes_of(unit, group->size());
+  for (const Unit& unit : units) bytes += unit_bytes(unit, group->size());
   UniqueFd memory;
   std::string trouble;
   if (group->rank() == 0) {
@@ -193,8 +191,8 @@ Result<std::unique_ptr<ParameterHome>> make_shared_home(
     }
   }
   const std::vector<std::string> said =
-      tell_all(*group, trouble.empty() ? introduction(memory) : refusal(trouble));
-  if (const std::string why = obstacle(said); !why.empty()) {
+      tell_all(*group, trouble.empty() ? offer_text(memory) : refusal(trouble));
+  if (const std::string why = sharing_obstacle(said); !why.empty()) {
     return Error(ErrorCode::kUnsupported, "the ranks cannot share memory: " + why);
   }
   auto home = std::make_unique<SharedHome>(units, group);
@@ -207,7 +205,7 @@ Result<std::unique_ptr<ParameterHome>> make_shared_home(
   const Result<void> joined = join();
   const std::vector<std::string> outcomes =
       tell_all(*group, joined ? "" : refusal(joined.error().message()));
-  if (const std::string why = obstacle(outcomes); !why.empty()) {
+  if (const std::string why = sharing_obstacle(outcomes); !why.empty()) {
     return Error(ErrorCode::kUnsupported, "the ranks cannot share memory: " + why);
   }
   return std::unique_ptr<ParameterHome>(std::move(home));

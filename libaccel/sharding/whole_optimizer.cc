@@ -46,7 +46,7 @@ struct StateView {
 };
 
 // What can be done with an optimizer of a type that is only known at run time.
-struct Kind {
+struct ElementWiseOptimizer {
   bool (*matches)(const Optimizer&);
   std::unique_ptr<Optimizer> (*make)(std::vector<OptimizerParamGroup>);
   std::unique_ptr<OptimizerParamState> (*make_state)();
@@ -55,7 +55,7 @@ struct Kind {
 };
 
 template <typename O, typename State, typename Options>
-constexpr Kind kind_of() {
+constexpr ElementWiseOptimizer element_wise() {
   return {
       [](const Optimizer& optimizer) { return typeid(optimizer) == typeid(O); },
       [](std::vector<OptimizerParamGroup> groups) -> std::unique_ptr<Optimizer> {
@@ -75,16 +75,16 @@ constexpr Kind kind_of() {
 }
 
 // nullptr: it cannot be sharded.
-const Kind* find_kind(const Optimizer& optimizer) {
+const ElementWiseOptimizer* find_element_wise(const Optimizer& optimizer) {
   using namespace torch::optim;  // NOLINT: the list below
   static const std::array kKinds = {
-      kind_of<SGD, SGDParamState, SGDOptions>(),
-      kind_of<Adam, AdamParamState, AdamOptions>(),
-      kind_of<AdamW, AdamWParamState, AdamWOptions>(),
-      kind_of<RMSprop, RMSpropParamState, RMSpropOptions>(),
-      kind_of<Adagrad, AdagradParamState, AdagradOptions>(),
+      element_wise<SGD, SGDParamState, SGDOptions>(),
+      element_wise<Adam, AdamParamState, AdamOptions>(),
+      element_wise<AdamW, AdamWParamState, AdamWOptions>(),
+      element_wise<RMSprop, RMSpropParamState, RMSpropOptions>(),
+      element_wise<Adagrad, AdagradParamState, AdagradOptions>(),
   };
-  for (const Kind& kind : kKinds) {
+  for (const ElementWiseOptimizer& kind : kKinds) {
     if (kind.matches(optimizer)) return &kind;
   }
   return nullptr;
@@ -93,7 +93,7 @@ const Kind* find_kind(const Optimizer& optimizer) {
 // Describes the states of one unit's parameters.
 class UnitStates {
  public:
-  UnitStates(const Kind& kind,
+  UnitStates(const ElementWiseOptimizer& kind,
              Optimizer& optimizer,
              const ShardedModel& model,
              std::size_t unit,
@@ -220,7 +220,7 @@ class UnitStates {
     return state;
   }
 
-  const Kind& kind_;
+  const ElementWiseOptimizer& kind_;
   Optimizer& optimizer_;
   const ShardedModel& model_;
   const Unit& unit_;
@@ -243,7 +243,7 @@ at::Tensor in_memory_order(const at::Tensor& tensor) {
 }
 
 bool is_element_wise(const Optimizer& optimizer) {
-  return find_kind(optimizer) != nullptr;
+  return find_element_wise(optimizer) != nullptr;
 }
 
 std::unique_ptr<Optimizer> whole_optimizer(Optimizer& optimizer, const ShardedOptimizer& sharded) {
@@ -251,7 +251,7 @@ std::unique_ptr<Optimizer> whole_optimizer(Optimizer& optimizer, const ShardedOp
   for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     groups.emplace_back(sharded.whole_groups()[g], optimizer.param_groups()[g].options().clone());
   }
-  const Kind* const kind = find_kind(optimizer);
+  const ElementWiseOptimizer* const kind = find_element_wise(optimizer);
   if (kind == nullptr)
     return std::make_unique<checkpoint::ArchivedOptimizer>(optimizer, sharded.whole_groups());
   std::unique_ptr<Optimizer> whole = kind->make(std::move(groups));
@@ -278,7 +278,7 @@ void describe_states(Optimizer& optimizer,
   const at::NoGradGuard no_grad;
   if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole))
     return describe_archived_states(optimizer, sharded, *archived, divided, wholes);
-  const Kind& kind = *find_kind(optimizer);
+  const ElementWiseOptimizer& kind = *find_element_wise(optimizer);
   for (const auto& [model, units] : sharded.models()) {
     for (const std::size_t unit : units) {
       UnitStates(kind, optimizer, *model, unit, divided, wholes).into(whole);
@@ -306,7 +306,7 @@ void take_states(Optimizer& whole,
   const at::NoGradGuard no_grad;
   if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole))
     return take_archived_states(*archived, sharded, divided, optimizer);
-  const Kind& kind = *find_kind(optimizer);
+  const ElementWiseOptimizer& kind = *find_element_wise(optimizer);
   optimizer.state().clear();
   for (std::size_t g = 0; g < whole.param_groups().size(); ++g) {
     kind.copy_options(whole.param_groups()[g].options(), optimizer.param_groups()[g].options());

@@ -1,6 +1,5 @@
 #include "libaccel/sharding/zero_settings.h"
 
-#include <charconv>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -15,16 +14,14 @@ namespace {
 constexpr int kDefaultStage = 2;
 constexpr const char* kClippingVariable = "ACCELERATE_GRADIENT_CLIPPING";
 
-template <typename T>
-std::optional<T> number_of(const EnvLookup& env, std::string_view name, const char* expected) {
+template <typename Number>
+std::optional<Number> decided_number(const EnvLookup& env,
+                                     std::string_view name,
+                                     const char* expected) {
   const auto text = text_of(env, name);
   // What the peer writes for a value that a configuration of its own decides.
-  if (!text || *text == "none" || *text == "auto") return std::nullopt;
-  T number{};
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error == std::errc() && end == text->data() + text->size()) return number;
-  throw Error(ErrorCode::kEnvInvalid,
-              std::string(name) + " is '" + *text + "', expected " + expected);
+  if (text == "none" || text == "auto") return std::nullopt;
+  return number_of<Number>(env, name, expected);
 }
 
 void refuse_device(const char* option,
@@ -39,7 +36,7 @@ void refuse_device(const char* option,
       "leave it out, or set it to none");
 }
 
-void refuse_what_is_missing(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
+void refuse_offload_devices(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
   refuse_device("offload_optimizer_device",
                 "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
                 plugin.offload_optimizer_device,
@@ -55,7 +52,7 @@ std::optional<double> clipping_of(const DeepSpeedPlugin& plugin, const EnvLookup
   std::optional<double> norm = plugin.gradient_clipping;
   const bool is_from_plugin = norm.has_value();
   if (!norm && text_of(env, kClippingVariable) == "auto") norm = kAutomaticClipping;
-  if (!norm) norm = number_of<double>(env, kClippingVariable, kExpected);
+  if (!norm) norm = decided_number<double>(env, kClippingVariable, kExpected);
   if (norm && !(*norm >= 0 && std::isfinite(*norm))) {
     throw Error(is_from_plugin ? ErrorCode::kInvalidArgument : ErrorCode::kEnvInvalid,
                 std::string(is_from_plugin ? "gradient_clipping" : kClippingVariable) + " is " +
@@ -71,11 +68,11 @@ bool environment_wants_deepspeed(const EnvLookup& env) {
 }
 
 FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
-  refuse_what_is_missing(plugin, env);
-  const int stage = plugin.zero_stage
-                        ? *plugin.zero_stage
-                        : number_of<int>(env, "ACCELERATE_DEEPSPEED_ZERO_STAGE", "0, 1, 2 or 3")
-                              .value_or(kDefaultStage);
+  refuse_offload_devices(plugin, env);
+  const int stage = plugin.zero_stage ? *plugin.zero_stage
+                                      : decided_number<int>(
+                                            env, "ACCELERATE_DEEPSPEED_ZERO_STAGE", "0, 1, 2 or 3")
+                                            .value_or(kDefaultStage);
   FsdpSettings settings;
   settings.gradient_clipping = clipping_of(plugin, env);
   switch (stage) {

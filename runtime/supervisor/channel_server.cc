@@ -40,10 +40,10 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr int kFramesPerTurn = 16;
-constexpr std::size_t kMaxNotices = 100;  // of a worker in a generation
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr std::size_t kMaxWorkerNotices = 100;  // of a worker in a generation
+constexpr int kChannelSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-Error failed(const char* call) {
+Error lacks_channel(const char* call) {
   return {ErrorCode::kSpawnFailed,
           std::string("cannot make a worker channel: ") + call + ": " + errno_text(errno),
           "raise the limit of open files (ulimit -n) or free memory"};
@@ -53,7 +53,7 @@ Error failed(const char* call) {
 UniqueFd make_sealed_memory(const char* name, std::uint64_t bytes) {
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
-      ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+      ::fcntl(fd.get(), F_ADD_SEALS, kChannelSeals) != 0) {
     return {};
   }
   return fd;
@@ -94,7 +94,7 @@ struct Channel {
   int generation = 0;
   std::uint64_t serial = 0;  // tells a handler of an older channel of this rank that it is late
   std::uint64_t next_notice = 0;
-  std::size_t notices_left = kMaxNotices;
+  std::size_t notices_left = kMaxWorkerNotices;
   bool has_said_bye = false;
 };
 
@@ -153,20 +153,20 @@ class ChannelServer::Impl : public std::enable_shared_from_this<Impl> {
 
 Result<ChannelEnds> ChannelServer::Impl::open(int global_rank, int generation) {
   UniqueFd memory = make_sealed_memory("accel-channel", kChannelBytes);
-  if (!memory) return failed("memfd_create");
+  if (!memory) return lacks_channel("memfd_create");
   void* address =
       ::mmap(nullptr, kChannelBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  if (address == MAP_FAILED) return failed("mmap");
+  if (address == MAP_FAILED) return lacks_channel("mmap");
   auto channel = std::make_unique<Channel>(context_, address);
   int pair[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-    return failed("socketpair");
+    return lacks_channel("socketpair");
   }
   UniqueFd ours(pair[0]);
   UniqueFd theirs(pair[1]);
   boost::system::error_code error;
   channel->socket.assign(ours.get(), error);
-  if (error) return failed("epoll_ctl");
+  if (error) return lacks_channel("epoll_ctl");
   (void)ours.release();
 
   ChannelHeader& header = channel->page->header;

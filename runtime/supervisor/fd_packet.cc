@@ -3,10 +3,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
+
+#include "runtime/write_all.h"
 
 namespace accel::supervisor {
 
@@ -57,13 +59,8 @@ bool receive_packet(int socket, void* bytes, std::size_t size, std::vector<Uniqu
 
 UniqueFd memfd_with(const std::string& text) {
   UniqueFd fd(::memfd_create("accel", MFD_CLOEXEC));
-  std::size_t written = 0;
-  while (fd && written < text.size()) {
-    const ssize_t put = ::write(fd.get(), text.data() + written, text.size() - written);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return UniqueFd();
-    written += static_cast<std::size_t>(put);
-  }
+  std::string_view rest = text;
+  if (!fd || write_all(fd.get(), rest) != 0) return UniqueFd();
   return fd;
 }
 

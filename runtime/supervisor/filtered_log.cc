@@ -10,6 +10,8 @@
 
 #include <accel/error.h>
 
+#include "runtime/write_all.h"
+
 namespace accel::supervisor {
 
 void FilteredLog::open() {
@@ -26,14 +28,7 @@ void FilteredLog::open() {
 void FilteredLog::append(std::string_view lines) {
   const std::lock_guard lock(mutex_);
   if (!file_) return;
-  while (!lines.empty()) {
-    const ssize_t written = ::write(file_.get(), lines.data(), lines.size());
-    if (written > 0) {
-      lines.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno != EINTR) {
-      return fail(errno);
-    }
-  }
+  if (const int error = write_all(file_.get(), lines); error != 0) fail(error);
 }
 
 void FilteredLog::fail(int error) {

@@ -17,23 +17,19 @@
 #include <unistd.h>
 
 #include "runtime/supervisor/json_fields.h"
+#include "runtime/write_all.h"
 
 namespace accel::supervisor {
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+constexpr int kPayloadSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
 // Writes `payload` into a sealed memfd.
 UniqueFd make_payload(const std::string& payload) {
   UniqueFd fd(::memfd_create("accel-frame", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  std::size_t written = 0;
-  while (fd && written < payload.size()) {
-    const ssize_t put = ::write(fd.get(), payload.data() + written, payload.size() - written);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return UniqueFd();
-    written += static_cast<std::size_t>(put);
-  }
-  if (!fd || ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return UniqueFd();
+  std::string_view rest = payload;
+  if (!fd || write_all(fd.get(), rest) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, kPayloadSeals) != 0)
+    return UniqueFd();
   return fd;
 }
 
@@ -46,7 +42,8 @@ Result<std::string> read_payload(const UniqueFd& fd, std::size_t announced) {
   if (!fd || ::fstat(fd.get(), &info) != 0) return protocol_error("a frame lacks its payload");
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   const auto size = static_cast<std::size_t>(info.st_size);
-  if (seals < 0 || (seals & kSeals) != kSeals || size != announced || size > kMaxPayloadBytes) {
+  if (seals < 0 || (seals & kPayloadSeals) != kPayloadSeals || size != announced ||
+      size > kMaxPayloadBytes) {
     return protocol_error("a payload is not as it was announced");
   }
   std::string payload(size, '\0');

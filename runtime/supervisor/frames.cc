@@ -9,6 +9,9 @@
 #include "runtime/supervisor/json_fields.h"
 
 namespace accel::supervisor {
+
+const char* const kBuild = ACCEL_VERSION;
+
 namespace {
 
 template <typename... Visitors>
@@ -34,21 +37,21 @@ T unwrap(Result<T> result) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, Prepared>
-void each_member(T& prepared, Visit&& visit) {
+void each_frame_member(T& prepared, Visit&& visit) {
   visit("generation", prepared.generation);
   visit("store_port", prepared.store_port);
 }
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, StoreOpened>
-void each_member(T& opened, Visit&& visit) {
+void each_frame_member(T& opened, Visit&& visit) {
   visit("generation", opened.generation);
   visit("store_port", opened.store_port);
 }
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, OpenStore>
-void each_member(T& open, Visit&& visit) {
+void each_frame_member(T& open, Visit&& visit) {
   visit("generation", open.generation);
   visit("bind_address", open.bind_address);
   visit("port", open.port);
@@ -58,7 +61,7 @@ void each_member(T& open, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, WorkerSnapshot>
-void each_member(T& worker, Visit&& visit) {
+void each_frame_member(T& worker, Visit&& visit) {
   visit("local_rank", worker.local_rank);
   visit("global_rank", worker.global_rank);
   visit("pid", worker.pid);
@@ -72,7 +75,7 @@ void each_member(T& worker, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, PrepareGeneration>
-void each_member(T& prepare, Visit&& visit) {
+void each_frame_member(T& prepare, Visit&& visit) {
   visit("generation", prepare.generation);
   visit("restart_count", prepare.restart_count);
   visit("first_rank", prepare.first_rank);
@@ -88,14 +91,14 @@ void each_member(T& prepare, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, RenewLease>
-void each_member(T& renewal, Visit&& visit) {
+void each_frame_member(T& renewal, Visit&& visit) {
   visit("generation", renewal.generation);
   visit("until", renewal.until);
 }
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, StartGeneration>
-void each_member(T& start, Visit&& visit) {
+void each_frame_member(T& start, Visit&& visit) {
   visit("generation", start.generation);
   visit("master_addr", start.master_addr);
   visit("master_port", start.master_port);
@@ -103,7 +106,7 @@ void each_member(T& start, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, Adopt>
-void each_member(T& adopt, Visit&& visit) {
+void each_frame_member(T& adopt, Visit&& visit) {
   visit("protocol", adopt.protocol);
   visit("oldest_protocol", adopt.oldest_protocol);
   visit("build", adopt.build);
@@ -112,7 +115,7 @@ void each_member(T& adopt, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, WorkerStopped>
-void each_member(T& stopped, Visit&& visit) {
+void each_frame_member(T& stopped, Visit&& visit) {
   visit("global_rank", stopped.global_rank);
   visit("pid", stopped.pid);
   visit("is_stopped", stopped.is_stopped);
@@ -121,7 +124,7 @@ void each_member(T& stopped, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, Hung>
-void each_member(T& hung, Visit&& visit) {
+void each_frame_member(T& hung, Visit&& visit) {
   visit("generation", hung.generation);
   visit("global_rank", hung.global_rank);
   visit("step", hung.step);
@@ -132,7 +135,7 @@ void each_member(T& hung, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, Straggler>
-void each_member(T& straggler, Visit&& visit) {
+void each_frame_member(T& straggler, Visit&& visit) {
   visit("generation", straggler.generation);
   visit("global_rank", straggler.global_rank);
   visit("step_time", straggler.step_time);
@@ -142,21 +145,23 @@ void each_member(T& straggler, Visit&& visit) {
 
 template <typename T>
 concept Plain = requires(T& value) {
-  each_member(value, [](const char*, auto&) {});
+  each_frame_member(value, [](const char*, auto&) {});
 };
 
 template <Plain T>
 Json encode_plain(const T& value, const char* type = nullptr) {
   Json json = Json::object();
   if (type != nullptr) json["type"] = type;
-  each_member(value, [&](const char* name, const auto& member) { json[name] = to_field(member); });
+  each_frame_member(value,
+                    [&](const char* name, const auto& member) { json[name] = to_field(member); });
   return json;
 }
 
 template <Plain T>
 T decode_plain(const Json& json) {
   T value;
-  each_member(value, [&](const char* name, auto& member) { read_member(json, name, member); });
+  each_frame_member(value,
+                    [&](const char* name, auto& member) { read_member(json, name, member); });
   return value;
 }
 

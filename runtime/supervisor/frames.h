@@ -28,11 +28,13 @@
 #include "runtime/supervisor/frame_socket.h"
 #include "runtime/supervisor/job_outcome.h"
 #include "runtime/supervisor/lease.h"
+#include "runtime/supervisor/pseudo_terminal.h"
 
 namespace accel::supervisor {
 
 inline constexpr int kProtocolVersion = 3;
 inline constexpr int kOldestProtocol = 1;  // that this build still understands
+extern const char* const kBuild;           // the version of accel, for messages
 inline constexpr int kLeaseProtocol = 3;   // the first whose shims keep a lease
 
 // ---- shim -> owner ----
@@ -175,10 +177,6 @@ struct Stop {
 };
 struct Suspend {};
 struct Resume {};
-struct WindowSize {
-  int rows = 0;
-  int columns = 0;
-};
 struct DumpStacks {};
 
 struct TakeSnapshot {};

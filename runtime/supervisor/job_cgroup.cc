@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "runtime/cgroup_folder.h"
+#include "runtime/open_folder.h"
 #include "runtime/supervisor/exit_report.h"
 
 namespace accel::supervisor {
@@ -31,10 +32,6 @@ int write_control(const std::string& path, std::string_view text) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) return errno;
   return ::write(fd.get(), text.data(), text.size()) < 0 ? errno : 0;
-}
-
-UniqueFd open_folder(const std::string& path) {
-  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
 }
 
 std::vector<std::string> folders_in(const std::string& folder) {

@@ -7,7 +7,7 @@ namespace {
 
 // Lists the members once for both directions: visit(name, member).
 template <typename Exit, typename Visit>
-void each_member(Exit& exit, Visit&& visit) {
+void each_exit_member(Exit& exit, Visit&& visit) {
   visit("global_rank", exit.global_rank);
   visit("local_rank", exit.local_rank);
   visit("generation", exit.generation);
@@ -26,9 +26,10 @@ void each_member(Exit& exit, Visit&& visit) {
   visit("last_error", exit.last_error);
 }
 
-Json encode(const WorkerExit& exit) {
+Json encode_exit(const WorkerExit& exit) {
   Json json = {{"cause", to_field(exit.cause)}};
-  each_member(exit, [&](const char* name, const auto& member) { json[name] = to_field(member); });
+  each_exit_member(exit,
+                   [&](const char* name, const auto& member) { json[name] = to_field(member); });
   json["detail"] = to_field(exit.detail);
   json["has_saved"] = exit.has_saved;
   json["saved_step"] = exit.saved_step;
@@ -41,7 +42,7 @@ WorkerExit decode_exit(const Json& json) {
   read_member(json, "cause", [&](const Json& cause) {
     from_enum_field(cause, exit.cause, ExitCause::kHang);
   });
-  each_member(exit, [&](const char* name, auto& member) { read_member(json, name, member); });
+  each_exit_member(exit, [&](const char* name, auto& member) { read_member(json, name, member); });
   read_new_member(json, "detail", exit.detail);
   read_new_member(json, "has_saved", exit.has_saved);
   read_new_member(json, "saved_step", exit.saved_step);
@@ -90,7 +91,7 @@ JobOutcome decode_outcome(const Json& json) {
 }  // namespace
 
 std::string to_json(const WorkerExit& exit) {
-  return encode(exit).dump();
+  return encode_exit(exit).dump();
 }
 
 std::string to_json(const JobOutcome& outcome) {
@@ -110,8 +111,8 @@ std::string to_json(const JobOutcome& outcome) {
                           {"path", to_field(checkpoint->path)},
                           {"token", to_field(checkpoint->token)}};
   }
-  if (outcome.first_failure) json["first_failure"] = encode(*outcome.first_failure);
-  for (const WorkerExit& exit : outcome.exits) json["exits"].push_back(encode(exit));
+  if (outcome.first_failure) json["first_failure"] = encode_exit(*outcome.first_failure);
+  for (const WorkerExit& exit : outcome.exits) json["exits"].push_back(encode_exit(exit));
   for (const Leftover& leftover : outcome.leftovers) {
     json["leftovers"].push_back({{"pid", leftover.pid}, {"command", to_field(leftover.command)}});
   }

@@ -1,6 +1,6 @@
 // The JSON of a JobSpec, and the checks on it.
 //
-// Writer and reader list the members of each struct once, in each_member(); a member that is added
+// Writer and reader list the members of each struct once, in each_spec_member(); a member that is added
 // there travels both ways. The version stands first: a shim of another build refuses the job
 // instead of guessing.
 
@@ -20,7 +20,7 @@ constexpr std::size_t kMinTokenLength = 16;
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, WorkerIdentity>
-void each_member(T& identity, Visit&& visit) {
+void each_spec_member(T& identity, Visit&& visit) {
   visit("global_rank", identity.global_rank);
   visit("world_size", identity.world_size);
   visit("local_rank", identity.local_rank);
@@ -41,7 +41,7 @@ void each_member(T& identity, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, WorkerSpec>
-void each_member(T& worker, Visit&& visit) {
+void each_spec_member(T& worker, Visit&& visit) {
   visit("local_rank", worker.local_rank);
   visit("global_rank", worker.global_rank);
   visit("argv", worker.argv);
@@ -57,7 +57,7 @@ void each_member(T& worker, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, PreflightCheck>
-void each_member(T& check, Visit&& visit) {
+void each_spec_member(T& check, Visit&& visit) {
   visit("name", check.name);
   visit("argv", check.argv);
   visit("limit", check.limit);
@@ -65,7 +65,7 @@ void each_member(T& check, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, StopPolicy>
-void each_member(T& stop, Visit&& visit) {
+void each_spec_member(T& stop, Visit&& visit) {
   visit("signal", stop.signal);
   visit("grace", stop.grace);
   visit("linger", stop.linger);
@@ -79,7 +79,7 @@ void each_member(T& stop, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, RestartPolicy>
-void each_member(T& restart, Visit&& visit) {
+void each_spec_member(T& restart, Visit&& visit) {
   visit("max_restarts", restart.max_restarts);
   visit("max_out_of_memory", restart.max_out_of_memory);
   visit("backoff_initial", restart.backoff_initial);
@@ -93,7 +93,7 @@ void each_member(T& restart, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, LogPolicy>
-void each_member(T& log, Visit&& visit) {
+void each_spec_member(T& log, Visit&& visit) {
   visit("dir", log.dir);
   visit("error_dir", log.error_dir);
   visit("prefix", log.prefix);
@@ -108,7 +108,7 @@ void each_member(T& log, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, ConsolePolicy>
-void each_member(T& console, Visit&& visit) {
+void each_spec_member(T& console, Visit&& visit) {
   visit("use_pty", console.use_pty);
   visit("stdin_to_rank0", console.stdin_to_rank0);
   visit("stop_by_input", console.stop_by_input);
@@ -117,7 +117,7 @@ void each_member(T& console, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, StorePolicy>
-void each_member(T& store, Visit&& visit) {
+void each_spec_member(T& store, Visit&& visit) {
   visit("enabled", store.enabled);
   visit("bind_address", store.bind_address);
   visit("port", store.port);
@@ -127,7 +127,7 @@ void each_member(T& store, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, LimitPolicy>
-void each_member(T& limits, Visit&& visit) {
+void each_spec_member(T& limits, Visit&& visit) {
   visit("memory_bytes", limits.memory_bytes);
   visit("pids", limits.pids);
   visit("open_files", limits.open_files);
@@ -137,7 +137,7 @@ void each_member(T& limits, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, OwnerPolicy>
-void each_member(T& owner, Visit&& visit) {
+void each_spec_member(T& owner, Visit&& visit) {
   visit("on_loss", owner.on_loss);
   visit("hold", owner.hold);
   visit("runtime_dir", owner.runtime_dir);
@@ -146,7 +146,7 @@ void each_member(T& owner, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, HangPolicy>
-void each_member(T& hang, Visit&& visit) {
+void each_spec_member(T& hang, Visit&& visit) {
   visit("mode", hang.mode);
   visit("timeout", hang.timeout);
   visit("floor", hang.floor);
@@ -158,7 +158,7 @@ void each_member(T& hang, Visit&& visit) {
 
 template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, JobSpec>
-void each_member(T& spec, Visit&& visit) {
+void each_spec_member(T& spec, Visit&& visit) {
   visit("job_id", spec.job_id);
   visit("cwd", spec.cwd);
   visit("env", spec.env);
@@ -181,16 +181,16 @@ void each_member(T& spec, Visit&& visit) {
 
 template <typename T>
 concept Struct = requires(T& value) {
-  each_member(value, [](const char*, auto&) {});
+  each_spec_member(value, [](const char*, auto&) {});
 };
 
 template <typename T>
-Json encode(const T& value);
+Json encode_struct(const T& value);
 
 template <typename T>
 Json encode_member(const T& member) {
   if constexpr (Struct<const T>) {
-    return encode(member);
+    return encode_struct(member);
   } else {
     return to_field(member);
   }
@@ -199,21 +199,21 @@ Json encode_member(const T& member) {
 template <typename T>
 requires Struct<const T> Json encode_member(const std::vector<T>& items) {
   Json array = Json::array();
-  for (const T& item : items) array.push_back(encode(item));
+  for (const T& item : items) array.push_back(encode_struct(item));
   return array;
 }
 
 template <typename T>
-Json encode(const T& value) {
+Json encode_struct(const T& value) {
   Json json = Json::object();
-  each_member(value,
-              [&](const char* name, const auto& member) { json[name] = encode_member(member); });
+  each_spec_member(
+      value, [&](const char* name, const auto& member) { json[name] = encode_member(member); });
   return json;
 }
 
 // What an older version may lack is known by its number.
 template <typename T>
-void decode(const Json& json, T& out, int version);
+void decode_struct(const Json& json, T& out, int version);
 
 void decode_member(const Json& json, Streams& out, int) {
   from_enum_field(json, out, Streams::kAll);
@@ -240,21 +240,21 @@ template <typename T>
 requires Struct<T>
 void decode_member(const Json& json, std::vector<T>& out, int version) {
   if (!json.is_array()) throw FieldError("is not an array");
-  for (const Json& item : json) decode(item, out.emplace_back(), version);
+  for (const Json& item : json) decode_struct(item, out.emplace_back(), version);
 }
 
 template <typename T>
 void decode_member(const Json& json, T& out, int version) {
   if constexpr (Struct<T>) {
-    decode(json, out, version);
+    decode_struct(json, out, version);
   } else {
     from_field(json, out);
   }
 }
 
 template <typename T>
-void decode(const Json& json, T& out, int version) {
-  each_member(out, [&](const char* name, auto& member) {
+void decode_struct(const Json& json, T& out, int version) {
+  each_spec_member(out, [&](const char* name, auto& member) {
     const bool may_lack = version < JobSpec::kVersion && json.is_object();
     if (may_lack && !json.contains(name)) return;
     read_member(json, name, [&](const Json& field) { decode_member(field, member, version); });
@@ -440,7 +440,7 @@ Result<void> check(const JobSpec& spec) {
 }  // namespace
 
 std::string to_json(const JobSpec& spec) {
-  Json json = encode(spec);
+  Json json = encode_struct(spec);
   json["version"] = JobSpec::kVersion;
   return json.dump();
 }
@@ -454,7 +454,7 @@ Result<JobSpec> job_spec_from_json(std::string_view json) {
                        std::to_string(JobSpec::kVersion));
     }
     JobSpec out;
-    decode(object, out, version);
+    decode_struct(object, out, version);
     if (version < 4) out.log.overflow = overflow_before_version_4(object);
     return out;
   });

@@ -6,19 +6,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/open_folder.h"
 #include "runtime/supervisor/sealed_file.h"
 #include "runtime/supervisor/shim_state.h"
 
 namespace accel::supervisor {
 namespace {
 
-constexpr Seal kSeal = {
+constexpr Seal kLastWordSeal = {
     .magic = "accel-shim-end ", .version = 1, .kind = "last word of accel-shim"};
 constexpr std::size_t kMaxBytes = 64 * 1024 * 1024;  // the tails of 1024 workers
-
-UniqueFd open_folder(const std::string& folder) {
-  return UniqueFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-}
 
 }  // namespace
 
@@ -31,7 +28,7 @@ Result<void> write_last_word(const std::string& folder,
                              const HostEvent& event) {
   auto place = open_runtime_folder(folder);
   if (!place) return std::move(place).error();
-  return replace_file(place->get(), last_word_name(job_id), seal(kSeal, encode(event)));
+  return replace_file(place->get(), last_word_name(job_id), seal(kLastWordSeal, encode(event)));
 }
 
 Result<std::optional<HostEvent>> read_last_word(const std::string& folder,
@@ -50,7 +47,7 @@ Result<std::optional<HostEvent>> read_last_word(const std::string& folder,
     return std::optional<HostEvent>();
   const auto text = read_plain_file(place.get(), name, kMaxBytes);
   if (!text) return text.error();
-  const auto body = unseal(kSeal, *text, name);
+  const auto body = unseal(kLastWordSeal, *text, name);
   if (!body) return body.error();
   auto event = decode_event(*body);
   if (!event) return std::move(event).error();

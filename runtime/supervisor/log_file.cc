@@ -21,6 +21,7 @@
 #include <accel/error.h>
 
 #include "runtime/supervisor/log_layout.h"
+#include "runtime/write_all.h"
 
 namespace accel::supervisor {
 namespace {
@@ -30,18 +31,6 @@ constexpr int kOpenFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY;
 // The descriptor is of no more use; a new one may be.
 bool needs_reopening(int error) {
   return error == ESTALE || error == EBADF || error == ENXIO;
-}
-
-int write_all(int fd, std::string_view& bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written > 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno != EINTR) {
-      return errno;
-    }
-  }
-  return 0;
 }
 
 }  // namespace

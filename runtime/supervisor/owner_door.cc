@@ -24,7 +24,7 @@ namespace asio = boost::asio;
 constexpr std::size_t kMaxCandidates = 8;
 constexpr std::chrono::seconds kProofLimit{5};
 
-Error failed(const std::string& what) {
+Error door_failure(const std::string& what) {
   return Error(ErrorCode::kShimState, what + ": " + errno_text(errno));
 }
 
@@ -32,7 +32,7 @@ Error failed(const std::string& what) {
 // nobody can put another folder in its place.
 Result<UniqueFd> listen_in(int folder, const std::string& name) {
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return failed("cannot make a socket");
+  if (!fd) return door_failure("cannot make a socket");
   const std::string path = "/proc/self/fd/" + std::to_string(folder) + "/" + name;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -45,7 +45,7 @@ Result<UniqueFd> listen_in(int folder, const std::string& name) {
   const int bound = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
   ::umask(before);
   if (bound != 0 || ::listen(fd.get(), kMaxCandidates) != 0)
-    return failed("cannot listen on " + name);
+    return door_failure("cannot listen on " + name);
   return fd;
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMaxPort = 65535;
 
-Error invalid(std::string what) {
+Error owner_bug(std::string what) {
   return Error(ErrorCode::kInvalidArgument, std::move(what), "this is a bug of the owner");
 }
 
@@ -32,8 +32,8 @@ bool is_port(int port) {
 Result<void> Supervisor::Impl::check(const PrepareGeneration& wanted) const {
   const std::string name = "generation " + std::to_string(wanted.generation);
   if (state_ != State::kParked && state_ != State::kPrepared) {
-    return invalid(name + " cannot be prepared: generation " + std::to_string(generation_) +
-                   " has not ended");
+    return owner_bug(name + " cannot be prepared: generation " + std::to_string(generation_) +
+                     " has not ended");
   }
   if (is_unkillable_) {
     return Error(ErrorCode::kWorkerUnkillable,
@@ -43,16 +43,16 @@ Result<void> Supervisor::Impl::check(const PrepareGeneration& wanted) const {
   const int num_workers = static_cast<int>(spec_.workers.size());
   if (wanted.first_rank < 0 || wanted.world_size < 1 ||
       wanted.first_rank > wanted.world_size - num_workers) {
-    return invalid(name + ": " + std::to_string(num_workers) + " workers from rank " +
-                   std::to_string(wanted.first_rank) + " on do not fit a world of " +
-                   std::to_string(wanted.world_size));
+    return owner_bug(name + ": " + std::to_string(num_workers) + " workers from rank " +
+                     std::to_string(wanted.first_rank) + " on do not fit a world of " +
+                     std::to_string(wanted.world_size));
   }
   if (wanted.node_rank < 0 || wanted.node_rank >= wanted.num_nodes) {
-    return invalid(name + ": node " + std::to_string(wanted.node_rank) + " of " +
-                   std::to_string(wanted.num_nodes));
+    return owner_bug(name + ": node " + std::to_string(wanted.node_rank) + " of " +
+                     std::to_string(wanted.num_nodes));
   }
-  if (wanted.restart_count < 0) return invalid(name + ": the number of restarts is negative");
-  if (!is_port(wanted.port)) return invalid(name + ": port " + std::to_string(wanted.port));
+  if (wanted.restart_count < 0) return owner_bug(name + ": the number of restarts is negative");
+  if (!is_port(wanted.port)) return owner_bug(name + ": port " + std::to_string(wanted.port));
   return {};
 }
 
@@ -64,8 +64,8 @@ void Supervisor::Impl::open_store(const OpenStore& wanted) {
   }
   const std::string name = "the store of generation " + std::to_string(wanted.generation);
   const auto fail = [&](Error error) { send_(PrepareFailed{wanted.generation, std::move(error)}); };
-  if (state_ != State::kParked) return fail(invalid(name + ": another generation is under way"));
-  if (!is_port(wanted.port)) return fail(invalid(name + ": port " + std::to_string(wanted.port)));
+  if (state_ != State::kParked) return fail(owner_bug(name + ": another generation is under way"));
+  if (!is_port(wanted.port)) return fail(owner_bug(name + ": port " + std::to_string(wanted.port)));
   opened_store_.reset();
   auto opened = services_.open_store({.bind_address = wanted.bind_address,
                                       .port = static_cast<std::uint16_t>(wanted.port),

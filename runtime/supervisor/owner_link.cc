@@ -12,7 +12,8 @@ namespace {
 
 using boost::asio::posix::descriptor_base;
 
-int duplicate(int fd) {
+// A descriptor of the loop's own; -1 of none.
+int watched_copy(int fd) {
   return fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
 }
 
@@ -24,7 +25,7 @@ OwnerLink::OwnerLink(boost::asio::io_context& context,
                      bool keeps_events)
     : socket_(std::move(socket)),
       owner_pidfd_(std::move(owner_pidfd)),
-      stream_(context, duplicate(socket_.fd())),
+      stream_(context, watched_copy(socket_.fd())),
       owner_(context),
       keeps_events_(keeps_events) {
   if (owner_pidfd_) owner_.assign(owner_pidfd_.release());
@@ -57,7 +58,7 @@ void OwnerLink::attach(FrameSocket socket, UniqueFd owner_pidfd, const HostEvent
   stream_.close(ignored);
   owner_.close(ignored);
   socket_ = std::move(socket);
-  stream_.assign(duplicate(socket_.fd()), ignored);
+  stream_.assign(watched_copy(socket_.fd()), ignored);
   if (owner_pidfd) owner_.assign(owner_pidfd.release(), ignored);
   is_lost_ = is_waiting_writable_ = false;
   queue_.push_front(encode(first));

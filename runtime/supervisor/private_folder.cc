@@ -16,6 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/open_folder.h"
+
 namespace accel::supervisor {
 namespace {
 
@@ -81,7 +83,7 @@ std::optional<std::vector<std::string>> names_of_ours(const fs::path& path) {
 }
 
 void remove_if_abandoned(const fs::path& path) {
-  const UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  const UniqueFd folder = open_folder(path);
   if (!folder || !is_ours(folder.get(), S_IFDIR) || !is_abandoned(folder.get())) return;
   const auto names = names_of_ours(path);
   if (!names) return;

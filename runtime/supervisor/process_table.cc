@@ -19,7 +19,7 @@ std::string_view next_word(std::string_view& text) {
 }
 
 template <typename T>
-bool parse_number(std::string_view word, T& out) {
+bool parse_word(std::string_view word, T& out) {
   const auto parsed = std::from_chars(word.data(), word.data() + word.size(), out);
   return parsed.ec == std::errc{};
 }
@@ -31,17 +31,17 @@ bool parse_number(std::string_view word, T& out) {
 std::optional<ProcessEntry> parse_stat(std::string_view stat) {
   ProcessEntry entry;
   const std::size_t name_end = stat.rfind(')');
-  if (name_end == std::string_view::npos || !parse_number(stat, entry.pid)) return std::nullopt;
+  if (name_end == std::string_view::npos || !parse_word(stat, entry.pid)) return std::nullopt;
   std::string_view rest = stat.substr(name_end + 1);
   const std::string_view state = next_word(rest);
   if (state.size() != 1) return std::nullopt;
   entry.state = state[0];
-  bool is_valid = parse_number(next_word(rest), entry.parent);
-  is_valid = parse_number(next_word(rest), entry.group) && is_valid;
-  is_valid = parse_number(next_word(rest), entry.session) && is_valid;
+  bool is_valid = parse_word(next_word(rest), entry.parent);
+  is_valid = parse_word(next_word(rest), entry.group) && is_valid;
+  is_valid = parse_word(next_word(rest), entry.session) && is_valid;
   constexpr int kFieldsBetweenSessionAndStart = 15;
   for (int i = 0; i < kFieldsBetweenSessionAndStart; ++i) next_word(rest);
-  is_valid = parse_number(next_word(rest), entry.start_time) && is_valid;
+  is_valid = parse_word(next_word(rest), entry.start_time) && is_valid;
   return is_valid ? std::optional(entry) : std::nullopt;
 }
 

@@ -30,8 +30,6 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr int kExitUnusable = 70;
-constexpr const char* kBuild = ACCEL_VERSION;
-
 struct ShimArguments {
   int socket = -1;
   int spec = -1;

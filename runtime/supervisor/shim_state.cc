@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/open_folder.h"
 #include "runtime/supervisor/json_fields.h"
 #include "runtime/supervisor/orphan_sweep.h"
 #include "runtime/supervisor/process_table.h"
@@ -18,16 +19,16 @@ namespace accel::supervisor {
 namespace {
 
 constexpr std::size_t kMaxStateBytes = 64 * 1024;
-constexpr Seal kSeal = {.magic = "accel-shim-state ",
-                        .version = ShimState::kVersion,
-                        .kind = "state file of accel-shim"};
+constexpr Seal kStateSeal = {.magic = "accel-shim-state ",
+                             .version = ShimState::kVersion,
+                             .kind = "state file of accel-shim"};
 
-Error unusable(std::string what) {
+Error unusable_state(std::string what) {
   return Error(ErrorCode::kShimState, std::move(what));
 }
 
 template <typename T, typename Visit>
-void each_member(T& state, Visit&& visit) {
+void each_state_member(T& state, Visit&& visit) {
   visit("job_id", state.job_id);
   visit("node_id", state.node_id);
   visit("build", state.build);
@@ -48,7 +49,8 @@ std::string without_newline(std::string text) {
 // The state in `json`, whose place must be a file name and whose number a process number.
 ShimState state_from(const Json& json) {
   ShimState state;
-  each_member(state, [&](const char* name, auto& member) { read_member(json, name, member); });
+  each_state_member(state,
+                    [&](const char* name, auto& member) { read_member(json, name, member); });
   read_new_member(json, kInstance, state.instance);
   if (state.pid < 2 || state.pid > std::numeric_limits<pid_t>::max()) {
     throw FieldError("pid is not that of a process");
@@ -69,38 +71,40 @@ std::string socket_name(const std::string& job_id) {
 }
 
 Result<UniqueFd> open_runtime_folder(const std::string& folder) {
-  UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  UniqueFd fd = open_folder(folder);
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0) {
-    return unusable("cannot open the runtime folder " + folder + ": " + errno_text(errno));
+    return unusable_state("cannot open the runtime folder " + folder + ": " + errno_text(errno));
   }
   if (info.st_uid != ::geteuid()) {
-    return unusable("the runtime folder " + folder + " belongs to uid " +
-                    std::to_string(info.st_uid) + ", not to " + std::to_string(::geteuid()));
+    return unusable_state("the runtime folder " + folder + " belongs to uid " +
+                          std::to_string(info.st_uid) + ", not to " + std::to_string(::geteuid()));
   }
   if ((info.st_mode & 077) != 0) {
     char mode[8];
     std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
-    return unusable("the runtime folder " + folder + " is open to others (mode " + mode + ")");
+    return unusable_state("the runtime folder " + folder + " is open to others (mode " + mode +
+                          ")");
   }
   return fd;
 }
 
 Result<void> write_shim_state(int folder, const ShimState& state) {
   Json json = Json::object();
-  each_member(state, [&](const char* name, const auto& member) { json[name] = to_field(member); });
+  each_state_member(state,
+                    [&](const char* name, const auto& member) { json[name] = to_field(member); });
   json[kInstance] = to_field(state.instance);
-  return replace_file(folder, state_file_name(state.job_id), seal(kSeal, json.dump()));
+  return replace_file(folder, state_file_name(state.job_id), seal(kStateSeal, json.dump()));
 }
 
 // The folder may be another user's, who may have put anything there.
 Result<ShimState> read_shim_state(const std::string& path) {
   const auto text = read_plain_file(AT_FDCWD, path, kMaxStateBytes);
   if (!text) return text.error();
-  const auto body = unseal(kSeal, *text, path);
+  const auto body = unseal(kStateSeal, *text, path);
   if (!body) return body.error();
   auto state = decode_json(*body, "the state of a shim", state_from);
-  if (!state) return unusable(path + ": " + state.error().message());
+  if (!state) return unusable_state(path + ": " + state.error().message());
   return state;
 }
 

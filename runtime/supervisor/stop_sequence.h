@@ -45,6 +45,8 @@ struct StopAction {
   } kind = Kind::kSignal;
   StopTarget target = StopTarget::kEveryone;
   int signal = 0;
+
+  bool operator==(const StopAction&) const = default;
 };
 
 class StopSequence {

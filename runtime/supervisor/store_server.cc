@@ -43,7 +43,7 @@ constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::size_t kPauseBytes = 1 << 20;
 constexpr int kRequestsPerTurn = 256;
 constexpr int kAcceptsPerTurn = 64;
-constexpr std::uint64_t kMaxNotices = 8;
+constexpr std::uint64_t kMaxStoreNotices = 8;
 constexpr std::chrono::milliseconds kDescriptorBackoff{100};
 
 struct Connection {
@@ -438,7 +438,7 @@ void StoreServer::Impl::disconnect_for(StoreClientId id, const Error& why) {
 
 // The one who is told may end this server: nothing is done to a client after it.
 void StoreServer::Impl::notice(const Error& error) {
-  if (notices_++ >= kMaxNotices || !options_.on_notice) return;
+  if (notices_++ >= kMaxStoreNotices || !options_.on_notice) return;
   const auto tell = options_.on_notice;
   tell(error);
 }

@@ -26,7 +26,7 @@ constexpr unsigned kTcpListen = 10;  // TCP_LISTEN of the kernel's tcp_states.h
 // ---- the text of /proc/net/tcp ----
 
 template <typename T>
-std::optional<T> parse_number(std::string_view text, int base) {
+std::optional<T> parse_digits(std::string_view text, int base) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -39,7 +39,7 @@ std::optional<ip::address> parse_address(std::string_view hex) {
   std::array<std::uint32_t, 4> words{};
   if (hex.size() != 8 && hex.size() != 32) return std::nullopt;
   for (std::size_t i = 0; i * 8 < hex.size(); ++i) {
-    const auto word = parse_number<std::uint32_t>(hex.substr(i * 8, 8), 16);
+    const auto word = parse_digits<std::uint32_t>(hex.substr(i * 8, 8), 16);
     if (!word) return std::nullopt;
     words[i] = *word;
   }
@@ -59,7 +59,7 @@ std::optional<TcpEndpoint> parse_endpoint(std::string_view text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
   const auto address = parse_address(text.substr(0, colon));
-  const auto port = parse_number<std::uint16_t>(text.substr(colon + 1), 16);
+  const auto port = parse_digits<std::uint16_t>(text.substr(colon + 1), 16);
   if (!address || !port) return std::nullopt;
   return TcpEndpoint(*address, *port);
 }
@@ -81,9 +81,9 @@ std::optional<TcpEntry> parse_entry(std::string_view line) {
   if (words.size() < 10) return std::nullopt;
   const auto local = parse_endpoint(words[1]);
   const auto remote = parse_endpoint(words[2]);
-  const auto state = parse_number<unsigned>(words[3], 16);
-  const auto uid = parse_number<uid_t>(words[7], 10);
-  const auto inode = parse_number<std::uint64_t>(words[9], 10);
+  const auto state = parse_digits<unsigned>(words[3], 16);
+  const auto uid = parse_digits<uid_t>(words[7], 10);
+  const auto inode = parse_digits<std::uint64_t>(words[9], 10);
   if (!local || !remote || !state || !uid || !inode) return std::nullopt;
   return TcpEntry{*local, *remote, *state == kTcpListen, *uid, *inode};
 }

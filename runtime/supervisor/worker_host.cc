@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/open_folder.h"
 #include "runtime/own_environment.h"
 #include "runtime/supervisor/exit_report.h"
 #include "runtime/supervisor/fd_packet.h"
@@ -32,8 +33,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kKillWait{2'000};
 constexpr std::chrono::milliseconds kAdoptLimit{5'000};  // for each answer of a shim
-constexpr const char* kBuild = ACCEL_VERSION;
-
 // 128 random bits in hexadecimal digits.
 Result<std::string> draw_instance() {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -224,7 +223,7 @@ Result<FrameSocket> connect_to(const std::string& state_file, const ShimState& s
                      errno_text(errno));
   };
   const std::string folder = std::filesystem::path(state_file).parent_path().string();
-  const UniqueFd place(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd place = open_folder(folder);
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!place || !fd) return failed(folder);
   sockaddr_un address{};

@@ -12,17 +12,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "libaccel/alignment.h"
 #include "runtime/printable.h"
 
 namespace accel::shm {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Of addresses, not of memory: more than the gradients of a model that the CPUs of a node train.
 constexpr std::size_t kSize = std::size_t{64} << 30;
 
-std::size_t whole_pages(std::size_t bytes) {
-  return (std::max<std::size_t>(bytes, 1) + kHugePage - 1) / kHugePage * kHugePage;
+std::size_t whole_huge_pages(std::size_t bytes) {
+  return rounded_up(std::max<std::size_t>(bytes, 1), kHugePage);
 }
 
 // The kernel ends processes whose files pass RLIMIT_FSIZE.
@@ -79,7 +79,7 @@ Arena::~Arena() {
 }
 
 Result<std::byte*> Arena::allocate(std::size_t bytes) {
-  const std::size_t size = whole_pages(bytes);
+  const std::size_t size = whole_huge_pages(bytes);
   std::size_t offset = 0;
   {
     const std::lock_guard lock(mutex_);

@@ -11,11 +11,10 @@
 #include <string>
 #include <string_view>
 
+#include "libaccel/alignment.h"
 #include "libaccel/collectives/shm/data_type.h"
 
 namespace accel::shm {
-
-inline constexpr std::size_t kCacheLine = 64;
 
 enum class CallKind : std::uint32_t {
   kNone,

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "libaccel/alignment.h"
 #include "runtime/printable.h"
 
 namespace accel::shm {
@@ -20,7 +21,7 @@ constexpr std::uint64_t kLayout = 4;  // raised with every change of what stands
 
 std::size_t lines_bytes(int world_size) {
   const std::size_t bytes = sizeof(RankLine) * static_cast<std::size_t>(world_size);
-  return (bytes + kPage - 1) / kPage * kPage;
+  return rounded_up(bytes, kPage);
 }
 
 // The more ranks, the smaller the ring of a pair: all of them together stay below 300 MiB.

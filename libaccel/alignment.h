@@ -1,0 +1,22 @@
+// Alignment: what sizes and addresses are rounded up to.
+//
+// Threads:  pure.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+
+namespace accel {
+
+inline constexpr std::size_t kCacheLine = 64;
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// Requires: value is not negative, multiple is above 0.
+template <std::integral Number>
+[[nodiscard]] constexpr Number rounded_up(Number value,
+                                          std::type_identity_t<Number> multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace accel
