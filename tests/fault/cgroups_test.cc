@@ -15,7 +15,7 @@
 #include "tests/support/fault_job.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::test {
+namespace accel::test::cgroups_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -198,4 +198,4 @@ TEST_F(Cgroups, Fault12AForkBombIsHeldOrTheJobIsRefused) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::cgroups_test

@@ -9,7 +9,7 @@
 #include "tests/support/fault_job.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::test {
+namespace accel::test::clock_test {
 namespace {
 
 using ::testing::IsEmpty;
@@ -60,4 +60,4 @@ TEST_F(WallClock, Fault43JumpsOfADayChangeNothing) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::clock_test

@@ -11,7 +11,7 @@
 #include "tests/support/fault_job.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::test {
+namespace accel::test::error_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -104,4 +104,4 @@ TEST_F(ErrorFiles, Fault27BothAreKilledAndTheNextJobRemovesTheFolder) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::error_files_test

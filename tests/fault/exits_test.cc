@@ -12,7 +12,7 @@
 #include "runtime/supervisor/exit_error.h"
 #include "tests/support/fault_job.h"
 
-namespace accel::test {
+namespace accel::test::exits_test {
 namespace {
 
 using supervisor::ExitCause;
@@ -223,4 +223,4 @@ TEST_F(Exits, OneRankThatCannotStartEndsTheOthers) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::exits_test

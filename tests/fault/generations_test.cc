@@ -9,7 +9,7 @@
 #include "tests/support/driven_job.h"
 #include "tests/support/store_client.h"
 
-namespace accel::test {
+namespace accel::test::generations_test {
 namespace {
 
 using supervisor::ExitCause;
@@ -330,4 +330,4 @@ TEST_F(Generations, Fault27AShimThatIsLostSparesAnotherJobOfItsName) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::generations_test

@@ -11,7 +11,7 @@
 #include "tests/support/fault_job.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::test {
+namespace accel::test::hangs_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -123,4 +123,4 @@ TEST_F(Hangs, WorkersThatReportNothingAreLeftAlone) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::hangs_test

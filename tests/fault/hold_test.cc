@@ -15,7 +15,7 @@
 #include "tests/support/driven_job.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::test {
+namespace accel::test::hold_test {
 namespace {
 
 using supervisor::adopt_shim;
@@ -377,4 +377,4 @@ TEST_F(Hold, Fault30AnOwnerOfAnUnknownProtocolIsRefusedAndTheWorkersGoOn) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::hold_test

@@ -11,7 +11,7 @@
 #include "runtime/system.h"
 #include "tests/support/fault_job.h"
 
-namespace accel::test {
+namespace accel::test::inheritance_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -195,4 +195,4 @@ TEST_F(Inheritance, WorkerStartsWithoutBlockedOrAddedIgnoredSignals) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::inheritance_test

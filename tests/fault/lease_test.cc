@@ -15,7 +15,7 @@
 #include "tests/support/driven_job.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::test {
+namespace accel::test::lease_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -232,4 +232,4 @@ TEST_F(Lease, NothingStartsUnderALeaseThatIsOverAndTheNextGenerationDoes) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::lease_test

@@ -11,7 +11,7 @@
 #include "runtime/supervisor/process_table.h"
 #include "tests/support/fault_job.h"
 
-namespace accel::test {
+namespace accel::test::orphans_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -134,4 +134,4 @@ TEST_F(Orphans, Fault11ZombiesOfGrandchildrenAreReaped) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::orphans_test

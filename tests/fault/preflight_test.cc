@@ -10,7 +10,7 @@
 #include "tests/support/driven_job.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::test {
+namespace accel::test::preflight_test {
 namespace {
 
 using supervisor::GenerationEnded;
@@ -226,4 +226,4 @@ TEST_F(Preflight, ALeaseThatEndsDuringTheChecksEndsThem) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::preflight_test

@@ -17,7 +17,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/test_budget.h"
 
-namespace accel::test {
+namespace accel::test::restarts_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -234,4 +234,4 @@ TEST_F(Restarts, SixtyFourWorkersStartAndEnd) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::restarts_test

@@ -14,7 +14,7 @@
 #include "tests/support/fault_job.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::test {
+namespace accel::test::stopping_test {
 namespace {
 
 using supervisor::Stop;
@@ -366,4 +366,4 @@ TEST_F(Stopping, TheStopSignalFollowsTheSignalOfPreemption) {
 }
 
 }  // namespace
-}  // namespace accel::test
+}  // namespace accel::test::stopping_test

@@ -15,7 +15,7 @@
 
 #include "runtime/supervisor/store_server.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::store_peer_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -107,4 +107,4 @@ TEST_F(C10dClient, AHundredRanksMeetAtABarrier) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::store_peer_test

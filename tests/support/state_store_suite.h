@@ -12,7 +12,7 @@
 
 #include "agent/coordinator/state_store.h"
 
-namespace accel::agent::test {
+namespace accel::agent::state_store_suite {
 
 // Where the records of one store are; outlives the stores that it opens.
 class StoreBackend {
@@ -102,4 +102,4 @@ TEST_P(StateStoreContract, OneAfterAnotherEachGoesOnFromTheOneBefore) {
   }
 }
 
-}  // namespace accel::agent::test
+}  // namespace accel::agent::state_store_suite

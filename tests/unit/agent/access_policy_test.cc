@@ -5,7 +5,7 @@
 #include "agent/ticket_book.h"
 #include "tests/support/manual_clock.h"
 
-namespace accel::agent {
+namespace accel::agent::access_policy_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -132,4 +132,4 @@ TEST(AccessPolicy, JobsOfManyNodesObeyAllowUsersAndTheAgentsOwnUid) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::access_policy_test

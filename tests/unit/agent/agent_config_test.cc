@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <yaml-cpp/yaml.h>
 
-namespace accel::agent {
+namespace accel::agent::agent_config_test {
 namespace {
 
 using testing::HasSubstr;
@@ -190,4 +190,4 @@ TEST(AgentConfig, AnIdIsNoPath) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::agent_config_test

@@ -9,7 +9,7 @@
 
 #include "agent/tls_authority.h"
 
-namespace accel::agent {
+namespace accel::agent::certificate_expiry_test {
 namespace {
 
 using std::chrono::hours;
@@ -85,4 +85,4 @@ TEST_F(CertificateFile, NamesAFileThatIsNone) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::certificate_expiry_test

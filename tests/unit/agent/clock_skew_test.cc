@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::agent {
+namespace accel::agent::clock_skew_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -59,4 +59,4 @@ TEST(ClockSkew, ASkewThatCreepsIsToldAgainAfterASecond) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::clock_skew_test

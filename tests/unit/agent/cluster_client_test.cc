@@ -9,7 +9,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel::agent {
+namespace accel::agent::cluster_client_test {
 namespace {
 
 // Says nothing until a call is cancelled.
@@ -75,4 +75,4 @@ TEST_F(ClusterClientTest, ItsEndCancelsLogsAndNobodyKeepsThem) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::cluster_client_test

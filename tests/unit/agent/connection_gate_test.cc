@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-namespace accel::agent {
+namespace accel::agent::connection_gate_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -217,4 +217,4 @@ TEST(ConnectionLimits, AreHeldToWhatTheOpenFilesHaveRoomFor) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::connection_gate_test

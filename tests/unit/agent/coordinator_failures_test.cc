@@ -9,7 +9,7 @@
 #include "tests/support/virtual_cluster.h"
 #include "tests/unit/agent/coordinator_cases.h"
 
-namespace accel::agent {
+namespace accel::agent::coordinator_failures_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -476,4 +476,4 @@ TEST(CoordinatorFailures, Fault8AnUnkillableWorkerPutsItsNodeAsideAndTheJobGoesO
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::coordinator_failures_test

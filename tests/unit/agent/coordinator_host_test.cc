@@ -9,7 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <gtest/gtest.h>
 
-namespace accel::agent {
+namespace accel::agent::coordinator_host_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -102,4 +102,4 @@ TEST(DeposedHost, WithNobodyToFollowItOnlyReports) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::coordinator_host_test

@@ -9,7 +9,7 @@
 #include "tests/support/virtual_cluster.h"
 #include "tests/unit/agent/coordinator_cases.h"
 
-namespace accel::agent {
+namespace accel::agent::coordinator_recovery_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -379,4 +379,4 @@ TEST(CoordinatorRecovery, AnEpochThatIsNotHigherIsRefused) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::coordinator_recovery_test

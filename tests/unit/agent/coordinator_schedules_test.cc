@@ -13,7 +13,7 @@
 #include "tests/support/test_budget.h"
 #include "tests/support/virtual_cluster.h"
 
-namespace accel::agent {
+namespace accel::agent::coordinator_schedules_test {
 namespace {
 
 using test::ClusterOptions;
@@ -169,4 +169,4 @@ INSTANTIATE_TEST_SUITE_P(EveryBug,
                                            SeededBug::kKeepsVoidSession));
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::coordinator_schedules_test

@@ -24,7 +24,7 @@
 #include "tests/support/test_budget.h"
 #include "tests/support/virtual_cluster.h"
 
-namespace accel::agent {
+namespace accel::agent::coordinator_search_test {
 namespace {
 
 using test::ClusterOptions;
@@ -300,4 +300,4 @@ INSTANTIATE_TEST_SUITE_P(EveryBug,
                                            SeededBug::kForgetsBudget));
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::coordinator_search_test

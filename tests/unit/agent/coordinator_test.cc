@@ -10,7 +10,7 @@
 #include "tests/support/virtual_cluster.h"
 #include "tests/unit/agent/coordinator_cases.h"
 
-namespace accel::agent {
+namespace accel::agent::coordinator_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -436,4 +436,4 @@ TEST(CoordinatorSize, AllAssignsShareOneHostlist) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::coordinator_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel::agent {
+namespace accel::agent::drain_mark_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -65,4 +65,4 @@ TEST_F(DrainMarkTest, AFolderThatCannotBeWrittenIsAnError) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::drain_mark_test

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::agent {
+namespace accel::agent::election_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -295,4 +295,4 @@ TEST_F(ElectionTest, AFollowerThatEndsEndsAtOnce) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::election_test

@@ -13,7 +13,7 @@
 
 #include "agent/coordinator/election.h"
 
-namespace accel::agent {
+namespace accel::agent::elections_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -324,4 +324,4 @@ TEST(Elections, Fault41NeverDoTwoLeadWhateverIsLostLateOrStopped) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::elections_test

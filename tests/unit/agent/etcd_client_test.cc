@@ -14,7 +14,7 @@
 
 #include "tests/support/fake_etcd.h"
 
-namespace accel::agent {
+namespace accel::agent::etcd_client_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -211,4 +211,4 @@ TEST(EtcdClient, ARefusalCountsAndNobodyElseIsAsked) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::etcd_client_test

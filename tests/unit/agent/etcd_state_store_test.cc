@@ -11,7 +11,7 @@
 #include "tests/support/etcd_server.h"
 #include "tests/support/state_store_suite.h"
 
-namespace accel::agent {
+namespace accel::agent::etcd_state_store_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -21,8 +21,8 @@ using ::testing::HasSubstr;
 constexpr EtcdTiming kPatient = {.call_limit = 60s};  // however long a disk takes
 
 // One etcd for all tests of this file, each in a cluster of its own; started by the first.
-accel::test::EtcdServer& etcd() {
-  static accel::test::EtcdServer server;
+test::EtcdServer& etcd() {
+  static test::EtcdServer server;
   return server;
 }
 
@@ -62,7 +62,7 @@ class EtcdCluster {
   std::shared_ptr<EtcdClient> client_;
 };
 
-class EtcdBackend final : public test::StoreBackend {
+class EtcdBackend final : public state_store_suite::StoreBackend {
  public:
   std::unique_ptr<StateStore> open() override {
     auto store = cluster_.open(cluster_.elect("a:1"));
@@ -74,14 +74,14 @@ class EtcdBackend final : public test::StoreBackend {
   EtcdCluster cluster_;
 };
 
-std::unique_ptr<test::StoreBackend> make_etcd_backend() {
+std::unique_ptr<state_store_suite::StoreBackend> make_etcd_backend() {
   return std::make_unique<EtcdBackend>();
 }
 
 class EtcdStateStoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!accel::test::EtcdServer::is_installed()) GTEST_SKIP() << "etcd is not installed";
+    if (!test::EtcdServer::is_installed()) GTEST_SKIP() << "etcd is not installed";
   }
 };
 
@@ -157,7 +157,7 @@ TEST_F(EtcdStateStoreTest, AChangeOfTheRecordBehindItsBackIsNoticedAndOverwritte
 }
 
 TEST_F(EtcdStateStoreTest, AWriteWaitsForAnEtcdThatIsAwayAndIsMadeWhenItIsBack) {
-  accel::test::EtcdServer server;
+  test::EtcdServer server;
   const auto client = *EtcdClient::make({.endpoints = {server.endpoint()}, .tls = {}});
   etcdserverpb::TxnRequest txn;
   txn.add_success()->mutable_request_put()->set_key(leader_key("c"));
@@ -232,14 +232,15 @@ TEST_F(EtcdStateStoreTest, LeasesAreGrantedKeptRevokedAndGoneWithTheirKey) {
 }
 
 }  // namespace
+}  // namespace accel::agent::etcd_state_store_test
 
-namespace test {
+namespace accel::agent::state_store_suite {
 // Without etcd the suite does not exist, which the tests above say.
-INSTANTIATE_TEST_SUITE_P(Etcd,
-                         StateStoreContract,
-                         ::testing::ValuesIn(accel::test::EtcdServer::is_installed()
-                                                 ? std::vector<MakeBackend>{&make_etcd_backend}
-                                                 : std::vector<MakeBackend>{}));
+INSTANTIATE_TEST_SUITE_P(
+    Etcd,
+    StateStoreContract,
+    ::testing::ValuesIn(test::EtcdServer::is_installed()
+                            ? std::vector<MakeBackend>{&etcd_state_store_test::make_etcd_backend}
+                            : std::vector<MakeBackend>{}));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StateStoreContract);
-}  // namespace test
-}  // namespace accel::agent
+}  // namespace accel::agent::state_store_suite

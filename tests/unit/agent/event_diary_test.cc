@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace accel::agent {
+namespace accel::agent::event_diary_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -106,4 +106,4 @@ TEST_F(EventDiaryTest, TellsWhatTheCoordinatorReports) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::event_diary_test

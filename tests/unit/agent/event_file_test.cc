@@ -10,7 +10,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel::agent {
+namespace accel::agent::event_file_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -119,4 +119,4 @@ TEST_F(EventFileTest, ALinkIsNotFollowed) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::event_file_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::agent {
+namespace accel::agent::grpc_status_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -51,4 +51,4 @@ TEST(GrpcStatus, WhatAStrangerAnswersIsMadePrintable) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::grpc_status_test

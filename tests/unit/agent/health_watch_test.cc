@@ -12,7 +12,7 @@
 #include "agent/grpc_server.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::agent {
+namespace accel::agent::health_watch_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -91,4 +91,4 @@ TEST_F(HealthWatchTest, Fault28ASocketWithoutAServerGivesNoSign) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::health_watch_test

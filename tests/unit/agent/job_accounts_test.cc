@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::agent {
+namespace accel::agent::job_accounts_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -168,4 +168,4 @@ TEST_F(JobAccountsTest, ARecordOfABuildThatKnewNoAccountsHasNone) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::job_accounts_test

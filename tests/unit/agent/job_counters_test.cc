@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::agent {
+namespace accel::agent::job_counters_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -104,4 +104,4 @@ TEST(CauseLabel, IsThereForEveryCause) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::job_counters_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel::agent {
+namespace accel::agent::job_folder_test {
 namespace {
 
 using testing::HasSubstr;
@@ -136,4 +136,4 @@ TEST_F(JobFolderTest, Fault66NobodyElseMayReadIt) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::job_folder_test

@@ -6,7 +6,7 @@
 
 #include "agent/rendezvous/job_wire.h"
 
-namespace accel::agent {
+namespace accel::agent::job_request_test {
 namespace {
 
 using testing::ElementsAre;
@@ -469,4 +469,4 @@ TEST(JobRequest, AMadeIdIsValid) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::job_request_test

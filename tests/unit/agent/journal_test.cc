@@ -13,7 +13,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/state_store_suite.h"
 
-namespace accel::agent {
+namespace accel::agent::journal_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -265,7 +265,7 @@ TEST(Journal, OpeningMayBeKilledAnywhere) {
   }
 }
 
-class JournalBackend final : public test::StoreBackend {
+class JournalBackend final : public state_store_suite::StoreBackend {
  public:
   std::unique_ptr<StateStore> open() override {
     auto journal = Journal::open(folder_.file("journal"));
@@ -277,13 +277,15 @@ class JournalBackend final : public test::StoreBackend {
   const accel::test::ScratchFolder folder_;
 };
 
-std::unique_ptr<test::StoreBackend> make_journal_backend() {
+std::unique_ptr<state_store_suite::StoreBackend> make_journal_backend() {
   return std::make_unique<JournalBackend>();
 }
 
 }  // namespace
+}  // namespace accel::agent::journal_test
 
-namespace test {
-INSTANTIATE_TEST_SUITE_P(Journal, StateStoreContract, ::testing::Values(&make_journal_backend));
-}  // namespace test
-}  // namespace accel::agent
+namespace accel::agent::state_store_suite {
+INSTANTIATE_TEST_SUITE_P(Journal,
+                         StateStoreContract,
+                         ::testing::Values(&journal_test::make_journal_backend));
+}  // namespace accel::agent::state_store_suite

@@ -8,7 +8,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel::agent {
+namespace accel::agent::log_reader_test {
 namespace {
 
 class LogReaderTest : public testing::Test {
@@ -148,4 +148,4 @@ TEST_F(LogReaderTest, AFifoInPlaceOfAFileDoesNotHoldTheReaderUp) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::log_reader_test

@@ -10,7 +10,7 @@
 
 #include "agent/metrics.h"
 
-namespace accel::agent {
+namespace accel::agent::metric_page_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -190,4 +190,4 @@ TEST(CoordinatorMetrics, TellsWhereTheTimeOfJobsWentAndWhyTheyBeganAnew) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::metric_page_test

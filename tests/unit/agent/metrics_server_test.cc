@@ -17,7 +17,7 @@
 
 #include "runtime/unique_fd.h"
 
-namespace accel::agent {
+namespace accel::agent::metrics_server_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -208,4 +208,4 @@ TEST_F(MetricsServerTest, MayEndBeforeItsConnections) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::metrics_server_test

@@ -12,7 +12,7 @@
 
 #include "runtime/unique_fd.h"
 
-namespace accel::agent {
+namespace accel::agent::node_workers_test {
 namespace {
 
 using supervisor::ExitCause;
@@ -232,4 +232,4 @@ TEST_F(NodeWorkersTest, TheLastWordOfAnOlderGenerationSaysNothingOfThisOne) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::node_workers_test

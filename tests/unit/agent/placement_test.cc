@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::agent {
+namespace accel::agent::placement_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -63,4 +63,4 @@ TEST(Placement, SparesOnlyReplace) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::placement_test

@@ -5,7 +5,7 @@
 
 #include "runtime/supervisor/step_comparison.h"
 
-namespace accel::agent {
+namespace accel::agent::progress_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -90,4 +90,4 @@ TEST(StepComparison, RanksThatAreSeenAtTheirOwnTimesAreComparedByTheirOwnTimes) 
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::progress_test

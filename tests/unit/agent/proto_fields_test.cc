@@ -16,7 +16,7 @@
 #include "accel/v1/record.pb.h"
 #include "accel/v1/rendezvous.pb.h"
 
-namespace accel::agent {
+namespace accel::agent::proto_fields_test {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -116,4 +116,4 @@ TEST(ProtoFields, EveryEnumerationBeginsWithUnspecified) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::proto_fields_test

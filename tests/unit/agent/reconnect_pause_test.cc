@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::agent {
+namespace accel::agent::reconnect_pause_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -65,4 +65,4 @@ TEST(ReconnectPause, Fault54ASmallClusterIsBackWithinASecond) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::reconnect_pause_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/virtual_cluster.h"
 
-namespace accel::agent {
+namespace accel::agent::recruiting_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -348,4 +348,4 @@ TEST(Recruiting, AnAgentThatBeganAnewIsAskedAgainAndKeepsItsRank) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::recruiting_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/manual_clock.h"
 
-namespace accel::agent {
+namespace accel::agent::refusal_log_test {
 namespace {
 
 using std::chrono::seconds;
@@ -59,4 +59,4 @@ TEST(RefusalLog, KeepsFractionsOfASecond) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::refusal_log_test

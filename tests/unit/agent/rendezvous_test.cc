@@ -10,7 +10,7 @@
 #include "agent/ticket_book.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::agent {
+namespace accel::agent::rendezvous_test {
 namespace {
 
 TEST(TokenProof, OnlyTheSameTokenNonceNodeAndJobGiveTheProof) {
@@ -223,4 +223,4 @@ TEST(Wire, ImpossibleNumbersBecomePossibleOnesOrNothing) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::rendezvous_test

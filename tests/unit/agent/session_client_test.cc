@@ -12,7 +12,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel::agent {
+namespace accel::agent::session_client_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -263,4 +263,4 @@ TEST_F(MovingClientTest, TheLeaderThatTheOldCoordinatorNamedCountsNoMore) {
 }
 
 }  // namespace
-}  // namespace accel::agent
+}  // namespace accel::agent::session_client_test

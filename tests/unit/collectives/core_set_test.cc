@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::shm {
+namespace accel::shm::core_set_test {
 namespace {
 
 // Rank by rank the cores that it may use; no words: not known.
@@ -52,4 +52,4 @@ TEST(CoreSetTest, OfThisThreadHasACore) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::core_set_test

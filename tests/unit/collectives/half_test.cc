@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::shm {
+namespace accel::shm::half_test {
 namespace {
 
 // By the definition of binary16: sign, five bits of exponent, ten of fraction.
@@ -89,4 +89,4 @@ TEST(BFloat16Test, RoundingIsToTheNearestAndTiesGoToEven) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::half_test

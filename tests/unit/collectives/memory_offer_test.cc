@@ -12,7 +12,7 @@
 #include "libaccel/collectives/shm/group_memory.h"
 #include "libaccel/collectives/shm/node_identity.h"
 
-namespace accel::shm {
+namespace accel::shm::memory_offer_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -129,4 +129,4 @@ TEST(NodeIdentityTest, OfOneProcessIsTheSameAndSaysWhatDiffers) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::memory_offer_test

@@ -13,7 +13,7 @@
 
 #include "runtime/page_size.h"
 
-namespace accel::shm {
+namespace accel::shm::peer_memory_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -95,4 +95,4 @@ TEST(PeerMemoryTest, NoBytesHaveNoAddress) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::peer_memory_test

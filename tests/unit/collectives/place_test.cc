@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::shm {
+namespace accel::shm::place_test {
 namespace {
 
 constexpr Place kNowhere;
@@ -42,4 +42,4 @@ TEST(PlaceTest, OneRefusalIsEnough) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::place_test

@@ -14,7 +14,7 @@
 
 #include "libaccel/collectives/shm/half.h"
 
-namespace accel::shm {
+namespace accel::shm::reduction_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -304,4 +304,4 @@ TEST(Reduction, WhatIsNotDefinedIsKnown) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::reduction_test

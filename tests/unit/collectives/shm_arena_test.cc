@@ -10,7 +10,7 @@
 #include "libaccel/collectives/shm/arena.h"
 #include "tests/support/shm_ranks.h"
 
-namespace accel::shm {
+namespace accel::shm::shm_arena_test {
 namespace {
 
 using test::bytes_of;
@@ -140,4 +140,4 @@ TEST(ShmArena, AnotherSizeThereIsAnErrorOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::shm_arena_test

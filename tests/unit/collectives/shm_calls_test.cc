@@ -9,7 +9,7 @@
 
 #include "tests/support/shm_ranks.h"
 
-namespace accel::shm {
+namespace accel::shm::shm_calls_test {
 namespace {
 
 using test::bytes_of;
@@ -111,4 +111,4 @@ TEST(ShmCalls, AnotherSizeOfAPieceIsTheSameErrorOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::shm_calls_test

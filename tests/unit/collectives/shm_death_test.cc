@@ -11,7 +11,7 @@
 
 #include "tests/support/shm_ranks.h"
 
-namespace accel::shm {
+namespace accel::shm::shm_death_test {
 namespace {
 
 using test::bytes_of;
@@ -135,4 +135,4 @@ TEST(ShmDeath, OfARankThatHasJoinedIsSeenByWhoWaitsForOthersToJoin) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::shm_death_test

@@ -11,7 +11,7 @@
 #include "tests/support/shm_ranks.h"
 #include "tests/support/test_budget.h"
 
-namespace accel::shm {
+namespace accel::shm::shm_group_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -498,4 +498,4 @@ TEST(ShmGroupErrors, WhatIsNotDefinedIsRefusedAndTheGroupGoesOn) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::shm_group_test

@@ -11,7 +11,7 @@
 
 #include "tests/support/shm_ranks.h"
 
-namespace accel::shm {
+namespace accel::shm::shm_pieces_test {
 namespace {
 
 using ::testing::Each;
@@ -201,4 +201,4 @@ TEST(ShmPieces, AnotherCollectiveMeanwhileIsNamed) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::shm_pieces_test

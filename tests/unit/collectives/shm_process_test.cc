@@ -22,7 +22,7 @@
 #include "libaccel/collectives/shm/shm_group.h"
 #include "tests/support/shm_ranks.h"
 
-namespace accel::shm {
+namespace accel::shm::shm_process_test {
 namespace {
 
 using test::bytes_of;
@@ -213,4 +213,4 @@ TEST(ProcessStatTest, AProcessThatGoesBeforeItsFileIsReadHasNoStartTime) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::shm_process_test

@@ -11,7 +11,7 @@
 #include "libaccel/collectives/shm/wait_slice.h"
 #include "tests/support/shm_ranks.h"
 
-namespace accel::shm {
+namespace accel::shm::shm_roll_call_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -171,4 +171,4 @@ TEST(ShmRollCall, AbortEndsIt) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::shm_roll_call_test

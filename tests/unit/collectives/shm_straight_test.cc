@@ -24,7 +24,7 @@
 
 #include "tests/support/shm_ranks.h"
 
-namespace accel::shm {
+namespace accel::shm::shm_straight_test {
 namespace {
 
 using test::bytes_of;
@@ -275,4 +275,4 @@ TEST_F(ShmStraightErrors, ARankDoesNotBeginToCopyWhenTheOtherHasMetAnError) {
 }
 
 }  // namespace
-}  // namespace accel::shm
+}  // namespace accel::shm::shm_straight_test

@@ -17,7 +17,7 @@
 #include "runtime/own_environment.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::environment_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -165,4 +165,4 @@ TEST(NumaAffinity, BindsThisProcessToCoresThatItHas) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::environment_test

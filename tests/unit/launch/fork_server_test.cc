@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::fork_server_test {
 namespace {
 
 TEST(ForkServer, ChannelNamesTheDescriptorsOfTheWorker) {
@@ -21,4 +21,4 @@ TEST(ForkServer, ChannelThatIsNoneStaysAsItIs) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::fork_server_test

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace accel::launch {
+namespace accel::launch::forker_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -50,4 +50,4 @@ TEST(Forker, EndsWithTheProgramThatStartedItAndSaysSo) {
 }
 
 }  // namespace
-}  // namespace accel::launch
+}  // namespace accel::launch::forker_test

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launch {
+namespace accel::launch::launch_job_test {
 namespace {
 
 using supervisor::ExitCause;
@@ -237,4 +237,4 @@ TEST(LaunchJob, ErrorOfALaunchThatWasStoppedHasNoRank) {
 }
 
 }  // namespace
-}  // namespace accel::launch
+}  // namespace accel::launch::launch_job_test

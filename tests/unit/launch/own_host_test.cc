@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-namespace accel::launch {
+namespace accel::launch::own_host_test {
 namespace {
 
 TEST(OwnHost, IsAnAddressOfThisMachine) {
@@ -29,4 +29,4 @@ TEST(OwnHost, IsNoneThatAnInterfaceLacksAndNoName) {
 }
 
 }  // namespace
-}  // namespace accel::launch
+}  // namespace accel::launch::own_host_test

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launch {
+namespace accel::launch::process_role_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -38,4 +38,4 @@ TEST(ProcessRole, OneLaunchAtATime) {
 }
 
 }  // namespace
-}  // namespace accel::launch
+}  // namespace accel::launch::process_role_test

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::quiet_process_test {
 namespace {
 
 volatile std::sig_atomic_t g_num_handled = 0;
@@ -48,4 +48,4 @@ TEST(QuietProcess, ForgetsWhatIsHandledAndKeepsWhatIsIgnored) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::quiet_process_test

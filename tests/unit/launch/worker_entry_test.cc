@@ -10,7 +10,7 @@
 
 #include "runtime/supervisor/exit_error.h"
 
-namespace accel::launch {
+namespace accel::launch::worker_entry_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -51,4 +51,4 @@ TEST(WorkerEntry, ALongMessageIsCutToWhatTheSupervisorReads) {
 }
 
 }  // namespace
-}  // namespace accel::launch
+}  // namespace accel::launch::worker_entry_test

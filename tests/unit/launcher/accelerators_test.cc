@@ -5,7 +5,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::accelerators_test {
 namespace {
 
 using ::testing::Contains;
@@ -58,4 +58,4 @@ TEST_F(Accelerators, EveryTypeOfAFileIsOneOrGpusOrNothingOfTheKind) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::accelerators_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::allocation_end_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -54,4 +54,4 @@ TEST(AllocationEnd, CtrlCIsTheUsersOwn) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::allocation_end_test

@@ -11,7 +11,7 @@
 #include "launcher/node_range.h"
 #include "launcher/number_text.h"
 
-namespace accel::launcher {
+namespace accel::launcher::choice_list_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -56,4 +56,4 @@ TEST(NodeRange, IsANumberOrTwo) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::choice_list_test

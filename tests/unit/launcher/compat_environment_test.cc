@@ -9,7 +9,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::compat_environment_test {
 namespace {
 
 using ::testing::AllOf;
@@ -118,4 +118,4 @@ TEST_F(CompatEnvironmentTest, TheDoubleDashAfterTheScriptIsHandedOn) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::compat_environment_test

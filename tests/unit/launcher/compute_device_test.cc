@@ -4,7 +4,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::compute_device_test {
 namespace {
 
 class ComputeDeviceTest : public test::LaunchPlanFixture {
@@ -41,4 +41,4 @@ TEST_F(ComputeDeviceTest, IsNotSaidOfProgramsThatChoose) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::compute_device_test

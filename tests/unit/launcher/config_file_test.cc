@@ -14,7 +14,7 @@
 #include "launcher/config_schema.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::config_file_test {
 namespace {
 
 using ::testing::AllOf;
@@ -319,4 +319,4 @@ TEST(ConfigHostileFiles, EachOneIsInTheTable) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::config_file_test

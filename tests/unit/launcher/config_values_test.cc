@@ -8,7 +8,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::config_values_test {
 namespace {
 
 using ::testing::AllOf;
@@ -79,4 +79,4 @@ TEST_F(ConfigValuesTest, TheFileOfTheQuestionnaireIsReadWithoutAWord) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::config_values_test

@@ -13,7 +13,7 @@
 #include "runtime/unique_fd.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::config_writer_test {
 namespace {
 
 using test::ScratchFolder;
@@ -124,4 +124,4 @@ TEST(ConfigWriter, LettersThatYamlDoesNotTakeAsTheyAreAreEscaped) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::config_writer_test

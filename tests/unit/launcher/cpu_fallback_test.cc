@@ -8,7 +8,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::cpu_fallback_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -97,4 +97,4 @@ TEST_F(CpuFallback, DeepSpeedChoosesItsDevice) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::cpu_fallback_test

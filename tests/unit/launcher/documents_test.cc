@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::documents_test {
 namespace {
 
 std::string read_file(const std::string& path) {
@@ -27,4 +27,4 @@ TEST(Documents, TheGeneratedPagesAreNotStale) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::documents_test

@@ -10,7 +10,7 @@
 #include "launcher/python_packages.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::environment_report_test {
 namespace {
 
 using ::testing::EndsWith;
@@ -103,4 +103,4 @@ TEST(EnvironmentReport, AConfigurationThatCannotBeUsedIsPartOfTheReport) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::environment_report_test

@@ -11,7 +11,7 @@
 #include "launcher/config_file.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::file_notice_test {
 namespace {
 
 using ::testing::AllOf;
@@ -65,4 +65,4 @@ TEST_F(StrictTest, AFileWithoutAWarningIsTaken) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::file_notice_test

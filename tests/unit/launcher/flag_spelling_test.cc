@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::flag_spelling_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -73,4 +73,4 @@ TEST(FlagSpelling, OfAnErrorAllButWhatOthersSaid) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::flag_spelling_test

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::flag_words_test {
 namespace {
 
 using ::testing::ElementsAreArray;
@@ -76,4 +76,4 @@ TEST(FlagWords, TheBeginningOfOneFlagOfTorchrunMeansIt) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::flag_words_test

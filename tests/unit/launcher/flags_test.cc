@@ -11,7 +11,7 @@
 #include "launcher/launch_help.h"
 #include "runtime/suggest.h"
 
-namespace accel::launcher {
+namespace accel::launcher::flags_test {
 namespace {
 
 using ::testing::AllOf;
@@ -174,4 +174,4 @@ TEST(Suggest, FindsSlipsAndLeavesOtherWordsAlone) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::flags_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::gpu_affinity_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -92,4 +92,4 @@ TEST_F(GpuAffinityOfLaunch, OnTheCpuAndUnboundGpusDecideNothing) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::gpu_affinity_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::inherited_error_file_test {
 namespace {
 
 supervisor::JobOutcome failed(supervisor::WorkerExit exit) {
@@ -67,4 +67,4 @@ TEST(InheritedErrorFile, IsWrittenOnlyAfterAFailureAndWhereItWasAskedFor) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::inherited_error_file_test

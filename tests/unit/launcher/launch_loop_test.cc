@@ -11,7 +11,7 @@
 
 #include "tests/support/fake_worker_host.h"
 
-namespace accel::launcher {
+namespace accel::launcher::launch_loop_test {
 namespace {
 
 using supervisor::Stop;
@@ -241,4 +241,4 @@ TEST_F(LaunchLoopTest, RunEndsWithTheErrorOfALostShim) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::launch_loop_test

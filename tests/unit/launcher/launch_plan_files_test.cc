@@ -7,7 +7,7 @@
 #include "launcher/launch_plan.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::launch_plan_files_test {
 namespace {
 
 using ::testing::AllOf;
@@ -167,4 +167,4 @@ TEST_F(LaunchPlanFiles, AConfigurationWithoutANumberAsksForIt) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::launch_plan_files_test

@@ -6,7 +6,7 @@
 #include "launcher/launch_plan.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::launch_plan_gpus_test {
 namespace {
 
 using ::testing::Contains;
@@ -104,4 +104,4 @@ TEST_F(LaunchPlanGpus, OneGpuIsForOneWorkerHoweverTheyWereAskedFor) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::launch_plan_gpus_test

@@ -8,7 +8,7 @@
 #include "launcher/launch_plan.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::launch_plan_output_test {
 namespace {
 
 using supervisor::Streams;
@@ -116,4 +116,4 @@ TEST_F(LaunchPlanOutput, TheTerminalGoesToASingleWorker) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::launch_plan_output_test

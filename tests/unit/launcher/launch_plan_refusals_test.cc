@@ -7,7 +7,7 @@
 #include "launcher/launch_plan.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::launch_plan_refusals_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -174,4 +174,4 @@ TEST_F(LaunchPlanRefusals, NoScriptAtAllShowsTheUsage) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::launch_plan_refusals_test

@@ -8,7 +8,7 @@
 #include "launcher/dry_run.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::launch_plan_test {
 namespace {
 
 using supervisor::WorkerSpec;
@@ -359,4 +359,4 @@ TEST_F(LaunchPlanTest, TheTokenOfAJobReachesNeitherWorkersNorTheDryRun) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::launch_plan_test

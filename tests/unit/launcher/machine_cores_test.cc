@@ -4,7 +4,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::machine_cores_test {
 namespace {
 
 TEST(MachineCores, AreTheDistinctSetsOfSiblings) {
@@ -30,4 +30,4 @@ TEST(MachineCores, OlderKernelsCallThemThreadSiblingsAndWithoutAnyThereIsOne) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::machine_cores_test

@@ -12,7 +12,7 @@
 
 #include "launcher/questionnaire/key_decoder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::menu_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -140,4 +140,4 @@ TEST(Menu, NeedsATerminalThatDraws) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::menu_test

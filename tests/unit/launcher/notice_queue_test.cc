@@ -10,7 +10,7 @@
 
 #include "runtime/unique_fd.h"
 
-namespace accel::launcher {
+namespace accel::launcher::notice_queue_test {
 namespace {
 
 // A console whose reader stands still until the test reads.
@@ -89,4 +89,4 @@ TEST_F(NoticeQueueTest, ConsoleThatIsGoneIsForgotten) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::notice_queue_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::other_devices_test {
 namespace {
 
 TEST(OtherDevices, AreKnownByTheirFiles) {
@@ -35,4 +35,4 @@ TEST(OtherDevices, TheUnitForNetworksInsideAProcessorIsNone) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::other_devices_test

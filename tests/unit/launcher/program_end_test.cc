@@ -8,7 +8,7 @@
 
 #include <accel/error.h>
 
-namespace accel::launcher {
+namespace accel::launcher::program_end_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -41,4 +41,4 @@ TEST(ProgramEnd, AnErrorKeepsItsCode) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::program_end_test

@@ -4,7 +4,7 @@
 
 #include "launcher/flag_table.h"
 
-namespace accel::launcher {
+namespace accel::launcher::program_test {
 namespace {
 
 TEST(Program, EachSpeaksTheWordsOfItsPeer) {
@@ -36,4 +36,4 @@ TEST(Program, IsKnownByItsName) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::program_test

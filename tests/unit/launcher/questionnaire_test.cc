@@ -17,7 +17,7 @@
 #include "launcher/questionnaire/answered_config.h"
 #include "launcher/questionnaire/dialogue.h"
 
-namespace accel::launcher {
+namespace accel::launcher::questionnaire_test {
 namespace {
 
 using ::testing::AllOf;
@@ -315,4 +315,4 @@ TEST(BasicConfig, FollowsTheGpus) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::questionnaire_test

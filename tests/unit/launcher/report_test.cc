@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::report_test {
 namespace {
 
 using supervisor::ExitCause;
@@ -270,4 +270,4 @@ TEST(Report, ColorsAreOnlyForTheErrorWord) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::report_test

@@ -9,7 +9,7 @@
 #include "launcher/own_environment.h"
 #include "launcher/program_output.h"
 
-namespace accel::launcher {
+namespace accel::launcher::shell_word_test {
 namespace {
 
 TEST(ShellWord, PlainWordsStayReadable) {
@@ -49,4 +49,4 @@ TEST(ProgramOutput, TellsTheExitCodeAndTheSignal) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::shell_word_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::slurm_environment_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -162,4 +162,4 @@ TEST(SlurmEnvironment, ValuesThatContradictOneAnotherAreNamed) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::slurm_environment_test

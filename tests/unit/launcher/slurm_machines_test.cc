@@ -6,7 +6,7 @@
 #include "launcher/dry_run.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::slurm_machines_test {
 namespace {
 
 using ::testing::AllOf;
@@ -139,4 +139,4 @@ TEST_F(SlurmPlan, AnAddressMakesItALaunchOnMachinesWithTheNodesRank) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::slurm_machines_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::slurm_nodes_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -171,4 +171,4 @@ TEST(SlurmNodes, AStepOfAllComponentsIsOneJob) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::slurm_nodes_test

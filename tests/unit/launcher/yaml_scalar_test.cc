@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::yaml_scalar_test {
 namespace {
 
 struct Case {
@@ -75,4 +75,4 @@ TEST(YamlScalar, IntegersBeyond64BitsBecomeFloatingPoint) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::yaml_scalar_test

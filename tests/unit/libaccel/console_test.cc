@@ -15,7 +15,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::console_test {
 namespace {
 
 using ::testing::AllOf;
@@ -156,4 +156,4 @@ TEST(ConsoleOfTwoRanks, InOrderEveryRankLogsInItsTurn) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::console_test

@@ -12,7 +12,7 @@
 #include <malloc.h>
 #include <sys/resource.h>
 
-namespace accel {
+namespace accel::freed_memory_test {
 namespace {
 
 constexpr std::size_t kBlock = std::size_t{4} << 20;  // a gradient
@@ -78,4 +78,4 @@ TEST(FreedMemory, GoesBackWhereTheEnvironmentSetsAThreshold) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::freed_memory_test

@@ -23,7 +23,7 @@
 #include <accel/nested.h>
 #include <accel/object_codec.h>
 
-namespace accel {
+namespace accel::nested_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -256,4 +256,4 @@ TEST(ObjectCodec, RefusesBytesThatAreCutShortOrOfAnotherType) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::nested_test

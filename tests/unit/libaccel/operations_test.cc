@@ -22,7 +22,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::operations_test {
 namespace {
 
 using ::testing::AllOf;
@@ -368,4 +368,4 @@ TEST(SplitBetweenProcesses, DividesWhatTheRanksHold) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::operations_test

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel {
+namespace accel::progress_display_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -118,4 +118,4 @@ TEST_F(ProgressDisplayTest, ShowsThePostfixFromTheNextPaintOn) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::progress_display_test

@@ -18,7 +18,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::random_test {
 namespace {
 
 ErrorCode code_of(const std::function<void()>& fn) {
@@ -98,4 +98,4 @@ TEST(RandomOfTwoRanks, SynchronisingGivesEveryRankTheStateOfRankZero) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::random_test

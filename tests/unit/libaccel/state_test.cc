@@ -32,7 +32,7 @@
 #include "runtime/unique_fd.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::state_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -483,4 +483,4 @@ TEST(CollectiveError, TellsALostPeerFromOtherFailures) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::state_test

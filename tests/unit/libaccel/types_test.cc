@@ -6,7 +6,7 @@
 #include <accel/error.h>
 #include <accel/types.h>
 
-namespace accel {
+namespace accel::types_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -46,4 +46,4 @@ TEST(Parse, ListsWhatItKnows) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::types_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel {
+namespace accel::byte_size_test {
 namespace {
 
 TEST(ByteSize, UnitsArePowersOfTwo) {
@@ -36,4 +36,4 @@ TEST(ByteSize, TextsHaveTheLargestUnitAndOneDigit) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::byte_size_test

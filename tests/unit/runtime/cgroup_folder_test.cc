@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel {
+namespace accel::cgroup_folder_test {
 namespace {
 
 TEST(CgroupFolder, IsBelowTheMountOfVersionTwo) {
@@ -47,4 +47,4 @@ TEST(CgroupFolder, OfVersionOneIsThatOfItsController) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::cgroup_folder_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/fake_system.h"
 
-namespace accel {
+namespace accel::cgroup_memory_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -70,4 +70,4 @@ TEST_F(CgroupRooms, ThatCannotBeReadAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::cgroup_memory_test

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel {
+namespace accel::channel_frames_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -98,4 +98,4 @@ TEST(SharedName, IsAShortPlainWord) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::channel_frames_test

@@ -11,7 +11,7 @@
 
 #include <accel/channel_layout.h>
 
-namespace accel {
+namespace accel::channel_layout_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -176,4 +176,4 @@ TEST(ChannelLayout, BeginsWithItsMagicAsText) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::channel_layout_test

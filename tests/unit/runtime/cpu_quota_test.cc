@@ -4,7 +4,7 @@
 
 #include "tests/support/fake_system.h"
 
-namespace accel {
+namespace accel::cpu_quota_test {
 namespace {
 
 class CpuQuotaTest : public ::testing::Test {
@@ -68,4 +68,4 @@ TEST_F(CpuQuotaTest, ThatFeedsEveryCoreBoundsNothing) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::cpu_quota_test

@@ -7,7 +7,7 @@
 
 #include <accel/env_contract.h>
 
-namespace accel {
+namespace accel::env_contract_test {
 namespace {
 
 using ::testing::AllOf;
@@ -206,4 +206,4 @@ TEST(EnvBool, AnythingElseIsAnErrorWithTheName) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::env_contract_test

@@ -6,7 +6,7 @@
 #include <accel/error.h>
 #include <accel/result.h>
 
-namespace accel {
+namespace accel::error_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -78,4 +78,4 @@ TEST(Result, OrThrowAndToResultAreInverse) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::error_test

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel {
+namespace accel::hostlist_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -113,4 +113,4 @@ TEST(Hostlist, NumbersOfAnyLengthSurvive) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::hostlist_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel {
+namespace accel::json_argument_test {
 namespace {
 
 TEST(JsonArgument, IsAnObjectAsItIs) {
@@ -35,4 +35,4 @@ TEST(JsonArgument, IsNoPath) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::json_argument_test

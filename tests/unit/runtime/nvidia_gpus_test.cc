@@ -10,7 +10,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::nvidia_gpus_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -120,4 +120,4 @@ TEST(NvidiaGpus, VisibleOnesAreNumberedAnew) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::nvidia_gpus_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel {
+namespace accel::printable_test {
 namespace {
 
 TEST(Printable, KeepsTextNewlinesTabsAndUtf8) {
@@ -26,4 +26,4 @@ TEST(Printable, ReplacesC1ControlsAndBytesThatAreNoUtf8) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::printable_test

@@ -16,7 +16,7 @@
 
 #include <accel/safetensors.h>
 
-namespace accel::safetensors {
+namespace accel::safetensors::safetensors_header_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -189,4 +189,4 @@ TEST(SafetensorsHostileFiles, NoneIsWithoutAnExpectedError) {
 }
 
 }  // namespace
-}  // namespace accel::safetensors
+}  // namespace accel::safetensors::safetensors_header_test

@@ -7,7 +7,7 @@
 
 #include <accel/topology.h>
 
-namespace accel {
+namespace accel::topology_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -189,4 +189,4 @@ TEST(CpuList, JoinsNeighbours) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::topology_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::user_folders_test {
 namespace {
 
 TEST(UserFolders, TheDefaultConfigurationFollowsTheVariables) {
@@ -48,4 +48,4 @@ TEST(UserFolders, TemporaryFilesGoWhereTmpdirSaysIfTheyCan) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::user_folders_test

@@ -7,7 +7,7 @@
 
 #include <accel/error.h>
 
-namespace accel::sharding {
+namespace accel::sharding::own_address_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -34,4 +34,4 @@ TEST(OwnAddress, NamesAHostThatNobodyKnows) {
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::own_address_test

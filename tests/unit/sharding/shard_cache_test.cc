@@ -19,7 +19,7 @@
 
 #include <accel/error.h>
 
-namespace accel::sharding {
+namespace accel::sharding::shard_cache_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -221,4 +221,4 @@ TEST_F(ShardCacheTest, ANodeThatHasAllRanksFetchesNothing) {
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::shard_cache_test

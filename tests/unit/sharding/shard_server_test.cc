@@ -21,7 +21,7 @@
 
 #include <accel/error.h>
 
-namespace accel::sharding {
+namespace accel::sharding::shard_server_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -255,4 +255,4 @@ TEST(ShardToken, ComesBackFromItsText) {
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::shard_server_test

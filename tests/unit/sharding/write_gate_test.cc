@@ -10,7 +10,7 @@
 
 #include <accel/error.h>
 
-namespace accel::sharding {
+namespace accel::sharding::write_gate_test {
 namespace {
 
 TEST(WriteGate, LetsManyIn) {
@@ -43,4 +43,4 @@ TEST(WriteGate, RefusesEveryThreadWhileItIsClosed) {
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::write_gate_test

@@ -14,7 +14,7 @@
 
 #include "tests/unit/supervisor/channel_fixture.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::channel_server_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -329,4 +329,4 @@ TEST_F(ChannelOpening, TheDescriptorsAreNotInheritedFurther) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::channel_server_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::drain_watch_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -53,4 +53,4 @@ TEST(DrainWatch, AskingAgainDoesNotPutTheEndOff) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::drain_watch_test

@@ -4,7 +4,7 @@
 
 #include "tests/support/manual_clock.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::drop_ledger_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -105,4 +105,4 @@ TEST_F(StallWatchTest, AStallLastsUntilTheSinkMoves) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::drop_ledger_test

@@ -9,7 +9,7 @@
 
 #include "runtime/supervisor/exit_report.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::exit_error_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -92,4 +92,4 @@ TEST(ExitError, ALineThatOnlyIntroducesTakesTheNextAlong) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::exit_error_test

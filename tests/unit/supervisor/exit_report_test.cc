@@ -8,7 +8,7 @@
 
 #include "tests/support/fake_system.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::exit_report_test {
 namespace {
 
 WaitStatus exited(int code) {
@@ -107,4 +107,4 @@ TEST(OomKills, AreUnknownWithoutACounter) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::exit_report_test

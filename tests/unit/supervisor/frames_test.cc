@@ -11,7 +11,7 @@
 #include "runtime/supervisor/job_spec.h"
 #include "runtime/supervisor/json_bytes.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::frames_test {
 namespace {
 
 using Status = FrameSocket::Received::Status;
@@ -280,4 +280,4 @@ TEST(FrameSocket, PayloadWithoutSealsIsRefused) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::frames_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::hang_clock_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -216,4 +216,4 @@ TEST_F(HangClockTest, RanksThatAreAlikeAreNoStragglers) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::hang_clock_test

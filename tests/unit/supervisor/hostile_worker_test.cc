@@ -15,7 +15,7 @@
 #include "runtime/channel_frames.h"
 #include "tests/unit/supervisor/channel_fixture.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::hostile_worker_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -159,4 +159,4 @@ TEST_F(HostileWorker, LeavesNoDescriptorBehind) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::hostile_worker_test

@@ -13,7 +13,7 @@
 #include "tests/support/fake_system.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::job_cgroup_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -123,4 +123,4 @@ TEST_F(JobCgroupTest, WithoutAMemoryControllerItDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::job_cgroup_test

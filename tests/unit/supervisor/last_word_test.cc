@@ -12,7 +12,7 @@
 #include "runtime/supervisor/sealed_file.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::last_word_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -76,4 +76,4 @@ TEST_F(LastWordTest, Fault67LinksPipesAndOthersFoldersAreRefused) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::last_word_test

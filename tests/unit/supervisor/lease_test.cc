@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::lease_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -65,4 +65,4 @@ TEST(BootTime, AnInstantOfTheSteadyClockIsNeverMovedBack) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::lease_test

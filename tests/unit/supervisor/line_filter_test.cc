@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::line_filter_test {
 namespace {
 
 // What is kept of a text that comes in pieces of `size` bytes.
@@ -31,4 +31,4 @@ TEST(LineFilter, ALongLineIsJudgedByItsBegin) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::line_filter_test

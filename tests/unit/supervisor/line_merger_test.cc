@@ -6,7 +6,7 @@
 
 #include "tests/support/manual_clock.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::line_merger_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -177,4 +177,4 @@ TEST_F(LineMergerTest, ANoteStartsOnARowOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::line_merger_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::line_prefix_test {
 namespace {
 
 const LineOrigin kOrigin = {.global_rank = 5, .local_rank = 1, .role = "trainer", .stream = "err"};
@@ -33,4 +33,4 @@ TEST(LinePrefix, WhatIsPutInIsNotReplacedAgain) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::line_prefix_test

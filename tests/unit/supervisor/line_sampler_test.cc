@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::line_sampler_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -118,4 +118,4 @@ TEST_F(LineSamplerTest, WithItsMarkerALineFitsIntoOneWriteOfAPipe) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::line_sampler_test

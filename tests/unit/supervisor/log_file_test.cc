@@ -15,7 +15,7 @@
 #include "tests/support/manual_clock.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::log_file_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -258,4 +258,4 @@ TEST_F(LogFileTest, ALinkInItsPlaceIsNotFollowed) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::log_file_test

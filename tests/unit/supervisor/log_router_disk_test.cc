@@ -14,7 +14,7 @@
 #include "runtime/supervisor/log_router.h"
 #include "tests/support/log_router_fixture.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::log_router_disk_test {
 namespace {
 
 using ::testing::Contains;
@@ -271,4 +271,4 @@ TEST_F(SmallDiskTest, Fault22AFullDiskDoesNotRotateIntoNothing) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::log_router_disk_test

@@ -10,7 +10,7 @@
 #include "runtime/supervisor/log_router.h"
 #include "tests/support/log_router_fixture.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::log_router_faults_test {
 namespace {
 
 using ::testing::Contains;
@@ -241,4 +241,4 @@ TEST_F(LogRouterTest, Fault22AFullDiskStopsNobodyAndTheTailStays) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::log_router_faults_test

@@ -8,7 +8,7 @@
 #include "runtime/supervisor/stdin_pump.h"
 #include "tests/support/log_router_fixture.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::log_router_terminal_test {
 namespace {
 
 // The owner's terminal, played by a pseudo terminal of the test.
@@ -127,4 +127,4 @@ TEST(StdinPump, KnowsTheForegroundGroupWhateverTheProgramIsCalled) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::log_router_terminal_test

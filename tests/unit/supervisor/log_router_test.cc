@@ -6,7 +6,7 @@
 
 #include "tests/support/log_router_fixture.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::log_router_test {
 namespace {
 
 using ::testing::EndsWith;
@@ -268,4 +268,4 @@ TEST_F(LogRouterTest, WithoutAWorkerACutIsDoneAtOnce) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::log_router_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/fake_system.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::oom_counters_test {
 namespace {
 
 constexpr pid_t kWorker = 42;
@@ -64,4 +64,4 @@ TEST_F(OomCountersTest, OfVersionOneNothingIsBelieved) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::oom_counters_test

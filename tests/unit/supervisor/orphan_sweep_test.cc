@@ -6,7 +6,7 @@
 #include "tests/support/fake_system.h"
 #include "tests/support/manual_clock.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::orphan_sweep_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -127,4 +127,4 @@ TEST_F(OrphanSweepTest, Fault8GivesUpOnAProcessThatCannotBeKilled) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::orphan_sweep_test

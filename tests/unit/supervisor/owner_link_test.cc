@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::owner_link_test {
 namespace {
 
 // Files, memfds among them, of at most so many bytes.
@@ -52,4 +52,4 @@ TEST(OwnerLink, AnEventThatCannotBeStoredIsSentShorterAndNotTriedForEver) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::owner_link_test

@@ -11,7 +11,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::private_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -120,4 +120,4 @@ TEST(ReadOwnFile, FollowsNoLinkAndWaitsForNoPipe) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::private_folder_test

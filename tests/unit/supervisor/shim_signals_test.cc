@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::shim_signals_test {
 namespace {
 
 TEST(ShimSignalsDeathTest, AbortStillEndsTheProcess) {
@@ -34,4 +34,4 @@ TEST(ShimSignalsDeathTest, EventsAreBlockedAndReadable) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::shim_signals_test

@@ -11,7 +11,7 @@
 #include "runtime/supervisor/sealed_file.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::shim_state_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -133,4 +133,4 @@ TEST(Secrets, AreTheSameOnlyWhenWhole) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::shim_state_test

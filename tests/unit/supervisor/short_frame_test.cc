@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::short_frame_test {
 namespace {
 
 using ::testing::EndsWith;
@@ -63,4 +63,4 @@ TEST(ShortFrame, AnEventThatIsLongWithoutTextsHasNone) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::short_frame_test

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::spawner_test {
 namespace {
 
 SpawnRequest shell(const std::string& text) {
@@ -57,4 +57,4 @@ TEST(Spawner, AProcessIsInTheGroupThatItJoinsFromTheBeginning) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::spawner_test

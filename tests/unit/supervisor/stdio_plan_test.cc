@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::supervisor {
+namespace accel::supervisor::stdio_plan_test {
 namespace {
 
 constexpr OwnerTerminals kOnTerminal{.in = true, .out = true, .err = true};
@@ -159,4 +159,4 @@ TEST(StdioPlan, AWorkerAloneKeepsTheTerminalAsInputWhenItsOutputIsPiped) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::stdio_plan_test

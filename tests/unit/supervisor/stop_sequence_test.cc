@@ -7,12 +7,7 @@
 
 #include "tests/support/manual_clock.h"
 
-namespace accel::supervisor {
-
-bool operator==(const StopAction& a, const StopAction& b) {
-  return a.kind == b.kind && a.target == b.target && a.signal == b.signal;
-}
-
+namespace accel::supervisor::stop_sequence_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -176,4 +171,4 @@ TEST_F(StopSequenceTest, LateCallerGetsEverythingThatIsDue) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::stop_sequence_test

@@ -8,7 +8,7 @@
 #include "runtime/supervisor/store_protocol.h"
 #include "runtime/supervisor/store_server.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::store_client_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -124,4 +124,4 @@ TEST_F(StoreClientTest, SaysWhenNobodyListens) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::store_client_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/store_client.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::store_protocol_test {
 namespace {
 
 using test::store_add;
@@ -185,4 +185,4 @@ TEST(StoreRequestParser, ASilentNewConnectionIsNotBetweenRequests) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::store_protocol_test

@@ -23,7 +23,7 @@
 
 #include "tests/support/store_client.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::store_server_test {
 namespace {
 
 using test::store_add;
@@ -354,4 +354,4 @@ TEST_F(StoreServerTest, ItsSocketsAreNotInheritedByPrograms) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::store_server_test

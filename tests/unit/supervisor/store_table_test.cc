@@ -8,7 +8,7 @@
 
 #include "tests/support/store_client.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::store_table_test {
 namespace {
 
 using test::store_add;
@@ -322,4 +322,4 @@ TEST_F(StoreTableTest, ValuesQueuesAndWaitsShareOneLimit) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::store_table_test

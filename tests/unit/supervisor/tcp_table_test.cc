@@ -12,7 +12,7 @@
 #include "runtime/system.h"
 #include "tests/support/store_client.h"
 
-namespace accel::supervisor {
+namespace accel::supervisor::tcp_table_test {
 namespace {
 
 using boost::asio::ip::make_address;
@@ -174,4 +174,4 @@ TEST(TcpListener, IsNotInheritedByPrograms) {
 }
 
 }  // namespace
-}  // namespace accel::supervisor
+}  // namespace accel::supervisor::tcp_table_test

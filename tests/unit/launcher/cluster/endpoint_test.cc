@@ -11,7 +11,7 @@
 #include "runtime/unique_fd.h"
 #include "tests/support/reserved_port.h"
 
-namespace accel::cluster {
+namespace accel::cluster::endpoint_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -151,4 +151,4 @@ TEST(Endpoint, LoopbackIsAdvertisedOnlyWhenItIsMeant) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::endpoint_test

@@ -13,7 +13,7 @@
 #include "tests/support/etcd_server.h"
 #include "tests/support/fake_etcd.h"
 
-namespace accel::cluster {
+namespace accel::cluster::etcd_key_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -230,4 +230,4 @@ TEST_F(EtcdKeyTest, ReachesWhatTakesConnections) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::etcd_key_test

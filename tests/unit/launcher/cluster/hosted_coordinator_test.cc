@@ -11,7 +11,7 @@
 
 #include "agent/rendezvous/session_client.h"
 
-namespace accel::cluster {
+namespace accel::cluster::hosted_coordinator_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -225,4 +225,4 @@ TEST_F(HostedCoordinatorTest, ALauncherThatEndsLooksForNoOtherHost) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::hosted_coordinator_test

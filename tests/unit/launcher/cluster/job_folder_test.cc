@@ -9,7 +9,7 @@
 #include "agent/rendezvous/token_proof.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::cluster {
+namespace accel::cluster::job_folder_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -94,4 +94,4 @@ TEST_F(JobFolderTest, OneThatNeverComesIsNamed) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::job_folder_test

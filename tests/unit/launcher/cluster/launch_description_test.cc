@@ -8,7 +8,7 @@
 
 #include "agent/job_request.h"
 
-namespace accel::cluster {
+namespace accel::cluster::launch_description_test {
 namespace {
 
 using launcher::ElasticRequest;
@@ -84,4 +84,4 @@ TEST(AgentLaunch, SeveralNodesKeepTheirFenceAndTheTimeToGather) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::launch_description_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::cluster {
+namespace accel::cluster::meeting_place_test {
 namespace {
 
 TEST(MeetingPlace, WithCertificatesALeaderMayBeAnywhere) {
@@ -26,4 +26,4 @@ TEST(MeetingPlace, WhatIsNoAddressIsNotFollowed) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::meeting_place_test

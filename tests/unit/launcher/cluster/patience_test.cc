@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::cluster {
+namespace accel::cluster::patience_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -103,4 +103,4 @@ TEST_F(PatienceTest, OtherErrorsAreAnswers) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::patience_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::cluster {
+namespace accel::cluster::rank_choice_test {
 namespace {
 
 v1::Job job_on_one_node(unsigned num_ranks) {
@@ -58,4 +58,4 @@ TEST(RankChoice, NoRankIsEveryRank) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::rank_choice_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::cluster {
+namespace accel::cluster::run_request_test {
 namespace {
 
 class RunRequest : public ::testing::Test {
@@ -46,4 +46,4 @@ TEST(SecondsOfAFlag, AreANumberOfAtMostADay) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::run_request_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::cluster {
+namespace accel::cluster::signal_word_test {
 namespace {
 
 TEST(SignalWord, IsANumberOrANameWithOrWithoutSig) {
@@ -19,4 +19,4 @@ TEST(SignalWord, WhatIsNoSignalIsNone) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::signal_word_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::cluster {
+namespace accel::cluster::srun_command_test {
 namespace {
 
 using ::testing::Contains;
@@ -46,4 +46,4 @@ TEST(SrunCommand, TheShapeOfTheBatchJobDoesNotShapeTheStep) {
 }
 
 }  // namespace
-}  // namespace accel::cluster
+}  // namespace accel::cluster::srun_command_test

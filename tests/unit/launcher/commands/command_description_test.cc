@@ -15,7 +15,7 @@
 #include "launcher/completion/completed_command.h"
 #include "launcher/manual.h"
 
-namespace accel::launcher {
+namespace accel::launcher::command_description_test {
 namespace {
 
 using ::testing::AllOf;
@@ -120,4 +120,4 @@ TEST(Completions, QuoteWhatTheShellsWouldRead) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::command_description_test

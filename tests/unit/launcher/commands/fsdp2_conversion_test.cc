@@ -11,7 +11,7 @@
 #include "launcher/config_writer.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::fsdp2_conversion_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -155,4 +155,4 @@ TEST(FilesOfCommands, FoldersAndDevicesWithoutAnEndAreRefused) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::fsdp2_conversion_test

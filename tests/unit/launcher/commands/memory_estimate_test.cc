@@ -18,7 +18,7 @@
 #include "launcher/commands/model_files.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::memory_estimate_test {
 namespace {
 
 using ::testing::AllOf;
@@ -460,4 +460,4 @@ TEST(MemoryTable, IsThatOfThePeer) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::memory_estimate_test

@@ -14,7 +14,7 @@
 #include "runtime/checkpoint/manifest.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::merge_weights_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -135,4 +135,4 @@ TEST(MergeWeights, ACheckpointWithMoreThanModelsIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::merge_weights_test

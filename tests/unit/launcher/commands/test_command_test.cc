@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::test_command_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -22,4 +22,4 @@ TEST(TestCommand, LaunchesWhatWasAskedForAsALaunchWould) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::test_command_test

@@ -7,7 +7,7 @@
 
 #include <accel/error.h>
 
-namespace accel::launcher {
+namespace accel::launcher::tpu_command_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -97,4 +97,4 @@ TEST(TpuCommand, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::tpu_command_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::weight_files_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -54,4 +54,4 @@ TEST(WeightFiles, WhatIsNotReadHasARemedyOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::weight_files_test

@@ -7,7 +7,7 @@
 #include "launcher/hosts/listed_variables.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::host_launch_test {
 namespace {
 
 using ::testing::AllOf;
@@ -233,4 +233,4 @@ TEST_F(HostPlan, TheVariablesOfDeepSpeedsFileGoToTheHosts) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::host_launch_test

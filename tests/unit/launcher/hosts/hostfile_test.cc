@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::hostfile_test {
 namespace {
 
 using ::testing::AllOf;
@@ -79,4 +79,4 @@ TEST(HostFilter, RefusesWhatTheFileDoesNotHave) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::hostfile_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::box_test {
 namespace {
 
 using Sizes = std::vector<std::uint64_t>;
@@ -119,4 +119,4 @@ TEST(Box, MoreDimensionsThanAnyModelDividesAreNotCompared) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::box_test

@@ -6,7 +6,7 @@
 #include "launcher/commands/merge_weights.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::checkpoint_kind_test {
 namespace {
 
 using test::ScratchFolder;
@@ -92,4 +92,4 @@ TEST(MergeWeights, TheResultIsNotRemovedWithTheCheckpoint) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::checkpoint_kind_test

@@ -6,7 +6,7 @@
 #include "tests/support/faulty_disk.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::checkpoint_removal_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -50,4 +50,4 @@ TEST(CheckpointRemoval, NamesForAMessageAreAFew) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::checkpoint_removal_test

@@ -20,7 +20,7 @@
 #include "tests/support/peak_memory.h"
 #include "tests/unit/launcher/merge/saved_archive.h"
 
-namespace accel::launcher {
+namespace accel::launcher::distcp_merge_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -298,4 +298,4 @@ TEST(DistcpMerge, MemoryStaysSmallWhateverTheSize) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::distcp_merge_test

@@ -11,7 +11,7 @@
 #include "tests/support/peak_memory.h"
 #include "tests/unit/launcher/merge/saved_archive.h"
 
-namespace accel::launcher {
+namespace accel::launcher::distcp_metadata_test {
 namespace {
 
 using namespace accel::test;
@@ -92,4 +92,4 @@ TEST(DistcpMetadata, AsManyChunksAsBytesAreRead) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::distcp_metadata_test

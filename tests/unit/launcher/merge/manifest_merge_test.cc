@@ -20,7 +20,7 @@
 #include "tests/support/faulty_disk.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::manifest_merge_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -194,4 +194,4 @@ TEST(ManifestMerge, ACheckpointWithoutAModelIsRefused) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::manifest_merge_test

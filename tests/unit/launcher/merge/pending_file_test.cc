@@ -13,7 +13,7 @@
 #include "tests/support/faulty_disk.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::pending_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -125,4 +125,4 @@ TEST(PendingFileDeathTest, ASignalThatNohupIgnoresStaysIgnored) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::pending_file_test

@@ -10,7 +10,7 @@
 #include "tests/support/peak_memory.h"
 #include "tests/unit/launcher/merge/saved_archive.h"
 
-namespace accel::launcher {
+namespace accel::launcher::pickle_test {
 namespace {
 
 using namespace accel::test;
@@ -194,4 +194,4 @@ TEST(Pickle, ContainersGrowItemByItem) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::pickle_test

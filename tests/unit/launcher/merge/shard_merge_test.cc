@@ -14,7 +14,7 @@
 #include "tests/support/faulty_disk.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::shard_merge_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -88,4 +88,4 @@ TEST(ShardMerge, TheIndexAndTheFilesHaveTheSameTensors) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::shard_merge_test

@@ -10,7 +10,7 @@
 #include "launcher/merge/pickle.h"
 #include "launcher/merge/pickle_shape.h"
 
-namespace accel::launcher {
+namespace accel::launcher::torch_archive_test {
 namespace {
 
 using safetensors::Dtype;
@@ -100,4 +100,4 @@ TEST(TorchArchive, ADtypeThatPyTorchHasNotIsNamed) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::torch_archive_test

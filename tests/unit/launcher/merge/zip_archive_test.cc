@@ -10,7 +10,7 @@
 #include "runtime/unique_fd.h"
 #include "tests/unit/launcher/merge/saved_archive.h"
 
-namespace accel::launcher {
+namespace accel::launcher::zip_archive_test {
 namespace {
 
 using namespace accel::test;
@@ -111,4 +111,4 @@ TEST(ZipArchive, AnEntryThatReachesIntoTheDirectoryIsRefused) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::zip_archive_test

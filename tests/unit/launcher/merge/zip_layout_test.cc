@@ -11,7 +11,7 @@
 #include "launcher/merge/zip_archive.h"
 #include "runtime/unique_fd.h"
 
-namespace accel::launcher {
+namespace accel::launcher::zip_layout_test {
 namespace {
 
 using Items = std::vector<ZipLayout::Item>;
@@ -93,4 +93,4 @@ TEST(ZipLayout, SmallArchivesNeedNoZip64) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::zip_layout_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::mpi_hosts_test {
 namespace {
 
 using ::testing::AllOf;
@@ -169,4 +169,4 @@ TEST_F(MpiHostsPlan, AHostfileIsNeeded) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::mpi_hosts_test

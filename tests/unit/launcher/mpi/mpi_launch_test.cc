@@ -8,7 +8,7 @@
 #include "launcher/config_file.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::mpi_launch_test {
 namespace {
 
 using ::testing::AllOf;
@@ -212,4 +212,4 @@ TEST(MpiHostfile, ThatIsNotThereIsToldBeforeMpirunStarts) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::mpi_launch_test

@@ -7,7 +7,7 @@
 
 #include "launcher/report.h"
 
-namespace accel::launcher {
+namespace accel::launcher::rank_failure_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -73,4 +73,4 @@ TEST(RankFailure, ARankThatMerelyPrintsSuchWordsIsNotAsked) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::rank_failure_test

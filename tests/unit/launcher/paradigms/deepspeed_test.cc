@@ -7,7 +7,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::deepspeed_test {
 namespace {
 
 using ::testing::AllOf;
@@ -154,4 +154,4 @@ TEST_F(DeepSpeedTest, ValuesThatDoNotFitAreNamed) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::deepspeed_test

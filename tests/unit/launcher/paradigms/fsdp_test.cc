@@ -5,7 +5,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::fsdp_test {
 namespace {
 
 using ::testing::AllOf;
@@ -198,4 +198,4 @@ TEST_F(FsdpTest, ValuesThatDoNotFitAreNamed) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::fsdp_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::option_value_test {
 namespace {
 
 constexpr OptionMaker kMake = {"Group", TruthForm::kLower};
@@ -74,4 +74,4 @@ TEST(OptionValue, MapsAreNoValue) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::option_value_test

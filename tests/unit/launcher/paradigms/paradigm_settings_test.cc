@@ -9,7 +9,7 @@
 #include "launcher/retired_flags.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::paradigm_settings_test {
 namespace {
 
 using ::testing::AllOf;
@@ -228,4 +228,4 @@ TEST(Paradigms, DefaultsFitTheirOptions) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::paradigm_settings_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel::launcher {
+namespace accel::launcher::submission_test {
 namespace {
 
 using test::ScratchFolder;
@@ -85,4 +85,4 @@ TEST_F(SubmissionTest, AWaitThatNeverWorksHasAnEnd) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::submission_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::training_container_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -133,4 +133,4 @@ TEST_F(TrainingContainerLaunch, TorchrunsPortIsTheMainProcesss) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::training_container_test

@@ -6,7 +6,7 @@
 #include "launcher/sagemaker/hyperparameters.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::training_request_test {
 namespace {
 
 using ::testing::AllOf;
@@ -210,4 +210,4 @@ TEST_F(SageMakerPlan, OtherWaysToStartWorkersExcludeIt) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::training_request_test

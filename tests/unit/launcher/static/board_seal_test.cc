@@ -5,7 +5,7 @@
 #include "launcher/static/agreement.h"
 #include "tests/unit/launcher/static/machines_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::board_seal_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -359,4 +359,4 @@ TEST_F(SealedMachines, JoinThoughAStrangerWroteOverTheCardOfMachine0) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::board_seal_test

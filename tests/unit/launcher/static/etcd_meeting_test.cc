@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::etcd_meeting_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -191,4 +191,4 @@ TEST_F(EtcdMeetingTest, ASeatThatIsLostNamesWhoHasIt) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::etcd_meeting_test

@@ -2,7 +2,7 @@
 
 #include "tests/unit/launcher/static/machines_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::leader_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -211,4 +211,4 @@ TEST(Records, RefuseNumbersOutOfRange) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::leader_test

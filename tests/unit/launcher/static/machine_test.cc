@@ -3,7 +3,7 @@
 #include "launcher/static/agreement.h"
 #include "tests/unit/launcher/static/machines_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::machine_test {
 namespace {
 
 using ::testing::EndsWith;
@@ -496,4 +496,4 @@ TEST_F(Machines, DoNotBelieveWhatIsNoRecord) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::machine_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::machine_wish_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -237,4 +237,4 @@ TEST_F(MachineWishTest, AnAllocationOfSlurmIsUsedUnlessAnAddressIsGiven) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::machine_wish_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::main_seat_test {
 namespace {
 
 TEST(MainSeat, IsTakenWithoutAMachineRankWhenTheAddressOrThePortIsAnothers) {
@@ -30,4 +30,4 @@ TEST(MainSeat, IsContestedForMachineRank0WhosePortIsHeldBeforeTheStoreWasItsOwn)
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::main_seat_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/reserved_port.h"
 
-namespace accel::launcher {
+namespace accel::launcher::main_store_test {
 namespace {
 
 using boost::asio::ip::tcp;
@@ -129,4 +129,4 @@ TEST_F(MainStoreTest, AsksNoMoreOnceItIsClosed) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::main_store_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::store_doubt_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -89,4 +89,4 @@ TEST(StoreDoubt, KeepsItsPatienceWhenItBeginsAnew) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::store_doubt_test

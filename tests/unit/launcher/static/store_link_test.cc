@@ -6,7 +6,7 @@
 
 #include "tests/support/reserved_port.h"
 
-namespace accel::launcher {
+namespace accel::launcher::store_link_test {
 namespace {
 
 using boost::asio::ip::tcp;
@@ -134,4 +134,4 @@ TEST(StoreLink, TryThatIsUnderWayWhenItMovesIsNoneOfTheNewAddresses) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::store_link_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::launcher {
+namespace accel::launcher::timing_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -23,4 +23,4 @@ TEST(TickPause, IsCappedSoThatALossIsNoticedAsSoonAsWithFewMachines) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::timing_test

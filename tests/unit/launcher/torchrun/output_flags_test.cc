@@ -6,7 +6,7 @@
 #include "launcher/launch_plan.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::output_flags_test {
 namespace {
 
 using supervisor::Streams;
@@ -64,4 +64,4 @@ TEST_F(TorchrunOutput, NumbersMayBeTypedAsPythonReadsThem) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::output_flags_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::pod_variables_test {
 namespace {
 
 using ::testing::Contains;
@@ -112,4 +112,4 @@ TEST_F(PodVariables, ErrorsNameThem) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::pod_variables_test

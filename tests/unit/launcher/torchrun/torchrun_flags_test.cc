@@ -11,7 +11,7 @@
 #include "launcher/torchrun/spec_flags.h"
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::torchrun_flags_test {
 namespace {
 
 using supervisor::Streams;
@@ -481,4 +481,4 @@ TEST(PetFlags, AreAllKnown) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::torchrun_flags_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/launch_plan_fixture.h"
 
-namespace accel::launcher {
+namespace accel::launcher::tpu_launch_test {
 namespace {
 
 using ::testing::Contains;
@@ -171,4 +171,4 @@ TEST_F(TpuPlan, APodThatCannotBeReachedIsRefused) {
 }
 
 }  // namespace
-}  // namespace accel::launcher
+}  // namespace accel::launcher::tpu_launch_test

@@ -18,7 +18,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/thread_ranks.h"
 
-namespace accel {
+namespace accel::background_save_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -170,4 +170,4 @@ TEST_F(BackgroundSave, HasANameThatNoRankHasUsed) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::background_save_test

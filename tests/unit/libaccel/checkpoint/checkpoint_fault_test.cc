@@ -22,7 +22,7 @@
 #include "tests/support/thread_ranks.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"
 
-namespace accel {
+namespace accel::checkpoint_fault_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -382,4 +382,4 @@ TEST(SaveOnEachNode, GivesEveryNodeACompleteFolder) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::checkpoint_fault_test

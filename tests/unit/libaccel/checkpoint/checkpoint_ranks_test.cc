@@ -14,7 +14,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"
 
-namespace accel {
+namespace accel::checkpoint_ranks_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -97,4 +97,4 @@ TEST_F(CheckpointOfTwoRanks, DamagedFileOfOneRankMakesAllFallBackToTheSameCheckp
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::checkpoint_ranks_test

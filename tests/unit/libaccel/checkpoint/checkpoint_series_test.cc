@@ -16,7 +16,7 @@
 #include "tests/support/thread_ranks.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"
 
-namespace accel {
+namespace accel::checkpoint_series_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -245,4 +245,4 @@ TEST_F(CheckpointSeriesTest, LimitBelowOneIsRefused) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::checkpoint_series_test

@@ -17,7 +17,7 @@
 #include "tests/support/working_folder.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"
 
-namespace accel {
+namespace accel::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -381,4 +381,4 @@ TEST_F(Checkpoint, HookThatThrowsFailsTheSaveAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::checkpoint_test

@@ -13,7 +13,7 @@
 #include "libaccel/large_tensor.h"
 #include "tests/support/tensor_matchers.h"
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::copy_space_test {
 namespace {
 
 at::Tensor copy_of(CopySpace& space, const at::Tensor& tensor) {
@@ -81,4 +81,4 @@ TEST(LargeTensor, IsAnOrdinaryTensorThatBeginsAtAHugePage) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::copy_space_test

@@ -17,7 +17,7 @@
 #include "tests/support/faulty_disk.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::file_ranges_test {
 namespace {
 
 using ::testing::AllOf;
@@ -203,4 +203,4 @@ TEST(FileRanges, HolesAndOverlapsAreNamed) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::file_ranges_test

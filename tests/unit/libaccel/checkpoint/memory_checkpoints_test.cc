@@ -23,7 +23,7 @@
 #include "tests/unit/libaccel/checkpoint/divided_model.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::memory_checkpoints_test {
 namespace {
 
 using test::Divided;
@@ -412,4 +412,4 @@ TEST_F(MemoryCheckpointsTest, TellsWhatWasOnDiskWhenItWasSaved) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::memory_checkpoints_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::memory_choice_test {
 namespace {
 
 // Serial and step are told apart by a factor, so that a mix-up shows.
@@ -92,4 +92,4 @@ TEST(MemoryChoice, ThereIsAlwaysOneFromTheFirstSaveOn) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::memory_choice_test

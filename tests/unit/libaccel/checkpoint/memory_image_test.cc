@@ -16,7 +16,7 @@
 
 #include <accel/error.h>
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::memory_image_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -88,4 +88,4 @@ TEST(MemorySource, RefusesATensorOfWhichTheNodeHasNotEveryElementOnce) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::memory_image_test

@@ -19,7 +19,7 @@
 #include "tests/support/thread_ranks.h"
 #include "tests/unit/libaccel/checkpoint/divided_model.h"
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::memory_refusals_test {
 namespace {
 
 using test::Divided;
@@ -133,4 +133,4 @@ TEST_F(MemoryRefusals, LimitOfOneRanksCgroupIsAnErrorOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::memory_refusals_test

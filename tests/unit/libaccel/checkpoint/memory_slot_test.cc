@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::memory_slot_test {
 namespace {
 
 constexpr MemoryStamp kStamp{.serial = 7, .generation = 2, .step = 140, .world_size = 4, .rank = 3};
@@ -73,4 +73,4 @@ TEST_F(MemorySlotTest, MoreThanItHoldsIsRefused) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::memory_slot_test

@@ -21,7 +21,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
 
-namespace accel {
+namespace accel::model_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -201,4 +201,4 @@ TEST_F(ModelFiles, FailedSaveLeavesTheEarlierFiles) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::model_files_test

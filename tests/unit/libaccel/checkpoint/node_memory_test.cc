@@ -10,7 +10,7 @@
 #include "tests/support/file_keeper.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::node_memory_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -249,4 +249,4 @@ TEST(NodeMemory, GivesTheMemoryOfAnOlderPieceBack) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::node_memory_test

@@ -22,7 +22,7 @@
 #include "tests/support/tied_net.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"
 
-namespace accel {
+namespace accel::optimizer_state_test {
 namespace {
 
 using test::Randomness;
@@ -293,4 +293,4 @@ TEST(OptimizerState, OptimizerOfTheUsersOwnIsSavedWhenItHasAState) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::optimizer_state_test

@@ -10,7 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::replica_shares_test {
 namespace {
 
 using Ranges = std::vector<ElementRange>;
@@ -74,4 +74,4 @@ TEST(ReplicaShares, NeedElementsThatAreOneRange) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::replica_shares_test

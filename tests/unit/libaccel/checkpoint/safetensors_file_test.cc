@@ -18,7 +18,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
 
-namespace accel::safetensors {
+namespace accel::safetensors::safetensors_file_test {
 namespace {
 
 using test::SameTensor;
@@ -129,4 +129,4 @@ TEST_F(SafetensorsFile, TruncatedFileIsNamedAndNothingIsReturned) {
 }
 
 }  // namespace
-}  // namespace accel::safetensors
+}  // namespace accel::safetensors::safetensors_file_test

@@ -24,7 +24,7 @@
 #include "tests/support/thread_ranks.h"
 #include "tests/unit/libaccel/checkpoint/divided_model.h"
 
-namespace accel {
+namespace accel::sharded_save_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -402,4 +402,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::sharded_save_test

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::store_beat_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -78,4 +78,4 @@ TEST_F(StoreBeatTest, AWatcherThatDiesWhileItTellsKeepsNobodyFromHearingOthers) 
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::store_beat_test

@@ -35,7 +35,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::store_ranks_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -337,4 +337,4 @@ TEST(StoreRanks, ALongWaitDoesNotAskTheStoreAgainAndAgainForEachRank) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::store_ranks_test

@@ -12,7 +12,7 @@
 
 #include "runtime/checkpoint/hashed_file.h"
 
-namespace accel::checkpoint {
+namespace accel::checkpoint::xxh3_test {
 namespace {
 
 std::vector<std::byte> some_bytes(std::size_t size) {
@@ -52,4 +52,4 @@ TEST(Xxh3, OfPiecesIsThatOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace accel::checkpoint
+}  // namespace accel::checkpoint::xxh3_test

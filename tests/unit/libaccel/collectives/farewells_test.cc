@@ -15,7 +15,7 @@
 #include "libaccel/process/gloo_backend.h"
 #include "libaccel/process/sigpipe.h"
 
-namespace accel {
+namespace accel::farewells_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -143,4 +143,4 @@ TEST(Farewells, AreHeardByAllWhoStayAndTheirAbsenceIsSeen) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::farewells_test

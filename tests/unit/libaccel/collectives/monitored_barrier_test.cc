@@ -14,7 +14,7 @@
 
 #include "tests/support/backend_ranks.h"
 
-namespace accel {
+namespace accel::monitored_barrier_test {
 namespace {
 
 using test::run_backends;
@@ -90,4 +90,4 @@ TEST(MonitoredBarrierErrors, ARankThatCallsAnotherBarrierIsNamedByBoth) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::monitored_barrier_test

@@ -19,7 +19,7 @@
 #include "libaccel/process/gloo_backend.h"
 #include "libaccel/process/sigpipe.h"
 
-namespace accel {
+namespace accel::node_link_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -169,4 +169,4 @@ TEST(Letters, FromAnybodyAreOverWhenAllOthersHaveLeft) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::node_link_test

@@ -24,7 +24,7 @@
 #include "tests/support/fake_nodes.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::node_ranks_test {
 namespace {
 
 using test::be_on_node;
@@ -235,4 +235,4 @@ TEST(NodeRanksAlone, ADeadRankThatHostedTheStoreIsNamed) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::node_ranks_test

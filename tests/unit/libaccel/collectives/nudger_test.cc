@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-namespace accel {
+namespace accel::nudger_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -80,4 +80,4 @@ TEST(Nudger, EndsTheWaitOfAnotherThread) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::nudger_test

@@ -22,7 +22,7 @@
 #include "libaccel/collectives/shm_backend.h"
 #include "tests/support/backend_ranks.h"
 
-namespace accel {
+namespace accel::reductions_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -210,4 +210,4 @@ TEST(ReductionsOfAten, DifferForEachPairOfOperations) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::reductions_test

@@ -25,7 +25,7 @@
 
 #include "libaccel/collectives/shm/shm_group.h"
 
-namespace accel {
+namespace accel::shm_backend_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -531,4 +531,4 @@ TEST(ShmBackendErrors, RanksThatBringDifferentTypesAreToldSo) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::shm_backend_test

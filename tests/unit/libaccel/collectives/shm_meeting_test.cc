@@ -15,7 +15,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <unistd.h>
 
-namespace accel {
+namespace accel::shm_meeting_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -153,4 +153,4 @@ TEST(ShmMeetingErrors, ALaterMeetingOfTheSameRanksHasOtherMemory) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::shm_meeting_test

@@ -12,7 +12,7 @@
 
 #include "tests/support/two_level_ranks.h"
 
-namespace accel {
+namespace accel::two_level_errors_test {
 namespace {
 
 using test::message_of;
@@ -149,4 +149,4 @@ TEST(NodeLayout, GroupsRanksThatSayTheSame) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::two_level_errors_test

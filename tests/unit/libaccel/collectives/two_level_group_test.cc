@@ -28,7 +28,7 @@
 
 #include "tests/support/two_level_ranks.h"
 
-namespace accel {
+namespace accel::two_level_group_test {
 namespace {
 
 using test::message_of;
@@ -369,4 +369,4 @@ INSTANTIATE_TEST_SUITE_P(OfNodes,
                          [](const auto& info) { return "Layout" + std::to_string(info.index); });
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::two_level_group_test

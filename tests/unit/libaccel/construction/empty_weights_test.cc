@@ -26,7 +26,7 @@
 #include "libaccel/construction/tensor_memory.h"
 #include "tests/support/peak_memory.h"
 
-namespace accel {
+namespace accel::empty_weights_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -267,4 +267,4 @@ TEST(EmptyWeights, AModelLargerThanAnyMachineIsBuilt) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::empty_weights_test

@@ -10,7 +10,7 @@
 #include <accel/batch_samplers.h>
 #include <accel/error.h>
 
-namespace accel {
+namespace accel::batch_samplers_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -294,4 +294,4 @@ TEST(SkipBatchSampler, MaySkipMoreThanThereIs) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::batch_samplers_test

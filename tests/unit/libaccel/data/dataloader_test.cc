@@ -20,7 +20,7 @@
 
 #include "tests/support/numbers.h"
 
-namespace accel {
+namespace accel::dataloader_test {
 namespace {
 
 using test::first_batches;
@@ -390,4 +390,4 @@ TEST(DataLoader, RefusesToGoOnWithAPassAfterAnotherBegan) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::dataloader_test

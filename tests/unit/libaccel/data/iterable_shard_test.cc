@@ -9,7 +9,7 @@
 #include <accel/error.h>
 #include <accel/iterable_shard.h>
 
-namespace accel {
+namespace accel::iterable_shard_test {
 namespace {
 
 std::vector<int> range(int size) {
@@ -87,4 +87,4 @@ TEST(IterableDatasetShard, SeedsTheDatasetsGeneratorWithTheEpoch) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::iterable_shard_test

@@ -13,7 +13,7 @@
 
 #include "tests/support/numbers.h"
 
-namespace accel {
+namespace accel::loader_state_test {
 namespace {
 
 using test::first_batches;
@@ -142,4 +142,4 @@ TEST(LoaderState, NamesWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::loader_state_test

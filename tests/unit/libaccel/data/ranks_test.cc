@@ -20,7 +20,7 @@
 #include "tests/support/numbers.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::ranks_test {
 namespace {
 
 using test::Numbers;
@@ -190,4 +190,4 @@ TEST(PreparedDataLoader, GoesOnFromRank0sStateOnEveryRank) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::ranks_test

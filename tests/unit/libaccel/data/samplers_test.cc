@@ -13,7 +13,7 @@
 #include <accel/error.h>
 #include <accel/samplers.h>
 
-namespace accel {
+namespace accel::samplers_test {
 namespace {
 
 using ::testing::Each;
@@ -195,4 +195,4 @@ TEST(SeedableRandomSampler, NamesWhatAStateLacks) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::samplers_test

@@ -29,7 +29,7 @@
 #include <accel/error.h>
 #include <accel/optim.h>
 
-namespace accel {
+namespace accel::fused_step_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -312,4 +312,4 @@ TEST(AcceleratedOptimizer, LeavesAFusedStepOutWhenAGradientIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::fused_step_test

@@ -14,7 +14,7 @@
 
 #include "runtime/unique_fd.h"
 
-namespace accel::pager {
+namespace accel::pager::guard_memory_test {
 namespace {
 
 constexpr std::size_t kPage = 4096;
@@ -130,4 +130,4 @@ TEST(GuardRangeDeathTest, TheHandlerOfBeforeIsCalled) {
 }
 
 }  // namespace
-}  // namespace accel::pager
+}  // namespace accel::pager::guard_memory_test

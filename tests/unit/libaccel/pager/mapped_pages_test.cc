@@ -13,7 +13,7 @@
 #include "libaccel/pager/pager.h"
 #include "runtime/unique_fd.h"
 
-namespace accel::pager {
+namespace accel::pager::mapped_pages_test {
 namespace {
 
 using torch::Tensor;
@@ -101,4 +101,4 @@ TEST(MappedPages, TrainAsInMemoryAndArePartOfTheirSource) {
 }
 
 }  // namespace
-}  // namespace accel::pager
+}  // namespace accel::pager::mapped_pages_test

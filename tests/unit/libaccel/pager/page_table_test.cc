@@ -13,7 +13,7 @@
 
 #include <accel/error.h>
 
-namespace accel::pager {
+namespace accel::pager::page_table_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -242,4 +242,4 @@ TEST_P(PageTableOfThreads, LosesNothing) {
 INSTANTIATE_TEST_SUITE_P(WithAndWithoutFillingAhead, PageTableOfThreads, ::testing::Values(0, 2));
 
 }  // namespace
-}  // namespace accel::pager
+}  // namespace accel::pager::page_table_test

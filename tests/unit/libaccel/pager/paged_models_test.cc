@@ -16,7 +16,7 @@
 #include "libaccel/pager/pager.h"
 #include "tests/support/model_zoo.h"
 
-namespace accel::pager {
+namespace accel::pager::paged_models_test {
 namespace {
 
 using torch::Tensor;
@@ -168,4 +168,4 @@ INSTANTIATE_TEST_SUITE_P(OfEachKind,
                          });
 
 }  // namespace
-}  // namespace accel::pager
+}  // namespace accel::pager::paged_models_test

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::pager {
+namespace accel::pager::paging_policy_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -195,4 +195,4 @@ TEST(PagingPolicy, NeedsHardlyMoreFillsThanTheBestScheduleOfAll) {
 }
 
 }  // namespace
-}  // namespace accel::pager
+}  // namespace accel::pager::paging_policy_test

@@ -16,7 +16,7 @@
 
 #include "libaccel/pager/pager.h"
 
-namespace accel::pager {
+namespace accel::pager::parameter_key_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -318,4 +318,4 @@ TEST(PagerRefuses, AnOperatorThatNeedsMoreThanTheBudget) {
 }
 
 }  // namespace
-}  // namespace accel::pager
+}  // namespace accel::pager::parameter_key_test

@@ -13,7 +13,7 @@
 #include "libaccel/pager/pager.h"
 #include "tests/support/random_model.h"
 
-namespace accel::pager {
+namespace accel::pager::random_models_test {
 namespace {
 
 using torch::Tensor;
@@ -78,4 +78,4 @@ TEST(RandomModels, AThousandOfThemTrainOnPagesAsInMemory) {
 }
 
 }  // namespace
-}  // namespace accel::pager
+}  // namespace accel::pager::random_models_test

@@ -20,7 +20,7 @@
 #include <torch/nn/modules/rnn.h>
 #include <torch/utils.h>
 
-namespace accel {
+namespace accel::reused_address_test {
 namespace {
 
 using Module = std::shared_ptr<torch::nn::Module>;
@@ -190,4 +190,4 @@ INSTANTIATE_TEST_SUITE_P(OfEachOperator,
                                             ::testing::Bool()));
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::reused_address_test

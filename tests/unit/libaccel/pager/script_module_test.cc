@@ -17,7 +17,7 @@
 #include "libaccel/pager/module_parameters.h"
 #include "libaccel/pager/pager.h"
 
-namespace accel::pager {
+namespace accel::pager::script_module_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -165,4 +165,4 @@ TEST(ScriptModule, FusersAreSwitchedOffAndFrozenModulesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace accel::pager
+}  // namespace accel::pager::script_module_test

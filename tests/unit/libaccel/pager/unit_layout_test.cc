@@ -7,7 +7,7 @@
 
 #include <accel/error.h>
 
-namespace accel::pager {
+namespace accel::pager::unit_layout_test {
 namespace {
 
 using c10::ScalarType;
@@ -139,4 +139,4 @@ TEST(UnitLayout, NothingOverlapsAndNothingIsLost) {
 }
 
 }  // namespace
-}  // namespace accel::pager
+}  // namespace accel::pager::unit_layout_test

@@ -24,7 +24,7 @@
 #include "libaccel/pager/pager.h"
 #include "libaccel/pager/parameter_key.h"
 
-namespace accel::pager {
+namespace accel::pager::users_code_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -270,4 +270,4 @@ TEST(MixedPrecision, PagesOfFp32ValuesAreTheirRounding) {
 }
 
 }  // namespace
-}  // namespace accel::pager
+}  // namespace accel::pager::users_code_test

@@ -32,7 +32,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tied_net.h"
 
-namespace accel {
+namespace accel::archived_states_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -403,4 +403,4 @@ TEST(OwnOptimizer, WhoseStatesThrowOnOneRankEndsTheSaveOnAll) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::archived_states_test

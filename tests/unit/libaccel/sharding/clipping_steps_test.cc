@@ -19,7 +19,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::clipping_steps_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -132,4 +132,4 @@ TEST(ClippingStepsOfSettings, AClosureIsRefused) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::clipping_steps_test

@@ -20,7 +20,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel::sharding {
+namespace accel::sharding::deepspeed_file_test {
 namespace {
 
 using ::testing::AllOf;
@@ -240,4 +240,4 @@ TEST(DeepSpeedFile, ThatCannotBeReadIsNamed) {
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::deepspeed_file_test

@@ -23,7 +23,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::frozen_models_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -148,4 +148,4 @@ TEST(FrozenModels, MayHaveBeenTrainedBefore) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::frozen_models_test

@@ -10,7 +10,7 @@
 
 #include <accel/error.h>
 
-namespace accel::sharding {
+namespace accel::sharding::fsdp_settings_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -209,4 +209,4 @@ TEST(FsdpSettings, TakesIgnoredModulesAsAnExpressionOrAsAList) {
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::fsdp_settings_test

@@ -17,7 +17,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::gradients_apart_test {
 namespace {
 
 enum class Blocks { kFree, kTakenByTheUser, kNone };
@@ -83,4 +83,4 @@ TEST_P(GradientsApart, GiveTheBitsOfFlatGradients) {
 INSTANTIATE_TEST_SUITE_P(Ranks, GradientsApart, ::testing::Values(2, 3));
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::gradients_apart_test

@@ -25,7 +25,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::hybrid_shard_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -197,4 +197,4 @@ TEST(HybridShardErrors, NodesWithUnequalNumbersOfRanksAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::hybrid_shard_test

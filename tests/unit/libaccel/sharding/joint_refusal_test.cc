@@ -20,7 +20,7 @@
 #include "libaccel/process/process_group.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::joint_refusal_test {
 namespace {
 
 using ::testing::AllOf;
@@ -191,4 +191,4 @@ INSTANTIATE_TEST_SUITE_P(Ways,
                          name_of);
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::joint_refusal_test

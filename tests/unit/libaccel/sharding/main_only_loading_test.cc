@@ -31,7 +31,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::main_only_loading_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -287,4 +287,4 @@ TEST(MainOnlyLoading, NeedsAnAccelerator) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::main_only_loading_test

@@ -15,7 +15,7 @@
 #include "libaccel/process/process_group.h"
 #include "tests/support/rank_group.h"
 
-namespace accel::sharding {
+namespace accel::sharding::master_shards_test {
 namespace {
 
 constexpr std::int64_t kOneUnitEach = 1;  // bytes: parameters are above it
@@ -158,4 +158,4 @@ TEST(MasterShards, TakesWhatWasWrittenToParametersOfBothExposures) {
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::master_shards_test

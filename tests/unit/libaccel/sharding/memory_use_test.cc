@@ -20,7 +20,7 @@
 #include "libaccel/collectives/shm/node_identity.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::memory_use_test {
 namespace {
 
 constexpr int kLayers = 6;
@@ -153,4 +153,4 @@ TEST(MemoryUse, OfStatesThatAClassOfTheUsersOwnMayKeepAnywhereIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::memory_use_test

@@ -36,7 +36,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::paged_home_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -433,4 +433,4 @@ TEST(SeveralNodes, NothingIsLoadedWhileARankHoldsParameters) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::paged_home_test

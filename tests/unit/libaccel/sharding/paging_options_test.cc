@@ -25,7 +25,7 @@
 #include "libaccel/pager/parameter_key.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::paging_options_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -331,4 +331,4 @@ TEST(WithParams, DoesNothingWhereParametersAreAlwaysInMemory) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::paging_options_test

@@ -18,7 +18,7 @@
 #include "libaccel/collectives/shm/node_identity.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::parameter_memory_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -110,4 +110,4 @@ TEST(ParameterMemory, ViewsOfTheUsersAreToldOverNodes) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::parameter_memory_test

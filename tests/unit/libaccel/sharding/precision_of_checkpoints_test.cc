@@ -21,7 +21,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::precision_of_checkpoints_test {
 namespace {
 
 using test::Cut;
@@ -369,4 +369,4 @@ INSTANTIATE_TEST_SUITE_P(
     test::layout_name);
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::precision_of_checkpoints_test

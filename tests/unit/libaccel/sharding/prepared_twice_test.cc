@@ -18,7 +18,7 @@
 #include "libaccel/sharding/parameter_claim.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::prepared_twice_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -122,4 +122,4 @@ TEST(PreparedTwice, AnOptimizerOfTheFirstTimeIsRefused) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::prepared_twice_test

@@ -24,7 +24,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::resumed_zoo_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -194,4 +194,4 @@ INSTANTIATE_TEST_SUITE_P(Precisions,
                          [](const auto& info) { return info.param ? "Bf16" : "Float32"; });
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::resumed_zoo_test

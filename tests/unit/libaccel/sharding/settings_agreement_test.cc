@@ -15,7 +15,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel::sharding {
+namespace accel::sharding::settings_agreement_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -104,4 +104,4 @@ TEST(SettingsAgreement, ARankWithoutAPluginIsToldToo) {
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::settings_agreement_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/test_budget.h"
 
-namespace accel::sharding {
+namespace accel::sharding::shard_plan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -135,4 +135,4 @@ TEST_P(ShardPlans, OwnEveryElementOfEveryParameterOnceWhateverTheModelAndTheWorl
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::shard_plan_test

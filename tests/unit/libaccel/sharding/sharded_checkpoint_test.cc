@@ -27,7 +27,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::sharded_checkpoint_test {
 namespace {
 
 using Plugin = std::optional<FullyShardedDataParallelPlugin>;
@@ -273,4 +273,4 @@ TEST(AsyncSave, TellsEveryRankWhatWentWrongOnOne) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::sharded_checkpoint_test

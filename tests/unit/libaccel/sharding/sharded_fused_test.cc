@@ -21,7 +21,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::sharded_fused_test {
 namespace {
 
 using torch::optim::Optimizer;
@@ -157,4 +157,4 @@ TEST_P(ShardedFused, GoesOnFromACheckpointToTheBit) {
 INSTANTIATE_TEST_SUITE_P(Ranks, ShardedFused, ::testing::Values(2, 3, 4));
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::sharded_fused_test

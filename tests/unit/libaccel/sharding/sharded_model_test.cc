@@ -29,7 +29,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/sharded_net.h"
 
-namespace accel {
+namespace accel::sharded_model_test {
 namespace {
 
 using test::full_shard;
@@ -496,4 +496,4 @@ TEST_P(ShardedOnRanks, TheParametersAreInMemoryOnceForAllRanks) {
 INSTANTIATE_TEST_SUITE_P(Ranks, ShardedOnRanks, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::sharded_model_test

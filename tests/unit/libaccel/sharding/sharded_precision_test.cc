@@ -22,7 +22,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::sharded_precision_test {
 namespace {
 
 using test::batch;
@@ -215,4 +215,4 @@ TEST(MixedPrecisionPolicy, RefusesWhatIsNoDtypeOfParameters) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::sharded_precision_test

@@ -23,7 +23,7 @@
 #include "tests/support/rank_training.h"
 #include "tests/support/test_budget.h"
 
-namespace accel {
+namespace accel::sharded_random_models_test {
 namespace {
 
 using test::train_on_ranks;
@@ -132,4 +132,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts,
                          layout_name);
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::sharded_random_models_test

@@ -22,7 +22,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/sharded_net.h"
 
-namespace accel {
+namespace accel::sharded_refusals_test {
 namespace {
 
 using test::error_of;
@@ -172,4 +172,4 @@ TEST(Sharded, NamesAClassThatNoModuleHas) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::sharded_refusals_test

@@ -35,7 +35,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::sharded_users_code_test {
 namespace {
 
 using at::Tensor;
@@ -505,4 +505,4 @@ graph(%x : Tensor, %w : Tensor):
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::sharded_users_code_test

@@ -21,7 +21,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/rank_training.h"
 
-namespace accel {
+namespace accel::sharded_zoo_test {
 namespace {
 
 using test::Lesson;
@@ -301,4 +301,4 @@ TEST(ShardedZooRefusals, NameTwoParametersOfOneMemory) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::sharded_zoo_test

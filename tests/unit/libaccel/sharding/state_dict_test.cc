@@ -31,7 +31,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::state_dict_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -495,4 +495,4 @@ TEST(StateDict, NamesTheTypesThatThereAre) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::state_dict_test

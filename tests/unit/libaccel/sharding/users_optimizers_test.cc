@@ -23,7 +23,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::users_optimizers_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -145,4 +145,4 @@ TEST(UsersOptimizers, OneThatIsNotPreparedTrainsNothingAndIsToldOnce) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::users_optimizers_test

@@ -24,7 +24,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::whole_tensor_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -304,4 +304,4 @@ TEST(ZeroStages, AreNotMixedWithTheOtherPlugin) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::whole_tensor_test

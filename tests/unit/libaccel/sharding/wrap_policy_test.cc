@@ -17,7 +17,7 @@
 #include "libaccel/sharding/shard_plan.h"
 #include "tests/support/tied_net.h"
 
-namespace accel::sharding {
+namespace accel::sharding::wrap_policy_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -203,4 +203,4 @@ TEST(WrapPolicy, IgnoresTheModulesOfAListAndSaysTheNearestNameOfAnUnknownOne) {
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::wrap_policy_test

@@ -27,7 +27,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::written_copies_test {
 namespace {
 
 using test::error_of;
@@ -208,4 +208,4 @@ TEST(LoneWrite, IsTheFirstThatNotAllRanksHaveDone) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::written_copies_test

@@ -12,7 +12,7 @@
 
 #include <accel/error.h>
 
-namespace accel::sharding {
+namespace accel::sharding::zero_settings_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -104,4 +104,4 @@ TEST(ZeroSettings, NameANormThatIsNone) {
 }
 
 }  // namespace
-}  // namespace accel::sharding
+}  // namespace accel::sharding::zero_settings_test

@@ -22,7 +22,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::accelerator_checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -262,4 +262,4 @@ TEST_F(AcceleratorCheckpoint, ARunWithoutAProjectCannotBegin) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::accelerator_checkpoint_test

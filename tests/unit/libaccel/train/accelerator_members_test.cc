@@ -22,7 +22,7 @@
 #include "libaccel/process/process_group.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::accelerator_members_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -263,4 +263,4 @@ TEST(AcceleratorOnRanks, JoiningUnevenInputsWarnsOnceThatItDoesNothing) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::accelerator_members_test

@@ -15,7 +15,7 @@
 #include "libaccel/checkpoint/expected_state.h"
 #include "libaccel/checkpoint/optimizer_state.h"
 
-namespace accel {
+namespace accel::accelerator_memory_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -72,4 +72,4 @@ TEST(ExpectedState, IsWhatTheFirstStepMakes) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::accelerator_memory_test

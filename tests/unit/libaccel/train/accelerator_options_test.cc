@@ -26,7 +26,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/working_folder.h"
 
-namespace accel {
+namespace accel::accelerator_options_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -337,4 +337,4 @@ TEST(OptionsOnRanks, ABackendThatIsNotThereIsNamed) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::accelerator_options_test

@@ -22,7 +22,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::accelerator_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -446,4 +446,4 @@ TEST_F(AcceleratorTest, ProjectDirFillsTheLoggingDir) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::accelerator_test

@@ -24,7 +24,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::async_save_state_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -183,4 +183,4 @@ INSTANTIATE_TEST_SUITE_P(Models, AsyncSaveState, ::testing::Bool(), [](const aut
 });
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::async_save_state_test

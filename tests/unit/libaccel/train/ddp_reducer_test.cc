@@ -21,7 +21,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::ddp_reducer_test {
 namespace {
 
 struct ComplexNetImpl : torch::nn::Module {
@@ -164,4 +164,4 @@ TEST(DdpReducer, AnExceptionWithoutSyncIsThisRanksOwn) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::ddp_reducer_test

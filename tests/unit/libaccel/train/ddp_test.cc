@@ -27,9 +27,10 @@
 #include <accel/error.h>
 #include <accel/random.h>
 
+#include "tests/support/mapped_memory.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::ddp_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -362,20 +363,6 @@ TEST(Ddp, DifferentModelsAreRefusedOnEveryRankNamingTheParameter) {
   });
 }
 
-// Whether it lies in memory that the kernel lists under that name.
-bool lies_in(const at::Tensor& tensor, const std::string& name) {
-  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
-  std::ifstream maps("/proc/self/maps");
-  std::string line;
-  while (std::getline(maps, line)) {
-    std::size_t begin_digits = 0;
-    const std::uintptr_t begin = std::stoull(line, &begin_digits, 16);
-    const std::uintptr_t end = std::stoull(line.substr(begin_digits + 1), nullptr, 16);
-    if (address >= begin && address < end) return line.find(name) != std::string::npos;
-  }
-  return false;
-}
-
 // Both ranks see the same samples, so the average has the bits of each one's gradient.
 TEST(Ddp, BucketsLieInMemoryThatTheRanksShareAndGiveTheSameGradients) {
   test::run_ranks(2, [] {
@@ -397,7 +384,7 @@ TEST(Ddp, BucketsLieInMemoryThatTheRanksShareAndGiveTheSameGradients) {
       loss_of(reference(input)).backward();
       accelerator.backward(loss_of(model(input)));
 
-      EXPECT_TRUE(lies_in(net->weight.grad(), "accel-tensors")) << step;
+      EXPECT_TRUE(test::lies_in(net->weight.grad(), "accel-tensors")) << step;
       EXPECT_TRUE(net->weight.grad().equal(reference->weight.grad())) << step;
       EXPECT_TRUE(net->bias.grad().equal(reference->bias.grad())) << step;
       optimizer.zero_grad();
@@ -532,4 +519,4 @@ TEST(Ddp, ATriggerOfOneRankIsSeenByAll) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::ddp_test

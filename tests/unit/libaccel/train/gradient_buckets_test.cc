@@ -2,9 +2,6 @@
 // gradients alone.
 
 #include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -22,9 +19,10 @@
 #include <accel/accelerator.h>
 #include <accel/random.h>
 
+#include "tests/support/mapped_memory.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::gradient_buckets_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -101,26 +99,6 @@ TEST_P(BucketsOnRanks, GiveTheBitsOfTheReducer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, BucketsOnRanks, ::testing::Values(2, 3));
-
-TEST(GradientBuckets, AGradientThatTheUserKeepsIsNotWrittenAgain) {
-  test::run_ranks(2, [] {
-    Accelerator accelerator;
-    Net net;
-    auto model = accelerator.prepare(net);
-    accelerator.backward(model(batch_of(accelerator, 0)));
-    const at::Tensor kept = net->second->weight.grad();
-    const at::Tensor view = net->third->weight.grad().view({-1});
-    const at::Tensor kept_values = kept.clone();
-    const at::Tensor view_values = view.clone();
-
-    net->zero_grad();
-    accelerator.backward(model(batch_of(accelerator, 5)));
-
-    EXPECT_TRUE(kept.equal(kept_values));
-    EXPECT_TRUE(view.equal(view_values));
-    EXPECT_FALSE(net->second->weight.grad().equal(kept_values));
-  });
-}
 
 TEST(GradientBuckets, StayWhereTheyAreWhenNobodyKeepsAGradient) {
   test::run_ranks(2, [] {
@@ -208,19 +186,6 @@ TEST_P(BucketsOnRanks, GiveTheBitsOfTheReducerOfGradientsThatStayWhereTheyAre) {
   });
 }
 
-// Of the mapping that the address lies in.
-std::string mapping_of(const void* address) {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-    const int read = std::sscanf(line.c_str(), "%zx-%zx", &begin, &end);
-    const auto place = reinterpret_cast<std::uintptr_t>(address);
-    if (read == 2 && begin <= place && place < end) return line;
-  }
-  return "";
-}
-
 TEST(GradientBuckets, LargeGradientsLieInMemoryThatAllRanksMap) {
   test::run_ranks(2, [] {
     Accelerator accelerator;
@@ -228,7 +193,7 @@ TEST(GradientBuckets, LargeGradientsLieInMemoryThatAllRanksMap) {
     auto model = accelerator.prepare(net);
     accelerator.backward(model(large_batch_of(accelerator, 0)));
     for (const at::Tensor& parameter : net->parameters())
-      EXPECT_THAT(mapping_of(parameter.grad().const_data_ptr()), HasSubstr("accel-tensors"));
+      EXPECT_TRUE(test::lies_in(parameter.grad(), "accel-tensors"));
     EXPECT_FALSE(net->left.grad().is_alias_of(net->right.grad()));
   });
 }
@@ -252,27 +217,39 @@ TEST(GradientBuckets, AGradientThatIsStillReadByBackwardIsSummedElsewhere) {
   });
 }
 
-TEST(GradientBuckets, ALargeGradientThatTheUserKeepsIsNotWrittenAgain) {
-  test::run_ranks(2, [] {
-    Accelerator accelerator;
-    LargeNet net;
-    auto model = accelerator.prepare(net);
-    accelerator.backward(model(large_batch_of(accelerator, 0)));
-    const at::Tensor kept = net->second->weight.grad();
-    const at::Tensor view = net->first->weight.grad().view({-1});
-    const at::Tensor kept_values = kept.clone();
-    const at::Tensor view_values = view.clone();
+// Of two layers of the net: the first one's gradient is kept as it is, the other one's as a view.
+template <typename TestNet, typename BatchOf>
+void expect_kept_gradients(torch::nn::Linear TestNet::*whole,
+                           torch::nn::Linear TestNet::*viewed,
+                           BatchOf batch) {
+  Accelerator accelerator;
+  torch::nn::ModuleHolder<TestNet> net;
+  auto model = accelerator.prepare(net);
+  accelerator.backward(model(batch(accelerator, 0)));
+  const at::Tensor& weight = ((*net).*whole)->weight;
+  const at::Tensor kept = weight.grad();
+  const at::Tensor view = ((*net).*viewed)->weight.grad().view({-1});
+  const at::Tensor kept_values = kept.clone();
+  const at::Tensor view_values = view.clone();
 
-    for (int step = 1; step < 4; ++step) {
-      net->zero_grad();
-      accelerator.backward(model(large_batch_of(accelerator, 5 * step)));
-      const at::Tensor all = gather(net->second->weight.grad().unsqueeze(0));
-      EXPECT_TRUE(all[0].equal(all[1]));
-    }
-
+  for (int step = 1; step < 4; ++step) {
+    net->zero_grad();
+    accelerator.backward(model(batch(accelerator, 5 * step)));
+    const at::Tensor all = gather(weight.grad().unsqueeze(0));
+    EXPECT_TRUE(all[0].equal(all[1]));
     EXPECT_TRUE(kept.equal(kept_values));
     EXPECT_TRUE(view.equal(view_values));
-    EXPECT_FALSE(net->second->weight.grad().equal(kept_values));
+    EXPECT_FALSE(weight.grad().equal(kept_values));
+  }
+}
+
+TEST(GradientBuckets, AGradientThatTheUserKeepsIsNotWrittenAgain) {
+  test::run_ranks(2, [] { expect_kept_gradients(&NetImpl::second, &NetImpl::third, batch_of); });
+}
+
+TEST(GradientBuckets, ALargeGradientThatTheUserKeepsIsNotWrittenAgain) {
+  test::run_ranks(2, [] {
+    expect_kept_gradients(&LargeNetImpl::second, &LargeNetImpl::first, large_batch_of);
   });
 }
 
@@ -328,4 +305,4 @@ TEST(GradientBuckets, ASecondGradientBeforeTheFirstWasAveragedIsNamed) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::gradient_buckets_test

@@ -21,7 +21,7 @@
 #include "libaccel/process/process_group.h"
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::gradient_room_test {
 namespace {
 
 constexpr std::size_t kBytes = 64 * 64 * sizeof(float);
@@ -198,4 +198,4 @@ TEST(GradientRoom, NobodyHasOneWhereARankWantsNone) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::gradient_room_test

@@ -23,7 +23,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::number_options_test {
 namespace {
 
 using ::testing::AllOf;
@@ -169,4 +169,4 @@ TEST(NumberOptions, ATimeoutMayBeForEver) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::number_options_test

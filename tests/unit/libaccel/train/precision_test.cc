@@ -13,7 +13,7 @@
 #include <accel/error.h>
 #include <accel/precision.h>
 
-namespace accel {
+namespace accel::precision_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -217,4 +217,4 @@ TEST_F(GradScalerTest, AStateWithoutAKeyIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::precision_test

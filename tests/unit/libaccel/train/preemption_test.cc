@@ -18,7 +18,7 @@
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
-namespace accel {
+namespace accel::preemption_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -92,4 +92,4 @@ TEST_F(PreemptionOptions, WithoutALauncherNobodyAsks) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::preemption_test

@@ -20,7 +20,7 @@
 
 #include "tests/support/rank_group.h"
 
-namespace accel {
+namespace accel::scaled_gradients_test {
 namespace {
 
 using torch::nn::Linear;
@@ -166,4 +166,4 @@ TEST(ScaledGradients, TrainAsUnscaledOnesOnDividedModels) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::scaled_gradients_test

@@ -14,7 +14,7 @@
 #include <accel/error.h>
 #include <accel/schedulers.h>
 
-namespace accel {
+namespace accel::schedulers_test {
 namespace {
 
 using ::testing::DoubleEq;
@@ -165,4 +165,4 @@ TEST(LrFactors, PolynomialNeedsAnEndBelowTheBaseRate) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::schedulers_test

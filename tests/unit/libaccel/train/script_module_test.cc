@@ -14,7 +14,7 @@
 
 #include "tests/support/error_of.h"
 
-namespace accel {
+namespace accel::script_module_test {
 namespace {
 
 using test::error_of;
@@ -92,4 +92,4 @@ TEST(ScriptModule, NamesAnOutputThatIsNoTensor) {
 }
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::script_module_test

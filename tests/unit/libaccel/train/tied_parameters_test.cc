@@ -29,7 +29,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tied_net.h"
 
-namespace accel {
+namespace accel::tied_parameters_test {
 namespace {
 
 using test::TiedNet;
@@ -361,4 +361,4 @@ INSTANTIATE_TEST_SUITE_P(
                       std::tuple(Way{2, std::nullopt, 1}, Way{2, std::nullopt, 1})));
 
 }  // namespace
-}  // namespace accel
+}  // namespace accel::tied_parameters_test
