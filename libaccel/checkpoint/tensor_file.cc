@@ -55,21 +55,22 @@ constexpr std::array kDtypePairs = {
     DtypePair{st::Dtype::kU64, at::ScalarType::UInt64},
 };
 
-[[noreturn]] void refuse(const std::string& name,
-                         const std::string& why,
-                         const std::string& remedy) {
+[[noreturn]] void refuse_tensor(const std::string& name,
+                                const std::string& why,
+                                const std::string& remedy) {
   throw Error(ErrorCode::kUnsupported, "tensor \"" + name + "\" " + why, remedy);
 }
 
 }  // namespace
 
 st::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor) {
-  if (!tensor.defined()) refuse(name, "is undefined", "leave it out of what is saved");
+  if (!tensor.defined()) refuse_tensor(name, "is undefined", "leave it out of what is saved");
   if (tensor.is_meta()) {
-    refuse(name, "is on the meta device: it has no data", "load or initialize it before saving");
+    refuse_tensor(
+        name, "is on the meta device: it has no data", "load or initialize it before saving");
   }
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    refuse(name, "is sparse or quantized", "save tensor.to_dense() or tensor.dequantize()");
+    refuse_tensor(name, "is sparse or quantized", "save tensor.to_dense() or tensor.dequantize()");
   }
   return spec_of_shape(name, tensor.scalar_type(), tensor.sizes());
 }
@@ -82,34 +83,36 @@ st::TensorSpec spec_of_shape(const std::string& name, at::ScalarType dtype, at::
     if (pair.file ==
         st::Dtype::kF4) {  // LibTorch counts bytes of two elements, the file counts elements
       if (spec.shape.empty())
-        refuse(name, "holds two elements but has no dimension", "view it as [1]");
+        refuse_tensor(name, "holds two elements but has no dimension", "view it as [1]");
       spec.shape.back() *= 2;
     }
     return spec;
   }
-  refuse(name,
-         std::string("has dtype ") + c10::toString(dtype) + ", which safetensors cannot hold",
-         "convert it to a dtype of the format first");
+  refuse_tensor(
+      name,
+      std::string("has dtype ") + c10::toString(dtype) + ", which safetensors cannot hold",
+      "convert it to a dtype of the format first");
 }
 
 at::Tensor allocate(const st::TensorInfo& info, at::DeviceType device) {
   std::vector<std::int64_t> shape(info.shape.begin(), info.shape.end());
   for (const std::int64_t dim : shape) {
-    if (dim < 0) refuse(info.name, "has a dimension above 2^63", "write the file again");
+    if (dim < 0) refuse_tensor(info.name, "has a dimension above 2^63", "write the file again");
   }
   for (const DtypePair& pair : kDtypePairs) {
     if (pair.file != info.dtype) continue;
     if (info.dtype == st::Dtype::kF4) {
       if (shape.empty() || shape.back() % 2 != 0) {
-        refuse(info.name, "has an odd number of F4 elements in a row", "pad its last dimension");
+        refuse_tensor(
+            info.name, "has an odd number of F4 elements in a row", "pad its last dimension");
       }
       shape.back() /= 2;
     }
     return at::empty(shape, at::TensorOptions().dtype(pair.torch).device(device));
   }
-  refuse(info.name,
-         "has dtype " + std::string(st::dtype_name(info.dtype)) + ", which LibTorch lacks",
-         "convert it with another tool");
+  refuse_tensor(info.name,
+                "has dtype " + std::string(st::dtype_name(info.dtype)) + ", which LibTorch lacks",
+                "convert it with another tool");
 }
 
 at::Tensor plain(const at::Tensor& tensor) {

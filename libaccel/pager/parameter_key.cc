@@ -202,7 +202,7 @@ void register_typed(torch::Library& aten) {
    ...);
 }
 
-void refuse(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+void refuse_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   std::string name;
   for (const c10::IValue& argument : torch::jit::last(*stack, op.schema().arguments().size()))
     if (argument.isTensor())
@@ -263,7 +263,7 @@ void hook_paging() {
                    at::_ops::native_layer_norm,
                    at::_ops::native_layer_norm_backward>(aten);
     for (const char* name : kRefused)
-      aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse>());
+      aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_operator>());
     return true;
   }();
   (void)is_registered;

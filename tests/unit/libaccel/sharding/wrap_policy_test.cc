@@ -83,8 +83,8 @@ FsdpSettings wrapping(const std::string& name) {
 TEST(WrapPolicy, TakesQualifiedNamesOfClassesAndGlobsOfPaths) {
   const Model model;
   for (const char* name : {"BlockImpl",
-                           "sharding::(anonymous namespace)::Block",
-                           "accel::sharding::(anonymous namespace)::BlockImpl",
+                           "sharding::wrap_policy_test::(anonymous namespace)::Block",
+                           "accel::sharding::wrap_policy_test::(anonymous namespace)::BlockImpl",
                            "blocks.*",
                            "blocks.?",
                            "*.[01]"}) {
