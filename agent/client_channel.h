@@ -14,7 +14,7 @@ namespace accel::agent {
 // turn, and who gives up early only comes again.
 inline constexpr std::chrono::milliseconds kConnectLimit{20'000};
 
-// For a call with one answer.
+// How long a call with one answer may take.
 inline constexpr std::chrono::seconds kUnaryDeadline{10};
 
 // A connection of its own, tried again after 0.1 s to 1 s, and given up 5 s after what is not acknowledged (keepalive

@@ -24,7 +24,7 @@ struct Unanswered {
   std::string remedy;    // empty: the code's
 };
 
-// kJobUnknown, with as much of the name as a job's may have.
+// kJobUnknown. Names at most 64 bytes of the job.
 [[nodiscard]] Error unknown_job(const std::string& job);
 
 // Of a status that is not OK. What came over the wire is made printable.

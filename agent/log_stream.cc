@@ -11,8 +11,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr std::size_t kMaxQueuedChunks = 4;
-constexpr std::chrono::milliseconds kNothingNewPause{
-    50};  // between looks at files that have nothing new
+// Between looks at files that have nothing new.
+constexpr std::chrono::milliseconds kNothingNewPause{50};
 
 }  // namespace
 

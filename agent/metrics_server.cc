@@ -22,8 +22,8 @@ namespace http = beast::http;
 using boost::system::error_code;
 
 constexpr int kMetricsBacklog = 64;
-constexpr std::chrono::milliseconds kAcceptRetry{
-    100};  // without descriptors, before it is tried again
+// Without descriptors, before it is tried again.
+constexpr std::chrono::milliseconds kAcceptRetry{100};
 
 // std::nullopt: nobody is there to be answered.
 std::optional<http::status> http_refusal(const error_code& error) {

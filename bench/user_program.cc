@@ -34,7 +34,10 @@ struct Images : torch::data::datasets::Dataset<Images> {
   torch::optional<std::size_t> size() const override { return 10'000; }
 };
 
-double evaluate(accel::Accelerator& accelerator, Net& net, const at::Tensor& images, const at::Tensor& labels) {
+double evaluate(accel::Accelerator& accelerator,
+                Net& net,
+                const at::Tensor& images,
+                const at::Tensor& labels) {
   const torch::NoGradGuard no_grad;
   net->eval();
   const at::Tensor right = net(images).argmax(1).eq(labels).to(torch::kFloat).mean();

@@ -38,7 +38,7 @@ struct ConfigEntry {
   ConfigValue value;
 };
 
-// As if it stood so in a file.
+// Values that no file said: line 0, and the text that YAML would have for them.
 [[nodiscard]] ConfigValue text_value(std::string_view text);
 [[nodiscard]] ConfigValue integer_value(std::int64_t number);
 [[nodiscard]] ConfigValue bool_value(bool value);

@@ -12,7 +12,8 @@
 
 namespace accel::launcher {
 
-// Json: nlohmann::ordered_json keeps the order of the file, nlohmann::json sorts. Of a key that is there twice the last value.
+// Json: nlohmann::ordered_json keeps the order of the file, nlohmann::json sorts. Where a key is there twice, the last value
+// counts.
 template <typename Json>
 [[nodiscard]] Json json_of(const ConfigValue& value) {
   return std::visit(

@@ -10,7 +10,7 @@
 
 namespace accel::launcher {
 
-// A slip in what was typed.
+// kUsage: what was typed cannot be used as it is.
 [[nodiscard]] inline Error usage_error(std::string message, std::string remedy) {
   return Error(ErrorCode::kUsage, std::move(message), std::move(remedy));
 }

@@ -11,7 +11,7 @@ namespace accel::launcher {
 namespace {
 
 constexpr std::string_view kGeneral = "General";
-constexpr std::string_view kProcessGroup = "Processes";
+constexpr std::string_view kProcessHeading = "Processes";
 constexpr std::string_view kCompute = "Computing";
 constexpr std::string_view kCompile = "torch.compile (Python scripts)";
 constexpr std::string_view kOutput = "Output";
@@ -87,14 +87,14 @@ constexpr FlagSpec kLaunchFlags[] = {
      FlagKind::kInteger,
      "N",
      "",
-     kProcessGroup,
+     kProcessHeading,
      "Number of workers. Default: of the configuration, else one for each visible GPU, else 1."},
     {"num_machines",
      0,
      FlagKind::kInteger,
      "N",
      "",
-     kProcessGroup,
+     kProcessHeading,
      "Number of machines; each runs its own accel-launch, and --num_processes counts the workers "
      "of all. Default: 1."},
     {"machine_rank",
@@ -102,21 +102,21 @@ constexpr FlagSpec kLaunchFlags[] = {
      FlagKind::kInteger,
      "R",
      "",
-     kProcessGroup,
+     kProcessHeading,
      "Rank of this machine. Machine 0 has the store. Default: 0."},
     {"main_process_ip",
      0,
      FlagKind::kText,
      "IP",
      "",
-     kProcessGroup,
+     kProcessHeading,
      "Address of machine 0. With one machine the store always listens on 127.0.0.1."},
     {"main_process_port",
      0,
      FlagKind::kInteger,
      "PORT",
      "",
-     kProcessGroup,
+     kProcessHeading,
      "Port of the store; 0, or one that is taken, gives a free one. Default: 29500 when it is "
      "free, "
      "else any; with several machines 29500."},
@@ -125,7 +125,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      FlagKind::kText,
      "NAME",
      "",
-     kProcessGroup,
+     kProcessHeading,
      "Value of ROLE_NAME. Default: default."},
 
     {"mpirun_hostfile",
@@ -133,7 +133,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      FlagKind::kText,
      "PATH",
      "",
-     kProcessGroup,
+     kProcessHeading,
      "Let mpirun start the workers, on the hosts of this file; its form is that of the mpirun that "
      "is "
      "installed (Open MPI, Intel MPI, MVAPICH). --num_processes and --num_machines count all of "

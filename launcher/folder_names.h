@@ -11,7 +11,7 @@
 
 namespace accel::launcher {
 
-// Sorted. error: why some are missing.
+// Sorted. When the folder cannot be read to its end, error says why, and the names are those read so far.
 [[nodiscard]] inline std::vector<std::string> names_in(const std::filesystem::path& folder,
                                                        std::error_code& error) {
   std::vector<std::string> names;

@@ -9,7 +9,7 @@
 
 namespace accel::launcher {
 
-// text: what stands for an item, where the items are no texts. No separator comes before the first text that is not empty.
+// text: turns an item into its text. A separator stands before each text but the first; empty texts at the front count as none.
 template <typename Items, typename Text = std::identity>
 [[nodiscard]] std::string joined(const Items& items,
                                  std::string_view separator,

@@ -1,4 +1,5 @@
-// LetterCase: a text in small or in capital letters. Bytes beyond ASCII stay as they are.
+// LetterCase: a text in small or in capital letters. Bytes beyond ASCII stay as they are, in the C locale, which accel never
+// leaves.
 //
 // Threads:  pure functions.
 #pragma once

@@ -9,10 +9,10 @@
 
 namespace accel {
 
-inline constexpr std::size_t kCacheLine = 64;
-inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+inline constexpr std::size_t kCacheLine = 64;                   // bytes
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;  // bytes
 
-// Requires: value is not negative, multiple is above 0.
+// The smallest multiple that is not below value. Requires: value >= 0, multiple > 0, and the sum of both fits Number.
 template <std::integral Number>
 [[nodiscard]] constexpr Number rounded_up(Number value,
                                           std::type_identity_t<Number> multiple) noexcept {

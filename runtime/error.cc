@@ -117,7 +117,7 @@ constexpr ErrorInfo kTable[] = {
     {kCoordinatorLost, "rendezvous.coordinator_lost", 111, "The coordinator does not answer any more.",
      "check that the machine of --rdzv-endpoint is up and its port reachable"},
     {kClusterMissing, "cluster.missing", 71, "libaccel_cluster.so was not found or does not fit this program.",
-     "build all of accel (cmake --build build), or install it beside the program or in ../lib, from the same build"},
+     "install it beside the program or in ../lib, from the same build; in a build folder: cmake --build build"},
     {kUnsupported, "unsupported", 1, "This build or this machine cannot do what was asked.",
      "see docs/parity.md for what is supported"},
     {kShimState, "shim.state", 71, "The folder or state file of an accel-shim cannot be used.",

@@ -1,4 +1,4 @@
-// write_all: write(2) until everything is written.
+// WriteAll: write(2) until everything is written.
 //
 // Threads:  a function without state. Blocks as long as the descriptor does.
 #pragma once
@@ -11,12 +11,13 @@
 
 namespace accel {
 
-// 0, or the errno of the write that failed. What was written is taken off `bytes`.
+// 0, or the errno of the write that failed, which errno has too. Takes off `bytes` what was written.
 [[nodiscard]] inline int write_all(int fd, std::string_view& bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return written == 0 ? EIO : errno;
+    if (written == 0) errno = EIO;  // no progress, and no errno of its own
+    if (written <= 0) return errno;
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
   return 0;

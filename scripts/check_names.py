@@ -14,21 +14,22 @@ import sys
 
 TARGETS = ("runtime", "agent", "launcher", "libaccel")
 DECLARATIONS = (
-    re.compile(r"(?:template <.*> )?(?:struct|class|union|enum class|enum) (\w+)(?= [:{]|;|$)"),
+    re.compile(r"(?:struct|class|union|enum class|enum) (\w+)(?= [:{]|;|$)"),
     re.compile(r"using (\w+) ="),
     re.compile(r"(?:\w[\w:<>,&*\[\]() ]*?[ &*])?(\w+)(?:\(| = | =$|\[|\{|;)"),
 )
 
 
 def private_names(source: pathlib.Path) -> set[str]:
-    """What the unnamed namespaces of a source define; clang-format puts each definition at the begin of a line."""
+    """What the unnamed namespaces of a source define; clang-format puts each definition at the beginning of a line."""
     names, inside = set(), False
     for line in source.read_text().splitlines():
         if line == "namespace {":
             inside = True
         elif line == "}  // namespace":
             inside = False
-        elif inside and re.match(r"\w", line) and not line.startswith(("using namespace", "using ::", "namespace ", "static_assert", "template")):
+        line = re.sub(r"^(\[\[.*?\]\] )+", "", line)
+        if inside and re.match(r"\w", line) and not line.startswith(("using namespace", "using ::", "namespace ", "static_assert", "template")):
             found = next((match for match in (kind.match(line) for kind in DECLARATIONS) if match), None)
             if found:
                 names.add(found[1])

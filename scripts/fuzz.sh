@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every fuzz target of a build folder for a while, from the seeds in tests/fuzz/corpus.
 #
-#   scripts/fuzz.sh BUILD_DIR [SECONDS_PER_TARGET]
+#   scripts/fuzz.sh BUILD_DIR [SECONDS_PER_TARGET [NAME]...]      NAME: store for fuzz_store; all by default
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$1
@@ -29,7 +29,9 @@ report_failure() {
   done
 }
 
-targets=("$folder"/fuzz/fuzz_*)
+names=("${@:3}")
+targets=("${names[@]/#/$folder/fuzz/fuzz_}")
+if [ ${#names[@]} -eq 0 ]; then targets=("$folder"/fuzz/fuzz_*); fi
 if [ ! -x "${targets[0]}" ]; then echo "fuzz.sh: no target in $folder/fuzz" >&2; exit 1; fi
 status=0
 width=$(nproc)

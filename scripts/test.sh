@@ -1,33 +1,43 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test, stage by stage, each within its minutes.
 #
-#   scripts/test.sh [--long] [--budget SECONDS] [--seed N] [--stage NAME]...
+#   scripts/test.sh [--long] [--budget SECONDS] [--minutes N] [--seed N] [--stage NAME]...
 #
-#   --long      the whole of every rotating matrix instead of this commit's slice
+#   --long      everything: the whole of every rotating matrix, and no limit of time
 #   --budget    seconds for each rotating matrix (default 60)
-#   --seed      which slice (default: from the commit's hash)
-#   --stage     run only this stage (repeatable): setup build style unit peer fault asan tsan fuzz
+#   --minutes   when the run has ended, whatever the machine (default 80; CI stops it after 90)
+#   --seed      which slices (default: from the commit's hash)
+#   --stage     run only this stage (repeatable): setup build style alone unit peer fault asan tsan fuzz
 #
-# docs/testing.md says what each stage holds. A stage may use the minutes that stages before it left; one that ends later
-# than its share and theirs fails, so that somebody looks.
+# docs/testing.md says what each stage holds. The minutes of a stage are those of an ordinary machine, and count more on a slower
+# one: how much slower is measured once, by compiling LibTorch's headers. A stage may use the minutes that stages before it left;
+# one that ends later than its share and theirs fails, so that somebody looks. The sanitizers and the fuzzers come last and take
+# turns in the time that is left; the report says what a run left out.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/machine.sh
 
 export ACCEL_TEST_LONG=0 ACCEL_TEST_BUDGET=60
 ACCEL_TEST_SEED=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 1)))
 export ACCEL_TEST_SEED
 only=()
+minutes=80
 while [ $# -gt 0 ]; do
   case $1 in
     --long) ACCEL_TEST_LONG=1; shift ;;
     --budget) ACCEL_TEST_BUDGET=$2; shift 2 ;;
+    --minutes) minutes=$2; shift 2 ;;
     --seed) ACCEL_TEST_SEED=$2; shift 2 ;;
     --stage) only+=("$2"); shift 2 ;;
     *) echo "test.sh: unknown argument '$1'" >&2; exit 2 ;;
   esac
 done
 
-jobs=$(nproc)
+ordinary_unit=20     # seconds for LibTorch's headers on an ordinary machine
+ordinary_minutes=45  # for a whole run there
+jobs=$(build_jobs)
+fuzz_seconds=30  # of each target
+slowness=100  # percent of an ordinary machine's time
 passed=0
 failed=0
 spare=0  # seconds that the stages so far left
@@ -43,36 +53,65 @@ wanted() {
   return 1
 }
 
-# stage NAME MINUTES FUNCTION
+# seconds_here MINUTES: so many of an ordinary machine, in seconds of this one
+seconds_here() { echo $(($1 * 60 * slowness / 100)); }
+
+# time_left: seconds until the run has to be over
+time_left() {
+  local left=$((minutes * 60 - SECONDS))
+  if [ "$ACCEL_TEST_LONG" = 1 ]; then left=1000000; fi
+  echo $((left > 1 ? left : 1))
+}
+
+limited() { timeout --kill-after=30 "$(time_left)" "$@"; }
+
+# How long LibTorch's headers take: what most of a build is made of.
+measure_machine() {
+  local began unit torch
+  torch=$(echo .deps/torch/lib/python3*/site-packages/torch/include)
+  began=$(date +%s%N)
+  echo '#include <torch/torch.h>' |
+    g++ -std=c++20 -fsyntax-only -x c++ -isystem "$torch" -isystem "$torch/torch/csrc/api/include" - || return 0
+  unit=$((($(date +%s%N) - began) / 1000000))
+  slowness=$((unit / ordinary_unit / 10))
+  slowness=$((slowness < 100 ? 100 : slowness > 400 ? 400 : slowness))
+  echo "one unit (LibTorch's headers): $unit ms; the minutes of an ordinary machine count $slowness % here"
+}
+
+# stage NAME MINUTES FUNCTION; MINUTES may be "rest": what takes turns ends in time by itself
 stage() {
-  local name=$1 minutes=$2 run=$3 started=$SECONDS status=0 took left verdict=passed
+  local name=$1 run=$3 share started=$SECONDS status=0 took left verdict=passed
   wanted "$name" || return 0
+  share=$([ "$2" = rest ] && time_left || seconds_here "$2")
   remarks=
   echo
-  echo "=== $name (at most $minutes min and the $((spare / 60)) that are left over)"
+  echo "=== $name (at most $share s and the $spare that are left over)"
   "$run" || status=$?
   took=$((SECONDS - started))
-  left=$((spare + minutes * 60 - took))
+  left=$((spare + share - took))
   spare=$((left > 0 ? left : 0))
   if [ $status -ne 0 ]; then
     verdict="FAILED ($status)"
-  elif [ $ACCEL_TEST_LONG = 0 ] && [ $left -lt 0 ]; then
+  elif [ "$ACCEL_TEST_LONG" = 0 ] && [ $left -lt 0 ]; then
     verdict="FAILED ($((-left)) s late)"
   fi
   if [ "$verdict" = passed ]; then passed=$((passed + 1)); else failed=$((failed + 1)); failures+=("$name"); fi
-  summary+=("$(printf '%-8s %4d s of %4d s  %s%s' "$name" "$took" $((minutes * 60)) "$verdict" "$remarks")")
+  summary+=("$(printf '%-8s %4d s of %4d s  %s%s' "$name" "$took" "$share" "$verdict" "$remarks")")
 }
 
 run_ctest() {  # run_ctest BUILD_DIR JOBS -L|-R PATTERN
-  ctest --test-dir "$1" -j "$2" "$3" "$4" --output-on-failure --no-tests=error | tee "$1/ctest.out"
+  limited ctest --test-dir "$1" -j "$2" "$3" "$4" --output-on-failure --no-tests=error | tee "$1/ctest.out"
   local status=${PIPESTATUS[0]}
   note_remarks "$1/ctest.out"
   note_fallen "$1/ctest.out" >>"$fallen"
   return "$status"
 }
 
-note_remarks() {  # note_remarks CTEST_OUTPUT: who failed, and the slowest; the lines end in "... Passed   12.34 sec"
-  remarks=$(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .*\*\*\*.*/\1/p' "$1" | paste -sd, - | sed -E 's/^./: &/')
+# note_remarks CTEST_OUTPUT: who failed, and the three slowest; the lines end in "... Passed   12.34 sec"
+note_remarks() {
+  local names
+  names=$(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .*\*\*\*.*/\1/p' "$1" | paste -sd, -)
+  remarks+=${names:+": $names"}
   remarks+=$(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn | head -3 |
     awk '{printf "%s%s %d s", NR == 1 ? "; " : ", ", $2, $1}')
 }
@@ -87,44 +126,112 @@ note_fallen() {
     END { tell() }' "$1"
 }
 
-setup() { scripts/setup.sh --tests; }
-build() { cmake --preset release -DACCEL_BUILD_TESTS=ON -DACCEL_BUILD_BENCH=ON >/dev/null && cmake --build build; }
+setup() { check_machine test.sh && scripts/setup.sh --tests; }
+build() {
+  # A test may take longer where everything does.
+  cmake --preset release -DACCEL_BUILD_TESTS=ON -DACCEL_BUILD_BENCH=ON -DACCEL_TIMEOUT_PERCENT=$slowness >/dev/null &&
+    limited cmake --build build -j "$jobs"
+}
 style() { scripts/check_style.sh; }
+# Sources that compile together must compile alone too, as in a developer's build: one in twelve of them, others in each commit.
+alone() {
+  local folder=build-alone objects number=0 chosen=() object
+  cmake --preset dev -B $folder -DCMAKE_BUILD_TYPE=Alone >/dev/null || return 1
+  mapfile -t objects < <(ninja -C $folder -t targets all | sed -nE 's/^([^:]+\.o): .*/\1/p' | grep -v '/header_checks/' | sort)
+  for object in "${objects[@]}"; do
+    if [ "$ACCEL_TEST_LONG" = 1 ] || [ $(((number++ + ACCEL_TEST_SEED) % 12)) -eq 0 ]; then chosen+=("$object"); fi
+  done
+  remarks="; ${#chosen[@]} of ${#objects[@]} sources"
+  limited ninja -C $folder -j "$jobs" "${chosen[@]}"
+}
 unit() { run_ctest build "$jobs" -L '^(unit|integration|hostile)$'; }
 peer() { run_ctest build 1 -L '^peer$'; }
 fault() { run_ctest build 1 -L '^fault$'; }
-sanitized() {  # sanitized PRESET TARGETS TEST...: builds these tests with the other targets, and runs them
-  local preset=$1 targets=$2 tests test
-  shift 2
+
+# ---- what takes turns ----
+
+# take_turns FUNCTION PART...: calls FUNCTION with each part, beginning with another one in each commit, as long as the time of an
+# ordinary run allows. A part is "MINUTES WORD...", and the report names the first word of those that had to be left out.
+take_turns() {
+  local run=$1 end left status=0 number part left_out=()
+  shift
+  left=$(time_left)
+  end=$(($(seconds_here $ordinary_minutes) - SECONDS))
+  if [ ${#only[@]} -gt 0 ] || [ "$ACCEL_TEST_LONG" = 1 ] || [ $end -gt "$left" ]; then end=$left; fi
+  # Those that come after it have their turn too.
+  end=$((SECONDS + end * turn_percent / 100))
+  for ((number = 0; number < $#; ++number)); do
+    part=${*:$(((number + ACCEL_TEST_SEED) % $# + 1)):1}
+    # One is run on any machine where it has a chance.
+    if [ $((SECONDS + $(seconds_here "${part%% *}"))) -gt $((number == 0 ? SECONDS + left : end)) ]; then
+      left_out+=("$(cut -d' ' -f2 <<<"$part")")
+      continue
+    fi
+    # shellcheck disable=SC2086  # a list of words
+    "$run" ${part#* } || status=1
+  done
+  if [ ${#left_out[@]} -gt 0 ]; then remarks+="; left out: ${left_out[*]}"; fi
+  return $status
+}
+
+# sanitized PRESET TARGETS... -- TEST...: builds the targets, and of the tests those that are programs; runs the tests.
+sanitized() {
+  local preset=$1 targets=() tests
+  shift
+  while [ "$1" != -- ]; do targets+=("$1"); shift; done
+  shift
+  for tests in "$@"; do [[ $tests != *_test ]] || targets+=("$tests"); done
   tests=$(IFS='|'; echo "$*")
-  for test in "$@"; do [[ $test != *_test ]] || targets+=" $test"; done
-  # shellcheck disable=SC2086  # a list of targets
-  cmake --preset "$preset" >/dev/null &&
-    cmake --build "build-$preset" --target accel-launch accel-shim $targets &&
-    run_ctest "build-$preset" "$jobs" -R "^($tests)$"
+  limited cmake --build "build-$preset" -j "$jobs" --target "${targets[@]}" && run_ctest "build-$preset" "$jobs" -R "^($tests)$"
 }
+asan_part() { local name=$1; shift; echo "--- asan: $name"; UBSAN_OPTIONS=print_stacktrace=1 sanitized asan "$@"; }
+tsan_part() { local name=$1; shift; echo "--- tsan: $name"; TSAN_OPTIONS=halt_on_error=1 sanitized tsan "$@"; }
 asan() {
-  UBSAN_OPTIONS=print_stacktrace=1 sanitized asan 'accel accel-agent accel_cluster fault_worker' \
-    runtime_test supervisor_test launcher_test coordinator_test collectives_test remote_shards_test agent_test agent elastic
+  cmake --preset asan >/dev/null || return 1
+  take_turns asan_part \
+    '2 runtime -- runtime_test' \
+    '3 supervisor accel-shim -- supervisor_test' \
+    '3 launcher accel-launch accel-shim -- launcher_test' \
+    '3 coordinator -- coordinator_test' \
+    '2 collectives -- collectives_test remote_shards_test' \
+    '5 agents accel-launch accel-shim accel accel-agent accel_cluster fault_worker -- agent_test agent elastic'
 }
-tsan() { TSAN_OPTIONS=halt_on_error=1 sanitized tsan '' runtime_test supervisor_test collectives_test remote_shards_test; }
-fuzz() { cmake --preset fuzz >/dev/null && cmake --build build-fuzz && scripts/fuzz.sh build-fuzz; }
+tsan() {
+  cmake --preset tsan >/dev/null || return 1
+  take_turns tsan_part \
+    '2 supervisor accel-shim -- runtime_test supervisor_test' \
+    '3 collectives -- collectives_test remote_shards_test'
+}
+fuzz_part() {
+  local targets=()
+  local target; for target in "${@:2}"; do targets+=("fuzz_$target"); done
+  limited cmake --build build-fuzz -j "$jobs" --target "${targets[@]}" && limited scripts/fuzz.sh build-fuzz "$fuzz_seconds" "${@:2}"
+}
+fuzz() {
+  cmake --preset fuzz >/dev/null || return 1
+  take_turns fuzz_part \
+    '2 safetensors safetensors pickle' '2 store store frames' '2 config config hostlist' '3 proto proto'
+}
 
 stage setup 4 setup
-if [ $failed -eq 0 ]; then stage build 36 build; fi
+if [ $failed -eq 0 ]; then
+  measure_machine
+  stage build 16 build
+fi
 if [ $failed -eq 0 ]; then
   stage style 1 style
   stage unit 14 unit
   stage peer 5 peer
   stage fault 6 fault
-  stage asan 15 asan
-  stage tsan 7 tsan
-  stage fuzz 11 fuzz
+  stage alone 4 alone
+  turn_percent=50 stage asan rest asan
+  turn_percent=50 stage tsan rest tsan
+  turn_percent=100 stage fuzz rest fuzz
 fi
 
 echo
 cat "$fallen"
 printf '%s\n' "${summary[@]}"
 if [ $failed -gt 0 ]; then echo "failed: ${failures[*]}"; fi
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, in $((SECONDS / 60)) min"
 [ $failed -eq 0 ]

@@ -380,7 +380,7 @@ class MemberTurn {
   void obey(const Fence&, const Notice& notice) {
     actions_.emplace_back(TellJob{notice});
     const auto found = state_.jobs.find(notice.job_uuid);
-    if (found == state_.jobs.end() || !is_end(notice.kind)) return;
+    if (found == state_.jobs.end() || !ends_job(notice.kind)) return;
     LocalMembership& membership = found->second;
     membership.wants_in = false;
     membership.next.reset();

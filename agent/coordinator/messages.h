@@ -59,7 +59,7 @@ enum class MemberPhase {
   kStopped,    // nothing of this generation is left here
 };
 
-// Whether workers of the generation may run here.
+// Something of the generation is here, or is being put up or taken down.
 [[nodiscard]] inline bool is_active(MemberPhase phase) {
   return phase >= MemberPhase::kPreparing && phase <= MemberPhase::kDraining;
 }
@@ -235,7 +235,7 @@ struct Stop {
 enum class NoticeKind { kParked, kPreempt, kSucceeded, kFailed, kCancelled };
 
 // Whether the job is over.
-[[nodiscard]] inline bool is_end(NoticeKind kind) {
+[[nodiscard]] inline bool ends_job(NoticeKind kind) {
   return kind == NoticeKind::kSucceeded || kind == NoticeKind::kFailed ||
          kind == NoticeKind::kCancelled;
 }

@@ -10,7 +10,6 @@
 namespace accel::agent {
 namespace {
 
-// Something of the generation is there, or is being put up or taken down.
 bool has_seats(const Job& job) {
   return job.phase == JobPhase::kPreparing || job.phase == JobPhase::kRunning ||
          job.phase == JobPhase::kStopping;

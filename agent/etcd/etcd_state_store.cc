@@ -12,7 +12,7 @@ using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
 
 constexpr std::int64_t kPage = 200;
-constexpr std::chrono::milliseconds kReadRetry{100};  // between tries
+constexpr std::chrono::milliseconds kWriteRetry{100};  // between tries
 constexpr std::size_t kLongestRecord = 1'500'000;  // etcd's own limit for a transaction is 1.5 MiB
 
 Error lost_leadership(const std::string& why) {
@@ -112,7 +112,7 @@ Result<void> EtcdStateStore::write(const Record& record, bool) {
       if (answer.error().code() != ErrorCode::kEtcdUnreachable || !term_) {
         return std::move(answer).error();
       }
-      std::this_thread::sleep_for(kReadRetry);
+      std::this_thread::sleep_for(kWriteRetry);
       continue;
     }
     if (answer->succeeded()) {

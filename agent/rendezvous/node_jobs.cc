@@ -337,7 +337,7 @@ void NodeJobs::tell(const Notice& notice) {
   Part* part = part_of(notice.job_uuid);
   if (part == nullptr) return;
   handlers_.log("job " + part->spec.job_id() + ": " + notice.text);
-  if (!is_end(notice.kind) || part->is_leaving) return;
+  if (!ends_job(notice.kind) || part->is_leaving) return;
   if (part->workers) return part->workers->finish();
   end(*part);
 }

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kDefaultFolder = "/run/accel";
 constexpr std::string_view kAgentSocket = "/agent.sock";
 constexpr std::string_view kTicketSocket = "/tickets.sock";
-constexpr std::chrono::seconds kUnaryDeadline{30};
+constexpr std::chrono::seconds kAgentCallDeadline{30};
 // Of an agent that listens and does not answer, as on a machine with too much to do; one that does not listen is known at
 // once, and tried again after 0.1 s.
 constexpr std::chrono::milliseconds kAgentConnectLimit{5'000};
@@ -85,7 +85,7 @@ Result<Call> AgentClient::begin(Kind kind) const {
     call.ticket_connection = std::move(ticket->connection);
   }
   if (kind == Kind::kUnary)
-    call.context->set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
+    call.context->set_deadline(std::chrono::system_clock::now() + kAgentCallDeadline);
   return call;
 }
 

@@ -17,7 +17,8 @@ namespace accel::cluster {
 namespace {
 
 constexpr std::chrono::seconds kAfterHold{15};
-constexpr std::chrono::seconds kDefaultControlLossGrace{60};  // docs/rendezvous.md
+constexpr std::chrono::seconds kDefaultControlLossGrace{
+    60};  // as FencePolicy has; docs/rendezvous.md
 constexpr int kPauseMs = 100;
 
 // Where each stream goes on after what was copied of it.

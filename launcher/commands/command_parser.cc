@@ -8,7 +8,7 @@
 namespace accel::launcher {
 namespace {
 
-std::string program_with(std::string_view command) {
+std::string command_line_name(std::string_view command) {
   return "accel " + std::string(command);
 }
 
@@ -72,7 +72,7 @@ CommandDescription description_of(std::string_view command, const CLI::App& app)
 }
 
 CommandParser::CommandParser(std::string_view command, std::string_view summary)
-    : command_(command), app_(std::string(summary), program_with(command)) {
+    : command_(command), app_(std::string(summary), command_line_name(command)) {
   app_.set_help_flag("-h,--help", "Show this text.");
 }
 
@@ -93,21 +93,21 @@ std::optional<int> CommandParser::parse(const std::vector<std::string>& argument
     std::fputs(help_text(description_of(command_, app_)).c_str(), stdout);
     return 0;
   } catch (const CLI::ParseError& error) {
-    const std::string hint = "see `" + program_with(command_) + " --help`";
+    const std::string hint = "see `" + command_line_name(command_) + " --help`";
     return print_error(command_, Error(ErrorCode::kUsage, error.what(), hint));
   }
   return std::nullopt;
 }
 
 int print_error(std::string_view command, const Error& error) {
-  std::fprintf(stderr, "%s\n", error.render(program_with(command)).c_str());
+  std::fprintf(stderr, "%s\n", error.render(command_line_name(command)).c_str());
   return error_info(error.code()).exit_status;
 }
 
 void print_notice(std::string_view command, std::string_view text) {
   std::fprintf(stderr,
                "%s: %.*s\n",
-               program_with(command).c_str(),
+               command_line_name(command).c_str(),
                static_cast<int>(text.size()),
                text.data());
 }

@@ -63,15 +63,15 @@ class InventoryReader {
     const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat status {};
     if (!file || ::fstat(file.get(), &status) != 0)
-      return unusable(ErrorCode::kConfigUnreadable,
-                      path,
-                      errno_text(errno),
-                      "check that the file is whole and that you may read it");
+      return model_file_error(ErrorCode::kConfigUnreadable,
+                              path,
+                              errno_text(errno),
+                              "check that the file is whole and that you may read it");
     if (!S_ISREG(status.st_mode))
-      return unusable(ErrorCode::kConfigUnreadable,
-                      path,
-                      "it is no file",
-                      "name a safetensors file, or the folder of a model");
+      return model_file_error(ErrorCode::kConfigUnreadable,
+                              path,
+                              "it is no file",
+                              "name a safetensors file, or the folder of a model");
     const auto header = safetensors::read_header(file.get());
     if (!header) {
       Error error = header.error();
@@ -91,13 +91,13 @@ class InventoryReader {
       const fs::path file = path.parent_path() / name;
       std::error_code ignored;
       if (const std::string remedy = remedy_for_unread(name); !remedy.empty())
-        return unusable(
+        return model_file_error(
             ErrorCode::kConfigInvalidValue, path, "it is of " + printable(name), remedy);
       if (!fs::exists(file, ignored))
-        return unusable(ErrorCode::kConfigUnreadable,
-                        path,
-                        printable(name) + ", which it names, is not beside it",
-                        "fetch that file too, or name the model's config.json");
+        return model_file_error(ErrorCode::kConfigUnreadable,
+                                path,
+                                printable(name) + ", which it names, is not beside it",
+                                "fetch that file too, or name the model's config.json");
       if (auto added = add_file(file); !added) return added;
     }
     return {};
@@ -130,10 +130,10 @@ Result<ModelInventory> read_folder(const fs::path& folder) {
   std::error_code error;
   const auto names = names_in(folder, error);
   if (error)
-    return unusable(ErrorCode::kConfigUnreadable,
-                    folder,
-                    errno_text(error.value()),
-                    "check that you may read the folder");
+    return model_file_error(ErrorCode::kConfigUnreadable,
+                            folder,
+                            errno_text(error.value()),
+                            "check that you may read the folder");
   std::error_code ignored;
   const fs::path index = folder / kModelIndexName;
   if (fs::exists(index, ignored))
@@ -161,10 +161,11 @@ Result<ModelInventory> read_model_file(const fs::path& path) {
   if (unread.empty() && path.string().ends_with(".index.json"))
     return read_with(path, [&](InventoryReader& reader) { return reader.add_index(path); });
   if (unread.empty() && path.extension() == ".json") return read_config(path);
-  return unusable(ErrorCode::kConfigInvalidValue,
-                  path,
-                  "it is neither a .safetensors file, nor an index of such, nor a config.json",
-                  unread.empty() ? "name one of these, or the folder of a model" : unread);
+  return model_file_error(
+      ErrorCode::kConfigInvalidValue,
+      path,
+      "it is neither a .safetensors file, nor an index of such, nor a config.json",
+      unread.empty() ? "name one of these, or the folder of a model" : unread);
 }
 
 fs::path hub_folder(const EnvMap& environment) {
@@ -218,22 +219,22 @@ Result<ModelInventory> find_model(const std::string& name, const EnvMap& environ
   if (fs::is_directory(status)) return named(read_folder(name));
   if (fs::exists(status)) return named(read_model_file(name));
   if (status.type() == fs::file_type::none)  // not even that is known
-    return unusable(ErrorCode::kConfigUnreadable,
-                    name,
-                    errno_text(error.value()),
-                    "check the path, and that you may read what lies on it");
+    return model_file_error(ErrorCode::kConfigUnreadable,
+                            name,
+                            errno_text(error.value()),
+                            "check the path, and that you may read what lies on it");
   if (!is_hub_name(name))
-    return unusable(ErrorCode::kConfigUnreadable,
-                    name,
-                    "there is no such file or folder",
-                    "check the path; a model of the Hub is named as ORG/NAME");
+    return model_file_error(ErrorCode::kConfigUnreadable,
+                            name,
+                            "there is no such file or folder",
+                            "check the path; a model of the Hub is named as ORG/NAME");
   if (const auto snapshot = cached_snapshot(name, environment))
     return named(read_folder(*snapshot));
-  return unusable(ErrorCode::kConfigUnreadable,
-                  name,
-                  "there is no such file or folder, and no model of this name in " +
-                      printable(hub_folder(environment).string()),
-                  "fetch it with `hf download " + name + " config.json`");
+  return model_file_error(ErrorCode::kConfigUnreadable,
+                          name,
+                          "there is no such file or folder, and no model of this name in " +
+                              printable(hub_folder(environment).string()),
+                          "fetch it with `hf download " + name + " config.json`");
 }
 
 }  // namespace accel::launcher

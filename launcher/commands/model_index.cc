@@ -19,7 +19,10 @@ constexpr std::size_t kMostJsonBytes = 256 << 20;  // an index of a million tens
 
 }  // namespace
 
-Error unusable(ErrorCode code, const fs::path& path, const std::string& what, std::string remedy) {
+Error model_file_error(ErrorCode code,
+                       const fs::path& path,
+                       const std::string& what,
+                       std::string remedy) {
   return Error(code, printable(path.string()) + ": " + what, std::move(remedy));
 }
 
@@ -33,7 +36,8 @@ Result<json> read_model_json(const fs::path& path) {
   }
   json document = json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded())
-    return unusable(ErrorCode::kConfigSyntax, path, "it is no JSON", "fetch the file again");
+    return model_file_error(
+        ErrorCode::kConfigSyntax, path, "it is no JSON", "fetch the file again");
   return document;
 }
 
@@ -42,23 +46,24 @@ Result<std::map<std::string, std::string>> files_by_tensor(const fs::path& path)
   if (!index) return std::move(index).error();
   const auto map = index->is_object() ? index->find("weight_map") : index->end();
   if (!index->is_object() || map == index->end() || !map->is_object())
-    return unusable(ErrorCode::kConfigInvalidValue,
-                    path,
-                    "it has no weight_map, as an index has",
-                    "name the index that lies beside the numbered files, or their folder");
+    return model_file_error(ErrorCode::kConfigInvalidValue,
+                            path,
+                            "it has no weight_map, as an index has",
+                            "name the index that lies beside the numbered files, or their folder");
   if (map->empty())
-    return unusable(ErrorCode::kConfigInvalidValue,
-                    path,
-                    "its weight_map is empty",
-                    "fetch the index again: it names the file of each tensor");
+    return model_file_error(ErrorCode::kConfigInvalidValue,
+                            path,
+                            "its weight_map is empty",
+                            "fetch the index again: it names the file of each tensor");
   std::map<std::string, std::string> files;
   for (const auto& item : map->items()) {
     const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";
     if (file.empty() || fs::path(file).filename() != file)
-      return unusable(ErrorCode::kConfigInvalidValue,
-                      path,
-                      "the file of " + printable(item.key()) + " is no name of a file beside it",
-                      "fetch the index again: it names its files without folders");
+      return model_file_error(
+          ErrorCode::kConfigInvalidValue,
+          path,
+          "the file of " + printable(item.key()) + " is no name of a file beside it",
+          "fetch the index again: it names its files without folders");
     files[item.key()] = file;
   }
   return files;

@@ -11,17 +11,18 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <accel/error.h>
 #include <accel/result.h>
 
 namespace accel::launcher {
 
 inline constexpr std::string_view kModelIndexName = "model.safetensors.index.json";
 
-// "PATH: it is no JSON".
-[[nodiscard]] Error unusable(ErrorCode code,
-                             const std::filesystem::path& path,
-                             const std::string& what,
-                             std::string remedy = "");
+// "PATH: <what>", with the code's own remedy when none is given.
+[[nodiscard]] Error model_file_error(ErrorCode code,
+                                     const std::filesystem::path& path,
+                                     const std::string& what,
+                                     std::string remedy = "");
 
 // Errors  kConfigUnreadable, kConfigSyntax; both name the file.
 [[nodiscard]] Result<nlohmann::json> read_model_json(const std::filesystem::path& path);

@@ -52,7 +52,7 @@ std::string requirement(const std::string& version) {
   return "accelerate==" + version;
 }
 
-Error unknown_part(const std::string& what, const std::string& flag) {
+Error missing_tpu_setting(const std::string& what, const std::string& flag) {
   return Error(ErrorCode::kUsage,
                "the " + what + " of the TPU is not known",
                "give --" + flag + ", or have " + flag + " in the configuration file");
@@ -74,8 +74,8 @@ Result<std::vector<std::string>> gcloud_words(const TpuRequest& request,
     return Error(ErrorCode::kUsage,
                  "You must specify either a command file or a command to run on the pod.",
                  "give --command or --command_file");
-  if (request.tpu_name.empty()) return unknown_part("name", "tpu_name");
-  if (request.tpu_zone.empty()) return unknown_part("zone", "tpu_zone");
+  if (request.tpu_name.empty()) return missing_tpu_setting("name", "tpu_name");
+  if (request.tpu_zone.empty()) return missing_tpu_setting("zone", "tpu_zone");
   std::string script = "cd /usr/share";
   if (request.install_accelerate)
     script += "; pip install " + requirement(request.accelerate_version);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "launcher/hosts/hostfile.h"
 #include "launcher/shell_word.h"
 
 namespace accel::launcher {

@@ -9,6 +9,7 @@
 
 #include "launcher/faults.h"
 #include "launcher/hosts/host_launch.h"
+#include "launcher/hosts/hostfile.h"
 #include "launcher/joined.h"
 #include "launcher/program_output.h"
 #include "runtime/printable.h"

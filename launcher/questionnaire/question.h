@@ -25,7 +25,7 @@ enum class AnswerKind {
   kList,      // items between commas; may be empty
 };
 
-// Of several devices with a memory of their own.
+// The answers to "?machine" that mean several accelerators; MULTI_CPU and XLA are none of them.
 inline constexpr std::string_view kAcceleratorMachines =
     "MULTI_GPU,MULTI_NPU,MULTI_MLU,MULTI_SDAA,MULTI_MUSA,MULTI_XPU,MULTI_HPU,MULTI_NEURON";
 

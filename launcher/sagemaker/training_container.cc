@@ -15,9 +15,9 @@
 namespace accel::launcher {
 namespace {
 
-Error invalid_container(const std::string& name,
-                        const std::string& text,
-                        const std::string& expected) {
+Error invalid_job_variable(const std::string& name,
+                           const std::string& text,
+                           const std::string& expected) {
   return Error(ErrorCode::kEnvInvalid,
                name + " is '" + text + "', expected " + expected,
                "outside of SageMaker unset " + name + "; inside, let SageMaker alone set it");
@@ -41,7 +41,7 @@ Result<TrainingContainer> place_among(std::vector<std::string> hosts,
   container.hosts = std::move(hosts);
   const auto found = std::ranges::find(container.hosts, current);
   if (found == container.hosts.end())
-    return invalid_container(source, current, "one of the job's hosts");
+    return invalid_job_variable(source, current, "one of the job's hosts");
   container.index = static_cast<int>(found - container.hosts.begin());
   return container;
 }
@@ -50,7 +50,7 @@ Result<TrainingContainer> read_variables(const EnvMap& environment) {
   const std::string list = value_in(environment, "SM_HOSTS");
   auto hosts = host_names(nlohmann::json::parse(list, nullptr, false));
   if (!hosts)
-    return invalid_container("SM_HOSTS", list, "a list of hosts as in [\"algo-1\", \"algo-2\"]");
+    return invalid_job_variable("SM_HOSTS", list, "a list of hosts as in [\"algo-1\", \"algo-2\"]");
   return place_among(
       *std::move(hosts), value_in(environment, "SM_CURRENT_HOST"), "SM_CURRENT_HOST");
 }
@@ -62,7 +62,7 @@ Result<TrainingContainer> read_resource_config(const std::string& text) {
   const bool is_complete =
       hosts && json.contains("current_host") && json["current_host"].is_string();
   if (!is_complete)
-    return invalid_container(kResourceConfigPath, text, "a map with hosts and current_host");
+    return invalid_job_variable(kResourceConfigPath, text, "a map with hosts and current_host");
   return place_among(*std::move(hosts),
                      json["current_host"].get<std::string>(),
                      std::string(kResourceConfigPath) + ": current_host");
@@ -98,7 +98,8 @@ Result<std::optional<TrainingContainer>> read_training_container(
   if (!container) return std::move(container).error();
   const std::string gpus = value_in(environment, "SM_NUM_GPUS");
   const auto num_gpus = number_of<int>(gpus);
-  if (!gpus.empty() && !num_gpus) return invalid_container("SM_NUM_GPUS", gpus, "a whole number");
+  if (!gpus.empty() && !num_gpus)
+    return invalid_job_variable("SM_NUM_GPUS", gpus, "a whole number");
   container->num_gpus = num_gpus.value_or(container->num_gpus);
   return std::optional(*std::move(container));
 }

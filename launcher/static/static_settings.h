@@ -14,6 +14,7 @@
 
 namespace accel::launcher {
 
+// Of the store on machine 0, when nobody says another; as in torchrun.
 inline constexpr std::uint16_t kDefaultMainPort = 29500;
 
 struct StaticSettings {

@@ -284,7 +284,7 @@ void read_archived(ArchivedOptimizer& archived,
         const std::string field = key.get<std::string>();
         const auto tensor = saved.tensors.find(name + "." + field);
         if (tensor == saved.tensors.end())
-          mismatch(what + ".safetensors lacks the tensor " + name + "." + field);
+          throw_mismatch(what + ".safetensors lacks the tensor " + name + "." + field);
         state->fields.tensors.emplace(field, std::move(tensor->second));
         saved.tensors.erase(tensor);
       }
@@ -292,7 +292,7 @@ void read_archived(ArchivedOptimizer& archived,
     }
   }
   if (!saved.tensors.empty())
-    mismatch(what + ".safetensors holds the unknown tensor " + saved.tensors.begin()->first);
+    throw_mismatch(what + ".safetensors holds the unknown tensor " + saved.tensors.begin()->first);
 }
 
 }  // namespace accel::checkpoint

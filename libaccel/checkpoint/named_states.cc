@@ -48,7 +48,7 @@ double non_finite_number(const std::string& text) {
   return std::copysign(std::numeric_limits<double>::infinity(), text == "inf" ? 1.0 : -1.0);
 }
 
-void mismatch(const std::string& message) {
+void throw_mismatch(const std::string& message) {
   throw Error(ErrorCode::kCheckpointMismatch, message);
 }
 

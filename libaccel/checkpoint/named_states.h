@@ -34,11 +34,12 @@ struct StateWriter {
                                            const ParameterNames& names,
                                            const StateWriter& writer);
 
-// JSON has no infinity and no NaN; an LBFGS that diverged has them: "nan", "inf", "-inf".
+// JSON has no infinity and no NaN; an LBFGS that diverged has them. value is one of them; the text is "nan", "inf" or "-inf".
 [[nodiscard]] const char* non_finite_text(double value);
+// The reverse. Any other text gives -infinity.
 [[nodiscard]] double non_finite_number(const std::string& text);
 
 // Throws kCheckpointMismatch.
-[[noreturn]] void mismatch(const std::string& message);
+[[noreturn]] void throw_mismatch(const std::string& message);
 
 }  // namespace accel::checkpoint

@@ -99,7 +99,7 @@ class FieldReader {
       at::Tensor item;
       (*this)((name + ("." + std::to_string(i))).c_str(), item);
       if (!item.defined())
-        mismatch("the tensor " + prefix_ + name + "." + std::to_string(i) + " is missing");
+        throw_mismatch("the tensor " + prefix_ + name + "." + std::to_string(i) + " is missing");
       list.push_back(std::move(item));
     }
   }
@@ -188,7 +188,7 @@ const KnownOptimizer* find_known(const Optimizer& optimizer) {
 
 json parse_json(const std::string& text, const std::string& what) {
   json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) mismatch(what + ".json is not a JSON object");
+  if (!root.is_object()) throw_mismatch(what + ".json is not a JSON object");
   return root;
 }
 
@@ -231,26 +231,27 @@ void verify_same_optimizer(const json& root,
                            const ParameterNames& names,
                            const std::string& what) {
   if (const auto saved = root.at("type").get<std::string>(); saved != type)
-    mismatch(what + " was saved from " + saved + ", but is " + type + " now");
+    throw_mismatch(what + " was saved from " + saved + ", but is " + type + " now");
   const auto groups = unique_names(root.at("param_groups"));
   const auto present_groups = unique_groups(optimizer);
   if (groups.size() != present_groups.size()) {
-    mismatch(what + " was saved with " + std::to_string(groups.size()) +
-             " parameter groups, but has " + std::to_string(present_groups.size()) + " now");
+    throw_mismatch(what + " was saved with " + std::to_string(groups.size()) +
+                   " parameter groups, but has " + std::to_string(present_groups.size()) + " now");
   }
   for (size_t g = 0; g < groups.size(); ++g) {
     const std::vector<std::string>& saved_names = groups[g];
     const std::vector<at::Tensor>& present = present_groups[g];
     if (saved_names.size() != present.size()) {
-      mismatch(what + " was saved with " + std::to_string(saved_names.size()) +
-               " parameters in group " + std::to_string(g) + ", but has " +
-               std::to_string(present.size()) + " now");
+      throw_mismatch(what + " was saved with " + std::to_string(saved_names.size()) +
+                     " parameters in group " + std::to_string(g) + ", but has " +
+                     std::to_string(present.size()) + " now");
     }
     for (size_t i = 0; i < saved_names.size(); ++i) {
       const std::string name = names.name_of(present[i], g, i);
       if (saved_names[i] != name) {
-        mismatch(what + " was saved with " + saved_names[i] + " as parameter " + std::to_string(i) +
-                 " of group " + std::to_string(g) + ", but has " + name + " there now");
+        throw_mismatch(what + " was saved with " + saved_names[i] + " as parameter " +
+                       std::to_string(i) + " of group " + std::to_string(g) + ", but has " + name +
+                       " there now");
       }
     }
   }
@@ -274,7 +275,7 @@ class OptimizerLoader {
       read_group(g, groups[g], root.at("state"), tensors);
     }
     if (!tensors.empty())
-      mismatch(what_ + ".safetensors holds the unknown tensor " + tensors.begin()->first);
+      throw_mismatch(what_ + ".safetensors holds the unknown tensor " + tensors.begin()->first);
     return [pending = pending_] { pending->apply(); };
   }
 
@@ -305,9 +306,9 @@ class OptimizerLoader {
          ++item) {
       if (pending_->kind->states_are_shaped_as_parameters &&
           item->second.sizes() != parameter.sizes() && is_field_of(item->first, prefix)) {
-        mismatch(what_ + ".safetensors holds " + item->first + " of " +
-                 std::to_string(item->second.numel()) + " elements for a parameter of " +
-                 std::to_string(parameter.numel()) + " or another shape");
+        throw_mismatch(what_ + ".safetensors holds " + item->first + " of " +
+                       std::to_string(item->second.numel()) + " elements for a parameter of " +
+                       std::to_string(parameter.numel()) + " or another shape");
       }
       if (!pending_->kind->states_are_shaped_as_parameters) check_vector(item->first, item->second);
       // One without data stands for parts that this rank has read.
@@ -324,9 +325,9 @@ class OptimizerLoader {
     for (const at::Tensor& parameter : pending_->optimizer->param_groups()[0].params())
       listed += parameter.numel();
     if (vector.dim() != 1 || vector.numel() == listed) return;
-    mismatch(what_ + ".safetensors holds " + name + " of " + std::to_string(vector.numel()) +
-             " elements for parameters of " + std::to_string(listed) +
-             ": those saved were others, or a tied one was listed twice");
+    throw_mismatch(what_ + ".safetensors holds " + name + " of " + std::to_string(vector.numel()) +
+                   " elements for parameters of " + std::to_string(listed) +
+                   ": those saved were others, or a tied one was listed twice");
   }
 
   // "a.b.exp_avg" belongs to "a.b", not to a parameter "a" whose prefix it has too.
@@ -459,7 +460,7 @@ std::function<void()> prepare_optimizer_load(Optimizer& optimizer,
       return prepare_archived_load(optimizer, root, names, std::move(saved), what);
     return OptimizerLoader(optimizer, *kind, names, what).prepare(root, std::move(saved.tensors));
   } catch (const json::exception& error) {
-    mismatch(what + ".json lacks a field or has one of another type: " + error.what());
+    throw_mismatch(what + ".json lacks a field or has one of another type: " + error.what());
   }
 }
 

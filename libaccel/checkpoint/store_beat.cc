@@ -12,7 +12,7 @@
 namespace accel::checkpoint {
 namespace {
 
-constexpr const char* kLastBeat = "left";
+constexpr const char* kFarewellBeat = "left";
 // Ranks begin together: one that does not is as silent as one that does not go on.
 constexpr const char* kNotBegun = "";
 
@@ -51,7 +51,7 @@ StoreBeat::~StoreBeat() {
   thread_.request_stop();
   thread_.join();
   try {
-    store_->set(key_of(rank_), store_value(kLastBeat));
+    store_->set(key_of(rank_), store_value(kFarewellBeat));
   } catch (const std::exception&) {
     // Nobody is there to be told.
   }
@@ -96,7 +96,7 @@ void StoreBeat::beat() {
   for (int steps = 1; steps < size_; ++steps) {
     const int rank = (rank_ + steps) % size_;
     const std::string heard = read(*store_, key_of(rank)).value_or(kNotBegun);
-    if (heard == kLastBeat) continue;
+    if (heard == kFarewellBeat) continue;
     SilenceClock& clock = clocks_.try_emplace(rank, pulse_).first->second;
     if (clock.is_silent_for_too_long(heard, std::chrono::steady_clock::now()))
       report_silence(rank, heard);

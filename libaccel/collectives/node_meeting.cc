@@ -13,14 +13,14 @@ constexpr StoreRound kWhere{"nodes/where", "say which node they are on"};
 constexpr StoreRound kMet{"nodes/met", "say whether their node shares memory"};
 
 std::string location_of(const NodeMeetingOptions& options) {
-  if (!options.shm.node) return decline(options.shm.node.error().message());
+  if (!options.shm.node) return refusal_text(options.shm.node.error().message());
   return std::to_string(options.launcher_node) + " " + to_text(*options.shm.node);
 }
 
 // What is in the way of ranks that say this; empty when nothing is.
 std::string obstacle(const std::vector<std::string>& said) {
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
-    if (const auto why = reason_to_decline(said[rank]))
+    if (const auto why = reason_of_refusal(said[rank]))
       return "rank " + std::to_string(rank) + ": " + *why;
   }
   return {};
@@ -50,7 +50,7 @@ Result<MetNode> meet_by_nodes(const c10::intrusive_ptr<c10d::Store>& store,
   own.group.names = ranks;
   c10d::PrefixStore part("nodes/" + std::to_string(node), store);
   auto group = meet_in_shared_memory(part, own);
-  const std::string answer = group ? "yes" : decline(group.error().message());
+  const std::string answer = group ? "yes" : refusal_text(group.error().message());
   if (std::string why = obstacle(exchange(*store, kMet, member, answer)); !why.empty())
     return Error(ErrorCode::kUnsupported, std::move(why));
   met.group = *std::move(group);

@@ -31,14 +31,14 @@ Error death_of(int rank, const std::vector<shm::ProcessWatch::Process>& processe
 
 // "<node> <has channel> <pid> <start time> <offer>", or that it declines.
 std::string vote_text(const ShmVote& vote) {
-  if (!vote.node) return decline(vote.node.error().message());
+  if (!vote.node) return refusal_text(vote.node.error().message());
   return to_text(*vote.node) + (vote.has_channel ? " 1 " : " 0 ") +
          std::to_string(vote.process.pid) + " " + std::to_string(vote.process.start_time) + " " +
          vote.offer;
 }
 
 ShmVote parse_vote(const std::string& text) {
-  if (auto why = reason_to_decline(text))
+  if (auto why = reason_of_refusal(text))
     return {.node = Error(ErrorCode::kUnsupported, *std::move(why))};
   std::istringstream fields(text);
   std::string node;
@@ -69,9 +69,9 @@ ShmVote vote_of(const ShmMeetingOptions& options, UniqueFd& held) {
 
 // What this rank says of the memory, with the pages that it writes taken: who has not enough of them says so here.
 std::string answer_of(const Result<GroupMemory>& memory, int rank) {
-  if (!memory) return decline(memory.error().message());
+  if (!memory) return refusal_text(memory.error().message());
   const Result<void> reserved = memory->reserve(rank);
-  return reserved ? "yes" : decline(reserved.error().message());
+  return reserved ? "yes" : refusal_text(reserved.error().message());
 }
 
 Result<GroupMemory> memory_of_rank_zero(const std::string& text, const shm::GroupShape& shape) {
@@ -132,7 +132,7 @@ Result<std::unique_ptr<shm::ShmGroup>> meet_in_shared_memory(c10d::Store& store,
   const std::string answer = answer_of(memory, options.member.rank);
   const auto answers = exchange(store, kMemory, options.member, answer, check_others);
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    if (const auto why = reason_to_decline(answers[rank]))
+    if (const auto why = reason_of_refusal(answers[rank]))
       return cannot_share(static_cast<int>(rank), *why);
   }
   group.rank = options.member.rank;

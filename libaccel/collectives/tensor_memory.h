@@ -20,7 +20,7 @@ void check_place(const at::Tensor& tensor);
 [[nodiscard]] std::byte* bytes_of(const at::Tensor& tensor);
 [[nodiscard]] const char* name_of(const at::Tensor& tensor);  // of its type
 
-// A tensor that stands for memory which somebody else holds.
+// A tensor of bytes in memory that somebody else holds, valid as long as that. Who passes const memory must not write to it.
 [[nodiscard]] at::Tensor tensor_on(const void* data, std::size_t bytes);
 
 // A tensor's own memory where that holds its values in order, else a copy. Nothing of it is part of the graph.

@@ -75,14 +75,14 @@ StorePtr open_store(const WorkerIdentity& identity, const InitProcessGroupKwargs
     }
     return c10::make_intrusive<c10d::TCPStore>(identity.master_addr, store_options);
   } catch (Error& error) {
-    error.while_doing(joining(identity.global_rank));
+    error.while_doing(joining_text(identity.global_rank));
     throw;
   } catch (const std::exception& cause) {
     throw Error(hosts ? ErrorCode::kPortInUse : ErrorCode::kStoreUnreachable,
                 (hosts ? "cannot host the store at " : "lost the store at ") + endpoint(identity),
                 hosts ? "set MASTER_PORT to a free port on every rank" : "")
         .with_detail("cause", first_line(cause.what()))
-        .while_doing(joining(identity.global_rank));
+        .while_doing(joining_text(identity.global_rank));
   }
 }
 
@@ -265,7 +265,7 @@ bool ProcessGroup::join_shm(const WorkerIdentity& identity, const InitProcessGro
        .channel = detail::supervisor_channel()});
   if (!met) {
     if (options.backend == kShm)
-      throw std::move(met).error().while_doing(joining(identity.global_rank));
+      throw std::move(met).error().while_doing(joining_text(identity.global_rank));
     notice_ = met.error().message() + "; collectives go through gloo";
     return false;
   }

@@ -51,15 +51,15 @@ std::string seconds_text(std::chrono::milliseconds time) {
 
 }  // namespace
 
-std::string joining(int rank) {
+std::string joining_text(int rank) {
   return "joining the process group as rank " + std::to_string(rank);
 }
 
-std::string decline(std::string_view why) {
+std::string refusal_text(std::string_view why) {
   return std::string(kNo) + std::string(why);
 }
 
-std::optional<std::string> reason_to_decline(std::string_view said) {
+std::optional<std::string> reason_of_refusal(std::string_view said) {
   if (!said.starts_with(kNo)) return std::nullopt;
   return printable(said.substr(kNo.size()));
 }
@@ -98,14 +98,14 @@ std::vector<std::string> exchange(c10d::Store& store,
                     std::string(round.what_is_missing),
                 "see why the process that hosts it ended")
         .with_detail("cause", first_line(cause.what()))
-        .while_doing(joining(member.rank));
+        .while_doing(joining_text(member.rank));
   }
   if (!is_late) return said;
   throw Error(ErrorCode::kStoreTimeout,
               "of " + std::to_string(member.world_size) + " ranks these did not " +
                   std::string(round.what_is_missing) + " at " + member.endpoint + " within " +
                   seconds_text(member.timeout) + ": " + missing)
-      .while_doing(joining(member.rank));
+      .while_doing(joining_text(member.rank));
 }
 
 }  // namespace accel

@@ -32,10 +32,11 @@ struct StoreMember {
   std::chrono::milliseconds timeout{300'000};
 };
 
-// A rank that cannot take part answers still, so that nobody waits for it: "no <why>".
-[[nodiscard]] std::string decline(std::string_view why);
+// A rank that cannot take part answers still, so that nobody waits for it: "no <why>". As refusal() of text_gather.h, in the
+// words of the store's protocol.
+[[nodiscard]] std::string refusal_text(std::string_view why);
 // Why it cannot, as it may be printed; nothing when it said something else.
-[[nodiscard]] std::optional<std::string> reason_to_decline(std::string_view said);
+[[nodiscard]] std::optional<std::string> reason_of_refusal(std::string_view said);
 
 // Says `mine`, without waiting for anybody. Throws what the store throws.
 void say(c10d::Store& store, const StoreRound& round, int rank, const std::string& mine);
@@ -49,6 +50,6 @@ void say(c10d::Store& store, const StoreRound& round, int rank, const std::strin
                                                 const std::function<void()>& look = {});
 
 // What a rank does meanwhile, for Error::while_doing().
-[[nodiscard]] std::string joining(int rank);
+[[nodiscard]] std::string joining_text(int rank);
 
 }  // namespace accel

@@ -15,7 +15,7 @@ class ProcessGroup;
                                                        ProcessGroup& group,
                                                        std::string_view operation);
 
-// Of one of them, to find where two differ.
+// The lines of a text, without their ends: to find where two texts differ.
 [[nodiscard]] std::vector<std::string> lines_of(const std::string& text);
 
 }  // namespace accel

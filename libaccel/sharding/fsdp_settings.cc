@@ -168,7 +168,7 @@ void set_state_dict(FsdpSettings& settings,
   settings.optim_state_dict = plugin.optim_state_dict_config.value_or(StateDictConfig{});
 }
 
-// What would change memory or numbers and is not there.
+// Both would change memory or numbers, and neither is there.
 void refuse_cpu_offload_and_recomputation(const FullyShardedDataParallelPlugin& plugin,
                                           const EnvLookup& env) {
   const auto refuse = [](const std::string& what) {

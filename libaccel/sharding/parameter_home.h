@@ -75,7 +75,7 @@ class ParameterHome {
 // Whether the optimizer works on the home itself, or on masters of which it has roundings.
 enum class Masters { kNone, kBeside };
 
-// What a rank says of itself while the ranks make a home: so many bytes at most.
+// The longest text, in bytes, that a rank says of itself while the ranks make a home.
 inline constexpr std::int64_t kHomeTextBytes = 512;
 
 // Makes the parameters of a unit views of `flat`.

@@ -14,11 +14,13 @@
 namespace accel::sharding {
 
 [[nodiscard]] std::optional<std::string> text_of(const EnvLookup& env, std::string_view name);
+
 // kEnvInvalid: "NAME is 'VALUE', expected ...".
 [[nodiscard]] Error invalid_variable(std::string_view name,
                                      std::string_view value,
                                      const std::string& expected);
-// Throws invalid_variable().
+
+// Nothing when it is not set. Throws invalid_variable().
 template <typename Number>
 [[nodiscard]] std::optional<Number> number_of(const EnvLookup& env,
                                               std::string_view name,

@@ -14,12 +14,12 @@ namespace {
 constexpr int kDefaultStage = 2;
 constexpr const char* kClippingVariable = "ACCELERATE_GRADIENT_CLIPPING";
 
+// Nothing for "none" and "auto": Accelerate writes them where DeepSpeed's own configuration decides.
 template <typename Number>
 std::optional<Number> decided_number(const EnvLookup& env,
                                      std::string_view name,
                                      const char* expected) {
   const auto text = text_of(env, name);
-  // What the peer writes for a value that a configuration of its own decides.
   if (text == "none" || text == "auto") return std::nullopt;
   return number_of<Number>(env, name, expected);
 }

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kGatherBytes = 1 << 20;
 constexpr size_t kWriteBytes = 4 << 20;
 
-[[noreturn]] void fail(const std::string& what, const std::filesystem::path& path) {
+[[noreturn]] void fail_to(const std::string& what, const std::filesystem::path& path) {
   throw Error(ErrorCode::kFileIo,
               "cannot " + what + " " + path.string() + ": " + errno_text(errno));
 }
@@ -96,9 +96,9 @@ FileDigest OutputFile::finish(UnsyncedFiles& unsynced) {
 
 InputFile::InputFile(std::filesystem::path path)
     : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (!fd_) fail("open", path_);
+  if (!fd_) fail_to("open", path_);
   struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) fail("stat", path_);
+  if (::fstat(fd_.get(), &status) != 0) fail_to("stat", path_);
   size_ = static_cast<std::uint64_t>(status.st_size);
 }
 
@@ -107,7 +107,7 @@ void InputFile::read(std::span<std::byte> out) {
     // In pieces that are hashed while they are in the cache.
     const ssize_t n = ::read(fd_.get(), out.data(), std::min(out.size(), kCachedBytes));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("read", path_);
+    if (n < 0) fail_to("read", path_);
     if (n == 0) {
       throw Error(ErrorCode::kFileIo, path_.string() + " became shorter while it was read");
     }

@@ -43,7 +43,7 @@ constexpr int kFramesPerTurn = 16;
 constexpr std::size_t kMaxWorkerNotices = 100;  // of a worker in a generation
 constexpr int kChannelSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-Error lacks_channel(const char* call) {
+Error channel_failure(const char* call) {
   return {ErrorCode::kSpawnFailed,
           std::string("cannot make a worker channel: ") + call + ": " + errno_text(errno),
           "raise the limit of open files (ulimit -n) or free memory"};
@@ -153,20 +153,20 @@ class ChannelServer::Impl : public std::enable_shared_from_this<Impl> {
 
 Result<ChannelEnds> ChannelServer::Impl::open(int global_rank, int generation) {
   UniqueFd memory = make_sealed_memory("accel-channel", kChannelBytes);
-  if (!memory) return lacks_channel("memfd_create");
+  if (!memory) return channel_failure("memfd_create");
   void* address =
       ::mmap(nullptr, kChannelBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  if (address == MAP_FAILED) return lacks_channel("mmap");
+  if (address == MAP_FAILED) return channel_failure("mmap");
   auto channel = std::make_unique<Channel>(context_, address);
   int pair[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-    return lacks_channel("socketpair");
+    return channel_failure("socketpair");
   }
   UniqueFd ours(pair[0]);
   UniqueFd theirs(pair[1]);
   boost::system::error_code error;
   channel->socket.assign(ours.get(), error);
-  if (error) return lacks_channel("epoll_ctl");
+  if (error) return channel_failure("epoll_ctl");
   (void)ours.release();
 
   ChannelHeader& header = channel->page->header;

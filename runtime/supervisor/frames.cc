@@ -10,7 +10,7 @@
 
 namespace accel::supervisor {
 
-const char* const kBuild = ACCEL_VERSION;
+const char* const kBuildVersion = ACCEL_VERSION;
 
 namespace {
 

@@ -34,8 +34,8 @@ namespace accel::supervisor {
 
 inline constexpr int kProtocolVersion = 3;
 inline constexpr int kOldestProtocol = 1;  // that this build still understands
-extern const char* const kBuild;           // the version of accel, for messages
 inline constexpr int kLeaseProtocol = 3;   // the first whose shims keep a lease
+extern const char* const kBuildVersion;    // of accel: goes into Hello and Adopt, and into messages
 
 // ---- shim -> owner ----
 

@@ -12,7 +12,7 @@ namespace {
 
 using boost::asio::posix::descriptor_base;
 
-// A descriptor of the loop's own; -1 of none.
+// A copy for the loop to watch and close; -1 when fd is none.
 int watched_copy(int fd) {
   return fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
 }

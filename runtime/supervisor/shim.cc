@@ -30,6 +30,7 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr int kExitUnusable = 70;
+
 struct ShimArguments {
   int socket = -1;
   int spec = -1;
@@ -149,7 +150,7 @@ class OwnerWatch {
          .node_id = spec.node_id,
          .instance = spec.instance,
          .token = policy_.token,
-         .build = kBuild},
+         .build = kBuildVersion},
         [this]() -> Result<void> {
           if (!link_.has_owner()) return {};
           return Error(ErrorCode::kShimRefused, "the job has an owner");
@@ -227,7 +228,7 @@ Result<void> run(const ShimArguments& arguments) {
   const auto opened = watch.open_door(context, job);  // the owner may be gone already
   link.listen({.on_request = [&](const HostRequest& request) { supervisor.handle(request); },
                .on_lost = [&] { watch.owner_lost(); }});
-  link.send(Hello{.build = kBuild, .pid = ::getpid()});
+  link.send(Hello{.build = kBuildVersion, .pid = ::getpid()});
   if (!opened) {
     link.give_up();  // nobody could find us
     link.send(Refused{opened.error()});

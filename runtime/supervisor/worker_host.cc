@@ -33,6 +33,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kKillWait{2'000};
 constexpr std::chrono::milliseconds kAdoptLimit{5'000};  // for each answer of a shim
+
 // 128 random bits in hexadecimal digits.
 Result<std::string> draw_instance() {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -276,11 +277,12 @@ Result<HostEvent> prove(FrameSocket& socket, const std::string& token) {
     return Error(
         ErrorCode::kProtocol,
         "accel-shim speaks protocol " + theirs + ", this program " +
-            describe_protocols(kOldestProtocol, kProtocolVersion) + " (build " + kBuild + ")",
+            describe_protocols(kOldestProtocol, kProtocolVersion) + " (build " + kBuildVersion +
+            ")",
         "take the job over with a build that speaks both; its workers go on until the hold "
         "ends");
   }
-  (void)socket.send(encode(HostRequest(Adopt{.build = kBuild, .token = token})));
+  (void)socket.send(encode(HostRequest(Adopt{.build = kBuildVersion, .token = token})));
   auto first = expect_event(socket);
   if (!first) return std::move(first).error();
   if (const auto* refused = std::get_if<Refused>(&*first)) return refused->error;

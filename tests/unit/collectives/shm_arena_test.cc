@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "libaccel/alignment.h"
 #include "libaccel/collectives/shm/arena.h"
 #include "tests/support/shm_ranks.h"
 
@@ -17,8 +18,6 @@ using test::bytes_of;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using Ranks = test::ShmRanks;
-
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 float input_of(int rank, std::size_t i) {
   return static_cast<float>(rank + 1) * (0.1F + static_cast<float>(i % 1'013));
