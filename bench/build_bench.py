@@ -1,14 +1,15 @@
 """How long accel takes to build, without a compiler cache, in units of one LibTorch: the processor time of <torch/torch.h> through the
 compiler, taken on all cores at once as a build does. So figures of machines that differ by a factor of 2 can be compared.
 
-    bench/run build             quickstart, whole product, tests; one changed source; a user's program; the dearest headers
+    bench/run build             quickstart, whole product; one changed source; a user's program; the dearest headers
     bench/run build --check     the same, and fails when one has grown by more than 10 % over bench/build_baseline.json
     bench/run build --accept    writes that file
-    bench/run build --tests     also scripts/test.sh by stage, in a clean clone (as long as that takes)
+    bench/run build --tests     also the tests' build, and scripts/test.sh by stage in a clean clone (as long as that takes)
 """
 
 import concurrent.futures
 import glob
+import itertools
 import json
 import os
 import pathlib
@@ -76,9 +77,10 @@ def measured():
         yield "quickstart", quickstart[0] / unit, quickstart[1]
         rest = processor_seconds(build)
         yield "whole product", (quickstart[0] + rest[0]) / unit, quickstart[1] + rest[1]
-        processor_seconds(f"{configure} -DACCEL_BUILD_TESTS=ON -DACCEL_BUILD_BENCH=ON")
-        tests = processor_seconds(build)
-        yield "tests and benchmarks", tests[0] / unit, tests[1]
+        if "--tests" in sys.argv:
+            processor_seconds(f"{configure} -DACCEL_BUILD_TESTS=ON -DACCEL_BUILD_BENCH=ON")
+            tests = processor_seconds(build)
+            yield "tests and benchmarks", tests[0] / unit, tests[1]
 
         processor_seconds(f"cmake --preset dev -B {scratch}/dev")
         commands = {entry["file"]: entry for entry in json.loads((pathlib.Path(scratch) / "dev/compile_commands.json").read_text())}
@@ -108,7 +110,7 @@ def stages():
 def main():
     baseline = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
     units, grown = {}, []
-    for case, value, wall in [*measured(), *(stages() if "--tests" in sys.argv else [])]:
+    for case, value, wall in itertools.chain(measured(), stages() if "--tests" in sys.argv else []):
         goal = GOALS.get(case)
         if value is not None:
             units[case] = round(value, 3)
@@ -119,7 +121,9 @@ def main():
         if wall is not None:
             emit("build", case, f"wall time on {CORES} cores", "s", wall, None, None, goal="-", passed=None)
     if "--accept" in sys.argv:
-        BASELINE.write_text(json.dumps(units, indent=1) + "\n")
+        BASELINE.write_text(json.dumps(dict(baseline, **units), indent=1) + "\n")
+    if "--check" in sys.argv and not baseline:
+        sys.exit(f"{BASELINE} is not there: nothing to compare with")
     if "--check" in sys.argv and grown:
         sys.exit("the build has grown by more than 10 %:\n" + "\n".join(grown))
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include "libaccel/selftest/self_test.h"
 

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 namespace accel::selftest {
 

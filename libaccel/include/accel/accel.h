@@ -1,6 +1,8 @@
 // accel: everything a training program uses. Include single headers where compile time matters.
 #pragma once
 
+#include <ATen/TensorOperators.h>
+
 #include <accel/accelerator.h>
 #include <accel/big_model.h>
 #include <accel/checkpoint.h>

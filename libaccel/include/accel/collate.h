@@ -28,10 +28,14 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/data/example.h>
 
 #include <accel/export.h>
 #include <accel/nested.h>
+
+namespace torch::data {
+template <typename Data, typename Target>
+struct Example;  // not <torch/data/example.h>, which brings all operators of ATen with it
+}  // namespace torch::data
 
 namespace accel {
 

@@ -15,7 +15,7 @@
 
 #include <vector>
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <accel/export.h>
 

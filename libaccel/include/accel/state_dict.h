@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <accel/export.h>
 

@@ -13,6 +13,7 @@
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/data/example.h>
 
 #include <accel/dataloader.h>
 #include <accel/error.h>
