@@ -1,8 +1,9 @@
 // ProgramOutput: what another program says, for commands that ask one (mpirun, aws).
 //
-// Threads:  any; waits until the program has ended.
+// Threads:  any; waits until the program has ended, or its time is over.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,14 @@ struct ProgramOutput {
   std::string out;    // its stdout; stderr goes where ours goes
 };
 
-// Runs words[0], looked up on PATH, in `environment` with an empty input.
-// Errors  kExecFailed: it cannot be started.
+// For a program that only says something about itself or the machine.
+inline constexpr std::chrono::seconds kAnswerLimit{20};
+
+// Runs words[0], looked up on PATH, in `environment` with an empty input. One that has not ended after `limit` is killed,
+// and not waited for: before a lost GPU nvidia-smi does not even end then.
+// Errors  kExecFailed: it cannot be started, or its time was over.
 [[nodiscard]] Result<ProgramOutput> run_program(const std::vector<std::string>& words,
-                                                const EnvMap& environment);
+                                                const EnvMap& environment,
+                                                std::chrono::milliseconds limit = kAnswerLimit);
 
 }  // namespace accel::launcher

@@ -136,14 +136,13 @@ style() { scripts/check_style.sh; }
 # Sources that compile together must compile alone too, with a developer's flags, and without what a precompiled header hides: one in
 # sixteen of them, others in each commit.
 alone() {
-  local folder=build-alone objects number=0 chosen=() object
+  local folder=build-alone one_in=16
+  if [ "$ACCEL_TEST_LONG" = 1 ]; then one_in=1; fi
   cmake --preset dev -B $folder -DACCEL_PRECOMPILE=OFF >/dev/null || return 1
-  mapfile -t objects < <(ninja -C $folder -t targets all | sed -nE 's/^([^:]+\.o): .*/\1/p' | grep -v '/header_checks/' | sort)
-  for object in "${objects[@]}"; do
-    if [ "$ACCEL_TEST_LONG" = 1 ] || [ $(((number++ + ACCEL_TEST_SEED) % 16)) -eq 0 ]; then chosen+=("$object"); fi
-  done
-  remarks="; ${#chosen[@]} of ${#objects[@]} sources"
-  limited ninja -C $folder -j "$jobs" "${chosen[@]}"
+  limited scripts/compile_alone.py $folder --one-in $one_in --seed "$ACCEL_TEST_SEED" --jobs "$jobs" | tee $folder/alone.out
+  local status=${PIPESTATUS[0]}
+  remarks="; $(grep -m1 ' compiled alone' $folder/alone.out)"
+  return "$status"
 }
 # One more than cores: half of the time such tests wait, for leases or for processes.
 unit() { run_ctest build $((jobs + 1)) -L '^(unit|integration|hostile)$'; }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "launcher/program_output.h"
+#include "launcher/script.h"
 #include "launcher/shell_word.h"
 #include "runtime/user_folders.h"
 
@@ -39,6 +40,9 @@ class PackedFolder {
   std::string path_;
 };
 
+// For requests, and for what they upload.
+constexpr std::chrono::minutes kRequestLimit{30};
+
 class Aws {
  public:
   explicit Aws(const EnvMap& environment) : environment_(environment) {}
@@ -47,8 +51,8 @@ class Aws {
 
   // What it prints, without the newline at the end.
   [[nodiscard]] Result<std::string> run(const Words& words) const {
-    auto output = run_program(words, environment_);
-    if (!output && words.front() == "aws") {
+    auto output = run_program(words, environment_, kRequestLimit);
+    if (!output && words.front() == "aws" && find_on_path("aws", environment_).empty()) {
       return Error(ErrorCode::kExecFailed,
                    output.error().message(),
                    "install the AWS CLI (https://aws.amazon.com/cli), or look at the request with "

@@ -25,6 +25,7 @@
 
 #include "libaccel/launch/worker_entry.h"
 #include "runtime/clock.h"
+#include "runtime/supervisor/close_on_exec.h"
 #include "runtime/supervisor/fd_packet.h"
 #include "runtime/supervisor/fork_server.h"
 #include "runtime/supervisor/json_fields.h"
@@ -211,7 +212,7 @@ class ForkerProcess {
       list.push_back(nullptr);
       return list;
     };
-    ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+    (void)supervisor::close_on_exec_from(3);
     for (const int fd : {socket, spec, server_socket}) ::fcntl(fd, F_SETFD, 0);
     ::execve(order.shim_path.c_str(), pointers(arguments).data(), pointers(variables).data());
     ::_exit(127);

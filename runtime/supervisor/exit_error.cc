@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/printable.h"
+#include "runtime/supervisor/exhausted.h"
 #include "runtime/trimmed.h"
 
 namespace accel::supervisor {
@@ -70,21 +71,10 @@ Error library_error(const std::string& rank, const WorkerExit& exit) {
 
 // What the system had no room for says nothing about the program.
 Error exec_error(const std::string& rank, const WorkerExit& exit) {
+  // ENOSPC of a cgroup: it has no processors.
+  if (is_exhausted(exit.error_number) && exit.error_number != ENOSPC)
+    return exhausted_error(rank + " could not start", exit.error_number);
   const std::string begin = rank + " could not start: ";
-  if (exit.error_number == EMFILE || exit.error_number == ENFILE) {
-    return Error(
-        ErrorCode::kSpawnFailed,
-        begin + "no more files can be opened: " + errno_text(exit.error_number),
-        exit.error_number == EMFILE
-            ? "raise the limit with `ulimit -n`: a job wants some 20 and 5 more for each worker"
-            : "raise fs.file-max, the limit of all programs of this machine");
-  }
-  if (exit.error_number == EAGAIN) {
-    return Error(ErrorCode::kSpawnFailed,
-                 begin + "no more processes can be started: " + errno_text(exit.error_number),
-                 "raise the limit with `ulimit -u`, or pids.max of the cgroup (of a container: its "
-                 "limit on processes)");
-  }
   if (exit.stage == "chdir" && !exit.detail.empty()) {
     return Error(ErrorCode::kExecFailed,
                  begin + "its folder " + printable(exit.detail) +

@@ -12,6 +12,7 @@
 #include <boost/asio/post.hpp>
 #include <unistd.h>
 
+#include "runtime/supervisor/exhausted.h"
 #include "runtime/supervisor/log_file.h"
 
 namespace accel::supervisor {
@@ -34,10 +35,12 @@ Result<void> create_folder(const std::filesystem::path& folder) {
 }  // namespace
 
 struct FileWriter::Entry {
-  Entry(std::shared_ptr<FileStage> its_stage, FileWriter& writer)
+  Entry(std::shared_ptr<FileStage> its_stage,
+        asio::posix::stream_descriptor its_pipe,
+        FileWriter& writer)
       : stage(std::move(its_stage)),
         file(stage->path, stage->rotation, writer.notices_, steady_clock::now(), stage->duplicate),
-        pipe(writer.io_, stage->read_end.release()) {}
+        pipe(std::move(its_pipe)) {}
 
   std::shared_ptr<FileStage> stage;
   LogFile file;
@@ -72,11 +75,21 @@ Result<std::shared_ptr<FileWriter>> FileWriter::start(const std::filesystem::pat
 FileWriter::FileWriter(std::shared_ptr<NoticeBoard> notices, std::function<void()> before_portion)
     : notices_(std::move(notices)),
       before_portion_(std::move(before_portion)),
-      work_(asio::make_work_guard(io_)) {}
+      work_(asio::make_work_guard(io_)) {
+  const asio::posix::stream_descriptor first(
+      io_);  // opens the reactor's descriptors, or throws, now
+}
 
-void FileWriter::add(std::shared_ptr<FileStage> stage) {
-  asio::post(io_,
-             [this, stage = std::move(stage)] { serve(std::make_shared<Entry>(stage, *this)); });
+Result<void> FileWriter::add(std::shared_ptr<FileStage> stage) {
+  asio::posix::stream_descriptor pipe(io_);
+  boost::system::error_code error;
+  pipe.assign(stage->read_end.get(), error);
+  if (error) return exhausted_error("cannot write " + stage->path.string(), error.value());
+  (void)stage->read_end.release();
+  asio::post(io_, [this, stage = std::move(stage), pipe = std::move(pipe)]() mutable {
+    serve(std::make_shared<Entry>(std::move(stage), std::move(pipe), *this));
+  });
+  return {};
 }
 
 void FileWriter::make_folder(std::filesystem::path folder) {

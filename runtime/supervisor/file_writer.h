@@ -45,7 +45,7 @@ class FileWriter : public std::enable_shared_from_this<FileWriter> {
  public:
   // Creates `folder`; waits for that no longer than `limit`.
   // before_portion  see LogRouterOptions; may be empty.
-  // Errors  kLogUnwritable.
+  // Errors  kLogUnwritable. Throws  std::system_error, boost::system::system_error: no more threads or descriptors.
   static Result<std::shared_ptr<FileWriter>> start(const std::filesystem::path& folder,
                                                    int num_threads,
                                                    std::shared_ptr<NoticeBoard> notices,
@@ -55,7 +55,8 @@ class FileWriter : public std::enable_shared_from_this<FileWriter> {
              std::function<void()> before_portion);  // use start()
 
   // Creates the stage's file and writes what comes, until its pipe ends.
-  void add(std::shared_ptr<FileStage> stage);
+  // Errors  kSpawnFailed: the kernel does not watch the pipe.
+  [[nodiscard]] Result<void> add(std::shared_ptr<FileStage> stage);
 
   // For files of others (error.json).
   void make_folder(std::filesystem::path folder);

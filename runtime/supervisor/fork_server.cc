@@ -144,7 +144,7 @@ pid_t fork_twice(
     ForkJob& job, int server, int go_read, int go_write, const std::function<int()>& entry) {
   int told[2];
   if (::pipe2(told, O_CLOEXEC) != 0) return -errno;
-  const UniqueFd tells(told[1]);
+  UniqueFd tells(told[1]);
   UniqueFd hears(told[0]);
   const pid_t between = ::fork();
   if (between < 0) return -errno;
@@ -164,6 +164,7 @@ pid_t fork_twice(
   int status = 0;
   while (::waitpid(between, &status, 0) < 0 && errno == EINTR) {
   }
+  tells.reset();  // else the end of a `between` that was killed would never be seen
   pid_t answer = -ECHILD;
   return ::read(hears.get(), &answer, sizeof answer) == sizeof answer ? answer : -ECHILD;
 }

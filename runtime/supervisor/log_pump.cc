@@ -6,6 +6,8 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 
+#include "runtime/supervisor/exhausted.h"
+
 namespace accel::supervisor {
 namespace {
 
@@ -18,24 +20,34 @@ using std::chrono::steady_clock;
 // How often held sources are looked at.
 constexpr milliseconds kWatchEvery{100};
 
-// A pipe never holds more; a descendant that goes on writing gets no longer.
-constexpr std::size_t kMostAfterCut = 1024 * 1024;
+// What was in a pipe is taken once it is empty, or after so much: no pipe holds more, and a descendant may write on for ever.
+constexpr std::size_t kMostToSettle = 1024 * 1024;
 
 }  // namespace
 
 // Watches the source's descriptors without owning them.
 struct LogPump::Entry {
   Entry(std::shared_ptr<LogSource> its_source, asio::io_context& io)
-      : source(std::move(its_source)), readable(io, source->fd()), cut_timer(io) {
-    if (source->stage_fd() >= 0) stage_writable.emplace(io, source->stage_fd());
+      : source(std::move(its_source)), readable(io), settle_timer(io) {
+    if (source->stage_fd() >= 0) stage_writable.emplace(io);
+  }
+
+  error_code watch() {
+    error_code error;
+    readable.assign(source->fd(), error);
+    if (error || !stage_writable) return error;
+    stage_writable->assign(source->stage_fd(), error);
+    if (error) readable.release();
+    return error;
   }
 
   std::shared_ptr<LogSource> source;
   stream_descriptor readable;
   std::optional<stream_descriptor> stage_writable;
-  asio::steady_timer cut_timer;
-  std::optional<std::size_t> may_still_take;  // set once the end is forced
-  std::vector<std::shared_ptr<void>> on_end;  // released at the end
+  asio::steady_timer settle_timer;
+  std::optional<std::size_t> to_settle;  // while nobody waits for the end of the stream any more
+  std::vector<std::shared_ptr<void>>
+      on_settled;  // released when what was in it is taken, or at its end
   bool is_finished = false;
 };
 
@@ -55,7 +67,7 @@ void LogPump::run() {
     entry->readable.release();
     if (entry->stage_writable) entry->stage_writable->release();
     entry->source->finish();
-    entry->on_end.clear();
+    entry->on_settled.clear();
   }
   entries_.clear();
   held_by_console_.clear();
@@ -70,18 +82,21 @@ void LogPump::use_sinks(std::shared_ptr<FileSink> file,
   });
 }
 
-void LogPump::add(std::shared_ptr<LogSource> source) {
-  asio::post(io_, [this, source = std::move(source)] {
-    source->start();
-    const auto entry = std::make_shared<Entry>(source, io_);
+Result<void> LogPump::add(std::shared_ptr<LogSource> source) {
+  const auto entry = std::make_shared<Entry>(std::move(source), io_);
+  if (const error_code error = entry->watch())
+    return exhausted_error("cannot read the output of a worker", error.value());
+  asio::post(io_, [this, entry] {
+    entry->source->start();
     entries_.push_back(entry);
     serve(entry);  // not a reference into entries_: a stream that is over is erased there
   });
+  return {};
 }
 
-void LogPump::cut(std::vector<std::shared_ptr<LogSource>> sources,
-                  milliseconds limit,
-                  std::function<void()> done) {
+void LogPump::drain(std::vector<std::shared_ptr<LogSource>> sources,
+                    milliseconds limit,
+                    std::function<void()> done) {
   // Whoever lets go of the token last calls `done`.
   std::shared_ptr<void> token(nullptr, [done = std::move(done)](void*) {
     if (done) done();
@@ -89,8 +104,8 @@ void LogPump::cut(std::vector<std::shared_ptr<LogSource>> sources,
   asio::post(io_, [this, sources = std::move(sources), limit, token = std::move(token)] {
     for (const EntryPtr& entry : entries_) {
       if (std::find(sources.begin(), sources.end(), entry->source) == sources.end()) continue;
-      entry->on_end.push_back(token);
-      end_after(entry, limit);
+      entry->on_settled.push_back(token);
+      settle_after(entry, limit);
     }
   });
 }
@@ -102,7 +117,7 @@ void LogPump::console_has_room() {
 void LogPump::close() {
   asio::post(io_, [this] {
     is_closing_ = true;
-    for (const EntryPtr& entry : entries_) end_after(entry, milliseconds(0));
+    for (const EntryPtr& entry : entries_) settle_after(entry, milliseconds(0));
     end_when_done();
   });
 }
@@ -114,11 +129,15 @@ void LogPump::abandon() {
 void LogPump::serve(const EntryPtr& entry) {
   if (entry->is_finished) return;
   const LogSource::Moved moved = entry->source->move(scratch_, steady_clock::now());
-  if (entry->may_still_take) {
+  if (entry->to_settle) {
     const std::size_t taken = entry->source->take_moved_bytes();
-    const bool is_over = moved == LogSource::Moved::kNothing || taken >= *entry->may_still_take;
-    if (is_over) return finish(entry);
-    *entry->may_still_take -= taken;
+    const bool is_settled = moved == LogSource::Moved::kNothing || taken >= *entry->to_settle;
+    if (is_settled && is_closing_) return finish(entry);
+    if (is_settled) {
+      settle(entry);
+    } else {
+      *entry->to_settle -= taken;
+    }
   }
   switch (moved) {
     case LogSource::Moved::kSome:  // let the other streams have their turn
@@ -140,7 +159,7 @@ void LogPump::serve(const EntryPtr& entry) {
   arm_watch();
 }
 
-// An error means that the end is forced (end_after): serve() sees that.
+// An error means that the end of the stream is not waited for (settle_after): serve() sees that.
 void LogPump::listen(const EntryPtr& entry) {
   entry->readable.async_wait(stream_descriptor::wait_read,
                              [this, entry](const error_code&) { serve(entry); });
@@ -170,23 +189,29 @@ void LogPump::resume_held_by_console() {
 
 void LogPump::finish(const EntryPtr& entry) {
   entry->is_finished = true;
-  entry->cut_timer.cancel();
+  entry->settle_timer.cancel();
   entry->readable.release();
   if (entry->stage_writable) entry->stage_writable->release();
   entry->source->finish();
   std::erase(entries_, entry);
-  entry->on_end.clear();
+  entry->on_settled.clear();
   end_when_done();
 }
 
-void LogPump::end_after(const EntryPtr& entry, milliseconds limit) {
-  entry->cut_timer.expires_after(limit);
-  entry->cut_timer.async_wait([entry](const error_code& error) {
+void LogPump::settle_after(const EntryPtr& entry, milliseconds limit) {
+  entry->settle_timer.expires_after(limit);
+  entry->settle_timer.async_wait([entry](const error_code& error) {
     if (error || entry->is_finished) return;
     entry->source->take_moved_bytes();
-    entry->may_still_take = kMostAfterCut;
+    entry->to_settle = kMostToSettle;
     entry->readable.cancel();  // when it listens it has taken everything; otherwise serve() goes on
   });
+}
+
+// The worker's own output is taken. What its descendants write comes as before.
+void LogPump::settle(const EntryPtr& entry) {
+  entry->to_settle.reset();
+  entry->on_settled.clear();
 }
 
 void LogPump::end_when_done() {

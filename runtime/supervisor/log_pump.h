@@ -5,7 +5,7 @@
 //   ready --nothing there--> listening (its descriptor)   --readable--> ready
 //         --kHeldByFile----> held (the stage's descriptor) --writable, or the sink stalled--> ready
 //         --kHeldByConsole-> held (the console's on_space) --space, or the sink stalled-----> ready
-//         --end, or cut----> finished
+//         --end, or close()-> finished
 //
 // Threads:  any thread; the pump has one of its own, which never waits for a file or a terminal.
 #pragma once
@@ -21,6 +21,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <accel/result.h>
+
 #include "runtime/supervisor/log_sinks.h"
 #include "runtime/supervisor/log_source.h"
 #include "runtime/supervisor/writer_thread.h"
@@ -29,6 +31,7 @@ namespace accel::supervisor {
 
 class LogPump : public std::enable_shared_from_this<LogPump> {
  public:
+  // Throws  std::system_error, boost::system::system_error: no more threads or descriptors can be had.
   static std::shared_ptr<LogPump> start();
   LogPump();  // use start()
 
@@ -36,13 +39,14 @@ class LogPump : public std::enable_shared_from_this<LogPump> {
   void use_sinks(std::shared_ptr<FileSink> file,
                  std::vector<std::shared_ptr<ConsoleSink>> consoles);
 
-  void add(std::shared_ptr<LogSource> source);
+  // Errors  kSpawnFailed: the kernel does not watch its descriptors.
+  [[nodiscard]] Result<void> add(std::shared_ptr<LogSource> source);
 
-  // Calls `done` on the pump's thread once these sources have ended. What is in them now is taken;
-  // one whose pipe is kept open is ended after `limit`.
-  void cut(std::vector<std::shared_ptr<LogSource>> sources,
-           std::chrono::milliseconds limit,
-           std::function<void()> done);
+  // Calls `done` on the pump's thread once what is in these sources now is taken: at their ends, or for one whose
+  // pipe is kept open after `limit`. Such a one goes on.
+  void drain(std::vector<std::shared_ptr<LogSource>> sources,
+             std::chrono::milliseconds limit,
+             std::function<void()> done);
 
   // A console has room again.
   void console_has_room();
@@ -66,7 +70,8 @@ class LogPump : public std::enable_shared_from_this<LogPump> {
   void hold_for_file(const EntryPtr& entry);
   void hold_for_console(const EntryPtr& entry);
   void finish(const EntryPtr& entry);
-  void end_after(const EntryPtr& entry, std::chrono::milliseconds limit);
+  void settle_after(const EntryPtr& entry, std::chrono::milliseconds limit);
+  void settle(const EntryPtr& entry);
   void resume_held_by_console();
   void end_when_done();
   void finish_sinks();

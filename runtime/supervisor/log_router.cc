@@ -4,14 +4,17 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <system_error>
 #include <utility>
 
+#include <boost/system/system_error.hpp>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/supervisor/console_writer.h"
 #include "runtime/supervisor/drain_watch.h"
+#include "runtime/supervisor/exhausted.h"
 #include "runtime/supervisor/file_writer.h"
 #include "runtime/supervisor/line_duplicate.h"
 #include "runtime/supervisor/line_prefix.h"
@@ -62,7 +65,7 @@ class LogRouter::Impl {
   Result<void> start();
   Result<WorkerStdio> open(int local_rank, int generation);
   void write_stacks(int local_rank, int generation, const std::string& text);
-  void cut(int local_rank, std::function<void()> done);
+  void drain(int local_rank, std::function<void()> done);
   [[nodiscard]] WorkerTail tail(int local_rank) const;
   void resize_window(WindowSize size);
   void end_inputs() { inputs_.end(); }
@@ -89,6 +92,8 @@ class LogRouter::Impl {
   };
 
   Result<void> check_routes() const;
+  Result<void> start_threads();
+  void abandon_threads();
   Console make_console(int fd, const char* name);
   Result<const WorkerSpec*> find_worker(int local_rank) const;
   Result<UniqueFd> open_stream(
@@ -126,8 +131,30 @@ class LogRouter::Impl {
   bool is_closed_ = false;
 };
 
+// The libraries below throw where the kernel has no more threads or descriptors.
 Result<void> LogRouter::Impl::start() {
   if (Result<void> checked = check_routes(); !checked) return checked;
+  constexpr const char* kWhat = "the output of the workers cannot be taken";
+  try {
+    return start_threads();
+  } catch (const boost::system::system_error& error) {
+    abandon_threads();
+    return exhausted_error(kWhat, error.code().value());
+  } catch (const std::system_error& error) {
+    abandon_threads();
+    return exhausted_error(kWhat, error.code().value());
+  }
+}
+
+void LogRouter::Impl::abandon_threads() {
+  if (file_writer_) file_writer_->finish();
+  if (pump_) pump_->abandon();
+  for (const Console& console : consoles_) {
+    if (console.writer) console.writer->finish();
+  }
+}
+
+Result<void> LogRouter::Impl::start_threads() {
   const SinkPolicy policy{.overflow = options_.log.overflow, .stall_limit = options_.stall_limit};
   if (!options_.log.dir.empty()) {
     const int num_threads =
@@ -211,8 +238,10 @@ Result<WorkerStdio> LogRouter::Impl::open(int local_rank, int generation) {
   if (!in) return std::move(in).error();
   stdio.in = *std::move(in);
 
-  if (streams.out) pump_->add(streams.out);
-  if (streams.err) pump_->add(streams.err);
+  for (const auto& source : {streams.out, streams.err}) {
+    if (!source) continue;
+    if (Result<void> added = pump_->add(source); !added) return std::move(added).error();
+  }
   streams_[local_rank] = std::move(streams);
   return stdio;
 }
@@ -261,7 +290,7 @@ Result<std::shared_ptr<LogSource>> LogRouter::Impl::route(std::shared_ptr<LogSou
     stage->rotation = options_.log.rotation;
     if (route.to_console) stage->duplicate = duplicate_of(worker, generation, stream);
     stage->read_end = std::move(pipe->read_end);
-    file_writer_->add(stage);
+    if (Result<void> added = file_writer_->add(stage); !added) return std::move(added).error();
     source->send_to_file(file_sink_, std::move(stage), std::move(pipe->write_end));
   }
   if (route.to_console) {
@@ -317,16 +346,16 @@ void LogRouter::Impl::write_stacks(int local_rank, int generation, const std::st
   auto stage = std::make_shared<FileStage>();
   stage->path = layout_.stacks_file(local_rank, generation);
   stage->read_end = std::move(pipe->read_end);
-  file_writer_->add(std::move(stage));
+  (void)file_writer_->add(std::move(stage));  // a convenience: the job goes on without it
 }
 
-void LogRouter::Impl::cut(int local_rank, std::function<void()> done) {
+void LogRouter::Impl::drain(int local_rank, std::function<void()> done) {
   std::vector<std::shared_ptr<LogSource>> sources;
   if (const auto found = streams_.find(local_rank); found != streams_.end()) {
     if (found->second.out) sources.push_back(found->second.out);
     if (found->second.err) sources.push_back(found->second.err);
   }
-  pump_->cut(std::move(sources), options_.descendant_limit, std::move(done));
+  pump_->drain(std::move(sources), options_.descendant_limit, std::move(done));
 }
 
 WorkerTail LogRouter::Impl::tail(int local_rank) const {
@@ -433,8 +462,8 @@ void LogRouter::write_stacks(int local_rank, int generation, const std::string& 
   impl_->write_stacks(local_rank, generation, text);
 }
 
-void LogRouter::cut(int local_rank, std::function<void()> done) {
-  impl_->cut(local_rank, std::move(done));
+void LogRouter::drain(int local_rank, std::function<void()> done) {
+  impl_->drain(local_rank, std::move(done));
 }
 
 WorkerTail LogRouter::tail(int local_rank) const {

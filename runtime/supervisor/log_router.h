@@ -77,7 +77,7 @@ struct LogRouterOptions {
   std::function<void(std::string)> on_notice;
   std::chrono::milliseconds folder_limit{10'000};   // for the disk to make the job's folder
   std::chrono::milliseconds stall_limit{2'000};     // a sink that does not move for so long drops
-  std::chrono::milliseconds descendant_limit{500};  // see cut()
+  std::chrono::milliseconds descendant_limit{500};  // see drain()
   // How long a worker must pause in the middle of a line before a console that is no terminal shows
   // it (see LineMerger); a terminal shows it after 100 ms, of rank 0 after 15 ms.
   std::chrono::milliseconds line_patience{1'000};
@@ -116,9 +116,9 @@ class LogRouter {
 
   // The worker has exited: takes what is still in its pipes, then calls `done` (on a router
   // thread); the tail is complete by then, the sinks may still be writing. A descendant that keeps
-  // a pipe open is waited for no longer than descendant_limit. Without a running worker `done`
-  // comes at once.
-  void cut(int local_rank, std::function<void()> done);
+  // a pipe open delays that by descendant_limit at most; what it writes comes until close().
+  // Without a running worker `done` comes at once.
+  void drain(int local_rank, std::function<void()> done);
 
   // The newest bytes of this worker's latest generation.
   [[nodiscard]] WorkerTail tail(int local_rank) const;

@@ -6,11 +6,13 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/system/system_error.hpp>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -18,6 +20,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/supervisor/exhausted.h"
 #include "runtime/supervisor/last_word.h"
 #include "runtime/supervisor/owner_door.h"
 #include "runtime/supervisor/owner_link.h"
@@ -193,6 +196,52 @@ void leave_last_word(const JobSpec& job, const HostEvent& event) {
     std::fprintf(stderr, "%s\n", left.error().render("accel-shim").c_str());
 }
 
+// The job, until its last event is sent.
+// Throws  std::system_error, boost::system::system_error: no more threads or descriptors can be had.
+void supervise(asio::io_context& context,
+               OwnerLink& link,
+               const ShimArguments& arguments,
+               const JobSpec& job,
+               const sigset_t& signals,
+               pid_t owner_group) {
+  const auto quit = [&] { context.stop(); };
+  Supervisor supervisor(
+      context,
+      {.spec = job,
+       .owner = arguments.owner,
+       .owner_group = owner_group,
+       .worker_open_files = raise_open_files(),
+       .forks = arguments.fork_server > 0
+                    ? std::make_shared<ForkServer>(UniqueFd(arguments.forks), arguments.fork_server)
+                    : nullptr},
+      [&](const HostEvent& event) {
+        leave_last_word(job, event);
+        link.send(event);
+      },
+      [&] { link.flush(quit); });
+  SignalSource source(context, signals, supervisor, link);
+  OwnerWatch watch(context, job.owner, link, supervisor);
+  const auto opened = watch.open_door(context, job);  // the owner may be gone already
+  link.listen({.on_request = [&](const HostRequest& request) { supervisor.handle(request); },
+               .on_lost = [&] { watch.owner_lost(); }});
+  link.send(Hello{.build = kBuildVersion, .pid = ::getpid()});
+  if (!opened) {
+    link.give_up();  // nobody could find us
+    link.send(Refused{opened.error()});
+    link.flush(quit);
+  } else {
+    supervisor.start();
+  }
+  context.run();
+}
+
+// Written at once: the loop may hold calls into a supervisor that is gone. What workers there are die with the shim.
+void refuse(OwnerLink& link, const JobSpec& job, int error_number) {
+  const Refused refused{exhausted_error("accel-shim cannot go on", error_number)};
+  leave_last_word(job, refused);
+  link.send(refused);
+}
+
 Result<void> run(const ShimArguments& arguments) {
   const sigset_t signals = take_shim_signals();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -207,36 +256,13 @@ Result<void> run(const ShimArguments& arguments) {
   const JobSpec job = *std::move(spec);
   const bool holds = job.owner.on_loss == OwnerLoss::kHold;
   OwnerLink link(context, std::move(socket), std::move(owner), holds);
-  std::function<void()> quit;
-  Supervisor supervisor(
-      context,
-      {.spec = job,
-       .owner = arguments.owner,
-       .owner_group = owner_group,
-       .worker_open_files = raise_open_files(),
-       .forks = arguments.fork_server > 0
-                    ? std::make_shared<ForkServer>(UniqueFd(arguments.forks), arguments.fork_server)
-                    : nullptr},
-      [&](const HostEvent& event) {
-        leave_last_word(job, event);
-        link.send(event);
-      },
-      [&] { link.flush([&] { quit(); }); });
-  SignalSource source(context, signals, supervisor, link);
-  quit = [&] { context.stop(); };
-  OwnerWatch watch(context, job.owner, link, supervisor);
-  const auto opened = watch.open_door(context, job);  // the owner may be gone already
-  link.listen({.on_request = [&](const HostRequest& request) { supervisor.handle(request); },
-               .on_lost = [&] { watch.owner_lost(); }});
-  link.send(Hello{.build = kBuildVersion, .pid = ::getpid()});
-  if (!opened) {
-    link.give_up();  // nobody could find us
-    link.send(Refused{opened.error()});
-    link.flush(quit);
-  } else {
-    supervisor.start();
+  try {
+    supervise(context, link, arguments, job, signals, owner_group);
+  } catch (const boost::system::system_error& error) {
+    refuse(link, job, error.code().value());
+  } catch (const std::system_error& error) {
+    refuse(link, job, error.code().value());
   }
-  context.run();
   return {};
 }
 
@@ -244,7 +270,12 @@ Result<void> run(const ShimArguments& arguments) {
 
 int run_shim(int argc, char** argv) {
   const auto arguments = parse_arguments(argc, argv);
-  const Result<void> result = arguments ? run(*arguments) : Result<void>(arguments.error());
+  Result<void> result = arguments ? Result<void>() : Result<void>(arguments.error());
+  try {
+    if (arguments) result = run(*arguments);
+  } catch (const boost::system::system_error& error) {  // before the owner could be told
+    result = exhausted_error("accel-shim cannot start", error.code().value());
+  }
   if (result) return 0;
   std::fprintf(stderr, "%s\n", result.error().render("accel-shim").c_str());
   return kExitUnusable;

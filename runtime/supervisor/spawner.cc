@@ -39,6 +39,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/supervisor/close_on_exec.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::supervisor {
@@ -151,7 +152,7 @@ void arrange_descriptors(const ChildPlan& plan) {
       check_child(plan, kDup2, ::dup2(source, target) >= 0);
     }
   }
-  check_child(plan, kCloseRange, ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC) == 0);
+  check_child(plan, kCloseRange, close_on_exec_from(3));
   for (const int fd : plan.request.keep_fds)
     check_child(plan, kKeepFd, ::fcntl(fd, F_SETFD, 0) == 0);
 }

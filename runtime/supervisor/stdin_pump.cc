@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include <poll.h>
@@ -11,6 +12,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "runtime/supervisor/exhausted.h"
 #include "runtime/system.h"
 
 namespace accel::supervisor {
@@ -41,9 +43,15 @@ bool is_foreground_stat(std::string_view stat) {
   return fields && group == foreground_group;
 }
 
-std::shared_ptr<StdinPump> StdinPump::start(int terminal, pid_t owner) {
+Result<std::shared_ptr<StdinPump>> StdinPump::start(int terminal, pid_t owner) {
+  constexpr const char* kWhat = "input cannot be passed on to a worker";
   auto pump = std::make_shared<StdinPump>(terminal, owner);
-  pump->thread_.start("accel-stdin", [pump] { pump->run(); });
+  if (!pump->wake_) return exhausted_error(kWhat, errno);
+  try {
+    pump->thread_.start("accel-stdin", [pump] { pump->run(); });
+  } catch (const std::system_error& error) {
+    return exhausted_error(kWhat, error.code().value());
+  }
   return pump;
 }
 

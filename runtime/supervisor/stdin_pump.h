@@ -28,7 +28,8 @@ class StdinPump {
 
   // terminal  borrowed for ever: the thread may sit in read() when the pump is given up.
   // owner     0: read regardless of job control.
-  static std::shared_ptr<StdinPump> start(int terminal, pid_t owner);
+  // Errors  kSpawnFailed: no more threads or descriptors can be had.
+  static Result<std::shared_ptr<StdinPump>> start(int terminal, pid_t owner);
   StdinPump(int terminal, pid_t owner);  // use start()
 
   // From now on input goes to `target`; takes the place of the one before.

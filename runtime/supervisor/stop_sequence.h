@@ -69,6 +69,9 @@ class StopSequence {
   void suspend(TimePoint now) noexcept;
   void resume(TimePoint now) noexcept;
 
+  // When SIGKILL comes, or came.
+  [[nodiscard]] TimePoint kill_time() const noexcept { return kill_at_; }
+
   // Whether SIGKILL was sent.
   [[nodiscard]] bool has_killed() const noexcept {
     return phase_ == Phase::kKilled || phase_ == Phase::kGivenUp;

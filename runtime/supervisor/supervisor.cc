@@ -62,6 +62,7 @@ void Supervisor::Impl::forget_generation() {
   stop_.reset();
   sweep_.reset();
   is_linger_over_ = false;
+  has_asked_descendants_ = false;
   hang_.reset();
   leftovers_.forget_all();
   group_.clear();
@@ -112,6 +113,7 @@ void Supervisor::Impl::children_changed() {
     }
   }
   if (state_ == State::kStopping && is_stop_complete()) begin_sweep();
+  if (state_ == State::kStopping && awaits_descendants()) ask_descendants();
   if (state_ == State::kLingering && !has_children()) begin_sweep();
 }
 

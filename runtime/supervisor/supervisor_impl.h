@@ -19,6 +19,7 @@
 #include "runtime/supervisor/preflight.h"
 #include "runtime/supervisor/restart_policy.h"
 #include "runtime/supervisor/stop_sequence.h"
+#include "runtime/supervisor/stop_wait.h"
 #include "runtime/supervisor/supervisor.h"
 #include "runtime/supervisor/worker_group.h"
 #include "runtime/supervisor/worker_services.h"
@@ -45,6 +46,7 @@ class Supervisor::Impl {
                .instance = spec_.instance,
                .started_at = own_start_time(system_),
                .spared = forks_ ? forks_->pid() : -1},
+        owner_group_(options.owner_group),
         services_(context,
                   spec_,
                   {.owner = options.owner,
@@ -143,6 +145,12 @@ class Supervisor::Impl {
   [[nodiscard]] bool is_target(const Worker& worker, StopTarget target) const;
   void give_up_on_workers();
   [[nodiscard]] bool is_stop_complete() const;
+  [[nodiscard]] bool awaits_descendants() const;
+  void ask_descendants();
+  [[nodiscard]] bool was_signalled(const ProcessEntry& descendant) const;
+  void tell_of_wait(Duration patience);
+  [[nodiscard]] StopWait describe_wait() const;
+  [[nodiscard]] std::vector<Leftover> name_descendants() const;
 
   // lingering
   void begin_linger();
@@ -188,6 +196,7 @@ class Supervisor::Impl {
   WorkerGroup group_;
   std::optional<JobCgroup> cgroup_;  // where the machine lets us have one
   SweepScope scope_;
+  pid_t owner_group_;
   std::optional<StopSequence> stop_;
   std::optional<OrphanSweep> sweep_;
   std::optional<Stop> owner_stop_;  // what the owner asked for first
@@ -206,7 +215,8 @@ class Supervisor::Impl {
   OomCounters oom_counters_;
   bool is_unkillable_ = false;
   bool is_linger_over_ = false;
-  bool is_in_hurry_ = false;  // the owner asked twice, or for the end now
+  bool has_asked_descendants_ = false;  // while stopping
+  bool is_in_hurry_ = false;            // the owner asked twice, or for the end now
 
   std::optional<Preflight> preflight_;  // while a check runs
   Result<void> check_result_;           // while what the checks left is swept

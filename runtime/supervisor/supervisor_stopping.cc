@@ -6,6 +6,13 @@
 #include "runtime/supervisor/supervisor_impl.h"
 
 namespace accel::supervisor {
+namespace {
+
+// Most stops are over by then, and nobody needs to hear of them.
+constexpr std::chrono::milliseconds kSilentStop{900};
+constexpr std::chrono::milliseconds kSilentWaitForDescendants{400};
+
+}  // namespace
 
 // ---- stopping ----
 
@@ -43,8 +50,9 @@ void Supervisor::Impl::stop_for_owner(const Stop& stop) {
     case State::kStopping:
       if (stop.mode == StopMode::kKill || !is_first) {
         stop_->escalate(clock_.now());
-      } else if (stop.grace >= Milliseconds::zero()) {
-        stop_->shorten(clock_.now(), stop.grace);
+      } else {
+        if (stop.grace >= Milliseconds::zero()) stop_->shorten(clock_.now(), stop.grace);
+        tell_of_wait(kSilentStop);
       }
       run_stop_sequence();
       break;
@@ -78,6 +86,8 @@ int Supervisor::Impl::first_signal(const Stop& stop) const {
 void Supervisor::Impl::begin_stop(StopStyle style, int signal, const StopPolicy& policy) {
   state_ = State::kStopping;
   stop_.emplace(policy, style, signal, clock_.now());
+  leftover_timer_.cancel();
+  if (owner_stop_) tell_of_wait(kSilentStop);
   run_stop_sequence();
 }
 
@@ -94,6 +104,9 @@ void Supervisor::Impl::apply(const StopAction& action) {
       services_.ask_for_preemption();
       break;
     case StopAction::Kind::kSignal:
+      if (action.signal == SIGKILL && awaits_descendants()) {
+        for (Leftover& leftover : name_descendants()) record_.add_leftover(std::move(leftover));
+      }
       if (spec_.console.stop_by_input && action.signal != SIGKILL) return services_.end_inputs();
       for (Worker& worker : group_.workers()) {
         if (!is_target(worker, action.target)) continue;
@@ -135,6 +148,63 @@ void Supervisor::Impl::give_up_on_workers() {
 bool Supervisor::Impl::is_stop_complete() const {
   const bool has_grace = owner_stop_ && !stop_->has_killed();
   return group_.num_alive() == 0 && (!has_grace || !has_children());
+}
+
+// ---- what outlives its rank while the job stops ----
+
+bool Supervisor::Impl::awaits_descendants() const {
+  return owner_stop_ && group_.num_alive() == 0 && has_children();
+}
+
+// Once, and not before the ranks have ended: they may need it to save.
+void Supervisor::Impl::ask_descendants() {
+  if (stop_->has_killed() || std::exchange(has_asked_descendants_, true)) return;
+  for (const ProcessEntry& stray : find_strays(system_, scope_, read_process_table(system_))) {
+    if (was_signalled(stray)) continue;
+    signal_stray(system_, stray, SIGTERM);
+    signal_stray(system_, stray, SIGCONT);
+  }
+  tell_of_wait(kSilentWaitForDescendants);
+}
+
+// A second signal would end one that saves because of the first.
+bool Supervisor::Impl::was_signalled(const ProcessEntry& descendant) const {
+  for (const Worker& worker : group_.workers()) {
+    if (worker.owns_group && worker.process && worker.process->pid() == descendant.group)
+      return true;
+  }
+  return owner_stop_->delivered_to == generation_ && descendant.group == owner_group_;
+}
+
+// Says for whom the stop waits, if it still does after `patience`.
+void Supervisor::Impl::tell_of_wait(Duration patience) {
+  leftover_timer_.expires_after(patience);
+  leftover_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || state_ != State::kStopping || stop_->has_killed()) return;
+    const StopWait wait = describe_wait();
+    if (!wait.ranks.empty() || !wait.descendants.empty()) send_(Notice{describe(wait)});
+  });
+}
+
+StopWait Supervisor::Impl::describe_wait() const {
+  StopWait wait;
+  for (const Worker& worker : group_.workers()) {
+    if (worker.is_alive) wait.ranks.push_back(worker.spec->global_rank);
+  }
+  if (wait.ranks.empty()) wait.descendants = name_descendants();
+  wait.left = stop_->kill_time() - clock_.now();
+  wait.until = std::chrono::system_clock::now() +
+               std::chrono::duration_cast<std::chrono::system_clock::duration>(wait.left);
+  wait.is_interrupt = owner_stop_->mode == StopMode::kInterrupt;
+  return wait;
+}
+
+std::vector<Leftover> Supervisor::Impl::name_descendants() const {
+  std::vector<Leftover> named;
+  for (const ProcessEntry& stray : find_strays(system_, scope_, read_process_table(system_))) {
+    named.push_back({stray.pid, read_command(system_, stray.pid)});
+  }
+  return named;
 }
 
 // ---- lingering ----

@@ -6,6 +6,7 @@
 #include <boost/asio/ip/address.hpp>
 #include <sys/socket.h>
 
+#include "runtime/supervisor/exhausted.h"
 #include "runtime/system.h"
 
 namespace accel::supervisor {
@@ -59,6 +60,8 @@ Error listen_error(const TcpEndpoint& endpoint, int error_number) {
               what + "the address is not one of this machine",
               "give an address of this machine with --main_process_ip (--master-addr)"};
     default:
+      if (is_exhausted(error_number))
+        return exhausted_error("cannot listen on " + to_text(endpoint), error_number);
       return {ErrorCode::kInternal, what + errno_text(error_number)};
   }
 }

@@ -28,22 +28,29 @@ Result<UniqueFd> WorkerInputs::open(InputKind kind, int master, int slave) {
       auto pipe = make_worker_pipe();
       if (!pipe) return std::move(pipe).error();
       set_non_blocking(pipe->write_end.get());
-      feed_from_terminal(std::move(pipe->write_end), StdinPump::Target::kPipe);
+      auto fed = feed_from_terminal(std::move(pipe->write_end), StdinPump::Target::kPipe);
+      if (!fed) return std::move(fed).error();
       return std::move(pipe->read_end);
     }
     case InputKind::kPseudoTerminal: {
       auto copy = duplicate(master);
       if (!copy) return std::move(copy).error();
-      feed_from_terminal(*std::move(copy), StdinPump::Target::kPseudoTerminal);
+      auto fed = feed_from_terminal(*std::move(copy), StdinPump::Target::kPseudoTerminal);
+      if (!fed) return std::move(fed).error();
       return duplicate(slave);
     }
   }
   return Error(ErrorCode::kInternal, "an unknown kind of input");
 }
 
-void WorkerInputs::feed_from_terminal(UniqueFd target, StdinPump::Target kind) {
-  if (!pump_) pump_ = StdinPump::start(owner_in_, owner_pid_);
+Result<void> WorkerInputs::feed_from_terminal(UniqueFd target, StdinPump::Target kind) {
+  if (!pump_) {
+    auto started = StdinPump::start(owner_in_, owner_pid_);
+    if (!started) return std::move(started).error();
+    pump_ = *std::move(started);
+  }
   pump_->feed(std::move(target), kind);
+  return {};
 }
 
 void WorkerInputs::stop_feeding() {

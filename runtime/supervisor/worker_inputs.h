@@ -34,7 +34,7 @@ class WorkerInputs {
   void stop_feeding();
 
  private:
-  void feed_from_terminal(UniqueFd target, StdinPump::Target kind);
+  Result<void> feed_from_terminal(UniqueFd target, StdinPump::Target kind);
 
   int owner_in_;
   pid_t owner_pid_;

@@ -198,7 +198,7 @@ SpawnRequest WorkerServices::prepare_checks() const {
 }
 
 void WorkerServices::worker_ended(int local_rank, std::function<void()> done) {
-  logs_->cut(local_rank, [this, done = std::move(done)] { boost::asio::post(context_, done); });
+  logs_->drain(local_rank, [this, done = std::move(done)] { boost::asio::post(context_, done); });
 }
 
 void WorkerServices::fill_in_texts(WorkerExit& exit) const {

@@ -25,12 +25,15 @@ namespace accel::supervisor {
 class WriterThread {
  public:
   // name  at most 15 characters, shown by ps -L.
+  // Throws  std::system_error: no more threads can be had.
   void start(const char* name, std::function<void()> body) {
     state_ = std::make_shared<State>();
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    const auto restore = [&before](void*) { pthread_sigmask(SIG_SETMASK, &before, nullptr); };
+    const std::unique_ptr<void, decltype(restore)> restored(this, restore);
     std::thread([name, body = std::move(body), state = state_]() mutable {
       pthread_setname_np(pthread_self(), name);
       body();
@@ -40,7 +43,6 @@ class WriterThread {
       state->done.notify_all();
       if (state->on_done) state->on_done();
     }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   // Calls `on_done` on the thread when the body has returned, or now when it has already. It must

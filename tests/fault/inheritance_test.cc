@@ -1,12 +1,14 @@
 // What a worker inherits, and what it then makes of it (faults 15, 19, 20 and 72 of docs/faults.md).
 
 #include <csignal>
+#include <cstdio>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include "runtime/system.h"
 #include "tests/support/fault_job.h"
@@ -15,6 +17,7 @@ namespace accel::test::inheritance_test {
 namespace {
 
 using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -88,6 +91,42 @@ TEST_F(Inheritance, Fault15WorkersKeepTheUsersLimitOfOpenFilesAndTheShimTakesMor
   rlimit of_shim{};
   ASSERT_EQ(::prlimit(launch.shim(), RLIMIT_NOFILE, nullptr, &of_shim), 0);
   EXPECT_EQ(of_shim.rlim_cur, before.rlim_max);
+}
+
+struct Ended {
+  int exit_code = -1;
+  std::string output;
+};
+
+// Two workers, with so many descriptors for launcher and shim.
+Ended launch_with(int descriptors) {
+  // The shell itself wants another descriptor to redirect one.
+  const std::string command = "{ ulimit -n " + std::to_string(descriptors) + "; exec " +
+                              build_path("bin/accel-launch") +
+                              " --num_processes 2 --no_python /bin/true; } 2>&1";
+  Ended ended;
+  std::FILE* launch = ::popen(command.c_str(), "r");
+  if (launch == nullptr) return ended;
+  char buffer[4096];
+  while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, launch))
+    ended.output.append(buffer, got);
+  const int status = ::pclose(launch);
+  if (WIFEXITED(status)) ended.exit_code = WEXITSTATUS(status);
+  return ended;
+}
+
+// With each number of descriptors until there are enough.
+TEST_F(Inheritance, TooFewDescriptorsRefuseTheJobAndTheShimDoesNotDieOfThem) {
+  constexpr int kFewest = 6;  // for the launcher's shell and its dynamic linker
+  constexpr int kSpawnFailed = 71;
+  Ended ended;
+  for (int descriptors = kFewest; descriptors < 64 && ended.exit_code != 0; ++descriptors) {
+    ended = launch_with(descriptors);
+    if (ended.exit_code == 0) break;
+    EXPECT_EQ(ended.exit_code, kSpawnFailed) << descriptors << " descriptors: " << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("Too many open files")) << descriptors << " descriptors";
+  }
+  EXPECT_EQ(ended.exit_code, 0) << ended.output;
 }
 
 // While it lives this process, and what it starts, may use one core alone.

@@ -31,9 +31,21 @@ class Stopping : public ::testing::Test {
 
   std::vector<std::string> launch_arguments(const std::string& mode,
                                             const std::string& grace = "20") const {
+    return launch_arguments_of(2, grace, worker_command(mode, token_));
+  }
+
+  // One rank that is a shell.
+  std::vector<std::string> shell_arguments(const std::string& script,
+                                           const std::string& grace = "20") const {
+    return launch_arguments_of(1, grace, {"/bin/sh", "-c", script, token_});
+  }
+
+ private:
+  static std::vector<std::string> launch_arguments_of(int num_ranks,
+                                                      const std::string& grace,
+                                                      const std::vector<std::string>& command) {
     std::vector<std::string> arguments = {
-        "--num_processes", "2", "--stop_grace", grace, "--no_python"};
-    const auto command = worker_command(mode, token_);
+        "--num_processes", std::to_string(num_ranks), "--stop_grace", grace, "--no_python"};
     arguments.insert(arguments.end(), command.begin(), command.end());
     return arguments;
   }
@@ -205,18 +217,36 @@ TEST_F(Stopping, Fault70CtrlCEndsAJobWhoseConsoleNobodyReads) {
   EXPECT_THAT(processes_with(token_), IsEmpty());
 }
 
-TEST_F(Stopping, Fault9WorkerThatIgnoresSigtermIsKilledAfterTheGrace) {
-  auto spec = make_job("stubborn", token_, 2);
-  spec.stop.grace = std::chrono::milliseconds(100);
-  const JobRun run = run_job(spec, [](auto& host, const auto& event) {
-    if (std::holds_alternative<supervisor::GenerationStarted>(event)) {
-      host.request(Stop{.mode = StopMode::kTerminate, .signal = SIGTERM});
-    }
+// Stops the job in this mode once every worker has made its file "ready<rank>".
+JobRun stop_when_ready(const supervisor::JobSpec& spec,
+                       const ScratchFolder& folder,
+                       StopMode mode) {
+  return run_job(spec, [&](supervisor::WorkerHost& host, const supervisor::HostEvent& event) {
+    if (!std::holds_alternative<supervisor::GenerationStarted>(event)) return;
+    EXPECT_TRUE(eventually([&] {
+      return std::all_of(spec.workers.begin(), spec.workers.end(), [&](const auto& worker) {
+        return std::filesystem::exists(folder.file("ready" + std::to_string(worker.global_rank)));
+      });
+    }));
+    host.request(Stop{.mode = mode, .signal = SIGTERM});
   });
+}
 
-  ASSERT_TRUE(run.outcome.has_value());
+TEST_F(Stopping, Fault9WorkerThatIgnoresSigtermIsKilledAfterTheGrace) {
+  const ScratchFolder folder;
+  auto spec = make_job("", token_, 2);
+  spec.cwd = folder.path().string();
+  spec.stop.grace = std::chrono::milliseconds(100);
+  for (auto& worker : spec.workers)
+    worker.argv = {"/bin/sh", "-c", "trap '' TERM; : > ready$RANK; while :; do sleep 0.05; done"};
+
+  const JobRun run = stop_when_ready(spec, folder, StopMode::kTerminate);
+
+  ASSERT_TRUE(run.outcome) << (run.error ? run.error->what() : "no outcome in time");
   EXPECT_EQ(run.outcome->exit_code, 128 + SIGTERM);
   EXPECT_EQ(run.outcome->reason, "stopped by SIGTERM");
+  ASSERT_THAT(run.outcome->exits, SizeIs(2));
+  for (const auto& exit : run.outcome->exits) EXPECT_EQ(exit.signal, SIGKILL);
   EXPECT_THAT(processes_with(token_), IsEmpty());
 }
 
@@ -276,38 +306,77 @@ TEST_F(Stopping, SigquitSaysWhereEveryRankIs) {
   EXPECT_EQ(launch.wait(), 128 + SIGTERM);
 }
 
-TEST_F(Stopping, DescendantsOfAStoppedRankHaveTheSameGrace) {
-  auto spec = make_job("exit 0", token_);
-  spec.workers[0].argv = {
-      "/bin/sh",
-      "-c",
-      "( trap 'echo saved; exit 0' TERM; echo ready 1; while :; do sleep 0.01; done ) & "
-      "trap 'exit 0' TERM; wait",
-      token_};
-  const JobRun run = run_job(spec, [](auto& host, const auto& event) {
-    if (std::holds_alternative<supervisor::GenerationStarted>(event)) {
-      host.request(Stop{.mode = StopMode::kTerminate, .signal = SIGTERM});
-    }
-  });
+// What train.sh does that runs `python train.py` without exec: the shell ends at once, and Python says that it saves, then saves.
+TEST_F(Stopping, DescendantsOfAStoppedRankHaveTheSameGraceAndAreHeard) {
+  const ScratchFolder folder;
+  const std::string saved = folder.file("saved");
+  LaunchProcess launch(
+      shell_arguments("( trap 'sleep 0.7; echo saving; : > " + saved +
+                      "; exit 0' TERM; echo ready 1; while :; do sleep 0.01; done ) & wait"),
+      token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 1), SizeIs(1));
 
-  ASSERT_TRUE(run.outcome.has_value());
-  EXPECT_THAT(run.outcome->leftovers, IsEmpty());
+  launch.signal(SIGTERM);
+
+  EXPECT_THAT(launch.wait_for_lines("saving", 1), SizeIs(1));
+  EXPECT_EQ(launch.wait(), 128 + SIGTERM);
+  EXPECT_TRUE(std::filesystem::exists(saved));
   EXPECT_THAT(processes_with(token_), IsEmpty());
 }
 
-// Stops the job in this mode once every worker has made its file "ready<rank>".
-JobRun stop_when_ready(const supervisor::JobSpec& spec,
-                       const ScratchFolder& folder,
-                       StopMode mode) {
-  return run_job(spec, [&](supervisor::WorkerHost& host, const supervisor::HostEvent& event) {
-    if (!std::holds_alternative<supervisor::GenerationStarted>(event)) return;
-    EXPECT_TRUE(eventually([&] {
-      return std::all_of(spec.workers.begin(), spec.workers.end(), [&](const auto& worker) {
-        return std::filesystem::exists(folder.file("ready" + std::to_string(worker.global_rank)));
-      });
-    }));
-    host.request(Stop{.mode = mode});
-  });
+// A helper that Python starts with start_new_session=True: no Ctrl-C and no signal to the rank's group reaches it.
+TEST_F(Stopping, AHelperInASessionOfItsOwnIsAskedToEnd) {
+  LaunchProcess launch(
+      shell_arguments("setsid sh -c 'trap \"echo asked; exit 0\" TERM; echo ready 1; "
+                      "while :; do sleep 0.01; done' & trap 'exit 0' INT; wait"),
+      token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 1), SizeIs(1));
+
+  launch.signal(SIGINT);
+
+  EXPECT_THAT(launch.wait_for_lines("asked", 1), SizeIs(1));
+  EXPECT_EQ(launch.wait(), 128 + SIGINT);
+  EXPECT_THAT(launch.wait_for_lines("accel-launch: warning", 1),
+              IsEmpty());  // it obeyed: no leftover
+}
+
+TEST_F(Stopping, AHelperThatIgnoresItIsNamedAndTheSecondCtrlCKillsIt) {
+  LaunchProcess launch(
+      shell_arguments("setsid sh -c 'trap \"\" TERM; echo ready 1; while :; do sleep 0.01; done' "
+                      "& trap 'exit 0' INT; wait",
+                      "3600"),
+      token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 1), SizeIs(1));
+
+  launch.signal(SIGINT);
+  EXPECT_THAT(launch.wait_for_lines("accel-launch: waiting until ", 1),
+              ElementsAre(HasSubstr("that ended ranks had started: ")));
+  launch.signal(SIGINT);
+
+  EXPECT_EQ(launch.wait(), 128 + SIGINT);
+  EXPECT_THAT(launch.wait_for_lines("accel-launch: warning: ", 1),
+              ElementsAre(HasSubstr("outlived the rank and had to be ended")));
+  EXPECT_THAT(processes_with(token_), IsEmpty());
+}
+
+TEST_F(Stopping, RanksThatTakeTheirTimeAreNamed) {
+  LaunchProcess launch(launch_arguments("stubborn", "3600"), token_);
+  ASSERT_THAT(launch.wait_for_lines("ready ", 2), SizeIs(2));
+
+  launch.signal(SIGINT);
+  EXPECT_THAT(launch.wait_for_lines("accel-launch: waiting until ", 1),
+              ElementsAre(HasSubstr(
+                  "for ranks 0, 1; then they are killed. Another Ctrl-C kills them now")));
+  launch.signal(SIGINT);
+
+  EXPECT_EQ(launch.wait(), 128 + SIGINT);
+}
+
+TEST_F(Stopping, WhatARankLeavesBehindIsHeardWhileItMayLinger) {
+  LaunchProcess launch(shell_arguments("(sleep 0.7; echo uploaded) & exit 0"), token_);
+
+  EXPECT_THAT(launch.wait_for_lines("uploaded", 1), SizeIs(1));
+  EXPECT_EQ(launch.wait(), 0);
 }
 
 TEST_F(Stopping, StacksOfAllRanksAreWrittenBeforeTheKillWhereTheJobAsksForThem) {

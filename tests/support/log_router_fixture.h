@@ -121,9 +121,9 @@ class LogRouterTest : public ::testing::Test {
     return *std::move(stdio);
   }
 
-  void cut(int rank) {
+  void drain(int rank) {
     std::promise<void> done;
-    router_->cut(rank, [&done] { done.set_value(); });
+    router_->drain(rank, [&done] { done.set_value(); });
     ASSERT_EQ(done.get_future().wait_for(kGenerous), std::future_status::ready);
   }
 

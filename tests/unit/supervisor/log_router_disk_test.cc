@@ -69,7 +69,7 @@ TEST_F(LogRouterTest, Fault21UnderTheSamplePolicyAStoppedConsoleHoldsNobodyUpAnd
       return out_.so_far().find("bytes dropped]") != std::string::npos;
     }));
   }
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   const Shown shown = read_shown(out_.all());
@@ -126,7 +126,7 @@ TEST_F(HangingFilesTest, Fault21UnderTheDropPolicyADiskThatHangsHoldsNobodyUp) {
     EXPECT_TRUE(wait_for([this] { return !router_->notices().empty(); }));
     EXPECT_THAT(router_->notices(), Contains(StartsWith("log files: does not keep up")));
   }
-  cut(0);
+  drain(0);
   gate_.open();
   EXPECT_TRUE(close());
 
@@ -166,7 +166,7 @@ TEST_F(HangingFilesTest, Fault21UnderTheSamplePolicyAFileKeepsLinesAndMarks) {
       return content_of(log_of(0, Stream::kOut)).find("bytes dropped]") != std::string::npos;
     }));
   }
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   const Shown shown = read_shown(content_of(log_of(0, Stream::kOut)));
@@ -193,7 +193,7 @@ TEST_F(HangingFilesTest, Fault24AFileSystemThatHangsLosesItsSurplusAndGoesOnWith
       return content_of(log_of(0, Stream::kOut)).find("bytes dropped]\n") != std::string::npos;
     }));
   }
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 }
 
@@ -242,7 +242,7 @@ TEST_F(SmallDiskTest, Fault22TheWorkerGoesOnOverAFullDiskAndItsFileGoesOnWhenThe
       return content_of(disk_file()).find("bytes dropped]\n") != std::string::npos;
     }));
   }
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   const std::string text = content_of(disk_file());
@@ -260,7 +260,7 @@ TEST_F(SmallDiskTest, Fault22AFullDiskDoesNotRotateIntoNothing) {
   start(1);
   const std::string bytes = random_bytes(2'000'000, 11);
   say(open(0).out, bytes);
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   // Two full files and the newest fit: nothing is lost but what was rotated away.

@@ -2,9 +2,13 @@
 // given time.
 
 #include <atomic>
+#include <cstdio>
 #include <regex>
+#include <vector>
 
 #include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "runtime/supervisor/drain_watch.h"
 #include "runtime/supervisor/log_router.h"
@@ -21,6 +25,24 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 constexpr TimePoint kNow{1h};
+
+// While it lives this process can open `spare` more.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t spare) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const UniqueFd lowest_free(::dup(0));
+    const rlimit lowered = {.rlim_cur = static_cast<rlim_t>(lowest_free.get()) + spare,
+                            .rlim_max = before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &lowered), 0);
+  }
+  ~FewDescriptors() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
 
 TEST_F(LogRouterTest, Fault24AFolderThatCannotBeMadeIsAnError) {
   std::ofstream(folder_.path() / "file") << "x";
@@ -44,24 +66,80 @@ TEST_F(LogRouterTest, ARedirectWithoutAFolderIsAnError) {
   EXPECT_THAT(started.error().remedy(), HasSubstr("--log_dir"));
 }
 
+// With each number of descriptors until there are enough.
+TEST_F(LogRouterTest, TooFewDescriptorsAreAnErrorThatNamesTheLimit) {
+  options_.log.dir = folder_.path();
+  worker_.redirect = Streams::kAll;
+  options_.workers = {worker_};
+  std::vector<Error> errors;
+  bool has_enough = false;
+
+  for (rlim_t spare = 0; spare < 64 && !has_enough; ++spare) {
+    const FewDescriptors few(spare);
+    const auto router = LogRouter::start(options_);
+    if (!router) {
+      errors.push_back(router.error());
+    } else if (const auto stdio = (*router)->open(0, 0); !stdio) {
+      errors.push_back(stdio.error());
+    } else {
+      has_enough = true;
+    }
+  }
+
+  EXPECT_TRUE(has_enough);
+  EXPECT_GT(errors.size(), 5U);
+  for (const Error& error : errors) {
+    EXPECT_EQ(error.code(), ErrorCode::kSpawnFailed);
+    EXPECT_THAT(error.message(), HasSubstr("Too many open files"));
+  }
+}
+
+// Root may start any number: the child is somebody else.
+TEST_F(LogRouterTest, TooFewThreadsAreAnErrorThatNamesTheLimit) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto start_without_threads = [this] {
+    if (::getuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
+    const rlimit none = {.rlim_cur = 0, .rlim_max = 0};
+    if (::setrlimit(RLIMIT_NPROC, &none) != 0) ::_exit(3);
+    const auto router = LogRouter::start(options_);
+    if (router) ::_exit(4);
+    std::fprintf(stderr, "%s", router.error().render("test").c_str());
+    ::_exit(router.error().code() == ErrorCode::kSpawnFailed ? 0 : 5);
+  };
+
+  EXPECT_EXIT(start_without_threads(), ::testing::ExitedWithCode(0), "ulimit -u");
+}
+
 TEST_F(LogRouterTest, Fault17ADescendantThatKeepsThePipeIsNotWaitedForLong) {
   start(1);
   const WorkerStdio worker_and_descendant = open(0);
   say(worker_and_descendant.out, "last words");
 
-  cut(0);  // would never return if the end of the pipe were awaited
+  drain(0);  // would never return if the end of the pipe were awaited
 
   EXPECT_EQ(router_->tail(0).out, "last words");
   EXPECT_TRUE(close());
   EXPECT_EQ(out_.all(), "last words");
 }
 
-TEST_F(LogRouterTest, Fault17ADescendantThatWritesForEverIsCut) {
+TEST_F(LogRouterTest, Fault17ADescendantIsHeardAfterItsWorker) {
+  start(1);
+  const WorkerStdio worker_and_descendant = open(0);
+  say(worker_and_descendant.out, "last words\n");
+  drain(0);
+
+  say(worker_and_descendant.out, "of the descendant\n");
+
+  EXPECT_TRUE(close());
+  EXPECT_EQ(out_.all(), "last words\nof the descendant\n");
+}
+
+TEST_F(LogRouterTest, Fault17ADescendantThatWritesForEverDelaysNothing) {
   options_.descendant_limit = 50ms;
-  std::atomic<bool> is_cut = false;
+  std::atomic<bool> is_over = false;
   out_.read_along();
   start(1);
-  std::thread descendant([stdio = open(0), &is_cut] {
+  std::thread descendant([stdio = open(0), &is_over] {
     const std::string line(4095, 'x');
     // The broken pipe comes as an error here, because this thread blocks the signal.
     sigset_t broken_pipe;
@@ -70,14 +148,13 @@ TEST_F(LogRouterTest, Fault17ADescendantThatWritesForEverIsCut) {
     pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
     while (::write(stdio.out.get(), line.data(), line.size()) > 0) {
     }
-    is_cut = true;
+    is_over = true;
   });
 
-  cut(0);
-  descendant.join();
-
-  EXPECT_TRUE(is_cut);
+  drain(0);
+  EXPECT_FALSE(is_over);
   EXPECT_TRUE(close());
+  descendant.join();
 }
 
 // Fault 25: back-pressure while the reader is slow, dropping once it has not moved for the limit.
@@ -101,7 +178,7 @@ TEST_F(LogRouterTest, Fault25AConsoleThatStallsDropsWithAMarkerAndComesBack) {
       return out_.so_far().ends_with("the end\n");
     }));
   }
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   const std::string shown = out_.all();
@@ -121,7 +198,7 @@ TEST_F(LogRouterTest, Fault25ASlowConsoleHoldsTheWorkerBackAndLosesNothing) {
 
   out_.read_along();
   writer.join();
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   EXPECT_EQ(out_.all(), bytes);
@@ -197,7 +274,7 @@ TEST_F(LogRouterTest, Fault25AClosedConsoleStopsNobody) {
   start(1);
   const std::string bytes = random_bytes(3'000'000, 5);
   say(open(0).out, bytes);
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   EXPECT_EQ(content_of(log_of(0, Stream::kOut)), bytes);
@@ -232,7 +309,7 @@ TEST_F(LogRouterTest, Fault22AFullDiskStopsNobodyAndTheTailStays) {
   const std::string bytes = random_bytes(4'000'000, 6);
 
   say(open(0).out, bytes);
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   EXPECT_EQ(router_->tail(0).out, bytes.substr(bytes.size() - 64 * 1024));

@@ -100,7 +100,7 @@ TEST_F(LogRouterTerminalTest, EndOfFileReachesRankZero) {
 TEST_F(LogRouterTerminalTest, ARestartedRankZeroGetsTheInput) {
   start_on_terminal(2);
   open(0, 0);
-  cut(0);
+  drain(0);
   const WorkerStdio again = open(0, 1);
 
   ASSERT_EQ(::write(owner_.master.get(), "hello\n", 6), 6);

@@ -22,8 +22,8 @@ TEST_F(LogRouterTest, LinesOfAllRanksReachTheConsoleUnchanged) {
     say(zero.out, "to out\n");
     say(one.err, "to err\xff");
   }
-  cut(0);
-  cut(1);
+  drain(0);
+  drain(1);
   EXPECT_TRUE(close());
 
   EXPECT_EQ(out_.all(), "to out\n");
@@ -49,8 +49,8 @@ TEST_F(LogRouterTest, FilteredLinesOfAllRanksAreInOneFileOfTheirGeneration) {
       say(one.err, "apple on stderr\n");
       say(one.out, "le\n");
     }
-    cut(0);
-    cut(1);
+    drain(0);
+    drain(1);
   }
   EXPECT_TRUE(close());
 
@@ -93,7 +93,7 @@ TEST_F(LogRouterTest, LinesOfEightWritersAreNeverMixed) {
     });
   }
   for (std::thread& writer : writers) writer.join();
-  for (int rank = 0; rank < kRanks; ++rank) cut(rank);
+  for (int rank = 0; rank < kRanks; ++rank) drain(rank);
   EXPECT_TRUE(close());
 
   std::istringstream lines(out_.all());
@@ -120,8 +120,8 @@ TEST_F(LogRouterTest, FilesAreEqualToTheByte) {
     writers.emplace_back([stdio = open(rank), &bytes, rank] { say(stdio.out, bytes[rank]); });
   }
   for (std::thread& writer : writers) writer.join();
-  cut(0);
-  cut(1);
+  drain(0);
+  drain(1);
   EXPECT_TRUE(close());
 
   EXPECT_EQ(content_of(log_of(0, Stream::kOut)), bytes[0]);
@@ -144,7 +144,7 @@ TEST_F(LogRouterTest, Fault23WhateverTheBytesAreFileAndConsoleHaveThemUnchanged)
     const WorkerStdio worker = open(0);
     say(worker.out, bytes);
   }
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   EXPECT_TRUE(content_of(log_of(0, Stream::kOut)) == bytes);
@@ -161,7 +161,7 @@ TEST_F(LogRouterTest, ARedirectedFloodIsEqualToTheByteAndKeepsItsTail) {
     const WorkerStdio worker = open(0);
     say(worker.err, bytes);
   }
-  cut(0);
+  drain(0);
 
   EXPECT_EQ(router_->tail(0).err, bytes.substr(bytes.size() - 64 * 1024));
   EXPECT_TRUE(close());
@@ -184,7 +184,7 @@ TEST_F(LogRouterTest, Fault26AFastWriterLosesNoByteOverRotations) {
     say(worker.out, out);
     other.join();
   }
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   const auto whole = [this](Stream stream) {
@@ -215,7 +215,7 @@ TEST_F(LogRouterTest, MergedStreamsKeepTheOrderOfTheirWrites) {
       expected += line;
     }
   }
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   EXPECT_EQ(content_of(log_of(0, Stream::kOut)), expected);
@@ -232,7 +232,7 @@ TEST_F(LogRouterTest, EachGenerationHasItsFolder) {
   start(1);
   for (int generation = 0; generation < 2; ++generation) {
     say(open(0, generation).out, "generation " + std::to_string(generation));
-    cut(0);
+    drain(0);
   }
   EXPECT_TRUE(close());
 
@@ -245,7 +245,7 @@ TEST_F(LogRouterTest, APrefixNamesRankAndStream) {
   options_.log.prefix = true;
   start(1);
   say(open(0).err, "a\nb\n");
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 
   EXPECT_EQ(err_.all(), "[r0 err] a\n[r0 err] b\n");
@@ -254,7 +254,7 @@ TEST_F(LogRouterTest, APrefixNamesRankAndStream) {
 TEST_F(LogRouterTest, AWorkerThatNeverWroteHasAnEmptyTail) {
   start(1);
   open(0);
-  cut(0);
+  drain(0);
 
   EXPECT_EQ(router_->tail(0).out, "");
   EXPECT_EQ(router_->tail(5).err, "");
@@ -263,7 +263,7 @@ TEST_F(LogRouterTest, AWorkerThatNeverWroteHasAnEmptyTail) {
 TEST_F(LogRouterTest, WithoutAWorkerACutIsDoneAtOnce) {
   start(1);
 
-  cut(0);
+  drain(0);
   EXPECT_TRUE(close());
 }
 

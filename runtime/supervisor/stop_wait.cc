@@ -1,0 +1,56 @@
+#include "runtime/supervisor/stop_wait.h"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+
+#include "runtime/printable.h"
+
+namespace accel::supervisor {
+namespace {
+
+constexpr std::size_t kMostRanks = 8;
+constexpr std::size_t kMostDescendants = 4;
+
+// "rank 3", "ranks 0, 1, ... (16)".
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostRanks); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  if (ranks.size() > kMostRanks) text += ", ... (" + std::to_string(ranks.size()) + ")";
+  return text;
+}
+
+std::string descendants_text(const std::vector<Leftover>& descendants) {
+  const std::size_t count = descendants.size();
+  std::string text = std::to_string(count) + (count == 1 ? " process" : " processes") +
+                     " that ended ranks had started: ";
+  for (std::size_t i = 0; i < std::min(count, kMostDescendants); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(descendants[i].pid) + " " +
+            printable(descendants[i].command);
+  if (count > kMostDescendants) text += ", ...";
+  return text;
+}
+
+std::string time_of_day(std::chrono::system_clock::time_point when) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
+  std::tm parts = {};
+  std::array<char, 16> text{};
+  ::localtime_r(&seconds, &parts);
+  return {text.data(), std::strftime(text.data(), text.size(), "%H:%M:%S", &parts)};
+}
+
+}  // namespace
+
+std::string describe(const StopWait& wait) {
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(wait.left).count();
+  std::string text =
+      "waiting until " + time_of_day(wait.until) + " (" + std::to_string(seconds) + " s) for ";
+  if (!wait.ranks.empty()) text += ranks_text(wait.ranks);
+  if (!wait.ranks.empty() && !wait.descendants.empty()) text += " and ";
+  if (!wait.descendants.empty()) text += descendants_text(wait.descendants);
+  return text + "; then they are killed. " +
+         (wait.is_interrupt ? "Another Ctrl-C" : "Another stop") + " kills them now";
+}
+
+}  // namespace accel::supervisor
