@@ -79,6 +79,20 @@ def heed_signals(more):
         more()
 
 
+def is_sanitized():
+    """Whether the programs are built with a sanitizer. UBSan looks at an object through a pipe of its own: where a program has no
+    descriptor left, it reports an object without a vptr that has one, and ends the program."""
+    return "ACCEL_SANITIZE:STRING=\n" not in (BUILD / "CMakeCache.txt").read_text()
+
+
+def cannot_mount():
+    """Why a test cannot have mounts of its own here; empty when it can."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        return "needs root and unshare"
+    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True)  # fails in a chroot
+    return tried.stderr.strip()
+
+
 class Program:
     """A process, the lines of its output as they come, and the time at which each came. Further options are Popen's."""
 

@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-from programs import BIN, SOURCE, Program  # noqa: E402
+from programs import BIN, SOURCE, Program, cannot_mount  # noqa: E402
 from two_nodes import ADDRESSES, PEER, Network, entering, require_namespaces  # noqa: E402
 
 HOSTS = ["algo-1", "algo-2"]
@@ -81,4 +81,7 @@ class Containers(unittest.TestCase):
 
 if __name__ == "__main__":
     require_namespaces()
+    if cannot_mount():
+        print(f"skipped: {cannot_mount()}")
+        sys.exit(77)
     unittest.main()

@@ -19,7 +19,7 @@ import threading
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import free_address  # noqa: E402
+from programs import free_address, is_sanitized  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
@@ -599,6 +599,7 @@ class OpenFiles(AgentTest):
         self.limit(before)
         self.assertEqual(self.accel("run", "--", "true").returncode, 0)
 
+    @unittest.skipIf(is_sanitized(), "a sanitizer needs descriptors")
     def test_fault_29_without_a_descriptor_callers_are_turned_away_until_there_is_one(self):
         before = resource.prlimit(self.agent.process.pid, resource.RLIMIT_NOFILE)[0]
         taken = {int(name) for name in os.listdir(f"/proc/{self.agent.process.pid}/fd")}

