@@ -11,6 +11,7 @@
 #include "launcher/cluster_library.h"
 #include "launcher/cmd_launch.h"
 #include "launcher/commands/local_commands.h"
+#include "launcher/missing_stdio.h"
 #include "launcher/program_end.h"
 #include "runtime/printable.h"
 #include "runtime/suggest.h"
@@ -81,6 +82,7 @@ int run_command(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  accel::launcher::open_missing_stdio();
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const auto command = command_of(argc > 0 ? argv[0] : ""); !command.empty())
     arguments.emplace(arguments.begin(), command);

@@ -5,27 +5,12 @@
 #include <string_view>
 #include <vector>
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include "launcher/cmd_launch.h"
+#include "launcher/missing_stdio.h"
 #include "launcher/program_end.h"
 
-namespace {
-
-// A program started without 0, 1 or 2 would hand its own files to the workers under these numbers.
-void open_missing_stdio() {
-  int fd = 0;
-  do {
-    fd = ::open("/dev/null", O_RDWR);
-  } while (fd >= 0 && fd <= 2);
-  if (fd > 2) ::close(fd);
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
-  open_missing_stdio();
+  accel::launcher::open_missing_stdio();
   if (argc == 0) return 2;
   const std::string_view name = argv[0];
   const bool is_torchrun = name.substr(name.rfind('/') + 1) == "accel-torchrun";

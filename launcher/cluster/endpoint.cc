@@ -4,12 +4,10 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -59,24 +57,22 @@ std::optional<HostPort> host_and_port(std::string_view text) {
 struct Lookup {
   std::mutex mutex;
   std::condition_variable changed;
-  bool is_over = false;
-  std::vector<std::string> hosts;
+  std::optional<launcher::HostAddresses> found;
 };
 
-std::optional<std::vector<std::string>> look_up(const std::string& host,
-                                                milliseconds limit,
-                                                const Resolver& resolver) {
+// std::nullopt: not within `limit`.
+std::optional<launcher::HostAddresses> look_up(const std::string& host,
+                                               milliseconds limit,
+                                               const launcher::Resolver& resolver) {
   const auto lookup = std::make_shared<Lookup>();
-  std::thread([lookup, host, resolver] {
-    auto hosts = resolver(host);
+  launcher::look_up_detached(host, resolver, [lookup](launcher::HostAddresses found) {
     const std::lock_guard lock(lookup->mutex);
-    lookup->hosts = std::move(hosts);
-    lookup->is_over = true;
+    lookup->found = std::move(found);
     lookup->changed.notify_all();
-  }).detach();
+  });
   std::unique_lock lock(lookup->mutex);
-  if (!lookup->changed.wait_for(lock, limit, [&] { return lookup->is_over; })) return std::nullopt;
-  return lookup->hosts;
+  lookup->changed.wait_for(lock, limit, [&] { return lookup->found.has_value(); });
+  return lookup->found;
 }
 
 bool takes_connection(const TcpAddress& address, milliseconds limit) {
@@ -95,26 +91,9 @@ bool takes_connection(const TcpAddress& address, milliseconds limit) {
 
 }  // namespace
 
-Resolver system_resolver() {
-  return [](const std::string& host) {
-    addrinfo wanted{};
-    wanted.ai_socktype = SOCK_STREAM;
-    wanted.ai_flags = AI_ADDRCONFIG;
-    addrinfo* found = nullptr;
-    std::vector<std::string> hosts;
-    if (::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return hosts;
-    for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-      if (entry->ai_family == AF_INET || entry->ai_family == AF_INET6)
-        hosts.push_back(host_of(entry->ai_addr));
-    }
-    ::freeaddrinfo(found);
-    return hosts;
-  };
-}
-
 Result<std::vector<TcpAddress>> resolve_endpoint(const std::string& text,
                                                  milliseconds limit,
-                                                 const Resolver& resolver) {
+                                                 const launcher::Resolver& resolver) {
   if (auto address = agent::parse_tcp_address(text)) return std::vector{*std::move(address)};
   const auto parts = host_and_port(text);
   if (!parts) {
@@ -122,21 +101,24 @@ Result<std::vector<TcpAddress>> resolve_endpoint(const std::string& text,
                  "'" + text + "' is not of the form HOST:PORT",
                  "give it as 10.0.0.7:29400, [fd00::7]:29400 or gpu-01:29400");
   }
-  const auto hosts = look_up(parts->host, limit, resolver);
+  const auto found = look_up(parts->host, limit, resolver);
   const char* remedy = "give the numeric address instead, or mend the name service";
-  if (!hosts) {
+  if (!found) {
     return Error(ErrorCode::kRendezvousTimeout,
                  "the name '" + parts->host + "' was not resolved within " +
                      std::to_string(limit.count()) + " ms",
                  remedy);
   }
   std::vector<TcpAddress> addresses;
-  for (const std::string& host : *hosts) {
+  const auto hosts = *found ? **found : std::vector<std::string>();
+  for (const std::string& host : hosts) {
     if (auto address = numeric(host, parts->port)) addresses.push_back(*std::move(address));
   }
   if (addresses.empty()) {
-    return Error(
-        ErrorCode::kRendezvousTimeout, "the name '" + parts->host + "' has no address", remedy);
+    const std::string why = *found ? "" : ": " + found->error().message();
+    return Error(ErrorCode::kRendezvousTimeout,
+                 "the name '" + parts->host + "' has no address" + why,
+                 remedy);
   }
   // An entry for loopback is of use on that one machine alone.
   std::stable_partition(addresses.begin(), addresses.end(), [](const TcpAddress& address) {

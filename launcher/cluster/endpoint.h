@@ -9,7 +9,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -20,19 +19,16 @@
 #include <accel/result.h>
 
 #include "agent/agent_config.h"
+#include "launcher/name_lookup.h"
 
 namespace accel::cluster {
-
-// What one look-up gives: numeric addresses, IPv6 without brackets. Empty: no such name.
-using Resolver = std::function<std::vector<std::string>(const std::string& host)>;
-[[nodiscard]] Resolver system_resolver();
 
 // At most `limit` for a name; the look-up itself goes on behind it when it hangs. Errors  kInvalidArgument: no
 // HOST:PORT; kRendezvousTimeout: the name is not known, or there was no answer in time.
 [[nodiscard]] Result<std::vector<agent::TcpAddress>> resolve_endpoint(
     const std::string& text,
     std::chrono::milliseconds limit,
-    const Resolver& resolver = system_resolver());
+    const launcher::Resolver& resolver = launcher::system_resolver());
 
 // Whether the text names a machine instead of one of its addresses; "localhost" is an address.
 [[nodiscard]] bool is_by_name(std::string_view text);

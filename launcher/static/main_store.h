@@ -83,7 +83,7 @@ class MainStore {
   [[nodiscard]] std::string own_address() const;  // as others see it
   [[nodiscard]] std::string name() const;         // "gpu-01:29500"
   // "gpu-01:29500 (10.0.0.1:29500) from 10.0.0.2 (eth0): Connection refused (errno 111)"
-  // "gpu-01:29500: the main process's host 'gpu-01' has no address: Host not found (authoritative)"
+  // "gpu-01:29500: the main process's host 'gpu-01' has no address: Name or service not known"
   [[nodiscard]] std::string describe_way() const {
     return addresses_.empty() ? name() + ": " + last_trouble_ : link_.describe_way(name());
   }

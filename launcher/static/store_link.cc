@@ -63,11 +63,7 @@ std::string way_towards(const TcpEndpoint& there) {
 }
 
 StoreLink::StoreLink(asio::io_context& context, Handlers handlers, StorePauses pauses)
-    : handlers_(std::move(handlers)),
-      pauses_(pauses),
-      client_(context),
-      resolver_(context),
-      timer_(context) {}
+    : handlers_(std::move(handlers)), pauses_(pauses), client_(context), timer_(context) {}
 
 void StoreLink::find(const std::string& host,
                      std::uint16_t port,
@@ -79,19 +75,22 @@ void StoreLink::find(const std::string& host,
       done(std::vector<TcpEndpoint>{TcpEndpoint(numeric, port)});
     });
   }
-  resolver_.async_resolve(
-      host,
-      std::to_string(port),
-      [done = std::move(done), host](const boost::system::error_code& failure,
-                                     const asio::ip::tcp::resolver::results_type& found) {
-        if (failure == asio::error::operation_aborted) return;
-        std::vector<TcpEndpoint> addresses;
-        for (const auto& entry : found) addresses.push_back(entry.endpoint());
-        if (!addresses.empty()) return done(std::move(addresses));
-        done(Error(ErrorCode::kStoreUnreachable,
-                   "the main process's host '" + host + "' has no address: " + failure.message(),
-                   "give a name that this machine can resolve, or an address"));
-      });
+  lookup_.emplace(timer_.get_executor(),
+                  host,
+                  system_resolver(),
+                  [done = std::move(done), host, port](const HostAddresses& found) {
+                    std::vector<TcpEndpoint> addresses;
+                    for (const std::string& text : found ? *found : std::vector<std::string>()) {
+                      boost::system::error_code failure;
+                      const auto address = asio::ip::make_address(text, failure);
+                      if (!failure) addresses.emplace_back(address, port);
+                    }
+                    if (!addresses.empty()) return done(std::move(addresses));
+                    done(Error(ErrorCode::kStoreUnreachable,
+                               "the main process's host '" + host + "' has no address" +
+                                   (found ? "" : ": " + found.error().message()),
+                               "give a name that this machine can resolve, or an address"));
+                  });
 }
 
 void StoreLink::open(std::vector<TcpEndpoint> addresses) {

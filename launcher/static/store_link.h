@@ -1,6 +1,6 @@
 // StoreLink: the connection of a launcher to the store of machine 0, opened again whenever it breaks.
 //
-// Threads:  the one that runs the io_context; names are resolved on a thread of asio.
+// Threads:  the one that runs the io_context; names are looked up on threads that nobody waits for (NameLookup).
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,7 @@
 
 #include <accel/result.h>
 
+#include "launcher/name_lookup.h"
 #include "runtime/supervisor/store_client.h"
 
 namespace accel::launcher {
@@ -76,8 +77,8 @@ class StoreLink {
   Handlers handlers_;
   StorePauses pauses_;
   supervisor::StoreClient client_;
-  boost::asio::ip::tcp::resolver resolver_;
-  boost::asio::steady_timer timer_;  // the limit of a try, or the pause after it
+  std::optional<NameLookup> lookup_;  // the last one
+  boost::asio::steady_timer timer_;   // the limit of a try, or the pause after it
   std::vector<supervisor::TcpEndpoint> addresses_;
   std::size_t next_ = 0;
   std::size_t num_tried_ = 0;  // in vain, one after another

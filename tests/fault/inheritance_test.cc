@@ -98,21 +98,35 @@ struct Ended {
   std::string output;
 };
 
+// What a shell runs.
+Ended run_shell(const std::string& command) {
+  Ended ended;
+  std::FILE* shell = ::popen(command.c_str(), "r");
+  if (shell == nullptr) return ended;
+  char buffer[4096];
+  while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, shell))
+    ended.output.append(buffer, got);
+  const int status = ::pclose(shell);
+  if (WIFEXITED(status)) ended.exit_code = WEXITSTATUS(status);
+  return ended;
+}
+
 // Two workers, with so many descriptors for launcher and shim.
 Ended launch_with(int descriptors) {
   // The shell itself wants another descriptor to redirect one.
-  const std::string command = "{ ulimit -n " + std::to_string(descriptors) + "; exec " +
-                              build_path("bin/accel-launch") +
-                              " --num_processes 2 --no_python /bin/true; } 2>&1";
-  Ended ended;
-  std::FILE* launch = ::popen(command.c_str(), "r");
-  if (launch == nullptr) return ended;
-  char buffer[4096];
-  while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, launch))
-    ended.output.append(buffer, got);
-  const int status = ::pclose(launch);
-  if (WIFEXITED(status)) ended.exit_code = WEXITSTATUS(status);
-  return ended;
+  return run_shell("{ ulimit -n " + std::to_string(descriptors) + "; exec " +
+                   build_path("bin/accel-launch") +
+                   " --num_processes 2 --no_python /bin/true; } 2>&1");
+}
+
+TEST_F(Inheritance, WithoutAnInputWorkersGetAnEmptyOneAndNoFileOfTheLauncher) {
+  for (const char* launch : {"bin/accel-launch", "bin/accel launch"}) {
+    const Ended ended =
+        run_shell(build_path(launch) +
+                  " --cpu --num_processes 2 --no_python /bin/readlink /proc/self/fd/0 <&-");
+    EXPECT_EQ(ended.exit_code, 0) << launch;
+    EXPECT_EQ(ended.output, "/dev/null\n/dev/null\n") << launch;
+  }
 }
 
 // With each number of descriptors until there are enough.

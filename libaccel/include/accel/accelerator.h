@@ -261,6 +261,7 @@ class ACCEL_EXPORT Accelerator {
       return gathered;
     }
   }
+  // The sum, unless `reduction` says otherwise; accel::reduce() gives the mean by default. Both as in Accelerate.
   template <typename T>
   [[nodiscard]] T reduce(const T& data, Reduction reduction = Reduction::kSum) const {
     return accel::reduce(data, reduction);
@@ -307,8 +308,8 @@ class ACCEL_EXPORT Accelerator {
   // Loads from `folder`; without one the newest complete checkpoint of the project. Throws
   // kCheckpointIncomplete when there is none, and what load_checkpoint() throws.
   CheckpointInfo load_state(const std::filesystem::path& folder = {});
-  // What to call between preparing and training: load_state() when there is something to go on from,
-  // or makes room for new checkpoints, so that two runs do not mix theirs. A job that its supervisor
+  // What to call between preparing and training. With RunStart::kResume it is load_state() when there is something to go
+  // on from; with kAnew it DELETES the checkpoints of the project, so that two runs do not mix theirs. A job that its supervisor
   // restarted resumes whatever `start` says, from memory when the newest checkpoint is there (see
   // save_state_in_memory()). Returns the checkpoint that the run goes on from; its folder is empty when
   // that was in memory.

@@ -102,7 +102,7 @@ T gather(const T& data) {
   return recursively_apply(data, [&](const at::Tensor& tensor) { return call.gather(tensor); });
 }
 
-// The mean, sum or maximum over the ranks, in new tensors.
+// The mean (by default; Accelerator::reduce() sums by default), sum or maximum over the ranks, in new tensors.
 // Errors  kInvalidArgument for the mean of integers.
 template <typename T>
 T reduce(const T& data, Reduction reduction = Reduction::kMean) {

@@ -16,6 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using agent::TcpAddress;
+using launcher::Resolver;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
