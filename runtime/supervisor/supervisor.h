@@ -18,6 +18,7 @@
 //   running    the owner is gone                  stopping   SIGKILL
 //   running    the lease is over                  stopping   SIGKILL; from prepared: parked
 //   stopping   the owner asks again, or is gone   stopping   SIGKILL at once
+//   stopping   the owner asked, no worker left    stopping   TERM to descendants that had no signal
 //   stopping   no worker and no descendant left   sweeping   after a failure: no worker left
 //   stopping   something cannot be killed         sweeping   named in the outcome; no restart
 //   lingering  no descendant left                 sweeping
