@@ -14,6 +14,8 @@
 
 #include <sys/types.h>
 
+#include <accel/result.h>
+
 #include "runtime/supervisor/writer_thread.h"
 #include "runtime/unique_fd.h"
 
