@@ -15,9 +15,10 @@ import subprocess
 import sys
 
 
-def generated_headers(build):
+def generated_sources(build):
+    """What protoc writes: each beside its header."""
     targets = subprocess.run(["ninja", "-C", build, "-t", "targets", "all"], capture_output=True, text=True, check=True).stdout
-    return sorted({line.split(":")[0] for line in targets.splitlines() if line.split(":")[0].endswith(".pb.h")})
+    return sorted({line.split(":")[0] for line in targets.splitlines() if line.split(":")[0].endswith(".pb.cc")})
 
 
 def sources(build):
@@ -43,8 +44,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
 
-    headers = generated_headers(options.build)
-    if headers and subprocess.run(["ninja", "-C", options.build, *headers]).returncode != 0:
+    generated = generated_sources(options.build)
+    if generated and subprocess.run(["ninja", "-C", options.build, *generated]).returncode != 0:
         sys.exit(1)
     all_sources = sources(options.build)
     chosen = [entry for number, entry in enumerate(all_sources) if (number + options.seed) % options.one_in == 0]

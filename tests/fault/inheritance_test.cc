@@ -131,12 +131,13 @@ TEST_F(Inheritance, WithoutAnInputWorkersGetAnEmptyOneAndNoFileOfTheLauncher) {
 
 // With each number of descriptors until there are enough.
 TEST_F(Inheritance, TooFewDescriptorsRefuseTheJobAndTheShimDoesNotDieOfThem) {
-  constexpr int kFewest = 6;  // for the launcher's shell and its dynamic linker
+  constexpr int kFewest = 6;
   constexpr int kSpawnFailed = 71;
+  constexpr int kCannotLoad = 127;  // the dynamic linker already had too few
   Ended ended;
   for (int descriptors = kFewest; descriptors < 64 && ended.exit_code != 0; ++descriptors) {
     ended = launch_with(descriptors);
-    if (ended.exit_code == 0) break;
+    if (ended.exit_code == 0 || ended.exit_code == kCannotLoad) continue;
     EXPECT_EQ(ended.exit_code, kSpawnFailed) << descriptors << " descriptors: " << ended.output;
     EXPECT_THAT(ended.output, HasSubstr("Too many open files")) << descriptors << " descriptors";
   }
