@@ -62,7 +62,7 @@ def on_all_cores(commands):
 def compiler(include):
     torch = next(iter(glob.glob(f"{ROOT}/.deps/torch/lib/python3*/site-packages/torch/include")))
     return (f"g++ -std=c++20 -DUSE_DISTRIBUTED -DUSE_C10D_GLOO -isystem {torch} -isystem {torch}/torch/csrc/api/include "
-            f"-I{ROOT}/libaccel/include -I{ROOT}/runtime/include -x c++ {include}")
+            f"-I{ROOT} -I{ROOT}/libaccel/include -I{ROOT}/runtime/include -x c++ {include}")
 
 
 def header(name):

@@ -111,6 +111,7 @@ void remove_private_folder(const std::string& path) {
   struct stat info = {};
   if (path.empty() || ::lstat(path.c_str(), &info) != 0) return;
   if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) return;
+  if (::rmdir(path.c_str()) == 0) return;  // empty: also where no descriptor is left
   std::error_code ignored;  // what is left is in a folder that only its user can enter
   std::filesystem::remove_all(path, ignored);
 }

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -12,6 +13,7 @@
 
 #include "runtime/system.h"
 #include "tests/support/fault_job.h"
+#include "tests/support/scratch_folder.h"
 
 namespace accel::test::inheritance_test {
 namespace {
@@ -112,10 +114,10 @@ Ended run_shell(const std::string& command) {
 }
 
 // Two workers, with so many descriptors for launcher and shim.
-Ended launch_with(int descriptors) {
+Ended launch_with(int descriptors, const ScratchFolder& temporary) {
   // The shell itself wants another descriptor to redirect one.
-  return run_shell("{ ulimit -n " + std::to_string(descriptors) + "; exec " +
-                   build_path("bin/accel-launch") +
+  return run_shell("export TMPDIR=" + temporary.path().string() + "; { ulimit -n " +
+                   std::to_string(descriptors) + "; exec " + build_path("bin/accel-launch") +
                    " --num_processes 2 --no_python /bin/true; } 2>&1");
 }
 
@@ -134,14 +136,16 @@ TEST_F(Inheritance, TooFewDescriptorsRefuseTheJobAndTheShimDoesNotDieOfThem) {
   constexpr int kFewest = 6;
   constexpr int kSpawnFailed = 71;
   constexpr int kCannotLoad = 127;  // the dynamic linker already had too few
+  const ScratchFolder temporary;
   Ended ended;
   for (int descriptors = kFewest; descriptors < 64 && ended.exit_code != 0; ++descriptors) {
-    ended = launch_with(descriptors);
+    ended = launch_with(descriptors, temporary);
     if (ended.exit_code == 0 || ended.exit_code == kCannotLoad) continue;
     EXPECT_EQ(ended.exit_code, kSpawnFailed) << descriptors << " descriptors: " << ended.output;
     EXPECT_THAT(ended.output, HasSubstr("Too many open files")) << descriptors << " descriptors";
   }
   EXPECT_EQ(ended.exit_code, 0) << ended.output;
+  EXPECT_TRUE(std::filesystem::is_empty(temporary.path()));
 }
 
 // While it lives this process, and what it starts, may use one core alone.

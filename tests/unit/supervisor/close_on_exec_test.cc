@@ -23,24 +23,22 @@ std::vector<UniqueFd> open_many() {
   return opened;
 }
 
-TEST(CloseOnExecTest, MarksAllFromTheFirstOnAsOlderKernelsNeedIt) {
+void expect_all_marked_but_the_first(bool (*mark_from)(int first)) {
   const std::vector<UniqueFd> opened = open_many();
   ASSERT_TRUE(opened.back());
 
-  ASSERT_TRUE(close_on_exec_one_by_one(opened[1].get()));
+  ASSERT_TRUE(mark_from(opened[1].get()));
 
   EXPECT_FALSE(is_marked(opened.front()));
   EXPECT_TRUE(std::all_of(opened.begin() + 1, opened.end(), is_marked));
 }
 
+TEST(CloseOnExecTest, MarksAllFromTheFirstOnAsOlderKernelsNeedIt) {
+  expect_all_marked_but_the_first([](int first) { return close_on_exec_one_by_one(first); });
+}
+
 TEST(CloseOnExecTest, MarksAllFromTheFirstOnInOneCall) {
-  const std::vector<UniqueFd> opened = open_many();
-  ASSERT_TRUE(opened.back());
-
-  ASSERT_TRUE(close_on_exec_from(opened[1].get()));
-
-  EXPECT_FALSE(is_marked(opened.front()));
-  EXPECT_TRUE(std::all_of(opened.begin() + 1, opened.end(), is_marked));
+  expect_all_marked_but_the_first([](int first) { return close_on_exec_from(first); });
 }
 
 }  // namespace
