@@ -342,7 +342,12 @@ AutocastOptions Accelerator::autocast_options() const {
           .cache_enabled = impl_->options.autocast.cache_enabled};
 }
 
+Autocast Accelerator::autocast() const {
+  return autocast(impl_->options.autocast);
+}
+
 Autocast Accelerator::autocast(const AutocastKwargs& options) const {
+  impl_->has_autocast = true;
   AutocastOptions scope = autocast_options();
   scope.enabled = options.enabled && mixed_precision() != PrecisionType::kNo;
   scope.cache_enabled = options.cache_enabled;

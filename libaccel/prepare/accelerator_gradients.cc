@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -19,7 +21,9 @@
 #include "libaccel/checked_number.h"
 #include "libaccel/optim/gradient_clipping.h"
 #include "libaccel/prepare/accelerator_impl.h"
+#include "libaccel/prepare/gradient_hooks.h"
 #include "libaccel/prepare/model_runtime.h"
+#include "libaccel/prepare/parameter_list.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/supervisor_link.h"
 #include "libaccel/sharding/sharded_model.h"
@@ -41,6 +45,25 @@ bool steps(const std::shared_ptr<detail::StepGate>& gate, const sharding::Sharde
   return std::any_of(sharded->models().begin(), sharded->models().end(), [&](const auto& entry) {
     return entry.first.get() == &model;
   });
+}
+
+// Stops a backward at the first gradient of each model that has autocast and whose forwards have all gone past it, in fp32.
+std::deque<GradientHooks> refuse_without_autocast(
+    const std::vector<std::shared_ptr<detail::ModelRuntime>>& models) {
+  std::deque<GradientHooks> hooks;
+  for (const auto& model : models) {
+    if (model->has_run() || !model->autocast() || !model->autocast()->enabled) continue;
+    const std::vector<NamedParameter> parameters = trainable_parameters(*model->module());
+    hooks.emplace_back(parameters, [parameters](std::size_t index, const at::Tensor&) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the parameter " + parameters[index].name +
+                      " got a gradient from a forward of the module itself, without the mixed "
+                      "precision of the Accelerator",
+                  "write model(x) or model.forward(x), with the model that prepare() returned, in "
+                  "place of model->forward(x); or hold accelerator.autocast() around the forward");
+    });
+  }
+  return hooks;
 }
 
 // The parameters of such a model have no gradients, so an optimizer that was not prepared passes all of them by.
@@ -103,6 +126,8 @@ void Accelerator::backward(const at::Tensor& loss) {
       impl_->scaler->forget(optimizer.optimizer());
     scaled = impl_->scaler->scale(scaled);
   }
+  std::deque<GradientHooks> refusals;
+  if (!impl_->has_autocast) refusals = refuse_without_autocast(impl_->models);
   if (!use_distributed()) {
     scaled.backward();
     detail::beat();

@@ -154,6 +154,7 @@ struct Accelerator::Impl {
   std::shared_ptr<GradScaler> scaler;
   std::int64_t batch_count = 0;  // since the last end of a loader
   std::int64_t num_batches = 0;  // backward() calls since training began, restarts included
+  bool has_autocast = false;     // the program has called autocast()
   at::Tensor trigger;            // 0-d int64: 1 after set_trigger()
 
   std::vector<std::shared_ptr<detail::ModelRuntime>> models;

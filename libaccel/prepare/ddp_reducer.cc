@@ -18,6 +18,18 @@
 // forward, with indices. They are turned into names here. The text it is read from belongs to the
 // pinned LibTorch 2.11; ddp_test notices when it changes.
 //
+// A forward of the module itself, past the prepared model (model->forward(x), the handle of before, a method of the module's
+// own), tells nobody that a backward will come. So hooks of this class sit before the reducer's and arm it at the first gradient
+// that no forward has announced; what is still missing when that backward ends is named then, and the buffers of rank 0 are
+// sent. find_unused_parameters and static_graph look at outputs, so there such a backward is refused.
+//
+//   gradients come   enters on                                        leaves on
+//   kUndecided       start; the end of a backward that was local,     a forward; the first gradient -> kReduced
+//                    or brought all gradients
+//   kLocal           a forward without sync                           the end of its backward; a forward with sync
+//   kReduced         a forward with sync; sync_next_backward()        the end of the backward that brings the last gradient;
+//                                                                     abandon_backward()
+//
 // Where ranks share memory and nothing unusual is asked for, GradientBuckets takes the place of c10d::Reducer, called in the
 // same order.
 //
@@ -28,6 +40,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -46,6 +59,7 @@
 
 #include "libaccel/optim/unique_parameters.h"
 #include "libaccel/prepare/gradient_buckets.h"
+#include "libaccel/prepare/gradient_hooks.h"
 #include "libaccel/prepare/parameter_list.h"
 
 namespace accel {
@@ -110,7 +124,7 @@ std::vector<std::size_t> unused_indices(const std::string& complaint) {
 
 }  // namespace
 
-struct DdpReducer::Impl {
+struct DdpReducer::Impl : std::enable_shared_from_this<DdpReducer::Impl> {
   std::shared_ptr<ProcessGroup> group;
   DistributedDataParallelKwargs options;
   std::weak_ptr<const torch::nn::Module> module;
@@ -124,6 +138,13 @@ struct DdpReducer::Impl {
   bool buffers_are_due = true;  // the forward before synchronised
   bool first_static_backward_seen = false;
   bool was_abandoned = false;  // the reducer waits for the rest of a backward that will not come
+
+  enum class Coming { kUndecided, kLocal, kReduced };
+  Coming coming = Coming::kUndecided;
+  bool end_is_awaited = false;  // of the backward that runs
+  std::vector<bool> arrived;    // by parameter, since expect()
+  std::size_t num_arrived = 0;
+  std::optional<GradientHooks> hooks;
 
   void broadcast(const std::vector<at::Tensor>& tensors, const char* operation) {
     guarded(operation, [&] {
@@ -154,6 +175,17 @@ struct DdpReducer::Impl {
   // Throws when the backward before was not complete.
   void prepare_for_forward();
   void prepare_for_backward(const std::vector<at::Tensor>& outputs);
+
+  [[nodiscard]] bool looks_at_outputs() const noexcept {
+    return options.find_unused_parameters || options.static_graph;
+  }
+  void expect(Coming gradients);
+  void on_gradient(std::size_t parameter);
+  // Arms the reducer in a backward.
+  void arm_late(std::size_t parameter);
+  void await_end(bool is_late);
+  void end_backward(bool is_late);
+  void send_buffers();
 
   // The Reducer would leave it out, and each rank train its own.
   void refuse_added_parameters() const {
@@ -249,6 +281,12 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
     for (const at::Tensor& buffer : sendable(module.buffers())) states.push_back(buffer);
     impl_->broadcast(states, "sending the model of rank 0 to all ranks");
   }
+  // Before the reducer's.
+  impl_->arrived.assign(impl_->parameters.size(), false);
+  impl_->hooks.emplace(impl_->parameters,
+                       [impl = impl_.get()](std::size_t parameter, const at::Tensor& /*arrived*/) {
+                         impl->on_gradient(parameter);
+                       });
   impl_->make_reducer();
 }
 
@@ -314,8 +352,75 @@ void DdpReducer::Impl::prepare_for_forward() {
 }
 
 void DdpReducer::Impl::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
+  expect(Coming::kReduced);
   if (gradients != nullptr) return gradients->arm();
   guarded("preparing a backward pass", [&] { reducer->prepare_for_backward(outputs); });
+}
+
+void DdpReducer::Impl::expect(Coming gradients_to_come) {
+  coming = gradients_to_come;
+  end_is_awaited = false;  // an exception may have ended the backward before
+  arrived.assign(parameters.size(), false);
+  num_arrived = 0;
+}
+
+void DdpReducer::Impl::on_gradient(std::size_t parameter) {
+  if (coming == Coming::kUndecided) {
+    if (!sync_in_backward) return;
+    arm_late(parameter);
+    await_end(/*is_late=*/true);
+  }
+  if (!arrived[parameter]) ++num_arrived;
+  arrived[parameter] = true;
+  if (coming == Coming::kLocal || looks_at_outputs() || num_arrived == parameters.size())
+    await_end(/*is_late=*/false);
+}
+
+void DdpReducer::Impl::arm_late(std::size_t parameter) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "the parameter " + parameters[parameter].name +
+            " got a gradient from a forward of the module itself, " + why,
+        "write model(x) or model.forward(x), with the model that prepare() returned, in place "
+        "of model->forward(x)");
+  };
+  if (looks_at_outputs())
+    refuse("whose outputs find_unused_parameters and static_graph have not seen");
+  if (was_abandoned) {
+    if (reducer != nullptr) refuse("after a backward that an exception ended");
+    make_reducer();
+  }
+  refuse_added_parameters();
+  prepare_for_forward();
+  prepare_for_backward({});
+}
+
+// Called again for a backward, it does nothing.
+void DdpReducer::Impl::await_end(bool is_late) {
+  if (std::exchange(end_is_awaited, true)) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), is_late] {
+    if (const auto owner = weak.lock()) owner->end_backward(is_late);
+  });
+}
+
+void DdpReducer::Impl::end_backward(bool is_late) {
+  end_is_awaited = false;
+  const bool was_reduced = coming == Coming::kReduced;
+  coming = Coming::kUndecided;
+  if (!is_late || !was_reduced) return;
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < arrived.size(); ++i) {
+    if (!arrived[i]) missing.push_back(i);
+  }
+  was_abandoned = !missing.empty();
+  if (was_abandoned) throw unused_error(missing);
+  send_buffers();
+  buffers_are_due = false;
+}
+
+void DdpReducer::Impl::send_buffers() {
+  if (!buffers.empty()) broadcast(buffers, "sending the buffers of rank 0 to all ranks");
 }
 
 DdpReducer::~DdpReducer() {
@@ -330,9 +435,7 @@ void DdpReducer::before_forward() {
     if (impl.was_abandoned) impl.make_reducer();
     impl.prepare_for_forward();
   }
-  if (impl.buffers_are_due && !impl.buffers.empty()) {
-    impl.broadcast(impl.buffers, "sending the buffers of rank 0 to all ranks");
-  }
+  if (impl.buffers_are_due) impl.send_buffers();
 }
 
 bool DdpReducer::wants_outputs() const noexcept {
@@ -346,12 +449,16 @@ void DdpReducer::after_forward(std::vector<at::Tensor>& outputs) {
   if (impl.buffers_are_due) {
     const bool searches = impl.options.find_unused_parameters && !impl.options.static_graph;
     impl.prepare_for_backward(searches ? outputs : std::vector<at::Tensor>{});
+  } else if (at::GradMode::is_enabled()) {
+    impl.expect(Impl::Coming::kLocal);
   }
   if (!at::GradMode::is_enabled() || !wants_outputs()) return;
 
-  BackwardGate::insert(outputs, [weak = std::weak_ptr<Impl>(impl_)] {
+  BackwardGate::insert(outputs, [weak = std::weak_ptr<Impl>(impl_), coming = impl.coming] {
     const std::shared_ptr<Impl> owner = weak.lock();
-    if (owner == nullptr || !owner->options.static_graph) return;
+    if (owner == nullptr) return;
+    if (owner->coming == Impl::Coming::kUndecided) owner->expect(coming);  // a second backward
+    if (!owner->options.static_graph) return;
     if (std::exchange(owner->first_static_backward_seen, true)) return;
     torch::autograd::Engine::get_default_engine().queue_callback(
         [reducer = owner->reducer] { reducer->delay_all_reduce(); });
@@ -361,6 +468,8 @@ void DdpReducer::after_forward(std::vector<at::Tensor>& outputs) {
 // Without sync nothing was begun, and the other ranks need not know.
 void DdpReducer::abandon_backward() noexcept {
   if (impl_->sync_in_backward) impl_->was_abandoned = true;
+  impl_->coming = Impl::Coming::kUndecided;
+  impl_->end_is_awaited = false;
 }
 
 bool DdpReducer::set_sync_in_backward(bool sync) noexcept {

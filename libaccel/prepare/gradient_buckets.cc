@@ -14,9 +14,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <accel/error.h>
 
@@ -75,11 +72,9 @@ GradientBuckets::GradientBuckets(std::vector<NamedParameter> parameters,
   find_room();
   plan(bucket_bytes);
   make_buffers(buckets_);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) hook_into(i);
-}
-
-GradientBuckets::~GradientBuckets() {
-  for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
+  hooks_.emplace(parameters_, [this](std::size_t parameter, const at::Tensor& arrived) {
+    on_gradient(parameter, arrived);
+  });
 }
 
 void GradientBuckets::find_room() {
@@ -147,19 +142,6 @@ void GradientBuckets::cut_slots(Bucket& bucket) {
         [buffer = bucket.buffer](void*) {},
         bucket.buffer.options());
   }
-}
-
-// At the node that adds up the gradient, where a hook that the user puts at the parameter does not take its place.
-void GradientBuckets::hook_into(std::size_t parameter) {
-  auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[parameter].tensor);
-  const auto key =
-      accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-          [this, parameter](const torch::autograd::variable_list& outputs,
-                            const torch::autograd::variable_list& inputs) {
-            on_gradient(parameter, inputs.at(0));
-            return outputs;
-          }));
-  hooks_.push_back({std::move(accumulator), key});
 }
 
 void GradientBuckets::arm() {

@@ -30,18 +30,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/prepare/gradient_hooks.h"
 #include "libaccel/prepare/gradient_room.h"
 #include "libaccel/prepare/parameter_list.h"
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace accel {
 
@@ -58,7 +56,6 @@ class GradientBuckets {
   GradientBuckets(std::vector<NamedParameter> parameters,
                   std::shared_ptr<ProcessGroup> group,
                   std::int64_t bucket_bytes);
-  ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
@@ -86,16 +83,10 @@ class GradientBuckets {
     at::Tensor buffer = {};
     std::size_t num_arrived = 0;
   };
-  struct Hook {
-    std::shared_ptr<torch::autograd::Node> accumulator;  // the parameter itself holds it weakly
-    std::uintptr_t key;
-  };
-
   void find_room();
   void plan(std::int64_t bucket_bytes);
   void make_buffers(std::span<Bucket> buckets);
   void cut_slots(Bucket& bucket);
-  void hook_into(std::size_t parameter);
   void begin();
   [[nodiscard]] bool is_held_by_others(const Bucket& bucket) const;
   void on_gradient(std::size_t parameter, const at::Tensor& arrived);
@@ -109,7 +100,7 @@ class GradientBuckets {
   std::unique_ptr<GradientRoom> room_;  // nullptr: no gradient stays apart
   std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_of_;  // by parameter: bucket, slot
-  std::vector<Hook> hooks_;
+  std::optional<GradientHooks> hooks_;
 
   State state_ = State::kLocal;
   std::vector<std::uint8_t> arrived_;  // by parameter, in this backward

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+
 #include <accel/prepared_model.h>
 
 namespace accel::detail {
@@ -42,6 +44,7 @@ void ForwardScope::finish(std::vector<at::Tensor>& outputs) {
     autocast_.reset();
     for (at::Tensor& output : outputs) output = as_fp32(output);
   }
+  if (at::GradMode::is_enabled()) runtime_.note_run();
   if (runtime_.sync() != nullptr) runtime_.sync()->after_forward(outputs);
 }
 

@@ -31,11 +31,15 @@ class ModelRuntime {
   [[nodiscard]] const std::optional<AutocastOptions>& autocast() const noexcept {
     return autocast_;
   }
+  // Whether a forward with gradients has come this way, and not only to the module itself.
+  [[nodiscard]] bool has_run() const noexcept { return has_run_; }
+  void note_run() noexcept { has_run_ = true; }
 
  private:
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<ModelSync> sync_;
   std::optional<AutocastOptions> autocast_;
+  bool has_run_ = false;
 };
 
 }  // namespace accel::detail

@@ -92,6 +92,7 @@ void GradientShards::arm() {
 void GradientShards::disarm() {
   const at::NoGradGuard no_grad;
   separate_gradients(parameters_);
+  local_is_over_ = false;
   if (state_ == State::kArmed || state_ == State::kDone) state_ = State::kLocal;
 }
 
@@ -103,7 +104,8 @@ void GradientShards::abandon() noexcept {
 }
 
 void GradientShards::on_gradient(std::size_t parameter) {
-  if (state_ == State::kLocal || !parameters_[parameter].tensor.grad().defined()) return;
+  if (!parameters_[parameter].tensor.grad().defined()) return;
+  if (state_ == State::kLocal && !local_is_over_) return;
   const at::NoGradGuard no_grad;
   if (state_ != State::kReducing) call_roll(true);
   take(parameter);
@@ -334,7 +336,10 @@ void GradientShards::hold(std::int64_t bytes) noexcept {
 }
 
 bool GradientShards::finish(bool has_others) {
-  if (state_ == State::kLocal) return false;
+  if (state_ == State::kLocal) {
+    local_is_over_ = true;
+    return false;
+  }
   const at::NoGradGuard no_grad;
   if (state_ != State::kReducing && !call_roll(has_others || has_leftovers())) return false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -11,7 +11,8 @@
 // The bits are the same.
 //
 //   state      enters on                            leaves on
-//   LOCAL      disarm(): a forward without sync     arm() -> ARMED; until then gradients stay where they are
+//   LOCAL      disarm(): a forward without sync     arm() -> ARMED; until finish() gradients stay where they are, the next one
+//                                                   is of a forward of the module itself -> as ARMED
 //   ARMED      start; arm(): a forward; abandon()   the first gradient, or finish(): the ranks call the roll;
 //                                                   nobody has a gradient -> as before, somebody -> REDUCING
 //   REDUCING   somebody has a gradient              finish() -> DONE; abandon() -> ARMED
@@ -128,7 +129,8 @@ class GradientShards {
   at::Tensor scale_;                    // 0-d, as a number of the program: it changes no dtype
 
   State state_ = State::kArmed;
-  bool awaits_step_ = false;  // since finish(), until settled()
+  bool local_is_over_ = false;  // the backward of the forward that has disarmed
+  bool awaits_step_ = false;    // since finish(), until settled()
   std::vector<UnitState> unit_states_;
   std::size_t num_reduced_ = 0;        // units, from the last one down
   std::vector<std::uint8_t> arrived_;  // by parameter, in this backward

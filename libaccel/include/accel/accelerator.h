@@ -124,8 +124,10 @@ class ACCEL_EXPORT Accelerator {
   // --- the training step
 
   // loss.backward(), divided by the number of accumulation steps and scaled for fp16; gradients that were unscaled and not
-  // stepped are scaled again first. Throws kPeerLost or kProcessGroup when the gradients could not be exchanged, and what
-  // the user's code throws: when it did so on all ranks, at the same place, training may go on with zero_grad() and a forward.
+  // stepped are scaled again first. Throws kPeerLost or kProcessGroup when the gradients could not be exchanged;
+  // kInvalidArgument naming a parameter that no prepared forward has announced, where that cannot be made up for
+  // (accel/prepared_model.h); and what the user's code throws: when it did so on all ranks, at the same place, training may go
+  // on with zero_grad() and a forward.
   void backward(const at::Tensor& loss);
 
   // Counts a batch and decides whether it ends an accumulation: every gradient_accumulation_steps
@@ -174,7 +176,7 @@ class ACCEL_EXPORT Accelerator {
 
   // Runs what follows in the precision of the Accelerator (the loss, say; forwards do so by
   // themselves).
-  [[nodiscard]] Autocast autocast() const { return Autocast(autocast_options()); }
+  [[nodiscard]] Autocast autocast() const;
   [[nodiscard]] Autocast autocast(const AutocastKwargs& options) const;
 
   // Whether an optimizer left its last step out because of an overflow (fp16).

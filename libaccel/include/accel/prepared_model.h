@@ -2,7 +2,15 @@
 //
 // Around each forward it does what the job needs: with several ranks the buffers of rank 0 are sent
 // to the others and the reducer is told that a backward will come; with mixed precision the forward
-// runs under autocast and 16-bit outputs come back as fp32. operator-> reaches the module itself.
+// runs under autocast and 16-bit outputs come back as fp32.
+//
+//   model(x), model.forward(x)   do all of that
+//   model->forward(x)            operator-> reaches the module itself: its members, its own methods. The gradients of such a
+//                                forward are averaged over the ranks all the same, at the end of the backward the buffers of
+//                                rank 0 are sent, and every trained parameter needs a gradient. With mixed precision a model
+//                                all of whose forwards go this way is refused by backward(), unless the program calls
+//                                accelerator.autocast(); so is each one with find_unused_parameters or static_graph. Shards
+//                                (accel/fsdp.h) are reduced in each backward, also within no_sync().
 //
 // Handle: what was prepared, a torch::nn::ModuleHolder or a std::shared_ptr to a module.
 //
