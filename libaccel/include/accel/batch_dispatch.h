@@ -4,10 +4,14 @@
 // every rank keeps its slice. Rank 0 also reads ahead, so it completes a last group that N does not
 // divide with the first rows of the pass before it sends it; all ranks get as many rows.
 //
+// A batch has as many rows as its first tensor. Every other tensor has a row, and every vector that
+// holds no tensors (of strings, of numbers) an element, for each of them. What else it holds is of
+// the whole batch, and every rank gets it.
+//
 // Threads:  every rank calls next() equally often; each call is one broadcast.
-// Errors    kShapeMismatch when the batches of one group cannot be joined, kDataSharding when one
-// that
-//           is not the last does not divide. The other ranks throw kPeerLost with the same text.
+// Errors    kShapeMismatch when the batches of one group cannot be joined. kDataSharding when one
+//           that is not the last does not divide, or holds a tensor or a vector of another length.
+//           Where rank 0 finds it before it sends, the others throw kPeerLost with the same text.
 // Cost:     the whole group is sent to every rank.
 #pragma once
 
@@ -17,13 +21,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include <accel/batch.h>
 #include <accel/batch_stream.h>
 #include <accel/concatenate.h>
 #include <accel/dataloader_base.h>
+#include <accel/export.h>
+#include <accel/nested.h>
 #include <accel/operations.h>
 
 namespace accel::detail {
@@ -32,6 +43,49 @@ namespace accel::detail {
 [[noreturn]] ACCEL_EXPORT void throw_does_not_divide(std::int64_t rows, std::int64_t num_processes);
 [[noreturn]] ACCEL_EXPORT void throw_reader_failed(const std::string& why);
 [[noreturn]] ACCEL_EXPORT void throw_cannot_send();
+[[noreturn]] ACCEL_EXPORT void throw_other_length(std::int64_t length, std::int64_t rows);
+// A view of the rows. Throws kDataSharding for a tensor that has not `num_rows` of them.
+ACCEL_EXPORT at::Tensor rows_of_batch(const at::Tensor& tensor,
+                                      std::int64_t num_rows,
+                                      std::int64_t begin,
+                                      std::int64_t end);
+
+// Leaves rows begin..end of a part of a batch of num_rows rows.
+struct BatchRows {
+  std::int64_t num_rows;
+  std::int64_t begin;
+  std::int64_t end;
+
+  template <typename T>
+  void keep(T& data) const {
+    if constexpr (std::is_same_v<T, at::Tensor>) {
+      if (data.defined()) data = rows_of_batch(data, num_rows, begin, end);
+    } else if constexpr (is_a<T, std::vector> && !Contains<T, at::Tensor>::value) {
+      if (std::ssize(data) != num_rows) throw_other_length(std::ssize(data), num_rows);
+      data = T(data.begin() + begin, data.begin() + end);
+    } else if constexpr (is_sequence<T>) {
+      for (auto& element : data) keep(element);
+    } else if constexpr (is_map<T>) {
+      for (auto& entry : data) keep(entry.second);
+    } else if constexpr (is_product<T>) {
+      std::apply([&](auto&... parts) { (keep(parts), ...); }, data);
+    } else if constexpr (is_a<T, std::optional>) {
+      if (data) keep(*data);
+    } else if constexpr (is_a<T, std::variant>) {
+      std::visit([&](auto& value) { keep(value); }, data);
+    } else if constexpr (HasFields<T> || ExampleLike<T>) {
+      std::apply([&](auto... member) { (keep(data.*member), ...); }, fields_of<T>());
+    }
+  }
+};
+
+// Rows begin..end of all that a batch holds one of for each row.
+template <typename Batch>
+Batch slice_batch(Batch batch, std::int64_t begin, std::int64_t end) {
+  const std::int64_t num_rows = find_batch_size(batch);
+  BatchRows{num_rows, std::min(begin, num_rows), std::min(end, num_rows)}.keep(batch);
+  return batch;
+}
 
 // A batch that can be sent to another rank.
 template <typename Batch>
@@ -70,7 +124,8 @@ class DispatchStream : public BatchStream<Batch> {
     if (!group.batch) return std::nullopt;
     rows_of_last_ = group.rows;
     const std::int64_t own_rows = find_batch_size(*group.batch) / num_processes_;
-    return slice_tensors(*group.batch, process_index_ * own_rows, (process_index_ + 1) * own_rows);
+    return slice_batch(
+        *std::move(group.batch), process_index_ * own_rows, (process_index_ + 1) * own_rows);
   }
 
   // Rows of the last group before it was completed.
@@ -99,7 +154,7 @@ class DispatchStream : public BatchStream<Batch> {
     if (group.rows % num_processes_ == 0) return group;
     if (ahead_) throw_does_not_divide(group.rows, num_processes_);
     if (drop_last_) {
-      group.batch = slice_tensors(*group.batch, 0, group.rows / num_processes_ * num_processes_);
+      group.batch = slice_batch(*group.batch, 0, group.rows / num_processes_ * num_processes_);
     } else {
       complete(*group.batch, group.rows);
     }
@@ -109,7 +164,7 @@ class DispatchStream : public BatchStream<Batch> {
   void begin() {
     has_begun_ = true;
     ahead_ = read_group();
-    if (ahead_) first_rows_ = slice_tensors(*ahead_, 0, num_processes_);
+    if (ahead_) first_rows_ = slice_batch(*ahead_, 0, num_processes_);
     for (std::int64_t skipped = 0; skipped < skip_ && ahead_; ++skipped) ahead_ = read_group();
   }
 
@@ -119,7 +174,7 @@ class DispatchStream : public BatchStream<Batch> {
     std::vector<Batch> parts = {std::move(batch)};
     const std::int64_t first_rows = find_batch_size(*first_rows_);
     for (std::int64_t have = rows; have < wanted; have += first_rows) {
-      parts.push_back(slice_tensors(*first_rows_, 0, std::min(first_rows, wanted - have)));
+      parts.push_back(slice_batch(*first_rows_, 0, std::min(first_rows, wanted - have)));
     }
     batch = concatenate(parts);
   }

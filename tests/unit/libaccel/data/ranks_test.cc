@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <accel/collate.h>
 #include <accel/dataloader.h>
 #include <accel/error.h>
 #include <accel/operations.h>
@@ -85,6 +87,84 @@ TEST(DispatchedDataLoader, IsTheDefaultForAnIterableThatGoesToADevice) {
     EXPECT_EQ(seen[1], (Batches{{2, 3}, {0}}));
     EXPECT_EQ(seen[2], (Batches{{4, 5}, {1}}));
     EXPECT_EQ(pass_of(skip_first_batches(shard, 1)).size(), 1U);
+  });
+}
+
+// Numbers, and sentences that name them.
+struct Sentences {
+  std::size_t size() const { return 5; }
+  std::tuple<at::Tensor, std::string> get(std::size_t i) const {
+    return {at::full({2}, static_cast<std::int64_t>(i)), "sentence " + std::to_string(i)};
+  }
+};
+
+TEST(DispatchedDataLoader, GivesEveryRankTheStringsOfItsRows) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    for (const bool split : {false, true}) {
+      DataLoader loader(Sentences{}, {.batch_size = split ? 4 : 2});
+      const auto shard =
+          prepare_data_loader(loader, {.split_batches = split, .dispatch_batches = true});
+
+      std::vector<std::string> seen;
+      for (const auto& [numbers, strings] : shard) {
+        ASSERT_EQ(std::ssize(strings), numbers.size(0));
+        for (std::int64_t row = 0; row < numbers.size(0); ++row) {
+          const auto number = numbers[row][0].item<std::int64_t>();
+          EXPECT_EQ(strings[static_cast<std::size_t>(row)], "sentence " + std::to_string(number));
+          seen.push_back(strings[static_cast<std::size_t>(row)]);
+        }
+      }
+      EXPECT_EQ(seen,
+                state.is_main_process()
+                    ? (std::vector<std::string>{"sentence 0", "sentence 1", "sentence 4"})
+                    : (std::vector<std::string>{"sentence 2", "sentence 3", "sentence 0"}));
+    }
+  });
+}
+
+// What a collate function of the user's makes of numbers: `others` are not one for each row.
+struct Uneven {
+  at::Tensor numbers;
+  std::vector<std::int64_t> others;
+  std::string note;  // of the batch
+  static constexpr auto fields() {
+    return std::make_tuple(&Uneven::numbers, &Uneven::others, &Uneven::note);
+  }
+};
+
+TEST(DispatchedDataLoader, RefusesOnEveryRankWhatHasNotAnElementForEachRow) {
+  test::run_ranks(2, [] {
+    const auto collate = [](const std::vector<std::int64_t>& elements) {
+      return Uneven{tensor_of_numbers(elements), {1, 2, 3}, "even"};
+    };
+    DataLoader loader(Numbers{8}, {.batch_size = 4}, collate);
+    const auto shard =
+        prepare_data_loader(loader, {.split_batches = true, .dispatch_batches = true});
+    try {
+      for (const Uneven& batch : shard) (void)batch;
+      ADD_FAILURE() << "3 elements were divided like 4 rows";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("a list of 3 elements beside 4 rows"));
+      EXPECT_THAT(error.what(), HasSubstr("dispatch_batches = false"));
+    }
+  });
+}
+
+TEST(DispatchedDataLoader, RefusesOnEveryRankATensorThatHasOtherRows) {
+  test::run_ranks(2, [] {
+    const auto collate = [](const std::vector<std::int64_t>& elements) {
+      return std::make_pair(tensor_of_numbers(elements), at::full({2, 2}, 1.0));
+    };
+    DataLoader loader(Numbers{8}, {.batch_size = 4}, collate);
+    const auto shard =
+        prepare_data_loader(loader, {.split_batches = true, .dispatch_batches = true});
+    try {
+      for (const auto& batch : shard) (void)batch;
+      ADD_FAILURE() << "2 rows were divided like 4";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("a tensor of shape [2, 2] beside 4 rows"));
+    }
   });
 }
 
