@@ -11,6 +11,7 @@
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <torch/optim/optimizer.h>
 
 #include <accel/error.h>
@@ -70,8 +71,10 @@ GradScaler::GradScaler(GradScalerKwargs options, c10::Device device) : options_(
   growth_tracker_ = at::full({}, 0, at::TensorOptions(at::kInt).device(device));
 }
 
-at::Tensor GradScaler::scale(const at::Tensor& loss) const {
-  return options_.enabled ? loss * scale_ : loss;
+at::Tensor GradScaler::scale(const at::Tensor& loss) {
+  if (!options_.enabled) return loss;
+  used_scale_ = scale_;
+  return loss * scale_;
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
@@ -85,7 +88,8 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
                 "call unscale_() once, after the last backward() and before step()");
   }
   const at::NoGradGuard no_grad;
-  const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
+  const at::Tensor& scale = used_scale_.defined() ? used_scale_ : scale_;
+  const at::Tensor inverse = scale.to(at::kDouble).reciprocal().to(at::kFloat);
   at::Tensor found_inf = at::full({}, 0.0, scale_.options());
   for (auto& [type, gradients] : gradients_by_type(optimizer)) {
     at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse);
@@ -151,6 +155,7 @@ void GradScaler::update() {
                 "update() was called before any gradient was unscaled",
                 "call step() before update()");
   }
+  scale_ = scale_.clone();  // gradients that wait for their optimizer's step have the one before
   at::_amp_update_scale_(scale_,
                          growth_tracker_,
                          found_inf,
@@ -159,16 +164,16 @@ void GradScaler::update() {
                          options_.growth_interval);
 }
 
-// Gradients that are still there were divided by the scale, and what a backward adds to them will not be.
 void GradScaler::forget(torch::optim::Optimizer& optimizer) {
   const auto found = states_.find(&optimizer);
-  if (found == states_.end()) return;
-  const bool is_unscaled = found->second.stage == Stage::kUnscaled;
-  states_.erase(found);
-  if (!is_unscaled) return;
+  const bool is_unscaled = found != states_.end() && found->second.stage == Stage::kUnscaled;
+  if (found != states_.end()) states_.erase(found);
+  const bool has_changed = used_scale_.defined() && !used_scale_.is_same(scale_);
+  if (!is_unscaled && !has_changed) return;
   const at::NoGradGuard no_grad;
+  const at::Tensor factor = is_unscaled ? scale_ : scale_ / used_scale_;
   for (auto& [type, gradients] : gradients_by_type(optimizer)) {
-    for (at::Tensor& gradient : gradients) gradient.mul_(scale_);
+    for (at::Tensor& gradient : gradients) gradient.mul_(factor);
   }
 }
 
@@ -201,7 +206,7 @@ void GradScaler::load_state_dict(const StateDict& state) {
   const std::int64_t tracker = reader.integer("_growth_tracker");
   check_kwargs(loaded);
   options_ = loaded;
-  scale_.fill_(scale);
+  scale_ = at::full_like(scale_, scale);
   growth_tracker_.fill_(tracker);
 }
 

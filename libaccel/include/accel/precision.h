@@ -8,7 +8,7 @@
 //                                      unscaled --forget--> ready
 //
 // Threads:  both belong to the thread that trains; LibTorch's autocast flags are thread-local.
-// Source:   torch.amp; sequences compared in tests/unit/libaccel/train/grad_scaler_test.cc.
+// Source:   torch.amp; sequences compared in tests/unit/libaccel/train/precision_test.cc.
 #pragma once
 
 #include <cstdint>
@@ -69,10 +69,11 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
   // growth_interval > 0 and all are finite.
   explicit GradScaler(GradScalerKwargs options = {}, c10::Device device = c10::Device(c10::kCPU));
 
-  // loss * scale.
-  [[nodiscard]] at::Tensor scale(const at::Tensor& loss) const;
+  // loss * scale. The scale is that of all gradients until the next call: what update() changes meanwhile, after the step of
+  // another optimizer, does not count for them.
+  [[nodiscard]] at::Tensor scale(const at::Tensor& loss);
 
-  // Divides the gradients of the optimizer by the scale and remembers whether all were finite.
+  // Divides the gradients of the optimizer by the scale of their loss and remembers whether all were finite.
   // Throws kInvalidArgument when called twice for an optimizer between two update(), and for fp16
   // gradients (keep the parameters in fp32).
   void unscale_(torch::optim::Optimizer& optimizer);
@@ -97,8 +98,9 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
   // to what unscale_() found. Throws kInvalidArgument when there was neither.
   void update();
 
-  // Drops what was recorded for an optimizer: its gradients were cleared, or a backward will add to them. Those that are
-  // still there and were unscaled are multiplied by the scale again. Cost: then one pass over them.
+  // Drops what was recorded for an optimizer: its gradients were cleared, or the backward of the next scale() will add to
+  // them. Those that are still there get the scale that it will use, if they were unscaled or have another one. Cost: then one
+  // pass over them.
   void forget(torch::optim::Optimizer& optimizer);
 
   [[nodiscard]] bool is_enabled() const noexcept { return options_.enabled; }
@@ -116,7 +118,8 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
   };
 
   GradScalerKwargs options_;
-  at::Tensor scale_;           // 0-d float on the device
+  at::Tensor scale_;           // 0-d float on the device; never written to
+  at::Tensor used_scale_;      // by the last scale()
   at::Tensor growth_tracker_;  // 0-d int32 on the device
   std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;
 };

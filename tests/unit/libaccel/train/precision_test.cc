@@ -157,6 +157,20 @@ TEST_F(GradScalerTest, UpdateKeepsWhatAnotherOptimizerUnscaledBeforeItsStep) {
   EXPECT_EQ(other_weight.item<float>(), 0.0F) << "its gradient of 1 was divided by the scale twice";
 }
 
+TEST_F(GradScalerTest, AStepUnscalesByTheScaleOfItsBackwardWhateverTheStepBeforeHasChanged) {
+  at::Tensor other_weight = at::ones({1}).set_requires_grad(true);
+  torch::optim::SGD other({other_weight}, torch::optim::SGDOptions(1.0));
+  GradScaler scaler({.init_scale = 8.0, .growth_interval = 1});
+  scaler.scale(weight_.sum() + other_weight.sum()).backward();
+
+  scaler.step(optimizer_);
+  scaler.update();
+  scaler.step(other);
+
+  EXPECT_EQ(scaler.get_scale(), 16.0);
+  EXPECT_EQ(other_weight.item<float>(), 0.0F) << "its gradient is 1";
+}
+
 TEST_F(GradScalerTest, ForgottenGradientsThatAreStillThereAreScaledAgain) {
   GradScaler scaler({.init_scale = 8.0});
   set_scaled_gradient(scaler, 1.0F);

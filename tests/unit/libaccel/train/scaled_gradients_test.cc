@@ -1,5 +1,5 @@
 // Loss scaling changes no weight: loops in which gradients are clipped and not stepped give the same bits with it as without.
-// The scale is a power of two and forwards run in fp32, so that nothing is rounded by it.
+// The scale is always a power of two and forwards run in fp32, so that nothing is rounded by it.
 
 #include <cstdint>
 #include <functional>
@@ -43,9 +43,10 @@ at::Tensor values_of(const torch::nn::Module& module) {
 }
 
 enum class Clears { kOptimizer, kModule };
+enum class Clips { kNo, kYes };
 
-// The generator's loss gives the discriminator gradients too, and its clip divides all by the scale.
-at::Tensor two_optimizers(Accelerator& accelerator, Clears clears) {
+// The generator's loss gives the discriminator gradients too; its clip divides all by the scale, and its step may change that.
+at::Tensor two_optimizers(Accelerator& accelerator, Clears clears, Clips clips) {
   Linear generator(4, 4);
   Linear discriminator(4, 1);
   SGD generator_sgd(generator->parameters(), SGDOptions(kRate));
@@ -54,7 +55,7 @@ at::Tensor two_optimizers(Accelerator& accelerator, Clears clears) {
       accelerator.prepare(generator, discriminator, generator_sgd, discriminator_sgd);
   for (int round = 0; round < 3; ++round) {
     accelerator.backward(judge(make(batch(accelerator))).mean());
-    accelerator.clip_grad_norm_(generator->parameters(), kMaxNorm);
+    if (clips == Clips::kYes) accelerator.clip_grad_norm_(generator->parameters(), kMaxNorm);
     make_step.step();
     make_step.zero_grad();
 
@@ -123,9 +124,13 @@ at::Tensor begun_anew(Accelerator& accelerator) {
 
 enum class Divided { kNo, kYes };
 
-AcceleratorOptions options(bool scales, Divided divided) {
+enum class Scale { kNone, kConstant, kGrows };  // grows: with each step of an optimizer
+
+AcceleratorOptions options(Scale scale, Divided divided) {
   AcceleratorOptions options{.mixed_precision = "fp16",
-                             .grad_scaler = {.init_scale = 256.0, .enabled = scales},
+                             .grad_scaler = {.init_scale = 256.0,
+                                             .growth_interval = scale == Scale::kGrows ? 1 : 2000,
+                                             .enabled = scale != Scale::kNone},
                              .autocast = {.enabled = false}};
   if (divided == Divided::kYes) options.fsdp_plugin = FullyShardedDataParallelPlugin{};
   return options;
@@ -133,22 +138,27 @@ AcceleratorOptions options(bool scales, Divided divided) {
 
 void expect_scaling_changes_nothing(Divided divided) {
   std::vector<std::pair<std::string, std::function<at::Tensor(Accelerator&)>>> loops = {
-      {"two optimizers", [](Accelerator& a) { return two_optimizers(a, Clears::kOptimizer); }},
+      {"two optimizers",
+       [](Accelerator& a) { return two_optimizers(a, Clears::kOptimizer, Clips::kYes); }},
+      {"two that do not clip",
+       [](Accelerator& a) { return two_optimizers(a, Clears::kOptimizer, Clips::kNo); }},
       {"a batch left out", left_out},
       {"two losses", added_to},
       {"begun anew after free_memory()", begun_anew}};
   if (divided == Divided::kNo) {  // the module's zero_grad() does not reach the gradients of shards
-    loops.emplace_back("two, cleared by module",
-                       [](Accelerator& a) { return two_optimizers(a, Clears::kModule); });
+    loops.emplace_back("two, cleared by module", [](Accelerator& a) {
+      return two_optimizers(a, Clears::kModule, Clips::kYes);
+    });
   }
   for (const auto& [name, loop] : loops) {
     std::vector<at::Tensor> results;
-    for (const bool scales : {false, true}) {
-      Accelerator accelerator(options(scales, divided));
+    for (const Scale scale : {Scale::kNone, Scale::kConstant, Scale::kGrows}) {
+      Accelerator accelerator(options(scale, divided));
       set_seed(11);
       results.push_back(loop(accelerator));
     }
     EXPECT_TRUE(results[1].equal(results[0])) << name << '\n' << results[0] << results[1];
+    EXPECT_TRUE(results[2].equal(results[0])) << name << ", grows\n" << results[0] << results[2];
   }
 }
 
