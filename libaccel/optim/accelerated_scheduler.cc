@@ -44,7 +44,7 @@ void AcceleratedScheduler::step_with(Step step) const {
       shared.optimizers.end(),
       [](const AcceleratedOptimizer& optimizer) { return optimizer.step_was_skipped(); });
   if (any_skipped) return;
-  if (shared.options.split_batches) {
+  if (shared.options.split_batches || !scheduler.counts_batches()) {
     step(scheduler);
     return;
   }

@@ -87,7 +87,8 @@ struct AcceleratedSchedulerOptions {
 
 // Steps the schedule as often as batches were consumed by all processes: num_processes times per
 // optimizer step. That is what keeps schedules written for one process unchanged; with
-// split_batches the global batch stays the same, and so does the count.
+// split_batches the global batch stays the same, and so does the count. A schedule that follows
+// measurements (ReduceLROnPlateau) steps once for each.
 class ACCEL_EXPORT AcceleratedScheduler final : public Stateful {
  public:
   // optimizers: those whose skipped steps hold the schedule back.

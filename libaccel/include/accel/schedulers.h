@@ -8,8 +8,7 @@
 //
 // Threads:  the thread that trains.
 // Source:   torch.optim.lr_scheduler and the schedules of HF transformers; numbers compared with
-// Python in
-//           tests/peer/schedulers.
+//           Python in tests/peer/train_peer.py.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +34,8 @@ class ACCEL_EXPORT Scheduler : public Stateful {
   virtual void step(double /*metric*/) { step(); }
   // Counts a step without moving (GradientAccumulationPlugin::adjust_scheduler).
   virtual void count_step() {}
+  // Whether its steps stand for batches, of which N processes read N at a time; false: for measurements.
+  [[nodiscard]] virtual bool counts_batches() const { return true; }
   // False when the schedule has reached its last step.
   [[nodiscard]] virtual bool may_step() const { return true; }
   // The rates set last, one per parameter group; empty when there are none.
@@ -152,12 +153,14 @@ struct PlateauOptions {
   double eps = 1e-8;  // smaller changes of the rate are not made
 };
 
-// Lowers the rate when a metric stops improving; use step(metric), step() throws kInvalidArgument.
+// Lowers the rate when a metric stops improving; use step(metric), step() throws kInvalidArgument. Prepared, a metric counts
+// once, whatever the number of processes. Requires: the same metric on every rank (gather or reduce it), or their rates differ.
 class ACCEL_EXPORT ReduceLROnPlateau final : public LRScheduler {
  public:
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer, PlateauOptions options = {});
   void step() override;
   void step(double metric) override;
+  [[nodiscard]] bool counts_batches() const override { return false; }
   [[nodiscard]] StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 

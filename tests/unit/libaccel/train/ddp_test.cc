@@ -469,6 +469,23 @@ TEST_F(SchedulerOnTwoRanks, SplitBatchesOrNoLinkStepOnce) {
   });
 }
 
+TEST_F(SchedulerOnTwoRanks, APlateauCountsABadEpochOnce) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator;
+    torch::optim::SGD sgd({at::ones({1})}, torch::optim::SGDOptions(1.0));
+    ReduceLROnPlateau plateau(sgd, {.factor = 0.5, .patience = 1});
+    auto [optimizer, scheduler] = accelerator.prepare(sgd, plateau);
+    std::vector<double> rates;
+
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      scheduler.step(/*metric=*/1.0);
+      rates.push_back(scheduler.get_last_lr()[0]);
+    }
+
+    EXPECT_THAT(rates, ::testing::ElementsAre(1.0, 1.0, 0.5)) << "two bad epochs after the first";
+  });
+}
+
 TEST_F(SchedulerOnTwoRanks, OneCycleStopsAtItsTotalSteps) {
   test::run_ranks(2, [] {
     Accelerator accelerator;
