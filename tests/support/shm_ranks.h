@@ -23,8 +23,8 @@ inline constexpr std::size_t kShmSlot = 4096;  // small, so that little data tak
 // The ranks as threads: what each does, with the group it has joined.
 class ShmRanks {
  public:
-  explicit ShmRanks(int world_size, int spins = 100)
-      : shape_{.world_size = world_size, .slot_bytes = kShmSlot},
+  explicit ShmRanks(int world_size, int spins = 100, std::size_t slot_bytes = kShmSlot)
+      : shape_{.world_size = world_size, .slot_bytes = slot_bytes},
         spins_(spins),
         memory_(or_throw(shm::GroupMemory::create(shape_))) {}
 
