@@ -1,17 +1,12 @@
-// NameLookup: the addresses of a host name, looked up by a thread that nobody waits for.
+// The addresses of a host name. getaddrinfo() has no deadline: where no name server answers it takes minutes. So it is called
+// through DetachedCall or call_detached().
 //
-// getaddrinfo() has no deadline: where no name server answers it takes minutes. So its thread is detached, and neither who
-// asks nor the end of the program waits for it.
-//
-// Threads:  see each; a resolver is called on a thread of its own.
+// Threads:  a resolver is called on any thread.
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
-
-#include <boost/asio/any_io_executor.hpp>
 
 #include <accel/result.h>
 
@@ -23,25 +18,7 @@ using HostAddresses = Result<std::vector<std::string>>;
 using Resolver = std::function<HostAddresses(const std::string& host)>;
 [[nodiscard]] Resolver system_resolver();
 
-// Calls `done` on a thread of its own, or on this one when no thread can be had.
-void look_up_detached(std::string host, Resolver resolver, std::function<void(HostAddresses)> done);
-
-// One look-up for an event loop.
-class NameLookup {
- public:
-  // Calls `done` on `executor`, which is kept busy until then, unless this object goes before.
-  NameLookup(const boost::asio::any_io_executor& executor,
-             std::string host,
-             Resolver resolver,
-             std::function<void(HostAddresses)> done);
-  // On the thread that runs `executor`.
-  ~NameLookup();
-  NameLookup(const NameLookup&) = delete;
-  NameLookup& operator=(const NameLookup&) = delete;
-
- private:
-  struct State;
-  std::shared_ptr<State> state_;
-};
+// What an error begins with when no thread for it can be had.
+inline constexpr const char* kNoLookup = "no name can be looked up";
 
 }  // namespace accel::launcher

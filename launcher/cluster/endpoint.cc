@@ -15,6 +15,7 @@
 
 #include "agent/rendezvous/node_address.h"
 #include "launcher/number_text.h"
+#include "runtime/supervisor/detached_call.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::cluster {
@@ -65,11 +66,13 @@ std::optional<launcher::HostAddresses> look_up(const std::string& host,
                                                milliseconds limit,
                                                const launcher::Resolver& resolver) {
   const auto lookup = std::make_shared<Lookup>();
-  launcher::look_up_detached(host, resolver, [lookup](launcher::HostAddresses found) {
-    const std::lock_guard lock(lookup->mutex);
-    lookup->found = std::move(found);
-    lookup->changed.notify_all();
-  });
+  supervisor::call_detached<std::vector<std::string>>([host, resolver] { return resolver(host); },
+                                                      launcher::kNoLookup,
+                                                      [lookup](launcher::HostAddresses found) {
+                                                        const std::lock_guard lock(lookup->mutex);
+                                                        lookup->found = std::move(found);
+                                                        lookup->changed.notify_all();
+                                                      });
   std::unique_lock lock(lookup->mutex);
   lookup->changed.wait_for(lock, limit, [&] { return lookup->found.has_value(); });
   return lookup->found;

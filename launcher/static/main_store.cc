@@ -184,8 +184,7 @@ void MainStore::on_trouble(const Error& why) {
   if (is_probing_ && !was_up_ && link_.has_tried_all()) return listen_on_all();
   if (link_.has_tried_all()) look_up_again();
   last_trouble_ = why.message();
-  const bool is_refused = last_trouble_.find("refused") != std::string::npos;
-  if (is_refused && link_.has_tried_all()) handlers_.on_gone();
+  if (link_.is_refused() && link_.has_tried_all()) handlers_.on_gone();
 }
 
 void MainStore::exchange(const supervisor::StoreExchange& wanted,

@@ -6,11 +6,13 @@
 #include <memory>
 #include <utility>
 
+#include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <sys/socket.h>
 
+#include "launcher/name_lookup.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::launcher {
@@ -75,22 +77,23 @@ void StoreLink::find(const std::string& host,
       done(std::vector<TcpEndpoint>{TcpEndpoint(numeric, port)});
     });
   }
-  lookup_.emplace(timer_.get_executor(),
-                  host,
-                  system_resolver(),
-                  [done = std::move(done), host, port](const HostAddresses& found) {
-                    std::vector<TcpEndpoint> addresses;
-                    for (const std::string& text : found ? *found : std::vector<std::string>()) {
-                      boost::system::error_code failure;
-                      const auto address = asio::ip::make_address(text, failure);
-                      if (!failure) addresses.emplace_back(address, port);
-                    }
-                    if (!addresses.empty()) return done(std::move(addresses));
-                    done(Error(ErrorCode::kStoreUnreachable,
-                               "the main process's host '" + host + "' has no address" +
-                                   (found ? "" : ": " + found.error().message()),
-                               "give a name that this machine can resolve, or an address"));
-                  });
+  lookup_.emplace(
+      timer_.get_executor(),
+      [host] { return system_resolver()(host); },
+      kNoLookup,
+      [done = std::move(done), host, port](const HostAddresses& found) {
+        std::vector<TcpEndpoint> addresses;
+        for (const std::string& text : found ? *found : std::vector<std::string>()) {
+          boost::system::error_code failure;
+          const auto address = asio::ip::make_address(text, failure);
+          if (!failure) addresses.emplace_back(address, port);
+        }
+        if (!addresses.empty()) return done(std::move(addresses));
+        done(Error(ErrorCode::kStoreUnreachable,
+                   "the main process's host '" + host + "' has no address" +
+                       (found ? "" : ": " + found.error().message()),
+                   "give a name that this machine can resolve, or an address"));
+      });
 }
 
 void StoreLink::open(std::vector<TcpEndpoint> addresses) {
@@ -114,16 +117,17 @@ void StoreLink::close() {
 }
 
 void StoreLink::connect() {
-  has_moved_ = false;
+  has_moved_ = is_refused_ = false;
   timer_.expires_after(kStoreConnectLimit);
   timer_.async_wait([this](const boost::system::error_code& cancelled) {
     if (cancelled || is_up_) return;
     fail(Error(ErrorCode::kStoreUnreachable,
                "no answer within " + std::to_string(kStoreConnectLimit.count()) + " s"));
   });
-  client_.connect(addresses_[next_], [this](const Result<void>& connected) {
+  client_.connect(addresses_[next_], [this](const boost::system::error_code& failure) {
     timer_.cancel();
-    if (!connected) return fail(connected.error());
+    is_refused_ = failure == asio::error::connection_refused;
+    if (failure) return fail(Error(ErrorCode::kStoreUnreachable, errno_text(failure.value())));
     is_up_ = true;
     num_tried_ = 0;
     handlers_.on_up();

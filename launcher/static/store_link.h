@@ -1,6 +1,6 @@
 // StoreLink: the connection of a launcher to the store of machine 0, opened again whenever it breaks.
 //
-// Threads:  the one that runs the io_context; names are looked up on threads that nobody waits for (NameLookup).
+// Threads:  the one that runs the io_context; names are looked up on threads that nobody waits for (DetachedCall).
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 #include <accel/result.h>
 
-#include "launcher/name_lookup.h"
+#include "runtime/supervisor/detached_call.h"
 #include "runtime/supervisor/store_client.h"
 
 namespace accel::launcher {
@@ -67,6 +67,8 @@ class StoreLink {
   // No address has answered since it was opened or broke, and each was tried.
   [[nodiscard]] bool has_tried_all() const { return num_tried_ >= addresses_.size(); }
   [[nodiscard]] bool is_up() const { return is_up_; }
+  // The last try met a host where nothing listens on the port.
+  [[nodiscard]] bool is_refused() const { return is_refused_; }
   [[nodiscard]] bool is_idle() const { return is_up_ && !is_asking_; }
   [[nodiscard]] supervisor::TcpEndpoint local_endpoint() const { return client_.local_endpoint(); }
 
@@ -77,14 +79,15 @@ class StoreLink {
   Handlers handlers_;
   StorePauses pauses_;
   supervisor::StoreClient client_;
-  std::optional<NameLookup> lookup_;  // the last one
-  boost::asio::steady_timer timer_;   // the limit of a try, or the pause after it
+  std::optional<supervisor::DetachedCall<std::vector<std::string>>> lookup_;  // the last one
+  boost::asio::steady_timer timer_;  // the limit of a try, or the pause after it
   std::vector<supervisor::TcpEndpoint> addresses_;
   std::size_t next_ = 0;
   std::size_t num_tried_ = 0;  // in vain, one after another
   std::string last_trouble_;
   bool has_moved_ = false;  // since the last try began: next_ is where the next one goes
   bool is_up_ = false;
+  bool is_refused_ = false;
   bool is_asking_ = false;
 };
 

@@ -44,7 +44,7 @@ std::vector<Leftover> Leftovers::step(TimePoint now, const std::vector<pid_t>& l
     for (const EndedRank& rank : ended_) {
       if (rank.due > now || !belongs_to(stray, rank)) continue;
       if (rank.signal == SIGTERM) {
-        named.push_back({stray.pid, read_command(system_, stray.pid)});
+        named.push_back({stray.pid, read_command(system_, stray)});
       }
       signal_stray(system_, stray, rank.signal);
       signal_stray(system_, stray, SIGCONT);

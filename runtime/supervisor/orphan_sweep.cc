@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 constexpr Duration kFirstWait = 1ms;
 constexpr Duration kLongestWait = 50ms;
 constexpr int kEmptyScansWanted = 2;
+constexpr Duration kUnreadLimit = 200ms;  // an ordinary wait for a disk is over by then
 
 // `roots` and the pids below them in the tree of `table`.
 std::unordered_set<pid_t> pids_below(const std::vector<pid_t>& roots,
@@ -65,6 +66,36 @@ std::unordered_set<pid_t> members_of(System& system, const std::vector<std::stri
   return members;
 }
 
+struct Search {
+  std::vector<ProcessEntry> strays;
+  std::vector<ProcessEntry> unread;
+};
+
+// A kernel thread (parent: kthreadd, 2) has no environment that could be waited for.
+bool waits_uninterruptibly(const ProcessEntry& entry) {
+  constexpr pid_t kKernelThreads = 2;
+  return entry.state == 'D' && entry.parent != kKernelThreads;
+}
+
+Search search(System& system, const SweepScope& scope, const std::vector<ProcessEntry>& table) {
+  const auto descendants = pids_below({scope.ancestor}, table);
+  const auto members = members_of(system, scope.cgroups);
+  Search found;
+  for (const ProcessEntry& entry : table) {
+    if (entry.pid == scope.ancestor || entry.pid == ::getpid() || entry.pid == scope.spared)
+      continue;
+    if (entry.state == 'Z' || entry.state == 'X' || entry.start_time < scope.started_at) continue;
+    if (descendants.contains(entry.pid) || members.contains(entry.pid)) {
+      found.strays.push_back(entry);
+    } else if (waits_uninterruptibly(entry)) {
+      found.unread.push_back(entry);
+    } else if (has_tag(system, entry.pid, scope)) {
+      found.strays.push_back(entry);
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 std::uint64_t own_start_time(System& system) {
@@ -75,19 +106,7 @@ std::uint64_t own_start_time(System& system) {
 std::vector<ProcessEntry> find_strays(System& system,
                                       const SweepScope& scope,
                                       const std::vector<ProcessEntry>& table) {
-  const auto descendants = pids_below({scope.ancestor}, table);
-  const auto members = members_of(system, scope.cgroups);
-  std::vector<ProcessEntry> strays;
-  for (const ProcessEntry& entry : table) {
-    if (entry.pid == scope.ancestor || entry.pid == ::getpid() || entry.pid == scope.spared)
-      continue;
-    if (entry.state == 'Z' || entry.state == 'X' || entry.start_time < scope.started_at) continue;
-    if (descendants.contains(entry.pid) || members.contains(entry.pid) ||
-        has_tag(system, entry.pid, scope)) {
-      strays.push_back(entry);
-    }
-  }
-  return strays;
+  return search(system, scope, table).strays;
 }
 
 std::vector<ProcessEntry> find_descendants(const std::vector<pid_t>& roots,
@@ -113,6 +132,10 @@ OrphanSweep::OrphanSweep(System& system, SweepScope scope, Duration kill_wait)
 
 OrphanSweep::Step OrphanSweep::step(TimePoint now) {
   last_scan_ = scan();
+  if (last_scan_.empty() && !unread_.empty()) {
+    if (leave_unread_at_ == TimePoint::max()) leave_unread_at_ = now + kUnreadLimit;
+    if (now < leave_unread_at_) return search_again();
+  }
   if (last_scan_.empty()) {
     if (++empty_scans_ >= kEmptyScansWanted) return {Verdict::kClean};
     return {Verdict::kScanAgain, Duration::zero()};
@@ -124,6 +147,10 @@ OrphanSweep::Step OrphanSweep::step(TimePoint now) {
     signal_stray(system_, stray, SIGKILL);
   }
   if (now >= give_up_at_) return {Verdict::kGaveUp};
+  return search_again();
+}
+
+OrphanSweep::Step OrphanSweep::search_again() {
   return {Verdict::kScanAgain, std::exchange(wait_, std::min(2 * wait_, kLongestWait))};
 }
 
@@ -131,30 +158,40 @@ OrphanSweep::Step OrphanSweep::step(TimePoint now) {
 // tag is inherited. So what was found foreign once is not looked at again.
 std::vector<ProcessEntry> OrphanSweep::scan() {
   const std::vector<ProcessEntry> table = read_process_table(system_, foreign_);
-  std::vector<ProcessEntry> strays = find_strays(system_, scope_, table);
+  auto [strays, unread] = search(system_, scope_, table);
   for (const ProcessEntry& entry : table) {
     const bool is_ended = entry.state == 'Z' || entry.state == 'X';  // its number may come again
     if (!is_ended) foreign_.insert(entry.pid);
   }
   for (const ProcessEntry& stray : strays) foreign_.erase(stray.pid);
+  for (const ProcessEntry& process : unread) foreign_.erase(process.pid);
   foreign_.erase(scope_.ancestor);
-  return strays;
+  unread_ = std::move(unread);
+  return std::move(strays);
 }
 
 std::vector<std::string> OrphanSweep::describe_last_scan() const {
   std::vector<std::string> texts;
-  for (const ProcessEntry& stray : last_scan_) {
-    texts.push_back("process " + std::to_string(stray.pid) + " (" +
-                    read_command(system_, stray.pid) + ", state " + stray.state + ")");
-  }
+  for (const ProcessEntry& stray : last_scan_) texts.push_back(describe(stray));
   return texts;
+}
+
+std::vector<std::string> OrphanSweep::describe_unread() const {
+  std::vector<std::string> texts;
+  for (const ProcessEntry& process : unread_) texts.push_back(describe(process));
+  return texts;
+}
+
+std::string OrphanSweep::describe(const ProcessEntry& process) const {
+  return "process " + std::to_string(process.pid) + " (" + read_command(system_, process) +
+         ", state " + process.state + ")";
 }
 
 void OrphanSweep::remember(const ProcessEntry& stray) {
   const bool is_known = std::any_of(found_.begin(), found_.end(), [&](const Leftover& leftover) {
     return leftover.pid == stray.pid;
   });
-  if (!is_known) found_.push_back({stray.pid, read_command(system_, stray.pid)});
+  if (!is_known) found_.push_back({stray.pid, read_command(system_, stray)});
 }
 
 int reap_all_children() {

@@ -8,6 +8,9 @@
 // after two scans in a row that found nothing: a process that forks while it is being looked at is
 // seen by the second one.
 //
+// The environment of a process in an uninterruptible wait (state D) is not read: the reader could have to wait with it, for a
+// file server that does not answer. It is looked at again for a while; then step() goes on without it, and names it.
+//
 // A process is never signalled by its number: it is opened as a pidfd, its start time is compared
 // with the one of the scan, and the signal goes to the pidfd.
 //
@@ -41,7 +44,7 @@ struct SweepScope {
 // Start time of the calling process, for SweepScope::started_at.
 [[nodiscard]] std::uint64_t own_start_time(System& system);
 
-// The processes of `table` in scope, without zombies.
+// The processes of `table` in scope, without zombies, and without those whose tag cannot be read (state D).
 [[nodiscard]] std::vector<ProcessEntry> find_strays(System& system,
                                                     const SweepScope& scope,
                                                     const std::vector<ProcessEntry>& table);
@@ -72,9 +75,13 @@ class OrphanSweep {
 
   // Those of the last scan, which are still there after kGaveUp: "process 12 (name, state D)".
   [[nodiscard]] std::vector<std::string> describe_last_scan() const;
+  // Those whose tag could not be read to the end, in the same words.
+  [[nodiscard]] std::vector<std::string> describe_unread() const;
 
  private:
   [[nodiscard]] std::vector<ProcessEntry> scan();
+  [[nodiscard]] Step search_again();
+  [[nodiscard]] std::string describe(const ProcessEntry& process) const;
   void remember(const ProcessEntry& stray);
 
   System& system_;
@@ -85,6 +92,8 @@ class OrphanSweep {
   Duration wait_;
   std::unordered_set<pid_t> foreign_;  // seen before, and not of the job
   std::vector<ProcessEntry> last_scan_;
+  std::vector<ProcessEntry> unread_;  // of the last scan
+  TimePoint leave_unread_at_ = TimePoint::max();
   std::vector<Leftover> found_;
 };
 

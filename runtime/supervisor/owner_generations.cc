@@ -186,7 +186,6 @@ void Supervisor::Impl::end_generation() {
   state_ = State::kParked;
   cancel_timer();
   end_lease();
-  read_error_files();
   GenerationEnded ended = {
       .generation = generation_,
       .outcome = record_.outcome(owner_stop_, history_.total(), spec_.stop.requeue_exit_code),

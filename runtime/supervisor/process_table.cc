@@ -72,13 +72,16 @@ std::optional<std::string> find_in_environ(std::string_view environ, std::string
   return std::nullopt;
 }
 
-std::string read_command(System& system, pid_t pid, std::size_t limit) {
-  if (auto line = system.read_file(proc_path(pid, "cmdline"), limit); line && !line->empty()) {
-    while (!line->empty() && line->back() == '\0') line->pop_back();
-    std::replace(line->begin(), line->end(), '\0', ' ');
-    return *line;
+std::string read_command(System& system, const ProcessEntry& process, std::size_t limit) {
+  if (process.state != 'D') {
+    auto line = system.read_file(proc_path(process.pid, "cmdline"), limit);
+    if (line && !line->empty()) {
+      while (!line->empty() && line->back() == '\0') line->pop_back();
+      std::replace(line->begin(), line->end(), '\0', ' ');
+      return *line;
+    }
   }
-  auto name = system.read_file(proc_path(pid, "comm"), limit);
+  auto name = system.read_file(proc_path(process.pid, "comm"), limit);
   if (!name) return "(gone)";
   while (!name->empty() && name->back() == '\n') name->pop_back();
   return "[" + *name + "]";

@@ -40,8 +40,10 @@ struct ProcessEntry {
 [[nodiscard]] std::optional<std::string> find_in_environ(std::string_view environ,
                                                          std::string_view name);
 
-// The command line with spaces between the arguments, or "[comm]" of a process without one;
-// at most `limit` bytes.
-[[nodiscard]] std::string read_command(System& system, pid_t pid, std::size_t limit = 200);
+// The command line with spaces between the arguments, or "[comm]" of a process without one, or in state D: its command
+// line could not be read without waiting with it. At most `limit` bytes.
+[[nodiscard]] std::string read_command(System& system,
+                                       const ProcessEntry& process,
+                                       std::size_t limit = 200);
 
 }  // namespace accel::supervisor

@@ -122,7 +122,7 @@ class StoreClient::Connection : public std::enable_shared_from_this<Connection> 
  public:
   explicit Connection(asio::io_context& context) : socket_(context) {}
 
-  void connect(const TcpEndpoint& store, std::function<void(Result<void>)> done) {
+  void connect(const TcpEndpoint& store, StoreClient::ConnectHandler done) {
     // Its own socket(): what is spawned meanwhile must not inherit it.
     UniqueFd fd(::socket(store.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     boost::system::error_code failure;
@@ -137,14 +137,14 @@ class StoreClient::Connection : public std::enable_shared_from_this<Connection> 
     if (failure) {
       return asio::post(socket_.get_executor(),
                         [self = shared_from_this(), done = std::move(done), failure] {
-                          if (!self->is_closed_) done(unreachable(errno_text(failure.value())));
+                          if (!self->is_closed_) done(failure);
                         });
     }
     socket_.async_connect(store,
                           [self = shared_from_this(),
                            done = std::move(done)](const boost::system::error_code& error) {
                             if (self->is_closed_) return;
-                            if (error) return done(unreachable(errno_text(error.value())));
+                            if (error) return done(error);
                             append_code(self->out_, StoreCommand::kValidate);
                             append_u32(self->out_, kStoreMagic);
                             done({});
@@ -218,7 +218,7 @@ StoreClient::~StoreClient() {
   close();
 }
 
-void StoreClient::connect(const TcpEndpoint& store, std::function<void(Result<void>)> done) {
+void StoreClient::connect(const TcpEndpoint& store, ConnectHandler done) {
   close();
   connection_ = std::make_shared<Connection>(context_);
   connection_->connect(store, std::move(done));

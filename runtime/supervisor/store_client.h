@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/system/error_code.hpp>
 
 #include <accel/result.h>
 
@@ -78,8 +79,9 @@ class StoreClient {
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
-  // Errors  kStoreUnreachable with the errno. There is no time limit: close() ends it.
-  void connect(const TcpEndpoint& store, std::function<void(Result<void>)> done);
+  // `done` gets the error of socket() or connect(), none once it is connected. There is no time limit: close() ends it.
+  using ConnectHandler = std::function<void(const boost::system::error_code&)>;
+  void connect(const TcpEndpoint& store, ConnectHandler done);
 
   // Requires: connected, and no exchange under way.
   // Errors  kStoreUnreachable: the connection ended; kProtocol. It is closed then.

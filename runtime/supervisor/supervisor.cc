@@ -15,15 +15,23 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <limits>
 #include <random>
 #include <utility>
 
 #include <boost/asio/post.hpp>
 
+#include "runtime/supervisor/private_folder.h"
 #include "runtime/supervisor/supervisor_impl.h"
 
 namespace accel::supervisor {
+
+ErrorFileReader own_error_files() {
+  constexpr std::size_t kMostBytes = 64 * 1024;
+  return {.read = [](const std::string& path) { return read_own_file(path, kMostBytes); },
+          .limit = std::chrono::seconds(2)};
+}
 
 // ---- running ----
 
@@ -64,6 +72,7 @@ void Supervisor::Impl::forget_generation() {
   is_linger_over_ = false;
   has_asked_descendants_ = false;
   hang_.reset();
+  has_error_files_ = false;
   leftovers_.forget_all();
   group_.clear();
 }
@@ -210,6 +219,8 @@ void Supervisor::Impl::run_sweep() {
       return set_timer(clock_.now() + step.wait, &Impl::run_sweep);
     }
     if (step.verdict == OrphanSweep::Verdict::kGaveUp) give_up_on_strays();
+    for (const std::string& text : sweep_->describe_unread())
+      record_.add_notice(text + " could not be looked at: it may be of this job");
     return conclude();
   }
 }
@@ -231,6 +242,7 @@ void Supervisor::Impl::conclude() {
   if (next_) next_ = plan_next();
   // It is the end after all: search everything.
   if (expects_successor_ && !has_successor()) return begin_sweep();
+  if (!next_ && !has_error_files_) return read_error_files();
   if (expects_successor_ && is_owner_driven()) return end_generation();
   if (!next_) {
     tell_why_it_ends();
@@ -257,17 +269,50 @@ void Supervisor::Impl::refuse(const Error& error) {
   close_with([this, error] { send_(Refused{error}); });
 }
 
-// Touches the disk: only when nothing is left to supervise.
+// Those that this generation's ranks may have written, read beside the loop: it serves the store and the owner.
 void Supervisor::Impl::read_error_files() {
+  std::vector<std::pair<int, std::string>> paths;
   for (const WorkerExit& exit : record_.exits()) {
-    record_.complete(exit.local_rank, [this](WorkerExit& completed) {
-      completed.error_file = services_.error_file_content(completed.local_rank);
-    });
+    const std::string path = services_.error_file(exit.local_rank);
+    if (!path.empty()) paths.emplace_back(exit.local_rank, path);
   }
+  if (paths.empty()) return take_error_files({});
+  set_timer(clock_.now() + error_file_reader_.limit, &Impl::leave_error_files);
+  const auto read_all = [paths = std::move(paths), read = error_file_reader_.read] {
+    std::vector<ErrorFile> files;
+    for (const auto& [local_rank, path] : paths) files.push_back({local_rank, read(path)});
+    return Result<std::vector<ErrorFile>>(std::move(files));
+  };
+  error_files_.emplace(context_.get_executor(),
+                       read_all,
+                       "the error files of the workers cannot be read",
+                       [this](const Result<std::vector<ErrorFile>>& files) {
+                         if (!files) record_.add_notice(files.error().message());
+                         take_error_files(files ? *files : std::vector<ErrorFile>());
+                       });
+}
+
+void Supervisor::Impl::take_error_files(const std::vector<ErrorFile>& files) {
+  for (const ErrorFile& file : files) {
+    record_.complete(file.local_rank,
+                     [&file](WorkerExit& exit) { exit.error_file = file.content; });
+  }
+  has_error_files_ = true;
+  cancel_timer();
+  conclude();
+}
+
+void Supervisor::Impl::leave_error_files() {
+  error_files_.reset();
+  const std::string folder =
+      std::filesystem::path(services_.error_file(record_.exits().front().local_rank)).parent_path();
+  record_.add_notice("the error files of the workers were not read within " +
+                     std::to_string(error_file_reader_.limit.count()) + " ms: the disk of '" +
+                     folder + "' does not answer");
+  take_error_files({});
 }
 
 void Supervisor::Impl::finish() {
-  read_error_files();
   close_with([this] {
     send_(record_.outcome(owner_stop_, history_.total(), spec_.stop.requeue_exit_code));
   });

@@ -24,11 +24,12 @@
 //   lingering  no descendant left                 sweeping
 //   lingering  linger is over                     sweeping   TERM, kill_wait, the sweep kills
 //   lingering  the owner asks to stop, is gone    sweeping
-//   sweeping   nothing found                      draining   if the restart policy says so
-//   sweeping   no descendant left                 parked     if the owner drives, and goes on
-//   sweeping   nothing found, tails are in        closing    else
+//   sweeping   nothing found                      draining
+//   draining   tails are in                       waiting    if the restart policy says so
+//   draining   tails and error files are in       parked     if the owner drives, and goes on
+//   draining   the same, or no answer in 2 s      closing    else
 //   waiting    the delay is over                  running    the next generation is started
-//   waiting    the owner asks to stop, is gone    closing
+//   waiting    the owner asks to stop, is gone    sweeping   now of everything
 //   closing    all output is written              finished
 //   closing    no sink moves any more             finished   a notice says what was lost
 //   closing    the owner asks to stop, is gone    finished   200 ms later, the same
@@ -40,9 +41,11 @@
 // Source:   tests/fault/, tests/unit/supervisor/; docs/supervision.md.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include <boost/asio/io_context.hpp>
 #include <sys/resource.h>
@@ -55,6 +58,14 @@
 
 namespace accel::supervisor {
 
+// How the error files of the workers are read. They may lie on a file server that does not answer: so this runs on a thread
+// that nobody waits for, and after `limit` the report goes without them.
+struct ErrorFileReader {
+  std::function<std::string(const std::string& path)> read;
+  std::chrono::milliseconds limit;
+};
+[[nodiscard]] ErrorFileReader own_error_files();
+
 struct SupervisorOptions {
   JobSpec spec;
   pid_t owner = 0;
@@ -62,6 +73,7 @@ struct SupervisorOptions {
   std::optional<rlimit> worker_open_files;  // RLIMIT_NOFILE of workers; empty: this process's
   std::shared_ptr<ForkServer> forks;        // makes the workers; null: they are programs
   System* system = &real_system();
+  ErrorFileReader error_files = own_error_files();
 };
 
 class Supervisor {

@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <unistd.h>
 
+#include "runtime/supervisor/detached_call.h"
 #include "runtime/supervisor/drain_watch.h"
 #include "runtime/supervisor/hang_clock.h"
 #include "runtime/supervisor/job_cgroup.h"
@@ -35,6 +37,7 @@ class Supervisor::Impl {
       : spec_(std::move(options.spec)),
         context_(context),
         system_(*options.system),
+        error_file_reader_(std::move(options.error_files)),
         forks_(std::move(options.forks)),
         send_(std::move(send)),
         done_(std::move(done)),
@@ -84,6 +87,10 @@ class Supervisor::Impl {
     kWaiting,
     kClosing,
     kFinished
+  };
+  struct ErrorFile {
+    int local_rank = 0;
+    std::string content;
   };
 
   // generations that the owner drives: owner_generations.cc
@@ -166,6 +173,8 @@ class Supervisor::Impl {
   void conclude();
   void refuse(const Error& error);
   void read_error_files();
+  void take_error_files(const std::vector<ErrorFile>& files);
+  void leave_error_files();
   void finish();
   void close_with(std::function<void()> last_word);
   void watch_drain();
@@ -186,6 +195,7 @@ class Supervisor::Impl {
   JobSpec spec_;  // ranks, world and store change with the generations of the owner, nothing else
   boost::asio::io_context& context_;
   System& system_;
+  ErrorFileReader error_file_reader_;
   std::shared_ptr<ForkServer> forks_;
   SteadyClock clock_;
   std::function<void(const HostEvent&)> send_;
@@ -221,6 +231,9 @@ class Supervisor::Impl {
   std::optional<Preflight> preflight_;  // while a check runs
   Result<void> check_result_;           // while what the checks left is swept
   std::function<void(const Result<void>&)> after_checks_;
+
+  std::optional<DetachedCall<std::vector<ErrorFile>>> error_files_;  // while draining
+  bool has_error_files_ = false;  // of the current generation: read, or given up
 
   std::optional<DrainWatch> drain_;  // while closing
   std::function<void()> last_word_;

@@ -66,7 +66,8 @@ void Supervisor::Impl::stop_for_owner(const Stop& stop) {
       begin_sweep();
       break;
     case State::kWaiting:
-      finish();
+      next_.reset();
+      conclude();
       break;
     case State::kIdle:
     case State::kSweeping:
@@ -202,7 +203,7 @@ StopWait Supervisor::Impl::describe_wait() const {
 std::vector<Leftover> Supervisor::Impl::name_descendants() const {
   std::vector<Leftover> named;
   for (const ProcessEntry& stray : find_strays(system_, scope_, read_process_table(system_))) {
-    named.push_back({stray.pid, read_command(system_, stray.pid)});
+    named.push_back({stray.pid, read_command(system_, stray)});
   }
   return named;
 }
@@ -218,7 +219,7 @@ void Supervisor::Impl::begin_linger() {
 void Supervisor::Impl::end_linger() {
   if (std::exchange(is_linger_over_, true)) return begin_sweep();
   for (const ProcessEntry& stray : find_strays(system_, scope_, read_process_table(system_))) {
-    record_.add_leftover({stray.pid, read_command(system_, stray.pid)});
+    record_.add_leftover({stray.pid, read_command(system_, stray)});
     signal_stray(system_, stray, SIGTERM);
     signal_stray(system_, stray, SIGCONT);
   }

@@ -12,8 +12,6 @@
 namespace accel::supervisor {
 namespace {
 
-constexpr std::size_t kMaxErrorFileBytes = 64 * 1024;
-
 ChannelOptions channel_options(const JobSpec& spec, const ServiceOptions& options) {
   ChannelOptions channels;
   channels.job_id = spec.job_id;
@@ -211,11 +209,6 @@ void WorkerServices::fill_in_texts(WorkerExit& exit) const {
 void WorkerServices::pass_on_notices(int global_rank) {
   for (const std::string& text : channels_.take_notices(global_rank))
     options_.notice("rank " + std::to_string(global_rank) + ": " + text);
-}
-
-std::string WorkerServices::error_file_content(int local_rank) const {
-  const std::string path = error_file(local_rank);
-  return path.empty() ? std::string() : read_own_file(path, kMaxErrorFileBytes);
 }
 
 int WorkerServices::store_port() const {

@@ -89,9 +89,6 @@ class WorkerServices {
   // Passes on what the worker has said since the last call that an operator should know.
   void pass_on_notices(int global_rank);
 
-  // What the worker wrote into its error file. Reads a file: only when nothing is left to supervise.
-  [[nodiscard]] std::string error_file_content(int local_rank) const;
-
   // Where the worker's TORCHELASTIC_ERROR_FILE belongs; empty when no folder could be had.
   [[nodiscard]] std::string error_file(int local_rank) const;
 

@@ -62,7 +62,7 @@ TEST_F(Orphans, Fault2KillingAWorkerLeavesNoProcess) {
   ASSERT_THAT(launch.wait_for_lines("ready ", 2 * kFamily), SizeIs(2 * kFamily));
   pid_t worker = 0;
   for (const auto& entry : supervisor::read_process_table(real_system())) {
-    const std::string command = supervisor::read_command(real_system(), entry.pid);
+    const std::string command = supervisor::read_command(real_system(), entry);
     const bool is_worker = command.find(" family ") != std::string::npos;
     if (entry.parent == launch.shim() && entry.pid == entry.session && is_worker)
       worker = entry.pid;

@@ -20,18 +20,21 @@ class FakeSystem : public System {
  public:
   std::map<std::string, std::string> files;
   std::set<pid_t> unkillable;
+  std::set<std::string> paths_read;
   std::vector<std::pair<pid_t, int>> signals;  // in the order sent
 
   void add_process(pid_t pid,
                    pid_t parent,
                    std::uint64_t start_time,
-                   const std::string& environ = "") {
+                   const std::string& environ = "",
+                   char state = 'S') {
     const std::string folder = "/proc/" + std::to_string(pid);
     const std::string id = std::to_string(pid);
-    files[folder + "/stat"] = id + " (a (b) c) S " + std::to_string(parent) + " " + id + " " + id +
-                              " 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 " + std::to_string(start_time) +
-                              " 0 0\n";
+    files[folder + "/stat"] = id + " (a (b) c) " + state + " " + std::to_string(parent) + " " + id +
+                              " " + id + " 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 " +
+                              std::to_string(start_time) + " 0 0\n";
     files[folder + "/environ"] = environ;
+    files[folder + "/comm"] = "a (b) c\n";
     files[folder + "/cmdline"] = std::string("work\0er", 7);
     pids_.insert(pid);
   }
@@ -42,6 +45,7 @@ class FakeSystem : public System {
   }
 
   Result<std::string> read_file(const std::string& path, std::size_t) override {
+    paths_read.insert(path);
     const auto found = files.find(path);
     if (found == files.end()) return Error(ErrorCode::kFileIo, "no file " + path);
     return found->second;

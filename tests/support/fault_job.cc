@@ -50,8 +50,7 @@ std::vector<std::string> processes_with(const std::string& token) {
     for (const char* file : {"/cmdline", "/environ"}) {
       const auto content = system.read_file(folder + file);
       if (!content || content->find(token) == std::string::npos) continue;
-      found.push_back(std::to_string(entry.pid) + " " +
-                      supervisor::read_command(system, entry.pid));
+      found.push_back(std::to_string(entry.pid) + " " + supervisor::read_command(system, entry));
       break;
     }
   }

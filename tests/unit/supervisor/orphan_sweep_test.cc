@@ -28,10 +28,10 @@ class OrphanSweepTest : public ::testing::Test {
 
   OrphanSweepTest() { system_.add_process(kShim, 1, 100); }
 
-  // Steps until the sweep is done; at most ten times.
+  // Steps until the sweep is done; at most twenty times.
   Verdict run(OrphanSweep& sweep) {
     OrphanSweep::Step step{Verdict::kScanAgain, {}};
-    for (int i = 0; i < 10 && step.verdict == Verdict::kScanAgain; ++i) {
+    for (int i = 0; i < 20 && step.verdict == Verdict::kScanAgain; ++i) {
       step = sweep.step(clock_.now());
       clock_.advance(step.wait);
     }
@@ -112,6 +112,41 @@ TEST_F(OrphanSweepTest, DoesNotSignalAnotherProcessWithTheSameNumber) {
   ASSERT_THAT(seen, SizeIs(1));
   EXPECT_FALSE(signal_stray(system_, seen[0], SIGKILL));
   EXPECT_THAT(system_.signals, Not(Contains(Pair(1'000'001, SIGKILL))));
+}
+
+TEST_F(OrphanSweepTest, WaitsForNoProcessThatItselfWaitsUninterruptibly) {
+  system_.add_process(1'000'001, 1, 120, kTag, 'D');  // to read its environment may take for ever
+  OrphanSweep sweep(system_, scope_, 2s);
+  const TimePoint begin = clock_.now();
+
+  EXPECT_EQ(run(sweep), Verdict::kClean);
+
+  EXPECT_THAT(system_.paths_read, Not(Contains("/proc/1000001/environ")));
+  EXPECT_THAT(system_.paths_read, Not(Contains("/proc/1000001/cmdline")));
+  EXPECT_THAT(sweep.describe_unread(), ElementsAre("process 1000001 ([a (b) c], state D)"));
+  EXPECT_GE(clock_.now() - begin, 200ms);  // it was given the time of an ordinary read
+}
+
+TEST_F(OrphanSweepTest, FindsTheTagOfAProcessThatWaitedForADisk) {
+  system_.add_process(1'000'001, 1, 120, kTag, 'D');
+  OrphanSweep sweep(system_, scope_, 2s);
+  EXPECT_EQ(sweep.step(clock_.now()).verdict, Verdict::kScanAgain);
+  system_.add_process(1'000'001, 1, 120, kTag);
+
+  EXPECT_EQ(run(sweep), Verdict::kClean);
+
+  EXPECT_THAT(system_.signals, ElementsAre(Pair(1'000'001, SIGKILL)));
+  EXPECT_THAT(sweep.describe_unread(), IsEmpty());
+}
+
+TEST_F(OrphanSweepTest, LosesNoTimeWithAThreadOfTheKernel) {
+  system_.add_process(1'000'001, 2, 120, "", 'D');
+  OrphanSweep sweep(system_, scope_, 2s);
+  const TimePoint begin = clock_.now();
+
+  EXPECT_EQ(run(sweep), Verdict::kClean);
+
+  EXPECT_EQ(clock_.now(), begin);
 }
 
 TEST_F(OrphanSweepTest, Fault8GivesUpOnAProcessThatCannotBeKilled) {
