@@ -9,6 +9,7 @@
 #include "launcher/cluster_library.h"
 #include "launcher/dry_run.h"
 #include "launcher/flag_spelling.h"
+#include "launcher/hosts/stdin_variables.h"
 #include "launcher/inherited_error_file.h"
 #include "launcher/interrupt_end.h"
 #include "launcher/launch_loop.h"
@@ -33,13 +34,13 @@ void print_launch_notice(const std::string& program, const std::string& text) {
 // The last lines of a single worker stand right above the report already, unless they went to a file.
 ReportStyle report_style(const std::string& program, const LaunchPlan& plan) {
   const supervisor::JobSpec& spec = plan.spec;
-  ReportStyle style = {
-      .color = ::isatty(STDERR_FILENO) == 1, .names = plan.worker_names, .hosts = plan.hosts};
   const bool is_on_screen =
       spec.workers.size() == 1 && spec.workers.front().redirect == supervisor::Streams::kNone;
-  style.program = program;
-  if (is_on_screen) style.tail_lines = 0;
-  return style;
+  return {.color = ::isatty(STDERR_FILENO) == 1,
+          .is_on_screen = is_on_screen,
+          .program = program,
+          .names = plan.worker_names,
+          .hosts = plan.hosts};
 }
 
 struct Ending {
@@ -57,6 +58,8 @@ Result<Ending> run_job(const std::string& program, const LaunchPlan& plan, Notic
   if (!host) return std::move(host).error();
   LaunchLoopOptions options;
   options.shares_terminal = plan.spec.console.foreground;
+  options.num_workers = static_cast<int>(plan.spec.workers.size());
+  options.max_restarts = plan.spec.restart.max_restarts;
   options.notices = &notices;
   if (!plan.quiet) {
     options.notice = [&](const std::string& text) { notices.push(program + ": " + text); };
@@ -132,9 +135,11 @@ std::vector<std::string> same_command(const std::string& program,
 
 int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   ::signal(SIGXFSZ, SIG_IGN);  // what does not fit into a file is an error, and told
+  const std::string program(name_of(is_torchrun ? Program::kTorchrun : Program::kLaunch));
+  if (const auto taken = take_stdin_variables(STDIN_FILENO); !taken)
+    return print_failure(program, taken.error());
   LaunchHost host = real_launch_host();
   host.is_torchrun = is_torchrun;
-  const std::string program(name_of(is_torchrun ? Program::kTorchrun : Program::kLaunch));
   auto plan = resolve_launch(arguments, host);
   if (!plan) return print_failure(program, plan.error());
   if (plan->answer) {

@@ -8,6 +8,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "runtime/supervisor/exit_error.h"
 #include "runtime/supervisor/exit_report.h"
 #include "runtime/supervisor/job_record.h"
 
@@ -22,12 +23,17 @@ std::optional<supervisor::WindowSize> terminal_size() {
   return supervisor::WindowSize{size.ws_row, size.ws_col};
 }
 
-std::string describe_restart(const supervisor::Restarting& restarting) {
+// "rank 1 of 4 ended with exit code 1: ValueError: bad data; restart 1 of 3 in 500 ms".
+std::string describe_restart(const supervisor::Restarting& restarting,
+                             int num_workers,
+                             int max_restarts) {
   const supervisor::WorkerExit& exit = restarting.because;
-  std::string text = "rank " + std::to_string(exit.global_rank);
-  text += exit.signal != 0 ? " was ended by " + supervisor::signal_name(exit.signal)
-                           : " failed with exit code " + std::to_string(exit.exit_code);
-  text += "; restart " + std::to_string(restarting.next_generation);
+  std::string text = supervisor::error_of(exit, supervisor::rank_name(exit, num_workers)).message();
+  const std::string reason =
+      supervisor::own_reason(exit, supervisor::read_error_file(exit.error_file));
+  if (!reason.empty()) text += ": " + reason;
+  text += "; restart " + std::to_string(restarting.next_generation) + " of " +
+          std::to_string(max_restarts);
   if (restarting.delay.count() > 0)
     text += " in " + std::to_string(restarting.delay.count()) + " ms";
   return text;
@@ -94,7 +100,7 @@ void LaunchLoop::on_event(const supervisor::HostEvent& event) {
     if (options_.shares_terminal) sharing_terminal_ = started->generation;
   } else if (const auto* restarting = std::get_if<supervisor::Restarting>(&event)) {
     sharing_terminal_.reset();
-    options_.notice(describe_restart(*restarting));
+    options_.notice(describe_restart(*restarting, options_.num_workers, options_.max_restarts));
   } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
     outcome_ = *outcome;
     std::erase_if(outcome_->notices, [&](const std::string& text) { return told_.contains(text); });

@@ -36,7 +36,9 @@ struct ReceivedSignal {
 };
 
 struct LaunchLoopOptions {
-  bool shares_terminal = false;                    // the worker is in our foreground group
+  bool shares_terminal = false;  // the worker is in our foreground group
+  int num_workers = 1;           // for what is told of a restart, as the next
+  int max_restarts = 0;
   std::function<void(const std::string&)> notice;  // a line for the user; must not wait for him
   NoticeQueue* notices = nullptr;                  // written out while the loop waits; may be none
   // At most so long from the first stop signal to SIGKILL; default: as long as the job says.

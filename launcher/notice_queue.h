@@ -2,11 +2,14 @@
 //
 // The console may be a pipe whose reader has stopped, or a terminal under Ctrl-S. A launcher that waited
 // there would not hear a Ctrl-C. So a line goes out when poll() says that there is room; what found none
-// by the end of the job stands before the report.
+// by the end of the job stands before the report. A user who reads nothing for days gets the newest 64 KiB, and how many
+// lines are missing before them.
 //
 // Threads:  one thread.
 #pragma once
 
+#include <cstddef>
+#include <deque>
 #include <string>
 #include <string_view>
 
@@ -20,7 +23,7 @@ class NoticeQueue {
   void push(std::string_view line);
 
   // To be polled for POLLOUT; -1 when nothing waits to be written.
-  [[nodiscard]] int waiting_fd() const noexcept { return pending_.empty() ? -1 : fd_; }
+  [[nodiscard]] int waiting_fd() const noexcept { return lines_.empty() ? -1 : fd_; }
 
   // Writes what fits.
   void write_some();
@@ -29,8 +32,14 @@ class NoticeQueue {
   [[nodiscard]] std::string take_unwritten();
 
  private:
+  void drop_until_it_fits(std::size_t num_bytes);
+  void take_first();
+
   const int fd_;
-  std::string pending_;
+  std::deque<std::string> lines_;  // with their newlines
+  std::size_t num_bytes_ = 0;      // of all of them
+  std::size_t num_written_ = 0;    // of the first
+  std::size_t num_dropped_ = 0;    // behind the first, and not told of yet
 };
 
 }  // namespace accel::launcher

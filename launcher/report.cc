@@ -46,17 +46,27 @@ void append_lines(std::string& out,
   for (const std::string& line : lines) out += "  | " + line + "\n";
 }
 
-std::string own_words(const WorkerExit& exit, const OwnWords& words, size_t tail_lines) {
+bool has_line(const std::vector<std::string>& lines, const std::string& line) {
+  return std::ranges::find(lines, line) != lines.end();
+}
+
+// Nothing that is on the screen already, and nothing twice.
+std::string own_words(const WorkerExit& exit, const OwnWords& words, bool is_on_screen) {
+  constexpr size_t kMostTailLines = 20;
   constexpr size_t kMostTracebackLines = 40;
   const std::string rank = "rank " + std::to_string(exit.global_rank);
   std::string out;
   const std::vector<std::string> traceback = last_lines(words.traceback, kMostTracebackLines);
-  const std::vector<std::string> tail = last_lines(exit.tail, tail_lines);
-  // Python prints the traceback on stderr too, unless the program caught it.
-  const bool is_in_tail =
-      !traceback.empty() && std::find(tail.begin(), tail.end(), traceback.back()) != tail.end();
-  if (!is_in_tail) append_lines(out, "traceback of " + rank, traceback);
-  append_lines(out, "last lines of " + rank, tail);
+  const std::vector<std::string> tail = last_lines(exit.tail, kMostTailLines);
+  const std::vector<std::string> printed = last_lines(exit.tail, exit.tail.size());
+  // Python prints the traceback on stderr too, unless the program caught it. Of a rank that has the terminal itself there is
+  // no tail: one that ended as Python does printed it.
+  const bool is_in_tail = !traceback.empty() && has_line(tail, traceback.back());
+  const bool is_printed = !traceback.empty() && has_line(printed, traceback.back());
+  const bool is_shown = is_printed || (exit.tail.empty() && exit.exit_code == 1);
+  if (is_on_screen ? !is_shown : !is_in_tail) append_lines(out, "traceback of " + rank, traceback);
+  if (!is_on_screen && (is_in_tail || !is_printed))
+    append_lines(out, "last lines of " + rank, tail);
   return out;
 }
 
@@ -129,7 +139,7 @@ std::string failure_block(const JobOutcome& outcome, int num_workers, const Repo
   if (!cause.empty()) error.with_detail("cause", cause);
   if (outcome.checkpoint) error.with_detail("checkpoint", checkpoint_text(*outcome.checkpoint));
   if (std::string text = consequences(outcome); !text.empty()) error.with_detail("others", text);
-  return own_words(first, words, style.tail_lines) +
+  return own_words(first, words, style.is_on_screen) +
          with_color(rendered(error, style.program), style) + "\n";
 }
 

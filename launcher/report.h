@@ -15,8 +15,8 @@
 namespace accel::launcher {
 
 struct ReportStyle {
-  bool color = false;           // the caller knows whether it writes to a terminal
-  std::size_t tail_lines = 20;  // of the first failing rank
+  bool color = false;         // the caller knows whether it writes to a terminal
+  bool is_on_screen = false;  // what the only rank printed stands right above
   std::string program = "accel-launch";
   std::vector<std::string> names =
       {};  // of processes that start the ranks, as mpirun; may be empty

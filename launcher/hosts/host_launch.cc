@@ -44,6 +44,10 @@ std::string host_command_text(const HostSettings& settings,
   std::vector<std::string> words = {"exec", "env"};
   for (const auto& [name, value] : command.variables) words.push_back(name + "=" + value);
   words.push_back("CUDA_VISIBLE_DEVICES=" + slot_list(slots));
+  if (!command.secrets.empty()) {
+    words.push_back(std::string(kStdinVariables) + "=" +
+                    std::to_string(to_stdin_text(command.secrets).size()));
+  }
   words.insert(words.end(),
                {command.program,
                 "--stop_with_stdin",
@@ -74,9 +78,7 @@ std::vector<std::string> transport_words(HostTransport transport,
   return {"pdsh", "-b", "-S", "-N", "-R", "ssh", "-w", host, escaped};
 }
 
-std::vector<std::pair<std::string, std::string>> exported_variables(const EnvMap& workers,
-                                                                    const EnvMap& inherited,
-                                                                    const EnvMap& listed) {
+Variables exported_variables(const EnvMap& workers, const EnvMap& inherited, const EnvMap& listed) {
   EnvMap all;
   for (const auto& [name, value] : workers) {
     const auto before = inherited.find(name);

@@ -3,7 +3,7 @@
 // The peer gives such launches to `deepspeed --hostfile ...`; here each host runs an accel-torchrun of
 // its own, and they meet as several machines do (docs/rendezvous.md). What a host runs:
 //
-//   cd FOLDER && exec env NAME=VALUE ... accel-torchrun --stop_with_stdin --nnodes M --node_rank R
+//   cd FOLDER && exec env NAME=VALUE ... [ACCEL_STDIN_VARIABLES=N] accel-torchrun --stop_with_stdin --nnodes M --node_rank R
 //       --master_addr A --master_port P --nproc_per_node K FLAGS SCRIPT ARGUMENTS
 //
 // The end of its standard input is what stops it: no signal gets through ssh, but that does, also when
@@ -15,13 +15,13 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <accel/env_contract.h>
 #include <accel/result.h>
 
 #include "launcher/hosts/hostfile.h"
+#include "launcher/hosts/stdin_variables.h"
 
 namespace accel::launcher {
 
@@ -43,11 +43,12 @@ struct HostSettings {
 
 // What each host runs, but for what is its own.
 struct HostCommand {
-  std::string folder;                                          // absolute
-  std::string program;                                         // absolute: accel-torchrun
-  std::vector<std::pair<std::string, std::string>> variables;  // exported
-  std::vector<std::string> flags;                              // of accel-torchrun
-  std::vector<std::string> script;                             // and its arguments
+  std::string folder;               // absolute
+  std::string program;              // absolute: accel-torchrun
+  Variables variables;              // exported
+  Variables secrets;                // exported through the input (ssh)
+  std::vector<std::string> flags;   // of accel-torchrun
+  std::vector<std::string> script;  // and its arguments
 };
 
 // For /bin/sh on the host with index `machine`.
@@ -65,7 +66,8 @@ struct HostCommand {
 
 // What hosts are told: those of `workers` that `inherited` does not have so, those of `inherited` that
 // are exported, and `listed`, which beat both.
-[[nodiscard]] std::vector<std::pair<std::string, std::string>> exported_variables(
-    const EnvMap& workers, const EnvMap& inherited, const EnvMap& listed);
+[[nodiscard]] Variables exported_variables(const EnvMap& workers,
+                                           const EnvMap& inherited,
+                                           const EnvMap& listed);
 
 }  // namespace accel::launcher

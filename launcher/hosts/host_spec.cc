@@ -6,6 +6,7 @@
 
 #include "launcher/flag_table.h"
 #include "launcher/hosts/listed_variables.h"
+#include "launcher/joined.h"
 #include "runtime/supervisor/spawner.h"
 
 namespace accel::launcher {
@@ -49,8 +50,37 @@ void become_starters(JobSpec& spec, const HostSettings& settings, const HostComm
   spec.preflight.clear();
   // pdsh hands no input on, but the end of it is what hosts see of its own.
   const bool has_input = settings.transport == HostTransport::kSsh;
-  spec.console = {.use_pty = false, .stdin_to_rank0 = false, .stop_by_input = has_input};
+  spec.console = {.use_pty = false,
+                  .stdin_to_rank0 = false,
+                  .stop_by_input = has_input,
+                  .held_input = to_stdin_text(command.secrets)};
   spec.stop.grace += kReportTime;
+}
+
+// Out of the command line, which every user of both machines can read.
+Result<void> keep_secrets(HostCommand& command,
+                          const HostSettings& settings,
+                          std::vector<std::string>& notices) {
+  const auto secrets = std::ranges::stable_partition(
+      command.variables, [](const auto& variable) { return !is_secret(variable.first); });
+  if (secrets.empty()) return {};
+  if (settings.transport == HostTransport::kSsh) {
+    command.secrets.assign(secrets.begin(), secrets.end());
+    command.variables.erase(secrets.begin(), secrets.end());
+    const std::size_t num_bytes = to_stdin_text(command.secrets).size();
+    if (num_bytes <= kMostStdinBytes) return {};
+    return Error(ErrorCode::kInvalidArgument,
+                 "the secrets for the hosts (" + command.secrets.front().first + ", ...) have " +
+                     std::to_string(num_bytes) + " bytes; ssh's input takes " +
+                     std::to_string(kMostStdinBytes),
+                 "put them into files that the hosts have");
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, value] : secrets) names.push_back(name);
+  notices.push_back("pdsh hands no input on, so " + joined(names, ", ") +
+                    " can be read in the command lines on all hosts; give "
+                    "--deepspeed_multinode_launcher ssh, which sends such variables unseen");
+  return {};
 }
 
 }  // namespace
@@ -105,6 +135,7 @@ Result<void> hand_to_hosts(LaunchPlan& plan,
   }
   command.program = host.program_folder + "/accel-torchrun";
   command.variables = exported_variables(plan.spec.env, host.environment, *listed);
+  if (auto kept = keep_secrets(command, settings, plan.notices); !kept) return kept;
   command.flags = flags_for_hosts(line);
   command.script = {line.script};
   // One that is the script's own, where the launcher there drops the first.

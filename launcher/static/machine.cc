@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "launcher/static/agreement.h"
+#include "runtime/supervisor/exit_error.h"
 #include "runtime/supervisor/exit_report.h"
 
 namespace accel::launcher {
@@ -15,15 +16,6 @@ namespace {
 using supervisor::ExitCause;
 using supervisor::StoreExchange;
 using supervisor::WorkerExit;
-
-std::string exit_text(const WorkerExit& exit) {
-  const std::string rank = "rank " + std::to_string(exit.global_rank);
-  if (exit.cause == ExitCause::kHang) return rank + " made no progress " + exit.detail;
-  if (exit.cause == ExitCause::kOutOfMemory) return rank + " ran out of memory";
-  if (exit.cause == ExitCause::kExecFailed) return rank + " could not be started";
-  if (exit.signal != 0) return rank + " was ended by " + supervisor::signal_name(exit.signal);
-  return rank + " failed with exit code " + std::to_string(exit.exit_code);
-}
 
 bool would_fail_again(ExitCause cause) {
   return cause == ExitCause::kExecFailed || cause == ExitCause::kLibraryMissing ||
@@ -260,7 +252,7 @@ void Machine::note_failure(const WorkerExit& exit) {
              .rank = exit.global_rank,
              .exit_code = at_least_one(supervisor::shell_exit_code(exit)),
              .may_restart = !would_fail_again(exit.cause),
-             .text = exit_text(exit)});
+             .text = supervisor::error_of(exit, supervisor::rank_name(exit, 1)).message()});
 }
 
 void Machine::workers_ended(const supervisor::JobOutcome& outcome) {

@@ -112,6 +112,7 @@ void each_spec_member(T& console, Visit&& visit) {
   visit("use_pty", console.use_pty);
   visit("stdin_to_rank0", console.stdin_to_rank0);
   visit("stop_by_input", console.stop_by_input);
+  visit("held_input", console.held_input);
   visit("foreground", console.foreground);
 }
 

@@ -118,6 +118,7 @@ struct ConsolePolicy {
   // Nothing is typed to the workers: their input stays open, and its end is what asks them to stop
   // in the place of the first signal. It reaches a program behind ssh, as no signal does.
   bool stop_by_input = false;
+  std::string held_input;   // what they read first then: at most 32 KiB
   bool foreground = false;  // one worker, owner on a terminal: the worker gets the terminal itself
 };
 
@@ -187,7 +188,7 @@ struct HangPolicy {
 };
 
 struct JobSpec {
-  static constexpr int kVersion = 5;
+  static constexpr int kVersion = 6;
   static constexpr int kOldestVersion = 1;  // members that it lacks keep their defaults
   static constexpr std::size_t kInstanceLength = 32;
 

@@ -60,7 +60,7 @@ class LogRouter::Impl {
                    .out = ::isatty(options_.owner_out) == 1,
                    .err = ::isatty(options_.owner_err) == 1},
         window_(window_size_of(options_.owner_out)),
-        inputs_(options_.owner_in, options_.owner_pid) {}
+        inputs_(options_.owner_in, options_.owner_pid, options_.console.held_input) {}
 
   Result<void> start();
   Result<WorkerStdio> open(int local_rank, int generation);

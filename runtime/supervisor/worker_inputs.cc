@@ -1,9 +1,11 @@
 #include "runtime/supervisor/worker_inputs.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include "runtime/supervisor/worker_pipe.h"
 
@@ -19,6 +21,7 @@ Result<UniqueFd> WorkerInputs::open(InputKind kind, int master, int slave) {
     case InputKind::kHeldPipe: {
       auto pipe = make_worker_pipe();
       if (!pipe) return std::move(pipe).error();
+      if (auto filled = fill(pipe->write_end); !filled) return std::move(filled).error();
       held_.push_back(std::move(pipe->write_end));
       return std::move(pipe->read_end);
     }
@@ -41,6 +44,18 @@ Result<UniqueFd> WorkerInputs::open(InputKind kind, int master, int slave) {
     }
   }
   return Error(ErrorCode::kInternal, "an unknown kind of input");
+}
+
+// The pipe is new, and nobody reads yet: what does not go in at once never would.
+Result<void> WorkerInputs::fill(const UniqueFd& pipe) const {
+  if (held_text_.empty()) return {};
+  set_non_blocking(pipe.get());
+  const ssize_t written = ::write(pipe.get(), held_text_.data(), held_text_.size());
+  if (written == static_cast<ssize_t>(held_text_.size())) return {};
+  return Error(ErrorCode::kSpawnFailed,
+               "a pipe takes " + std::to_string(std::max<ssize_t>(written, 0)) + " of " +
+                   std::to_string(held_text_.size()) + " bytes that a worker is to read",
+               "raise /proc/sys/fs/pipe-user-pages-soft, or close pipes");
 }
 
 Result<void> WorkerInputs::feed_from_terminal(UniqueFd target, StdinPump::Target kind) {

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
@@ -20,8 +22,9 @@ namespace accel::supervisor {
 
 class WorkerInputs {
  public:
-  // owner_in: the launcher's input.
-  WorkerInputs(int owner_in, pid_t owner_pid) : owner_in_(owner_in), owner_pid_(owner_pid) {}
+  // owner_in: the launcher's input. held: what stands in a pipe that is held open.
+  WorkerInputs(int owner_in, pid_t owner_pid, std::string held)
+      : owner_in_(owner_in), owner_pid_(owner_pid), held_text_(std::move(held)) {}
 
   // The worker's descriptor. For kPseudoTerminal: `master`, its other end, and `slave`, the worker's
   // output; unused otherwise.
@@ -34,10 +37,12 @@ class WorkerInputs {
   void stop_feeding();
 
  private:
+  Result<void> fill(const UniqueFd& pipe) const;
   Result<void> feed_from_terminal(UniqueFd target, StdinPump::Target kind);
 
   int owner_in_;
   pid_t owner_pid_;
+  std::string held_text_;
   std::shared_ptr<StdinPump> pump_;  // once a worker is fed
   std::vector<UniqueFd> held_;
 };

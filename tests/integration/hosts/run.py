@@ -79,6 +79,15 @@ class Hosts(unittest.TestCase):
         ranks = sorted(line.split(" pid")[0] for line in done.stdout.splitlines())
         self.assertEqual(ranks, [f"rank {rank} of 4 on {rank // 2}" for rank in range(4)])
 
+    def test_secrets_arrive_and_stand_in_no_command_line(self):
+        home = self.folder / "home"
+        home.mkdir()
+        (home / ".deepspeed_env").write_text("HF_TOKEN=hf_it's a secret\n")
+        self.environment["HOME"] = str(home)
+        done = self.run_hosts('printf "[%s]\\n" "$HF_TOKEN"; for process in /proc/[0-9]*; do '
+                              'tr "\\0" " " <$process/cmdline 2>/dev/null | grep -v grep | grep -c "hf_[i]t" | grep -v 0; done')
+        self.assertEqual(done.stdout, "[hf_it's a secret]\n" * 4, done.stderr)
+
     def check_arguments(self, way):
         odd = ["a b", "it's", "$HOME", "*", "", "line\nbreak", "\\", "--flag=x;y", "5%h"]
         done = self.run_hosts('printf "[%s]" "$NCCL_DEBUG" "${SECRET-none}" "$ACCELERATE_USE_DEEPSPEED" '

@@ -208,7 +208,7 @@ class Static(unittest.TestCase):
         a, b = self.machine(0, script), self.machine(1, script)
         self.assert_statuses(7, 7)
         for machine in (a, b):
-            self.assertIn("127.0.0.1): rank 1 failed with exit code 7", machine.text())
+            self.assertIn("127.0.0.1): rank 1 ended with exit code 7", machine.text())
         self.assertIn("rank 1 of 2 ended with exit code 7", b.text())
         self.assert_gone(a)
 
@@ -308,22 +308,29 @@ class Static(unittest.TestCase):
         self.machine(1, script, "--rdzv_id", "first")
         self.assert_statuses(0, 98, 0)
 
-    def test_counts_that_disagree_and_processes_that_do_not_divide(self):
+    def test_counts_that_disagree_end_every_machine_and_two_signals_end_the_wait_for_others(self):
         script = self.worker(HELLO)
         for machines, processes, wanted in (((2, 2), (2, 4), "has --num_processes 4, but machine 0"),
-                                            ((2, 3), (2, 2), "has --num_machines 3, but machine 0"),
-                                            ((2, 2), (3, 3), "3 processes do not divide over 2 machines")):
+                                            ((2, 3), (2, 2), "has --num_machines 3, but machine 0")):
             self.machines, self.port = [], free_port()
             for rank in (0, 1):
                 self.machine(rank, script, machines=machines[rank], processes=processes[rank])
             self.machines[1].wait()
-            self.machines[0].wait_for(wanted)
-            if self.machines[0].process.poll() is None:
-                self.machines[0].process.send_signal(signal.SIGINT), self.machines[0].process.send_signal(signal.SIGTERM)
+            self.machines[0].wait_for(wanted)  # for 10 s it stays, to tell machines that come late
+            self.machines[0].process.send_signal(signal.SIGINT), self.machines[0].process.send_signal(signal.SIGTERM)
             self.assert_statuses(2, 2)
             for machine in self.machines:
                 self.assertIn(wanted, machine.text())
             self.assertEqual(self.said(), [])
+
+    def test_processes_that_do_not_divide_are_refused_on_each_machine(self):
+        script = self.worker(HELLO)
+        for rank in (0, 1):
+            self.machine(rank, script, processes=3)
+        self.assert_statuses(2, 2)
+        for machine in self.machines:
+            self.assertIn("3 processes do not divide over 2 machines", machine.text())
+        self.assertEqual(self.said(), [])
 
     def test_one_machine_on_the_cpu_and_one_on_gpus(self):
         file = self.folder / "xpu.yaml"

@@ -25,6 +25,8 @@ class LaunchLoopTest : public ::testing::Test {
   LaunchLoop make(bool shares_terminal = false) {
     return {host_,
             {.shares_terminal = shares_terminal,
+             .num_workers = 4,
+             .max_restarts = 3,
              .notice = [this](const std::string& text) { notices_.push_back(text); },
              .stop_self = [this] { order_.push_back("stopped"); },
              .window_size =
@@ -147,13 +149,25 @@ TEST_F(LaunchLoopTest, WindowSizeIsPassedOn) {
   EXPECT_EQ(std::get<supervisor::WindowSize>(host_.requests.at(0)).columns, 80);
 }
 
-TEST_F(LaunchLoopTest, RestartIsTold) {
+TEST_F(LaunchLoopTest, RestartIsToldWithItsCauseAndHowManyAreAllowed) {
   auto loop = make();
-  supervisor::WorkerExit exit = {.global_rank = 3, .signal = SIGKILL};
+  supervisor::WorkerExit killed = {
+      .global_rank = 3, .cause = supervisor::ExitCause::kSignaled, .signal = SIGKILL};
+  supervisor::WorkerExit hung = {
+      .global_rank = 1, .cause = supervisor::ExitCause::kHang, .detail = "no step for 300 s"};
+  supervisor::WorkerExit failed = {.global_rank = 0, .exit_code = 1};
+  failed.cause = supervisor::ExitCause::kNonZero;
+  failed.last_error = "the loss is not a number";
 
-  loop.on_event(supervisor::Restarting{1, std::chrono::milliseconds(500), exit});
+  loop.on_event(supervisor::Restarting{1, std::chrono::milliseconds(500), killed});
+  loop.on_event(supervisor::Restarting{2, {}, hung});
+  loop.on_event(supervisor::Restarting{3, {}, failed});
 
-  EXPECT_THAT(notices_, ElementsAre("rank 3 was ended by SIGKILL; restart 1 in 500 ms"));
+  EXPECT_THAT(
+      notices_,
+      ElementsAre("rank 3 of 4 was ended by SIGKILL (Killed); restart 1 of 3 in 500 ms",
+                  "rank 1 of 4 made no progress: no step for 300 s; restart 2 of 3",
+                  "rank 0 of 4 ended with exit code 1: the loss is not a number; restart 3 of 3"));
 }
 
 TEST_F(LaunchLoopTest, RunEndsWithTheOutcome) {

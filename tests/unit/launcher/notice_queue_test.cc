@@ -77,6 +77,39 @@ TEST_F(NoticeQueueTest, WhatFoundNoRoomIsGivenBack) {
   EXPECT_EQ(queue.waiting_fd(), -1);
 }
 
+TEST_F(NoticeQueueTest, WhatIsDroppedLeavesAMarkWithItsNumber) {
+  fill();
+  NoticeQueue queue(write_end_.get());
+  const std::string half(32 * 1024, 'n');
+
+  for (const char* line : {"first", "second", "third"}) queue.push(line);
+  queue.push(half);
+  queue.push("newest" + half);
+
+  EXPECT_EQ(queue.take_unwritten(),
+            "first\n[3 notices are missing here: nobody read them in time]\nnewest" + half + "\n");
+}
+
+TEST_F(NoticeQueueTest, MarkStandsWhereTheLinesWouldHaveStood) {
+  fill();
+  NoticeQueue queue(write_end_.get());
+  const std::string much(60 * 1024, 'n');
+  for (const std::string& line : {std::string("first"), std::string("second"), much})
+    queue.push(line);
+  queue.push("third" + much);
+  read_all();
+
+  queue.write_some();
+  std::string shown = read_all();
+  for (std::string more = "more"; !more.empty();) {
+    queue.write_some();
+    shown += more = read_all();
+  }
+
+  EXPECT_EQ(shown,
+            "first\n[2 notices are missing here: nobody read them in time]\nthird" + much + "\n");
+}
+
 TEST_F(NoticeQueueTest, ConsoleThatIsGoneIsForgotten) {
   const auto before = ::signal(SIGPIPE, SIG_IGN);
   read_end_.reset();

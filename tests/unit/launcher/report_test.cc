@@ -169,6 +169,41 @@ TEST(Report, ThePythonTracebackOfTheErrorFileIsShownOnce) {
   EXPECT_THAT(printed, Not(HasSubstr("traceback of rank 1")));
 }
 
+TEST(Report, ThePythonTracebackReplacesTheLastLinesWhereOtherLinesCameAfterIt) {
+  WorkerExit first = exit_of(1, ExitCause::kNonZero);
+  first.exit_code = 1;
+  first.error_file =
+      R"({"message": {"message": "ValueError: bad data", "extraInfo": {"py_callstack": "Traceback\nValueError: bad data\n"}}})";
+  first.tail = "Traceback\nValueError: bad data\n";
+  for (int i = 0; i < 30; ++i) first.tail += "warning: destroy_process_group() was not called\n";
+
+  const std::string text = report_of(failure(first));
+
+  EXPECT_THAT(text, HasSubstr("traceback of rank 1"));
+  EXPECT_THAT(text, Not(HasSubstr("last lines of rank 1")));
+}
+
+TEST(Report, WhatTheOnlyRankPrintedIsNotShownAgain) {
+  WorkerExit first = exit_of(0, ExitCause::kNonZero);
+  first.exit_code = 1;
+  first.error_file =
+      R"({"message": {"message": "ValueError: bad data", "extraInfo": {"py_callstack": "Traceback\nValueError: bad data\n"}}})";
+  const ReportStyle on_screen = {.is_on_screen = true};
+
+  const std::string at_a_terminal = render_report(failure(first), 1, on_screen);
+  first.tail = "Traceback\nValueError: bad data\nwarning: not destroyed\n";
+  const std::string piped = render_report(failure(first), 1, on_screen);
+  first.tail = "an error was caught\n";
+  const std::string caught = render_report(failure(first), 1, on_screen);
+
+  for (const std::string& text : {at_a_terminal, piped}) {
+    EXPECT_THAT(text, Not(HasSubstr(" | ")));
+    EXPECT_THAT(text, HasSubstr("cause     ValueError: bad data"));
+  }
+  EXPECT_THAT(caught, StartsWith("traceback of rank 0:\n  | Traceback"));
+  EXPECT_THAT(caught, Not(HasSubstr("last lines of rank")));
+}
+
 TEST(Report, TheErrorRecordOfTheChannelIsTheCauseWithoutAnErrorFile) {
   WorkerExit first = exit_of(1, ExitCause::kNonZero);
   first.last_error = "[shape.mismatch] rank 1 gave [2, 3]";
@@ -209,11 +244,10 @@ TEST(Report, OnlyTheLastLinesAreShown) {
   WorkerExit first = exit_of(1, ExitCause::kNonZero);
   for (int i = 0; i < 1000; ++i) first.tail += "line " + std::to_string(i) + "\n";
 
-  const std::string text = render_report(failure(first), 4, {.tail_lines = 3});
+  const std::string text = report_of(failure(first));
 
-  EXPECT_THAT(
-      text,
-      StartsWith("last lines of rank 1:\n  | line 997\n  | line 998\n  | line 999\naccel-launch"));
+  EXPECT_THAT(text, StartsWith("last lines of rank 1:\n  | line 980\n"));
+  EXPECT_THAT(text, HasSubstr("  | line 998\n  | line 999\naccel-launch"));
 }
 
 TEST(Report, TheBlockHasAtMostSixLines) {

@@ -92,6 +92,17 @@ TEST(JobSpecJson, Fault55AnOwnerOfVersionThreeNamesNoMemory) {
   EXPECT_TRUE(back->workers[0].memory_nodes.empty());
 }
 
+TEST(JobSpecJson, Fault55AnOwnerOfVersionFiveHoldsEmptyInputs) {
+  auto json = nlohmann::json::parse(to_json(example()));
+  json["version"] = 5;
+  json["console"].erase("held_input");
+
+  const auto back = job_spec_from_json(json.dump());
+
+  ASSERT_TRUE(back.has_value()) << back.error().what();
+  EXPECT_EQ(back->console.held_input, "");
+}
+
 TEST(JobSpecJson, Fault55AnOwnerOfVersionFourKnowsNoStarters) {
   auto json = nlohmann::json::parse(to_json(example()));
   json["version"] = 4;

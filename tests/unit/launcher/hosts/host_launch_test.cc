@@ -170,6 +170,36 @@ TEST_F(HostPlan, PdshIsTakenWhenItIsNamedAndThere) {
   EXPECT_FALSE(result.spec.console.stop_by_input);
 }
 
+TEST_F(HostPlan, SecretsGoThroughTheInputAndNotIntoTheCommandLine) {
+  folder_.write("home/.deepspeed_env", "HF_TOKEN=hf_123\nMY_NAME=a b\n");
+
+  const LaunchPlan result = plan(two({"--num_processes", "2"}));
+
+  EXPECT_THAT(text_for(result, 0),
+              AllOf(HasSubstr("'MY_NAME=a b'"), HasSubstr(" ACCEL_STDIN_VARIABLES=16 ")));
+  for (const auto& worker : result.spec.workers)
+    for (const std::string& word : worker.argv) EXPECT_THAT(word, Not(HasSubstr("hf_123")));
+  EXPECT_EQ(result.spec.console.held_input, std::string("HF_TOKEN=hf_123\0", 16));
+  EXPECT_THAT(result.notices, Not(Contains(HasSubstr("HF_TOKEN"))));
+}
+
+TEST_F(HostPlan, OfPdshSecretsAreSaidToBeSeen) {
+  folder_.write("bin/pdsh", "#!/bin/sh\n", true);
+  folder_.write("home/.deepspeed_env", "HF_TOKEN=hf_123\n");
+
+  const LaunchPlan result =
+      plan(two({"--num_processes", "2", "--deepspeed_multinode_launcher", "pdsh"}));
+
+  EXPECT_EQ(result.spec.console.held_input, "");
+  EXPECT_THAT(result.notices, Contains(HasSubstr("HF_TOKEN can be read in the command lines")));
+}
+
+TEST_F(HostPlan, SecretsThatAPipeDoesNotTakeAreRefused) {
+  folder_.write("home/.deepspeed_env", "HF_TOKEN=" + std::string(40'000, 'x') + "\n");
+
+  EXPECT_THAT(refused(two({"--num_processes", "2"})).message(), HasSubstr("40010 bytes"));
+}
+
 TEST_F(HostPlan, WhatDoesNotFitIsRefusedWithItsNumbers) {
   const auto message = [&](Words words) { return refused(std::move(words)).message(); };
 

@@ -92,7 +92,7 @@ TEST_F(Machines, AFailureStopsTheOthersAndIsNamedEverywhere) {
     EXPECT_EQ(launcher->machine.verdict()->exit_code, 7);
     EXPECT_EQ(launcher->machine.verdict()->machine, 1);
     EXPECT_THAT(launcher->machine.verdict()->text,
-                HasSubstr("machine 1 (host-1, 10.0.0.2): rank 1 failed with exit code 7"));
+                HasSubstr("machine 1 (host-1, 10.0.0.2): rank 1 ended with exit code 7"));
   }
 }
 
