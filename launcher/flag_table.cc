@@ -24,7 +24,13 @@ constexpr std::string_view kDynamoBackends =
     "tensorrt,aot_torchxla_trace_once,torhchxla_trace_once,tvm";
 
 constexpr FlagSpec kLaunchFlags[] = {
-    {"help", 'h', FlagKind::kSwitch, "", "", kGeneral, "Show this text."},
+    {"help",
+     'h',
+     FlagKind::kSwitch,
+     "",
+     "",
+     kGeneral,
+     "Show the flags that most need, of GROUP with --help GROUP, or with --help all."},
     {"version", 0, FlagKind::kSwitch, "", "", kGeneral, "Show the version."},
     {"config_file",
      0,
@@ -88,15 +94,16 @@ constexpr FlagSpec kLaunchFlags[] = {
      "N",
      "",
      kProcessHeading,
-     "Number of workers. Default: of the configuration, else one for each visible GPU, else 1."},
+     "Number of workers, of all machines together. Default: of the configuration, else one for "
+     "each "
+     "visible GPU, else 1 on each machine."},
     {"num_machines",
      0,
      FlagKind::kInteger,
      "N",
      "",
      kProcessHeading,
-     "Number of machines; each runs its own accel-launch, and --num_processes counts the workers "
-     "of all. Default: 1."},
+     "Number of machines; each runs its own accel-launch. Default: 1."},
     {"machine_rank",
      0,
      FlagKind::kInteger,
@@ -343,9 +350,8 @@ constexpr FlagSpec kLaunchFlags[] = {
      "MIN:MAX",
      "",
      kNodes,
-     "Nodes of the job, as 4 or 2:4; inside SLURM by default those of the allocation. "
-     "--num_processes "
-     "counts the workers of a node then."},
+     "Nodes of the job, as 4 or 2:4; inside SLURM by default those of the allocation. With a range "
+     "--nproc_per_node says how many workers each has."},
     {"agent",
      0,
      FlagKind::kSwitch,

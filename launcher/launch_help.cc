@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <span>
 #include <string_view>
+#include <vector>
 
 #include "launcher/choice_list.h"
 #include "launcher/flag_table.h"
@@ -44,11 +44,6 @@ void append_flag(std::string& out, const FlagSpec& flag) {
   out += wrapped(help, kHelpIndent);
 }
 
-// Torchrun's spellings, and what is "(with ...)" something that must be chosen first.
-bool is_optional(std::string_view group) {
-  return group.find(" (with ") != std::string_view::npos || group == torchrun_flags().front().group;
-}
-
 // Whether the flag is of the group, or is what the group is "(with ...)".
 bool chooses(const GivenFlags::value_type& given, std::string_view group) {
   const auto& [name, value] = given;
@@ -57,30 +52,117 @@ bool chooses(const GivenFlags::value_type& given, std::string_view group) {
          group.ends_with("(with --" + name + " " + value + ")");
 }
 
-// True for optional groups that no flag chooses, when flags were given beside --help.
-bool is_left_out(std::string_view group, const GivenFlags& given) {
-  const std::size_t num_others = given.size() - given.count("help");
-  if (num_others == 0 || !is_optional(group)) return false;
-  return std::ranges::none_of(given, [&](const auto& flag) { return chooses(flag, group); });
+struct Topic {
+  std::string_view word;
+  std::string_view group;  // how its heading begins
+  bool is_for_all = false;
+};
+
+constexpr Topic kTopics[] = {{"general", "General", true},
+                             {"processes", "Processes", true},
+                             {"torchrun", "As torchrun"},
+                             {"computing", "Computing", true},
+                             {"output", "Output", true},
+                             {"failures", "Failures", true},
+                             {"nodes", "Several nodes"},
+                             {"compile", "torch.compile"},
+                             {"fsdp", "FSDP"},
+                             {"deepspeed", "DeepSpeed"},
+                             {"megatron", "Megatron-LM"},
+                             {"parallelism", "Parallelism"},
+                             {"fp8", "fp8"},
+                             {"tpu", "TPU"},
+                             {"sagemaker", "Amazon SageMaker"}};
+
+const Topic* find_topic(std::string_view group) {
+  const Topic* const topic =
+      std::ranges::find_if(kTopics, [&](const Topic& one) { return group.starts_with(one.group); });
+  return topic == std::end(kTopics) ? nullptr : topic;
 }
 
-void append_flags(std::string& out, std::span<const FlagSpec> flags, const GivenFlags& given) {
-  std::string_view group;
-  for (const FlagSpec& flag : flags) {
-    if (is_left_out(flag.group, given)) continue;
-    if (flag.group != group) {
-      group = flag.group;
-      out += '\n';
-      out += group;
-      out += ":\n";
-    }
-    append_flag(out, flag);
-  }
+// torchrun's own spellings take the place of those of accelerate launch.
+bool is_for_all(const Topic& topic, bool is_torchrun) {
+  if (topic.word == "torchrun") return is_torchrun;
+  return topic.is_for_all && !(is_torchrun && topic.word == "processes");
 }
+
+class HelpText {
+ public:
+  HelpText(const GivenFlags& given, std::string_view topic, bool is_torchrun)
+      : given_(given), is_torchrun_(is_torchrun) {
+    const bool is_topic =
+        topic == "all" || std::ranges::find(kTopics, topic, &Topic::word) != std::end(kTopics);
+    if (is_topic) topic_ = topic;
+  }
+
+  [[nodiscard]] bool is_of_one_topic() const { return !topic_.empty() && topic_ != "all"; }
+
+  [[nodiscard]] std::string flags() const {
+    std::string out;
+    std::string_view group;
+    for (const FlagSpec& flag : in_order()) {
+      if (!is_shown(flag.group)) continue;
+      if (flag.group != group) {
+        group = flag.group;
+        out += '\n';
+        out += group;
+        out += ":\n";
+      }
+      append_flag(out, flag);
+    }
+    return out;
+  }
+
+  // "  nodes         13 flags: Several nodes (run the same command on each)".
+  [[nodiscard]] std::string other_topics() const {
+    constexpr std::size_t kWidth = 14;
+    std::string out;
+    for (const Topic& topic : kTopics) {
+      const auto is_of_topic = [&](const FlagSpec& flag) {
+        return flag.group.starts_with(topic.group);
+      };
+      const auto all = in_order();
+      const auto first = std::ranges::find_if(all, is_of_topic);
+      if (first == all.end() || is_shown(first->group)) continue;
+      out += "  " + std::string(topic.word) + std::string(kWidth - topic.word.size(), ' ') +
+             std::to_string(std::ranges::count_if(all, is_of_topic)) +
+             " flags: " + std::string(first->group) + "\n";
+    }
+    if (out.empty()) return out;
+    return "\nMore, with --help GROUP, or --help all:\n" + out;
+  }
+
+ private:
+  [[nodiscard]] bool is_shown(std::string_view group) const {
+    if (topic_ == "all") return true;
+    const Topic* const topic = find_topic(group);
+    if (!topic_.empty()) return topic != nullptr && topic->word == topic_;
+    if (topic == nullptr || is_for_all(*topic, is_torchrun_)) return true;
+    return std::ranges::any_of(given_, [&](const auto& flag) { return chooses(flag, group); });
+  }
+
+  [[nodiscard]] std::vector<FlagSpec> in_order() const {
+    std::vector<FlagSpec> flags(flag_table().begin(), flag_table().end());
+    if (is_torchrun_)
+      std::ranges::stable_partition(
+          flags, [](const FlagSpec& flag) { return flag.group == torchrun_flags().front().group; });
+    return flags;
+  }
+
+  const GivenFlags& given_;
+  const bool is_torchrun_;
+  std::string_view topic_;
+};
 
 }  // namespace
 
-std::string launch_help(const GivenFlags& given, bool is_torchrun) {
+std::string_view topic_of(std::string_view group) {
+  return find_topic(group)->word;
+}
+
+std::string launch_help(const GivenFlags& given, std::string_view topic, bool is_torchrun) {
+  const HelpText text(given, topic, is_torchrun);
+  if (text.is_of_one_topic()) return text.flags().substr(1);  // without the empty line before
   const std::string program = is_torchrun ? "accel-torchrun" : "accel-launch";
   std::string out = "Usage: " + program + " [flags] SCRIPT [arguments of the script]\n\n";
   out += wrapped(
@@ -95,12 +177,7 @@ std::string launch_help(const GivenFlags& given, bool is_torchrun) {
                       "--nproc-per-node says more, and no default configuration file.",
                       0);
   }
-  if (is_torchrun) append_flags(out, torchrun_flags(), given);
-  std::vector<FlagSpec> others;
-  std::ranges::copy_if(flag_table(), std::back_inserter(others), [&](const FlagSpec& flag) {
-    return !is_torchrun || flag.group != torchrun_flags().front().group;
-  });
-  append_flags(out, others, given);
+  out += text.flags() + text.other_topics();
   out += "\nExamples:\n";
   for (const std::string_view example : is_torchrun ? kTorchrunExamples : kLaunchExamples)
     out += "  " + std::string(example) + "\n";

@@ -233,8 +233,10 @@ void settle_port(const LaunchSettings& settings, const LaunchHost& host, LaunchP
   store.exact_port = false;
   const std::optional<Error> fault = host.port_fault ? host.port_fault(store.port) : std::nullopt;
   if (!fault) return;
-  plan.notices.push_back("the store cannot have its port (" + fault->message() +
-                         "): it takes a free one");
+  const Program program = host.is_torchrun ? Program::kTorchrun : Program::kLaunch;
+  plan.notices.push_back("the store takes a free port: " + fault->message() + " (" +
+                         spelled("main_process_port", program) +
+                         " 0 asks for a free one, without this notice)");
   store.port = plan.spec.identity.master_port = 0;
 }
 
@@ -364,7 +366,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   CommandLine& line = *parsed;
   LaunchPlan plan;
   if (line.is_on("help")) {
-    plan.answer = launch_help(typed_flags(line, arguments), host.is_torchrun);
+    plan.answer = launch_help(typed_flags(line, arguments), line.script, host.is_torchrun);
     return plan;
   }
   if (line.is_on("version")) {

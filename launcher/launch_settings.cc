@@ -287,8 +287,13 @@ class Merge {
     const int here = is_divided ? std::max(1, given / settings_.machines->num_machines) : given;
     if (is_divided && number) settings_.machines->num_processes = given;
     if (!number) return std::nullopt;
-    if (num_slurm_nodes_ > 1 && !line_.counts_per_machine) return share_of_node(given);
+    if (is_divided) note_share(given, settings_.machines->num_machines, here);
+    if (!settings_.machines && !line_.counts_per_machine) return share_of_node(given);
     if (here <= kMaxProcesses) return here;
+    return too_many_here(given);
+  }
+
+  std::optional<int> too_many_here(int given) {
     faults_.add(Error(ErrorCode::kInvalidArgument,
                       line_.spelled("num_processes") + " is " + std::to_string(given) +
                           ", but at most " + std::to_string(kMaxProcesses) +
@@ -299,16 +304,53 @@ class Merge {
     return std::nullopt;
   }
 
-  // With --num_machines, --num_processes counts those of all nodes.
+  // How many nodes the job has; std::nullopt: as many as there are, within a range.
+  [[nodiscard]] std::optional<int> num_nodes() const {
+    if (num_slurm_nodes_ > 1) return num_slurm_nodes_;
+    if (!settings_.elastic) return 1;
+    const ElasticSettings& elastic = *settings_.elastic;
+    const auto said = parse_num_nodes(line_.text("nnodes").value_or(""));
+    if (said) return said->first == said->second ? std::optional(said->first) : std::nullopt;
+    return elastic.max_nodes;  // of SLURM: all of them
+  }
+
+  [[nodiscard]] std::string source_of_count() const {
+    if (line_.has("num_processes") || file_ == nullptr) return line_.spelled("num_processes");
+    return "num_processes of " + file_->path;
+  }
+
+  // --num_processes counts those of all nodes.
   std::optional<int> share_of_node(int number) {
-    if (number % num_slurm_nodes_ == 0) return number / num_slurm_nodes_;
-    const std::string nodes = std::to_string(num_slurm_nodes_);
-    faults_.add(Error(ErrorCode::kInvalidArgument,
-                      line_.spelled("num_processes") + " is " + std::to_string(number) +
-                          ", which does not divide by the " + nodes + " nodes of " +
-                          line_.spelled("num_machines"),
-                      "give a multiple of " + nodes));
-    return std::nullopt;
+    const auto nodes = num_nodes();
+    if (!nodes) {
+      faults_.add(usage_error(
+          source_of_count() + " counts the processes of all nodes, and --nnodes " +
+              line_.text("nnodes").value_or("") + " leaves open how many nodes there are",
+          "give " + line_.spelled("nproc_per_node") + " N, the processes of each node"));
+      return std::nullopt;
+    }
+    if (number % *nodes != 0) {
+      faults_.add(Error(ErrorCode::kInvalidArgument,
+                        source_of_count() + " is " + std::to_string(number) +
+                            ", which does not divide by the " + std::to_string(*nodes) +
+                            " nodes of the job",
+                        "give a multiple of " + std::to_string(*nodes) + ", or " +
+                            line_.spelled("nproc_per_node") + " N, the processes of each node"));
+      return std::nullopt;
+    }
+    const int share = number / *nodes;
+    note_share(number, *nodes, share);
+    return share <= kMaxProcesses ? std::optional(share) : too_many_here(number);
+  }
+
+  // On one node of the job, where it is known which is the first.
+  void note_share(int number, int nodes, int share) {
+    const bool is_another = settings_.machines
+                                ? settings_.machines->machine_rank.value_or(0) > 0
+                                : settings_.elastic && settings_.elastic->meeting == Meeting::kNode;
+    if (nodes == 1 || number % nodes != 0 || is_another) return;
+    notices_.push_back(source_of_count() + " " + std::to_string(number) + " counts those of all " +
+                       std::to_string(nodes) + " nodes: " + std::to_string(share) + " on each");
   }
 
   void check_gpus() {

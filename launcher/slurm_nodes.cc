@@ -18,7 +18,7 @@ Error several_tasks(const SlurmPlace& place, Program program) {
                          place.node_name + ", and " + name + " starts the node's workers itself",
                      "use `srun --nodes=" + std::to_string(place.num_nodes()) +
                          " --ntasks-per-node=1 --cpu-bind=none " + name + " " +
-                         spelled("num_processes", program) + " " +
+                         spelled("nproc_per_node", program) + " " +
                          std::to_string(place.tasks_on_node) + " ...`");
 }
 

@@ -284,7 +284,12 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command->add_option("--nnodes",
                       flags.run.nodes,
                       "MIN or MIN:MAX nodes, found by the agents' coordinator; 1 when not given");
-  command->add_option("-n,--num_processes", flags.run.num_processes, "workers on each node")
+  command
+      ->add_option("-n,--num_processes",
+                   flags.run.num_processes,
+                   "workers on all nodes together; one on each when nothing is said")
+      ->check(CLI::Range(1, 1024 * launcher::kMostJobNodes));
+  command->add_option("--nproc_per_node", flags.run.nproc_per_node, "workers on each node")
       ->check(CLI::Range(1, 1024));
   command->add_option("--max_restarts", flags.run.max_restarts, "restarts after failures");
   command

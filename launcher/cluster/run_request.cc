@@ -1,5 +1,6 @@
 #include "launcher/cluster/run_request.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "launcher/cluster/launch_description.h"
 #include "launcher/cluster/spec_file.h"
+#include "launcher/faults.h"
 #include "launcher/node_range.h"
 #include "launcher/number_text.h"
 #include "launcher/preflight_flag.h"
@@ -71,6 +73,32 @@ void set_log(v1::LogPolicy& log, const RunFlags& flags) {
   if (flags.log_merge_stderr) log.set_merge_stderr(true);
 }
 
+// Requires: the spec has its numbers of nodes.
+Result<void> set_num_processes(v1::JobSpec& spec, const RunFlags& flags) {
+  constexpr const char* kOfAll = "--num_processes counts the processes of all nodes, ";
+  const std::string of_each = "--nproc_per_node N, the processes of each node";
+  if (flags.nproc_per_node) spec.set_procs_per_node(*flags.nproc_per_node);
+  if (!flags.num_processes) return {};
+  if (flags.nproc_per_node)
+    return launcher::usage_error(std::string(kOfAll) + "--nproc_per_node those of each",
+                                 "give one of them");
+  const unsigned least = std::max(1U, spec.min_nodes());
+  const unsigned most = std::max(least, spec.max_nodes());
+  if (least != most) {
+    return launcher::usage_error(kOfAll + ("and " + std::to_string(least)) + ":" +
+                                     std::to_string(most) + " leaves open how many nodes there are",
+                                 "give " + of_each);
+  }
+  if (*flags.num_processes % least != 0) {
+    return launcher::usage_error("--num_processes is " + std::to_string(*flags.num_processes) +
+                                     ", which does not divide by the " + std::to_string(least) +
+                                     " nodes of the job",
+                                 "give a multiple of " + std::to_string(least) + ", or " + of_each);
+  }
+  spec.set_procs_per_node(*flags.num_processes / least);
+  return {};
+}
+
 }  // namespace
 
 Result<launcher::NodeRange> parse_nodes(const std::string& text, const char* what) {
@@ -108,7 +136,7 @@ Result<v1::JobSpec> requested_job(const RunFlags& flags) {
     spec.set_max_nodes(static_cast<std::uint32_t>(nodes->most));
   }
   if (!flags.name.empty()) spec.set_job_id(flags.name);
-  if (flags.num_processes) spec.set_procs_per_node(*flags.num_processes);
+  if (auto counted = set_num_processes(spec, flags); !counted) return std::move(counted).error();
   if (!flags.command.empty())
     spec.mutable_argv()->Assign(flags.command.begin(), flags.command.end());
   set_environment(spec, flags);

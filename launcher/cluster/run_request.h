@@ -20,9 +20,10 @@ namespace accel::cluster {
 struct RunFlags {
   std::vector<std::string> command;
   std::string name;
-  std::string nodes;  // "MIN[:MAX]"
-  std::string spec;   // path of a file
-  std::optional<unsigned> num_processes;
+  std::string nodes;                       // "MIN[:MAX]"
+  std::string spec;                        // path of a file
+  std::optional<unsigned> num_processes;   // on all nodes together
+  std::optional<unsigned> nproc_per_node;  // or: on each
   std::optional<unsigned> max_restarts;
   std::optional<double> stop_grace;  // seconds
   std::string hang_timeout;

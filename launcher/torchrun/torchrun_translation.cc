@@ -252,7 +252,6 @@ class Translation {
       line_.given.erase("machine_rank");
       return;
     }
-    line_.counts_per_machine = true;
     line_.given["num_machines"] = std::to_string(range->first);
     for (const char* name : {"nnodes", "rdzv_endpoint", "main_process_ip"}) line_.given.erase(name);
   }
@@ -279,7 +278,6 @@ class Translation {
     const auto range = parse_num_nodes(line_.text("nnodes").value_or(""));
     if (!range) return;
     if (range->first != range->second) return refuse_range();
-    line_.counts_per_machine = true;
     if (line_.joins_in_order) line_.given.erase("machine_rank");
     line_.given["num_machines"] = std::to_string(range->first);
     line_.given.erase("nnodes");

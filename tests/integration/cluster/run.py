@@ -212,7 +212,7 @@ class Forming(ClusterTest):
     def test_accel_launch_gives_a_job_over_several_nodes_to_the_agents(self):
         self.start("a")
         self.start("b")
-        command = [BIN / "accel-launch", "--agent", "--nnodes", "2", "--num_processes", "1", "--no_python", "/bin/sh", "-c", self.HELLO]
+        command = [BIN / "accel-launch", "--agent", "--nnodes", "2", "--num_processes", "2", "--no_python", "/bin/sh", "-c", self.HELLO]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd="/",
                               env={**os.environ, "ACCEL_AGENT": str(self.agents["b"].state / "run")}, **identity_of(ANN))
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -59,8 +59,8 @@ class Elastic(unittest.TestCase):
 
     def test_nodes_meet_and_the_job_ends_when_all_ranks_have(self):
         script = self.worker(self.HELLO)
-        a = self.node("a", script, "--num_processes", 2, nnodes="2")
-        b = self.node("b", script, "--num_processes", 2, nnodes="2")
+        a = self.node("a", script, "--num_processes", 4, nnodes="2")
+        b = self.node("b", script, "--num_processes", 4, nnodes="2")
         self.assertEqual((a.wait(), b.wait()), (0, 0), a.lines + b.lines)
         a.close(), b.close()
         said = [line for line in a.lines + b.lines if line.startswith("rank ")]

@@ -50,7 +50,7 @@ class Nodes(unittest.TestCase):
     def on_two_nodes(self, job, *training_options, **size):
         """The losses, which both hosts say alike."""
         launchers = [
-            self.start(name, ["--nnodes", 2, "--num_processes", 2, "--node_id", name, "--rdzv_token_file", self.token,
+            self.start(name, ["--nnodes", 2, "--num_processes", 4, "--node_id", name, "--rdzv_token_file", self.token,
                               "--rdzv_endpoint", self.network.address("a") + ":29400", "--rdzv_tls_dir",
                               issue_certificate(self.folder / "ca", "node", name)],
                        ["--project_dir", self.folder / job, *training_options], prefix=self.network.command(name),

@@ -112,7 +112,7 @@ class Slurm(unittest.TestCase):
     # ---- many nodes ----
 
     def test_the_batch_script_of_two_nodes_starts_both(self):
-        job = self.launch("--num_processes", 2, self.worker(HELLO))
+        job = self.launch("--num_processes", 4, self.worker(HELLO))
         self.assertEqual(self.end(job), ("COMPLETED", 0), self.said())
         self.assertEqual(self.hello_lines(), [f"rank {r} of 4 node {r // 2} on n{r // 2 + 1} restart 0" for r in range(4)], self.said())
         self.assertNotIn("nothing says how many", self.said())
@@ -137,7 +137,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.hello_lines(), [f"rank {r} of 4 node {r // 2} on n{r // 2 + 1} restart 0" for r in range(4)], self.said())
 
     def test_srun_with_one_task_a_node_is_one_launcher_a_node(self):
-        job = self.submit(self.script(f"exec srun --ntasks-per-node=1 --kill-on-bad-exit=0 accel-launch --num_processes 2 {self.worker(HELLO)}"),
+        job = self.submit(self.script(f"exec srun --ntasks-per-node=1 --kill-on-bad-exit=0 accel-launch --num_processes 4 {self.worker(HELLO)}"),
                           options=("--nodes=2",))
         self.assertEqual(self.end(job), ("COMPLETED", 0), self.said())
         self.assertEqual(self.hello_lines(), [f"rank {r} of 4 node {r // 2} on n{r // 2 + 1} restart 0" for r in range(4)], self.said())
@@ -151,7 +151,7 @@ class Slurm(unittest.TestCase):
     def test_a_task_for_each_rank_is_refused_with_the_line_to_use(self):
         job = self.submit(self.script(f"exec srun --ntasks-per-node=2 accel-launch {self.worker(HELLO)}"), options=("--nodes=2", "--ntasks-per-node=2"))
         self.assertEqual(self.end(job), ("FAILED", 2), self.said())
-        self.assertIn("srun --nodes=2 --ntasks-per-node=1 --cpu-bind=none accel-launch --num_processes 2", self.said())
+        self.assertIn("srun --nodes=2 --ntasks-per-node=1 --cpu-bind=none accel-launch --nproc_per_node 2", self.said())
         self.assertEqual(self.hello_lines(), [])
 
     def test_the_batch_script_of_two_components_names_the_line_that_takes_both(self):
@@ -170,21 +170,21 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.hello_lines(), [])
 
     def test_the_code_of_the_first_failure_is_the_jobs(self):
-        job = self.launch("--num_processes", 1, self.worker(HELLO + '[ $RANK = 1 ] && exit 9\nexec sleep 1000\n'))
+        job = self.launch("--num_processes", 2, self.worker(HELLO + '[ $RANK = 1 ] && exit 9\nexec sleep 1000\n'))
         self.assertEqual(self.end(job), ("FAILED", 9), self.said())
         self.assert_nothing_is_left()
 
     # ---- faults ----
 
     def test_fault_71_a_failing_rank_ends_neither_step_nor_job(self):
-        job = self.launch("--num_processes", 1, "--max_restarts", 1,
+        job = self.launch("--num_processes", 2, "--max_restarts", 1,
                           self.worker(HELLO + '[ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 9\n'
                                       '[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0\nexec sleep 1000\n'))
         self.assertEqual(self.end(job), ("COMPLETED", 0), self.said())
 
     def test_fault_71_a_launcher_that_is_killed_is_started_anew(self):
         worker = self.worker(HELLO + UNTIL_STOP)
-        job = self.launch("--num_processes", 1, "--max_restarts", 3, worker)
+        job = self.launch("--num_processes", 2, "--max_restarts", 3, worker)
         self.wait_for("restart 0", 2)
         os.kill(self.launcher_on("n2"), signal.SIGKILL)
         self.wait_for("restart 1", 2)
@@ -205,7 +205,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.end(job), ("COMPLETED", 0), self.said())
 
     def test_fault_37_a_node_that_is_lost_for_good_ends_a_job_that_needs_it(self):
-        job = self.launch("--num_processes", 1, "--max_restarts", 3, self.worker(HELLO + "exec sleep 1000\n"), options=("--no-kill",))
+        job = self.launch("--num_processes", 2, "--max_restarts", 3, self.worker(HELLO + "exec sleep 1000\n"), options=("--no-kill",))
         self.wait_for("restart 0", 2)
         self.cluster.kill_node("n2")
         self.addCleanup(self.cluster.start_node, "n2")
@@ -214,14 +214,14 @@ class Slurm(unittest.TestCase):
         self.assert_nothing_is_left()
 
     def test_fault_70_scancel_ends_everything(self):
-        job = self.launch("--num_processes", 2, self.worker(HELLO + "exec sleep 1000\n"))
+        job = self.launch("--num_processes", 4, self.worker(HELLO + "exec sleep 1000\n"))
         self.wait_for("restart 0", 4)
         self.cluster.run("scancel", job)
         self.assertEqual(self.end(job)[0], "CANCELLED", self.said())
         self.assert_nothing_is_left()
 
     def test_fault_70_a_second_signal_kills_what_ignores_the_first(self):
-        job = self.launch("--num_processes", 1, "--stop_grace", 600, self.worker(HELLO + "trap '' TERM INT\nwhile :; do sleep 0.1; done\n"))
+        job = self.launch("--num_processes", 2, "--stop_grace", 600, self.worker(HELLO + "trap '' TERM INT\nwhile :; do sleep 0.1; done\n"))
         self.wait_for("restart 0", 2)
         self.cluster.run("scancel", "--batch", "--signal=INT", job)
         self.wait_for("SIGINT: every node is told to stop")
@@ -263,7 +263,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.cluster.job(job)["Restarts"], "0")
 
     def test_fault_69_a_notice_to_the_steps_is_one_to_the_job(self):
-        job = self.launch("--num_processes", 1, FAULT_WORKER, "saves", "yes", "token")
+        job = self.launch("--num_processes", 2, FAULT_WORKER, "saves", "yes", "token")
         self.wait_for("ready", 2)
         self.cluster.run("scancel", "--signal=USR1", job)
         self.assertEqual(self.end(job), ("FAILED", 85), self.said())

@@ -19,6 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 using Words = std::vector<std::string>;
 
@@ -118,7 +119,7 @@ TEST(Flags, ASwitchTakesTrueOrFalseAndRefusesOtherWords) {
 }
 
 TEST(Flags, HelpFitsEightyColumnsAndShowsOnlyUnderscores) {
-  const std::string help = launch_help();
+  const std::string help = launch_help({}, "all");
 
   size_t start = 0;
   while (start < help.size()) {
@@ -136,21 +137,65 @@ TEST(Flags, HelpFitsEightyColumnsAndShowsOnlyUnderscores) {
 }
 
 TEST(Flags, HelpLeavesOutParadigmsThatAreNotChosen) {
-  EXPECT_THAT(launch_help(), HasSubstr("--fsdp_version"));
+  EXPECT_THAT(launch_help({}, "all"), HasSubstr("--fsdp_version"));
   EXPECT_THAT(launch_help({{"multi_gpu", ""}}), Not(HasSubstr("--fsdp_version")));
   EXPECT_THAT(launch_help({{"multi_gpu", ""}}), HasSubstr("--max_restarts"));
   EXPECT_THAT(launch_help({{"use_fsdp", ""}}), HasSubstr("--fsdp_version"));
-  EXPECT_THAT(launch_help(), HasSubstr("--main_training_function"));
+  EXPECT_THAT(launch_help({}, "all"), HasSubstr("--main_training_function"));
   EXPECT_THAT(launch_help({{"multi_gpu", ""}}),
-              AllOf(Not(HasSubstr("--main_training_function")), Not(HasSubstr("SageMaker"))));
+              AllOf(Not(HasSubstr("--main_training_function")), Not(HasSubstr("--aws_"))));
   EXPECT_THAT(launch_help({{"tpu", ""}}), HasSubstr("--main_training_function"));
 }
 
 TEST(Flags, HelpShowsTheParadigmThatAValueChooses) {
-  EXPECT_THAT(launch_help({{"help", ""}}), HasSubstr("--fp8_backend"));
   EXPECT_THAT(launch_help({{"help", ""}, {"mixed_precision", "fp8"}}),
               AllOf(HasSubstr("--fp8_backend"), Not(HasSubstr("--fsdp_version"))));
   EXPECT_THAT(launch_help({{"mixed_precision", "bf16"}}), Not(HasSubstr("--fp8_backend")));
+}
+
+std::size_t num_flags_in(const std::string& help) {
+  std::size_t count = 0;
+  for (const FlagSpec& flag : flag_table()) {
+    const std::string name = "--" + std::string(flag.name);
+    const bool is_shown = help.find("  " + name + "\n") != std::string::npos ||
+                          help.find("  " + name + " ") != std::string::npos ||
+                          help.find(", " + name + "\n") != std::string::npos ||
+                          help.find(", " + name + " ") != std::string::npos;
+    count += is_shown ? 1U : 0U;
+  }
+  return count;
+}
+
+TEST(Flags, HelpShowsWhatEverybodyNeedsAndNamesTheOtherGroups) {
+  const std::string help = launch_help();
+
+  EXPECT_GE(num_flags_in(help), 30U);
+  EXPECT_LE(num_flags_in(help), 45U);
+  EXPECT_EQ(num_flags_in(launch_help({}, "all")), flag_table().size());
+  for (const FlagSpec& flag : flag_table()) {
+    const std::string topic(topic_of(flag.group));
+    const bool is_named = help.find("\n  " + topic + " ") != std::string::npos;
+    EXPECT_NE(is_named, help.find("\n" + std::string(flag.group) + ":\n") != std::string::npos)
+        << flag.group;
+  }
+}
+
+TEST(Flags, HelpOfAGroupShowsItsFlagsAlone) {
+  const std::string nodes = launch_help({}, "nodes");
+
+  EXPECT_THAT(nodes, AllOf(StartsWith("Several nodes"), HasSubstr("--rdzv_endpoint")));
+  EXPECT_THAT(nodes, Not(HasSubstr("--max_restarts N")));
+  EXPECT_EQ(launch_help({}, "train.py"), launch_help());
+}
+
+TEST(Flags, HelpOfTorchrunIsFreeOfOthersPlatforms) {
+  const std::string help = launch_help({}, "", true);
+
+  EXPECT_THAT(help, HasSubstr("--nproc_per_node"));
+  for (const char* other :
+       {"--aws_access_key_id", "--tpu_name", "--zero_stage", "--num_machines N"})
+    EXPECT_THAT(help, Not(HasSubstr(other)));
+  EXPECT_THAT(launch_help({}, "deepspeed", true), HasSubstr("--zero_stage"));
 }
 
 TEST(Flags, EveryFlagHasAHelpTextAndAUniqueName) {

@@ -88,7 +88,7 @@ TEST_F(LaunchPlanGpus, OneGpuIsForOneWorkerHoweverTheyWereAskedFor) {
                                    "--rdzv_token_file",
                                    "token",
                                    "--num_processes",
-                                   "2",
+                                   "4",
                                    program_}}) {
     const Error error = refused(words);
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);

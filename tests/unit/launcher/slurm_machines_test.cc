@@ -10,6 +10,7 @@ namespace accel::launcher::slurm_machines_test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -110,10 +111,37 @@ TEST_F(SlurmPlan, TheDryRunShowsTheNodesAndWhatIsKnownOfThisOne) {
   EXPECT_THAT(task, Not(HasSubstr("127.0.0.1")));
 
   const std::string range =
-      render_dry_run(plan({"--cpu", "--num_processes", "2", "--nnodes", "1:2"}));
+      render_dry_run(plan({"--cpu", "--nproc_per_node", "2", "--nnodes", "1:2"}));
   EXPECT_THAT(range, HasSubstr("nodes       1 to 2"));
   EXPECT_THAT(range, HasSubstr("environment of local rank 0, "));
   EXPECT_THAT(range, HasSubstr("  WORLD_SIZE is decided when the nodes meet\n"));
+}
+
+TEST_F(SlurmPlan, NumProcessesCountsThoseOfAllNodes) {
+  EXPECT_EQ(plan({"--cpu", "--num_processes", "4"}).spec.workers.size(), 2U);
+  EXPECT_EQ(plan({"--cpu", "--num_processes", "4", "--nnodes", "2"}).spec.workers.size(), 2U);
+  EXPECT_EQ(plan({"--cpu", "--nproc_per_node", "4"}).spec.workers.size(), 4U);
+  EXPECT_EQ(plan({"--cpu"}).spec.workers.size(), 1U);
+}
+
+TEST_F(SlurmPlan, NumProcessesWithARangeNamesTheFlagToGive) {
+  const Error error = refused({"--cpu", "--num_processes", "4", "--nnodes", "1:2"});
+
+  EXPECT_THAT(error.message(),
+              AllOf(HasSubstr("--num_processes counts the processes of all nodes"),
+                    HasSubstr("--nnodes 1:2 leaves open how many nodes there are")));
+  EXPECT_THAT(error.remedy(), HasSubstr("--nproc_per_node N"));
+}
+
+TEST_F(SlurmPlan, OneNodeSaysHowTheProcessesAreDivided) {
+  const std::string told = "--num_processes 4 counts those of all 2 nodes: 2 on each";
+  EXPECT_THAT(plan({"--cpu", "--num_processes", "4"}).notices, Not(Contains(told)));
+
+  host_.environment["SLURM_PROCID"] = host_.environment["SLURM_NODEID"] = "0";
+  host_.environment["SLURMD_NODENAME"] = "n1";
+
+  EXPECT_THAT(plan({"--cpu", "--num_processes", "4"}).notices, Contains(told));
+  EXPECT_THAT(plan({"--cpu", "--nproc_per_node", "2"}).notices, Not(Contains(told)));
 }
 
 TEST_F(SlurmPlan, ProcessesThatDoNotDivideAreRefused) {

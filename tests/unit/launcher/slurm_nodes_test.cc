@@ -141,7 +141,7 @@ TEST(SlurmNodes, SeveralTasksOnANodeAreRefusedWithTheLineToUse) {
   EXPECT_THAT(refused(place).message(), HasSubstr("4 tasks on node n2"));
   EXPECT_THAT(refused(place).remedy(),
               HasSubstr("`srun --nodes=3 --ntasks-per-node=1 --cpu-bind=none accel-launch "
-                        "--num_processes 4 ...`"));
+                        "--nproc_per_node 4 ...`"));
 }
 
 TEST(SlurmNodes, SeveralJobsOfOneNodeAreSomebodysWish) {

@@ -2,10 +2,13 @@
 
 #include <cstdlib>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace accel::cluster::run_request_test {
 namespace {
+
+using ::testing::HasSubstr;
 
 class RunRequest : public ::testing::Test {
  protected:
@@ -34,6 +37,25 @@ TEST_F(RunRequest, AFlagBeatsTheEnvironment) {
   ASSERT_TRUE(job);
   EXPECT_EQ(job->env().at("RUN_REQUEST"), "there");
   EXPECT_EQ(job->env().at("EMPTY"), "");
+}
+
+TEST_F(RunRequest, NumProcessesCountsThoseOfAllNodes) {
+  const auto total = requested_job({.command = {"train"}, .nodes = "2", .num_processes = 8});
+  const auto each = requested_job({.command = {"train"}, .nodes = "2:4", .nproc_per_node = 8});
+  ASSERT_TRUE(total && each);
+  EXPECT_EQ(total->procs_per_node(), 4U);
+  EXPECT_EQ(each->procs_per_node(), 8U);
+}
+
+TEST_F(RunRequest, RefusesATotalThatCannotBeMeant) {
+  const auto open = requested_job({.command = {"train"}, .nodes = "2:4", .num_processes = 8});
+  const auto odd = requested_job({.command = {"train"}, .nodes = "2", .num_processes = 3});
+  const auto both = requested_job({.command = {"train"}, .num_processes = 3, .nproc_per_node = 3});
+  ASSERT_FALSE(open || odd || both);
+  EXPECT_THAT(open.error().message(), HasSubstr("2:4 leaves open how many nodes there are"));
+  EXPECT_THAT(open.error().remedy(), HasSubstr("--nproc_per_node N"));
+  EXPECT_THAT(odd.error().message(), HasSubstr("does not divide by the 2 nodes"));
+  EXPECT_THAT(both.error().message(), HasSubstr("--nproc_per_node those of each"));
 }
 
 TEST(SecondsOfAFlag, AreANumberOfAtMostADay) {

@@ -191,7 +191,8 @@ TEST_F(MachineWishTest, C10dWithAFixedNumberOfNodesTakesTheOrderOfJoins) {
   ASSERT_TRUE(own.machines);
   EXPECT_EQ(own.machines->address, "gpu-01");
   EXPECT_EQ(own.machines->port, 29500);
-  EXPECT_EQ(own.machines->num_processes, 0);
+  EXPECT_EQ(own.machines->num_processes, 2);  // of both
+  EXPECT_EQ(own.spec.workers.size(), 1U);
 }
 
 TEST_F(MachineWishTest, ARangeOfNodesStaysWithTheCoordinator) {

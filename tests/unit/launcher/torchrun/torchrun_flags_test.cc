@@ -385,7 +385,7 @@ TEST_F(TorchrunTest, WhatCannotBeParsedPointsToItsOwnHelp) {
 TEST_F(TorchrunTest, HelpBeginsWithTheFlagsOfTorchrun) {
   const std::string help = resolve_launch({"--help"}, host_)->answer.value();
 
-  EXPECT_LT(help.find("--nproc_per_node"), help.find("--num_processes"));
+  EXPECT_LT(help.find("--nproc_per_node"), help.find("--max_restarts"));
   EXPECT_EQ(help.find("accel-launch "), std::string::npos);
 }
 
