@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <unordered_map>
@@ -120,6 +121,42 @@ std::vector<typename Map::const_pointer> sorted_entries(const Map& data) {
 // Holds tensors somewhere, as far as its type says.
 template <typename T>
 concept TensorNested = detail::Contains<std::remove_cvref_t<T>, at::Tensor>::value;
+
+namespace detail {
+
+// Whether nothing of T is hidden: a tensor, a number, a word or text, or what is made of such.
+template <typename T>
+struct IsNested : std::bool_constant<std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T> ||
+                                     std::is_enum_v<T> || std::is_same_v<T, std::string> ||
+                                     std::is_same_v<T, std::monostate>> {};
+template <typename T>
+requires(is_sequence<T> || is_a<T, std::optional>) struct IsNested<T>
+    : IsNested<typename T::value_type> {
+};
+template <typename T>
+requires(is_map<T>) struct IsNested<T> : IsNested<typename T::mapped_type> {
+};
+template <typename... Parts>
+struct IsNested<std::tuple<Parts...>> : std::conjunction<IsNested<Parts>...> {};
+template <typename First, typename Second>
+struct IsNested<std::pair<First, Second>> : std::conjunction<IsNested<First>, IsNested<Second>> {};
+template <typename... Parts>
+struct IsNested<std::variant<Parts...>> : std::conjunction<IsNested<Parts>...> {};
+template <typename T, typename Tuple>
+struct AllMembers;
+template <typename T, typename... Members>
+struct AllMembers<T, std::tuple<Members...>>
+    : std::conjunction<IsNested<MemberType<T, Members>>...> {};
+template <typename T>
+requires(HasFields<T> || ExampleLike<T>) struct IsNested<T>
+    : AllMembers<T, decltype(fields_of<T>())> {
+};
+
+}  // namespace detail
+
+// Nested data through and through: no leaf is of a class that could hold tensors which nobody sees.
+template <typename T>
+concept Nested = detail::IsNested<std::remove_cvref_t<T>>::value;
 
 // Calls visit(leaf) for every Leaf inside `data`, in order.
 template <typename Leaf, typename T, typename F>

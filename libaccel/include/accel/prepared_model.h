@@ -93,8 +93,8 @@ class Prepared {
   Prepared(Handle handle, std::shared_ptr<detail::ModelRuntime> runtime)
       : handle_(std::move(handle)), runtime_(std::move(runtime)) {}
 
-  // Runs the module's forward. Outputs may be tensors or nested containers of them
-  // (accel/nested.h).
+  // Runs the module's forward. It may return tensors, nested containers of them, and structs that list
+  // their members (accel/nested.h); other classes do not compile.
   template <typename... Args>
   auto operator()(Args&&... args) const {
     return forward(std::forward<Args>(args)...);
@@ -105,6 +105,10 @@ class Prepared {
     detail::ForwardScope scope(*runtime_);
     std::vector<at::Tensor> tensors;
     auto outputs = module().forward(detail::argument_of<Args>(scope, args)...);
+    static_assert(
+        Nested<decltype(outputs)>,
+        "the forward of a prepared model returns a class whose tensors nobody sees: give the "
+        "struct fields() (see accel/nested.h), or return a tuple of tensors");
     if (!scope.wants_outputs()) {
       scope.finish(tensors);
       return outputs;

@@ -1,10 +1,12 @@
 // Walking through nested data, and what is done to batches of it.
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -69,6 +71,30 @@ static_assert(TensorNested<std::variant<int, at::Tensor>>);
 static_assert(TensorNested<Batch> && TensorNested<Example>);
 static_assert(!TensorNested<int> && !TensorNested<std::vector<std::string>> &&
               !TensorNested<std::vector<bool>>);
+
+// What the forward of a prepared model may return: all tensors can be found in it.
+struct Opaque {
+  at::Tensor hidden;
+};
+struct Listed {
+  at::Tensor logits;
+  std::optional<std::vector<at::Tensor>> states;
+  static constexpr auto fields() { return std::make_tuple(&Listed::logits, &Listed::states); }
+};
+struct ListsAnOpaqueOne {
+  Opaque inner;
+  static constexpr auto fields() { return std::make_tuple(&ListsAnOpaqueOne::inner); }
+};
+struct OfNumbers {
+  double loss;
+  static constexpr auto fields() { return std::make_tuple(); }
+};
+static_assert(Nested<std::tuple<at::Tensor, std::tuple<at::Tensor, at::Tensor>>>);  // an LSTM's
+static_assert(Nested<std::map<std::string, std::variant<at::Tensor, double, std::string>>>);
+static_assert(Nested<Example> && Nested<Listed> && Nested<OfNumbers>);
+static_assert(!Nested<Opaque> && !Nested<ListsAnOpaqueOne>);
+static_assert(!Nested<std::vector<Opaque>> && !Nested<std::pair<at::Tensor, Opaque>>);
+static_assert(!Nested<std::optional<Opaque>> && !Nested<std::map<int, Opaque>>);
 
 TEST(Nested, ReachesTheTensorsOfEveryContainer) {
   using Data = std::tuple<std::vector<at::Tensor>,
