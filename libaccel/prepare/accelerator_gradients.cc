@@ -47,6 +47,16 @@ bool steps(const std::shared_ptr<detail::StepGate>& gate, const sharding::Sharde
   });
 }
 
+void refuse_averages_with_graph(const std::vector<std::shared_ptr<detail::ModelRuntime>>& models) {
+  const bool averages = std::any_of(
+      models.begin(), models.end(), [](const auto& model) { return model->sync() != nullptr; });
+  if (!averages) return;
+  throw Error(ErrorCode::kUnsupported,
+              "create_graph is set, and gradients that are averaged over the ranks have no graph",
+              "take the inner derivative with torch::autograd::grad(..., create_graph = true), and "
+              "call backward() for the loss that is made of it");
+}
+
 // Stops a backward at the first gradient of each model that has autocast and whose forwards have all gone past it, in fp32.
 std::deque<GradientHooks> refuse_without_autocast(
     const std::vector<std::shared_ptr<detail::ModelRuntime>>& models) {
@@ -116,7 +126,8 @@ Accelerator::Impl::OwnGradients Accelerator::Impl::own_gradients(
   return own;
 }
 
-void Accelerator::backward(const at::Tensor& loss) {
+void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  if (options.create_graph) refuse_averages_with_graph(impl_->models);
   ++impl_->num_batches;
   const int steps = gradient_accumulation_steps();
   at::Tensor scaled = steps == 1 ? loss : loss / steps;
@@ -128,8 +139,9 @@ void Accelerator::backward(const at::Tensor& loss) {
   }
   std::deque<GradientHooks> refusals;
   if (!impl_->has_autocast) refusals = refuse_without_autocast(impl_->models);
+  const auto run = [&] { scaled.backward({}, options.retain_graph, options.create_graph); };
   if (!use_distributed()) {
-    scaled.backward();
+    run();
     detail::beat();
     return;
   }
@@ -139,7 +151,7 @@ void Accelerator::backward(const at::Tensor& loss) {
     }
   };
   try {
-    scaled.backward();
+    run();
     for (const auto& model : impl_->models) {
       if (model->sync() != nullptr) model->sync()->after_backward();
     }

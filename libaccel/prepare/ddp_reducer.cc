@@ -370,6 +370,10 @@ void DdpReducer::Impl::on_gradient(std::size_t parameter) {
     arm_late(parameter);
     await_end(/*is_late=*/true);
   }
+  // c10d::Reducer would leave it as it is.
+  if (arrived[parameter] && coming == Coming::kReduced && options.find_unused_parameters &&
+      !options.static_graph)
+    throw second_gradient(parameters[parameter]);
   if (!arrived[parameter]) ++num_arrived;
   arrived[parameter] = true;
   if (coming == Coming::kLocal || looks_at_outputs() || num_arrived == parameters.size())
@@ -457,7 +461,7 @@ void DdpReducer::after_forward(std::vector<at::Tensor>& outputs) {
   BackwardGate::insert(outputs, [weak = std::weak_ptr<Impl>(impl_), coming = impl.coming] {
     const std::shared_ptr<Impl> owner = weak.lock();
     if (owner == nullptr) return;
-    if (owner->coming == Impl::Coming::kUndecided) owner->expect(coming);  // a second backward
+    if (owner->coming == Impl::Coming::kUndecided) owner->coming = coming;  // a second backward
     if (!owner->options.static_graph) return;
     if (std::exchange(owner->first_static_backward_seen, true)) return;
     torch::autograd::Engine::get_default_engine().queue_callback(

@@ -190,13 +190,8 @@ void GradientBuckets::on_gradient(std::size_t parameter, const at::Tensor& arriv
   if (state_ == State::kLocal) return;
   const at::NoGradGuard no_grad;
   if (state_ == State::kArmed) begin();
-  if (std::exchange(arrived_[parameter], std::uint8_t{1}) != 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "the parameter " + parameters_[parameter].name +
-                    " got a second gradient for one forward pass",
-                "add the losses and run one backward pass; with checkpointed activations set "
-                "AcceleratorOptions.ddp.static_graph = true");
-  }
+  if (std::exchange(arrived_[parameter], std::uint8_t{1}) != 0)
+    throw second_gradient(parameters_[parameter]);
   if (parameters_[parameter].tensor.grad().is_sparse()) {
     throw Error(ErrorCode::kUnsupported,
                 "the gradient of " + parameters_[parameter].name + " is sparse",

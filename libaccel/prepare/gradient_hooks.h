@@ -15,6 +15,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <accel/error.h>
+
 #include "libaccel/prepare/parameter_list.h"
 
 namespace torch::autograd {
@@ -22,6 +24,9 @@ struct Node;
 }
 
 namespace accel {
+
+// For a parameter that gets another gradient when its first one may be averaged already.
+[[nodiscard]] Error second_gradient(const NamedParameter& parameter);
 
 class GradientHooks {
  public:

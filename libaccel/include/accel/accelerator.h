@@ -50,6 +50,14 @@
 
 namespace accel {
 
+// As of at::Tensor::backward().
+struct BackwardOptions {
+  // Whether another backward of the same forward follows; create_graph when not set.
+  std::optional<bool> retain_graph;
+  // Gradients get a graph of their own, for derivatives of higher order.
+  bool create_graph = false;
+};
+
 class ACCEL_EXPORT Accelerator {
  public:
   // Sets up the state of the process (accel/state.h) and joins the other ranks.
@@ -127,8 +135,8 @@ class ACCEL_EXPORT Accelerator {
   // stepped are scaled again first. Throws kPeerLost or kProcessGroup when the gradients could not be exchanged;
   // kInvalidArgument naming a parameter that no prepared forward has announced, where that cannot be made up for
   // (accel/prepared_model.h); and what the user's code throws: when it did so on all ranks, at the same place, training may go
-  // on with zero_grad() and a forward.
-  void backward(const at::Tensor& loss);
+  // on with zero_grad() and a forward. kUnsupported for create_graph where gradients are averaged: an average has no graph.
+  void backward(const at::Tensor& loss, const BackwardOptions& options = {});
 
   // Counts a batch and decides whether it ends an accumulation: every gradient_accumulation_steps
   // batches and at the end of the loader. While the scope lives, models that are not to synchronise

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -236,6 +237,23 @@ TEST_F(AcceleratorTest, AccumulatedBatchesEqualOneBigBatch) {
   // The mean of 4 and the mean of two means of 2 differ in rounding only: each gradient is a sum of
   // at most 4 products of order 1, so 8 roundings of 2^-24 bound the difference.
   EXPECT_TRUE(net_->weight.allclose(reference->weight, 0, 8 * std::pow(2.0, -24)));
+}
+
+// x^3 at 2: 12, and of a second order 12.
+TEST_F(AcceleratorTest, BackwardKeepsTheGraphAndGivesGradientsOneWhenTold) {
+  Accelerator accelerator;
+  const at::Tensor x = at::full({}, 2.0).requires_grad_();
+  const at::Tensor cube = x * x * x;
+
+  accelerator.backward(cube, {.retain_graph = true});
+  EXPECT_EQ(x.grad().item<float>(), 12.0F);
+  x.mutable_grad().reset();
+  accelerator.backward(cube, {.create_graph = true});
+  const at::Tensor first = x.grad();
+  x.mutable_grad().reset();
+  accelerator.backward(first);
+
+  EXPECT_EQ(x.grad().item<float>(), 12.0F);
 }
 
 TEST_F(AcceleratorTest, OptimizerAndSchedulerWaitWhileGradientsAccumulate) {

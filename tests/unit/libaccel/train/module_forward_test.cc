@@ -160,18 +160,68 @@ TEST(ModuleForward, NamesAParameterThatAMethodOfTheModuleLeavesOut) {
 }
 
 // Two losses of one forward.
+void expect_two_losses_averaged(const AcceleratorOptions& options) {
+  Accelerator accelerator(options);
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const at::Tensor output = model(batch_of(accelerator, 0));
+
+  accelerator.backward(output.square().mean(), {.retain_graph = true});
+  accelerator.backward(output.sin().mean());
+  optimizer.step();
+
+  // The mean of what each rank would have by itself.
+  Net alone;
+  const at::Tensor of_rank_0 = alone(at::arange(12, at::kFloat).view({3, 4}) / 2.0);
+  const at::Tensor of_rank_1 = alone(at::arange(12, at::kFloat).view({3, 4}) / 3.0);
+  ((of_rank_0.square().mean() + of_rank_0.sin().mean() + of_rank_1.square().mean() +
+    of_rank_1.sin().mean()) /
+   2)
+      .backward();
+  torch::optim::SGD(alone->parameters(), torch::optim::SGDOptions(0.5)).step();
+  // Sums of four terms in another order: rounding of 2^-24 each, on values of order 1.
+  EXPECT_TRUE(net->first->weight.allclose(alone->first->weight, 0, 1e-6));
+  const at::Tensor all = accelerator.gather(net->second->weight.detach().clone());
+  EXPECT_TRUE(all[0].equal(all[1]));
+}
+
 TEST(ModuleForward, ASecondBackwardOfOneForwardIsAveragedToo) {
+  test::run_ranks(2, [] {
+    expect_two_losses_averaged({});
+    expect_two_losses_averaged({.ddp = {.gradient_as_bucket_view = false}});
+    expect_two_losses_averaged({.fsdp_plugin = FullyShardedDataParallelPlugin{}});
+  });
+}
+
+TEST(ModuleForward, ASecondBackwardIsRefusedByNameWhereParametersMayBeUnused) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.ddp = {.find_unused_parameters = true}});
+    Net net;
+    auto model = accelerator.prepare(net);
+    const at::Tensor output = model(batch_of(accelerator, 0));
+    accelerator.backward(output.square().mean(), {.retain_graph = true});
+    try {
+      accelerator.backward(output.sin().mean());
+      ADD_FAILURE() << "the second backward went on";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr("got a second gradient"));
+    }
+  });
+}
+
+TEST(ModuleForward, AnAverageThatIsToHaveAGraphIsRefused) {
   test::run_ranks(2, [] {
     Accelerator accelerator;
     Net net;
     auto model = accelerator.prepare(net);
-    const at::Tensor output = model(batch_of(accelerator, 0));
-
-    output.square().mean().backward({}, /*retain_graph=*/true);
-    output.sin().mean().backward();
-
-    const at::Tensor all = gather(net->first->weight.grad().unsqueeze(0));
-    EXPECT_TRUE(all[0].equal(all[1]));
+    try {
+      accelerator.backward(model(batch_of(accelerator, 0)).mean(), {.create_graph = true});
+      ADD_FAILURE() << "the backward went on";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_THAT(error.remedy(), HasSubstr("torch::autograd::grad"));
+    }
   });
 }
 
