@@ -147,11 +147,13 @@ class DispatchStream : public BatchStream<Batch> {
   Group read_complete_group() {
     if (!has_begun_) begin();
     Group group;
+    if (failure_) std::rethrow_exception(failure_);
     group.batch = std::exchange(ahead_, std::nullopt);
     if (!group.batch) return group;
-    ahead_ = read_group();
+    read_ahead();
     group.rows = find_batch_size(*group.batch);
     if (group.rows % num_processes_ == 0) return group;
+    if (failure_) std::rethrow_exception(failure_);  // nobody knows whether it is the last
     if (ahead_) throw_does_not_divide(group.rows, num_processes_);
     if (drop_last_) {
       group.batch = slice_batch(*group.batch, 0, group.rows / num_processes_ * num_processes_);
@@ -159,6 +161,15 @@ class DispatchStream : public BatchStream<Batch> {
       complete(*group.batch, group.rows);
     }
     return group;
+  }
+
+  // The group in hand is whole, whatever becomes of the next one.
+  void read_ahead() {
+    try {
+      ahead_ = read_group();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
   }
 
   void begin() {
@@ -205,6 +216,7 @@ class DispatchStream : public BatchStream<Batch> {
   std::int64_t skip_;
   bool has_begun_ = false;
   std::optional<Batch> ahead_;
+  std::exception_ptr failure_;  // in place of the group ahead
   std::optional<Batch> first_rows_;
   std::int64_t rows_of_last_ = -1;
 };

@@ -13,17 +13,17 @@
 // loader can be saved at any batch and goes on behind it: with a map-style dataset by skipping
 // numbers, with an iterable one by reading.
 //
-// Threads:  one thread iterates. num_workers threads call the dataset's get() and the collate
-// function,
+// Threads:  one thread iterates. num_workers threads call the dataset's get() and the collate function,
 //           which must allow that; random numbers drawn inside them are not repeatable then. An
 //           iterable dataset is read ahead by one thread, whatever num_workers says.
 // Cost:     one batch ahead; with workers num_workers * prefetch_factor more.
-// Source:   the order: batch_samplers.h, iterable_shard.h; rank 0 reading for all:
-// batch_dispatch.h.
+// Errors    what reading a batch throws comes where that batch would come: those before it are yielded.
+// Source:   the order: batch_samplers.h, iterable_shard.h; rank 0 reading for all: batch_dispatch.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -66,6 +66,7 @@ class LoaderOf : public DataLoaderBase {
     void advance() {
       if (current_) loader_->reach_boundary();
       current_.reset();
+      if (failure_) std::rethrow_exception(failure_);
       if (!ahead_) {
         stream_.reset();
         loader_->end_pass(start_.number, /*read_to_end=*/true);
@@ -76,12 +77,23 @@ class LoaderOf : public DataLoaderBase {
       if (plan.device) {
         batch = send_to_device(batch, *plan.device, {.non_blocking = plan.non_blocking});
       }
-      ahead_ = stream_->next();
-      loader_->count_batch(start_.number, !ahead_, ahead_ ? -1 : stream_->rows_of_last());
+      read_ahead();
+      const bool is_last = !ahead_ && !failure_;
+      loader_->count_batch(start_.number, is_last, is_last ? stream_->rows_of_last() : -1);
       current_ = std::move(batch);
     }
 
    private:
+    // The batch in hand is whole, whatever becomes of the next one.
+    void read_ahead() {
+      ahead_.reset();
+      try {
+        ahead_ = stream_->next();
+      } catch (...) {
+        failure_ = std::current_exception();
+      }
+    }
+
     // Ends the pass when it is left early, also by an exception inside the constructor.
     struct Active {
       Pass& pass;
@@ -93,6 +105,7 @@ class LoaderOf : public DataLoaderBase {
     Active active_;
     std::unique_ptr<BatchStream<Batch>> stream_;
     std::optional<Batch> ahead_;
+    std::exception_ptr failure_;  // in place of the batch ahead
     std::optional<Batch> current_;
   };
 

@@ -185,7 +185,9 @@ TEST(DataLoaderWorkers, ReadNoFurtherAheadThanAsked) {
   EXPECT_LE(*numbers.reads, 8);
 }
 
-TEST(DataLoaderWorkers, HandTheErrorOutAtItsBatch) {
+class ADataLoaderWithWorkers : public ::testing::TestWithParam<int> {};
+
+TEST_P(ADataLoaderWithWorkers, HandsTheErrorOutAtItsBatch) {
   struct Broken {
     std::int64_t get(std::size_t i) const {
       if (i == 5) throw std::runtime_error("element 5 is unreadable");
@@ -193,19 +195,26 @@ TEST(DataLoaderWorkers, HandTheErrorOutAtItsBatch) {
     }
     std::size_t size() const { return 10; }
   };
-  DataLoader loader(Broken{}, {.batch_size = 1, .num_workers = 3});
+  DataLoader loader(Broken{}, {.batch_size = 1, .num_workers = GetParam()});
 
   std::vector<std::int64_t> seen;
+  bool ended = false;
   try {
-    for (const at::Tensor& batch : loader) seen.push_back(batch.item<std::int64_t>());
+    for (const at::Tensor& batch : loader) {
+      seen.push_back(batch.item<std::int64_t>());
+      ended = ended || GradientState().end_of_dataloader();
+    }
     FAIL() << "the error was lost";
   } catch (const std::runtime_error& error) {
     EXPECT_STREQ(error.what(), "element 5 is unreadable");
   }
-  // Batch 4 is not yielded: whether it is the last is only known when batch 5 was read.
-  EXPECT_THAT(seen, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(seen, ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_FALSE(ended) << "the pass did not come to its end";
+  EXPECT_EQ(loader.epoch(), 0);
   EXPECT_FALSE(GradientState().in_dataloader());
 }
+
+INSTANTIATE_TEST_SUITE_P(Workers, ADataLoaderWithWorkers, ::testing::Values(0, 3));
 
 TEST(DataLoaderWorkers, ReadAnIterableAhead) {
   std::vector<std::int64_t> numbers(23);

@@ -1,6 +1,7 @@
 // DataLoader on several ranks: rank 0 reading for all, generators that follow rank 0, metrics.
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -165,6 +166,29 @@ TEST(DispatchedDataLoader, RefusesOnEveryRankATensorThatHasOtherRows) {
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("a tensor of shape [2, 2] beside 4 rows"));
     }
+  });
+}
+
+TEST(DispatchedDataLoader, YieldsTheBatchesBeforeOneThatCannotBeRead) {
+  test::run_ranks(2, [] {
+    struct Broken {
+      std::int64_t get(std::size_t i) const {
+        if (i == 4) throw std::runtime_error("element 4 is unreadable");
+        return static_cast<std::int64_t>(i);
+      }
+      std::size_t size() const { return 8; }
+    };
+    const PartialState state;
+    DataLoader loader(Broken{}, {.batch_size = 1});
+    const auto shard = prepare_data_loader(loader, {.dispatch_batches = true});
+    Batches seen;
+    try {
+      for (const at::Tensor& batch : shard) seen.push_back(numbers_of(batch));
+      ADD_FAILURE() << "the error was lost";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), HasSubstr("element 4 is unreadable"));
+    }
+    EXPECT_EQ(seen, state.is_main_process() ? (Batches{{0}, {2}}) : (Batches{{1}, {3}}));
   });
 }
 
