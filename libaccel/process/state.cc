@@ -9,8 +9,12 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <ATen/Parallel.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -26,6 +30,8 @@
 #include "libaccel/launch/worker_entry.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/supervisor_link.h"
+#include "libaccel/process/unused_gpus.h"
+#include "runtime/nvidia_gpus.h"
 
 namespace accel {
 
@@ -40,6 +46,7 @@ class ProcessState {
   bool debug = false;
   std::string backend;
   std::shared_ptr<ProcessGroup> group;  // also null after destroy_process_group()
+  std::vector<std::string> notices;     // for the log, of the set-up
 };
 
 }  // namespace detail
@@ -108,6 +115,16 @@ c10::Device choose_device(const EnvLookup& env, const WorkerIdentity& identity, 
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
+void note_unused_gpus(const EnvLookup& env, ProcessState& state) {
+  const bool device_was_named = !env("ACCELERATE_TORCH_DEVICE").value_or("").empty();
+  if (device_was_named || at::detail::getCUDAHooks().hasCUDA()) return;
+  EnvMap environment;
+  constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+  if (const auto visible = env(kVisible)) environment[kVisible] = *visible;
+  if (auto notice = unused_gpu_notice(read_nvidia_machine(), environment))
+    state.notices.push_back(*std::move(notice));
+}
+
 // Without OMP_NUM_THREADS every rank would start a thread for each core.
 void limit_threads(const EnvLookup& env, const WorkerIdentity& identity) {
   if (env("OMP_NUM_THREADS") || env("MKL_NUM_THREADS")) return;
@@ -124,12 +141,15 @@ std::shared_ptr<ProcessState> set_up(const PartialStateOptions& options) {
   state->identity = or_throw(parse_worker_env(env));
   detail::connect_to_supervisor(env);
   state->debug = env_flag(env, "ACCELERATE_DEBUG_MODE");
-  state->device =
-      choose_device(env, state->identity, options.cpu || env_flag(env, "ACCELERATE_USE_CPU"));
+  const bool is_for_cpu = options.cpu || env_flag(env, "ACCELERATE_USE_CPU");
+  state->device = choose_device(env, state->identity, is_for_cpu);
+  if (!is_for_cpu) note_unused_gpus(env, *state);
   if (state->device.is_cuda()) {
     c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(state->device);
   }
   if (!was_launched(env, state->identity)) return state;
+  // One process has nobody to meet.
+  if (!state->device.is_cpu() && state->identity.world_size == 1) return state;
   if (!state->device.is_cpu()) {
     throw Error(ErrorCode::kUnsupported,
                 "several processes on GPUs need NCCL, which this build does not have yet",
@@ -174,16 +194,18 @@ TurnGuard::~TurnGuard() noexcept(false) {
 }
 
 PartialState::PartialState(const PartialStateOptions& options) {
-  std::string notice;
+  std::vector<std::string> notices;
   {
     const std::lock_guard lock(shared_state().mutex);
     if (shared_state().process) return;
     launch::end_unless_function_runs();
     shared_state().process = set_up(options);
     launch::note_state(true);
-    if (const auto& group = shared_state().process->group) notice = group->notice();
+    notices = shared_state().process->notices;
+    if (const auto& group = shared_state().process->group; group && !group->notice().empty())
+      notices.push_back(group->notice());
   }
-  if (!notice.empty()) get_logger("accel").warning(notice);
+  for (const std::string& notice : notices) get_logger("accel").warning(notice);
 }
 
 bool PartialState::initialized() noexcept {

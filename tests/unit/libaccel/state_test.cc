@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -29,6 +30,8 @@
 #include <accel/state.h>
 
 #include "libaccel/process/process_group.h"
+#include "libaccel/process/unused_gpus.h"
+#include "runtime/nvidia_gpus.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/rank_group.h"
 
@@ -47,6 +50,24 @@ ErrorCode code_of(const std::function<void()>& fn) {
     return error.code();
   }
   return ErrorCode::kCount_;
+}
+
+TEST(UnusedGpus, AreNamedWithTheWayToGoOn) {
+  const NvidiaMachine machine{.driver_version = "580.1", .gpus = {{.name = "NVIDIA H100"}}};
+
+  const auto notice = unused_gpu_notice(machine, {});
+
+  ASSERT_TRUE(notice);
+  EXPECT_THAT(*notice, HasSubstr("NVIDIA H100"));
+  EXPECT_THAT(*notice, HasSubstr("--cpu"));
+}
+
+TEST(UnusedGpus, AreNotMentionedWhereThereAreNoneOrTheyAreHidden) {
+  const NvidiaMachine machine{.driver_version = "580.1", .gpus = {{.name = "NVIDIA H100"}}};
+
+  EXPECT_EQ(unused_gpu_notice({}, {}), std::nullopt);
+  EXPECT_EQ(unused_gpu_notice(machine, {{"CUDA_VISIBLE_DEVICES", ""}}), std::nullopt);
+  EXPECT_EQ(unused_gpu_notice(machine, {{"CUDA_VISIBLE_DEVICES", "-1"}}), std::nullopt);
 }
 
 class StateAlone : public ::testing::Test {

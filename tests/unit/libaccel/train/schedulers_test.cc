@@ -1,4 +1,4 @@
-// Numbers against Python are in tests/peer/schedulers; here are the rules that need no peer.
+// Numbers against Python are in tests/peer/train_peer.py; here are the rules that need no peer.
 
 #include <cmath>
 #include <functional>
