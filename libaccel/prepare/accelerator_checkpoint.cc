@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <exception>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -145,19 +146,36 @@ class OpenToLoad {
         models_.push_back(model);
       }
     } catch (...) {
-      end();
+      abandon();
       throw;
     }
   }
-  ~OpenToLoad() { end(); }
+  ~OpenToLoad() { abandon(); }
   OpenToLoad(const OpenToLoad&) = delete;
   OpenToLoad& operator=(const OpenToLoad&) = delete;
 
+  // Of all of them, whichever throws: then the first error.
   void end() {
-    for (const auto& model : std::exchange(models_, {})) model->end_load();
+    std::exception_ptr failure;
+    for (const auto& model : std::exchange(models_, {})) {
+      try {
+        model->end_load();
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
   }
 
  private:
+  // What is thrown already, and why the load ends, counts.
+  void abandon() noexcept {
+    try {
+      end();
+    } catch (...) {  // NOLINT(bugprone-empty-catch)
+    }
+  }
+
   std::vector<std::shared_ptr<sharding::ShardedModel>> models_;
 };
 

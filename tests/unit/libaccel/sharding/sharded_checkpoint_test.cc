@@ -2,21 +2,28 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <tuple>
 #include <vector>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
+#include <unistd.h>
 
 #include <accel/accelerator.h>
 #include <accel/async_save.h>
@@ -219,6 +226,35 @@ TEST(AsyncSave, HoldsTheStateOfTheMomentItWasBegun) {
   EXPECT_EQ(read_checkpoint_info(folder / "state").step, 6);
   for (const char* name : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_TRUE(contents(folder / "last" / name) == contents(folder / "state" / name)) << name;
+}
+
+// Lets no shared memory be mapped again.
+void replace_shared_memory() {
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const auto target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with("/memfd:")) ::dup2(null, std::stoi(entry.path().filename().string()));
+  }
+}
+
+TEST(ShardedLoad, EndsWithTheErrorThatEndedItWhateverFailsAfterwards) {
+  const test::ScratchFolder scratch;
+  const std::filesystem::path& folder = scratch.path();
+  test::run_ranks(2, [&] {
+    TrainingRun run(FullyShardedDataParallelPlugin{});
+    run.accelerator.save_state(folder / "state");
+    const auto hook = run.accelerator.register_load_state_pre_hook([](const auto&...) {
+      replace_shared_memory();
+      throw std::runtime_error("the hook wants nothing of it");
+    });
+    try {
+      run.accelerator.load_state(folder / "state");
+      ADD_FAILURE() << "the load went on";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("the hook wants nothing of it"));
+    }
+  });
 }
 
 TEST(AsyncSave, RankThatHostsTheStoreStaysUntilAllKnowTheEnd) {
