@@ -78,6 +78,7 @@ struct Settings {
   std::string data = EXAMPLES_DATA_DIR "/kjv.txt";
   std::string project_dir = "char_gpt_run";
   bool resume = false;
+  bool overwrite = false;
   bool large = false;
   std::optional<std::string> mixed_precision;  // what accel-launch was told, when not given
   std::optional<std::string> fsdp;  // a sharding strategy; otherwise as the environment says
@@ -126,7 +127,9 @@ void train(const Settings& settings) {
   auto [model, optimizer, loader, scheduler] = accelerator.prepare(net, adamw, windows, schedule);
   accelerator.register_for_checkpointing(steps);
 
-  const auto start = settings.resume ? accel::RunStart::kResume : accel::RunStart::kAnew;
+  const auto start = settings.resume      ? accel::RunStart::kResume
+                     : settings.overwrite ? accel::RunStart::kAnew
+                                          : accel::RunStart::kFirst;
   if (const auto checkpoint = accelerator.begin_run(start)) {
     const std::string folder = checkpoint->folder.string();
     accelerator.print("going on from", folder.empty() ? "memory" : folder, "at step", steps.value);
@@ -179,6 +182,8 @@ int main(int argc, char** argv) {
   app.add_option("--data", settings.data, "a text file");
   app.add_option("--project_dir", settings.project_dir, "where checkpoints go");
   app.add_flag("--resume", settings.resume, "go on from the newest complete checkpoint");
+  app.add_flag("--overwrite", settings.overwrite, "delete the checkpoints of an earlier run")
+      ->excludes("--resume");
   app.add_flag("--large", settings.large, "19.2 million parameters instead of 0.86 million");
   app.add_option("--mixed_precision",
                  settings.mixed_precision,

@@ -93,6 +93,7 @@ struct Settings {
   std::string data = EXAMPLES_DATA_DIR "/digits.csv";
   std::string project_dir = "digits_run";
   bool resume = false;
+  bool overwrite = false;
   std::optional<std::string> mixed_precision;  // what accel-launch was told, when not given
   int gradient_accumulation_steps = 1;
 };
@@ -119,7 +120,9 @@ void train(const Settings& settings) {
   auto [model, optimizer, train_loader, test_loader, scheduler] =
       accelerator.prepare(net, adamw, train_digits, test_digits, schedule);
 
-  const auto start = settings.resume ? accel::RunStart::kResume : accel::RunStart::kAnew;
+  const auto start = settings.resume      ? accel::RunStart::kResume
+                     : settings.overwrite ? accel::RunStart::kAnew
+                                          : accel::RunStart::kFirst;
   if (const auto checkpoint = accelerator.begin_run(start)) {
     accelerator.print("going on from", checkpoint->folder.string());
   }
@@ -165,6 +168,8 @@ int main(int argc, char** argv) {
   app.add_option("--data", settings.data, "the file digits.csv");
   app.add_option("--project_dir", settings.project_dir, "where checkpoints go");
   app.add_flag("--resume", settings.resume, "go on from the newest complete checkpoint");
+  app.add_flag("--overwrite", settings.overwrite, "delete the checkpoints of an earlier run")
+      ->excludes("--resume");
   app.add_option("--mixed_precision",
                  settings.mixed_precision,
                  "no, bf16 or fp16; otherwise as told to accel-launch");

@@ -214,6 +214,28 @@ void CheckpointSeries::remove_all() {
   });
 }
 
+void CheckpointSeries::refuse_present() {
+  const std::vector<std::string> found = with_ranks([&](RankExchange& ranks) {
+    return checkpoint::agree(
+               ranks,
+               [&]() -> std::string {
+                 if (ranks.rank() != checkpoint::leader_of(ranks, options_.save_on_each_node))
+                   return "";
+                 const std::vector<fs::path> present = numbered_folders(options_.folder);
+                 return present.empty() ? "" : present.front().string();
+               })
+        .payloads_or_throw();
+  });
+  const auto first = std::find_if(
+      found.begin(), found.end(), [](const std::string& folder) { return !folder.empty(); });
+  if (first == found.end()) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "an earlier run has left checkpoints in the project: " + *first,
+      "resume that run (RunStart::kResume), overwrite it (RunStart::kAnew), or give this one a "
+      "project_dir of its own");
+}
+
 void CheckpointSeries::prune() const {
   if (!options_.total_limit) return;
   try {

@@ -374,8 +374,12 @@ CheckpointInfo Accelerator::load_state(const std::filesystem::path& folder) {
 std::optional<CheckpointInfo> Accelerator::begin_run(RunStart start) {
   std::ignore = impl_->checkpoint_series();  // there is a project
   std::ignore = impl_->finish_save();
-  if (start == RunStart::kAnew && !impl_->is_restarted()) {
-    impl_->checkpoint_series().remove_all();
+  if (start != RunStart::kResume && !impl_->is_restarted()) {
+    if (start == RunStart::kFirst) {
+      impl_->checkpoint_series().refuse_present();
+    } else {
+      impl_->checkpoint_series().remove_all();
+    }
     impl_->reserve_memory();
     return std::nullopt;
   }

@@ -319,9 +319,9 @@ class ACCEL_EXPORT Accelerator {
   // kCheckpointIncomplete when there is none, and what load_checkpoint() throws.
   CheckpointInfo load_state(const std::filesystem::path& folder = {});
   // What to call between preparing and training. With RunStart::kResume it is load_state() when there is something to go
-  // on from; with kAnew it DELETES the checkpoints of the project, so that two runs do not mix theirs. A job that its supervisor
-  // restarted resumes whatever `start` says, from memory when the newest checkpoint is there (see
-  // save_state_in_memory()). Returns the checkpoint that the run goes on from; its folder is empty when
+  // on from; with kAnew it DELETES the checkpoints of the project, so that two runs do not mix theirs; with kFirst it throws
+  // kInvalidArgument, on all ranks, when there are any. A job that its supervisor restarted resumes whatever `start` says, from
+  // memory when the newest checkpoint is there (see save_state_in_memory()). Returns the checkpoint that the run goes on from; its folder is empty when
   // that was in memory.
   // Throws kInvalidArgument without a project_dir; otherwise as load_state(), but for the lack of any
   // checkpoint: damaged ones alone are kCheckpointIncomplete, which names what is wrong with each.

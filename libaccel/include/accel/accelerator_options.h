@@ -71,7 +71,8 @@ struct ProjectConfiguration {
 
 // How a run begins in a project that may hold the checkpoints of an earlier one.
 enum class RunStart {
-  kAnew,  // those checkpoints are removed
+  kFirst,  // there must be none
+  kAnew,   // those checkpoints are DELETED
   kResume,  // from the newest complete one; from the beginning when there is none, not when all are damaged
 };
 

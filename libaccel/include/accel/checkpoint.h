@@ -1,10 +1,9 @@
-// Checkpoint: everything a training run needs to go on, in one folder that exists whole or not at
-// all.
+// Checkpoint: everything a training run needs to go on, in one folder that exists whole or not at all.
 //
 //   model.safetensors, model_1.safetensors, ...            parameters and buffers of each model
-//   optimizer.safetensors + optimizer.json, optimizer_1..  state by parameter name; scalars and
-//   groups scheduler.json, scheduler_1.json, ...                  as are scaler.json, loader.json,
-//   loader_1.json random_states_{rank}.json                              one per rank
+//   optimizer.safetensors + optimizer.json, optimizer_1..  state by parameter name; scalars and groups
+//   scheduler.json, scheduler_1.json, ...                  and so scaler.json, loader.json, loader_1.json
+//   random_states_{rank}.json                              one per rank
 //   custom_checkpoint_{i}.json [+ .safetensors]            what was registered
 //   accel_checkpoint.json                                  the manifest, written last
 //
@@ -160,6 +159,8 @@ class ACCEL_EXPORT CheckpointSeries {
   // Removes all numbered checkpoints, complete or not; what else is in the folder stays. Errors
   // kFileIo, kPeerLost.
   void remove_all();
+  // Throws kInvalidArgument, on all ranks, naming a numbered folder that is there, complete or not. Every rank calls it.
+  void refuse_present();
 
   // Loads from a folder that was named by hand and counts it as the origin of later saves.
   LoadReport load(const std::filesystem::path& folder, const CheckpointObjects& objects);

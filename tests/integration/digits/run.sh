@@ -38,5 +38,9 @@ grep -q "^going on from .*/checkpoints/checkpoint_1$" "$work/resumed.out" || fai
 diff <(grep '^epoch [34] ' "$work/whole.out") <(grep '^epoch' "$work/resumed.out") || fail "losses differ"
 diff <(tail -n 1 "$work/whole.out") <(tail -n 1 "$work/resumed.out") || fail "the accuracy differs"
 
-run main --epochs 1
+"${launch[@]}" --project_dir "$work/main" --epochs 1 >"$work/again.out" 2>"$work/again.err" &&
+  fail "a run began in the project of a finished one"
+grep -q 'overwrite' "$work/again.err" || fail "how to go on is not said"
+[ "$(checkpoints main)" = 3 ] || fail "a run that was refused removed checkpoints"
+run main --epochs 1 --overwrite
 [ "$(checkpoints main)" = 1 ] || fail "a run from the beginning kept older checkpoints"

@@ -144,7 +144,7 @@ class DigitsUnderMpirun(MpiTest):
     def command(self, *arguments, program=(DIGITS,), mpi=True):
         hosts = ["--mpirun_hostfile", self.folder / "hosts"] if mpi else []
         return [BIN / "accel-launch", "--cpu", "--num_processes", "2", "--main_process_port", str(free_port()), *hosts,
-                *program, "--project_dir", self.folder / "run", *arguments]
+                *program, "--project_dir", self.folder / "run", "--overwrite", *arguments]
 
     def results(self, mpi):
         done = subprocess.run(self.command("--epochs", "1", mpi=mpi), capture_output=True, text=True, timeout=PATIENCE,

@@ -184,6 +184,22 @@ TEST_F(AcceleratorCheckpoint, ANewRunRemovesTheCheckpointsOfAnOlderOneAndNothing
   EXPECT_EQ(accelerator.save_state().iteration, 0);
 }
 
+TEST_F(AcceleratorCheckpoint, AFirstRunIsRefusedWhereThereAreCheckpointsAndRemovesNone) {
+  EXPECT_EQ(Accelerator(options()).begin_run(RunStart::kFirst), std::nullopt);
+  Accelerator(options()).save_state();
+  fs::remove(checkpoints() / "checkpoint_0" / "accel_checkpoint.json");  // one that is not whole
+  Accelerator accelerator(options());
+  try {
+    std::ignore = accelerator.begin_run(RunStart::kFirst);
+    ADD_FAILURE() << "the run began";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr("checkpoint_0"));
+    EXPECT_THAT(error.remedy(), HasSubstr("overwrite"));
+  }
+  EXPECT_TRUE(fs::exists(checkpoints() / "checkpoint_0"));
+}
+
 TEST_F(AcceleratorCheckpoint, AResumedRunGoesOnFromTheNewestCheckpoint) {
   {
     Accelerator accelerator(options());
@@ -227,10 +243,12 @@ TEST_F(AcceleratorCheckpoint, ARestartedJobResumesWhateverTheProgramAskedFor) {
   Accelerator accelerator(options());
   unsetenv("TORCHELASTIC_RESTART_COUNT");
 
-  const auto checkpoint = accelerator.begin_run(RunStart::kAnew);
+  for (const RunStart start : {RunStart::kAnew, RunStart::kFirst}) {
+    const auto checkpoint = accelerator.begin_run(start);
 
-  ASSERT_TRUE(checkpoint);
-  EXPECT_EQ(checkpoint->iteration, 0);
+    ASSERT_TRUE(checkpoint);
+    EXPECT_EQ(checkpoint->iteration, 0);
+  }
 }
 
 // Nodes came and went: no restart by its count, and who knew that the job has begun may be gone.
