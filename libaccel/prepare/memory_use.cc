@@ -12,6 +12,7 @@
 #include "libaccel/checkpoint/optimizer_state.h"
 #include "libaccel/pager/parameter_key.h"
 #include "libaccel/prepare/model_runtime.h"
+#include "libaccel/sharding/divided_gradients.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/whole_gradient_model.h"
 
@@ -27,7 +28,7 @@ class GradientMemory {
  public:
   void add(const at::Tensor& of) {
     const at::Tensor& gradient = of.grad();
-    if (!gradient.defined()) return;
+    if (!gradient.defined() || sharding::is_stand_in(gradient)) return;
     if (gradient.is_sparse()) {
       bytes_ += num_bytes(gradient._indices()) + num_bytes(gradient._values());
     } else if (seen_.insert(gradient.storage().unsafeGetStorageImpl()).second) {

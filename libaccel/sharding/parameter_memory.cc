@@ -1,5 +1,6 @@
 #include "libaccel/sharding/parameter_memory.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -7,6 +8,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <accel/error.h>
 #include <accel/logging.h>
@@ -18,6 +20,15 @@ namespace {
 
 const void* storage_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
+}
+
+// The weight that a forward of the module scales down to a norm; undefined: none.
+at::Tensor renormed_weight(const torch::nn::Module& module) {
+  if (const auto* embedding = module.as<torch::nn::EmbeddingImpl>())
+    return embedding->options.max_norm() ? embedding->weight : at::Tensor();
+  if (const auto* bag = module.as<torch::nn::EmbeddingBagImpl>())
+    return bag->options.max_norm() ? bag->weight : at::Tensor();
+  return {};
 }
 
 bool has_memory(const at::Tensor& tensor) {
@@ -60,6 +71,23 @@ void refuse_overlaps(const std::vector<NamedParameter>& divided, const torch::nn
                         ", which is to be sharded: it would not see the parameter change any more",
                     "clone() it, or use the parameter in its place");
       });
+}
+
+void refuse_writing_forwards(const std::vector<NamedParameter>& divided,
+                             const torch::nn::Module& module) {
+  for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/true)) {
+    const at::Tensor weight = renormed_weight(*item.value());
+    const auto found =
+        std::find_if(divided.begin(), divided.end(), [&](const NamedParameter& parameter) {
+          return weight.defined() && parameter.tensor.is_same(weight);
+        });
+    if (found == divided.end()) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the module '" + item.key() + "' has max_norm: its forward writes to " +
+                    found->name + ", which all ranks read",
+                "leave max_norm out and scale the rows before prepare(), or name the module in "
+                "ignored_modules");
+  }
 }
 
 void warn_of_views(const std::vector<NamedParameter>& divided, const torch::nn::Module& module) {

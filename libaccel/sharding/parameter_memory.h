@@ -18,6 +18,10 @@ namespace accel::sharding {
 // (frozen, ignored) or a buffer overlaps one of them without being the same tensor.
 void refuse_overlaps(const std::vector<NamedParameter>& divided, const torch::nn::Module& module);
 
+// Throws kUnsupported naming a module whose forward writes to one of these parameters: an embedding with max_norm.
+void refuse_writing_forwards(const std::vector<NamedParameter>& divided,
+                             const torch::nn::Module& module);
+
 // Warns once, on rank 0, naming the first of these parameters whose memory is used by a tensor outside of the module: a view
 // or detach() of the user's.
 void warn_of_views(const std::vector<NamedParameter>& divided, const torch::nn::Module& module);

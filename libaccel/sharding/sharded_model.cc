@@ -85,8 +85,17 @@ at::Tensor laid_out_in(const at::Tensor& room, const at::Tensor& like) {
 void warn_of_old_gradients() {
   static const Logger logger = get_logger("accel.sharding");
   logger.warning_once(
-      "gradients of before the last step are added to: the prepared optimizer's zero_grad() clears "
-      "those of shards, the module's does not reach them");
+      "gradients of before the last step are added to: zero_grad() of the prepared optimizer, or "
+      "of the module, clears them");
+}
+
+// LibTorch's optimizers write past the version counters: nothing else tells.
+void warn_of_no_step() {
+  static const Logger logger = get_logger("accel.sharding");
+  logger.warning_once(
+      "gradients of a divided model were cleared, and no prepared optimizer has stepped: step() "
+      "of the optimizer itself, as optimizer->step(), writes while other ranks read; write "
+      "optimizer.step(), with what prepare() returned");
 }
 
 }  // namespace
@@ -117,6 +126,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
     refuse_sparse(parameters_);
     refuse_overlaps(parameters_, module);
     refuse_layouts(parameters_);
+    refuse_writing_forwards(parameters_, module);
   };
   check_together(check, *mesh_.world, "asking whether every rank can divide its model");
   warn_of_views(parameters_, module);
@@ -152,6 +162,10 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
   gradients_ = std::make_unique<GradientShards>(
       parameters_, units_in(precision_.reduce_dtype), mesh_, ++num_models);
+  divided_.emplace(parameters_, [this](std::size_t parameter) {
+    if (piece_index_[parameter] >= 0)
+      pieces_[static_cast<std::size_t>(piece_index_[parameter])].tensor.mutable_grad().reset();
+  });
 }
 
 std::vector<Unit> ShardedModel::units_in(std::optional<at::ScalarType> dtype) const {
@@ -303,17 +317,28 @@ bool ShardedModel::set_sync_in_backward(bool sync) noexcept {
   return std::exchange(sync_in_backward_, sync);
 }
 
+void ShardedModel::settle() {
+  if (!gradients_->is_done()) after_backward();
+  divided_->settle();
+}
+
 void ShardedModel::after_backward() {
+  divided_->withdraw();
   bool has_ignored = false;
   for (std::size_t i = 0; i < ignored_.size(); ++i)
     has_ignored = has_ignored || has_new_gradient(i);
-  if (!gradients_->finish(has_ignored)) return;
-  const at::NoGradGuard no_grad;
-  hand_out_gradients();
-  average_ignored();
+  if (gradients_->finish(has_ignored)) {
+    const at::NoGradGuard no_grad;
+    hand_out_gradients();
+    average_ignored();
+  }
+  divided_->put_back();
 }
 
 void ShardedModel::hand_out_gradients() {
+  if (has_handed_out_ && !has_ever_stepped_ && !pieces_.empty() && !has_piece_gradients())
+    warn_of_no_step();
+  has_handed_out_ = true;
   std::vector<at::Tensor> shards(units_.size());
   for (std::size_t unit = 0; unit < units_.size(); ++unit)
     shards[unit] = gradients_->take_gradient(unit).to(units_[unit].dtype);
@@ -331,7 +356,21 @@ void ShardedModel::hand_out_gradients() {
       present = gradient;
     }
   }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (gradients_->was_used(i)) divided_->put(i);
+  }
   has_stepped_ = false;
+}
+
+bool ShardedModel::has_piece_gradients() const {
+  return std::any_of(pieces_.begin(), pieces_.end(), [](const ShardPiece& piece) {
+    return piece.tensor.grad().defined();
+  });
+}
+
+void ShardedModel::clear_gradient(const at::Tensor& parameter) {
+  parameter.mutable_grad().reset();
+  if (divided_) divided_->forget(index_.at(parameter.unsafeGetTensorImpl()));
 }
 
 // An average is averaged again only when something was added to it.
@@ -413,7 +452,7 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
     }
   }
   home_->publish(units);
-  has_stepped_ = true;
+  has_stepped_ = has_ever_stepped_ = true;
   if (gradients_ != nullptr) gradients_->settled();
 }
 

@@ -3,7 +3,7 @@
 // The module stays as it is: each parameter becomes a view of its unit's memory (ParameterHome), every rank sees all
 // values, and each rank updates its own shard of every unit. The optimizer works on pieces: leaf tensors that share
 // memory with the parts of parameters in this rank's shards, with the averaged gradients as their grad. After a
-// synchronising backward the parameters themselves have no gradient.
+// synchronising backward the parameters themselves have none: something stands in for it (divided_gradients.h).
 //
 // With a param_dtype of a mixed precision policy the home has the parameters in that dtype, and the pieces are views of
 // this rank's masters (master_shards.h).
@@ -31,6 +31,7 @@
 
 #include "libaccel/prepare/model_sync.h"
 #include "libaccel/prepare/parameter_list.h"
+#include "libaccel/sharding/divided_gradients.h"
 #include "libaccel/sharding/fsdp_settings.h"
 #include "libaccel/sharding/gradient_shards.h"
 #include "libaccel/sharding/master_shards.h"
@@ -81,10 +82,9 @@ class ShardedModel : public ModelSync {
   // This rank's pieces of a parameter that is divided: none or one. Borrowed.
   [[nodiscard]] const ShardPiece* piece_of(const at::Tensor& parameter) const;
   [[nodiscard]] std::size_t unit_of(const at::Tensor& parameter) const;
-  // What after_backward() does, for a backward that was not run by Accelerator::backward(); otherwise nothing.
-  virtual void settle() {
-    if (!gradients_->is_done()) after_backward();
-  }
+  // What after_backward() does, for a backward that was not run by Accelerator::backward(). Clears the gradients of pieces whose
+  // parameters' the program has cleared since.
+  virtual void settle();
   // Whether a piece is a whole parameter.
   [[nodiscard]] bool is_cut_by_tensor() const noexcept { return cut_ == ShardCut::kByTensor; }
   // Whether this is the tensor of one of this rank's pieces.
@@ -123,6 +123,8 @@ class ShardedModel : public ModelSync {
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const noexcept {
     return parameters_;
   }
+  // The optimizer has cleared the gradients of the pieces of some parameters: these have none either.
+  void clear_gradient(const at::Tensor& parameter);
   // Those that are there may be added to: the optimizer set its own to zero, and whoever has others wants them added.
   void gradients_were_cleared() noexcept {
     has_stepped_ = false;
@@ -156,6 +158,7 @@ class ShardedModel : public ModelSync {
   // What lies at `range`, a piece's part of a unit or gradient, in the shape of the piece.
   [[nodiscard]] at::Tensor shaped(const at::Tensor& range, const Piece& place) const;
   void hand_out_gradients();
+  [[nodiscard]] bool has_piece_gradients() const;
   [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
   void average_ignored();
   void refuse_added_parameters() const;
@@ -177,6 +180,7 @@ class ShardedModel : public ModelSync {
   std::vector<std::ptrdiff_t> piece_index_;                        // by parameter; -1: none
   std::vector<std::size_t> unit_index_;                            // by parameter
   std::unique_ptr<GradientShards> gradients_;  // nullptr: a derived class averages whole ones
+  std::optional<DividedGradients> divided_;    // of the parameters, where gradients are shards
   std::unordered_set<const c10::TensorImpl*> piece_tensors_;
   std::vector<const void*> places_;  // of the parameters in memory
   // The gradients of `ignored_` when they were averaged last. Weak, so that no other gradient gets the address.
@@ -187,6 +191,8 @@ class ShardedModel : public ModelSync {
   std::vector<std::optional<Averaged>> averaged_;
   bool sync_in_backward_ = true;
   bool has_stepped_ = false;  // since gradients were handed out, or cleared by a prepared optimizer
+  bool has_ever_stepped_ = false;
+  bool has_handed_out_ = false;
 };
 
 }  // namespace accel::sharding

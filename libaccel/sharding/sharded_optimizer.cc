@@ -225,7 +225,7 @@ at::Tensor ShardedOptimizer::combine_norm(const at::Tensor& norm, double norm_ty
 void ShardedOptimizer::clear_gradients() {
   for (const std::vector<at::Tensor>& group : whole_groups_) {
     for (const at::Tensor& parameter : group) {
-      if (model_of(parameter) != nullptr) parameter.mutable_grad().reset();
+      if (ShardedModel* const model = model_of(parameter)) model->clear_gradient(parameter);
     }
   }
   for (const auto& [model, units] : models_) model->gradients_were_cleared();

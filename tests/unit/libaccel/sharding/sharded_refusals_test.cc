@@ -77,6 +77,27 @@ TEST(Sharded, RefusesParametersThatShareMemoryWithoutBeingTied) {
   });
 }
 
+TEST(Sharded, RefusesAnEmbeddingWhoseForwardScalesItsRows) {
+  test::run_ranks(2, [] {
+    struct TableImpl : torch::nn::Module {
+      TableImpl() {
+        words = register_module(
+            "words", torch::nn::Embedding(torch::nn::EmbeddingOptions(8, 4).max_norm(1.0)));
+      }
+      at::Tensor forward(const at::Tensor& input) { return words(input); }
+      torch::nn::Embedding words{nullptr};
+    };
+    Accelerator accelerator({.fsdp_plugin = full_shard()});
+    const auto net = std::make_shared<TableImpl>();
+
+    const Error error = error_of([&] { std::ignore = accelerator.prepare(net); });
+
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("the module 'words' has max_norm"));
+    EXPECT_THAT(error.remedy(), HasSubstr("ignored_modules"));
+  });
+}
+
 TEST(Sharded, AWriteToASharedParameterIsStoppedWithItsName) {
   const auto exits = test::run_ranks(2,
                                      [] {

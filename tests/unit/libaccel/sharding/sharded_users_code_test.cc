@@ -15,6 +15,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -126,13 +127,27 @@ void expect_write_is_stopped(const std::string& parameter, const std::function<v
   }
 }
 
-TEST(ShardedUsersCode, TheClippingOfLibTorchFindsNothingAndThatOfTheAcceleratorClips) {
+// What LibTorch says of a gradient that no rank has.
+std::string complaint_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+TEST(ShardedUsersCode, TheClippingOfLibTorchIsRefusedByNameAndThatOfTheAcceleratorClips) {
   on_two_ranks([](Both& both) {
     both.plain->forward(Both::input()).square().sum().backward();
     const double expected = torch::nn::utils::clip_grad_norm_(both.plain->parameters(), 0.01);
     both.accelerator.backward(both.loss());
 
-    EXPECT_EQ(torch::nn::utils::clip_grad_norm_(both.net->parameters(), 0.01), 0.0);
+    EXPECT_THAT(
+        complaint_of([&] { torch::nn::utils::clip_grad_norm_(both.net->parameters(), 0.01); }),
+        AllOf(HasSubstr("the gradient of fc1.weight"),
+              HasSubstr("accelerator.clip_grad_norm_(model->parameters(), max_norm)")));
     const Tensor norm = both.accelerator.clip_grad_norm_(both.net->parameters(), 0.01);
 
     // The squares of some 200 gradients in another order: a relative error below 200 * 2^-24.
@@ -169,7 +184,7 @@ TEST(ShardedUsersCode, GradientsOfAnotherModelAreClippedByAnyNormWhileOneIsDivid
   });
 }
 
-TEST(ShardedUsersCode, OnlyZeroGradOfTheModuleIsWarnedOf) {
+TEST(ShardedUsersCode, GradientsThatNobodyClearsAreWarnedOf) {
   using Clear = std::function<void(Both&)>;
   const auto says_warning = [](const Clear& clear) {
     bool is_said = false;
@@ -185,27 +200,82 @@ TEST(ShardedUsersCode, OnlyZeroGradOfTheModuleIsWarnedOf) {
       is_said = is_said || exit.output.find("are added to") != std::string::npos;
     return is_said;
   };
-  const bool is_said = says_warning([](Both& both) { both.net->zero_grad(); });
+  const bool is_said = says_warning([](Both&) {});
+  const bool is_said_of_modules = says_warning([](Both& both) { both.net->zero_grad(); });
   const bool is_said_of_zeros = says_warning([](Both& both) { both.optimizer->zero_grad(false); });
   if (test::rank_of_this_process() >= 0) return;
   EXPECT_TRUE(is_said);
+  EXPECT_FALSE(is_said_of_modules);
   EXPECT_FALSE(is_said_of_zeros);
 }
 
-TEST(ShardedUsersCode, ZeroGradOfTheModuleDoesNotReachTheShardsAndThatOfTheOptimizerDoes) {
+TEST(ShardedUsersCode, ZeroGradOfTheModuleClearsTheShards) {
+  on_two_ranks([](Both& both) {
+    for (int step = 0; step < 3; ++step) {
+      both.net->zero_grad();
+      both.accelerator.backward(both.loss());
+      both.optimizer->step();
+      both.step_plain();
+    }
+    both.expect_equal_parameters();
+  });
+}
+
+TEST(ShardedUsersCode, ZeroGradOfTheModuleLeavesABatchOut) {
   on_two_ranks([](Both& both) {
     both.accelerator.backward(both.loss());
-    const auto has_gradient = [&] {
-      for (const Tensor& piece : both.sgd->param_groups()[0].params()) {
-        if (piece.grad().defined()) return true;
-      }
-      return false;
-    };
     both.net->zero_grad();
-    EXPECT_TRUE(has_gradient());
-    both.optimizer->zero_grad();
-    EXPECT_FALSE(has_gradient());
+    both.optimizer->step();
+
+    both.expect_equal_parameters();
   });
+}
+
+TEST(ShardedUsersCode, ZeroGradOfAPartOfTheModuleClearsThatPart) {
+  on_two_ranks([](Both& both) {
+    both.accelerator.backward(both.loss());
+    both.net->fc1->zero_grad();
+    both.optimizer->step();
+
+    EXPECT_TRUE(both.net->fc1->weight.equal(both.plain->fc1->weight));
+    both.step_plain();
+    EXPECT_TRUE(both.net->fc2->weight.equal(both.plain->fc2->weight));
+  });
+}
+
+TEST(ShardedUsersCode, ZerosOfTheModuleInPlaceOfGradientsAreRefusedByName) {
+  on_two_ranks([](Both& both) {
+    both.accelerator.backward(both.loss());
+
+    EXPECT_THAT(complaint_of([&] { both.net->zero_grad(/*set_to_none=*/false); }),
+                AllOf(HasSubstr("the gradient of fc1.weight"),
+                      HasSubstr("zero_grad() of the prepared optimizer")));
+  });
+}
+
+TEST(ShardedUsersCode, StepsOfTheOptimizerItselfAreWarnedOfWhereThereAreNoOthers) {
+  using Step = std::function<void(Both&)>;
+  const auto says_warning = [](const Step& step) {
+    bool is_said = false;
+    const auto exits = test::run_ranks(2, [&] {
+      Both both;
+      for (int batch = 0; batch < 2; ++batch) {
+        both.accelerator.backward(both.loss());
+        both.accelerator.wait_for_everyone();  // or a rank reads what another one writes
+        step(both);
+        both.accelerator.wait_for_everyone();
+        both.optimizer->zero_grad();
+      }
+    });
+    for (const test::RankExit& exit : exits)
+      is_said = is_said || exit.output.find("write optimizer.step()") != std::string::npos;
+    return is_said;
+  };
+  const bool is_said_of_own = says_warning([](Both& both) { both.sgd->step(); });
+  const bool is_said_of_prepared = says_warning([](Both& both) { both.optimizer->step(); });
+  if (test::rank_of_this_process() >= 0) return;
+  EXPECT_TRUE(is_said_of_own);
+  EXPECT_FALSE(is_said_of_prepared);
 }
 
 TEST(ShardedUsersCode, AnAverageOfTheWeightsFollowsThem) {
