@@ -107,8 +107,7 @@ ACCEL_EXPORT void check_batch_size_divides(std::optional<std::int64_t> batch_siz
 // even_batches, so that all ranks see as many batches of as many elements; else given out as far as
 // it reaches. Parts (split_batches = true): rank r takes the r-th of N equal parts of each batch.
 //
-// Errors  kDataSharding when split_batches is asked for a batch size that N does not divide, or
-// that
+// Errors  kDataSharding when split_batches is asked for a batch size that N does not divide, or that
 //         varies; kInvalidArgument when the rank is not one of N.
 class ACCEL_EXPORT BatchSamplerShard : public BatchSamplerBase {
  public:

@@ -4,10 +4,10 @@
 // in their order whatever order they were finished in; StreamReadAhead does the same with one
 // thread for data that can only be read in order.
 //
-// Threads:  next() from one thread. With workers the dataset's get() runs in several threads at
-// once. Cost:     workers * prefetch_factor batches in memory. Errors    what the dataset or the
-// collate function throws comes out of next() at the batch it belongs
-//           to, whichever thread it happened in.
+// Threads:  next() from one thread. With workers the dataset's get() runs in several threads at once.
+// Cost:     workers * prefetch_factor batches in memory.
+// Errors    what the dataset or the collate function throws comes out of next() at the batch it
+//           belongs to, whichever thread it happened in.
 #pragma once
 
 #include <condition_variable>

@@ -6,8 +6,7 @@
 //   std::string                          std::vector<std::string>
 //   pair, tuple, map, torch's Example    the same, each part collated
 //   vector, array                        a vector (array) of collated positions
-//   struct with fields() (nested.h)      the same struct, each field collated; its fields are
-//   tensors
+//   struct with fields() (nested.h)      the same struct, each field collated; its fields are tensors
 //
 // A DataLoader uses default_collate() unless it is given another function; one that pads, for
 // instance.

@@ -12,8 +12,7 @@
 // what each one brought. Without ACCELERATE_DEBUG_MODE=1 only a fingerprint is exchanged, and the
 // table when it differs.
 //
-// Errors    kPeerLost and kProcessGroup from all of them, naming the operation; kNotInitialized
-// after
+// Errors    kPeerLost and kProcessGroup from all of them, naming the operation; kNotInitialized after
 //           PartialState::reset() or destroy_process_group().
 // Threads:  one caller at a time, as with all collectives.
 // Cost:     one collective for each tensor, and one of 16 bytes for the comparison. gather: W times

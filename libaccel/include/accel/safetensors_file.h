@@ -9,8 +9,7 @@
 //           bfloat16, float32, float64, complex64, and float4 packed two to a byte.
 // Threads:  functions without state; two that write the same path at once leave either one's file.
 // Cost:     one pass over the data. A tensor that is not contiguous or not on the CPU is copied,
-// one at
-//           a time.
+//           one at a time.
 // Source:   docs/checkpoint_format.md; equality to the bit in tests/peer/safetensors_interop.py.
 #pragma once
 
@@ -29,8 +28,7 @@ using Metadata = std::map<std::string, std::string>;
 
 // Writes `tensors`; the same tensors always give the same bytes.
 // Errors  kUnsupported (names a tensor that is sparse, quantized, on the meta device, or of a dtype
-// that
-//         the format lacks), kInvalidArgument (a name that is not UTF-8), kDiskFull, kFileIo.
+//         that the format lacks), kInvalidArgument (a name that is not UTF-8), kDiskFull, kFileIo.
 ACCEL_EXPORT void save_file(const TensorMap& tensors,
                             const std::filesystem::path& path,
                             const Metadata& metadata = {});

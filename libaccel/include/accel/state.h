@@ -9,9 +9,8 @@
 //
 // After reset() every handle that is still around throws kNotInitialized.
 //
-// Threads:  set-up and reset on one thread; the getters on any. Collectives (wait_for_everyone and
-// what is
-//           built on it) from one thread at a time, in the same order on every rank.
+// Threads:  set-up and reset on one thread; the getters on any. Collectives (wait_for_everyone and what
+//           is built on it) from one thread at a time, in the same order on every rank.
 // Cost:     the first PartialState of several processes connects them: some milliseconds.
 #pragma once
 

@@ -16,7 +16,12 @@ namespace {
 TEST(WriteGate, LetsManyIn) {
   WriteGate gate;
   const WriteGate::Pass one(gate);
-  std::jthread([&] { const WriteGate::Pass other(gate); }).join();
+  bool is_in = false;
+  std::jthread([&] {
+    const WriteGate::Pass other(gate);
+    is_in = true;
+  }).join();
+  EXPECT_TRUE(is_in);
 }
 
 TEST(WriteGate, ClosesWhenTheLastOneHasLeft) {
