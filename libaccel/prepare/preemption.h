@@ -2,14 +2,15 @@
 //
 // The ranks are asked at different moments, and one that saves alone waits for the others for ever. So
 // at each boundary every rank says whether it has been asked; the answers meet in an all-reduce that is
-// begun at one boundary and awaited at the next, beside the forward and backward between them. What
-// was true of any rank at boundary n is known to all at boundary n + 1, and they act there.
+// begun at one boundary and awaited at the next. What was true of any rank at boundary n is known to all
+// at boundary n + 1, and they act there.
 //
 //   asked: rank 1, between boundaries 4 and 5      5: rank 1 brings yes, the others no    6: all save
 //
 // Threads:  the thread that trains.
-// Cost:     several ranks: one all-reduce of 8 bytes per optimizer step, which nobody waits for
-//           unless a step takes less time than it. One rank: nothing.
+// Cost:     several ranks: one all-reduce of 8 bytes per optimizer step. On Gloo it runs beside the next
+//           step; through shared memory, whose collectives run on the caller's thread, the ranks wait for
+//           the last one at each boundary. One rank: nothing.
 // Source:   docs/preemption.md; tests/unit/libaccel/train/preemption_test.cc.
 #pragma once
 
