@@ -16,12 +16,14 @@
 //                                                   join_limit over                        FAILED
 //   PREPARING    Assign went to all members         all Ready, COMMIT is durable: Start    RUNNING
 //                                                   a member lost, refused, failed or
-//                                                   late: nothing was started              STOPPING
+//                                                   late: nothing was started; who is late
+//                                                   is left out of this job                STOPPING
 //   RUNNING      Start went to all members          a rank failed, a node lost, scale,
 //                                                   drain, stop, finish skew               STOPPING
 //                                                   every rank ended with 0                SUCCEEDED
-//   STOPPING     Stop went to all members           each member: Stopped(g), or lost and
-//                                                   (hard fencing) its lease is over:
+//   STOPPING     Stop went to all members           each member: Stopped(g), or lost, or left out
+//                                                   because it did not stop, and (hard fencing) its
+//                                                   lease is over:
 //                                                     may go on, min_nodes left            GATHERING
 //                                                     may go on, fewer left                SUSPENDED
 //                                                     no budget, or the same crash again   FAILED

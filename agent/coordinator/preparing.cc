@@ -45,15 +45,32 @@ std::string digest_of(const Job& job) {
   return hex;
 }
 
-// Of this job alone: the check is the user's, and may say more about itself than about the node.
-void leave_out(Turn& turn, Job& job, Node& node, const std::string& why) {
-  const NodeId& id = node.info.node_id;
-  job.declined[id] = why;
-  report(turn, ReportKind::kDeclined, uuid_of(job), id, why);
-  send(turn,
-       node,
-       job.generation,
-       Notice{uuid_of(job), NoticeKind::kParked, "this node does not take part: " + why});
+Failure preparation_failure(const Turn& turn, const Node& node, std::string text, int exit_status) {
+  return {FailureKind::kPreflight,
+          turn.now,
+          node.info.node_id,
+          -1,
+          -1,
+          supervisor::ExitCause::kOk,
+          exit_status,
+          node.info.hostname + std::move(text)};
+}
+
+// How long it takes is up to the job's shim, checks and limit: its nodes lose their seats, and nothing else.
+void leave_out_late(Turn& turn, Job& job) {
+  const auto limit =
+      std::chrono::duration_cast<std::chrono::seconds>(job.description->prepare_limit);
+  const std::string text = "not ready within " + std::to_string(limit.count()) + " s";
+  const int late_status = error_info(ErrorCode::kRendezvousTimeout).exit_status;
+  std::optional<Failure> first;
+  for (const Member& member : job.members) {
+    Node* node =
+        member.phase == MemberPhase::kPreparing ? find_node(turn.state, member.node_id) : nullptr;
+    if (!node) continue;
+    leave_out(turn, job, *node, text);
+    if (!first) first = preparation_failure(turn, *node, " was " + text, late_status);
+  }
+  if (first) fail_job(turn, job, *std::move(first));
 }
 
 }  // namespace
@@ -131,16 +148,8 @@ void take_ready(Turn& turn, Job& job, Node& node, const Ready& ready) {
     } else {
       quarantine(turn, node, text);
     }
-    return fail_job(turn,
-                    job,
-                    {FailureKind::kPreflight,
-                     turn.now,
-                     node.info.node_id,
-                     -1,
-                     -1,
-                     supervisor::ExitCause::kOk,
-                     check.is_of_job ? error_info(ErrorCode::kPreflightFailed).exit_status : 0,
-                     node.info.hostname + ": " + text});
+    const int status = check.is_of_job ? error_info(ErrorCode::kPreflightFailed).exit_status : 0;
+    return fail_job(turn, job, preparation_failure(turn, node, ": " + text, status));
   }
   member->phase = MemberPhase::kPrepared;
   if (ready.took > job.slowest_took) {
@@ -180,25 +189,7 @@ void tick_preparing(Turn& turn, Job& job) {
     return;
   }
   if (waited < wanted.prepare_limit) return;
-  for (const Member& member : job.members) {
-    if (member.phase != MemberPhase::kPreparing) continue;
-    Node* node = find_node(turn.state, member.node_id);
-    if (!node) continue;
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(wanted.prepare_limit);
-    const std::string text = "not ready within " + std::to_string(seconds.count()) + " s";
-    const std::string host = node->info.hostname;
-    quarantine(turn, *node, text);
-    return fail_job(turn,
-                    job,
-                    {FailureKind::kPreflight,
-                     turn.now,
-                     member.node_id,
-                     -1,
-                     -1,
-                     supervisor::ExitCause::kOk,
-                     0,
-                     host + " was " + text});
-  }
+  leave_out_late(turn, job);
 }
 
 }  // namespace accel::agent

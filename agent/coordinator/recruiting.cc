@@ -151,6 +151,16 @@ void forget_joined(Turn& turn, Node& node, const Hello& hello) {
   }
 }
 
+void leave_out(Turn& turn, Job& job, Node& node, const std::string& why) {
+  const NodeId& id = node.info.node_id;
+  job.declined[id] = why;
+  report(turn, ReportKind::kDeclined, uuid_of(job), id, why);
+  send(turn,
+       node,
+       job.generation,
+       Notice{uuid_of(job), NoticeKind::kParked, "this node does not take part: " + why});
+}
+
 void take_decline(Turn& turn, Job& job, Node& node, const Decline& decline) {
   constexpr std::size_t kMostText = 256;
   job.invited.erase(node.info.node_id);

@@ -228,20 +228,22 @@ void fail_job(Turn& turn, Job& job, Failure failure) {
 }
 
 Duration stop_patience(const Job& job) {
-  // Beyond its grace and its kill: it is alive and does not do what it is told.
-  constexpr Milliseconds kPatience{30'000};
+  // Beyond its grace and its kill. Its agent kills a shim that does not obey 25 s after the grace (agent/shim_link.h).
+  constexpr Milliseconds kPatience{45'000};
   return (job.stop.kill ? Milliseconds(0) : stop_grace(job)) + job.description->stop.kill_wait +
          kPatience;
 }
 
+// Its agent has killed a part that does not obey before, and this one says nothing. But its node beats, and other users'
+// workers there are none of this job's business.
 void tick_stopping(Turn& turn, Job& job) {
   if (turn.now - job.stop.since >= stop_patience(job)) {
-    for (const Member& member : job.members) {
+    for (Member& member : job.members) {
       if (is_settled(member)) continue;
       Node* node = find_node(turn.state, member.node_id);
       if (!node || node->liveness == Liveness::kLost) continue;
-      quarantine(turn, *node, "did not stop its workers");
-      lose_node(turn, *node, "did not stop its workers");
+      leave_out(turn, job, *node, "did not stop its workers");
+      mark_gone(turn, job, member, node->session.heard_at);
       if (job.phase != JobPhase::kStopping) return;
     }
   }

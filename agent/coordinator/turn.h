@@ -63,6 +63,9 @@ void recruit_node(Turn& turn, Node& node);
 // A new session began: what its agent does not name any more it has to be asked for again.
 void forget_joined(Turn& turn, Node& node, const Hello& hello);
 void take_decline(Turn& turn, Job& job, Node& node, const Decline& decline);
+// No seat in this job any more. What a job's own parts do or leave undone says nothing about the node for others: their
+// users wrote the checks and the limits, and may stop or replace the shim.
+void leave_out(Turn& turn, Job& job, Node& node, const std::string& why);
 // Whether the node has as many free slots as the job needs there. Always, for a job that does not
 // recruit: its nodes know what they offer.
 [[nodiscard]] bool has_room(const State& state, const Job& job, const Node& node);

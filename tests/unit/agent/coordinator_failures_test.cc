@@ -1,6 +1,7 @@
 // The rules of coordinator.h, one by one: nodes that are lost, ranks that fail, and what follows.
 
 #include <algorithm>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -399,12 +400,12 @@ TEST(CoordinatorFailures, AFailedPreflightCheckPutsTheNodeAside) {
   EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
 }
 
-// Everything happens but the end of the preparation on this node.
-void settle_but_for(VirtualCluster& cluster, int node) {
+// Everything happens but the end of the preparation on these nodes.
+void settle_but_for(VirtualCluster& cluster, const std::set<int>& nodes) {
   while (true) {
     const auto moves = cluster.moves(1);
     const auto next = std::find_if(moves.begin(), moves.end(), [&](const test::Move& move) {
-      const bool is_held = move.kind == MoveKind::kDeliverLocal && move.node == node;
+      const bool is_held = move.kind == MoveKind::kDeliverLocal && nodes.contains(move.node);
       return move.kind != MoveKind::kAdvance && !is_held;
     });
     if (next == moves.end()) return;
@@ -414,7 +415,7 @@ void settle_but_for(VirtualCluster& cluster, int node) {
 
 // The shim of a node, instead of parking its workers.
 void fail_check(VirtualCluster& cluster, int node, const std::string& why) {
-  settle_but_for(cluster, node);
+  settle_but_for(cluster, {node});
   ASSERT_FALSE(cluster.node(node).local.empty());
   cluster.node(node).local.clear();
   cluster.tell_node(
@@ -473,6 +474,56 @@ TEST(CoordinatorFailures, Fault8AnUnkillableWorkerPutsItsNodeAsideAndTheJobGoesO
 
   EXPECT_THAT(cluster.reports(), Contains(HasSubstr("1 workers do not end after SIGKILL")));
   EXPECT_THAT(seats(cluster), ElementsAre("n0", "n1"));
+}
+
+// Whoever is not named in `cluster` as put aside or lost may take part in other jobs.
+void expect_in_good_standing(const VirtualCluster& cluster, const NodeId& id) {
+  const Node& node = cluster.state().nodes.at(id);
+  EXPECT_EQ(node.quarantine.ttl.count(), 0) << node.quarantine.reason;
+  EXPECT_EQ(node.liveness, Liveness::kLive);
+  EXPECT_TRUE(node.losses.empty());
+}
+
+// Issue 19: a worker that stops its shim (`kill -STOP $PPID`) cost the other users of the node theirs.
+TEST(CoordinatorFailures, Fault67APartThatDoesNotStopCostsItsJobTheSeatAndItsNodeNothing) {
+  VirtualCluster cluster(options_of(3, 2, 3));
+  cluster.settle();
+
+  exit_rank(cluster, 0, supervisor::ExitCause::kNonZero);
+  while (cluster.node(2).local.empty()) cluster.apply(cluster.moves(1).front());
+  cluster.node(2).local.clear();
+  const supervisor::StopPolicy& stop = cluster.job()->description->stop;
+  cluster.run_for(stop.grace + stop.kill_wait + 60s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_THAT(seats(cluster), ElementsAre("n0", "n1"));
+  expect_in_good_standing(cluster, "n2");
+}
+
+// Issue 19: a limit of 1 ms in a spec put every node aside for ten minutes.
+TEST(CoordinatorFailures, Fault67NodesThatAreLateAreLeftOutOfThisJobAloneAndTogether) {
+  VirtualCluster cluster(options_of(4, 2, 4));
+
+  settle_but_for(cluster, {2, 3});
+  for (const int late : {2, 3}) cluster.node(late).local.clear();
+  cluster.run_for(cluster.job()->description->prepare_limit + 5s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+  EXPECT_EQ(cluster.job()->generation, 2u);
+  EXPECT_THAT(seats(cluster), ElementsAre("n0", "n1"));
+  expect_in_good_standing(cluster, "n2");
+  expect_in_good_standing(cluster, "n3");
+}
+
+TEST(CoordinatorFailures, AJobWhoseLimitNoNodeKeepsFailsAtOnceNamingIt) {
+  VirtualCluster cluster(options_of(2, 2, 2));
+
+  settle_but_for(cluster, {1});
+  cluster.node(1).local.clear();
+  cluster.run_for(cluster.job()->description->prepare_limit + 5s);
+
+  EXPECT_EQ(cluster.phase(), JobPhase::kFailed);
+  EXPECT_THAT(cluster.job()->text, HasSubstr("host-1 was not ready within 120 s"));
 }
 
 }  // namespace
