@@ -106,7 +106,7 @@ def links_down():
         for name in names:
             launchers.append(launch(name, [
                 "--nnodes", f"1:{len(names)}", "--rdzv_endpoint", network.address("h0") + ":29400", "--node_id", name, "--rdzv_token_file", token,
-                "--rdzv_tls_dir", issue_certificate(folder / "ca", "node", name), "--num_processes", 1, "--max_restarts", 100, "--stop_grace", 1,
+                "--rdzv_tls_dir", issue_certificate(folder / "ca", "node", name), "--nproc_per_node", 1, "--max_restarts", 100, "--stop_grace", 1,
                 "--no_python", "sleep", "1000"], prefix=network.command(name)))
         host = launchers[0]
         # Late ones wait for the next generation: connected is enough.

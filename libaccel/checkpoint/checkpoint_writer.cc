@@ -146,10 +146,13 @@ class PreparedSave::Impl {
     or_clean_up([&] {
       FileSet files(file_system_, temporary_);
       if (!content_.shared.empty()) in_phase(ranks, [&] { files.create(content_, rank_); });
-      const std::vector<std::string> reports = agree(ranks, [&] {
-                                                 files.write(content_, rank_);
-                                                 return files.report(leader_);
-                                               }).payloads_or_throw();
+      const auto write = [&] {
+        files.write(content_, rank_);
+        return files.report(leader_);
+      };
+      Agreement written =
+          options_.save_on_each_node ? agree(ranks, write) : agree_for_rank_zero(ranks, write);
+      const std::vector<std::string> reports = std::move(written).payloads_or_throw();
       in_phase(ranks, [&] { commit(reports); });
     });
   }
@@ -182,7 +185,7 @@ class PreparedSave::Impl {
   // A phase in which only leaders work.
   template <typename Work>
   void in_phase(RankExchange& ranks, Work work) {
-    std::ignore = agree(ranks, [&]() -> std::string {
+    std::ignore = agree_for_rank_zero(ranks, [&]() -> std::string {
                     if (is_leader()) work();
                     return {};
                   }).payloads_or_throw();

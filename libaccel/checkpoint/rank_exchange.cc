@@ -66,26 +66,47 @@ std::vector<std::string> Agreement::payloads_or_throw() && {
   return std::move(payloads);
 }
 
-Agreement agree(RankExchange& ranks, const std::function<std::string()>& work) {
+namespace {
+
+// What this rank tells the others.
+std::string outcome_text(const std::function<std::string()>& work) {
   const Result<std::string> outcome = to_result(work);
   const json mine =
       outcome ? json{{"payload", *outcome}} : json{{"error", encode(outcome.error())}};
   // Names of files need not be UTF-8; an error that shows one must still reach the others.
-  const std::string text = mine.dump(-1, ' ', false, json::error_handler_t::replace);
+  return mine.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
+Agreement agreement_of(const std::vector<std::string>& outcomes) {
   Agreement agreement;
-  const std::vector<std::string> all = ranks.all_gather(text);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const json theirs = json::parse(all[rank]);
+  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+    const json theirs = json::parse(outcomes[rank]);
     if (const auto error = theirs.find("error"); error != theirs.end()) {
       agreement.failure = decode(*error);
-      if (ranks.size() > 1)
+      if (outcomes.size() > 1)
         agreement.failure->while_doing("working on rank " + std::to_string(rank));
       agreement.payloads.clear();
       break;
     }
     agreement.payloads.push_back(theirs.at("payload").get<std::string>());
   }
+  return agreement;
+}
+
+}  // namespace
+
+Agreement agree(RankExchange& ranks, const std::function<std::string()>& work) {
+  return agreement_of(ranks.all_gather(outcome_text(work)));
+}
+
+Agreement agree_for_rank_zero(RankExchange& ranks, const std::function<std::string()>& work) {
+  Agreement agreement;  // stays empty where the judge does not run
+  const std::string failure =
+      ranks.decide(outcome_text(work), [&](const std::vector<std::string>& outcomes) {
+        agreement = agreement_of(outcomes);
+        return agreement.failure ? encode(*agreement.failure).dump() : std::string();
+      });
+  if (!failure.empty()) agreement.failure = decode(json::parse(failure));
   return agreement;
 }
 

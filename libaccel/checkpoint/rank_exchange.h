@@ -24,6 +24,12 @@ class RankExchange {
   [[nodiscard]] virtual int local_rank() const = 0;
   // What each rank passed, by rank. Blocks until every rank has called it. Errors kPeerLost.
   [[nodiscard]] virtual std::vector<std::string> all_gather(const std::string& mine) = 0;
+  // What `judge` makes of what each rank passed, by rank, on all ranks. It runs on rank 0, perhaps on others too: there it must
+  // say the same. It throws nothing. Blocks and fails as all_gather(); with many ranks it moves far less.
+  using Judge = std::function<std::string(const std::vector<std::string>&)>;
+  [[nodiscard]] virtual std::string decide(const std::string& mine, const Judge& judge) {
+    return judge(all_gather(mine));
+  }
 };
 
 // Over the process group of the PartialState; a process alone when there is none.
@@ -40,5 +46,9 @@ struct Agreement {
 // Runs work() on this rank and learns how it went on all. Requires: every rank calls it.
 // Errors  kPeerLost; what work() throws becomes the failure.
 [[nodiscard]] Agreement agree(RankExchange& ranks, const std::function<std::string()>& work);
+
+// The same for payloads that rank 0 alone needs: on other ranks they may be missing.
+[[nodiscard]] Agreement agree_for_rank_zero(RankExchange& ranks,
+                                            const std::function<std::string()>& work);
 
 }  // namespace accel::checkpoint

@@ -1,5 +1,6 @@
 #include "libaccel/checkpoint/store_ranks.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -7,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,8 +26,9 @@
 namespace accel::checkpoint {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{10};
-constexpr int kPausesBetweenLooks = 50;  // at the processes of ranks that have not spoken
+constexpr std::chrono::milliseconds kFirstQuestionPause{10};
+constexpr std::chrono::milliseconds kLongestQuestionPause{250};
+constexpr std::chrono::milliseconds kBetweenLooks{500};  // at ranks that have not spoken
 // How long rank 0 stays for ranks that have not read the last round: it may host the store.
 constexpr std::chrono::seconds kFarewell{10};
 
@@ -66,7 +69,7 @@ class StoreRanks final : public RankExchange {
       if (rank_ != 0) return;
       std::vector<std::string> keys;
       for (int rank = 0; rank < size_; ++rank) keys.push_back(key("left", rank));
-      (void)are_there(keys, kFarewell);
+      (void)are_there(keys, keys, kFarewell);
     } catch (const std::exception&) {
       // What there was to say has been said.
     }
@@ -77,19 +80,43 @@ class StoreRanks final : public RankExchange {
   int local_rank() const override { return local_rank_; }
 
   std::vector<std::string> all_gather(const std::string& mine) override {
-    std::vector<std::string> keys;
-    for (int rank = 0; rank < size_; ++rank) keys.push_back(key(round_, rank));
-    std::vector<std::string> said;
-    try {
-      store_->set(keys[static_cast<std::size_t>(rank_)],
-                  std::vector<std::uint8_t>(mine.begin(), mine.end()));
-      wait_for(keys);
-      for (const std::string& name : keys) {
-        const std::vector<std::uint8_t> value = store_->get(name);
-        said.emplace_back(value.begin(), value.end());
+    return in_round([&] {
+      const std::vector<std::string> keys = keys_of_round();
+      set(keys[static_cast<std::size_t>(rank_)], mine);
+      wait_for(keys, keys);
+      return get_all(keys);
+    });
+  }
+
+  std::string decide(const std::string& mine, const Judge& judge) override {
+    return in_round([&] {
+      std::vector<std::string> keys = keys_of_round();
+      const std::string answer_key = key_of_answer(round_);
+      set(keys[static_cast<std::size_t>(rank_)], mine);
+      if (rank_ == 0) {
+        wait_for(keys, keys);
+        std::string answer = judge(get_all(keys));
+        set(answer_key, kAnswer + answer);
+        return answer;
       }
+      keys.front() = answer_key;  // what is awaited of rank 0
+      wait_for({answer_key}, keys);
+      return get_all({answer_key}).front().substr(1);
+    });
+  }
+
+ private:
+  static constexpr char kAnswer = '=';  // a value is never empty
+
+  template <typename Round>
+  std::invoke_result_t<Round> in_round(Round round) {
+    try {
+      auto result = round();
       // All have spoken in this round, so all have read the one before.
       if (round_ > 0) store_->deleteKey(key(round_ - 1, rank_));
+      if (round_ > 0 && rank_ == 0) store_->deleteKey(key_of_answer(round_ - 1));
+      ++round_;
+      return result;
     } catch (const Error&) {
       throw;
     } catch (const std::exception& cause) {
@@ -98,11 +125,35 @@ class StoreRanks final : public RankExchange {
                   "see why the process that hosts it ended")
           .with_detail("cause", first_line(cause.what()));
     }
-    ++round_;
-    return said;
   }
 
- private:
+  void set(const std::string& name, const std::string& value) {
+    store_->set(name, std::vector<std::uint8_t>(value.begin(), value.end()));
+  }
+
+  // In one request where the store knows such. Requires: they are there.
+  [[nodiscard]] std::vector<std::string> get_all(const std::vector<std::string>& keys) {
+    std::vector<std::string> values;
+    if (store_->hasExtendedApi()) {
+      for (const auto& value : store_->multiGet(keys))
+        values.emplace_back(value.begin(), value.end());
+      return values;
+    }
+    for (const std::string& name : keys) {
+      const std::vector<std::uint8_t> value = store_->get(name);
+      values.emplace_back(value.begin(), value.end());
+    }
+    return values;
+  }
+
+  [[nodiscard]] std::vector<std::string> keys_of_round() const {
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < size_; ++rank) keys.push_back(key(round_, rank));
+    return keys;
+  }
+  [[nodiscard]] std::string key_of_answer(int round) const {
+    return name_ + "/" + std::to_string(round) + "/answer";
+  }
   [[nodiscard]] std::string key(const std::string& round, int rank) const {
     return name_ + "/" + round + "/" + std::to_string(rank);
   }
@@ -110,8 +161,9 @@ class StoreRanks final : public RankExchange {
     return key(std::to_string(round), rank);
   }
 
-  void wait_for(const std::vector<std::string>& keys) {
-    if (are_there(keys, patience_)) return;
+  // keys: by rank, what shows that a rank has done its part.
+  void wait_for(const std::vector<std::string>& awaited, const std::vector<std::string>& keys) {
+    if (are_there(awaited, keys, patience_)) return;
     if (stop_.stop_requested())
       throw Error(ErrorCode::kPeerLost, "the save in the background was given up");
     if (dead_ >= 0) {
@@ -133,17 +185,24 @@ class StoreRanks final : public RankExchange {
   }
 
   // Waits for them; false when it took too long, is to stop or waits for a rank that is dead or silent.
-  bool are_there(const std::vector<std::string>& keys, std::chrono::milliseconds patience) {
-    const auto end = std::chrono::steady_clock::now() + patience;
+  bool are_there(const std::vector<std::string>& awaited,
+                 const std::vector<std::string>& keys,
+                 std::chrono::milliseconds patience) {
+    const auto begin = std::chrono::steady_clock::now();
+    auto next_look = begin + kBetweenLooks;
+    std::chrono::milliseconds pause = kFirstQuestionPause;
     std::unique_lock lock(mutex_);
-    for (int pauses = 1; !store_->check(keys); ++pauses) {
-      if (std::chrono::steady_clock::now() > end || stop_.stop_requested()) return false;
-      // What it said before it died counts: looked at once more.
-      if (pauses % kPausesBetweenLooks == 0 && is_one_dead(keys) &&
-          !store_->check({keys[dead_at()]}))
-        return false;
-      if (pauses % kPausesBetweenLooks == 0 && is_one_silent(keys)) return false;
-      never_.wait_for(lock, stop_, kPause, [] { return false; });
+    while (!store_->check(awaited)) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now - begin > patience || stop_.stop_requested()) return false;
+      if (now >= next_look) {
+        // What it said before it died counts: looked at once more.
+        if (is_one_dead(keys) && !store_->check({keys[dead_at()]})) return false;
+        if (is_one_silent(keys)) return false;
+        next_look = now + kBetweenLooks;
+      }
+      never_.wait_for(lock, stop_, pause, [] { return false; });
+      pause = std::min(2 * pause, kLongestQuestionPause);
     }
     return true;
   }
@@ -151,11 +210,13 @@ class StoreRanks final : public RankExchange {
   [[nodiscard]] std::size_t dead_at() const { return static_cast<std::size_t>(dead_); }
 
   // Whether a rank of this node that has not set its key lives no more. Of other nodes beats tell. Only of one that is
-  // dead the store is asked: with many ranks it would hear of little else.
+  // dead the store is asked: with many ranks it would hear of little else. Ranks of a node follow one another, so behind the
+  // first of another node there is none of this one.
   bool is_one_dead(const std::vector<std::string>& keys) {
     dead_ = -1;
-    for (int rank = 0; rank < size_ && dead_ < 0; ++rank) {
+    for (int rank = rank_ - local_rank_; rank < size_ && dead_ < 0; ++rank) {
       if (!watched_.contains(rank) && !watch(rank)) continue;
+      if (!on_this_node_.contains(rank)) break;
       if (processes_.is_alive(rank)) continue;
       if (!store_->check({keys[static_cast<std::size_t>(rank)]})) dead_ = rank;
     }
@@ -186,17 +247,23 @@ class StoreRanks final : public RankExchange {
     words >> node >> process.pid >> process.start_time;
     own_words >> own_node;
     watched_.insert(rank);
-    if (!node.empty() && node == own_node) processes_.watch(rank, process);
+    if (node.empty() || node != own_node) return true;
+    on_this_node_.insert(rank);
+    processes_.watch(rank, process);
     return true;
   }
 
+  // Of rank 0 the answer is missing as long as a report is.
   [[nodiscard]] std::string missing(const std::vector<std::string>& keys) {
-    std::string ranks;
+    std::vector<int> ranks;
     for (std::size_t rank = 0; rank < keys.size(); ++rank) {
-      if (store_->check({keys[rank]})) continue;
-      ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+      if (!store_->check({keys[rank]})) ranks.push_back(static_cast<int>(rank));
     }
-    return ranks;
+    const bool awaits_answer = keys.front() != key(round_, 0);
+    if (awaits_answer && ranks.size() > 1) ranks.erase(ranks.begin());
+    std::string text;
+    for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+    return text;
   }
 
   int rank_;
@@ -211,6 +278,7 @@ class StoreRanks final : public RankExchange {
   int round_ = 0;
   shm::ProcessWatch processes_;
   std::set<int> watched_;  // or of another node
+  std::set<int> on_this_node_;
   int dead_ = -1;
   std::optional<int> silent_;
   std::mutex mutex_;

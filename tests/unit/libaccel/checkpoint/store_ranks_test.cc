@@ -2,6 +2,8 @@
 
 #include "libaccel/checkpoint/store_ranks.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -19,6 +21,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <unistd.h>
 
@@ -29,6 +32,7 @@
 
 #include "libaccel/checkpoint/background_save.h"
 #include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/collectives/shm/peer_watch.h"
 #include "libaccel/process/process_group.h"
 #include "runtime/checkpoint/file_system.h"
 #include "tests/support/fake_nodes.h"
@@ -302,7 +306,7 @@ class CountingStore final : public c10d::HashStore {
   bool check(const std::vector<std::string>& keys) override {
     const std::scoped_lock lock(mutex_);  // beats come from another thread
     if (keys.size() == 1) ++asked_of[keys.front()];
-    if (keys.size() > 1 && ++num_looks_ == 300) stop_.request_stop();
+    if (keys.size() > 1 && ++num_looks_ == 12) stop_.request_stop();
     return HashStore::check(keys);
   }
 
@@ -334,6 +338,84 @@ TEST(StoreRanks, ALongWaitDoesNotAskTheStoreAgainAndAgainForEachRank) {
   EXPECT_EQ(store->asked_of["save/0/1"], 0);
   EXPECT_EQ(store->asked_of["save/0/2"], 0);
   for (const char* rank : {"1", "2"}) store->set("save/left/" + std::string(rank), {1});
+}
+
+// Counts the values that are read, of all ranks together.
+class ReadCountingStore final : public c10d::HashStore {
+ public:
+  std::vector<std::uint8_t> get(const std::string& key) override {
+    const std::vector<std::uint8_t> value = HashStore::get(key);
+    count(key, value.size());
+    return value;
+  }
+  std::vector<std::vector<std::uint8_t>> multiGet(const std::vector<std::string>& keys) override {
+    std::vector<std::vector<std::uint8_t>> values;
+    for (const std::string& key : keys) values.push_back(get(key));
+    return values;
+  }
+
+  std::atomic<int> num_reports = 0;
+  std::atomic<std::size_t> num_bytes = 0;
+
+ private:
+  void count(const std::string& key, std::size_t bytes) {
+    if (!key.starts_with("save/0/")) return;  // of the first round alone
+    ++num_reports;
+    num_bytes += bytes;
+  }
+};
+
+TEST(StoreRanks, ADecisionReadsEachReportOnceHoweverManyRanksThereAre) {
+  constexpr int kRanks = 64;
+  const std::string report(1000, 'r');
+  const auto store = c10::make_intrusive<ReadCountingStore>();
+  std::atomic<int> num_judges = 0;
+  std::vector<std::string> answers(kRanks);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto ranks = store_ranks({.rank = rank, .size = kRanks, .local_rank = rank},
+                                       store,
+                                       "save",
+                                       std::chrono::hours(24),
+                                       {});
+        answers[static_cast<std::size_t>(rank)] =
+            ranks->decide(report, [&](const std::vector<std::string>& reports) {
+              ++num_judges;
+              return std::to_string(reports.size()) + " reports";
+            });
+      });
+    }
+  }
+
+  EXPECT_THAT(answers, ::testing::Each("64 reports"));
+  EXPECT_EQ(num_judges, 1);
+  EXPECT_EQ(store->num_reports, kRanks + kRanks - 1) << "by rank 0, and an answer for each other";
+  EXPECT_LT(store->num_bytes, 2 * kRanks * report.size());
+}
+
+TEST(StoreRanks, ARankZeroThatDiesBeforeItsAnswerIsNamed) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ASSERT_GT(child, 0);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto ranks = store_ranks(
+      {.rank = 1, .size = 2, .local_rank = 1}, store, "save", std::chrono::hours(24), {});
+  const auto own = store->get("save/process/1");
+  const std::string node(own.begin(), std::find(own.begin(), own.end(), ' '));
+  const std::string process =
+      node + " " + std::to_string(child) + " " + std::to_string(shm::start_time_of(child));
+  store->set("save/process/0", std::vector<std::uint8_t>(process.begin(), process.end()));
+  store->set("save/0/0", {1});  // it spoke
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+
+  try {
+    (void)ranks->decide("mine", [](const std::vector<std::string>&) { return ""; });
+    ADD_FAILURE() << "nobody was missed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr("rank 0 died"));
+  }
 }
 
 }  // namespace
