@@ -138,7 +138,7 @@ class Forming(ClusterTest):
     def test_a_job_runs_on_the_nodes_and_all_output_and_the_exit_code_come_back(self):
         self.start("a")
         self.start("b")
-        done = self.accel("b", "run", "--nnodes", 2, "-n", 2, "--", "/bin/sh", "-c", self.HELLO + "id -u")
+        done = self.accel("b", "run", "--nnodes", 2, "-n", 4, "--", "/bin/sh", "-c", self.HELLO + "id -u")
         self.assertEqual(done.returncode, 0, done.stderr)
         ranks = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
         self.assertEqual([line.split(" store ")[0] for line in ranks], [f"rank {r} of 4 node {r // 2} restart 0" for r in range(4)])
@@ -251,7 +251,7 @@ class Forming(ClusterTest):
     def test_slots_are_counted_over_jobs(self):
         self.start("a")
         self.start("b")
-        first = self.follow("a", "run", "--nnodes", 2, "-n", 2, "--name", "first", "--", "/bin/sh", "-c", self.until_stopped())
+        first = self.follow("a", "run", "--nnodes", 2, "-n", 4, "--name", "first", "--", "/bin/sh", "-c", self.until_stopped())
         first.wait_for(" of 4 ", 4)
         second = self.follow("a", "run", "--nnodes", 2, "--name", "second", "--", "/bin/sh", "-c", self.HELLO)
         self.wait_for_job("b", "second")
@@ -267,7 +267,7 @@ class Forming(ClusterTest):
         self.start("b")
         own = self.follow("b", "run", "--name", "own", "--", "/bin/sh", "-c", self.until_stopped())
         own.wait_for(" of 1 ")
-        both = self.follow("a", "run", "--nnodes", 2, "-n", 2, "--name", "both", "--", "/bin/sh", "-c", self.HELLO)
+        both = self.follow("a", "run", "--nnodes", 2, "-n", 4, "--name", "both", "--", "/bin/sh", "-c", self.HELLO)
         self.wait_for_line(self.agents["a"], "takes part in job both")
         self.assertEqual(self.job("a", "both")["state"], "JOB_STATE_GATHERING")
         self.assertNotIn("takes part in job both", self.agents["b"].text())

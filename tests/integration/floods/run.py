@@ -53,7 +53,7 @@ class Floods(unittest.TestCase):
         secure = ["--rdzv_insecure"]
         if is_secure:
             secure = ["--rdzv_tls_dir", issue_certificate(self.folder / "ca", "node", name)]
-        launcher = launch(name, ["--nnodes", "1:2", "--num_processes", 1, "--rdzv_endpoint", "%s:%d" % self.address, "--node_id", name,
+        launcher = launch(name, ["--nnodes", "1:2", "--nproc_per_node", 1, "--rdzv_endpoint", "%s:%d" % self.address, "--node_id", name,
                                  "--rdzv_token_file", self.token, *secure, "--max_restarts", 3, self.script])
         self.launchers.append(launcher)
         return launcher

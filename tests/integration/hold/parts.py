@@ -246,7 +246,7 @@ class TooLate(PartsTest):
         self.await_no_trace("b")
 
     def test_fault_38_a_lease_that_ends_while_no_agent_is_there_ends_the_workers(self):
-        launch = subprocess.Popen([BIN / "accel-launch", "--agent", "--nnodes", "2", "--num_processes", "1", "--rdzv_id", self.NAME,
+        launch = subprocess.Popen([BIN / "accel-launch", "--agent", "--nnodes", "2", "--num_processes", "2", "--rdzv_id", self.NAME,
                                    "--fencing", "hard", "--lease", "4", "--no_python", "/bin/sh", "-c", self.script()],
                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
                                   env={**os.environ, "ACCEL_AGENT": str(self.agents["a"].state / "run")},

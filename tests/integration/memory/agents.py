@@ -102,7 +102,7 @@ class Agents(clusters.ClusterTest):
 
     def test_a_job_of_two_nodes_goes_on_from_the_memory_of_both_shims(self):
         self.start("a"), self.start("b")
-        self.goes_on("--nnodes", 2, "-n", 1, "--max_restarts", 2, victims=((1, 7), (0, 21)))
+        self.goes_on("--nnodes", 2, "-n", 2, "--max_restarts", 2, victims=((1, 7), (0, 21)))
 
     def test_a_job_outlives_its_agent_and_then_goes_on_from_memory(self):
         """The shim has the memory, whoever owns it."""
@@ -127,7 +127,7 @@ class Agents(clusters.ClusterTest):
     def test_a_job_that_is_scaled_goes_on_from_the_disk_and_says_why(self):
         """No rank has failed, so it counts as no restart: what is on the disk stays all the same."""
         self.start("a"), self.start("b")
-        job = self.submit("--nnodes", "1:2", "-n", 1, "--max_restarts", 2, "--name", "j", save_steps=5, steps=1000)
+        job = self.submit("--nnodes", "1:2", "--nproc_per_node", 1, "--max_restarts", 2, "--name", "j", save_steps=5, steps=1000)
         job.wait_for("step 8 loss")
         done = self.accel("a", "scale", "j", "1:1")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -143,7 +143,7 @@ class Agents(clusters.ClusterTest):
         self.start("a")
         self.assertEqual(self.accel("a", "drain", user=None).returncode, 0)  # it has the coordinator
         self.start("b")
-        job = self.submit("--nnodes", "1:2", "-n", 1, "--max_restarts", 2, "--name", "j", save_steps=5, steps=1000)
+        job = self.submit("--nnodes", "1:2", "--nproc_per_node", 1, "--max_restarts", 2, "--name", "j", save_steps=5, steps=1000)
         job.wait_for("step 12 loss")
         self.assertEqual(self.nodes_of(self.job("a", "j")), ["b"])
         self.assertEqual(self.accel("b", "drain", "--stop", user=None).returncode, 0)

@@ -78,7 +78,7 @@ class Nodes(unittest.TestCase):
         self.mark = uuid.uuid4().hex
 
     def start(self, name, *training, ranks=2, **more):
-        launcher = launch(name, ["--cpu", "--nnodes", 2, "--num_processes", ranks, "--node_id", name, "--rdzv_endpoint", self.endpoint,
+        launcher = launch(name, ["--cpu", "--nnodes", 2, "--nproc_per_node", ranks, "--node_id", name, "--rdzv_endpoint", self.endpoint,
                                  "--rdzv_token_file", self.token, "--rdzv_insecure", "--max_restarts", 3,
                                  *char_gpt(self.project, *training, **more)], errors="replace",
                           # The kernel is one, and would let ranks of both nodes map one memory.

@@ -45,7 +45,7 @@ class Hosts(unittest.TestCase):
 
     def launch(self, name, *more, nnodes="2:3", env=None):
         launcher = launch(name, ["--nnodes", nnodes, "--rdzv_endpoint", self.endpoint, "--node_id", name, "--rdzv_token_file", self.token,
-                                 "--rdzv_tls_dir", issue_certificate(self.folder / "ca", "node", name), "--num_processes", 1,
+                                 "--rdzv_tls_dir", issue_certificate(self.folder / "ca", "node", name), "--nproc_per_node", 1,
                                  "--max_restarts", 5, "--stop_grace", 2, *more, self.script],
                           prefix=self.network.command(name), env={**os.environ, **(env or {})})
         self.launchers.append(launcher)

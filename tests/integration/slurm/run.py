@@ -155,7 +155,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.hello_lines(), [])
 
     def test_the_batch_script_of_two_components_names_the_line_that_takes_both(self):
-        line = f"accel-launch --cpu --num_processes 1 {self.worker(HELLO)}"
+        line = f"accel-launch --cpu --nproc_per_node 1 {self.worker(HELLO)}"
         srun = "srun --het-group=0-1 --ntasks-per-node=1 --cpu-bind=none"
         job = self.submit(self.script(f"{line}\nexec {srun} {line}", "--nodes=1", "hetjob", "--nodes=1"))
         self.assertEqual(self.end(job), ("COMPLETED", 0), self.said())
@@ -234,7 +234,7 @@ class Slurm(unittest.TestCase):
         worker = self.worker(HELLO + "trap '' TERM INT\nwhile :; do sleep 0.1; done\n")
         for nodes in (1, 2):
             with self.subTest(nodes=nodes):
-                job = self.submit(self.script(f"srun --cpu-bind=none --kill-on-bad-exit=0 accel-launch --num_processes 2 --stop_grace 600 '{worker}'"),
+                job = self.submit(self.script(f"srun --cpu-bind=none --kill-on-bad-exit=0 accel-launch --nproc_per_node 2 --stop_grace 600 '{worker}'"),
                                   options=(f"--nodes={nodes}", "--ntasks-per-node=1"), ACCEL_SLURM_KILL_WAIT="7")
                 self.wait_for("restart 0", 2 * nodes)
                 self.cluster.run("scancel", "--signal=TERM", job)
