@@ -1,20 +1,20 @@
 // JobRunner::Entry: what the runner knows of one job; private to job_runner.cc and job_recovery.cc.
 #pragma once
 
-#include <memory>
 #include <optional>
 
-#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/io_context.hpp>
 
 #include "accel/v1/record.pb.h"
 #include "agent/job_accounts.h"
 #include "agent/job_counters.h"
 #include "agent/job_runner.h"
+#include "agent/shim_link.h"
 
 namespace accel::agent {
 
 struct JobRunner::Entry {
-  explicit Entry(boost::asio::io_context& context) : events(context) {}
+  explicit Entry(boost::asio::io_context& context) : shim(context) {}
 
   [[nodiscard]] v1::Job& job() { return *record.mutable_job(); }
   [[nodiscard]] const v1::Job& job() const { return record.job(); }
@@ -25,9 +25,7 @@ struct JobRunner::Entry {
   int num_looks = 0;            // snapshots that were asked for to see steps, and have not come
   bool is_record_lost = false;  // it could not be written; said once
   std::optional<supervisor::Stop> waiting_stop;  // asked for before the shim was taken over
-  std::unique_ptr<supervisor::WorkerHost> host;  // gone when the job has ended
-  boost::asio::posix::stream_descriptor
-      events;  // a copy of the host's descriptor: closed before the host
+  ShimLink shim;                                 // closed when the job has ended
 };
 
 // Now, into a field that is for texts only.

@@ -12,7 +12,6 @@
 
 #include <filesystem>
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "agent/job_entry.h"
@@ -110,13 +109,12 @@ void JobRunner::take_over(Entry& entry, ShimAdopter::Found found) {
                      "set hold_seconds in the agent's configuration: jobs outlive it then"));
   }
   log("job " + id + " goes on: its shim was taken over");
-  entry.host = std::move(found.host);
-  entry.events.assign(::fcntl(entry.host->event_fd(), F_DUPFD_CLOEXEC, 3));
-  if (entry.waiting_stop) entry.host->request(*entry.waiting_stop);
+  watch(entry, std::move(found.host));
+  if (entry.waiting_stop) order(entry, *entry.waiting_stop);
   entry.waiting_stop.reset();
   // The one that comes first was made before the events that nobody heard; this one stands behind them.
-  entry.host->request(supervisor::TakeSnapshot{});
-  take_events(entry);
+  entry.shim.request(supervisor::TakeSnapshot{});
+  entry.shim.read();
 }
 
 void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {

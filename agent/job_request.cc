@@ -329,6 +329,16 @@ void set_restart_rules(const v1::RestartPolicy& asked, supervisor::RestartPolicy
   }
 }
 
+supervisor::StopPolicy stop_policy_of(const v1::JobSpec& request) {
+  const auto& asked = request.stop();
+  supervisor::StopPolicy policy;
+  if (asked.signal() != 0) policy.signal = asked.signal();
+  set_if_given(asked.has_grace(), asked.grace(), policy.grace);
+  policy.dump_stacks = asked.dump_stacks();
+  policy.preempt_signal = asked.preempt_signal();
+  return policy;
+}
+
 std::string make_job_id(const v1::JobSpec& request) {
   std::string id = std::filesystem::path(request.argv(0)).filename().string().substr(0, 32);
   for (char& c : id) {
@@ -371,8 +381,7 @@ supervisor::JobSpec make_job_spec(const v1::JobSpec& request,
     worker.redirect = Streams::kAll;
     spec.workers.push_back(std::move(worker));
   }
-  if (request.stop().signal() != 0) spec.stop.signal = request.stop().signal();
-  set_if_given(request.stop().has_grace(), request.stop().grace(), spec.stop.grace);
+  spec.stop = stop_policy_of(request);
   const auto& restart = request.restart();
   spec.restart.max_restarts = static_cast<int>(restart.max_restarts());
   set_if_given(
@@ -385,8 +394,6 @@ supervisor::JobSpec make_job_spec(const v1::JobSpec& request,
   spec.restart.max_same_crash = kMaxSameCause;
   if (restart.max_same_cause() != 0)
     spec.restart.max_same_crash = static_cast<int>(restart.max_same_cause());
-  spec.stop.dump_stacks = request.stop().dump_stacks();
-  spec.stop.preempt_signal = request.stop().preempt_signal();
   spec.hang = to_hang_policy(request.hang());
   for (const v1::Check& asked : request.preflight()) {
     supervisor::PreflightCheck check;

@@ -52,6 +52,9 @@ struct GrantedCpus {
 // The jitter and on_cause of the request. Requires: check_job_request().
 void set_restart_rules(const v1::RestartPolicy& asked, supervisor::RestartPolicy& policy);
 
+// How it is stopped, with the defaults of what it does not say. Requires: check_job_request().
+[[nodiscard]] supervisor::StopPolicy stop_policy_of(const v1::JobSpec& request);
+
 // A name for a job without one: the program's, and eight random digits.
 [[nodiscard]] std::string make_job_id(const v1::JobSpec& request);
 

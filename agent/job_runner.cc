@@ -6,7 +6,6 @@
 #include <ctime>
 #include <utility>
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "agent/job_entry.h"
@@ -109,8 +108,14 @@ Result<void> JobRunner::launch(Entry& made,
     folder_->remove(spec.job_id);
     return std::move(started).error();
   }
-  made.host = *std::move(started);
+  watch(made, *std::move(started));
   return {};
+}
+
+void JobRunner::watch(Entry& entry, std::unique_ptr<supervisor::WorkerHost> host) {
+  entry.shim.open(std::move(host),
+                  {.on_event = [this, &entry](const auto& event) { on_event(entry, event); },
+                   .on_lost = [this, &entry](const Error& error) { end(entry, error); }});
 }
 
 Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
@@ -178,8 +183,6 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
 
   Entry& kept = *entries_.emplace_back(std::move(made));
   if (!key.empty()) by_request_[key] = &kept;
-  kept.events.assign(::fcntl(kept.host->event_fd(), F_DUPFD_CLOEXEC, 3));
-  wait(kept);
   forget_oldest();
   on_change_(kept.job());
   return &kept.job();
@@ -202,22 +205,6 @@ void JobRunner::write_record(Entry& entry) {
   }
 }
 
-void JobRunner::wait(Entry& entry) {
-  entry.events.async_wait(asio::posix::descriptor_base::wait_read,
-                          [this, &entry](const boost::system::error_code& error) {
-                            if (!error) take_events(entry);
-                          });
-}
-
-void JobRunner::take_events(Entry& entry) {
-  while (entry.host) {
-    auto event = entry.host->next_event();
-    if (!event) return end(entry, event.error());
-    if (!*event) return wait(entry);
-    on_event(entry, **event);
-  }
-}
-
 void JobRunner::on_generation(Entry& entry, const supervisor::GenerationStarted& started) {
   v1::Job& job = entry.job();
   job.set_generation(static_cast<std::uint64_t>(started.generation));
@@ -236,10 +223,10 @@ void JobRunner::on_generation(Entry& entry, const supervisor::GenerationStarted&
 void JobRunner::look_for_steps() {
   is_looking_ = false;
   for (const auto& entry : entries_) {
-    if (!entry->host || !entry->accounts.wants_snapshots()) continue;
+    if (!entry->shim || !entry->accounts.wants_snapshots()) continue;
     is_looking_ = true;
     ++entry->num_looks;
-    entry->host->request(supervisor::TakeSnapshot{});
+    entry->shim.request(supervisor::TakeSnapshot{});
   }
   if (!is_looking_) return;
   look_.expires_after(kFirstStepLook);
@@ -251,9 +238,9 @@ void JobRunner::look_for_steps() {
 void JobRunner::look(std::function<void()> done) {
   for (const auto& entry : entries_) {
     // One that has not answered yet is not asked again: it may be stopped.
-    if (!entry->host || entry->num_looks > 0) continue;
+    if (!entry->shim || entry->num_looks > 0) continue;
     ++entry->num_looks;
-    entry->host->request(supervisor::TakeSnapshot{});
+    entry->shim.request(supervisor::TakeSnapshot{});
   }
   looks_.push_back(std::move(done));
   tell_looks();
@@ -261,7 +248,7 @@ void JobRunner::look(std::function<void()> done) {
 
 void JobRunner::tell_looks() {
   const bool is_awaited = std::any_of(entries_.begin(), entries_.end(), [](const auto& entry) {
-    return entry->host && entry->num_looks > 0;
+    return entry->shim && entry->num_looks > 0;
   });
   if (is_awaited) return;
   for (const auto& done : std::exchange(looks_, {})) done();
@@ -334,9 +321,7 @@ void JobRunner::end(Entry& entry, const Error& error) {
 }
 
 void JobRunner::conclude(Entry& entry) {
-  boost::system::error_code ignored;
-  entry.events.close(ignored);
-  entry.host.reset();
+  entry.shim.close();
   entry.accounts.close(clock_.now());
   stamp(*entry.job().mutable_ended());
   write_record(entry);
@@ -390,8 +375,8 @@ void JobRunner::stop(const std::string& job, StopMode mode, int signal) {
   found->counters.ask_to_stop(clock_.now());
   const supervisor::Stop stop = {
       .mode = is_again && mode != StopMode::kKill ? StopMode::kKill : mode, .signal = signal};
-  if (found->host) {
-    found->host->request(stop);
+  if (found->shim) {
+    order(*found, stop);
   } else {
     found->waiting_stop = stop;
     if (stop.mode == StopMode::kKill) adopter_.hurry(found->job().job_id());
@@ -399,6 +384,14 @@ void JobRunner::stop(const std::string& job, StopMode mode, int signal) {
   if (found->job().state() == v1::JOB_STATE_STOPPING) return;
   found->job().set_state(v1::JOB_STATE_STOPPING);
   changed(*found);
+}
+
+// A shim that is stopped, or not ours any more, does not do it: it is killed then.
+void JobRunner::order(Entry& entry, const supervisor::Stop& stop) {
+  const auto policy = stop_policy_of(entry.record.spec());
+  entry.shim.request(stop);
+  entry.shim.must_act_within(stop_limit(
+      policy, stop.mode == StopMode::kKill ? supervisor::Milliseconds(0) : policy.grace));
 }
 
 void JobRunner::stop_all(StopMode mode) {
@@ -411,7 +404,7 @@ void JobRunner::stop_all(StopMode mode) {
 
 void JobRunner::dump_stacks(const std::string& job) {
   Entry* found = entry(job);
-  if (found != nullptr && found->host) found->host->request(supervisor::DumpStacks{});
+  if (found != nullptr && found->shim) found->shim.request(supervisor::DumpStacks{});
 }
 
 Result<void> JobRunner::signal(const std::string& job, int signal) {

@@ -111,8 +111,8 @@ class JobRunner {
                                         v1::JobRecord& record) const;
   Result<void> launch(Entry& made, const supervisor::JobSpec& spec, const UserAccount& user);
   Entry* entry(const std::string& job);
-  void wait(Entry& entry);
-  void take_events(Entry& entry);
+  void watch(Entry& entry, std::unique_ptr<supervisor::WorkerHost> host);
+  void order(Entry& entry, const supervisor::Stop& stop);
   void on_event(Entry& entry, const supervisor::HostEvent& event);
   void on_generation(Entry& entry, const supervisor::GenerationStarted& started);
   void look_for_steps();

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "agent/token_bucket.h"
 #include "runtime/clock.h"
 
 namespace accel::agent {
@@ -19,15 +20,14 @@ class RefusalLog {
  public:
   static constexpr int kBurst = 20;
 
-  explicit RefusalLog(const Clock& clock) : clock_(clock), filled_at_(clock.now()) {}
+  explicit RefusalLog(const Clock& clock) : clock_(clock) {}
 
   // `line` as it is to be written, or nothing when too many came.
   [[nodiscard]] std::optional<std::string> admit(std::string line);
 
  private:
   const Clock& clock_;
-  TimePoint filled_at_;
-  int tokens_ = kBurst;
+  TokenBucket lines_{kBurst, std::chrono::seconds(1)};
   std::uint64_t num_left_out_ = 0;
 };
 

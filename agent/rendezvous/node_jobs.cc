@@ -300,22 +300,23 @@ void NodeJobs::park_with(const ParkWorkers& order, std::vector<std::string> memb
   part->workers->park(order, std::move(members));
 }
 
-// What is there before anything runs: a shim that outlives this agent is always found.
+// What is there before anything runs: a shim that outlives this agent is always found. But for its records, which are the
+// agent's, what is missing may be the user's doing (its folders, its limits): it is held against this job alone.
 std::optional<FailedCheck> NodeJobs::prepare(Part& part, const JobDescription& job) {
   const bool has_shim = part.workers && part.workers->has_shim();
   if (!has_shim && std::exchange(part.is_recovered, false)) {
     part.spec = to_job_spec(job);
     auto user = find_user(part.spec.user());
-    if (!user) return FailedCheck{"user", user.error().message()};
+    if (!user) return FailedCheck{"user", user.error().message(), true};
     part.user = *std::move(user);
   }
   const auto folder = prepare_log_folder(options_.log_dir, part.user, options_.changes_user);
-  if (!folder) return FailedCheck{"log folder", folder.error().message()};
+  if (!folder) return FailedCheck{"log folder", folder.error().message(), true};
   if (!has_shim) {
     part.shim_dir.clear();
     if (options_.records && options_.hold.count() > 0) {
       auto shims = prepare_shim_folder(options_.shims_dir, part.user, options_.changes_user);
-      if (!shims) return FailedCheck{"shim folder", shims.error().message()};
+      if (!shims) return FailedCheck{"shim folder", shims.error().message(), true};
       part.shim_dir = *std::move(shims);
       supervisor::remove_last_word(part.shim_dir, part.spec.job_id());
     }
@@ -324,7 +325,7 @@ std::optional<FailedCheck> NodeJobs::prepare(Part& part, const JobDescription& j
     return FailedCheck{"record", written.error().message()};
   if (has_shim) return std::nullopt;
   auto spec = shim_spec(part, part.num_ranks);
-  if (!spec) return FailedCheck{"resources", spec.error().message()};
+  if (!spec) return FailedCheck{"resources", spec.error().message(), true};
   if (!part.workers) {
     make_workers(part, *std::move(spec));
   } else {

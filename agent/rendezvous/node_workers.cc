@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <boost/asio/post.hpp>
-#include <fcntl.h>
 
 #include "agent/rendezvous/node_address.h"
 
@@ -28,36 +27,28 @@ std::pair<std::string, int> split_endpoint(const std::string& endpoint) {
 }  // namespace
 
 NodeWorkers::NodeWorkers(asio::io_context& loop, NodeWorkersOptions options, Handlers handlers)
-    : loop_(loop), handlers_(std::move(handlers)), events_(loop) {
+    : loop_(loop), handlers_(std::move(handlers)), shim_(loop) {
   equip(std::move(options));
 }
 
-NodeWorkers::~NodeWorkers() {
-  drop_host();
-}
+NodeWorkers::~NodeWorkers() = default;
 
 Result<void> NodeWorkers::start_host() {
   auto host = supervisor::start_shim(options_.spec, options_.shim);
   if (!host) return std::move(host).error();
-  host_ = *std::move(host);
-  watch_host();
-  wait();
+  watch(*std::move(host));
   return {};
 }
 
-void NodeWorkers::watch_host() {
-  events_.assign(::fcntl(host_->event_fd(), F_DUPFD_CLOEXEC, 3));
+void NodeWorkers::watch(std::unique_ptr<supervisor::WorkerHost> host) {
+  shim_.open(std::move(host),
+             {.on_event = [this](const auto& event) { on_event(event); },
+              .on_lost = [this](const Error& error) { lose_shim(error); }});
 }
 
 void NodeWorkers::equip(NodeWorkersOptions options) {
   options_ = std::move(options);
   options_.spec.control = supervisor::GenerationControl::kOwner;
-}
-
-void NodeWorkers::drop_host() {
-  boost::system::error_code ignored;
-  events_.close(ignored);
-  host_.reset();
 }
 
 void NodeWorkers::park(const ParkWorkers& order, std::vector<std::string> members) {
@@ -71,9 +62,11 @@ void NodeWorkers::park(const ParkWorkers& order, std::vector<std::string> member
   // What was renewed since the order was given counts.
   const bool is_renewed = renewed_generation_ == generation_ && order.lease_until;
   lease_until_ = is_renewed ? std::max(renewed_until_, *order.lease_until) : order.lease_until;
-  if (!host_) {
+  if (!shim_) {
     if (auto started = start_host(); !started) {
-      asio::post(loop_, [this, why = started.error().message()] { park_failed("shim", why); });
+      asio::post(loop_, [this, why = started.error()] {
+        park_failed("shim", why.message(), why.code() != ErrorCode::kShimMissing);
+      });
       return;
     }
   }
@@ -90,81 +83,74 @@ void NodeWorkers::park(const ParkWorkers& order, std::vector<std::string> member
   prepare.is_exact_port = options_.store_port != 0;
   prepare.members = std::move(members);
   if (lease_until_) prepare.lease_until = supervisor::to_boot_time(*lease_until_);
-  host_->request(prepare);
+  shim_.request(prepare);
 }
 
-void NodeWorkers::park_failed(const char* check, const std::string& why) {
+void NodeWorkers::park_failed(const char* check, const std::string& why, bool is_of_job) {
   handlers_.on_parked({.job_uuid = options_.job_uuid,
                        .generation = generation_,
                        .store_endpoint = {},
-                       .failed_checks = {{check, why}}});
+                       .failed_checks = {{check, why, is_of_job}}});
 }
 
 // Also before park(): the order may still wait for the list of members.
 void NodeWorkers::renew(const RenewLease& renewal) {
   renewed_generation_ = renewal.generation;
   renewed_until_ = renewal.until;
-  if (!host_ || is_over_ || renewal.generation != generation_ || !lease_until_) return;
-  host_->request(supervisor::RenewLease{.generation = static_cast<int>(generation_),
-                                        .until = supervisor::to_boot_time(renewal.until)});
+  if (!shim_ || is_over_ || renewal.generation != generation_ || !lease_until_) return;
+  shim_.request(supervisor::RenewLease{.generation = static_cast<int>(generation_),
+                                       .until = supervisor::to_boot_time(renewal.until)});
 }
 
 void NodeWorkers::release(const ReleaseWorkers& order) {
-  if (!host_ || order.generation != generation_) return;
+  if (!shim_ || order.generation != generation_) return;
   const auto [host, port] = split_endpoint(order.store_endpoint);
-  host_->request(supervisor::StartGeneration{
+  shim_.request(supervisor::StartGeneration{
       .generation = static_cast<int>(generation_), .master_addr = host, .master_port = port});
 }
 
 void NodeWorkers::stop(const StopWorkers& order) {
-  if (!host_ || is_over_ || order.generation != generation_) {
+  if (!shim_ || is_over_ || order.generation != generation_) {
     asio::post(loop_, [this, order] {
       handlers_.on_gone(
           {.job_uuid = order.job_uuid, .generation = order.generation, .num_unkillable = 0});
     });
     return;
   }
-  host_->request(supervisor::StopGeneration{
+  shim_.request(supervisor::StopGeneration{
       .generation = static_cast<int>(generation_),
       .mode = order.kill ? supervisor::StopMode::kKill : supervisor::StopMode::kTerminate,
       .grace = order.grace});
+  shim_.must_act_within(
+      stop_limit(options_.spec.stop, order.kill ? supervisor::Milliseconds(0) : order.grace));
 }
 
 void NodeWorkers::ask_steps() {
-  if (host_ && !pids_.empty()) host_->request(supervisor::TakeSnapshot{});
+  if (shim_ && !pids_.empty()) shim_.request(supervisor::TakeSnapshot{});
 }
 
 void NodeWorkers::dump_stacks() {
-  if (host_ && !pids_.empty()) host_->request(supervisor::DumpStacks{});
+  if (shim_ && !pids_.empty()) shim_.request(supervisor::DumpStacks{});
 }
 
 void NodeWorkers::finish() {
   is_finishing_ = true;
-  if (host_) return host_->request(supervisor::Finish{});
-  asio::post(loop_, handlers_.on_finished);
+  if (!shim_) return asio::post(loop_, handlers_.on_finished);
+  shim_.request(supervisor::Finish{});
+  expect_end();
+}
+
+void NodeWorkers::expect_end() {
+  const auto& policy = options_.spec.stop;
+  shim_.must_act_within(stop_limit(policy, is_over_ ? supervisor::Milliseconds(0) : policy.grace));
 }
 
 void NodeWorkers::kill() {
-  if (!host_ || is_over_) return;
-  host_->request(supervisor::StopGeneration{.generation = static_cast<int>(generation_),
-                                            .mode = supervisor::StopMode::kKill,
-                                            .grace = supervisor::Milliseconds(0)});
-}
-
-void NodeWorkers::wait() {
-  events_.async_wait(asio::posix::descriptor_base::wait_read,
-                     [this](const boost::system::error_code& error) {
-                       if (!error) take_events();
-                     });
-}
-
-void NodeWorkers::take_events() {
-  while (host_) {
-    auto event = host_->next_event();
-    if (!event) return lose_host(event.error());
-    if (!*event) return wait();
-    on_event(**event);
-  }
+  if (!shim_ || is_over_) return;
+  shim_.request(supervisor::StopGeneration{.generation = static_cast<int>(generation_),
+                                           .mode = supervisor::StopMode::kKill,
+                                           .grace = supervisor::Milliseconds(0)});
+  shim_.must_act_within(stop_limit(options_.spec.stop, supervisor::Milliseconds(0)));
 }
 
 void NodeWorkers::on_event(const supervisor::HostEvent& event) {
@@ -175,20 +161,17 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
     shim_build_ = hello->build;
   } else if (const auto* prepared = std::get_if<supervisor::Prepared>(&event)) {
     if (lease_until_ && shim_protocol_ < supervisor::kLeaseProtocol) {
-      return park_failed("lease", "accel-shim of build " + shim_build_ + " keeps no lease");
+      return park_failed("lease", "accel-shim of build " + shim_build_ + " keeps no lease", true);
     }
     say_parked(prepared->generation, prepared->store_port);
   } else if (const auto* failed = std::get_if<supervisor::PrepareFailed>(&event)) {
     // The shim is parked as before: there is nothing to stop. While it is taken over its snapshot says so.
     if (failed->generation == static_cast<int>(generation_) && num_snapshots_awaited_ == 0)
       is_over_ = true;
-    const bool is_of_job = failed->error.code() == ErrorCode::kPreflightFailed;
-    handlers_.on_parked(
-        {.job_uuid = job,
-         .generation = static_cast<std::uint64_t>(failed->generation),
-         .store_endpoint = {},
-         .failed_checks = {
-             {is_of_job ? "preflight" : "prepare", failed->error.message(), is_of_job}}});
+    handlers_.on_parked({.job_uuid = job,
+                         .generation = static_cast<std::uint64_t>(failed->generation),
+                         .store_endpoint = {},
+                         .failed_checks = {{"prepare", failed->error.message(), true}}});
   } else if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
     pids_ = started->pids;
   } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
@@ -205,7 +188,12 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
   } else if (const auto* ended = std::get_if<supervisor::GenerationEnded>(&event)) {
     outcome_ = ended->outcome;
     if (num_snapshots_awaited_ > 0) tell_missing(ended->outcome.exits);
-    end_generation(ended->is_clean ? 0 : 1);
+    // Its user's word that something cannot be killed is no reason to put the node aside: the agent tries it itself.
+    if (!ended->is_clean) return shim_.kill("could not end all workers");
+    shim_.has_acted();
+    is_over_ = true;
+    if (is_finishing_) expect_end();
+    end_generation(0);
   } else if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
     handlers_.on_notice(notice->text);
   } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
@@ -241,7 +229,7 @@ void NodeWorkers::end_shim(const supervisor::JobOutcome& outcome) {
     tell_missing(outcome.exits);
     end_generation(0);
   }
-  drop_host();
+  shim_.close();
   end_catching_up();
   if (is_finishing_) handlers_.on_finished();
 }
@@ -266,11 +254,10 @@ void NodeWorkers::take_up(const HeldGeneration& held) {
 // The first snapshot was made before the events that nobody heard; the one that is asked for here stands behind them.
 void NodeWorkers::adopt(std::unique_ptr<supervisor::WorkerHost> host, const HeldGeneration& held) {
   take_up(held);
-  host_ = std::move(host);
-  watch_host();
+  watch(std::move(host));
   num_snapshots_awaited_ = 2;
-  host_->request(supervisor::TakeSnapshot{});
-  take_events();
+  shim_.request(supervisor::TakeSnapshot{});
+  shim_.read();
 }
 
 void NodeWorkers::adopt_end(const HeldGeneration& held,
@@ -296,9 +283,9 @@ void NodeWorkers::begin_from(const supervisor::Snapshot& snapshot) {
   handlers_.on_adopted(adopted);
   if (is_present) return;
   // The agent before this one was killed between its record and its order; the order before it is of no use any more.
-  host_->request(supervisor::StopGeneration{.generation = snapshot.generation,
-                                            .mode = supervisor::StopMode::kKill,
-                                            .grace = supervisor::Milliseconds(0)});
+  shim_.request(supervisor::StopGeneration{.generation = snapshot.generation,
+                                           .mode = supervisor::StopMode::kKill,
+                                           .grace = supervisor::Milliseconds(0)});
   end_generation(0);
 }
 
@@ -318,14 +305,17 @@ void NodeWorkers::end_catching_up() {
 }
 
 // The shim ended without a word; its host has killed what was left. To the coordinator: every worker failed here.
-void NodeWorkers::lose_host(const Error& error) {
-  drop_host();
+void NodeWorkers::lose_shim(const Error& error) {
+  const int num_unkillable = shim_.num_unkillable();
+  const bool was_finishing = is_finishing_;
+  shim_.close();
   handlers_.on_notice(error.message());
   if (!is_over_) {
     tell_lost(error.code());
-    end_generation(0);
+    end_generation(num_unkillable);
   }
   end_catching_up();
+  if (was_finishing) handlers_.on_finished();
 }
 
 void NodeWorkers::tell_lost(ErrorCode why) {

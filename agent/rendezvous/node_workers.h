@@ -3,6 +3,8 @@
 //   none --park--> preparing --Prepared--> parked --release--> running --all ended, or stop--> over --park--> ...
 //     '--adopt(): where the shim stands, then what nobody heard, as if it happened now--^
 //
+// A shim that does not end what it was told to end is killed: then it is over as well (shim_link.h).
+//
 // Threads:  the one that runs the io_context; starting the shim waits for its exec.
 #pragma once
 
@@ -15,12 +17,12 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 
 #include <accel/result.h>
 
 #include "agent/coordinator/member.h"
 #include "agent/coordinator/progress.h"
+#include "agent/shim_link.h"
 #include "runtime/supervisor/worker_host.h"
 
 namespace accel::agent {
@@ -69,7 +71,7 @@ class NodeWorkers {
   // Its shim is gone, and left `exits`; of that generation none: nobody knows how they ended.
   void adopt_end(const HeldGeneration& held, const std::vector<supervisor::WorkerExit>& exits);
 
-  [[nodiscard]] bool has_shim() const { return host_ != nullptr; }
+  [[nodiscard]] bool has_shim() const { return shim_.is_open(); }
   // For the next shim. Requires: !has_shim().
   void equip(NodeWorkersOptions options);
 
@@ -96,14 +98,13 @@ class NodeWorkers {
 
  private:
   Result<void> start_host();
-  void watch_host();
-  void wait();
-  void take_events();
+  void watch(std::unique_ptr<supervisor::WorkerHost> host);
   void on_event(const supervisor::HostEvent& event);
-  void lose_host(const Error& error);
-  void drop_host();
+  void lose_shim(const Error& error);
+  void expect_end();  // of the shim
   void end_generation(int num_unkillable);
-  void park_failed(const char* check, const std::string& why);
+  // `is_of_job`: what the shim says, or may be its user's doing; it says nothing about the node.
+  void park_failed(const char* check, const std::string& why, bool is_of_job);
   void say_parked(int generation, int store_port);
   void take_up(const HeldGeneration& held);
   void begin_from(const supervisor::Snapshot& snapshot);
@@ -117,9 +118,7 @@ class NodeWorkers {
   boost::asio::io_context& loop_;
   NodeWorkersOptions options_;
   Handlers handlers_;
-  std::unique_ptr<supervisor::WorkerHost> host_;
-  boost::asio::posix::stream_descriptor
-      events_;  // a copy of the host's descriptor: closed before the host
+  ShimLink shim_;
   std::uint64_t generation_ = 0;
   bool is_over_ = true;  // nothing of generation_ is here
   bool hosts_store_ = false;

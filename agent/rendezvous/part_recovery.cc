@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "agent/job_request.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/node_jobs.h"
 #include "runtime/supervisor/last_word.h"
@@ -105,7 +106,8 @@ void NodeJobs::take_up(const v1::JobRecord& record) {
   made->shim_dir = record.shim_dir();
   made->is_awaited = made->is_recovered = true;
   Part& part = *parts_.emplace_back(std::move(made));
-  make_workers(part, {});  // its shim has its own; for another one it is made anew
+  // Its shim has the rest; for another one it is made anew.
+  make_workers(part, {.stop = stop_policy_of(part.spec)});
   if (!adopter_) adopter_ = std::make_unique<ShimAdopter>(loop_);
   adopter_->take(
       {.job_id = job.job_id(),

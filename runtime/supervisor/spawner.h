@@ -12,6 +12,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -82,6 +83,7 @@ class SpawnedProcess {
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
+  [[nodiscard]] UniqueFd take_pidfd() noexcept { return std::move(pidfd_); }
 
   // Why the program was never executed; std::nullopt when it was. Does not block.
   // Requires: the process has ended (before that it may not have got so far).

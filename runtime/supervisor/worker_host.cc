@@ -7,10 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <thread>
 #include <utility>
+#include <variant>
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -23,6 +27,7 @@
 #include "runtime/supervisor/exit_report.h"
 #include "runtime/supervisor/fd_packet.h"
 #include "runtime/supervisor/job_cgroup.h"
+#include "runtime/supervisor/lease.h"
 #include "runtime/supervisor/orphan_sweep.h"
 #include "runtime/supervisor/private_folder.h"
 #include "runtime/supervisor/shim_state.h"
@@ -79,6 +84,18 @@ EndedJob sweep_all(System& system, const SweepScope& scope, OwnerKind owner) {
   return {sweep.found(), step.verdict == OrphanSweep::Verdict::kClean};
 }
 
+// Now, as the start times of processes are counted.
+std::uint64_t ticks_since_boot() {
+  const auto ticks = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
+  return static_cast<std::uint64_t>(boot_time() / std::chrono::milliseconds(1)) * ticks / 1000;
+}
+
+Error no_descriptors() {
+  return Error(ErrorCode::kSpawnFailed,
+               "no descriptors to watch accel-shim with: " + errno_text(errno),
+               "raise the limit on open files (`ulimit -n`)");
+}
+
 // The process behind a host.
 struct ShimProcess {
   pid_t pid = 0;
@@ -87,24 +104,45 @@ struct ShimProcess {
   bool holds = false;    // it outlives us
 };
 
+// What a host gives its owner last: the shim's last word, or what is wrong with the shim.
+using LastEvent = std::variant<HostEvent, Error>;
+
 class ShimHost final : public WorkerHost {
  public:
   ShimHost(FrameSocket socket,
            ShimProcess shim,
            SweepScope scope,
-           OwnerKind owner,
            std::string error_dir,
-           System& system)
+           const ShimHostOptions& options)
       : socket_(std::move(socket)),
         shim_(std::move(shim)),
         scope_(std::move(scope)),
-        owner_(owner),
+        owner_(options.owner),
+        patience_(options.patience),
         error_dir_(std::move(error_dir)),
-        system_(system) {}
+        system_(*options.system) {
+    if (owner_ != OwnerKind::kManyJobs) return;
+    is_ended_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+    for (const int fd : {socket_.fd(), is_ended_fd_.get()}) {
+      epoll_event readable{};
+      readable.events = EPOLLIN;
+      ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &readable);
+    }
+  }
 
   ~ShimHost() override {
     socket_.close();
-    if (!is_reaped_ && !shim_.holds) wait_for_shim();
+    if (end_.joinable()) {
+      end_.join();
+    } else if (!is_reaped_ && !shim_.holds) {
+      wait_for_shim();
+    }
+  }
+
+  // False: descriptors ran out.
+  [[nodiscard]] bool can_be_waited_for() const {
+    return owner_ != OwnerKind::kManyJobs || (events_ && is_ended_fd_);
   }
 
   // What was read before the host was made.
@@ -113,25 +151,24 @@ class ShimHost final : public WorkerHost {
     first_ = std::move(event);
   }
 
-  int event_fd() const override { return socket_.fd(); }
+  int event_fd() const override { return events_ ? events_.get() : socket_.fd(); }
 
   Result<std::optional<HostEvent>> next_event() override {
     if (first_) return std::exchange(first_, std::nullopt);
+    if (end_.joinable()) return take_last();
     if (!socket_.is_open()) return std::optional<HostEvent>();
     auto received = socket_.receive();
-    if (!received) return std::move(received).error();
-    if (received->status == FrameSocket::Received::Status::kPeerGone) return shim_lost();
-    if (received->status == FrameSocket::Received::Status::kNothing)
-      return std::optional<HostEvent>();
+    if (!received) return end_with(std::move(received).error());
+    using Status = FrameSocket::Received::Status;
+    if (received->status == Status::kPeerGone) return end_with("ended");
+    if (received->status == Status::kNothing) return std::optional<HostEvent>();
+    bytes_received_ += received->frame.size();
     auto event = decode_event(received->frame);
-    if (!event) return std::move(event).error();
-    if (auto agreed = check_protocol(*event); !agreed) return std::move(agreed).error();
+    if (!event) return end_with(std::move(event).error());
+    if (auto agreed = check_protocol(*event); !agreed) return end_with(std::move(agreed).error());
     const auto* refused = std::get_if<Refused>(&*event);
-    if (refused != nullptr || std::holds_alternative<JobOutcome>(*event)) {
-      socket_.close();
-      wait_for_shim();
-    }
-    if (refused != nullptr) return refused->error;
+    if (refused != nullptr || std::holds_alternative<JobOutcome>(*event))
+      return end_with(*std::move(event));
     return std::optional(*std::move(event));
   }
 
@@ -140,6 +177,15 @@ class ShimHost final : public WorkerHost {
   void request(const HostRequest& request) override {
     if (socket_.is_open()) (void)socket_.send(encode(request));
   }
+
+  void kill_shim(const std::string& why) override {
+    if (!socket_.is_open()) return;
+    system_.signal_process(shim_.pidfd.get(), SIGKILL);
+    if (owner_ == OwnerKind::kManyJobs) (void)end_with(why);
+  }
+
+  std::uint64_t bytes_received() const override { return bytes_received_; }
+  int num_unkillable() const override { return num_unkillable_; }
 
  private:
   Result<void> check_protocol(const HostEvent& event) {
@@ -155,22 +201,69 @@ class ShimHost final : public WorkerHost {
                      describe_protocols(kOldestProtocol, kProtocolVersion));
   }
 
+  // ---- the end ----
+
+  // The shim's last word; what it said that is no frame of ours; or what it did without a word ("ended").
+  using Cause = std::variant<HostEvent, Error, std::string>;
+
+  Result<std::optional<HostEvent>> end_with(Cause cause) {
+    if (owner_ != OwnerKind::kManyJobs) {
+      // One's own shim that cannot be understood is left to the destructor.
+      if (auto* error = std::get_if<Error>(&cause)) return std::move(*error);
+      socket_.close();
+      last_ = see_out(std::move(cause));
+      return give_last();
+    }
+    socket_.close();
+    is_reaped_ = true;
+    end_ = std::thread([this, cause = std::move(cause)]() mutable {
+      last_ = see_out(std::move(cause));
+      (void)::eventfd_write(is_ended_fd_.get(), 1);
+    });
+    return std::optional<HostEvent>();
+  }
+
+  Result<std::optional<HostEvent>> take_last() {
+    eventfd_t count = 0;
+    if (::eventfd_read(is_ended_fd_.get(), &count) != 0) return std::optional<HostEvent>();
+    end_.join();
+    return give_last();
+  }
+
+  Result<std::optional<HostEvent>> give_last() {
+    if (auto* error = std::get_if<Error>(&*last_)) return std::move(*error);
+    auto& event = std::get<HostEvent>(*last_);
+    if (auto* refused = std::get_if<Refused>(&event)) return std::move(refused->error);
+    return std::optional(std::move(event));
+  }
+
+  LastEvent see_out(Cause cause) {
+    if (auto* event = std::get_if<HostEvent>(&cause)) {
+      wait_for_shim();
+      return std::move(*event);
+    }
+    auto* error = std::get_if<Error>(&cause);
+    if (error != nullptr) system_.signal_process(shim_.pidfd.get(), SIGKILL);
+    Error lost = shim_lost(error != nullptr ? "" : std::get<std::string>(cause));
+    return error != nullptr ? std::move(*error) : std::move(lost);
+  }
+
   // The shim has ended without an outcome. Its workers die with it; what they had started is now
   // ours.
-  Error shim_lost() {
-    socket_.close();
+  Error shim_lost(std::string how) {
     const auto status = wait_for_shim();
     const std::string base = find_cgroup_base(system_);
     const std::string cgroup =
         base.empty() ? "" : job_cgroup_path(base, scope_.job_id, scope_.node_id, scope_.instance);
     if (!cgroup.empty()) scope_.cgroups = rank_cgroups(cgroup);
+    const auto began = ticks_since_boot();
     const EndedJob ended = sweep_all(system_, scope_, owner_);
+    if (!ended.is_clean) num_unkillable_ = count_older_than(began);
     if (!error_dir_.empty()) remove_private_folder(error_dir_);
     if (!cgroup.empty()) (void)remove_job_cgroup(cgroup);
-    std::string how = "ended";
-    if (status && status->code == CLD_EXITED) {
+    if (how == "ended" && status && status->code == CLD_EXITED) {
       how += " with exit code " + std::to_string(status->status);
-    } else if (status) {
+    } else if (how == "ended" && status) {
       how = "was ended by " + signal_name(status->status);
     }
     Error error(ErrorCode::kShimLost, "accel-shim " + how + " before the job was done");
@@ -181,30 +274,59 @@ class ShimHost final : public WorkerHost {
     return error;
   }
 
-  // std::nullopt: it is no child of ours, so nobody tells us how it ended.
+  // What began before the sweep has got its SIGKILL; what is younger came while it ran.
+  int count_older_than(std::uint64_t ticks) {
+    const auto strays = find_strays(system_, scope_, read_process_table(system_));
+    return static_cast<int>(std::count_if(
+        strays.begin(), strays.end(), [&](const auto& stray) { return stray.start_time < ticks; }));
+  }
+
+  // std::nullopt: it is no child of ours, so nobody tells us how it ended; or not even SIGKILL has ended it.
   std::optional<WaitStatus> wait_for_shim() {
     is_reaped_ = true;
-    if (!shim_.is_child) {
-      pollfd process = {shim_.pidfd.get(), POLLIN, 0};
-      while (::poll(&process, 1, -1) < 0 && errno == EINTR) {
-      }
-      return std::nullopt;
-    }
+    if (!has_ended()) return std::nullopt;
+    if (!shim_.is_child) return std::nullopt;
     siginfo_t info{};
     while (::waitid(P_PID, static_cast<id_t>(shim_.pid), &info, WEXITED) != 0 && errno == EINTR) {
     }
     return WaitStatus{.pid = shim_.pid, .code = info.si_code, .status = info.si_status};
   }
 
+  // Whoever has but one job waits as long as it takes.
+  bool has_ended() {
+    if (owner_ != OwnerKind::kManyJobs) return ends_within(std::chrono::milliseconds(-1));
+    if (ends_within(patience_)) return true;
+    system_.signal_process(shim_.pidfd.get(), SIGKILL);
+    return ends_within(kKillWait);
+  }
+
+  // Below 0: without limit.
+  [[nodiscard]] bool ends_within(std::chrono::milliseconds limit) {
+    pollfd process = {shim_.pidfd.get(), POLLIN, 0};
+    int ready = -1;
+    do {
+      ready = ::poll(&process, 1, static_cast<int>(limit.count()));
+    } while (ready < 0 && errno == EINTR);
+    return ready > 0;
+  }
+
   FrameSocket socket_;
   ShimProcess shim_;
   SweepScope scope_;
   OwnerKind owner_;
+  std::chrono::milliseconds patience_;
   const std::string error_dir_;
   System& system_;
   std::optional<HostEvent> first_;
   bool is_greeted_ = false;
   bool is_reaped_ = false;
+  std::uint64_t bytes_received_ = 0;
+  int num_unkillable_ = 0;
+  UniqueFd events_;       // kManyJobs: of socket_ and is_ended_fd_
+  UniqueFd is_ended_fd_;  // kManyJobs: an event when last_ is there
+  std::thread
+      end_;  // kManyJobs: sees the shim out; has last_ and num_unkillable_ until it is joined
+  std::optional<LastEvent> last_;
 };
 
 // ---- taking a shim over ----
@@ -313,8 +435,10 @@ Result<std::unique_ptr<WorkerHost>> adopt_shim(const std::string& state_file,
                       .node_id = state->node_id,
                       .instance = state->instance,
                       .started_at = state->start_time};
+  options.owner = OwnerKind::kManyJobs;
   auto host = std::make_unique<ShimHost>(
-      *std::move(socket), std::move(process), std::move(scope), OwnerKind::kManyJobs, "", system);
+      *std::move(socket), std::move(process), std::move(scope), "", options);
+  if (!host->can_be_waited_for()) return no_descriptors();
   host->put_first(*std::move(first));
   return std::unique_ptr<WorkerHost>(std::move(host));
 }
@@ -370,12 +494,11 @@ std::unique_ptr<WorkerHost> watch_shim(
                       .instance = spec.instance,
                       .started_at = entry ? entry->start_time : 0};
   ShimProcess process = {.pid = pid, .pidfd = std::move(pidfd), .is_child = false};
-  return std::make_unique<ShimHost>(std::move(socket),
-                                    std::move(process),
-                                    std::move(scope),
-                                    OwnerKind::kProgram,
-                                    spec.log.error_dir,
-                                    system);
+  ShimHostOptions options;
+  options.owner = OwnerKind::kProgram;
+  options.system = &system;
+  return std::make_unique<ShimHost>(
+      std::move(socket), std::move(process), std::move(scope), spec.log.error_dir, options);
 }
 
 Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOptions options) {
@@ -421,13 +544,11 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOp
                       .node_id = spec.node_id,
                       .instance = spec.instance,
                       .started_at = entry ? entry->start_time : 0};
-  ShimProcess process = {.pid = shim.pid(), .holds = holds};
-  return std::unique_ptr<WorkerHost>(std::make_unique<ShimHost>(std::move(ours),
-                                                                std::move(process),
-                                                                std::move(scope),
-                                                                options.owner,
-                                                                spec.log.error_dir,
-                                                                *options.system));
+  ShimProcess process = {.pid = shim.pid(), .pidfd = shim.take_pidfd(), .holds = holds};
+  auto host = std::make_unique<ShimHost>(
+      std::move(ours), std::move(process), std::move(scope), spec.log.error_dir, options);
+  if (!host->can_be_waited_for()) return no_descriptors();
+  return std::unique_ptr<WorkerHost>(std::move(host));
 }
 
 }  // namespace accel::supervisor

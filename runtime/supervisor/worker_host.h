@@ -6,9 +6,15 @@
 // cannot tell apart, is found by the job's tags alone (ACCEL_JOB_ID, ACCEL_NODE_ID,
 // ACCEL_JOB_INSTANCE).
 //
+// An owner of many jobs (kManyJobs) does not wait for a shim, which runs as another user and may not do what it should:
+// once it has said its last word, or is lost, a thread of the host waits for its end, kills it after `patience` and sweeps;
+// event_fd() is readable when that is done. All other owners wait, in next_event().
+//
 // Threads:  one thread.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +43,16 @@ class WorkerHost {
   [[nodiscard]] virtual Result<std::optional<HostEvent>> next_event() = 0;
 
   virtual void request(const HostRequest& request) = 0;
+
+  // SIGKILL to the shim, and its workers die with it: next_event() ends with kShimLost, which says `why`.
+  virtual void kill_shim(const std::string& why) = 0;
+
+  // Of all frames so far, as they were received.
+  [[nodiscard]] virtual std::uint64_t bytes_received() const = 0;
+
+  // After kShimLost: processes of the job that were there before our SIGKILL, and still are. The owner's own finding, which
+  // no user can make up; a fork bomb that outruns the sweep is not among them.
+  [[nodiscard]] virtual int num_unkillable() const = 0;
 };
 
 // kOneJob: everything below the owner belongs to the job, and is swept when the shim is lost.
@@ -51,11 +67,13 @@ struct ShimHostOptions {
   std::optional<Credentials> credentials;  // whose rights shim and workers get; empty: ours
   std::optional<EnvMap> env;               // of the shim (its user can read it); empty: ours
   int stdio[3] = {0, 1, 2};                // of the shim: where unredirected streams go
+  // kManyJobs: how long a shim that has said its last word, or closed its socket, may go on before it is killed.
+  std::chrono::milliseconds patience{5'000};
   System* system = &real_system();
 };
 
 // Starts accel-shim for `spec`. Destroying the host ends the job: the shim sees it, stops the
-// workers with SIGKILL and sweeps; the destructor waits for that. With OwnerLoss::kHold it only lets
+// workers with SIGKILL and sweeps; the destructor waits for that (kManyJobs: for `patience`, then kills it). With OwnerLoss::kHold it only lets
 // go, and the shim begins to hold. Errors  kShimMissing, kSpawnFailed.
 [[nodiscard]] Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& spec,
                                                              ShimHostOptions options = {});

@@ -31,6 +31,14 @@ class FakeWorkerHost final : public supervisor::WorkerHost {
   }
 
   void request(const supervisor::HostRequest& request) override { requests.push_back(request); }
+  void kill_shim(const std::string& why) override {
+    fail(Error(ErrorCode::kShimLost, "accel-shim " + why));
+  }
+  std::uint64_t bytes_received() const override { return bytes; }
+  int num_unkillable() const override { return unkillable; }
+
+  std::uint64_t bytes = 0;
+  int unkillable = 0;
 
  private:
   UniqueFd ready_{::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)};

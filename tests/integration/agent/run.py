@@ -375,6 +375,31 @@ class Jobs(AgentTest):
         self.follow("c").wait(PATIENCE)
         self.assertEqual(self.job("c")["state"], "JOB_STATE_CANCELLED")
 
+    def test_fault_67_a_worker_that_stops_its_shim_costs_its_own_job_alone(self):
+        """Issue 19: the stop was never obeyed, and the job held its place for ever."""
+        folder = pathlib.Path(self.folder)
+        self.accel("run", "--detach", "--name", "neighbour", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")
+        self.wait_for_line(self.follow("neighbour"), "ready")
+        script = f"while [ ! -e {folder}/go ]; do sleep 0.05; done; kill -STOP $PPID; touch {folder}/stopped; exec sleep 1000"
+        self.accel("run", "--detach", "--name", "stopper", "--", "/bin/sh", "-c", f"echo ready; {script}")
+        self.wait_for_line(self.follow("stopper"), "ready")
+        worker = self.job("stopper")["workers"][0]["pid"]
+        (folder / "go").touch()
+        for _ in range(PATIENCE * 20):
+            if (folder / "stopped").exists():
+                break
+            threading.Event().wait(0.05)
+        self.accel("stop", "--kill", "stopper")
+        for _ in range(PATIENCE * 20):
+            job = self.job("stopper")
+            if job["state"] == "JOB_STATE_FAILED":
+                break
+            threading.Event().wait(0.05)
+        self.assertIn("accel-shim did not do in time what it was told, and was killed", job["reason"])
+        self.assertFalse(pathlib.Path(f"/proc/{worker}").exists())
+        self.assertEqual(self.job("neighbour")["state"], "JOB_STATE_RUNNING")
+        self.accel("stop", "--kill", "neighbour")
+
     def test_rules_of_a_job_for_stops_and_restarts_are_followed(self):
         path = self.spec(job_id="same", argv=["/bin/sh", "-c", "exit 3"],
                          restart={"max_restarts": 100, "max_same_cause": 2, "backoff_initial": "0.001s", "jitter": 1})

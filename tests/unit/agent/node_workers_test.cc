@@ -31,6 +31,8 @@ class ScriptedHost final : public supervisor::WorkerHost {
     std::deque<HostEvent> events;
     Snapshot now;  // what it answers
     std::vector<supervisor::HostRequest> requests;
+    std::string killed;      // why
+    int num_unkillable = 0;  // after that
     int fd = -1;
     void wake() const { (void)::eventfd_write(fd, 1); }
   };
@@ -40,6 +42,7 @@ class ScriptedHost final : public supervisor::WorkerHost {
 
   [[nodiscard]] int event_fd() const override { return fd_.get(); }
   Result<std::optional<HostEvent>> next_event() override {
+    if (!script_.killed.empty()) return Error(ErrorCode::kShimLost, script_.killed);
     if (script_.events.empty()) return std::optional<HostEvent>();
     HostEvent event = std::move(script_.events.front());
     script_.events.pop_front();
@@ -50,6 +53,12 @@ class ScriptedHost final : public supervisor::WorkerHost {
     if (std::holds_alternative<supervisor::TakeSnapshot>(request))
       script_.events.emplace_back(script_.now);
   }
+  void kill_shim(const std::string& why) override {
+    script_.killed = why;
+    script_.wake();
+  }
+  [[nodiscard]] std::uint64_t bytes_received() const override { return 0; }
+  [[nodiscard]] int num_unkillable() const override { return script_.num_unkillable; }
 
  private:
   Script& script_;
@@ -112,7 +121,10 @@ class NodeWorkersTest : public testing::Test {
                                                                       : "failed") +
                              exited.exit.tail);
            },
-       .on_gone = [this](const WorkersGone&) { told_.emplace_back("gone"); },
+       .on_gone =
+           [this](const WorkersGone& gone) {
+             told_.emplace_back(gone.num_unkillable == 0 ? "gone" : "gone, not all");
+           },
        .on_steps = [this](const StepsMade&) { told_.emplace_back("steps"); },
        .on_notice = [this](const std::string& line) { told_.push_back("notice " + line); },
        .on_finished = [this] { told_.emplace_back("finished"); },
@@ -170,7 +182,7 @@ TEST_F(NodeWorkersTest, ChecksThatRunAreFollowedByWhatTheySay) {
   EXPECT_THAT(told_, ElementsAre("adopted prepared", "caught up"));
 }
 
-TEST_F(NodeWorkersTest, AfterAFailedCheckThereIsNothingToStop) {
+TEST_F(NodeWorkersTest, AfterAFailedPreparationThereIsNothingToStopAndTheNodeIsNotToBlame) {
   adopt(snapshot_of("checking"), {}, snapshot_of("checking"));
   told_.clear();
   for (const auto code : {ErrorCode::kPreflightFailed, ErrorCode::kPortInUse}) {
@@ -178,13 +190,49 @@ TEST_F(NodeWorkersTest, AfterAFailedCheckThereIsNothingToStop) {
   }
   script_.wake();
   run_until_told(2);
-  EXPECT_THAT(told_, ElementsAre("check of the job: no disk", "check: no disk"));
+  // Issue 19: a shim that its user replaced put the node aside with a word.
+  EXPECT_THAT(told_, ElementsAre("check of the job: no disk", "check of the job: no disk"));
 
   const std::size_t num_requests = script_.requests.size();
   workers_.stop({.job_uuid = "u", .generation = kGeneration});
   run_until_told(3);
   EXPECT_EQ(told_.back(), "gone");
   EXPECT_EQ(script_.requests.size(), num_requests);
+}
+
+// Issue 19: the word of a shim, which its user may replace, put the node aside.
+TEST_F(NodeWorkersTest, Fault67WhatAShimCannotKillTheAgentTriesItself) {
+  adopt(snapshot_of("running"), {}, snapshot_of("running"));
+  told_.clear();
+  script_.events.emplace_back(GenerationEnded{.generation = kGeneration, .is_clean = false});
+  script_.wake();
+  run_until_told(3);
+
+  EXPECT_THAT(told_, ElementsAre("notice could not end all workers", "exit 0 lost", "gone"));
+  EXPECT_FALSE(workers_.has_shim());
+}
+
+TEST_F(NodeWorkersTest, Fault8WhatNotEvenTheAgentCanKillIsTold) {
+  adopt(snapshot_of("running"), {}, snapshot_of("running"));
+  told_.clear();
+  script_.num_unkillable = 1;
+  script_.events.emplace_back(GenerationEnded{.generation = kGeneration, .is_clean = false});
+  script_.wake();
+  run_until_told(3);
+
+  EXPECT_EQ(told_.back(), "gone, not all");
+}
+
+// Issue 19: a part whose shim was lost at its end stayed for ever.
+TEST_F(NodeWorkersTest, AShimThatIsLostWhileItEndsHasEnded) {
+  adopt(snapshot_of("parked"), {}, snapshot_of("parked"));
+  told_.clear();
+  workers_.finish();
+  script_.killed = "lost";
+  script_.wake();
+  run_until_told(2);
+
+  EXPECT_THAT(told_, ElementsAre("notice lost", "finished"));
 }
 
 TEST_F(NodeWorkersTest, AnOrderThatNeverReachedTheShimIsOverAndTheOneBeforeItIsKilled) {
