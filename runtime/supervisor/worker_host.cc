@@ -239,6 +239,7 @@ class ShimHost final : public WorkerHost {
 
   LastEvent see_out(Cause cause) {
     if (auto* event = std::get_if<HostEvent>(&cause)) {
+      has_nothing_to_do_ = true;
       wait_for_shim();
       return std::move(*event);
     }
@@ -292,9 +293,10 @@ class ShimHost final : public WorkerHost {
     return WaitStatus{.pid = shim_.pid, .code = info.si_code, .status = info.si_status};
   }
 
-  // Whoever has but one job waits as long as it takes.
+  // Whoever has but one job waits as long as its shim has something to do.
   bool has_ended() {
-    if (owner_ != OwnerKind::kManyJobs) return ends_within(std::chrono::milliseconds(-1));
+    if (owner_ != OwnerKind::kManyJobs && !has_nothing_to_do_)
+      return ends_within(std::chrono::milliseconds(-1));
     if (ends_within(patience_)) return true;
     system_.signal_process(shim_.pidfd.get(), SIGKILL);
     return ends_within(kKillWait);
@@ -320,6 +322,7 @@ class ShimHost final : public WorkerHost {
   std::optional<HostEvent> first_;
   bool is_greeted_ = false;
   bool is_reaped_ = false;
+  bool has_nothing_to_do_ = false;  // the shim has said its last word
   std::uint64_t bytes_received_ = 0;
   int num_unkillable_ = 0;
   UniqueFd events_;       // kManyJobs: of socket_ and is_ended_fd_

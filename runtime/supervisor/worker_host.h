@@ -8,7 +8,8 @@
 //
 // An owner of many jobs (kManyJobs) does not wait for a shim, which runs as another user and may not do what it should:
 // once it has said its last word, or is lost, a thread of the host waits for its end, kills it after `patience` and sweeps;
-// event_fd() is readable when that is done. All other owners wait, in next_event().
+// event_fd() is readable when that is done. All other owners wait, in next_event(): for `patience` after the last word, else
+// as long as the shim has something to do.
 //
 // Threads:  one thread.
 #pragma once
@@ -67,7 +68,7 @@ struct ShimHostOptions {
   std::optional<Credentials> credentials;  // whose rights shim and workers get; empty: ours
   std::optional<EnvMap> env;               // of the shim (its user can read it); empty: ours
   int stdio[3] = {0, 1, 2};                // of the shim: where unredirected streams go
-  // kManyJobs: how long a shim that has said its last word, or closed its socket, may go on before it is killed.
+  // How long a shim that has said its last word, or with kManyJobs closed its socket, may go on before it is killed.
   std::chrono::milliseconds patience{5'000};
   System* system = &real_system();
 };

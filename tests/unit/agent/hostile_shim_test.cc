@@ -25,7 +25,8 @@ constexpr int kPatienceMs = 60'000;  // of the test, for what must come
 class HostileShim : public testing::Test {
  protected:
   // `body` is the script's; its first argument is the socket. It has said hello before.
-  void start(const std::string& body) {
+  void start(const std::string& body,
+             supervisor::OwnerKind owner = supervisor::OwnerKind::kManyJobs) {
     const auto path = folder_.path() / "shim";
     std::ofstream script(path);
     script << "#!/bin/bash\nsay() { printf '%s' \"$1\" >&$socket; }\nsocket=$1\n"
@@ -36,9 +37,8 @@ class HostileShim : public testing::Test {
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     supervisor::JobSpec spec;
     spec.job_id = "hostile";
-    auto started = supervisor::start_shim(
-        spec,
-        {.shim_path = path.string(), .owner = supervisor::OwnerKind::kManyJobs, .patience = 0ms});
+    auto started =
+        supervisor::start_shim(spec, {.shim_path = path.string(), .owner = owner, .patience = 0ms});
     ASSERT_TRUE(started) << started.error().message();
     host_ = *std::move(started);
     pid_ = std::get<supervisor::Hello>(*wait_for_event()).pid;
@@ -82,6 +82,16 @@ TEST_F(HostileShim, Fault67OneThatStopsItselfAfterItsLastWordIsKilled) {
   const auto event = wait_for_event();
 
   ASSERT_TRUE(event) << event.error().message();
+  EXPECT_FALSE(is_there());
+}
+
+// Issue 19: a launcher waited for its own shim without limit, though the job had ended.
+TEST_F(HostileShim, Fault67OnesOwnThatStaysAfterItsLastWordIsKilledToo) {
+  start(last_word() + "\nkill -STOP $$", supervisor::OwnerKind::kProgram);
+  const auto event = wait_for_event();
+
+  ASSERT_TRUE(event) << event.error().message();
+  EXPECT_TRUE(std::get<supervisor::JobOutcome>(*event).success);
   EXPECT_FALSE(is_there());
 }
 
