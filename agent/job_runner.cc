@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "agent/job_entry.h"
+#include "agent/job_report.h"
 #include "agent/job_request.h"
 #include "agent/log_folder.h"
 #include "agent/open_files.h"
@@ -17,6 +18,7 @@
 #include "agent/ticket_book.h"
 #include "agent/worker_end.h"
 #include "agent/worker_signals.h"
+#include "runtime/printable.h"
 #include "runtime/supervisor/last_word.h"
 
 namespace accel::agent {
@@ -281,7 +283,7 @@ void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
       *worker.mutable_exit() = describe_end(*exit);
     }
   } else if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
-    job.set_report(job.report() + notice->text + "\n");
+    add_to_report(job, notice->text);
   } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
     return end(entry, *outcome);
   } else if (!std::holds_alternative<supervisor::Restarting>(event)) {
@@ -304,9 +306,9 @@ void JobRunner::end(Entry& entry, const supervisor::JobOutcome& outcome) {
                 : is_cancelled  ? v1::JOB_STATE_CANCELLED
                                 : v1::JOB_STATE_FAILED);
   job.set_exit_code(outcome.exit_code);
-  job.set_reason(outcome.reason);
+  job.set_reason(printable(outcome.reason));
   job.set_restarts(static_cast<std::uint32_t>(outcome.restarts));
-  job.set_report(job.report() + describe_outcome(outcome));
+  add_to_report(job, describe_outcome(outcome));
   conclude(entry);
 }
 
@@ -315,8 +317,8 @@ void JobRunner::end(Entry& entry, const Error& error) {
   for (v1::Worker& worker : *job.mutable_workers()) worker.set_pid(0);
   job.set_state(v1::JOB_STATE_FAILED);
   job.set_exit_code(error_info(error.code()).exit_status);
-  job.set_reason(error.message());
-  job.set_report(job.report() + error.render("accel-agent") + "\n");
+  job.set_reason(printable(error.message()));
+  add_to_report(job, error.render("accel-agent"));
   conclude(entry);
 }
 

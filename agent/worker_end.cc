@@ -48,7 +48,7 @@ v1::ExitInfo describe_end(const supervisor::WorkerExit& exit) {
   info.set_code(exit.exit_code);
   info.set_signal(exit.signal);
   info.set_core(exit.core_dumped);
-  info.set_core_path(exit.core_path);
+  info.set_core_path(printable(exit.core_path));
   info.set_peak_rss(exit.peak_rss_bytes);
   info.set_tail_err(exit.tail.size() > kTailBytes ? exit.tail.substr(exit.tail.size() - kTailBytes)
                                                   : exit.tail);

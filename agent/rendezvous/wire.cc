@@ -6,6 +6,7 @@
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/wire_values.h"
 #include "agent/worker_end.h"
+#include "runtime/printable.h"
 
 namespace accel::agent {
 namespace {
@@ -142,18 +143,18 @@ void put_body(v1::AgentMsg& out, const Stopped& stopped) {
 
 void put_body(v1::AgentMsg& out, const Leave& leave) {
   out.mutable_leave()->set_job_uuid(leave.job_uuid);
-  out.mutable_leave()->set_reason(leave.reason);
+  out.mutable_leave()->set_reason(printable(leave.reason));
 }
 
 void put_body(v1::AgentMsg& out, const NodeAlarm& alarm) {
   out.mutable_alarm()->set_kind(shifted_up<v1::AlarmKind>(alarm.kind));
   out.mutable_alarm()->set_job_uuid(alarm.job_uuid);
-  out.mutable_alarm()->set_text(alarm.text);
+  out.mutable_alarm()->set_text(printable(alarm.text));
 }
 
 void put_body(v1::AgentMsg& out, const Decline& decline) {
   out.mutable_decline()->set_job_uuid(decline.job_uuid);
-  out.mutable_decline()->set_reason(decline.reason);
+  out.mutable_decline()->set_reason(printable(decline.reason));
 }
 
 Hello hello_from(const v1::Hello& from) {
@@ -267,7 +268,7 @@ void put_body(v1::CoordMsg& out, const Stop& stop) {
 void put_body(v1::CoordMsg& out, const Notice& notice) {
   out.mutable_notice()->set_job_uuid(notice.job_uuid);
   out.mutable_notice()->set_kind(shifted_up<v1::NoticeKind>(notice.kind));
-  out.mutable_notice()->set_text(notice.text);
+  out.mutable_notice()->set_text(printable(notice.text));
 }
 
 void put_body(v1::CoordMsg& out, const BeatAck& ack) {
@@ -280,13 +281,13 @@ void put_body(v1::CoordMsg& out, const Fenced& fenced) {
 }
 
 void put_body(v1::CoordMsg& out, const Quarantine& quarantine) {
-  out.mutable_quarantine()->set_reason(quarantine.reason);
+  out.mutable_quarantine()->set_reason(printable(quarantine.reason));
   set_time(*out.mutable_quarantine()->mutable_ttl(), quarantine.remaining);
 }
 
 void put_body(v1::CoordMsg& out, const Refused& refused) {
   out.mutable_refused()->set_code(shifted_up<v1::RefusalCode>(refused.code));
-  out.mutable_refused()->set_message(refused.message);
+  out.mutable_refused()->set_message(printable(refused.message));
 }
 
 void put_body(v1::CoordMsg& out, const Invite& invite) {
