@@ -256,7 +256,9 @@ void PageTable::pause_prefetch() {
 void PageTable::resume_prefetch() noexcept {
   const Lock lock(mutex_);
   is_paused_ = false;
-  changed_.notify_all();
+  // What uses before or during the pause asked for, when the thread did not come to it in time: filled now, it would bring
+  // back a unit of which nobody knows when it is used again.
+  wants_prefetch_ = false;
 }
 
 // The thread that fills ahead. An error of the source is left for the operator that will want the unit.

@@ -92,7 +92,8 @@ class PageTable {
   void discard_all();
   void end_step();
 
-  // Between them nothing is filled ahead. pause_prefetch() returns when what was begun has ended.
+  // Between them nothing is filled ahead, nor afterwards until the next use. pause_prefetch() returns when what was begun
+  // has ended.
   void pause_prefetch();
   void resume_prefetch() noexcept;
 

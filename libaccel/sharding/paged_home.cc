@@ -8,7 +8,8 @@
 //
 // The order of a step (sharded_model.h) keeps reads and writes of shards apart: before_write() closes the gate, so that
 // nothing is fetched ahead any more, gives all units back and waits for the other ranks to have done the same; publish()
-// waits until all shards are written, and opens it.
+// waits until all shards are written, and opens it. After it a rank has no unit until its program uses one, which
+// also wakes the thread that fetches ahead.
 //
 // All meet in three rounds: where everybody is; the memory of each node, and where each rank serves its shards; whether
 // everybody has what it needs. One that has not is enough for all to give up.

@@ -275,6 +275,8 @@ TEST(SeveralNodes, ANodeHoldsItsOwnShardsAndTheUnitsInUse) {
         most = std::max(most, node_bytes());
       }
       accelerator.backward(hidden.square().mean());
+      // Wakes the thread that fetches ahead, which may come to it only when the step is over.
+      (void)net->ptr<torch::nn::LinearImpl>(0)->bias.detach().norm();
       optimizer.step();
       optimizer.zero_grad();
     }
