@@ -2,7 +2,9 @@
 
 #include "libaccel/pager/page_table.h"
 
+#include <atomic>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <stdexcept>
@@ -29,6 +31,7 @@ class Numbers : public PageSource {
   }
   void fill(std::size_t unit, GuardRange& range) override {
     if (fails) throw std::runtime_error("the source is gone");
+    ++*num_fills;
     const auto memory = range.commit();
     std::memcpy(memory.data(), &values[unit], sizeof values[unit]);
   }
@@ -45,6 +48,7 @@ class Numbers : public PageSource {
   std::mutex mutex;
   std::vector<std::size_t> last_written;
   std::atomic<bool> fails{false};
+  std::shared_ptr<std::atomic<int>> num_fills = std::make_shared<std::atomic<int>>(0);
 };
 
 UnitLayout layout_of(std::size_t num_units) {
@@ -113,6 +117,23 @@ TEST(PageTable, WhatIsPinnedStays) {
   f.table->unpin(0);
   f.table->evict_all();
   EXPECT_THAT(f.resident(), IsEmpty());
+}
+
+TEST(PageTable, AfterAPauseNothingIsFilledAheadBeforeTheNextUse) {
+  Fixture f(3, 3, /*prefetch_units=*/1);
+  for (const std::size_t unit : {0, 1, 2}) (void)f.use(unit);
+  f.table->end_step();
+  f.table->pause_prefetch();
+  f.table->evict_all();
+  (void)f.use(0);  // 1 follows, as in the step before
+  f.table->evict_all();
+  const auto num_fills = f.source->num_fills;
+  const int before = *num_fills;
+
+  f.table->resume_prefetch();
+  f.table.reset();  // its thread does first what was asked of it
+
+  EXPECT_EQ(*num_fills, before);
 }
 
 TEST(PageTable, OnlyWhatWasWrittenGoesBackToTheSource) {
