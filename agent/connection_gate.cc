@@ -37,7 +37,7 @@ std::string local_caller_of(int connection) {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return "nobody";
-  return "uid " + std::to_string(peer.uid);
+  return caller_of(peer.uid);
 }
 
 bool watch_for(int events, int fd, std::uint32_t what) {
@@ -54,7 +54,9 @@ namespace {
 // Twice the connections that there is room for, beside `others`.
 ConnectionLimits within(ConnectionLimits wanted, rlim_t room) {
   const int most = static_cast<int>(std::min<rlim_t>(std::max<rlim_t>(room, 1), INT_MAX));
-  return {.most = std::min(wanted.most, most), .most_each = std::min(wanted.most_each, most)};
+  return {.most = std::min(wanted.most, most),
+          .most_each = std::min(wanted.most_each, most),
+          .kept = std::min(wanted.kept, most / 2)};
 }
 
 std::optional<rlim_t> file_limit() {
@@ -75,10 +77,11 @@ ConnectionLimits within_open_files(ConnectionLimits wanted) {
 // Of kOtherFiles, or of what is left where there are not so many, they get no more than half.
 ConnectionLimits local_connection_limits() {
   const auto files = file_limit();
-  const ConnectionLimits all = {.most = kMostLocal, .most_each = kMostLocal / 2};
+  const ConnectionLimits all = {
+      .most = kMostLocal, .most_each = kMostLocal / 2, .kept = kMostLocal / 8};
   if (!files) return all;
   const ConnectionLimits held = within(all, *files / 8);
-  return {.most = held.most, .most_each = std::max(1, held.most / 2)};
+  return {.most = held.most, .most_each = std::max(1, held.most / 2), .kept = held.most / 8};
 }
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const TcpAddress& address,
@@ -110,7 +113,7 @@ Result<std::unique_ptr<ConnectionGate>> ConnectionGate::watch(UniqueFd listener,
 }
 
 ConnectionGate::ConnectionGate(UniqueFd listener, int port, ConnectionLimits limits)
-    : listener_(std::move(listener)), port_(port), shares_(limits) {}
+    : listener_(std::move(listener)), port_(port), shares_(limits, favoured_users()) {}
 
 ConnectionGate::~ConnectionGate() {
   close();

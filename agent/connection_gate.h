@@ -33,7 +33,7 @@ namespace accel::agent {
 // As many of `wanted` as the limit of open files of this process has room for, beside what else it opens.
 [[nodiscard]] ConnectionLimits within_open_files(ConnectionLimits wanted);
 
-// How many local users may have in all, and each of them.
+// How many local users may have in all, and each of them; an eighth is kept for root and the agent's own user.
 [[nodiscard]] ConnectionLimits local_connection_limits();
 
 class ConnectionGate {

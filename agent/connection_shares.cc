@@ -1,9 +1,11 @@
 #include "agent/connection_shares.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
 namespace accel::agent {
 
@@ -24,9 +26,20 @@ std::string caller_of(const sockaddr_storage& address) {
   return std::string(text) + "/64";
 }
 
+std::string caller_of(uid_t user) {
+  return "uid " + std::to_string(user);
+}
+
+std::vector<std::string> favoured_users() {
+  return {caller_of(uid_t{0}), caller_of(::geteuid())};
+}
+
 std::optional<std::string> ConnectionShares::take(const std::string& caller) {
-  if (count_ >= limits_.most)
-    return std::to_string(count_) + " connections in all are as many as there may be";
+  const bool is_favoured = std::ranges::find(favoured_, caller) != favoured_.end();
+  if (count_ >= (is_favoured ? limits_.most : limits_.most - limits_.kept)) {
+    return std::to_string(count_) + " connections in all are as many as there may be" +
+           (is_favoured || limits_.kept == 0 ? "" : " of users other than root");
+  }
   const auto known = callers_.find(caller);
   if (known != callers_.end() && known->second >= limits_.most_each)
     return "it has " + std::to_string(known->second) + " connections, as many as one caller may";

@@ -121,7 +121,7 @@ void TicketServer::serve(UniqueFd connection) {
   socklen_t size = sizeof peer;
   if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
   // Too many: the newcomer sees its connection closed and says so.
-  const std::string caller = "uid " + std::to_string(peer.uid);
+  const std::string caller = caller_of(peer.uid);
   if (shares_.take(caller)) return;
   const auto ticket = book_.issue({peer.uid, peer.gid, peer.pid});
   const bool is_given =

@@ -25,6 +25,7 @@ class TicketServer {
  public:
   static constexpr int kMaxConnections = 256;  // in all
   static constexpr int kMaxEach = 128;         // of one user
+  static constexpr int kKept = 32;             // for root and the agent's own user
 
   // Listens at `path`, with `kept` when that is the socket of this path which an agent before this one listened on: who
   // connected in between is served then. Else an old socket there is removed. Errors  kFileIo.
@@ -48,7 +49,8 @@ class TicketServer {
   boost::asio::io_context& context_;
   boost::asio::posix::stream_descriptor listener_;
   TicketBook& book_;
-  ConnectionShares shares_{{.most = kMaxConnections, .most_each = kMaxEach}};
+  ConnectionShares shares_{{.most = kMaxConnections, .most_each = kMaxEach, .kept = kKept},
+                           favoured_users()};
   boost::asio::steady_timer pause_;
   UniqueFd spare_;  // given up for a moment when no descriptor is left, to turn the caller away
 };

@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 namespace accel::agent::connection_gate_test {
 namespace {
@@ -44,6 +45,20 @@ TEST(ConnectionShares, Fault64NobodyGetsMoreThanItsShareAndAllTogetherNoMoreThan
   shares.give_back("a");
   EXPECT_EQ(shares.take("c"), std::nullopt);
   EXPECT_EQ(shares.count(), 3);
+}
+
+TEST(ConnectionShares, Fault64AnyNumberOfUsersLeaveRoomForRoot) {
+  ConnectionShares shares({.most = 4, .most_each = 2, .kept = 1}, {"uid 0"});
+  for (const char* caller : {"uid 1", "uid 2", "uid 3"})
+    EXPECT_EQ(shares.take(caller), std::nullopt);
+  EXPECT_THAT(shares.take("uid 4"), Optional(HasSubstr("users other than root")));
+
+  EXPECT_EQ(shares.take("uid 0"), std::nullopt);
+  EXPECT_THAT(shares.take("uid 0"), Optional(HasSubstr("4 connections in all")));
+}
+
+TEST(ConnectionShares, RootAndTheAgentsOwnUserAreFavoured) {
+  EXPECT_THAT(favoured_users(), ::testing::UnorderedElementsAre("uid 0", caller_of(::geteuid())));
 }
 
 TEST(ConnectionShares, WhatWasNeverTakenIsNotGivenBack) {
