@@ -27,7 +27,7 @@ bool parse_word(std::string_view word, T& out) {
 }  // namespace
 
 // "PID (NAME) STATE PPID PGRP SESSION ...": the name may hold spaces and parentheses, so the fields
-// are counted from the last ')'. The start time is the 22nd field.
+// are counted from the last ')'. The flags of the task are the 9th field, the start time is the 22nd.
 std::optional<ProcessEntry> parse_stat(std::string_view stat) {
   ProcessEntry entry;
   const std::size_t name_end = stat.rfind(')');
@@ -39,8 +39,14 @@ std::optional<ProcessEntry> parse_stat(std::string_view stat) {
   bool is_valid = parse_word(next_word(rest), entry.parent);
   is_valid = parse_word(next_word(rest), entry.group) && is_valid;
   is_valid = parse_word(next_word(rest), entry.session) && is_valid;
-  constexpr int kFieldsBetweenSessionAndStart = 15;
-  for (int i = 0; i < kFieldsBetweenSessionAndStart; ++i) next_word(rest);
+  next_word(rest);                  // tty_nr
+  next_word(rest);                  // tpgid
+  constexpr unsigned kExiting = 4;  // PF_EXITING
+  unsigned flags = 0;
+  is_valid = parse_word(next_word(rest), flags) && is_valid;
+  entry.is_exiting = (flags & kExiting) != 0;
+  constexpr int kFieldsBetweenFlagsAndStart = 12;
+  for (int i = 0; i < kFieldsBetweenFlagsAndStart; ++i) next_word(rest);
   is_valid = parse_word(next_word(rest), entry.start_time) && is_valid;
   return is_valid ? std::optional(entry) : std::nullopt;
 }

@@ -23,6 +23,7 @@ struct ProcessEntry {
   pid_t group = 0;
   pid_t session = 0;
   char state = '?';              // 'Z' zombie, 'D' uninterruptible, 'T' stopped, ...
+  bool is_exiting = false;       // its memory and with it its environment may be gone already
   std::uint64_t start_time = 0;  // clock ticks since boot; with the pid it names a process for ever
 };
 

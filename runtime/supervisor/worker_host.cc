@@ -28,6 +28,7 @@
 #include "runtime/supervisor/fd_packet.h"
 #include "runtime/supervisor/job_cgroup.h"
 #include "runtime/supervisor/lease.h"
+#include "runtime/supervisor/orphan_reaper.h"
 #include "runtime/supervisor/orphan_sweep.h"
 #include "runtime/supervisor/private_folder.h"
 #include "runtime/supervisor/shim_state.h"
@@ -81,6 +82,7 @@ EndedJob sweep_all(System& system, const SweepScope& scope, OwnerKind owner) {
     if (step.wait > Duration::zero()) pause_for(step.wait);
   } while (step.verdict == OrphanSweep::Verdict::kScanAgain);
   reap();
+  if (owner == OwnerKind::kManyJobs) reap_orphans(system, kKillWait);
   return {sweep.found(), step.verdict == OrphanSweep::Verdict::kClean};
 }
 
@@ -138,6 +140,7 @@ class ShimHost final : public WorkerHost {
     } else if (!is_reaped_ && !shim_.holds) {
       wait_for_shim();
     }
+    if (shim_.is_child && !is_reaped_) forget_watched(shim_.pid);  // it holds
   }
 
   // False: descriptors ran out.
@@ -285,11 +288,16 @@ class ShimHost final : public WorkerHost {
   // std::nullopt: it is no child of ours, so nobody tells us how it ended; or not even SIGKILL has ended it.
   std::optional<WaitStatus> wait_for_shim() {
     is_reaped_ = true;
-    if (!has_ended()) return std::nullopt;
+    const bool ended = has_ended();
     if (!shim_.is_child) return std::nullopt;
+    forget_watched(shim_.pid);  // before its number can be another one's
+    if (!ended) return std::nullopt;
     siginfo_t info{};
-    while (::waitid(P_PID, static_cast<id_t>(shim_.pid), &info, WEXITED) != 0 && errno == EINTR) {
-    }
+    int waited = -1;
+    do {
+      waited = ::waitid(P_PID, static_cast<id_t>(shim_.pid), &info, WEXITED);
+    } while (waited != 0 && errno == EINTR);
+    if (waited != 0) return std::nullopt;
     return WaitStatus{.pid = shim_.pid, .code = info.si_code, .status = info.si_status};
   }
 
@@ -533,7 +541,7 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOp
   // A signal to the whole group is not to end it while it starts: it waits until the shim reads signals.
   request.blocks_signals = true;
   request.die_with_parent = false;  // it has to outlive us long enough to sweep
-  SpawnResult result = spawn(request);
+  SpawnResult result = spawn_watched(request);
   if (const auto* failure = std::get_if<ExecFailure>(&result)) {
     return Error(
         ErrorCode::kSpawnFailed,

@@ -105,6 +105,21 @@ TEST_F(HostileShim, Fault67OneThatClosesItsSocketAndStaysIsLost) {
   EXPECT_FALSE(is_there());
 }
 
+// What ended before any sweep saw it alive was a zombie of the agent for as long as that lived.
+TEST_F(HostileShim, Fault67WhatALostShimLeftDeadIsReaped) {
+  const std::string left = (folder_.path() / "left").string();
+  start("(setsid /bin/bash -c 'echo $$ >" + left + "; kill -KILL $$' &)\n" +
+        "until grep -qs ') Z' /proc/$(cat " + left + ")/stat; do :; done; kill -KILL $$");
+  const auto event = wait_for_event();
+
+  ASSERT_FALSE(event);
+  std::ifstream file(left);
+  pid_t orphan = 0;
+  file >> orphan;
+  ASSERT_GT(orphan, 0);
+  EXPECT_NE(::kill(orphan, 0), 0);
+}
+
 // Issue 19: its job counted as ended, and its workers ran on until the end of the hold.
 TEST_F(HostileShim, Fault67OneThatSaysWhatIsNoFrameIsKilled) {
   start("say nonsense");

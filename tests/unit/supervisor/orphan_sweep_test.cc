@@ -42,6 +42,17 @@ class OrphanSweepTest : public ::testing::Test {
   test::ManualClock clock_;
 };
 
+TEST(ProcessStat, TellsAProcessThatIsAboutToEnd) {
+  const std::string rest = " 0 0 0 0 0 0 0 0 20 0 1 0 120 0 0";
+  const auto living = parse_stat("7 (a (b) c) R 1 7 7 0 -1 4194304 0" + rest);
+  const auto ending = parse_stat("7 (a (b) c) R 1 7 7 0 -1 4194308 0" + rest);
+
+  ASSERT_TRUE(living && ending);
+  EXPECT_FALSE(living->is_exiting);
+  EXPECT_TRUE(ending->is_exiting);
+  EXPECT_EQ(ending->start_time, 120U);
+}
+
 TEST_F(OrphanSweepTest, FindsWhatIsInTheJobsCgroupsThoughItShedEverythingElse) {
   system_.add_process(7, 1, 200);
   system_.add_process(8, 1, 200);
