@@ -43,7 +43,7 @@ class OrphanSweepTest : public ::testing::Test {
 };
 
 TEST(ProcessStat, TellsAProcessThatIsAboutToEnd) {
-  const std::string rest = " 0 0 0 0 0 0 0 0 20 0 1 0 120 0 0";
+  const std::string rest = " 0 0 0 0 0 0 0 20 0 1 0 120 0 0";
   const auto living = parse_stat("7 (a (b) c) R 1 7 7 0 -1 4194304 0" + rest);
   const auto ending = parse_stat("7 (a (b) c) R 1 7 7 0 -1 4194308 0" + rest);
 
