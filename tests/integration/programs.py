@@ -71,12 +71,11 @@ def issue_certificate(authority, role, name):
     return done.stdout.strip()
 
 
-def heed_signals(more):
-    """For preexec_fn: a program that a test stops has to hear of it, and keeps what is ignored when it starts. Then calls `more`."""
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_DFL)
-    if more:
-        more()
+def heeding(command):
+    """The command of a program that heeds what is ignored here: one that a test stops has to hear of it. By env and not by a
+    preexec_fn: after fork() in a process with threads, Python may wait for ever for a lock that one of them held."""
+    words = [str(part) for part in command]
+    return ["env", "--default-signal=" + ",".join(str(int(number)) for number in IGNORED), *words] if IGNORED else words
 
 
 def is_sanitized():
@@ -98,10 +97,7 @@ class Program:
 
     def __init__(self, name, command, **options):
         self.name = name
-        if IGNORED:
-            prepare = options.get("preexec_fn")
-            options["preexec_fn"] = lambda: heed_signals(prepare)
-        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen(heeding(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, text=True, **{"start_new_session": True, **options})
         self.lines = []
         self.times = []
