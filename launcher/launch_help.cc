@@ -144,8 +144,9 @@ class HelpText {
   [[nodiscard]] std::vector<FlagSpec> in_order() const {
     std::vector<FlagSpec> flags(flag_table().begin(), flag_table().end());
     if (is_torchrun_)
-      std::ranges::stable_partition(
-          flags, [](const FlagSpec& flag) { return flag.group == torchrun_flags().front().group; });
+      std::stable_partition(flags.begin(), flags.end(), [](const FlagSpec& flag) {
+        return flag.group == torchrun_flags().front().group;
+      });
     return flags;
   }
 

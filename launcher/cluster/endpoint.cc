@@ -143,7 +143,8 @@ bool is_ours_and_free(const TcpAddress& address) {
   const UniqueFd probe(::socket(wanted.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ::setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(probe.get(), wanted.get(), wanted.size) == 0) return ::listen(probe.get(), 1) == 0;
+  // bind() fails beside one that listens. Without listen() of our own: who really takes the port meanwhile would fail by it.
+  if (::bind(probe.get(), wanted.get(), wanted.size) == 0) return true;
   // A port that needs a right: bind() looks at the address first, which is ours, and not at who has the port.
   constexpr milliseconds kHere(250);
   return errno == EACCES && !takes_connection(address, kHere);

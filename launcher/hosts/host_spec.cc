@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "launcher/flag_table.h"
@@ -61,12 +62,14 @@ void become_starters(JobSpec& spec, const HostSettings& settings, const HostComm
 Result<void> keep_secrets(HostCommand& command,
                           const HostSettings& settings,
                           std::vector<std::string>& notices) {
-  const auto secrets = std::ranges::stable_partition(
-      command.variables, [](const auto& variable) { return !is_secret(variable.first); });
-  if (secrets.empty()) return {};
+  const auto secrets = std::stable_partition(
+      command.variables.begin(), command.variables.end(), [](const auto& variable) {
+        return !is_secret(variable.first);
+      });
+  if (secrets == command.variables.end()) return {};
   if (settings.transport == HostTransport::kSsh) {
-    command.secrets.assign(secrets.begin(), secrets.end());
-    command.variables.erase(secrets.begin(), secrets.end());
+    command.secrets.assign(secrets, command.variables.end());
+    command.variables.erase(secrets, command.variables.end());
     const std::size_t num_bytes = to_stdin_text(command.secrets).size();
     if (num_bytes <= kMostStdinBytes) return {};
     return Error(ErrorCode::kInvalidArgument,
@@ -76,7 +79,9 @@ Result<void> keep_secrets(HostCommand& command,
                  "put them into files that the hosts have");
   }
   std::vector<std::string> names;
-  for (const auto& [name, value] : secrets) names.push_back(name);
+  std::transform(secrets, command.variables.end(), std::back_inserter(names), [](const auto& each) {
+    return each.first;
+  });
   notices.push_back("pdsh hands no input on, so " + joined(names, ", ") +
                     " can be read in the command lines on all hosts; give "
                     "--deepspeed_multinode_launcher ssh, which sends such variables unseen");

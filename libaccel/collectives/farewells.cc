@@ -140,11 +140,13 @@ bool Farewells::is_closed(const Peer& peer) {
 }
 
 const std::vector<RankEnd>& Farewells::look() {
-  const auto open_end =
-      std::ranges::stable_partition(peers_, [](const Peer& peer) { return !is_closed(peer); });
-  if (open_end.empty()) return ends_;
-  for (const Peer& peer : open_end) ends_.push_back(end_of(peer));
-  peers_.erase(open_end.begin(), open_end.end());
+  const auto closed = std::stable_partition(
+      peers_.begin(), peers_.end(), [](const Peer& peer) { return !is_closed(peer); });
+  if (closed == peers_.end()) return ends_;
+  std::transform(closed, peers_.end(), std::back_inserter(ends_), [this](const Peer& peer) {
+    return end_of(peer);
+  });
+  peers_.erase(closed, peers_.end());
   std::ranges::sort(ends_, {}, &RankEnd::rank);
   return ends_;
 }

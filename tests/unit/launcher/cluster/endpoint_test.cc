@@ -1,6 +1,8 @@
 #include "launcher/cluster/endpoint.h"
 
 #include <future>
+#include <thread>
+#include <tuple>
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -8,6 +10,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "agent/listener.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/reserved_port.h"
 
@@ -120,6 +123,19 @@ TEST(Endpoint, AnAddressIsFreeUntilSomebodyListensThere) {
   }
   EXPECT_TRUE(is_ours_and_free(at));
   EXPECT_FALSE(is_ours_and_free({.host = "192.0.2.1", .port = at.port, .is_loopback = false}));
+}
+
+// Two launchers of one machine that start together: one asks while the other takes the port.
+TEST(Endpoint, WhoAsksDisturbsNobodyWhoTakesThePort) {
+  const test::ReservedPort port;
+  const TcpAddress at = loopback_at(port);
+  std::jthread asking([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) std::ignore = is_ours_and_free(at);
+  });
+  for (int i = 0; i < 5'000; ++i) {
+    const auto taken = agent::listen_at(at, 1);
+    ASSERT_TRUE(taken) << i << ": " << taken.error().message();
+  }
 }
 
 TEST(Endpoint, Fault48TheFirstAddressThatAnswersIsTaken) {
