@@ -110,6 +110,8 @@ def accelerate_worker(accumulations):
         GradientState._reset_state()
         accelerate_sequence(Accelerator(gradient_accumulation_steps=accumulation, cpu=True))
     Accelerator().end_training()
+    sys.stdout.flush()
+    os._exit(0)  # for the reason of leave_group()
 
 
 def accelerate_sequence(accelerator):

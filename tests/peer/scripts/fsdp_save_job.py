@@ -2,6 +2,7 @@
 
 The peer takes FSDP up on accelerators alone; on a CPU it is told afterwards that it did.
 """
+import os
 import sys
 
 import torch
@@ -36,6 +37,7 @@ def main(folder):
     accelerator.save_state(folder)
     accelerator.wait_for_everyone()
     accelerator.end_training()
+    os._exit(0)  # as in accelerate_job.py
 
 
 if __name__ == "__main__":
