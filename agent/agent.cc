@@ -56,6 +56,7 @@ class Agent {
     JobRunnerOptions jobs = {.log_dir = config_.log_dir,
                              .changes_user = ::geteuid() == 0,
                              .max_jobs = config_.max_jobs,
+                             .max_jobs_each = config_.max_jobs_each,
                              .keep_finished = config_.keep_finished,
                              .shim_path = {},
                              .node_id = config_.node_id,
@@ -77,6 +78,7 @@ class Agent {
                               .config = config_,
                               .tickets = tickets_,
                               .jobs = *jobs_,
+                              .users = users_,
                               .audit = [this](const auto& line) { audit(line); },
                               .audit_refusal = [this](const auto& line) { audit_refusal(line); },
                               .agent_uid = ::geteuid(),
@@ -125,6 +127,7 @@ class Agent {
         .loop = loop_,
         .config = config_,
         .tickets = tickets_,
+        .users = users_,
         .jobs = *jobs_,
         .log = [this](const std::string& line) { options_.log(line); },
         .audit = [this](const std::string& line) { audit(line); },
@@ -415,6 +418,7 @@ class Agent {
   ServiceManager manager_;
   SteadyClock clock_;
   TicketBook tickets_{clock_};
+  UserDirectory users_{loop_};
   RefusalLog refusals_{clock_};
   CertificateExpiry expiry_;
   UniqueFd lock_;

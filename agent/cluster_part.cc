@@ -185,6 +185,7 @@ void ClusterPart::start(int tcp_port) {
   options.totals = parts_.totals;
   node_ = std::make_unique<NodeJobs>(
       parts_.loop,
+      parts_.users,
       channel_,
       std::move(options),
       NodeJobs::Handlers{
@@ -216,7 +217,7 @@ void ClusterPart::start(int tcp_port) {
 Result<std::optional<UserAccount>> ClusterPart::admit(const v1::JobSpec& spec) const {
   if (has_left_ || parts_.jobs.is_draining()) return std::optional<UserAccount>();
   if (auto checked = check_job_request(spec); !checked) return std::move(checked).error();
-  auto user = find_user(spec.user());
+  auto user = parts_.users.find(spec.user());
   if (!user) return std::move(user).error();
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
   if (auto allowed = policy.check_cluster_user(user->name, user->credentials.uid); !allowed)

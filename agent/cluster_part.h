@@ -28,6 +28,7 @@
 #include "agent/rendezvous/coordinator_host.h"
 #include "agent/rendezvous/node_jobs.h"
 #include "agent/ticket_book.h"
+#include "agent/user_directory.h"
 
 namespace accel::agent {
 
@@ -37,6 +38,7 @@ class ClusterPart {
     boost::asio::io_context& loop;
     const AgentConfig& config;
     TicketBook& tickets;
+    UserDirectory& users;
     JobRunner& jobs;  // of this node alone: whose ids are taken, and whether it is drained
     std::function<void(const std::string&)> log;
     std::function<void(const std::string&)> audit;

@@ -52,7 +52,7 @@ bool watch_for(int events, int fd, std::uint32_t what) {
 namespace {
 
 // Twice the connections that there is room for, beside `others`.
-ConnectionLimits within(ConnectionLimits wanted, rlim_t room) {
+ShareLimits within(ShareLimits wanted, rlim_t room) {
   const int most = static_cast<int>(std::min<rlim_t>(std::max<rlim_t>(room, 1), INT_MAX));
   return {.most = std::min(wanted.most, most),
           .most_each = std::min(wanted.most_each, most),
@@ -68,38 +68,37 @@ std::optional<rlim_t> file_limit() {
 
 }  // namespace
 
-ConnectionLimits within_open_files(ConnectionLimits wanted) {
+ShareLimits within_open_files(ShareLimits wanted) {
   const auto files = file_limit();
   if (!files) return wanted;
   return within(wanted, *files > 2 * kOtherFiles ? (*files - kOtherFiles) / 2 : *files / 4);
 }
 
 // Of kOtherFiles, or of what is left where there are not so many, they get no more than half.
-ConnectionLimits local_connection_limits() {
+ShareLimits local_connection_limits() {
   const auto files = file_limit();
-  const ConnectionLimits all = {
-      .most = kMostLocal, .most_each = kMostLocal / 2, .kept = kMostLocal / 8};
+  const ShareLimits all = {.most = kMostLocal, .most_each = kMostLocal / 2, .kept = kMostLocal / 8};
   if (!files) return all;
-  const ConnectionLimits held = within(all, *files / 8);
+  const ShareLimits held = within(all, *files / 8);
   return {.most = held.most, .most_each = std::max(1, held.most / 2), .kept = held.most / 8};
 }
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const TcpAddress& address,
-                                                             ConnectionLimits limits) {
+                                                             ShareLimits limits) {
   auto listener = listen_at(address, kGateBacklog);
   if (!listener) return std::move(listener).error();
   return watch(*std::move(listener), limits);
 }
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const std::string& path,
-                                                             ConnectionLimits limits) {
+                                                             ShareLimits limits) {
   auto listener = listen_at_path(path, kGateBacklog);
   if (!listener) return std::move(listener).error();
   return watch(*std::move(listener), limits);
 }
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::watch(UniqueFd listener,
-                                                              ConnectionLimits limits) {
+                                                              ShareLimits limits) {
   const int port = port_of(listener.get());
   std::unique_ptr<ConnectionGate> gate(new ConnectionGate(std::move(listener), port, limits));
   gate->events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
@@ -112,7 +111,7 @@ Result<std::unique_ptr<ConnectionGate>> ConnectionGate::watch(UniqueFd listener,
   return gate;
 }
 
-ConnectionGate::ConnectionGate(UniqueFd listener, int port, ConnectionLimits limits)
+ConnectionGate::ConnectionGate(UniqueFd listener, int port, ShareLimits limits)
     : listener_(std::move(listener)), port_(port), shares_(limits, favoured_users()) {}
 
 ConnectionGate::~ConnectionGate() {

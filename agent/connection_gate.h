@@ -25,16 +25,16 @@
 #include <accel/result.h>
 
 #include "agent/agent_config.h"
-#include "agent/connection_shares.h"
+#include "agent/caller_shares.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::agent {
 
 // As many of `wanted` as the limit of open files of this process has room for, beside what else it opens.
-[[nodiscard]] ConnectionLimits within_open_files(ConnectionLimits wanted);
+[[nodiscard]] ShareLimits within_open_files(ShareLimits wanted);
 
 // How many local users may have in all, and each of them; an eighth is kept for root and the agent's own user.
-[[nodiscard]] ConnectionLimits local_connection_limits();
+[[nodiscard]] ShareLimits local_connection_limits();
 
 class ConnectionGate {
  public:
@@ -45,10 +45,10 @@ class ConnectionGate {
 
   // Listens, and accepts nothing yet. Errors  kFileIo.
   [[nodiscard]] static Result<std::unique_ptr<ConnectionGate>> open(const TcpAddress& address,
-                                                                    ConnectionLimits limits);
+                                                                    ShareLimits limits);
   // Of local users, at a socket that is made at `path`. A caller is a uid. Errors  kFileIo, kInvalidArgument.
   [[nodiscard]] static Result<std::unique_ptr<ConnectionGate>> open(const std::string& path,
-                                                                    ConnectionLimits limits);
+                                                                    ShareLimits limits);
   ~ConnectionGate();
 
   // 0 for a path.
@@ -60,8 +60,8 @@ class ConnectionGate {
   void close();
 
  private:
-  ConnectionGate(UniqueFd listener, int port, ConnectionLimits limits);
-  static Result<std::unique_ptr<ConnectionGate>> watch(UniqueFd listener, ConnectionLimits limits);
+  ConnectionGate(UniqueFd listener, int port, ShareLimits limits);
+  static Result<std::unique_ptr<ConnectionGate>> watch(UniqueFd listener, ShareLimits limits);
   void run();
   void accept_waiting();
   void admit(UniqueFd connection, const std::string& caller);
@@ -70,7 +70,7 @@ class ConnectionGate {
 
   UniqueFd listener_;
   const int port_;
-  ConnectionShares shares_;
+  CallerShares shares_;
   Handlers handlers_;
   UniqueFd events_;  // epoll
   UniqueFd wake_;    // eventfd: close() was called

@@ -2,8 +2,7 @@
 // asked on its behalf.
 
 #include <algorithm>
-
-#include <boost/asio/post.hpp>
+#include <set>
 
 #include "agent/cluster_logs.h"
 #include "agent/control_streams.h"
@@ -19,11 +18,6 @@ namespace {
 constexpr std::uint32_t kNobodysUid = 0xFFFF'FFFF;
 constexpr int kMostDiagnosed = 64;  // nodes: each may answer with 512 KiB
 
-void fill_uid(v1::Job& job) {
-  const auto owner = find_user(job.user());
-  job.set_uid(owner ? owner->credentials.uid : kNobodysUid);
-}
-
 // The same request again must give the same job, whichever way it comes.
 std::string make_uuid(const std::string& user, const std::string& request_id) {
   if (request_id.empty()) return to_hex(random_bytes(16));
@@ -31,6 +25,11 @@ std::string make_uuid(const std::string& user, const std::string& request_id) {
 }
 
 }  // namespace
+
+void ControlService::fill_uid(v1::Job& job) const {
+  const auto owner = parts_.users.find(job.user());
+  job.set_uid(owner ? owner->credentials.uid : kNobodysUid);
+}
 
 bool ControlService::may_be_elsewhere(const Error& error) const {
   return parts_.cluster != nullptr && error.code() == ErrorCode::kJobUnknown;
@@ -41,31 +40,35 @@ v1::OnBehalf ControlService::behalf_of(const Caller& caller) const {
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
   who.set_may_do_all(policy.allows_operation(caller));
   if (caller.role != Role::kLocal) return who;
-  const auto own = find_user(caller.uid);
+  const auto own = parts_.users.find(caller.uid);
   if (own) who.set_user(own->name);
   return who;
 }
 
+// The accounts of the caller and of the job's user are known when `done` is called.
 void ControlService::find_elsewhere(const Caller& caller,
                                     const std::string& job,
                                     Deed deed,
                                     std::function<void(Result<v1::Job>)> done) const {
+  const auto take = [this, caller, job, deed, done](v1::Job found) {
+    fill_uid(found);
+    const AccessPolicy policy(parts_.config, parts_.agent_uid);
+    if (!policy.allows(caller, Deed::kSee, found.uid())) return done(unknown_job(job));
+    if (!policy.allows(caller, deed, found.uid())) {
+      return done(
+          Error(ErrorCode::kAgentRefused, caller.name + " may look at jobs, not change them"));
+    }
+    done(std::move(found));
+  };
   v1::JobsReq request;
   request.set_job(job);
-  parts_.cluster->jobs(
-      request, [this, caller, job, deed, done = std::move(done)](const Result<v1::JobList>& list) {
-        if (!list) return done(list.error());
-        if (list->jobs_size() != 1) return done(unknown_job(job));
-        v1::Job found = list->jobs(0);
-        fill_uid(found);
-        const AccessPolicy policy(parts_.config, parts_.agent_uid);
-        if (!policy.allows(caller, Deed::kSee, found.uid())) return done(unknown_job(job));
-        if (!policy.allows(caller, deed, found.uid())) {
-          return done(
-              Error(ErrorCode::kAgentRefused, caller.name + " may look at jobs, not change them"));
-        }
-        done(std::move(found));
-      });
+  parts_.cluster->jobs(request, [this, caller, job, take, done](const Result<v1::JobList>& list) {
+    if (!list) return done(list.error());
+    if (list->jobs_size() != 1) return done(unknown_job(job));
+    std::vector<UserKey> users = {list->jobs(0).user()};
+    if (caller.role == Role::kLocal) users.emplace_back(caller.uid);
+    parts_.users.look_up(users, [take, found = list->jobs(0)] { take(found); });
+  });
 }
 
 void ControlService::submit(const Caller& caller,
@@ -77,7 +80,16 @@ void ControlService::submit(const Caller& caller,
                         "this agent knows no coordinator: it runs jobs on one node alone",
                         "set `coordinator` in the configuration of every agent"));
   }
-  auto account = account_for(caller, request.spec());
+  find_account(caller, request.spec(), [=, this, &request](const Result<UserAccount>& account) {
+    submit_as(caller, account, request, job, finish);
+  });
+}
+
+void ControlService::submit_as(const Caller& caller,
+                               Result<UserAccount> account,
+                               const v1::StartReq& request,
+                               v1::Job* job,
+                               const Finish& finish) {
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
   if (account) {
     auto allowed = policy.check_cluster_user(account->name, account->credentials.uid);
@@ -103,7 +115,7 @@ void ControlService::submit(const Caller& caller,
   spec.set_max_nodes(std::max(spec.min_nodes(), spec.max_nodes()));
   spec.set_procs_per_node(std::max(1U, spec.procs_per_node()));
   parts_.audit("submit " + spec.job_id() + " as " + account->name + " for " + caller.name);
-  parts_.cluster->submit(submit, [job, finish](Result<v1::Job> made) {
+  parts_.cluster->submit(submit, [this, job, finish](Result<v1::Job> made) {
     if (!made) return finish(made.error());
     *job = *std::move(made);
     fill_uid(*job);
@@ -119,19 +131,23 @@ void ControlService::list_elsewhere(const Caller& caller,
       list->set_notice("jobs of many nodes are missing: " + elsewhere.error().message());
       return finish({});
     }
-    const AccessPolicy policy(parts_.config, parts_.agent_uid);
-    std::map<std::string, std::uint32_t> uids;
-    for (v1::Job job : elsewhere->jobs()) {
-      const auto [known, is_new] = uids.try_emplace(job.user(), 0);
-      if (is_new) {
-        fill_uid(job);
-        known->second = job.uid();
-      }
-      job.set_uid(known->second);
-      if (policy.allows(caller, Deed::kSee, job.uid())) *list->add_jobs() = std::move(job);
-    }
-    finish({});
+    std::set<UserKey> users;
+    for (const v1::Job& job : elsewhere->jobs()) users.insert(job.user());
+    parts_.users.look_up({users.begin(), users.end()}, [=, this, jobs = *elsewhere] {
+      take_list(caller, jobs, list);
+      finish({});
+    });
   });
+}
+
+void ControlService::take_list(const Caller& caller,
+                               const v1::JobList& elsewhere,
+                               v1::JobList* list) const {
+  const AccessPolicy policy(parts_.config, parts_.agent_uid);
+  for (v1::Job job : elsewhere.jobs()) {
+    fill_uid(job);
+    if (policy.allows(caller, Deed::kSee, job.uid())) *list->add_jobs() = std::move(job);
+  }
 }
 
 void ControlService::stop_elsewhere(const Caller& caller,
@@ -149,7 +165,7 @@ void ControlService::stop_elsewhere(const Caller& caller,
         *stop.mutable_who() = behalf_of(caller);
         stop.mutable_request()->set_job(found->job_uuid());
         stop.mutable_request()->set_kill(kill);
-        parts_.cluster->stop(stop, [job, finish](Result<v1::Job> stopped) {
+        parts_.cluster->stop(stop, [this, job, finish](Result<v1::Job> stopped) {
           if (!stopped) return finish(stopped.error());
           *job = *std::move(stopped);
           fill_uid(*job);
@@ -172,7 +188,7 @@ void ControlService::scale_elsewhere(const Caller& caller,
                    *scale.mutable_who() = behalf_of(caller);
                    *scale.mutable_request() = request;
                    scale.mutable_request()->set_job(found->job_uuid());
-                   parts_.cluster->scale(scale, [job, finish](Result<v1::Job> scaled) {
+                   parts_.cluster->scale(scale, [this, job, finish](Result<v1::Job> scaled) {
                      if (!scaled) return finish(scaled.error());
                      *job = *std::move(scaled);
                      fill_uid(*job);
@@ -303,6 +319,17 @@ void ControlService::diagnose_elsewhere(const Caller& caller,
   });
 }
 
+void ControlService::take_watched(const std::shared_ptr<Watcher>& watcher, v1::Job job) {
+  fill_uid(job);
+  const AccessPolicy policy(parts_.config, parts_.agent_uid);
+  const bool is_meant = !watcher->job.empty();
+  if (is_meant && !policy.allows(watcher->caller, Deed::kSee, job.uid()))
+    return watcher->finish(to_status(unknown_job(watcher->job)));
+  v1::Event event = new_event();
+  *event.mutable_job() = std::move(job);
+  tell(*watcher, event);
+}
+
 void ControlService::watch_elsewhere(const std::shared_ptr<Watcher>& watcher) {
   watchers_.insert(watcher);
   // The stream is there for as long as what it watches through: it closes it.
@@ -310,29 +337,24 @@ void ControlService::watch_elsewhere(const std::shared_ptr<Watcher>& watcher) {
       parts_.loop,
       *parts_.cluster,
       watcher->job,
-      ClusterWatch::Handlers{
-          .on_job =
-              [this, weak = std::weak_ptr(watcher)](v1::Job job) {
-                const auto to = weak.lock();
-                if (!to) return;
-                fill_uid(job);
-                const AccessPolicy policy(parts_.config, parts_.agent_uid);
-                const bool is_meant = !to->job.empty();
-                if (is_meant && !policy.allows(to->caller, Deed::kSee, job.uid()))
-                  return to->finish(to_status(unknown_job(to->job)));
-                v1::Event event = new_event();
-                *event.mutable_job() = std::move(job);
-                tell(*to, std::move(event));
-              },
-          .on_error =
-              [this, weak = std::weak_ptr(watcher)](const Error& error) {
-                const auto to = weak.lock();
-                if (!to) return;
-                if (error.code() == ErrorCode::kJobUnknown) return to->finish(to_status(error));
-                v1::Event event = new_event();
-                event.set_notice("jobs of many nodes are missing: " + error.message());
-                to->send(std::move(event));
-              }});
+      ClusterWatch::Handlers{.on_job =
+                                 [this, weak = std::weak_ptr(watcher)](v1::Job job) {
+                                   const UserKey user = job.user();
+                                   parts_.users.look_up({user}, [this, weak, job = std::move(job)] {
+                                     if (const auto to = weak.lock()) take_watched(to, job);
+                                   });
+                                 },
+                             .on_error =
+                                 [this, weak = std::weak_ptr(watcher)](const Error& error) {
+                                   const auto to = weak.lock();
+                                   if (!to) return;
+                                   if (error.code() == ErrorCode::kJobUnknown)
+                                     return to->finish(to_status(error));
+                                   v1::Event event = new_event();
+                                   event.set_notice("jobs of many nodes are missing: " +
+                                                    error.message());
+                                   to->send(std::move(event));
+                                 }});
   watcher->cluster->begin();
 }
 

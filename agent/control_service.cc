@@ -17,6 +17,7 @@ namespace accel::agent {
 namespace {
 
 namespace asio = boost::asio;
+using namespace std::chrono_literals;
 
 constexpr std::size_t kMostReason = 256;  // bytes
 
@@ -25,6 +26,12 @@ std::string first_metadata(const grpc::ServerContextBase& context, const char* n
   return found == context.client_metadata().end()
              ? ""
              : std::string(found->second.data(), found->second.size());
+}
+
+Error no_such_rank(const v1::Job& job, int num_ranks) {
+  return Error(ErrorCode::kInvalidArgument,
+               "job '" + job.job_id() + "' has none of these ranks on this node",
+               "its ranks are 0 to " + std::to_string(num_ranks - 1));
 }
 
 }  // namespace
@@ -93,11 +100,11 @@ v1::Event ControlService::new_event() {
 }
 
 // A job that is watched by its name is the last word when it has ended.
-void ControlService::tell(Watcher& watcher, v1::Event event) const {
+void ControlService::tell(Watcher& watcher, const v1::Event& event) const {
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
   if (!policy.allows(watcher.caller, Deed::kSee, event.job().uid())) return;
   const bool is_last = !watcher.job.empty() && has_ended(event.job());
-  watcher.send(std::move(event));
+  watcher.send(event);
   if (is_last) watcher.finish(grpc::Status::OK);
 }
 
@@ -124,6 +131,21 @@ void ControlService::close_streams() {
 Result<Caller> ControlService::caller_of(const CallIdentity& call) const {
   auto caller = authenticate(call, parts_.tickets, parts_.config, parts_.agent_uid);
   if (!caller) parts_.audit_refusal("refused " + call.peer + ": " + caller.error().message());
+  return caller;
+}
+
+template <typename Stream>
+Result<Caller> ControlService::admit(const CallIdentity& call, Stream& stream) {
+  auto caller = caller_of(call);
+  if (!caller) return caller;
+  const std::string sharer =
+      caller->role == Role::kLocal ? agent::caller_of(caller->uid) : caller->name;
+  if (const auto full = streams_.take(sharer)) {
+    return Error(ErrorCode::kAgentRefused,
+                 "no more streams for " + sharer + ": " + *full,
+                 "end some of its `accel watch`, `accel logs` and `accel run`");
+  }
+  stream.call_when_over([this, sharer] { streams_.give_back(sharer); });
   return caller;
 }
 
@@ -169,23 +191,46 @@ Result<const v1::Job*> ControlService::job_for(const Caller& caller,
   return found;
 }
 
+void ControlService::find_account(const Caller& caller,
+                                  const v1::JobSpec& spec,
+                                  const TakeAccount& take) const {
+  const UserKey user = caller.role == Role::kLocal ? UserKey(caller.uid) : UserKey(spec.user());
+  parts_.users.look_up(
+      {user}, [this, caller, spec, take] { take(account_for(caller, spec)); }, 0s);
+}
+
 Result<UserAccount> ControlService::account_for(const Caller& caller,
                                                 const v1::JobSpec& spec) const {
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
   const bool is_remote = caller.role != Role::kLocal;
   std::string own_name;
   if (!is_remote) {
-    const auto own = find_user(caller.uid);
+    const auto own = parts_.users.find(caller.uid);
     if (!own) return own;
     own_name = own->name;
   }
   const auto name = policy.user_for(caller, own_name, spec.user());
   if (!name) return name.error();
-  auto account = is_remote ? find_user(*name) : find_user(caller.uid);
+  auto account = parts_.users.find(is_remote ? UserKey(*name) : UserKey(caller.uid));
   if (!account) return account;
   if (auto allowed = policy.check_uid(account->credentials.uid, is_remote); !allowed)
     return std::move(allowed).error();
   return account;
+}
+
+Result<void> ControlService::start_as(const Caller& caller,
+                                      const Result<UserAccount>& account,
+                                      const v1::StartReq& request,
+                                      v1::Job* job) {
+  if (!account) {
+    parts_.audit("start refused for " + caller.name + ": " + account.error().message());
+    return account.error();
+  }
+  const auto started = parts_.jobs.start(request.spec(), *account, request.request_id());
+  if (!started) return started.error();
+  *job = **started;
+  parts_.audit("start " + job->job_id() + " as " + account->name + " for " + caller.name);
+  return {};
 }
 
 grpc::ServerUnaryReactor* ControlService::StartJob(Context* context,
@@ -195,16 +240,9 @@ grpc::ServerUnaryReactor* ControlService::StartJob(Context* context,
     const v1::JobSpec& spec = request->spec();
     if (auto checked = check_job_request(spec); !checked) return finish(checked);
     if (spec.min_nodes() > 1 || spec.max_nodes() > 1) return submit(caller, *request, job, finish);
-    const auto account = account_for(caller, spec);
-    if (!account) {
-      parts_.audit("start refused for " + caller.name + ": " + account.error().message());
-      return finish(account.error());
-    }
-    const auto started = parts_.jobs.start(spec, *account, request->request_id());
-    if (!started) return finish(started.error());
-    *job = **started;
-    parts_.audit("start " + job->job_id() + " as " + account->name + " for " + caller.name);
-    finish({});
+    find_account(caller, spec, [=, this](const Result<UserAccount>& account) {
+      finish(start_as(caller, account, *request, job));
+    });
   });
 }
 
@@ -341,7 +379,7 @@ grpc::ServerWriteReactor<v1::Event>* ControlService::Watch(Context* context,
   auto watcher = std::make_shared<Watcher>(*this, parts_.loop);
   watcher->live_until_done();
   asio::post(parts_.loop, [this, watcher, call = identify_call(*context), wanted = *request] {
-    const auto caller = caller_of(call);
+    const auto caller = admit(call, *watcher);
     if (!caller) return watcher->finish(to_status(caller.error()));
     watcher->caller = *caller;
     if (!wanted.job().empty()) {
@@ -358,7 +396,7 @@ grpc::ServerWriteReactor<v1::Event>* ControlService::Watch(Context* context,
       if (!watcher->job.empty() && watcher->job != job->job_uuid()) continue;
       v1::Event event = new_event();
       *event.mutable_job() = *job;
-      tell(*watcher, std::move(event));
+      tell(*watcher, event);
     }
     if (watcher->job.empty() && parts_.cluster != nullptr) watch_elsewhere(watcher);
   });
@@ -370,7 +408,7 @@ grpc::ServerWriteReactor<v1::LogChunk>* ControlService::Logs(Context* context,
   auto stream = std::make_shared<LogStream>(parts_.loop, files_);
   stream->live_until_done();
   asio::post(parts_.loop, [this, stream, call = identify_call(*context), wanted = *request] {
-    const auto caller = caller_of(call);
+    const auto caller = admit(call, *stream);
     if (!caller) return stream->finish(to_status(caller.error()));
     std::erase_if(log_streams_, [](const auto& entry) { return entry.first.expired(); });
     log_streams_.emplace_back(stream, wanted.job());
@@ -378,20 +416,18 @@ grpc::ServerWriteReactor<v1::LogChunk>* ControlService::Logs(Context* context,
     if (!found && may_be_elsewhere(found.error())) return logs_elsewhere(*caller, wanted, stream);
     if (!found) return stream->finish(to_status(found.error()));
     const v1::Job& job = **found;
+    const int num_ranks = parts_.jobs.num_ranks_of(job);
     LogReader::Source source = {
         .folder = parts_.jobs.log_folder_of(job),
         .job_id = job.job_id(),
         .owner = job.uid(),
-        .local_ranks = {wanted.ranks().begin(), wanted.ranks().end()},
+        .local_ranks = local_ranks(wanted.ranks(), 0, num_ranks),
         .out = wanted.stream() != v1::STREAM_ERR,
         .err = wanted.stream() != v1::STREAM_OUT,
         .from = wanted.from(),
         .first_generation = wanted.follow() ? 0 : static_cast<int>(job.generation()),
         .resume = {wanted.resume().begin(), wanted.resume().end()}};
-    if (source.local_ranks.empty()) {
-      for (int rank = 0; rank < std::max(1, job.workers_size()); ++rank)
-        source.local_ranks.push_back(rank);
-    }
+    if (source.local_ranks.empty()) return stream->finish(to_status(no_such_rank(job, num_ranks)));
     stream->begin(std::move(source), [this, uuid = job.job_uuid(), follow = wanted.follow()] {
       const v1::Job* now = parts_.jobs.find(uuid);
       if (now == nullptr) return LogStream::Standing{.is_last_look = true};
@@ -407,14 +443,22 @@ grpc::ServerWriteReactor<v1::DiagChunk>* ControlService::Diagnose(Context* conte
   auto stream = std::make_shared<DiagnoseStream>(parts_.loop);
   stream->live_until_done();
   asio::post(parts_.loop, [this, stream, call = identify_call(*context), job = request->job()] {
-    const auto caller = caller_of(call);
+    const auto caller = admit(call, *stream);
     if (!caller) return stream->finish(to_status(caller.error()));
     const auto found = job_for(*caller, job, Deed::kControl);
     if (!found && may_be_elsewhere(found.error())) return diagnose_elsewhere(*caller, job, stream);
     if (!found) return stream->finish(to_status(found.error()));
     parts_.jobs.dump_stacks(job);
-    for (v1::DiagChunk& chunk : diagnose(**found, real_system())) stream->send(std::move(chunk));
-    stream->finish(grpc::Status::OK);
+    const auto& workers = (*found)->workers();
+    // Each keeps the other until the stream is over.
+    stream->here = std::make_shared<Diagnosis>(
+        parts_.loop,
+        files_,
+        std::vector<v1::Worker>(workers.begin(), workers.end()),
+        Diagnosis::Handlers{
+            .on_chunk = [stream](v1::DiagChunk chunk) { stream->send(std::move(chunk)); },
+            .on_end = [stream] { stream->finish(grpc::Status::OK); }});
+    stream->here->next();
   });
   return stream.get();
 }

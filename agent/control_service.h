@@ -21,10 +21,12 @@
 #include "accel/v1/cluster.pb.h"
 #include "accel/v1/control.grpc.pb.h"
 #include "agent/access_policy.h"
+#include "agent/caller_shares.h"
 #include "agent/drain_mark.h"
 #include "agent/grpc_status.h"
 #include "agent/job_runner.h"
 #include "agent/ticket_book.h"
+#include "agent/user_directory.h"
 
 namespace accel::agent {
 
@@ -56,6 +58,7 @@ class ControlService final : public v1::Control::CallbackService {
     const AgentConfig& config;
     TicketBook& tickets;
     JobRunner& jobs;
+    UserDirectory& users;
     std::function<void(const std::string&)> audit;
     std::function<void(const std::string&)> audit_refusal;  // of strangers: may come in floods
     uid_t agent_uid = 0;
@@ -93,7 +96,7 @@ class ControlService final : public v1::Control::CallbackService {
   class DiagnoseStream;
 
   [[nodiscard]] v1::Event new_event();
-  void tell(Watcher& watcher, v1::Event event) const;
+  void tell(Watcher& watcher, const v1::Event& event) const;
 
   // Authenticates on the loop, runs `handle(caller)` and finishes the call with what it gives.
   grpc::ServerUnaryReactor* answer(Context* context,
@@ -105,12 +108,23 @@ class ControlService final : public v1::Control::CallbackService {
 
   // The job, when `caller` may do that to it. Errors  kJobUnknown, also for jobs of others.
   Result<const v1::Job*> job_for(const Caller& caller, const std::string& job, Deed deed) const;
+  // Looks the users up as they are now: the job runs with their groups.
+  using TakeAccount = std::function<void(const Result<UserAccount>&)>;
+  void find_account(const Caller& caller, const v1::JobSpec& spec, const TakeAccount& take) const;
   Result<UserAccount> account_for(const Caller& caller, const v1::JobSpec& spec) const;
+  Result<void> start_as(const Caller& caller,
+                        const Result<UserAccount>& account,
+                        const v1::StartReq& request,
+                        v1::Job* job);
   Result<Caller> caller_of(const CallIdentity& call) const;
+  // The same for a stream, which takes one of the caller's. Errors  kAgentRefused: it has as many as it may.
+  template <typename Stream>
+  Result<Caller> admit(const CallIdentity& call, Stream& stream);
 
   // Jobs of many nodes (control_cluster.cc). `may_be_elsewhere`: nothing here has that name, but the cluster may.
   [[nodiscard]] bool may_be_elsewhere(const Error& error) const;
   [[nodiscard]] v1::OnBehalf behalf_of(const Caller& caller) const;
+  void fill_uid(v1::Job& job) const;
   void find_elsewhere(const Caller& caller,
                       const std::string& job,
                       Deed deed,
@@ -119,6 +133,13 @@ class ControlService final : public v1::Control::CallbackService {
               const v1::StartReq& request,
               v1::Job* job,
               const Finish& finish);
+  void submit_as(const Caller& caller,
+                 Result<UserAccount> account,
+                 const v1::StartReq& request,
+                 v1::Job* job,
+                 const Finish& finish);
+  void take_list(const Caller& caller, const v1::JobList& elsewhere, v1::JobList* list) const;
+  void take_watched(const std::shared_ptr<Watcher>& watcher, v1::Job job);
   void list_elsewhere(const Caller& caller, v1::JobList* list, const Finish& finish) const;
   void stop_elsewhere(const Caller& caller,
                       const v1::StopReq& request,
@@ -148,6 +169,8 @@ class ControlService final : public v1::Control::CallbackService {
   std::uint64_t next_event_ = 1;
   std::set<std::shared_ptr<Watcher>> watchers_;
   std::vector<std::pair<std::weak_ptr<LogStream>, std::string>> log_streams_;  // and whose output
+  CallerShares streams_{{.most = 1024, .most_each = 64, .kept = 128, .things = "streams"},
+                        favoured_users()};
   boost::asio::thread_pool files_{1};
 };
 

@@ -8,6 +8,7 @@
 
 #include "agent/cluster_watch.h"
 #include "agent/control_service.h"
+#include "agent/diagnosis.h"
 #include "agent/queued_stream.h"
 
 namespace accel::agent {
@@ -38,6 +39,14 @@ class ControlService::DiagnoseStream final
   static constexpr std::size_t kMaxQueued = 65'536;  // 64 nodes with 1024 workers each
 
   explicit DiagnoseStream(boost::asio::io_context& loop) : QueuedStream(loop, kMaxQueued) {}
+
+  std::shared_ptr<Diagnosis> here;  // of this node; empty: the chunks come from elsewhere
+
+ private:
+  void on_written() override {
+    if (here && is_idle()) here->next();
+  }
+  void on_closed() override { here.reset(); }
 };
 
 }  // namespace accel::agent

@@ -4,11 +4,16 @@
 #include <charconv>
 #include <filesystem>
 #include <sstream>
+#include <utility>
+
+#include <boost/asio/post.hpp>
 
 #include "runtime/printable.h"
 
 namespace accel::agent {
 namespace {
+
+namespace asio = boost::asio;
 
 constexpr std::size_t kMostStacks = 256;
 
@@ -54,28 +59,40 @@ std::string describe_thread(const std::string& folder, const std::string& thread
 
 }  // namespace
 
-std::vector<v1::DiagChunk> diagnose(const v1::Job& job, System& system) {
-  std::vector<v1::DiagChunk> chunks;
-  for (const v1::Worker& worker : job.workers()) {
-    v1::DiagChunk& chunk = chunks.emplace_back();
-    chunk.set_title("rank " + std::to_string(worker.rank()) + ", pid " +
-                    std::to_string(worker.pid()));
-    if (worker.pid() <= 0) {
-      chunk.set_text("has ended\n");
-      continue;
-    }
-    const std::string folder = "/proc/" + std::to_string(worker.pid());
-    const auto status = system.read_once(folder + "/status");
-    if (!status) {
-      chunk.set_text("cannot be read: " + status.error().message() + "\n");
-      continue;
-    }
-    std::string text = summary(*status);
-    for (const std::string& thread : threads_of(folder))
-      text += describe_thread(folder, thread, system);
-    chunk.set_text(printable(text));
+v1::DiagChunk diagnose(const v1::Worker& worker, System& system) {
+  v1::DiagChunk chunk;
+  chunk.set_title("rank " + std::to_string(worker.rank()) + ", pid " +
+                  std::to_string(worker.pid()));
+  if (worker.pid() <= 0) {
+    chunk.set_text("has ended\n");
+    return chunk;
   }
-  return chunks;
+  const std::string folder = "/proc/" + std::to_string(worker.pid());
+  const auto status = system.read_once(folder + "/status");
+  if (!status) {
+    chunk.set_text("cannot be read: " + status.error().message() + "\n");
+    return chunk;
+  }
+  std::string text = summary(*status);
+  for (const std::string& thread : threads_of(folder))
+    text += describe_thread(folder, thread, system);
+  chunk.set_text(printable(text));
+  return chunk;
+}
+
+Diagnosis::Diagnosis(asio::io_context& loop,
+                     asio::thread_pool& files,
+                     std::vector<v1::Worker> workers,
+                     Handlers handlers)
+    : loop_(loop), files_(files), workers_(std::move(workers)), handlers_(std::move(handlers)) {}
+
+void Diagnosis::next() {
+  if (next_ == workers_.size()) return handlers_.on_end();
+  asio::post(files_, [self = shared_from_this(), worker = workers_[next_++]] {
+    asio::post(self->loop_, [self, chunk = diagnose(worker, real_system())] {
+      self->handlers_.on_chunk(chunk);
+    });
+  });
 }
 
 }  // namespace accel::agent

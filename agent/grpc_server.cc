@@ -34,7 +34,7 @@ void set_limits(grpc::ServerBuilder& builder) {
 
 }  // namespace
 
-ConnectionLimits connection_limits(const AgentConfig& config) {
+ShareLimits connection_limits(const AgentConfig& config) {
   return within_open_files(
       {.most = config.max_connections, .most_each = config.max_connections_each});
 }

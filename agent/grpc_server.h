@@ -22,7 +22,7 @@ inline constexpr int kMaxMessageBytes = 1024 * 1024;
 inline constexpr int kMaxMetadataBytes = 8 * 1024;
 
 // How many TCP connections there may be: what the configuration says, as far as the limit of open files has room.
-[[nodiscard]] ConnectionLimits connection_limits(const AgentConfig& config);
+[[nodiscard]] ShareLimits connection_limits(const AgentConfig& config);
 
 class GrpcServer {
  public:

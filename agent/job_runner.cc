@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "agent/caller_shares.h"
 #include "agent/job_entry.h"
 #include "agent/job_report.h"
 #include "agent/job_request.h"
@@ -120,6 +121,24 @@ void JobRunner::watch(Entry& entry, std::unique_ptr<supervisor::WorkerHost> host
                    .on_lost = [this, &entry](const Error& error) { end(entry, error); }});
 }
 
+Result<void> JobRunner::check_room(const UserAccount& user) const {
+  CallerShares shares(
+      {.most = options_.max_jobs,
+       .most_each = options_.max_jobs_each > 0 ? options_.max_jobs_each : options_.max_jobs,
+       .kept = options_.max_jobs / 8,
+       .things = "jobs"},
+      favoured_users());
+  for (const auto& entry : entries_) {
+    if (!has_ended(entry->job())) shares.add(caller_of(entry->job().uid()));
+  }
+  const auto full = shares.take(caller_of(user.credentials.uid));
+  if (!full) return {};
+  return Error(
+      ErrorCode::kAgentRefused,
+      "no more jobs here for " + user.name + ": " + *full,
+      "wait for one to end, or raise max_jobs or max_jobs_each in the agent's configuration");
+}
+
 Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
                                         const UserAccount& user,
                                         const std::string& request_id) {
@@ -133,12 +152,7 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
                  "this node is drained: it starts no jobs",
                  "use another node, or `accel undrain`");
   }
-  if (num_running() >= options_.max_jobs) {
-    return Error(
-        ErrorCode::kAgentRefused,
-        "this agent runs " + std::to_string(options_.max_jobs) + " jobs already (max_jobs)",
-        "wait for one to end, or raise max_jobs");
-  }
+  if (auto room = check_room(user); !room) return std::move(room).error();
   if (const int left = open_files_left(); left < kLeastFiles) {
     return Error(ErrorCode::kAgentRefused,
                  "this agent may open only " + std::to_string(left) + " more files, and keeps " +
@@ -368,6 +382,12 @@ std::string JobRunner::log_folder_of(const v1::Job& job) const {
   return found == nullptr ? "" : found->record.log_dir();
 }
 
+int JobRunner::num_ranks_of(const v1::Job& job) const {
+  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  const auto asked = found == nullptr ? 0 : found->record.spec().procs_per_node();
+  return std::max({1, static_cast<int>(asked), job.workers_size()});
+}
+
 void JobRunner::stop(const std::string& job, StopMode mode, int signal) {
   Entry* found = entry(job);
   if (found == nullptr || has_ended(found->job())) return;
@@ -431,9 +451,7 @@ int JobRunner::num_running() const {
 int JobRunner::slots_taken() const {
   int taken = 0;
   for (const auto& entry : entries_) {
-    if (has_ended(entry->job())) continue;
-    const int asked = static_cast<int>(entry->record.spec().procs_per_node());
-    taken += std::max({1, asked, entry->job().workers_size()});
+    if (!has_ended(entry->job())) taken += num_ranks_of(entry->job());
   }
   return taken;
 }
@@ -449,17 +467,18 @@ void JobRunner::log(const std::string& line) const {
 }
 
 void JobRunner::forget_oldest() {
-  int num_finished = static_cast<int>(entries_.size()) - num_running();
-  for (auto entry = entries_.begin();
-       entry != entries_.end() && num_finished > options_.keep_finished;) {
-    if (!has_ended((*entry)->job())) {
-      ++entry;
-      continue;
-    }
-    by_request_.erase((*entry)->record.request_key());
-    folder_->remove((*entry)->job().job_id());
-    entry = entries_.erase(entry);
-    --num_finished;
+  std::vector<decltype(entries_)::iterator> ended;
+  std::vector<uid_t> owners;
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (!has_ended((*entry)->job())) continue;
+    ended.push_back(entry);
+    owners.push_back((*entry)->job().uid());
+  }
+  for (const std::size_t index : surplus_of(owners, options_.keep_finished)) {
+    const Entry& entry = **ended[index];
+    by_request_.erase(entry.record.request_key());
+    folder_->remove(entry.job().job_id());
+    entries_.erase(ended[index]);
   }
 }
 

@@ -38,7 +38,8 @@ namespace accel::agent {
 struct JobRunnerOptions {
   std::string log_dir;        // <log_dir>/<uid> belongs to the user
   bool changes_user = false;  // the agent is root: shims get the rights of their users
-  int max_jobs = 64;
+  int max_jobs = 64;          // in all; an eighth is for root and the agent's own user
+  int max_jobs_each = 0;      // of one user; 0: as many as in all
   int keep_finished = 256;
   std::string shim_path;              // empty: as start_shim()
   std::string node_id;                // ACCEL_NODE_ID of what the jobs start
@@ -87,6 +88,8 @@ class JobRunner {
 
   // The folder below which the job's files are; see LogLayout.
   [[nodiscard]] std::string log_folder_of(const v1::Job& job) const;
+  // How many workers it has, or asks for while none has started. At least 1.
+  [[nodiscard]] int num_ranks_of(const v1::Job& job) const;
 
   // Nothing when the job has ended.
   void stop(const std::string& job, supervisor::StopMode mode, int signal);
@@ -123,6 +126,7 @@ class JobRunner {
   void end(Entry& entry, const Error& error);
   void conclude(Entry& entry);
   void forget_oldest();
+  [[nodiscard]] Result<void> check_room(const UserAccount& user) const;
 
   // job_recovery.cc
   void adopt(Entry& entry);

@@ -79,7 +79,26 @@ std::string read_at(int file, std::uint64_t position) {
 
 }  // namespace
 
+std::vector<int> local_ranks(const google::protobuf::RepeatedField<std::uint32_t>& wanted,
+                             int first,
+                             int count) {
+  std::vector<bool> is_wanted(static_cast<std::size_t>(count), wanted.empty());
+  for (const std::uint32_t rank : wanted) {
+    const std::int64_t local = static_cast<std::int64_t>(rank) - first;
+    if (local >= 0 && local < count) is_wanted[static_cast<std::size_t>(local)] = true;
+  }
+  std::vector<int> ranks;
+  for (int rank = 0; rank < count; ++rank) {
+    if (is_wanted[static_cast<std::size_t>(rank)]) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 LogReader::LogReader(Source source) : source_(std::move(source)) {
+  // The last one counts of several for a stream.
+  std::map<std::pair<std::uint32_t, bool>, const v1::LogPlace*> places;
+  for (const v1::LogPlace& place : source_.resume)
+    places[{place.rank(), place.stream() == v1::STREAM_ERR}] = &place;
   for (const int rank : source_.local_ranks) {
     for (const bool is_err : {false, true}) {
       if (!(is_err ? source_.err : source_.out)) continue;
@@ -88,12 +107,12 @@ LogReader::LogReader(Source source) : source_(std::move(source)) {
       cursor.is_err = is_err;
       cursor.generation = source_.first_generation;
       cursor.offset = source_.from;
-      for (const v1::LogPlace& place : source_.resume) {
-        if (static_cast<int>(place.rank()) != rank || (place.stream() == v1::STREAM_ERR) != is_err)
-          continue;
+      const auto place = places.find({static_cast<std::uint32_t>(rank), is_err});
+      if (place != places.end()) {
         cursor.generation =
-            static_cast<int>(std::min<std::uint64_t>(place.generation(), kMaxGeneration));
-        cursor.offset = std::min<std::uint64_t>(place.offset(), std::numeric_limits<off_t>::max());
+            static_cast<int>(std::min<std::uint64_t>(place->second->generation(), kMaxGeneration));
+        cursor.offset =
+            std::min<std::uint64_t>(place->second->offset(), std::numeric_limits<off_t>::max());
       }
       cursors_.push_back(std::move(cursor));
     }

@@ -22,6 +22,10 @@
 
 namespace accel::agent {
 
+// Of the ranks that a request names (none: all), those from `first` on, of `count`, as local ranks: each once, in order.
+[[nodiscard]] std::vector<int> local_ranks(
+    const google::protobuf::RepeatedField<std::uint32_t>& wanted, int first, int count);
+
 class LogReader {
  public:
   static constexpr std::size_t kChunkBytes = 64 * 1024;

@@ -21,7 +21,7 @@ LogStream::LogStream(asio::io_context& loop, asio::thread_pool& files)
 
 void LogStream::begin(LogReader::Source source, std::function<Standing()> standing) {
   standing_ = std::move(standing);
-  reader_ = std::make_shared<LogReader>(std::move(source));
+  source_ = std::move(source);
   look();
 }
 
@@ -31,7 +31,7 @@ void LogStream::feed(std::function<void()> on_idle, std::function<void()> on_ove
 }
 
 void LogStream::on_written() {
-  if (reader_) return look();
+  if (standing_) return look();
   if (on_idle_) on_idle_();
 }
 
@@ -47,6 +47,7 @@ void LogStream::look() {
   const Standing standing = standing_();
   auto self = std::static_pointer_cast<LogStream>(shared_from_this());
   asio::post(files_, [self, standing] {
+    if (!self->reader_) self->reader_ = std::make_unique<LogReader>(std::move(self->source_));
     auto chunk = self->reader_->next(standing.generation);
     self->post([self, standing, chunk = std::move(chunk)](auto&) mutable {
       self->give(std::move(chunk), standing);

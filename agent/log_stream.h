@@ -45,7 +45,8 @@ class LogStream final : public QueuedStream<grpc::ServerWriteReactor<v1::LogChun
   std::function<Standing()> standing_;
   std::function<void()> on_idle_;
   std::function<void()> on_over_;
-  std::shared_ptr<LogReader> reader_;
+  LogReader::Source source_;
+  std::unique_ptr<LogReader> reader_;  // of the thread for files, where it is made
 };
 
 }  // namespace accel::agent

@@ -33,6 +33,9 @@ class QueuedStream : public Reactor,
   // Call once, after the object is in a shared_ptr and before gRPC gets it.
   void live_until_done() { self_ = this->shared_from_this(); }
 
+  // `over` is called on the loop when the call has ended, after on_closed().
+  void call_when_over(std::function<void()> over) { over_ = std::move(over); }
+
   [[nodiscard]] bool is_open() const { return !status_; }
   [[nodiscard]] bool is_idle() const { return queue_.empty(); }
 
@@ -74,6 +77,7 @@ class QueuedStream : public Reactor,
     post([](QueuedStream& self) {
       self.is_done_ = true;
       self.on_closed();
+      if (const auto over = std::exchange(self.over_, nullptr)) over();
       self.self_.reset();
     });
   }
@@ -117,6 +121,7 @@ class QueuedStream : public Reactor,
   bool is_finished_ = false;
   bool is_done_ = false;
   std::optional<grpc::Status> status_;
+  std::function<void()> over_;
   std::shared_ptr<QueuedStream> self_;
 };
 

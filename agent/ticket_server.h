@@ -15,7 +15,7 @@
 
 #include <accel/result.h>
 
-#include "agent/connection_shares.h"
+#include "agent/caller_shares.h"
 #include "agent/ticket_book.h"
 #include "runtime/unique_fd.h"
 
@@ -49,8 +49,8 @@ class TicketServer {
   boost::asio::io_context& context_;
   boost::asio::posix::stream_descriptor listener_;
   TicketBook& book_;
-  ConnectionShares shares_{{.most = kMaxConnections, .most_each = kMaxEach, .kept = kKept},
-                           favoured_users()};
+  CallerShares shares_{{.most = kMaxConnections, .most_each = kMaxEach, .kept = kKept},
+                       favoured_users()};
   boost::asio::steady_timer pause_;
   UniqueFd spare_;  // given up for a moment when no descriptor is left, to turn the caller away
 };

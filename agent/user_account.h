@@ -1,6 +1,6 @@
 // UserAccount: what the system's user database says about a user.
 //
-// Threads:  looks at files or asks a directory service: may block; called on requests to start a job only.
+// Threads:  looks at files or asks a directory service: may block; UserDirectory asks beside the loop, where jobs are served.
 #pragma once
 
 #include <string>

@@ -141,14 +141,7 @@ grpc::ServerUnaryReactor* ClusterService::Submit(Context* context,
           Error(ErrorCode::kInvalidArgument, "a job needs its user, its id and its uuid"));
     }
     parts_.audit("submit " + spec.job_id() + " as " + spec.user() + " for " + caller.name);
-    waiting_.emplace(spec.job_uuid(),
-                     [this, uuid = spec.job_uuid(), job, finish](const Result<void>& accepted) {
-                       if (!accepted) return finish(accepted);
-                       const auto made = job_of(uuid);
-                       if (!made) return finish(made.error());
-                       *job = view_of(parts_.coordinator->state(), **made);
-                       finish({});
-                     });
+    answer_later(spec.job_uuid(), spec.job_uuid(), *job, finish);
     JobDescription description = describe_job(spec);
     description.recruits = true;
     parts_.coordinator->handle(
@@ -156,16 +149,27 @@ grpc::ServerUnaryReactor* ClusterService::Submit(Context* context,
   });
 }
 
+void ClusterService::answer_later(const std::string& request_id,
+                                  const std::string& uuid,
+                                  v1::Job& view,
+                                  const Finish& finish) {
+  waiting_.emplace(request_id, [this, uuid, &view, finish](const Result<void>& accepted) {
+    if (!accepted) return finish(accepted);
+    const auto made = job_of(uuid);
+    if (!made) return finish(made.error());
+    view = view_of(parts_.coordinator->state(), **made);
+    finish({});
+  });
+}
+
 void ClusterService::take_reply(const JobReply& reply) {
-  const auto [first, last] = waiting_.equal_range(reply.job_uuid);
+  const auto [first, last] = waiting_.equal_range(reply.request_id);
   std::vector<Finish> told;
   for (auto entry = first; entry != last; ++entry) told.push_back(std::move(entry->second));
   waiting_.erase(first, last);
   if (told.empty()) return;
   Result<void> accepted;
-  if (!reply.accepted) {
-    accepted = Error(ErrorCode::kAgentRefused, reply.message, "see `accel status`, or use --name");
-  }
+  if (!reply.accepted) accepted = Error(ErrorCode::kAgentRefused, reply.message, reply.remedy);
   // The coordinator is still carrying out what it decided.
   asio::post(parts_.loop, [told = std::move(told), accepted] {
     for (const auto& tell : told) tell(accepted);
@@ -174,9 +178,9 @@ void ClusterService::take_reply(const JobReply& reply) {
 
 void ClusterService::give_up_waiting(const std::string& why) {
   const Error error(ErrorCode::kCoordinatorLost,
-                    why + ", and it is open whether the job was written down",
+                    why + ", and it is open whether that was written down",
                     "ask again: with the same request_id no second job is made");
-  for (const auto& [uuid, tell] : std::exchange(waiting_, {})) tell(error);
+  for (const auto& [id, tell] : std::exchange(waiting_, {})) tell(error);
 }
 
 grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,
@@ -213,10 +217,10 @@ grpc::ServerUnaryReactor* ClusterService::Stop(Context* context,
     // As on one node: who asks a second time means it.
     const bool is_again =
         (*found)->phase == JobPhase::kStopping && (*found)->stop.end == JobPhase::kCancelled;
-    parts_.coordinator->handle(agent::StopJob{.job_uuid = uuid, .kill = kill || is_again});
-    const auto now = job_of(uuid);
-    if (now) *job = view_of(parts_.coordinator->state(), **now);
-    finish({});
+    const std::string request_id = "stop " + uuid;
+    answer_later(request_id, uuid, *job, finish);
+    parts_.coordinator->handle(agent::StopJob{
+        .job_uuid = uuid, .kill = kill || is_again, .grace = {}, .request_id = request_id});
   });
 }
 
@@ -284,6 +288,29 @@ grpc::ServerUnaryReactor* ClusterService::PartSignal(Context* context,
   });
 }
 
+void ClusterService::diagnose_into(v1::DiagReport& report,
+                                   std::vector<v1::Worker> workers,
+                                   const Finish& finish) {
+  // It is there for as long as it has a next worker to look at.
+  const auto self = std::make_shared<std::weak_ptr<Diagnosis>>();
+  const auto room = std::make_shared<std::size_t>(kMostDiagnosis);
+  const auto diagnosis = std::make_shared<Diagnosis>(
+      parts_.loop,
+      files_,
+      std::move(workers),
+      Diagnosis::Handlers{.on_chunk =
+                              [&report, self, room](v1::DiagChunk chunk) {
+                                if (chunk.text().size() > *room)
+                                  chunk.set_text("left out: the report is full\n");
+                                *room -= std::min(*room, chunk.text().size());
+                                *report.add_chunks() = std::move(chunk);
+                                self->lock()->next();
+                              },
+                          .on_end = [finish] { finish({}); }});
+  *self = diagnosis;
+  diagnosis->next();
+}
+
 grpc::ServerUnaryReactor* ClusterService::PartDiagnose(Context* context,
                                                        const v1::PartDiagReq* request,
                                                        v1::DiagReport* report) {
@@ -291,24 +318,18 @@ grpc::ServerUnaryReactor* ClusterService::PartDiagnose(Context* context,
     const auto part = part_of(request->request().job(), request->who());
     if (!part) return finish(part.error());
     node_->dump_stacks(**part);
-    v1::Job workers;
+    std::vector<v1::Worker> workers;
     if ((*part)->workers) {
       const auto& pids = (*part)->workers->pids();
       for (std::size_t rank = 0; rank < pids.size(); ++rank) {
-        v1::Worker& worker = *workers.add_workers();
+        v1::Worker& worker = workers.emplace_back();
         worker.set_rank(static_cast<std::uint32_t>((*part)->first_rank) +
                         static_cast<std::uint32_t>(rank));
         worker.set_local_rank(static_cast<std::uint32_t>(rank));
         worker.set_pid(pids[rank]);
       }
     }
-    std::size_t room = kMostDiagnosis;
-    for (v1::DiagChunk& chunk : diagnose(workers, real_system())) {
-      if (chunk.text().size() > room) chunk.set_text("left out: the report is full\n");
-      room -= chunk.text().size();
-      *report->add_chunks() = std::move(chunk);
-    }
-    finish({});
+    diagnose_into(*report, std::move(workers), finish);
   });
 }
 
@@ -334,13 +355,7 @@ grpc::ServerWriteReactor<v1::LogChunk>* ClusterService::PartLogs(Context* contex
         .first_generation =
             static_cast<int>(ask.follow() ? wanted.from_generation() : part.generation)};
     const int num_ranks = static_cast<int>(std::max(1U, part.spec.procs_per_node()));
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      const auto global = static_cast<std::uint32_t>(part.first_rank + rank);
-      const bool is_wanted =
-          ask.ranks().empty() ||
-          std::find(ask.ranks().begin(), ask.ranks().end(), global) != ask.ranks().end();
-      if (is_wanted) source.local_ranks.push_back(rank);
-    }
+    source.local_ranks = local_ranks(ask.ranks(), part.first_rank, num_ranks);
     if (source.local_ranks.empty()) return stream->finish(grpc::Status::OK);
     const std::string uuid = part.spec.job_uuid();
     stream->begin(std::move(source), [this, uuid, follow = ask.follow()] {

@@ -66,13 +66,20 @@ class ClusterService final : public v1::Cluster::CallbackService {
   // Authenticates on the loop, then `handle(caller, finish)`, which calls finish() once, now or later.
   grpc::ServerUnaryReactor* answer(Context* context,
                                    std::function<void(const Caller&, Finish)> handle);
+  // Once the coordinator has replied to `request_id`: with what the job is then.
+  void answer_later(const std::string& request_id,
+                    const std::string& uuid,
+                    v1::Job& view,
+                    const Finish& finish);
   Result<const Job*> job_of(const std::string& job) const;
   Result<const Job*> job_of(const std::string& job, const v1::OnBehalf& who) const;
   Result<const NodeJobs::Part*> part_of(const std::string& job, const v1::OnBehalf& who) const;
 
+  void diagnose_into(v1::DiagReport& report, std::vector<v1::Worker> workers, const Finish& finish);
+
   Parts parts_;
   NodeJobs* node_ = nullptr;
-  std::multimap<std::string, Finish> waiting_;  // by the job's uuid
+  std::multimap<std::string, Finish> waiting_;  // by request_id
   boost::asio::thread_pool files_{1};
 };
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "agent/caller_shares.h"
 #include "agent/job_request.h"
 #include "agent/log_folder.h"
 #include "agent/open_files.h"
@@ -22,10 +23,12 @@ namespace asio = boost::asio;
 }  // namespace
 
 NodeJobs::NodeJobs(asio::io_context& loop,
+                   UserDirectory& users,
                    std::shared_ptr<grpc::Channel> channel,
                    NodeJobsOptions options,
                    Handlers handlers)
     : loop_(loop),
+      users_(users),
       options_(std::move(options)),
       handlers_(std::move(handlers)),
       session_(
@@ -161,7 +164,7 @@ void NodeJobs::carry_out(const MemberAction& action) {
     handlers_.log(told.remaining.count() == 0 ? "this node is no longer set aside"
                                               : "this node is set aside: " + told.reason);
   } else if (const auto* invitation = std::get_if<ConsiderJob>(&action)) {
-    consider(*invitation->job);
+    look_at(invitation->job);
   }
 }
 
@@ -175,6 +178,16 @@ void NodeJobs::on_connection(bool is_connected, const std::string& why) {
 }
 
 // ---- parts ----
+
+// Invitations come with each beat: the one that waits for its user answers for those meanwhile.
+void NodeJobs::look_at(const std::shared_ptr<const JobDescription>& job) {
+  if (!looked_at_.insert(job->job_uuid).second) return;
+  const UserKey user = job->user;
+  users_.look_up({user}, [this, job] {
+    looked_at_.erase(job->job_uuid);
+    consider(*job);
+  });
+}
 
 void NodeJobs::consider(const JobDescription& job) {
   v1::JobSpec spec = to_job_spec(job);
@@ -277,13 +290,14 @@ void NodeJobs::park(const ParkWorkers& order) {
   part->first_rank = order.assign.first_rank;
   part->num_ranks = order.assign.num_ranks;
   part->counters.begin(SteadyClock().now());
-  session_.find_members(order.assign, [this, order](std::vector<std::string> members) {
-    park_with(order, std::move(members));
+  session_.find_members(order.assign, [this, order](const std::vector<std::string>& members) {
+    const UserKey user = order.assign.job->user;
+    users_.look_up({user}, [this, order, members] { park_with(order, members); });
   });
 }
 
 void NodeJobs::park_with(const ParkWorkers& order, std::vector<std::string> members) {
-  // A Stop may have come while the members were asked for.
+  // A Stop may have come while the members and the user were asked for.
   const auto& jobs = session_.state().jobs;
   const auto membership = jobs.find(order.assign.job->job_uuid);
   const bool is_wanted = membership != jobs.end() &&
@@ -306,7 +320,7 @@ std::optional<FailedCheck> NodeJobs::prepare(Part& part, const JobDescription& j
   const bool has_shim = part.workers && part.workers->has_shim();
   if (!has_shim && std::exchange(part.is_recovered, false)) {
     part.spec = to_job_spec(job);
-    auto user = find_user(part.spec.user());
+    auto user = users_.find(part.spec.user());
     if (!user) return FailedCheck{"user", user.error().message(), true};
     part.user = *std::move(user);
   }
@@ -351,16 +365,15 @@ void NodeJobs::end(Part& part) {
 }
 
 void NodeJobs::forget_oldest() {
-  auto num_ended =
-      std::count_if(parts_.begin(), parts_.end(), [](const auto& part) { return part->has_ended; });
-  for (auto part = parts_.begin(); part != parts_.end() && num_ended > options_.keep_ended;) {
-    if (!(*part)->has_ended) {
-      ++part;
-      continue;
-    }
-    part = parts_.erase(part);
-    --num_ended;
+  std::vector<decltype(parts_)::iterator> ended;
+  std::vector<uid_t> owners;
+  for (auto part = parts_.begin(); part != parts_.end(); ++part) {
+    if (!(*part)->has_ended) continue;
+    ended.push_back(part);
+    owners.push_back((*part)->user.credentials.uid);
   }
+  for (const std::size_t index : surplus_of(owners, options_.keep_ended))
+    parts_.erase(ended[index]);
 }
 
 }  // namespace accel::agent

@@ -19,6 +19,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -30,7 +31,7 @@
 #include "agent/rendezvous/member_session.h"
 #include "agent/rendezvous/node_workers.h"
 #include "agent/shim_adopter.h"
-#include "agent/user_account.h"
+#include "agent/user_directory.h"
 
 namespace accel::agent {
 
@@ -55,7 +56,7 @@ class NodeJobs {
   struct Part;
   struct Handlers {
     // Whether this node runs the job, and as whom; std::nullopt: it takes no work now, and may be asked again.
-    // Errors  kAgentRefused, kInvalidArgument: it never will.
+    // The user was looked up before. Errors  kAgentRefused, kInvalidArgument: it never will.
     std::function<Result<std::optional<UserAccount>>(const v1::JobSpec&)> admit;
     std::function<void(const std::string&)> log;
     std::function<void(bool is_connected)> on_connection;
@@ -82,6 +83,7 @@ class NodeJobs {
   };
 
   NodeJobs(boost::asio::io_context& loop,
+           UserDirectory& users,
            std::shared_ptr<grpc::Channel> channel,
            NodeJobsOptions options,
            Handlers handlers);
@@ -120,6 +122,7 @@ class NodeJobs {
   void handle(decltype(MemberEvent::what) what) { session_.handle(std::move(what)); }
   void carry_out(const MemberAction& action);
   void on_connection(bool is_connected, const std::string& why);
+  void look_at(const std::shared_ptr<const JobDescription>& job);
   void consider(const JobDescription& job);
   void park(const ParkWorkers& order);
   void park_with(const ParkWorkers& order, std::vector<std::string> members);
@@ -146,11 +149,13 @@ class NodeJobs {
   Part* part_of(const JobUuid& uuid);
 
   boost::asio::io_context& loop_;
+  UserDirectory& users_;
   NodeJobsOptions options_;
   Handlers handlers_;
   MemberSession session_;
   std::string last_trouble_;                // told once, however often it comes
   std::list<std::unique_ptr<Part>> parts_;  // in the order of their admission
+  std::set<JobUuid> looked_at_;             // their users are being looked up
   bool is_closing_ = false;
   std::unique_ptr<ShimAdopter>
       adopter_;  // the last: its threads end before what they were asked for

@@ -4,7 +4,7 @@
 // of their domain. std::nullopt: nothing that this build understands; the message is dropped.
 //
 // Threads:  pure functions.
-// Source:   round trips and hostile messages in tests/unit/agent/wire_test.cc.
+// Source:   round trips and hostile messages in tests/unit/agent/rendezvous_test.cc.
 #pragma once
 
 #include <optional>

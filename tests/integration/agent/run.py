@@ -126,6 +126,20 @@ class AgentTest(unittest.TestCase):
     def wait_for_text(self, part):
         self.agent.wait_for_text(part)
 
+    def call(self, method, ticket, count=1):
+        """gRPC calls by hand, on one connection: HTTP/2 with headers that are neither compressed nor indexed, empty messages."""
+        def frame(kind, flags, stream, payload):
+            return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+        headers = {b":method": b"POST", b":scheme": b"http", b":path": b"/accel.v1.Control/" + method.encode(), b":authority": b"x",
+                   b"te": b"trailers", b"content-type": b"application/grpc", b"accel-ticket": ticket}
+        block = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in headers.items())
+        caller = socket.socket(socket.AF_UNIX)
+        caller.connect(str(self.agent.state / "run/agent.sock"))
+        caller.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
+                       + b"".join(frame(1, 4, stream, block) + frame(0, 1, stream, b"\0" * 5) for stream in range(1, 2 * count, 2)))
+        return caller
+
     def follow(self, name, user=None):
         identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
         follower = subprocess.Popen([BIN / "accel", "logs", "-f", name, "--agent", self.agent.state / "run"], stdout=subprocess.PIPE,
@@ -578,24 +592,11 @@ class Jobs(AgentTest):
         tickets.close()
         refusal = "audit: refused unix:: the call carries no valid ticket of this agent"
         for _ in range(PATIENCE * 5):  # a call may come before the agent has seen the end of the ticket
-            with self.call_list_jobs(ticket):
+            with self.call("ListJobs", ticket):
                 threading.Event().wait(0.2)
             if refusal in self.agent.text():
                 return
         self.fail(f"the agent never said {refusal!r}:\n{self.agent.text()}")
-
-    def call_list_jobs(self, ticket):
-        """A gRPC call by hand: HTTP/2 with headers that are neither compressed nor indexed."""
-        def frame(kind, flags, stream, payload):
-            return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-        headers = {b":method": b"POST", b":scheme": b"http", b":path": b"/accel.v1.Control/ListJobs", b":authority": b"x",
-                   b"te": b"trailers", b"content-type": b"application/grpc", b"accel-ticket": ticket}
-        block = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in headers.items())
-        caller = socket.socket(socket.AF_UNIX)
-        caller.connect(str(self.agent.state / "run/agent.sock"))
-        caller.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, b"\0" * 5))
-        return caller
 
 
 class OpenFiles(AgentTest):
@@ -674,6 +675,86 @@ class OpenFiles(AgentTest):
             num_given += len(caller.recv(128)) == 64
         self.assertEqual(num_given, 128)
         self.assertEqual(self.accel("status", user=pwd.getpwnam("nobody").pw_uid).returncode, 0)
+
+
+@unittest.skipUnless(IS_ROOT, "needs several users")
+class Quotas(AgentTest):
+    CONFIG = "allow_root: true\nmax_jobs: 8\nmax_jobs_each: 3\nkeep_finished: 2\n"
+
+    def start(self, user, count=1):
+        for _ in range(count):
+            done = self.accel("run", "--detach", "--", "/bin/sleep", "1000", user=pwd.getpwnam(user).pw_uid)
+        return done
+
+    def test_fault_64_a_user_with_many_jobs_leaves_room_for_others_and_all_leave_some_for_root(self):
+        self.assertEqual(self.start("nobody", 3).returncode, 0)
+        refused = self.start("nobody")
+        self.assertEqual(refused.returncode, 77, refused.stderr)
+        self.assertIn("no more jobs here for nobody: it has 3 jobs, as many as one caller may", refused.stderr)
+        self.assertEqual(self.start("daemon", 3).returncode, 0)
+        self.assertEqual(self.start("bin").returncode, 0)
+        refused = self.start("bin")
+        self.assertIn("7 jobs in all are as many as there may be of users other than root", refused.stderr)
+        self.assertEqual(self.start("root").returncode, 0)
+        self.assertIn("8 jobs in all are as many as there may be", self.start("root").stderr)
+
+    def test_fault_64_ended_jobs_of_one_user_do_not_displace_those_of_others(self):
+        nobody = pwd.getpwnam("nobody").pw_uid
+        self.accel("run", "--name", "kept", "--", "true", user=nobody)
+        for i in range(4):
+            self.accel("run", "--name", f"other-{i}", "--", "true")
+        self.assertEqual(self.job("kept", user=nobody)["job_id"], "kept")
+        self.assertEqual(self.job("other-3")["job_id"], "other-3")
+        self.assertNotEqual(self.accel("status", "other-1").returncode, 0)
+
+
+class Streams(AgentTest):
+    @unittest.skipUnless(IS_ROOT, "needs two users")
+    def test_fault_64_a_user_with_many_streams_keeps_nobody_else_out(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as tickets:
+            tickets.connect(str(self.agent.state / "run/tickets.sock"))
+            ticket = tickets.recv(128)
+            self.accel("run", "--name", "ended", "--", "true")
+            callers = [self.call("Watch", ticket, count=30) for _ in range(3)]
+            for _ in range(PATIENCE * 5):  # the calls may still be on their way
+                done = self.accel("watch", "ended")
+                if done.returncode != 0:
+                    break
+            self.assertIn("no more streams for uid 0: it has 64 streams, as many as one caller may", done.stderr)
+            self.assertIn("end some of its `accel watch`", done.stderr)
+            self.assertEqual(self.accel("run", "--", "true", user=pwd.getpwnam("nobody").pw_uid).returncode, 0)
+            for caller in callers:
+                caller.close()
+        # It waits until one of its user's streams has ended.
+        self.assertEqual(self.accel("run", "--", "true").returncode, 0)
+
+
+@unittest.skipUnless(IS_ROOT, "needs two users")
+@unittest.skipIf(is_sanitized(), "a sanitizer comes before any other preloaded library")
+class SilentDirectory(unittest.TestCase):
+    """The user database has no answer for one user."""
+    accel = AgentTest.accel
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="accel-agent-")
+        os.chmod(self.folder, 0o755)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.nobody = pwd.getpwnam("nobody").pw_uid
+        self.agent = Agent(self.folder, config=AgentTest.CONFIG, env={
+            "LD_PRELOAD": str(BUILD / "tests/libsilent_directory.so"), "ACCEL_TEST_SILENT_UID": str(self.nobody)})
+        self.addCleanup(self.agent.end)
+
+    def test_fault_28_a_user_whom_the_user_database_does_not_know_yet_waits_alone(self):
+        refused = []
+        caller = threading.Thread(target=lambda: refused.append(self.accel("run", "--", "true", user=self.nobody)))
+        caller.start()
+        self.addCleanup(caller.join)
+        while caller.is_alive():
+            done = self.accel("run", "--", "true")
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(refused[0].returncode, 77, refused[0].stderr)
+        self.assertIn(f"the user database has no answer yet for uid {self.nobody}", refused[0].stderr)
+        self.assertIn("`getent passwd`", refused[0].stderr)
 
 
 class Ending(AgentTest):

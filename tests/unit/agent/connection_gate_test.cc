@@ -34,8 +34,8 @@ sockaddr_storage address_of(const char* text) {
   return out;
 }
 
-TEST(ConnectionShares, Fault64NobodyGetsMoreThanItsShareAndAllTogetherNoMoreThanThereAre) {
-  ConnectionShares shares({.most = 3, .most_each = 2});
+TEST(CallerShares, Fault64NobodyGetsMoreThanItsShareAndAllTogetherNoMoreThanThereAre) {
+  CallerShares shares({.most = 3, .most_each = 2});
   EXPECT_EQ(shares.take("a"), std::nullopt);
   EXPECT_EQ(shares.take("a"), std::nullopt);
   EXPECT_THAT(shares.take("a"), Optional(HasSubstr("it has 2 connections")));
@@ -47,8 +47,8 @@ TEST(ConnectionShares, Fault64NobodyGetsMoreThanItsShareAndAllTogetherNoMoreThan
   EXPECT_EQ(shares.count(), 3);
 }
 
-TEST(ConnectionShares, Fault64AnyNumberOfUsersLeaveRoomForRoot) {
-  ConnectionShares shares({.most = 4, .most_each = 2, .kept = 1}, {"uid 0"});
+TEST(CallerShares, Fault64AnyNumberOfUsersLeaveRoomForRoot) {
+  CallerShares shares({.most = 4, .most_each = 2, .kept = 1}, {"uid 0"});
   for (const char* caller : {"uid 1", "uid 2", "uid 3"})
     EXPECT_EQ(shares.take(caller), std::nullopt);
   EXPECT_THAT(shares.take("uid 4"), Optional(HasSubstr("users other than root")));
@@ -57,17 +57,31 @@ TEST(ConnectionShares, Fault64AnyNumberOfUsersLeaveRoomForRoot) {
   EXPECT_THAT(shares.take("uid 0"), Optional(HasSubstr("4 connections in all")));
 }
 
-TEST(ConnectionShares, RootAndTheAgentsOwnUserAreFavoured) {
+TEST(CallerShares, RootAndTheAgentsOwnUserAreFavoured) {
   EXPECT_THAT(favoured_users(), ::testing::UnorderedElementsAre("uid 0", caller_of(::geteuid())));
 }
 
-TEST(ConnectionShares, WhatWasNeverTakenIsNotGivenBack) {
-  ConnectionShares shares({.most = 1, .most_each = 1});
+TEST(CallerShares, WhatIsThereCountsBeyondTheLimits) {
+  CallerShares shares({.most = 2, .most_each = 1, .things = "jobs"});
+  shares.add("a");
+  shares.add("a");
+  EXPECT_THAT(shares.take("b"), Optional(HasSubstr("2 jobs in all are as many as there may be")));
+}
+
+TEST(CallerShares, WhoHasMostLosesItsOldest) {
+  EXPECT_THAT(surplus_of({}, 0), testing::ElementsAre());
+  EXPECT_THAT(surplus_of({7, 8}, 2), testing::ElementsAre());
+  EXPECT_THAT(surplus_of({8, 7, 7, 7, 7}, 3), testing::ElementsAre(1, 2));
+  EXPECT_THAT(surplus_of({8, 7, 7, 8}, 1), testing::ElementsAre(1, 0, 2));
+}
+
+TEST(CallerShares, WhatWasNeverTakenIsNotGivenBack) {
+  CallerShares shares({.most = 1, .most_each = 1});
   shares.give_back("a");
   EXPECT_EQ(shares.count(), 0);
 }
 
-TEST(ConnectionShares, ACallerIsAnAddressAndForIpv6AWholeNetwork) {
+TEST(CallerShares, ACallerIsAnAddressAndForIpv6AWholeNetwork) {
   EXPECT_EQ(caller_of(address_of("10.1.2.3")), "10.1.2.3");
   EXPECT_EQ(caller_of(address_of("::ffff:10.1.2.3")), "10.1.2.3");
   EXPECT_EQ(caller_of(address_of("2001:db8:1:2:3:4:5:6")), "2001:db8:1:2::/64");
@@ -78,7 +92,7 @@ TEST(ConnectionShares, ACallerIsAnAddressAndForIpv6AWholeNetwork) {
 // The server's side: what was handed over, and what was refused.
 class ConnectionGateTest : public ::testing::Test {
  protected:
-  void open(ConnectionLimits limits) {
+  void open(ShareLimits limits) {
     auto opened = ConnectionGate::open(
         TcpAddress{.host = "127.0.0.1", .port = 0, .is_loopback = true}, limits);
     ASSERT_TRUE(opened) << opened.error().what();
@@ -214,14 +228,14 @@ TEST_F(ConnectionGateTest, ClosedItTakesNothingAndLeavesOpenWhatItGave) {
   EXPECT_EQ(::recv(first.get(), &byte, 1, 0), 1);
 }
 
-TEST(ConnectionLimits, AreHeldToWhatTheOpenFilesHaveRoomFor) {
+TEST(ShareLimits, AreHeldToWhatTheOpenFilesHaveRoomFor) {
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
   const rlimit small = {.rlim_cur = 1024, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
-  const ConnectionLimits held = within_open_files({.most = 4096, .most_each = 512});
-  const ConnectionLimits modest = within_open_files({.most = 100, .most_each = 10});
-  const ConnectionLimits local = local_connection_limits();
+  const ShareLimits held = within_open_files({.most = 4096, .most_each = 512});
+  const ShareLimits modest = within_open_files({.most = 100, .most_each = 10});
+  const ShareLimits local = local_connection_limits();
   ::setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_EQ(held.most, 256);
   EXPECT_EQ(held.most_each, 256);

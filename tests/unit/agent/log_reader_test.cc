@@ -55,6 +55,16 @@ TEST_F(LogReaderTest, EachStreamGoesOnAtItsOwnPlace) {
   EXPECT_FALSE(reader.next(1));
 }
 
+TEST(LocalRanks, AreThoseOfThisNodeEachOnce) {
+  const google::protobuf::RepeatedField<std::uint32_t> none;
+  const std::vector<std::uint32_t> some_ranks = {5, 4, 5, 3, 900, 4'294'967'295};
+  const google::protobuf::RepeatedField<std::uint32_t> some(some_ranks.begin(), some_ranks.end());
+  EXPECT_THAT(local_ranks(none, 4, 3), testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT(local_ranks(some, 4, 3), testing::ElementsAre(0, 1));
+  EXPECT_THAT(local_ranks(some, 0, 4), testing::ElementsAre(3));
+  EXPECT_THAT(local_ranks(some, 1000, 4), testing::ElementsAre());
+}
+
 TEST_F(LogReaderTest, NeitherLinksNorSecondNamesNorOthersFilesAreRead) {
   const std::string secret = folder_.write("secret", "s");
   folder_.write("j/attempt_0/0/keep", "");

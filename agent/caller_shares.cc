@@ -1,7 +1,8 @@
-#include "agent/connection_shares.h"
+#include "agent/caller_shares.h"
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -34,21 +35,41 @@ std::vector<std::string> favoured_users() {
   return {caller_of(uid_t{0}), caller_of(::geteuid())};
 }
 
-std::optional<std::string> ConnectionShares::take(const std::string& caller) {
+std::vector<std::size_t> surplus_of(const std::vector<uid_t>& owners, int keep) {
+  std::map<uid_t, std::deque<std::size_t>> of_owner;
+  for (std::size_t i = 0; i < owners.size(); ++i) of_owner[owners[i]].push_back(i);
+  std::vector<std::size_t> surplus;
+  for (auto left = owners.size(); left > static_cast<std::size_t>(keep); --left) {
+    const auto most =
+        std::max_element(of_owner.begin(), of_owner.end(), [](const auto& one, const auto& other) {
+          return one.second.size() < other.second.size();
+        });
+    surplus.push_back(most->second.front());
+    most->second.pop_front();
+  }
+  return surplus;
+}
+
+std::optional<std::string> CallerShares::take(const std::string& caller) {
   const bool is_favoured = std::ranges::find(favoured_, caller) != favoured_.end();
+  const std::string things = " " + std::string(limits_.things);
   if (count_ >= (is_favoured ? limits_.most : limits_.most - limits_.kept)) {
-    return std::to_string(count_) + " connections in all are as many as there may be" +
+    return std::to_string(count_) + things + " in all are as many as there may be" +
            (is_favoured || limits_.kept == 0 ? "" : " of users other than root");
   }
   const auto known = callers_.find(caller);
   if (known != callers_.end() && known->second >= limits_.most_each)
-    return "it has " + std::to_string(known->second) + " connections, as many as one caller may";
-  ++count_;
-  ++callers_[caller];
+    return "it has " + std::to_string(known->second) + things + ", as many as one caller may";
+  add(caller);
   return std::nullopt;
 }
 
-void ConnectionShares::give_back(const std::string& caller) {
+void CallerShares::add(const std::string& caller) {
+  ++count_;
+  ++callers_[caller];
+}
+
+void CallerShares::give_back(const std::string& caller) {
   const auto known = callers_.find(caller);
   if (known == callers_.end()) return;
   --count_;

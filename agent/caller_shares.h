@@ -1,4 +1,5 @@
-// ConnectionShares: how many connections there may be, in all and from one caller, and how many stay for favoured ones.
+// CallerShares: how many connections or streams there may be, in all and of one caller, and how many stay for favoured
+// callers.
 //
 // Threads:  one thread at a time.
 // Cost:     O(log callers).
@@ -7,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,10 +17,11 @@
 
 namespace accel::agent {
 
-struct ConnectionLimits {
+struct ShareLimits {
   int most = 1;       // in all
   int most_each = 1;  // of one caller
   int kept = 0;       // of `most`, for favoured callers alone
+  std::string_view things = "connections";
 };
 
 // A caller that is a process of this user.
@@ -30,21 +33,27 @@ struct ConnectionLimits {
 // Who shares a share: an IPv4 address; the first 64 bits of an IPv6 address, since a caller has all of them.
 [[nodiscard]] std::string caller_of(const sockaddr_storage& address);
 
-class ConnectionShares {
+// Of what `owners` have, the oldest first: which go so that `keep` stay. The oldest of whoever has most, again and again.
+[[nodiscard]] std::vector<std::size_t> surplus_of(const std::vector<uid_t>& owners, int keep);
+
+class CallerShares {
  public:
-  explicit ConnectionShares(ConnectionLimits limits, std::vector<std::string> favoured = {})
+  explicit CallerShares(ShareLimits limits, std::vector<std::string> favoured = {})
       : limits_(limits), favoured_(std::move(favoured)) {}
 
   // std::nullopt: counted. Else why there is no room.
   [[nodiscard]] std::optional<std::string> take(const std::string& caller);
 
-  // Of a connection that was counted.
+  // Counts one that is there, whatever the limits say.
+  void add(const std::string& caller);
+
+  // Of one that was counted.
   void give_back(const std::string& caller);
 
   [[nodiscard]] int count() const { return count_; }
 
  private:
-  ConnectionLimits limits_;
+  ShareLimits limits_;
   std::vector<std::string> favoured_;
   int count_ = 0;
   std::map<std::string, int> callers_;

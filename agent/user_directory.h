@@ -1,0 +1,71 @@
+// UserDirectory: what the user database says, asked beside the loop.
+//
+// The database may be a directory service that does not answer. A question is a thread that nobody waits for; one user is
+// asked for once at a time. Whoever waits goes on after `patience` with the answer of before, or with an error.
+//
+// Threads:  everything on the loop but the questions.
+// Cost:     find() O(log users); a question a thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+
+#include <accel/result.h>
+
+#include "agent/user_account.h"
+#include "runtime/clock.h"
+#include "runtime/supervisor/detached_call.h"
+
+namespace accel::agent {
+
+using UserKey = std::variant<uid_t, std::string>;  // or the name
+
+class UserDirectory {
+ public:
+  struct Options {
+    std::function<Result<UserAccount>(const UserKey&)> ask = nullptr;  // nullptr: find_user()
+    std::chrono::milliseconds patience{5'000};
+    std::size_t most_asked = 32;   // at a time; more get an error at once
+    std::size_t most_kept = 4096;  // answers
+  };
+  explicit UserDirectory(boost::asio::io_context& loop);
+  UserDirectory(boost::asio::io_context& loop, Options options);
+  ~UserDirectory();
+
+  // Asks for those whose answer is older than `max_age`, or who were not found. Then calls `done`: before it returns where
+  // nothing is to be asked, else on the loop.
+  static constexpr std::chrono::seconds kMaxAge{60};
+  void look_up(const std::vector<UserKey>& users,
+               std::function<void()> done,
+               std::chrono::milliseconds max_age = kMaxAge);
+
+  // The last answer. Errors  kAgentRefused: there is no such user, or no answer yet.
+  [[nodiscard]] Result<UserAccount> find(const UserKey& user) const;
+
+ private:
+  struct Question;
+  struct Answer {
+    Result<UserAccount> account;
+    TimePoint at{};
+  };
+
+  [[nodiscard]] bool is_fresh(const UserKey& user, std::chrono::milliseconds max_age) const;
+  void ask(const UserKey& user, std::function<void()> done);
+  void take(const UserKey& user, const Result<UserAccount>& account);
+  void keep(const UserKey& user, const Result<UserAccount>& account);
+
+  boost::asio::io_context& loop_;
+  Options options_;
+  SteadyClock clock_;
+  std::map<UserKey, Answer> answers_;
+  std::map<UserKey, std::unique_ptr<Question>> questions_;
+};
+
+}  // namespace accel::agent
