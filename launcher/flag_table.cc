@@ -39,8 +39,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kGeneral,
      "Configuration in YAML, or JSON when it ends in .json. Without it the default file is read if "
-     "it "
-     "exists: $HF_HOME/accelerate/default_config.yaml."},
+     "it exists: $HF_HOME/accelerate/default_config.yaml."},
     {"dry_run",
      0,
      FlagKind::kSwitch,
@@ -63,8 +62,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kGeneral,
      "Warnings about the configuration file are errors: keys that are given twice, that are "
-     "unknown "
-     "to their section, or of older versions."},
+     "unknown to their section, or of older versions."},
     {"strict_compat",
      0,
      FlagKind::kSwitch,
@@ -95,8 +93,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kProcessHeading,
      "Number of workers, of all machines together. Default: of the configuration, else one for "
-     "each "
-     "visible GPU, else 1 on each machine."},
+     "each visible GPU, else 1 on each machine."},
     {"num_machines",
      0,
      FlagKind::kInteger,
@@ -125,8 +122,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kProcessHeading,
      "Port of the store; 0, or one that is taken, gives a free one. Default: 29500 when it is "
-     "free, "
-     "else any; with several machines 29500."},
+     "free, else any; with several machines 29500."},
     {"role",
      0,
      FlagKind::kText,
@@ -142,8 +138,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kProcessHeading,
      "Let mpirun start the workers, on the hosts of this file; its form is that of the mpirun that "
-     "is "
-     "installed (Open MPI, Intel MPI, MVAPICH). --num_processes and --num_machines count all of "
+     "is installed (Open MPI, Intel MPI, MVAPICH). --num_processes and --num_machines count all of "
      "them."},
 
     {"cpu", 0, FlagKind::kSwitch, "", "", kCompute, "Train on the CPU although there are GPUs."},
@@ -167,7 +162,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "MODE",
      "no,fp16,bf16,fp8",
      kCompute,
-     "Mixed precision of the workers. Default: no."},
+     "Mixed precision of the workers. Programs of libaccel refuse fp8. Default: no."},
     {"num_cpu_threads_per_process",
      0,
      FlagKind::kInteger,
@@ -175,8 +170,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kCompute,
      "OMP_NUM_THREADS of every worker. Default: what is set already, else the physical cores "
-     "divided by "
-     "the workers."},
+     "divided by the workers."},
     {"enable_cpu_affinity",
      0,
      FlagKind::kSwitch,
@@ -210,8 +204,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kOutput,
      "Write the streams of every rank to files below DIR, byte for byte (and to the console, "
-     "unless "
-     "redirected)."},
+     "unless redirected)."},
     {"tee",
      't',
      FlagKind::kText,
@@ -219,8 +212,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kOutput,
      "Streams that go to a file and the console: 0 none, 1 stdout, 2 stderr, 3 both; or by local "
-     "rank, as "
-     "in 0:3,1:1."},
+     "rank, as in 0:3,1:1."},
     {"redirects",
      'r',
      FlagKind::kText,
@@ -256,8 +248,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "block,drop,sample",
      kOutput,
      "Output that a file or the console does not take as fast as it comes: block lets the worker "
-     "wait, drop "
-     "drops it, sample drops it but for lines here and there. Default: block."},
+     "wait, drop drops it, sample drops it but for lines here and there. Default: block."},
     {"log_merge_stderr",
      0,
      FlagKind::kSwitch,
@@ -428,8 +419,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "soft,hard",
      kNodes,
      "Whether a node that is cut off must be dead before the others go on: soft, at once; hard, "
-     "its "
-     "workers are killed when its lease is over, and the others wait for that. Default: soft."},
+     "its workers are killed when its lease is over, and the others wait for that. Default: soft."},
     {"lease",
      0,
      FlagKind::kSeconds,
@@ -437,8 +427,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kNodes,
      "How long workers run on without an answer from the coordinator, with --fencing hard. "
-     "Default: "
-     "10."},
+     "Default: 10."},
 };
 
 // The launcher's own flags, then those of TPUs, of torchrun and of each paradigm.

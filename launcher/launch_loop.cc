@@ -23,14 +23,14 @@ std::optional<supervisor::WindowSize> terminal_size() {
   return supervisor::WindowSize{size.ws_row, size.ws_col};
 }
 
-// "rank 1 of 4 ended with exit code 1: ValueError: bad data; restart 1 of 3 in 500 ms".
+// "rank 1 of 4 ended with exit code 1: the loss is not a number; restart 1 of 3 in 500 ms". Error files are read at the
+// end of the job alone.
 std::string describe_restart(const supervisor::Restarting& restarting,
                              int num_workers,
                              int max_restarts) {
   const supervisor::WorkerExit& exit = restarting.because;
   std::string text = supervisor::error_of(exit, supervisor::rank_name(exit, num_workers)).message();
-  const std::string reason =
-      supervisor::own_reason(exit, supervisor::read_error_file(exit.error_file));
+  const std::string reason = supervisor::own_reason(exit, {});
   if (!reason.empty()) text += ": " + reason;
   text += "; restart " + std::to_string(restarting.next_generation) + " of " +
           std::to_string(max_restarts);

@@ -14,6 +14,7 @@
 #include "launcher/letter_case.h"
 #include "launcher/mpi/mpi_choice.h"
 #include "launcher/mpi/mpi_hosts.h"
+#include "launcher/node_range.h"
 #include "launcher/paradigms/paradigm_rules.h"
 #include "launcher/preflight_flag.h"
 #include "launcher/slurm_machines.h"
@@ -304,14 +305,12 @@ class Merge {
     return std::nullopt;
   }
 
-  // How many nodes the job has; std::nullopt: as many as there are, within a range.
-  [[nodiscard]] std::optional<int> num_nodes() const {
-    if (num_slurm_nodes_ > 1) return num_slurm_nodes_;
-    if (!settings_.elastic) return 1;
-    const ElasticSettings& elastic = *settings_.elastic;
-    const auto said = parse_num_nodes(line_.text("nnodes").value_or(""));
-    if (said) return said->first == said->second ? std::optional(said->first) : std::nullopt;
-    return elastic.max_nodes;  // of SLURM: all of them
+  [[nodiscard]] NodeRange num_nodes() const {
+    if (num_slurm_nodes_ > 1) return {num_slurm_nodes_, num_slurm_nodes_};
+    if (!settings_.elastic) return {};
+    if (const auto said = parse_node_range(line_.text("nnodes").value_or(""))) return *said;
+    const int of_slurm = settings_.elastic->max_nodes;  // all of them
+    return {of_slurm, of_slurm};
   }
 
   [[nodiscard]] std::string source_of_count() const {
@@ -321,26 +320,18 @@ class Merge {
 
   // --num_processes counts those of all nodes.
   std::optional<int> share_of_node(int number) {
-    const auto nodes = num_nodes();
-    if (!nodes) {
-      faults_.add(usage_error(
-          source_of_count() + " counts the processes of all nodes, and --nnodes " +
-              line_.text("nnodes").value_or("") + " leaves open how many nodes there are",
-          "give " + line_.spelled("nproc_per_node") + " N, the processes of each node"));
+    const NodeRange nodes = num_nodes();
+    const auto share = share_of_each_node(number,
+                                          nodes,
+                                          {.total = source_of_count(),
+                                           .nodes = "--nnodes " + line_.text("nnodes").value_or(""),
+                                           .of_each = line_.spelled("nproc_per_node")});
+    if (!share) {
+      faults_.add(share.error());
       return std::nullopt;
     }
-    if (number % *nodes != 0) {
-      faults_.add(Error(ErrorCode::kInvalidArgument,
-                        source_of_count() + " is " + std::to_string(number) +
-                            ", which does not divide by the " + std::to_string(*nodes) +
-                            " nodes of the job",
-                        "give a multiple of " + std::to_string(*nodes) + ", or " +
-                            line_.spelled("nproc_per_node") + " N, the processes of each node"));
-      return std::nullopt;
-    }
-    const int share = number / *nodes;
-    note_share(number, *nodes, share);
-    return share <= kMaxProcesses ? std::optional(share) : too_many_here(number);
+    note_share(number, nodes.least, *share);
+    return *share <= kMaxProcesses ? std::optional(*share) : too_many_here(number);
   }
 
   // On one node of the job, where it is known which is the first.

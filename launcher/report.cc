@@ -150,24 +150,13 @@ std::string warning(const ReportStyle& style, const std::string& text) {
 }  // namespace
 
 std::string render_report(const JobOutcome& outcome, int num_workers, const ReportStyle& style) {
-  constexpr size_t kMostNamed = 4;
   std::string out;
   std::set<std::string> told;  // a generation that was restarted may say the same again
   for (const std::string& notice : outcome.notices)
     if (told.insert(notice).second) out += warning(style, plain_line(notice));
-  if (!outcome.leftovers.empty()) {
-    std::string names;
-    for (size_t i = 0; i < std::min(kMostNamed, outcome.leftovers.size()); ++i) {
-      const supervisor::Leftover& leftover = outcome.leftovers[i];
-      names +=
-          (i == 0 ? "" : ", ") + std::to_string(leftover.pid) + " " + plain_line(leftover.command);
-    }
-    if (outcome.leftovers.size() > kMostNamed) names += ", ...";
-    const size_t count = outcome.leftovers.size();
-    out += warning(style,
-                   std::to_string(count) + (count == 1 ? " process" : " processes") +
-                       " outlived the rank and had to be ended: " + names);
-  }
+  if (!outcome.leftovers.empty())
+    out += warning(
+        style, supervisor::described(outcome.leftovers, "outlived the rank and had to be ended"));
   if (outcome.success) return out;
   if (!outcome.first_failure) {
     out += style.program + ": " + outcome.reason + "\n";

@@ -3,7 +3,7 @@
 // yaml-cpp leaves scalars as text. The peer's files are read and written by PyYAML, where `no` and
 // `off` are false, 1_000 is a thousand, 010 is eight and 1:30 is ninety, so the same rules are
 // applied here. Source:  https://yaml.org/type/ (bool, int, float, null);
-// tests/peer/yaml_scalars.py proves equality.
+// tests/peer/config_files.py proves equality.
 //
 // Threads:  pure functions.
 #pragma once

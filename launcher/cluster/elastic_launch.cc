@@ -32,6 +32,7 @@
 #include "agent/worker_end.h"
 #include "launcher/cluster/elastic_faults.h"
 #include "launcher/cluster/endpoint.h"
+#include "launcher/cluster/endpoint_probe.h"
 #include "launcher/cluster/entry.h"
 #include "launcher/cluster/host_search.h"
 #include "launcher/cluster/hosted_coordinator.h"
@@ -81,6 +82,7 @@ class ElasticLaunch {
                      },
                  .say = [this](const std::string& line) { say(line); }}),
         patience_(loop_),
+        probe_(loop_),
         hosting_(loop_,
                  request_,
                  place_,
@@ -157,6 +159,7 @@ class ElasticLaunch {
         return fail(std::move(hosted).error());
     }
     endpoint_text_ = to_text(place_.endpoint);
+    probe_.forget();
     is_welcome_ = false;
     member_->move_to(open_channel(endpoint_text_));
     wait_to_meet(kControlLossGrace);
@@ -257,16 +260,17 @@ class ElasticLaunch {
 
   void on_connection(bool is_connected, const std::string& why) {
     if (!why.empty()) last_trouble_ = printable(why);
-    is_trouble_of_a_try_ = !is_welcome_;
     if (is_connected) {
       was_welcome_ = is_welcome_ = true;
       has_stopped_workers_ = has_ended_well_ = false;
       last_trouble_.clear();
+      probe_.forget();
       patience_.cancel();
       search_.stop();
       return;
     }
     if (is_ending_) return;
+    probe_.ask(place_.endpoint);
     if (is_welcome_) {
       has_run_ = has_run_ || !member_->workers().pids().empty();
       say("the coordinator at " + endpoint_text_ + " is gone: " + why);
@@ -292,22 +296,14 @@ class ElasticLaunch {
 
   [[nodiscard]] bool has_said_goodbye() const { return last_trouble_ == agent::kCoordinatorEnds; }
   [[nodiscard]] bool is_gone() const {
-    return was_welcome_ && (is_refused() || has_said_goodbye());
-  }
-
-  // The host is there and nobody listens: the launcher that was the coordinator has ended. A connection that is reset says
-  // less: we try again.
-  [[nodiscard]] bool is_refused() const {
-    if (!is_trouble_of_a_try_) return false;
-    return last_trouble_.find("refused") != std::string::npos ||
-           last_trouble_.find("reset by peer") != std::string::npos;
+    return was_welcome_ && (probe_.is_refused() || has_said_goodbye());
   }
 
   void wait_for_coordinator(std::chrono::seconds limit) {
     patience_.expires_after(limit);
     patience_.async_wait([this, limit](const boost::system::error_code& error) {
       if (error || is_ending_) return;
-      if (was_welcome_ && limit < kPartitionGrace && !is_refused()) {
+      if (was_welcome_ && limit < kPartitionGrace && !probe_.is_refused()) {
         patience_.expires_after(kPartitionGrace - limit);
         return patience_.async_wait([this](const boost::system::error_code& cancelled) {
           if (!cancelled) give_up_on_coordinator(kPartitionGrace);
@@ -415,6 +411,9 @@ class ElasticLaunch {
   asio::signal_set signals_;
   HostSearch search_;  // by etcd
   asio::steady_timer patience_;
+  // Whether the launcher that was the coordinator has ended: its host is there, and nobody listens. A connection that is
+  // reset says less.
+  EndpointProbe probe_;
   SteadyClock clock_;
   MeetingPlace place_;
   TimePoint meet_until_{};  // by etcd
@@ -427,9 +426,8 @@ class ElasticLaunch {
   int stop_signal_ = SIGTERM;  // what a job that was stopped ends with
   int status_ = 0;
   std::optional<Error> error_;
-  std::string last_trouble_;          // what the last connection ended with
-  bool is_trouble_of_a_try_ = false;  // to connect, and not of a session that was lost
-  bool has_run_ = false;              // workers ran here under a coordinator that went
+  std::string last_trouble_;  // what the last connection ended with
+  bool has_run_ = false;      // workers ran here under a coordinator that went
   bool was_welcome_ = false;
   bool is_welcome_ = false;
   bool is_ending_ = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -75,27 +76,21 @@ void set_log(v1::LogPolicy& log, const RunFlags& flags) {
 
 // Requires: the spec has its numbers of nodes.
 Result<void> set_num_processes(v1::JobSpec& spec, const RunFlags& flags) {
-  constexpr const char* kOfAll = "--num_processes counts the processes of all nodes, ";
-  const std::string of_each = "--nproc_per_node N, the processes of each node";
   if (flags.nproc_per_node) spec.set_procs_per_node(*flags.nproc_per_node);
   if (!flags.num_processes) return {};
   if (flags.nproc_per_node)
-    return launcher::usage_error(std::string(kOfAll) + "--nproc_per_node those of each",
-                                 "give one of them");
-  const unsigned least = std::max(1U, spec.min_nodes());
-  const unsigned most = std::max(least, spec.max_nodes());
-  if (least != most) {
-    return launcher::usage_error(kOfAll + ("and " + std::to_string(least)) + ":" +
-                                     std::to_string(most) + " leaves open how many nodes there are",
-                                 "give " + of_each);
-  }
-  if (*flags.num_processes % least != 0) {
-    return launcher::usage_error("--num_processes is " + std::to_string(*flags.num_processes) +
-                                     ", which does not divide by the " + std::to_string(least) +
-                                     " nodes of the job",
-                                 "give a multiple of " + std::to_string(least) + ", or " + of_each);
-  }
-  spec.set_procs_per_node(*flags.num_processes / least);
+    return launcher::usage_error(
+        "--num_processes counts the processes of all nodes, --nproc_per_node those of each",
+        "give one of them");
+  constexpr unsigned kMost = std::numeric_limits<int>::max();  // too many are the agent's to refuse
+  const auto least = static_cast<int>(std::clamp(spec.min_nodes(), 1U, kMost));
+  const auto most = static_cast<int>(std::min(spec.max_nodes(), kMost));
+  const auto share = launcher::share_of_each_node(
+      static_cast<int>(*flags.num_processes),
+      {least, std::max(least, most)},
+      {.nodes = flags.nodes.empty() ? flags.spec : "--nnodes " + flags.nodes});
+  if (!share) return share.error();
+  spec.set_procs_per_node(static_cast<unsigned>(*share));
   return {};
 }
 

@@ -47,7 +47,7 @@ struct RunFlags {
 [[nodiscard]] std::string objection_to_seconds(const std::string& text, double least);
 
 // With the environment of this process, less ACCEL_JOB_TOKEN, and its working folder. Requires: no objection to the flags.
-// Errors  kUsage, and those of read_spec_file() and parse_preflight().
+// Errors  kUsage, kInvalidArgument, and those of read_spec_file() and parse_preflight().
 [[nodiscard]] Result<v1::JobSpec> requested_job(const RunFlags& flags);
 
 }  // namespace accel::cluster

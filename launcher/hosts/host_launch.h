@@ -22,6 +22,7 @@
 
 #include "launcher/hosts/hostfile.h"
 #include "launcher/hosts/stdin_variables.h"
+#include "launcher/static/static_settings.h"
 
 namespace accel::launcher {
 
@@ -36,7 +37,7 @@ struct HostSettings {
   HostTransport transport = HostTransport::kSsh;
   std::string mpi;           // kMpirun: openmpi, mpich or mvapich
   std::string main_address;  // of the first host
-  int main_port = 29500;
+  int main_port = kDefaultMainPort;
 
   [[nodiscard]] int num_workers() const;
 };

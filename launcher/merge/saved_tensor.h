@@ -5,7 +5,8 @@
 //
 // Threads:  pure, but for the reads.
 // Cost:     some seven small reads; elements are not touched.
-// Source:   torch/serialization.py, torch/_utils.py; tests/unit/launcher/merge/saved_tensor_test.cc.
+// Source:   torch/serialization.py, torch/_utils.py; tests/unit/launcher/merge/distcp_merge_test.cc,
+//           tests/fuzz/fuzz_pickle.cc.
 #pragma once
 
 #include <cstdint>

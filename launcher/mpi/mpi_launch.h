@@ -18,6 +18,7 @@
 #include <accel/result.h>
 
 #include "launcher/hosts/hostfile.h"
+#include "launcher/static/static_settings.h"
 
 namespace accel::launcher {
 
@@ -39,7 +40,7 @@ struct MpiSettings {
   // fill the slots of its hosts in turn.
   std::optional<int> num_processes;
   std::string main_address = "127.0.0.1";
-  int main_port = 29500;
+  int main_port = kDefaultMainPort;
 
   // At most.
   [[nodiscard]] int num_on_machine() const {

@@ -21,8 +21,7 @@ constexpr Option kFsdpOptions[] = {
                 "FSDP_RESHARD_AFTER_FORWARD",
                 "true",
                 "Version 2: divide parameters again after the forward pass. With version 1 it may "
-                "name a "
-                "strategy. Default: true.")
+                "name a strategy. Default: true.")
         .lowered(),
     kMakeFsdp.choice("fsdp_auto_wrap_policy",
                      "TRANSFORMER_BASED_WRAP,SIZE_BASED_WRAP,NO_WRAP",
@@ -53,10 +52,12 @@ constexpr Option kFsdpOptions[] = {
                      "FSDP_STATE_DICT_TYPE",
                      "",
                      "Who writes checkpoints: rank 0 whole tensors, or each rank its part."),
-    kMakeFsdp.boolean("fsdp_offload_params",
-                      "FSDP_OFFLOAD_PARAMS",
-                      "false",
-                      "Keep parameters and gradients in the memory of the CPU. Default: false."),
+    kMakeFsdp.boolean(
+        "fsdp_offload_params",
+        "FSDP_OFFLOAD_PARAMS",
+        "false",
+        "Keep parameters and gradients in the memory of the CPU. Programs of libaccel refuse "
+        "true. Default: false."),
     kMakeFsdp.boolean("fsdp_use_orig_params",
                       "FSDP_USE_ORIG_PARAMS",
                       "true",
@@ -70,14 +71,18 @@ constexpr Option kFsdpOptions[] = {
                       "FSDP_SYNC_MODULE_STATES",
                       "true",
                       "All ranks begin with the values of rank 0. Default: true."),
-    kMakeFsdp.boolean("fsdp_activation_checkpointing",
-                      "FSDP_ACTIVATION_CHECKPOINTING",
-                      "false",
-                      "Compute activations again in the backward pass. Default: false."),
-    kMakeFsdp.boolean("fsdp_activation_checkpointing_offload",
-                      "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",
-                      "false",
-                      "Keep checkpointed activations in the memory of the CPU. Default: false."),
+    kMakeFsdp.boolean(
+        "fsdp_activation_checkpointing",
+        "FSDP_ACTIVATION_CHECKPOINTING",
+        "false",
+        "Compute activations again in the backward pass. Programs of libaccel refuse true. "
+        "Default: false."),
+    kMakeFsdp.boolean(
+        "fsdp_activation_checkpointing_offload",
+        "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",
+        "false",
+        "Keep checkpointed activations in the memory of the CPU. Programs of libaccel "
+        "refuse true. Default: false."),
     kMakeFsdp.text("fsdp_ignored_modules",
                    "REGEX",
                    "FSDP_IGNORED_MODULES",

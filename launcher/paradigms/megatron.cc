@@ -148,7 +148,7 @@ constexpr Paradigm kMegatron = {
                 "",
                 "",
                 kMegatronGroup,
-                "Train with Megatron-LM."},
+                "Train with Megatron-LM. Programs of libaccel ignore it."},
     .variable = "ACCELERATE_USE_MEGATRON_LM",
     .section = "megatron_lm_config",
     .prefix = "megatron_lm_",

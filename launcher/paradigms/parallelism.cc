@@ -80,7 +80,8 @@ constexpr Paradigm kParallelism = {
                 "",
                 "",
                 kParallelismGroup,
-                "Lay the workers out along several axes; needs --use_fsdp --fsdp_version 2."},
+                "Lay the workers out along several axes; needs --use_fsdp --fsdp_version 2. "
+                "Programs of libaccel ignore it."},
     .variable = "ACCELERATE_USE_PARALLELISM_CONFIG",
     .section = "parallelism_config",
     .prefix = "parallelism_config_",

@@ -12,6 +12,7 @@
 #include "launcher/node_settings.h"
 #include "launcher/number_text.h"
 #include "launcher/static/machine_wish.h"
+#include "launcher/static/static_settings.h"
 #include "launcher/torchrun/torchrun_flags.h"
 #include "runtime/trimmed.h"
 
@@ -286,7 +287,8 @@ class Translation {
     } else if (!is_given("main_process_ip")) {
       line_.given["main_process_ip"] = "127.0.0.1";  // torchrun's default
     }
-    if (!is_given("main_process_port")) line_.given["main_process_port"] = "29500";
+    if (!is_given("main_process_port"))
+      line_.given["main_process_port"] = std::to_string(kDefaultMainPort);
   }
 
   void refuse_range() {

@@ -143,6 +143,17 @@ std::string plain_line(std::string_view line) {
   return printable(out);
 }
 
+std::string described(const std::vector<Leftover>& processes, std::string_view what) {
+  constexpr size_t kMostNamed = 4;
+  const size_t count = processes.size();
+  std::string text = std::to_string(count) + (count == 1 ? " process " : " processes ");
+  text += std::string(what) + ": ";
+  for (size_t i = 0; i < std::min(count, kMostNamed); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(processes[i].pid) + " " +
+            plain_line(processes[i].command);
+  return count > kMostNamed ? text + ", ..." : text;
+}
+
 std::vector<std::string> last_lines(std::string_view text, size_t most) {
   std::vector<std::string> lines;
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.remove_suffix(1);

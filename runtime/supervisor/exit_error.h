@@ -38,6 +38,9 @@ struct OwnWords {
 // One line without escape sequences and control letters; of text overwritten with \r the last state.
 [[nodiscard]] std::string plain_line(std::string_view line);
 
+// "2 processes that ended ranks had started: 7 rsync a, 8 make". At most four are named, each in one plain line.
+[[nodiscard]] std::string described(const std::vector<Leftover>& processes, std::string_view what);
+
 // The last `most` lines of `text`, plain.
 [[nodiscard]] std::vector<std::string> last_lines(std::string_view text, std::size_t most);
 

@@ -4,13 +4,12 @@
 #include <array>
 #include <ctime>
 
-#include "runtime/printable.h"
+#include "runtime/supervisor/exit_error.h"
 
 namespace accel::supervisor {
 namespace {
 
 constexpr std::size_t kMostRanks = 8;
-constexpr std::size_t kMostDescendants = 4;
 
 // "rank 3", "ranks 0, 1, ... (16)".
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -18,17 +17,6 @@ std::string ranks_text(const std::vector<int>& ranks) {
   for (std::size_t i = 0; i < std::min(ranks.size(), kMostRanks); ++i)
     text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
   if (ranks.size() > kMostRanks) text += ", ... (" + std::to_string(ranks.size()) + ")";
-  return text;
-}
-
-std::string descendants_text(const std::vector<Leftover>& descendants) {
-  const std::size_t count = descendants.size();
-  std::string text = std::to_string(count) + (count == 1 ? " process" : " processes") +
-                     " that ended ranks had started: ";
-  for (std::size_t i = 0; i < std::min(count, kMostDescendants); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(descendants[i].pid) + " " +
-            printable(descendants[i].command);
-  if (count > kMostDescendants) text += ", ...";
   return text;
 }
 
@@ -48,7 +36,8 @@ std::string describe(const StopWait& wait) {
       "waiting until " + time_of_day(wait.until) + " (" + std::to_string(seconds) + " s) for ";
   if (!wait.ranks.empty()) text += ranks_text(wait.ranks);
   if (!wait.ranks.empty() && !wait.descendants.empty()) text += " and ";
-  if (!wait.descendants.empty()) text += descendants_text(wait.descendants);
+  if (!wait.descendants.empty())
+    text += described(wait.descendants, "that ended ranks had started");
   return text + "; then they are killed. " +
          (wait.is_interrupt ? "Another Ctrl-C" : "Another stop") + " kills them now";
 }

@@ -5,7 +5,7 @@
 //
 // Shapes:   n = elements, L = batches of all ranks, N = ranks, r = this rank, B = batch size.
 // Threads:  the batch samplers are not synchronised; any thread may read a BatchList.
-// Source:   tests/peer/data_sharding compares every batch with HF Accelerate's, index by index.
+// Source:   tests/peer/data_sharding.py compares every batch with HF Accelerate's, index by index.
 #pragma once
 
 #include <cstdint>

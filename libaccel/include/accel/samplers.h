@@ -11,7 +11,7 @@
 //
 // Threads:  the samplers are not synchronised; any thread may read an IndexOrder.
 // Cost:     8 bytes for each element of a random order, nothing for a sequential one.
-// Source:   tests/peer/data_sharding compares every order with HF Accelerate's, index by index.
+// Source:   tests/peer/data_sharding.py compares every order with HF Accelerate's, index by index.
 #pragma once
 
 #include <cstdint>

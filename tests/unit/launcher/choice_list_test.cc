@@ -55,5 +55,24 @@ TEST(NodeRange, IsANumberOrTwo) {
     EXPECT_EQ(ends(text), "none") << text;
 }
 
+TEST(NodeRange, HasAShareOfATotalThatDividesByItsOneNumber) {
+  const TotalWords words = {.total = "num_processes of job.yaml", .nodes = "--nnodes 2:4"};
+  const auto share = share_of_each_node(8, {2, 2}, words);
+  const auto open = share_of_each_node(8, {2, 4}, words);
+  const auto odd = share_of_each_node(3, {2, 2}, words);
+
+  ASSERT_TRUE(share);
+  EXPECT_EQ(*share, 4);
+  ASSERT_FALSE(open || odd);
+  EXPECT_EQ(open.error().message(),
+            "num_processes of job.yaml counts the processes of all nodes, and --nnodes 2:4 leaves "
+            "open how many nodes there are");
+  EXPECT_EQ(open.error().remedy(), "give --nproc_per_node N, the processes of each node");
+  EXPECT_EQ(odd.error().message(),
+            "num_processes of job.yaml is 3, which does not divide by the 2 nodes of the job");
+  EXPECT_EQ(odd.error().remedy(),
+            "give a multiple of 2, or --nproc_per_node N, the processes of each node");
+}
+
 }  // namespace
 }  // namespace accel::launcher::choice_list_test

@@ -39,6 +39,9 @@ JobOutcome failure(WorkerExit first) {
   return outcome;
 }
 
+constexpr const char* kErrorFile =
+    R"({"message": {"message": "ValueError: bad data", "extraInfo": {"py_callstack": "Traceback\nValueError: bad data\n"}}})";
+
 std::string report_of(const JobOutcome& outcome) {
   return render_report(outcome, 4, {});
 }
@@ -172,8 +175,7 @@ TEST(Report, ThePythonTracebackOfTheErrorFileIsShownOnce) {
 TEST(Report, ThePythonTracebackReplacesTheLastLinesWhereOtherLinesCameAfterIt) {
   WorkerExit first = exit_of(1, ExitCause::kNonZero);
   first.exit_code = 1;
-  first.error_file =
-      R"({"message": {"message": "ValueError: bad data", "extraInfo": {"py_callstack": "Traceback\nValueError: bad data\n"}}})";
+  first.error_file = kErrorFile;
   first.tail = "Traceback\nValueError: bad data\n";
   for (int i = 0; i < 30; ++i) first.tail += "warning: destroy_process_group() was not called\n";
 
@@ -186,8 +188,7 @@ TEST(Report, ThePythonTracebackReplacesTheLastLinesWhereOtherLinesCameAfterIt) {
 TEST(Report, WhatTheOnlyRankPrintedIsNotShownAgain) {
   WorkerExit first = exit_of(0, ExitCause::kNonZero);
   first.exit_code = 1;
-  first.error_file =
-      R"({"message": {"message": "ValueError: bad data", "extraInfo": {"py_callstack": "Traceback\nValueError: bad data\n"}}})";
+  first.error_file = kErrorFile;
   const ReportStyle on_screen = {.is_on_screen = true};
 
   const std::string at_a_terminal = render_report(failure(first), 1, on_screen);

@@ -12,7 +12,7 @@ struct Case {
   YamlScalar expected;
 };
 
-// Each line as yaml.safe_load of PyYAML gives it; tests/peer/yaml_scalars.py compares many more.
+// Each line as yaml.safe_load of PyYAML gives it; tests/peer/config_files.py compares many more.
 constexpr std::int64_t operator""_i(unsigned long long value) {
   return static_cast<std::int64_t>(value);
 }

@@ -37,7 +37,7 @@ TEST_F(StopWaitTest, NamesWhatEndedRanksHadStartedWithoutControlCharacters) {
 
   EXPECT_EQ(
       describe(wait_),
-      "waiting until 14:05:31 (29 s) for 1 process that ended ranks had started: 12 rsync ?[2J a; "
+      "waiting until 14:05:31 (29 s) for 1 process that ended ranks had started: 12 rsync  a; "
       "then they are killed. Another stop kills them now");
 }
 

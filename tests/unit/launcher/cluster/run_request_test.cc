@@ -1,9 +1,12 @@
 #include "launcher/cluster/run_request.h"
 
 #include <cstdlib>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/scratch_folder.h"
 
 namespace accel::cluster::run_request_test {
 namespace {
@@ -56,6 +59,14 @@ TEST_F(RunRequest, RefusesATotalThatCannotBeMeant) {
   EXPECT_THAT(open.error().remedy(), HasSubstr("--nproc_per_node N"));
   EXPECT_THAT(odd.error().message(), HasSubstr("does not divide by the 2 nodes"));
   EXPECT_THAT(both.error().message(), HasSubstr("--nproc_per_node those of each"));
+}
+
+TEST_F(RunRequest, ATotalNamesTheFileThatLeavesItsNodesOpen) {
+  const test::ScratchFolder folder;
+  const std::string spec = folder.write("job.json", R"({"min_nodes": 2, "max_nodes": 4})");
+  const auto open = requested_job({.command = {"train"}, .spec = spec, .num_processes = 8});
+  ASSERT_FALSE(open);
+  EXPECT_THAT(open.error().message(), HasSubstr("job.json leaves open how many nodes there are"));
 }
 
 TEST(SecondsOfAFlag, AreANumberOfAtMostADay) {

@@ -1,12 +1,20 @@
 // Megatron-LM, parallelism configurations and fp8; flags of other versions. Values against the peer's:
 // tests/peer/launch_options.py.
 
+#include <string>
+#include <string_view>
+
+#include <fnmatch.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <accel/env_contract.h>
+
+#include "launcher/choice_list.h"
 #include "launcher/flag_table.h"
 #include "launcher/paradigms/option.h"
 #include "launcher/retired_flags.h"
+#include "runtime/trimmed.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher::paradigm_settings_test {
@@ -215,6 +223,25 @@ TEST(RetiredFlags, AreNoFlagsAndTheirSuccessorsAre) {
     EXPECT_FALSE(flag.advice.empty()) << flag.name;
     if (flag.successor.empty()) continue;
     EXPECT_NE(find_flag(flag.successor), nullptr) << flag.name;
+  }
+}
+
+// Names of docs/env_contract.md, some of them with a star.
+bool is_documented(std::string_view variable) {
+  for (const EnvVariable& row : env_variables()) {
+    for (const std::string_view name : split_choices(row.name)) {
+      const std::string pattern(trimmed(name, " "));
+      if (::fnmatch(pattern.c_str(), std::string(variable).c_str(), 0) == 0) return true;
+    }
+  }
+  return false;
+}
+
+TEST(Paradigms, VariablesAreOnThePageOfTheEnvironment) {
+  for (const Paradigm* paradigm : paradigms()) {
+    EXPECT_TRUE(paradigm->variable.empty() || is_documented(paradigm->variable));
+    for (const Option& option : paradigm->options)
+      EXPECT_TRUE(option.variable.empty() || is_documented(option.variable)) << option.variable;
   }
 }
 

@@ -1,5 +1,5 @@
 // Orders of one pass: what is drawn, when, and how an interrupted pass is begun again.
-// That the orders are PyTorch's own is shown in tests/peer/data_sharding.
+// That the orders are PyTorch's own is shown in tests/peer/data_sharding.py.
 
 #include <algorithm>
 #include <numeric>
