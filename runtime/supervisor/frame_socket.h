@@ -16,7 +16,9 @@
 namespace accel::supervisor {
 
 inline constexpr std::size_t kMaxFrameBytes = 64 * 1024;
-inline constexpr std::size_t kMaxPayloadBytes = 512 * 1024 * 1024;  // of a memfd
+// Of a memfd. What an agent keeps in memory for a user's shim; the events of a thousand workers have room without what they
+// wrote, which is cut where it has none (short_frame.h).
+inline constexpr std::size_t kMaxPayloadBytes = 16 * 1024 * 1024;
 
 // One end of the pair. The descriptor is non-blocking.
 class FrameSocket {

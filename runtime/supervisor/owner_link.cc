@@ -12,6 +12,10 @@ namespace {
 
 using boost::asio::posix::descriptor_base;
 
+constexpr const char* kNotStored =
+    "a message of its length could not be stored (see `ulimit -f`, `ulimit -n` and the limit of "
+    "memory)";
+
 // A copy for the loop to watch and close; -1 when fd is none.
 int watched_copy(int fd) {
   return fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -42,7 +46,13 @@ void OwnerLink::send(const HostEvent& event) {
   const bool is_last =
       std::holds_alternative<JobOutcome>(event) || std::holds_alternative<Refused>(event);
   if (queue_.size() >= kMaxQueuedEvents && !is_last) return;
-  queue_.push_back(encode(event));
+  const bool is_long = text_bytes(event) > kMaxPayloadBytes;  // not encoded in vain
+  std::string frame = is_long ? "" : encode(event);
+  if (is_long || frame.size() > kMaxPayloadBytes) {
+    auto shorter = short_frame(event, kMaxPayloadBytes, "it is longer than a message may be");
+    if (shorter) frame = *std::move(shorter);
+  }
+  queue_.push_back(std::move(frame));
   if (!is_lost_ && !is_waiting_writable_) write_all();
 }
 
@@ -139,7 +149,7 @@ bool OwnerLink::lacks_room_elsewhere() const {
 
 bool OwnerLink::shorten_first() {
   const auto event = decode_event(queue_.front());
-  auto shorter = event ? short_frame(*event, kMaxFrameBytes) : std::nullopt;
+  auto shorter = event ? short_frame(*event, kMaxFrameBytes, kNotStored) : std::nullopt;
   if (shorter) queue_.front() = *std::move(shorter);
   return shorter.has_value();
 }

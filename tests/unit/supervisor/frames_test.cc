@@ -231,6 +231,18 @@ TEST(FrameSocket, BigFrameTravelsAsAMemfd) {
   EXPECT_EQ(received->frame, big);
 }
 
+TEST(FrameSocket, Fault67ALongerFrameThanMayBeIsRefusedUnread) {
+  auto pair = FrameSocket::make_pair();
+  ASSERT_EQ(pair->first.send(std::string(kMaxPayloadBytes, 'x')), FrameSocket::SendStatus::kSent);
+  EXPECT_EQ(pair->second.receive()->frame.size(), kMaxPayloadBytes);
+
+  ASSERT_EQ(pair->first.send(std::string(kMaxPayloadBytes + 1, 'x')),
+            FrameSocket::SendStatus::kSent);
+  const auto received = pair->second.receive();
+  ASSERT_FALSE(received);
+  EXPECT_EQ(received.error().code(), ErrorCode::kProtocol);
+}
+
 TEST(FrameSocket, ClosedPeerIsSeen) {
   auto pair = FrameSocket::make_pair();
   pair->first.close();

@@ -51,5 +51,23 @@ TEST(OwnerLink, AnEventThatCannotBeStoredIsSentShorterAndNotTriedForEver) {
   EXPECT_EQ(outcome.notices.size(), 1u);
 }
 
+TEST(OwnerLink, AnEventLongerThanAFrameMayBeIsSentShorter) {
+  auto pair = FrameSocket::make_pair();
+  ASSERT_TRUE(pair);
+  boost::asio::io_context context;
+  OwnerLink link(context, std::move(pair->first), UniqueFd());
+  JobOutcome outcome = {.exit_code = 3};
+  for (int rank = 0; rank < 300; ++rank) {
+    outcome.exits.push_back({.global_rank = rank, .exit_code = 3});
+    outcome.exits.back().tail = std::string(64 * 1024, 'x');
+  }
+  link.send(outcome);
+
+  const auto received = pair->second.receive();
+  ASSERT_TRUE(received) << received.error().message();
+  EXPECT_LE(received->frame.size(), kMaxPayloadBytes);
+  EXPECT_EQ(std::get<JobOutcome>(*decode_event(received->frame)).exits.size(), 300U);
+}
+
 }  // namespace
 }  // namespace accel::supervisor::owner_link_test

@@ -21,7 +21,7 @@ WorkerExit talkative(int rank) {
 
 template <typename T>
 T shortened(const T& event) {
-  const auto frame = short_frame(event, kMost);
+  const auto frame = short_frame(event, kMost, "see `ulimit -f`");
   EXPECT_TRUE(frame);
   if (!frame) return {};
   EXPECT_LE(frame->size(), kMost);
@@ -46,6 +46,23 @@ TEST(ShortFrame, AnOutcomeKeepsItsCodesAndTheLastWordsOfTheFirstFailure) {
   EXPECT_THAT(back.notices.front(), HasSubstr("ulimit -f"));
 }
 
+TEST(ShortFrame, AThousandTalkativeWorkersFitIntoAPayloadWithTheLastWordsOfEach) {
+  JobOutcome outcome = {.exit_code = 3, .reason = "failed", .first_failure = talkative(1)};
+  for (int rank = 0; rank < 1024; ++rank) outcome.exits.push_back(talkative(rank));
+  ASSERT_GT(text_bytes(outcome), kMaxPayloadBytes);
+
+  const auto frame = short_frame(outcome, kMaxPayloadBytes, "it is long");
+
+  ASSERT_TRUE(frame);
+  EXPECT_LE(frame->size(), kMaxPayloadBytes);
+  const auto decoded = decode_event(*frame);
+  ASSERT_TRUE(decoded);
+  const auto& back = std::get<JobOutcome>(*decoded);
+  ASSERT_EQ(back.exits.size(), 1024U);
+  for (const WorkerExit& exit : back.exits) EXPECT_THAT(exit.tail, EndsWith("the last words"));
+  EXPECT_THAT(back.notices.front(), EndsWith("told in part only: it is long"));
+}
+
 TEST(ShortFrame, EveryEventWithTextsIsShortened) {
   EXPECT_EQ(shortened(talkative(2)).global_rank, 2);
   EXPECT_EQ(shortened(Restarting{.next_generation = 4, .because = talkative(2)}).next_generation,
@@ -59,7 +76,7 @@ TEST(ShortFrame, EveryEventWithTextsIsShortened) {
 TEST(ShortFrame, AnEventThatIsLongWithoutTextsHasNone) {
   GenerationStarted started;
   started.pids.assign(kMost, 1);
-  EXPECT_FALSE(short_frame(started, kMost));
+  EXPECT_FALSE(short_frame(started, kMost, ""));
 }
 
 }  // namespace
