@@ -13,6 +13,14 @@ Error refused(std::string message, std::string remedy = {}) {
 
 }  // namespace
 
+std::string_view cluster_of(std::string_view uri) {
+  constexpr std::string_view kScheme = "accel://";
+  if (!uri.starts_with(kScheme)) return {};
+  const std::string_view rest = uri.substr(kScheme.size());
+  const std::size_t end = rest.find('/');
+  return end == std::string_view::npos ? std::string_view() : rest.substr(0, end);
+}
+
 std::optional<CertificateName> parse_certificate_name(std::string_view uri,
                                                       std::string_view cluster) {
   const std::string prefix = "accel://" + std::string(cluster) + "/";

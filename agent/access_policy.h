@@ -40,6 +40,7 @@ struct CertificateName {
   Role role = Role::kNode;
   std::string name;
 };
+[[nodiscard]] std::string_view cluster_of(std::string_view uri);  // empty: of another form
 [[nodiscard]] std::optional<CertificateName> parse_certificate_name(std::string_view uri,
                                                                     std::string_view cluster);
 

@@ -2,12 +2,9 @@
 
 #include <array>
 #include <ctime>
-#include <memory>
 #include <string_view>
 
-#include <openssl/bio.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
+#include "agent/certificate_file.h"
 
 namespace accel::agent {
 namespace {
@@ -43,11 +40,10 @@ std::string utc_text(WallTime time) {
 }  // namespace
 
 Result<CertificateEnd> read_certificate_end(const std::string& path) {
-  const std::unique_ptr<BIO, int (*)(BIO*)> file(BIO_new_file(path.c_str(), "r"), &BIO_free);
-  const std::unique_ptr<X509, void (*)(X509*)> certificate(
-      file ? PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr) : nullptr, &X509_free);
+  const auto certificate = read_certificate(path);
+  if (!certificate) return certificate.error();
   std::tm parts{};
-  if (!certificate || ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &parts) != 1)
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate->get()), &parts) != 1)
     return Error(ErrorCode::kTls, path + " holds no certificate that can be read");
   return CertificateEnd{path, std::chrono::system_clock::from_time_t(::timegm(&parts))};
 }

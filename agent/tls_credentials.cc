@@ -2,13 +2,16 @@
 
 #include <cerrno>
 #include <functional>
-#include <string_view>
+#include <utility>
 
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "agent/access_policy.h"
+#include "agent/certificate_file.h"
 
 namespace accel::agent {
 namespace {
@@ -31,23 +34,27 @@ Result<void> check_files(const TlsFiles& files) {
   return {};
 }
 
-// A server is believed when the authority signed it and its certificate has the role node. Which host it is on does not
-// matter: nodes have names of their own, and addresses change.
+// A server is believed when the authority signed it and its certificate has the role node in the cluster of ours: an
+// authority may serve several. Which host it is on does not matter: nodes have names of their own, and addresses change.
 class NodeVerifier final : public tls::ExternalCertificateVerifier {
  public:
+  explicit NodeVerifier(std::string cluster) : cluster_(std::move(cluster)) {}
+
   bool Verify(tls::TlsCustomVerificationCheckRequest* request,
               std::function<void(grpc::Status)>,
               grpc::Status* status) override {
-    *status = {grpc::StatusCode::UNAUTHENTICATED, "the server's certificate has not the role node"};
+    *status = {grpc::StatusCode::UNAUTHENTICATED,
+               "the server's certificate has not the role node in cluster '" + cluster_ + "'"};
     for (const auto& uri : request->uri_names()) {
-      const std::string_view text(uri.data(), uri.size());
-      const std::size_t cluster_end = text.find('/', std::string_view("accel://").size());
-      if (!text.starts_with("accel://") || cluster_end == std::string_view::npos) continue;
-      if (text.substr(cluster_end).starts_with("/node/")) *status = grpc::Status::OK;
+      const auto name = parse_certificate_name({uri.data(), uri.size()}, cluster_);
+      if (name && name->role == Role::kNode) *status = grpc::Status::OK;
     }
     return true;  // decided here and now
   }
   void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::string cluster_;
 };
 
 std::shared_ptr<tls::FileWatcherCertificateProvider> watch(const TlsFiles& files) {
@@ -71,13 +78,16 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> client_credentials(const TlsFi
                                                                      bool insecure) {
   if (insecure) return grpc::InsecureChannelCredentials();
   if (auto checked = check_files(files); !checked) return std::move(checked).error();
+  auto cluster = cluster_of_certificate(files.certificate);
+  if (!cluster) return std::move(cluster).error();
   tls::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(watch(files));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_verify_server_certs(true);
   options.set_check_call_host(false);
-  options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<NodeVerifier>());
+  options.set_certificate_verifier(
+      tls::ExternalCertificateVerifier::Create<NodeVerifier>(*std::move(cluster)));
   return tls::TlsCredentials(options);
 }
 

@@ -22,7 +22,7 @@ namespace accel::agent {
     const AgentConfig& config);
 
 // For a node or an operator that calls an agent. The server's certificate must be signed by the authority; its name is
-// checked by the caller (the role node), not against a host name. Errors  kTls.
+// checked by the caller (the role node, in the cluster of the caller's certificate), not against a host name. Errors  kTls.
 [[nodiscard]] Result<std::shared_ptr<grpc::ChannelCredentials>> client_credentials(
     const TlsFiles& files, bool insecure);
 

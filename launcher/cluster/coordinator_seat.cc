@@ -3,6 +3,8 @@
 #include <boost/asio/post.hpp>
 #include <unistd.h>
 
+#include "agent/certificate_file.h"
+
 namespace accel::cluster {
 namespace {
 
@@ -32,6 +34,11 @@ CoordinatorSeat::CoordinatorSeat(asio::io_context& loop, SeatOptions options)
 Result<std::unique_ptr<CoordinatorSeat>> CoordinatorSeat::take(asio::io_context& loop,
                                                                SeatOptions options) {
   std::unique_ptr<CoordinatorSeat> seat(new CoordinatorSeat(loop, std::move(options)));
+  if (!seat->config_.insecure) {
+    auto cluster = agent::cluster_of_certificate(seat->config_.tls.certificate);
+    if (!cluster) return std::move(cluster).error();
+    seat->config_.cluster = *std::move(cluster);
+  }
   auto server = agent::GrpcServer::start(
       seat->config_, "", {seat->host_.get()}, [&loop, raw = seat.get()](const std::string& line) {
         asio::post(loop, [raw, line] {

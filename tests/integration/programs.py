@@ -62,9 +62,9 @@ def write_token(folder):
     return path
 
 
-def issue_certificate(authority, role, name):
+def issue_certificate(authority, role, name, cluster="default"):
     """The folder of a certificate, made by the authority in the folder `authority`, which is made with the first one."""
-    done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", authority, "--role", role, "--name", name],
+    done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", authority, "--role", role, "--name", name, "--cluster", cluster],
                           capture_output=True, text=True)
     if done.returncode != 0:
         raise AssertionError(done.stderr)

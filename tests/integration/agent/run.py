@@ -856,7 +856,21 @@ class Remote(unittest.TestCase):
         self.assertEqual(self.accel(self.certificate("operator", "eve", folder="other"), "status").returncode, 69)
         other_cluster = self.certificate("operator", "bob", "--cluster", "elsewhere")
         refused = self.accel(other_cluster, "status")
-        self.assertEqual(refused.returncode, 77, refused.stderr)
+        self.assertEqual(refused.returncode, 69, refused.stderr)
+
+    def test_fault_60_an_agent_of_another_cluster_is_not_believed(self):
+        node = self.certificate("node", "n2", "--cluster", "elsewhere")
+        folder = pathlib.Path(self.folder) / "second"
+        folder.mkdir()
+        address = free_address()
+        agent = Agent(folder, config=f"node_id: n2\ncluster: elsewhere\nlisten: {address}\nallow_root: true\n"
+                                     f"tls: {{authority: {node}/ca.pem, certificate: {node}/cert.pem, key: {node}/key.pem}}\n")
+        self.addCleanup(agent.end)
+        refused = self.accel(self.certificate("operator", "ann"), "status", address=address)
+        self.assertEqual(refused.returncode, 69, refused.stderr)
+        self.assertIn("the server's certificate has not the role node in cluster 'default'", refused.stderr)
+        believed = self.accel(self.certificate("operator", "eve", "--cluster", "elsewhere"), "status", address=address)
+        self.assertEqual(believed.returncode, 0, believed.stderr)
 
     def test_fault_63_a_message_above_the_limit_is_refused_and_the_agent_lives(self):
         much = [text for i in range(10) for text in ("--env", f"BIG{i}=" + "x" * 120_000)]

@@ -241,13 +241,13 @@ class Elastic(unittest.TestCase):
         self.assertEqual(node.wait(), 2)
         node.wait_for("loopback")
 
-    def certificate(self, role, name, folder="ca"):
-        return issue_certificate(self.folder / folder, role, name)
+    def certificate(self, role, name, folder="ca", cluster="default"):
+        return issue_certificate(self.folder / folder, role, name, cluster)
 
     def test_nodes_with_certificates_meet_over_tls(self):
         script = self.worker(self.HELLO)
-        a = self.node("a", script, nnodes="2", secure=("--rdzv_tls_dir", self.certificate("node", "a")))
-        b = self.node("b", script, nnodes="2", secure=("--rdzv_tls_dir", self.certificate("node", "b")))
+        a = self.node("a", script, nnodes="2", secure=("--rdzv_tls_dir", self.certificate("node", "a", cluster="lab")))
+        b = self.node("b", script, nnodes="2", secure=("--rdzv_tls_dir", self.certificate("node", "b", cluster="lab")))
         a.wait_for(" of 2 ")
         b.wait_for(" of 2 ")
         self.assertEqual((a.wait(), b.wait()), (0, 0), a.lines + b.lines)
@@ -260,7 +260,8 @@ class Elastic(unittest.TestCase):
         strangers = [self.node("viewer", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("viewer", "viewer"))),
                      self.node("c", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "somebody-else"))),
                      self.node("d", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "d", "other-ca"))),
-                     self.node("e", script, *short, nnodes="1:2")]
+                     self.node("e", script, *short, nnodes="1:2"),
+                     self.node("f", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "f", cluster="lab")))]
         for stranger in strangers:
             self.assertIn(stranger.wait(), (77, 110), stranger.lines)
             self.assertFalse([line for line in stranger.lines if line.startswith("rank")], stranger.lines)

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "agent/certificate_file.h"
 #include "agent/tls_authority.h"
+#include "tests/support/scratch_folder.h"
 
 namespace accel::agent::certificate_expiry_test {
 namespace {
@@ -24,6 +26,18 @@ const WallTime kEnd =
 
 std::vector<std::string> at(CertificateExpiry& expiry, hours before_end, WallTime end = kEnd) {
   return expiry.warnings({{"/etc/accel/cert.pem", end}}, kEnd - before_end);
+}
+
+TEST(CertificateName, SaysOfWhichClusterItIs) {
+  const test::ScratchFolder folder;
+  const auto issued = issue_certificate(
+      {.folder = folder.path().string() + "/ca", .cluster = "lab", .role = "node", .name = "n1"});
+  ASSERT_TRUE(issued) << issued.error().message();
+  EXPECT_EQ(or_throw(cluster_of_certificate(*issued + "/cert.pem")), "lab");
+  EXPECT_THAT(cluster_of_certificate(*issued + "/ca.pem").error().message(),
+              HasSubstr("ca.pem has no name of the form accel://CLUSTER/ROLE/NAME"));
+  EXPECT_THAT(cluster_of_certificate(*issued + "/key.pem").error().message(),
+              HasSubstr("key.pem holds no certificate"));
 }
 
 TEST(CertificateExpiry, Fault62WarnsAWeekADayAndAnHourBeforeEachOnce) {
