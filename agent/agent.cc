@@ -9,6 +9,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <linux/capability.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "agent/certificate_expiry.h"
@@ -105,6 +107,7 @@ class Agent {
              ? " and " + config_.listen + " (port " + std::to_string(server_->tcp_port()) + ")"
              : "");
     tell_connection_limit();
+    tell_missing_rights();
     options_.log("node " + config_.node_id + " serves at " + where);
     manager_.ready("serving");
     watch_health();
@@ -252,6 +255,15 @@ class Agent {
                    ", and the limit of open files has room for " + std::to_string(held) +
                    ": raise it (`ulimit -n`, LimitNOFILE of the unit)");
     }
+  }
+
+  // Of a user's process, the environment is for its user and for this right.
+  void tell_missing_rights() const {
+    if (::geteuid() != 0 || ::prctl(PR_CAPBSET_READ, CAP_SYS_PTRACE) != 0) return;
+    options_.log(
+        "warning: without CAP_SYS_PTRACE what a user's killed shim leaves cannot be found: add it "
+        "to "
+        "CapabilityBoundingSet of the unit");
   }
 
   void watch_health() {

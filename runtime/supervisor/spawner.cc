@@ -55,6 +55,7 @@ enum Stage : int {
   kLimits,
   kAffinity,
   kMemory,
+  kOomScore,
   kGroups,
   kUser,
   kDeathSignal,
@@ -72,6 +73,7 @@ constexpr std::array kStageNames = {"setsid",
                                     "setrlimit",
                                     "sched_setaffinity",
                                     "set_mempolicy",
+                                    "oom_score_adj",
                                     "setgroups",
                                     "setresuid",
                                     "prctl",
@@ -179,6 +181,14 @@ void choose_memory(const ChildPlan& plan) {
   check_child(plan, kMemory, chosen == 0 || !plan.request.bind_memory);
 }
 
+// Without /proc there is nothing to see, and nothing to change.
+void drop_oom_protection(const ChildPlan& plan) {
+  const int file = ::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+  char sign = 0;
+  if (file < 0 || ::pread(file, &sign, 1, 0) != 1 || sign != '-') return;
+  check_child(plan, kOomScore, ::pwrite(file, "0", 1, 0) == 1);
+}
+
 // Everything before the program.
 void arrange_child(const ChildPlan& plan) {
   enter_session(plan);
@@ -196,6 +206,7 @@ void arrange_child(const ChildPlan& plan) {
     check_child(plan, kAffinity, ::sched_setaffinity(0, sizeof plan.cpus, &plan.cpus) == 0);
   }
   choose_memory(plan);
+  if (plan.request.drops_oom_protection) drop_oom_protection(plan);
   if (plan.request.credentials) become(plan, *plan.request.credentials);
   if (plan.request.die_with_parent) {
     check_child(plan, kDeathSignal, ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);

@@ -64,6 +64,7 @@ struct SpawnRequest {
   bool blocks_signals = false;             // all: early ones wait until the program has its mask
   bool die_with_parent = true;             // SIGKILL when the calling thread ends
   std::optional<Credentials> credentials;  // empty keeps the caller's
+  bool drops_oom_protection = false;       // an oom_score_adj below 0 becomes 0
   int cgroup_fd = -1;                      // the child is born in this cgroup (v2)
   std::optional<rlimit> open_files;        // RLIMIT_NOFILE; empty keeps the caller's
   std::vector<ResourceLimit> limits;       // after it

@@ -528,6 +528,7 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOp
       *path, std::to_string(theirs.fd()), std::to_string(memfd->get()), std::to_string(::getpid())};
   request.env = options.env ? *std::move(options.env) : own_environment();
   request.credentials = std::move(options.credentials);
+  request.drops_oom_protection = options.owner == OwnerKind::kManyJobs;  // it is the agent's
   if (holds) {  // so that end_job() finds the shim itself too
     request.env["ACCEL_JOB_ID"] = spec.job_id;
     request.env["ACCEL_JOB_INSTANCE"] = spec.instance;

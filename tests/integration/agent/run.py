@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import pwd
+import re
 import resource
 import shutil
 import signal
@@ -19,7 +20,7 @@ import threading
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import free_address, is_sanitized  # noqa: E402
+from programs import free_address, is_alive, is_sanitized  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
@@ -46,14 +47,14 @@ IS_ROOT = os.geteuid() == 0
 class Agent:
     """An accel-agent with a state folder of its own; stopped with it."""
 
-    def __init__(self, folder, *arguments, config="", user=None, env=None, program=BIN / "accel-agent", pass_fds=()):
+    def __init__(self, folder, *arguments, config="", user=None, env=None, program=BIN / "accel-agent", pass_fds=(), before=()):
         self.state = pathlib.Path(folder) / "state"
         config_file = pathlib.Path(folder) / "agent.yaml"
         config_file.write_text(config)
         config_file.chmod(0o644)
         self.log = open(pathlib.Path(folder) / "agent.log", "w+")
         identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
-        self.process = subprocess.Popen([program, "--state-dir", self.state, "--config", config_file, *arguments],
+        self.process = subprocess.Popen([*before, program, "--state-dir", self.state, "--config", config_file, *arguments],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})}, pass_fds=pass_fds, **identity)
         self.lines = []
@@ -970,6 +971,48 @@ class TwoUsers(AgentTest):
         read = self.accel("logs", "anns", user=self.ANN)
         self.assertNotIn("secret", read.stdout)
         self.accel("stop", "--kill", "anns", user=self.ANN)
+
+
+@unittest.skipUnless(IS_ROOT, "two users need root")
+class UnderTheUnit(AgentTest):
+    """With the rights and the OOM score that the shipped unit gives."""
+    ANN = TwoUsers.ANN
+    RIGHTS = re.search(r"^CapabilityBoundingSet=(.*)$", (SOURCE / "deploy/systemd/accel-agent.service").read_text(), re.MULTILINE)[1].split()
+
+    def restart(self, rights):
+        self.agent.end()
+        names = ",".join("+" + right.removeprefix("CAP_").lower() for right in rights)
+        # Not all machines let a score be lowered.
+        is_protected = subprocess.run(["choom", "-n", "-900", "--", "true"], capture_output=True).returncode == 0
+        self.agent = Agent(self.folder, before=[*(["choom", "-n", "-900", "--"] if is_protected else []),
+                                                "setpriv", "--inh-caps=-all", f"--bounding-set=-all,{names}", "--"])
+        self.addCleanup(self.agent.end)
+        return is_protected
+
+    def test_workers_of_another_user_run_without_the_rights_and_the_protection_of_the_agent(self):
+        is_protected = self.restart(self.RIGHTS)
+        done = self.accel("run", "--", "/bin/sh", "-c", "cat /proc/self/oom_score_adj; grep CapEff /proc/self/status", user=self.ANN)
+        self.assertEqual(done.stdout.split(), ["0", "CapEff:", "0000000000000000"], done.stderr)
+        score = pathlib.Path(f"/proc/{self.agent.process.pid}/oom_score_adj").read_text().strip()
+        self.assertEqual(score, "-900" if is_protected else "0")
+
+    def test_fault_27_what_a_users_killed_shim_left_is_found_and_killed(self):
+        self.restart(self.RIGHTS)
+        self.accel("run", "--detach", "--name", "left", "--", "/bin/sh", "-c",
+                   "setsid sleep 1000 & echo left $!; exec sleep 1000", user=self.ANN)
+        left = int(self.wait_for_line(self.follow("left", user=self.ANN), "left ").split()[1])
+        worker = self.job("left")["workers"][0]["pid"]
+        shim = int(pathlib.Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        os.kill(shim, signal.SIGKILL)
+        for _ in range(PATIENCE * 20):
+            if self.job("left")["state"] not in ("JOB_STATE_RUNNING", "JOB_STATE_STOPPING"):
+                break
+            threading.Event().wait(0.05)
+        self.assertFalse(is_alive(left), f"process {left} lives on")
+
+    def test_an_agent_that_cannot_see_what_users_leave_says_so(self):
+        self.restart([right for right in self.RIGHTS if right != "CAP_SYS_PTRACE"])
+        self.agent.wait_for_text("warning: without CAP_SYS_PTRACE")
 
 
 if __name__ == "__main__":
