@@ -32,12 +32,13 @@ struct Persist {
   bool sync = false;
 };
 
-// The answer to StartJob, once: after the job's record is written, or it is refused.
+// The answer to StartJob or StopJob, once: after that is durable, or it is refused.
 struct JobReply {
   std::string request_id;
   JobUuid job_uuid;
   bool accepted = true;
-  std::string message;
+  std::string message;  // why not
+  std::string remedy;
 };
 
 enum class ReportKind {

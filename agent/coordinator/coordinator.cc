@@ -8,6 +8,7 @@ namespace accel::agent {
 namespace {
 
 void tick_job(Turn& turn, Job& job) {
+  if (job.ending) return tick_ending(turn, job);
   switch (job.phase) {
     case JobPhase::kGathering:
     case JobPhase::kSuspended:
@@ -76,6 +77,7 @@ void use_freed_slots(Turn& turn) {
 std::vector<TimePoint> moments_of(const State& state, const Job& job) {
   const JobDescription& wanted = *job.description;
   std::vector<TimePoint> moments;
+  if (job.ending) return {job.ending->retry_at};
   switch (job.phase) {
     case JobPhase::kGathering:
     case JobPhase::kSuspended:
@@ -108,6 +110,8 @@ std::vector<TimePoint> moments_of(const State& state, const Job& job) {
       break;
     case JobPhase::kStopping:
       moments.push_back(job.stop.since + stop_patience(job));
+      if (job.members.empty())
+        moments.push_back(job.stop.since);  // taken over: nothing is left to stop
       for (const Member& member : job.members) {
         if (member.is_gone) moments.push_back(member.lease_over);
       }

@@ -1,5 +1,6 @@
-// What is written down, and when: a job when it is accepted, at COMMIT (synced), when it was decided
-// that it goes on, when it ends (synced); a node when it is put aside or taken back.
+// What is written down, and when: a job when it is accepted, at COMMIT, when it is to be stopped and when it ends (all
+// synced, and nobody hears of them before), and when it was decided that it goes on; a node when it is put aside or taken
+// back.
 
 #include <utility>
 
@@ -29,11 +30,11 @@ void take_accepted(Turn& turn, Job& job, bool ok) {
   const JobUuid uuid = uuid_of(job);
   const std::string request_id = job.request_id;
   if (ok) {
-    turn.actions.emplace_back(JobReply{request_id, uuid, true, ""});
+    turn.actions.emplace_back(JobReply{request_id, uuid, true, "", ""});
     return begin_gathering(turn, job, "waiting for nodes");
   }
   turn.actions.emplace_back(
-      JobReply{request_id, uuid, false, "the coordinator's journal cannot be written: disk full?"});
+      JobReply{request_id, uuid, false, "the job cannot be written down", kWriteRemedy});
   turn.state.jobs.erase(uuid);
 }
 
@@ -68,12 +69,16 @@ void take_persisted(Turn& turn, const Persisted& answer) {
                      : "the journal cannot be written: new jobs are refused, running ones kept");
     if (answer.ok) write_all_again(turn);
   }
+  if (const auto stop = state.stops.extract(answer.ticket)) {
+    return take_stop_written(turn, stop.mapped(), answer.ok);
+  }
   const auto ticket = state.tickets.find(answer.ticket);
   if (ticket == state.tickets.end()) return;
   const JobUuid uuid = ticket->second;
   state.tickets.erase(ticket);
   Job* job = find_job(state, uuid);
   if (!job) return;
+  if (job->ending && job->ending->ticket == answer.ticket) return take_ended(turn, *job, answer.ok);
   if (job->phase == JobPhase::kPending) return take_accepted(turn, *job, answer.ok);
   if (job->commit_ticket == answer.ticket && job->phase == JobPhase::kPreparing) {
     take_committed(turn, *job, answer.ok);

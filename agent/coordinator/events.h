@@ -36,7 +36,8 @@ struct StartJob {
 struct StopJob {
   JobUuid job_uuid;
   bool kill = false;
-  std::optional<Milliseconds> grace;  // at most; none: the job's
+  std::optional<Milliseconds> grace = {};  // at most; none: the job's
+  std::string request_id = {};             // empty: nobody waits for the answer
 };
 
 struct ScaleJob {

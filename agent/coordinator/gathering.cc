@@ -183,6 +183,7 @@ void add_joined(Turn& turn, Job& job, Node& node, const Join& join) {
     job.history.restarts = std::max(job.history.restarts, join.restarts);
     job.history.out_of_memory = std::max(job.history.out_of_memory, join.out_of_memory);
   }
+  if (is_over(job)) return;
   if (job.phase == JobPhase::kGathering || job.phase == JobPhase::kSuspended) {
     if (is_worth_a_look(job)) try_form(turn, job);
     return;
@@ -200,6 +201,7 @@ void add_joined(Turn& turn, Job& job, Node& node, const Join& join) {
 }
 
 void tick_gathering(Turn& turn, Job& job) {
+  if (is_over(job)) return;
   const JobDescription& wanted = *job.description;
   recruit(turn, job);
   try_form(turn, job);

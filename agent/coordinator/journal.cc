@@ -48,16 +48,24 @@ std::optional<std::pair<Record, std::size_t>> decoded(std::string_view bytes) {
   if (bytes.size() < kHeader) return std::nullopt;
   const auto length = number_at<std::uint32_t>(bytes);
   const auto hash = number_at<std::uint64_t>(bytes.substr(sizeof(std::uint32_t)));
-  if (length > kLongestBody || length > bytes.size() - kHeader) return std::nullopt;
+  if (length < sizeof(std::uint32_t) || length > kLongestBody) return std::nullopt;
+  if (length > bytes.size() - kHeader) return std::nullopt;
   const std::string_view body = bytes.substr(kHeader, length);
-  if (XXH3_64bits(body.data(), body.size()) != hash || length < sizeof(std::uint32_t)) {
-    return std::nullopt;
-  }
   const auto key = number_at<std::uint32_t>(body);
   if (key > length - sizeof(std::uint32_t)) return std::nullopt;
+  if (XXH3_64bits(body.data(), body.size()) != hash) return std::nullopt;
   const std::string_view text = body.substr(sizeof(std::uint32_t));
   return std::pair(Record{std::string(text.substr(0, key)), std::string(text.substr(key))},
                    kHeader + length);
+}
+
+// Whether a whole record begins anywhere behind the first byte. The text of records holds no bytes that would pass for a
+// record's head, so a piece of one does not.
+bool holds_record(std::string_view bytes) {
+  for (std::size_t at = 1; at + kHeader < bytes.size(); ++at) {
+    if (decoded(bytes.substr(at))) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -67,7 +75,7 @@ Result<std::unique_ptr<Journal>> Journal::open(const std::string& path, JournalD
   if (auto loaded = journal->load(); !loaded) {
     return std::move(loaded).error().while_doing("opening the journal " + path);
   }
-  if (auto written = journal->rewrite(); !written) {
+  if (auto written = journal->rewrite(journal->newest_); !written) {
     return std::move(written).error().while_doing("writing the journal " + path);
   }
   return journal;
@@ -91,16 +99,39 @@ Result<void> Journal::load() {
   }
   left.remove_prefix(kMagic.size());
   while (auto record = decoded(left)) {
-    remember(record->first);
+    remember(newest_, record->first);
     left.remove_prefix(record->second);
   }
+  if (holds_record(left)) return refuse_damaged(*content, content->size() - left.size());
   torn_ = left.size();
   return {};
 }
 
-Result<void> Journal::rewrite() {
+Error Journal::refuse_damaged(const std::string& content, std::size_t at) {
+  const std::string offset = std::to_string(at);
+  const std::string copy = path_ + ".damaged-at-" + offset;
+  const auto kept = keep_copy(copy, content);
+  return Error(
+      ErrorCode::kProtocol,
+      path_ + " is damaged at byte " + offset + " of " + std::to_string(content.size()) +
+          ", and whole records are behind it; " +
+          (kept ? "a copy is kept as " + copy : "no copy could be kept: " + kept.error().message()),
+      "put back a good copy of the file, or forget what is damaged and all behind it: "
+      "truncate --size=" +
+          offset + ' ' + path_);
+}
+
+Result<void> Journal::keep_copy(const std::string& copy, const std::string& content) {
+  auto fd = disk_->create(copy);
+  if (!fd) return fd.error();
+  if (auto written = disk_->write(fd->get(), content); !written) return written;
+  if (auto synced = disk_->sync(fd->get()); !synced) return synced;
+  return disk_->sync_folder(copy);
+}
+
+Result<void> Journal::rewrite(const Newest& newest) {
   std::string bytes(kMagic);
-  for (const auto& [key, value] : newest_) bytes += encoded({key, value});
+  for (const auto& [key, value] : newest) bytes += encoded({key, value});
   const std::string fresh = path_ + ".new";
   auto fd = disk_->create(fresh);
   if (!fd) return fd.error();
@@ -110,14 +141,17 @@ Result<void> Journal::rewrite() {
   fd_ = *std::move(fd);
   size_ = live_bytes_ = bytes.size();
   is_dirty_ = false;
-  return disk_->sync_folder(path_);
+  // Until the folder is synced too a power cut may bring back the file of before.
+  auto synced = disk_->sync_folder(path_);
+  must_rewrite_ = !synced;
+  return synced;
 }
 
-void Journal::remember(const Record& record) {
+void Journal::remember(Newest& newest, const Record& record) {
   if (record.value.empty()) {
-    newest_.erase(record.key);
+    newest.erase(record.key);
   } else {
-    newest_[record.key] = record.value;
+    newest[record.key] = record.value;
   }
 }
 
@@ -127,7 +161,7 @@ std::vector<Record> Journal::records() const {
   return all;
 }
 
-Result<void> Journal::write(const Record& record, bool sync) {
+Result<void> Journal::append(const Record& record, bool sync) {
   if (is_dirty_) {
     // Behind the last whole record may be a piece of one: a record after it would never be read.
     if (auto cut = disk_->truncate(fd_.get(), size_); !cut) return cut;
@@ -138,17 +172,29 @@ Result<void> Journal::write(const Record& record, bool sync) {
     is_dirty_ = true;
     return written;
   }
-  if (sync) {
-    // Whether a failed sync kept it is not known: taken back, so that nothing acts on it later.
-    if (auto synced = disk_->sync(fd_.get()); !synced) {
-      is_dirty_ = true;
-      return synced;
-    }
-  }
   size_ += bytes.size();
-  remember(record);
-  // A failure leaves the present file as it is, and good.
-  if (size_ > kRewriteAbove && size_ > 4 * live_bytes_) (void)rewrite();
+  if (!sync) return {};
+  auto synced = disk_->sync(fd_.get());
+  must_rewrite_ = !synced;
+  return synced;
+}
+
+Result<void> Journal::write(const Record& record, bool sync) {
+  if (!must_rewrite_) {
+    auto appended = append(record, sync);
+    if (appended) {
+      remember(newest_, record);
+      // A failure leaves the present file as it is, and good.
+      if (size_ > kRewriteAbove && size_ > 4 * live_bytes_) (void)rewrite(newest_);
+    }
+    if (appended || !must_rewrite_) return appended;
+  }
+  Newest next = newest_;
+  remember(next, record);
+  if (auto written = rewrite(next); !written) {
+    return std::move(written).error().while_doing("writing the journal anew after a failed sync");
+  }
+  newest_ = std::move(next);
   return {};
 }
 

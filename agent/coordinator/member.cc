@@ -290,11 +290,14 @@ class MemberTurn {
       ++state_.dropped;
       return;
     }
-    if (fence.leader_epoch < state_.epoch) {
+    const bool is_too_high = fence.leader_epoch > kHighestEpoch;
+    if (fence.leader_epoch < state_.epoch || is_too_high) {
       ++state_.dropped;
-      // Someone leads who does not know yet that another one does.
+      // Someone leads who does not know yet that another one does; or whom to follow would mean to follow nobody else ever.
       if (std::holds_alternative<Welcome>(event.message.body)) {
-        actions_.emplace_back(Reconnect{"the coordinator is outdated"});
+        actions_.emplace_back(Reconnect{is_too_high ? "no coordinator has leader epoch " +
+                                                          std::to_string(fence.leader_epoch)
+                                                    : "the coordinator is outdated"});
       }
       return;
     }

@@ -35,6 +35,10 @@ namespace accel::agent {
 inline constexpr std::uint32_t kProtocolMin = 1;
 inline constexpr std::uint32_t kProtocolMax = 1;
 
+// No leader has a higher epoch: a journal counts its coordinators, and an etcd that is written to 30,000 times a second has
+// not so many revisions in 300 years. Whoever names one is wrong, or means harm.
+inline constexpr std::uint64_t kHighestEpoch = std::uint64_t{1} << 48;
+
 using SessionId = std::string;  // drawn by the agent at its start: one per life of an agent process
 using NodeId = std::string;
 using JobUuid = std::string;

@@ -45,7 +45,7 @@ void remember_loss(Turn& turn, Node& node) {
 }
 
 void lose_in_job(Turn& turn, Job& job, Node& node, const std::string& why) {
-  if (is_terminal(job.phase)) return;
+  if (is_over(job)) return;
   const bool was_joined = job.joined.erase(node.info.node_id) > 0;
   job.invited.erase(node.info.node_id);
   if (was_joined && job.phase == JobPhase::kGathering) {

@@ -26,6 +26,7 @@ class Observer {
 
   void look_at(const JobBeat& beat) {
     Job* job = find_job(turn_.state, beat.job_uuid);
+    if (job && job->ending) return;
     if (!job || is_terminal(job->phase)) return look_at_ended(job, beat);
     note_generation(*job, beat.generation);
     Member* member = has_seats(*job) ? find_member(*job, node_.info.node_id) : nullptr;

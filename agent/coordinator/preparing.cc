@@ -182,7 +182,10 @@ void tick_preparing(Turn& turn, Job& job) {
   if (all_ready) {
     if (job.commit_ticket) return;
     if (waited >= wanted.restart.regroup_timeout) {
-      finish(turn, job, JobPhase::kFailed, job.text);
+      StopPlan plan;
+      plan.end = JobPhase::kFailed;
+      plan.text = job.text;
+      begin_stopping(turn, job, std::move(plan));
     } else if (turn.now >= job.commit_retry_at) {
       commit(turn, job);
     }

@@ -147,6 +147,14 @@ void visit_job(Job& job, Visit&& visit) {
   visit("max_step", job.max_step);
 }
 
+// Also one whose stop is being written down by this very record.
+bool is_cancelled(const Job& job, const State& state) {
+  return job.stop.end == JobPhase::kCancelled ||
+         std::any_of(state.stops.begin(), state.stops.end(), [&](const auto& entry) {
+           return entry.second.job_uuid == job.description->job_uuid;
+         });
+}
+
 }  // namespace
 
 Record epoch_record(std::uint64_t epoch) {
@@ -155,10 +163,16 @@ Record epoch_record(std::uint64_t epoch) {
 
 Record job_record(const Job& job, const State& state, TimePoint now) {
   const bool is_committing = job.phase == JobPhase::kPreparing && job.commit_ticket;
-  Json json = {{"version", kVersion},
-               {"phase", to_field(is_committing ? JobPhase::kRunning : job.phase)},
-               {"description", description_json(*job.description)}};
   Job copy = job;
+  if (is_committing) copy.phase = JobPhase::kRunning;
+  if (job.ending) {
+    copy.phase = job.ending->phase;
+    copy.text = job.ending->text;
+  }
+  Json json = {{"version", kVersion},
+               {"phase", to_field(copy.phase)},
+               {"is_cancelled", is_cancelled(job, state)},
+               {"description", description_json(*job.description)}};
   visit_job(copy, [&](const char* name, auto& field) { json[name] = to_field(field); });
   json["members"] = Json::array();
   for (const Member& member : job.members) {
@@ -234,6 +248,9 @@ Result<std::pair<Job, std::vector<RecordedMember>>> read_job(const Record& recor
       from_enum_field(value, job.phase, JobPhase::kCancelled);
     });
     visit_job(job, [&](const char* name, auto& field) { read_member(json, name, field); });
+    bool is_cancelled = false;
+    read_member(json, "is_cancelled", is_cancelled);
+    if (is_cancelled) job.stop.end = JobPhase::kCancelled;
     read_member(json, "members", [&](const Json& value) {
       if (!value.is_array()) throw supervisor::FieldError("is not an array");
       for (const Json& member : value) read.second.push_back(member_from(member));

@@ -15,7 +15,7 @@
 namespace accel::agent {
 
 [[nodiscard]] Record epoch_record(std::uint64_t epoch);
-// A commit under way is written as running.
+// As it will be: a commit under way as running, an end under way as that end.
 [[nodiscard]] Record job_record(const Job& job, const State& state, TimePoint now);
 [[nodiscard]] Record node_record(const Node& node, TimePoint now);
 [[nodiscard]] Record forgotten_job(const JobUuid& uuid);

@@ -49,6 +49,13 @@ void restore_job(State& state, Job job, std::vector<RecordedMember> members, Tim
   restore_members(state, job, std::move(members), now);
   if (is_terminal(job.phase)) {
     job.ledger.open = Account::kClosed;
+  } else if (job.stop.end) {
+    // Somebody was told that it is stopped, whatever it did then: what is left of it is told so too.
+    job.phase = JobPhase::kStopping;
+    job.stop.reason = StopReason::kCancelled;
+    job.stop.text = job.text = kStoppedOnRequest;
+    job.stop.since = now;
+    job.ledger.open = Account::kStop;
   } else if (job.phase == JobPhase::kRunning) {
     job.was_started = true;
     job.previous_nodes = static_cast<int>(job.members.size());

@@ -56,7 +56,7 @@ bool is_joined(const Job& job, const NodeId& id) {
 }
 
 bool wants_nodes(const Job& job) {
-  if (!job.description->recruits) return false;
+  if (!job.description->recruits || is_over(job)) return false;
   if (job.phase == JobPhase::kRunning) {
     return job.members.size() < static_cast<std::size_t>(job.description->max_nodes);
   }

@@ -9,8 +9,18 @@ namespace accel::agent {
 namespace {
 
 void reply(Turn& turn, const StartJob& request, bool accepted, std::string message) {
-  turn.actions.emplace_back(
-      JobReply{request.request_id, request.job.job_uuid, accepted, std::move(message)});
+  turn.actions.emplace_back(JobReply{request.request_id,
+                                     request.job.job_uuid,
+                                     accepted,
+                                     std::move(message),
+                                     "see `accel status`, or use --name"});
+}
+
+void reply(
+    Turn& turn, const StopJob& request, bool accepted, std::string message, std::string remedy) {
+  if (request.request_id.empty()) return;
+  turn.actions.emplace_back(JobReply{
+      request.request_id, request.job_uuid, accepted, std::move(message), std::move(remedy)});
 }
 
 // Empty: nothing is wrong with it.
@@ -55,6 +65,36 @@ bool is_harder(const Job& job, const StopJob& request) {
   return (request.kill && !job.stop.kill) || (request.grace && *request.grace < stop_grace(job));
 }
 
+// The stop is written down.
+void carry_out(Turn& turn, Job& job, const StopJob& request) {
+  switch (job.phase) {
+    case JobPhase::kPreparing:
+    case JobPhase::kRunning: {
+      StopPlan plan;
+      plan.reason = StopReason::kCancelled;
+      plan.end = JobPhase::kCancelled;
+      plan.kill = request.kill;
+      plan.grace = request.grace;
+      plan.text = kStoppedOnRequest;
+      return begin_stopping(turn, job, std::move(plan));
+    }
+    case JobPhase::kStopping:
+      job.stop.end = JobPhase::kCancelled;
+      job.stop.text = kStoppedOnRequest;
+      if (!is_harder(job, request)) return;
+      job.stop.kill = job.stop.kill || request.kill;
+      job.stop.grace = std::min(stop_grace(job), request.grace.value_or(Milliseconds::max()));
+      for (Member& member : job.members) {
+        if (!member.is_gone && member.phase != MemberPhase::kStopped) {
+          send_stop(turn, job, member);
+        }
+      }
+      return;
+    default:
+      return finish(turn, job, JobPhase::kCancelled, kStoppedOnRequest);
+  }
+}
+
 }  // namespace
 
 void start_job(Turn& turn, const StartJob& request) {
@@ -84,45 +124,32 @@ void start_job(Turn& turn, const StartJob& request) {
   job.request_id = request.request_id;
   job.ledger.since = turn.now;
   enter(turn, job, JobPhase::kPending, "being written down");
-  const std::uint64_t ticket = persist_job(turn, job, Sync::kNo);
+  const std::uint64_t ticket = persist_job(turn, job, Sync::kYes);
   turn.state.tickets[ticket] = uuid_of(job);
 }
 
 void stop_job(Turn& turn, const StopJob& request) {
+  const Job* job = find_job(turn.state, request.job_uuid);
+  if (!job) return reply(turn, request, false, "there is no such job", "see `accel status`");
+  // With the ticket of the record that tells of it: the record is made from the state.
+  turn.state.stops.emplace(turn.state.next_ticket, request);
+  persist_job(turn, *job, Sync::kYes);
+}
+
+void take_stop_written(Turn& turn, const StopJob& request, bool ok) {
   Job* job = find_job(turn.state, request.job_uuid);
-  if (!job || is_terminal(job->phase)) return;
-  const std::string text = "stopped on request";
-  switch (job->phase) {
-    case JobPhase::kPreparing:
-    case JobPhase::kRunning: {
-      StopPlan plan;
-      plan.reason = StopReason::kCancelled;
-      plan.end = JobPhase::kCancelled;
-      plan.kill = request.kill;
-      plan.grace = request.grace;
-      plan.text = text;
-      return begin_stopping(turn, *job, std::move(plan));
-    }
-    case JobPhase::kStopping:
-      job->stop.end = JobPhase::kCancelled;
-      job->stop.text = text;
-      if (!is_harder(*job, request)) return;
-      job->stop.kill = job->stop.kill || request.kill;
-      job->stop.grace = std::min(stop_grace(*job), request.grace.value_or(Milliseconds::max()));
-      for (Member& member : job->members) {
-        if (!member.is_gone && member.phase != MemberPhase::kStopped) {
-          send_stop(turn, *job, member);
-        }
-      }
-      return;
-    default:
-      return finish(turn, *job, JobPhase::kCancelled, text);
+  if (!job) return reply(turn, request, false, "there is no such job", "see `accel status`");
+  if (!ok && !is_terminal(job->phase)) {
+    return reply(
+        turn, request, false, "the stop cannot be written down, so the job goes on", kWriteRemedy);
   }
+  if (!is_over(*job)) carry_out(turn, *job, request);
+  reply(turn, request, true, "", "");
 }
 
 void scale_job(Turn& turn, const ScaleJob& request) {
   Job* job = find_job(turn.state, request.job_uuid);
-  if (!job || is_terminal(job->phase)) return;
+  if (!job || is_over(*job)) return;
   if (request.min_nodes < 1 || request.max_nodes < request.min_nodes) return;
   auto changed = std::make_shared<JobDescription>(*job->description);
   changed->min_nodes = request.min_nodes;
@@ -192,7 +219,7 @@ void leave(Turn& turn, Node& node, const Leave& message) {
   node.has_left = node.has_left || message.job_uuid.empty();
   for (auto& [uuid, job] : turn.state.jobs) {
     const bool is_meant = message.job_uuid.empty() || message.job_uuid == uuid;
-    if (!is_meant || is_terminal(job.phase)) continue;
+    if (!is_meant || is_over(job)) continue;
     job.joined.erase(node.info.node_id);
     job.invited.erase(node.info.node_id);
     turn.frees_slots = true;

@@ -183,7 +183,7 @@ void mark_done(Turn& turn, Job& job, Member& member) {
 }
 
 void take_progress(Turn& turn, Job& job, Member& member, const JobBeat& beat) {
-  if (job.phase != JobPhase::kRunning || beat.max_step < 0) return;
+  if (job.phase != JobPhase::kRunning || is_over(job) || beat.max_step < 0) return;
   const auto num_ranks = std::min(beat.ranks.size(), static_cast<std::size_t>(member.num_ranks));
   member.steps.resize(num_ranks);
   for (std::size_t i = 0; i < num_ranks; ++i) {

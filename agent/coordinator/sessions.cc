@@ -209,7 +209,7 @@ void take_alarm(Turn& turn, Node& node, const NodeAlarm& alarm) {
   quarantine(turn, node, alarm.text);
   Job* job = find_job(turn.state, alarm.job_uuid);
   Member* member = job ? find_member(*job, node.info.node_id) : nullptr;
-  if (!member || is_terminal(job->phase)) return;
+  if (!member || is_over(*job)) return;
   if (alarm.kind == AlarmKind::kDeviceLost && job->phase == JobPhase::kRunning) {
     fail_job(turn,
              *job,
@@ -232,7 +232,7 @@ struct JobMessage {
 
   Job* present(const JobUuid& uuid) {
     Job* job = find_job(turn.state, uuid);
-    if (!job || is_terminal(job->phase)) return nullptr;
+    if (!job || is_over(*job)) return nullptr;
     if (generation < job->generation) {
       ++turn.state.dropped.lower_generation;
       return nullptr;
@@ -262,7 +262,7 @@ struct JobMessage {
   void operator()(const Leave& message) { leave(turn, node, message); }
   void operator()(const Decline& decline) {
     Job* job = find_job(turn.state, decline.job_uuid);
-    if (job && !is_terminal(job->phase)) take_decline(turn, *job, node, decline);
+    if (job && !is_over(*job)) take_decline(turn, *job, node, decline);
   }
   void operator()(const NodeAlarm& alarm) { take_alarm(turn, node, alarm); }
   void operator()(const Hello&) {}
@@ -273,6 +273,13 @@ struct JobMessage {
 
 void receive(Turn& turn, const FromAgent& event) {
   const AgentMessage& message = event.message;
+  if (message.fence.leader_epoch > kHighestEpoch) {
+    return refuse(turn,
+                  event,
+                  RefusalCode::kFailedPrecondition,
+                  "no coordinator has leader epoch " + std::to_string(message.fence.leader_epoch) +
+                      ": the highest is " + std::to_string(kHighestEpoch));
+  }
   if (message.fence.leader_epoch > turn.state.epoch) {
     turn.state.is_outdated = true;
     report(turn,

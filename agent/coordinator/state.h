@@ -149,6 +149,14 @@ struct StopPlan {
   std::string text;
 };
 
+// How the job ends: decided, and being written down. Until that is durable nobody hears of it, and nothing else changes.
+struct Ending {
+  JobPhase phase = JobPhase::kFailed;
+  std::string text;
+  std::optional<std::uint64_t> ticket;  // none: it could not be written, and is tried again
+  TimePoint retry_at{};
+};
+
 // The failure that came last, and how often in a row.
 struct CrashSeries {
   std::string key;
@@ -191,6 +199,7 @@ struct Job {
   bool missing_named = false;
   bool was_started = false;  // some generation was committed
   StopPlan stop;
+  std::optional<Ending> ending;
 
   supervisor::RestartHistory history;
   std::map<supervisor::ExitCause, std::uint64_t> restarts_by_cause;  // since this coordinator began
@@ -202,6 +211,11 @@ struct Job {
   supervisor::StepComparison step_times;
   LedgerState ledger;
 };
+
+// Nothing about it is decided any more.
+[[nodiscard]] inline bool is_over(const Job& job) noexcept {
+  return is_terminal(job.phase) || job.ending;
+}
 
 // Messages that changed nothing, by reason.
 struct DropCounts {
@@ -224,6 +238,7 @@ struct State {
   std::map<ConnectionId, SessionId> connections;
   std::map<JobUuid, Job> jobs;
   std::map<std::uint64_t, JobUuid> tickets;  // records being written whose answer matters
+  std::map<std::uint64_t, StopJob> stops;    // by ticket: obeyed, and answered, once durable
   std::uint64_t next_ticket = 1;
   bool journal_full = false;
   DropCounts dropped;

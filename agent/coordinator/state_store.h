@@ -18,8 +18,9 @@ class StateStore {
   // The newest record of each key, without forgotten ones.
   [[nodiscard]] virtual std::vector<Record> records() const = 0;
 
-  // Keeps `record`; with `sync` it survives a power cut once this returns. After an error nothing of
-  // the record is kept and the next write may be tried.
+  // Keeps `record`; with `sync` it survives a power cut once this returns. After an error it is not in records(), but
+  // whoever opens the store next may find it: a disk, or an etcd, that did not answer may have it. The next write may be
+  // tried.
   // Errors  kDiskFull, kFileIo.
   [[nodiscard]] virtual Result<void> write(const Record& record, bool sync) = 0;
 };

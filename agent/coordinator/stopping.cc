@@ -4,6 +4,7 @@
 // fails within milliseconds, the peer's node is declared lost seconds later, and was the cause.
 
 #include <algorithm>
+#include <utility>
 
 #include "agent/coordinator/turn.h"
 
@@ -133,7 +134,7 @@ void conclude(Turn& turn, Job& job) {
 }
 
 void check_stopped(Turn& turn, Job& job) {
-  if (job.phase != JobPhase::kStopping) return;
+  if (job.phase != JobPhase::kStopping || is_over(job)) return;
   if (job.num_settled < static_cast<int>(job.members.size())) return;
   const bool waits = std::any_of(job.members.begin(), job.members.end(), [&](const Member& member) {
     return may_still_run(job, member, turn.now);
@@ -149,6 +150,7 @@ NoticeKind notice_of(JobPhase phase) {
 }  // namespace
 
 void begin_stopping(Turn& turn, Job& job, StopPlan plan) {
+  if (is_over(job)) return;
   plan.was_started = job.phase == JobPhase::kRunning;
   plan.kill = plan.kill || !plan.was_started;
   plan.since = turn.now;
@@ -207,6 +209,7 @@ void renew_leases(Turn& turn, const Node& node) {
 }
 
 void fail_job(Turn& turn, Job& job, Failure failure) {
+  if (is_over(job)) return;
   if (job.phase == JobPhase::kStopping) {
     auto& first = job.stop.failure;
     if (first && failure.at < first->at) {
@@ -251,15 +254,34 @@ void tick_stopping(Turn& turn, Job& job) {
 }
 
 void finish(Turn& turn, Job& job, JobPhase phase, std::string text) {
-  enter(turn, job, phase, std::move(text));
+  if (is_over(job)) return;
   open_account(job.ledger, Account::kClosed, turn.now);
   if (job.max_step < 0) book_stepless(job.ledger);
-  turn.frees_slots = true;
   job.commit_ticket.reset();
-  persist_job(turn, job, Sync::kYes);
+  job.ending = Ending{phase, std::move(text), std::nullopt, turn.now};
+  tick_ending(turn, job);
+}
+
+void tick_ending(Turn& turn, Job& job) {
+  Ending& ending = *job.ending;
+  if (ending.ticket || turn.now < ending.retry_at) return;
+  ending.ticket = persist_job(turn, job, Sync::kYes);
+  turn.state.tickets[*ending.ticket] = uuid_of(job);
+}
+
+void take_ended(Turn& turn, Job& job, bool ok) {
+  if (!ok) {
+    job.ending->ticket.reset();
+    job.ending->retry_at = turn.now + turn.state.config.journal_retry;
+    job.text = "its end cannot be written down: " + job.ending->text;
+    return;
+  }
+  Ending ending = *std::exchange(job.ending, std::nullopt);
+  enter(turn, job, ending.phase, std::move(ending.text));
+  turn.frees_slots = true;
   for (const auto& [id, joined] : job.joined) {
     if (Node* node = find_node(turn.state, id)) {
-      send(turn, *node, job.generation, Notice{uuid_of(job), notice_of(phase), job.text});
+      send(turn, *node, job.generation, Notice{uuid_of(job), notice_of(job.phase), job.text});
     }
   }
 }

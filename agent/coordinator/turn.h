@@ -101,6 +101,7 @@ void take_inventory(Turn& turn, Node& node, const Hello& hello, bool is_same_boo
 void note_generation(Job& job, std::uint64_t seen);
 
 // stopping.cc
+inline constexpr const char* kStoppedOnRequest = "stopped on request";
 void begin_stopping(Turn& turn, Job& job, StopPlan plan);
 void send_stop(Turn& turn, Job& job, Member& member);
 void mark_stopped(Turn& turn, Job& job, Member& member);
@@ -115,12 +116,15 @@ void tick_stopping(Turn& turn, Job& job);
 // The job's, or what is left of it where its allocation ends.
 [[nodiscard]] Milliseconds stop_grace(const Job& job);
 [[nodiscard]] Duration stop_patience(const Job& job);
-// Ends the job; `phase` is terminal.
+// Ends the job, once that is durable; `phase` is terminal.
 void finish(Turn& turn, Job& job, JobPhase phase, std::string text);
+void take_ended(Turn& turn, Job& job, bool ok);
+void tick_ending(Turn& turn, Job& job);
 
 // requests.cc
 void start_job(Turn& turn, const StartJob& request);
 void stop_job(Turn& turn, const StopJob& request);
+void take_stop_written(Turn& turn, const StopJob& request, bool ok);
 void scale_job(Turn& turn, const ScaleJob& request);
 void drain_node(Turn& turn, const DrainNode& request);
 void undrain_node(Turn& turn, const UndrainNode& request);
@@ -128,6 +132,9 @@ void confirm_down(Turn& turn, const NodeDown& request);
 void leave(Turn& turn, Node& node, const Leave& leave);
 
 // durable.cc
+inline constexpr const char* kWriteRemedy =
+    "see the coordinator's log for the cause; make room on the disk of its journal, or in etcd, "
+    "and ask again";
 enum class Sync { kNo, kYes };
 // Returns the ticket.
 std::uint64_t persist_job(Turn& turn, const Job& job, Sync sync);

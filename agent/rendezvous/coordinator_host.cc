@@ -29,6 +29,11 @@ double draw_chance() {
   return std::uniform_real_distribution<double>(0, 1)(generator);
 }
 
+// Of its node, which it speaks for.
+bool has_certificate(const Caller& caller) {
+  return caller.name.starts_with("accel://");
+}
+
 // The job that a message is about; empty: none.
 std::string job_of(const v1::AgentMsg& message) {
   switch (message.m_case()) {
@@ -253,6 +258,13 @@ void CoordinatorHost::refuse(Stream& stream, v1::RefusalCode code, const std::st
   stream.finish({grpc::StatusCode::UNAUTHENTICATED, why});
 }
 
+// Who leads is not for strangers to say.
+bool CoordinatorHost::is_known(const Stream& stream, const SessionId& session) const {
+  if (options_.token_key.empty() || has_certificate(stream.caller)) return true;
+  const auto proved = proved_.lower_bound({session, ""});
+  return proved != proved_.end() && proved->first == session;
+}
+
 // A session that has proved a job's token once is believed: its id is 128 random bits that only it knows.
 bool CoordinatorHost::is_proved(Stream& stream, const v1::AgentMsg& message) {
   const std::string job = job_of(message);
@@ -305,8 +317,8 @@ void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
     if (!is_valid_id(node))
       return refuse(stream, v1::REFUSAL_CODE_FAILED_PRECONDITION, "the node has no valid id");
     // A node certificate speaks for its own node alone.
-    const bool is_own = !stream.caller.name.starts_with("accel://") ||
-                        stream.caller.name.ends_with("/node/" + node);
+    const bool is_own =
+        !has_certificate(stream.caller) || stream.caller.name.ends_with("/node/" + node);
     if (!is_own)
       return refuse(stream,
                     v1::REFUSAL_CODE_UNAUTHENTICATED,
@@ -314,6 +326,15 @@ void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
     stream.node_id = node;
   } else if (stream.node_id.empty()) {
     return refuse(stream, v1::REFUSAL_CODE_FAILED_PRECONDITION, "a session begins with Hello");
+  }
+  const auto& fence = message.fence();
+  if (fence.leader_epoch() > state_.epoch && !is_known(stream, fence.session_id())) {
+    const std::string why = "node '" + stream.node_id + "' follows leader epoch " +
+                            std::to_string(fence.leader_epoch()) + ", this is " +
+                            std::to_string(state_.epoch) + ", and proved no token";
+    options_.audit("refused " + stream.caller.name + ": " + why);
+    // One of the job, which has followed a later leader, looks for that one now.
+    return stream.finish({grpc::StatusCode::UNAVAILABLE, why});
   }
   if (!is_proved(stream, message)) {
     // Said to the coordinator before this one, and said again before the Join: it comes once more after it.

@@ -9,7 +9,8 @@
 // Constructed, it leads without a store. While it follows, it hears nobody: sessions are told who leads, if that is
 // known, and end.
 //
-// A job whose nodes must know a token takes nothing from a session before a Join with a valid proof, but Hello and Beat.
+// A job whose nodes must know a token takes nothing from a session before a Join with a valid proof, but Hello and Beat;
+// and those tell nothing of who leads, but from a node with a certificate.
 //
 // Threads:  everything on the loop but the RPC methods, which post to it.
 // Source:   docs/rendezvous.md, docs/security.md.
@@ -92,6 +93,7 @@ class CoordinatorHost final : public v1::Rendezvous::CallbackService {
   void redirect(Stream& stream) const;
   void refuse(Stream& stream, v1::RefusalCode code, const std::string& why);
   bool is_proved(Stream& stream, const v1::AgentMsg& message);
+  [[nodiscard]] bool is_known(const Stream& stream, const SessionId& session) const;
   void create_job_of(const v1::Join& join);
   void carry_out(Actions actions);
   void keep(const Persist& persist);

@@ -10,6 +10,7 @@ using supervisor::ExitCause;
 using supervisor::WorkerExit;
 
 constexpr const char* kJob = "job-1";
+constexpr const char* kStop = "stop";  // request_id of stops whose answers count
 constexpr const char* kStore = "10.0.0.1:29500";
 
 const JobUuid& uuid_of(const ParkWorkers& park) {
@@ -80,6 +81,20 @@ void VirtualCluster::tell(decltype(Event::what) what) {
   put_bug();
   carry_out(result.actions);
   check_budget();
+  if (has_ended()) is_told_over_ = true;
+}
+
+void VirtualCluster::stop_job(bool kill, std::optional<Milliseconds> grace) {
+  tell(StopJob{kJob, kill, grace, kStop});
+}
+
+bool VirtualCluster::is_answered_early(const Persist& persist) const {
+  if (options_.bug == SeededBug::kAnswersBeforeWriting) {
+    return persist.sync && state_.tickets.count(persist.ticket);
+  }
+  const bool is_end = job() && job()->ending && job()->ending->ticket == persist.ticket;
+  return options_.bug == SeededBug::kTellsEndsBeforeWriting &&
+         (is_end || state_.stops.count(persist.ticket));
 }
 
 void VirtualCluster::put_bug() {
@@ -117,15 +132,13 @@ void VirtualCluster::carry_out(const Actions& actions) {
                           },
                           [&](const Persist& persist) {
                             disk_.push_back({persist.ticket, persist.record});
-                            if (options_.bug == SeededBug::kAnswersBeforeWriting && persist.sync &&
-                                state_.tickets.count(persist.ticket)) {
-                              tell(Persisted{persist.ticket, true});
-                            }
+                            if (is_answered_early(persist)) tell(Persisted{persist.ticket, true});
                           },
                           [&](const JobReply& reply) {
                             reports_.push_back(std::string("reply ") +
                                                (reply.accepted ? "accepted" : "refused") + " " +
                                                reply.message);
+                            if (reply.request_id == kStop && reply.accepted) is_told_over_ = true;
                           },
                           [&](const Report& report) {
                             if (keeps_reports) reports_.push_back(report.text);
@@ -164,9 +177,13 @@ void VirtualCluster::start_coordinator() {
   if (!recovered) return breach("recovery failed: " + recovered.error().message());
   is_coordinator_up_ = true;
   state_ = std::move(recovered->state);
+  const bool is_being_stopped = phase() == JobPhase::kStopping && job()->stop.end;
+  if (is_told_over_ && !has_ended() && !is_being_stopped) {
+    breach("a job goes on of which somebody was told that it is over");
+  }
   carry_out(recovered->actions);
-  // The user's client asks again when the job is not known.
-  tell(StartJob{"request-1", options_.job});
+  // The user's client asks again when the job is not known, unless it heard of its end.
+  if (!is_told_over_) tell(StartJob{"request-1", options_.job});
 }
 
 // ---- the nodes ----
@@ -393,6 +410,7 @@ void VirtualCluster::advance_to(TimePoint at) {
 
 void VirtualCluster::check_start(const CoordinatorMessage& message) {
   if (!std::holds_alternative<Start>(message.body) || !job()) return;
+  if (is_told_over_) breach("a job runs again of which somebody was told that it is over");
   const std::uint64_t generation = message.fence.generation;
   const std::string key = std::string("job/") + kJob;
   const auto record = durable_.find(key);

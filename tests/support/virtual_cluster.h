@@ -11,6 +11,7 @@
 //   - Start goes out only when every member was ready and the COMMIT is durable
 //   - an agent that was told that its session is void starts nothing in that session
 //   - restarts stay within their budgets
+//   - a job never runs again once somebody was told that it has ended, or is stopped
 #pragma once
 
 #include <cstdint>
@@ -62,10 +63,11 @@ struct Move {
 // Bugs put in on purpose, to see that the checks bite.
 enum class SeededBug {
   kNone,
-  kAnswersBeforeWriting,  // the disk says "durable" before it is
-  kForgetsLease,          // the coordinator does not wait for the leases of unreachable nodes
-  kForgetsBudget,         // the coordinator never counts a restart
-  kKeepsVoidSession,      // an agent goes on after Fenced
+  kAnswersBeforeWriting,    // the disk says "durable" before it is
+  kTellsEndsBeforeWriting,  // the same, of ends and stops alone
+  kForgetsLease,            // the coordinator does not wait for the leases of unreachable nodes
+  kForgetsBudget,           // the coordinator never counts a restart
+  kKeepsVoidSession,        // an agent goes on after Fenced
 };
 
 struct Workers {
@@ -130,12 +132,15 @@ class VirtualCluster {
 
   [[nodiscard]] const Job* job() const;
   [[nodiscard]] JobPhase phase() const { return job() ? job()->phase : JobPhase::kPending; }
-  [[nodiscard]] bool has_ended() const { return job() && is_terminal(job()->phase); }
+  // Also long ago, so that the coordinator has forgotten it.
+  [[nodiscard]] bool has_ended() const { return job() ? is_terminal(job()->phase) : is_told_over_; }
   [[nodiscard]] std::uint64_t fingerprint() const;
   [[nodiscard]] const std::string& violation() const { return violation_; }
   [[nodiscard]] const std::vector<std::string>& reports() const { return reports_; }
 
   void tell(decltype(Event::what) what);  // to the coordinator
+  void stop_job(bool kill,
+                std::optional<Milliseconds> grace = {});  // somebody waits for the answer
   void tell_node(int node, decltype(MemberEvent::what) what);
   [[nodiscard]] VirtualNode& node(int index) { return nodes_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] std::size_t num_nodes() const { return nodes_.size(); }
@@ -164,6 +169,7 @@ class VirtualCluster {
 
   void carry_out(const Actions& actions);
   void carry_out(VirtualNode& node, const std::vector<MemberAction>& actions);
+  [[nodiscard]] bool is_answered_early(const Persist& persist) const;
   void check_start(const CoordinatorMessage& message);
   void check_release(const VirtualNode& node, const ReleaseWorkers& release);
   void check_running();
@@ -201,6 +207,7 @@ class VirtualCluster {
   std::set<std::uint64_t> started_;  // generations that had running workers
   int num_planned_ = 0;              // changes that were asked for
   std::vector<std::string> reports_;
+  bool is_told_over_ = false;  // somebody was told that the job has ended, or is stopped
   std::string violation_;
 };
 

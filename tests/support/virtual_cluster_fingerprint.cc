@@ -98,6 +98,8 @@ class Digest {
       add(joined.order);
     }
     add(job.commit_ticket.has_value());
+    add(job.ending ? job.ending->phase : JobPhase::kPending);
+    add(job.ending && job.ending->ticket);
     add(job.was_started);
     add(job.history.restarts);
     add(job.history.out_of_memory);
@@ -169,6 +171,7 @@ std::uint64_t VirtualCluster::fingerprint() const {
     digest.add(state_.epoch);
     digest.add(state_.is_outdated);
     digest.add(state_.journal_full);
+    digest.add(state_.stops.size());
     for (const auto& [id, node] : state_.nodes) digest.add(node);
     for (const auto& [uuid, job] : state_.jobs) digest.add(job);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <vector>
 
 #include "agent/coordinator/coordinator.h"
@@ -31,6 +32,14 @@ inline test::VirtualCluster with_nodes_up(const test::ClusterOptions& options, i
   for (int i = number; i < options.num_nodes; ++i) cluster.node(i).is_cut = true;
   cluster.settle();
   return cluster;
+}
+
+// Asks for a stop, and lets it be written; nothing else that is under way moves.
+inline void stop_written(test::VirtualCluster& cluster,
+                         bool kill,
+                         std::optional<Milliseconds> grace = {}) {
+  cluster.stop_job(kill, grace);
+  cluster.apply({test::MoveKind::kWrite});
 }
 
 inline std::vector<NodeId> seats(const test::VirtualCluster& cluster) {

@@ -2,12 +2,18 @@
 
 #include "agent/rendezvous/coordinator_host.h"
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <gtest/gtest.h>
+
+#include "agent/rendezvous/session_client.h"
+#include "agent/rendezvous/token_proof.h"
+#include "tests/support/scratch_folder.h"
 
 namespace accel::agent::coordinator_host_test {
 namespace {
@@ -99,6 +105,83 @@ TEST(DeposedHost, WithNobodyToFollowItOnlyReports) {
 
   EXPECT_EQ(reported, std::vector{ReportKind::kOutdated});
   EXPECT_TRUE(host.state().is_outdated);
+}
+
+// A host behind a socket, and one who speaks to it.
+class StrangerTest : public ::testing::Test {
+ protected:
+  StrangerTest() {
+    CoordinatorHostOptions options = quiet_options();
+    options.token_key = token_key("a token of the cluster");
+    options.authenticate = [this](const CallIdentity&) {
+      return Result<Caller>(Caller{.role = Role::kNode, .name = name_});
+    };
+    options.audit = [this](const std::string& line) { audited_ = line; };
+    host_.emplace(loop_, std::move(options));
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+    builder.RegisterService(&*host_);
+    server_ = builder.BuildAndStart();
+  }
+  ~StrangerTest() override {
+    bool is_closed = false;
+    client_.close([&] { is_closed = true; });
+    host_->close();
+    run_until([&] { return is_closed; });
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  template <typename Condition>
+  void run_until(Condition condition) {
+    const auto end = std::chrono::steady_clock::now() + 30s;
+    while (!condition() && std::chrono::steady_clock::now() < end) {
+      loop_.restart();
+      loop_.run_one_for(20ms);
+    }
+    EXPECT_TRUE(condition());
+  }
+
+  void say_hello() {
+    v1::AgentMsg hello;
+    hello.mutable_fence()->set_leader_epoch(2);
+    hello.mutable_fence()->set_session_id("s");
+    hello.mutable_hello()->mutable_node()->set_node_id("n1");
+    hello.mutable_hello()->mutable_node()->set_hostname("n1");
+    client_.send(std::move(hello));
+  }
+
+  const test::ScratchFolder folder_;
+  const std::string address_ = "unix:" + folder_.file("socket");
+  std::string name_ = "somebody";
+  std::string audited_;
+  std::optional<grpc::Status> closed_;
+  boost::asio::io_context loop_{1};
+  std::optional<CoordinatorHost> host_;
+  std::unique_ptr<grpc::Server> server_;
+  SessionClient client_{loop_,
+                        grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()),
+                        {.on_open = [this] { say_hello(); },
+                         .on_message = [](const v1::CoordMsg&) {},
+                         .on_closed = [this](const grpc::Status& status) { closed_ = status; }}};
+};
+
+TEST_F(StrangerTest, WhoHasNotProvedTheTokenDoesNotDeposeTheCoordinator) {
+  client_.connect();
+  run_until([this] { return closed_.has_value(); });
+
+  EXPECT_FALSE(host_->state().is_outdated);
+  EXPECT_EQ(closed_->error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(closed_->error_message(),
+            "node 'n1' follows leader epoch 2, this is 1, and proved no token");
+  EXPECT_EQ(audited_, "refused somebody: " + closed_->error_message());
+}
+
+TEST_F(StrangerTest, ANodeWithACertificateDoes) {
+  name_ = "accel://cluster/node/n1";
+
+  client_.connect();
+
+  run_until([this] { return host_->state().is_outdated; });
 }
 
 }  // namespace

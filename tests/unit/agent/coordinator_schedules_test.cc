@@ -1,6 +1,7 @@
 // Random schedules: messages overtake, are lost and repeated; agents, nodes and the coordinator die and
-// come back; links are cut; ranks fail. What must hold is checked at each step (virtual_cluster.h); in
-// the end, with every fault mended, the job must come to an end by itself.
+// come back; links are cut; ranks fail; somebody asks for a stop. What must hold is checked at each step
+// (virtual_cluster.h), also behind the end of the job; in the end, with every fault mended, the job must
+// come to an end by itself.
 //
 // A seed that fails is printed: CoordinatorSchedules.OneSeed runs it alone with
 // ACCEL_SCHEDULE_SEED=<seed>.
@@ -8,6 +9,7 @@
 #include <chrono>
 #include <random>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/test_budget.h"
@@ -21,6 +23,7 @@ using test::Move;
 using test::MoveKind;
 using test::SeededBug;
 using test::VirtualCluster;
+using ::testing::HasSubstr;
 
 class Schedule {
  public:
@@ -29,7 +32,7 @@ class Schedule {
   // What went wrong; empty: nothing.
   std::string run() {
     const int length = static_cast<int>(below(400)) + 50;
-    for (int i = 0; i < length && cluster_.violation().empty() && !cluster_.has_ended(); ++i) {
+    for (int i = 0; i < length && cluster_.violation().empty(); ++i) {
       cluster_.chance = static_cast<double>(below(1000)) / 1000;
       if (!one_in(fault_odds_) || !try_fault()) step();
     }
@@ -60,6 +63,7 @@ class Schedule {
     options.bug = bug;
     fault_odds_ = 5 + static_cast<unsigned>(below(40));
     options.job.recruits = one_in(2);
+    may_stop_ = one_in(3);
     return options;
   }
 
@@ -80,7 +84,7 @@ class Schedule {
   bool try_fault() {
     const int index = static_cast<int>(below(cluster_.num_nodes()));
     auto& node = cluster_.node(index);
-    switch (below(11)) {
+    switch (below(12)) {
       case 0:
         return apply_if(!node.up.empty(), MoveKind::kDropUp, index, pick(node.up.size()));
       case 1:
@@ -102,6 +106,9 @@ class Schedule {
         return apply_if(node.is_agent_up && node.workers.phase == test::Workers::Phase::kRunning,
                         MoveKind::kFailRank,
                         index);
+      case 10:
+        if (may_stop_ && one_in(4)) cluster_.stop_job(one_in(2));
+        return may_stop_;
       default:
         return apply_if(node.is_agent_up && !node.is_paused, MoveKind::kPauseAgent, index);
     }
@@ -118,6 +125,7 @@ class Schedule {
 
   std::mt19937_64 random_;
   unsigned fault_odds_ = 10;
+  bool may_stop_ = false;
   VirtualCluster cluster_;
 };
 
@@ -149,16 +157,26 @@ TEST(CoordinatorSchedules, OneSeed) {
   EXPECT_EQ(run_schedule(seed), "");
 }
 
+// The first fault that the schedules find.
+std::string find_fault(SeededBug bug) {
+  std::string fault;
+  for (std::uint64_t seed = 1; seed < 20'000 && fault.empty(); ++seed) {
+    fault = run_schedule(seed, bug);
+  }
+  std::printf("found: %s\n", fault.c_str());
+  return fault;
+}
+
+TEST(CoordinatorSchedules, AnEndThatIsToldBeforeItIsWrittenIsFoundByWhatWasTold) {
+  EXPECT_THAT(find_fault(SeededBug::kTellsEndsBeforeWriting),
+              HasSubstr("of which somebody was told that it is over"));
+}
+
 class SchedulesBite : public ::testing::TestWithParam<SeededBug> {};
 
 // A check that cannot fail proves nothing: each seeded bug must be found.
 TEST_P(SchedulesBite, FindTheSeededBug) {
-  std::string fault;
-  for (std::uint64_t seed = 1; seed < 20'000 && fault.empty(); ++seed) {
-    fault = run_schedule(seed, GetParam());
-  }
-  EXPECT_NE(fault, "");
-  std::printf("found: %s\n", fault.c_str());
+  EXPECT_NE(find_fault(GetParam()), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryBug,

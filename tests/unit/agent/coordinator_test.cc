@@ -231,6 +231,39 @@ TEST(CoordinatorSessions, Fault41AHigherEpochMakesItStopDeciding) {
   EXPECT_TRUE(cluster.sent().empty());
 }
 
+TEST(CoordinatorSessions, AnEpochThatNoLeaderCanHaveIsRefusedAndChangesNothing) {
+  VirtualCluster cluster(options_of(1, 1, 1));
+  cluster.settle();
+  const ConnectionId connection = cluster.node(0).connection;
+  AgentMessage message;
+  message.fence = {~std::uint64_t{0}, 0, "a stranger", 0};
+  message.body = Hello{};
+  cluster.keeps_sent = true;
+
+  cluster.tell(FromAgent{connection + 1, message});
+
+  EXPECT_FALSE(cluster.state().is_outdated);
+  ASSERT_EQ(cluster.sent().size(), 1u);
+  const auto& refused = std::get<Refused>(cluster.sent()[0].second.body);
+  EXPECT_EQ(refused.message,
+            "no coordinator has leader epoch 18446744073709551615: the highest is 281474976710656");
+}
+
+TEST(CoordinatorSessions, AnAgentDoesNotFollowAnEpochThatNoLeaderCanHave) {
+  VirtualCluster cluster(options_of(1, 1, 1));
+  cluster.settle();
+  CoordinatorMessage message;
+  message.fence = {~std::uint64_t{0}, 0, cluster.node(0).member.session_id, 1};
+  message.body = Welcome{};
+
+  cluster.tell_node(0, FromCoordinator{message});
+
+  EXPECT_EQ(cluster.node(0).member.epoch, 1u);
+  EXPECT_EQ(cluster.node(0).connection, 0u);  // it looks for another one
+  cluster.run_for(5s);
+  EXPECT_EQ(cluster.phase(), JobPhase::kRunning);
+}
+
 // ---- ends ----
 
 TEST(CoordinatorEnds, EveryRankAtZeroIsSuccess) {
@@ -302,7 +335,7 @@ TEST(CoordinatorEnds, Fault69AStopMayShortenTheGraceOfTheJob) {
     cluster.settle();
     cluster.keeps_sent = true;
 
-    cluster.tell(StopJob{.job_uuid = kJob, .grace = asked});
+    stop_written(cluster, false, asked);
 
     ASSERT_EQ(cluster.sent().size(), 2u);
     EXPECT_EQ(std::get<Stop>(cluster.sent()[0].second.body).grace, granted);
@@ -312,12 +345,12 @@ TEST(CoordinatorEnds, Fault69AStopMayShortenTheGraceOfTheJob) {
 TEST(CoordinatorEnds, Fault69AStopThatGoesOnIsShortened) {
   VirtualCluster cluster(options_of(2, 2, 2));
   cluster.settle();
-  cluster.tell(StopJob{kJob});
+  stop_written(cluster, false);
   cluster.keeps_sent = true;
 
-  cluster.tell(StopJob{.job_uuid = kJob, .grace = Milliseconds(2'000)});
+  stop_written(cluster, false, Milliseconds(2'000));
   EXPECT_TRUE(cluster.sent().empty()) << "longer than what was told";
-  cluster.tell(StopJob{.job_uuid = kJob, .grace = Milliseconds(7)});
+  stop_written(cluster, false, Milliseconds(7));
 
   ASSERT_EQ(cluster.sent().size(), 2u);
   EXPECT_EQ(std::get<Stop>(cluster.sent()[0].second.body).grace, Milliseconds(7));
@@ -328,9 +361,9 @@ TEST(CoordinatorEnds, ASecondStopKills) {
   cluster.settle();
   cluster.keeps_sent = true;
 
-  cluster.tell(StopJob{kJob});
+  stop_written(cluster, false);
   cluster.forget_sent();
-  cluster.tell(StopJob{kJob, true});
+  stop_written(cluster, true);
 
   ASSERT_EQ(cluster.sent().size(), 2u);
   EXPECT_TRUE(std::get<Stop>(cluster.sent()[0].second.body).kill);

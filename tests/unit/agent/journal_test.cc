@@ -28,10 +28,13 @@ class MemoryDisk final : public JournalDisk {
   struct File {
     std::string data;
     std::string synced;
+    std::string lost;  // '1' for a byte that a failed sync has dropped: no later one writes it
   };
 
   void kill_after(int steps) { steps_left_ = steps; }
   void set_free(std::size_t bytes) { free_ = bytes; }
+  void fail_syncs(int number) { failing_syncs_ = number; }
+  void fail_folder_syncs(int number) { failing_folder_syncs_ = number; }
   [[nodiscard]] int steps() const { return steps_; }
   std::map<std::string, File>& files() { return files_; }
 
@@ -68,6 +71,7 @@ class MemoryDisk final : public JournalDisk {
     step();
     const std::size_t fits = std::min(bytes.size(), free_);
     file.data += bytes.substr(0, fits);
+    file.lost.resize(file.data.size(), '0');
     free_ -= fits;
     if (fits < bytes.size()) return Error(ErrorCode::kDiskFull, "no space left");
     return {};
@@ -75,12 +79,22 @@ class MemoryDisk final : public JournalDisk {
   Result<void> truncate(int fd, std::size_t bytes) override {
     step();
     files_[paths_.at(fd)].data.resize(bytes);
+    files_[paths_.at(fd)].lost.resize(bytes, '0');
     return {};
   }
   Result<void> sync(int fd) override {
     step();
     File& file = files_[paths_.at(fd)];
+    file.lost.resize(file.data.size(), '0');
+    if (failing_syncs_ > 0) {
+      --failing_syncs_;
+      for (std::size_t i = file.synced.size(); i < file.data.size(); ++i) file.lost[i] = '1';
+      return Error(ErrorCode::kFileIo, "cannot sync: Input/output error");
+    }
     file.synced = file.data;
+    for (std::size_t i = 0; i < file.synced.size(); ++i) {
+      if (file.lost[i] == '1') file.synced[i] = '\0';
+    }
     return {};
   }
   Result<void> rename(const std::string& from, const std::string& to) override {
@@ -94,7 +108,9 @@ class MemoryDisk final : public JournalDisk {
   }
   Result<void> sync_folder(const std::string&) override {
     step();
-    return {};
+    if (failing_folder_syncs_ == 0) return {};
+    --failing_folder_syncs_;
+    return Error(ErrorCode::kFileIo, "cannot sync the folder: Input/output error");
   }
 
  private:
@@ -108,6 +124,8 @@ class MemoryDisk final : public JournalDisk {
   std::map<int, std::string> paths_;
   int steps_ = 0;
   int steps_left_ = -1;
+  int failing_syncs_ = 0;
+  int failing_folder_syncs_ = 0;
   std::size_t free_ = std::size_t{1} << 40;
 };
 
@@ -168,7 +186,7 @@ TEST(Journal, ATornTailIsIgnoredWhereverItIsCut) {
   }
 }
 
-TEST(Journal, AnyChangedBitEndsWhatIsRead) {
+TEST(Journal, AnyChangedBitOfTheLastRecordCutsIt) {
   MemoryDisk disk;
   auto journal = opened(disk);
   ASSERT_TRUE(journal->write({"a", "1"}, true));
@@ -182,6 +200,67 @@ TEST(Journal, AnyChangedBitEndsWhatIsRead) {
     disk.files()[kPath].data = damaged;
     EXPECT_THAT(opened(disk)->records(), ElementsAre(Record{"a", "1"})) << "bit " << bit;
   }
+}
+
+// Somebody was told of what is behind the damage: to cut it off would take back an end, or a stop.
+TEST(Journal, AnyChangedBitWithAWholeRecordBehindItIsRefusedAndACopyIsKept) {
+  MemoryDisk disk;
+  auto journal = opened(disk);
+  ASSERT_TRUE(journal->write({"a", "1"}, true));
+  const std::size_t begin = disk.files()[kPath].data.size();
+  ASSERT_TRUE(journal->write({"b", "2"}, true));
+  const std::size_t end = disk.files()[kPath].data.size();
+  ASSERT_TRUE(journal->write({"c", "3"}, true));
+  const std::string full = disk.files()[kPath].data;
+  const std::string copy = kPath + (".damaged-at-" + std::to_string(begin));
+
+  for (std::size_t bit = begin * 8; bit < end * 8; ++bit) {
+    std::string damaged = full;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    disk.files()[kPath].data = damaged;
+
+    const auto refused = Journal::open(kPath, disk);
+
+    ASSERT_FALSE(refused) << "bit " << bit;
+    EXPECT_EQ(refused.error().code(), ErrorCode::kProtocol);
+    EXPECT_THAT(refused.error().message(),
+                HasSubstr(kPath + (" is damaged at byte " + std::to_string(begin) + " of " +
+                                   std::to_string(full.size()))));
+    EXPECT_THAT(refused.error().message(), HasSubstr(copy));
+    EXPECT_THAT(refused.error().remedy(),
+                HasSubstr("truncate --size=" + std::to_string(begin) + ' ' + kPath));
+    EXPECT_EQ(disk.files()[kPath].data, damaged);
+    EXPECT_EQ(disk.files()[copy].synced, damaged);
+  }
+}
+
+TEST(Journal, OneThatIsCutWhereItIsDamagedAsTheRemedySaysGoesOn) {
+  MemoryDisk disk;
+  auto journal = opened(disk);
+  ASSERT_TRUE(journal->write({"a", "1"}, true));
+  const std::size_t begin = disk.files()[kPath].data.size();
+  ASSERT_TRUE(journal->write({"b", "2"}, true));
+  ASSERT_TRUE(journal->write({"c", "3"}, true));
+  disk.files()[kPath].data[begin] ^= 1;
+  ASSERT_FALSE(Journal::open(kPath, disk));
+
+  disk.files()[kPath].data.resize(begin);
+
+  EXPECT_THAT(opened(disk)->records(), ElementsAre(Record{"a", "1"}));
+}
+
+TEST(Journal, ADamagedOneIsRefusedAlsoWhenNoCopyFitsOnTheDisk) {
+  MemoryDisk disk;
+  auto journal = opened(disk);
+  ASSERT_TRUE(journal->write({"a", "1"}, true));
+  ASSERT_TRUE(journal->write({"b", "2"}, true));
+  disk.files()[kPath].data[8] ^= 1;
+  disk.set_free(3);
+
+  const auto refused = Journal::open(kPath, disk);
+
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(), HasSubstr("no copy could be kept: no space left"));
 }
 
 TEST(Journal, AnotherVersionIsRefusedAndLeftAlone) {
@@ -210,6 +289,55 @@ TEST(Journal, Fault59AFullDiskRefusesTheWriteAndKeepsTheRest) {
   ASSERT_TRUE(journal->write({"c", "3"}, true));
 
   EXPECT_THAT(opened(disk)->records(), ElementsAre(Record{"a", "1"}, Record{"c", "3"}));
+}
+
+// The kernel takes what it failed to write for written: the next sync of that file says nothing about it.
+TEST(Journal, AfterAFailedSyncTheRecordsGoIntoANewFile) {
+  MemoryDisk disk;
+  auto journal = opened(disk);
+  ASSERT_TRUE(journal->write({"a", "1"}, false));
+  disk.fail_syncs(1);
+
+  ASSERT_TRUE(journal->write({"b", "2"}, true));
+  ASSERT_TRUE(journal->write({"c", "3"}, true));
+  disk.cut_power(0);
+
+  EXPECT_THAT(opened(disk)->records(),
+              ElementsAre(Record{"a", "1"}, Record{"b", "2"}, Record{"c", "3"}));
+}
+
+TEST(Journal, WhileSyncsFailWritesAreRefusedAndNothingThatWasAnsweredIsLost) {
+  MemoryDisk disk;
+  auto journal = opened(disk);
+  ASSERT_TRUE(journal->write({"a", "1"}, false));
+  disk.fail_syncs(4);
+
+  for (const char* key : {"b", "c", "d"}) {
+    const auto refused = journal->write({key, "2"}, true);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::kFileIo);
+    EXPECT_THAT(refused.error().message(), HasSubstr("cannot sync"));
+    EXPECT_THAT(journal->records(), ElementsAre(Record{"a", "1"}));
+  }
+  ASSERT_TRUE(journal->write({"e", "3"}, true));
+  disk.cut_power(0);
+
+  EXPECT_THAT(opened(disk)->records(), ElementsAre(Record{"a", "1"}, Record{"e", "3"}));
+}
+
+// A power cut may bring back the file of before as long as the name is not durable.
+TEST(Journal, AfterAFailedSyncOfTheFolderTheNextWriteReplacesTheFileAgain) {
+  MemoryDisk disk;
+  auto journal = opened(disk);
+  disk.fail_syncs(1);
+  disk.fail_folder_syncs(1);
+
+  ASSERT_FALSE(journal->write({"a", "1"}, true));
+  const int before = disk.steps();
+  ASSERT_TRUE(journal->write({"b", "2"}, true));
+
+  EXPECT_EQ(disk.steps() - before, 5);  // create, write, sync, rename, sync of the folder
+  EXPECT_THAT(opened(disk)->records(), ElementsAre(Record{"b", "2"}));
 }
 
 // Six writes, every second one synced; the last synced one that was answered before a kill.
