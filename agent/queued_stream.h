@@ -2,7 +2,7 @@
 //
 // gRPC allows one write in flight and calls back on threads of its own. Here messages wait in a bounded queue, each
 // callback only posts to the loop, and the loop alone starts writes and ends the call. A reader that does not keep up
-// loses the stream (RESOURCE_EXHAUSTED), never the agent's memory.
+// loses the stream (RESOURCE_EXHAUSTED), never the agent's memory: messages and their bytes are both bounded.
 //
 //   open --finish(status)--> closing --queue empty--> finished --OnDone--> destroyed
 //     '--the client goes, a write fails, the queue is full------^
@@ -27,6 +27,8 @@ template <typename Reactor, typename Message>
 class QueuedStream : public Reactor,
                      public std::enable_shared_from_this<QueuedStream<Reactor, Message>> {
  public:
+  static constexpr std::size_t kMaxQueuedBytes = 32 * 1024 * 1024;
+
   QueuedStream(boost::asio::io_context& loop, std::size_t max_queued)
       : loop_(loop), max_queued_(max_queued) {}
 
@@ -41,11 +43,13 @@ class QueuedStream : public Reactor,
 
   void send(Message message) {
     if (status_) return;
-    if (queue_.size() >= max_queued_) {
+    const std::size_t bytes = message.ByteSizeLong();
+    if (queue_.size() >= max_queued_ || queued_bytes_ + bytes > kMaxQueuedBytes) {
       queue_.resize(is_writing_ ? 1 : 0);
       return finish(
           {grpc::StatusCode::RESOURCE_EXHAUSTED, "the reader of this stream is too slow"});
     }
+    queued_bytes_ += bytes;
     queue_.push_back(std::move(message));
     advance();
   }
@@ -59,6 +63,7 @@ class QueuedStream : public Reactor,
   void OnWriteDone(bool ok) final {
     post([ok](QueuedStream& self) {
       self.is_writing_ = false;
+      self.queued_bytes_ -= self.queue_.front().ByteSizeLong();
       self.queue_.pop_front();
       if (!ok) self.cut();
       self.advance();
@@ -117,6 +122,7 @@ class QueuedStream : public Reactor,
   boost::asio::io_context& loop_;
   std::size_t max_queued_;
   std::deque<Message> queue_;  // the front is in flight while is_writing_
+  std::size_t queued_bytes_ = 0;
   bool is_writing_ = false;
   bool is_finished_ = false;
   bool is_done_ = false;

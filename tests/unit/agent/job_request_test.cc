@@ -234,6 +234,21 @@ TEST(JobRequest, ChecksReachTheShimAndLengthenThePreparation) {
   EXPECT_EQ(describe_job(job).prepare_limit, std::chrono::seconds(9));
 }
 
+TEST(JobRequest, Fault67TimesThatCannotBeMeantAreNamed) {
+  v1::JobSpec job = small_job();
+  job.mutable_gather()->mutable_prepare_limit()->set_seconds(-1);
+  job.mutable_gather()->mutable_join_limit()->set_seconds(400LL * 86'400);
+  job.mutable_fence()->mutable_lease()->set_nanos(-5);
+  job.mutable_hang()->mutable_beat()->set_seconds(-7);
+  const std::string text = check_job_request(job).error().render();
+  for (const char* part : {"gather.prepare_limit is -1 s, expected 0 to 366 days",
+                           "gather.join_limit is 34560000 s",
+                           "fence.lease is 0 s",
+                           "hang.beat is -7 s"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
 TEST(JobRequest, ImpossibleChecksAreNamed) {
   v1::JobSpec job = small_job();
   job.add_preflight()->set_name("a b");
