@@ -77,8 +77,8 @@ void UserDirectory::look_up(const std::vector<UserKey>& users,
 void UserDirectory::ask(const UserKey& user, std::function<void()> done) {
   const auto open = questions_.find(user);
   const bool is_late = open != questions_.end() && open->second->waiting.empty();
-  // Its answer is late already, or too many are: nobody waits for yet another one.
-  if (is_late || (open == questions_.end() && questions_.size() >= options_.most_asked))
+  // Its answer is late already: nobody waits for it a second time.
+  if (is_late || (open == questions_.end() && questions_.size() >= options_.most_kept))
     return asio::post(loop_, std::move(done));
   if (open != questions_.end()) return open->second->waiting.push_back(std::move(done));
 
@@ -87,24 +87,45 @@ void UserDirectory::ask(const UserKey& user, std::function<void()> done) {
   question.limit.expires_after(options_.patience);
   question.limit.async_wait(
       [this, user, asked = &question](const boost::system::error_code& error) {
-        const auto late = questions_.find(user);
-        const bool is_open = late != questions_.end() && late->second.get() == asked;
-        if (!error && is_open) asked->go_on();
+        if (!error) give_up(user, asked);
       });
-  question.call.emplace(
-      loop_.get_executor(),
-      [ask = options_.ask, user] { return ask(user); },
-      "cannot ask the user database",
-      [this, user](const Result<UserAccount>& account) { take(user, account); });
+  turns_.push_back(user);
+  ask_next();
+}
+
+void UserDirectory::ask_next() {
+  while (num_asked_ < options_.most_asked && !turns_.empty()) {
+    const UserKey user = std::move(turns_.front());
+    turns_.pop_front();
+    const auto next = questions_.find(user);
+    if (next == questions_.end() || next->second->call) continue;  // given up meanwhile
+    ++num_asked_;
+    next->second->call.emplace(
+        loop_.get_executor(),
+        [ask = options_.ask, user] { return ask(user); },
+        "cannot ask the user database",
+        [this, user](const Result<UserAccount>& account) { take(user, account); });
+  }
+}
+
+// Whoever waits goes on. The question stays while its thread does.
+void UserDirectory::give_up(const UserKey& user, const Question* question) {
+  const auto late = questions_.find(user);
+  if (late == questions_.end() || late->second.get() != question) return;
+  if (late->second->call) return late->second->go_on();
+  const auto dropped = questions_.extract(late);
+  dropped.mapped()->go_on();
 }
 
 void UserDirectory::take(const UserKey& user, const Result<UserAccount>& account) {
+  --num_asked_;
   keep(user, account);
   if (account) {
     keep(account->name, account);
     keep(account->credentials.uid, account);
   }
   const auto answered = questions_.extract(user);
+  ask_next();
   answered.mapped()->go_on();
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -32,8 +33,9 @@ class UserDirectory {
   struct Options {
     std::function<Result<UserAccount>(const UserKey&)> ask = nullptr;  // nullptr: find_user()
     std::chrono::milliseconds patience{5'000};
-    std::size_t most_asked = 32;   // at a time; more get an error at once
-    std::size_t most_kept = 4096;  // answers
+    std::size_t most_asked = 32;  // at a time; others wait for their turn
+    std::size_t most_kept =
+        4096;  // answers, and users who are asked for or wait; more get an error at once
   };
   explicit UserDirectory(boost::asio::io_context& loop);
   UserDirectory(boost::asio::io_context& loop, Options options);
@@ -58,6 +60,8 @@ class UserDirectory {
 
   [[nodiscard]] bool is_fresh(const UserKey& user, std::chrono::milliseconds max_age) const;
   void ask(const UserKey& user, std::function<void()> done);
+  void ask_next();
+  void give_up(const UserKey& user, const Question* question);
   void take(const UserKey& user, const Result<UserAccount>& account);
   void keep(const UserKey& user, const Result<UserAccount>& account);
 
@@ -66,6 +70,8 @@ class UserDirectory {
   SteadyClock clock_;
   std::map<UserKey, Answer> answers_;
   std::map<UserKey, std::unique_ptr<Question>> questions_;
+  std::deque<UserKey> turns_;  // of those that are not asked yet
+  std::size_t num_asked_ = 0;
 };
 
 }  // namespace accel::agent
