@@ -195,8 +195,15 @@ class Agent {
     if (!listening) return std::move(listening).error();
     ticket_server_ = *std::move(listening);
     are_tickets_kept_ = manager_.keep(ticket_server_->fd(), "tickets");
-    if (auto opened = open_socket_to_users(socket, config_); !opened) return opened;
-    return open_socket_to_users(tickets, config_);
+    const auto access = choose_socket_access(config_.socket_group, ::geteuid(), find_group);
+    if (!access) return access.error();
+    if (::geteuid() == 0 && access->mode == 0600) {
+      options_.log("only root may connect to the sockets: there is no group " +
+                   std::string(kDefaultSocketGroup) +
+                   "; make it, or set socket_group (\"*\": everybody)");
+    }
+    if (auto opened = open_socket(socket, *access); !opened) return opened;
+    return open_socket(tickets, *access);
   }
 
   Result<void> serve_metrics() {

@@ -19,7 +19,7 @@ constexpr std::array kKeys = {
     AgentConfigKey{"node_id", "the name of this node; the host's name when empty"},
     AgentConfigKey{"state_dir", "the folder of what outlives the agent"},
     AgentConfigKey{"runtime_dir", "the folder of the sockets for local users"},
-    AgentConfigKey{"socket_group", "the group whose members may use the sockets"},
+    AgentConfigKey{"socket_group", "the group whose members may use the sockets, or *"},
     AgentConfigKey{"listen", "the TCP address for other nodes and operators"},
     AgentConfigKey{"insecure", "TCP without TLS; loopback only"},
     AgentConfigKey{"tls", "authority, certificate and key"},

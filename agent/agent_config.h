@@ -34,7 +34,7 @@ struct AgentConfig {
   std::string node_id;              // empty: the host's name
   std::string state_dir = "/var/lib/accel";
   std::string runtime_dir = "/run/accel";  // agent.sock and tickets.sock
-  std::string socket_group;                // empty: every user may connect when the agent is root
+  std::string socket_group;                // who may connect; see choose_socket_access()
   std::string listen;                      // "ADDR:PORT"; empty: no TCP
   bool insecure = false;                   // no TLS on TCP: loopback addresses only
   TlsFiles tls;

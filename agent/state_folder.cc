@@ -61,21 +61,34 @@ Result<UniqueFd> take_state_folder(const AgentConfig& config) {
   return lock;
 }
 
-Result<void> open_socket_to_users(const std::string& path, const AgentConfig& config) {
-  mode_t mode = ::geteuid() == 0 ? 0666 : 0600;
-  if (!config.socket_group.empty()) {
-    const group* found = ::getgrnam(config.socket_group.c_str());
-    if (found == nullptr) {
-      return Error(ErrorCode::kInvalidArgument,
-                   "there is no group '" + config.socket_group + "' (socket_group)");
-    }
-    if (::chown(path.c_str(), static_cast<uid_t>(-1), found->gr_gid) != 0) {
-      return Error(ErrorCode::kFileIo,
-                   "cannot give " + path + " to its group: " + errno_text(errno));
-    }
-    mode = 0660;
+std::optional<gid_t> find_group(const std::string& name) {
+  const group* found = ::getgrnam(name.c_str());
+  return found == nullptr ? std::nullopt : std::optional(found->gr_gid);
+}
+
+Result<SocketAccess> choose_socket_access(
+    const std::string& socket_group,
+    uid_t agent_uid,
+    const std::function<std::optional<gid_t>(const std::string&)>& find_group) {
+  constexpr mode_t kOwner = 0600;
+  constexpr mode_t kGroup = 0660;
+  constexpr mode_t kEverybody = 0666;
+  if (socket_group == "*") return SocketAccess{kEverybody, std::nullopt};
+  if (socket_group.empty() && agent_uid != 0) return SocketAccess{kOwner, std::nullopt};
+  const auto group = find_group(socket_group.empty() ? kDefaultSocketGroup : socket_group);
+  if (group) return SocketAccess{kGroup, group};
+  if (socket_group.empty()) return SocketAccess{kOwner, std::nullopt};
+  return Error(ErrorCode::kInvalidArgument,
+               "there is no group '" + socket_group + "' (socket_group)",
+               "make it with `groupadd`, or name another one");
+}
+
+Result<void> open_socket(const std::string& path, const SocketAccess& access) {
+  constexpr uid_t kSameOwner = static_cast<uid_t>(-1);
+  if (access.group && ::chown(path.c_str(), kSameOwner, *access.group) != 0) {
+    return Error(ErrorCode::kFileIo, "cannot give " + path + " to its group: " + errno_text(errno));
   }
-  if (::chmod(path.c_str(), mode) != 0) {
+  if (::chmod(path.c_str(), access.mode) != 0) {
     return Error(ErrorCode::kFileIo, "cannot set the mode of " + path + ": " + errno_text(errno));
   }
   return {};

@@ -3,7 +3,11 @@
 // Threads:  plain functions.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
+
+#include <sys/types.h>
 
 #include <accel/result.h>
 
@@ -16,7 +20,22 @@ namespace accel::agent {
 // Errors  kAgentRunning (names the holder), kFileIo.
 [[nodiscard]] Result<UniqueFd> take_state_folder(const AgentConfig& config);
 
-// Who may connect to the socket at `path`. Errors  kFileIo, kInvalidArgument (no such group).
-[[nodiscard]] Result<void> open_socket_to_users(const std::string& path, const AgentConfig& config);
+// Who may connect to the sockets: its owner alone, or those of a group, or everybody.
+struct SocketAccess {
+  mode_t mode = 0600;
+  std::optional<gid_t> group;
+};
+inline constexpr const char* kDefaultSocketGroup = "accel";
+
+// socket_group of the configuration: a group, "*" for everybody, or empty: kDefaultSocketGroup where it exists and the agent
+// is root, else the agent's own user. Errors  kInvalidArgument: there is no such group.
+[[nodiscard]] Result<SocketAccess> choose_socket_access(
+    const std::string& socket_group,
+    uid_t agent_uid,
+    const std::function<std::optional<gid_t>(const std::string&)>& find_group);
+[[nodiscard]] std::optional<gid_t> find_group(const std::string& name);
+
+// Errors  kFileIo.
+[[nodiscard]] Result<void> open_socket(const std::string& path, const SocketAccess& access);
 
 }  // namespace accel::agent

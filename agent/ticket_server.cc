@@ -150,9 +150,11 @@ Result<Ticket> fetch_ticket(const std::string& path) {
   if (::connect(ticket.connection.get(),
                 reinterpret_cast<const sockaddr*>(&address),
                 sizeof address) != 0) {
-    const ErrorCode code =
-        errno == EACCES ? ErrorCode::kAgentRefused : ErrorCode::kAgentUnreachable;
-    return Error(code, "cannot connect to " + path + ": " + errno_text(errno));
+    const std::string what = "cannot connect to " + path + ": " + errno_text(errno);
+    if (errno != EACCES) return Error(ErrorCode::kAgentUnreachable, what);
+    return Error(ErrorCode::kAgentRefused,
+                 what,
+                 "ask for a place in the group that the socket is for: `ls -l " + path + "`");
   }
   char buffer[128];
   const ssize_t got = ::recv(ticket.connection.get(), buffer, sizeof buffer, 0);

@@ -4,6 +4,7 @@
 Run by ctest. The tests with two users need root and are skipped without it.
 """
 import atexit
+import grp
 import json
 import os
 import pathlib
@@ -50,7 +51,7 @@ class Agent:
     def __init__(self, folder, *arguments, config="", user=None, env=None, program=BIN / "accel-agent", pass_fds=(), before=()):
         self.state = pathlib.Path(folder) / "state"
         config_file = pathlib.Path(folder) / "agent.yaml"
-        config_file.write_text(config)
+        config_file.write_text(("" if "socket_group" in config else 'socket_group: "*"\n') + config)
         config_file.chmod(0o644)
         self.log = open(pathlib.Path(folder) / "agent.log", "w+")
         identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
@@ -929,6 +930,24 @@ class TwoUsers(AgentTest):
         entry = pwd.getpwuid(self.ANN)
         self.assertEqual(done.stdout.split()[:2], [str(self.ANN), str(entry.pw_gid)], done.stderr)
         self.assertNotIn("0", done.stdout.split("\n")[2].split())
+
+    def test_an_agent_whose_configuration_opens_its_sockets_to_nobody_refuses_other_users(self):
+        self.agent.end()
+        self.agent = Agent(self.folder, config='socket_group: ""\nallow_root: true\n')
+        self.addCleanup(self.agent.end)
+        if "accel" not in (group.gr_name for group in grp.getgrall()):
+            self.agent.wait_for_text("only root may connect to the sockets: there is no group accel")
+        refused = self.accel("status", user=self.ANN)
+        self.assertEqual(refused.returncode, 77, refused.stderr)
+        self.assertIn("ask for a place in the group that the socket is for", refused.stderr)
+        self.assertEqual(self.accel("status").returncode, 0)
+
+    def test_the_members_of_the_group_of_the_sockets_may_connect(self):
+        self.agent.end()
+        self.agent = Agent(self.folder, config=f"socket_group: {grp.getgrgid(pwd.getpwuid(self.ANN).pw_gid).gr_name}\n")
+        self.addCleanup(self.agent.end)
+        self.assertEqual(self.accel("run", "--", "true", user=self.ANN).returncode, 0)
+        self.assertEqual(self.accel("status", user=self.BOB).returncode, 77)
 
     def test_root_is_refused(self):
         done = self.accel("run", "--", "/bin/true")
