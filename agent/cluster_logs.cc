@@ -31,7 +31,8 @@ void ClusterLogs::begin(const v1::Job& job) {
   auto self = shared_from_this();
   sink_->feed([self] { self->pump(); }, [self] { self->close(); });
   heard_at_ = SteadyClock().now();
-  take(job);
+  last_ = job;
+  take(last_);
 }
 
 void ClusterLogs::close() {
@@ -159,11 +160,14 @@ void ClusterLogs::look() {
   }
   v1::JobsReq request;
   request.set_job(request_.request().job());
+  request.set_known(digest_);
   client_.jobs(request, [self = shared_from_this()](const Result<v1::JobList>& list) {
     if (!self->sink_->is_open()) return;
-    if (list && list->jobs_size() == 1) {
+    if (list && (list->is_unchanged() || list->jobs_size() == 1)) {
       self->heard_at_ = SteadyClock().now();
-      return self->take(list->jobs(0));
+      self->digest_ = list->digest();
+      if (!list->is_unchanged()) self->last_ = list->jobs(0);
+      return self->take(self->last_);
     }
     if (SteadyClock().now() < self->heard_at_ + kCoordinatorPatience) return self->look_later();
     self->sink_->finish(to_status(

@@ -56,6 +56,8 @@ class ClusterLogs : public std::enable_shared_from_this<ClusterLogs> {
   std::map<std::string, Source> sources_;  // by node
   std::deque<std::pair<v1::LogChunk, std::shared_ptr<ClusterClient::PartLogs>>> ready_;
   std::uint64_t generation_ = 0;  // of the job, when it was looked at last
+  v1::Job last_;                  // as it was then
+  std::uint64_t digest_ = 0;      // of that; 0: not known
   bool is_last_look_ = false;
   bool said_too_many_ = false;
   TimePoint give_up_at_{};  // after the last look: how long nodes may still send

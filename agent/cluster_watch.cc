@@ -24,6 +24,7 @@ void ClusterWatch::close() {
 void ClusterWatch::ask() {
   v1::JobsReq request;
   request.set_job(job_);
+  request.set_known(digest_);
   client_.jobs(request, [self = shared_from_this()](const Result<v1::JobList>& list) {
     if (!self->is_closed_) self->take(list);
   });
@@ -32,6 +33,7 @@ void ClusterWatch::ask() {
 void ClusterWatch::take(const Result<v1::JobList>& list) {
   if (list) {
     last_error_.clear();
+    digest_ = list->digest();
     for (const v1::Job& job : list->jobs()) {
       if (is_closed_) return;
       std::string text = job.SerializeAsString();

@@ -42,6 +42,7 @@ class ClusterWatch : public std::enable_shared_from_this<ClusterWatch> {
   std::string job_;
   Handlers handlers_;
   std::map<std::string, std::string> told_;  // by uuid: the job, serialized
+  std::uint64_t digest_ = 0;                 // of the job, when it is one
   std::string last_error_;
   bool is_closed_ = false;
 };

@@ -123,31 +123,28 @@ void ControlService::submit_as(const Caller& caller,
   });
 }
 
+// Behind those of this node come those of many nodes.
 void ControlService::list_elsewhere(const Caller& caller,
+                                    std::vector<v1::Job> jobs,
                                     v1::JobList* list,
-                                    const Finish& finish) const {
-  parts_.cluster->jobs({}, [this, caller, list, finish](const Result<v1::JobList>& elsewhere) {
+                                    const TakeJobs& done) const {
+  parts_.cluster->jobs({}, [this, caller, jobs, list, done](const Result<v1::JobList>& elsewhere) {
     if (!elsewhere) {
       list->set_notice("jobs of many nodes are missing: " + elsewhere.error().message());
-      return finish({});
+      return done(jobs);
     }
     std::set<UserKey> users;
     for (const v1::Job& job : elsewhere->jobs()) users.insert(job.user());
-    parts_.users.look_up({users.begin(), users.end()}, [=, this, jobs = *elsewhere] {
-      take_list(caller, jobs, list);
-      finish({});
+    parts_.users.look_up({users.begin(), users.end()}, [=, this, found = *elsewhere] {
+      const AccessPolicy policy(parts_.config, parts_.agent_uid);
+      std::vector<v1::Job> all = jobs;
+      for (v1::Job job : found.jobs()) {
+        fill_uid(job);
+        if (policy.allows(caller, Deed::kSee, job.uid())) all.push_back(std::move(job));
+      }
+      done(std::move(all));
     });
   });
-}
-
-void ControlService::take_list(const Caller& caller,
-                               const v1::JobList& elsewhere,
-                               v1::JobList* list) const {
-  const AccessPolicy policy(parts_.config, parts_.agent_uid);
-  for (v1::Job job : elsewhere.jobs()) {
-    fill_uid(job);
-    if (policy.allows(caller, Deed::kSee, job.uid())) *list->add_jobs() = std::move(job);
-  }
 }
 
 void ControlService::stop_elsewhere(const Caller& caller,

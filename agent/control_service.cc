@@ -8,6 +8,7 @@
 
 #include "agent/control_streams.h"
 #include "agent/diagnosis.h"
+#include "agent/job_page.h"
 #include "agent/job_request.h"
 #include "agent/log_stream.h"
 #include "agent/rendezvous/job_view.h"
@@ -301,17 +302,22 @@ grpc::ServerUnaryReactor* ControlService::GetJob(Context* context,
 }
 
 grpc::ServerUnaryReactor* ControlService::ListJobs(Context* context,
-                                                   const v1::ListReq*,
+                                                   const v1::ListReq* request,
                                                    v1::JobList* list) {
-  return answer_later(context, [this, list](const Caller& caller, const Finish& finish) {
+  return answer_later(context, [this, request, list](const Caller& caller, const Finish& finish) {
     const AccessPolicy policy(parts_.config, parts_.agent_uid);
+    std::vector<v1::Job> jobs;
     for (const v1::Job* job : parts_.jobs.all()) {
-      if (policy.allows(caller, Deed::kSee, job->uid())) *list->add_jobs() = *job;
+      if (policy.allows(caller, Deed::kSee, job->uid())) jobs.push_back(*job);
     }
     list->set_node_id(parts_.config.node_id);
     list->set_draining(parts_.jobs.is_draining());
-    if (parts_.cluster == nullptr) return finish({});
-    list_elsewhere(caller, list, finish);
+    const auto fill = [request, list, finish](std::vector<v1::Job> all) {
+      fill_page(std::move(all), request->after(), *list);
+      finish({});
+    };
+    if (parts_.cluster == nullptr) return fill(std::move(jobs));
+    list_elsewhere(caller, std::move(jobs), list, fill);
   });
 }
 

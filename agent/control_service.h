@@ -138,9 +138,12 @@ class ControlService final : public v1::Control::CallbackService {
                  const v1::StartReq& request,
                  v1::Job* job,
                  const Finish& finish);
-  void take_list(const Caller& caller, const v1::JobList& elsewhere, v1::JobList* list) const;
   void take_watched(const std::shared_ptr<Watcher>& watcher, v1::Job job);
-  void list_elsewhere(const Caller& caller, v1::JobList* list, const Finish& finish) const;
+  using TakeJobs = std::function<void(std::vector<v1::Job>)>;
+  void list_elsewhere(const Caller& caller,
+                      std::vector<v1::Job> jobs,
+                      v1::JobList* list,
+                      const TakeJobs& done) const;
   void stop_elsewhere(const Caller& caller,
                       const v1::StopReq& request,
                       v1::Job* job,

@@ -96,10 +96,32 @@ void ClusterClient::submit(const v1::SubmitReq& request, Done<v1::Job> done) {
   });
 }
 
+namespace {
+
+constexpr auto kAskForJobs = [](auto& made, auto answer) {
+  made.stub->async()->Jobs(&made.context, &made.request, &made.response, std::move(answer));
+};
+
+}  // namespace
+
 void ClusterClient::jobs(const v1::JobsReq& request, Done<v1::JobList> done) {
-  call(coordinator_, request, std::move(done), [](auto& made, auto answer) {
-    made.stub->async()->Jobs(&made.context, &made.request, &made.response, std::move(answer));
-  });
+  request.job().empty() ? next_page(request, std::make_shared<JobPages>(), std::move(done))
+                        : call(coordinator_, request, std::move(done), kAskForJobs);
+}
+
+void ClusterClient::next_page(const v1::JobsReq& request,
+                              const std::shared_ptr<JobPages>& pages,
+                              Done<v1::JobList> done) {
+  call<v1::JobsReq, v1::JobList>(
+      coordinator_,
+      request,
+      [this, request, pages, done](Result<v1::JobList> page) {
+        if (!page) return done(std::move(page));
+        v1::JobsReq next = request;
+        next.set_after(pages->take(*std::move(page)));
+        next.after().empty() ? done(pages->list()) : next_page(next, pages, done);
+      },
+      kAskForJobs);
 }
 
 void ClusterClient::stop(const v1::StopPartsReq& request, Done<v1::Job> done) {

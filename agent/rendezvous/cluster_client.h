@@ -22,6 +22,7 @@
 
 #include "accel/v1/cluster.grpc.pb.h"
 #include "agent/agent_config.h"
+#include "agent/job_page.h"
 #include "agent/rendezvous/open_calls.h"
 
 namespace accel::agent {
@@ -50,6 +51,7 @@ class ClusterClient {
   [[nodiscard]] const std::string& coordinator() const { return coordinator_; }
 
   void submit(const v1::SubmitReq& request, Done<v1::Job> done);
+  // All of them, page by page, or the one that is named.
   void jobs(const v1::JobsReq& request, Done<v1::JobList> done);
   void stop(const v1::StopPartsReq& request, Done<v1::Job> done);
   void scale(const v1::ScalePartsReq& request, Done<v1::Job> done);
@@ -74,6 +76,9 @@ class ClusterClient {
   void sign(grpc::ClientContext& context) const;
   template <typename Request, typename Response, typename Begin>
   void call(const std::string& endpoint, const Request& request, Done<Response> done, Begin begin);
+  void next_page(const v1::JobsReq& request,
+                 const std::shared_ptr<JobPages>& pages,
+                 Done<v1::JobList> done);
 
   boost::asio::io_context& loop_;
   const AgentConfig& config_;

@@ -5,9 +5,11 @@
 #include <utility>
 
 #include <boost/asio/post.hpp>
+#include <xxhash.h>
 
 #include "agent/diagnosis.h"
 #include "agent/grpc_status.h"
+#include "agent/job_page.h"
 #include "agent/job_request.h"
 #include "agent/log_stream.h"
 #include "agent/rendezvous/cluster_client.h"
@@ -27,6 +29,12 @@ std::string metadata(const grpc::ServerContextBase& context, const char* name) {
   return found == context.client_metadata().end()
              ? ""
              : std::string(found->second.data(), found->second.size());
+}
+
+// Two views that are the same may have two digests: of that nothing worse comes than an answer that could be shorter.
+std::uint64_t digest_of(const v1::Job& view) {
+  const std::string text = view.SerializeAsString();
+  return XXH3_64bits(text.data(), text.size());
 }
 
 bool is_owner(const v1::OnBehalf& who, const std::string& user) {
@@ -191,15 +199,20 @@ grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,
       return finish(job_of("").error());
     const State& state = parts_.coordinator->state();
     if (request->job().empty()) {
+      std::vector<v1::Job> jobs;
       for (const auto& [uuid, job] : state.jobs) {
-        *list->add_jobs() = view_of(state, job);
-        list->mutable_jobs(list->jobs_size() - 1)->clear_argv();  // may be long; many must fit
+        jobs.push_back(view_of(state, job));
+        jobs.back().clear_argv();  // may be long; many must fit
       }
+      fill_page(std::move(jobs), request->after(), *list);
       return finish({});
     }
     const auto job = job_of(request->job());
     if (!job) return finish(job.error());
-    *list->add_jobs() = view_of(state, **job);
+    v1::Job view = view_of(state, **job);
+    list->set_digest(digest_of(view));
+    list->set_is_unchanged(list->digest() == request->known());
+    if (!list->is_unchanged()) *list->add_jobs() = std::move(view);
     finish({});
   });
 }

@@ -17,6 +17,7 @@
 #include <grpc/support/log.h>
 #include <unistd.h>
 
+#include "agent/job_page.h"
 #include "launcher/cluster/agent_client.h"
 #include "launcher/cluster/answers.h"
 #include "launcher/cluster/entry.h"
@@ -146,21 +147,10 @@ void print_details(const v1::Job& job) {
   std::printf("%s", printable(job.report()).c_str());
 }
 
-int status(const AgentClient& client, const Flags& flags) {
-  if (!flags.job.empty()) {
-    const auto job = find_job(client, flags);
-    if (!job) return fail(job.error());
-    flags.json ? print_json(*job) : print_details(*job);
-    return 0;
-  }
-  const auto list = client.call(&v1::Control::Stub::ListJobs, v1::ListReq());
-  if (!list) return fail(list.error());
-  if (flags.json) {
-    print_json(*list);
-    return 0;
-  }
-  std::printf("node %s%s\n", list->node_id().c_str(), list->draining() ? " (drained)" : "");
-  if (list->jobs_size() > 0) {
+void print_list(const v1::JobList& list, bool json) {
+  if (json) return print_json(list);
+  std::printf("node %s%s\n", list.node_id().c_str(), list.draining() ? " (drained)" : "");
+  if (list.jobs_size() > 0) {
     std::printf("%-40s %-10s %-12s %5s %7s %8s %5s\n",
                 "JOB",
                 "STATE",
@@ -170,9 +160,26 @@ int status(const AgentClient& client, const Flags& flags) {
                 "RESTARTS",
                 "EXIT");
   }
-  for (const v1::Job& job : list->jobs()) print_row(job);
-  if (!list->notice().empty())
-    std::fprintf(stderr, "%s: %s\n", kProgram, printable(list->notice()).c_str());
+  for (const v1::Job& job : list.jobs()) print_row(job);
+  if (!list.notice().empty())
+    std::fprintf(stderr, "%s: %s\n", kProgram, printable(list.notice()).c_str());
+}
+
+int status(const AgentClient& client, const Flags& flags) {
+  if (!flags.job.empty()) {
+    const auto job = find_job(client, flags);
+    if (!job) return fail(job.error());
+    flags.json ? print_json(*job) : print_details(*job);
+    return 0;
+  }
+  agent::JobPages pages;
+  v1::ListReq request;
+  do {
+    auto page = client.call(&v1::Control::Stub::ListJobs, request);
+    if (!page) return fail(page.error());
+    request.set_after(pages.take(*std::move(page)));
+  } while (!request.after().empty());
+  print_list(pages.list(), flags.json);
   return 0;
 }
 

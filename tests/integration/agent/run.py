@@ -271,6 +271,14 @@ class Jobs(AgentTest):
         job = self.job("sleeper")
         self.assertEqual((job["state"], job["exit_code"]), ("JOB_STATE_CANCELLED", 143))
 
+    def test_status_lists_more_than_a_message_holds(self):
+        names = [f"long-{i}" for i in range(12)]
+        for name in names:
+            self.accel("run", "--name", name, "--", "true", "x" * 100_000)
+        done = self.accel("status", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([job["job_id"] for job in json.loads(done.stdout)["jobs"]], names)
+
     def test_an_interrupt_of_run_stops_the_job(self):
         runner = subprocess.Popen([BIN / "accel", "run", "--agent", self.agent.state / "run", "--name", "i", "--", "/bin/sh", "-c",
                                    "echo ready; exec sleep 1000"], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)

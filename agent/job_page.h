@@ -1,0 +1,40 @@
+// JobPage: a list of jobs by pages, for answers whose size is bounded.
+//
+// The jobs of a page follow the one that the page before ended with. One that is gone meanwhile makes it the first page
+// again: whoever asks knows the jobs that it has already.
+//
+// Threads:  plain values.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "accel/v1/control.pb.h"
+
+namespace accel::agent {
+
+inline constexpr std::size_t kPageBytes = 512 * 1024;
+
+// Moves as many of `jobs` into `list` as have room, one at least, and says whether more follow.
+void fill_page(std::vector<v1::Job> jobs, const std::string& after, v1::JobList& list);
+
+// Puts pages together.
+class JobPages {
+ public:
+  static constexpr int kMostPages = 10'000;  // of somebody who never comes to an end
+
+  // Takes what a page has. The `after` of the next page; empty: there is none.
+  [[nodiscard]] std::string take(v1::JobList page);
+
+  // All jobs in the order of their pages, each once; the rest as the first page says.
+  [[nodiscard]] const v1::JobList& list() const { return list_; }
+
+ private:
+  v1::JobList list_;
+  std::set<std::string> known_;
+  int num_pages_ = 0;
+};
+
+}  // namespace accel::agent
