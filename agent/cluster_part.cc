@@ -217,6 +217,7 @@ void ClusterPart::start(int tcp_port) {
 Result<std::optional<UserAccount>> ClusterPart::admit(const v1::JobSpec& spec) const {
   if (has_left_ || parts_.jobs.is_draining()) return std::optional<UserAccount>();
   if (auto checked = check_job_request(spec); !checked) return std::move(checked).error();
+  if (!parts_.users.has_answer(spec.user())) return std::optional<UserAccount>();
   auto user = parts_.users.find(spec.user());
   if (!user) return std::move(user).error();
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
@@ -255,6 +256,7 @@ void ClusterPart::close(std::function<void()> done) {
   service_->close();
   const auto close_host = [this, done = std::move(done)] {
     if (host_) host_->close();
+    service_->close();  // of what came since
     if (election_) return election_->end(done);
     done();
   };

@@ -16,7 +16,9 @@ namespace {
 
 // No account of this node: nobody here but root and operators may see the job.
 constexpr std::uint32_t kNobodysUid = 0xFFFF'FFFF;
-constexpr int kMostDiagnosed = 64;  // nodes: each may answer with 512 KiB
+constexpr int kMostDiagnosed = 48;  // nodes: each may answer with 512 KiB
+constexpr const char* kUsersMissing =
+    "jobs of many nodes may be missing: the user database does not answer for all of their users";
 
 // The same request again must give the same job, whichever way it comes.
 std::string make_uuid(const std::string& user, const std::string& request_id) {
@@ -25,6 +27,15 @@ std::string make_uuid(const std::string& user, const std::string& request_id) {
 }
 
 }  // namespace
+
+// A caller who asks again may see it when it is known whose it is.
+Error ControlService::not_seen(const v1::Job& job) const {
+  if (parts_.users.has_answer(job.user())) return unknown_job(job.job_id());
+  return Error(
+      ErrorCode::kAgentRefused,
+      "the user database does not answer, so it is not known whose job '" + job.job_id() + "' is",
+      "see whether `getent passwd` answers on this node, and try again");
+}
 
 void ControlService::fill_uid(v1::Job& job) const {
   const auto owner = parts_.users.find(job.user());
@@ -53,7 +64,7 @@ void ControlService::find_elsewhere(const Caller& caller,
   const auto take = [this, caller, job, deed, done](v1::Job found) {
     fill_uid(found);
     const AccessPolicy policy(parts_.config, parts_.agent_uid);
-    if (!policy.allows(caller, Deed::kSee, found.uid())) return done(unknown_job(job));
+    if (!policy.allows(caller, Deed::kSee, found.uid())) return done(not_seen(found));
     if (!policy.allows(caller, deed, found.uid())) {
       return done(
           Error(ErrorCode::kAgentRefused, caller.name + " may look at jobs, not change them"));
@@ -140,7 +151,11 @@ void ControlService::list_elsewhere(const Caller& caller,
       std::vector<v1::Job> all = jobs;
       for (v1::Job job : found.jobs()) {
         fill_uid(job);
-        if (policy.allows(caller, Deed::kSee, job.uid())) all.push_back(std::move(job));
+        if (!policy.allows(caller, Deed::kSee, job.uid())) {
+          if (!parts_.users.has_answer(job.user())) list->set_notice(kUsersMissing);
+          continue;
+        }
+        all.push_back(std::move(job));
       }
       done(std::move(all));
     });
@@ -321,7 +336,7 @@ void ControlService::take_watched(const std::shared_ptr<Watcher>& watcher, v1::J
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
   const bool is_meant = !watcher->job.empty();
   if (is_meant && !policy.allows(watcher->caller, Deed::kSee, job.uid()))
-    return watcher->finish(to_status(unknown_job(watcher->job)));
+    return watcher->finish(to_status(not_seen(job)));
   v1::Event event = new_event();
   *event.mutable_job() = std::move(job);
   tell(*watcher, event);

@@ -109,12 +109,27 @@ void ControlService::tell(Watcher& watcher, const v1::Event& event) const {
   if (is_last) watcher.finish(grpc::Status::OK);
 }
 
+// The jobs that are there, each when the one before was taken: together they may be more than a stream may hold.
+void ControlService::give_first(Watcher& watcher) {
+  while (watcher.is_open() && watcher.is_idle() && !watcher.to_begin_with.empty()) {
+    const v1::Job* job = parts_.jobs.find(watcher.to_begin_with.front());
+    watcher.to_begin_with.pop_front();
+    if (job == nullptr) continue;
+    v1::Event event = new_event();
+    *event.mutable_job() = *job;
+    tell(watcher, event);
+  }
+}
+
 void ControlService::on_change(const v1::Job& job) {
   v1::Event event = new_event();
   *event.mutable_job() = job;
   const auto watchers = watchers_;
   for (const auto& watcher : watchers) {
-    if (watcher->job.empty() || watcher->job == job.job_uuid()) tell(*watcher, event);
+    const bool is_watched = watcher->job.empty() || watcher->job == job.job_uuid();
+    const auto& first = watcher->to_begin_with;  // given as it is then
+    const bool is_to_come = std::find(first.begin(), first.end(), job.job_uuid()) != first.end();
+    if (is_watched && !is_to_come) tell(*watcher, event);
   }
 }
 
@@ -399,11 +414,10 @@ grpc::ServerWriteReactor<v1::Event>* ControlService::Watch(Context* context,
     }
     watchers_.insert(watcher);
     for (const v1::Job* job : parts_.jobs.all()) {
-      if (!watcher->job.empty() && watcher->job != job->job_uuid()) continue;
-      v1::Event event = new_event();
-      *event.mutable_job() = *job;
-      tell(*watcher, event);
+      if (watcher->job.empty() || watcher->job == job->job_uuid())
+        watcher->to_begin_with.push_back(job->job_uuid());
     }
+    give_first(*watcher);
     if (watcher->job.empty() && parts_.cluster != nullptr) watch_elsewhere(watcher);
   });
   return watcher.get();

@@ -97,6 +97,7 @@ class ControlService final : public v1::Control::CallbackService {
 
   [[nodiscard]] v1::Event new_event();
   void tell(Watcher& watcher, const v1::Event& event) const;
+  void give_first(Watcher& watcher);
 
   // Authenticates on the loop, runs `handle(caller)` and finishes the call with what it gives.
   grpc::ServerUnaryReactor* answer(Context* context,
@@ -125,6 +126,7 @@ class ControlService final : public v1::Control::CallbackService {
   [[nodiscard]] bool may_be_elsewhere(const Error& error) const;
   [[nodiscard]] v1::OnBehalf behalf_of(const Caller& caller) const;
   void fill_uid(v1::Job& job) const;
+  [[nodiscard]] Error not_seen(const v1::Job& job) const;
   void find_elsewhere(const Caller& caller,
                       const std::string& job,
                       Deed deed,

@@ -3,6 +3,7 @@
 // Threads:  everything on the loop.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 
@@ -23,9 +24,11 @@ class ControlService::Watcher final
 
   Caller caller;
   std::string job;                        // uuid; empty: all
+  std::deque<std::string> to_begin_with;  // uuids of jobs that are not told yet
   std::shared_ptr<ClusterWatch> cluster;  // jobs of many nodes, where it watches some
 
  private:
+  void on_written() override { service_.give_first(*this); }
   void on_closed() override {
     if (cluster) cluster->close();
     service_.watchers_.erase(std::static_pointer_cast<Watcher>(shared_from_this()));

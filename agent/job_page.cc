@@ -5,17 +5,19 @@
 
 namespace accel::agent {
 
+bool JobPage::add(v1::Job job) {
+  bytes_ += job.ByteSizeLong();
+  list_.set_more(list_.jobs_size() > 0 && bytes_ > kPageBytes);
+  if (!list_.more()) *list_.add_jobs() = std::move(job);
+  return !list_.more();
+}
+
 void fill_page(std::vector<v1::Job> jobs, const std::string& after, v1::JobList& list) {
   const auto last = std::find_if(
       jobs.begin(), jobs.end(), [&](const v1::Job& job) { return job.job_uuid() == after; });
   auto next = after.empty() || last == jobs.end() ? jobs.begin() : std::next(last);
-  std::size_t bytes = 0;
-  for (; next != jobs.end(); ++next) {
-    bytes += next->ByteSizeLong();
-    if (list.jobs_size() > 0 && bytes > kPageBytes) break;
-    *list.add_jobs() = std::move(*next);
-  }
-  list.set_more(next != jobs.end());
+  JobPage page(list);
+  while (next != jobs.end() && page.add(std::move(*next))) ++next;
 }
 
 std::string JobPages::take(v1::JobList page) {

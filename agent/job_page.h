@@ -17,6 +17,19 @@ namespace accel::agent {
 
 inline constexpr std::size_t kPageBytes = 512 * 1024;
 
+// One page that is being filled.
+class JobPage {
+ public:
+  explicit JobPage(v1::JobList& list) : list_(list) {}
+
+  // The next job. False: it has no room, and the list says that more follow.
+  bool add(v1::Job job);
+
+ private:
+  v1::JobList& list_;
+  std::size_t bytes_ = 0;
+};
+
 // Moves as many of `jobs` into `list` as have room, one at least, and says whether more follow.
 void fill_page(std::vector<v1::Job> jobs, const std::string& after, v1::JobList& list);
 

@@ -113,6 +113,7 @@ void UserDirectory::give_up(const UserKey& user, const Question* question) {
   const auto late = questions_.find(user);
   if (late == questions_.end() || late->second.get() != question) return;
   if (late->second->call) return late->second->go_on();
+  std::erase(turns_, user);
   const auto dropped = questions_.extract(late);
   dropped.mapped()->go_on();
 }

@@ -48,6 +48,9 @@ class UserDirectory {
                std::function<void()> done,
                std::chrono::milliseconds max_age = kMaxAge);
 
+  // False: nobody knows yet whether there is such a user.
+  [[nodiscard]] bool has_answer(const UserKey& user) const { return answers_.contains(user); }
+
   // The last answer. Errors  kAgentRefused: there is no such user, or no answer yet.
   [[nodiscard]] Result<UserAccount> find(const UserKey& user) const;
 

@@ -140,6 +140,7 @@ void take_stop_written(Turn& turn, const StopJob& request, bool ok) {
   Job* job = find_job(turn.state, request.job_uuid);
   if (!job) return reply(turn, request, false, "there is no such job", "see `accel status`");
   if (!ok && !is_terminal(job->phase)) {
+    persist_job(turn, *job, Sync::kNo);  // another record may tell of the stop
     return reply(
         turn, request, false, "the stop cannot be written down, so the job goes on", kWriteRemedy);
   }

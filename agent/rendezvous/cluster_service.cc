@@ -199,12 +199,14 @@ grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,
       return finish(job_of("").error());
     const State& state = parts_.coordinator->state();
     if (request->job().empty()) {
-      std::vector<v1::Job> jobs;
-      for (const auto& [uuid, job] : state.jobs) {
-        jobs.push_back(view_of(state, job));
-        jobs.back().clear_argv();  // may be long; many must fit
+      JobPage page(*list);
+      auto next =
+          request->after().empty() ? state.jobs.begin() : state.jobs.upper_bound(request->after());
+      for (bool has_room = true; has_room && next != state.jobs.end(); ++next) {
+        v1::Job view = view_of(state, next->second);
+        view.clear_argv();  // may be long; many must fit
+        has_room = page.add(std::move(view));
       }
-      fill_page(std::move(jobs), request->after(), *list);
       return finish({});
     }
     const auto job = job_of(request->job());

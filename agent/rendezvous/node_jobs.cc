@@ -291,6 +291,9 @@ void NodeJobs::park(const ParkWorkers& order) {
   part->num_ranks = order.assign.num_ranks;
   part->counters.begin(SteadyClock().now());
   session_.find_members(order.assign, [this, order](const std::vector<std::string>& members) {
+    const Part* const of = part_of(order.assign.job->job_uuid);
+    if (of == nullptr || !of->is_recovered) return park_with(order, members);
+    // Its record knows the user's name and uid alone.
     const UserKey user = order.assign.job->user;
     users_.look_up({user}, [this, order, members] { park_with(order, members); });
   });

@@ -58,6 +58,7 @@ TEST_F(UserDirectoryTest, WhoWasFoundIsKnownByUidAndByName) {
   bool is_done = false;
   users.look_up({uid_t{1000}}, [&] { is_done = true; });
   EXPECT_FALSE(is_done) << "it is asked beside the loop";
+  EXPECT_FALSE(users.has_answer(uid_t{1000}));
   EXPECT_THAT(users.find(uid_t{1000}).error().message(), HasSubstr("no answer yet for uid 1000"));
 
   loop_.run();
@@ -95,6 +96,7 @@ TEST_F(UserDirectoryTest, WhoIsNotThereIsAskedForEachTimeAndIsAnError) {
     loop_.run();
   }
   EXPECT_EQ(num_done, 2);
+  EXPECT_TRUE(users.has_answer("bob"));
   EXPECT_EQ(users.find("bob").error().message(), "no bob");
   EXPECT_THAT(database_.questions(), ElementsAre("bob", "bob"));
 }
