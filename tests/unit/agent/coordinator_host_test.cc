@@ -2,9 +2,11 @@
 
 #include "agent/rendezvous/coordinator_host.h"
 
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -128,7 +130,15 @@ class StrangerTest : public ::testing::Test {
     client_.close([&] { is_closed = true; });
     host_->close();
     run_until([&] { return is_closed; });
-    server_->Shutdown(std::chrono::system_clock::now());
+    // Its calls end on the loop, and are gone with the last word of gRPC there.
+    std::atomic<bool> is_shut = false;
+    const std::jthread closer([&] {
+      server_->Shutdown();
+      is_shut = true;
+    });
+    run_until([&] { return is_shut.load(); });
+    loop_.restart();
+    loop_.poll();
   }
 
   template <typename Condition>
