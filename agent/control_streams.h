@@ -39,7 +39,7 @@ class ControlService::Watcher final
 class ControlService::DiagnoseStream final
     : public QueuedStream<grpc::ServerWriteReactor<v1::DiagChunk>, v1::DiagChunk> {
  public:
-  static constexpr std::size_t kMaxQueued = 65'536;  // 64 nodes with 1024 workers each
+  static constexpr std::size_t kMaxQueued = 65'536;  // 48 nodes with 1024 workers each
 
   explicit DiagnoseStream(boost::asio::io_context& loop) : QueuedStream(loop, kMaxQueued) {}
 

@@ -6,7 +6,6 @@
 // Threads:  plain values.
 #pragma once
 
-#include <functional>
 #include <set>
 #include <string>
 #include <vector>

@@ -384,8 +384,12 @@ std::string JobRunner::log_folder_of(const v1::Job& job) const {
 
 int JobRunner::num_ranks_of(const v1::Job& job) const {
   const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
-  const auto asked = found == nullptr ? 0 : found->record.spec().procs_per_node();
-  return std::max({1, static_cast<int>(asked), job.workers_size()});
+  return found == nullptr ? 1 : num_ranks(*found);
+}
+
+int JobRunner::num_ranks(const Entry& entry) {
+  const int asked = static_cast<int>(entry.record.spec().procs_per_node());
+  return std::max({1, asked, entry.job().workers_size()});
 }
 
 void JobRunner::stop(const std::string& job, StopMode mode, int signal) {
@@ -451,7 +455,7 @@ int JobRunner::num_running() const {
 int JobRunner::slots_taken() const {
   int taken = 0;
   for (const auto& entry : entries_) {
-    if (!has_ended(entry->job())) taken += num_ranks_of(entry->job());
+    if (!has_ended(entry->job())) taken += num_ranks(*entry);
   }
   return taken;
 }

@@ -126,6 +126,7 @@ class JobRunner {
   void end(Entry& entry, const Error& error);
   void conclude(Entry& entry);
   void forget_oldest();
+  [[nodiscard]] static int num_ranks(const Entry& entry);
   [[nodiscard]] Result<void> check_room(const UserAccount& user) const;
 
   // job_recovery.cc

@@ -39,9 +39,9 @@ void write_line(const std::string& text) {
   std::fprintf(stderr, "accel: %s\n", text.c_str());
 }
 
+// Error files are read at the end of the job alone.
 std::string describe(const supervisor::Restarting& restarting, int num_workers) {
-  const std::string said = supervisor::own_reason(
-      restarting.because, supervisor::read_error_file(restarting.because.error_file));
+  const std::string said = supervisor::own_reason(restarting.because, {});
   return supervisor::error_of(restarting.because,
                               supervisor::rank_name(restarting.because, num_workers))
              .message() +
