@@ -166,24 +166,24 @@ void ControlService::stop_elsewhere(const Caller& caller,
                                     const v1::StopReq& request,
                                     v1::Job* job,
                                     const Finish& finish) {
-  find_elsewhere(
-      caller,
-      request.job(),
-      Deed::kControl,
-      [this, caller, job, finish, kill = request.kill()](const Result<v1::Job>& found) {
-        if (!found) return finish(found.error());
-        parts_.audit("stop " + found->job_id() + (kill ? " (kill)" : "") + " for " + caller.name);
-        v1::StopPartsReq stop;
-        *stop.mutable_who() = behalf_of(caller);
-        stop.mutable_request()->set_job(found->job_uuid());
-        stop.mutable_request()->set_kill(kill);
-        parts_.cluster->stop(stop, [this, job, finish](Result<v1::Job> stopped) {
-          if (!stopped) return finish(stopped.error());
-          *job = *std::move(stopped);
-          fill_uid(*job);
-          finish({});
-        });
-      });
+  find_elsewhere(caller,
+                 request.job(),
+                 Deed::kControl,
+                 [this, caller, job, finish, request](const Result<v1::Job>& found) {
+                   if (!found) return finish(found.error());
+                   parts_.audit("stop " + found->job_id() + (request.kill() ? " (kill)" : "") +
+                                " for " + caller.name);
+                   v1::StopPartsReq stop;
+                   *stop.mutable_who() = behalf_of(caller);
+                   *stop.mutable_request() = request;
+                   stop.mutable_request()->set_job(found->job_uuid());
+                   parts_.cluster->stop(stop, [this, job, finish](Result<v1::Job> stopped) {
+                     if (!stopped) return finish(stopped.error());
+                     *job = *std::move(stopped);
+                     fill_uid(*job);
+                     finish({});
+                   });
+                 });
 }
 
 void ControlService::scale_elsewhere(const Caller& caller,

@@ -271,12 +271,15 @@ grpc::ServerUnaryReactor* ControlService::StopJob(Context* context,
       return stop_elsewhere(caller, *request, job, finish);
     }
     if (!found) return finish(found.error());
+    const auto grace = grace_of(*request);
+    if (!grace) return finish(grace.error());
     parts_.audit("stop " + (*found)->job_id() + (request->kill() ? " (kill)" : "") + " for " +
                  caller.name);
     parts_.jobs.stop(
         (*found)->job_uuid(),
-        request->kill() ? supervisor::StopMode::kKill : supervisor::StopMode::kTerminate,
-        request->kill() ? SIGKILL : SIGTERM);
+        {.mode = request->kill() ? supervisor::StopMode::kKill : supervisor::StopMode::kTerminate,
+         .signal = request->kill() ? SIGKILL : SIGTERM,
+         .grace = grace->value_or(supervisor::Milliseconds(-1))});
     *job = **found;
     finish({});
   });

@@ -1,8 +1,6 @@
 // JobRunner::Entry: what the runner knows of one job; private to job_runner.cc and job_recovery.cc.
 #pragma once
 
-#include <optional>
-
 #include <boost/asio/io_context.hpp>
 
 #include "accel/v1/record.pb.h"
@@ -22,10 +20,11 @@ struct JobRunner::Entry {
   v1::JobRecord record;  // as on the disk, or newer
   JobAccounts accounts;
   JobCounters counters;
-  int num_looks = 0;            // snapshots that were asked for to see steps, and have not come
-  bool is_record_lost = false;  // it could not be written; said once
-  std::optional<supervisor::Stop> waiting_stop;  // asked for before the shim was taken over
-  ShimLink shim;                                 // closed when the job has ended
+  int num_looks = 0;             // snapshots that were asked for to see steps, and have not come
+  bool is_record_lost = false;   // it could not be written; said once
+  bool has_unsent_stop = false;  // asked for before the shim was taken over
+  bool may_owe_stop = false;     // the agent before may have ended before it told the shim
+  ShimLink shim;                 // closed when the job has ended
 };
 
 // Now, into a field that is for texts only.

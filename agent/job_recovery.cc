@@ -11,6 +11,7 @@
 //   damaged         | no shim is found                       | what carries its tags is killed
 
 #include <filesystem>
+#include <utility>
 
 #include <sys/stat.h>
 
@@ -110,11 +111,19 @@ void JobRunner::take_over(Entry& entry, ShimAdopter::Found found) {
   }
   log("job " + id + " goes on: its shim was taken over");
   watch(entry, std::move(found.host));
-  if (entry.waiting_stop) order(entry, *entry.waiting_stop);
-  entry.waiting_stop.reset();
+  take_over_stop(entry);
   // The one that comes first was made before the events that nobody heard; this one stands behind them.
   entry.shim.request(supervisor::TakeSnapshot{});
   entry.shim.read();
+}
+
+// The shim takes a second stop for impatience, and kills: so it is told again only when it does not know.
+void JobRunner::take_over_stop(Entry& entry) {
+  if (!entry.record.asked_to_stop()) return;
+  if (std::exchange(entry.has_unsent_stop, false) || entry.record.stop().kill())
+    return order_stop(entry);
+  entry.may_owe_stop = true;
+  limit_stop(entry);
 }
 
 void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {
@@ -153,6 +162,7 @@ void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {
 }
 
 void JobRunner::on_snapshot(Entry& entry, const supervisor::Snapshot& snapshot) {
+  if (std::exchange(entry.may_owe_stop, false) && !snapshot.is_stop_asked) order_stop(entry);
   v1::Job& job = entry.job();
   const auto generation = static_cast<std::uint64_t>(snapshot.generation);
   const bool is_same = generation == job.generation();

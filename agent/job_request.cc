@@ -28,6 +28,10 @@ bool is_sane(const google::protobuf::Duration& time) {
          time.nanos() < 1'000'000'000;
 }
 
+std::string objection_to(const char* name, const google::protobuf::Duration& time) {
+  return std::string(name) + " is " + std::to_string(time.seconds()) + " s, expected 0 to 366 days";
+}
+
 // Not below 0, and at most a year: a timer of an end that never comes is somebody's mistake.
 void check_times(const v1::JobSpec& request, std::vector<std::string>& faults) {
   const auto& gather = request.gather();
@@ -47,9 +51,7 @@ void check_times(const v1::JobSpec& request, std::vector<std::string>& faults) {
       {"fence.lease", &request.fence().lease()},
       {"fence.control_loss_grace", &request.fence().control_loss_grace()}};
   for (const auto& [name, time] : times) {
-    if (is_sane(*time)) continue;
-    faults.push_back(std::string(name) + " is " + std::to_string(time->seconds()) +
-                     " s, expected 0 to 366 days");
+    if (!is_sane(*time)) faults.push_back(objection_to(name, *time));
   }
 }
 
@@ -356,6 +358,13 @@ supervisor::StopPolicy stop_policy_of(const v1::JobSpec& request) {
   policy.dump_stacks = asked.dump_stacks();
   policy.preempt_signal = asked.preempt_signal();
   return policy;
+}
+
+Result<std::optional<Milliseconds>> grace_of(const v1::StopReq& request) {
+  if (!request.has_grace()) return std::optional<Milliseconds>();
+  if (!is_sane(request.grace()))
+    return Error(ErrorCode::kInvalidArgument, objection_to("grace", request.grace()));
+  return std::optional(to_ms(request.grace()));
 }
 
 std::string make_job_id(const v1::JobSpec& request) {

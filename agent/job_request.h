@@ -12,6 +12,7 @@
 #include <accel/result.h>
 #include <accel/topology.h>
 
+#include "accel/v1/control.pb.h"
 #include "accel/v1/job.pb.h"
 #include "agent/user_account.h"
 #include "runtime/cpu_quota.h"
@@ -54,6 +55,10 @@ void set_restart_rules(const v1::RestartPolicy& asked, supervisor::RestartPolicy
 
 // How it is stopped, with the defaults of what it does not say. Requires: check_job_request().
 [[nodiscard]] supervisor::StopPolicy stop_policy_of(const v1::JobSpec& request);
+
+// How long the workers have, when the request says so; std::nullopt: the job's own grace.
+// Errors  kInvalidArgument: below 0, or more than 366 days.
+[[nodiscard]] Result<std::optional<supervisor::Milliseconds>> grace_of(const v1::StopReq& request);
 
 // A name for a job without one: the program's, and eight random digits.
 [[nodiscard]] std::string make_job_id(const v1::JobSpec& request);

@@ -32,6 +32,28 @@ constexpr std::chrono::seconds kFirstStepLook{1};  // for the first step of a ge
 // What a job's start opens for a moment and what it keeps, beside what the others need to go on: records, logs, calls.
 constexpr int kLeastFiles = 64;
 
+// False when nothing is new: a job that is being killed cannot be stopped any harder.
+bool note_stop(const supervisor::Stop& stop, v1::JobRecord& record) {
+  const bool is_again = record.asked_to_stop();
+  if (is_again && record.stop().kill()) return false;
+  const auto own = stop_policy_of(record.spec()).grace;
+  v1::StopOrder& order = *record.mutable_stop();
+  order.set_kill(is_again || stop.mode == StopMode::kKill);
+  order.set_signal(stop.signal);
+  order.set_grace_ms(stop.grace < own ? stop.grace.count() : -1);
+  record.set_asked_to_stop(true);
+  return true;
+}
+
+// Of a build that kept no order: the ordinary one.
+supervisor::Stop stop_of(const v1::JobRecord& record) {
+  if (!record.has_stop()) return {.mode = StopMode::kTerminate, .signal = SIGTERM};
+  const v1::StopOrder& order = record.stop();
+  return {.mode = order.kill() ? StopMode::kKill : StopMode::kTerminate,
+          .signal = order.signal(),
+          .grace = std::chrono::milliseconds(order.grace_ms())};
+}
+
 }  // namespace
 
 void stamp(google::protobuf::Timestamp& time) {
@@ -392,39 +414,46 @@ int JobRunner::num_ranks(const Entry& entry) {
   return std::max({1, asked, entry.job().workers_size()});
 }
 
-void JobRunner::stop(const std::string& job, StopMode mode, int signal) {
+void JobRunner::stop(const std::string& job, const supervisor::Stop& stop) {
   Entry* found = entry(job);
   if (found == nullptr || has_ended(found->job())) return;
-  const bool is_again = found->record.asked_to_stop();
-  found->record.set_asked_to_stop(true);
+  v1::JobRecord& record = found->record;
+  const bool was_stopping = found->job().state() == v1::JOB_STATE_STOPPING;
+  if (!note_stop(stop, record)) return;  // it is being killed
   found->accounts.ask_to_stop(clock_.now());
   found->counters.ask_to_stop(clock_.now());
-  const supervisor::Stop stop = {
-      .mode = is_again && mode != StopMode::kKill ? StopMode::kKill : mode, .signal = signal};
-  if (found->shim) {
-    order(*found, stop);
-  } else {
-    found->waiting_stop = stop;
-    if (stop.mode == StopMode::kKill) adopter_.hurry(found->job().job_id());
-  }
-  if (found->job().state() == v1::JOB_STATE_STOPPING) return;
   found->job().set_state(v1::JOB_STATE_STOPPING);
-  changed(*found);
+  write_record(*found);
+  if (found->shim) {
+    order_stop(*found);
+  } else {
+    found->has_unsent_stop = true;
+    if (record.stop().kill()) adopter_.hurry(found->job().job_id());
+  }
+  if (!was_stopping) on_change_(found->job());
+}
+
+void JobRunner::order_stop(Entry& entry) {
+  entry.shim.request(stop_of(entry.record));
+  limit_stop(entry);
 }
 
 // A shim that is stopped, or not ours any more, does not do it: it is killed then.
-void JobRunner::order(Entry& entry, const supervisor::Stop& stop) {
+void JobRunner::limit_stop(Entry& entry) {
   const auto policy = stop_policy_of(entry.record.spec());
-  entry.shim.request(stop);
-  entry.shim.must_act_within(stop_limit(
-      policy, stop.mode == StopMode::kKill ? supervisor::Milliseconds(0) : policy.grace));
+  const supervisor::Stop stop = stop_of(entry.record);
+  const bool has_own_grace = stop.grace >= supervisor::Milliseconds(0);
+  entry.shim.must_act_within(stop_limit(policy,
+                                        stop.mode == StopMode::kKill ? supervisor::Milliseconds(0)
+                                        : has_own_grace              ? stop.grace
+                                                                     : policy.grace));
 }
 
 void JobRunner::stop_all(StopMode mode) {
   for (const auto& entry : entries_) {
     if (has_ended(entry->job())) continue;
     if (mode == StopMode::kKill || !entry->record.asked_to_stop())
-      stop(entry->job().job_id(), mode, SIGTERM);
+      stop(entry->job().job_id(), {.mode = mode, .signal = SIGTERM});
   }
 }
 

@@ -91,8 +91,9 @@ class JobRunner {
   // How many workers it has, or asks for while none has started. At least 1.
   [[nodiscard]] int num_ranks_of(const v1::Job& job) const;
 
-  // Nothing when the job has ended.
-  void stop(const std::string& job, supervisor::StopMode mode, int signal);
+  // Nothing when the job has ended. The second time it means SIGKILL. A grace counts when it is shorter than the job's own.
+  // The stop is on the disk before the shim hears of it: should this agent end in between, the next one tells the shim.
+  void stop(const std::string& job, const supervisor::Stop& stop);
   void dump_stacks(const std::string& job);
   // Sends `signal` to the workers. Errors  kJobUnknown.
   [[nodiscard]] Result<void> signal(const std::string& job, int signal);
@@ -115,7 +116,8 @@ class JobRunner {
   Result<void> launch(Entry& made, const supervisor::JobSpec& spec, const UserAccount& user);
   Entry* entry(const std::string& job);
   void watch(Entry& entry, std::unique_ptr<supervisor::WorkerHost> host);
-  void order(Entry& entry, const supervisor::Stop& stop);
+  void order_stop(Entry& entry);
+  void limit_stop(Entry& entry);
   void on_event(Entry& entry, const supervisor::HostEvent& event);
   void on_generation(Entry& entry, const supervisor::GenerationStarted& started);
   void look_for_steps();
@@ -132,6 +134,7 @@ class JobRunner {
   // job_recovery.cc
   void adopt(Entry& entry);
   void take_over(Entry& entry, ShimAdopter::Found found);
+  void take_over_stop(Entry& entry);
   void recover_damaged(const JobFolder::Damaged& damaged);
   void on_snapshot(Entry& entry, const supervisor::Snapshot& snapshot);
   void log(const std::string& line) const;

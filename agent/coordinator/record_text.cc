@@ -12,6 +12,7 @@ using supervisor::from_enum_field;
 using supervisor::from_field;
 using supervisor::Json;
 using supervisor::read_member;
+using supervisor::read_new_member;
 using supervisor::to_field;
 
 constexpr int kVersion = 1;
@@ -147,12 +148,24 @@ void visit_job(Job& job, Visit&& visit) {
   visit("max_step", job.max_step);
 }
 
-// Also one whose stop is being written down by this very record.
-bool is_cancelled(const Job& job, const State& state) {
-  return job.stop.end == JobPhase::kCancelled ||
-         std::any_of(state.stops.begin(), state.stops.end(), [&](const auto& entry) {
-           return entry.second.job_uuid == job.description->job_uuid;
-         });
+struct AskedStop {
+  bool kill = false;
+  std::optional<Milliseconds> grace;  // none: the job's
+};
+
+// The hardest that was asked for, also by a request that this very record writes down; none: nobody asked.
+std::optional<AskedStop> stop_asked_for(const Job& job, const State& state) {
+  std::optional<AskedStop> asked;
+  const auto take = [&](bool kill, std::optional<Milliseconds> grace) {
+    if (!asked) asked.emplace();
+    asked->kill = asked->kill || kill;
+    if (grace) asked->grace = std::min(*grace, asked->grace.value_or(*grace));
+  };
+  if (job.stop.end == JobPhase::kCancelled) take(job.stop.kill, job.stop.grace);
+  for (const auto& [ticket, request] : state.stops) {
+    if (request.job_uuid == job.description->job_uuid) take(request.kill, request.grace);
+  }
+  return asked;
 }
 
 }  // namespace
@@ -169,10 +182,15 @@ Record job_record(const Job& job, const State& state, TimePoint now) {
     copy.phase = job.ending->phase;
     copy.text = job.ending->text;
   }
+  const auto asked_stop = stop_asked_for(job, state);
   Json json = {{"version", kVersion},
                {"phase", to_field(copy.phase)},
-               {"is_cancelled", is_cancelled(job, state)},
+               {"is_cancelled", asked_stop.has_value()},
                {"description", description_json(*job.description)}};
+  if (asked_stop) {
+    json["stop_kill"] = asked_stop->kill;
+    if (asked_stop->grace) json["stop_grace_ms"] = asked_stop->grace->count();
+  }
   visit_job(copy, [&](const char* name, auto& field) { json[name] = to_field(field); });
   json["members"] = Json::array();
   for (const Member& member : job.members) {
@@ -250,7 +268,13 @@ Result<std::pair<Job, std::vector<RecordedMember>>> read_job(const Record& recor
     visit_job(job, [&](const char* name, auto& field) { read_member(json, name, field); });
     bool is_cancelled = false;
     read_member(json, "is_cancelled", is_cancelled);
-    if (is_cancelled) job.stop.end = JobPhase::kCancelled;
+    if (is_cancelled) {
+      job.stop.end = JobPhase::kCancelled;
+      read_new_member(json, "stop_kill", job.stop.kill);
+      std::int64_t grace_ms = -1;
+      read_new_member(json, "stop_grace_ms", grace_ms);
+      if (grace_ms >= 0) job.stop.grace = Milliseconds(grace_ms);
+    }
     read_member(json, "members", [&](const Json& value) {
       if (!value.is_array()) throw supervisor::FieldError("is not an array");
       for (const Json& member : value) read.second.push_back(member_from(member));

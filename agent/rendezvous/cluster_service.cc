@@ -227,6 +227,8 @@ grpc::ServerUnaryReactor* ClusterService::Stop(Context* context,
     if (!found) return finish(found.error());
     const std::string uuid = (*found)->description->job_uuid;
     const bool kill = request->request().kill();
+    const auto grace = grace_of(request->request());
+    if (!grace) return finish(grace.error());
     parts_.audit("stop " + (*found)->description->job_id + (kill ? " (kill)" : "") + " for " +
                  requester_name(request->who()) + ", " + caller.name);
     // As on one node: who asks a second time means it.
@@ -235,7 +237,7 @@ grpc::ServerUnaryReactor* ClusterService::Stop(Context* context,
     const std::string request_id = "stop " + uuid;
     answer_later(request_id, uuid, *job, finish);
     parts_.coordinator->handle(agent::StopJob{
-        .job_uuid = uuid, .kill = kill || is_again, .grace = {}, .request_id = request_id});
+        .job_uuid = uuid, .kill = kill || is_again, .grace = *grace, .request_id = request_id});
   });
 }
 

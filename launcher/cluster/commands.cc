@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <google/protobuf/util/time_util.h>
 #include <grpc/support/log.h>
 #include <unistd.h>
 
@@ -50,6 +51,7 @@ struct Flags {
   std::vector<unsigned> ranks;
   bool follow = false;
   bool kill = false;
+  std::optional<double> grace;  // seconds
   int signal = SIGTERM;
   std::string nodes;  // "MIN[:MAX]"
   std::string reason;
@@ -214,6 +216,10 @@ int stop(const AgentClient& client, const Flags& flags) {
   v1::StopReq request;
   request.set_job(job->job_uuid());
   request.set_kill(flags.kill);
+  if (flags.grace) {
+    const auto ms = static_cast<std::int64_t>(*flags.grace * 1000);
+    *request.mutable_grace() = google::protobuf::util::TimeUtil::MillisecondsToDuration(ms);
+  }
   return answer_with_job(flags, client.call(&v1::Control::Stub::StopJob, request));
 }
 
@@ -360,6 +366,10 @@ std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
   command = add_command(app, flags, "stop", "stop a job: its stop signal, its grace, then SIGKILL");
   command->add_option("job", flags.job, "id or uuid")->required();
   command->add_flag("--kill", flags.kill, "SIGKILL at once");
+  command
+      ->add_option("--grace", flags.grace, "seconds until SIGKILL, when shorter than the job's own")
+      ->check([](const std::string& text) { return objection_to_seconds(text, 0); })
+      ->excludes("--kill");
   commands[command] = stop;
   command = add_command(app, flags, "signal", "send a signal to the workers of a job");
   command->add_option("job", flags.job, "id or uuid")->required();

@@ -175,7 +175,8 @@ Json encode_snapshot(const Snapshot& snapshot) {
                {"store_port", snapshot.store_port},
                {"workers", Json::array()},
                {"stale_requests", snapshot.stale_requests},
-               {"lease_until", snapshot.lease_until.count()}};
+               {"lease_until", snapshot.lease_until.count()},
+               {"is_stop_asked", snapshot.is_stop_asked}};
   for (const auto& worker : snapshot.workers) json["workers"].push_back(encode_plain(worker));
   json["exits"] = Json::array();
   for (const auto& exit : snapshot.exits) json["exits"].push_back(parse_own(to_json(exit)));
@@ -190,6 +191,7 @@ Snapshot snapshot_from(const Json& json) {
   read_member(json, "store_port", snapshot.store_port);
   read_member(json, "stale_requests", snapshot.stale_requests);
   read_new_member(json, "lease_until", snapshot.lease_until);
+  read_new_member(json, "is_stop_asked", snapshot.is_stop_asked);
   read_member(json, "workers", [&](const Json& workers) {
     if (!workers.is_array()) throw FieldError("is not an array");
     for (const Json& worker : workers) {

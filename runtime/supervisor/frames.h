@@ -116,6 +116,7 @@ struct Snapshot {
   std::vector<WorkerExit> exits;     // of this generation, without their texts
   std::uint64_t stale_requests = 0;  // of another generation than the current one; not obeyed
   BootTime lease_until{0};           // of the current generation; zero: it needs none
+  bool is_stop_asked = true;         // by its owner; also true of a build that does not say
 };
 
 // A worker was stopped (SIGSTOP, a debugger) or goes on. While one is, no rank counts as hung.

@@ -221,7 +221,8 @@ Snapshot Supervisor::Impl::snapshot() const {
                        .generation = generation_,
                        .store_port = services_.store_port(),
                        .stale_requests = stale_requests_,
-                       .lease_until = lease_.until()};
+                       .lease_until = lease_.until(),
+                       .is_stop_asked = is_stop_asked_};
   const auto now = clock_.now().time_since_epoch();
   for (const Worker& worker : group_.workers()) {
     WorkerSnapshot shown = {.local_rank = worker.spec->local_rank,

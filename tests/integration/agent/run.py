@@ -271,6 +271,18 @@ class Jobs(AgentTest):
         job = self.job("sleeper")
         self.assertEqual((job["state"], job["exit_code"]), ("JOB_STATE_CANCELLED", 143))
 
+    def test_a_stop_may_give_less_time_than_the_job_has(self):
+        self.accel("run", "--detach", "--name", "saver", "--stop-grace", 3600, "--", "/bin/sh", "-c",
+                   "trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done")
+        follower = self.follow("saver")
+        self.wait_for_line(follower, "ready")
+        self.assertEqual(self.accel("stop", "--grace", 0.5, "saver").returncode, 0)
+        self.wait_for_line(follower, "told")
+        self.assertEqual(follower.wait(PATIENCE), 0)
+        self.assertEqual(self.job("saver")["state"], "JOB_STATE_CANCELLED")
+        done = self.accel("stop", "--grace", -1, "saver")
+        self.assertEqual(done.returncode, 2, done.stderr)
+
     def test_status_lists_more_than_a_message_holds(self):
         names = [f"long-{i}" for i in range(12)]
         for name in names:

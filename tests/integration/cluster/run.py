@@ -295,6 +295,15 @@ class Asking(ClusterTest):
         self.assertEqual(runner.wait(), 143, runner.lines)
         self.assertEqual(self.job("b", "j")["state"], "JOB_STATE_CANCELLED")
 
+    def test_a_stop_may_give_less_time_than_the_job_has(self):
+        runner = self.follow("a", "run", "--nnodes", 2, "--name", "j", "--stop-grace", 3600, "--", "/bin/sh", "-c",
+                             "trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done")
+        runner.wait_for("ready", 2)
+        done = self.accel("b", "stop", "--grace", 0.5, "j")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        runner.wait_for("told", 2)
+        self.assertEqual(runner.wait(), 143, runner.lines)
+
     def test_an_interrupt_of_run_stops_the_job(self):
         runner = self.run_until_stopped()
         runner.process.send_signal(signal.SIGINT)

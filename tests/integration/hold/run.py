@@ -23,7 +23,7 @@ from programs import is_alive  # noqa: E402
 _spec = importlib.util.spec_from_file_location("agent_run", pathlib.Path(__file__).resolve().parents[1] / "agent/run.py")
 agent_run = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(agent_run)
-Agent, BIN, PATIENCE = agent_run.Agent, agent_run.BIN, agent_run.PATIENCE
+Agent, BIN, BUILD, PATIENCE = agent_run.Agent, agent_run.BIN, agent_run.BUILD, agent_run.PATIENCE
 
 # Counts on until its file "stop" is there, then ends with 5; each line is one step.
 COUNTING = 'i=0; while [ ! -e "$0/stop" ]; do i=$((i+1)); echo step $i; sleep 0.02; done; echo end; exit 5'
@@ -331,6 +331,64 @@ class Upgrade(HoldTest):
         self.assertTrue(self.taken_over("train"), self.agent.text())
         self.assertEqual(self.agent.end(signal.SIGTERM), 0)
         self.assertFalse(is_alive(pids[0]))
+
+
+# Says that it was told to stop, and works on.
+STUBBORN = 'trap "echo told" TERM; i=0; while :; do i=$((i+1)); echo step $i; sleep 0.02; done'
+
+
+class Stops(HoldTest):
+    """Of an agent that ends while a job is being stopped."""
+
+    def told(self, name):
+        return self.log_of(name).read_text().splitlines().count("told")
+
+    def works_on(self, name):
+        size = self.log_of(name).stat().st_size
+        return eventually(lambda: self.log_of(name).stat().st_size > size + 200)
+
+    def end_with_the_record(self, *command):
+        """The agent writes the stop down, and ends before it has told the shim."""
+        self.trigger.write_text("")
+        self.assertNotEqual(self.accel(*command).returncode, 0)
+        self.agent.process.wait(PATIENCE)
+        self.agent.end()
+
+    def start_agent(self, **more):
+        if self.agents:
+            return super().start_agent(**more)
+        self.trigger = pathlib.Path(self.folder) / "trigger"
+        return super().start_agent(env={"LD_PRELOAD": str(BUILD / "tests/libsudden_end.so"),
+                                        "ACCEL_TEST_SUDDEN_END": str(self.trigger)})
+
+    @unittest.skipIf(agent_run.is_sanitized(), "a sanitizer comes before any other preloaded library")
+    def test_fault_27_a_stop_that_was_written_down_alone_is_carried_out_by_the_next_agent(self):
+        self.start_job("train", "echo ready; exec sleep 1000")
+        self.end_with_the_record("stop", "train")
+        self.start_agent()
+        self.assertTrue(self.taken_over("train"), self.agent.text())
+        self.assertTrue(eventually(lambda: self.job("train")["state"] == "JOB_STATE_CANCELLED"), self.job("train"))
+
+    @unittest.skipIf(agent_run.is_sanitized(), "a sanitizer comes before any other preloaded library")
+    def test_fault_27_a_kill_that_was_written_down_alone_is_carried_out_by_the_next_agent(self):
+        self.start_job("train", STUBBORN, options=("--stop-grace", 3600))
+        self.end_with_the_record("stop", "--kill", "train")
+        self.start_agent()
+        self.assertTrue(self.taken_over("train"), self.agent.text())
+        self.assertTrue(eventually(lambda: self.job("train")["state"] == "JOB_STATE_CANCELLED"), self.job("train"))
+        self.assertEqual(self.told("train"), 0)
+
+    def test_fault_27_a_stop_that_goes_on_is_no_harder_under_the_next_agent(self):
+        self.start_job("train", STUBBORN, options=("--stop-grace", 3600))
+        self.assertEqual(self.accel("stop", "train").returncode, 0)
+        self.assertTrue(eventually(lambda: self.told("train") == 1))
+        self.kill_agent()
+        self.start_agent()
+        self.assertTrue(self.taken_over("train"), self.agent.text())
+        self.assertTrue(self.works_on("train"))
+        self.assertEqual((self.job("train")["state"], self.told("train")), ("JOB_STATE_STOPPING", 1))
+        self.assertEqual(self.accel("stop", "train").returncode, 0)
+        self.assertTrue(eventually(lambda: self.job("train")["state"] == "JOB_STATE_CANCELLED"), self.job("train"))
 
 
 class Systemd(HoldTest):

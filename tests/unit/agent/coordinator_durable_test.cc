@@ -86,6 +86,30 @@ TEST(CoordinatorDurable, AJobThatWasStoppedIsStoppedByTheNextCoordinator) {
   EXPECT_EQ(cluster.violation(), "");
 }
 
+TEST(CoordinatorDurable, TheNextCoordinatorStopsAsHardAsWasAskedFor) {
+  for (const bool kill : {false, true}) {
+    VirtualCluster cluster(options_of(2, 2, 2));
+    cluster.settle();
+    stop_written(cluster, kill, kill ? std::nullopt : std::optional<Milliseconds>(500ms));
+    cluster.keeps_sent = true;
+
+    cluster.apply({MoveKind::kCrashCoordinator});
+    cluster.apply({MoveKind::kStartCoordinator});
+    while (cluster.sent().empty()) move_on(cluster);
+    cluster.run_for(5s);
+
+    int num_stops = 0;
+    for (const auto& [node, message] : cluster.sent()) {
+      const auto* stop = std::get_if<Stop>(&message.body);
+      if (stop == nullptr) continue;
+      ++num_stops;
+      EXPECT_EQ(stop->kill, kill);
+      EXPECT_EQ(stop->grace, kill ? 1s : 500ms);
+    }
+    EXPECT_EQ(num_stops, 2) << kill;
+  }
+}
+
 TEST(CoordinatorDurable, AJobThatWasStoppedBeforeItHadNodesEndsWithTheNextCoordinator) {
   VirtualCluster cluster = with_nodes_up(options_of(2, 2, 2), 0);
   ASSERT_EQ(cluster.phase(), JobPhase::kGathering);

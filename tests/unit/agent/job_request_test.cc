@@ -47,6 +47,20 @@ TEST(JobRequest, EveryFaultIsNamed) {
   }
 }
 
+TEST(JobRequest, TheGraceOfAStopIsTheJobsOwnOrATimeThatMakesSense) {
+  v1::StopReq stop;
+  EXPECT_EQ(*grace_of(stop), std::nullopt);
+  stop.mutable_grace()->set_nanos(500'000'000);
+  EXPECT_EQ(*grace_of(stop), std::chrono::milliseconds(500));
+  for (const std::int64_t seconds : {std::int64_t{-1}, std::int64_t{1} << 62}) {
+    stop.mutable_grace()->set_seconds(seconds);
+    const auto refused = grace_of(stop);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(refused.error().message(), HasSubstr(std::to_string(seconds) + " s"));
+  }
+}
+
 TEST(JobRequest, VariablesThatSteerLoadingAreLeftOutForAnotherUser) {
   v1::JobSpec job = small_job();
   (*job.mutable_env())["LD_PRELOAD"] = "/tmp/evil.so";
