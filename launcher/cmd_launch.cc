@@ -3,6 +3,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <utility>
+#include <variant>
 
 #include <unistd.h>
 
@@ -43,6 +45,11 @@ ReportStyle report_style(const std::string& program, const LaunchPlan& plan) {
           .hosts = plan.hosts};
 }
 
+supervisor::Milliseconds grace_for(const LaunchPlan& plan, int signal) {
+  return granted_grace(
+      plan.spec.stop.grace, signal, plan.allocation_end, std::chrono::system_clock::now());
+}
+
 struct Ending {
   supervisor::JobOutcome outcome;
   bool is_interrupted = false;  // see LaunchLoop
@@ -64,10 +71,7 @@ Result<Ending> run_job(const std::string& program, const LaunchPlan& plan, Notic
   if (!plan.quiet) {
     options.notice = [&](const std::string& text) { notices.push(program + ": " + text); };
   }
-  options.grace = [&plan](int signal) {
-    return granted_grace(
-        plan.spec.stop.grace, signal, plan.allocation_end, std::chrono::system_clock::now());
-  };
+  options.grace = [&plan](int signal) { return grace_for(plan, signal); };
   LaunchLoop loop(**host, std::move(options));
   auto outcome = loop.run(signals->fd());
   if (!outcome) return std::move(outcome).error();
@@ -82,36 +86,12 @@ void keep_failure(const std::string& program,
     print_launch_notice(program, kept.error().message());
 }
 
-int run_on_several_machines(const std::string& program,
-                            const LaunchPlan& plan,
-                            const EnvMap& environment,
-                            NoticeQueue& notices) {
-  auto token = find_job_token(plan.inherited);
-  if (!token) return print_failure(program, token.error());
-  StaticLaunchOptions options = {
-      .settings = *plan.machines,
-      .spec = plan.spec,
-      .token = *std::move(token),
-      .quiet = plan.quiet,
-      .report = report_style(program, plan),
-      .grace = [&plan](int signal) {
-        return granted_grace(
-            plan.spec.stop.grace, signal, plan.allocation_end, std::chrono::system_clock::now());
-      }};
-  const auto ending = plan.machines->etcd ? launch_by_etcd(std::move(options), notices)
-                                          : launch_static(std::move(options), notices);
-  std::fputs(notices.take_unwritten().c_str(), stderr);
-  if (!ending) return print_failure(program, ending.error());
-  if (ending->outcome) keep_failure(program, *ending->outcome, ending->world_size, environment);
-  if (ending->is_interrupted) end_by_interrupt();
-  return ending->exit_code;
-}
-
 // The folder that the plan chose itself. SLURM's batch script is no node: each of its nodes has one.
 Result<void> make_log_folder(const std::string& program,
                              const LaunchPlan& plan,
                              const LaunchHost& host) {
-  const bool is_elsewhere = plan.elastic && plan.elastic->meeting == Meeting::kStarter;
+  const auto* nodes = std::get_if<ElasticSettings>(&plan.start);
+  const bool is_elsewhere = nodes != nullptr && nodes->meeting == Meeting::kStarter;
   const std::string& folder = plan.spec.log.dir;
   if (is_elsewhere || folder != private_log_folder(host.environment, host.job_suffix)) return {};
   if (auto made = make_private_log_folder(folder, program_of(program)); !made) return made;
@@ -131,6 +111,72 @@ std::vector<std::string> same_command(const std::string& program,
   return command;
 }
 
+// Starts what is planned, and gives the exit code.
+struct Runner {
+  const std::string& program;
+  const std::vector<std::string>& arguments;
+  const LaunchPlan& plan;
+  const LaunchHost& host;
+
+  // One shim here: of the workers, or of what starts them.
+  Result<int> operator()(const OneMachine&) const {
+    NoticeQueue notices(STDERR_FILENO);
+    const auto ending = run_job(program, plan, notices);
+    std::fputs(notices.take_unwritten().c_str(), stderr);
+    if (!ending) return ending.error();
+    const supervisor::JobOutcome& outcome = ending->outcome;
+    const int num_workers = static_cast<int>(plan.spec.workers.size());
+    keep_failure(program, outcome, num_workers, host.environment);
+    if (!plan.quiet)
+      std::fputs(render_report(outcome, num_workers, report_style(program, plan)).c_str(), stderr);
+    if (ending->is_interrupted) end_by_interrupt();
+    return outcome.exit_code;
+  }
+  Result<int> operator()(const HostSettings&) const { return (*this)(OneMachine()); }
+  Result<int> operator()(const PodStart&) const { return (*this)(OneMachine()); }
+  Result<int> operator()(const MpiSettings&) const { return (*this)(OneMachine()); }
+
+  Result<int> operator()(const StaticSettings& machines) const {
+    auto token = find_job_token(plan.inherited);
+    if (!token) return token.error();
+    StaticLaunchOptions options = {.settings = machines,
+                                   .spec = plan.spec,
+                                   .token = *std::move(token),
+                                   .quiet = plan.quiet,
+                                   .report = report_style(program, plan),
+                                   .grace = [this](int signal) { return grace_for(plan, signal); }};
+    NoticeQueue notices(STDERR_FILENO);
+    const auto ending = machines.etcd ? launch_by_etcd(std::move(options), notices)
+                                      : launch_static(std::move(options), notices);
+    std::fputs(notices.take_unwritten().c_str(), stderr);
+    if (!ending) return ending.error();
+    if (ending->outcome)
+      keep_failure(program, *ending->outcome, ending->world_size, host.environment);
+    if (ending->is_interrupted) end_by_interrupt();
+    return ending->exit_code;
+  }
+
+  Result<int> operator()(ElasticSettings nodes) const {
+    if (nodes.meeting == Meeting::kStarter)
+      nodes.node_command = same_command(program, arguments, host);
+    return run_cluster_command({kElasticCommand, to_json(nodes, plan.spec)});
+  }
+
+  Result<int> operator()(const Submission& submission) const { return submit(submission); }
+};
+
+// What must be there before anything starts.
+Result<void> prepare(const std::string& program, const LaunchPlan& plan, const LaunchHost& host) {
+  const auto* mpi = std::get_if<MpiSettings>(&plan.start);
+  if (mpi != nullptr && !mpi->hostfile.empty()) {
+    if (auto checked = check_mpi_hostfile(mpi->hostfile); !checked) return checked;
+  }
+  if (plan.stop_with_stdin) {
+    if (auto watched = watch_stdin(); !watched) return watched;
+  }
+  return make_log_folder(program, plan, host);
+}
+
 }  // namespace
 
 int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
@@ -140,7 +186,7 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
     return print_failure(program, taken.error());
   LaunchHost host = real_launch_host();
   host.is_torchrun = is_torchrun;
-  auto plan = resolve_launch(arguments, host);
+  const auto plan = resolve_launch(arguments, host);
   if (!plan) return print_failure(program, plan.error());
   if (plan->answer) {
     print_line(stdout, *plan->answer);
@@ -149,43 +195,17 @@ int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
   if (!plan->quiet) {
     for (const std::string& notice : plan->notices) print_launch_notice(program, notice);
   }
-  if (plan->submission) {
-    const auto status = submit(*plan->submission);
-    return status ? *status : print_failure(program, status.error());
-  }
-  if (plan->dry_run) {
+  const bool is_submitted = std::holds_alternative<Submission>(plan->start);
+  if (plan->dry_run && !is_submitted) {
     print_line(stdout, render_dry_run(*plan));
     return 0;
   }
-  if (!plan->mpi_hostfile.empty()) {
-    if (const auto checked = check_mpi_hostfile(plan->mpi_hostfile); !checked)
-      return print_failure(program, checked.error());
+  if (!is_submitted) {
+    if (const auto prepared = prepare(program, *plan, host); !prepared)
+      return print_failure(program, prepared.error());
   }
-  if (plan->stop_with_stdin) {
-    if (const auto watched = watch_stdin(); !watched)
-      return print_failure(program, watched.error());
-  }
-  if (const auto made = make_log_folder(program, *plan, host); !made)
-    return print_failure(program, made.error());
-  if (plan->elastic) {
-    if (plan->elastic->meeting == Meeting::kStarter)
-      plan->elastic->node_command = same_command(program, arguments, host);
-    const auto status = run_cluster_command({kElasticCommand, to_json(*plan->elastic, plan->spec)});
-    return status ? *status : print_failure(program, status.error());
-  }
-  NoticeQueue notices(STDERR_FILENO);
-  if (plan->machines) return run_on_several_machines(program, *plan, host.environment, notices);
-  const auto ending = run_job(program, *plan, notices);
-  std::fputs(notices.take_unwritten().c_str(), stderr);
-  if (!ending) return print_failure(program, ending.error());
-  const supervisor::JobOutcome& outcome = ending->outcome;
-  const int num_workers = static_cast<int>(plan->spec.workers.size());
-  keep_failure(program, outcome, num_workers, host.environment);
-  if (!plan->quiet) {
-    std::fputs(render_report(outcome, num_workers, report_style(program, *plan)).c_str(), stderr);
-  }
-  if (ending->is_interrupted) end_by_interrupt();
-  return outcome.exit_code;
+  const auto status = std::visit(Runner{program, arguments, *plan, host}, plan->start);
+  return status ? *status : print_failure(program, status.error());
 }
 
 }  // namespace accel::launcher

@@ -19,16 +19,16 @@ std::optional<int> number_variable(const EnvMap& environment, const char* name) 
   return number && *number >= 0 ? number : std::nullopt;
 }
 
-int num_local_workers(const EnvMap& inherited, const LaunchSettings& settings) {
+int num_local_workers(const EnvMap& inherited, const WorkerSettings& settings) {
   for (const char* name :
        {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
     if (const auto number = number_variable(inherited, name)) return std::max(1, *number);
   }
-  return std::max(1, settings.mpi ? settings.mpi->num_on_machine() : settings.num_processes);
+  return std::max(1, settings.num_on_machine);
 }
 
 std::string threads_of_accelerate(const EnvMap& inherited,
-                                  const LaunchSettings& settings,
+                                  const WorkerSettings& settings,
                                   int num_machine_cores) {
   const auto said = inherited.find(kThreads);
   std::string otherwise = said == inherited.end() ? "1" : said->second;
@@ -41,7 +41,7 @@ std::string threads_of_accelerate(const EnvMap& inherited,
 }  // namespace
 
 EnvMap compat_thread_environment(const EnvMap& inherited,
-                                 const LaunchSettings& settings,
+                                 const WorkerSettings& settings,
                                  int num_machine_cores) {
   EnvMap env;
   const bool is_torchruns = !settings.tells_accelerate || settings.paradigms.deepspeed;

@@ -16,13 +16,13 @@
 
 #include <accel/env_contract.h>
 
-#include "launcher/launch_settings.h"
+#include "launcher/worker_settings.h"
 
 namespace accel::launcher {
 
 // In the place of thread_environment(). `num_machine_cores`: see machine_cores.h.
 [[nodiscard]] EnvMap compat_thread_environment(const EnvMap& inherited,
-                                               const LaunchSettings& settings,
+                                               const WorkerSettings& settings,
                                                int num_machine_cores);
 
 // What torchrun tells its workers of the signals that it handles, unless a flag says otherwise.

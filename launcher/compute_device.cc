@@ -1,15 +1,15 @@
 #include "launcher/compute_device.h"
 
 #include "launcher/flags.h"
-#include "launcher/launch_settings.h"
+#include "launcher/worker_settings.h"
 
 namespace accel::launcher {
 
 ComputeDevice compute_device(const CommandLine& line,
-                             const LaunchSettings& settings,
+                             const WorkerSettings& settings,
                              const std::function<bool()>& has_device) {
   if (settings.use_cpu) return ComputeDevice::kCpu;
-  if (line.is_torchrun || line.is_on("strict_compat") || settings.tpu)
+  if (line.is_torchrun || line.is_on("strict_compat") || settings.is_tpu)
     return ComputeDevice::kUnsaid;
   return settings.accelerator != nullptr || has_device() ? ComputeDevice::kGpu
                                                          : ComputeDevice::kCpu;

@@ -10,7 +10,7 @@
 namespace accel::launcher {
 
 struct CommandLine;
-struct LaunchSettings;
+struct WorkerSettings;
 
 enum class ComputeDevice {
   kUnsaid,  // the program decides: accel-torchrun, --strict_compat, TPUs
@@ -20,7 +20,7 @@ enum class ComputeDevice {
 
 // `has_device` is asked when it matters.
 [[nodiscard]] ComputeDevice compute_device(const CommandLine& line,
-                                           const LaunchSettings& settings,
+                                           const WorkerSettings& settings,
                                            const std::function<bool()>& has_device);
 
 }  // namespace accel::launcher

@@ -12,10 +12,10 @@ namespace accel::launcher {
 namespace {
 
 // The CPUs near each worker's GPU; empty when workers have none, or their places are not known.
-std::vector<std::vector<int>> places_of_gpus(const LaunchSettings& settings,
+std::vector<std::vector<int>> places_of_gpus(const WorkerSettings& settings,
                                              const LaunchHost& host) {
   if (settings.affinity == AffinityMode::kNone || settings.use_cpu || settings.accelerator ||
-      settings.mpi || !host.nvidia) {
+      settings.is_bound_by_mpirun || !host.nvidia) {
     return {};
   }
   EnvMap environment = host.environment;
@@ -40,13 +40,12 @@ std::string quota_text(const CpuQuota& quota) {
 
 }  // namespace
 
-Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
+Result<AffinityPlan> divide_cores(const WorkerSettings& settings,
                                   const CommandLine& line,
                                   const LaunchHost& host,
                                   std::vector<std::string>& notices) {
-  if (settings.hosts) return AffinityPlan();  // theirs
   const bool must_bind = settings.affinity != AffinityMode::kNone;
-  const int num_workers = settings.mpi ? settings.mpi->num_on_machine() : settings.num_processes;
+  const int num_workers = settings.num_on_machine;
   const bool is_needed =
       must_bind || num_workers > 1 || decides_num_threads(host.environment, settings);
   if (!is_needed) return AffinityPlan();

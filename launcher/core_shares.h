@@ -13,14 +13,14 @@
 #include <accel/topology.h>
 
 #include "launcher/flags.h"
-#include "launcher/launch_plan.h"
-#include "launcher/launch_settings.h"
+#include "launcher/launch_host.h"
+#include "launcher/worker_settings.h"
 
 namespace accel::launcher {
 
 // Empty when nothing depends on the cores. Without --enable_cpu_affinity a machine that cannot be read only costs the
 // thread counts; more workers than cores, or than the quota's CPUs, are a notice. Errors  kTopology.
-[[nodiscard]] Result<AffinityPlan> divide_cores(const LaunchSettings& settings,
+[[nodiscard]] Result<AffinityPlan> divide_cores(const WorkerSettings& settings,
                                                 const CommandLine& line,
                                                 const LaunchHost& host,
                                                 std::vector<std::string>& notices);

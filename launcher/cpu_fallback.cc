@@ -8,12 +8,11 @@ namespace {
 // Workers look for a device by themselves, as one job.
 bool need_to_be_told(const CommandLine& line, const LaunchSettings& settings) {
   if (line.is_torchrun || line.is_on("strict_compat") || settings.use_cpu) return false;
-  if (settings.accelerator != nullptr || settings.tpu || settings.has_starter()) return false;
+  if (settings.accelerator != nullptr || settings.tpu) return false;
   if (settings.paradigms.deepspeed || settings.paradigms.megatron) return false;
-  if (!settings.elastic) return settings.world_size() > 1;
-  return settings.elastic->meeting != Meeting::kAgent &&
-         settings.elastic->meeting != Meeting::kStarter &&
-         (settings.elastic->max_nodes > 1 || settings.num_processes > 1);
+  if (!starts_workers_here(settings.start)) return false;
+  const auto* nodes = std::get_if<ElasticSettings>(&settings.start);
+  return settings.world_size() > 1 || (nodes != nullptr && nodes->max_nodes > 1);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 
 #include "launcher/faults.h"
 #include "launcher/flags.h"
-#include "launcher/launch_plan.h"
+#include "launcher/launch_host.h"
 #include "launcher/launch_settings.h"
 
 namespace accel::launcher {

@@ -53,11 +53,11 @@ std::string elastic_nodes_text(const ElasticSettings& nodes) {
 
 // Variables that are decided when the nodes meet.
 std::set<std::string_view> decided_later(const LaunchPlan& plan) {
-  if (!plan.elastic) return {};
+  const auto* nodes = std::get_if<ElasticSettings>(&plan.start);
+  if (nodes == nullptr) return {};
   std::set<std::string_view> names = {"MASTER_ADDR", "MASTER_PORT"};
-  const bool is_range = plan.elastic->min_nodes != plan.elastic->max_nodes;
-  const bool is_placed =
-      plan.elastic->node_index >= 0 || plan.elastic->meeting == Meeting::kStarter;
+  const bool is_range = nodes->min_nodes != nodes->max_nodes;
+  const bool is_placed = nodes->node_index >= 0 || nodes->meeting == Meeting::kStarter;
   if (is_range) names.insert({"WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"});
   if (is_range || !is_placed) names.insert({"RANK", "ROLE_RANK", "GROUP_RANK"});
   return names;
@@ -67,10 +67,11 @@ std::set<std::string_view> decided_later(const LaunchPlan& plan) {
 // that of the first one.
 JobSpec placed(const LaunchPlan& plan) {
   JobSpec spec = plan.spec;
-  if (!plan.elastic) return spec;
+  const auto* nodes = std::get_if<ElasticSettings>(&plan.start);
+  if (nodes == nullptr) return spec;
   const int num_workers = spec.identity.local_world_size;
-  spec.identity.num_nodes = plan.elastic->max_nodes;
-  spec.identity.node_rank = std::max(plan.elastic->node_index, 0);
+  spec.identity.num_nodes = nodes->max_nodes;
+  spec.identity.node_rank = std::max(nodes->node_index, 0);
   spec.identity.world_size = spec.identity.num_nodes * num_workers;
   for (WorkerSpec& worker : spec.workers)
     worker.global_rank = spec.identity.node_rank * num_workers + worker.local_rank;
@@ -79,14 +80,12 @@ JobSpec placed(const LaunchPlan& plan) {
 
 std::string store_text(const LaunchPlan& plan) {
   const JobSpec& spec = plan.spec;
-  if (plan.elastic) return "on one of the nodes, at a port that is free there when they meet";
-  if (plan.machines && plan.machines->etcd) {
-    return "of machine 0 of " + std::to_string(plan.machines->num_machines) +
-           ", which is the first of them in etcd at " + plan.machines->etcd->endpoint;
-  }
-  if (plan.machines) {
-    return "of machine 0 of " + std::to_string(plan.machines->num_machines) + ", at " +
-           plan.machines->address + ":" + std::to_string(plan.machines->port);
+  if (std::holds_alternative<ElasticSettings>(plan.start))
+    return "on one of the nodes, at a port that is free there when they meet";
+  if (const auto* machines = std::get_if<StaticSettings>(&plan.start)) {
+    return "of machine 0 of " + std::to_string(machines->num_machines) +
+           (machines->etcd ? ", which is the first of them in etcd at " + machines->etcd->endpoint
+                           : ", at " + machines->address + ":" + std::to_string(machines->port));
   }
   if (!spec.store.enabled) return "none: one process needs no rendezvous";
   const std::string where = spec.store.bind_address + ":";
@@ -177,7 +176,8 @@ std::string render_dry_run(const LaunchPlan& plan) {
   const auto later = decided_later(plan);
   std::string out;
   append_row(out, "job", spec.job_id);
-  if (plan.elastic) append_row(out, "nodes", elastic_nodes_text(*plan.elastic));
+  if (const auto* nodes = std::get_if<ElasticSettings>(&plan.start))
+    append_row(out, "nodes", elastic_nodes_text(*nodes));
   append_row(out, "workers", std::to_string(spec.workers.size()));
   append_row(out, "config", plan.config_file.empty() ? "none" : plan.config_file);
   append_row(out, "store", store_text(plan));

@@ -1,5 +1,7 @@
 // The real LaunchHost: this process's environment, this machine's cores and GPUs.
 
+#include "launcher/launch_host.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -10,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "launcher/launch_plan.h"
 #include "launcher/machine_cores.h"
 #include "launcher/number_text.h"
 #include "launcher/own_environment.h"

@@ -85,7 +85,8 @@ std::string name_of_job(const CommandLine& line,
                         const WorkerCommand& command) {
   const std::string run_id = line.text("rdzv_id").value_or(line.run_id);
   const bool is_named = run_id != "none" && !run_id.empty() && !line.is_on("standalone");
-  return is_named && !settings.elastic ? run_id : command.name;
+  const bool is_elastic = std::holds_alternative<ElasticSettings>(settings.start);
+  return is_named && !is_elastic ? run_id : command.name;
 }
 
 std::vector<WorkerSpec> make_workers(const LaunchSettings& settings,
@@ -167,7 +168,7 @@ JobSpec make_spec(const CommandLine& line,
   JobSpec spec;
   spec.job_id = job_id(name_of_job(line, settings, command), host.job_suffix);
   const bool is_simple = settings.num_processes == 1 && !settings.is_like_torchrun() &&
-                         !settings.elastic && !settings.machines && !line.is_torchrun;
+                         !meets_others(settings.start) && !line.is_torchrun;
   spec.env_mode = is_simple ? EnvMode::kSimple : EnvMode::kDistributed;
   spec.env = base_environment(host.environment, settings, spec.env_mode, command.is_python);
   auto signals = line.text("signals_to_handle");
@@ -190,10 +191,11 @@ JobSpec make_spec(const CommandLine& line,
   spec.restart.max_restarts = settings.max_restarts;
   spec.log.dir = choose_log_dir(settings, host);
   // The nodes of an allocation share the folder that was named.
-  const bool shares_folder = settings.elastic && settings.elastic->meeting != Meeting::kEndpoint &&
-                             settings.elastic->meeting != Meeting::kAgent;
-  if (shares_folder && !settings.output.log_dir.empty() && !settings.elastic->node_id.empty())
-    spec.log.dir += "/" + settings.elastic->node_id;
+  const auto* nodes = std::get_if<ElasticSettings>(&settings.start);
+  const bool shares_folder =
+      nodes != nullptr && nodes->meeting != Meeting::kEndpoint && nodes->meeting != Meeting::kAgent;
+  if (shares_folder && !settings.output.log_dir.empty() && !nodes->node_id.empty())
+    spec.log.dir += "/" + nodes->node_id;
   if (spec.log.dir.empty() && !host.private_base.empty()) {
     spec.log.error_dir = host.private_base + "/accel-" + spec.job_id;
   }
@@ -206,9 +208,9 @@ JobSpec make_spec(const CommandLine& line,
 
   // Several nodes: no worker has this terminal, and which one is rank 0 changes.
   // With --stop_with_stdin there is nothing to read.
-  const bool is_alone = !settings.elastic && !settings.machines;
-  const bool has_terminal = is_alone && !line.is_on("stop_with_stdin");
-  const bool is_main = settings.machines && settings.machines->is_main();
+  const bool has_terminal = !meets_others(settings.start) && !line.is_on("stop_with_stdin");
+  const auto* machines = std::get_if<StaticSettings>(&settings.start);
+  const bool is_main = machines != nullptr && machines->is_main();
   spec.console.stdin_to_rank0 = has_terminal || (is_main && !line.is_on("stop_with_stdin"));
   const bool may_use_terminal = has_terminal && host.stdout_is_terminal && !line.is_on("no_pty");
   spec.console.foreground = may_use_terminal && host.stdin_is_terminal &&
@@ -220,14 +222,14 @@ JobSpec make_spec(const CommandLine& line,
   spec.store.port =
       static_cast<std::uint16_t>(settings.main_process_port.value_or(kDefaultMainPort));
   spec.identity.master_port = spec.store.port;
-  if (settings.machines) place_workers(spec, *settings.machines);
+  if (machines != nullptr) place_workers(spec, *machines);
   return spec;
 }
 
 // Workers of one machine are told the port of their store, so any will do when the named one is taken (CLI27). torchrun
 // fails when its own flag named it.
 void settle_port(const LaunchSettings& settings, const LaunchHost& host, LaunchPlan& plan) {
-  const bool is_alone = !settings.elastic && !settings.machines && !settings.has_starter();
+  const bool is_alone = std::holds_alternative<OneMachine>(settings.start);
   supervisor::StorePolicy& store = plan.spec.store;
   if (!is_alone || !store.enabled || !store.exact_port) return;
   store.exact_port = false;
@@ -307,7 +309,7 @@ Result<LaunchPlan> plan_for_sagemaker(const CommandLine& line,
   auto submission = plan_submission(line, file, variables, host.environment, host.job_suffix);
   if (!submission) return std::move(submission).error();
   plan.notices.insert(plan.notices.end(), submission->notices.begin(), submission->notices.end());
-  plan.submission = *std::move(submission);
+  plan.start = *std::move(submission);
   plan.quiet = line.is_on("quiet");
   return plan;
 }
@@ -322,26 +324,48 @@ void enter_training_job(CommandLine& line,
   if (*here) join_training_job(line, file, **here, host.environment);
 }
 
-// Where another program starts the workers, it becomes the process of the job.
-Result<void> hand_to_starter(LaunchPlan& plan,
-                             const LaunchSettings& settings,
-                             const CommandLine& line,
-                             const LaunchHost& host) {
-  if (settings.mpi) {
-    if (auto handed = hand_to_mpirun(plan.spec, *settings.mpi, host); !handed) return handed;
-    plan.worker_names = {plan.spec.workers.front().argv.front()};
-    plan.mpi_hostfile = settings.mpi->hostfile;
+// Makes the job of this machine's workers what its start wants; `start` learns what only the whole plan knows.
+struct Starter {
+  LaunchPlan& plan;
+  const LaunchSettings& settings;
+  const CommandLine& line;
+  const LaunchHost& host;
+
+  Result<void> operator()(OneMachine&) const { return {}; }
+  Result<void> operator()(Submission&) const { return {}; }
+
+  Result<void> operator()(StaticSettings& machines) const {
+    machines.program = line.program();
+    machines.device = compute_device(line, settings, [this] { return has_any_device(host); });
+    return {};
   }
-  if (settings.tpu && settings.tpu->pod) {
+
+  Result<void> operator()(ElasticSettings& nodes) const {
+    nodes.allocation_end = plan.allocation_end;
+    nodes.program = line.program();
+    return {};
+  }
+
+  // Where another program starts the workers, it becomes the process of the job.
+  Result<void> operator()(MpiSettings& mpi) const {
+    if (auto handed = hand_to_mpirun(plan.spec, mpi, host); !handed) return handed;
+    plan.worker_names = {plan.spec.workers.front().argv.front()};
+    return {};
+  }
+
+  Result<void> operator()(PodStart&) const {
     plan.spec.workers.front().is_starter = true;
     plan.worker_names = {"xla_dist"};
+    return {};
   }
-  if (settings.hosts) {
-    if (auto handed = hand_to_hosts(plan, *settings.hosts, line, host); !handed) return handed;
+
+  Result<void> operator()(HostSettings& hosts) const {
+    auto handed = hand_to_hosts(plan.spec, hosts, line, host, plan.notices);
+    for (const HostSlots& one : hosts.hosts) plan.hosts.push_back(one.name);
     plan.shares.clear();
+    return handed;
   }
-  return {};
-}
+};
 
 // With those of older versions. One that nobody knows chooses nothing: whoever mistypes it wants to see them all.
 GivenFlags typed_flags(const CommandLine& line, const std::vector<std::string>& arguments) {
@@ -402,32 +426,25 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   if (!command) faults.add(command.error());
   if (!faults.empty()) return faults.merged();
 
-  Result<AffinityPlan> cores = divide_cores(*settings, line, host, plan.notices);
+  const bool has_cores = !std::holds_alternative<HostSettings>(settings->start);
+  Result<AffinityPlan> cores =
+      has_cores ? divide_cores(*settings, line, host, plan.notices) : AffinityPlan();
   if (!cores) return std::move(cores).error();
   plan.shares = cores->workers;
   plan.spec = make_spec(line, *settings, *command, *cores, host);
   if (!host.is_torchrun || !is_port_typed) settle_port(*settings, host, plan);
   keep_gpus_apart(*settings, host, plan);
-  const bool is_here = !settings->elastic && !settings->has_starter();
+  const bool is_elastic = std::holds_alternative<ElasticSettings>(settings->start);
+  const bool is_here = !is_elastic && !has_starter(settings->start);
   const WorkerPlace place = is_here ? WorkerPlace::kHere : WorkerPlace::kElsewhere;
   if (auto applied = apply_spec_flags(line, place, plan.spec, plan.notices); !applied)
     return std::move(applied).error();
-  if (auto handed = hand_to_starter(plan, *settings, line, host); !handed)
-    return std::move(handed).error();
-  plan.elastic = settings->elastic;
-  plan.machines = settings->machines;
-  // Its starter has told them already.
-  if (!slurm.starter_folder.empty() && plan.elastic) plan.notices.clear();
   if (slurm.place) plan.allocation_end = slurm.place->end;
-  if (plan.elastic) {
-    plan.elastic->allocation_end = plan.allocation_end;
-    plan.elastic->program = line.program();
-  }
-  if (plan.machines) {
-    plan.machines->program = line.program();
-    plan.machines->device =
-        compute_device(line, *settings, [&host] { return has_any_device(host); });
-  }
+  plan.start = settings->start;
+  if (auto described = std::visit(Starter{plan, *settings, line, host}, plan.start); !described)
+    return std::move(described).error();
+  // Its starter has told them already.
+  if (!slurm.starter_folder.empty() && is_elastic) plan.notices.clear();
   plan.quiet = line.is_on("quiet");
   plan.stop_with_stdin = line.is_on("stop_with_stdin");
   plan.debug = settings->debug;

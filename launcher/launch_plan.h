@@ -9,8 +9,6 @@
 // Cost:     below 2 ms; the cores are only read when something depends on them.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,37 +18,11 @@
 #include <accel/topology.h>
 
 #include "launcher/allocation_end.h"
-#include "launcher/elastic_settings.h"
-#include "launcher/mpi/mpi_launch.h"
-#include "launcher/sagemaker/submission.h"
-#include "launcher/static/static_settings.h"
-#include "runtime/cpu_quota.h"
-#include "runtime/nvidia_gpus.h"
+#include "launcher/launch_host.h"
+#include "launcher/start.h"
 #include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
-
-// The machine and the process that asks. Tests put another one in its place.
-struct LaunchHost {
-  EnvMap environment;                                // of the launcher; the workers' is built on it
-  std::function<Result<Topology>(Caches)> topology;  // called only when needed
-  std::function<std::optional<CpuQuota>()> cpu_quota;  // empty: none
-  std::function<int()> num_gpus;                    // visible GPUs, CUDA_VISIBLE_DEVICES respected
-  std::function<int()> num_machine_cores;           // for --strict_compat; empty: one
-  std::function<std::string()> resource_config;     // of SageMaker; empty where there is none
-  std::function<Result<MpiProgram>()> mpi_program;  // called only when mpirun starts the workers
-  // kPortInUse, with the holder's name, when the store cannot have this port here; empty: it can.
-  std::function<std::optional<Error>(std::uint16_t)> port_fault;
-  std::string home;                       // of the user, for default_config.yaml; may be empty
-  std::string program_folder;             // of accel-launch; absolute
-  std::function<NvidiaMachine()> nvidia;  // all of them; empty: nobody can tell
-  std::string job_suffix;                 // makes the job's id unique on this machine
-  std::string private_base;               // where private folders of jobs are made; may be empty
-  bool stdin_is_terminal = false;
-  bool stdout_is_terminal = false;
-  bool is_torchrun = false;  // started as accel-torchrun
-};
-[[nodiscard]] LaunchHost real_launch_host();
 
 struct LaunchPlan {
   supervisor::JobSpec spec;
@@ -60,17 +32,12 @@ struct LaunchPlan {
   bool dry_run = false;  // print render_dry_run() and start nothing
 
   AllocationEnd allocation_end;
-
-  std::optional<Submission> submission;    // for SageMaker; nothing is started here
-  std::optional<ElasticSettings> elastic;  // several nodes: `spec` is this node's part
-  std::optional<StaticSettings> machines;  // several machines without a daemon: as above
+  Start start;  // `spec` is this machine's part, or the job of what starts the workers
 
   // --help or --version: the text to print instead of launching anything.
   std::optional<std::string> answer;
 
   std::vector<std::string> notices;  // warnings for stderr, one line each, in the order found
-
-  std::string mpi_hostfile;  // that mpirun will read; empty: none
 
   // What the report calls the processes of `spec`; empty: ranks.
   std::vector<std::string> worker_names;

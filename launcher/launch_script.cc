@@ -33,16 +33,17 @@ Result<WorkerCommand> find_command(const CommandLine& line, const EnvMap& enviro
 Result<WorkerCommand> find_tpu_command(const CommandLine& line,
                                        const LaunchSettings& settings,
                                        const LaunchHost& host) {
-  if (!settings.tpu->pod) {
+  const TpuSettings& tpu = *settings.tpu;
+  if (!tpu.pod) {
     const Result<WorkerCommand> command = find_command(line, host.environment);
-    return command ? tpu_command(*command, *settings.tpu) : command;
+    return command ? tpu_command(*command, tpu) : command;
   }
   if (line.script.empty()) return find_command(line, host.environment);
   const Result<std::string> python = find_python(host.environment);
   if (!python) return python.error();
   return pod_command(
       {.name = line.script, .arguments = line.script_arguments, .kind = kind_of_script(line)},
-      *settings.tpu,
+      tpu,
       {.python = *python,
        .launcher = host.program_folder + "/accel-launch",
        .mixed_precision = settings.mixed_precision,

@@ -6,7 +6,7 @@
 #include <accel/result.h>
 
 #include "launcher/flags.h"
-#include "launcher/launch_plan.h"
+#include "launcher/launch_host.h"
 #include "launcher/launch_settings.h"
 #include "launcher/script.h"
 

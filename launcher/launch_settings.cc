@@ -67,9 +67,8 @@ class Merge {
     settings_.paradigms = choose_paradigms(wish(), notices_, faults_);
     choose_machines();
     choose_num_processes();
-    const int of_mpi = settings_.mpi ? settings_.mpi->num_processes.value_or(1) : 0;
-    if (!settings_.elastic && faults_.empty())
-      check_sizes(settings_.paradigms, is_mpi_ ? of_mpi : settings_.world_size(), faults_);
+    if (elastic() == nullptr && faults_.empty())
+      check_sizes(settings_.paradigms, num_ranks(), faults_);
     choose_computing();
     choose_dynamo();
     settings_.output = choose_output(line_, settings_.num_processes, notices_, faults_);
@@ -107,6 +106,18 @@ class Merge {
     faults_.add(Error(ErrorCode::kUnsupported, std::move(message), std::move(remedy)));
   }
 
+  // nullptr: another start.
+  StaticSettings* machines() { return std::get_if<StaticSettings>(&settings_.start); }
+  [[nodiscard]] const ElasticSettings* elastic() const {
+    return std::get_if<ElasticSettings>(&settings_.start);
+  }
+
+  // Of the whole job, as far as they are known.
+  [[nodiscard]] int num_ranks() const {
+    const auto* mpi = std::get_if<MpiSettings>(&settings_.start);
+    return mpi == nullptr ? settings_.world_size() : mpi->num_processes.value_or(1);
+  }
+
   int num_gpus() {
     if (!num_gpus_) num_gpus_ = ask_num_gpus_ ? ask_num_gpus_() : 0;
     return *num_gpus_;
@@ -131,7 +142,10 @@ class Merge {
           {.hostfile = *hostfile, .num_machines = said.num_machines, .main_address = said.address});
     }
     if (choose_hosts(said.num_machines, said.address)) return;
-    if (settings_.tpu && settings_.tpu->pod) return;
+    if (settings_.tpu && settings_.tpu->pod) {
+      settings_.start = PodStart();
+      return;
+    }
     if (settings_.tpu && said.num_machines > 1) {
       return unsupported(
           "--tpu starts torch_xla on one machine, and " + line_.spelled("num_machines") + " is " +
@@ -143,10 +157,11 @@ class Merge {
     if (of_slurm->rank) said.rank = of_slurm->rank;
     if (of_slurm->are_nodes) {
       num_slurm_nodes_ = said.num_machines;
-    } else {
-      settings_.machines = launcher::choose_machines(said, line_, notices_, faults_);
+    } else if (auto chosen = launcher::choose_machines(said, line_, notices_, faults_)) {
+      settings_.start = *std::move(chosen);
+      return;
     }
-    if (!settings_.machines) settings_.elastic = choose_nodes(line_, slurm_, faults_);
+    if (auto nodes = choose_nodes(line_, slurm_, faults_)) settings_.start = *std::move(nodes);
   }
 
   // mpirun is one process here; how many ranks it starts is its business alone.
@@ -157,7 +172,13 @@ class Merge {
     if (!wish.num_processes) refuse_undecided_file();
     auto planned = plan_mpi(wish);
     if (!planned) return faults_.add(std::move(planned).error());
-    settings_.mpi = *std::move(planned);
+    start_by_mpirun(*std::move(planned));
+  }
+
+  void start_by_mpirun(MpiSettings settings) {
+    settings_.num_on_machine = settings.num_on_machine();
+    settings_.is_bound_by_mpirun = true;
+    settings_.start = std::move(settings);
   }
 
   // False: the launch does not go through a hostfile.
@@ -171,19 +192,16 @@ class Merge {
         .main_address = address,
         .main_port = settings_.main_process_port,
         .is_in_allocation = slurm_.place.has_value()};
-    settings_.hosts = launcher::choose_hosts(wish, notices_, faults_);
-    if (settings_.hosts && settings_.hosts->transport == HostTransport::kMpirun) {
-      choose_mpi_hosts();
+    auto chosen = launcher::choose_hosts(wish, notices_, faults_);
+    if (!chosen) return false;
+    if (chosen->transport == HostTransport::kMpirun) {
+      is_mpi_ = true;
+      start_by_mpirun(plan_mpi_hosts(*chosen));
       return true;
     }
-    if (settings_.hosts) settings_.num_processes = settings_.hosts->num_workers();
-    return settings_.hosts.has_value();
-  }
-
-  void choose_mpi_hosts() {
-    is_mpi_ = true;
-    settings_.mpi = plan_mpi_hosts(*settings_.hosts);
-    settings_.hosts.reset();
+    settings_.num_processes = settings_.num_on_machine = chosen->num_workers();
+    settings_.start = *std::move(chosen);
+    return true;
   }
 
   void choose_hardware() {
@@ -202,6 +220,7 @@ class Merge {
     const bool has_other = settings_.use_cpu || settings_.multi_gpu || line_.is_on("use_fsdp") ||
                            line_.is_on("use_deepspeed") || line_.is_on("use_megatron_lm");
     settings_.tpu = choose_tpu(line_, file_, has_other, faults_);
+    settings_.is_tpu = settings_.tpu.has_value();
     settings_.gpu_ids = line_.text("gpu_ids").value_or(
         file_ != nullptr && file_->gpu_ids ? *file_->gpu_ids : "all");
     settings_.gpu_ids = without_blanks(settings_.gpu_ids);
@@ -239,14 +258,14 @@ class Merge {
   int num_usable_gpus() { return num_gpu_places(settings_.gpu_ids, num_gpus()); }
 
   void choose_num_processes() {
-    if (is_mpi_ || settings_.hosts || settings_.tpu) return;
+    if (is_mpi_ || std::holds_alternative<HostSettings>(settings_.start) || settings_.tpu) return;
     std::optional<int> number = requested_num_processes();
     if (!number) refuse_undecided_file();
     const bool is_undecided = file_ == nullptr && !line_.has("num_processes");
     if (is_undecided) {
       number = settings_.use_cpu ? 1 : std::max(1, num_usable_gpus());
       // Of several nodes each decides for itself, and the number of machines is not 1.
-      if (!settings_.elastic && !settings_.machines)
+      if (!meets_others(settings_.start))
         notices_.push_back(
             "nothing says how many workers to start: " + line_.spelled("num_processes") + " is " +
             std::to_string(*number) + ", " + line_.spelled("num_machines") + " 1, " +
@@ -254,7 +273,7 @@ class Merge {
             ", " + line_.spelled("dynamo_backend") + " " +
             line_.text("dynamo_backend").value_or("no"));
     }
-    settings_.num_processes = number.value_or(1);
+    settings_.num_processes = settings_.num_on_machine = number.value_or(1);
     const bool is_paradigm = settings_.paradigms.is_any();
     if (file_ == nullptr && !line_.is_torchrun && !is_paradigm && !settings_.use_cpu &&
         settings_.num_processes > 1 && num_gpus() > 1) {
@@ -263,13 +282,9 @@ class Merge {
     if (!number) return;
     if (settings_.multi_gpu) return check_gpus();
     // Without any GPU the workers compute on the CPU.
-    if (!settings_.use_cpu && (is_paradigm || starts_here()) && num_gpus() > 0) check_num_gpus();
-  }
-
-  // Of a job that others start, the GPUs of this machine say nothing.
-  [[nodiscard]] bool starts_here() const {
-    return !settings_.elastic || (settings_.elastic->meeting != Meeting::kAgent &&
-                                  settings_.elastic->meeting != Meeting::kStarter);
+    // Of a job that others start, the GPUs of this machine say nothing.
+    const bool is_here = starts_workers_here(settings_.start);
+    if (!settings_.use_cpu && (is_paradigm || is_here) && num_gpus() > 0) check_num_gpus();
   }
 
   void refuse_undecided_file() {
@@ -284,12 +299,12 @@ class Merge {
     const std::optional<int> number =
         integer("num_processes", &ConfigFile::num_processes, 1, kAnyInt);
     const int given = number.value_or(1);
-    const bool is_divided = settings_.machines && !line_.counts_per_machine;
-    const int here = is_divided ? std::max(1, given / settings_.machines->num_machines) : given;
-    if (is_divided && number) settings_.machines->num_processes = given;
+    StaticSettings* const divided = line_.counts_per_machine ? nullptr : machines();
+    const int here = divided != nullptr ? std::max(1, given / divided->num_machines) : given;
+    if (divided != nullptr && number) divided->num_processes = given;
     if (!number) return std::nullopt;
-    if (is_divided) note_share(given, settings_.machines->num_machines, here);
-    if (!settings_.machines && !line_.counts_per_machine) return share_of_node(given);
+    if (divided != nullptr) note_share(given, divided->num_machines, here);
+    if (machines() == nullptr && !line_.counts_per_machine) return share_of_node(given);
     if (here <= kMaxProcesses) return here;
     return too_many_here(given);
   }
@@ -307,9 +322,9 @@ class Merge {
 
   [[nodiscard]] NodeRange num_nodes() const {
     if (num_slurm_nodes_ > 1) return {num_slurm_nodes_, num_slurm_nodes_};
-    if (!settings_.elastic) return {};
+    if (elastic() == nullptr) return {};
     if (const auto said = parse_node_range(line_.text("nnodes").value_or(""))) return *said;
-    const int of_slurm = settings_.elastic->max_nodes;  // all of them
+    const int of_slurm = elastic()->max_nodes;  // all of them
     return {of_slurm, of_slurm};
   }
 
@@ -336,9 +351,9 @@ class Merge {
 
   // On one node of the job, where it is known which is the first.
   void note_share(int number, int nodes, int share) {
-    const bool is_another = settings_.machines
-                                ? settings_.machines->machine_rank.value_or(0) > 0
-                                : settings_.elastic && settings_.elastic->meeting == Meeting::kNode;
+    const bool is_another = machines() != nullptr
+                                ? machines()->machine_rank.value_or(0) > 0
+                                : elastic() != nullptr && elastic()->meeting == Meeting::kNode;
     if (nodes == 1 || number % nodes != 0 || is_another) return;
     notices_.push_back(source_of_count() + " " + std::to_string(number) + " counts those of all " +
                        std::to_string(nodes) + " nodes: " + std::to_string(share) + " on each");
@@ -354,7 +369,7 @@ class Merge {
     }
     const bool is_single_id =
         settings_.gpu_ids != "all" && settings_.gpu_ids.find(',') == std::string::npos;
-    if (file_ != nullptr && is_single_id && !settings_.machines) {
+    if (file_ != nullptr && is_single_id && machines() == nullptr) {
       faults_.add(
           Error(ErrorCode::kUsage,
                 "Less than two GPU ids were configured and tried to run on multiple GPUs. Please "
@@ -389,6 +404,8 @@ class Merge {
       if (backend != variables.end() && backend->second == "MSAMP")
         notices_.emplace_back("fp8_backend msamp is deprecated, as Accelerate says: take te or ao");
     }
+    if (settings_.tpu)
+      settings_.device_variables = tpu_variables(*settings_.tpu, settings_.mixed_precision);
     settings_.num_cpu_threads =
         integer_flag(line_, "num_cpu_threads_per_process", 1, kMostThreads, faults_);
     settings_.enable_cpu_affinity =

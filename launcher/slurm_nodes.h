@@ -20,13 +20,11 @@
 #include <accel/result.h>
 
 #include "launcher/elastic_settings.h"
+#include "launcher/launcher_variables.h"
 #include "launcher/program.h"
 #include "launcher/slurm_environment.h"
 
 namespace accel::launcher {
-
-// Set by a starter for the launchers of its nodes: the folder of their job. Never in a worker's environment.
-inline constexpr const char* kSlurmFolderVariable = "ACCEL_SLURM_FOLDER";
 
 struct SlurmWish {
   std::optional<std::pair<int, int>> num_nodes;  // --nnodes

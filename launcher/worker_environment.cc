@@ -1,8 +1,7 @@
 #include "launcher/worker_environment.h"
 
 #include "launcher/gpu_list.h"
-#include "launcher/slurm_nodes.h"
-#include "launcher/static/job_token.h"
+#include "launcher/launcher_variables.h"
 
 namespace accel::launcher {
 namespace {
@@ -19,7 +18,7 @@ void add_dynamo(EnvMap& env, const DynamoOptions& dynamo) {
   env["ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"] = python_bool(dynamo.use_regional_compilation);
 }
 
-void add_accelerate(EnvMap& env, const LaunchSettings& settings) {
+void add_accelerate(EnvMap& env, const WorkerSettings& settings) {
   // Workers on GPUs are not told; what the user set stays.
   if (settings.use_cpu || !settings.is_like_torchrun())
     env["ACCELERATE_USE_CPU"] = python_bool(settings.use_cpu);
@@ -41,7 +40,7 @@ void drop_outer_identity(EnvMap& env) {
 }  // namespace
 
 EnvMap base_environment(const EnvMap& inherited,
-                        const LaunchSettings& settings,
+                        const WorkerSettings& settings,
                         EnvMode mode,
                         bool is_python) {
   EnvMap env = inherited;
@@ -50,10 +49,7 @@ EnvMap base_environment(const EnvMap& inherited,
   env.erase(kJobTokenVariable);  // workers show it to nobody, and many write their environment down
   if (settings.tells_accelerate) add_accelerate(env, settings);
   for (const auto& [name, value] : settings.paradigms.variables) env[name] = value;
-  if (settings.tpu) {
-    for (const auto& [name, value] : tpu_variables(*settings.tpu, settings.mixed_precision))
-      env[name] = value;
-  }
+  for (const auto& [name, value] : settings.device_variables) env[name] = value;
   if (settings.debug) env["ACCELERATE_DEBUG_MODE"] = "true";
   if (settings.enable_cpu_affinity) env["ACCELERATE_CPU_AFFINITY"] = "1";
   if (settings.gpu_ids != "all") {
@@ -66,13 +62,13 @@ EnvMap base_environment(const EnvMap& inherited,
   return env;
 }
 
-bool decides_num_threads(const EnvMap& inherited, const LaunchSettings& settings) {
+bool decides_num_threads(const EnvMap& inherited, const WorkerSettings& settings) {
   return !settings.num_cpu_threads && !settings.strict_compat &&
          inherited.count("OMP_NUM_THREADS") == 0;
 }
 
 EnvMap thread_environment(const EnvMap& inherited,
-                          const LaunchSettings& settings,
+                          const WorkerSettings& settings,
                           int num_threads) {
   EnvMap env;
   if (inherited.count("KMP_BLOCKTIME") == 0) env["KMP_BLOCKTIME"] = "1";

@@ -122,10 +122,11 @@ std::vector<std::string> flags_for_hosts(const CommandLine& line) {
   return flags;
 }
 
-Result<void> hand_to_hosts(LaunchPlan& plan,
+Result<void> hand_to_hosts(JobSpec& spec,
                            const HostSettings& settings,
                            const CommandLine& line,
-                           const LaunchHost& host) {
+                           const LaunchHost& host,
+                           std::vector<std::string>& notices) {
   if (auto there = check_transport(settings.transport, host.environment); !there)
     return std::move(there).error();
   const auto listed = read_listed_variables(host.environment);
@@ -139,8 +140,8 @@ Result<void> hand_to_hosts(LaunchPlan& plan,
                  "change to a folder that all hosts have");
   }
   command.program = host.program_folder + "/accel-torchrun";
-  command.variables = exported_variables(plan.spec.env, host.environment, *listed);
-  if (auto kept = keep_secrets(command, settings, plan.notices); !kept) return kept;
+  command.variables = exported_variables(spec.env, host.environment, *listed);
+  if (auto kept = keep_secrets(command, settings, notices); !kept) return kept;
   command.flags = flags_for_hosts(line);
   command.script = {line.script};
   // One that is the script's own, where the launcher there drops the first.
@@ -149,9 +150,8 @@ Result<void> hand_to_hosts(LaunchPlan& plan,
   if (has_own_dashes && !line.is_on("strict_compat")) command.script.emplace_back("--");
   command.script.insert(
       command.script.end(), line.script_arguments.begin(), line.script_arguments.end());
-  become_starters(plan.spec, settings, command);
-  plan.spec.env = host.environment;
-  for (const HostSlots& one : settings.hosts) plan.hosts.push_back(one.name);
+  become_starters(spec, settings, command);
+  spec.env = host.environment;
   return {};
 }
 

@@ -7,17 +7,18 @@
 
 #include "launcher/flags.h"
 #include "launcher/hosts/host_launch.h"
-#include "launcher/launch_plan.h"
+#include "launcher/launch_host.h"
 
 namespace accel::launcher {
 
-// Changes `plan.spec` and names its processes. Output, restarts and checks are the business of the
+// Changes `spec`. Output, restarts and checks are the business of the
 // hosts' launchers, which get the flags for them.
 // Errors  kConfigSyntax of .deepspeed_env, kExecFailed without ssh, or without pdsh when it was named.
-[[nodiscard]] Result<void> hand_to_hosts(LaunchPlan& plan,
+[[nodiscard]] Result<void> hand_to_hosts(supervisor::JobSpec& spec,
                                          const HostSettings& settings,
                                          const CommandLine& line,
-                                         const LaunchHost& host);
+                                         const LaunchHost& host,
+                                         std::vector<std::string>& notices);
 
 // The flags of `line` that accel-torchrun on the hosts gets: all about output, failures and how the
 // script is run.

@@ -5,8 +5,9 @@
 
 #include <accel/result.h>
 
-#include "launcher/launch_plan.h"
+#include "launcher/launch_host.h"
 #include "launcher/mpi/mpi_launch.h"
+#include "runtime/supervisor/job_spec.h"
 
 namespace accel::launcher {
 

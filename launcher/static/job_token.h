@@ -11,12 +11,10 @@
 #include <accel/env_contract.h>
 #include <accel/result.h>
 
+#include "launcher/launcher_variables.h"
 #include "launcher/token_functions.h"
 
 namespace accel::launcher {
-
-inline constexpr const char* kJobTokenVariable = "ACCEL_JOB_TOKEN";
-inline constexpr const char* kJobTokenFileVariable = "ACCEL_JOB_TOKEN_FILE";
 
 class JobToken {
  public:

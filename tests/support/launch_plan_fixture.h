@@ -1,14 +1,33 @@
 // LaunchPlanFixture: plans launches on a made-up machine, with a program and a script in a scratch folder.
 #pragma once
 
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "launcher/launch_plan.h"
 #include "tests/support/scratch_folder.h"
+
+// Beside LaunchPlan, where their argument finds them.
+namespace accel::launcher {
+
+template <typename Kind>
+std::optional<Kind> start_of(const LaunchPlan& plan) {
+  const Kind* kind = std::get_if<Kind>(&plan.start);
+  return kind == nullptr ? std::nullopt : std::optional(*kind);
+}
+inline std::optional<StaticSettings> machines_of(const LaunchPlan& plan) {
+  return start_of<StaticSettings>(plan);
+}
+inline std::optional<ElasticSettings> nodes_of(const LaunchPlan& plan) {
+  return start_of<ElasticSettings>(plan);
+}
+
+}  // namespace accel::launcher
 
 namespace accel::test {
 

@@ -16,7 +16,7 @@ class ComputeDeviceTest : public test::LaunchPlanFixture {
     Words words = {"--num_machines", "2", "--num_processes", "2", "--main_process_ip", "10.0.0.1"};
     words.insert(words.end(), {"--main_process_port", "29500"});
     words.insert(words.end(), more.begin(), more.end());
-    return plan(std::move(words)).machines->device;
+    return machines_of(plan(std::move(words)))->device;
   }
 };
 
@@ -36,7 +36,7 @@ TEST_F(ComputeDeviceTest, IsNotSaidOfProgramsThatChoose) {
   num_gpus_ = 1;
   EXPECT_EQ(told({"--strict_compat"}), ComputeDevice::kUnsaid);
   host_.is_torchrun = true;
-  EXPECT_EQ(plan({"--nnodes=2", "--master_addr=10.0.0.1"}).machines->device,
+  EXPECT_EQ(machines_of(plan({"--nnodes=2", "--master_addr=10.0.0.1"}))->device,
             ComputeDevice::kUnsaid);
 }
 

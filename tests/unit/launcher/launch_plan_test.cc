@@ -231,12 +231,12 @@ TEST_F(LaunchPlanTest, FencingIsSoftUnlessAskedAndALeaseNeedsHardFencing) {
     words.push_back(program_);
     return words;
   };
-  EXPECT_FALSE(plan(with({})).elastic->hard_fencing);
-  EXPECT_FALSE(plan(with({"--fencing", "soft"})).elastic->hard_fencing);
-  const auto hard = plan(with({"--fencing", "hard"})).elastic;
+  EXPECT_FALSE(nodes_of(plan(with({})))->hard_fencing);
+  EXPECT_FALSE(nodes_of(plan(with({"--fencing", "soft"})))->hard_fencing);
+  const auto hard = nodes_of(plan(with({"--fencing", "hard"})));
   EXPECT_TRUE(hard->hard_fencing);
   EXPECT_EQ(hard->lease.count(), 10'000);
-  const auto given = plan(with({"--fencing", "hard", "--lease", "5"})).elastic;
+  const auto given = nodes_of(plan(with({"--fencing", "hard", "--lease", "5"})));
   EXPECT_EQ(given->lease.count(), 5'000);
   const auto carried =
       elastic_request_from_json(to_json(*given, supervisor::JobSpec(plan(with({})).spec)));
@@ -252,12 +252,12 @@ TEST_F(LaunchPlanTest, FencingIsSoftUnlessAskedAndALeaseNeedsHardFencing) {
 
 TEST_F(LaunchPlanTest, AnAgentNeedsNoAddressAndTakesNoFlagOfWhatItDecidesItself) {
   const auto one = plan({"--agent", "--num_processes", "2", program_});
-  ASSERT_TRUE(one.elastic);
-  EXPECT_EQ(one.elastic->meeting, Meeting::kAgent);
-  EXPECT_EQ(one.elastic->max_nodes, 1);
-  EXPECT_EQ(one.elastic->job, "");
+  ASSERT_TRUE(nodes_of(one));
+  EXPECT_EQ(nodes_of(one)->meeting, Meeting::kAgent);
+  EXPECT_EQ(nodes_of(one)->max_nodes, 1);
+  EXPECT_EQ(nodes_of(one)->job, "");
   EXPECT_FALSE(one.spec.console.use_pty);
-  const auto many = plan({"--agent", "--nnodes", "2:4", "--rdzv_id", "mine", program_}).elastic;
+  const auto many = nodes_of(plan({"--agent", "--nnodes", "2:4", "--rdzv_id", "mine", program_}));
   EXPECT_EQ(many->min_nodes, 2);
   EXPECT_EQ(many->max_nodes, 4);
   EXPECT_EQ(many->job, "mine");

@@ -94,9 +94,9 @@ class SlurmPlan : public test::LaunchPlanFixture {
 TEST_F(SlurmPlan, AFileForSeveralMachinesRunsOnTheNodesOfTheStep) {
   const LaunchPlan result = plan(of_file());
 
-  ASSERT_TRUE(result.elastic);
-  EXPECT_EQ(result.elastic->node_index, 1);
-  EXPECT_EQ(result.elastic->min_nodes, 2);
+  ASSERT_TRUE(nodes_of(result));
+  EXPECT_EQ(nodes_of(result)->node_index, 1);
+  EXPECT_EQ(nodes_of(result)->min_nodes, 2);
   EXPECT_EQ(result.spec.workers.size(), 2U);
 }
 
@@ -162,8 +162,8 @@ TEST_F(SlurmPlan, AnAddressMakesItALaunchOnMachinesWithTheNodesRank) {
                                   "--main_process_port",
                                   "29500"});
 
-  ASSERT_TRUE(result.machines);
-  EXPECT_EQ(result.machines->machine_rank, 1);
+  ASSERT_TRUE(machines_of(result));
+  EXPECT_EQ(machines_of(result)->machine_rank, 1);
 }
 
 }  // namespace

@@ -225,8 +225,8 @@ TEST_F(HostPlan, SlurmIsThePathOfItsAllocation) {
                             {"SLURMD_NODENAME", "n1"}});
   const LaunchPlan result =
       plan(two({"--deepspeed_multinode_launcher", "slurm", "--num_processes", "4"}));
-  ASSERT_TRUE(result.elastic.has_value());
-  EXPECT_EQ(result.elastic->min_nodes, 2);
+  ASSERT_TRUE(nodes_of(result).has_value());
+  EXPECT_EQ(nodes_of(result)->min_nodes, 2);
   EXPECT_EQ(result.spec.workers.size(), 2U);
   EXPECT_THAT(result.hosts, IsEmpty());
 

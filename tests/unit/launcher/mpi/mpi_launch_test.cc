@@ -158,7 +158,7 @@ TEST_F(MpiPlan, TheFixtureOfThePeerBecomesOneProcessOfMpirun) {
 
 TEST_F(MpiPlan, ThreadsAreTheCoresDividedByTheRanksOfAMachine) {
   const LaunchPlan result = plan({"--cpu", "--mpirun_hostfile", "H", "--num_processes", "4"});
-  EXPECT_EQ(result.mpi_hostfile, "H");
+  EXPECT_EQ(start_of<MpiSettings>(result)->hostfile, "H");
 
   EXPECT_EQ(result.spec.env.at("OMP_NUM_THREADS"), "2");
   EXPECT_THAT(result.spec.workers[0].env, IsEmpty());

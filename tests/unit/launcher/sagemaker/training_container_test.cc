@@ -85,7 +85,7 @@ class TrainingContainerLaunch : public test::LaunchPlanFixture {
   // Workers of this machine, when there are two machines.
   int workers(const Words& words) {
     const LaunchPlan here = plan(words);
-    return here.machines && here.machines->num_machines == 2
+    return machines_of(here) && machines_of(here)->num_machines == 2
                ? static_cast<int>(here.spec.workers.size())
                : -1;
   }
@@ -112,24 +112,24 @@ TEST_F(TrainingContainerLaunch, TorchrunsWordsForTheMachinesHold) {
   host_.is_torchrun = true;
   const LaunchPlan said =
       plan({"--no_python", "--nnodes", "3", "--node_rank", "2", "--master_addr", "gpu-01"});
-  ASSERT_TRUE(said.machines);
-  EXPECT_EQ(said.machines->num_machines, 3);
-  EXPECT_FALSE(plan({"--no_python", "--standalone"}).machines);
+  ASSERT_TRUE(machines_of(said));
+  EXPECT_EQ(machines_of(said)->num_machines, 3);
+  EXPECT_FALSE(machines_of(plan({"--no_python", "--standalone"})));
 
   host_.environment["PET_NNODES"] = "4";
   host_.environment["PET_NODE_RANK"] = "3";
   host_.environment["PET_MASTER_ADDR"] = "gpu-01";
   const LaunchPlan by_variables = plan({"--no_python"});
-  ASSERT_TRUE(by_variables.machines);
-  EXPECT_EQ(by_variables.machines->num_machines, 4);
-  EXPECT_EQ(by_variables.machines->machine_rank, 3);
+  ASSERT_TRUE(machines_of(by_variables));
+  EXPECT_EQ(machines_of(by_variables)->num_machines, 4);
+  EXPECT_EQ(machines_of(by_variables)->machine_rank, 3);
 }
 
 TEST_F(TrainingContainerLaunch, TorchrunsPortIsTheMainProcesss) {
   host_.is_torchrun = true;
-  EXPECT_EQ(plan({"--no_python", "--master_port", "4000"}).machines->port, 4000);
+  EXPECT_EQ(machines_of(plan({"--no_python", "--master_port", "4000"}))->port, 4000);
   host_.environment["PET_MASTER_PORT"] = "4001";
-  EXPECT_EQ(plan({"--no_python"}).machines->port, 4001);
+  EXPECT_EQ(machines_of(plan({"--no_python"}))->port, 4001);
 }
 
 }  // namespace

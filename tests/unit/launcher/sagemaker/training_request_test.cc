@@ -174,10 +174,10 @@ TEST_F(SageMakerPlan, TheWorkersVariablesAreSent) {
   const LaunchPlan plan =
       or_throw(resolve_launch(words({"--dynamo_backend", "inductor", "--debug"}), host_));
 
-  ASSERT_TRUE(plan.submission);
-  EXPECT_TRUE(plan.submission->is_printed_only);
-  EXPECT_EQ(plan.submission->environment.at("AWS_DEFAULT_REGION"), "us-east-1");
-  const Json json = or_throw(make_training_request(plan.submission->wish, {})).json;
+  const auto& submission = std::get<Submission>(plan.start);
+  EXPECT_TRUE(submission.is_printed_only);
+  EXPECT_EQ(submission.environment.at("AWS_DEFAULT_REGION"), "us-east-1");
+  const Json json = or_throw(make_training_request(submission.wish, {})).json;
   EXPECT_EQ(json["Environment"]["ACCELERATE_MIXED_PRECISION"], "bf16");
   EXPECT_EQ(json["Environment"]["ACCELERATE_DYNAMO_BACKEND"], "INDUCTOR");
   EXPECT_EQ(json["Environment"]["ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"], "DATA_PARALLEL");
@@ -194,7 +194,7 @@ TEST_F(SageMakerPlan, KeysComeFromTheCommandLineOrTheEnvironment) {
 
   const LaunchPlan plan = or_throw(
       resolve_launch(words({"--aws_access_key_id", "a", "--aws_secret_access_key", "b"}), host_));
-  EXPECT_EQ(plan.submission->environment.at("AWS_SECRET_ACCESS_KEY"), "b");
+  EXPECT_EQ(std::get<Submission>(plan.start).environment.at("AWS_SECRET_ACCESS_KEY"), "b");
 }
 
 TEST_F(SageMakerPlan, OtherWaysToStartWorkersExcludeIt) {

@@ -32,12 +32,12 @@ class MachineWishTest : public test::LaunchPlanFixture {
 
 TEST_F(MachineWishTest, ProcessesAreDividedOverTheMachines) {
   const auto result = plan(machines({"--num_processes", "4"}));
-  ASSERT_TRUE(result.machines);
-  EXPECT_EQ(result.machines->num_machines, 2);
-  EXPECT_EQ(result.machines->machine_rank, 1);
-  EXPECT_EQ(result.machines->address, "10.0.0.1");
-  EXPECT_EQ(result.machines->port, 29601);
-  EXPECT_EQ(result.machines->num_processes, 4);
+  ASSERT_TRUE(machines_of(result));
+  EXPECT_EQ(machines_of(result)->num_machines, 2);
+  EXPECT_EQ(machines_of(result)->machine_rank, 1);
+  EXPECT_EQ(machines_of(result)->address, "10.0.0.1");
+  EXPECT_EQ(machines_of(result)->port, 29601);
+  EXPECT_EQ(machines_of(result)->num_processes, 4);
   EXPECT_EQ(result.spec.workers.size(), 2U);
   EXPECT_EQ(result.spec.workers[1].global_rank, 3);
   EXPECT_EQ(result.spec.identity.world_size, 4);
@@ -47,7 +47,7 @@ TEST_F(MachineWishTest, ProcessesAreDividedOverTheMachines) {
 
 // Whether they divide is found out where the machines meet, so that all of them hear of it.
 TEST_F(MachineWishTest, ProcessesThatDoNotDivideGoToTheMeeting) {
-  EXPECT_EQ(plan(machines({"--num_processes", "5"})).machines->num_processes, 5);
+  EXPECT_EQ(machines_of(plan(machines({"--num_processes", "5"})))->num_processes, 5);
   EXPECT_EQ(plan(machines({"--num_processes", "1"})).spec.workers.size(), 1U);
 }
 
@@ -57,14 +57,14 @@ TEST_F(MachineWishTest, AddressAndPortAreDemandedInTheWordsOfThePeer) {
   EXPECT_EQ(refused({"--cpu", "--num_machines", "2", "--main_process_ip", "10.0.0.1"}).message(),
             "When using multiple machines, you need to specify the main process port.");
   num_gpus_ = 2;
-  EXPECT_EQ(plan({"--multi_gpu",
-                  "--num_machines",
-                  "2",
-                  "--num_processes",
-                  "2",
-                  "--main_process_ip",
-                  "10.0.0.1"})
-                .machines->port,
+  EXPECT_EQ(machines_of(plan({"--multi_gpu",
+                              "--num_machines",
+                              "2",
+                              "--num_processes",
+                              "2",
+                              "--main_process_ip",
+                              "10.0.0.1"}))
+                ->port,
             29500);
 }
 
@@ -89,8 +89,8 @@ TEST_F(MachineWishTest, AFileSaysTheSame) {
   const auto result =
       plan(file("distributed_type: MULTI_CPU\nuse_cpu: true\nnum_machines: 4\nmachine_rank: 2\n"
                 "main_process_ip: gpu-01\nmain_process_port: 29700\nnum_processes: 8\n"));
-  ASSERT_TRUE(result.machines);
-  EXPECT_EQ(result.machines->address, "gpu-01");
+  ASSERT_TRUE(machines_of(result));
+  EXPECT_EQ(machines_of(result)->address, "gpu-01");
   EXPECT_EQ(result.spec.workers.size(), 2U);
   EXPECT_EQ(result.spec.workers[0].global_rank, 4);
 }
@@ -104,14 +104,14 @@ TEST_F(MachineWishTest, TheRdzvBackendOfAFileHolds) {
     words.insert(words.begin(), more.begin(), more.end());
     return words;
   };
-  EXPECT_EQ(plan(of_backend("static")).machines->machine_rank, 2);
-  EXPECT_EQ(plan(of_backend("c10d")).machines->machine_rank, std::nullopt);
-  EXPECT_EQ(plan(of_backend("c10d", {"--machine_rank", "1"})).machines->machine_rank, 1);
+  EXPECT_EQ(machines_of(plan(of_backend("static")))->machine_rank, 2);
+  EXPECT_EQ(machines_of(plan(of_backend("c10d")))->machine_rank, std::nullopt);
+  EXPECT_EQ(machines_of(plan(of_backend("c10d", {"--machine_rank", "1"})))->machine_rank, 1);
   EXPECT_EQ(refused(of_backend("mpi")).message(),
             "rdzv_backend of the configuration file is 'mpi', expected static, c10d, etcd or "
             "etcd-v2");
 
-  const auto by_etcd = plan(of_backend("etcd-v2")).machines;
+  const auto by_etcd = machines_of(plan(of_backend("etcd-v2")));
   ASSERT_TRUE(by_etcd && by_etcd->etcd);
   EXPECT_EQ(by_etcd->etcd->endpoint, "gpu-01:29700");
   EXPECT_EQ(by_etcd->machine_rank, std::nullopt);
@@ -123,7 +123,7 @@ TEST_F(MachineWishTest, EtcdIsAtTheEndpointOrAtTheAddressOfTheMainProcess) {
   const auto endpoint_of = [&](const Words& more) {
     Words words = {"--cpu", "--num_machines", "2", "--rdzv_backend", "etcd"};
     words.insert(words.end(), more.begin(), more.end());
-    const auto machines = plan(words).machines;
+    const auto machines = machines_of(plan(words));
     return machines && machines->etcd ? machines->etcd->endpoint : "none";
   };
   EXPECT_EQ(endpoint_of({"--main_process_ip", "gpu-01"}), "gpu-01:2379");
@@ -142,7 +142,7 @@ TEST_F(MachineWishTest, TheRdzvBackendOfAFlagBeatsThatOfAFile) {
     const Words address = {
         "--num_machines=2", "--main_process_ip=10.66.0.1", "--main_process_port=29615"};
     words.insert(words.end(), address.begin(), address.end());
-    return plan(words).machines->machine_rank;
+    return machines_of(plan(words))->machine_rank;
   };
   EXPECT_EQ(with("", {"--rdzv_backend", "c10d"}), std::nullopt);
   EXPECT_EQ(with("machine_rank: 0\n", {"--rdzv_backend", "c10d"}), std::nullopt);
@@ -151,8 +151,8 @@ TEST_F(MachineWishTest, TheRdzvBackendOfAFlagBeatsThatOfAFile) {
 }
 
 TEST_F(MachineWishTest, AnAddressMayStandInBrackets) {
-  EXPECT_EQ(plan(machines({"--main_process_ip", "[fe80::7]"})).machines->address, "fe80::7");
-  EXPECT_EQ(plan(machines({"--main_process_ip", "gpu-01"})).machines->address, "gpu-01");
+  EXPECT_EQ(machines_of(plan(machines({"--main_process_ip", "[fe80::7]"})))->address, "fe80::7");
+  EXPECT_EQ(machines_of(plan(machines({"--main_process_ip", "gpu-01"})))->address, "gpu-01");
   EXPECT_EQ(without_brackets("[]"), "[]");
 }
 
@@ -168,37 +168,37 @@ TEST_F(MachineWishTest, LinesOfTorchrunCountOnEachNode) {
                             "3",
                             "--rdzv-id",
                             "night"});
-  ASSERT_TRUE(result.machines);
-  EXPECT_EQ(result.machines->machine_rank, 1);
-  EXPECT_EQ(result.machines->port, 29500);
-  EXPECT_EQ(result.machines->num_processes, 0);
-  EXPECT_EQ(result.machines->run_id, "night");
+  ASSERT_TRUE(machines_of(result));
+  EXPECT_EQ(machines_of(result)->machine_rank, 1);
+  EXPECT_EQ(machines_of(result)->port, 29500);
+  EXPECT_EQ(machines_of(result)->num_processes, 0);
+  EXPECT_EQ(machines_of(result)->run_id, "night");
   EXPECT_EQ(result.spec.workers.size(), 3U);
-  EXPECT_FALSE(result.elastic);
+  EXPECT_FALSE(nodes_of(result));
 }
 
 TEST_F(MachineWishTest, C10dWithAFixedNumberOfNodesTakesTheOrderOfJoins) {
   host_.is_torchrun = true;
   const Words words = {"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=[fd00::1]:29400"};
   const auto result = plan(words);
-  ASSERT_TRUE(result.machines);
-  EXPECT_FALSE(result.machines->machine_rank);
-  EXPECT_EQ(result.machines->address, "fd00::1");
-  EXPECT_EQ(result.machines->port, 29400);
+  ASSERT_TRUE(machines_of(result));
+  EXPECT_FALSE(machines_of(result)->machine_rank);
+  EXPECT_EQ(machines_of(result)->address, "fd00::1");
+  EXPECT_EQ(machines_of(result)->port, 29400);
 
   host_.is_torchrun = false;
   const auto own = plan({"--cpu", "--nnodes=2", "--rdzv_endpoint=gpu-01", "--num_processes=2"});
-  ASSERT_TRUE(own.machines);
-  EXPECT_EQ(own.machines->address, "gpu-01");
-  EXPECT_EQ(own.machines->port, 29500);
-  EXPECT_EQ(own.machines->num_processes, 2);  // of both
+  ASSERT_TRUE(machines_of(own));
+  EXPECT_EQ(machines_of(own)->address, "gpu-01");
+  EXPECT_EQ(machines_of(own)->port, 29500);
+  EXPECT_EQ(machines_of(own)->num_processes, 2);  // of both
   EXPECT_EQ(own.spec.workers.size(), 1U);
 }
 
 TEST_F(MachineWishTest, ARangeOfNodesStaysWithTheCoordinator) {
   host_.is_torchrun = true;
   const Words words = {"--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29400"};
-  const auto open = plan(words).elastic;
+  const auto open = nodes_of(plan(words));
   ASSERT_TRUE(open);
   EXPECT_TRUE(open->insecure);
   EXPECT_EQ(open->token_file, "");
@@ -233,8 +233,8 @@ TEST_F(MachineWishTest, AnAllocationOfSlurmIsUsedUnlessAnAddressIsGiven) {
                             {"SLURM_JOB_NODELIST", "gpu-[01-02]"}});
   const auto result =
       plan({"--nnodes=2", "--node-rank=0", "--master-addr=gpu-01", "--master-port=29500"});
-  EXPECT_TRUE(result.machines);
-  EXPECT_FALSE(result.elastic);
+  EXPECT_TRUE(machines_of(result));
+  EXPECT_FALSE(nodes_of(result));
 }
 
 }  // namespace

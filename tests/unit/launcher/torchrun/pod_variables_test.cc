@@ -40,11 +40,11 @@ TEST_F(PodVariables, FlagsOfMachinesSayAllOfIt) {
   for (const bool is_c10d : {false, true}) {
     if (is_c10d) meet_by_c10d();
     const LaunchPlan result = plan(kMachines);
-    ASSERT_TRUE(result.machines);
-    EXPECT_EQ(result.machines->num_machines, 2);
-    EXPECT_EQ(result.machines->machine_rank, 1);
-    EXPECT_EQ(result.machines->address, "10.0.0.1");
-    EXPECT_EQ(result.machines->port, 29645);
+    ASSERT_TRUE(machines_of(result));
+    EXPECT_EQ(machines_of(result)->num_machines, 2);
+    EXPECT_EQ(machines_of(result)->machine_rank, 1);
+    EXPECT_EQ(machines_of(result)->address, "10.0.0.1");
+    EXPECT_EQ(machines_of(result)->port, 29645);
     EXPECT_EQ(result.spec.identity.world_size, 4);
     EXPECT_EQ(result.spec.identity.run_id, "none");
     EXPECT_THAT(result.notices,
@@ -58,9 +58,9 @@ TEST_F(PodVariables, AFileOfTwoMachinesSaysAllOfIt) {
       plan(file("distributed_type: MULTI_CPU\nuse_cpu: true\nnum_machines: 2\nmachine_rank: 0\n"
                 "num_processes: 4\nmain_process_ip: 10.0.0.1\nmain_process_port: 29645\n"));
 
-  ASSERT_TRUE(result.machines);
-  EXPECT_EQ(result.machines->machine_rank, 0);
-  EXPECT_EQ(result.machines->port, 29645);
+  ASSERT_TRUE(machines_of(result));
+  EXPECT_EQ(machines_of(result)->machine_rank, 0);
+  EXPECT_EQ(machines_of(result)->port, 29645);
   EXPECT_EQ(result.spec.identity.world_size, 4);
   EXPECT_THAT(result.notices, Contains(HasSubstr("config.yaml says how machines meet")));
 }
@@ -70,8 +70,8 @@ TEST_F(PodVariables, OneMachineByFlagOrFileIsOne) {
        {Words{"--cpu", "--num_machines", "1", "--num_processes", "2"},
         file("distributed_type: MULTI_CPU\nuse_cpu: true\nnum_machines: 1\nnum_processes: 2\n")}) {
     const LaunchPlan result = plan(words);
-    EXPECT_FALSE(result.machines);
-    EXPECT_FALSE(result.elastic);
+    EXPECT_FALSE(machines_of(result));
+    EXPECT_FALSE(nodes_of(result));
     EXPECT_EQ(result.spec.identity.world_size, 2);
   }
 }
@@ -81,7 +81,7 @@ TEST_F(PodVariables, OneNodeHasNoRankOfThePod) {
   const LaunchPlan result = plan({"--standalone", "--nnodes", "1", "--nproc-per-node", "2"});
 
   EXPECT_EQ(result.spec.identity.world_size, 2);
-  EXPECT_FALSE(result.machines);
+  EXPECT_FALSE(machines_of(result));
   EXPECT_THAT(result.notices, Not(Contains(HasSubstr("no effect"))));
   EXPECT_THAT(refused({"--nnodes=1", "--node_rank=1"}).message(),
               HasSubstr("--node-rank is 1 with one machine"));
@@ -91,11 +91,11 @@ TEST_F(PodVariables, AloneTheySayWhatTorchrunWouldRead) {
   for (const bool is_torchrun : {false, true}) {
     host_.is_torchrun = is_torchrun;
     const LaunchPlan result = plan({});
-    ASSERT_TRUE(result.machines);
-    EXPECT_EQ(result.machines->num_machines, 2);
-    EXPECT_EQ(result.machines->machine_rank, 1);
-    EXPECT_EQ(result.machines->address, "10.0.0.9");
-    EXPECT_EQ(result.machines->port, 29644);
+    ASSERT_TRUE(machines_of(result));
+    EXPECT_EQ(machines_of(result)->num_machines, 2);
+    EXPECT_EQ(machines_of(result)->machine_rank, 1);
+    EXPECT_EQ(machines_of(result)->address, "10.0.0.9");
+    EXPECT_EQ(machines_of(result)->port, 29644);
     EXPECT_EQ(result.spec.identity.world_size, 2);
   }
 }

@@ -101,7 +101,7 @@ TEST_F(TorchrunTest, PortAndStandaloneChooseTheStore) {
   EXPECT_TRUE(exact.spec.store.exact_port);
   EXPECT_EQ(any.spec.store.port, 0);
   EXPECT_FALSE(any.spec.store.exact_port);
-  EXPECT_FALSE(any.elastic);
+  EXPECT_FALSE(nodes_of(any));
 }
 
 TEST_F(TorchrunTest, ATakenPortIsAnErrorOfTheFlagAndANoticeOfAVariable) {
@@ -139,7 +139,7 @@ TEST_F(TorchrunTest, OneNodeMeetsNobody) {
                                   "--rdzv_conf",
                                   "timeout=900"});
 
-  EXPECT_FALSE(result.elastic);
+  EXPECT_FALSE(nodes_of(result));
 }
 
 TEST_F(TorchrunTest, SeveralNodesMeetByC10d) {
@@ -154,10 +154,10 @@ TEST_F(TorchrunTest, SeveralNodesMeetByC10d) {
   with_backend.emplace_back("--rdzv_backend=c10d");
   const LaunchPlan result = plan(with_backend);
 
-  ASSERT_TRUE(result.elastic);
-  EXPECT_EQ(result.elastic->max_nodes, 2);
-  EXPECT_EQ(result.elastic->join_timeout_seconds, 90);
-  EXPECT_EQ(result.elastic->last_call, std::chrono::milliseconds(2'500));
+  ASSERT_TRUE(nodes_of(result));
+  EXPECT_EQ(nodes_of(result)->max_nodes, 2);
+  EXPECT_EQ(nodes_of(result)->join_timeout_seconds, 90);
+  EXPECT_EQ(nodes_of(result)->last_call, std::chrono::milliseconds(2'500));
   EXPECT_THAT(result.notices, Contains("--rdzv-conf close_timeout has no effect"));
   EXPECT_THAT(refused(words).message(), HasSubstr("--rdzv-token-file is not for"));  // static
   with_backend.back() = "--rdzv_backend=etcd";
@@ -175,8 +175,8 @@ TEST_F(TorchrunTest, EtcdSaysWhoIsMachine0) {
                                   "--rdzv_conf",
                                   "protocol=https,cacert=ca.pem,cert=c.pem,key=k.pem,timeout=90"});
 
-  ASSERT_TRUE(result.machines && result.machines->etcd);
-  const StaticSettings& machines = *result.machines;
+  ASSERT_TRUE(machines_of(result) && machines_of(result)->etcd);
+  const StaticSettings& machines = *machines_of(result);
   EXPECT_EQ(machines.num_machines, 2);
   EXPECT_EQ(machines.machine_rank, std::nullopt);
   EXPECT_EQ(machines.run_id, "night");
@@ -200,9 +200,9 @@ TEST_F(TorchrunTest, EtcdSaysWhoHostsTheCoordinatorOfARange) {
                                   "--local_addr=10.0.0.2",
                                   "--rdzv_conf=protocol=https,cacert=ca.pem,cert=c.pem,key=k.pem"});
 
-  ASSERT_TRUE(result.elastic);
-  EXPECT_FALSE(result.machines);
-  const auto request = elastic_request_from_json(to_json(*result.elastic, result.spec));
+  ASSERT_TRUE(nodes_of(result));
+  EXPECT_FALSE(machines_of(result));
+  const auto request = elastic_request_from_json(to_json(*nodes_of(result), result.spec));
   ASSERT_TRUE(request);
   const ElasticSettings& nodes = request->settings;
   EXPECT_EQ(std::pair(nodes.min_nodes, nodes.max_nodes), std::pair(1, 4));
@@ -229,7 +229,7 @@ TEST_F(TorchrunTest, EtcdNeedsAnEndpointAndWithTlsAnAuthority) {
   };
   EXPECT_THAT(with_conf("protocol=https"), HasSubstr("--rdzv-conf protocol=https needs cacert"));
   EXPECT_THAT(with_conf("cert=c.pem,key=k.pem"), HasSubstr("--rdzv-conf cert needs cacert"));
-  EXPECT_FALSE(plan({"--nnodes=1", "--rdzv_backend=etcd", "--rdzv_endpoint=a:1"}).machines);
+  EXPECT_FALSE(machines_of(plan({"--nnodes=1", "--rdzv_backend=etcd", "--rdzv_endpoint=a:1"})));
 }
 
 TEST_F(TorchrunTest, VariablesAreTheDefaultsOfFlags) {
@@ -296,12 +296,12 @@ TEST_F(TorchrunTest, OneNodeIsOneInsideSlurmToo) {
   const Words c10d = {
       "--cpu", "--num_processes=1", "--rdzv_backend=c10d", "--rdzv_endpoint=n1:0", "--nnodes=1"};
 
-  EXPECT_FALSE(plan({"--nnodes=1"}).elastic);
-  EXPECT_FALSE(plan({"--standalone"}).elastic);
+  EXPECT_FALSE(nodes_of(plan({"--nnodes=1"})));
+  EXPECT_FALSE(nodes_of(plan({"--standalone"})));
   EXPECT_THAT(refused({}).message(), HasSubstr("SLURM runs 4 tasks on node n1"));
   host_.is_torchrun = false;
-  EXPECT_FALSE(plan(c10d).elastic);
-  EXPECT_FALSE(plan({"--cpu", "--num_processes=1", "--standalone"}).elastic);
+  EXPECT_FALSE(nodes_of(plan(c10d)));
+  EXPECT_FALSE(nodes_of(plan({"--cpu", "--num_processes=1", "--standalone"})));
 }
 
 TEST_F(TorchrunTest, OneNodeNeverTakesAnAllocationOfMany) {
@@ -315,7 +315,7 @@ TEST_F(TorchrunTest, OneNodeNeverTakesAnAllocationOfMany) {
   const Error error = refused({"--standalone"});
   EXPECT_THAT(error.message(), HasSubstr("--standalone with 2 nodes in the allocation"));
   EXPECT_THAT(error.remedy(), HasSubstr("leave --standalone out"));
-  EXPECT_EQ(plan({}).elastic->max_nodes, 2);
+  EXPECT_EQ(nodes_of(plan({}))->max_nodes, 2);
 }
 
 TEST_F(TorchrunTest, WhatIsForSeveralNodesIsRefusedBesideStandalone) {
@@ -325,7 +325,7 @@ TEST_F(TorchrunTest, WhatIsForSeveralNodesIsRefusedBesideStandalone) {
 
 TEST_F(TorchrunTest, AnAgentsJobOfOneNodeKeepsItsName) {
   for (const char* one : {"--nnodes=1", "--standalone", "--rdzv_backend=c10d"}) {
-    const auto elastic = plan({one, "--agent", "--rdzv_id=mine"}).elastic;
+    const auto elastic = nodes_of(plan({one, "--agent", "--rdzv_id=mine"}));
     ASSERT_TRUE(elastic) << one;
     EXPECT_EQ(elastic->meeting, Meeting::kAgent);
     EXPECT_EQ(elastic->job, "mine");
