@@ -5,7 +5,7 @@
 #include "launcher/cluster/entry.h"
 #include "launcher/cluster/followed_job.h"
 #include "launcher/cluster/launch_description.h"
-#include "launcher/flag_spelling.h"
+#include "launcher/flags/flag_spelling.h"
 
 namespace accel::cluster {
 

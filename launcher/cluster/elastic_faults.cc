@@ -2,9 +2,9 @@
 
 #include <accel/env_contract.h>
 
-#include "launcher/flag_spelling.h"
-#include "launcher/inherited_error_file.h"
-#include "launcher/program.h"
+#include "launcher/flags/flag_spelling.h"
+#include "launcher/run/inherited_error_file.h"
+#include "launcher/text/program.h"
 #include "runtime/supervisor/job_record.h"
 
 namespace accel::cluster {

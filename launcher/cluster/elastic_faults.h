@@ -10,7 +10,7 @@
 #include <accel/result.h>
 
 #include "agent/coordinator/messages.h"
-#include "launcher/elastic_settings.h"
+#include "launcher/start/elastic/elastic_settings.h"
 #include "runtime/supervisor/job_outcome.h"
 
 namespace accel::cluster {

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "agent/rendezvous/node_address.h"
-#include "launcher/number_text.h"
 #include "runtime/supervisor/detached_call.h"
+#include "runtime/text/number_text.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::cluster {
@@ -45,7 +45,7 @@ struct HostPort {
 std::optional<HostPort> host_and_port(std::string_view text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return std::nullopt;
-  const auto port = launcher::number_of<std::uint16_t>(text.substr(colon + 1));
+  const auto port = number_of<std::uint16_t>(text.substr(colon + 1));
   if (!port) return std::nullopt;
   HostPort out{std::string(text.substr(0, colon)), *port};
   const bool is_name = std::all_of(out.host.begin(), out.host.end(), [](unsigned char c) {

@@ -19,7 +19,7 @@
 #include <accel/result.h>
 
 #include "agent/agent_config.h"
-#include "launcher/name_lookup.h"
+#include "launcher/system/name_lookup.h"
 
 namespace accel::cluster {
 

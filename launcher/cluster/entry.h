@@ -1,9 +1,9 @@
-// The entry points of libaccel_cluster.so; see launcher/cluster_library.h for who opens it.
+// The entry points of libaccel_cluster.so; see launcher/cluster_entry/cluster_library.h for who opens it.
 #pragma once
 
-#include "launcher/elastic_settings.h"
-#include "launcher/etcd_seat.h"
-#include "launcher/token_functions.h"
+#include "launcher/cluster_entry/etcd_seat.h"
+#include "launcher/cluster_entry/token_functions.h"
+#include "launcher/start/elastic/elastic_settings.h"
 
 // `argv` as of a program: argv[1] is the command. Gives the exit status.
 extern "C" int accel_cluster_main(int argc, const char* const* argv);
@@ -16,7 +16,7 @@ extern "C" const accel::launcher::EtcdFunctions* accel_cluster_etcd_functions();
 
 namespace accel::cluster {
 
-// accel-launch over several nodes or by an agent; `request` is the JSON of launcher/elastic_settings.h. Gives the
+// accel-launch over several nodes or by an agent; `request` is the JSON of launcher/start/elastic/elastic_settings.h. Gives the
 // exit status.
 int launch_elastic(const char* request);
 

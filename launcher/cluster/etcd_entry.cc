@@ -1,4 +1,4 @@
-// The seat of machine 0 in etcd, for launchers that link no gRPC; see launcher/etcd_seat.h.
+// The seat of machine 0 in etcd, for launchers that link no gRPC; see launcher/cluster_entry/etcd_seat.h.
 
 #include "launcher/cluster/entry.h"
 #include "launcher/cluster/etcd_key.h"

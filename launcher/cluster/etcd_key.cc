@@ -4,8 +4,8 @@
 #include <stop_token>
 #include <utility>
 
-#include "launcher/bracketed.h"
 #include "launcher/cluster/endpoint.h"
+#include "launcher/text/bracketed.h"
 
 namespace accel::cluster {
 namespace {

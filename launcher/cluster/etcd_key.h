@@ -25,7 +25,7 @@
 #include <accel/result.h>
 
 #include "agent/etcd/etcd_client.h"
-#include "launcher/etcd_seat.h"
+#include "launcher/cluster_entry/etcd_seat.h"
 
 namespace accel::cluster {
 

@@ -5,11 +5,11 @@
 #include <mutex>
 #include <utility>
 
-#include "launcher/bracketed.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/cluster/etcd_key.h"
-#include "launcher/static/etcd_meeting.h"
-#include "launcher/static/machine_name.h"
+#include "launcher/start/machines/etcd_meeting.h"
+#include "launcher/start/machines/machine_name.h"
+#include "launcher/text/bracketed.h"
 
 namespace accel::cluster {
 namespace {

@@ -17,8 +17,8 @@
 #include <accel/result.h>
 
 #include "launcher/cluster/meeting_place.h"
-#include "launcher/elastic_settings.h"
-#include "launcher/etcd_seat.h"
+#include "launcher/cluster_entry/etcd_seat.h"
+#include "launcher/start/elastic/elastic_settings.h"
 #include "runtime/clock.h"
 
 namespace accel::cluster {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "launcher/cluster/patience.h"
-#include "launcher/letter_case.h"
+#include "launcher/text/letter_case.h"
 #include "runtime/printable.h"
 
 namespace accel::cluster {

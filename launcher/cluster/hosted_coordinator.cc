@@ -6,7 +6,7 @@
 #include <boost/asio/post.hpp>
 
 #include "launcher/cluster/endpoint.h"
-#include "launcher/static/etcd_meeting.h"
+#include "launcher/start/machines/etcd_meeting.h"
 
 namespace accel::cluster {
 

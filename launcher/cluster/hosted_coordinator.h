@@ -26,7 +26,7 @@
 #include "agent/coordinator/state.h"
 #include "launcher/cluster/coordinator_seat.h"
 #include "launcher/cluster/meeting_place.h"
-#include "launcher/elastic_settings.h"
+#include "launcher/start/elastic/elastic_settings.h"
 #include "runtime/clock.h"
 
 namespace accel::cluster {

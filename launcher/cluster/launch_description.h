@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "accel/v1/job.pb.h"
-#include "launcher/elastic_settings.h"
+#include "launcher/start/elastic/elastic_settings.h"
 
 namespace accel::cluster {
 

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "agent/rendezvous/token_proof.h"
-#include "launcher/bracketed.h"
 #include "launcher/cluster/endpoint.h"
-#include "launcher/joined.h"
-#include "launcher/program.h"
+#include "launcher/text/bracketed.h"
+#include "launcher/text/program.h"
 #include "runtime/clock.h"
+#include "runtime/text/joined.h"
 
 namespace accel::cluster {
 namespace {
@@ -35,10 +35,9 @@ Result<TcpAddress> choose_address(const std::vector<TcpAddress>& addresses,
   while (true) {
     if (const auto reached = first_reachable(addresses, kConnect, stop)) return *reached;
     if (stop.stop_requested() || SteadyClock().now() >= end) {
-      return Error(
-          ErrorCode::kRendezvousTimeout,
-          "the coordinator answers at none of " + launcher::joined(addresses, ", ", to_text),
-          "see whether a firewall is between the nodes, and whether the first one runs");
+      return Error(ErrorCode::kRendezvousTimeout,
+                   "the coordinator answers at none of " + joined(addresses, ", ", to_text),
+                   "see whether a firewall is between the nodes, and whether the first one runs");
     }
     std::this_thread::sleep_for(kTryAgain);
   }

@@ -16,8 +16,8 @@
 
 #include "agent/agent_config.h"
 #include "launcher/cluster/job_folder.h"
-#include "launcher/elastic_settings.h"
-#include "launcher/etcd_seat.h"
+#include "launcher/cluster_entry/etcd_seat.h"
+#include "launcher/start/elastic/elastic_settings.h"
 #include "runtime/clock.h"
 
 namespace accel::cluster {

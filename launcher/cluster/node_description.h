@@ -5,7 +5,7 @@
 
 #include "agent/rendezvous/node_member.h"
 #include "launcher/cluster/meeting_place.h"
-#include "launcher/elastic_settings.h"
+#include "launcher/start/elastic/elastic_settings.h"
 
 namespace accel::cluster {
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "launcher/joined.h"
+#include "runtime/text/joined.h"
 
 namespace accel::cluster {
 namespace {
@@ -31,7 +31,7 @@ std::string ranges(const std::set<unsigned>& ranks) {
       parts.back() += (last == *first + 1 ? " and " : " to ") + std::to_string(last);
     first = end;
   }
-  return launcher::joined(parts, ", ");
+  return joined(parts, ", ");
 }
 
 }  // namespace

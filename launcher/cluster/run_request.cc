@@ -10,19 +10,19 @@
 
 #include "launcher/cluster/launch_description.h"
 #include "launcher/cluster/spec_file.h"
-#include "launcher/faults.h"
-#include "launcher/node_range.h"
-#include "launcher/number_text.h"
-#include "launcher/preflight_flag.h"
-#include "launcher/static/job_token.h"
+#include "launcher/flags/preflight_flag.h"
+#include "launcher/start/machines/job_token.h"
+#include "launcher/text/faults.h"
+#include "launcher/workers/node_range.h"
 #include "runtime/byte_size.h"
+#include "runtime/text/number_text.h"
 
 namespace accel::cluster {
 namespace {
 
 // Seconds above 0; std::nullopt for anything else.
 std::optional<double> parse_seconds(const std::string& text) {
-  const auto seconds = launcher::number_of<double>(text);
+  const auto seconds = number_of<double>(text);
   const bool is_good = seconds && *seconds >= 0.001 && *seconds <= 366.0 * 86'400;
   return is_good ? seconds : std::nullopt;
 }
@@ -111,7 +111,7 @@ std::string objection_to_hang_timeout(const std::string& text) {
 
 std::string objection_to_seconds(const std::string& text, double least) {
   constexpr double kDay = 86'400;
-  const auto seconds = launcher::number_of<double>(text);
+  const auto seconds = number_of<double>(text);
   if (seconds && *seconds >= least && *seconds <= kDay) return "";  // nan is neither
   const std::string from = least > 0 ? "0.001" : "0";
   return "'" + text + "' is not a number of seconds from " + from + " to 86400 (a day)";

@@ -12,7 +12,7 @@
 #include <accel/result.h>
 
 #include "accel/v1/job.pb.h"
-#include "launcher/node_range.h"
+#include "launcher/workers/node_range.h"
 
 namespace accel::cluster {
 

@@ -6,7 +6,7 @@
 
 #include <strings.h>
 
-#include "launcher/number_text.h"
+#include "runtime/text/number_text.h"
 
 namespace accel::cluster {
 
@@ -19,7 +19,7 @@ std::optional<int> signal_of(std::string_view word) {
     const char* const known = ::sigabbrev_np(signal);
     if (known != nullptr && ::strcasecmp(known, name.c_str()) == 0) return signal;
   }
-  const auto number = launcher::number_of<int>(word);
+  const auto number = number_of<int>(word);
   return number && *number > 0 && *number < NSIG ? number : std::nullopt;
 }
 

@@ -33,7 +33,7 @@
 #include "launcher/cluster/job_folder.h"
 #include "launcher/cluster/launch_description.h"
 #include "launcher/cluster/srun_command.h"
-#include "launcher/flag_spelling.h"
+#include "launcher/flags/flag_spelling.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/exit_report.h"
 #include "runtime/supervisor/job_record.h"

@@ -8,7 +8,7 @@
 // Source:   docs/deploy.md, "SLURM"; tests/integration/slurm.
 #pragma once
 
-#include "launcher/elastic_settings.h"
+#include "launcher/start/elastic/elastic_settings.h"
 
 namespace accel::cluster {
 

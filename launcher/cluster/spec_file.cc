@@ -2,12 +2,12 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include "launcher/text_file.h"
+#include "runtime/text/text_file.h"
 
 namespace accel::cluster {
 
 Result<v1::JobSpec> read_spec_file(const std::string& path) {
-  const auto text = launcher::read_text_file(path, launcher::kMostConfigBytes, "the file");
+  const auto text = read_text_file(path, kMostConfigBytes, "the file");
   if (!text) {
     return Error(text.error().code(),
                  text.error().message(),

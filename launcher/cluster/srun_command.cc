@@ -1,6 +1,6 @@
 #include "launcher/cluster/srun_command.h"
 
-#include "launcher/slurm_nodes.h"
+#include "launcher/start/slurm/slurm_nodes.h"
 
 namespace accel::cluster {
 

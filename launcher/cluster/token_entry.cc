@@ -1,4 +1,4 @@
-// The token of a job for launchers that link no cryptography; see launcher/token_functions.h.
+// The token of a job for launchers that link no cryptography; see launcher/cluster_entry/token_functions.h.
 
 #include "agent/rendezvous/token_proof.h"
 #include "launcher/cluster/entry.h"

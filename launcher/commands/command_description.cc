@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "launcher/letter_case.h"
-#include "launcher/wrapped_text.h"
+#include "launcher/text/letter_case.h"
+#include "launcher/text/wrapped_text.h"
 
 namespace accel::launcher {
 namespace {

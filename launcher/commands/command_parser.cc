@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "launcher/choice_list.h"
+#include "launcher/text/choice_list.h"
 
 namespace accel::launcher {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "launcher/commands/command_parser.h"
-#include "launcher/completion/completed_command.h"
+#include "launcher/commands/completion/completed_command.h"
 
 namespace accel::launcher {
 

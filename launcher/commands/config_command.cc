@@ -6,16 +6,16 @@
 #include <unistd.h>
 
 #include "launcher/commands/command_parser.h"
-#include "launcher/config_file.h"
-#include "launcher/config_normal_form.h"
-#include "launcher/config_writer.h"
-#include "launcher/launch_plan.h"
-#include "launcher/own_environment.h"
-#include "launcher/questionnaire/answered_config.h"
-#include "launcher/questionnaire/dialogue.h"
-#include "launcher/text_file.h"
+#include "launcher/config/config_file.h"
+#include "launcher/config/config_normal_form.h"
+#include "launcher/config/config_writer.h"
+#include "launcher/config/questionnaire/answered_config.h"
+#include "launcher/config/questionnaire/dialogue.h"
+#include "launcher/plan/launch_plan.h"
+#include "launcher/system/own_environment.h"
 #include "runtime/environment_value.h"
 #include "runtime/printable.h"
+#include "runtime/text/text_file.h"
 #include "runtime/user_folders.h"
 
 namespace accel::launcher {

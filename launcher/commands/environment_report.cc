@@ -4,7 +4,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "launcher/paradigms/option_value.h"
+#include "launcher/flags/strategies/option_value.h"
 
 namespace accel::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/config_document.h"
+#include "launcher/documents/config_document.h"
 
 namespace accel::launcher {
 

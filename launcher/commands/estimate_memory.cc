@@ -7,9 +7,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint_tools/models/model_files.h"
 #include "launcher/commands/command_parser.h"
-#include "launcher/commands/model_files.h"
-#include "launcher/own_environment.h"
+#include "launcher/system/own_environment.h"
 #include "runtime/printable.h"
 
 namespace accel::launcher {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/commands/memory_estimate.h"
+#include "checkpoint_tools/models/memory_estimate.h"
 
 namespace accel::launcher {
 

@@ -5,14 +5,14 @@
 #include <system_error>
 #include <utility>
 
+#include "checkpoint_tools/merge/checkpoint_kind.h"
+#include "checkpoint_tools/merge/checkpoint_removal.h"
+#include "checkpoint_tools/merge/distcp_merge.h"
+#include "checkpoint_tools/merge/manifest_merge.h"
+#include "checkpoint_tools/merge/shard_merge.h"
+#include "checkpoint_tools/merge/weights_format.h"
+#include "checkpoint_tools/models/memory_estimate.h"
 #include "launcher/commands/command_parser.h"
-#include "launcher/commands/memory_estimate.h"
-#include "launcher/merge/checkpoint_kind.h"
-#include "launcher/merge/checkpoint_removal.h"
-#include "launcher/merge/distcp_merge.h"
-#include "launcher/merge/manifest_merge.h"
-#include "launcher/merge/shard_merge.h"
-#include "launcher/merge/weights_format.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/printable.h"
 

@@ -7,8 +7,8 @@
 
 #include <accel/result.h>
 
-#include "launcher/cmd_launch.h"
 #include "launcher/commands/command_parser.h"
+#include "launcher/launch/cmd_launch.h"
 
 namespace accel::launcher {
 namespace {

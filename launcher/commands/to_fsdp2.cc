@@ -5,9 +5,9 @@
 
 #include "launcher/commands/command_parser.h"
 #include "launcher/commands/fsdp2_conversion.h"
-#include "launcher/config_writer.h"
-#include "launcher/text_file.h"
+#include "launcher/config/config_writer.h"
 #include "runtime/printable.h"
+#include "runtime/text/text_file.h"
 
 namespace accel::launcher {
 namespace {

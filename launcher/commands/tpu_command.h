@@ -6,7 +6,7 @@
 
 #include <accel/result.h>
 
-#include "launcher/config_document.h"
+#include "launcher/documents/config_document.h"
 
 namespace accel::launcher {
 

@@ -11,11 +11,11 @@
 
 #include "launcher/commands/command_parser.h"
 #include "launcher/commands/tpu_command.h"
-#include "launcher/config_file.h"
-#include "launcher/config_writer.h"
-#include "launcher/own_environment.h"
-#include "launcher/text_file.h"
+#include "launcher/config/config_file.h"
+#include "launcher/config/config_writer.h"
+#include "launcher/system/own_environment.h"
 #include "runtime/printable.h"
+#include "runtime/text/text_file.h"
 #include "runtime/user_folders.h"
 
 namespace accel::launcher {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "launcher/config_file.h"
+#include "launcher/config/config_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, size_t size) {
   using namespace accel::launcher;

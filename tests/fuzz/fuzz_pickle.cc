@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "launcher/merge/box.h"
-#include "launcher/merge/distcp_metadata.h"
-#include "launcher/merge/saved_tensor.h"
+#include "checkpoint_tools/formats/saved_tensor.h"
+#include "checkpoint_tools/merge/box.h"
+#include "checkpoint_tools/merge/distcp_metadata.h"
 
 using namespace accel::launcher;
 

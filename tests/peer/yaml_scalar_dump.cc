@@ -4,7 +4,7 @@
 #include <iostream>
 #include <string>
 
-#include "launcher/yaml_scalar.h"
+#include "launcher/documents/yaml_scalar.h"
 
 int main() {
   using namespace accel::launcher;

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/launch_plan.h"
+#include "launcher/plan/launch_plan.h"
 #include "tests/support/scratch_folder.h"
 
 // Beside LaunchPlan, where their argument finds them.

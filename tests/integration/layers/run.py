@@ -2,6 +2,7 @@
 """The layers of docs/design.md, enforced: who may include what, who may link what, what a launch loads.
 
     runtime <- supervisor <- launcher;   runtime <- libaccel.   Only libaccel and the examples see LibTorch.
+    runtime <- checkpoint_tools <- the commands of the launcher.
 
 Run by ctest. Exits with 1 and names the offending line.
 """
@@ -23,6 +24,7 @@ FORBIDDEN_INCLUDES = {
     "runtime": [TORCH, RPC, r"libaccel/", r"launcher/", r"agent/"],
     "runtime/include": [TORCH, RPC, r"supervisor/", r"boost/"],
     "launcher": [TORCH, RPC, r"libaccel/", r"agent/"],
+    "checkpoint_tools": [TORCH, RPC, r"runtime/supervisor/", r"launcher/", r"libaccel/", r"agent/"],
     "agent": [TORCH, r"libaccel/", r"launcher/"],
     "agent/coordinator": [TORCH, RPC, r"accel/v1/"],
     "libaccel": [RPC, r"supervisor/", r"launcher/", r"agent/", r"boost/"],
@@ -35,6 +37,21 @@ OWN_RULES = {
     "libaccel/launch": [TORCH, RPC, r"launcher/", r"agent/", r"boost/"],
     "libaccel/sharding/remote": [TORCH, RPC, r"supervisor/", r"launcher/", r"agent/"],
 }
+# The folders of the launcher, from below: each includes what is in a line above its own alone.
+LEVELS = {
+    "launcher": ["text",
+                 "devices documents system",
+                 "flags",
+                 "cluster_entry config run",
+                 "workers",
+                 "start/elastic start/machines start/tpu",
+                 "start/sagemaker start/slurm start/ssh",
+                 "start/mpi",
+                 "plan",
+                 "launch",
+                 "commands",
+                 "cluster main"],
+}
 # what may be loaded or needed by which program
 FORBIDDEN_LIBRARIES = {
     "bin/accel-launch": r"lib(torch|c10|grpc|protobuf|absl|python)",
@@ -44,6 +61,41 @@ FORBIDDEN_LIBRARIES = {
     "bin/accel-shim": r"lib(torch|c10|grpc|protobuf|absl|python|yaml-cpp)",
     "libaccel/libaccel.so": r"lib(grpc|protobuf|absl|gloo|boost|torch_cuda|torch_python)",
 }
+
+
+def level_of(root, name):
+    """Of a folder or a file below `root`; None: it stands in no line."""
+    for level, line in enumerate(LEVELS[root]):
+        if any(f"{name}/".startswith(f"{folder}/") for folder in line.split()):
+            return level
+    return None
+
+
+def folder_of(root, name):
+    return next(folder for line in LEVELS[root] for folder in line.split() if name.startswith(f"{folder}/"))
+
+
+def objection(root, path, included):
+    """What is wrong when `path` includes `included`, both below `root`; None: nothing."""
+    own, other = level_of(root, path), level_of(root, included)
+    if own is None or other is None:
+        return f"{root}/{path if own is None else included} is in no folder of LEVELS"
+    if folder_of(root, path) == folder_of(root, included) or other < own:
+        return None
+    return f"{root}/{folder_of(root, path)} must not include {root}/{included}"
+
+
+def level_faults():
+    for root in LEVELS:
+        for path in sorted((SOURCE / root).rglob("*")):
+            if path.suffix not in (".h", ".cc"):
+                continue
+            name = path.relative_to(SOURCE / root).as_posix()
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                match = re.match(rf'\s*#\s*include\s+"{root}/([^"]+)"', line)
+                fault = match and objection(root, name, match.group(1))
+                if fault:
+                    yield f"{root}/{name}:{number}: {fault}"
 
 
 def include_faults():
@@ -109,11 +161,15 @@ def bites():
     """The patterns catch what they are for."""
     assert re.match('[<"]' + TORCH, "<torch/types.h>") and re.match('[<"]' + RPC, "<grpcpp/server.h>")
     assert re.match(FORBIDDEN_LIBRARIES["bin/accel-shim"], "libtorch_cpu.so")
+    assert objection("launcher", "text/joined.h", "flags/flags.h") and objection("launcher", "start/mpi/a.cc", "plan/b.h")
+    assert objection("launcher", "start/ssh/a.cc", "start/slurm/b.h") and objection("launcher", "new.cc", "flags/flags.h")
+    assert not objection("launcher", "start/mpi/a.cc", "start/ssh/b.h")
+    assert not objection("launcher", "flags/strategies/option.h", "flags/flag_spec.h")
 
 
 def main():
     bites()
-    faults = [*include_faults(), *link_faults(), *gloo_symbol_faults(), *load_faults()]
+    faults = [*include_faults(), *level_faults(), *link_faults(), *gloo_symbol_faults(), *load_faults()]
     for fault in faults:
         print("layers:", fault)
     print(f"layers: {len(faults)} faults")

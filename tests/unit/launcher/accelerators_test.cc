@@ -1,4 +1,4 @@
-#include "launcher/accelerators.h"
+#include "launcher/devices/accelerators.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

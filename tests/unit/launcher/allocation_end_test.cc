@@ -1,4 +1,4 @@
-#include "launcher/allocation_end.h"
+#include "launcher/workers/allocation_end.h"
 
 #include <csignal>
 

@@ -1,6 +1,6 @@
 // Words that may stand for a value, numbers that are all of a text, and ranges of nodes.
 
-#include "launcher/choice_list.h"
+#include "launcher/text/choice_list.h"
 
 #include <limits>
 #include <string>
@@ -8,8 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/node_range.h"
-#include "launcher/number_text.h"
+#include "launcher/workers/node_range.h"
+#include "runtime/text/number_text.h"
 
 namespace accel::launcher::choice_list_test {
 namespace {

@@ -2,7 +2,7 @@
 // themselves by tests/peer/launch_environment.py; here stand the cases that a machine cannot play: other numbers of
 // cores, ranks of MPI, what is inherited.
 
-#include "launcher/compat_environment.h"
+#include "launcher/workers/compat_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

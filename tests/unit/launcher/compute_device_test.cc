@@ -1,4 +1,4 @@
-#include "launcher/compute_device.h"
+#include "launcher/workers/compute_device.h"
 
 #include <gtest/gtest.h>
 

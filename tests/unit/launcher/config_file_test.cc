@@ -1,7 +1,7 @@
 // What configuration files mean, and what is said about those that make no sense. The hostile ones
 // are files of tests/hostile/configs, each named after its fault.
 
-#include "launcher/config_file.h"
+#include "launcher/config/config_file.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/config_schema.h"
+#include "launcher/config/config_schema.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::launcher::config_file_test {

@@ -1,4 +1,4 @@
-#include "launcher/config_writer.h"
+#include "launcher/config/config_writer.h"
 
 #include <filesystem>
 #include <fstream>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "launcher/config_document.h"
+#include "launcher/documents/config_document.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/scratch_folder.h"
 

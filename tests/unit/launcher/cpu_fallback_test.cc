@@ -1,4 +1,4 @@
-#include "launcher/cpu_fallback.h"
+#include "launcher/plan/cpu_fallback.h"
 
 #include <algorithm>
 #include <string>

@@ -1,4 +1,4 @@
-#include "launcher/documents.h"
+#include "launcher/commands/documents.h"
 
 #include <cstdlib>
 #include <fstream>

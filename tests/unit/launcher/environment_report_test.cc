@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/python_packages.h"
+#include "launcher/commands/python_packages.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::launcher::environment_report_test {

@@ -1,6 +1,6 @@
 // Warnings about a configuration file: what they say, and what --strict makes of them.
 
-#include "launcher/file_notice.h"
+#include "launcher/documents/file_notice.h"
 
 #include <map>
 #include <string>
@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/config_file.h"
+#include "launcher/config/config_file.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher::file_notice_test {

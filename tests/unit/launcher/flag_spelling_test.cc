@@ -1,4 +1,4 @@
-#include "launcher/flag_spelling.h"
+#include "launcher/flags/flag_spelling.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

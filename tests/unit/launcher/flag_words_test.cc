@@ -1,6 +1,6 @@
 // Flags without their values, and the abbreviations of torchrun.
 
-#include "launcher/flag_words.h"
+#include "launcher/flags/flag_words.h"
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "launcher/flags.h"
+#include "launcher/flags/flags.h"
 
 #include <algorithm>
 #include <string>
@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/flag_table.h"
-#include "launcher/launch_help.h"
+#include "launcher/flags/flag_table.h"
+#include "launcher/flags/launch_help.h"
 #include "runtime/suggest.h"
 
 namespace accel::launcher::flags_test {

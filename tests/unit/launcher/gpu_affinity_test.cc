@@ -1,4 +1,4 @@
-#include "launcher/gpu_affinity.h"
+#include "launcher/devices/gpu_affinity.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "launcher/inherited_error_file.h"
+#include "launcher/run/inherited_error_file.h"
 
 #include <csignal>
 

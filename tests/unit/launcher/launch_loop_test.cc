@@ -1,4 +1,4 @@
-#include "launcher/launch_loop.h"
+#include "launcher/run/launch_loop.h"
 
 #include <csignal>
 #include <vector>

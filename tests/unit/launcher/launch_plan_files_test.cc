@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/launch_plan.h"
+#include "launcher/plan/launch_plan.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher::launch_plan_files_test {

@@ -1,11 +1,11 @@
-#include "launcher/launch_plan.h"
+#include "launcher/plan/launch_plan.h"
 
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/dry_run.h"
+#include "launcher/plan/dry_run.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher::launch_plan_test {

@@ -1,4 +1,4 @@
-#include "launcher/machine_cores.h"
+#include "launcher/devices/machine_cores.h"
 
 #include <gtest/gtest.h>
 

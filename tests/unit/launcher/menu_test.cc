@@ -1,7 +1,7 @@
 // The keys of a terminal, and what they do to a menu. The drawn menu is tested on a pseudo terminal by
 // tests/integration/config_menu.
 
-#include "launcher/questionnaire/menu.h"
+#include "launcher/config/questionnaire/menu.h"
 
 #include <string>
 #include <string_view>
@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/questionnaire/key_decoder.h"
+#include "launcher/config/questionnaire/key_decoder.h"
 
 namespace accel::launcher::menu_test {
 namespace {

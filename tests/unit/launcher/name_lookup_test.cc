@@ -1,4 +1,4 @@
-#include "launcher/name_lookup.h"
+#include "launcher/system/name_lookup.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "launcher/notice_queue.h"
+#include "launcher/run/notice_queue.h"
 
 #include <csignal>
 #include <string>

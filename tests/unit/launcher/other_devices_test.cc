@@ -1,4 +1,4 @@
-#include "launcher/other_devices.h"
+#include "launcher/devices/other_devices.h"
 
 #include <gtest/gtest.h>
 

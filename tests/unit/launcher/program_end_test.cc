@@ -1,4 +1,4 @@
-#include "launcher/program_end.h"
+#include "launcher/launch/program_end.h"
 
 #include <new>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-#include "launcher/program_output.h"
+#include "launcher/system/program_output.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

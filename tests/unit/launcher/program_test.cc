@@ -1,8 +1,8 @@
-#include "launcher/program.h"
+#include "launcher/text/program.h"
 
 #include <gtest/gtest.h>
 
-#include "launcher/flag_table.h"
+#include "launcher/flags/flag_table.h"
 
 namespace accel::launcher::program_test {
 namespace {

@@ -1,7 +1,7 @@
 // Which questions come, which answers are taken, and what the answers make of a file. That all branches
 // are the peer's is shown by tests/peer/config_command.py.
 
-#include "launcher/questionnaire/questionnaire.h"
+#include "launcher/config/questionnaire/questionnaire.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,10 +12,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/config_normal_form.h"
-#include "launcher/config_writer.h"
-#include "launcher/questionnaire/answered_config.h"
-#include "launcher/questionnaire/dialogue.h"
+#include "launcher/config/config_normal_form.h"
+#include "launcher/config/config_writer.h"
+#include "launcher/config/questionnaire/answered_config.h"
+#include "launcher/config/questionnaire/dialogue.h"
 
 namespace accel::launcher::questionnaire_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/report.h"
+#include "launcher/run/report.h"
 
 #include <algorithm>
 #include <csignal>

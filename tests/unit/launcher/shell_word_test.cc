@@ -1,4 +1,4 @@
-#include "launcher/shell_word.h"
+#include "launcher/text/shell_word.h"
 
 #include <random>
 #include <string>
@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/own_environment.h"
-#include "launcher/program_output.h"
+#include "launcher/system/own_environment.h"
+#include "launcher/system/program_output.h"
 
 namespace accel::launcher::shell_word_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/slurm_environment.h"
+#include "launcher/start/slurm/slurm_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

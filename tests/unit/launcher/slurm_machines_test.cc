@@ -1,9 +1,9 @@
-#include "launcher/slurm_machines.h"
+#include "launcher/start/slurm/slurm_machines.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/dry_run.h"
+#include "launcher/plan/dry_run.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher::slurm_machines_test {

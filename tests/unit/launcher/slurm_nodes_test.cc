@@ -1,4 +1,4 @@
-#include "launcher/slurm_nodes.h"
+#include "launcher/start/slurm/slurm_nodes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "launcher/yaml_scalar.h"
+#include "launcher/documents/yaml_scalar.h"
 
 #include <limits>
 

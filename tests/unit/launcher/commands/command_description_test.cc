@@ -10,10 +10,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/agent_commands.h"
+#include "launcher/cluster_entry/agent_commands.h"
+#include "launcher/commands/completion/completed_command.h"
 #include "launcher/commands/local_commands.h"
-#include "launcher/completion/completed_command.h"
-#include "launcher/manual.h"
+#include "launcher/commands/manual.h"
 
 namespace accel::launcher::command_description_test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "launcher/commands/to_fsdp2.h"
 #include "launcher/commands/tpu_config.h"
-#include "launcher/config_writer.h"
+#include "launcher/config/config_writer.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::launcher::fsdp2_conversion_test {

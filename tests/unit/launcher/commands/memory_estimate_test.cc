@@ -1,7 +1,7 @@
 // What estimate-memory counts, against figures that are known of published models (without their heads, as AutoModel makes
 // them; the parameters that `accelerate estimate-memory` and the models' cards give).
 
-#include "launcher/commands/memory_estimate.h"
+#include "checkpoint_tools/models/memory_estimate.h"
 
 #include <fstream>
 #include <string>
@@ -13,9 +13,9 @@
 #include <accel/error.h>
 #include <accel/safetensors.h>
 
+#include "checkpoint_tools/models/known_models.h"
+#include "checkpoint_tools/models/model_files.h"
 #include "launcher/commands/estimate_memory.h"
-#include "launcher/commands/known_models.h"
-#include "launcher/commands/model_files.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::launcher::memory_estimate_test {

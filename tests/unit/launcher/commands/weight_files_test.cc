@@ -1,4 +1,4 @@
-#include "launcher/commands/weight_files.h"
+#include "checkpoint_tools/models/weight_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

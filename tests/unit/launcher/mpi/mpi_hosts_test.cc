@@ -1,4 +1,4 @@
-#include "launcher/mpi/mpi_hosts.h"
+#include "launcher/start/mpi/mpi_hosts.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
-#include "launcher/mpi/mpi_launch.h"
+#include "launcher/start/mpi/mpi_launch.h"
 
 #include <cstdlib>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/config_file.h"
+#include "launcher/config/config_file.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher::mpi_launch_test {

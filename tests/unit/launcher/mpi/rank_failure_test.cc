@@ -1,11 +1,11 @@
-#include "launcher/mpi/rank_failure.h"
+#include "launcher/run/rank_failure.h"
 
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/report.h"
+#include "launcher/run/report.h"
 
 namespace accel::launcher::rank_failure_test {
 namespace {

@@ -1,6 +1,6 @@
 // Jobs that are followed to their end; `aws` is a script. What is asked of it: tests/peer/sagemaker_request.py.
 
-#include "launcher/sagemaker/submission.h"
+#include "launcher/start/sagemaker/submission.h"
 
 #include <fstream>
 

@@ -1,4 +1,4 @@
-#include "launcher/sagemaker/training_container.h"
+#include "launcher/start/sagemaker/training_container.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

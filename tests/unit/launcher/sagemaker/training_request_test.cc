@@ -1,9 +1,9 @@
-#include "launcher/sagemaker/training_request.h"
+#include "launcher/start/sagemaker/training_request.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/sagemaker/hyperparameters.h"
+#include "launcher/start/sagemaker/hyperparameters.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher::training_request_test {

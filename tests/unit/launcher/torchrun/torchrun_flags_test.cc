@@ -1,14 +1,14 @@
 // Lines of torchrun, as accel-torchrun and accel-launch take them.
 
-#include "launcher/torchrun/torchrun_flags.h"
+#include "launcher/flags/torchrun_flags.h"
 
 #include <algorithm>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/flag_table.h"
-#include "launcher/torchrun/spec_flags.h"
+#include "launcher/flags/flag_table.h"
+#include "launcher/workers/spec_flags.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher::torchrun_flags_test {

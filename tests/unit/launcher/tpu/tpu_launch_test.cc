@@ -1,4 +1,4 @@
-#include "launcher/tpu/tpu_launch.h"
+#include "launcher/start/tpu/tpu_launch.h"
 
 #include <algorithm>
 

@@ -1,0 +1,211 @@
+#include "launcher/launch/cmd_launch.h"
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+#include <variant>
+
+#include <unistd.h>
+
+#include "launcher/cluster_entry/cluster_library.h"
+#include "launcher/flags/flag_spelling.h"
+#include "launcher/plan/dry_run.h"
+#include "launcher/plan/launch_plan.h"
+#include "launcher/run/inherited_error_file.h"
+#include "launcher/run/interrupt_end.h"
+#include "launcher/run/launch_loop.h"
+#include "launcher/run/report.h"
+#include "launcher/run/stdin_watch.h"
+#include "launcher/start/machines/etcd_launch.h"
+#include "launcher/start/ssh/stdin_variables.h"
+#include "launcher/text/program.h"
+#include "launcher/workers/log_folder.h"
+
+namespace accel::launcher {
+namespace {
+
+void print_line(std::FILE* stream, const std::string& text) {
+  std::fprintf(stream, "%s%s", text.c_str(), text.ends_with('\n') ? "" : "\n");
+}
+
+void print_launch_notice(const std::string& program, const std::string& text) {
+  print_line(stderr, program + ": " + respelled(text, program_of(program)));
+}
+
+// The last lines of a single worker stand right above the report already, unless they went to a file.
+ReportStyle report_style(const std::string& program, const LaunchPlan& plan) {
+  const supervisor::JobSpec& spec = plan.spec;
+  const bool is_on_screen =
+      spec.workers.size() == 1 && spec.workers.front().redirect == supervisor::Streams::kNone;
+  return {.color = ::isatty(STDERR_FILENO) == 1,
+          .is_on_screen = is_on_screen,
+          .program = program,
+          .names = plan.worker_names,
+          .hosts = plan.hosts};
+}
+
+supervisor::Milliseconds grace_for(const LaunchPlan& plan, int signal) {
+  return granted_grace(
+      plan.spec.stop.grace, signal, plan.allocation_end, std::chrono::system_clock::now());
+}
+
+struct Ending {
+  supervisor::JobOutcome outcome;
+  bool is_interrupted = false;  // see LaunchLoop
+};
+
+// The signals are ours before the shim exists: one that comes in between is not lost.
+Result<Ending> run_job(const std::string& program, const LaunchPlan& plan, NoticeQueue& notices) {
+  const auto signals = TakenSignals::take();
+  if (!signals) return signals.error();
+  // A notice for a console that is gone is no reason to leave the workers.
+  ::signal(SIGPIPE, SIG_IGN);
+  auto host = supervisor::start_shim(plan.spec);
+  if (!host) return std::move(host).error();
+  LaunchLoopOptions options;
+  options.shares_terminal = plan.spec.console.foreground;
+  options.num_workers = static_cast<int>(plan.spec.workers.size());
+  options.max_restarts = plan.spec.restart.max_restarts;
+  options.notices = &notices;
+  if (!plan.quiet) {
+    options.notice = [&](const std::string& text) { notices.push(program + ": " + text); };
+  }
+  options.grace = [&plan](int signal) { return grace_for(plan, signal); };
+  LaunchLoop loop(**host, std::move(options));
+  auto outcome = loop.run(signals->fd());
+  if (!outcome) return std::move(outcome).error();
+  return Ending{*std::move(outcome), loop.is_interrupted()};
+}
+
+void keep_failure(const std::string& program,
+                  const supervisor::JobOutcome& outcome,
+                  int num_workers,
+                  const EnvMap& environment) {
+  if (const auto kept = keep_error_file(outcome, num_workers, environment); !kept)
+    print_launch_notice(program, kept.error().message());
+}
+
+// The folder that the plan chose itself. SLURM's batch script is no node: each of its nodes has one.
+Result<void> make_log_folder(const std::string& program,
+                             const LaunchPlan& plan,
+                             const LaunchHost& host) {
+  const auto* nodes = std::get_if<ElasticSettings>(&plan.start);
+  const bool is_elsewhere = nodes != nullptr && nodes->meeting == Meeting::kStarter;
+  const std::string& folder = plan.spec.log.dir;
+  if (is_elsewhere || folder != private_log_folder(host.environment, host.job_suffix)) return {};
+  if (auto made = make_private_log_folder(folder, program_of(program)); !made) return made;
+  if (!plan.quiet)
+    print_launch_notice(program,
+                        "log files go to " + folder + " (choose another place with " +
+                            spelled("log_dir", program_of(program)) + ")");
+  return {};
+}
+
+// What this process was started with, for the launchers on other nodes.
+std::vector<std::string> same_command(const std::string& program,
+                                      const std::vector<std::string>& arguments,
+                                      const LaunchHost& host) {
+  std::vector<std::string> command = {host.program_folder + "/" + program};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+// Starts what is planned, and gives the exit code.
+struct Runner {
+  const std::string& program;
+  const std::vector<std::string>& arguments;
+  const LaunchPlan& plan;
+  const LaunchHost& host;
+
+  // One shim here: of the workers, or of what starts them.
+  Result<int> operator()(const OneMachine&) const {
+    NoticeQueue notices(STDERR_FILENO);
+    const auto ending = run_job(program, plan, notices);
+    std::fputs(notices.take_unwritten().c_str(), stderr);
+    if (!ending) return ending.error();
+    const supervisor::JobOutcome& outcome = ending->outcome;
+    const int num_workers = static_cast<int>(plan.spec.workers.size());
+    keep_failure(program, outcome, num_workers, host.environment);
+    if (!plan.quiet)
+      std::fputs(render_report(outcome, num_workers, report_style(program, plan)).c_str(), stderr);
+    if (ending->is_interrupted) end_by_interrupt();
+    return outcome.exit_code;
+  }
+  Result<int> operator()(const HostSettings&) const { return (*this)(OneMachine()); }
+  Result<int> operator()(const PodStart&) const { return (*this)(OneMachine()); }
+  Result<int> operator()(const MpiSettings&) const { return (*this)(OneMachine()); }
+
+  Result<int> operator()(const StaticSettings& machines) const {
+    auto token = find_job_token(plan.inherited);
+    if (!token) return token.error();
+    StaticLaunchOptions options = {.settings = machines,
+                                   .spec = plan.spec,
+                                   .token = *std::move(token),
+                                   .quiet = plan.quiet,
+                                   .report = report_style(program, plan),
+                                   .grace = [this](int signal) { return grace_for(plan, signal); }};
+    NoticeQueue notices(STDERR_FILENO);
+    const auto ending = machines.etcd ? launch_by_etcd(std::move(options), notices)
+                                      : launch_static(std::move(options), notices);
+    std::fputs(notices.take_unwritten().c_str(), stderr);
+    if (!ending) return ending.error();
+    if (ending->outcome)
+      keep_failure(program, *ending->outcome, ending->world_size, host.environment);
+    if (ending->is_interrupted) end_by_interrupt();
+    return ending->exit_code;
+  }
+
+  Result<int> operator()(ElasticSettings nodes) const {
+    if (nodes.meeting == Meeting::kStarter)
+      nodes.node_command = same_command(program, arguments, host);
+    return run_cluster_command({kElasticCommand, to_json(nodes, plan.spec)});
+  }
+
+  Result<int> operator()(const Submission& submission) const { return submit(submission); }
+};
+
+// What must be there before anything starts.
+Result<void> prepare(const std::string& program, const LaunchPlan& plan, const LaunchHost& host) {
+  const auto* mpi = std::get_if<MpiSettings>(&plan.start);
+  if (mpi != nullptr && !mpi->hostfile.empty()) {
+    if (auto checked = check_mpi_hostfile(mpi->hostfile); !checked) return checked;
+  }
+  if (plan.stop_with_stdin) {
+    if (auto watched = watch_stdin(); !watched) return watched;
+  }
+  return make_log_folder(program, plan, host);
+}
+
+}  // namespace
+
+int cmd_launch(const std::vector<std::string>& arguments, bool is_torchrun) {
+  ::signal(SIGXFSZ, SIG_IGN);  // what does not fit into a file is an error, and told
+  const std::string program(name_of(is_torchrun ? Program::kTorchrun : Program::kLaunch));
+  if (const auto taken = take_stdin_variables(STDIN_FILENO); !taken)
+    return print_failure(program, taken.error());
+  LaunchHost host = real_launch_host();
+  host.is_torchrun = is_torchrun;
+  const auto plan = resolve_launch(arguments, host);
+  if (!plan) return print_failure(program, plan.error());
+  if (plan->answer) {
+    print_line(stdout, *plan->answer);
+    return 0;
+  }
+  if (!plan->quiet) {
+    for (const std::string& notice : plan->notices) print_launch_notice(program, notice);
+  }
+  const bool is_submitted = std::holds_alternative<Submission>(plan->start);
+  if (plan->dry_run && !is_submitted) {
+    print_line(stdout, render_dry_run(*plan));
+    return 0;
+  }
+  if (!is_submitted) {
+    if (const auto prepared = prepare(program, *plan, host); !prepared)
+      return print_failure(program, prepared.error());
+  }
+  const auto status = std::visit(Runner{program, arguments, *plan, host}, plan->start);
+  return status ? *status : print_failure(program, status.error());
+}
+
+}  // namespace accel::launcher
