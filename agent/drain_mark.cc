@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/printable.h"
-#include "runtime/supervisor/sealed_file.h"
+#include "runtime/supervisor/kernel/sealed_file.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::agent {

@@ -17,7 +17,7 @@
 
 #include "accel/v1/control.pb.h"
 #include "agent/coordinator/actions.h"
-#include "runtime/supervisor/frames.h"
+#include "runtime/supervisor/protocol/frames.h"
 
 namespace accel::agent {
 

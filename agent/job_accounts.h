@@ -18,7 +18,7 @@
 
 #include "accel/v1/record.pb.h"
 #include "agent/coordinator/ledger.h"
-#include "runtime/supervisor/frames.h"
+#include "runtime/supervisor/protocol/frames.h"
 
 namespace accel::agent {
 

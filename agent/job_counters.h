@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "agent/metric_page.h"
-#include "runtime/supervisor/frames.h"
+#include "runtime/supervisor/protocol/frames.h"
 
 namespace accel::agent {
 

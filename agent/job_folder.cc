@@ -14,8 +14,8 @@
 #include "agent/agent_config.h"
 #include "agent/ticket_book.h"
 #include "runtime/open_folder.h"
-#include "runtime/supervisor/job_spec.h"
-#include "runtime/supervisor/sealed_file.h"
+#include "runtime/supervisor/kernel/sealed_file.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::agent {
 namespace {

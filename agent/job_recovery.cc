@@ -19,8 +19,8 @@
 #include "agent/rendezvous/node_address.h"
 #include "agent/ticket_book.h"
 #include "agent/worker_end.h"
-#include "runtime/supervisor/last_word.h"
-#include "runtime/supervisor/shim_state.h"
+#include "runtime/supervisor/owner/last_word.h"
+#include "runtime/supervisor/owner/shim_state.h"
 
 namespace accel::agent {
 namespace {

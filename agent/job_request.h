@@ -16,7 +16,7 @@
 #include "accel/v1/job.pb.h"
 #include "agent/user_account.h"
 #include "runtime/cpu_quota.h"
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 #include "runtime/system.h"
 
 namespace accel::agent {

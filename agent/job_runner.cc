@@ -20,7 +20,7 @@
 #include "agent/worker_end.h"
 #include "agent/worker_signals.h"
 #include "runtime/printable.h"
-#include "runtime/supervisor/last_word.h"
+#include "runtime/supervisor/owner/last_word.h"
 
 namespace accel::agent {
 namespace {

@@ -31,7 +31,7 @@
 #include "agent/shim_adopter.h"
 #include "agent/user_account.h"
 #include "runtime/clock.h"
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
 
 namespace accel::agent {
 

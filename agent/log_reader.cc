@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/log_layout.h"
+#include "runtime/supervisor/logs/log_layout.h"
 
 namespace accel::agent {
 

@@ -6,10 +6,10 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "runtime/clock.h"
-#include "runtime/supervisor/last_word.h"
-#include "runtime/supervisor/orphan_sweep.h"
-#include "runtime/supervisor/process_table.h"
-#include "runtime/supervisor/shim_state.h"
+#include "runtime/supervisor/kernel/process_table.h"
+#include "runtime/supervisor/owner/last_word.h"
+#include "runtime/supervisor/owner/shim_state.h"
+#include "runtime/supervisor/stop/orphan_sweep.h"
 
 namespace accel::agent {
 namespace {

@@ -27,7 +27,7 @@
 
 #include "agent/token_bucket.h"
 #include "runtime/clock.h"
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
 
 namespace accel::agent {
 

@@ -7,7 +7,7 @@
 
 #include <accel/result.h>
 
-#include "runtime/supervisor/spawner.h"
+#include "runtime/supervisor/spawn/spawner.h"
 
 namespace accel::agent {
 

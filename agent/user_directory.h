@@ -22,7 +22,7 @@
 
 #include "agent/user_account.h"
 #include "runtime/clock.h"
-#include "runtime/supervisor/detached_call.h"
+#include "runtime/supervisor/kernel/detached_call.h"
 
 namespace accel::agent {
 

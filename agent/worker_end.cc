@@ -3,7 +3,7 @@
 #include <array>
 
 #include "runtime/printable.h"
-#include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/spawn/exit_report.h"
 
 namespace accel::agent {
 namespace {

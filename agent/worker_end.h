@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "accel/v1/job.pb.h"
-#include "runtime/supervisor/job_outcome.h"
+#include "runtime/supervisor/protocol/job_outcome.h"
 
 namespace accel::agent {
 

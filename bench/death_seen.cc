@@ -9,7 +9,7 @@
 #include <poll.h>
 
 #include "runtime/clock.h"
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
 
 namespace {
 

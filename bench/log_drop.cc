@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/log_router.h"
+#include "runtime/supervisor/logs/log_router.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::agent {
 

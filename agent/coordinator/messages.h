@@ -27,7 +27,7 @@
 
 #include "agent/coordinator/job_description.h"
 #include "runtime/clock.h"
-#include "runtime/supervisor/job_outcome.h"
+#include "runtime/supervisor/protocol/job_outcome.h"
 
 namespace accel::agent {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "agent/coordinator/member.h"
-#include "runtime/supervisor/frames.h"
+#include "runtime/supervisor/protocol/frames.h"
 
 namespace accel::agent {
 

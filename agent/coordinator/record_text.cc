@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/supervisor/json_fields.h"
+#include "runtime/supervisor/protocol/json_fields.h"
 
 namespace accel::agent {
 namespace {

@@ -16,8 +16,8 @@
 #include "agent/coordinator/events.h"
 #include "agent/coordinator/ledger.h"
 #include "agent/coordinator/messages.h"
-#include "runtime/supervisor/restart_policy.h"
-#include "runtime/supervisor/step_comparison.h"
+#include "runtime/supervisor/stop/restart_policy.h"
+#include "runtime/supervisor/watch/step_comparison.h"
 
 namespace accel::agent {
 

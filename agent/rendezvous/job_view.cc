@@ -5,7 +5,7 @@
 #include <accel/error.h>
 
 #include "agent/rendezvous/job_wire.h"
-#include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/spawn/exit_report.h"
 
 namespace accel::agent {
 namespace {

@@ -13,7 +13,7 @@
 #include "agent/rendezvous/job_wire.h"
 #include "agent/shim_folder.h"
 #include "agent/worker_signals.h"
-#include "runtime/supervisor/last_word.h"
+#include "runtime/supervisor/owner/last_word.h"
 
 namespace accel::agent {
 namespace {

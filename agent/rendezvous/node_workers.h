@@ -23,7 +23,7 @@
 #include "agent/coordinator/member.h"
 #include "agent/coordinator/progress.h"
 #include "agent/shim_link.h"
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
 
 namespace accel::agent {
 

@@ -15,7 +15,7 @@
 #include "agent/job_request.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/node_jobs.h"
-#include "runtime/supervisor/last_word.h"
+#include "runtime/supervisor/owner/last_word.h"
 
 namespace accel::agent {
 namespace {

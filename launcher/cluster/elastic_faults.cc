@@ -5,7 +5,7 @@
 #include "launcher/flags/flag_spelling.h"
 #include "launcher/run/inherited_error_file.h"
 #include "launcher/text/program.h"
-#include "runtime/supervisor/job_record.h"
+#include "runtime/supervisor/shim/job_record.h"
 
 namespace accel::cluster {
 

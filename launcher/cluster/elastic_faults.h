@@ -11,7 +11,7 @@
 
 #include "agent/coordinator/messages.h"
 #include "launcher/start/elastic/elastic_settings.h"
-#include "runtime/supervisor/job_outcome.h"
+#include "runtime/supervisor/protocol/job_outcome.h"
 
 namespace accel::cluster {
 

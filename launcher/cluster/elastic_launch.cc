@@ -45,7 +45,7 @@
 #include "launcher/start/elastic/elastic_settings.h"
 #include "launcher/text/program.h"
 #include "runtime/printable.h"
-#include "runtime/supervisor/job_record.h"
+#include "runtime/supervisor/shim/job_record.h"
 
 namespace accel::cluster {
 namespace {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "agent/rendezvous/node_address.h"
-#include "runtime/supervisor/detached_call.h"
+#include "runtime/supervisor/kernel/detached_call.h"
 #include "runtime/text/number_text.h"
 #include "runtime/unique_fd.h"
 

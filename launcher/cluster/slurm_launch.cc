@@ -35,9 +35,9 @@
 #include "launcher/cluster/srun_command.h"
 #include "launcher/flags/flag_spelling.h"
 #include "runtime/printable.h"
-#include "runtime/supervisor/exit_report.h"
-#include "runtime/supervisor/job_record.h"
-#include "runtime/supervisor/spawner.h"
+#include "runtime/supervisor/shim/job_record.h"
+#include "runtime/supervisor/spawn/exit_report.h"
+#include "runtime/supervisor/spawn/spawner.h"
 
 extern char** environ;
 

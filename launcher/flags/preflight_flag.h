@@ -5,7 +5,7 @@
 
 #include <accel/result.h>
 
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

@@ -14,7 +14,7 @@
 #include "launcher/start/sagemaker/training_container.h"
 #include "launcher/system/own_environment.h"
 #include "launcher/workers/launch_host.h"
-#include "runtime/supervisor/tcp_listener.h"
+#include "runtime/supervisor/store/tcp_listener.h"
 #include "runtime/text/number_text.h"
 #include "runtime/text/text_file.h"
 #include "runtime/user_folders.h"

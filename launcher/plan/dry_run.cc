@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "launcher/text/shell_word.h"
-#include "runtime/supervisor/log_layout.h"
+#include "runtime/supervisor/logs/log_layout.h"
 
 namespace accel::launcher {
 namespace {

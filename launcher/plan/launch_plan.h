@@ -20,7 +20,7 @@
 #include "launcher/plan/start.h"
 #include "launcher/workers/allocation_end.h"
 #include "launcher/workers/launch_host.h"
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

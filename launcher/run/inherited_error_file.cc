@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/supervisor/exit_error.h"
+#include "runtime/supervisor/spawn/exit_error.h"
 
 namespace accel::launcher {
 namespace {

@@ -12,7 +12,7 @@
 #include <accel/env_contract.h>
 #include <accel/result.h>
 
-#include "runtime/supervisor/job_outcome.h"
+#include "runtime/supervisor/protocol/job_outcome.h"
 
 namespace accel::launcher {
 

@@ -8,9 +8,9 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/exit_error.h"
-#include "runtime/supervisor/exit_report.h"
-#include "runtime/supervisor/job_record.h"
+#include "runtime/supervisor/shim/job_record.h"
+#include "runtime/supervisor/spawn/exit_error.h"
+#include "runtime/supervisor/spawn/exit_report.h"
 
 namespace accel::launcher {
 namespace {

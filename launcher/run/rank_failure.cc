@@ -2,7 +2,7 @@
 
 #include <regex>
 
-#include "runtime/supervisor/exit_error.h"
+#include "runtime/supervisor/spawn/exit_error.h"
 
 namespace accel::launcher {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "launcher/flags/flag_spelling.h"
 #include "launcher/run/rank_failure.h"
-#include "runtime/supervisor/exit_error.h"
+#include "runtime/supervisor/spawn/exit_error.h"
 #include "runtime/text/joined.h"
 
 namespace accel::launcher {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/supervisor/job_outcome.h"
+#include "runtime/supervisor/protocol/job_outcome.h"
 
 namespace accel::launcher {
 

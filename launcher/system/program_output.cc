@@ -14,7 +14,7 @@
 
 #include "launcher/text/shell_word.h"
 #include "runtime/clock.h"
-#include "runtime/supervisor/spawner.h"
+#include "runtime/supervisor/spawn/spawner.h"
 #include "runtime/system.h"
 #include "runtime/unique_fd.h"
 

@@ -16,7 +16,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

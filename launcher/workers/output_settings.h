@@ -8,7 +8,7 @@
 
 #include "launcher/flags/flags.h"
 #include "launcher/text/faults.h"
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

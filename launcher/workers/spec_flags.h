@@ -14,7 +14,7 @@
 #include <accel/result.h>
 
 #include "launcher/flags/flags.h"
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

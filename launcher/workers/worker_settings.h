@@ -13,7 +13,7 @@
 #include "launcher/devices/accelerators.h"
 #include "launcher/workers/output_settings.h"
 #include "launcher/workers/paradigm_settings.h"
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

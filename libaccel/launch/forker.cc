@@ -25,12 +25,12 @@
 
 #include "libaccel/launch/worker_entry.h"
 #include "runtime/clock.h"
-#include "runtime/supervisor/close_on_exec.h"
-#include "runtime/supervisor/fd_packet.h"
-#include "runtime/supervisor/fork_server.h"
-#include "runtime/supervisor/json_fields.h"
-#include "runtime/supervisor/orphan_sweep.h"
-#include "runtime/supervisor/quiet_process.h"
+#include "runtime/supervisor/kernel/close_on_exec.h"
+#include "runtime/supervisor/kernel/quiet_process.h"
+#include "runtime/supervisor/protocol/fd_packet.h"
+#include "runtime/supervisor/protocol/json_fields.h"
+#include "runtime/supervisor/spawn/fork_server.h"
+#include "runtime/supervisor/stop/orphan_sweep.h"
 
 namespace accel::launch {
 namespace {

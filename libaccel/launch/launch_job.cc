@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "runtime/printable.h"
-#include "runtime/supervisor/exit_error.h"
+#include "runtime/supervisor/spawn/exit_error.h"
 
 namespace accel::launch {
 namespace {

@@ -10,8 +10,8 @@
 #include <accel/launchers.h>
 #include <accel/result.h>
 
-#include "runtime/supervisor/job_outcome.h"
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_outcome.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launch {
 

@@ -11,7 +11,7 @@
 
 #include <accel/result.h>
 
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
 
 namespace accel::launch {
 

@@ -27,7 +27,7 @@
 #include "libaccel/launch/standard_streams.h"
 #include "libaccel/launch/worker_entry.h"
 #include "runtime/own_environment.h"
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
 #include "runtime/unique_fd.h"
 #include "runtime/user_folders.h"
 

@@ -7,7 +7,7 @@
 //
 // Threads:  any; blocks.
 // Source:   the greeting is VALIDATE and PING of c10d's protocol
-// (runtime/supervisor/store_protocol.h).
+// (runtime/supervisor/store/store_protocol.h).
 #pragma once
 
 #include <chrono>

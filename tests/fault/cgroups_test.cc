@@ -11,7 +11,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/job_cgroup.h"
+#include "runtime/supervisor/spawn/job_cgroup.h"
 #include "tests/support/fault_job.h"
 #include "tests/support/scratch_folder.h"
 

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "runtime/supervisor/exit_error.h"
+#include "runtime/supervisor/spawn/exit_error.h"
 #include "tests/support/fault_job.h"
 
 namespace accel::test::exits_test {

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/shim_state.h"
+#include "runtime/supervisor/owner/shim_state.h"
 #include "tests/support/driven_job.h"
 #include "tests/support/scratch_folder.h"
 

@@ -1,7 +1,7 @@
 // Hard fencing when the owner cannot keep its promise (fault 38 of docs/faults.md): the shim kills at
 // the end of the lease, whether the owner is stopped, dead, or alive and silent.
 
-#include "runtime/supervisor/lease.h"
+#include "runtime/supervisor/protocol/lease.h"
 
 #include <csignal>
 
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/shim_state.h"
+#include "runtime/supervisor/owner/shim_state.h"
 #include "tests/support/driven_job.h"
 #include "tests/support/scratch_folder.h"
 

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/supervisor/process_table.h"
+#include "runtime/supervisor/kernel/process_table.h"
 #include "tests/support/fault_job.h"
 
 namespace accel::test::orphans_test {

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/supervisor/lease.h"
+#include "runtime/supervisor/protocol/lease.h"
 #include "tests/support/driven_job.h"
 #include "tests/support/scratch_folder.h"
 

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/process_table.h"
+#include "runtime/supervisor/kernel/process_table.h"
 #include "tests/support/fault_job.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/test_budget.h"

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/process_table.h"
+#include "runtime/supervisor/kernel/process_table.h"
 #include "runtime/system.h"
 #include "tests/support/fault_job.h"
 #include "tests/support/scratch_folder.h"

@@ -14,9 +14,9 @@
 #include <accel/channel_layout.h>
 
 #include "runtime/channel_frames.h"
-#include "runtime/supervisor/frames.h"
-#include "runtime/supervisor/job_outcome.h"
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/frames.h"
+#include "runtime/supervisor/protocol/job_outcome.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace {
 

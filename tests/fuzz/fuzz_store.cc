@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/supervisor/store_table.h"
+#include "runtime/supervisor/store/store_table.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <unistd.h>
 
-#include "runtime/supervisor/store_server.h"
+#include "runtime/supervisor/store/store_server.h"
 
 int main() {
   using namespace accel::supervisor;

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "runtime/supervisor/store_server.h"
+#include "runtime/supervisor/store/store_server.h"
 
 namespace accel::supervisor::store_peer_test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <sys/eventfd.h>
 
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
 
 namespace accel::test {
 

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/process_table.h"
+#include "runtime/supervisor/kernel/process_table.h"
 
 namespace accel::test {
 namespace {

@@ -15,7 +15,7 @@
 
 #include <sys/types.h>
 
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
 
 namespace accel::test {
 

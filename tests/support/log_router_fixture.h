@@ -19,8 +19,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/log_layout.h"
-#include "runtime/supervisor/log_router.h"
+#include "runtime/supervisor/logs/log_layout.h"
+#include "runtime/supervisor/logs/log_router.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::supervisor {

@@ -4,7 +4,7 @@
 //   node_owner start JOB.json            starts a shim; members that the file lacks have their defaults
 //
 // Each line of stdin is a request, each line "event ..." of stdout an event, both as the JSON of
-// runtime/supervisor/frames.h. Ends when stdin does, or after the last event (with 0) or an error
+// runtime/supervisor/protocol/frames.h. Ends when stdin does, or after the last event (with 0) or an error
 // (with 1, the error on stderr).
 
 #include <cstdio>
@@ -17,7 +17,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/supervisor/store_protocol.h"
+#include "runtime/supervisor/store/store_protocol.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::test {

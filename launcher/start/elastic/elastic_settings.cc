@@ -1,7 +1,7 @@
 #include "launcher/start/elastic/elastic_settings.h"
 
 #include "launcher/workers/node_range.h"
-#include "runtime/supervisor/json_fields.h"
+#include "runtime/supervisor/protocol/json_fields.h"
 
 namespace accel::launcher {
 namespace {

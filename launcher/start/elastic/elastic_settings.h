@@ -15,7 +15,7 @@
 #include "launcher/flags/etcd_access.h"
 #include "launcher/text/program.h"
 #include "launcher/workers/allocation_end.h"
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/supervisor/store_client.h"
+#include "runtime/supervisor/store/store_client.h"
 
 namespace accel::launcher {
 

@@ -13,8 +13,8 @@
 #include "launcher/start/machines/etcd_meeting.h"
 #include "launcher/start/machines/job_words.h"
 #include "launcher/start/machines/machine_name.h"
-#include "runtime/supervisor/job_record.h"
-#include "runtime/supervisor/tcp_listener.h"
+#include "runtime/supervisor/shim/job_record.h"
+#include "runtime/supervisor/store/tcp_listener.h"
 
 namespace accel::launcher {
 namespace {

@@ -11,7 +11,7 @@
 #include "launcher/run/notice_queue.h"
 #include "launcher/run/report.h"
 #include "launcher/start/machines/records.h"
-#include "runtime/supervisor/job_outcome.h"
+#include "runtime/supervisor/protocol/job_outcome.h"
 
 namespace accel::launcher {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "launcher/start/machines/agreement.h"
-#include "runtime/supervisor/exit_error.h"
-#include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/spawn/exit_error.h"
+#include "runtime/supervisor/spawn/exit_report.h"
 
 namespace accel::launcher {
 namespace {

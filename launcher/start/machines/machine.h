@@ -38,8 +38,8 @@
 #include "launcher/start/machines/board.h"
 #include "launcher/start/machines/records.h"
 #include "launcher/text/program.h"
-#include "runtime/supervisor/job_outcome.h"
-#include "runtime/supervisor/store_client.h"
+#include "runtime/supervisor/protocol/job_outcome.h"
+#include "runtime/supervisor/store/store_client.h"
 
 namespace accel::launcher {
 

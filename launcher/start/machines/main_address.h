@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/supervisor/tcp_table.h"
+#include "runtime/supervisor/kernel/tcp_table.h"
 
 namespace accel::launcher {
 

@@ -2,7 +2,7 @@
 
 #include "launcher/text/bracketed.h"
 #include "runtime/printable.h"
-#include "runtime/supervisor/json_fields.h"
+#include "runtime/supervisor/protocol/json_fields.h"
 
 namespace accel::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "runtime/printable.h"
-#include "runtime/supervisor/json_fields.h"
+#include "runtime/supervisor/protocol/json_fields.h"
 
 namespace accel::launcher {
 namespace {

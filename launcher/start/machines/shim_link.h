@@ -15,8 +15,8 @@
 
 #include "launcher/start/machines/machine.h"
 #include "launcher/start/machines/static_settings.h"
-#include "runtime/supervisor/job_spec.h"
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

@@ -26,8 +26,8 @@
 #include "launcher/start/machines/timing.h"
 #include "runtime/clock.h"
 #include "runtime/printable.h"
-#include "runtime/supervisor/exit_report.h"
-#include "runtime/supervisor/job_record.h"
+#include "runtime/supervisor/shim/job_record.h"
+#include "runtime/supervisor/spawn/exit_report.h"
 
 namespace accel::launcher {
 namespace {

@@ -17,8 +17,8 @@
 #include "launcher/run/report.h"
 #include "launcher/start/machines/job_token.h"
 #include "launcher/start/machines/static_settings.h"
-#include "runtime/supervisor/job_outcome.h"
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_outcome.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

@@ -15,8 +15,8 @@
 
 #include <accel/result.h>
 
-#include "runtime/supervisor/detached_call.h"
-#include "runtime/supervisor/store_client.h"
+#include "runtime/supervisor/kernel/detached_call.h"
+#include "runtime/supervisor/store/store_client.h"
 
 namespace accel::launcher {
 

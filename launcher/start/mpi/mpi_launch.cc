@@ -12,7 +12,7 @@
 #include "launcher/system/program_output.h"
 #include "launcher/text/faults.h"
 #include "runtime/printable.h"
-#include "runtime/supervisor/spawner.h"
+#include "runtime/supervisor/spawn/spawner.h"
 #include "runtime/text/joined.h"
 
 namespace accel::launcher {

@@ -7,7 +7,7 @@
 
 #include "launcher/start/mpi/mpi_launch.h"
 #include "launcher/workers/launch_host.h"
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

@@ -7,7 +7,7 @@
 
 #include "launcher/flags/flag_table.h"
 #include "launcher/start/ssh/listed_variables.h"
-#include "runtime/supervisor/spawner.h"
+#include "runtime/supervisor/spawn/spawner.h"
 #include "runtime/text/joined.h"
 
 namespace accel::launcher {

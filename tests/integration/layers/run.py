@@ -37,8 +37,14 @@ OWN_RULES = {
     "libaccel/launch": [TORCH, RPC, r"launcher/", r"agent/", r"boost/"],
     "libaccel/sharding/remote": [TORCH, RPC, r"supervisor/", r"launcher/", r"agent/"],
 }
-# The folders of the launcher, from below: each includes what is in a line above its own alone.
+# Folders from below: each includes what is in a line above its own alone.
 LEVELS = {
+    "runtime/supervisor": ["kernel lines",
+                           "protocol",
+                           "logs spawn store watch",
+                           "stop",
+                           "owner",
+                           "shim"],
     "launcher": ["text",
                  "devices documents system",
                  "flags",

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <poll.h>
 
-#include "runtime/supervisor/worker_host.h"
+#include "runtime/supervisor/owner/worker_host.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::agent::hostile_shim_test {

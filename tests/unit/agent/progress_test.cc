@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/supervisor/step_comparison.h"
+#include "runtime/supervisor/watch/step_comparison.h"
 
 namespace accel::agent::progress_test {
 namespace {

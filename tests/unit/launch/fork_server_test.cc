@@ -1,6 +1,6 @@
 // The worker channel of a process that is no program of its own.
 
-#include "runtime/supervisor/fork_server.h"
+#include "runtime/supervisor/spawn/fork_server.h"
 
 #include <gtest/gtest.h>
 

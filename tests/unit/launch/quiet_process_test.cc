@@ -1,6 +1,6 @@
 // Which signals reach a process between a program and its workers, and which of its copy.
 
-#include "runtime/supervisor/quiet_process.h"
+#include "runtime/supervisor/kernel/quiet_process.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

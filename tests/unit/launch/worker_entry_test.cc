@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/supervisor/exit_error.h"
+#include "runtime/supervisor/spawn/exit_error.h"
 
 namespace accel::launch::worker_entry_test {
 namespace {

@@ -12,7 +12,7 @@
 #include <boost/asio/io_context.hpp>
 #include <gtest/gtest.h>
 
-#include "runtime/supervisor/channel_server.h"
+#include "runtime/supervisor/watch/channel_server.h"
 
 namespace accel::supervisor {
 

@@ -1,6 +1,6 @@
 // Both sides of the worker channel in one process.
 
-#include "runtime/supervisor/channel_server.h"
+#include "runtime/supervisor/watch/channel_server.h"
 
 #include <optional>
 #include <string>

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/close_on_exec.h"
+#include "runtime/supervisor/kernel/close_on_exec.h"
 
 #include <algorithm>
 #include <vector>

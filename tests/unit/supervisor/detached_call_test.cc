@@ -1,4 +1,4 @@
-#include "runtime/supervisor/detached_call.h"
+#include "runtime/supervisor/kernel/detached_call.h"
 
 #include <future>
 

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/drain_watch.h"
+#include "runtime/supervisor/logs/drain_watch.h"
 
 #include <gtest/gtest.h>
 

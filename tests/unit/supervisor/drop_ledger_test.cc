@@ -1,4 +1,4 @@
-#include "runtime/supervisor/drop_ledger.h"
+#include "runtime/supervisor/lines/drop_ledger.h"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,13 @@
 // What is said of a worker that could not start.
 
-#include "runtime/supervisor/exit_error.h"
+#include "runtime/supervisor/spawn/exit_error.h"
 
 #include <cerrno>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/spawn/exit_report.h"
 
 namespace accel::supervisor::exit_error_test {
 namespace {

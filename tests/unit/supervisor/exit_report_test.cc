@@ -1,4 +1,4 @@
-#include "runtime/supervisor/exit_report.h"
+#include "runtime/supervisor/spawn/exit_report.h"
 
 #include <cerrno>
 #include <csignal>

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/frames.h"
+#include "runtime/supervisor/protocol/frames.h"
 
 #include <csignal>
 
@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "runtime/supervisor/job_spec.h"
-#include "runtime/supervisor/json_bytes.h"
+#include "runtime/supervisor/protocol/job_spec.h"
+#include "runtime/supervisor/protocol/json_bytes.h"
 
 namespace accel::supervisor::frames_test {
 namespace {

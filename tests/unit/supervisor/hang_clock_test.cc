@@ -1,4 +1,4 @@
-#include "runtime/supervisor/hang_clock.h"
+#include "runtime/supervisor/watch/hang_clock.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

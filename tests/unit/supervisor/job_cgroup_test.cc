@@ -1,7 +1,7 @@
 // The rules of JobCgroup in plain folders, where every control file is one that "is not there".
 // tests/fault/cgroups_test.cc has the real hierarchy.
 
-#include "runtime/supervisor/job_cgroup.h"
+#include "runtime/supervisor/spawn/job_cgroup.h"
 
 #include <filesystem>
 

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/job_record.h"
+#include "runtime/supervisor/shim/job_record.h"
 
 #include <csignal>
 

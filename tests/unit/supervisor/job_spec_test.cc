@@ -1,4 +1,4 @@
-#include "runtime/supervisor/job_spec.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

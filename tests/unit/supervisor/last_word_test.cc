@@ -1,6 +1,6 @@
 // The last event of a job on the disk (faults 27, 31 and 67 of docs/faults.md).
 
-#include "runtime/supervisor/last_word.h"
+#include "runtime/supervisor/owner/last_word.h"
 
 #include <fstream>
 
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/sealed_file.h"
+#include "runtime/supervisor/kernel/sealed_file.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::supervisor::last_word_test {

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/lease.h"
+#include "runtime/supervisor/protocol/lease.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/line_filter.h"
+#include "runtime/supervisor/lines/line_filter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/line_merger.h"
+#include "runtime/supervisor/lines/line_merger.h"
 
 #include <string>
 

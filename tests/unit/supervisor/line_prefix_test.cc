@@ -1,6 +1,6 @@
 // What stands before the lines of a worker.
 
-#include "runtime/supervisor/line_prefix.h"
+#include "runtime/supervisor/lines/line_prefix.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/line_sampler.h"
+#include "runtime/supervisor/lines/line_sampler.h"
 
 #include <string>
 #include <vector>

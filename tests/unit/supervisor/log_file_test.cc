@@ -1,6 +1,6 @@
 // One log file and its faults: full disk, deleted, read-only, rotated (docs/faults.md 22, 24, 26).
 
-#include "runtime/supervisor/log_file.h"
+#include "runtime/supervisor/logs/log_file.h"
 
 #include <fstream>
 #include <iterator>
@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/log_layout.h"
+#include "runtime/supervisor/logs/log_layout.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/scratch_folder.h"
 

@@ -11,7 +11,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 
-#include "runtime/supervisor/log_router.h"
+#include "runtime/supervisor/logs/log_router.h"
 #include "tests/support/log_router_fixture.h"
 
 namespace accel::supervisor::log_router_disk_test {

@@ -10,8 +10,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/drain_watch.h"
-#include "runtime/supervisor/log_router.h"
+#include "runtime/supervisor/logs/drain_watch.h"
+#include "runtime/supervisor/logs/log_router.h"
 #include "tests/support/log_router_fixture.h"
 
 namespace accel::supervisor::log_router_faults_test {

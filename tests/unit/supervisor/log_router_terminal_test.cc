@@ -3,9 +3,9 @@
 #include <sys/ioctl.h>
 #include <termios.h>
 
-#include "runtime/supervisor/log_router.h"
-#include "runtime/supervisor/pseudo_terminal.h"
-#include "runtime/supervisor/stdin_pump.h"
+#include "runtime/supervisor/kernel/pseudo_terminal.h"
+#include "runtime/supervisor/logs/log_router.h"
+#include "runtime/supervisor/logs/stdin_pump.h"
 #include "tests/support/log_router_fixture.h"
 
 namespace accel::supervisor::log_router_terminal_test {

@@ -1,6 +1,6 @@
 // Routes: which bytes of which stream arrive where, and that none is lost.
 
-#include "runtime/supervisor/log_router.h"
+#include "runtime/supervisor/logs/log_router.h"
 
 #include <sstream>
 

@@ -1,6 +1,6 @@
 // Workers that have moved to a cgroup of their own, and what it counted.
 
-#include "runtime/supervisor/oom_counters.h"
+#include "runtime/supervisor/spawn/oom_counters.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/orphan_sweep.h"
+#include "runtime/supervisor/stop/orphan_sweep.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

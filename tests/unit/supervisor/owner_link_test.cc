@@ -1,4 +1,4 @@
-#include "runtime/supervisor/owner_link.h"
+#include "runtime/supervisor/owner/owner_link.h"
 
 #include <csignal>
 

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/private_folder.h"
+#include "runtime/supervisor/kernel/private_folder.h"
 
 #include <chrono>
 #include <filesystem>

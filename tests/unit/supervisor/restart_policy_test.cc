@@ -1,4 +1,4 @@
-#include "runtime/supervisor/restart_policy.h"
+#include "runtime/supervisor/stop/restart_policy.h"
 
 #include <gtest/gtest.h>
 

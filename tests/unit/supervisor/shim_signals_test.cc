@@ -1,6 +1,6 @@
 // A fault of the shim itself still ends it; what others send is in tests/fault/stopping_test.cc.
 
-#include "runtime/supervisor/shim_signals.h"
+#include "runtime/supervisor/kernel/shim_signals.h"
 
 #include <cstdlib>
 

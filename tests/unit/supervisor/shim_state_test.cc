@@ -1,4 +1,4 @@
-#include "runtime/supervisor/shim_state.h"
+#include "runtime/supervisor/owner/shim_state.h"
 
 #include <fstream>
 
@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
-#include "runtime/supervisor/owner_door.h"
-#include "runtime/supervisor/sealed_file.h"
+#include "runtime/supervisor/kernel/sealed_file.h"
+#include "runtime/supervisor/owner/owner_door.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::supervisor::shim_state_test {

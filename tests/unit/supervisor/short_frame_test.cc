@@ -1,4 +1,4 @@
-#include "runtime/supervisor/short_frame.h"
+#include "runtime/supervisor/protocol/short_frame.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // What a program finds when spawn() has started it.
 
-#include "runtime/supervisor/spawner.h"
+#include "runtime/supervisor/spawn/spawner.h"
 
 #include <csignal>
 

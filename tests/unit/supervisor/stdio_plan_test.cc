@@ -1,4 +1,4 @@
-#include "runtime/supervisor/stdio_plan.h"
+#include "runtime/supervisor/logs/stdio_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/stop_sequence.h"
+#include "runtime/supervisor/stop/stop_sequence.h"
 
 #include <csignal>
 

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/stop_wait.h"
+#include "runtime/supervisor/stop/stop_wait.h"
 
 #include <cstdlib>
 #include <ctime>

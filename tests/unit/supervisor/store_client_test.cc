@@ -1,13 +1,13 @@
 // Exchanges as bytes, and a client against the real server.
 
-#include "runtime/supervisor/store_client.h"
+#include "runtime/supervisor/store/store_client.h"
 
 #include <boost/asio/error.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/supervisor/store_protocol.h"
-#include "runtime/supervisor/store_server.h"
+#include "runtime/supervisor/store/store_protocol.h"
+#include "runtime/supervisor/store/store_server.h"
 
 namespace accel::supervisor::store_client_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/store_protocol.h"
+#include "runtime/supervisor/store/store_protocol.h"
 
 #include <string>
 

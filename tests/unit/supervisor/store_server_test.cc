@@ -1,7 +1,7 @@
 // The server with real sockets on the loopback: clients of every temper, on one thread against
 // another.
 
-#include "runtime/supervisor/store_server.h"
+#include "runtime/supervisor/store/store_server.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/store_table.h"
+#include "runtime/supervisor/store/store_table.h"
 
 #include <map>
 #include <string>

@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/supervisor/supervisor.h"
+#include "runtime/supervisor/shim/supervisor.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::supervisor::supervisor_error_files_test {

@@ -1,4 +1,4 @@
-#include "runtime/supervisor/tcp_table.h"
+#include "runtime/supervisor/kernel/tcp_table.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/supervisor/tcp_listener.h"
+#include "runtime/supervisor/store/tcp_listener.h"
 #include "runtime/system.h"
 #include "tests/support/store_client.h"
 

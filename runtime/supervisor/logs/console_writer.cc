@@ -1,0 +1,143 @@
+#include "runtime/supervisor/logs/console_writer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <accel/error.h>
+
+namespace accel::supervisor {
+namespace {
+
+using std::chrono::steady_clock;
+
+// A regular file takes any size at once. A pipe or a terminal blocks until the last byte has gone,
+// and the owner's descriptor cannot be made non-blocking (the flag is shared with the user's
+// shell): short pieces show a slow reader as moving when it takes 8 KiB/s.
+std::size_t piece_for(int fd) {
+  struct stat info = {};
+  const bool is_file = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  return is_file ? ConsoleWriter::kCapacity : 16 * 1024;
+}
+
+// Nothing that is written later can arrive.
+bool is_final(int error) {
+  return error == EPIPE || error == EIO || error == EBADF;
+}
+
+}  // namespace
+
+std::shared_ptr<ConsoleWriter> ConsoleWriter::start(Options options) {
+  auto writer = std::make_shared<ConsoleWriter>(std::move(options));
+  writer->thread_.start("accel-console", [writer] { writer->run(); });
+  return writer;
+}
+
+ConsoleWriter::ConsoleWriter(Options options)
+    : options_(std::move(options)), piece_(piece_for(options_.fd)), ledger_(options_.name) {}
+
+bool ConsoleWriter::has_room() {
+  const std::lock_guard lock(mutex_);
+  wants_space_ = pending_.size() >= kCapacity;
+  return !wants_space_;
+}
+
+void ConsoleWriter::push(std::string& lines) {
+  if (lines.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (pending_.empty()) {
+      pending_.swap(lines);
+    } else {
+      pending_ += lines;
+    }
+  }
+  lines.clear();
+  pushed_.notify_one();
+}
+
+void ConsoleWriter::finish() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_finished_ = true;
+  }
+  pushed_.notify_one();
+}
+
+std::size_t ConsoleWriter::backlog() const {
+  const std::lock_guard lock(mutex_);
+  return pending_.size() + in_flight_;
+}
+
+void ConsoleWriter::run() {
+  std::string batch;
+  while (take_batch(batch)) write_batch(batch);
+  options_.notices->post_if(ledger_.last_words());
+}
+
+bool ConsoleWriter::take_batch(std::string& batch) {
+  batch.clear();
+  bool gave_room = false;
+  {
+    std::unique_lock lock(mutex_);
+    in_flight_ = 0;
+    pushed_.wait(lock, [this] { return !pending_.empty() || is_finished_; });
+    if (pending_.empty()) return false;
+    batch.swap(pending_);
+    in_flight_ = batch.size();
+    gave_room = std::exchange(wants_space_, false);
+  }
+  if (gave_room && options_.on_space) options_.on_space();
+  return true;
+}
+
+void ConsoleWriter::write_batch(std::string_view batch) {
+  if (is_dead_ || !ledger_.should_retry(steady_clock::now())) {
+    lose(batch.size());
+    return;
+  }
+  int error = 0;
+  if (ledger_.is_dropping()) {
+    const std::string marker = drop_marker(ledger_.dropped(), at_line_start_);
+    std::string_view rest = marker;
+    if (write_all(rest, error)) options_.notices->post_if(ledger_.end(steady_clock::now()));
+  }
+  if (error == 0 && write_all(batch, error)) return;
+  is_dead_ = is_final(error);
+  const std::string reason =
+      errno_text(error) + (is_dead_ ? "; what the ranks still write there is dropped"
+                                    : "; output is dropped until it can be written again");
+  options_.notices->post_if(ledger_.begin(reason, steady_clock::now()));
+  lose(batch.size());
+}
+
+// Leaves in `bytes` what was not written.
+bool ConsoleWriter::write_all(std::string_view& bytes, int& error) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(options_.fd, bytes.data(), std::min(bytes.size(), piece_));
+    if (written > 0) {
+      at_line_start_ = bytes[static_cast<std::size_t>(written) - 1] == '\n';
+      progress_ += static_cast<std::uint64_t>(written);
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    } else if (written < 0 && errno == EAGAIN) {
+      // Somebody made the owner's descriptor non-blocking.
+      pollfd waiting{.fd = options_.fd, .events = POLLOUT, .revents = 0};
+      ::poll(&waiting, 1, -1);
+    } else if (written < 0 && errno != EINTR) {
+      error = errno;
+      return false;
+    }
+  }
+  return true;
+}
+
+void ConsoleWriter::lose(std::size_t bytes) {
+  ledger_.drop(bytes);
+  progress_ += bytes;
+}
+
+}  // namespace accel::supervisor

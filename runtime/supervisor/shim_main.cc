@@ -1,5 +1,0 @@
-#include "runtime/supervisor/shim.h"
-
-int main(int argc, char** argv) {
-  return accel::supervisor::run_shim(argc, argv);
-}
