@@ -374,7 +374,7 @@ class Agent {
     if (events_) events_->job_changed(job);
     if (!server_) return;  // at the start, before anybody listens
     control_->on_change(job);
-    server_->set_health("job/" + job.job_id(), !has_ended(job));
+    server_->set_health("job/" + job.job_uuid(), !has_ended(job));
     if (has_ended(job)) options_.log("job " + job.job_id() + " ended: " + printable(job.reason()));
     // The job that changed is still being handled: look at the others afterwards.
     if (is_draining_) asio::post(loop_, [this] { close_when_idle(); });

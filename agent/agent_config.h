@@ -50,10 +50,12 @@ struct AgentConfig {
   std::string events_file = "events.jsonl";  // below state_dir, or absolute; empty: none
   int max_jobs = 64;                         // in all
   int max_jobs_each = 0;                     // of one user; 0: as many as in all
-  int max_connections = 4096;                // over TCP, in all
-  int max_connections_each = 512;            // from one address
-  int keep_finished = 256;                   // ended jobs that `accel status` still shows
-  std::string log_dir;                       // empty: logs below state_dir
+  int max_cluster_jobs = 1000;     // over several nodes, where this agent hosts the coordinator
+  int max_cluster_jobs_each = 0;   // of one user; 0: half of them
+  int max_connections = 4096;      // over TCP, in all
+  int max_connections_each = 512;  // from one address
+  int keep_finished = 256;         // ended jobs that `accel status` still shows
+  std::string log_dir;             // empty: logs below state_dir
   std::chrono::milliseconds drain_grace{30'000};  // on SIGTERM, until the jobs are killed
   std::chrono::milliseconds hold{
       60'000};                 // jobs live so long without an agent; 0: they end with it

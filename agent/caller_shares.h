@@ -1,28 +1,17 @@
-// CallerShares: how many connections or streams there may be, in all and of one caller, and how many stay for favoured
-// callers.
+// Whose share of connections, streams and jobs a caller takes.
 //
-// Threads:  one thread at a time.
-// Cost:     O(log callers).
+// Threads:  plain functions.
 #pragma once
 
-#include <map>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include <sys/socket.h>
 #include <sys/types.h>
 
-namespace accel::agent {
+#include "agent/coordinator/shares.h"
 
-struct ShareLimits {
-  int most = 1;       // in all
-  int most_each = 1;  // of one caller
-  int kept = 0;       // of `most`, for favoured callers alone
-  std::string_view things = "connections";
-};
+namespace accel::agent {
 
 // A caller that is a process of this user.
 [[nodiscard]] std::string caller_of(uid_t user);
@@ -32,31 +21,5 @@ struct ShareLimits {
 
 // Who shares a share: an IPv4 address; the first 64 bits of an IPv6 address, since a caller has all of them.
 [[nodiscard]] std::string caller_of(const sockaddr_storage& address);
-
-// Of what `owners` have, the oldest first: which go so that `keep` stay. The oldest of whoever has most, again and again.
-[[nodiscard]] std::vector<std::size_t> surplus_of(const std::vector<uid_t>& owners, int keep);
-
-class CallerShares {
- public:
-  explicit CallerShares(ShareLimits limits, std::vector<std::string> favoured = {})
-      : limits_(limits), favoured_(std::move(favoured)) {}
-
-  // std::nullopt: counted. Else why there is no room.
-  [[nodiscard]] std::optional<std::string> take(const std::string& caller);
-
-  // Counts one that is there, whatever the limits say.
-  void add(const std::string& caller);
-
-  // Of one that was counted.
-  void give_back(const std::string& caller);
-
-  [[nodiscard]] int count() const { return count_; }
-
- private:
-  ShareLimits limits_;
-  std::vector<std::string> favoured_;
-  int count_ = 0;
-  std::map<std::string, int> callers_;
-};
 
 }  // namespace accel::agent

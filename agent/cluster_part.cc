@@ -13,14 +13,18 @@ namespace accel::agent {
 namespace {
 
 // Suspicion and loss are multiples of the beat (docs/rendezvous.md).
-CoordinatorConfig timing_of(const AgentConfig& config) {
-  CoordinatorConfig timing;
-  timing.beat_every = config.beat_every;
-  timing.suspect_after = config.beat_every * 5 / 2;
-  timing.lost_after = config.beat_every * 9 / 2;
+CoordinatorConfig coordinator_of(const AgentConfig& config) {
+  CoordinatorConfig made;
+  made.beat_every = config.beat_every;
+  made.suspect_after = config.beat_every * 5 / 2;
+  made.lost_after = config.beat_every * 9 / 2;
   // Nodes that beat seldom look for a new coordinator as seldom.
-  timing.rebuild_window = std::max<Milliseconds>(timing.rebuild_window, timing.lost_after);
-  return timing;
+  made.rebuild_window = std::max<Milliseconds>(made.rebuild_window, made.lost_after);
+  made.max_jobs = config.max_cluster_jobs;
+  made.max_jobs_each =
+      config.max_cluster_jobs_each > 0 ? config.max_cluster_jobs_each : config.max_cluster_jobs / 2;
+  made.max_jobs_kept = config.max_cluster_jobs / 8;
+  return made;
 }
 
 bool is_wildcard(const std::string& host) {
@@ -68,7 +72,7 @@ Result<std::unique_ptr<ClusterPart>> ClusterPart::make(Parts parts) {
 // The one place where an agent makes its coordinator.
 void ClusterPart::make_host() {
   CoordinatorHostOptions options;
-  options.config = timing_of(parts_.config);
+  options.config = coordinator_of(parts_.config);
   options.token_key = token_key_;
   options.authenticate = [this](const CallIdentity& call) {
     return authenticate(call, parts_.tickets, parts_.config, parts_.agent_uid);
@@ -104,8 +108,8 @@ void ClusterPart::tell_event(const Report& report) const {
 Result<void> ClusterPart::lead_by_journal() {
   auto journal = Journal::open(parts_.config.state_dir + "/coordinator.journal");
   if (!journal) return std::move(journal).error();
-  auto reign =
-      take_over(*std::move(journal), std::nullopt, timing_of(parts_.config), SteadyClock().now());
+  auto reign = take_over(
+      *std::move(journal), std::nullopt, coordinator_of(parts_.config), SteadyClock().now());
   if (!reign) return std::move(reign).error();
   const State& state = reign->beginning.state;
   parts_.log("hosts the coordinator, leader epoch " + std::to_string(state.epoch) + ", with " +
@@ -135,7 +139,7 @@ Result<void> ClusterPart::take_part_in_election() {
                                       parts_.config.etcd,
                                       {.cluster = parts_.config.cluster,
                                        .own_address = parts_.config.listen,
-                                       .coordinator = timing_of(parts_.config),
+                                       .coordinator = coordinator_of(parts_.config),
                                        .election = {}},
                                       std::move(handlers));
   if (!election) return std::move(election).error();
@@ -223,12 +227,9 @@ Result<std::optional<UserAccount>> ClusterPart::admit(const v1::JobSpec& spec) c
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
   if (auto allowed = policy.check_cluster_user(user->name, user->credentials.uid); !allowed)
     return std::move(allowed).error();
-  const NodeJobs::Part* known = node_->find(spec.job_id());
-  const bool is_taken =
-      parts_.jobs.find(spec.job_id()) != nullptr || (known != nullptr && !known->has_ended);
-  if (is_taken) {
+  if (has_job_named(spec.job_id(), user->credentials.uid)) {
     return Error(ErrorCode::kInvalidArgument,
-                 "this node has another job '" + spec.job_id() + "'",
+                 "this node has another job '" + spec.job_id() + "' of this user",
                  "choose another --name");
   }
   // The coordinator hears of such jobs with the next beat, and asks again.
@@ -237,6 +238,15 @@ Result<std::optional<UserAccount>> ClusterPart::admit(const v1::JobSpec& spec) c
     return std::optional<UserAccount>();
   parts_.audit("takes part in job " + spec.job_id() + " as " + user->name);
   return std::optional(*std::move(user));
+}
+
+bool ClusterPart::has_job_named(const std::string& job_id, uid_t user) const {
+  const auto& parts = node_->parts();
+  return parts_.jobs.find(job_id, user) != nullptr ||
+         std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
+           return part->spec.job_id() == job_id && part->user.credentials.uid == user &&
+                  !part->has_ended;
+         });
 }
 
 void ClusterPart::leave(const std::string& reason) {

@@ -87,6 +87,8 @@ class ClusterPart {
   Result<void> take_part_in_election();
   std::shared_ptr<grpc::Channel> open_leader(const std::string& address);
   Result<std::optional<UserAccount>> admit(const v1::JobSpec& spec) const;
+  // Whether that user has a job of this name here, on this node alone or a part of one.
+  [[nodiscard]] bool has_job_named(const std::string& job_id, uid_t user) const;
 
   Parts parts_;
   std::string token_key_;

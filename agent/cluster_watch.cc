@@ -11,9 +11,9 @@ constexpr std::chrono::seconds kWatchRetry{1};
 
 ClusterWatch::ClusterWatch(boost::asio::io_context& loop,
                            ClusterClient& client,
-                           std::string job,
+                           v1::JobsReq request,
                            Handlers handlers)
-    : pause_(loop), client_(client), job_(std::move(job)), handlers_(std::move(handlers)) {}
+    : pause_(loop), client_(client), request_(std::move(request)), handlers_(std::move(handlers)) {}
 
 void ClusterWatch::close() {
   is_closed_ = true;
@@ -22,10 +22,7 @@ void ClusterWatch::close() {
 }
 
 void ClusterWatch::ask() {
-  v1::JobsReq request;
-  request.set_job(job_);
-  request.set_known(digest_);
-  client_.jobs(request, [self = shared_from_this()](const Result<v1::JobList>& list) {
+  client_.jobs(request_, [self = shared_from_this()](const Result<v1::JobList>& list) {
     if (!self->is_closed_) self->take(list);
   });
 }
@@ -33,7 +30,7 @@ void ClusterWatch::ask() {
 void ClusterWatch::take(const Result<v1::JobList>& list) {
   if (list) {
     last_error_.clear();
-    digest_ = list->digest();
+    request_.set_known(list->digest());
     for (const v1::Job& job : list->jobs()) {
       if (is_closed_) return;
       std::string text = job.SerializeAsString();

@@ -22,10 +22,10 @@ class ClusterWatch : public std::enable_shared_from_this<ClusterWatch> {
     std::function<void(const Error&)>
         on_error;  // the coordinator does not answer, or not so; said once
   };
-  // job  id or uuid; empty: all.
+  // request  names the job, or none for all of them.
   ClusterWatch(boost::asio::io_context& loop,
                ClusterClient& client,
-               std::string job,
+               v1::JobsReq request,
                Handlers handlers);
 
   // Call once.
@@ -39,10 +39,9 @@ class ClusterWatch : public std::enable_shared_from_this<ClusterWatch> {
 
   boost::asio::steady_timer pause_;
   ClusterClient& client_;
-  std::string job_;
+  v1::JobsReq request_;
   Handlers handlers_;
   std::map<std::string, std::string> told_;  // by uuid: the job, serialized
-  std::uint64_t digest_ = 0;                 // of the job, when it is one
   std::string last_error_;
   bool is_closed_ = false;
 };

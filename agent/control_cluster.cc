@@ -20,6 +20,12 @@ constexpr int kMostDiagnosed = 48;  // nodes: each may answer with 512 KiB
 constexpr const char* kUsersMissing =
     "jobs of many nodes may be missing: the user database does not answer for all of their users";
 
+Error users_silent(const std::string& job) {
+  return Error(ErrorCode::kAgentRefused,
+               "the user database does not answer, so it is not known whose job '" + job + "' is",
+               "see whether `getent passwd` answers on this node, and try again");
+}
+
 // The same request again must give the same job, whichever way it comes.
 std::string make_uuid(const std::string& user, const std::string& request_id) {
   if (request_id.empty()) return to_hex(random_bytes(16));
@@ -31,10 +37,7 @@ std::string make_uuid(const std::string& user, const std::string& request_id) {
 // A caller who asks again may see it when it is known whose it is.
 Error ControlService::not_seen(const v1::Job& job) const {
   if (parts_.users.has_answer(job.user())) return unknown_job(job.job_id());
-  return Error(
-      ErrorCode::kAgentRefused,
-      "the user database does not answer, so it is not known whose job '" + job.job_id() + "' is",
-      "see whether `getent passwd` answers on this node, and try again");
+  return users_silent(job.job_id());
 }
 
 void ControlService::fill_uid(v1::Job& job) const {
@@ -61,7 +64,7 @@ void ControlService::find_elsewhere(const Caller& caller,
                                     const std::string& job,
                                     Deed deed,
                                     std::function<void(Result<v1::Job>)> done) const {
-  const auto take = [this, caller, job, deed, done](v1::Job found) {
+  const auto take = [this, caller, deed, done](v1::Job found) {
     fill_uid(found);
     const AccessPolicy policy(parts_.config, parts_.agent_uid);
     if (!policy.allows(caller, Deed::kSee, found.uid())) return done(not_seen(found));
@@ -71,14 +74,32 @@ void ControlService::find_elsewhere(const Caller& caller,
     }
     done(std::move(found));
   };
-  v1::JobsReq request;
-  request.set_job(job);
-  parts_.cluster->jobs(request, [this, caller, job, take, done](const Result<v1::JobList>& list) {
-    if (!list) return done(list.error());
-    if (list->jobs_size() != 1) return done(unknown_job(job));
-    std::vector<UserKey> users = {list->jobs(0).user()};
-    if (caller.role == Role::kLocal) users.emplace_back(caller.uid);
-    parts_.users.look_up(users, [take, found = list->jobs(0)] { take(found); });
+  ask_for(caller, job, [this, job, take, done](const Result<v1::JobsReq>& request) {
+    if (!request) return done(request.error());
+    parts_.cluster->jobs(*request, [this, job, take, done](const Result<v1::JobList>& list) {
+      if (!list) return done(list.error());
+      if (list->jobs_size() != 1) return done(unknown_job(job));
+      const UserKey owner = list->jobs(0).user();
+      parts_.users.look_up({owner}, [take, found = list->jobs(0)] { take(found); });
+    });
+  });
+}
+
+// A name is one of the caller's own, where it has names of its own.
+void ControlService::ask_for(const Caller& caller,
+                             const std::string& job,
+                             std::function<void(const Result<v1::JobsReq>&)> ask) const {
+  std::vector<UserKey> users;
+  if (caller.role == Role::kLocal) users.emplace_back(caller.uid);
+  parts_.users.look_up(users, [this, caller, job, ask = std::move(ask)] {
+    v1::JobsReq request;
+    request.set_job(job);
+    *request.mutable_who() = behalf_of(caller);
+    if (caller.role != Role::kLocal)
+      request.mutable_who()->set_may_do_all(true);  // as a viewer may
+    const bool is_known = request.who().may_do_all() || parts_.users.has_answer(caller.uid);
+    if (is_known || job.empty()) return ask(request);
+    ask(users_silent(job));
   });
 }
 
@@ -115,9 +136,10 @@ void ControlService::submit_as(const Caller& caller,
   spec = request.spec();
   // Whatever the caller wrote there: this agent vouches for the user that it saw.
   spec.set_user(account->name);
+  *submit.mutable_who() = behalf_of(caller);
   spec.set_job_uuid(make_uuid(account->name, request.request_id()));
   if (spec.job_id().empty()) spec.set_job_id(make_job_id(spec));
-  if (parts_.jobs.find(spec.job_id()) != nullptr) {
+  if (parts_.jobs.find(spec.job_id(), account->credentials.uid) != nullptr) {
     return finish(Error(ErrorCode::kInvalidArgument,
                         "there is a job '" + spec.job_id() + "' already",
                         "choose another --name"));
@@ -344,11 +366,23 @@ void ControlService::take_watched(const std::shared_ptr<Watcher>& watcher, v1::J
 
 void ControlService::watch_elsewhere(const std::shared_ptr<Watcher>& watcher) {
   watchers_.insert(watcher);
+  ask_for(watcher->caller,
+          watcher->job,
+          [this, weak = std::weak_ptr(watcher)](const Result<v1::JobsReq>& request) {
+            const auto to = weak.lock();
+            if (!to || !to->is_open()) return;
+            if (!request) return to->finish(to_status(request.error()));
+            watch_elsewhere(to, *request);
+          });
+}
+
+void ControlService::watch_elsewhere(const std::shared_ptr<Watcher>& watcher,
+                                     const v1::JobsReq& request) {
   // The stream is there for as long as what it watches through: it closes it.
   watcher->cluster = std::make_shared<ClusterWatch>(
       parts_.loop,
       *parts_.cluster,
-      watcher->job,
+      request,
       ClusterWatch::Handlers{.on_job =
                                  [this, weak = std::weak_ptr(watcher)](v1::Job job) {
                                    const UserKey user = job.user();

@@ -195,11 +195,19 @@ grpc::ServerUnaryReactor* ControlService::answer_later(
 Result<const v1::Job*> ControlService::job_for(const Caller& caller,
                                                const std::string& job,
                                                Deed deed) const {
-  const v1::Job* found = parts_.jobs.find(job);
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
-  // Whose job it is decides whether there is one at all: names of others' jobs are not given away.
-  if (found == nullptr || !policy.allows(caller, Deed::kSee, found->uid())) {
-    return unknown_job(job);
+  // Names are a user's own, and those of others' jobs are not given away.
+  const v1::Job* found = caller.role == Role::kLocal ? parts_.jobs.find(job, caller.uid) : nullptr;
+  if (found == nullptr) {
+    std::vector<std::string> holders;
+    for (const v1::Job* each : parts_.jobs.all()) {
+      const bool is_named = each->job_id() == job || each->job_uuid() == job;
+      if (!is_named || !policy.allows(caller, Deed::kSee, each->uid())) continue;
+      found = each;
+      holders.push_back(each->user() + " (" + each->job_uuid() + ")");
+    }
+    if (holders.size() > 1) return ambiguous_job(job, holders);
+    if (found == nullptr) return unknown_job(job);
   }
   if (!policy.allows(caller, deed, found->uid())) {
     return Error(ErrorCode::kAgentRefused, caller.name + " may look at jobs, not change them");
@@ -434,11 +442,12 @@ grpc::ServerWriteReactor<v1::LogChunk>* ControlService::Logs(Context* context,
     const auto caller = admit(call, *stream);
     if (!caller) return stream->finish(to_status(caller.error()));
     std::erase_if(log_streams_, [](const auto& entry) { return entry.first.expired(); });
-    log_streams_.emplace_back(stream, wanted.job());
+    auto& [followed, of] = log_streams_.emplace_back(stream, "");
     const auto found = job_for(*caller, wanted.job(), Deed::kSee);
     if (!found && may_be_elsewhere(found.error())) return logs_elsewhere(*caller, wanted, stream);
     if (!found) return stream->finish(to_status(found.error()));
     const v1::Job& job = **found;
+    of = job.job_uuid();
     const int num_ranks = parts_.jobs.num_ranks_of(job);
     LogReader::Source source = {
         .folder = parts_.jobs.log_folder_of(job),
@@ -471,7 +480,7 @@ grpc::ServerWriteReactor<v1::DiagChunk>* ControlService::Diagnose(Context* conte
     const auto found = job_for(*caller, job, Deed::kControl);
     if (!found && may_be_elsewhere(found.error())) return diagnose_elsewhere(*caller, job, stream);
     if (!found) return stream->finish(to_status(found.error()));
-    parts_.jobs.dump_stacks(job);
+    parts_.jobs.dump_stacks((*found)->job_uuid());
     const auto& workers = (*found)->workers();
     // Each keeps the other until the stream is over.
     stream->here = std::make_shared<Diagnosis>(

@@ -127,6 +127,9 @@ class ControlService final : public v1::Control::CallbackService {
   [[nodiscard]] v1::OnBehalf behalf_of(const Caller& caller) const;
   void fill_uid(v1::Job& job) const;
   [[nodiscard]] Error not_seen(const v1::Job& job) const;
+  void ask_for(const Caller& caller,
+               const std::string& job,
+               std::function<void(const Result<v1::JobsReq>&)> ask) const;
   void find_elsewhere(const Caller& caller,
                       const std::string& job,
                       Deed deed,
@@ -166,6 +169,7 @@ class ControlService final : public v1::Control::CallbackService {
                           const std::string& job,
                           const std::shared_ptr<DiagnoseStream>& stream);
   void watch_elsewhere(const std::shared_ptr<Watcher>& watcher);
+  void watch_elsewhere(const std::shared_ptr<Watcher>& watcher, const v1::JobsReq& request);
   void logs_elsewhere(const Caller& caller,
                       const v1::LogReq& request,
                       const std::shared_ptr<LogStream>& stream);
@@ -173,7 +177,8 @@ class ControlService final : public v1::Control::CallbackService {
   Parts parts_;
   std::uint64_t next_event_ = 1;
   std::set<std::shared_ptr<Watcher>> watchers_;
-  std::vector<std::pair<std::weak_ptr<LogStream>, std::string>> log_streams_;  // and whose output
+  std::vector<std::pair<std::weak_ptr<LogStream>, std::string>>
+      log_streams_;  // and the uuid of whose output
   CallerShares streams_{{.most = 1024, .most_each = 64, .kept = 128, .things = "streams"},
                         favoured_users()};
   boost::asio::thread_pool files_{1};

@@ -38,7 +38,7 @@ class GrpcServer {
   // The port that was bound; 0 without TCP.
   [[nodiscard]] int tcp_port() const { return tcp_.gate ? tcp_.gate->port() : 0; }
 
-  // grpc.health.v1, by the name of a service or "job/<id>".
+  // grpc.health.v1, by the name of a service or "job/<uuid>".
   void set_health(const std::string& service, bool is_serving);
 
   // Refuses new calls, gives those in flight two seconds, then cuts them.

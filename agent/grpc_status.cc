@@ -1,5 +1,7 @@
 #include "agent/grpc_status.h"
 
+#include <algorithm>
+
 #include "runtime/printable.h"
 
 namespace accel::agent {
@@ -32,6 +34,17 @@ grpc::Status to_status(const Error& error) {
 
 Error unknown_job(const std::string& job) {
   return Error(ErrorCode::kJobUnknown, "there is no job '" + job.substr(0, 64) + "' here");
+}
+
+Error ambiguous_job(const std::string& name, const std::vector<std::string>& holders) {
+  constexpr std::size_t kMostNamed = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kMostNamed, holders.size()); ++i)
+    text += (i > 0 ? ", " : "") + holders[i];
+  return Error(ErrorCode::kInvalidArgument,
+               std::to_string(holders.size()) + " jobs are named '" + name + "': " + text +
+                   (holders.size() > kMostNamed ? ", ..." : ""),
+               "give the uuid of the one that you mean");
 }
 
 Error to_error(const grpc::Status& status, const Unanswered& unanswered) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <grpcpp/support/status.h>
 
@@ -26,6 +27,9 @@ struct Unanswered {
 
 // kJobUnknown. Names at most 64 bytes of the job.
 [[nodiscard]] Error unknown_job(const std::string& job);
+
+// kInvalidArgument, for one who may see the jobs of this name of several users. holders  "ann (<uuid>)".
+[[nodiscard]] Error ambiguous_job(const std::string& name, const std::vector<std::string>& holders);
 
 // Of a status that is not OK. What came over the wire is made printable.
 [[nodiscard]] Error to_error(const grpc::Status& status, const Unanswered& unanswered);

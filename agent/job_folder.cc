@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 
 #include <fcntl.h>
@@ -29,6 +30,7 @@ constexpr std::size_t kMaxRecordBytes = 64 * 1024 * 1024;
 constexpr std::string_view kRecordSuffix = ".job";
 constexpr std::string_view kDamagedSuffix = ".damaged";
 constexpr const char* kKeyName = "key";
+constexpr char kUserEnd = '@';  // in no id
 
 Result<UniqueFd> open_private_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
@@ -63,7 +65,25 @@ Result<std::string> read_key(int folder) {
   return key;
 }
 
+// "65534@train" -> 65534; std::nullopt for a name that is the id alone.
+std::optional<uid_t> user_of_name(std::string_view name) {
+  const std::size_t end = name.find(kUserEnd);
+  uid_t user = 0;
+  if (end == std::string_view::npos) return std::nullopt;
+  const auto [rest, failure] = std::from_chars(name.data(), name.data() + end, user);
+  if (failure != std::errc() || rest != name.data() + end) return std::nullopt;
+  return user;
+}
+
 }  // namespace
+
+std::string record_name(uid_t user, const std::string& job_id) {
+  return user == ::geteuid() ? job_id : std::to_string(user) + kUserEnd + job_id;
+}
+
+std::string record_name(const v1::JobRecord& record) {
+  return record.key().empty() ? record.job().job_id() : record.key();
+}
 
 Result<JobFolder> JobFolder::open(const std::string& path) {
   auto folder = open_private_folder(path);
@@ -84,12 +104,12 @@ Result<JobFolder> JobFolder::open(const std::string& path) {
 
 Result<void> JobFolder::write(const v1::JobRecord& record) const {
   return supervisor::replace_file(folder_.get(),
-                                  record.job().job_id() + std::string(kRecordSuffix),
+                                  record_name(record) + std::string(kRecordSuffix),
                                   supervisor::seal(kRecordSeal, record.SerializeAsString()));
 }
 
-void JobFolder::remove(const std::string& job_id) const {
-  (void)::unlinkat(folder_.get(), (job_id + std::string(kRecordSuffix)).c_str(), 0);
+void JobFolder::remove(const std::string& name) const {
+  (void)::unlinkat(folder_.get(), (name + std::string(kRecordSuffix)).c_str(), 0);
 }
 
 Result<v1::JobRecord> JobFolder::read(const std::string& name) const {
@@ -99,7 +119,7 @@ Result<v1::JobRecord> JobFolder::read(const std::string& name) const {
   if (!body) return body.error();
   v1::JobRecord record;
   const bool is_of_its_name = record.ParseFromString(*body) &&
-                              record.job().job_id() + std::string(kRecordSuffix) == name &&
+                              record_name(record) + std::string(kRecordSuffix) == name &&
                               is_valid_id(record.job().job_id());
   if (!is_of_its_name)
     return Error(ErrorCode::kShimState, path_ + "/" + name + " holds no record of its job");
@@ -120,10 +140,13 @@ JobFolder::Contents JobFolder::read_all() const {
       contents.records.push_back(*std::move(record));
       continue;
     }
-    const std::string job_id = name.substr(0, name.size() - kRecordSuffix.size());
-    const std::string aside = job_id + std::string(kDamagedSuffix);
+    const std::string stem = name.substr(0, name.size() - kRecordSuffix.size());
+    const std::string aside = stem + std::string(kDamagedSuffix);
     (void)::renameat(folder_.get(), name.c_str(), folder_.get(), aside.c_str());
-    if (is_valid_id(job_id)) contents.damaged.push_back({job_id, std::move(record).error()});
+    const auto user = user_of_name(stem);
+    const std::string job_id = user ? stem.substr(stem.find(kUserEnd) + 1) : stem;
+    if (is_valid_id(job_id))
+      contents.damaged.push_back({stem, job_id, user, std::move(record).error()});
   }
   std::sort(contents.records.begin(), contents.records.end(), [](const auto& a, const auto& b) {
     const auto& left = a.job().started();
@@ -133,12 +156,12 @@ JobFolder::Contents JobFolder::read_all() const {
   return contents;
 }
 
-std::string JobFolder::token_for(const std::string& job_id) const {
-  return derive("shim of " + job_id);
+std::string JobFolder::token_for(const std::string& name) const {
+  return derive("shim of " + name);
 }
 
-std::string JobFolder::instance_for(const std::string& job_id) const {
-  return derive("instance of " + job_id).substr(0, supervisor::JobSpec::kInstanceLength);
+std::string JobFolder::instance_for(const std::string& name) const {
+  return derive("instance of " + name).substr(0, supervisor::JobSpec::kInstanceLength);
 }
 
 std::string JobFolder::derive(const std::string& text) const {

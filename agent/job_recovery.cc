@@ -29,7 +29,8 @@ namespace {
 constexpr std::chrono::seconds kAfterHold{60};
 
 // The user below whose folder the shim of this job has its files; std::nullopt when there is none.
-std::optional<uid_t> find_user_of_shim(const std::string& shims, const std::string& job_id) {
+std::optional<uid_t> find_user_of_shim(const std::string& shims,
+                                       const JobFolder::Damaged& damaged) {
   std::error_code failure;
   for (const auto& folder : std::filesystem::directory_iterator(shims, failure)) {
     struct stat info {};
@@ -37,8 +38,9 @@ std::optional<uid_t> find_user_of_shim(const std::string& shims, const std::stri
     if (::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) continue;
     if (folder.path().filename().string() != std::to_string(info.st_uid)) continue;
     const uid_t uid = info.st_uid;
-    for (const std::string& name :
-         {supervisor::state_file_name(job_id), supervisor::last_word_name(job_id)}) {
+    if (damaged.user && *damaged.user != uid) continue;
+    for (const std::string& name : {supervisor::state_file_name(damaged.job_id),
+                                    supervisor::last_word_name(damaged.job_id)}) {
       if (::lstat((path + "/" + name).c_str(), &info) == 0) return uid;
     }
   }
@@ -83,7 +85,7 @@ void JobRunner::adopt(Entry& entry) {
        .instance = entry.record.instance(),
        .folder = entry.record.shim_dir(),
        .owner = job.uid(),
-       .token = folder_->token_for(job.job_id()),
+       .token = folder_->token_for(record_name(entry.record)),
        .patience = hold + kAfterHold},
       [this, uuid](ShimAdopter::Found found) {
         // An entry that runs is never forgotten; the look-up is for safety alone.
@@ -128,12 +130,12 @@ void JobRunner::take_over_stop(Entry& entry) {
 
 void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {
   log("the record of job " + damaged.job_id + " cannot be used: " + damaged.error.message());
-  if (entry(damaged.job_id) != nullptr) return;
   const std::string shims = options_.runtime_dir + "/shims";
-  const auto uid = find_user_of_shim(shims, damaged.job_id);
+  const auto uid = find_user_of_shim(shims, damaged);
+  if (uid && find(damaged.job_id, *uid) != nullptr) return;
   // With another key than the one of then its instance is not known, and its name has to do.
   const std::string instance =
-      folder_->complaint().empty() ? folder_->instance_for(damaged.job_id) : "";
+      folder_->complaint().empty() ? folder_->instance_for(damaged.name) : "";
   if (!uid || !options_.adopts_damaged) {
     const auto ended = supervisor::end_job(damaged.job_id, options_.node_id, instance);
     log("job " + damaged.job_id + " without a record: " + std::to_string(ended.killed.size()) +
@@ -147,6 +149,7 @@ void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {
   kept.record.set_log_dir(options_.log_dir + "/" + std::to_string(*uid));
   kept.record.set_boot_id(boot_id());
   kept.record.set_instance(instance);
+  kept.record.set_key(damaged.name);
   v1::Job& job = kept.job();
   job.set_job_id(damaged.job_id);
   job.set_job_uuid(to_hex(random_bytes(16)));

@@ -104,7 +104,7 @@ Result<supervisor::JobSpec> JobRunner::make_spec(const v1::JobSpec& request,
     spec.owner.on_loss = supervisor::OwnerLoss::kHold;
     spec.owner.hold = options_.hold;
     spec.owner.runtime_dir = record.shim_dir();
-    spec.owner.token = folder_->token_for(spec.job_id);
+    spec.owner.token = folder_->token_for(record_name(record));
   }
   if (scrubbed.empty()) return spec;
   std::string names;
@@ -130,7 +130,7 @@ Result<void> JobRunner::launch(Entry& made,
   std::fill(std::begin(host.stdio), std::end(host.stdio), null_device());
   auto started = supervisor::start_shim(spec, std::move(host));
   if (!started) {
-    folder_->remove(spec.job_id);
+    folder_->remove(record_name(made.record));
     return std::move(started).error();
   }
   watch(made, *std::move(started));
@@ -183,7 +183,7 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
   }
   if (auto checked = check_one_node_request(request); !checked) return std::move(checked).error();
   if (request.job_id().empty()) request.set_job_id(make_job_id(request));
-  if (find(request.job_id()) != nullptr) {
+  if (find(request.job_id(), user.credentials.uid) != nullptr) {
     return Error(ErrorCode::kInvalidArgument,
                  "there is a job '" + request.job_id() + "' already",
                  "choose another --name");
@@ -201,7 +201,8 @@ Result<const v1::Job*> JobRunner::start(v1::JobSpec request,
   made->record.set_log_dir(options_.log_dir + "/" + std::to_string(user.credentials.uid));
   made->record.set_request_key(key);
   made->record.set_boot_id(boot_id());
-  made->record.set_instance(folder_->instance_for(request.job_id()));
+  made->record.set_key(record_name(user.credentials.uid, request.job_id()));
+  made->record.set_instance(folder_->instance_for(made->record.key()));
   v1::Job& job = made->job();
   job.set_job_id(request.job_id());
   job.set_job_uuid(to_hex(random_bytes(16)));
@@ -370,16 +371,23 @@ void JobRunner::conclude(Entry& entry) {
   if (!looks_.empty()) tell_looks();
 }
 
-JobRunner::Entry* JobRunner::entry(const std::string& job) {
+JobRunner::Entry* JobRunner::entry(const std::string& uuid) {
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
-    return entry->job().job_id() == job || entry->job().job_uuid() == job;
+    return entry->job().job_uuid() == uuid;
   });
   return found == entries_.end() ? nullptr : found->get();
 }
 
-const v1::Job* JobRunner::find(const std::string& job) const {
-  const Entry* found = const_cast<JobRunner*>(this)->entry(job);
+const v1::Job* JobRunner::find(const std::string& uuid) const {
+  const Entry* found = const_cast<JobRunner*>(this)->entry(uuid);
   return found == nullptr ? nullptr : &found->job();
+}
+
+const v1::Job* JobRunner::find(const std::string& job_id, uid_t user) const {
+  for (const auto& entry : entries_) {
+    if (entry->job().job_id() == job_id && entry->job().uid() == user) return &entry->job();
+  }
+  return nullptr;
 }
 
 std::vector<const v1::Job*> JobRunner::all() const {
@@ -414,8 +422,8 @@ int JobRunner::num_ranks(const Entry& entry) {
   return std::max({1, asked, entry.job().workers_size()});
 }
 
-void JobRunner::stop(const std::string& job, const supervisor::Stop& stop) {
-  Entry* found = entry(job);
+void JobRunner::stop(const std::string& uuid, const supervisor::Stop& stop) {
+  Entry* found = entry(uuid);
   if (found == nullptr || has_ended(found->job())) return;
   v1::JobRecord& record = found->record;
   const bool was_stopping = found->job().state() == v1::JOB_STATE_STOPPING;
@@ -428,7 +436,7 @@ void JobRunner::stop(const std::string& job, const supervisor::Stop& stop) {
     order_stop(*found);
   } else {
     found->has_unsent_stop = true;
-    if (record.stop().kill()) adopter_.hurry(found->job().job_id());
+    if (record.stop().kill()) adopter_.hurry(found->job().job_id(), record.instance());
   }
   if (!was_stopping) on_change_(found->job());
 }
@@ -453,18 +461,18 @@ void JobRunner::stop_all(StopMode mode) {
   for (const auto& entry : entries_) {
     if (has_ended(entry->job())) continue;
     if (mode == StopMode::kKill || !entry->record.asked_to_stop())
-      stop(entry->job().job_id(), {.mode = mode, .signal = SIGTERM});
+      stop(entry->job().job_uuid(), {.mode = mode, .signal = SIGTERM});
   }
 }
 
-void JobRunner::dump_stacks(const std::string& job) {
-  Entry* found = entry(job);
+void JobRunner::dump_stacks(const std::string& uuid) {
+  Entry* found = entry(uuid);
   if (found != nullptr && found->shim) found->shim.request(supervisor::DumpStacks{});
 }
 
-Result<void> JobRunner::signal(const std::string& job, int signal) {
-  Entry* found = entry(job);
-  if (found == nullptr) return Error(ErrorCode::kJobUnknown, "there is no job '" + job + "'");
+Result<void> JobRunner::signal(const std::string& uuid, int signal) {
+  Entry* found = entry(uuid);
+  if (found == nullptr) return Error(ErrorCode::kJobUnknown, "there is no job '" + uuid + "'");
   if (signal < 1 || signal >= NSIG) {
     return Error(ErrorCode::kInvalidArgument,
                  "signal " + std::to_string(signal) + " does not exist");
@@ -501,16 +509,16 @@ void JobRunner::log(const std::string& line) const {
 
 void JobRunner::forget_oldest() {
   std::vector<decltype(entries_)::iterator> ended;
-  std::vector<uid_t> owners;
+  std::vector<std::string> owners;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     if (!has_ended((*entry)->job())) continue;
     ended.push_back(entry);
-    owners.push_back((*entry)->job().uid());
+    owners.push_back(caller_of((*entry)->job().uid()));
   }
   for (const std::size_t index : surplus_of(owners, options_.keep_finished)) {
     const Entry& entry = **ended[index];
     by_request_.erase(entry.record.request_key());
-    folder_->remove(entry.job().job_id());
+    folder_->remove(record_name(entry.record));
     entries_.erase(ended[index]);
   }
 }

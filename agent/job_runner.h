@@ -70,13 +70,15 @@ class JobRunner {
 
   // Starts a job on this node alone. A request_id that `user` gave before starts nothing: the job of then.
   // Requires: check_job_request(), and a user whom the policy allows.
-  // Errors  kInvalidArgument (the id is taken), kAgentRefused (too many jobs, draining), kSpawnFailed, kShimMissing.
+  // Errors  kInvalidArgument (the user has a job of this id), kAgentRefused (too many jobs, draining), kSpawnFailed, kShimMissing.
   [[nodiscard]] Result<const v1::Job*> start(v1::JobSpec request,
                                              const UserAccount& user,
                                              const std::string& request_id);
 
-  // By id or uuid; nullptr when unknown.
-  [[nodiscard]] const v1::Job* find(const std::string& job) const;
+  // nullptr when unknown.
+  [[nodiscard]] const v1::Job* find(const std::string& uuid) const;
+  // The job that its user has named so.
+  [[nodiscard]] const v1::Job* find(const std::string& job_id, uid_t user) const;
   [[nodiscard]] std::vector<const v1::Job*> all() const;
 
   // Where its time went, until now.
@@ -93,10 +95,10 @@ class JobRunner {
 
   // Nothing when the job has ended. The second time it means SIGKILL. A grace counts when it is shorter than the job's own.
   // The stop is on the disk before the shim hears of it: should this agent end in between, the next one tells the shim.
-  void stop(const std::string& job, const supervisor::Stop& stop);
-  void dump_stacks(const std::string& job);
+  void stop(const std::string& uuid, const supervisor::Stop& stop);
+  void dump_stacks(const std::string& uuid);
   // Sends `signal` to the workers. Errors  kJobUnknown.
-  [[nodiscard]] Result<void> signal(const std::string& job, int signal);
+  [[nodiscard]] Result<void> signal(const std::string& uuid, int signal);
   void stop_all(supervisor::StopMode mode);
 
   void set_draining(bool draining) { is_draining_ = draining; }
@@ -114,7 +116,7 @@ class JobRunner {
                                         const UserAccount& user,
                                         v1::JobRecord& record) const;
   Result<void> launch(Entry& made, const supervisor::JobSpec& spec, const UserAccount& user);
-  Entry* entry(const std::string& job);
+  Entry* entry(const std::string& uuid);
   void watch(Entry& entry, std::unique_ptr<supervisor::WorkerHost> host);
   void order_stop(Entry& entry);
   void limit_stop(Entry& entry);

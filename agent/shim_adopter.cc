@@ -82,12 +82,12 @@ void ShimAdopter::take(Wanted wanted,
   auto search = std::make_shared<Search>(loop_, std::move(wanted), end);
   search->done = std::move(done);
   search->tell = std::move(tell);
-  searches_[search->wanted.job_id] = search;
+  searches_[{search->wanted.job_id, search->wanted.instance}] = search;
   look(std::move(search));
 }
 
-void ShimAdopter::hurry(const std::string& job_id) {
-  const auto found = searches_.find(job_id);
+void ShimAdopter::hurry(const std::string& job_id, const std::string& instance) {
+  const auto found = searches_.find({job_id, instance});
   const auto search = found == searches_.end() ? nullptr : found->second.lock();
   if (search) search->give_up_at = TimePoint::min();
 }
@@ -100,7 +100,7 @@ void ShimAdopter::look(std::shared_ptr<Search> search) {
     auto found = std::make_shared<Result<Found>>(try_once(search->wanted, is_last_try));
     asio::post(loop_, [this, search, found] {
       if (*found) {
-        searches_.erase(search->wanted.job_id);
+        searches_.erase({search->wanted.job_id, search->wanted.instance});
         return search->done(std::move(**found));
       }
       look_again(search, found->error());

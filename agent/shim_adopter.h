@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -57,7 +58,7 @@ class ShimAdopter {
   void take(Wanted wanted, std::function<void(Found)> done, std::function<void(const Error&)> tell);
 
   // The next try for this job is its last: a shim that does not come over then is killed, with all of the job.
-  void hurry(const std::string& job_id);
+  void hurry(const std::string& job_id, const std::string& instance);
 
  private:
   struct Search;
@@ -65,7 +66,8 @@ class ShimAdopter {
   void look_again(std::shared_ptr<Search> search, const Error& why);
 
   boost::asio::io_context& loop_;
-  std::map<std::string, std::weak_ptr<Search>> searches_;  // by job; those that are over lapse
+  std::map<std::pair<std::string, std::string>, std::weak_ptr<Search>>
+      searches_;  // by job and instance; those that are over lapse
   std::atomic<bool> is_closing_{false};
   boost::asio::thread_pool threads_;
 };

@@ -31,6 +31,7 @@ struct ConnectionLost {
 struct StartJob {
   std::string request_id;  // repeated: answered as the first time
   JobDescription job;
+  bool is_of_operator = false;  // has room where others have none
 };
 
 struct StopJob {

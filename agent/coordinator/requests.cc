@@ -1,19 +1,25 @@
 // What operators and users ask for; already authorized.
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "agent/coordinator/shares.h"
 #include "agent/coordinator/turn.h"
 #include "runtime/hostlist.h"
 
 namespace accel::agent {
 namespace {
 
-void reply(Turn& turn, const StartJob& request, bool accepted, std::string message) {
-  turn.actions.emplace_back(JobReply{request.request_id,
-                                     request.job.job_uuid,
-                                     accepted,
-                                     std::move(message),
-                                     "see `accel status`, or use --name"});
+void reply(Turn& turn,
+           const StartJob& request,
+           bool accepted,
+           std::string message,
+           std::string remedy = "see `accel status`, or use --name") {
+  turn.actions.emplace_back(JobReply{
+      request.request_id, request.job.job_uuid, accepted, std::move(message), std::move(remedy)});
 }
 
 void reply(
@@ -36,13 +42,45 @@ std::string fault_of(const JobDescription& job) {
   return {};
 }
 
-// People name jobs by their id; those that nodes bring along have no other name than the uuid.
+// People name their own jobs by the id; those that nodes bring along have no other name than the uuid.
 const std::string* id_in_use(const State& state, const JobDescription& wanted) {
   if (!wanted.recruits || wanted.job_id.empty()) return nullptr;
   const auto same = [&](const auto& entry) {
-    return entry.second.description->job_id == wanted.job_id;
+    const JobDescription& known = *entry.second.description;
+    return known.job_id == wanted.job_id && known.user == wanted.user;
   };
   return std::any_of(state.jobs.begin(), state.jobs.end(), same) ? &wanted.job_id : nullptr;
+}
+
+// Why there is no room for one more job of this user.
+std::optional<std::string> fullness(const State& state, const StartJob& request) {
+  const CoordinatorConfig& config = state.config;
+  const std::string& user = request.job.user;
+  CallerShares shares({.most = config.max_jobs,
+                       .most_each = config.max_jobs_each,
+                       .kept = config.max_jobs_kept,
+                       .things = "jobs",
+                       .favoured = "operators"},
+                      request.is_of_operator ? std::vector{user} : std::vector<std::string>());
+  for (const auto& [uuid, job] : state.jobs) {
+    if (!is_terminal(job.phase)) shares.add(job.description->user);
+  }
+  return shares.take(user);
+}
+
+// Each job that ended was started: so there are never many more of them.
+void forget_surplus(Turn& turn) {
+  std::vector<std::pair<TimePoint, JobUuid>> ended;
+  for (const auto& [uuid, job] : turn.state.jobs) {
+    if (is_terminal(job.phase)) ended.emplace_back(job.phase_since, uuid);
+  }
+  if (ended.size() <= static_cast<std::size_t>(turn.state.config.keep_ended_jobs)) return;
+  std::sort(ended.begin(), ended.end());
+  std::vector<std::string> owners;
+  for (const auto& [since, uuid] : ended)
+    owners.push_back(turn.state.jobs.at(uuid).description->user);
+  for (const std::size_t index : surplus_of(owners, turn.state.config.keep_ended_jobs))
+    forget_job(turn, ended[index].second);
 }
 
 // Ends the generation to form another one; what stands still anyway needs nothing.
@@ -106,19 +144,17 @@ void start_job(Turn& turn, const StartJob& request) {
   if (std::string fault = fault_of(request.job); !fault.empty()) {
     return reply(turn, request, false, std::move(fault));
   }
-  const auto running = static_cast<std::size_t>(
-      std::count_if(turn.state.jobs.begin(), turn.state.jobs.end(), [](const auto& entry) {
-        return !is_terminal(entry.second.phase);
-      }));
-  if (running >= static_cast<std::size_t>(turn.state.config.max_jobs)) {
+  if (const auto full = fullness(turn.state, request)) {
     return reply(turn,
                  request,
                  false,
-                 "this coordinator has " + std::to_string(running) + " jobs, its limit");
+                 "no more jobs over several nodes for " + request.job.user + ": " + *full,
+                 "wait for one to end, or stop one");
   }
   if (const std::string* taken = id_in_use(turn.state, request.job)) {
     return reply(turn, request, false, "there is a job '" + *taken + "' already");
   }
+  forget_surplus(turn);
   Job& job = turn.state.jobs[request.job.job_uuid];
   job.description = std::make_shared<const JobDescription>(request.job);
   job.request_id = request.request_id;

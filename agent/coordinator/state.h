@@ -37,7 +37,10 @@ struct CoordinatorConfig {
   Milliseconds quarantine_first{600'000};
   Milliseconds quarantine_most{86'400'000};
   int max_jobs = 1'000;
+  int max_jobs_each = 500;             // of one user
+  int max_jobs_kept = 125;             // of max_jobs, for what operators submit
   Milliseconds keep_ended{3'600'000};  // how long an ended job can be asked about
+  int keep_ended_jobs = 1'000;  // so many of them; then the oldest of the user who has most goes
 };
 
 enum class Liveness { kLive, kSuspect, kLost };

@@ -41,6 +41,34 @@ bool is_owner(const v1::OnBehalf& who, const std::string& user) {
   return who.may_do_all() || (!who.user().empty() && who.user() == user);
 }
 
+// Where the agent that asks has decided, or decides, who may see it.
+const v1::OnBehalf& everybody() {
+  static const v1::OnBehalf all = [] {
+    v1::OnBehalf who;
+    who.set_may_do_all(true);
+    return who;
+  }();
+  return all;
+}
+
+// Names are a user's own: one of `who`, if there is one, else that of the only user who has it. A job that `who` may not
+// see answers as one that does not exist.
+Result<const Job*> find_job(const State& state, const std::string& job, const v1::OnBehalf& who) {
+  const Job* found = nullptr;
+  std::vector<std::string> holders;
+  for (const auto& [uuid, known] : state.jobs) {
+    const JobDescription& description = *known.description;
+    const bool is_named = description.job_id == job;
+    if ((uuid != job && !is_named) || !is_owner(who, description.user)) continue;
+    if (uuid == job || (!who.user().empty() && description.user == who.user())) return &known;
+    found = &known;
+    holders.push_back(description.user + " (" + uuid + ")");
+  }
+  if (found == nullptr) return unknown_job(job);
+  if (holders.size() > 1) return ambiguous_job(job, holders);
+  return found;
+}
+
 std::string requester_name(const v1::OnBehalf& who) {
   return who.user().empty() ? "an operator" : who.user();
 }
@@ -111,20 +139,7 @@ Result<const Job*> ClusterService::job_of(const std::string& job) const {
                  "node '" + parts_.config.node_id + "' does not lead, or not any more",
                  "try again in some seconds: another agent is being elected");
   }
-  const Job* newest = nullptr;
-  for (const auto& [uuid, known] : parts_.coordinator->state().jobs) {
-    if (uuid == job) return &known;
-    if (known.description->job_id == job) newest = &known;
-  }
-  if (newest == nullptr) return unknown_job(job);
-  return newest;
-}
-
-// A job of somebody else answers as one that does not exist.
-Result<const Job*> ClusterService::job_of(const std::string& job, const v1::OnBehalf& who) const {
-  auto found = job_of(job);
-  if (found && !is_owner(who, (*found)->description->user)) return unknown_job(job);
-  return found;
+  return find_job(parts_.coordinator->state(), job, who);
 }
 
 Result<const NodeJobs::Part*> ClusterService::part_of(const std::string& job,
@@ -142,7 +157,7 @@ grpc::ServerUnaryReactor* ClusterService::Submit(Context* context,
   return answer(context, [this, request, job](const Caller& caller, const Finish& finish) {
     const v1::JobSpec& spec = request->spec();
     if (parts_.coordinator == nullptr || !parts_.coordinator->is_leading())
-      return finish(job_of("").error());
+      return finish(job_of("", everybody()).error());
     if (auto checked = check_job_request(spec); !checked) return finish(checked);
     if (spec.user().empty() || !is_valid_id(spec.job_uuid()) || !is_valid_id(spec.job_id())) {
       return finish(
@@ -152,8 +167,9 @@ grpc::ServerUnaryReactor* ClusterService::Submit(Context* context,
     answer_later(spec.job_uuid(), spec.job_uuid(), *job, finish);
     JobDescription description = describe_job(spec);
     description.recruits = true;
-    parts_.coordinator->handle(
-        agent::StartJob{.request_id = spec.job_uuid(), .job = std::move(description)});
+    parts_.coordinator->handle(agent::StartJob{.request_id = spec.job_uuid(),
+                                               .job = std::move(description),
+                                               .is_of_operator = request->who().may_do_all()});
   });
 }
 
@@ -163,7 +179,7 @@ void ClusterService::answer_later(const std::string& request_id,
                                   const Finish& finish) {
   waiting_.emplace(request_id, [this, uuid, &view, finish](const Result<void>& accepted) {
     if (!accepted) return finish(accepted);
-    const auto made = job_of(uuid);
+    const auto made = job_of(uuid, everybody());
     if (!made) return finish(made.error());
     view = view_of(parts_.coordinator->state(), **made);
     finish({});
@@ -196,7 +212,7 @@ grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,
                                                v1::JobList* list) {
   return answer(context, [this, request, list](const Caller&, const Finish& finish) {
     if (parts_.coordinator == nullptr || !parts_.coordinator->is_leading())
-      return finish(job_of("").error());
+      return finish(job_of("", everybody()).error());
     const State& state = parts_.coordinator->state();
     if (request->job().empty()) {
       JobPage page(*list);
@@ -209,7 +225,7 @@ grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,
       }
       return finish({});
     }
-    const auto job = job_of(request->job());
+    const auto job = job_of(request->job(), request->has_who() ? request->who() : everybody());
     if (!job) return finish(job.error());
     v1::Job view = view_of(state, **job);
     list->set_digest(digest_of(view));
@@ -267,7 +283,7 @@ grpc::ServerUnaryReactor* ClusterService::Scale(Context* context,
     parts_.coordinator->handle(agent::ScaleJob{.job_uuid = uuid,
                                                .min_nodes = static_cast<int>(least),
                                                .max_nodes = static_cast<int>(most)});
-    const auto now = job_of(uuid);
+    const auto now = job_of(uuid, everybody());
     if (now) *job = view_of(parts_.coordinator->state(), **now);
     finish({});
   });
@@ -277,7 +293,7 @@ grpc::ServerUnaryReactor* ClusterService::JobLedger(Context* context,
                                                     const v1::JobRef* request,
                                                     v1::Ledger* ledger) {
   return answer(context, [this, request, ledger](const Caller&, const Finish& finish) {
-    const auto job = job_of(request->job());
+    const auto job = job_of(request->job(), everybody());
     if (!job) return finish(job.error());
     *ledger = view_of((*job)->ledger, SteadyClock().now());
     ledger->set_job_id((*job)->description->job_id);

@@ -71,7 +71,6 @@ class ClusterService final : public v1::Cluster::CallbackService {
                     const std::string& uuid,
                     v1::Job& view,
                     const Finish& finish);
-  Result<const Job*> job_of(const std::string& job) const;
   Result<const Job*> job_of(const std::string& job, const v1::OnBehalf& who) const;
   Result<const NodeJobs::Part*> part_of(const std::string& job, const v1::OnBehalf& who) const;
 

@@ -61,9 +61,9 @@ void NodeJobs::start() {
   connect_when_settled();
 }
 
-const NodeJobs::Part* NodeJobs::find(const std::string& job) const {
+const NodeJobs::Part* NodeJobs::find(const std::string& uuid) const {
   const auto found = std::find_if(parts_.rbegin(), parts_.rend(), [&](const auto& part) {
-    return part->spec.job_uuid() == job || part->spec.job_id() == job;
+    return part->spec.job_uuid() == uuid;
   });
   return found == parts_.rend() ? nullptr : found->get();
 }
@@ -127,7 +127,7 @@ void NodeJobs::leave(Part& part) {
 void NodeJobs::kill_all() {
   for (const auto& part : parts_) {
     if (part->is_awaited) {
-      adopter_->hurry(part->spec.job_id());
+      adopter_->hurry(part->spec.job_id(), part->instance);
     } else if (part->workers) {
       part->workers->kill();
     }
@@ -200,6 +200,7 @@ void NodeJobs::consider(const JobDescription& job) {
   auto part = std::make_unique<Part>();
   part->spec = std::move(spec);
   part->user = **std::move(user);
+  part->record_name = record_name(part->user.credentials.uid, part->spec.job_id());
   // What this node cannot give is a reason to stay away, not to be set aside as broken.
   if (auto tried = shim_spec(*part, job.procs_per_node); !tried) {
     handlers_.log("does not take part in job " + job.job_id + ": " + tried.error().message());
@@ -233,8 +234,8 @@ NodeWorkersOptions NodeJobs::workers_options(const Part& part, supervisor::JobSp
     options.spec.owner.on_loss = supervisor::OwnerLoss::kHold;
     options.spec.owner.hold = options_.hold;
     options.spec.owner.runtime_dir = part.shim_dir;
-    options.spec.owner.token = options_.records->token_for(part.spec.job_id());
-    options.spec.instance = options_.records->instance_for(part.spec.job_id());
+    options.spec.owner.token = options_.records->token_for(part.record_name);
+    options.spec.instance = options_.records->instance_for(part.record_name);
   }
   options.address = options_.node.addresses.front();
   options.shim.shim_path = options_.shim_path;
@@ -369,11 +370,11 @@ void NodeJobs::end(Part& part) {
 
 void NodeJobs::forget_oldest() {
   std::vector<decltype(parts_)::iterator> ended;
-  std::vector<uid_t> owners;
+  std::vector<std::string> owners;
   for (auto part = parts_.begin(); part != parts_.end(); ++part) {
     if (!(*part)->has_ended) continue;
     ended.push_back(part);
-    owners.push_back((*part)->user.credentials.uid);
+    owners.push_back(caller_of((*part)->user.credentials.uid));
   }
   for (const std::size_t index : surplus_of(owners, options_.keep_ended))
     parts_.erase(ended[index]);

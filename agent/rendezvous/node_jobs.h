@@ -68,6 +68,8 @@ class NodeJobs {
   struct Part {
     v1::JobSpec spec;
     UserAccount user;
+    std::string record_name;
+    std::string instance;                  // of the shim that is being taken over
     std::unique_ptr<NodeWorkers> workers;  // from the first Assign to the end
     JobCounters counters;
     std::uint64_t generation = 0;
@@ -91,8 +93,8 @@ class NodeJobs {
   // Takes over what the agent before this one left, then begins the session.
   void start();
 
-  // By id or uuid; the newest one. nullptr when nothing of it is, or was, here.
-  [[nodiscard]] const Part* find(const std::string& job) const;
+  // The newest one. nullptr when nothing of it is, or was, here.
+  [[nodiscard]] const Part* find(const std::string& uuid) const;
 
   // In the order of their admission; those that ended are among them.
   [[nodiscard]] const std::list<std::unique_ptr<Part>>& parts() const { return parts_; }

@@ -49,7 +49,8 @@ Result<void> NodeJobs::write_record(const Part& part) const {
   record.mutable_spec()->clear_env();
   record.set_shim_dir(part.shim_dir);
   record.set_boot_id(options_.node.boot_id);
-  record.set_instance(options_.records->instance_for(part.spec.job_id()));
+  record.set_key(part.record_name);
+  record.set_instance(options_.records->instance_for(part.record_name));
   v1::PartSeat& seat = *record.mutable_seat();
   seat.set_leader_epoch(part.leader_epoch);
   seat.set_node_index(static_cast<std::uint32_t>(part.node_index));
@@ -60,7 +61,7 @@ Result<void> NodeJobs::write_record(const Part& part) const {
 
 void NodeJobs::remove_record(const Part& part) const {
   if (part.shim_dir.empty()) return;
-  options_.records->remove(part.spec.job_id());
+  options_.records->remove(part.record_name);
   supervisor::remove_last_word(part.shim_dir, part.spec.job_id());
 }
 
@@ -76,7 +77,7 @@ void NodeJobs::recover() {
     const auto ended =
         supervisor::end_job(damaged.job_id,
                             options_.node.node_id,
-                            is_key_good ? options_.records->instance_for(damaged.job_id) : "");
+                            is_key_good ? options_.records->instance_for(damaged.name) : "");
     handlers_.log("the record of the part of job " + damaged.job_id + " cannot be used: " +
                   damaged.error.message() + "; " + std::to_string(ended.killed.size()) +
                   " of its processes were killed" + (ended.is_clean ? "" : ", some did not end"));
@@ -87,7 +88,7 @@ void NodeJobs::recover() {
       take_up(record);
     } else {
       handlers_.log("job " + id + ": the machine was started anew, its part is gone");
-      options_.records->remove(id);
+      options_.records->remove(record_name(record));
     }
   }
 }
@@ -98,6 +99,8 @@ void NodeJobs::take_up(const v1::JobRecord& record) {
   auto made = std::make_unique<Part>();
   made->spec = record.spec();
   made->user = user_of(job);
+  made->record_name = record_name(record);
+  made->instance = record.instance();
   made->generation = job.generation();
   made->leader_epoch = seat.leader_epoch();
   made->node_index = static_cast<int>(seat.node_index());
@@ -112,10 +115,10 @@ void NodeJobs::take_up(const v1::JobRecord& record) {
   adopter_->take(
       {.job_id = job.job_id(),
        .node_id = options_.node.node_id,
-       .instance = record.instance(),
+       .instance = part.instance,
        .folder = part.shim_dir,
        .owner = job.uid(),
-       .token = options_.records->token_for(job.job_id()),
+       .token = options_.records->token_for(part.record_name),
        .patience = kTakeOverLimit},
       [this, uuid = job.job_uuid()](ShimAdopter::Found found) {
         if (Part* known = part_of(uuid)) take_over(*known, std::move(found));

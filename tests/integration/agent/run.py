@@ -984,6 +984,26 @@ class TwoUsers(AgentTest):
         self.assertEqual(done.returncode, 77)
         self.assertIn("allow_root", done.stderr)
 
+    def test_fault_68_two_users_have_jobs_of_the_same_name(self):
+        anns = self.start_for_ann()
+        bobs = self.accel("run", "--name", "anns", "--", "/bin/sh", "-c", "echo of bob", user=self.BOB)
+        self.assertEqual((bobs.returncode, bobs.stdout), (0, "of bob\n"), bobs.stderr)
+        for is_anew in (False, True):
+            if is_anew:
+                self.assertEqual(self.agent.end(signal.SIGUSR2), 0)
+                self.agent = Agent(self.folder, config=self.CONFIG)
+                self.addCleanup(self.agent.end)
+            self.assertEqual(self.job("anns", user=self.BOB)["user"], pwd.getpwuid(self.BOB).pw_name)
+            self.assertEqual(self.job("anns", user=self.ANN)["job_uuid"], anns["job_uuid"])
+            self.assertEqual(self.accel("logs", "anns", user=self.BOB).stdout, "of bob\n")
+            both = self.accel("status", "anns", user=0)
+            self.assertIn("2 jobs are named 'anns'", both.stderr)
+            self.assertIn(anns["job_uuid"], both.stderr)
+        twin = self.accel("run", "--name", "anns", "--", "/bin/true", user=self.ANN)
+        self.assertIn("there is a job 'anns' already", twin.stderr)
+        self.assertEqual(self.accel("stop", "--kill", anns["job_uuid"], user=0).returncode, 0)
+        self.assertEqual(self.accel("logs", "--follow", "anns", user=self.ANN).returncode, 0)
+
     def test_fault_68_another_user_neither_sees_nor_stops_nor_signals_nor_reads_a_job(self):
         job = self.start_for_ann()
         for arguments in (["status", "anns"], ["stop", "anns"], ["stop", "--kill", job["job_uuid"]], ["signal", "anns", 9],

@@ -74,7 +74,7 @@ class ClusterTest(unittest.TestCase):
     def certificate(self, name, role="node", authority="ca"):
         return issue_certificate(self.folder / authority, role, name)
 
-    def start(self, name, more="", authority="ca", certificate=None, wait=True):
+    def start(self, name, more="", authority="ca", certificate=None, wait=True, before=()):
         """An agent; the first one hosts the coordinator."""
         tls = self.certificate(certificate or name, authority=authority)
         listen = f"127.0.0.1:{free_port()}" if self.agents else self.coordinator
@@ -83,7 +83,7 @@ class ClusterTest(unittest.TestCase):
         folder = self.folder / name
         folder.mkdir()
         folder.chmod(0o755)
-        agent = one_agent.Agent(folder, config=config)
+        agent = one_agent.Agent(folder, config=config, before=before)
         self.agents[name] = agent
         if wait:
             self.wait_for_line(agent, "has a session with the coordinator")
@@ -102,6 +102,11 @@ class ClusterTest(unittest.TestCase):
     def accel(self, node, command, *arguments, user=ANN):
         return subprocess.run(self.command(node, command, *arguments), capture_output=True, text=True, timeout=PATIENCE, cwd="/",
                               **identity_of(user))
+
+    def as_uid(self, uid, node, command, *arguments):
+        """Of a user whom the agents alone know."""
+        return subprocess.run(self.command(node, command, *arguments), capture_output=True, text=True, timeout=PATIENCE, cwd="/",
+                              user=uid, group=pwd.getpwuid(ANN).pw_gid, extra_groups=[])
 
     def follow(self, node, command, *arguments, user=ANN):
         follower = Program(f"accel {command} at {node}", self.command(node, command, *arguments), cwd="/", **identity_of(user))
@@ -503,6 +508,54 @@ class Security(ClusterTest):
         self.assertIn("anns", self.accel("b", "status", user=0).stdout)
         self.assertEqual(self.accel("b", "stop", "anns", user=0).returncode, 0)
         self.assertEqual(runner.wait(), 143, runner.lines)
+
+    def with_another_user(self, uid):
+        """What an agent is started with that finds `uid` in its user database."""
+        users = self.folder / "passwd"
+        users.write_text(pathlib.Path("/etc/passwd").read_text() + f"cid:x:{uid}:{pwd.getpwuid(ANN).pw_gid}::/:/bin/sh\n")
+        users.chmod(0o644)
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'mount --bind {users} /etc/passwd && exec "$@"', "sh"]
+
+    @unittest.skipUnless(IS_ROOT, "two users need root")
+    def test_fault_68_two_users_have_jobs_of_the_same_name(self):
+        cid = 61_234
+        for name in ("a", "b"):
+            self.start(name, before=self.with_another_user(cid))
+        anns = self.follow("a", "run", "--nnodes", 2, "--name", "j", "--", "/bin/sh", "-c", self.until_stopped())
+        anns.wait_for(" of 2 ", 2)
+        self.assertEqual(self.as_uid(cid, "b", "status", "j").returncode, 66)
+        done = self.as_uid(cid, "b", "run", "--nnodes", 2, "--name", "j", "--", "/bin/sh", "-c", self.HELLO)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(line.split()[1] for line in done.stdout.splitlines()), ["0", "1"])
+        self.assertIn("state     succeeded", self.as_uid(cid, "a", "status", "j").stdout)
+        self.assertEqual(self.as_uid(cid, "a", "watch", "j").returncode, 0)
+        self.assertEqual(self.job("b", "j")["state"], "JOB_STATE_RUNNING")
+        both = self.accel("b", "status", "j", user=0)
+        self.assertIn("2 jobs are named 'j': ", both.stderr)
+        self.assertEqual(self.accel("b", "stop", self.job("a", "j")["job_uuid"], user=0).returncode, 0)
+        self.assertEqual(anns.wait(), 143, anns.lines)
+
+    @unittest.skipUnless(IS_ROOT, "two users need root")
+    def test_fault_64_a_user_with_many_jobs_leaves_room_to_others_also_after_a_restart_of_the_coordinator(self):
+        cid = 61_234
+        limits = "max_cluster_jobs: 8\nmax_cluster_jobs_each: 1\n"
+        before = self.with_another_user(cid)
+        a = self.start("a", more=limits, before=before)
+        self.start("b", before=before)
+        anns = self.follow("b", "run", "--nnodes", 2, "--name", "j", "--", "/bin/sh", "-c", self.until_stopped())
+        anns.wait_for(" of 2 ", 2)
+        for is_anew in (False, True):
+            if is_anew:
+                self.assertEqual(a.end(signal.SIGUSR2), 0)
+                self.agents["a"] = one_agent.Agent(self.folder / "a", config=(self.folder / "a/agent.yaml").read_text(), before=before)
+                self.wait_for_job("b", "j")
+            full = self.accel("b", "run", "--nnodes", 2, "--", "/bin/true")
+            self.assertEqual(full.returncode, 77, full.stderr)
+            self.assertIn("it has 1 jobs, as many as one caller may", full.stderr)
+            done = self.as_uid(cid, "b", "run", "--nnodes", 2, "--", "/bin/true")
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.stop_file.touch()
+        self.assertEqual(anns.wait(), 0, anns.lines)
 
     @unittest.skipUnless(IS_ROOT, "needs root")
     def test_neither_root_nor_system_users_run_over_nodes(self):

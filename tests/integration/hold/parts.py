@@ -89,6 +89,10 @@ class PartsTest(agents.AgentsTest):
         for name in self.agents:
             self.await_no_trace(name)
 
+    def record_at(self, node):
+        name = "held" if cluster.ANN == os.geteuid() else f"{cluster.ANN}@held"
+        return self.agents[node].state / f"parts/{name}.job"
+
 
 class TakeOver(PartsTest):
     def test_fault_27_an_agent_is_killed_again_and_again_and_the_job_does_not_notice(self):
@@ -162,7 +166,7 @@ class TakeOver(PartsTest):
         os.environ["MY_SECRET"] = "swordfish-of-the-day"
         self.addCleanup(os.environ.pop, "MY_SECRET")
         self.submit("a", 2)
-        record = self.agents["b"].state / "parts/held.job"
+        record = self.record_at("b")
         self.assertEqual(record.stat().st_mode & 0o777, 0o600)
         self.assertNotIn(b"swordfish", record.read_bytes())
         self.assert_undisturbed_until_the_end()
@@ -198,7 +202,7 @@ class Meanwhile(PartsTest):
     def test_fault_31_a_damaged_record_costs_a_restart_and_leaves_nothing(self):
         self.submit("a", 2, "--max_restarts", 1)
         self.kill("b")
-        record = self.agents["b"].state / "parts/held.job"
+        record = self.record_at("b")
         content = bytearray(record.read_bytes())
         content[len(content) // 2] ^= 1
         record.write_bytes(content)

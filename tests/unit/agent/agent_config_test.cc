@@ -30,6 +30,8 @@ TEST(AgentConfig, TheExampleFileHoldsEveryKeyWithItsDefault) {
   EXPECT_EQ(config->state_dir, defaults.state_dir);
   EXPECT_EQ(config->runtime_dir, defaults.runtime_dir);
   EXPECT_EQ(config->max_jobs, defaults.max_jobs);
+  EXPECT_EQ(config->max_cluster_jobs, defaults.max_cluster_jobs);
+  EXPECT_EQ(config->max_cluster_jobs_each, defaults.max_cluster_jobs_each);
   EXPECT_EQ(config->max_connections, defaults.max_connections);
   EXPECT_EQ(config->max_connections_each, defaults.max_connections_each);
   EXPECT_EQ(config->keep_finished, defaults.keep_finished);

@@ -70,9 +70,9 @@ TEST(CallerShares, WhatIsThereCountsBeyondTheLimits) {
 
 TEST(CallerShares, WhoHasMostLosesItsOldest) {
   EXPECT_THAT(surplus_of({}, 0), testing::ElementsAre());
-  EXPECT_THAT(surplus_of({7, 8}, 2), testing::ElementsAre());
-  EXPECT_THAT(surplus_of({8, 7, 7, 7, 7}, 3), testing::ElementsAre(1, 2));
-  EXPECT_THAT(surplus_of({8, 7, 7, 8}, 1), testing::ElementsAre(1, 0, 2));
+  EXPECT_THAT(surplus_of({"ann", "bob"}, 2), testing::ElementsAre());
+  EXPECT_THAT(surplus_of({"bob", "ann", "ann", "ann", "ann"}, 3), testing::ElementsAre(1, 2));
+  EXPECT_THAT(surplus_of({"bob", "ann", "ann", "bob"}, 1), testing::ElementsAre(1, 0, 2));
 }
 
 TEST(CallerShares, WhatWasNeverTakenIsNotGivenBack) {

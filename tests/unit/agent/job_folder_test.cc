@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/support/scratch_folder.h"
 
@@ -91,6 +92,30 @@ TEST_F(JobFolderTest, ARecordThatWasRemovedIsGone) {
   const JobFolder folder = open();
   ASSERT_TRUE(folder.write(record("j")));
   folder.remove("j");
+  EXPECT_THAT(folder.read_all().records, IsEmpty());
+}
+
+TEST_F(JobFolderTest, Fault68TwoUsersMayHaveJobsOfTheSameId) {
+  const JobFolder folder = open();
+  const uid_t other = ::geteuid() + 7;
+  v1::JobRecord anns = record("j", 1);
+  v1::JobRecord bobs = record("j", 2);
+  bobs.set_key(record_name(other, "j"));
+  ASSERT_TRUE(folder.write(anns));
+  ASSERT_TRUE(folder.write(bobs));
+
+  ASSERT_THAT(folder.read_all().records, SizeIs(2));
+  EXPECT_EQ(record_name(folder.read_all().records[0]), "j");  // as builds before have named it
+  EXPECT_NE(folder.token_for(record_name(anns)), folder.token_for(record_name(bobs)));
+  EXPECT_NE(folder.instance_for(record_name(anns)), folder.instance_for(record_name(bobs)));
+
+  std::ofstream(path_ + "/" + record_name(bobs) + ".job", std::ios::trunc) << "x";
+  const auto contents = folder.read_all();
+  ASSERT_THAT(contents.damaged, SizeIs(1));
+  EXPECT_EQ(contents.damaged[0].job_id, "j");
+  EXPECT_EQ(contents.damaged[0].user, other);
+  EXPECT_EQ(contents.damaged[0].name, record_name(bobs));
+  folder.remove(record_name(anns));
   EXPECT_THAT(folder.read_all().records, IsEmpty());
 }
 
