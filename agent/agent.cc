@@ -19,6 +19,7 @@
 #include "agent/drain_mark.h"
 #include "agent/event_diary.h"
 #include "agent/event_file.h"
+#include "agent/file_readers.h"
 #include "agent/grpc_server.h"
 #include "agent/health_watch.h"
 #include "agent/job_runner.h"
@@ -81,6 +82,7 @@ class Agent {
                               .tickets = tickets_,
                               .jobs = *jobs_,
                               .users = users_,
+                              .files = files_,
                               .audit = [this](const auto& line) { audit(line); },
                               .audit_refusal = [this](const auto& line) { audit_refusal(line); },
                               .agent_uid = ::geteuid(),
@@ -129,8 +131,8 @@ class Agent {
     auto made = ClusterPart::make(ClusterPart::Parts{
         .loop = loop_,
         .config = config_,
-        .tickets = tickets_,
         .users = users_,
+        .files = files_,
         .jobs = *jobs_,
         .log = [this](const std::string& line) { options_.log(line); },
         .audit = [this](const std::string& line) { audit(line); },
@@ -225,11 +227,13 @@ class Agent {
     return {};
   }
 
-  // Where the workers stand, shims know. One that does not answer keeps nobody waiting.
+  // Where the workers stand, shims know; of the cluster the coordinator. One that does not answer keeps nobody waiting.
   void collect_metrics(std::function<void(std::string)> done) {
     struct Round {
       asio::steady_timer limit;
       std::function<void(std::string)> done;
+      int num_waiting = 2;  // for the shims and the coordinator
+      MetricPage page = {};
     };
     auto round = std::make_shared<Round>(asio::steady_timer(loop_, kLookPatience), std::move(done));
     const auto finish = [this, round] {
@@ -237,12 +241,24 @@ class Agent {
       if (!answer) return;
       round->limit.cancel();
       metrics_.is_draining = jobs_->is_draining();
-      answer(write_metrics(metrics_, *jobs_, cluster_.get()));
+      answer(write_metrics(metrics_, *jobs_, cluster_.get(), std::move(round->page)));
     };
     round->limit.async_wait([finish](const boost::system::error_code& error) {
       if (!error) finish();
     });
-    jobs_->look(finish);
+    const auto finish_one = [round, finish] {
+      if (--round->num_waiting == 0) finish();
+    };
+    jobs_->look(finish_one);
+    if (!cluster_ || !cluster_->hosts_coordinator()) return finish_one();
+    cluster_->look_at_host([this, round, finish_one](const CoordinatorHost& host) {
+      MetricPage page;
+      add_host(page, host);
+      asio::post(loop_, [round, finish_one, page = std::move(page)] {
+        round->page = page;
+        finish_one();
+      });
+    });
   }
 
   void measure_lag() {
@@ -275,8 +291,11 @@ class Agent {
 
   void watch_health() {
     if (manager_.watchdog().count() == 0) return;
+    std::vector<HealthWatch::Loop> loops = {{"the supervisor's loop", loop_}};
+    if (cluster_ && cluster_->hosts_coordinator())
+      loops.push_back({"the coordinator's loop", cluster_->coordinator_loop()});
     health_ = std::make_unique<HealthWatch>(
-        loop_,
+        std::move(loops),
         config_.runtime_dir + "/agent.sock",
         manager_.watchdog() / 3,
         HealthWatch::Handlers{.sign = [this] { manager_.sign_of_life(); },
@@ -438,6 +457,7 @@ class Agent {
   SteadyClock clock_;
   TicketBook tickets_{clock_};
   UserDirectory users_{loop_};
+  FileReaders files_{loop_};
   RefusalLog refusals_{clock_};
   CertificateExpiry expiry_;
   UniqueFd lock_;

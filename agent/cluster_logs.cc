@@ -161,6 +161,7 @@ void ClusterLogs::look() {
   v1::JobsReq request;
   request.set_job(request_.request().job());
   request.set_known(digest_);
+  *request.mutable_who() = request_.who();  // whose turn it takes
   client_.jobs(request, [self = shared_from_this()](const Result<v1::JobList>& list) {
     if (!self->sink_->is_open()) return;
     if (list && (list->is_unchanged() || list->jobs_size() == 1)) {

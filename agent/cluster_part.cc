@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/post.hpp>
+
 #include "agent/coordinator/journal.h"
 #include "agent/job_request.h"
 #include "agent/rendezvous/node_address.h"
@@ -35,6 +38,10 @@ bool is_wildcard(const std::string& host) {
 
 ClusterPart::ClusterPart(Parts parts) : parts_(std::move(parts)) {}
 
+ClusterPart::~ClusterPart() {
+  if (coordinator_thread_) coordinator_thread_->stop();
+}
+
 Result<std::unique_ptr<ClusterPart>> ClusterPart::make(Parts parts) {
   auto made = std::unique_ptr<ClusterPart>(new ClusterPart(std::move(parts)));
   const AgentConfig& config = made->parts_.config;
@@ -52,56 +59,85 @@ Result<std::unique_ptr<ClusterPart>> ClusterPart::make(Parts parts) {
   made->client_ = std::make_unique<ClusterClient>(made->parts_.loop, config, made->token_key_);
   const bool hosts = config.listen == config.coordinator || !config.etcd.endpoints.empty();
   if (hosts) made->make_host();
-  made->service_ = std::make_unique<ClusterService>(
-      ClusterService::Parts{.loop = made->parts_.loop,
-                            .config = config,
-                            .tickets = made->parts_.tickets,
-                            .token_key = made->token_key_,
-                            .coordinator = made->host_.get(),
-                            .audit = made->parts_.audit,
-                            .audit_refusal = made->parts_.audit_refusal,
-                            .agent_uid = made->parts_.agent_uid});
-  if (hosts) {
-    auto begun =
-        config.etcd.endpoints.empty() ? made->lead_by_journal() : made->take_part_in_election();
-    if (!begun) return std::move(begun).error();
-  }
+  made->service_ = std::make_unique<ClusterService>(ClusterService::Parts{
+      .loop = made->parts_.loop,
+      .coordinator_loop = hosts ? made->coordinator_loop() : made->parts_.loop,
+      .config = config,
+      .token_key = made->token_key_,
+      .coordinator = made->host_.get(),
+      .files = made->parts_.files,
+      .audit =
+          [part = made.get()](const std::string& line) {
+            part->on_agent_loop([part, line] { part->parts_.audit(line); });
+          },
+      .audit_refusal =
+          [part = made.get()](const std::string& line) {
+            part->on_agent_loop([part, line] { part->parts_.audit_refusal(line); });
+          },
+      .agent_uid = made->parts_.agent_uid});
+  if (!hosts) return made;
+  auto begun =
+      config.etcd.endpoints.empty() ? made->lead_by_journal() : made->take_part_in_election();
+  if (!begun) return std::move(begun).error();
+  made->coordinator_thread_->start();
   return made;
+}
+
+// Runs at once where this is the agent's loop.
+void ClusterPart::on_agent_loop(std::function<void()> deed) const {
+  boost::asio::dispatch(parts_.loop, std::move(deed));
+}
+
+void ClusterPart::log_from_anywhere(const std::string& line) const {
+  on_agent_loop([this, line] { parts_.log(line); });
+}
+
+void ClusterPart::look_at_host(std::function<void(const CoordinatorHost&)> look) {
+  boost::asio::post(coordinator_loop(), [this, look = std::move(look)] { look(*host_); });
 }
 
 // The one place where an agent makes its coordinator.
 void ClusterPart::make_host() {
+  coordinator_thread_ = std::make_unique<LoopThread>("accel-coord");
   CoordinatorHostOptions options;
   options.config = coordinator_of(parts_.config);
   options.token_key = token_key_;
-  options.authenticate = [this](const CallIdentity& call) {
-    return authenticate(call, parts_.tickets, parts_.config, parts_.agent_uid);
+  options.authenticate = [config = parts_.config,
+                          uid = parts_.agent_uid](const CallIdentity& call) {
+    return authenticate_remote(call, config, uid);
   };
-  options.report = [this](const Report& report) {
-    tell_event(report);
+  options.report = [this](const Report& report) { take_report(report); };
+  options.audit = [this](const std::string& line) {
+    on_agent_loop([this, line] { parts_.audit_refusal("coordinator: " + line); });
+  };
+  options.reply = [this](const JobReply& reply) { service_->take_reply(reply); };
+  options.deposed = [this](const std::string& why) {
+    log_from_anywhere("coordinator: " + printable(why));
+    service_->give_up_waiting("this agent does not host the coordinator any more");
+    if (election_) election_->depose(why);
+  };
+  host_ = std::make_unique<CoordinatorHost>(coordinator_loop(), std::move(options));
+}
+
+// What the job is at this moment goes along: the agent's loop does not see the coordinator's state.
+void ClusterPart::take_report(const Report& report) {
+  EventSubject subject = {.job_id = {}, .job_uuid = report.job_uuid};
+  std::string phase;
+  if (host_) {
+    const auto job = host_->state().jobs.find(report.job_uuid);
+    if (job != host_->state().jobs.end()) {
+      subject.job_id = job->second.description->job_id;
+      subject.generation = job->second.generation;
+      phase = name_of(job->second.phase);
+    }
+  }
+  on_agent_loop([this, report, subject, phase] {
+    if (parts_.events != nullptr) parts_.events->reported(report, subject, phase);
     if (report.text.empty()) return;
     const std::string about =
         report.node_id.empty() ? "job " + report.job_uuid.substr(0, 8) : "node " + report.node_id;
     parts_.log("coordinator: " + about + ": " + printable(report.text));
-  };
-  options.audit = [this](const std::string& line) { parts_.audit_refusal("coordinator: " + line); };
-  options.reply = [this](const JobReply& reply) { service_->take_reply(reply); };
-  options.deposed = [this](const std::string& why) {
-    parts_.log("coordinator: " + printable(why));
-    service_->give_up_waiting("this agent does not host the coordinator any more");
-    if (election_) election_->depose(why);
-  };
-  host_ = std::make_unique<CoordinatorHost>(parts_.loop, std::move(options));
-}
-
-void ClusterPart::tell_event(const Report& report) const {
-  if (parts_.events == nullptr || !host_) return;
-  EventSubject subject = {.job_id = {}, .job_uuid = report.job_uuid};
-  const auto job = host_->state().jobs.find(report.job_uuid);
-  if (job == host_->state().jobs.end()) return parts_.events->reported(report, subject, "");
-  subject.job_id = job->second.description->job_id;
-  subject.generation = job->second.generation;
-  parts_.events->reported(report, subject, name_of(job->second.phase));
+  });
 }
 
 // The state folder is locked: nobody else has the journal open.
@@ -123,19 +159,20 @@ Result<void> ClusterPart::take_part_in_election() {
   EtcdElection::Handlers handlers;
   handlers.on_lead = [this](Reign reign) {
     const State& state = reign.beginning.state;
-    parts_.log("coordinator: leads with " + std::to_string(state.jobs.size()) + " jobs of before");
+    log_from_anywhere("coordinator: leads with " + std::to_string(state.jobs.size()) +
+                      " jobs of before");
     host_->lead(std::move(reign));
   };
   handlers.on_follow = [this](const Leader& leader) {
-    parts_.log("coordinator: " +
-               (leader.address.empty() ? "nobody leads" : leader.address + " leads"));
+    log_from_anywhere("coordinator: " +
+                      (leader.address.empty() ? "nobody leads" : leader.address + " leads"));
     host_->follow(leader);
     service_->give_up_waiting("this agent does not host the coordinator any more");
   };
   handlers.on_line = [this](const std::string& line) {
-    parts_.log("coordinator: " + printable(line));
+    log_from_anywhere("coordinator: " + printable(line));
   };
-  auto election = EtcdElection::start(parts_.loop,
+  auto election = EtcdElection::start(coordinator_loop(),
                                       parts_.config.etcd,
                                       {.cluster = parts_.config.cluster,
                                        .own_address = parts_.config.listen,
@@ -263,13 +300,18 @@ void ClusterPart::kill() {
 }
 
 void ClusterPart::close(std::function<void()> done) {
-  service_->close();
-  const auto close_host = [this, done = std::move(done)] {
-    if (host_) host_->close();
-    service_->close();  // of what came since
-    if (election_) return election_->end(done);
-    done();
+  if (!host_) return node_ ? node_->close(std::move(done)) : done();
+  // What was posted to the agent's loop before comes before.
+  const auto tell = [this, done = std::move(done)] { boost::asio::post(parts_.loop, done); };
+  const auto close_host = [this, tell] {
+    boost::asio::post(coordinator_loop(), [this, tell] {
+      host_->close();
+      service_->close();
+      if (election_) return election_->end(tell);
+      tell();
+    });
   };
+  boost::asio::post(coordinator_loop(), [this] { service_->close(); });
   if (node_) return node_->close(close_host);
   close_host();
 }

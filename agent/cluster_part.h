@@ -2,7 +2,10 @@
 // the cluster's `coordinator`, the coordinator with its journal. With etcd every agent hosts one, and etcd says which of
 // them decides.
 //
-// Threads:  everything on the loop.
+// The coordinator, and what other agents ask of it, is on a loop and a thread of its own: no call, no shim and no session of
+// this node keeps it from its ticks and from the beats of other nodes. What it has to say is posted.
+//
+// Threads:  everything on the loop, but where it says otherwise.
 // Source:   docs/agent.md.
 #pragma once
 
@@ -21,13 +24,14 @@
 #include "agent/agent_config.h"
 #include "agent/etcd/etcd_election.h"
 #include "agent/event_diary.h"
+#include "agent/file_readers.h"
 #include "agent/job_folder.h"
 #include "agent/job_runner.h"
+#include "agent/loop_thread.h"
 #include "agent/rendezvous/cluster_client.h"
 #include "agent/rendezvous/cluster_service.h"
 #include "agent/rendezvous/coordinator_host.h"
 #include "agent/rendezvous/node_jobs.h"
-#include "agent/ticket_book.h"
 #include "agent/user_directory.h"
 
 namespace accel::agent {
@@ -37,8 +41,8 @@ class ClusterPart {
   struct Parts {
     boost::asio::io_context& loop;
     const AgentConfig& config;
-    TicketBook& tickets;
     UserDirectory& users;
+    FileReaders& files;
     JobRunner& jobs;  // of this node alone: whose ids are taken, and whether it is drained
     std::function<void(const std::string&)> log;
     std::function<void(const std::string&)> audit;
@@ -51,6 +55,8 @@ class ClusterPart {
   // Requires: config.coordinator is set.
   // Errors  kAuthentication (the token file), kTls, kFileIo; those of the journal, or of etcd.
   [[nodiscard]] static Result<std::unique_ptr<ClusterPart>> make(Parts parts);
+  // Waits for what the coordinator's thread does just now.
+  ~ClusterPart();
 
   // To be served by the agent, as long as this object lives.
   [[nodiscard]] std::vector<grpc::Service*> services();
@@ -60,8 +66,10 @@ class ClusterPart {
 
   [[nodiscard]] ClusterClient& client() { return *client_; }
   [[nodiscard]] bool hosts_coordinator() const { return host_ != nullptr; }
-  // nullptr: another agent hosts it.
-  [[nodiscard]] const CoordinatorHost* host() const { return host_.get(); }
+  // Of the coordinator; its thread runs from make() to the end of this object. Requires: hosts_coordinator().
+  [[nodiscard]] boost::asio::io_context& coordinator_loop() { return coordinator_thread_->loop(); }
+  // Calls `look` there.
+  void look_at_host(std::function<void(const CoordinatorHost&)> look);
   // nullptr before start().
   [[nodiscard]] const NodeJobs* node() const { return node_.get(); }
 
@@ -82,7 +90,10 @@ class ClusterPart {
   explicit ClusterPart(Parts parts);
 
   void make_host();
-  void tell_event(const Report& report) const;
+  void take_report(const Report& report);
+  // From any thread: does it on the agent's loop.
+  void on_agent_loop(std::function<void()> deed) const;
+  void log_from_anywhere(const std::string& line) const;
   Result<void> lead_by_journal();
   Result<void> take_part_in_election();
   std::shared_ptr<grpc::Channel> open_leader(const std::string& address);
@@ -91,10 +102,12 @@ class ClusterPart {
   [[nodiscard]] bool has_job_named(const std::string& job_id, uid_t user) const;
 
   Parts parts_;
+  std::unique_ptr<LoopThread> coordinator_thread_;  // nullptr: another agent hosts it
   std::string token_key_;
   std::optional<JobFolder> records_;  // until node_ has them
   std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<CoordinatorHost> host_;  // nullptr: another agent hosts it
+  // Of the coordinator's loop; nullptr: another agent hosts it.
+  std::unique_ptr<CoordinatorHost> host_;
   std::unique_ptr<EtcdElection> election_;
   std::unique_ptr<ClusterClient> client_;
   std::unique_ptr<NodeJobs> node_;

@@ -161,26 +161,36 @@ void ControlService::list_elsewhere(const Caller& caller,
                                     std::vector<v1::Job> jobs,
                                     v1::JobList* list,
                                     const TakeJobs& done) const {
-  parts_.cluster->jobs({}, [this, caller, jobs, list, done](const Result<v1::JobList>& elsewhere) {
-    if (!elsewhere) {
-      list->set_notice("jobs of many nodes are missing: " + elsewhere.error().message());
-      return done(jobs);
-    }
-    std::set<UserKey> users;
-    for (const v1::Job& job : elsewhere->jobs()) users.insert(job.user());
-    parts_.users.look_up({users.begin(), users.end()}, [=, this, found = *elsewhere] {
-      const AccessPolicy policy(parts_.config, parts_.agent_uid);
-      std::vector<v1::Job> all = jobs;
-      for (v1::Job job : found.jobs()) {
-        fill_uid(job);
-        if (!policy.allows(caller, Deed::kSee, job.uid())) {
-          if (!parts_.users.has_answer(job.user())) list->set_notice(kUsersMissing);
-          continue;
-        }
-        all.push_back(std::move(job));
+  ask_for(caller, "", [=, this](const Result<v1::JobsReq>& request) {
+    parts_.cluster->jobs(*request, [=, this](const Result<v1::JobList>& elsewhere) {
+      if (!elsewhere) {
+        list->set_notice("jobs of many nodes are missing: " + elsewhere.error().message());
+        return done(jobs);
       }
-      done(std::move(all));
+      add_elsewhere(caller, jobs, *elsewhere, list, done);
     });
+  });
+}
+
+void ControlService::add_elsewhere(const Caller& caller,
+                                   std::vector<v1::Job> jobs,
+                                   v1::JobList elsewhere,
+                                   v1::JobList* list,
+                                   const TakeJobs& done) const {
+  std::set<UserKey> users;
+  for (const v1::Job& job : elsewhere.jobs()) users.insert(job.user());
+  parts_.users.look_up({users.begin(), users.end()}, [=, this, found = std::move(elsewhere)] {
+    const AccessPolicy policy(parts_.config, parts_.agent_uid);
+    std::vector<v1::Job> all = jobs;
+    for (v1::Job job : found.jobs()) {
+      fill_uid(job);
+      if (!policy.allows(caller, Deed::kSee, job.uid())) {
+        if (!parts_.users.has_answer(job.user())) list->set_notice(kUsersMissing);
+        continue;
+      }
+      all.push_back(std::move(job));
+    }
+    done(std::move(all));
   });
 }
 

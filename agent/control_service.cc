@@ -29,6 +29,11 @@ std::string first_metadata(const grpc::ServerContextBase& context, const char* n
              : std::string(found->second.data(), found->second.size());
 }
 
+// Whose share of streams and calls it takes.
+std::string sharer_of(const Caller& caller) {
+  return caller.role == Role::kLocal ? caller_of(caller.uid) : caller.name;
+}
+
 Error no_such_rank(const v1::Job& job, int num_ranks) {
   return Error(ErrorCode::kInvalidArgument,
                "job '" + job.job_id() + "' has none of these ranks on this node",
@@ -64,6 +69,14 @@ Result<Caller> authenticate(const CallIdentity& call,
     return Caller{
         .role = Role::kLocal, .uid = user->uid, .name = "uid " + std::to_string(user->uid)};
   }
+  return authenticate_remote(call, config, agent_uid);
+}
+
+Result<Caller> authenticate_remote(const CallIdentity& call,
+                                   const AgentConfig& config,
+                                   uid_t agent_uid) {
+  if (call.peer.starts_with("unix:"))
+    return Error(ErrorCode::kAuthentication, "this is for agents, which call over TCP");
   if (call.is_tls) {
     const auto name = parse_certificate_name(call.cert_uri.value_or(""), config.cluster);
     if (name) return Caller{.role = name->role, .uid = 0, .name = name->name};
@@ -80,11 +93,8 @@ Result<Caller> authenticate(const CallIdentity& call,
 
 // ---- the service ----
 
-ControlService::ControlService(Parts parts) : parts_(std::move(parts)) {}
-
-ControlService::~ControlService() {
-  files_.join();
-}
+ControlService::ControlService(Parts parts)
+    : parts_(std::move(parts)), calls_(parts_.loop, kMostCallsEach) {}
 
 v1::Event ControlService::new_event() {
   v1::Event event;
@@ -154,8 +164,7 @@ template <typename Stream>
 Result<Caller> ControlService::admit(const CallIdentity& call, Stream& stream) {
   auto caller = caller_of(call);
   if (!caller) return caller;
-  const std::string sharer =
-      caller->role == Role::kLocal ? agent::caller_of(caller->uid) : caller->name;
+  const std::string sharer = sharer_of(*caller);
   if (const auto full = streams_.take(sharer)) {
     return Error(ErrorCode::kAgentRefused,
                  "no more streams for " + sharer + ": " + *full,
@@ -167,28 +176,28 @@ Result<Caller> ControlService::admit(const CallIdentity& call, Stream& stream) {
 
 grpc::ServerUnaryReactor* ControlService::answer(
     Context* context, std::function<Result<void>(const Caller&)> handle) {
-  auto* reactor = context->DefaultReactor();
-  asio::post(parts_.loop,
-             [this, reactor, call = identify_call(*context), handle = std::move(handle)] {
-               const auto caller = caller_of(call);
-               if (!caller) return reactor->Finish(to_status(caller.error()));
-               const auto handled = handle(*caller);
-               reactor->Finish(handled ? grpc::Status::OK : to_status(handled.error()));
-             });
-  return reactor;
+  return answer_later(context,
+                      [handle = std::move(handle)](const Caller& caller, const Finish& finish) {
+                        finish(handle(caller));
+                      });
 }
 
 grpc::ServerUnaryReactor* ControlService::answer_later(
     Context* context, std::function<void(const Caller&, Finish)> handle) {
   auto* reactor = context->DefaultReactor();
-  asio::post(parts_.loop,
-             [this, reactor, call = identify_call(*context), handle = std::move(handle)] {
-               const auto caller = caller_of(call);
-               if (!caller) return reactor->Finish(to_status(caller.error()));
-               handle(*caller, [reactor](const Result<void>& done) {
-                 reactor->Finish(done ? grpc::Status::OK : to_status(done.error()));
-               });
-             });
+  asio::post(
+      parts_.loop, [this, reactor, call = identify_call(*context), handle = std::move(handle)] {
+        const auto caller = caller_of(call);
+        if (!caller) return reactor->Finish(to_status(caller.error()));
+        const std::string sharer = sharer_of(*caller);
+        const bool has_room =
+            calls_.add(sharer, [reactor, caller = *caller, handle](const CallTurns::Over& over) {
+              handle(caller, [reactor, over](const Result<void>& done) {
+                reactor->Finish(done ? grpc::Status::OK : to_status(done.error()));
+              });
+            });
+        if (!has_room) reactor->Finish(to_status(too_many_calls(sharer)));
+      });
   return reactor;
 }
 
@@ -436,7 +445,7 @@ grpc::ServerWriteReactor<v1::Event>* ControlService::Watch(Context* context,
 
 grpc::ServerWriteReactor<v1::LogChunk>* ControlService::Logs(Context* context,
                                                              const v1::LogReq* request) {
-  auto stream = std::make_shared<LogStream>(parts_.loop, files_);
+  auto stream = std::make_shared<LogStream>(parts_.loop, parts_.files);
   stream->live_until_done();
   asio::post(parts_.loop, [this, stream, call = identify_call(*context), wanted = *request] {
     const auto caller = admit(call, *stream);
@@ -484,8 +493,8 @@ grpc::ServerWriteReactor<v1::DiagChunk>* ControlService::Diagnose(Context* conte
     const auto& workers = (*found)->workers();
     // Each keeps the other until the stream is over.
     stream->here = std::make_shared<Diagnosis>(
-        parts_.loop,
-        files_,
+        parts_.files,
+        static_cast<uid_t>((*found)->uid()),
         std::vector<v1::Worker>(workers.begin(), workers.end()),
         Diagnosis::Handlers{
             .on_chunk = [stream](v1::DiagChunk chunk) { stream->send(std::move(chunk)); },

@@ -1,7 +1,7 @@
 // ControlService: the Control service on the agent's jobs.
 //
-// gRPC's threads copy what identifies the caller and post; the loop decides, and answers. Only the output of jobs is
-// read elsewhere, on one thread for files.
+// gRPC's threads copy what identifies the caller and post; the loop decides, and answers, the callers in turn. Only the
+// output of jobs is read elsewhere.
 //
 // Threads:  constructed and destroyed on the loop; the RPC methods are called by gRPC.
 #pragma once
@@ -15,14 +15,15 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <grpcpp/grpcpp.h>
 
 #include "accel/v1/cluster.pb.h"
 #include "accel/v1/control.grpc.pb.h"
 #include "agent/access_policy.h"
+#include "agent/call_turns.h"
 #include "agent/caller_shares.h"
 #include "agent/drain_mark.h"
+#include "agent/file_readers.h"
 #include "agent/grpc_status.h"
 #include "agent/job_runner.h"
 #include "agent/ticket_book.h"
@@ -42,6 +43,11 @@ struct CallIdentity {
 };
 [[nodiscard]] CallIdentity identify_call(const grpc::ServerContextBase& context);
 
+// Who calls over TCP. Errors  kAuthentication; also for a local caller.
+[[nodiscard]] Result<Caller> authenticate_remote(const CallIdentity& call,
+                                                 const AgentConfig& config,
+                                                 uid_t agent_uid);
+
 // Turns what a call says into who calls. Errors  kAuthentication.
 [[nodiscard]] Result<Caller> authenticate(const CallIdentity& call,
                                           const TicketBook& tickets,
@@ -59,6 +65,7 @@ class ControlService final : public v1::Control::CallbackService {
     TicketBook& tickets;
     JobRunner& jobs;
     UserDirectory& users;
+    FileReaders& files;
     std::function<void(const std::string&)> audit;
     std::function<void(const std::string&)> audit_refusal;  // of strangers: may come in floods
     uid_t agent_uid = 0;
@@ -68,7 +75,6 @@ class ControlService final : public v1::Control::CallbackService {
     const DrainMark* drain_mark = nullptr;  // nullptr: drained ends with the agent
   };
   explicit ControlService(Parts parts);
-  ~ControlService() override;
 
   // A job has changed; watchers are told.
   void on_change(const v1::Job& job);
@@ -99,7 +105,7 @@ class ControlService final : public v1::Control::CallbackService {
   void tell(Watcher& watcher, const v1::Event& event) const;
   void give_first(Watcher& watcher);
 
-  // Authenticates on the loop, runs `handle(caller)` and finishes the call with what it gives.
+  // Authenticates on the loop, runs `handle(caller)` in the caller's turn and finishes the call with what it gives.
   grpc::ServerUnaryReactor* answer(Context* context,
                                    std::function<Result<void>(const Caller&)> handle);
   // The same for what takes a while: `handle` calls finish() once.
@@ -149,6 +155,11 @@ class ControlService final : public v1::Control::CallbackService {
                       std::vector<v1::Job> jobs,
                       v1::JobList* list,
                       const TakeJobs& done) const;
+  void add_elsewhere(const Caller& caller,
+                     std::vector<v1::Job> jobs,
+                     v1::JobList elsewhere,
+                     v1::JobList* list,
+                     const TakeJobs& done) const;
   void stop_elsewhere(const Caller& caller,
                       const v1::StopReq& request,
                       v1::Job* job,
@@ -181,7 +192,8 @@ class ControlService final : public v1::Control::CallbackService {
       log_streams_;  // and the uuid of whose output
   CallerShares streams_{{.most = 1024, .most_each = 64, .kept = 128, .things = "streams"},
                         favoured_users()};
-  boost::asio::thread_pool files_{1};
+  static constexpr int kMostCallsEach = 8;
+  CallTurns calls_;
 };
 
 }  // namespace accel::agent

@@ -3,17 +3,14 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <memory>
 #include <sstream>
 #include <utility>
-
-#include <boost/asio/post.hpp>
 
 #include "runtime/printable.h"
 
 namespace accel::agent {
 namespace {
-
-namespace asio = boost::asio;
 
 constexpr std::size_t kMostStacks = 256;
 
@@ -80,19 +77,19 @@ v1::DiagChunk diagnose(const v1::Worker& worker, System& system) {
   return chunk;
 }
 
-Diagnosis::Diagnosis(asio::io_context& loop,
-                     asio::thread_pool& files,
+Diagnosis::Diagnosis(FileReaders& files,
+                     uid_t user,
                      std::vector<v1::Worker> workers,
                      Handlers handlers)
-    : loop_(loop), files_(files), workers_(std::move(workers)), handlers_(std::move(handlers)) {}
+    : files_(files), user_(user), workers_(std::move(workers)), handlers_(std::move(handlers)) {}
 
 void Diagnosis::next() {
   if (next_ == workers_.size()) return handlers_.on_end();
-  asio::post(files_, [self = shared_from_this(), worker = workers_[next_++]] {
-    asio::post(self->loop_, [self, chunk = diagnose(worker, real_system())] {
-      self->handlers_.on_chunk(chunk);
-    });
-  });
+  const auto chunk = std::make_shared<v1::DiagChunk>();
+  files_.add(
+      user_,
+      [chunk, worker = workers_[next_++]] { *chunk = diagnose(worker, real_system()); },
+      [self = shared_from_this(), chunk] { self->handlers_.on_chunk(std::move(*chunk)); });
 }
 
 }  // namespace accel::agent

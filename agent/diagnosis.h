@@ -1,7 +1,7 @@
 // Diagnosis: what the kernel says about the workers of a job, to see where they hang.
 //
-// A job may have a thousand workers with hundreds of threads each. They are looked at one by one, on the thread for files,
-// where others take their turns between, and each waits until the one before was taken.
+// A job may have a thousand workers with hundreds of threads each. They are looked at one by one, in the turn of their user,
+// and each waits until the one before was taken.
 //
 // Threads:  diagnose() any; the class's methods the loop.
 #pragma once
@@ -10,10 +10,10 @@
 #include <memory>
 #include <vector>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/thread_pool.hpp>
+#include <sys/types.h>
 
 #include "accel/v1/control.pb.h"
+#include "agent/file_readers.h"
 #include "runtime/system.h"
 
 namespace accel::agent {
@@ -28,17 +28,15 @@ class Diagnosis : public std::enable_shared_from_this<Diagnosis> {
     std::function<void(v1::DiagChunk)> on_chunk;
     std::function<void()> on_end;
   };
-  Diagnosis(boost::asio::io_context& loop,
-            boost::asio::thread_pool& files,
-            std::vector<v1::Worker> workers,
-            Handlers handlers);
+  // user  whose workers they are.
+  Diagnosis(FileReaders& files, uid_t user, std::vector<v1::Worker> workers, Handlers handlers);
 
   // Looks at the next worker, and calls on_chunk; on_end where none is left. Once until then.
   void next();
 
  private:
-  boost::asio::io_context& loop_;
-  boost::asio::thread_pool& files_;
+  FileReaders& files_;
+  uid_t user_;
   std::vector<v1::Worker> workers_;
   Handlers handlers_;
   std::size_t next_ = 0;

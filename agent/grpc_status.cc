@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "agent/call_turns.h"
 #include "runtime/printable.h"
 
 namespace accel::agent {
@@ -45,6 +46,13 @@ Error ambiguous_job(const std::string& name, const std::vector<std::string>& hol
                std::to_string(holders.size()) + " jobs are named '" + name + "': " + text +
                    (holders.size() > kMostNamed ? ", ..." : ""),
                "give the uuid of the one that you mean");
+}
+
+Error too_many_calls(const std::string& caller) {
+  return Error(ErrorCode::kAgentRefused,
+               caller + " has " + std::to_string(CallTurns::kMostWaiting) +
+                   " calls that wait, as many as one caller may",
+               "wait until some of them are answered");
 }
 
 Error to_error(const grpc::Status& status, const Unanswered& unanswered) {

@@ -31,6 +31,9 @@ struct Unanswered {
 // kInvalidArgument, for one who may see the jobs of this name of several users. holders  "ann (<uuid>)".
 [[nodiscard]] Error ambiguous_job(const std::string& name, const std::vector<std::string>& holders);
 
+// kAgentRefused: CallTurns has no room.
+[[nodiscard]] Error too_many_calls(const std::string& caller);
+
 // Of a status that is not OK. What came over the wire is made printable.
 [[nodiscard]] Error to_error(const grpc::Status& status, const Unanswered& unanswered);
 

@@ -43,11 +43,11 @@ struct HealthWatch::Check {
   grpc::ByteBuffer response;
 };
 
-HealthWatch::HealthWatch(boost::asio::io_context& loop,
+HealthWatch::HealthWatch(std::vector<Loop> loops,
                          std::string socket_path,
                          std::chrono::microseconds period,
                          Handlers handlers)
-    : loop_(loop),
+    : loops_(std::move(loops)),
       socket_path_(std::move(socket_path)),
       period_(period),
       handlers_(std::move(handlers)),
@@ -78,8 +78,11 @@ void HealthWatch::run() {
 }
 
 void HealthWatch::ask() {
-  pulses_->has_loop = false;
-  boost::asio::post(loop_, [pulses = pulses_] { pulses->has_loop = true; });
+  pulses_->loops = 0;
+  for (std::size_t i = 0; i < loops_.size(); ++i) {
+    boost::asio::post(loops_[i].loop,
+                      [pulses = pulses_, bit = std::uint64_t{1} << i] { pulses->loops |= bit; });
+  }
   pulses_->has_rpc = false;
   ask_rpc();
 }
@@ -106,8 +109,13 @@ void HealthWatch::ask_rpc() {
 
 void HealthWatch::judge() {
   std::string missing;
-  if (!pulses_->has_loop) missing = "the supervisor's loop";
-  if (!pulses_->has_rpc) missing += (missing.empty() ? "" : " and ") + std::string("its own RPC");
+  const auto miss = [&](const std::string& what) {
+    missing += (missing.empty() ? "" : " and ") + what;
+  };
+  for (std::size_t i = 0; i < loops_.size(); ++i) {
+    if ((pulses_->loops >> i & 1) == 0) miss(loops_[i].name);
+  }
+  if (!pulses_->has_rpc) miss("its own RPC");
   if (missing.empty()) {
     told_.clear();
     handlers_.sign();

@@ -1,9 +1,8 @@
 #include "agent/log_stream.h"
 
 #include <chrono>
+#include <optional>
 #include <utility>
-
-#include <boost/asio/post.hpp>
 
 namespace accel::agent {
 namespace {
@@ -16,12 +15,27 @@ constexpr std::chrono::milliseconds kNothingNewPause{50};
 
 }  // namespace
 
-LogStream::LogStream(asio::io_context& loop, asio::thread_pool& files)
+// Where a read may hang, the stream does not: of one that is over this is left.
+struct LogStream::Reading {
+  explicit Reading(LogReader::Source from) : owner(from.owner), source(std::move(from)) {}
+
+  void read(int generation) {
+    if (!reader) reader = std::make_unique<LogReader>(std::move(source));
+    chunk = reader->next(generation);
+  }
+
+  const uid_t owner;
+  LogReader::Source source;
+  std::unique_ptr<LogReader> reader;
+  std::optional<v1::LogChunk> chunk;
+};
+
+LogStream::LogStream(asio::io_context& loop, FileReaders& files)
     : QueuedStream(loop, kMaxQueuedChunks), files_(files), pause_(loop) {}
 
 void LogStream::begin(LogReader::Source source, std::function<Standing()> standing) {
   standing_ = std::move(standing);
-  source_ = std::move(source);
+  reading_ = std::make_shared<Reading>(std::move(source));
   look();
 }
 
@@ -41,18 +55,17 @@ void LogStream::on_closed() {
   if (const auto on_over = std::exchange(on_over_, nullptr)) on_over();
 }
 
-// Reads on the thread for files, and comes back to the loop with what was there.
+// Reads beside the loop, and comes back to it with what was there.
 void LogStream::look() {
   if (!is_open() || !is_idle()) return;
   const Standing standing = standing_();
   auto self = std::static_pointer_cast<LogStream>(shared_from_this());
-  asio::post(files_, [self, standing] {
-    if (!self->reader_) self->reader_ = std::make_unique<LogReader>(std::move(self->source_));
-    auto chunk = self->reader_->next(standing.generation);
-    self->post([self, standing, chunk = std::move(chunk)](auto&) mutable {
-      self->give(std::move(chunk), standing);
-    });
-  });
+  files_.add(
+      reading_->owner,
+      [reading = reading_, generation = standing.generation] { reading->read(generation); },
+      [self, standing] {
+        self->give(std::exchange(self->reading_->chunk, std::nullopt), standing);
+      });
 }
 
 void LogStream::give(std::optional<v1::LogChunk> chunk, const Standing& standing) {

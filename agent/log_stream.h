@@ -1,6 +1,7 @@
 // LogStream: what a job's workers wrote on this node, sent to one client.
 //
-// One chunk is in flight; the next is read, on the thread for files, when gRPC has taken it: a slow reader costs 64 KiB.
+// One chunk is in flight; the next is read, in the turn of the user whose files they are, when gRPC has taken it: a slow
+// reader costs 64 KiB.
 // The chunks may also come from elsewhere (ClusterLogs): then `on_idle` asks for the next one.
 //
 // Threads:  everything on the loop but the reading.
@@ -11,9 +12,9 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <grpcpp/grpcpp.h>
 
+#include "agent/file_readers.h"
 #include "agent/log_reader.h"
 #include "agent/queued_stream.h"
 
@@ -27,7 +28,7 @@ class LogStream final : public QueuedStream<grpc::ServerWriteReactor<v1::LogChun
     int first_rank = 0;         // global rank of local rank 0
     bool is_last_look = false;  // what is there now is all that is wanted
   };
-  LogStream(boost::asio::io_context& loop, boost::asio::thread_pool& files);
+  LogStream(boost::asio::io_context& loop, FileReaders& files);
 
   void begin(LogReader::Source source, std::function<Standing()> standing);
 
@@ -40,13 +41,13 @@ class LogStream final : public QueuedStream<grpc::ServerWriteReactor<v1::LogChun
   void look();
   void give(std::optional<v1::LogChunk> chunk, const Standing& standing);
 
-  boost::asio::thread_pool& files_;
+  FileReaders& files_;
   boost::asio::steady_timer pause_;
   std::function<Standing()> standing_;
   std::function<void()> on_idle_;
   std::function<void()> on_over_;
-  LogReader::Source source_;
-  std::unique_ptr<LogReader> reader_;  // of the thread for files, where it is made
+  struct Reading;
+  std::shared_ptr<Reading> reading_;  // with the thread that reads
 };
 
 }  // namespace accel::agent

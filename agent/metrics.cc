@@ -151,15 +151,6 @@ void add_agent(MetricPage& page, const AgentMetrics& agent) {
   page.add(Metric::kFailureDetection, {"hang"}, agent.durations.hang_detection);
 }
 
-void add_host(MetricPage& page, const CoordinatorHost& host, TimePoint now) {
-  page.add(Metric::kCoordinatorLeads, {}, host.is_leading() ? 1 : 0);
-  page.add(Metric::kSessions, {}, host.num_sessions());
-  if (!host.is_leading()) return;
-  add_coordinator(page, host.state(), now);
-  for (const auto& [node, offset] : host.clock_offsets())
-    page.add(Metric::kClockOffset, {node}, seconds_of(offset));
-}
-
 }  // namespace
 
 void add_counters(MetricPage& page,
@@ -211,11 +202,20 @@ void add_coordinator(MetricPage& page, const State& state, TimePoint now) {
     page.add(Metric::kStaleMessages, {type}, static_cast<double>(count));
 }
 
+void add_host(MetricPage& page, const CoordinatorHost& host) {
+  page.add(Metric::kCoordinatorLeads, {}, host.is_leading() ? 1 : 0);
+  page.add(Metric::kSessions, {}, host.num_sessions());
+  if (!host.is_leading()) return;
+  add_coordinator(page, host.state(), SteadyClock().now());
+  for (const auto& [node, offset] : host.clock_offsets())
+    page.add(Metric::kClockOffset, {node}, seconds_of(offset));
+}
+
 std::string write_metrics(const AgentMetrics& agent,
                           const JobRunner& jobs,
-                          const ClusterPart* cluster) {
+                          const ClusterPart* cluster,
+                          MetricPage page) {
   const TimePoint now = SteadyClock().now();
-  MetricPage page;
   add_agent(page, agent);
   add_process(page);
   std::map<std::string, int> states;
@@ -229,7 +229,6 @@ std::string write_metrics(const AgentMetrics& agent,
     add_parts(page, agent.node_id, *parts, states, now);
   }
   page.add(Metric::kAgentSlotsTaken, {}, taken);
-  if (cluster != nullptr && cluster->host() != nullptr) add_host(page, *cluster->host(), now);
   add_jobs(page, agent.node_id, jobs, states, now);
   for (const auto& [state, count] : states) page.add(Metric::kAgentJobs, {state}, count);
   return page.text();

@@ -1,6 +1,6 @@
 // What the agent knows, as metrics.
 //
-// Threads:  on the loop; reads /proc of this process, nothing else.
+// Threads:  on the loop, but for add_host(); reads /proc of this process, nothing else.
 // Cost:     O(jobs + workers + nodes).
 // Source:   docs/metrics.md.
 #pragma once
@@ -28,10 +28,14 @@ struct AgentMetrics {
   std::vector<CertificateEnd> certificates;  // as they were read last
 };
 
-// `cluster`: nullptr where this agent takes no part in jobs over several nodes.
+// `cluster`: nullptr where this agent takes no part in jobs over several nodes. `page`: with what add_host() has put there.
 [[nodiscard]] std::string write_metrics(const AgentMetrics& agent,
                                         const JobRunner& jobs,
-                                        const ClusterPart* cluster);
+                                        const ClusterPart* cluster,
+                                        MetricPage page);
+
+// What the coordinator knows; on its loop.
+void add_host(MetricPage& page, const CoordinatorHost& host);
 
 // What the coordinator decides by.
 void add_coordinator(MetricPage& page, const State& state, TimePoint now);

@@ -83,11 +83,8 @@ struct ClusterService::NodeCall {
   std::string proof;
 };
 
-ClusterService::ClusterService(Parts parts) : parts_(std::move(parts)) {}
-
-ClusterService::~ClusterService() {
-  files_.join();
-}
+ClusterService::ClusterService(Parts parts)
+    : parts_(std::move(parts)), calls_(parts_.coordinator_loop, kMostCallsEach) {}
 
 ClusterService::NodeCall ClusterService::identify(const Context& context) {
   return {identify_call(context),
@@ -97,7 +94,7 @@ ClusterService::NodeCall ClusterService::identify(const Context& context) {
 }
 
 Result<Caller> ClusterService::caller_of(const NodeCall& call) const {
-  auto caller = authenticate(call.identity, parts_.tickets, parts_.config, parts_.agent_uid);
+  auto caller = authenticate_remote(call.identity, parts_.config, parts_.agent_uid);
   if (caller && caller->role != Role::kNode) {
     caller = Error(ErrorCode::kAgentRefused, caller->name + " has not the role node");
   }
@@ -114,8 +111,7 @@ Result<Caller> ClusterService::caller_of(const NodeCall& call) const {
   return caller;
 }
 
-grpc::ServerUnaryReactor* ClusterService::answer(
-    Context* context, std::function<void(const Caller&, Finish)> handle) {
+grpc::ServerUnaryReactor* ClusterService::answer_as_node(Context* context, Handle handle) {
   auto* reactor = context->DefaultReactor();
   asio::post(parts_.loop, [this, reactor, call = identify(*context), handle = std::move(handle)] {
     const auto caller = caller_of(call);
@@ -127,7 +123,27 @@ grpc::ServerUnaryReactor* ClusterService::answer(
   return reactor;
 }
 
-Result<const Job*> ClusterService::job_of(const std::string& job) const {
+grpc::ServerUnaryReactor* ClusterService::answer_as_coordinator(Context* context,
+                                                                const std::string& user,
+                                                                Handle handle) {
+  auto* reactor = context->DefaultReactor();
+  asio::post(parts_.coordinator_loop,
+             [this, reactor, user, call = identify(*context), handle = std::move(handle)] {
+               const auto caller = caller_of(call);
+               if (!caller) return reactor->Finish(to_status(caller.error()));
+               const std::string sharer = user.empty() ? caller->name : "user " + user;
+               const bool has_room = calls_.add(
+                   sharer, [reactor, caller = *caller, handle](const CallTurns::Over& over) {
+                     handle(caller, [reactor, over](const Result<void>& done) {
+                       reactor->Finish(done ? grpc::Status::OK : to_status(done.error()));
+                     });
+                   });
+               if (!has_room) reactor->Finish(to_status(too_many_calls(sharer)));
+             });
+  return reactor;
+}
+
+Result<const Job*> ClusterService::job_of(const std::string& job, const v1::OnBehalf& who) const {
   if (parts_.coordinator == nullptr) {
     // By its configuration: to wait does not help.
     return Error(ErrorCode::kAgentRefused,
@@ -154,23 +170,26 @@ Result<const NodeJobs::Part*> ClusterService::part_of(const std::string& job,
 grpc::ServerUnaryReactor* ClusterService::Submit(Context* context,
                                                  const v1::SubmitReq* request,
                                                  v1::Job* job) {
-  return answer(context, [this, request, job](const Caller& caller, const Finish& finish) {
-    const v1::JobSpec& spec = request->spec();
-    if (parts_.coordinator == nullptr || !parts_.coordinator->is_leading())
-      return finish(job_of("", everybody()).error());
-    if (auto checked = check_job_request(spec); !checked) return finish(checked);
-    if (spec.user().empty() || !is_valid_id(spec.job_uuid()) || !is_valid_id(spec.job_id())) {
-      return finish(
-          Error(ErrorCode::kInvalidArgument, "a job needs its user, its id and its uuid"));
-    }
-    parts_.audit("submit " + spec.job_id() + " as " + spec.user() + " for " + caller.name);
-    answer_later(spec.job_uuid(), spec.job_uuid(), *job, finish);
-    JobDescription description = describe_job(spec);
-    description.recruits = true;
-    parts_.coordinator->handle(agent::StartJob{.request_id = spec.job_uuid(),
-                                               .job = std::move(description),
-                                               .is_of_operator = request->who().may_do_all()});
-  });
+  return answer_as_coordinator(
+      context,
+      request->spec().user(),
+      [this, request, job](const Caller& caller, const Finish& finish) {
+        const v1::JobSpec& spec = request->spec();
+        if (parts_.coordinator == nullptr || !parts_.coordinator->is_leading())
+          return finish(job_of("", everybody()).error());
+        if (auto checked = check_job_request(spec); !checked) return finish(checked);
+        if (spec.user().empty() || !is_valid_id(spec.job_uuid()) || !is_valid_id(spec.job_id())) {
+          return finish(
+              Error(ErrorCode::kInvalidArgument, "a job needs its user, its id and its uuid"));
+        }
+        parts_.audit("submit " + spec.job_id() + " as " + spec.user() + " for " + caller.name);
+        answer_later(spec.job_uuid(), spec.job_uuid(), *job, finish);
+        JobDescription description = describe_job(spec);
+        description.recruits = true;
+        parts_.coordinator->handle(agent::StartJob{.request_id = spec.job_uuid(),
+                                                   .job = std::move(description),
+                                                   .is_of_operator = request->who().may_do_all()});
+      });
 }
 
 void ClusterService::answer_later(const std::string& request_id,
@@ -195,7 +214,7 @@ void ClusterService::take_reply(const JobReply& reply) {
   Result<void> accepted;
   if (!reply.accepted) accepted = Error(ErrorCode::kAgentRefused, reply.message, reply.remedy);
   // The coordinator is still carrying out what it decided.
-  asio::post(parts_.loop, [told = std::move(told), accepted] {
+  asio::post(parts_.coordinator_loop, [told = std::move(told), accepted] {
     for (const auto& tell : told) tell(accepted);
   });
 }
@@ -210,95 +229,102 @@ void ClusterService::give_up_waiting(const std::string& why) {
 grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,
                                                const v1::JobsReq* request,
                                                v1::JobList* list) {
-  return answer(context, [this, request, list](const Caller&, const Finish& finish) {
-    if (parts_.coordinator == nullptr || !parts_.coordinator->is_leading())
-      return finish(job_of("", everybody()).error());
-    const State& state = parts_.coordinator->state();
-    if (request->job().empty()) {
-      JobPage page(*list);
-      auto next =
-          request->after().empty() ? state.jobs.begin() : state.jobs.upper_bound(request->after());
-      for (bool has_room = true; has_room && next != state.jobs.end(); ++next) {
-        v1::Job view = view_of(state, next->second);
-        view.clear_argv();  // may be long; many must fit
-        has_room = page.add(std::move(view));
-      }
-      return finish({});
-    }
-    const auto job = job_of(request->job(), request->has_who() ? request->who() : everybody());
-    if (!job) return finish(job.error());
-    v1::Job view = view_of(state, **job);
-    list->set_digest(digest_of(view));
-    list->set_is_unchanged(list->digest() == request->known());
-    if (!list->is_unchanged()) *list->add_jobs() = std::move(view);
-    finish({});
-  });
+  return answer_as_coordinator(
+      context, request->who().user(), [this, request, list](const Caller&, const Finish& finish) {
+        if (parts_.coordinator == nullptr || !parts_.coordinator->is_leading())
+          return finish(job_of("", everybody()).error());
+        const State& state = parts_.coordinator->state();
+        if (request->job().empty()) {
+          JobPage page(*list);
+          auto next = request->after().empty() ? state.jobs.begin()
+                                               : state.jobs.upper_bound(request->after());
+          for (bool has_room = true; has_room && next != state.jobs.end(); ++next) {
+            v1::Job view = view_of(state, next->second);
+            view.clear_argv();  // may be long; many must fit
+            has_room = page.add(std::move(view));
+          }
+          return finish({});
+        }
+        const auto job = job_of(request->job(), request->has_who() ? request->who() : everybody());
+        if (!job) return finish(job.error());
+        v1::Job view = view_of(state, **job);
+        list->set_digest(digest_of(view));
+        list->set_is_unchanged(list->digest() == request->known());
+        if (!list->is_unchanged()) *list->add_jobs() = std::move(view);
+        finish({});
+      });
 }
 
 grpc::ServerUnaryReactor* ClusterService::Stop(Context* context,
                                                const v1::StopPartsReq* request,
                                                v1::Job* job) {
-  return answer(context, [this, request, job](const Caller& caller, const Finish& finish) {
-    const auto found = job_of(request->request().job(), request->who());
-    if (!found) return finish(found.error());
-    const std::string uuid = (*found)->description->job_uuid;
-    const bool kill = request->request().kill();
-    const auto grace = grace_of(request->request());
-    if (!grace) return finish(grace.error());
-    parts_.audit("stop " + (*found)->description->job_id + (kill ? " (kill)" : "") + " for " +
-                 requester_name(request->who()) + ", " + caller.name);
-    // As on one node: who asks a second time means it.
-    const bool is_again =
-        (*found)->phase == JobPhase::kStopping && (*found)->stop.end == JobPhase::kCancelled;
-    const std::string request_id = "stop " + uuid;
-    answer_later(request_id, uuid, *job, finish);
-    parts_.coordinator->handle(agent::StopJob{
-        .job_uuid = uuid, .kill = kill || is_again, .grace = *grace, .request_id = request_id});
-  });
+  return answer_as_coordinator(
+      context,
+      request->who().user(),
+      [this, request, job](const Caller& caller, const Finish& finish) {
+        const auto found = job_of(request->request().job(), request->who());
+        if (!found) return finish(found.error());
+        const std::string uuid = (*found)->description->job_uuid;
+        const bool kill = request->request().kill();
+        parts_.audit("stop " + (*found)->description->job_id + (kill ? " (kill)" : "") + " for " +
+                     requester_name(request->who()) + ", " + caller.name);
+        // As on one node: who asks a second time means it.
+        const bool is_again =
+            (*found)->phase == JobPhase::kStopping && (*found)->stop.end == JobPhase::kCancelled;
+        const std::string request_id = "stop " + uuid;
+        answer_later(request_id, uuid, *job, finish);
+        parts_.coordinator->handle(agent::StopJob{
+            .job_uuid = uuid, .kill = kill || is_again, .grace = *grace, .request_id = request_id});
+      });
 }
 
 grpc::ServerUnaryReactor* ClusterService::Scale(Context* context,
                                                 const v1::ScalePartsReq* request,
                                                 v1::Job* job) {
-  return answer(context, [this, request, job](const Caller& caller, const Finish& finish) {
-    const auto found = job_of(request->request().job(), request->who());
-    if (!found) return finish(found.error());
-    const auto least = request->request().nodes();
-    const auto most = request->request().max_nodes() == 0 ? least : request->request().max_nodes();
-    constexpr std::uint32_t kMostNodes = 100'000;
-    if (least < 1 || most < least || most > kMostNodes) {
-      return finish(Error(ErrorCode::kInvalidArgument,
-                          "nodes must be 1 <= MIN <= MAX <= 100000, not " + std::to_string(least) +
-                              ":" + std::to_string(most)));
-    }
-    if (is_terminal((*found)->phase)) {
-      return finish(Error(ErrorCode::kInvalidArgument,
-                          "job '" + (*found)->description->job_id + "' has ended",
-                          "start it again with `accel run`"));
-    }
-    const std::string uuid = (*found)->description->job_uuid;
-    parts_.audit("scale " + (*found)->description->job_id + " to " + std::to_string(least) + ":" +
-                 std::to_string(most) + " for " + requester_name(request->who()) + ", " +
-                 caller.name);
-    parts_.coordinator->handle(agent::ScaleJob{.job_uuid = uuid,
-                                               .min_nodes = static_cast<int>(least),
-                                               .max_nodes = static_cast<int>(most)});
-    const auto now = job_of(uuid, everybody());
-    if (now) *job = view_of(parts_.coordinator->state(), **now);
-    finish({});
-  });
+  return answer_as_coordinator(
+      context,
+      request->who().user(),
+      [this, request, job](const Caller& caller, const Finish& finish) {
+        const auto found = job_of(request->request().job(), request->who());
+        if (!found) return finish(found.error());
+        const auto least = request->request().nodes();
+        const auto most =
+            request->request().max_nodes() == 0 ? least : request->request().max_nodes();
+        constexpr std::uint32_t kMostNodes = 100'000;
+        if (least < 1 || most < least || most > kMostNodes) {
+          return finish(Error(ErrorCode::kInvalidArgument,
+                              "nodes must be 1 <= MIN <= MAX <= 100000, not " +
+                                  std::to_string(least) + ":" + std::to_string(most)));
+        }
+        if (is_terminal((*found)->phase)) {
+          return finish(Error(ErrorCode::kInvalidArgument,
+                              "job '" + (*found)->description->job_id + "' has ended",
+                              "start it again with `accel run`"));
+        }
+        const std::string uuid = (*found)->description->job_uuid;
+        parts_.audit("scale " + (*found)->description->job_id + " to " + std::to_string(least) +
+                     ":" + std::to_string(most) + " for " + requester_name(request->who()) + ", " +
+                     caller.name);
+        parts_.coordinator->handle(agent::ScaleJob{.job_uuid = uuid,
+                                                   .min_nodes = static_cast<int>(least),
+                                                   .max_nodes = static_cast<int>(most)});
+        const auto now = job_of(uuid, everybody());
+        if (now) *job = view_of(parts_.coordinator->state(), **now);
+        finish({});
+      });
 }
 
 grpc::ServerUnaryReactor* ClusterService::JobLedger(Context* context,
                                                     const v1::JobRef* request,
                                                     v1::Ledger* ledger) {
-  return answer(context, [this, request, ledger](const Caller&, const Finish& finish) {
-    const auto job = job_of(request->job(), everybody());
-    if (!job) return finish(job.error());
-    *ledger = view_of((*job)->ledger, SteadyClock().now());
-    ledger->set_job_id((*job)->description->job_id);
-    finish({});
-  });
+  return answer_as_coordinator(
+      context, {}, [this, request, ledger](const Caller&, const Finish& finish) {
+        const auto job = job_of(request->job(), everybody());
+        if (!job) return finish(job.error());
+        *ledger = view_of((*job)->ledger, SteadyClock().now());
+        ledger->set_job_id((*job)->description->job_id);
+        finish({});
+      });
 }
 
 // ---- this node's parts ----
@@ -306,7 +332,7 @@ grpc::ServerUnaryReactor* ClusterService::JobLedger(Context* context,
 grpc::ServerUnaryReactor* ClusterService::PartSignal(Context* context,
                                                      const v1::PartSignalReq* request,
                                                      v1::Done*) {
-  return answer(context, [this, request](const Caller& caller, const Finish& finish) {
+  return answer_as_node(context, [this, request](const Caller& caller, const Finish& finish) {
     const auto part = part_of(request->request().job(), request->who());
     if (!part) return finish(part.error());
     const int signal = request->request().signal();
@@ -322,14 +348,15 @@ grpc::ServerUnaryReactor* ClusterService::PartSignal(Context* context,
 }
 
 void ClusterService::diagnose_into(v1::DiagReport& report,
+                                   uid_t user,
                                    std::vector<v1::Worker> workers,
                                    const Finish& finish) {
   // It is there for as long as it has a next worker to look at.
   const auto self = std::make_shared<std::weak_ptr<Diagnosis>>();
   const auto room = std::make_shared<std::size_t>(kMostDiagnosis);
   const auto diagnosis = std::make_shared<Diagnosis>(
-      parts_.loop,
-      files_,
+      parts_.files,
+      user,
       std::move(workers),
       Diagnosis::Handlers{.on_chunk =
                               [&report, self, room](v1::DiagChunk chunk) {
@@ -347,7 +374,7 @@ void ClusterService::diagnose_into(v1::DiagReport& report,
 grpc::ServerUnaryReactor* ClusterService::PartDiagnose(Context* context,
                                                        const v1::PartDiagReq* request,
                                                        v1::DiagReport* report) {
-  return answer(context, [this, request, report](const Caller&, const Finish& finish) {
+  return answer_as_node(context, [this, request, report](const Caller&, const Finish& finish) {
     const auto part = part_of(request->request().job(), request->who());
     if (!part) return finish(part.error());
     node_->dump_stacks(**part);
@@ -362,13 +389,13 @@ grpc::ServerUnaryReactor* ClusterService::PartDiagnose(Context* context,
         worker.set_pid(pids[rank]);
       }
     }
-    diagnose_into(*report, std::move(workers), finish);
+    diagnose_into(*report, (*part)->user.credentials.uid, std::move(workers), finish);
   });
 }
 
 grpc::ServerWriteReactor<v1::LogChunk>* ClusterService::PartLogs(Context* context,
                                                                  const v1::PartLogsReq* request) {
-  auto stream = std::make_shared<LogStream>(parts_.loop, files_);
+  auto stream = std::make_shared<LogStream>(parts_.loop, parts_.files);
   stream->live_until_done();
   asio::post(parts_.loop, [this, stream, call = identify(*context), wanted = *request] {
     const auto caller = caller_of(call);

@@ -1,9 +1,10 @@
 // ClusterService: answers other agents about jobs of many nodes.
 //
-// Where the coordinator is hosted it also takes jobs and changes to them. Only nodes may ask; what an agent says about
-// its user is believed.
+// Where the coordinator is hosted it also takes jobs and changes to them, those of the users in turn. Only nodes may ask;
+// what an agent says about its user is believed.
 //
-// Threads:  everything on the loop but the RPC methods, which post to it.
+// Threads:  what is about this node's parts on the agent's loop, what is about the coordinator on the coordinator's; the RPC
+//           methods post there.
 // Source:   proto/accel/v1/cluster.proto, docs/security.md.
 #pragma once
 
@@ -12,14 +13,15 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <grpcpp/grpcpp.h>
 
 #include <accel/result.h>
 
 #include "accel/v1/cluster.grpc.pb.h"
 #include "agent/access_policy.h"
+#include "agent/call_turns.h"
 #include "agent/control_service.h"
+#include "agent/file_readers.h"
 #include "agent/rendezvous/coordinator_host.h"
 #include "agent/rendezvous/node_jobs.h"
 
@@ -29,18 +31,22 @@ class ClusterService final : public v1::Cluster::CallbackService {
  public:
   struct Parts {
     boost::asio::io_context& loop;
-    const AgentConfig& config;
-    TicketBook& tickets;
+    boost::asio::io_context& coordinator_loop;  // the agent's, where there is no coordinator
+    AgentConfig config;
     std::string token_key;                   // empty: certificates alone
     CoordinatorHost* coordinator = nullptr;  // of this process, if any
+    FileReaders& files;
+    // From both loops.
     std::function<void(const std::string&)> audit;
     std::function<void(const std::string&)> audit_refusal;  // of strangers: may come in floods
     uid_t agent_uid = 0;
   };
   explicit ClusterService(Parts parts);
-  ~ClusterService() override;
 
+  // On the agent's loop.
   void set_node(NodeJobs* node) { node_ = node; }
+
+  // On the coordinator's.
   void take_reply(const JobReply& reply);
   // Nobody waits for an answer any more.
   void close() { give_up_waiting("the agent ends"); }
@@ -63,9 +69,13 @@ class ClusterService final : public v1::Cluster::CallbackService {
   static NodeCall identify(const Context& context);
   Result<Caller> caller_of(const NodeCall& call) const;
   using Finish = std::function<void(const Result<void>&)>;
-  // Authenticates on the loop, then `handle(caller, finish)`, which calls finish() once, now or later.
-  grpc::ServerUnaryReactor* answer(Context* context,
-                                   std::function<void(const Caller&, Finish)> handle);
+  // Authenticates on its loop, then `handle(caller, finish)`, which calls finish() once, now or later.
+  using Handle = std::function<void(const Caller&, Finish)>;
+  grpc::ServerUnaryReactor* answer_as_node(Context* context, Handle handle);
+  // In the turn of the user whom the asking agent names; empty: in that agent's own.
+  grpc::ServerUnaryReactor* answer_as_coordinator(Context* context,
+                                                  const std::string& user,
+                                                  Handle handle);
   // Once the coordinator has replied to `request_id`: with what the job is then.
   void answer_later(const std::string& request_id,
                     const std::string& uuid,
@@ -74,12 +84,17 @@ class ClusterService final : public v1::Cluster::CallbackService {
   Result<const Job*> job_of(const std::string& job, const v1::OnBehalf& who) const;
   Result<const NodeJobs::Part*> part_of(const std::string& job, const v1::OnBehalf& who) const;
 
-  void diagnose_into(v1::DiagReport& report, std::vector<v1::Worker> workers, const Finish& finish);
+  void diagnose_into(v1::DiagReport& report,
+                     uid_t user,
+                     std::vector<v1::Worker> workers,
+                     const Finish& finish);
 
   Parts parts_;
-  NodeJobs* node_ = nullptr;
+  NodeJobs* node_ = nullptr;  // of the agent's loop
+  // Of the coordinator's.
+  static constexpr int kMostCallsEach = 64;
+  CallTurns calls_;
   std::multimap<std::string, Finish> waiting_;  // by request_id
-  boost::asio::thread_pool files_{1};
 };
 
 }  // namespace accel::agent

@@ -28,6 +28,7 @@ class HealthWatchTest : public testing::Test {
     return {.sign = [this] { note([this] { ++num_signs_; }); },
             .on_missing = [this](const std::string& what) { note([&] { missing_ = what; }); }};
   }
+  std::vector<HealthWatch::Loop> loops() { return {{"the supervisor's loop", loop_}}; }
   void note(const std::function<void()>& change) {
     {
       const std::lock_guard lock(mutex_);
@@ -55,7 +56,7 @@ TEST_F(HealthWatchTest, SignsComeWhileLoopAndRpcMove) {
   auto work = boost::asio::make_work_guard(loop_);
   std::thread runs([this] { loop_.run(); });
   {
-    const HealthWatch watch(loop_, socket_, kPeriod, handlers());
+    const HealthWatch watch(loops(), socket_, kPeriod, handlers());
     EXPECT_TRUE(wait_until([this] { return num_signs_ >= 4; }));
   }
   work.reset();
@@ -68,7 +69,7 @@ TEST_F(HealthWatchTest, Fault28ALoopThatStandsStillGivesNoSign) {
   auto server = GrpcServer::start(AgentConfig(), socket_, {});
   ASSERT_TRUE(server);
   {
-    const HealthWatch watch(loop_, socket_, kPeriod, handlers());
+    const HealthWatch watch(loops(), socket_, kPeriod, handlers());
     EXPECT_TRUE(wait_until([this] { return missing_ == "the supervisor's loop"; }));
     EXPECT_EQ(num_signs_, 1);  // at the start
     loop_.poll();
@@ -77,11 +78,32 @@ TEST_F(HealthWatchTest, Fault28ALoopThatStandsStillGivesNoSign) {
   (*server)->shutdown();
 }
 
+TEST_F(HealthWatchTest, Fault28EachLoopThatStandsStillIsNamed) {
+  auto server = GrpcServer::start(AgentConfig(), socket_, {});
+  ASSERT_TRUE(server);
+  boost::asio::io_context coordinators;
+  auto work = boost::asio::make_work_guard(loop_);
+  std::thread runs([this] { loop_.run(); });
+  {
+    auto both = loops();
+    both.push_back({"the coordinator's loop", coordinators});
+    const HealthWatch watch(both, socket_, kPeriod, handlers());
+    EXPECT_TRUE(wait_until([this] { return missing_ == "the coordinator's loop"; }));
+    EXPECT_EQ(num_signs_, 1);  // at the start
+    coordinators.poll();
+    EXPECT_TRUE(wait_until([this] { return num_signs_ == 2; }));
+  }
+  work.reset();
+  loop_.stop();
+  runs.join();
+  (*server)->shutdown();
+}
+
 TEST_F(HealthWatchTest, Fault28ASocketWithoutAServerGivesNoSign) {
   auto work = boost::asio::make_work_guard(loop_);
   std::thread runs([this] { loop_.run(); });
   {
-    const HealthWatch watch(loop_, socket_, kPeriod, handlers());
+    const HealthWatch watch(loops(), socket_, kPeriod, handlers());
     EXPECT_TRUE(wait_until([this] { return missing_ == "its own RPC"; }));
     EXPECT_EQ(num_signs_, 1);
   }
