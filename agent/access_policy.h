@@ -31,8 +31,9 @@ enum class Role { kLocal, kNode, kOperator, kViewer };
 // Who makes a call, as far as the transport proves it.
 struct Caller {
   Role role = Role::kLocal;
-  uid_t uid = 0;     // kLocal
-  std::string name;  // for audit lines: "uid 1000", or the certificate's name
+  uid_t uid = 0;                 // kLocal
+  std::string name;              // for audit lines: "uid 1000", or the certificate's name
+  std::string certificate = {};  // PEM; empty: without one
 };
 
 // "accel://<cluster>/<role>/<name>" -> the role; std::nullopt for another cluster or form.

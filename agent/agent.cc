@@ -26,9 +26,11 @@
 #include "agent/metrics.h"
 #include "agent/metrics_server.h"
 #include "agent/refusal_log.h"
+#include "agent/revocation_list.h"
 #include "agent/service_manager.h"
 #include "agent/state_folder.h"
 #include "agent/ticket_server.h"
+#include "agent/tls_credentials.h"
 #include "runtime/printable.h"
 
 namespace accel::agent {
@@ -49,6 +51,7 @@ class Agent {
         signals_(loop_),
         grace_(loop_),
         certificates_(loop_),
+        revocations_(loop_),
         lag_(loop_) {}
 
   Result<void> start() {
@@ -103,6 +106,7 @@ class Agent {
 
   int run() {
     watch_certificates();
+    watch_revocations();
     const std::string where =
         config_.runtime_dir + "/agent.sock" +
         (server_->tcp_port() != 0
@@ -445,12 +449,31 @@ class Agent {
     });
   }
 
+  void watch_revocations() {
+    const auto& revoked = config_.tls.revoked;
+    if (!revoked) return;
+    revocations_.expires_after(kLookAtTlsFiles);
+    revocations_.async_wait([this, &revoked](const boost::system::error_code& error) {
+      if (error) return;
+      const auto look = revoked->look_again();
+      if (!look.warning.empty()) options_.log("warning: " + look.warning);
+      if (look.has_changed) {
+        options_.log("certificates revoked by " + config_.tls.crl + ": " +
+                     std::to_string(revoked->size()));
+        control_->end_revoked(*revoked);
+        if (cluster_) cluster_->end_revoked(*revoked);
+      }
+      watch_revocations();
+    });
+  }
+
   const AgentOptions& options_;
   AgentConfig config_;
   asio::io_context loop_{1};
   asio::signal_set signals_;
   asio::steady_timer grace_;
   asio::steady_timer certificates_;
+  asio::steady_timer revocations_;
   asio::steady_timer lag_;
   AgentMetrics metrics_;
   ServiceManager manager_;

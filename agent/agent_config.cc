@@ -22,7 +22,7 @@ constexpr std::array kKeys = {
     AgentConfigKey{"socket_group", "the group whose members may use the sockets, or *"},
     AgentConfigKey{"listen", "the TCP address for other nodes and operators"},
     AgentConfigKey{"insecure", "TCP without TLS; loopback only"},
-    AgentConfigKey{"tls", "authority, certificate and key"},
+    AgentConfigKey{"tls", "authority, certificate and key, and the list of revoked certificates"},
     AgentConfigKey{"coordinator", "the agent that hosts the coordinator of jobs of many nodes"},
     AgentConfigKey{"slots", "workers of jobs of many nodes that this node runs at a time"},
     AgentConfigKey{
@@ -118,10 +118,10 @@ void read_tls(KeyReader& reader,
   reader.with("tls", [&](const YAML::Node& node) {
     if (node.IsNull()) return;
     if (!node.IsMap())
-      return reader.fault(node, "tls", "a mapping of authority, certificate and key");
+      return reader.fault(node, "tls", "a mapping of authority, certificate, key and crl");
     for (const auto& entry : node) {
       const std::string name = entry.first.Scalar();
-      if (name == "authority" || name == "certificate" || name == "key") continue;
+      if (name == "authority" || name == "certificate" || name == "key" || name == "crl") continue;
       faults.emplace_back(ErrorCode::kConfigUnknownKey,
                           path + ":" + std::to_string(entry.first.Mark().line + 1) + ": tls." +
                               name + " is not known");
@@ -130,6 +130,7 @@ void read_tls(KeyReader& reader,
     inner.read("authority", tls.authority);
     inner.read("certificate", tls.certificate);
     inner.read("key", tls.key);
+    inner.read("crl", tls.crl);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,10 +18,14 @@
 
 namespace accel::agent {
 
+class RevocationList;
+
 struct TlsFiles {
   std::string authority;    // PEM; who signs the certificates of the cluster
   std::string certificate;  // PEM; this node's
   std::string key;          // PEM, mode 0600
+  std::string crl = {};     // PEM; the certificates that the authority has taken back; empty: none
+  std::shared_ptr<RevocationList> revoked = {};  // of crl, by open_revocations()
 };
 
 // etcd, which keeps the coordinator's records and says which agent hosts it.

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "agent/agent.h"
+#include "agent/revocation_list.h"
 #include "agent/tls_authority.h"
 
 #ifndef ACCEL_VERSION
@@ -27,6 +28,7 @@ struct Flags {
   std::string listen;
   std::string state_dir;
   bool insecure = false;
+  bool revoke = false;
   bool check = false;
   bool foreground = false;
 };
@@ -52,7 +54,11 @@ Result<AgentConfig> load(const Flags& flags) {
     config.state_dir = flags.state_dir;
     config.runtime_dir = flags.state_dir + "/run";
   }
-  return accel::agent::complete_agent_config(std::move(config));
+  auto complete = accel::agent::complete_agent_config(std::move(config));
+  if (!complete) return complete;
+  if (auto opened = accel::agent::open_revocations(complete->tls); !opened)
+    return std::move(opened).error();
+  return complete;
 }
 
 void log_line(const std::string& line) {
@@ -89,8 +95,15 @@ int main(int argc, char** argv) {
   init_tls->add_option(
       "--role", flags.tls.role, "node, operator or viewer; without it only the authority is made");
   init_tls->add_option("--name", flags.tls.name, "the node's id, or the person's name");
-  init_tls->add_option("--days", flags.tls.days, "how long the certificate is good (365)")
+  init_tls
+      ->add_option("--days",
+                   flags.tls.days,
+                   "how long the certificate (365) or the list of --revoke (3650) is good")
       ->check(CLI::Range(1, 3650));
+  init_tls->add_flag(
+      "--revoke",
+      flags.revoke,
+      "take every certificate of --role and --name back: writes crl.pem, for `tls.crl`");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -98,9 +111,10 @@ int main(int argc, char** argv) {
     return status == 0 ? 0 : 2;
   }
   if (init_tls->parsed()) {
-    const auto folder = accel::agent::issue_certificate(flags.tls);
-    if (!folder) return fail(folder.error());
-    std::printf("%s\n", folder->c_str());
+    const auto path = flags.revoke ? accel::agent::revoke_certificates(flags.tls)
+                                   : accel::agent::issue_certificate(flags.tls);
+    if (!path) return fail(path.error());
+    std::printf("%s\n", path->c_str());
     return 0;
   }
   if (flags.check) {

@@ -299,6 +299,17 @@ void ClusterPart::kill() {
   if (node_) node_->kill_all();
 }
 
+void ClusterPart::end_revoked(const RevocationList& revoked) {
+  if (host_) host_->end_revoked(revoked);
+  service_->end_revoked(revoked);
+  client_->forget_channels();
+  const std::string certificate = node_ ? node_->server_certificate() : "";
+  if (certificate.empty() || !revoked.contains(certificate)) return;
+  parts_.audit("leaves the coordinator: its certificate was revoked");
+  if (auto channel = open_channel(parts_.config, parts_.config.coordinator))
+    node_->move_to(*std::move(channel));
+}
+
 void ClusterPart::close(std::function<void()> done) {
   if (!host_) return node_ ? node_->close(std::move(done)) : done();
   // What was posted to the agent's loop before comes before.

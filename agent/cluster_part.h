@@ -83,6 +83,9 @@ class ClusterPart {
   [[nodiscard]] bool holds_all() const { return !node_ || node_->holds_all(); }
   [[nodiscard]] int num_running() const { return node_ ? node_->num_running() : 0; }
 
+  // Ends what peers have here whose certificate is on the list, and what this agent has with them.
+  void end_revoked(const RevocationList& revoked);
+
   // Ends the session and the coordinator. `done` is called when the server may be shut down.
   void close(std::function<void()> done);
 

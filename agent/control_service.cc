@@ -12,6 +12,8 @@
 #include "agent/job_request.h"
 #include "agent/log_stream.h"
 #include "agent/rendezvous/job_view.h"
+#include "agent/revocation_list.h"
+#include "agent/tls_credentials.h"
 #include "runtime/printable.h"
 
 namespace accel::agent {
@@ -55,6 +57,7 @@ CallIdentity identify_call(const grpc::ServerContextBase& context) {
   for (const auto& uri : auth->FindPropertyValues("peer_uri")) {
     if (!call.cert_uri) call.cert_uri = std::string(uri.data(), uri.size());
   }
+  call.certificate = peer_certificate(*auth);
   return call;
 }
 
@@ -79,7 +82,12 @@ Result<Caller> authenticate_remote(const CallIdentity& call,
     return Error(ErrorCode::kAuthentication, "this is for agents, which call over TCP");
   if (call.is_tls) {
     const auto name = parse_certificate_name(call.cert_uri.value_or(""), config.cluster);
-    if (name) return Caller{.role = name->role, .uid = 0, .name = name->name};
+    // A connection may be older than the list that names its certificate.
+    const auto& revoked = config.tls.revoked;
+    if (name && revoked && revoked->contains(call.certificate)) return revoked_error(name->name);
+    if (name)
+      return Caller{
+          .role = name->role, .uid = 0, .name = name->name, .certificate = call.certificate};
     return Error(ErrorCode::kAuthentication,
                  "the certificate of " + call.peer + " has no name of the form accel://" +
                      config.cluster + "/ROLE/NAME");
@@ -171,6 +179,7 @@ Result<Caller> ControlService::admit(const CallIdentity& call, Stream& stream) {
                  "end some of its `accel watch`, `accel logs` and `accel run`");
   }
   stream.call_when_over([this, sharer] { streams_.give_back(sharer); });
+  revocable_.add(*caller, stream);
   return caller;
 }
 

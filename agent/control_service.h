@@ -26,6 +26,7 @@
 #include "agent/file_readers.h"
 #include "agent/grpc_status.h"
 #include "agent/job_runner.h"
+#include "agent/revocable_streams.h"
 #include "agent/ticket_book.h"
 #include "agent/user_directory.h"
 
@@ -39,6 +40,7 @@ struct CallIdentity {
   std::string peer;                     // "unix:", "ipv4:10.0.0.7:40412"
   std::string ticket;                   // of the metadata
   std::optional<std::string> cert_uri;  // of the verified certificate, when there is one
+  std::string certificate;              // that one, as PEM
   bool is_tls = false;
 };
 [[nodiscard]] CallIdentity identify_call(const grpc::ServerContextBase& context);
@@ -81,6 +83,8 @@ class ControlService final : public v1::Control::CallbackService {
 
   // Ends the streams that would go on for ever. Those of the output of ended jobs end by themselves.
   void close_streams();
+  // Ends those of callers whose certificate is on the list.
+  void end_revoked(const RevocationList& revoked) const { revocable_.end_revoked(revoked); }
 
   // The RPCs, by proto/accel/v1/control.proto.
   using Context = grpc::CallbackServerContext;
@@ -194,6 +198,7 @@ class ControlService final : public v1::Control::CallbackService {
                         favoured_users()};
   static constexpr int kMostCallsEach = 8;
   CallTurns calls_;
+  RevocableStreams revocable_;
 };
 
 }  // namespace accel::agent

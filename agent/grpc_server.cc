@@ -58,7 +58,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(
     made->local_.begin(builder, grpc::InsecureServerCredentials());
   }
   if (!config.listen.empty()) {
-    auto credentials = server_credentials(config);
+    auto credentials = server_credentials(config, on_refused);
     if (!credentials) return std::move(credentials).error();
     const auto address = parse_tcp_address(config.listen);
     if (!address) return address.error();

@@ -27,7 +27,7 @@ inline constexpr int kMaxMetadataBytes = 8 * 1024;
 class GrpcServer {
  public:
   // Serves `services` at the unix socket (unless it is empty) and, when the configuration says so, at TCP. `on_refused`
-  // is told of connections beyond the limits, on another thread, as often as they come.
+  // is told of connections beyond the limits and of revoked certificates, on another thread, as often as they come.
   // Errors  kFileIo, kTls, kInvalidArgument.
   [[nodiscard]] static Result<std::unique_ptr<GrpcServer>> start(
       const AgentConfig& config,

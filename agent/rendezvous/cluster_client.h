@@ -50,6 +50,9 @@ class ClusterClient {
   void ask(const std::string& leader) { coordinator_ = leader; }
   [[nodiscard]] const std::string& coordinator() const { return coordinator_; }
 
+  // Calls from now on make connections of their own: certificates are looked at anew.
+  void forget_channels() { stubs_.clear(); }
+
   void submit(const v1::SubmitReq& request, Done<v1::Job> done);
   // All of them, page by page, or the one that is named.
   void jobs(const v1::JobsReq& request, Done<v1::JobList> done);

@@ -400,6 +400,7 @@ grpc::ServerWriteReactor<v1::LogChunk>* ClusterService::PartLogs(Context* contex
   asio::post(parts_.loop, [this, stream, call = identify(*context), wanted = *request] {
     const auto caller = caller_of(call);
     if (!caller) return stream->finish(to_status(caller.error()));
+    revocable_.add(*caller, *stream);
     const v1::LogReq& ask = wanted.request();
     const auto found = part_of(ask.job(), wanted.who());
     if (!found) return stream->finish(to_status(found.error()));

@@ -24,6 +24,7 @@
 #include "agent/file_readers.h"
 #include "agent/rendezvous/coordinator_host.h"
 #include "agent/rendezvous/node_jobs.h"
+#include "agent/revocable_streams.h"
 
 namespace accel::agent {
 
@@ -51,6 +52,8 @@ class ClusterService final : public v1::Cluster::CallbackService {
   // Nobody waits for an answer any more.
   void close() { give_up_waiting("the agent ends"); }
   void give_up_waiting(const std::string& why);
+  // Ends the streams of agents whose certificate is on the list.
+  void end_revoked(const RevocationList& revoked) const { revocable_.end_revoked(revoked); }
 
   using Context = grpc::CallbackServerContext;
   grpc::ServerUnaryReactor* Submit(Context*, const v1::SubmitReq*, v1::Job*) override;
@@ -95,6 +98,7 @@ class ClusterService final : public v1::Cluster::CallbackService {
   static constexpr int kMostCallsEach = 64;
   CallTurns calls_;
   std::multimap<std::string, Finish> waiting_;  // by request_id
+  RevocableStreams revocable_;
 };
 
 }  // namespace accel::agent

@@ -7,6 +7,7 @@
 
 #include <boost/asio/post.hpp>
 
+#include "agent/grpc_status.h"
 #include "agent/queued_stream.h"
 #include "agent/rendezvous/clock_skew.h"
 #include "agent/rendezvous/job_wire.h"
@@ -126,6 +127,17 @@ void CoordinatorHost::follow(Leader leader) {
   state_ = State{};
   term_.reset();
   end_sessions("this agent does not lead any more");
+}
+
+void CoordinatorHost::end_revoked(const RevocationList& revoked) {
+  const auto sessions = sessions_;
+  for (const auto& [id, stream] : sessions) {
+    const Caller& caller = stream->caller;
+    if (caller.certificate.empty() || !revoked.contains(caller.certificate)) continue;
+    const Error why = revoked_error(caller.name);
+    options_.audit("ended a session: " + why.message());
+    stream->finish(to_status(why));
+  }
 }
 
 // A write may be under way, for as long as its disk takes.

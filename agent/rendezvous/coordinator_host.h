@@ -33,6 +33,7 @@
 #include "agent/coordinator/coordinator.h"
 #include "agent/coordinator/reign.h"
 #include "agent/rendezvous/record_writer.h"
+#include "agent/revocation_list.h"
 
 namespace accel::agent {
 
@@ -70,6 +71,9 @@ class CoordinatorHost final : public v1::Rendezvous::CallbackService {
 
   // An event from this process: StartJob, StopJob, ScaleJob, DrainNode, ...
   void handle(decltype(Event::what) what);
+
+  // Ends the sessions of nodes whose certificate is on the list: they are lost, unless they come back with another one.
+  void end_revoked(const RevocationList& revoked);
 
   [[nodiscard]] const State& state() const { return state_; }
   // How far the wall clocks of the nodes that have a session are ahead of this machine's.

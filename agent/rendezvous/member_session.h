@@ -61,6 +61,9 @@ class MemberSession {
   // Where it goes, when that is not where the configuration says.
   [[nodiscard]] const std::string& leader() const { return session_.leader(); }
 
+  // The coordinator's (PEM); empty: it has not answered, or shows none.
+  [[nodiscard]] std::string server_certificate() const { return session_.server_certificate(); }
+
   // No further message. `done` is called when the last stream is gone.
   void close(std::function<void()> done);
 

@@ -115,6 +115,10 @@ class NodeJobs {
   [[nodiscard]] bool is_connected() const { return session_.state().is_welcome; }
   // Where its session goes, when that is not where the configuration says.
   [[nodiscard]] const std::string& leader() const { return session_.leader(); }
+  // The coordinator's (PEM); empty: it has not answered, or shows none.
+  [[nodiscard]] std::string server_certificate() const { return session_.server_certificate(); }
+  // Another connection takes the place of that one.
+  void move_to(std::shared_ptr<grpc::Channel> channel) { session_.move_to(std::move(channel)); }
   [[nodiscard]] const NodeJobsOptions& options() const { return options_; }
 
   // Ends the session. `done` is called when it is gone. Parts that are held go on without this agent.

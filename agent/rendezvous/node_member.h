@@ -62,6 +62,9 @@ class NodeMember {
 
   void close(std::function<void()> done) { session_.close(std::move(done)); }
 
+  // The coordinator's (PEM); empty: it has not answered, or shows none.
+  [[nodiscard]] std::string server_certificate() const { return session_.server_certificate(); }
+
   [[nodiscard]] const NodeWorkers& workers() const { return workers_; }
   // Null: the node is in no job.
   [[nodiscard]] const LocalMembership* membership() const;

@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 
 #include "agent/client_channel.h"
+#include "agent/tls_credentials.h"
 
 namespace accel::agent {
 namespace {
@@ -95,9 +96,15 @@ class SessionClient::Stream final : public grpc::ClientBidiReactor<v1::AgentMsg,
 
   void forget_owner() { owner_ = nullptr; }
 
+  [[nodiscard]] std::string server_certificate() const {
+    const auto server = is_answered_ ? context_.auth_context() : nullptr;
+    return server == nullptr ? "" : peer_certificate(*server);
+  }
+
   void OnReadDone(bool ok) override {
     post([ok](Stream& self) {
       if (!ok) return self.let_go();  // the call is over, and its status says why
+      self.is_answered_ = true;
       if (self.owner_ != nullptr && !self.is_ending_) {
         if (self.incoming_.has_redirect()) {
           self.owner_->on_redirect(self.incoming_.redirect().leader());
@@ -146,6 +153,7 @@ class SessionClient::Stream final : public grpc::ClientBidiReactor<v1::AgentMsg,
   v1::CoordMsg incoming_;
   std::deque<v1::AgentMsg> queue_;
   bool is_writing_ = false;
+  bool is_answered_ = false;
   bool is_ending_ = false;
   std::shared_ptr<Stream> self_;
 };
@@ -168,6 +176,10 @@ void SessionClient::connect() {
   stream_ = std::make_shared<Stream>(*this, loop_);
   stream_->begin(*stub_);
   handlers_.on_open();
+}
+
+std::string SessionClient::server_certificate() const {
+  return stream_ ? stream_->server_certificate() : "";
 }
 
 void SessionClient::move_to(std::shared_ptr<grpc::Channel> channel) {

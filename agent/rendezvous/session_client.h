@@ -51,6 +51,9 @@ class SessionClient {
 
   void connect();
 
+  // The coordinator's (PEM); empty: it has not answered, or shows none.
+  [[nodiscard]] std::string server_certificate() const;
+
   // The coordinator is elsewhere from now on: the stream ends, and the next one goes there.
   void move_to(std::shared_ptr<grpc::Channel> channel);
 

@@ -26,7 +26,7 @@ Result<void> check_tcp(const AgentAddress& to) {
     return Error(ErrorCode::kUsage,
                  "'" + printable(to.tcp) + "' is no address of an agent",
                  "give ADDR:PORT, or the path of the folder of its sockets");
-  if (!to.insecure && to.tls.authority.empty())
+  if (!to.insecure && to.tls_dir.empty())
     return Error(ErrorCode::kTls,
                  "the agent at " + printable(to.tcp) +
                      " is reached by TLS, and no folder of certificates is named",
@@ -43,9 +43,7 @@ AgentAddress parse_agent_address(std::string text, const std::string& tls_dir, b
   }
   AgentAddress address;
   address.insecure = insecure;
-  if (!tls_dir.empty()) {
-    address.tls = {tls_dir + "/ca.pem", tls_dir + "/cert.pem", tls_dir + "/key.pem"};
-  }
+  address.tls_dir = tls_dir;
   if (text.find('/') == std::string::npos && !text.starts_with('.')) {
     address.tcp = text;
     return address;
@@ -67,7 +65,13 @@ Result<AgentClient> AgentClient::make(AgentAddress address) {
                                         agent::client_channel_arguments(kAgentConnectLimit));
   } else {
     if (const auto good = check_tcp(to); !good) return good.error();
-    auto credentials = agent::client_credentials(to.tls, to.insecure);
+    agent::TlsFiles files;
+    if (!to.insecure) {
+      auto found = agent::tls_files_in(to.tls_dir);
+      if (!found) return std::move(found).error();
+      files = *std::move(found);
+    }
+    auto credentials = agent::client_credentials(files, to.insecure);
     if (!credentials) return std::move(credentials).error();
     channel = grpc::CreateCustomChannel(
         to.tcp, *credentials, agent::client_channel_arguments(kAgentConnectLimit));

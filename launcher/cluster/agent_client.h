@@ -22,7 +22,7 @@ namespace accel::cluster {
 struct AgentAddress {
   std::string socket_folder;  // agent.sock and tickets.sock; empty: TCP
   std::string tcp;            // "10.0.0.7:29400"
-  agent::TlsFiles tls;        // for TCP
+  std::string tls_dir;        // for TCP: the folder of certificates
   bool insecure = false;
 };
 

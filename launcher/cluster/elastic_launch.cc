@@ -28,6 +28,7 @@
 
 #include "agent/client_channel.h"
 #include "agent/rendezvous/node_member.h"
+#include "agent/revocation_list.h"
 #include "agent/tls_credentials.h"
 #include "agent/worker_end.h"
 #include "launcher/cluster/elastic_faults.h"
@@ -82,6 +83,7 @@ class ElasticLaunch {
                      },
                  .say = [this](const std::string& line) { say(line); }}),
         patience_(loop_),
+        revocations_(loop_),
         probe_(loop_),
         hosting_(loop_,
                  request_,
@@ -217,9 +219,8 @@ class ElasticLaunch {
   // ---- what it joins ----
 
   Result<void> join() {
-    auto credentials = agent::client_credentials(place_.tls, request_.settings.insecure);
-    if (!credentials) return std::move(credentials).error();
-    credentials_ = *std::move(credentials);
+    if (auto made = make_credentials(); !made) return made;
+    watch_revocations();
     endpoint_text_ = to_text(place_.endpoint);
     agent::NodeMemberOptions options = describe_node(request_, place_);
     options.open_channel = [this](const std::string& leader) -> std::shared_ptr<grpc::Channel> {
@@ -244,6 +245,37 @@ class ElasticLaunch {
     }
     member_->start();
     return {};
+  }
+
+  Result<void> make_credentials() {
+    auto credentials = agent::client_credentials(place_.tls, request_.settings.insecure);
+    if (!credentials) return std::move(credentials).error();
+    credentials_ = *std::move(credentials);
+    return {};
+  }
+
+  void watch_revocations() {
+    revocations_.expires_after(agent::kLookAtTlsFiles);
+    revocations_.async_wait([this](const boost::system::error_code& error) {
+      if (error || is_ending_) return;
+      look_at_revocations();
+      watch_revocations();
+    });
+  }
+
+  void look_at_revocations() {
+    const auto& revoked = place_.tls.revoked;
+    if (!revoked) return;
+    const auto look = revoked->look_again();
+    say(look.warning);
+    if (!look.has_changed) return;
+    hosting_.end_revoked(*revoked);
+    const std::string host = member_->server_certificate();
+    if (host.empty() || !revoked->contains(host)) return;
+    say("leaves the coordinator at " + endpoint_text_ + ": its certificate was revoked");
+    // With credentials of its own, a channel makes a connection of its own.
+    if (auto made = make_credentials(); !made) return end_with(std::move(made).error());
+    member_->move_to(open_channel(endpoint_text_));
   }
 
   [[nodiscard]] std::shared_ptr<grpc::Channel> open_channel(const std::string& address) const {
@@ -411,6 +443,7 @@ class ElasticLaunch {
   asio::signal_set signals_;
   HostSearch search_;  // by etcd
   asio::steady_timer patience_;
+  asio::steady_timer revocations_;
   // Whether the launcher that was the coordinator has ended: its host is there, and nobody listens. A connection that is
   // reset says less.
   EndpointProbe probe_;

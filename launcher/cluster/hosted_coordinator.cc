@@ -95,6 +95,10 @@ void HostedCoordinator::stop_job(supervisor::Milliseconds grace) {
   seat_->host().handle(agent::StopJob{.job_uuid = request_.settings.job, .grace = grace});
 }
 
+void HostedCoordinator::end_revoked(const agent::RevocationList& revoked) {
+  if (seat_) seat_->host().end_revoked(revoked);
+}
+
 void HostedCoordinator::retire(std::unique_ptr<CoordinatorSeat> seat) {
   if (!seat) return;
   retired_.push_back(std::move(seat));

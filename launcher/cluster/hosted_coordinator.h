@@ -64,6 +64,9 @@ class HostedCoordinator {
   [[nodiscard]] const agent::Job* job() const;
   void stop_job(supervisor::Milliseconds grace);
 
+  // Ends the sessions of nodes whose certificate is on the list.
+  void end_revoked(const agent::RevocationList& revoked);
+
   // Takes its leave of its nodes.
   void retire(std::unique_ptr<CoordinatorSeat> seat);
   void step_down() { retire(std::move(seat_)); }

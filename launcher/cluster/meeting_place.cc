@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "agent/rendezvous/token_proof.h"
+#include "agent/tls_credentials.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/text/bracketed.h"
 #include "launcher/text/program.h"
@@ -22,10 +23,6 @@ constexpr std::chrono::seconds kLookUp{2};
 constexpr std::chrono::seconds kConnect{3};
 constexpr std::chrono::milliseconds kTryAgain{300};
 constexpr const char* kEverywhere = "[::]:";
-
-agent::TlsFiles files_in(const std::string& dir) {
-  return {dir + "/ca.pem", dir + "/cert.pem", dir + "/key.pem"};
-}
 
 // One address is not tried here: gRPC does that, and says why it fails.
 Result<TcpAddress> choose_address(const std::vector<TcpAddress>& addresses,
@@ -74,7 +71,9 @@ Result<void> take_papers(MeetingPlace& place, JobFolder folder, const std::strin
   place.token_key = agent::token_key(*token);
   auto certificate = folder.certificate(node_id);
   if (!certificate) return std::move(certificate).error();
-  place.tls = files_in(*certificate);
+  auto files = agent::tls_files_in(*certificate);
+  if (!files) return std::move(files).error();
+  place.tls = *std::move(files);
   place.folder = std::move(folder);
   return {};
 }
@@ -143,7 +142,10 @@ Result<MeetingPlace> with_papers(const ElasticSettings& settings) {
     if (!token) return std::move(token).error();
     place.token_key = agent::token_key(*token);
   }
-  place.tls = files_in(settings.tls_dir);
+  if (settings.insecure) return place;
+  auto files = agent::tls_files_in(settings.tls_dir);
+  if (!files) return std::move(files).error();
+  place.tls = *std::move(files);
   return place;
 }
 

@@ -40,7 +40,7 @@ struct MeetingPlace {
 [[nodiscard]] Result<MeetingPlace> find_meeting_place(const launcher::ElasticSettings& settings,
                                                       const std::stop_token& stop);
 
-// What a node shows at an endpoint, and what is shown to it. Takes no time. Errors  kAuthentication, kFileIo.
+// What a node shows at an endpoint, and what is shown to it. Takes no time. Errors  kAuthentication, kFileIo, kTls.
 [[nodiscard]] Result<MeetingPlace> with_papers(const launcher::ElasticSettings& settings);
 
 // Why it cannot be the place: a token alone keeps nobody out who listens on the way.

@@ -28,6 +28,7 @@
 
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/token_proof.h"
+#include "agent/tls_credentials.h"
 #include "launcher/cluster/coordinator_seat.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/cluster/job_folder.h"
@@ -116,9 +117,11 @@ class SlurmLaunch {
     if (!token) return token.error();
     const auto papers = folder_->certificate(kOwnName);
     if (!papers) return papers.error();
+    auto files = agent::tls_files_in(*papers);
+    if (!files) return std::move(files).error();
     SeatOptions options;
     options.listen = "[::]:0";
-    options.tls = {*papers + "/ca.pem", *papers + "/cert.pem", *papers + "/key.pem"};
+    options.tls = *std::move(files);
     options.token_key = agent::token_key(*token);
     options.takes_jobs_from_joins = false;
     options.on_report = [this](const agent::Report& report) { on_report(report); };

@@ -62,13 +62,21 @@ def write_token(folder):
     return path
 
 
-def issue_certificate(authority, role, name, cluster="default"):
+def issue_certificate(authority, role, name, cluster="default", more=()):
     """The folder of a certificate, made by the authority in the folder `authority`, which is made with the first one."""
-    done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", authority, "--role", role, "--name", name, "--cluster", cluster],
-                          capture_output=True, text=True)
+    done = subprocess.run([BIN / "accel-agent", "init-tls", "--dir", authority, "--role", role, "--name", name, "--cluster", cluster,
+                           *more], capture_output=True, text=True)
     if done.returncode != 0:
         raise AssertionError(done.stderr)
     return done.stdout.strip()
+
+
+def revoke_certificate(authority, role, name, *copies):
+    """Takes the certificates of that name back, and puts the list in the place of each of `copies`."""
+    crl = issue_certificate(authority, role, name, more=["--revoke"])
+    for copy in copies:
+        shutil.copy(crl, f"{copy}.new")
+        os.rename(f"{copy}.new", copy)
 
 
 def heeding(command):

@@ -21,7 +21,7 @@ import threading
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import free_address, is_alive, is_sanitized  # noqa: E402
+from programs import Program, free_address, is_alive, is_sanitized, revoke_certificate  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
@@ -837,8 +837,9 @@ class Supervised(unittest.TestCase):
             self.assertEqual(agent.end(), 0)
 
 
-class Remote(unittest.TestCase):
-    """Operators and viewers over TCP: what a certificate's role allows, and what nobody without one gets."""
+class OverTcp(unittest.TestCase):
+    """An agent that listens with certificates, and people who have some."""
+    CRL = ""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="accel-agent-")
@@ -846,7 +847,7 @@ class Remote(unittest.TestCase):
         self.address = free_address()
         node = self.certificate("node", "n1")
         config = (f"node_id: n1\nlisten: {self.address}\nallow_root: true\n"
-                  f"tls: {{authority: {node}/ca.pem, certificate: {node}/cert.pem, key: {node}/key.pem}}\n")
+                  f"tls: {{authority: {node}/ca.pem, certificate: {node}/cert.pem, key: {node}/key.pem{self.CRL.format(node)}}}\n")
         self.agent = Agent(self.folder, config=config)
         self.addCleanup(self.agent.end)
 
@@ -864,6 +865,10 @@ class Remote(unittest.TestCase):
     def local(self, command, *arguments):
         return subprocess.run([BIN / "accel", command, "--agent", self.agent.state / "run", *arguments], capture_output=True, text=True,
                               timeout=PATIENCE)
+
+
+class Remote(OverTcp):
+    """What a certificate's role allows, and what nobody without one gets."""
 
     def test_a_viewer_looks_and_an_operator_acts(self):
         self.assertEqual(self.local("run", "--detach", "--name", "j", "--", "/bin/sleep", "1000").returncode, 0)
@@ -941,6 +946,57 @@ class Remote(unittest.TestCase):
                 return
             signal.sigtimedwait([], 0.5)
         self.fail("the new certificate never served")
+
+
+class Revoked(OverTcp):
+    """Certificates that are taken back."""
+    CRL = ", crl: {}/crl.pem"
+
+    def revoke(self, role, name, *folders):
+        revoke_certificate(f"{self.folder}/ca", role, name, *[f"{folder}/crl.pem" for folder in folders])
+
+    def test_fault_60_who_is_revoked_is_refused_and_its_streams_end(self):
+        ann, bob = self.certificate("operator", "ann"), self.certificate("operator", "bob")
+        self.assertEqual(self.accel(ann, "status").returncode, 0)
+        watching = {name: Program(name, [BIN / "accel", "watch", "--agent", self.address, "--tls-dir", folder])
+                    for name, folder in (("ann", ann), ("bob", bob))}
+        for program in watching.values():
+            self.addCleanup(program.close)
+        self.assertEqual(self.local("run", "--detach", "--name", "j", "--", "/bin/sleep", "1000").returncode, 0)
+        for program in watching.values():
+            program.wait_for("j")
+        self.revoke("operator", "ann", f"{self.folder}/ca/node-n1")
+        self.agent.wait_for_text("crl.pem: 1")  # it is looked at every ten seconds
+        self.assertNotEqual(watching["ann"].wait(), 0)
+        watching["ann"].wait_for("the certificate of accel://default/operator/ann was revoked")
+        self.assertEqual(self.accel(ann, "status").returncode, 69)
+        self.agent.wait_for_text("refused a connection: the certificate of accel://default/operator/ann was revoked")
+        self.assertEqual(self.accel(bob, "stop", "--kill", "j").returncode, 0)
+        self.assertIsNone(watching["bob"].process.poll(), watching["bob"].text())
+        self.assertEqual(self.accel(self.certificate("operator", "ann"), "status").returncode, 0)
+
+    def test_fault_60_an_agent_that_is_revoked_is_not_believed(self):
+        ann = self.certificate("operator", "ann")
+        self.revoke("node", "n1", ann)
+        refused = self.accel(ann, "status")
+        self.assertEqual(refused.returncode, 69, refused.stderr)
+        self.assertIn("the certificate of accel://default/node/n1 was revoked", refused.stderr)
+
+    def test_fault_60_a_list_that_cannot_be_used_is_an_error_at_the_start_and_a_warning_later(self):
+        ann, bob = self.certificate("operator", "ann"), self.certificate("operator", "bob")
+        crl = pathlib.Path(self.folder) / "ca/node-n1/crl.pem"
+        self.revoke("operator", "ann", crl.parent)
+        self.agent.wait_for_text("crl.pem: 1")
+        crl.write_text("no list")
+        self.agent.wait_for_text("crl.pem holds none that can be read; the one of before is kept")
+        self.assertEqual(self.accel(ann, "status").returncode, 69)
+        self.assertEqual(self.accel(bob, "status").returncode, 0)
+        config = pathlib.Path(self.folder) / "agent.yaml"
+        for arguments in (["--check"], []):
+            begun = subprocess.run([BIN / "accel-agent", "--config", config, "--state-dir", f"{self.folder}/other", *arguments],
+                                   capture_output=True, text=True, timeout=PATIENCE)
+            self.assertEqual(begun.returncode, 78, begun.stderr)
+            self.assertIn("crl.pem holds none that can be read", begun.stderr)
 
 
 @unittest.skipUnless(IS_ROOT, "two users need root")

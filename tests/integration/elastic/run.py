@@ -15,7 +15,7 @@ import threading
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import BUILD, PATIENCE, Terminal, free_port, issue_certificate, launch, write_token  # noqa: E402
+from programs import BUILD, PATIENCE, Terminal, free_port, issue_certificate, launch, revoke_certificate, write_token  # noqa: E402
 
 
 class Elastic(unittest.TestCase):
@@ -269,6 +269,38 @@ class Elastic(unittest.TestCase):
         a.wait_for("the certificate is not of node 'c'")
         (self.folder / "worker.sh.stop").touch()
         self.assertEqual(a.wait(), 0, a.lines)
+
+    def test_fault_60_a_node_whose_certificate_is_revoked_loses_its_session(self):
+        script = self.worker(self.HELLO + 'while [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
+        papers = {name: self.certificate("node", name) for name in "ab"}
+        a = self.node("a", script, "--max_restarts", 1, nnodes="1:2", secure=("--rdzv_tls_dir", papers["a"]))
+        self.wait_for_host(a)
+        b = self.node("b", script, "--max_restarts", 1, nnodes="1:2", secure=("--rdzv_tls_dir", papers["b"]))
+        a.wait_for(" of 2 ")
+        revoked = "the certificate of accel://default/node/b was revoked"
+        revoke_certificate(self.folder / "ca", "node", "b", papers["a"] + "/crl.pem")
+        a.wait_for("ended a session: " + revoked)
+        a.wait_for("refused ipv4:")  # it asks again on the connection that it has
+        a.wait_for(" of 1 ")
+        b.process.kill()
+        again = self.node("b", script, "--rdzv_join_timeout", 3, nnodes="1:2", secure=("--rdzv_tls_dir", papers["b"]))
+        a.wait_for("refused a connection: " + revoked)
+        self.assertEqual(again.wait(), 110, again.lines)
+        (self.folder / "worker.sh.stop").touch()
+        self.assertEqual(a.wait(), 0, a.lines)
+
+    def test_fault_60_a_host_whose_certificate_is_revoked_is_left(self):
+        script = self.worker(self.HELLO + "exec sleep 1000\n")
+        papers = {name: self.certificate("node", name) for name in "ab"}
+        a = self.node("a", script, nnodes="2", secure=("--rdzv_tls_dir", papers["a"]))
+        self.wait_for_host(a)
+        b = self.node("b", script, nnodes="2", secure=("--rdzv_tls_dir", papers["b"]))
+        b.wait_for(" of 2 ")
+        revoke_certificate(self.folder / "ca", "node", "a", papers["b"] + "/crl.pem")
+        b.wait_for("its certificate was revoked")
+        b.wait_for("is gone: ")
+        self.assertEqual(b.wait(), 111, b.lines)
+        b.wait_for("the certificate of accel://default/node/a was revoked")
 
 
 if __name__ == "__main__":
