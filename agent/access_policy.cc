@@ -21,6 +21,23 @@ std::string_view cluster_of(std::string_view uri) {
   return end == std::string_view::npos ? std::string_view() : rest.substr(0, end);
 }
 
+std::optional<Role> parse_role(std::string_view text) {
+  if (text == "node") return Role::kNode;
+  if (text == "launcher") return Role::kLauncher;
+  if (text == "operator") return Role::kOperator;
+  if (text == "viewer") return Role::kViewer;
+  return std::nullopt;
+}
+
+bool admits(Place place, Role role) {
+  if (role == Role::kNode) return true;
+  return role == Role::kLauncher && (place == Place::kJobSession || place == Place::kJobHost);
+}
+
+std::string_view roles_at(Place place) {
+  return admits(place, Role::kLauncher) ? "launcher or node" : "node";
+}
+
 std::optional<CertificateName> parse_certificate_name(std::string_view uri,
                                                       std::string_view cluster) {
   const std::string prefix = "accel://" + std::string(cluster) + "/";
@@ -28,12 +45,9 @@ std::optional<CertificateName> parse_certificate_name(std::string_view uri,
   const std::string_view rest = uri.substr(prefix.size());
   const std::size_t slash = rest.find('/');
   if (slash == std::string_view::npos || !is_valid_id(rest.substr(slash + 1))) return std::nullopt;
-  const std::string_view role = rest.substr(0, slash);
-  const std::string name(uri);
-  if (role == "node") return CertificateName{Role::kNode, name};
-  if (role == "operator") return CertificateName{Role::kOperator, name};
-  if (role == "viewer") return CertificateName{Role::kViewer, name};
-  return std::nullopt;
+  const auto role = parse_role(rest.substr(0, slash));
+  if (!role) return std::nullopt;
+  return CertificateName{*role, std::string(uri)};
 }
 
 bool AccessPolicy::allows(const Caller& caller, Deed deed, uid_t owner) const {
@@ -45,6 +59,7 @@ bool AccessPolicy::allows(const Caller& caller, Deed deed, uid_t owner) const {
     case Role::kViewer:
       return deed == Deed::kSee;
     case Role::kNode:
+    case Role::kLauncher:
       return false;
   }
   return false;

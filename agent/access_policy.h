@@ -5,7 +5,9 @@
 //   local uid 0, or the agent's own uid       all             all              as itself (0: allow_root)   yes
 //   certificate, role viewer                  all             -                -                           -
 //   certificate, role operator                all             all              by remote_users alone       yes
-//   certificate, role node                    -               -                -                           -
+//   certificate, role node or launcher        -               -                -                           -
+//
+// Whom agents and launchers take for one of theirs, admits() says.
 //
 // An agent that does not run as root serves its own uid alone.
 //
@@ -26,7 +28,7 @@
 
 namespace accel::agent {
 
-enum class Role { kLocal, kNode, kOperator, kViewer };
+enum class Role { kLocal, kNode, kLauncher, kOperator, kViewer };
 
 // Who makes a call, as far as the transport proves it.
 struct Caller {
@@ -36,6 +38,9 @@ struct Caller {
   std::string certificate = {};  // PEM; empty: without one
 };
 
+// "node", "launcher", "operator", "viewer": what a certificate may say.
+[[nodiscard]] std::optional<Role> parse_role(std::string_view text);
+
 // "accel://<cluster>/<role>/<name>" -> the role; std::nullopt for another cluster or form.
 struct CertificateName {
   Role role = Role::kNode;
@@ -44,6 +49,22 @@ struct CertificateName {
 [[nodiscard]] std::string_view cluster_of(std::string_view uri);  // empty: of another form
 [[nodiscard]] std::optional<CertificateName> parse_certificate_name(std::string_view uri,
                                                                     std::string_view cluster);
+
+// Where a peer stands: as a client that calls, or as the server that answers.
+//
+//                   a call of            a session with       a session with       the server at        the server that
+//                   accel.v1.Cluster     an agent's           a launcher's         an agent's           hosts a launcher's
+//                                        coordinator          coordinator          address              coordinator
+//   node            yes                  yes                  yes                  yes                  yes
+//   launcher        -                    -                    yes                  -                    yes
+//   all others      -                    -                    -                    -                    -
+//
+// A node is an agent: it vouches for the users of the whole cluster, and is asked to run their jobs. A launcher takes part
+// in one job, whose token it proves. Nodes may do what launchers may.
+enum class Place { kClusterCall, kAgentSession, kJobSession, kAgent, kJobHost };
+[[nodiscard]] bool admits(Place place, Role role);
+// "node", "launcher or node": for messages.
+[[nodiscard]] std::string_view roles_at(Place place);
 
 enum class Deed { kSee, kControl };
 

@@ -87,13 +87,15 @@ int main(int argc, char** argv) {
                flags.foreground,
                "stay in the foreground (it always does; for scripts that say so)");
   CLI::App* init_tls = app.add_subcommand(
-      "init-tls", "make a certificate authority, and certificates of nodes, operators and viewers");
+      "init-tls",
+      "make a certificate authority, and certificates of nodes, launchers, operators and viewers");
   init_tls
       ->add_option("--dir", flags.tls.folder, "the authority's folder; made when it is not there")
       ->required();
   init_tls->add_option("--cluster", flags.tls.cluster, "the cluster's name (default)");
-  init_tls->add_option(
-      "--role", flags.tls.role, "node, operator or viewer; without it only the authority is made");
+  init_tls->add_option("--role",
+                       flags.tls.role,
+                       "node, launcher, operator or viewer; without it only the authority is made");
   init_tls->add_option("--name", flags.tls.name, "the node's id, or the person's name");
   init_tls
       ->add_option("--days",

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/access_policy.h"
 #include "agent/agent_config.h"
 #include "agent/certificate_file.h"
 #include "runtime/unique_fd.h"
@@ -280,12 +281,11 @@ Result<Authority> make_authority(const std::string& folder, const std::string& c
 }
 
 Result<void> check_request(const TlsRequest& request) {
-  const bool is_role =
-      request.role == "node" || request.role == "operator" || request.role == "viewer";
+  const bool is_role = parse_role(request.role).has_value();
   if (!request.role.empty() && !is_role) {
     return Error(ErrorCode::kInvalidArgument,
-                 "--role is '" + request.role + "', expected node, operator or viewer",
-                 "give one of the three");
+                 "--role is '" + request.role + "', expected node, launcher, operator or viewer",
+                 "give one of the four");
   }
   if (!is_valid_id(request.cluster) || (is_role && !is_valid_id(request.name))) {
     return Error(ErrorCode::kInvalidArgument,

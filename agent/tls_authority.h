@@ -3,7 +3,7 @@
 //   DIR/ca.pem, DIR/ca-key.pem              made once; the key signs, and stays with the administrator
 //   DIR/crl.pem                             the certificates that are taken back, signed; see revocation_list.h
 //   DIR/issued/<serial>.pem                 every certificate that was made, to be found when it is taken back
-//   DIR/<role>-<name>/{ca,cert,key,crl}.pem one folder per node, operator or viewer, to be copied there
+//   DIR/<role>-<name>/{ca,cert,key,crl}.pem one folder per node, launcher, operator or viewer, to be copied there
 //
 // Keys are EC P-256, files of keys have mode 0600, names are accel://<cluster>/<role>/<name> in the subject alternative
 // name. Nothing that exists is overwritten, but for a certificate that is asked for again, and the list.
@@ -21,7 +21,7 @@ namespace accel::agent {
 struct TlsRequest {
   std::string folder;
   std::string cluster = "default";
-  std::string role;              // "node", "operator", "viewer"; empty: the authority alone
+  std::string role;              // of parse_role(); empty: the authority alone
   std::string name;              // [A-Za-z0-9_.-]{1,64}
   std::optional<int> days = {};  // how long the certificate (365) or the list (3650) is good
 };

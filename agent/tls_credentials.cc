@@ -66,21 +66,22 @@ class RevocationVerifier final : public tls::ExternalCertificateVerifier {
   const OnRefused on_refused_;
 };
 
-// A server is believed when the authority signed it and its certificate has the role node in the cluster of ours: an
-// authority may serve several. Which host it is on does not matter: nodes have names of their own, and addresses change.
-class NodeVerifier final : public tls::ExternalCertificateVerifier {
+// A server is believed when the authority signed it and its certificate has a role that its place admits, in the cluster of
+// ours: an authority may serve several. Which host it is on does not matter: nodes have names of their own, and addresses change.
+class ServerVerifier final : public tls::ExternalCertificateVerifier {
  public:
-  NodeVerifier(std::string cluster, std::shared_ptr<RevocationList> revoked)
-      : cluster_(std::move(cluster)), revoked_(std::move(revoked)) {}
+  ServerVerifier(Place place, std::string cluster, std::shared_ptr<RevocationList> revoked)
+      : place_(place), cluster_(std::move(cluster)), revoked_(std::move(revoked)) {}
 
   bool Verify(tls::TlsCustomVerificationCheckRequest* request,
               std::function<void(grpc::Status)>,
               grpc::Status* status) override {
     *status = {grpc::StatusCode::UNAUTHENTICATED,
-               "the server's certificate has not the role node in cluster '" + cluster_ + "'"};
+               "the server's certificate has not the role " + std::string(roles_at(place_)) +
+                   " in cluster '" + cluster_ + "'"};
     for (const auto& uri : request->uri_names()) {
       const auto name = parse_certificate_name(view(uri), cluster_);
-      if (!name || name->role != Role::kNode) continue;
+      if (!name || !admits(place_, name->role)) continue;
       *status = grpc::Status::OK;
       if (revoked_ && revoked_->contains(std::string(view(request->peer_cert()))))
         *status = {grpc::StatusCode::UNAUTHENTICATED, revoked_error(name->name).message()};
@@ -90,6 +91,7 @@ class NodeVerifier final : public tls::ExternalCertificateVerifier {
   void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
 
  private:
+  const Place place_;
   const std::string cluster_;
   const std::shared_ptr<RevocationList> revoked_;  // nullptr: there is none
 };
@@ -129,7 +131,8 @@ Result<std::shared_ptr<grpc::ServerCredentials>> server_credentials(const AgentC
 }
 
 Result<std::shared_ptr<grpc::ChannelCredentials>> client_credentials(const TlsFiles& files,
-                                                                     bool insecure) {
+                                                                     bool insecure,
+                                                                     Place server) {
   if (insecure) return grpc::InsecureChannelCredentials();
   if (auto checked = check_files(files); !checked) return std::move(checked).error();
   auto cluster = cluster_of_certificate(files.certificate);
@@ -140,8 +143,8 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> client_credentials(const TlsFi
   options.watch_identity_key_cert_pairs();
   options.set_verify_server_certs(true);
   options.set_check_call_host(false);
-  options.set_certificate_verifier(
-      tls::ExternalCertificateVerifier::Create<NodeVerifier>(*std::move(cluster), files.revoked));
+  options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<ServerVerifier>(
+      server, *std::move(cluster), files.revoked));
   return tls::TlsCredentials(options);
 }
 

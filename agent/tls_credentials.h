@@ -17,6 +17,7 @@
 
 #include <accel/result.h>
 
+#include "agent/access_policy.h"
 #include "agent/agent_config.h"
 
 namespace accel::agent {
@@ -38,9 +39,10 @@ using OnRefused = std::function<void(const std::string& line)>;
 [[nodiscard]] Result<std::shared_ptr<grpc::ServerCredentials>> server_credentials(
     const AgentConfig& config, OnRefused on_refused);
 
-// For a node or an operator that calls an agent. The server's certificate must be signed by the authority; its name is
-// checked by the caller (the role node, in the cluster of the caller's certificate), not against a host name. Errors  kTls.
+// For a node or an operator that calls an agent, or a launcher that calls the one that hosts its job. The server's
+// certificate must be signed by the authority; its name is checked by the caller (a role that `server` admits, in the cluster
+// of the caller's certificate), not against a host name. Errors  kTls.
 [[nodiscard]] Result<std::shared_ptr<grpc::ChannelCredentials>> client_credentials(
-    const TlsFiles& files, bool insecure);
+    const TlsFiles& files, bool insecure, Place server = Place::kAgent);
 
 }  // namespace accel::agent

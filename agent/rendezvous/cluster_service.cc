@@ -95,7 +95,7 @@ ClusterService::NodeCall ClusterService::identify(const Context& context) {
 
 Result<Caller> ClusterService::caller_of(const NodeCall& call) const {
   auto caller = authenticate_remote(call.identity, parts_.config, parts_.agent_uid);
-  if (caller && caller->role != Role::kNode) {
+  if (caller && !admits(Place::kClusterCall, caller->role)) {
     caller = Error(ErrorCode::kAgentRefused, caller->name + " has not the role node");
   }
   const bool is_proved =

@@ -328,9 +328,8 @@ void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
     const std::string& node = message.hello().node().node_id();
     if (!is_valid_id(node))
       return refuse(stream, v1::REFUSAL_CODE_FAILED_PRECONDITION, "the node has no valid id");
-    // A node certificate speaks for its own node alone.
-    const bool is_own =
-        !has_certificate(stream.caller) || stream.caller.name.ends_with("/node/" + node);
+    // A certificate speaks for the node of its name alone.
+    const bool is_own = !has_certificate(stream.caller) || stream.caller.name.ends_with("/" + node);
     if (!is_own)
       return refuse(stream,
                     v1::REFUSAL_CODE_UNAUTHENTICATED,
@@ -382,10 +381,11 @@ grpc::ServerBidiReactor<v1::AgentMsg, v1::CoordMsg>* CoordinatorHost::Session(
       options_.audit("refused " + call.peer + ": " + caller.error().message());
       return stream->finish(to_status(caller.error()));
     }
-    if (caller->role != Role::kNode) {
-      options_.audit("refused " + caller->name + ": not a node");
-      return stream->finish(
-          {grpc::StatusCode::PERMISSION_DENIED, caller->name + " has not the role node"});
+    if (!admits(options_.place, caller->role)) {
+      const std::string why =
+          caller->name + " has not the role " + std::string(roles_at(options_.place));
+      options_.audit("refused: " + why);
+      return stream->finish({grpc::StatusCode::PERMISSION_DENIED, why});
     }
     if (!is_leading()) return redirect(*stream);
     if (num_sessions() >= kMaxSessions)
@@ -405,7 +405,7 @@ grpc::ServerUnaryReactor* CoordinatorHost::GetMembers(grpc::CallbackServerContex
   asio::post(loop_, [this, reactor, request, page, call = identify_call(*context)] {
     const auto caller = options_.authenticate(call);
     if (!caller) return reactor->Finish(to_status(caller.error()));
-    if (caller->role != Role::kNode)
+    if (!admits(options_.place, caller->role))
       return reactor->Finish({grpc::StatusCode::PERMISSION_DENIED, "not a node"});
     if (!is_leading())
       return reactor->Finish({grpc::StatusCode::UNAVAILABLE, "this agent does not lead"});

@@ -42,6 +42,7 @@ struct CoordinatorHostOptions {
   std::uint64_t epoch = 1;
   std::string token_key;               // empty: no proof is asked for
   bool takes_jobs_from_joins = false;  // accel-launch: the first node brings the job
+  Place place = Place::kAgentSession;  // who may have a session
   // Who is at the other end of a session. Errors  kAuthentication.
   std::function<Result<Caller>(const CallIdentity&)> authenticate;
   std::function<void(const Report&)> report;

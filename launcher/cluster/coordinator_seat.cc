@@ -22,6 +22,7 @@ CoordinatorSeat::CoordinatorSeat(asio::io_context& loop, SeatOptions options)
   config_.tls = options_.tls;
   agent::CoordinatorHostOptions host;
   host.token_key = options_.token_key;
+  host.place = agent::Place::kJobSession;
   host.takes_jobs_from_joins = options_.takes_jobs_from_joins;
   host.authenticate = [this](const agent::CallIdentity& call) {
     return agent::authenticate(call, tickets_, config_, ::geteuid());

@@ -248,7 +248,8 @@ class ElasticLaunch {
   }
 
   Result<void> make_credentials() {
-    auto credentials = agent::client_credentials(place_.tls, request_.settings.insecure);
+    auto credentials =
+        agent::client_credentials(place_.tls, request_.settings.insecure, agent::Place::kJobHost);
     if (!credentials) return std::move(credentials).error();
     credentials_ = *std::move(credentials);
     return {};

@@ -115,7 +115,7 @@ std::vector<std::string> JobFolder::endpoints() const {
 Result<std::string> JobFolder::certificate(const std::string& node_id) const {
   agent::TlsRequest request;
   request.folder = path_;
-  request.role = "node";
+  request.role = "launcher";
   request.name = node_id;
   return agent::issue_certificate(request);
 }

@@ -1,9 +1,9 @@
 // JobFolder: where the launchers of one SLURM job find what they need to trust one another.
 //
 //   FOLDER/           mode 0700, of the job's user, on a file system that all nodes see
-//     ca.pem, ca-key.pem, node-<id>/   the job's own certificate authority (agent/tls_authority.h)
-//     token           random, mode 0600
-//     endpoints       one ADDR:PORT a line, in the order to try them; written last: the others wait for it
+//     ca.pem, ca-key.pem, launcher-<id>/   the job's own certificate authority (agent/tls_authority.h)
+//     token                                random, mode 0600
+//     endpoints                            one ADDR:PORT a line, in the order to try them; written last: the others wait for it
 //
 // Whoever can read it can join the job and pose as its nodes: nobody but its user (and root) can. Made for one job by
 // the launcher that hosts the coordinator, and removed by it at the end.

@@ -53,7 +53,7 @@ struct MeetingPlace {
                                                                        const std::stop_token& stop);
 
 // Whether a node goes on at `leader` ("ADDR:PORT"), which the coordinator named: it is believed by its certificate, of the
-// role node; without certificates only on this machine, unless the job is open.
+// role launcher or node; without certificates only on this machine, unless the job is open.
 [[nodiscard]] bool may_follow(const std::string& leader, bool is_insecure, bool is_open);
 
 }  // namespace accel::cluster

@@ -909,6 +909,23 @@ class Remote(OverTcp):
         believed = self.accel(self.certificate("operator", "eve", "--cluster", "elsewhere"), "status", address=address)
         self.assertEqual(believed.returncode, 0, believed.stderr)
 
+    def test_fault_60_a_launcher_is_no_agent_and_sees_nothing(self):
+        launcher = self.certificate("launcher", "n1")
+        self.local("run", "--detach", "--name", "j", "--", "/bin/sleep", "1000")
+        self.assertNotIn("j ", self.accel(launcher, "status").stdout)
+        self.assertEqual(self.accel(launcher, "stop", "j").returncode, 66)
+        self.assertEqual(self.accel(launcher, "drain").returncode, 77)
+        self.local("stop", "--kill", "j")
+        folder = pathlib.Path(self.folder) / "second"
+        folder.mkdir()
+        address = free_address()
+        agent = Agent(folder, config=f"node_id: n1\nlisten: {address}\nallow_root: true\ntls: {{authority: {launcher}/ca.pem, "
+                                     f"certificate: {launcher}/cert.pem, key: {launcher}/key.pem}}\n")
+        self.addCleanup(agent.end)
+        refused = self.accel(self.certificate("operator", "ann"), "status", address=address)
+        self.assertEqual(refused.returncode, 69, refused.stderr)
+        self.assertIn("the server's certificate has not the role node in cluster 'default'", refused.stderr)
+
     def test_fault_63_a_message_above_the_limit_is_refused_and_the_agent_lives(self):
         much = [text for i in range(10) for text in ("--env", f"BIG{i}=" + "x" * 120_000)]
         refused = self.local("run", *much, "--", "true")

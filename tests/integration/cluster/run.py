@@ -74,9 +74,9 @@ class ClusterTest(unittest.TestCase):
     def certificate(self, name, role="node", authority="ca"):
         return issue_certificate(self.folder / authority, role, name)
 
-    def start(self, name, more="", authority="ca", certificate=None, wait=True, before=()):
+    def start(self, name, more="", authority="ca", certificate=None, wait=True, before=(), role="node"):
         """An agent; the first one hosts the coordinator."""
-        tls = self.certificate(certificate or name, authority=authority)
+        tls = self.certificate(certificate or name, role, authority)
         listen = f"127.0.0.1:{free_port()}" if self.agents else self.coordinator
         config = (f"node_id: {name}\nlisten: {listen}\ncoordinator: {self.coordinator}\nslots: 2\n"
                   f"tls: {{authority: {tls}/ca.pem, certificate: {tls}/cert.pem, key: {tls}/key.pem}}\n{more}")
@@ -575,6 +575,14 @@ class Security(ClusterTest):
         self.start("d")
         self.assertEqual(runner.wait(), 0, runner.lines)
         self.assertEqual(self.nodes_of(self.job("a", "j")), ["a", "d"])
+
+    def test_fault_60_who_has_the_certificate_of_a_launcher_is_no_agent(self):
+        a = self.start("a")
+        self.start("b", role="launcher", wait=False)
+        self.wait_for_line(a, "accel://default/launcher/b has not the role node")
+        asked = self.accel("b", "run", "--nnodes", 2, "--", "/bin/true")
+        self.assertEqual(asked.returncode, 77, asked.stderr)
+        self.assertIn("accel://default/launcher/b has not the role node", asked.stderr)
 
     def test_operators_and_viewers_are_no_nodes(self):
         self.start("a")

@@ -252,6 +252,14 @@ class Elastic(unittest.TestCase):
         b.wait_for(" of 2 ")
         self.assertEqual((a.wait(), b.wait()), (0, 0), a.lines + b.lines)
 
+    def test_certificates_of_launchers_do_and_one_of_a_node_does_beside_them(self):
+        script = self.worker(self.HELLO)
+        nodes = [self.node(name, script, nnodes="3", secure=("--rdzv_tls_dir", self.certificate(role, name)))
+                 for name, role in (("a", "launcher"), ("b", "launcher"), ("c", "node"))]
+        for node in nodes:
+            node.wait_for(" of 3 ")
+            self.assertEqual(node.wait(), 0, node.lines)
+
     def test_fault_60_other_roles_names_authorities_and_plain_text_take_no_part(self):
         script = self.worker(self.HELLO + 'while [ ! -e "$0.stop" ]; do sleep 0.05; done\n')
         a = self.node("a", script, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "a")))
@@ -261,12 +269,14 @@ class Elastic(unittest.TestCase):
                      self.node("c", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "somebody-else"))),
                      self.node("d", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "d", "other-ca"))),
                      self.node("e", script, *short, nnodes="1:2"),
-                     self.node("f", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "f", cluster="lab")))]
+                     self.node("f", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("node", "f", cluster="lab"))),
+                     self.node("g", script, *short, nnodes="1:2", secure=("--rdzv_tls_dir", self.certificate("launcher", "not-g")))]
         for stranger in strangers:
             self.assertIn(stranger.wait(), (77, 110), stranger.lines)
             self.assertFalse([line for line in stranger.lines if line.startswith("rank")], stranger.lines)
-        a.wait_for("viewer: not a node")
+        a.wait_for("viewer has not the role launcher or node")
         a.wait_for("the certificate is not of node 'c'")
+        a.wait_for("the certificate is not of node 'g'")
         (self.folder / "worker.sh.stop").touch()
         self.assertEqual(a.wait(), 0, a.lines)
 

@@ -72,6 +72,7 @@ TEST(AccessPolicy, AnAgentWithoutRootServesItsOwnUserAlone) {
 TEST(AccessPolicy, ACertificateNameGivesTheRoleWithinItsCluster) {
   ASSERT_TRUE(parse_certificate_name("accel://c1/node/n1", "c1"));
   EXPECT_EQ(parse_certificate_name("accel://c1/operator/ann", "c1")->role, Role::kOperator);
+  EXPECT_EQ(parse_certificate_name("accel://c1/launcher/n1", "c1")->role, Role::kLauncher);
   for (const char* bad : {"",
                           "accel://c2/node/n1",
                           "accel://c1/root/n1",
@@ -129,6 +130,40 @@ TEST(AccessPolicy, JobsOfManyNodesObeyAllowUsersAndTheAgentsOwnUid) {
   EXPECT_TRUE(AccessPolicy(config, 0).check_cluster_user("ann", 1000));
   EXPECT_FALSE(AccessPolicy(config, 0).check_cluster_user("bob", 1001));
   EXPECT_FALSE(AccessPolicy(config, 1001).check_cluster_user("ann", 1000));
+}
+
+// A launcher takes part in one job; an agent vouches for the users of the whole cluster.
+TEST(Roles, WhoIsTakenForWhatIsThisTable) {
+  struct Row {
+    Role role;
+    bool cluster_call, agent_session, job_session, agent, job_host;
+  };
+  constexpr Row kRows[] = {
+      {Role::kNode, true, true, true, true, true},
+      {Role::kLauncher, false, false, true, false, true},
+      {Role::kOperator, false, false, false, false, false},
+      {Role::kViewer, false, false, false, false, false},
+      {Role::kLocal, false, false, false, false, false},
+  };
+  for (const Row& row : kRows) {
+    SCOPED_TRACE(static_cast<int>(row.role));
+    EXPECT_EQ(admits(Place::kClusterCall, row.role), row.cluster_call);
+    EXPECT_EQ(admits(Place::kAgentSession, row.role), row.agent_session);
+    EXPECT_EQ(admits(Place::kJobSession, row.role), row.job_session);
+    EXPECT_EQ(admits(Place::kAgent, row.role), row.agent);
+    EXPECT_EQ(admits(Place::kJobHost, row.role), row.job_host);
+  }
+}
+
+TEST(Roles, ALauncherNeitherSeesNorActsAtAnAgent) {
+  const AgentConfig config;
+  const AccessPolicy policy(config, 0);
+  const Caller launcher = {.role = Role::kLauncher, .name = "accel://default/launcher/n1"};
+
+  EXPECT_FALSE(policy.allows(launcher, Deed::kSee, 1000));
+  EXPECT_FALSE(policy.allows(launcher, Deed::kControl, 1000));
+  EXPECT_FALSE(policy.allows_operation(launcher));
+  EXPECT_FALSE(policy.user_for(launcher, "", "ann"));
 }
 
 }  // namespace
