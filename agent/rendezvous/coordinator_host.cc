@@ -77,8 +77,17 @@ class CoordinatorHost::Stream final
   }
   void begin() { StartRead(&incoming_); }
 
+  // Our proof of the token goes with the first message after the Hello, whatever that is.
+  void send(v1::CoordMsg message) {
+    if (!proof.empty()) message.set_token_proof(std::exchange(proof, {}));
+    QueuedStream::send(std::move(message));
+  }
+
   ConnectionId id = 0;
   std::string nonce = random_bytes(kNonceBytes);
+  std::string proof;    // not sent yet
+  std::string session;  // of its Hello
+  bool was_refused = false;
   std::string node_id;  // of its Hello
   ClockSkew clock;
   Caller caller;
@@ -86,6 +95,7 @@ class CoordinatorHost::Stream final
  private:
   void on_closed() override {
     if (id == 0 || host_.sessions_.erase(id) == 0) return;
+    host_.tell_if_stranger(*this);
     host_.handle(ConnectionLost{id});
   }
 
@@ -261,7 +271,17 @@ void CoordinatorHost::close() {
 
 // ---- what comes in ----
 
+// A node that another token was given to does not believe us, and goes.
+void CoordinatorHost::tell_if_stranger(const Stream& stream) const {
+  const bool is_asked = options_.place == Place::kJobSession && !options_.token_key.empty();
+  if (is_asked && is_leading_ && !stream.was_refused && !stream.node_id.empty() &&
+      !has_proved(stream.session))
+    options_.audit(stream.caller.name + ": node '" + stream.node_id +
+                   "' went, and did not prove the token of the job");
+}
+
 void CoordinatorHost::refuse(Stream& stream, v1::RefusalCode code, const std::string& why) {
+  stream.was_refused = true;
   options_.audit("refused " + stream.caller.name + ": " + why);
   v1::CoordMsg message;
   message.mutable_refused()->set_code(code);
@@ -270,11 +290,14 @@ void CoordinatorHost::refuse(Stream& stream, v1::RefusalCode code, const std::st
   stream.finish({grpc::StatusCode::UNAUTHENTICATED, why});
 }
 
-// Who leads is not for strangers to say.
-bool CoordinatorHost::is_known(const Stream& stream, const SessionId& session) const {
-  if (options_.token_key.empty() || has_certificate(stream.caller)) return true;
+bool CoordinatorHost::has_proved(const SessionId& session) const {
   const auto proved = proved_.lower_bound({session, ""});
   return proved != proved_.end() && proved->first == session;
+}
+
+// Who leads is not for strangers to say.
+bool CoordinatorHost::is_known(const Stream& stream, const SessionId& session) const {
+  return options_.token_key.empty() || has_certificate(stream.caller) || has_proved(session);
 }
 
 // A session that has proved a job's token once is believed: its id is 128 random bits that only it knows.
@@ -335,6 +358,10 @@ void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
                     v1::REFUSAL_CODE_UNAUTHENTICATED,
                     "the certificate is not of node '" + node + "'");
     stream.node_id = node;
+    stream.session = message.fence().session_id();
+    const std::string& nonce = message.hello().nonce();
+    if (!options_.token_key.empty() && nonce.size() == kNonceBytes)
+      stream.proof = prove_coordinator(options_.token_key, nonce, node);
   } else if (stream.node_id.empty()) {
     return refuse(stream, v1::REFUSAL_CODE_FAILED_PRECONDITION, "a session begins with Hello");
   }

@@ -96,8 +96,10 @@ class CoordinatorHost final : public v1::Rendezvous::CallbackService {
   void take(Stream& stream, const v1::AgentMsg& message);
   void compare_clocks(Stream& stream, const google::protobuf::Timestamp& wall);
   void redirect(Stream& stream) const;
+  void tell_if_stranger(const Stream& stream) const;
   void refuse(Stream& stream, v1::RefusalCode code, const std::string& why);
   bool is_proved(Stream& stream, const v1::AgentMsg& message);
+  [[nodiscard]] bool has_proved(const SessionId& session) const;
   [[nodiscard]] bool is_known(const Stream& stream, const SessionId& session) const;
   void create_job_of(const v1::Join& join);
   void carry_out(Actions actions);

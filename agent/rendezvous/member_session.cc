@@ -20,7 +20,12 @@ MemberSession::MemberSession(boost::asio::io_context& loop,
       timer_(loop),
       session_(loop,
                std::move(channel),
-               {.on_open = [this] { handle(Connected{}); },
+               {.on_open =
+                    [this] {
+                      own_nonce_ = random_bytes(kNonceBytes);
+                      has_it_proved_ = false;
+                      handle(Connected{});
+                    },
                 .on_message = [this](const v1::CoordMsg& message) { on_message(message); },
                 .on_closed = [this](const grpc::Status& status) { on_closed(status); }}) {
   state_.node = options_.node;
@@ -63,13 +68,35 @@ void MemberSession::send_up(const AgentMessage& message) {
     }
     if (options_.job) *join.mutable_spec() = *options_.job;
   }
+  if (out.has_hello() && !options_.token_key.empty()) out.mutable_hello()->set_nonce(own_nonce_);
   if (out.has_beat())
     *out.mutable_beat()->mutable_wall() = google::protobuf::util::TimeUtil::GetCurrentTime();
   session_.send(std::move(out));
 }
 
+// Before it does not know the token, whoever answers may be anybody: our own proof would be one more that it has seen, and
+// its word could stop the workers.
+bool MemberSession::is_believed(const v1::CoordMsg& message) {
+  if (options_.token_key.empty() || has_it_proved_) return true;
+  has_it_proved_ = is_coordinator_proof(
+      message.token_proof(), options_.token_key, own_nonce_, options_.node.node_id);
+  return has_it_proved_;
+}
+
+void MemberSession::turn_away(const v1::CoordMsg& message) {
+  std::string why = "the coordinator did not prove the token of the job: it has ";
+  why += message.token_proof().empty() ? "none, or is of another version of accel" : "another one";
+  if (message.has_refused()) why += "; it refuses this node: " + message.refused().message();
+  session_.reset();
+  handlers_.on_refused ? handlers_.on_refused(why) : handlers_.on_turned_away(why);
+}
+
 void MemberSession::on_message(const v1::CoordMsg& message) {
+  if (!is_believed(message)) return turn_away(message);
   if (message.has_welcome()) {
+    // Of another length, it could be chosen so that our proof is one of a coordinator.
+    const bool has_good_nonce = message.welcome().nonce().size() == kNonceBytes;
+    if (!options_.token_key.empty() && !has_good_nonce) return session_.reset();
     nonce_ = message.welcome().nonce();
     constexpr std::uint32_t kMostNodes = 1'000'000;
     session_.welcomed(static_cast<int>(std::min(message.welcome().num_nodes(), kMostNodes)));

@@ -1,7 +1,8 @@
 // MemberSession: runs the member's step function over a session with the coordinator.
 //
 // What comes from the coordinator, and what its user reports, goes into the step function. What it wants said goes up,
-// with the proof of the token where one is asked for; what it wants done goes to the user, in order.
+// with the proof of the token where one is asked for; what it wants done goes to the user, in order. Where there is a token,
+// nothing is taken from a coordinator that has not proved it on this connection.
 //
 // Threads:  everything on the loop.
 // Source:   docs/rendezvous.md.
@@ -39,7 +40,7 @@ class MemberSession {
     std::function<void()> on_beat;  // one was sent: what the next one shall say can be asked for
     std::function<void(bool is_connected, const std::string& why)> on_connection;
     std::function<void(const std::string& why)> on_turned_away;  // another try follows
-    // No further try makes sense, for whoever has only this job; empty: as turned away.
+    // No further try makes sense, for whoever has only this job: one of the two has another token. Empty: as turned away.
     std::function<void(const std::string& why)> on_refused = {};
     // By jobs that run on this node alone; empty: none do.
     std::function<int()> slots_taken = {};
@@ -71,6 +72,8 @@ class MemberSession {
   void carry_out(const MemberAction& action);
   void send_up(const AgentMessage& message);
   void on_message(const v1::CoordMsg& message);
+  [[nodiscard]] bool is_believed(const v1::CoordMsg& message);
+  void turn_away(const v1::CoordMsg& message);
   void on_closed(const grpc::Status& status);
   void schedule_tick();
 
@@ -79,7 +82,9 @@ class MemberSession {
   MemberState state_;
   boost::asio::steady_timer timer_;
   SessionClient session_;
-  std::string nonce_;
+  std::string nonce_;           // the coordinator's
+  std::string own_nonce_;       // of this connection
+  bool has_it_proved_ = false;  // the coordinator, on this connection
 };
 
 }  // namespace accel::agent

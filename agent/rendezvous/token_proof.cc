@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cerrno>
+#include <initializer_list>
 
 #include <fcntl.h>
 #include <openssl/evp.h>
@@ -23,23 +24,14 @@ const unsigned char* unsigned_bytes(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
 
-}  // namespace
-
-std::string token_key(std::string_view token) {
-  std::string key(SHA256_DIGEST_LENGTH, '\0');
-  ::SHA256(unsigned_bytes(token), token.size(), reinterpret_cast<unsigned char*>(key.data()));
-  return key;
-}
-
-std::string prove_token(std::string_view key,
-                        std::string_view nonce,
-                        std::string_view node_id,
-                        std::string_view job_uuid) {
-  std::string text(nonce);
-  text += '\0';
-  text += node_id;
-  text += '\0';
-  text += job_uuid;
+// Of the parts, with a zero between them.
+std::string proof_of(std::string_view key, std::initializer_list<std::string_view> parts) {
+  std::string text;
+  for (const std::string_view part : parts) {
+    text += part;
+    text += '\0';
+  }
+  text.pop_back();
   std::string proof(SHA256_DIGEST_LENGTH, '\0');
   unsigned size = 0;
   ::HMAC(::EVP_sha256(),
@@ -52,12 +44,40 @@ std::string prove_token(std::string_view key,
   return proof;
 }
 
+}  // namespace
+
+std::string token_key(std::string_view token) {
+  std::string key(SHA256_DIGEST_LENGTH, '\0');
+  ::SHA256(unsigned_bytes(token), token.size(), reinterpret_cast<unsigned char*>(key.data()));
+  return key;
+}
+
+std::string prove_token(std::string_view key,
+                        std::string_view nonce,
+                        std::string_view node_id,
+                        std::string_view job_uuid) {
+  return proof_of(key, {nonce, node_id, job_uuid});
+}
+
 bool is_proof(std::string_view proof,
               std::string_view key,
               std::string_view nonce,
               std::string_view node_id,
               std::string_view job_uuid) {
   return equal_in_constant_time(proof, prove_token(key, nonce, node_id, job_uuid));
+}
+
+std::string prove_coordinator(std::string_view key,
+                              std::string_view nonce,
+                              std::string_view node_id) {
+  return proof_of(key, {"coordinator", nonce, node_id});
+}
+
+bool is_coordinator_proof(std::string_view proof,
+                          std::string_view key,
+                          std::string_view nonce,
+                          std::string_view node_id) {
+  return equal_in_constant_time(proof, prove_coordinator(key, nonce, node_id));
 }
 
 Result<std::string> read_token(const std::string& path) {

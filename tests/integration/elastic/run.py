@@ -208,9 +208,9 @@ class Elastic(unittest.TestCase):
         wrong.write_text("another token that is long enough\n")
         stranger = self.node("stranger", script, nnodes="1:2", token=wrong)
         self.assertEqual(stranger.wait(), 77, stranger.lines)
-        stranger.wait_for("[auth.failed]")
+        stranger.wait_for("[auth.failed]: the coordinator did not prove the token of the job: it has another one")
         self.assertFalse([line for line in stranger.lines if line.startswith("rank")])
-        a.wait_for("did not prove the token")
+        a.wait_for("node 'stranger' went, and did not prove the token of the job")
         (self.folder / "worker.sh.stop").touch()
         self.assertEqual(a.wait(), 0, a.lines)
         self.assertNotIn("0123456789abcdef", "\n".join(a.lines + stranger.lines))
@@ -227,7 +227,7 @@ class Elastic(unittest.TestCase):
         self.wait_for_host(a)
         other = self.torchrun("other", script, job="day")
         self.assertEqual(other.wait(), 77, other.lines)
-        other.wait_for("[auth.failed]: node 'other' did not prove the token of the job")
+        other.wait_for("[auth.failed]: the coordinator did not prove the token of the job: it has another one")
         other.wait_for("give every node the same --rdzv_id")
         self.assertFalse([line for line in other.lines if line.startswith("rank")], other.lines)
         b = self.torchrun("b", script)
@@ -309,8 +309,6 @@ class Elastic(unittest.TestCase):
         revoke_certificate(self.folder / "ca", "node", "a", papers["b"] + "/crl.pem")
         b.wait_for("its certificate was revoked")
         b.wait_for("is gone: ")
-        self.assertEqual(b.wait(), 111, b.lines)
-        b.wait_for("the certificate of accel://default/node/a was revoked")
 
 
 if __name__ == "__main__":

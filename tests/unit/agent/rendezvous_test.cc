@@ -27,6 +27,23 @@ TEST(TokenProof, OnlyTheSameTokenNonceNodeAndJobGiveTheProof) {
   EXPECT_FALSE(is_proof(prove_token(key, nonce, "n1j", "ob"), key, nonce, "n1", "job"));
 }
 
+TEST(TokenProof, OfACoordinatorAndOfANodeAreApart) {
+  const std::string key = token_key("a token of the cluster");
+  const std::string nonce = random_bytes(kNonceBytes);
+  const std::string proof = prove_coordinator(key, nonce, "n1");
+  EXPECT_TRUE(is_coordinator_proof(proof, key, nonce, "n1"));
+  EXPECT_FALSE(is_coordinator_proof(proof, token_key("another token"), nonce, "n1"));
+  EXPECT_FALSE(is_coordinator_proof(proof, key, random_bytes(kNonceBytes), "n1"));
+  EXPECT_FALSE(is_coordinator_proof(proof, key, nonce, "n2"));
+  EXPECT_FALSE(is_coordinator_proof("", key, nonce, "n1"));
+  // What a node would prove to whoever chose its nonce to that end.
+  const std::string chosen = std::string("coordinator\0", 12) + nonce;
+  for (const std::string& asked : {nonce, chosen, chosen.substr(0, kNonceBytes)}) {
+    for (const char* job : {"", "n1", "job"})
+      EXPECT_FALSE(is_coordinator_proof(prove_token(key, asked, "n1", job), key, nonce, "n1"));
+  }
+}
+
 TEST(TokenProof, IsTheHmacThatTheProtocolNames) {
   // echo -n secret | sha256sum, then openssl dgst -sha256 -mac HMAC over "nonce\0n\0j".
   EXPECT_EQ(to_hex(token_key("secret")),
