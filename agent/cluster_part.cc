@@ -300,7 +300,10 @@ void ClusterPart::kill() {
 }
 
 void ClusterPart::end_revoked(const RevocationList& revoked) {
-  if (host_) host_->end_revoked(revoked);
+  if (host_) {
+    boost::asio::post(coordinator_loop(),
+                      [this, list = parts_.config.tls.revoked] { host_->end_revoked(*list); });
+  }
   service_->end_revoked(revoked);
   client_->forget_channels();
   const std::string certificate = node_ ? node_->server_certificate() : "";

@@ -266,6 +266,8 @@ grpc::ServerUnaryReactor* ClusterService::Stop(Context* context,
         if (!found) return finish(found.error());
         const std::string uuid = (*found)->description->job_uuid;
         const bool kill = request->request().kill();
+        const auto grace = grace_of(request->request());
+        if (!grace) return finish(grace.error());
         parts_.audit("stop " + (*found)->description->job_id + (kill ? " (kill)" : "") + " for " +
                      requester_name(request->who()) + ", " + caller.name);
         // As on one node: who asks a second time means it.
