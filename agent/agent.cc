@@ -3,14 +3,13 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <linux/capability.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "agent/certificate_expiry.h"
@@ -22,6 +21,7 @@
 #include "agent/file_readers.h"
 #include "agent/grpc_server.h"
 #include "agent/health_watch.h"
+#include "agent/job_cgroups.h"
 #include "agent/job_runner.h"
 #include "agent/metrics.h"
 #include "agent/metrics_server.h"
@@ -32,6 +32,7 @@
 #include "agent/ticket_server.h"
 #include "agent/tls_credentials.h"
 #include "runtime/printable.h"
+#include "runtime/supervisor/owner/worker_host.h"
 
 namespace accel::agent {
 namespace {
@@ -59,6 +60,7 @@ class Agent {
     if (!lock) return std::move(lock).error();
     lock_ = *std::move(lock);
     if (auto opened = open_events(); !opened) return opened;
+    cgroups_ = JobCgroups::below_own(real_system(), config_.state_dir, config_.job_pids);
     JobRunnerOptions jobs = {.log_dir = config_.log_dir,
                              .changes_user = ::geteuid() == 0,
                              .max_jobs = config_.max_jobs,
@@ -71,6 +73,7 @@ class Agent {
                              .hold = config_.hold,
                              .adopts_damaged = config_.adopts_damaged,
                              .log = [this](const auto& line) { options_.log(printable(line)); },
+                             .cgroups = &*cgroups_,
                              .totals = &metrics_.durations,
                              .on_heard =
                                  [this](const auto& job, const auto& event) {
@@ -100,6 +103,8 @@ class Agent {
     if (auto opened = open_sockets(); !opened) return opened;
     if (auto serving = serve_metrics(); !serving) return serving;
     if (cluster_) cluster_->start(server_->tcp_port());
+    if (const int removed = cgroups_->remove_others(); removed > 0)
+      options_.log("removed " + std::to_string(removed) + " cgroups of jobs that are gone");
     listen_for_signals();
     return {};
   }
@@ -114,6 +119,7 @@ class Agent {
              : "");
     tell_connection_limit();
     tell_missing_rights();
+    if (config_.job_pids > 0) tell_limit_that_cannot_hold();
     options_.log("node " + config_.node_id + " serves at " + where);
     manager_.ready("serving");
     watch_health();
@@ -148,6 +154,7 @@ class Agent {
             },
         .agent_uid = ::geteuid(),
         .totals = &metrics_.durations,
+        .cgroups = &*cgroups_,
         .events = events_.get()});
     if (!made) return std::move(made).error();
     cluster_ = *std::move(made);
@@ -284,13 +291,21 @@ class Agent {
     }
   }
 
-  // Of a user's process, the environment is for its user and for this right.
+  // As each job would be told.
+  void tell_limit_that_cannot_hold() const {
+    const auto tried = cgroups_->make("limit", std::nullopt);
+    if (tried) return cgroups_->remove(*tried);
+    options_.log("warning: no job can be started: " + tried.error().message());
+  }
+
+  // Of a user's process, the environment is for its user and for this right; a cgroup is for its maker.
   void tell_missing_rights() const {
-    if (::geteuid() != 0 || ::prctl(PR_CAPBSET_READ, CAP_SYS_PTRACE) != 0) return;
+    constexpr uid_t kSomebodyElse = 65'534;
+    if (cgroups_->are_there() || ::geteuid() != 0 || supervisor::can_read_tags_of(kSomebodyElse))
+      return;
     options_.log(
-        "warning: without CAP_SYS_PTRACE what a user's killed shim leaves cannot be found: add it "
-        "to "
-        "CapabilityBoundingSet of the unit");
+        "warning: without cgroups (version 2) and without CAP_SYS_PTRACE what a user's killed shim "
+        "leaves cannot be found: add it to CapabilityBoundingSet of the unit");
   }
 
   void watch_health() {
@@ -487,6 +502,7 @@ class Agent {
   DrainMark drain_mark_{config_.state_dir};
   std::unique_ptr<EventFile> event_file_;  // nullptr: none is kept
   std::unique_ptr<EventDiary> events_;
+  std::optional<JobCgroups> cgroups_;  // from start() on
   std::unique_ptr<JobRunner> jobs_;
   std::unique_ptr<ClusterPart> cluster_;  // nullptr: jobs on this node alone
   std::unique_ptr<ControlService> control_;

@@ -39,6 +39,7 @@ constexpr std::array kKeys = {
     AgentConfigKey{"max_jobs_each", "jobs of one user at the same time"},
     AgentConfigKey{"max_cluster_jobs", "jobs over several nodes at the same time"},
     AgentConfigKey{"max_cluster_jobs_each", "jobs over several nodes of one user"},
+    AgentConfigKey{"job_pids", "processes and threads of one job, held by its cgroup"},
     AgentConfigKey{"max_connections", "TCP connections at the same time"},
     AgentConfigKey{"max_connections_each", "TCP connections from one address at the same time"},
     AgentConfigKey{"keep_finished", "ended jobs that are still shown"},
@@ -214,6 +215,7 @@ AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vect
   reader.read("max_jobs_each", config.max_jobs_each, 0, 4096);
   reader.read("max_cluster_jobs", config.max_cluster_jobs, 8, 10'000);
   reader.read("max_cluster_jobs_each", config.max_cluster_jobs_each, 0, 10'000);
+  reader.read("job_pids", config.job_pids, 0, 4'194'304);
   reader.read("max_connections", config.max_connections, 8, 1'000'000);
   reader.read("max_connections_each", config.max_connections_each, 8, 1'000'000);
   reader.read("keep_finished", config.keep_finished, 0, 100'000);

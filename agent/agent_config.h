@@ -57,6 +57,7 @@ struct AgentConfig {
   int max_jobs_each = 0;                     // of one user; 0: as many as in all
   int max_cluster_jobs = 1000;     // over several nodes, where this agent hosts the coordinator
   int max_cluster_jobs_each = 0;   // of one user; 0: half of them
+  int job_pids = 0;                // processes and threads of one job; 0: no limit
   int max_connections = 4096;      // over TCP, in all
   int max_connections_each = 512;  // from one address
   int keep_finished = 256;         // ended jobs that `accel status` still shows

@@ -224,6 +224,7 @@ void ClusterPart::start(int tcp_port) {
   options.records = std::exchange(records_, std::nullopt);
   options.open_leader = [this](const std::string& address) { return open_leader(address); };
   options.totals = parts_.totals;
+  options.cgroups = parts_.cgroups;
   node_ = std::make_unique<NodeJobs>(
       parts_.loop,
       parts_.users,

@@ -50,6 +50,7 @@ class ClusterPart {
     std::function<void()> on_ended;                         // a part of this node has ended
     uid_t agent_uid = 0;
     DurationTotals* totals = nullptr;  // what took how long; empty: not counted
+    JobCgroups* cgroups = nullptr;     // one for each shim; empty: none
     EventDiary* events = nullptr;      // of the parts and of the coordinator; empty: none are kept
   };
   // Requires: config.coordinator is set.

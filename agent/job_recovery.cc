@@ -79,6 +79,7 @@ void JobRunner::adopt(Entry& entry) {
   const v1::Job& job = entry.job();
   const std::string uuid = job.job_uuid();
   const auto hold = std::chrono::seconds(job.hold_seconds());
+  if (options_.cgroups != nullptr) options_.cgroups->keep(entry.record.cgroup());
   adopter_.take(
       {.job_id = job.job_id(),
        .node_id = options_.node_id,
@@ -86,6 +87,7 @@ void JobRunner::adopt(Entry& entry) {
        .folder = entry.record.shim_dir(),
        .owner = job.uid(),
        .token = folder_->token_for(record_name(entry.record)),
+       .cgroup = entry.record.cgroup(),
        .patience = hold + kAfterHold},
       [this, uuid](ShimAdopter::Found found) {
         // An entry that runs is never forgotten; the look-up is for safety alone.
@@ -136,8 +138,10 @@ void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {
   // With another key than the one of then its instance is not known, and its name has to do.
   const std::string instance =
       folder_->complaint().empty() ? folder_->instance_for(damaged.name) : "";
+  const std::string cgroup =
+      options_.cgroups == nullptr ? "" : options_.cgroups->find(damaged.name);
   if (!uid || !options_.adopts_damaged) {
-    const auto ended = supervisor::end_job(damaged.job_id, options_.node_id, instance);
+    const auto ended = supervisor::end_job(damaged.job_id, options_.node_id, instance, cgroup);
     log("job " + damaged.job_id + " without a record: " + std::to_string(ended.killed.size()) +
         " of its processes were killed" + (ended.is_clean ? "" : ", some did not end"));
     if (uid) supervisor::remove_last_word(shims + "/" + std::to_string(*uid), damaged.job_id);
@@ -150,6 +154,7 @@ void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {
   kept.record.set_boot_id(boot_id());
   kept.record.set_instance(instance);
   kept.record.set_key(damaged.name);
+  kept.record.set_cgroup(cgroup);
   v1::Job& job = kept.job();
   job.set_job_id(damaged.job_id);
   job.set_job_uuid(to_hex(random_bytes(16)));

@@ -120,21 +120,35 @@ Result<void> JobRunner::launch(Entry& made,
                                const UserAccount& user) {
   if (!made.record.shim_dir().empty())
     supervisor::remove_last_word(made.record.shim_dir(), spec.job_id);
-  *made.record.mutable_accounts() = made.accounts.to_record();
-  if (auto written = folder_->write(made.record); !written) return written;
   supervisor::ShimHostOptions host;
+  if (options_.changes_user) host.credentials = user.credentials;
+  if (options_.cgroups != nullptr) {
+    auto cgroup = options_.cgroups->make(record_name(made.record), host.credentials);
+    if (!cgroup) return std::move(cgroup).error();
+    host.cgroup = *std::move(cgroup);
+    made.record.set_cgroup(host.cgroup);
+  }
+  *made.record.mutable_accounts() = made.accounts.to_record();
+  if (auto written = folder_->write(made.record); !written) {
+    remove_cgroup(made);
+    return written;
+  }
   host.shim_path = options_.shim_path;
   host.owner = supervisor::OwnerKind::kManyJobs;
-  if (options_.changes_user) host.credentials = user.credentials;
   host.env = EnvMap{{"PATH", "/usr/local/bin:/usr/bin:/bin"}};
   std::fill(std::begin(host.stdio), std::end(host.stdio), null_device());
   auto started = supervisor::start_shim(spec, std::move(host));
   if (!started) {
     folder_->remove(record_name(made.record));
+    remove_cgroup(made);
     return std::move(started).error();
   }
   watch(made, *std::move(started));
   return {};
+}
+
+void JobRunner::remove_cgroup(const Entry& entry) const {
+  if (options_.cgroups != nullptr) options_.cgroups->remove(entry.record.cgroup());
 }
 
 void JobRunner::watch(Entry& entry, std::unique_ptr<supervisor::WorkerHost> host) {

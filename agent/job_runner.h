@@ -26,6 +26,7 @@
 
 #include "accel/v1/control.pb.h"
 #include "agent/coordinator/ledger.h"
+#include "agent/job_cgroups.h"
 #include "agent/job_counters.h"
 #include "agent/job_folder.h"
 #include "agent/shim_adopter.h"
@@ -48,6 +49,7 @@ struct JobRunnerOptions {
   std::chrono::milliseconds hold{0};  // how long shims wait for the next agent; 0: not at all
   bool adopts_damaged = true;         // jobs whose record cannot be read: taken over, else ended
   std::function<void(const std::string&)> log;
+  JobCgroups* cgroups = nullptr;     // one for each shim; empty: none
   DurationTotals* totals = nullptr;  // what took how long, of all jobs; empty: not counted
   std::function<void(const v1::Job&, const supervisor::HostEvent&)> on_heard =
       {};  // each event of a shim, before the job changes by it
@@ -116,6 +118,7 @@ class JobRunner {
                                         const UserAccount& user,
                                         v1::JobRecord& record) const;
   Result<void> launch(Entry& made, const supervisor::JobSpec& spec, const UserAccount& user);
+  void remove_cgroup(const Entry& entry) const;
   Entry* entry(const std::string& uuid);
   void watch(Entry& entry, std::unique_ptr<supervisor::WorkerHost> host);
   void order_stop(Entry& entry);

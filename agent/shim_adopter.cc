@@ -6,6 +6,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "runtime/clock.h"
+#include "runtime/supervisor/delegated_cgroup.h"
 #include "runtime/supervisor/kernel/process_table.h"
 #include "runtime/supervisor/owner/last_word.h"
 #include "runtime/supervisor/owner/shim_state.h"
@@ -19,7 +20,10 @@ using supervisor::ShimState;
 
 constexpr std::chrono::milliseconds kAdoptRetry{100};  // between two tries
 
+// Whether a shim may be among what is left: in the seat of its cgroup, or by its tags.
 bool has_processes(const ShimAdopter::Wanted& wanted) {
+  if (!wanted.cgroup.empty() && supervisor::is_seat_taken(real_system(), wanted.cgroup))
+    return true;
   const supervisor::SweepScope scope = {.ancestor = -1,
                                         .job_id = wanted.job_id,
                                         .node_id = wanted.node_id,
@@ -30,25 +34,37 @@ bool has_processes(const ShimAdopter::Wanted& wanted) {
 
 // The shim was killed: whatever it left is killed too.
 ShimAdopter::Found lost_shim(const ShimAdopter::Wanted& wanted, Error error) {
-  const auto ended = supervisor::end_job(wanted.job_id, wanted.node_id, wanted.instance);
+  const auto ended =
+      supervisor::end_job(wanted.job_id, wanted.node_id, wanted.instance, wanted.cgroup);
   for (const auto& killed : ended.killed)
     error.with_detail("killed", std::to_string(killed.pid) + " " + killed.command);
   if (!ended.is_clean) error.with_detail("left", "some of them did not end after SIGKILL");
-  return {.host = nullptr, .last_word = {}, .lost = std::move(error)};
+  const bool is_proved = ended.has_cgroup || supervisor::can_read_tags_of(wanted.owner);
+  return {.host = nullptr,
+          .last_word = {},
+          .lost = std::move(error),
+          .num_unkillable = ended.num_left,
+          .is_end_proved = is_proved};
 }
 
 // One try. An error means: again later.
 Result<ShimAdopter::Found> try_once(const ShimAdopter::Wanted& wanted, bool is_last_try) {
   const std::string state_file = wanted.folder + "/" + supervisor::state_file_name(wanted.job_id);
-  auto host = supervisor::adopt_shim(state_file, wanted.token);
+  supervisor::ShimHostOptions options;
+  options.credentials = supervisor::Credentials{.uid = wanted.owner, .gid = 0, .groups = {}};
+  options.cgroup = wanted.cgroup;
+  auto host = supervisor::adopt_shim(state_file, wanted.token, std::move(options));
   if (host) return ShimAdopter::Found{.host = *std::move(host), .last_word = {}, .lost = {}};
   // First who is there, then the last word: a shim writes it before it goes.
   const auto state = supervisor::read_shim_state(state_file);
   const bool is_shim_alive = state && supervisor::is_running(real_system(), *state);
   const bool is_anybody_alive = is_shim_alive || has_processes(wanted);
   auto word = supervisor::read_last_word(wanted.folder, wanted.job_id, wanted.owner);
-  if (word && *word && !is_shim_alive)
+  if (word && *word && !is_shim_alive) {
+    if (!wanted.cgroup.empty())
+      (void)supervisor::end_job(wanted.job_id, wanted.node_id, wanted.instance, wanted.cgroup);
     return ShimAdopter::Found{.host = nullptr, .last_word = std::move(*word), .lost = {}};
+  }
   // A state file of a shim that is gone is final; without one the shim may be about to write it.
   const bool is_over = !is_anybody_alive || (state && !is_shim_alive) || is_last_try;
   if (is_over) return lost_shim(wanted, word ? std::move(host).error() : std::move(word).error());

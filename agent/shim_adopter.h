@@ -41,6 +41,7 @@ class ShimAdopter {
     std::string folder;    // where its socket and state file are
     uid_t owner = 0;       // whose folder that is
     std::string token;
+    std::string cgroup;                     // that its agent made for it; empty: none
     std::chrono::milliseconds patience{0};  // longer than its hold; then it is killed
   };
   // One of the three.
@@ -48,6 +49,8 @@ class ShimAdopter {
     std::unique_ptr<supervisor::WorkerHost> host;
     std::optional<supervisor::HostEvent> last_word;
     std::optional<Error> lost;
+    int num_unkillable = 0;     // with `lost`: of its cgroup, what SIGKILL has not ended
+    bool is_end_proved = true;  // with `lost`: nothing of it can be left
   };
 
   explicit ShimAdopter(boost::asio::io_context& loop) : loop_(loop), threads_(kThreads) {}

@@ -40,7 +40,8 @@ class ShimLink {
   static constexpr int kEventsATurn = 64;
   struct Handlers {
     std::function<void(const supervisor::HostEvent&)> on_event;
-    std::function<void(const Error&)> on_lost;  // nothing of the job is left, but num_unkillable()
+    std::function<void(const Error&)>
+        on_lost;  // nothing of the job is left that is known, but num_unkillable()
   };
 
   explicit ShimLink(boost::asio::io_context& loop, const Clock& clock = steady_clock());
@@ -58,6 +59,8 @@ class ShimLink {
   void read();
   void request(const supervisor::HostRequest& request);
   [[nodiscard]] int num_unkillable() const { return host_ ? host_->num_unkillable() : 0; }
+  // As WorkerHost's, within on_lost.
+  [[nodiscard]] bool is_end_proved() const { return host_ && host_->is_end_proved(); }
 
   // Unless it has acted by then, has_acted() or its last word, the shim is killed. The earliest such time counts.
   void must_act_within(Duration time);

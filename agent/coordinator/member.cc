@@ -256,7 +256,9 @@ class MemberTurn {
                     exited.exit});
   }
 
+  // What is not proved is not said: the coordinator waits out its patience and the lease, and goes on without this node.
   void on(const WorkersGone& gone) {
+    if (!gone.is_proved) return;
     LocalMembership* membership = present(gone.job_uuid, gone.generation);
     if (!membership || !is_active(membership->phase)) return;
     if (membership->phase == MemberPhase::kDone) return;  // said so; Stop or the job's end follows

@@ -72,6 +72,8 @@ struct WorkersGone {
   JobUuid job_uuid;
   std::uint64_t generation = 0;
   int num_unkillable = 0;
+  bool is_proved =
+      true;  // false: something may be left that the node cannot see; the coordinator is not told
 };
 
 struct StepsMade {

@@ -154,6 +154,10 @@ void NodeJobs::carry_out(const MemberAction& action) {
     Part* part = part_of(stop->job_uuid);
     if (part != nullptr) part->counters.ask_to_stop(SteadyClock().now());
     if (part != nullptr && part->workers) return part->workers->stop(*stop);
+    const bool is_unproved = std::any_of(parts_.begin(), parts_.end(), [stop](const auto& ended) {
+      return ended->spec.job_uuid() == stop->job_uuid && ended->unproved == stop->generation;
+    });
+    if (is_unproved) return;
     asio::post(loop_, [this, gone = *stop] {
       handle(WorkersGone{.job_uuid = gone.job_uuid, .generation = gone.generation});
     });
@@ -241,6 +245,7 @@ NodeWorkersOptions NodeJobs::workers_options(const Part& part, supervisor::JobSp
   options.shim.shim_path = options_.shim_path;
   options.shim.owner = supervisor::OwnerKind::kManyJobs;
   if (options_.changes_user) options.shim.credentials = part.user.credentials;
+  options.shim.cgroup = part.cgroup;
   options.shim.env = EnvMap{{"PATH", "/usr/local/bin:/usr/bin:/bin"}};
   std::fill(std::begin(options.shim.stdio), std::end(options.shim.stdio), null_device());
   return options;
@@ -257,6 +262,7 @@ void NodeJobs::make_workers(Part& part, supervisor::JobSpec spec) {
           .on_gone =
               [this](WorkersGone event) {
                 Part* of = part_of(event.job_uuid);
+                if (of != nullptr && !event.is_proved) of->unproved = event.generation;
                 handle(std::move(event));
                 if (of != nullptr && of->is_leaving && of->workers) of->workers->finish();
               },
@@ -339,6 +345,9 @@ std::optional<FailedCheck> NodeJobs::prepare(Part& part, const JobDescription& j
       supervisor::remove_last_word(part.shim_dir, part.spec.job_id());
     }
   }
+  if (!has_shim) {
+    if (auto failed = prepare_cgroup(part)) return failed;
+  }
   if (auto written = write_record(part); !written)
     return FailedCheck{"record", written.error().message()};
   if (has_shim) return std::nullopt;
@@ -349,6 +358,18 @@ std::optional<FailedCheck> NodeJobs::prepare(Part& part, const JobDescription& j
   } else {
     part.workers->equip(workers_options(part, *std::move(spec)));
   }
+  return std::nullopt;
+}
+
+// Of a shim that is gone, or never came, one may be there still.
+std::optional<FailedCheck> NodeJobs::prepare_cgroup(Part& part) {
+  if (options_.cgroups == nullptr) return std::nullopt;
+  options_.cgroups->remove(part.cgroup);
+  std::optional<supervisor::Credentials> user;
+  if (options_.changes_user) user = part.user.credentials;
+  auto made = options_.cgroups->make(part.record_name, user);
+  if (!made) return FailedCheck{"cgroup", made.error().message()};
+  part.cgroup = *std::move(made);
   return std::nullopt;
 }
 
@@ -364,6 +385,7 @@ void NodeJobs::tell(const Notice& notice) {
 void NodeJobs::end(Part& part) {
   part.has_ended = true;
   part.workers.reset();
+  if (options_.cgroups != nullptr) options_.cgroups->remove(part.cgroup);
   remove_record(part);
   handlers_.on_ended();
 }

@@ -26,6 +26,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "accel/v1/job.pb.h"
+#include "agent/job_cgroups.h"
 #include "agent/job_counters.h"
 #include "agent/job_folder.h"
 #include "agent/rendezvous/member_session.h"
@@ -49,6 +50,7 @@ struct NodeJobsOptions {
   SessionClient::OpenChannel open_leader =
       {};  // to a leader that another agent names; none: it is not followed
   DurationTotals* totals = nullptr;  // what took how long, of all parts; empty: not counted
+  JobCgroups* cgroups = nullptr;     // one for each shim; empty: none
 };
 
 class NodeJobs {
@@ -77,9 +79,11 @@ class NodeJobs {
     int node_index = 0;
     int first_rank = 0;
     int num_ranks = 0;
-    std::string shim_dir;       // where its shim has its socket; empty: it does not hold
-    bool is_awaited = false;    // its shim is being taken over
-    bool is_recovered = false;  // from its record: `spec` has no environment
+    std::string shim_dir;  // where its shim has its socket; empty: it does not hold
+    std::string cgroup;    // of its shim; empty: none
+    std::optional<std::uint64_t> unproved;  // the last generation that ended without proof
+    bool is_awaited = false;                // its shim is being taken over
+    bool is_recovered = false;              // from its record: `spec` has no environment
     bool is_leaving = false;
     bool has_ended = false;
   };
@@ -136,6 +140,7 @@ class NodeJobs {
   [[nodiscard]] NodeWorkersOptions workers_options(const Part& part,
                                                    supervisor::JobSpec spec) const;
   void make_workers(Part& part, supervisor::JobSpec spec);
+  std::optional<FailedCheck> prepare_cgroup(Part& part);
   std::optional<FailedCheck> prepare(Part& part, const JobDescription& job);
   void tell(const Notice& notice);
   void begin_leaving(Part& part);

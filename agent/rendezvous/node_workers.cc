@@ -112,8 +112,10 @@ void NodeWorkers::release(const ReleaseWorkers& order) {
 void NodeWorkers::stop(const StopWorkers& order) {
   if (!shim_ || is_over_ || order.generation != generation_) {
     asio::post(loop_, [this, order] {
-      handlers_.on_gone(
-          {.job_uuid = order.job_uuid, .generation = order.generation, .num_unkillable = 0});
+      handlers_.on_gone({.job_uuid = order.job_uuid,
+                         .generation = order.generation,
+                         .num_unkillable = 0,
+                         .is_proved = unproved_ != order.generation});
     });
     return;
   }
@@ -193,7 +195,7 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
     shim_.has_acted();
     is_over_ = true;
     if (is_finishing_) expect_end();
-    end_generation(0);
+    end_generation({});
   } else if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
     handlers_.on_notice(notice->text);
   } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
@@ -227,18 +229,25 @@ void NodeWorkers::tell_missing(const std::vector<supervisor::WorkerExit>& exits)
 void NodeWorkers::end_shim(const supervisor::JobOutcome& outcome) {
   if (!is_over_) {
     tell_missing(outcome.exits);
-    end_generation(0);
+    end_generation({.num_unkillable = shim_.num_unkillable()});
   }
   shim_.close();
   end_catching_up();
   if (is_finishing_) handlers_.on_finished();
 }
 
-void NodeWorkers::end_generation(int num_unkillable) {
+void NodeWorkers::end_generation(const Left& left) {
   is_over_ = true;
   pids_.clear();
-  handlers_.on_gone(
-      {.job_uuid = options_.job_uuid, .generation = generation_, .num_unkillable = num_unkillable});
+  if (!left.is_proved) {
+    unproved_ = generation_;
+    handlers_.on_notice(
+        "whether all of it has ended cannot be seen, and the coordinator is not told so");
+  }
+  handlers_.on_gone({.job_uuid = options_.job_uuid,
+                     .generation = generation_,
+                     .num_unkillable = left.num_unkillable,
+                     .is_proved = left.is_proved});
 }
 
 // ---- a shim that outlived its owner ----
@@ -261,12 +270,13 @@ void NodeWorkers::adopt(std::unique_ptr<supervisor::WorkerHost> host, const Held
 }
 
 void NodeWorkers::adopt_end(const HeldGeneration& held,
-                            const std::vector<supervisor::WorkerExit>& exits) {
+                            const std::vector<supervisor::WorkerExit>& exits,
+                            const Left& left) {
   take_up(held);
   handlers_.on_adopted({});
   tell_missing(exits);
   if (told_.empty()) tell_lost(ErrorCode::kShimLost);
-  end_generation(0);
+  end_generation(left);
   handlers_.on_caught_up();
 }
 
@@ -286,7 +296,7 @@ void NodeWorkers::begin_from(const supervisor::Snapshot& snapshot) {
   shim_.request(supervisor::StopGeneration{.generation = snapshot.generation,
                                            .mode = supervisor::StopMode::kKill,
                                            .grace = supervisor::Milliseconds(0)});
-  end_generation(0);
+  end_generation({});
 }
 
 // What the agent before this one heard, and may have told nobody.
@@ -295,7 +305,7 @@ void NodeWorkers::catch_up(const supervisor::Snapshot& snapshot) {
   if (!is_over_ && is_present) {
     tell_missing(snapshot.exits);
     if (snapshot.state == "prepared") say_parked(snapshot.generation, snapshot.store_port);
-    if (snapshot.state == "parked") end_generation(0);
+    if (snapshot.state == "parked") end_generation({});
   }
   end_catching_up();
 }
@@ -304,15 +314,15 @@ void NodeWorkers::end_catching_up() {
   if (std::exchange(num_snapshots_awaited_, 0) > 0) handlers_.on_caught_up();
 }
 
-// The shim ended without a word; its host has killed what was left. To the coordinator: every worker failed here.
+// The shim ended without a word; its host has killed what it found. To the coordinator: every worker failed here.
 void NodeWorkers::lose_shim(const Error& error) {
-  const int num_unkillable = shim_.num_unkillable();
+  const Left left = {.num_unkillable = shim_.num_unkillable(), .is_proved = shim_.is_end_proved()};
   const bool was_finishing = is_finishing_;
   shim_.close();
   handlers_.on_notice(error.message());
   if (!is_over_) {
     tell_lost(error.code());
-    end_generation(num_unkillable);
+    end_generation(left);
   }
   end_catching_up();
   if (was_finishing) handlers_.on_finished();

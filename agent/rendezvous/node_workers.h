@@ -3,7 +3,8 @@
 //   none --park--> preparing --Prepared--> parked --release--> running --all ended, or stop--> over --park--> ...
 //     '--adopt(): where the shim stands, then what nobody heard, as if it happened now--^
 //
-// A shim that does not end what it was told to end is killed: then it is over as well (shim_link.h).
+// A shim that does not end what it was told to end is killed: then it is over as well (shim_link.h). What a lost shim left
+// may be out of sight, where there are no cgroups and no right to read its tags: then its generation is not called gone.
 //
 // Threads:  the one that runs the io_context; starting the shim waits for its exec.
 #pragma once
@@ -54,7 +55,7 @@ class NodeWorkers {
   struct Handlers {
     std::function<void(WorkersParked)> on_parked;
     std::function<void(WorkerExited)> on_exited;
-    std::function<void(WorkersGone)> on_gone;
+    std::function<void(WorkersGone)> on_gone;  // may be without proof
     std::function<void(StepsMade)> on_steps;
     std::function<void(const std::string&)> on_notice;  // a line for people
     std::function<void()> on_finished;                  // after finish()
@@ -69,7 +70,14 @@ class NodeWorkers {
   // Takes over a shim that outlived its owner. Before anything else.
   void adopt(std::unique_ptr<supervisor::WorkerHost> host, const HeldGeneration& held);
   // Its shim is gone, and left `exits`; of that generation none: nobody knows how they ended.
-  void adopt_end(const HeldGeneration& held, const std::vector<supervisor::WorkerExit>& exits);
+  // `left`: what of it may still be there.
+  struct Left {
+    int num_unkillable = 0;
+    bool is_proved = true;  // but for these nothing is there
+  };
+  void adopt_end(const HeldGeneration& held,
+                 const std::vector<supervisor::WorkerExit>& exits,
+                 const Left& left);
 
   [[nodiscard]] bool has_shim() const { return shim_.is_open(); }
   // For the next shim. Requires: !has_shim().
@@ -102,7 +110,7 @@ class NodeWorkers {
   void on_event(const supervisor::HostEvent& event);
   void lose_shim(const Error& error);
   void expect_end();  // of the shim
-  void end_generation(int num_unkillable);
+  void end_generation(const Left& left);
   // `is_of_job`: what the shim says, or may be its user's doing; it says nothing about the node.
   void park_failed(const char* check, const std::string& why, bool is_of_job);
   void say_parked(int generation, int store_port);
@@ -120,7 +128,8 @@ class NodeWorkers {
   Handlers handlers_;
   ShimLink shim_;
   std::uint64_t generation_ = 0;
-  bool is_over_ = true;  // nothing of generation_ is here
+  std::optional<std::uint64_t> unproved_;  // the last generation that ended without proof
+  bool is_over_ = true;                    // nothing of generation_ is here
   bool hosts_store_ = false;
   bool is_finishing_ = false;      // finish() was called
   int num_snapshots_awaited_ = 0;  // of a shim that is being taken over: two, then none

@@ -51,6 +51,7 @@ Result<void> NodeJobs::write_record(const Part& part) const {
   record.set_boot_id(options_.node.boot_id);
   record.set_key(part.record_name);
   record.set_instance(options_.records->instance_for(part.record_name));
+  record.set_cgroup(part.cgroup);
   v1::PartSeat& seat = *record.mutable_seat();
   seat.set_leader_epoch(part.leader_epoch);
   seat.set_node_index(static_cast<std::uint32_t>(part.node_index));
@@ -74,10 +75,11 @@ void NodeJobs::recover() {
   const auto contents = options_.records->read_all();
   for (const auto& damaged : contents.damaged) {
     // With another key than the one of then its instance is not known, and its name has to do.
-    const auto ended =
-        supervisor::end_job(damaged.job_id,
-                            options_.node.node_id,
-                            is_key_good ? options_.records->instance_for(damaged.name) : "");
+    const auto ended = supervisor::end_job(
+        damaged.job_id,
+        options_.node.node_id,
+        is_key_good ? options_.records->instance_for(damaged.name) : "",
+        options_.cgroups == nullptr ? "" : options_.cgroups->find(damaged.name));
     handlers_.log("the record of the part of job " + damaged.job_id + " cannot be used: " +
                   damaged.error.message() + "; " + std::to_string(ended.killed.size()) +
                   " of its processes were killed" + (ended.is_clean ? "" : ", some did not end"));
@@ -107,6 +109,8 @@ void NodeJobs::take_up(const v1::JobRecord& record) {
   made->first_rank = static_cast<int>(seat.first_rank());
   made->num_ranks = std::max(1, static_cast<int>(seat.num_ranks()));
   made->shim_dir = record.shim_dir();
+  made->cgroup = record.cgroup();
+  if (options_.cgroups != nullptr) options_.cgroups->keep(made->cgroup);
   made->is_awaited = made->is_recovered = true;
   Part& part = *parts_.emplace_back(std::move(made));
   // Its shim has the rest; for another one it is made anew.
@@ -119,6 +123,7 @@ void NodeJobs::take_up(const v1::JobRecord& record) {
        .folder = part.shim_dir,
        .owner = job.uid(),
        .token = options_.records->token_for(part.record_name),
+       .cgroup = part.cgroup,
        .patience = kTakeOverLimit},
       [this, uuid = job.job_uuid()](ShimAdopter::Found found) {
         if (Part* known = part_of(uuid)) take_over(*known, std::move(found));
@@ -136,6 +141,8 @@ void NodeJobs::take_over(Part& part, ShimAdopter::Found found) {
     return part.workers->adopt(std::move(found.host), held);
   }
   std::vector<supervisor::WorkerExit> exits;
+  const NodeWorkers::Left left = {.num_unkillable = found.num_unkillable,
+                                  .is_proved = found.is_end_proved};
   if (found.lost) {
     handlers_.log(about + ": its part is lost: " + found.lost->message());
   } else {
@@ -143,7 +150,7 @@ void NodeJobs::take_over(Part& part, ShimAdopter::Found found) {
     if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&*found.last_word))
       exits = outcome->exits;
   }
-  part.workers->adopt_end(held, exits);
+  part.workers->adopt_end(held, exits, left);
 }
 
 void NodeJobs::on_adopted(const JobUuid& uuid, const AdoptedGeneration& adopted) {

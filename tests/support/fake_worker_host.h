@@ -36,9 +36,11 @@ class FakeWorkerHost final : public supervisor::WorkerHost {
   }
   std::uint64_t bytes_received() const override { return bytes; }
   int num_unkillable() const override { return unkillable; }
+  bool is_end_proved() const override { return is_proved; }
 
   std::uint64_t bytes = 0;
   int unkillable = 0;
+  bool is_proved = true;
 
  private:
   UniqueFd ready_{::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)};

@@ -12,6 +12,7 @@
 #include <variant>
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -24,6 +25,7 @@
 
 #include "runtime/open_folder.h"
 #include "runtime/own_environment.h"
+#include "runtime/supervisor/delegated_cgroup.h"
 #include "runtime/supervisor/kernel/private_folder.h"
 #include "runtime/supervisor/owner/shim_state.h"
 #include "runtime/supervisor/protocol/fd_packet.h"
@@ -83,13 +85,29 @@ EndedJob sweep_all(System& system, const SweepScope& scope, OwnerKind owner) {
   } while (step.verdict == OrphanSweep::Verdict::kScanAgain);
   reap();
   if (owner == OwnerKind::kManyJobs) reap_orphans(system, kKillWait);
-  return {sweep.found(), step.verdict == OrphanSweep::Verdict::kClean};
+  return {.killed = sweep.found(), .is_clean = step.verdict == OrphanSweep::Verdict::kClean};
 }
 
 // Now, as the start times of processes are counted.
 std::uint64_t ticks_since_boot() {
   const auto ticks = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
   return static_cast<std::uint64_t>(boot_time() / std::chrono::milliseconds(1)) * ticks / 1000;
+}
+
+// Nothing when there is no cgroup to be seen.
+std::optional<EndedJob> end_in_cgroup(System& system, const std::string& cgroup) {
+  if (cgroup.empty()) return std::nullopt;
+  auto end = end_cgroup(system, cgroup, kKillWait);
+  if (!end) return std::nullopt;
+  reap_orphans(system, kKillWait);
+  return EndedJob{.killed = std::move(end->killed),
+                  .num_left = end->num_left,
+                  .is_clean = end->num_left == 0,
+                  .has_cgroup = true};
+}
+
+uid_t user_of(const ShimHostOptions& options) {
+  return options.credentials ? options.credentials->uid : ::geteuid();
 }
 
 Error no_descriptors() {
@@ -115,13 +133,16 @@ class ShimHost final : public WorkerHost {
            ShimProcess shim,
            SweepScope scope,
            std::string error_dir,
+           uid_t user,
            const ShimHostOptions& options)
       : socket_(std::move(socket)),
         shim_(std::move(shim)),
         scope_(std::move(scope)),
         owner_(options.owner),
         patience_(options.patience),
+        cgroup_(options.cgroup),
         error_dir_(std::move(error_dir)),
+        is_end_proved_(can_read_tags_of(user)),
         system_(*options.system) {
     if (owner_ != OwnerKind::kManyJobs) return;
     is_ended_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -139,6 +160,7 @@ class ShimHost final : public WorkerHost {
       end_.join();
     } else if (!is_reaped_ && !shim_.holds) {
       wait_for_shim();
+      (void)end_in_cgroup(system_, cgroup_);
     }
     if (shim_.is_child && !is_reaped_) forget_watched(shim_.pid);  // it holds
   }
@@ -189,6 +211,7 @@ class ShimHost final : public WorkerHost {
 
   std::uint64_t bytes_received() const override { return bytes_received_; }
   int num_unkillable() const override { return num_unkillable_; }
+  bool is_end_proved() const override { return is_end_proved_; }
 
  private:
   Result<void> check_protocol(const HostEvent& event) {
@@ -244,6 +267,7 @@ class ShimHost final : public WorkerHost {
     if (auto* event = std::get_if<HostEvent>(&cause)) {
       has_nothing_to_do_ = true;
       wait_for_shim();
+      if (const auto ended = end_in_cgroup(system_, cgroup_)) add_to(*event, *ended);
       return std::move(*event);
     }
     auto* error = std::get_if<Error>(&cause);
@@ -252,19 +276,38 @@ class ShimHost final : public WorkerHost {
     return error != nullptr ? std::move(*error) : std::move(lost);
   }
 
+  // What a shim that took itself for done has left.
+  void add_to(HostEvent& last_word, const EndedJob& ended) {
+    num_unkillable_ = ended.num_left;
+    auto* outcome = std::get_if<JobOutcome>(&last_word);
+    if (outcome == nullptr) return;
+    outcome->leftovers.insert(outcome->leftovers.end(), ended.killed.begin(), ended.killed.end());
+    if (!ended.is_clean) outcome->notices.emplace_back("some of them did not end after SIGKILL");
+  }
+
   // The shim has ended without an outcome. Its workers die with it; what they had started is now
   // ours.
-  Error shim_lost(std::string how) {
-    const auto status = wait_for_shim();
+  EndedJob end_what_is_left() {
+    if (auto ended = end_in_cgroup(system_, cgroup_)) {
+      num_unkillable_ = ended->num_left;
+      is_end_proved_ = true;
+      return *std::move(ended);
+    }
     const std::string base = find_cgroup_base(system_);
     const std::string cgroup =
         base.empty() ? "" : job_cgroup_path(base, scope_.job_id, scope_.node_id, scope_.instance);
-    if (!cgroup.empty()) scope_.cgroups = rank_cgroups(cgroup);
+    if (!cgroup.empty()) scope_.cgroups = folders_in(cgroup);
     const auto began = ticks_since_boot();
-    const EndedJob ended = sweep_all(system_, scope_, owner_);
+    EndedJob ended = sweep_all(system_, scope_, owner_);
     if (!ended.is_clean) num_unkillable_ = count_older_than(began);
-    if (!error_dir_.empty()) remove_private_folder(error_dir_);
     if (!cgroup.empty()) (void)remove_job_cgroup(cgroup);
+    return ended;
+  }
+
+  Error shim_lost(std::string how) {
+    const auto status = wait_for_shim();
+    const EndedJob ended = end_what_is_left();
+    if (!error_dir_.empty()) remove_private_folder(error_dir_);
     if (how == "ended" && status && status->code == CLD_EXITED) {
       how += " with exit code " + std::to_string(status->status);
     } else if (how == "ended" && status) {
@@ -325,7 +368,9 @@ class ShimHost final : public WorkerHost {
   SweepScope scope_;
   OwnerKind owner_;
   std::chrono::milliseconds patience_;
+  const std::string cgroup_;
   const std::string error_dir_;
+  bool is_end_proved_;
   System& system_;
   std::optional<HostEvent> first_;
   bool is_greeted_ = false;
@@ -336,7 +381,7 @@ class ShimHost final : public WorkerHost {
   UniqueFd events_;       // kManyJobs: of socket_ and is_ended_fd_
   UniqueFd is_ended_fd_;  // kManyJobs: an event when last_ is there
   std::thread
-      end_;  // kManyJobs: sees the shim out; has last_ and num_unkillable_ until it is joined
+      end_;  // kManyJobs: sees the shim out; has last_, num_unkillable_ and is_end_proved_ until it is joined
   std::optional<LastEvent> last_;
 };
 
@@ -448,7 +493,7 @@ Result<std::unique_ptr<WorkerHost>> adopt_shim(const std::string& state_file,
                       .started_at = state->start_time};
   options.owner = OwnerKind::kManyJobs;
   auto host = std::make_unique<ShimHost>(
-      *std::move(socket), std::move(process), std::move(scope), "", options);
+      *std::move(socket), std::move(process), std::move(scope), "", user_of(options), options);
   if (!host->can_be_waited_for()) return no_descriptors();
   host->put_first(*std::move(first));
   return std::unique_ptr<WorkerHost>(std::move(host));
@@ -457,10 +502,16 @@ Result<std::unique_ptr<WorkerHost>> adopt_shim(const std::string& state_file,
 EndedJob end_job(const std::string& job_id,
                  const std::string& node_id,
                  const std::string& instance,
+                 const std::string& cgroup,
                  System& system) {
+  if (auto ended = end_in_cgroup(system, cgroup)) return *std::move(ended);
   const SweepScope scope = {
       .ancestor = -1, .job_id = job_id, .node_id = node_id, .instance = instance};
   return sweep_all(system, scope, OwnerKind::kManyJobs);
+}
+
+bool can_read_tags_of(uid_t user) {
+  return user == ::geteuid() || (::geteuid() == 0 && ::prctl(PR_CAPBSET_READ, CAP_SYS_PTRACE) == 1);
 }
 
 Result<std::string> find_shim(const std::string& given) {
@@ -508,8 +559,12 @@ std::unique_ptr<WorkerHost> watch_shim(
   ShimHostOptions options;
   options.owner = OwnerKind::kProgram;
   options.system = &system;
-  return std::make_unique<ShimHost>(
-      std::move(socket), std::move(process), std::move(scope), spec.log.error_dir, options);
+  return std::make_unique<ShimHost>(std::move(socket),
+                                    std::move(process),
+                                    std::move(scope),
+                                    spec.log.error_dir,
+                                    user_of(options),
+                                    options);
 }
 
 Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOptions options) {
@@ -523,7 +578,17 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOp
   auto& [ours, theirs] = *sockets;
   const bool holds = spec.owner.on_loss == OwnerLoss::kHold;
   if (options.owner != OwnerKind::kProgram) ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  UniqueFd seat;
+  if (!options.cgroup.empty()) {
+    seat = open_folder(options.cgroup + "/" + std::string(kCgroupSeat));
+    if (!seat) {
+      return Error(ErrorCode::kSpawnFailed,
+                   "cannot use the cgroup " + options.cgroup + ": " + errno_text(errno));
+    }
+  }
+  const uid_t user = user_of(options);
   SpawnRequest request;
+  request.cgroup_fd = seat.get();
   request.argv = {
       *path, std::to_string(theirs.fd()), std::to_string(memfd->get()), std::to_string(::getpid())};
   request.env = options.env ? *std::move(options.env) : own_environment();
@@ -558,7 +623,7 @@ Result<std::unique_ptr<WorkerHost>> start_shim(const JobSpec& wanted, ShimHostOp
                       .started_at = entry ? entry->start_time : 0};
   ShimProcess process = {.pid = shim.pid(), .pidfd = shim.take_pidfd(), .holds = holds};
   auto host = std::make_unique<ShimHost>(
-      std::move(ours), std::move(process), std::move(scope), spec.log.error_dir, options);
+      std::move(ours), std::move(process), std::move(scope), spec.log.error_dir, user, options);
   if (!host->can_be_waited_for()) return no_descriptors();
   return std::unique_ptr<WorkerHost>(std::move(host));
 }

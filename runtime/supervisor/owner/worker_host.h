@@ -4,7 +4,8 @@
 // is a subreaper (start_shim() makes it one); next_event() then sweeps it and ends with an error that
 // says so. What falls to another process (the shim was taken over), and what an owner of many jobs
 // cannot tell apart, is found by the job's tags alone (ACCEL_JOB_ID, ACCEL_NODE_ID,
-// ACCEL_JOB_INSTANCE).
+// ACCEL_JOB_INSTANCE); but where that owner has made a cgroup for the job everything in it is killed, and found empty, when
+// the shim has ended (delegated_cgroup.h).
 //
 // An owner of many jobs (kManyJobs) does not wait for a shim, which runs as another user and may not do what it should:
 // once it has said its last word, or is lost, a thread of the host waits for its end, kills it after `patience` and sweeps;
@@ -54,6 +55,10 @@ class WorkerHost {
   // After kShimLost: processes of the job that were there before our SIGKILL, and still are. The owner's own finding, which
   // no user can make up; a fork bomb that outruns the sweep is not among them.
   [[nodiscard]] virtual int num_unkillable() const = 0;
+
+  // After kShimLost: whether nothing else of the job can be left. A cgroup proves it; where there is none the tags do, if
+  // this process may read the environment of the job's.
+  [[nodiscard]] virtual bool is_end_proved() const = 0;
 };
 
 // kOneJob: everything below the owner belongs to the job, and is swept when the shim is lost.
@@ -68,6 +73,7 @@ struct ShimHostOptions {
   std::optional<Credentials> credentials;  // whose rights shim and workers get; empty: ours
   std::optional<EnvMap> env;               // of the shim (its user can read it); empty: ours
   int stdio[3] = {0, 1, 2};                // of the shim: where unredirected streams go
+  std::string cgroup;  // kManyJobs: of make_delegated_cgroup(), removed with the job; empty: none
   // How long a shim that has said its last word, or with kManyJobs closed its socket, may go on before it is killed.
   std::chrono::milliseconds patience{5'000};
   System* system = &real_system();
@@ -98,6 +104,7 @@ struct ShimHostOptions {
 // Destroying the host lets go again.
 //
 // state_file  what the shim wrote into the runtime folder: "<job id>.shim"
+// options     cgroup and credentials are those of start_shim()
 // Errors  kShimState: the file cannot be used (see read_shim_state()).
 //         kShimLost: no such process runs any more; the file can be removed.
 //         kShimRefused: another token, or the job has an owner.
@@ -107,15 +114,22 @@ struct ShimHostOptions {
                                                              ShimHostOptions options = {});
 
 // Kills every process that carries the tags of the job, the shim included: for a job that cannot be
-// taken over. An empty `instance` is that of any job of this name on this node.
+// taken over; or, where the job has a `cgroup` that can be seen, everything in it.
+// An empty `instance` is that of any job of this name on this node.
 // Waits for their ends; gives what was found, and whether all of it has ended.
 struct EndedJob {
   std::vector<Leftover> killed;
-  bool is_clean = true;
+  int num_left = 0;         // of the cgroup: processes that SIGKILL has not ended
+  bool is_clean = true;     // nothing that was found is left
+  bool has_cgroup = false;  // which is the proof
 };
 [[nodiscard]] EndedJob end_job(const std::string& job_id,
                                const std::string& node_id,
                                const std::string& instance = {},
+                               const std::string& cgroup = {},
                                System& system = real_system());
+
+// Whether tags of processes of this user can be read: of others' it takes CAP_SYS_PTRACE.
+[[nodiscard]] bool can_read_tags_of(uid_t user);
 
 }  // namespace accel::supervisor

@@ -27,34 +27,11 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kJobPrefix = "accel-job-";
 
-// 0, or errno. Control files are never created: one that is not there is a controller that is not.
-int write_control(const std::string& path, std::string_view text) {
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd) return errno;
-  return ::write(fd.get(), text.data(), text.size()) < 0 ? errno : 0;
-}
-
-std::vector<std::string> folders_in(const std::string& folder) {
-  std::vector<std::string> found;
-  std::error_code ignored;
-  for (fs::directory_iterator entry(folder, ignored), end; !ignored && entry != end;
-       entry.increment(ignored)) {
-    if (entry->is_directory(ignored)) found.push_back(entry->path().string());
-  }
-  return found;
-}
-
 bool is_same_folder(int fd, const std::string& path) {
   struct stat one = {};
   struct stat other = {};
   return ::fstat(fd, &one) == 0 && ::stat(path.c_str(), &other) == 0 &&
          one.st_ino == other.st_ino && one.st_dev == other.st_dev;
-}
-
-// Whether everything is gone.
-bool remove_tree(const std::string& folder) {
-  for (const std::string& child : folders_in(folder)) remove_tree(child);
-  return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
 }
 
 // The folders of jobs whose shim does not hold them any more.
@@ -85,6 +62,7 @@ std::string find_cgroup_base(System& system) {
   const auto cgroup = system.read_file("/proc/self/cgroup");
   if (!mountinfo || !cgroup) return {};
   std::string folder = cgroup_folder(*mountinfo, *cgroup);
+  if (fs::path(folder).filename() == kCgroupSeat) folder = fs::path(folder).parent_path();
   struct statfs info = {};
   if (folder.empty() || ::statfs(folder.c_str(), &info) != 0) return {};
   const bool is_usable = info.f_type == CGROUP2_SUPER_MAGIC &&
@@ -101,8 +79,25 @@ std::string job_cgroup_path(const std::string& base,
          (instance.empty() ? "" : "." + instance);
 }
 
-std::vector<std::string> rank_cgroups(const std::string& job_folder) {
-  return folders_in(job_folder);
+int write_control(const std::string& path, std::string_view text) {
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd) return errno;
+  return ::write(fd.get(), text.data(), text.size()) < 0 ? errno : 0;
+}
+
+std::vector<std::string> folders_in(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(folder, ignored), end; !ignored && entry != end;
+       entry.increment(ignored)) {
+    if (entry->is_directory(ignored)) found.push_back(entry->path().string());
+  }
+  return found;
+}
+
+bool remove_cgroups(const std::string& folder) {
+  for (const std::string& child : folders_in(folder)) remove_cgroups(child);
+  return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
 }
 
 bool can_start_in_cgroup(int folder_fd) {
@@ -178,7 +173,7 @@ Result<JobCgroup::Rank> JobCgroup::make_rank(int local_rank) const {
 
 JobCgroup::~JobCgroup() {
   if (!lock_) return;
-  remove_tree(folder_);
+  remove_cgroups(folder_);
 }
 
 int JobCgroup::fd_of(int local_rank) const {
@@ -214,10 +209,10 @@ std::optional<bool> JobCgroup::ran_out_of_memory(int local_rank) const {
 
 bool remove_job_cgroup(const std::string& folder) {
   constexpr int kMostTries = 20;
-  if (remove_tree(folder)) return true;
+  if (remove_cgroups(folder)) return true;
   write_control(folder + "/cgroup.kill", "1");
   for (int tries = 0; tries < kMostTries; ++tries) {
-    if (remove_tree(folder)) return true;
+    if (remove_cgroups(folder)) return true;
     ::poll(nullptr, 0, 5);
   }
   return false;

@@ -2,8 +2,9 @@
 //
 //   <base>/accel-job-<id>[@<node>][.<instance>]/rank-<local rank>
 //
-// `base` is the cgroup that the shim was started in. It can be used when it is writable: delegated by
-// systemd or SLURM, or in a container of root's. A worker is born in the cgroup of its rank, and nothing
+// `base` is the cgroup that the shim was started in, or the one above where an agent made it a seat
+// (delegated_cgroup.h). It can be used when it is writable: delegated by an agent, systemd or SLURM, or in a
+// container of root's. A worker is born in the cgroup of its rank, and nothing
 // that it starts can leave it without a right that the job does not have: neither setsid, nor forking
 // twice, nor dropping the environment helps. So the cgroup is killed as a whole (cgroup.kill), and what
 // is in it is found by its cgroup.procs.
@@ -32,7 +33,12 @@
 
 namespace accel::supervisor {
 
-// Where the calling process may make cgroups; empty when it may not. Never a hierarchy of version 1.
+// A cgroup of this name is there for the one who divides the cgroup above it: one with processes of its own can hand no
+// controllers down. Ours are made by delegated_cgroup.h, or by systemd (DelegateSubgroup= of the agent's unit).
+inline constexpr std::string_view kCgroupSeat = "accel-main";
+
+// Where the calling process may make cgroups: its own, or the one above when its own is a seat. Empty when it may not.
+// Never a hierarchy of version 1.
 [[nodiscard]] std::string find_cgroup_base(System& system);
 
 // node_id   empty unless several nodes of a job may be on one machine.
@@ -41,9 +47,6 @@ namespace accel::supervisor {
                                           const std::string& job_id,
                                           const std::string& node_id,
                                           const std::string& instance);
-
-// The folders of its ranks, while they exist.
-[[nodiscard]] std::vector<std::string> rank_cgroups(const std::string& job_folder);
 
 // Whether a process can be started in the cgroup of this folder's descriptor; starts one that ends at once.
 [[nodiscard]] bool can_start_in_cgroup(int folder_fd);
@@ -98,6 +101,15 @@ class JobCgroup {
   LimitPolicy limits_;
   std::map<int, Rank> ranks_;
 };
+
+// 0, or errno. Control files are never created: one that is not there is a controller that is not.
+int write_control(const std::string& path, std::string_view text);
+
+// The folders in `folder`: the cgroups right below it.
+[[nodiscard]] std::vector<std::string> folders_in(const std::string& folder);
+
+// Removes this cgroup and those below it; whether everything is gone. Those with processes stay.
+bool remove_cgroups(const std::string& folder);
 
 // Kills what is in the cgroups of a job whose shim is dead, and removes them; waits at most 100 ms for
 // processes to end. False when something is left. True as well when there are none.

@@ -1116,18 +1116,21 @@ class TwoUsers(AgentTest):
 
 
 @unittest.skipUnless(IS_ROOT, "two users need root")
+def narrowed(rights):
+    names = ",".join("+" + right.removeprefix("CAP_").lower() for right in rights)
+    return ["setpriv", "--inh-caps=-all", f"--bounding-set=-all,{names}", "--"]
+
+
 class UnderTheUnit(AgentTest):
     """With the rights and the OOM score that the shipped unit gives."""
     ANN = TwoUsers.ANN
     RIGHTS = re.search(r"^CapabilityBoundingSet=(.*)$", (SOURCE / "deploy/systemd/accel-agent.service").read_text(), re.MULTILINE)[1].split()
 
-    def restart(self, rights):
+    def restart(self, rights, before=()):
         self.agent.end()
-        names = ",".join("+" + right.removeprefix("CAP_").lower() for right in rights)
         # Not all machines let a score be lowered.
         is_protected = subprocess.run(["choom", "-n", "-900", "--", "true"], capture_output=True).returncode == 0
-        self.agent = Agent(self.folder, before=[*(["choom", "-n", "-900", "--"] if is_protected else []),
-                                                "setpriv", "--inh-caps=-all", f"--bounding-set=-all,{names}", "--"])
+        self.agent = Agent(self.folder, before=[*before, *(["choom", "-n", "-900", "--"] if is_protected else []), *narrowed(rights)])
         self.addCleanup(self.agent.end)
         return is_protected
 
@@ -1154,8 +1157,141 @@ class UnderTheUnit(AgentTest):
         self.assertFalse(is_alive(left), f"process {left} lives on")
 
     def test_an_agent_that_cannot_see_what_users_leave_says_so(self):
-        self.restart([right for right in self.RIGHTS if right != "CAP_SYS_PTRACE"])
-        self.agent.wait_for_text("warning: without CAP_SYS_PTRACE")
+        without_cgroups = ["unshare", "--mount", "sh", "-c", 'umount --all --types cgroup2 --lazy; exec "$@"', "sh"]
+        self.restart([right for right in self.RIGHTS if right != "CAP_SYS_PTRACE"], before=without_cgroups)
+        self.agent.wait_for_text("warning: without cgroups (version 2) and without CAP_SYS_PTRACE")
+
+
+@unittest.skipUnless(IS_ROOT, "cgroups of other users need root")
+class Cgroups(AgentTest):
+    """In the cgroup that DelegateSubgroup= of the unit gives, with the rights of the unit: a job has one of its own."""
+    ANN = TwoUsers.ANN
+    RIGHTS = UnderTheUnit.RIGHTS
+    # Without its tags, its session and its parents.
+    LEAVE = "(env -i setsid sleep 1000 >/dev/null 2>&1 & echo left $!); exec sleep 1000"
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="accel-agent-")
+        os.chmod(self.folder, 0o755)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.hierarchy = tempfile.mkdtemp(prefix="cgroup2-", dir=self.folder)
+        self.place = "accel-test-" + pathlib.Path(self.folder).name
+        if self.in_hierarchy("true").returncode != 0:
+            self.skipTest("no cgroup2 can be mounted")
+        self.addCleanup(self.in_hierarchy, f'find "$0/{self.place}" -depth -type d -exec rmdir {{}} ";"')
+
+    def in_hierarchy(self, command, *more, **options):
+        return subprocess.run(["unshare", "--mount", "sh", "-c", 'mount -t cgroup2 none "$0" || exit 1; ' + command, self.hierarchy, *more],
+                              **options)
+
+    def start(self, rights=RIGHTS, config=AgentTest.CONFIG):
+        enter = 'mount -t cgroup2 none "$0" && mkdir -p "$0/$1" && echo $$ >"$0/$1/cgroup.procs" && shift && exec "$@"'
+        self.agent = Agent(self.folder, config=config, before=["unshare", "--mount", "sh", "-c", enter, self.hierarchy,
+                                                               self.place + "/accel-main", *narrowed(rights)])
+        self.addCleanup(self.agent.end)
+
+    def cgroups(self):
+        """The folders of jobs, as the agent sees them."""
+        place = pathlib.Path(f"/proc/{self.agent.process.pid}/root{self.hierarchy}/{self.place}")
+        return sorted(folder.name for folder in place.glob("accel-agent-*"))
+
+    def start_job_that_leaves(self, name):
+        """The process that it will leave, and its shim."""
+        self.accel("run", "--detach", "--name", name, "--", "/bin/sh", "-c", self.LEAVE, user=self.ANN)
+        follower = self.follow(name, user=self.ANN)
+        left = int(self.wait_for_line(follower, "left ").split()[1])
+        follower.kill()  # it would wait for an agent that may be there no more
+        worker = self.job(name)["workers"][0]["pid"]
+        shim = int(pathlib.Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        return left, shim
+
+    def wait_for_end(self, name):
+        for _ in range(PATIENCE * 20):
+            job = self.job(name)
+            if job["state"] not in ("JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_STOPPING"):
+                return job
+            threading.Event().wait(0.05)
+        self.fail(f"{name} does not end")
+
+    def test_fault_27_what_a_killed_shim_left_without_tags_session_and_parents_is_killed(self):
+        for rights in (self.RIGHTS, [right for right in self.RIGHTS if right != "CAP_SYS_PTRACE"]):
+            with self.subTest(rights=rights):
+                self.start(rights)
+                left, shim = self.start_job_that_leaves("left")
+                self.assertEqual(len(self.cgroups()), 1)
+                os.kill(shim, signal.SIGKILL)
+                job = self.wait_for_end("left")
+                self.assertFalse(is_alive(left), f"process {left} lives on")
+                self.assertEqual(job["exit_code"], 71, job)
+                self.assertIn(f"{left} sleep 1000", job["report"])
+                self.assertEqual(self.cgroups(), [])
+                self.agent.end()
+                shutil.rmtree(self.agent.state)
+
+    def test_the_cgroup_goes_with_the_job(self):
+        self.start()
+        done = self.accel("run", "--", "/bin/sh", "-c", "grep ^0:: /proc/self/cgroup", user=self.ANN)
+        self.assertRegex(done.stdout, r"/accel-agent-[0-9-]+-sh-.*\.[0-9a-f]{8}/accel-job-.*/rank-0$", done.stderr)
+        self.assertEqual(self.cgroups(), [])
+
+    def test_the_user_may_divide_the_cgroup_and_gets_neither_its_limits_nor_out_of_it(self):
+        self.start()
+        attempt = """cd "$1"/$(sed -n 's|^0::/||p' /proc/self/cgroup)/../.. || exit 1
+            mkdir mine && rmdir mine && echo divided
+            for file in *; do [ -f "$file" ] && [ -O "$file" ] && echo "owns $file"; done
+            mkdir ../beside 2>/dev/null && echo made one beside
+            (echo 0 >../accel-main/cgroup.procs) 2>/dev/null && echo got out
+            (echo 0 >accel-main/cgroup.procs) 2>/dev/null && echo took the seat; exit 0"""
+        done = self.accel("run", "--", "/bin/sh", "-c", attempt, "sh", self.hierarchy, user=self.ANN)
+        self.assertEqual(done.stdout.split("\n"), ["divided", "owns cgroup.procs", "owns cgroup.subtree_control", "owns cgroup.threads", ""],
+                         done.stderr)
+
+    def test_fault_27_the_next_agent_has_the_cgroup_of_a_job_that_goes_on(self):
+        self.start()
+        left, shim = self.start_job_that_leaves("held")
+        before = self.cgroups()
+        self.agent.end(signal.SIGUSR2)
+        self.start()
+        self.agent.wait_for_text("job held goes on")
+        self.assertEqual(self.cgroups(), before)
+        os.kill(shim, signal.SIGKILL)
+        self.wait_for_end("held")
+        self.assertFalse(is_alive(left), f"process {left} lives on")
+        self.assertEqual(self.cgroups(), [])
+
+    def test_fault_27_what_agent_and_shim_left_when_both_were_killed_is_killed_by_the_next_agent(self):
+        self.start()
+        left, shim = self.start_job_that_leaves("both")
+        self.agent.end(signal.SIGKILL)
+        os.kill(shim, signal.SIGKILL)
+        self.start()
+        self.assertEqual(self.wait_for_end("both")["exit_code"], 71)
+        self.assertFalse(is_alive(left), f"process {left} lives on")
+        self.assertEqual(self.cgroups(), [])
+
+    def test_a_cgroup_of_no_job_is_removed_at_the_start(self):
+        self.start()
+        state = self.agent.state.stat()
+        self.agent.end()
+        name = f"{self.place}/accel-agent-{state.st_dev}-{state.st_ino}-gone.01234567"
+        left = int(self.in_hierarchy(f'mkdir "$0/{name}"; sleep 1000 >/dev/null & echo $! >"$0/{name}/cgroup.procs"; echo $!', stdout=subprocess.PIPE,
+                                     check=True).stdout)
+        self.start()
+        self.agent.wait_for_text("removed 1 cgroups")
+        self.assertFalse(is_alive(left), f"process {left} lives on")
+        self.assertEqual(self.cgroups(), [])
+
+    def test_a_limit_of_the_administrator_holds_or_no_job_is_started(self):
+        self.start(config=AgentTest.CONFIG + "job_pids: 40\n")
+        script = """for i in $(seq 100); do sleep 1000 & done; jobs | wc -l; exit 0"""
+        done = self.accel("run", "--", "/bin/bash", "-c", script, user=self.ANN)
+        if "pids" in (pathlib.Path(f"/proc/{self.agent.process.pid}/root{self.hierarchy}") / "cgroup.controllers").read_text().split():
+            self.assertIn("fork", done.stderr)
+        else:
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("job_pids is 40, and the limit pids.max = 40 cannot be set", done.stderr)
+            self.agent.wait_for_text("warning: no job can be started")
+        self.assertEqual(self.cgroups(), [])
 
 
 if __name__ == "__main__":

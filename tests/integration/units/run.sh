@@ -21,8 +21,9 @@ for program in usr/bin/accel-agent bin/kill; do
 done
 cp "$source_folder"/deploy/systemd/*.service "$root/etc/systemd/system/"
 
+# Of systemd 254; before it the key is ignored, which docs/deploy.md tells.
 complaints=$(systemd-analyze verify --man=no --root="$root" accel-agent.service 2>&1 |
-  grep -F accel-agent || true)
+  grep -F accel-agent | grep -v "Unknown key.*'DelegateSubgroup'" || true)
 [ -z "$complaints" ] || { echo "FAILED: $complaints"; exit 1; }
 # The check must bite: an unknown key in the unit is seen.
 sed -i 's/^KillMode=/KillMod=/' "$root/etc/systemd/system/accel-agent.service"

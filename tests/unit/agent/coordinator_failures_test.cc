@@ -476,6 +476,26 @@ TEST(CoordinatorFailures, Fault8AnUnkillableWorkerPutsItsNodeAsideAndTheJobGoesO
   EXPECT_THAT(seats(cluster), ElementsAre("n0", "n1"));
 }
 
+// Issue 19: a node that could not see what a killed shim left said that nothing was left, and the lease was waived.
+TEST(CoordinatorFailures, Fault27WhatIsNotProvedToBeGoneIsWaitedForAndCostsTheSeat) {
+  ClusterOptions options = options_of(3, 2, 3);
+  options.job.fence.fencing = Fencing::kHard;
+  VirtualCluster cluster(options);
+  cluster.settle();
+
+  exit_rank(cluster, 0, supervisor::ExitCause::kNonZero);
+  while (cluster.node(2).local.empty()) cluster.apply(cluster.moves(1).front());
+  cluster.node(2).local.clear();
+  cluster.tell_node(2, WorkersGone{.job_uuid = kJob, .generation = 1, .is_proved = false});
+  cluster.run_for(20s);
+  EXPECT_EQ(cluster.phase(), JobPhase::kStopping);
+  cluster.run_for(60s);
+
+  EXPECT_EQ(cluster.job()->generation, 2U);
+  EXPECT_THAT(seats(cluster), ElementsAre("n0", "n1"));
+  EXPECT_THAT(cluster.reports(), Contains(HasSubstr("did not stop its workers")));
+}
+
 // Whoever is not named in `cluster` as put aside or lost may take part in other jobs.
 void expect_in_good_standing(const VirtualCluster& cluster, const NodeId& id) {
   const Node& node = cluster.state().nodes.at(id);

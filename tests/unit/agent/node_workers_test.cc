@@ -33,6 +33,7 @@ class ScriptedHost final : public supervisor::WorkerHost {
     std::vector<supervisor::HostRequest> requests;
     std::string killed;      // why
     int num_unkillable = 0;  // after that
+    bool is_proved = true;   // that nothing else is left
     int fd = -1;
     void wake() const { (void)::eventfd_write(fd, 1); }
   };
@@ -59,6 +60,7 @@ class ScriptedHost final : public supervisor::WorkerHost {
   }
   [[nodiscard]] std::uint64_t bytes_received() const override { return 0; }
   [[nodiscard]] int num_unkillable() const override { return script_.num_unkillable; }
+  [[nodiscard]] bool is_end_proved() const override { return script_.is_proved; }
 
  private:
   Script& script_;
@@ -94,8 +96,9 @@ class NodeWorkersTest : public testing::Test {
                    {.generation = kGeneration, .hosts_store = true});
   }
 
-  // The loop is never out of work: nobody reads what wakes it.
+  // With a shim the loop is never out of work: nobody reads what wakes it.
   void run_until_told(std::size_t count) {
+    loop_.restart();
     while (told_.size() < count) loop_.run_one();
   }
 
@@ -123,7 +126,9 @@ class NodeWorkersTest : public testing::Test {
            },
        .on_gone =
            [this](const WorkersGone& gone) {
-             told_.emplace_back(gone.num_unkillable == 0 ? "gone" : "gone, not all");
+             told_.emplace_back(!gone.is_proved            ? "perhaps gone"
+                                : gone.num_unkillable == 0 ? "gone"
+                                                           : "gone, not all");
            },
        .on_steps = [this](const StepsMade&) { told_.emplace_back("steps"); },
        .on_notice = [this](const std::string& line) { told_.push_back("notice " + line); },
@@ -223,6 +228,24 @@ TEST_F(NodeWorkersTest, Fault8WhatNotEvenTheAgentCanKillIsTold) {
   EXPECT_EQ(told_.back(), "gone, not all");
 }
 
+// Issue 19: a node without cgroups, and without the right to read tags, said that all was gone.
+TEST_F(NodeWorkersTest, Fault27WhatNobodyCanSeeIsNotCalledGone) {
+  adopt(snapshot_of("running"), {}, snapshot_of("running"));
+  told_.clear();
+  script_.is_proved = false;
+  script_.killed = "lost";
+  script_.wake();
+  run_until_told(4);
+  EXPECT_EQ(told_.back(), "perhaps gone");
+
+  workers_.stop({.job_uuid = "u", .generation = kGeneration});
+  run_until_told(5);
+  EXPECT_EQ(told_.back(), "perhaps gone");
+  workers_.stop({.job_uuid = "u", .generation = kGeneration - 1});
+  run_until_told(6);
+  EXPECT_EQ(told_.back(), "gone");
+}
+
 // Issue 19: a part whose shim was lost at its end stayed for ever.
 TEST_F(NodeWorkersTest, AShimThatIsLostWhileItEndsHasEnded) {
   adopt(snapshot_of("parked"), {}, snapshot_of("parked"));
@@ -266,15 +289,22 @@ TEST_F(NodeWorkersTest, AShimThatEndedByItselfLeavesThePartWithoutOne) {
 }
 
 TEST_F(NodeWorkersTest, AShimThatIsGoneWithoutAWordCountsAsLost) {
-  workers_.adopt_end({.generation = kGeneration, .hosts_store = false}, {});
+  workers_.adopt_end({.generation = kGeneration, .hosts_store = false}, {}, {});
 
   EXPECT_THAT(told_, ElementsAre("adopted", "exit 0 lost", "gone", "caught up"));
+}
+
+TEST_F(NodeWorkersTest, Fault27WhatAShimLeftBeforeTheTakeOverIsNotCalledGoneUnseen) {
+  workers_.adopt_end({.generation = kGeneration, .hosts_store = false}, {}, {.is_proved = false});
+
+  EXPECT_EQ(told_[1], "exit 0 lost");
+  EXPECT_EQ(told_[3], "perhaps gone");
 }
 
 TEST_F(NodeWorkersTest, TheLastWordOfAnOlderGenerationSaysNothingOfThisOne) {
   WorkerExit older = exit_of(0, ExitCause::kOk);
   older.generation = kGeneration - 1;
-  workers_.adopt_end({.generation = kGeneration, .hosts_store = false}, {older});
+  workers_.adopt_end({.generation = kGeneration, .hosts_store = false}, {older}, {});
 
   EXPECT_THAT(told_, ElementsAre("adopted", "exit 0 lost", "gone", "caught up"));
 }
