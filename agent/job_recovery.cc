@@ -18,7 +18,6 @@
 #include "agent/job_entry.h"
 #include "agent/rendezvous/node_address.h"
 #include "agent/ticket_book.h"
-#include "agent/worker_end.h"
 #include "runtime/supervisor/owner/last_word.h"
 #include "runtime/supervisor/owner/shim_state.h"
 
@@ -167,33 +166,6 @@ void JobRunner::recover_damaged(const JobFolder::Damaged& damaged) {
   kept.accounts.begin(clock_.now());
   write_record(kept);
   adopt(kept);
-}
-
-void JobRunner::on_snapshot(Entry& entry, const supervisor::Snapshot& snapshot) {
-  if (std::exchange(entry.may_owe_stop, false) && !snapshot.is_stop_asked) order_stop(entry);
-  v1::Job& job = entry.job();
-  const auto generation = static_cast<std::uint64_t>(snapshot.generation);
-  const bool is_same = generation == job.generation();
-  job.set_generation(generation);
-  job.set_restarts(static_cast<std::uint32_t>(generation));
-  if (!snapshot.workers.empty() && !entry.record.asked_to_stop())
-    job.set_state(v1::JOB_STATE_RUNNING);
-  const google::protobuf::RepeatedPtrField<v1::Worker> before = job.workers();
-  job.clear_workers();
-  for (const supervisor::WorkerSnapshot& seen : snapshot.workers) {
-    const int index = job.workers_size();
-    v1::Worker& worker = *job.add_workers();
-    if (is_same && index < before.size()) worker = before[index];
-    worker.set_rank(static_cast<std::uint32_t>(seen.global_rank));
-    worker.set_local_rank(static_cast<std::uint32_t>(seen.local_rank));
-    worker.set_pid(seen.is_alive ? seen.pid : 0);
-  }
-  for (const supervisor::WorkerExit& exit : snapshot.exits) {
-    if (exit.local_rank < 0 || exit.local_rank >= job.workers_size()) continue;
-    v1::Worker& worker = *job.mutable_workers(exit.local_rank);
-    if (!worker.has_exit()) *worker.mutable_exit() = describe_end(exit);
-  }
-  write_record(entry);
 }
 
 }  // namespace accel::agent

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "agent/caller_shares.h"
+#include "agent/heard_workers.h"
 #include "agent/job_entry.h"
 #include "agent/job_report.h"
 #include "agent/job_request.h"
@@ -17,9 +18,7 @@
 #include "agent/rendezvous/node_address.h"
 #include "agent/shim_folder.h"
 #include "agent/ticket_book.h"
-#include "agent/worker_end.h"
 #include "agent/worker_signals.h"
-#include "runtime/printable.h"
 #include "runtime/supervisor/owner/last_word.h"
 
 namespace accel::agent {
@@ -154,7 +153,8 @@ void JobRunner::remove_cgroup(const Entry& entry) const {
 void JobRunner::watch(Entry& entry, std::unique_ptr<supervisor::WorkerHost> host) {
   entry.shim.open(std::move(host),
                   {.on_event = [this, &entry](const auto& event) { on_event(entry, event); },
-                   .on_lost = [this, &entry](const Error& error) { end(entry, error); }});
+                   .on_lost = [this, &entry](const Error& error) { end(entry, error); }},
+                  most_ranks(entry));
 }
 
 Result<void> JobRunner::check_room(const UserAccount& user) const {
@@ -258,20 +258,6 @@ void JobRunner::write_record(Entry& entry) {
   }
 }
 
-void JobRunner::on_generation(Entry& entry, const supervisor::GenerationStarted& started) {
-  v1::Job& job = entry.job();
-  job.set_generation(static_cast<std::uint64_t>(started.generation));
-  job.set_restarts(static_cast<std::uint32_t>(started.generation));
-  if (!entry.record.asked_to_stop()) job.set_state(v1::JOB_STATE_RUNNING);
-  job.clear_workers();
-  for (std::size_t i = 0; i < started.pids.size(); ++i) {
-    v1::Worker& worker = *job.add_workers();
-    worker.set_rank(static_cast<std::uint32_t>(i));
-    worker.set_local_rank(static_cast<std::uint32_t>(i));
-    worker.set_pid(started.pids[i]);
-  }
-}
-
 // Steps come with snapshots alone; without them all of a generation would count as its start.
 void JobRunner::look_for_steps() {
   is_looking_ = false;
@@ -316,7 +302,7 @@ void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
   if (options_.totals != nullptr) entry.counters.hear(event, clock_.now(), *options_.totals);
   if (entry.accounts.wants_snapshots() && !is_looking_) look_for_steps();
   if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
-    on_generation(entry, *started);
+    show_started(job, *started, entry.record.asked_to_stop());
     return changed(entry);
   }
   if (const auto* snapshot = std::get_if<supervisor::Snapshot>(&event)) {
@@ -326,13 +312,11 @@ void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
       if (!looks_.empty()) tell_looks();
       return;
     }
-    on_snapshot(entry, *snapshot);
+    if (std::exchange(entry.may_owe_stop, false) && !snapshot->is_stop_asked) order_stop(entry);
+    show_standing(job, *snapshot, entry.record.asked_to_stop());
+    write_record(entry);
   } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
-    if (exit->local_rank >= 0 && exit->local_rank < job.workers_size()) {
-      v1::Worker& worker = *job.mutable_workers(exit->local_rank);
-      worker.set_pid(0);
-      *worker.mutable_exit() = describe_end(*exit);
-    }
+    show_exit(job, *exit);
   } else if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
     add_to_report(job, notice->text);
   } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
@@ -344,32 +328,12 @@ void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
 }
 
 void JobRunner::end(Entry& entry, const supervisor::JobOutcome& outcome) {
-  v1::Job& job = entry.job();
-  for (const supervisor::WorkerExit& exit : outcome.exits) {
-    if (exit.local_rank < 0 || exit.local_rank >= job.workers_size()) continue;
-    v1::Worker& worker = *job.mutable_workers(exit.local_rank);
-    worker.set_pid(0);
-    *worker.mutable_exit() = describe_end(exit);
-  }
-  const bool is_cancelled =
-      !outcome.success && entry.record.asked_to_stop() && !outcome.first_failure;
-  job.set_state(outcome.success ? v1::JOB_STATE_SUCCEEDED
-                : is_cancelled  ? v1::JOB_STATE_CANCELLED
-                                : v1::JOB_STATE_FAILED);
-  job.set_exit_code(outcome.exit_code);
-  job.set_reason(printable(outcome.reason));
-  job.set_restarts(static_cast<std::uint32_t>(outcome.restarts));
-  add_to_report(job, describe_outcome(outcome));
+  show_outcome(entry.job(), outcome, entry.record.asked_to_stop());
   conclude(entry);
 }
 
 void JobRunner::end(Entry& entry, const Error& error) {
-  v1::Job& job = entry.job();
-  for (v1::Worker& worker : *job.mutable_workers()) worker.set_pid(0);
-  job.set_state(v1::JOB_STATE_FAILED);
-  job.set_exit_code(error_info(error.code()).exit_status);
-  job.set_reason(printable(error.message()));
-  add_to_report(job, error.render("accel-agent"));
+  show_loss(entry.job(), error);
   conclude(entry);
 }
 
@@ -434,6 +398,11 @@ int JobRunner::num_ranks_of(const v1::Job& job) const {
 int JobRunner::num_ranks(const Entry& entry) {
   const int asked = static_cast<int>(entry.record.spec().procs_per_node());
   return std::max({1, asked, entry.job().workers_size()});
+}
+
+// Nobody knows what a job whose record was damaged had asked for.
+int JobRunner::most_ranks(const Entry& entry) {
+  return entry.record.has_spec() ? num_ranks(entry) : kMaxLocalWorkers;
 }
 
 void JobRunner::stop(const std::string& uuid, const supervisor::Stop& stop) {

@@ -124,7 +124,6 @@ class JobRunner {
   void order_stop(Entry& entry);
   void limit_stop(Entry& entry);
   void on_event(Entry& entry, const supervisor::HostEvent& event);
-  void on_generation(Entry& entry, const supervisor::GenerationStarted& started);
   void look_for_steps();
   void tell_looks();
   void changed(Entry& entry);
@@ -134,6 +133,7 @@ class JobRunner {
   void conclude(Entry& entry);
   void forget_oldest();
   [[nodiscard]] static int num_ranks(const Entry& entry);
+  [[nodiscard]] static int most_ranks(const Entry& entry);
   [[nodiscard]] Result<void> check_room(const UserAccount& user) const;
 
   // job_recovery.cc
@@ -141,7 +141,6 @@ class JobRunner {
   void take_over(Entry& entry, ShimAdopter::Found found);
   void take_over_stop(Entry& entry);
   void recover_damaged(const JobFolder::Damaged& damaged);
-  void on_snapshot(Entry& entry, const supervisor::Snapshot& snapshot);
   void log(const std::string& line) const;
 
   boost::asio::io_context& context_;

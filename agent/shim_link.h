@@ -8,7 +8,8 @@
 //
 //   rate, bytes  kBurst units, which fill again at kUnitsEach second; an event costs one, one more for each 4 KiB, and
 //                kRecordUnits when the agent may write a record for it. Beyond them the shim is not read: it waits.
-//   fairness     after kEventsATurn events other work of the loop comes first
+//   fairness     after kEventsATurn events, or kBytesATurn, other work of the loop comes first
+//   claims       one that speaks of workers which the job does not have is killed
 //   time         what it is told to end it ends, or is killed: must_act_within(). A shim that has said its last word,
 //                or is lost, is waited for by a thread of its host, never by the loop (ShimHostOptions::patience).
 //
@@ -38,6 +39,7 @@ class ShimLink {
   static constexpr std::int64_t kUnitsEach = 1'024;
   static constexpr std::int64_t kRecordUnits = 64;
   static constexpr int kEventsATurn = 64;
+  static constexpr std::uint64_t kBytesATurn = 1 << 20;
   struct Handlers {
     std::function<void(const supervisor::HostEvent&)> on_event;
     std::function<void(const Error&)>
@@ -48,8 +50,8 @@ class ShimLink {
   ShimLink(const ShimLink&) = delete;
   ShimLink& operator=(const ShimLink&) = delete;
 
-  // Requires: !is_open().
-  void open(std::unique_ptr<supervisor::WorkerHost> host, Handlers handlers);
+  // num_workers: of the job on this node, at most. Requires: !is_open().
+  void open(std::unique_ptr<supervisor::WorkerHost> host, Handlers handlers, int num_workers);
   // May be called by a handler.
   void close();
   [[nodiscard]] bool is_open() const { return host_ != nullptr; }
@@ -72,9 +74,11 @@ class ShimLink {
   void wait();
   void rest(Duration pause);
   void look_at_deadline();
+  void refuse(const supervisor::HostEvent& claim);
 
   const Clock& clock_;
   Handlers handlers_;
+  int num_workers_ = 0;
   std::unique_ptr<supervisor::WorkerHost> host_;
   boost::asio::posix::stream_descriptor
       events_;  // a copy of the host's descriptor: closed before the host

@@ -43,12 +43,14 @@ Result<void> NodeWorkers::start_host() {
 void NodeWorkers::watch(std::unique_ptr<supervisor::WorkerHost> host) {
   shim_.open(std::move(host),
              {.on_event = [this](const auto& event) { on_event(event); },
-              .on_lost = [this](const Error& error) { lose_shim(error); }});
+              .on_lost = [this](const Error& error) { lose_shim(error); }},
+             num_ranks_);
 }
 
 void NodeWorkers::equip(NodeWorkersOptions options) {
   options_ = std::move(options);
   options_.spec.control = supervisor::GenerationControl::kOwner;
+  num_ranks_ = static_cast<int>(options_.spec.workers.size());
 }
 
 void NodeWorkers::park(const ParkWorkers& order, std::vector<std::string> members) {
@@ -59,6 +61,7 @@ void NodeWorkers::park(const ParkWorkers& order, std::vector<std::string> member
   park_began_ = SteadyClock().now();
   progress_.restart();
   hosts_store_ = order.assign.node_index == 0;
+  first_rank_ = order.assign.first_rank;
   // What was renewed since the order was given counts.
   const bool is_renewed = renewed_generation_ == generation_ && order.lease_until;
   lease_until_ = is_renewed ? std::max(renewed_until_, *order.lease_until) : order.lease_until;
@@ -180,27 +183,39 @@ void NodeWorkers::on_event(const supervisor::HostEvent& event) {
     // Its number may be another process's from now on.
     const auto rank = static_cast<std::size_t>(exit->local_rank);
     if (exit->local_rank >= 0 && rank < pids_.size()) pids_[rank] = 0;
-    tell_exit(*exit);
+    if (exit->generation == static_cast<int>(generation_)) tell_exit(*exit);
   } else if (const auto* snapshot = std::get_if<supervisor::Snapshot>(&event)) {
     if (num_snapshots_awaited_ == 2) return begin_from(*snapshot);
     if (num_snapshots_awaited_ == 1) return catch_up(*snapshot);
-    const bool is_present = !is_over_ && snapshot->generation == static_cast<int>(generation_);
-    if (!is_present || !handlers_.on_steps) return;
-    handlers_.on_steps(progress_.observe(job, generation_, *snapshot));
+    tell_steps(*snapshot);
   } else if (const auto* ended = std::get_if<supervisor::GenerationEnded>(&event)) {
-    outcome_ = ended->outcome;
-    if (num_snapshots_awaited_ > 0) tell_missing(ended->outcome.exits);
-    // Its user's word that something cannot be killed is no reason to put the node aside: the agent tries it itself.
-    if (!ended->is_clean) return shim_.kill("could not end all workers");
-    shim_.has_acted();
-    is_over_ = true;
-    if (is_finishing_) expect_end();
-    end_generation({});
+    end_as_told(*ended);
   } else if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
     handlers_.on_notice(notice->text);
   } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
     end_shim(*outcome);
   }
+}
+
+// One of an older generation, or told again, ends nothing.
+void NodeWorkers::end_as_told(const supervisor::GenerationEnded& ended) {
+  // Its user's word that something cannot be killed is no reason to put the node aside: the agent tries it itself.
+  if (!ended.is_clean) return shim_.kill("could not end all workers");
+  if (is_over_ || ended.generation != static_cast<int>(generation_)) return;
+  outcome_ = ended.outcome;
+  if (num_snapshots_awaited_ > 0) tell_missing(ended.outcome.exits);
+  shim_.has_acted();
+  is_over_ = true;
+  if (is_finishing_) expect_end();
+  end_generation({});
+}
+
+// Which ranks the local ones are is this side's to say.
+void NodeWorkers::tell_steps(supervisor::Snapshot snapshot) {
+  const bool is_present = !is_over_ && snapshot.generation == static_cast<int>(generation_);
+  if (!is_present || !handlers_.on_steps) return;
+  for (auto& worker : snapshot.workers) worker.global_rank = first_rank_ + worker.local_rank;
+  handlers_.on_steps(progress_.observe(options_.job_uuid, generation_, snapshot));
 }
 
 void NodeWorkers::say_parked(int generation, int store_port) {
@@ -212,16 +227,18 @@ void NodeWorkers::say_parked(int generation, int store_port) {
        .took = std::chrono::duration_cast<Milliseconds>(SteadyClock().now() - park_began_)});
 }
 
-void NodeWorkers::tell_exit(const supervisor::WorkerExit& exit) {
-  told_.insert(exit.local_rank);
+// Once for each rank that there is.
+void NodeWorkers::tell_exit(supervisor::WorkerExit exit) {
+  const bool is_here = exit.local_rank >= 0 && exit.local_rank < num_ranks_;
+  if (!is_here || !told_.insert(exit.local_rank).second) return;
+  exit.global_rank = first_rank_ + exit.local_rank;
   handlers_.on_exited(
       {.job_uuid = options_.job_uuid, .generation = generation_, .step = exit.step, .exit = exit});
 }
 
 void NodeWorkers::tell_missing(const std::vector<supervisor::WorkerExit>& exits) {
   for (const supervisor::WorkerExit& exit : exits) {
-    const bool is_ours = exit.generation == static_cast<int>(generation_);
-    if (is_ours && !told_.contains(exit.local_rank)) tell_exit(exit);
+    if (exit.generation == static_cast<int>(generation_)) tell_exit(exit);
   }
 }
 
@@ -255,6 +272,8 @@ void NodeWorkers::end_generation(const Left& left) {
 void NodeWorkers::take_up(const HeldGeneration& held) {
   generation_ = held.generation;
   hosts_store_ = held.hosts_store;
+  first_rank_ = held.first_rank;
+  num_ranks_ = held.num_ranks;
   is_over_ = false;
   told_.clear();
   park_began_ = SteadyClock().now();
@@ -333,6 +352,8 @@ void NodeWorkers::tell_lost(ErrorCode why) {
   exit.cause = supervisor::ExitCause::kLost;
   exit.exit_code = error_info(why).exit_status;
   exit.generation = static_cast<int>(generation_);
+  // Of those whose ends are not known.
+  while (told_.contains(exit.local_rank)) ++exit.local_rank;
   tell_exit(exit);
 }
 

@@ -41,6 +41,8 @@ struct NodeWorkersOptions {
 struct HeldGeneration {
   std::uint64_t generation = 0;
   bool hosts_store = false;
+  int first_rank = 0;
+  int num_ranks = 1;  // here
 };
 
 // Where the shim of a held generation stood when it was taken over.
@@ -116,10 +118,12 @@ class NodeWorkers {
   void say_parked(int generation, int store_port);
   void take_up(const HeldGeneration& held);
   void begin_from(const supervisor::Snapshot& snapshot);
+  void end_as_told(const supervisor::GenerationEnded& ended);
+  void tell_steps(supervisor::Snapshot snapshot);
   void catch_up(const supervisor::Snapshot& snapshot);
   void end_catching_up();
   void tell_missing(const std::vector<supervisor::WorkerExit>& exits);
-  void tell_exit(const supervisor::WorkerExit& exit);
+  void tell_exit(supervisor::WorkerExit exit);
   void tell_lost(ErrorCode why);
   void end_shim(const supervisor::JobOutcome& outcome);
 
@@ -131,6 +135,8 @@ class NodeWorkers {
   std::optional<std::uint64_t> unproved_;  // the last generation that ended without proof
   bool is_over_ = true;                    // nothing of generation_ is here
   bool hosts_store_ = false;
+  int first_rank_ = 0;
+  int num_ranks_ = 0;              // here
   bool is_finishing_ = false;      // finish() was called
   int num_snapshots_awaited_ = 0;  // of a shim that is being taken over: two, then none
   std::set<int> told_;             // local ranks of generation_ whose ends were told

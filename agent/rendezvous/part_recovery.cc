@@ -134,7 +134,10 @@ void NodeJobs::take_up(const v1::JobRecord& record) {
 }
 
 void NodeJobs::take_over(Part& part, ShimAdopter::Found found) {
-  const HeldGeneration held = {.generation = part.generation, .hosts_store = part.node_index == 0};
+  const HeldGeneration held = {.generation = part.generation,
+                               .hosts_store = part.node_index == 0,
+                               .first_rank = part.first_rank,
+                               .num_ranks = part.num_ranks};
   const std::string about = "job " + part.spec.job_id();
   if (found.host) {
     handlers_.log(about + " goes on: the shim of its part was taken over");

@@ -24,6 +24,7 @@ class FakeWorkerHost final : public supervisor::WorkerHost {
 
   Result<std::optional<supervisor::HostEvent>> next_event() override {
     if (events_.empty()) return std::optional<supervisor::HostEvent>();
+    bytes += bytes_each;
     auto event = std::move(events_.front());
     events_.pop_front();
     if (auto* error = std::get_if<Error>(&event)) return std::move(*error);
@@ -39,6 +40,7 @@ class FakeWorkerHost final : public supervisor::WorkerHost {
   bool is_end_proved() const override { return is_proved; }
 
   std::uint64_t bytes = 0;
+  std::uint64_t bytes_each = 0;  // that an event is to have
   int unkillable = 0;
   bool is_proved = true;
 

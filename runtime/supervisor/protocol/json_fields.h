@@ -105,11 +105,15 @@ inline void from_field(const Json& json, double& out) {
   out = json.get<double>();
 }
 
+// Times are computed with in nanoseconds: what is added to a clock must have room there.
 template <typename Rep, typename Period>
 void from_field(const Json& json, std::chrono::duration<Rep, Period>& out) {
+  using Time = std::chrono::duration<Rep, Period>;
+  constexpr Rep kMost = std::chrono::duration_cast<Time>(std::chrono::hours(50 * 365 * 24)).count();
   Rep count{};
   from_field(json, count);
-  out = std::chrono::duration<Rep, Period>(count);
+  if (count > kMost || count < -kMost) throw FieldError("is out of range");
+  out = Time(count);
 }
 
 inline void from_field(const Json& json, std::map<std::string, std::string>& out) {

@@ -92,8 +92,9 @@ class NodeWorkersTest : public testing::Test {
     script_.now = now;
     script_.events.emplace_back(first);
     for (HostEvent& event : unheard) script_.events.push_back(std::move(event));
-    workers_.adopt(std::make_unique<ScriptedHost>(script_),
-                   {.generation = kGeneration, .hosts_store = true});
+    workers_.adopt(
+        std::make_unique<ScriptedHost>(script_),
+        {.generation = kGeneration, .hosts_store = true, .first_rank = 4, .num_ranks = 2});
   }
 
   // With a shim the loop is never out of work: nobody reads what wakes it.
@@ -103,6 +104,8 @@ class NodeWorkersTest : public testing::Test {
   }
 
   std::vector<std::string> told_;
+  std::vector<int> global_ranks_;
+  std::vector<int> stalled_;
   ScriptedHost::Script script_;
   boost::asio::io_context loop_;
   NodeWorkers workers_{
@@ -123,6 +126,7 @@ class NodeWorkersTest : public testing::Test {
                               : exited.exit.cause == ExitCause::kLost ? "lost"
                                                                       : "failed") +
                              exited.exit.tail);
+             global_ranks_.push_back(exited.exit.global_rank);
            },
        .on_gone =
            [this](const WorkersGone& gone) {
@@ -130,7 +134,11 @@ class NodeWorkersTest : public testing::Test {
                                 : gone.num_unkillable == 0 ? "gone"
                                                            : "gone, not all");
            },
-       .on_steps = [this](const StepsMade&) { told_.emplace_back("steps"); },
+       .on_steps =
+           [this](const StepsMade& steps) {
+             told_.emplace_back("steps");
+             stalled_ = steps.stalled_ranks;
+           },
        .on_notice = [this](const std::string& line) { told_.push_back("notice " + line); },
        .on_finished = [this] { told_.emplace_back("finished"); },
        .on_adopted =
@@ -217,6 +225,44 @@ TEST_F(NodeWorkersTest, Fault67WhatAShimCannotKillTheAgentTriesItself) {
   EXPECT_FALSE(workers_.has_shim());
 }
 
+// A shim whose user replaced it, or one that was late: its word about a generation that is over ended the next one.
+TEST_F(NodeWorkersTest, Fault67AnEndOfAnotherGenerationEndsNothingAndOneEndIsToldOnce) {
+  adopt(snapshot_of("running"), {}, snapshot_of("running"));
+  told_.clear();
+  script_.events.emplace_back(GenerationEnded{.generation = kGeneration - 1});
+  WorkerExit older = exit_of(0, ExitCause::kNonZero);
+  older.generation = kGeneration - 1;
+  script_.events.emplace_back(older);
+  for (int i = 0; i < 2; ++i) script_.events.emplace_back(exit_of(0, ExitCause::kOk));
+  for (int i = 0; i < 2; ++i)
+    script_.events.emplace_back(GenerationEnded{.generation = kGeneration});
+  script_.events.emplace_back(supervisor::Notice{"done"});
+  script_.wake();
+  while (told_.empty() || told_.back() != "notice done") loop_.run_one();
+
+  EXPECT_THAT(told_, ElementsAre("exit 0 ok", "gone", "notice done"));
+}
+
+TEST_F(NodeWorkersTest, Fault67WhichRanksAreHereIsNotTheShimsToSay) {
+  Snapshot now = snapshot_of("running");
+  now.workers.push_back({.local_rank = 1,
+                         .global_rank = 4711,
+                         .is_alive = true,
+                         .beats = 1,
+                         .silent_for = std::chrono::hours(1)});
+  adopt(now, {}, now);
+  WorkerExit exit = exit_of(0, ExitCause::kOk);
+  exit.global_rank = -5;
+  script_.events.emplace_back(exit);
+  script_.events.emplace_back(now);
+  script_.wake();
+  run_until_told(4);
+
+  EXPECT_THAT(told_, ElementsAre("adopted", "caught up", "exit 0 ok", "steps"));
+  EXPECT_THAT(global_ranks_, ElementsAre(4));
+  EXPECT_THAT(stalled_, ElementsAre(5));
+}
+
 TEST_F(NodeWorkersTest, Fault8WhatNotEvenTheAgentCanKillIsTold) {
   adopt(snapshot_of("running"), {}, snapshot_of("running"));
   told_.clear();
@@ -289,7 +335,8 @@ TEST_F(NodeWorkersTest, AShimThatEndedByItselfLeavesThePartWithoutOne) {
 }
 
 TEST_F(NodeWorkersTest, AShimThatIsGoneWithoutAWordCountsAsLost) {
-  workers_.adopt_end({.generation = kGeneration, .hosts_store = false}, {}, {});
+  workers_.adopt_end(
+      {.generation = kGeneration, .hosts_store = false, .first_rank = 4, .num_ranks = 2}, {}, {});
 
   EXPECT_THAT(told_, ElementsAre("adopted", "exit 0 lost", "gone", "caught up"));
 }
@@ -304,7 +351,10 @@ TEST_F(NodeWorkersTest, Fault27WhatAShimLeftBeforeTheTakeOverIsNotCalledGoneUnse
 TEST_F(NodeWorkersTest, TheLastWordOfAnOlderGenerationSaysNothingOfThisOne) {
   WorkerExit older = exit_of(0, ExitCause::kOk);
   older.generation = kGeneration - 1;
-  workers_.adopt_end({.generation = kGeneration, .hosts_store = false}, {older}, {});
+  workers_.adopt_end(
+      {.generation = kGeneration, .hosts_store = false, .first_rank = 4, .num_ranks = 2},
+      {older},
+      {});
 
   EXPECT_THAT(told_, ElementsAre("adopted", "exit 0 lost", "gone", "caught up"));
 }

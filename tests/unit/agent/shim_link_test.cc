@@ -2,6 +2,7 @@
 
 #include "agent/shim_link.h"
 
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ using supervisor::Notice;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
+constexpr int kNumWorkers = 2;
+
 class ShimLinkTest : public testing::Test {
  protected:
   void open() {
@@ -35,7 +38,8 @@ class ShimLinkTest : public testing::Test {
                     [this](const Error& error) {
                       lost_.push_back(error.message());
                       link_.close();
-                    }});
+                    }},
+               kNumWorkers);
   }
 
   void push_notices(int number) {
@@ -91,6 +95,55 @@ TEST_F(ShimLinkTest, Fault67WhatTheAgentRecordsCostsMore) {
   for (int i = 0; i < 2 * most; ++i) link_.read();
 
   EXPECT_EQ(num_events_, most);
+}
+
+TEST_F(ShimLinkTest, Fault67OtherWorkComesBetweenTheBytesOfAShimThatSaysMuch) {
+  open();
+  push_notices(2);
+  host_->bytes_each = ShimLink::kBytesATurn;
+  link_.read();
+
+  EXPECT_EQ(num_events_, 1);
+}
+
+supervisor::WorkerExit exit_of(int local_rank) {
+  supervisor::WorkerExit exit;
+  exit.local_rank = local_rank;
+  return exit;
+}
+
+// Its job took as many seats of the node as it said, and as much of the agent's memory.
+TEST_F(ShimLinkTest, Fault67AShimThatSpeaksOfWorkersWhichItsJobDoesNotHaveIsKilled) {
+  supervisor::Snapshot snapshot;
+  snapshot.workers.resize(kNumWorkers + 1);
+  supervisor::GenerationEnded ended;
+  ended.outcome.exits = {exit_of(kNumWorkers)};
+  const supervisor::HostEvent claims[] = {supervisor::GenerationStarted{.pids = {1, 2, 3}},
+                                          exit_of(kNumWorkers),
+                                          exit_of(-1),
+                                          supervisor::Restarting{.because = exit_of(kNumWorkers)},
+                                          supervisor::Hung{.silent_ranks = {0, 1, 2}},
+                                          snapshot,
+                                          ended};
+  for (const auto& claim : claims) {
+    open();
+    host_->push(claim);
+    link_.read();
+    EXPECT_FALSE(link_.is_open());
+  }
+
+  EXPECT_EQ(num_events_, 0);
+  EXPECT_EQ(lost_.size(), std::size(claims));
+  EXPECT_EQ(lost_[0], "accel-shim spoke of workers that the job does not have, and was killed");
+}
+
+TEST_F(ShimLinkTest, Fault67TheLastWordOfSuchAShimIsNotBelieved) {
+  open();
+  host_->push(supervisor::JobOutcome{.success = true, .exits = {exit_of(kNumWorkers)}});
+  link_.read();
+
+  EXPECT_EQ(num_events_, 0);
+  EXPECT_THAT(lost_, ElementsAre("accel-shim spoke of workers that the job does not have"));
 }
 
 // Issue 19: `kill -STOP $PPID` in a worker, and the job held its seat for ever.

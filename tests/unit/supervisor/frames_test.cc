@@ -218,6 +218,32 @@ TEST(Frames, NonsenseIsAProtocolError) {
   }
 }
 
+// Sixteen MiB of empty arrays were half a GiB and a second of the agent's loop.
+TEST(Frames, Fault67AFrameOfMoreValuesThanAnyEventHasIsRefusedUnread) {
+  std::string many = R"({"type":"notice","text":"x","x":[)";
+  for (int i = 0; i < 300'000; ++i) many += "[],";
+  const auto refused = decode_event(many + "0]}");
+  const std::string text(1'000'000, ',');
+  const auto taken = decode_event(encode(HostEvent(Notice{"\\\"" + text + "\""})));
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message(), "a frame of the shim has more values than any event");
+  ASSERT_TRUE(taken);
+  EXPECT_EQ(std::get<Notice>(*taken).text.size(), text.size() + 3);
+}
+
+// The agent subtracts them from its clock.
+TEST(Frames, Fault67TimesThatNoClockCanHaveAreAProtocolError) {
+  const auto most = std::chrono::hours(50 * 365 * 24);
+  EXPECT_TRUE(decode_event(encode(HostEvent(Hung{.silent_for = most}))));
+  const auto decoded =
+      decode_event(encode(HostEvent(Hung{.silent_for = std::chrono::milliseconds::max()})));
+
+  ASSERT_FALSE(decoded);
+  EXPECT_EQ(decoded.error().code(), ErrorCode::kProtocol);
+  EXPECT_EQ(decoded.error().message(), "a frame of the shim: silent_for is out of range");
+}
+
 TEST(FrameSocket, BigFrameTravelsAsAMemfd) {
   auto pair = FrameSocket::make_pair();
   ASSERT_TRUE(pair.has_value());
