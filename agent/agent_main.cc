@@ -61,7 +61,10 @@ Result<AgentConfig> load(const Flags& flags) {
   return complete;
 }
 
-void log_line(const std::string& line) {
+// What begins a line is the agent's: the rest of a text that others wrote is indented.
+void log_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) line += c == '\n' ? std::string("\n  ") : std::string(1, c);
   std::fprintf(stderr, "accel-agent: %s\n", line.c_str());
 }
 

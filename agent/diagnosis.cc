@@ -29,6 +29,11 @@ std::string summary(const std::string& status) {
   return text;
 }
 
+// The real user in /proc/PID/status.
+bool is_of(uid_t owner, const std::string& status) {
+  return status.find("\nUid:\t" + std::to_string(owner) + "\t") != std::string::npos;
+}
+
 std::vector<std::string> threads_of(const std::string& folder) {
   std::vector<std::string> threads;
   std::error_code failure;
@@ -56,7 +61,7 @@ std::string describe_thread(const std::string& folder, const std::string& thread
 
 }  // namespace
 
-v1::DiagChunk diagnose(const v1::Worker& worker, System& system) {
+v1::DiagChunk diagnose(const v1::Worker& worker, uid_t owner, System& system) {
   v1::DiagChunk chunk;
   chunk.set_title("rank " + std::to_string(worker.rank()) + ", pid " +
                   std::to_string(worker.pid()));
@@ -70,10 +75,17 @@ v1::DiagChunk diagnose(const v1::Worker& worker, System& system) {
     chunk.set_text("cannot be read: " + status.error().message() + "\n");
     return chunk;
   }
+  constexpr const char* kForeign = "is no process of the job's user\n";
+  if (!is_of(owner, *status)) {
+    chunk.set_text(kForeign);
+    return chunk;
+  }
   std::string text = summary(*status);
   for (const std::string& thread : threads_of(folder))
     text += describe_thread(folder, thread, system);
-  chunk.set_text(printable(text));
+  // Its number may be another process's by now.
+  const auto again = system.read_once(folder + "/status");
+  chunk.set_text(again && is_of(owner, *again) ? printable(text) : kForeign);
   return chunk;
 }
 
@@ -88,7 +100,9 @@ void Diagnosis::next() {
   const auto chunk = std::make_shared<v1::DiagChunk>();
   files_.add(
       user_,
-      [chunk, worker = workers_[next_++]] { *chunk = diagnose(worker, real_system()); },
+      [chunk, worker = workers_[next_++], user = user_] {
+        *chunk = diagnose(worker, user, real_system());
+      },
       [self = shared_from_this(), chunk] { self->handlers_.on_chunk(std::move(*chunk)); });
 }
 

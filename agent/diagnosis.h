@@ -18,9 +18,10 @@
 
 namespace accel::agent {
 
-// State, what each thread waits for (wchan), the kernel stack where we may read it. Cost: small files of /proc, four a thread,
-// of 256 threads at most.
-[[nodiscard]] v1::DiagChunk diagnose(const v1::Worker& worker, System& system);
+// State, what each thread waits for (wchan), the kernel stack where we may read it. Its number is the word of a shim, which the
+// user may replace: of a process that is not `owner`'s nothing is told. Cost: small files of /proc, four a thread, of 256
+// threads at most.
+[[nodiscard]] v1::DiagChunk diagnose(const v1::Worker& worker, uid_t owner, System& system);
 
 class Diagnosis : public std::enable_shared_from_this<Diagnosis> {
  public:

@@ -20,6 +20,8 @@ namespace {
 
 namespace asio = boost::asio;
 
+constexpr std::size_t kMostNotice = 4096;  // bytes in the log, of what a shim says
+
 }  // namespace
 
 NodeJobs::NodeJobs(asio::io_context& loop,
@@ -267,8 +269,10 @@ void NodeJobs::make_workers(Part& part, supervisor::JobSpec spec) {
                 if (of != nullptr && of->is_leaving && of->workers) of->workers->finish();
               },
           .on_steps = [this](StepsMade event) { handle(std::move(event)); },
-          .on_notice = [this, id = part.spec.job_id()](
-                           const std::string& line) { handlers_.log("job " + id + ": " + line); },
+          .on_notice =
+              [this, id = part.spec.job_id()](const std::string& line) {
+                handlers_.log("job " + id + ": " + line.substr(0, kMostNotice));
+              },
           // Not from within its own call.
           .on_finished =
               [this, uuid] {
