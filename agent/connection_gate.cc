@@ -77,10 +77,14 @@ ShareLimits within_open_files(ShareLimits wanted) {
 // Of kOtherFiles, or of what is left where there are not so many, they get no more than half.
 ShareLimits local_connection_limits() {
   const auto files = file_limit();
-  const ShareLimits all = {.most = kMostLocal, .most_each = kMostLocal / 2, .kept = kMostLocal / 8};
+  const ShareLimits all = {
+      .most = kMostLocal, .most_each = kMostLocal / 2, .kept = kMostLocal / 8, .leaves_room = true};
   if (!files) return all;
   const ShareLimits held = within(all, *files / 8);
-  return {.most = held.most, .most_each = std::max(1, held.most / 2), .kept = held.most / 8};
+  return {.most = held.most,
+          .most_each = std::max(1, held.most / 2),
+          .kept = held.most / 8,
+          .leaves_room = true};
 }
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const TcpAddress& address,

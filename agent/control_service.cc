@@ -505,7 +505,6 @@ grpc::ServerWriteReactor<v1::DiagChunk>* ControlService::Diagnose(Context* conte
         parts_.files,
         static_cast<uid_t>((*found)->uid()),
         std::vector<v1::Worker>(workers.begin(), workers.end()),
-        (*found)->uid(),
         Diagnosis::Handlers{
             .on_chunk = [stream](v1::DiagChunk chunk) { stream->send(std::move(chunk)); },
             .on_end = [stream] { stream->finish(grpc::Status::OK); }});

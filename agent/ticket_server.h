@@ -49,8 +49,9 @@ class TicketServer {
   boost::asio::io_context& context_;
   boost::asio::posix::stream_descriptor listener_;
   TicketBook& book_;
-  CallerShares shares_{{.most = kMaxConnections, .most_each = kMaxEach, .kept = kKept},
-                       favoured_users()};
+  CallerShares shares_{
+      {.most = kMaxConnections, .most_each = kMaxEach, .kept = kKept, .leaves_room = true},
+      favoured_users()};
   boost::asio::steady_timer pause_;
   UniqueFd spare_;  // given up for a moment when no descriptor is left, to turn the caller away
 };

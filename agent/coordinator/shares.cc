@@ -23,15 +23,19 @@ std::vector<std::size_t> surplus_of(const std::vector<std::string>& owners, int 
 std::optional<std::string> CallerShares::take(const std::string& caller) {
   const bool is_favoured = std::ranges::find(favoured_, caller) != favoured_.end();
   const std::string things = " " + std::string(limits_.things);
-  if (count_ >= (is_favoured ? limits_.most : limits_.most - limits_.kept)) {
+  const int room = is_favoured ? limits_.most : limits_.most - limits_.kept;
+  if (count_ >= room) {
     return std::to_string(count_) + things + " in all are as many as there may be" +
            (is_favoured || limits_.kept == 0
                 ? ""
                 : " of users other than " + std::string(limits_.favoured));
   }
   const auto known = callers_.find(caller);
-  if (known != callers_.end() && known->second >= limits_.most_each)
-    return "it has " + std::to_string(known->second) + things + ", as many as one caller may";
+  const int owned = known == callers_.end() ? 0 : known->second;
+  const bool is_greedy = limits_.leaves_room && owned > 0 && owned >= room - count_;
+  if (owned >= limits_.most_each || is_greedy)
+    return "it has " + std::to_string(owned) + things + ", as many as one caller may" +
+           (is_greedy ? " of what is left" : "");
   add(caller);
   return std::nullopt;
 }

@@ -19,6 +19,8 @@ struct ShareLimits {
   int kept = 0;       // of `most`, for favoured callers alone
   std::string_view things = "connections";
   std::string_view favoured = "root";  // who they are
+  // Nobody gets more than are left for all others: half for one that floods, a third each for two, and room for the next.
+  bool leaves_room = false;
 };
 
 // Of what `owners` have, the oldest first: which go so that `keep` stay. The oldest of whoever has most, again and again.

@@ -57,6 +57,21 @@ TEST(CallerShares, Fault64AnyNumberOfUsersLeaveRoomForRoot) {
   EXPECT_THAT(shares.take("uid 0"), Optional(HasSubstr("4 connections in all")));
 }
 
+// Two users with half each took all that others than root could have.
+TEST(CallerShares, Fault64ManyWhoFloodLeaveRoomForTheNext) {
+  CallerShares shares({.most = 64, .most_each = 32, .kept = 8, .leaves_room = true}, {"uid 0"});
+  for (int round = 0; round < 64; ++round) {
+    for (const char* greedy : {"uid 1", "uid 2", "uid 3"}) (void)shares.take(greedy);
+  }
+  EXPECT_EQ(shares.count(), 42);
+
+  EXPECT_EQ(shares.take("uid 4"), std::nullopt);
+  EXPECT_THAT(
+      shares.take("uid 1"),
+      Optional(HasSubstr("it has 14 connections, as many as one caller may of what is left")));
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(shares.take("uid 0"), std::nullopt);
+}
+
 TEST(CallerShares, RootAndTheAgentsOwnUserAreFavoured) {
   EXPECT_THAT(favoured_users(), ::testing::UnorderedElementsAre("uid 0", caller_of(::geteuid())));
 }
