@@ -3,13 +3,11 @@
 
 Run by ctest. The tests with two users need root and are skipped without it.
 """
-import atexit
 import grp
 import json
 import os
 import pathlib
 import pwd
-import re
 import resource
 import shutil
 import signal
@@ -21,134 +19,9 @@ import threading
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import Program, free_address, is_alive, is_sanitized, revoke_certificate  # noqa: E402
-
-SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
-BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
-
-
-def programs_for_everybody():
-    """The folder with the programs; a copy of it when other users cannot reach the build below, say, /root."""
-    folder = BUILD / "bin"
-    if all(parent.stat().st_mode & 0o001 for parent in folder.resolve().parents):
-        return folder
-    copy = pathlib.Path(tempfile.mkdtemp(prefix="accel-programs-"))
-    atexit.register(shutil.rmtree, copy, ignore_errors=True)
-    copy.chmod(0o755)
-    for program in folder.iterdir():
-        shutil.copy(program, copy)
-    return copy
-
-
-BIN = programs_for_everybody()
-PATIENCE = 60
-IS_ROOT = os.geteuid() == 0
-
-
-class Agent:
-    """An accel-agent with a state folder of its own; stopped with it."""
-
-    def __init__(self, folder, *arguments, config="", user=None, env=None, program=BIN / "accel-agent", pass_fds=(), before=()):
-        self.state = pathlib.Path(folder) / "state"
-        config_file = pathlib.Path(folder) / "agent.yaml"
-        config_file.write_text(("" if "socket_group" in config else 'socket_group: "*"\n') + config)
-        config_file.chmod(0o644)
-        self.log = open(pathlib.Path(folder) / "agent.log", "w+")
-        identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
-        self.process = subprocess.Popen([*before, program, "--state-dir", self.state, "--config", config_file, *arguments],
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                        env={**os.environ, **(env or {})}, pass_fds=pass_fds, **identity)
-        self.lines = []
-        self.is_serving = threading.Event()
-        self.reader = threading.Thread(target=self.read_lines)
-        self.reader.start()
-        self.is_serving.wait(PATIENCE)
-
-    def read_lines(self):
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if " serves at " in line:
-                self.is_serving.set()
-        self.is_serving.set()
-
-    def text(self):
-        return "".join(self.lines)
-
-    def wait_for_text(self, part):
-        """What it said before it answered may still be on its way through the pipe."""
-        for _ in range(PATIENCE * 20):
-            if part in self.text():
-                return
-            threading.Event().wait(0.05)
-        raise AssertionError(f"the agent never said {part!r}:\n{self.text()}")
-
-    def end(self, number=signal.SIGTERM):
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-        finally:
-            self.reader.join()
-            self.process.stderr.close()
-            self.log.close()
-        return self.process.returncode
-
-
-class AgentTest(unittest.TestCase):
-    CONFIG = "allow_root: true\n"
-
-    def setUp(self):
-        # Other users must reach the sockets below it.
-        self.folder = tempfile.mkdtemp(prefix="accel-agent-")
-        os.chmod(self.folder, 0o755)
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.agent = Agent(self.folder, config=self.CONFIG)
-        self.addCleanup(self.agent.end)
-
-    def accel(self, *arguments, user=None, env=None, input=None):
-        identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
-        command, *rest = map(str, arguments)
-        return subprocess.run([BIN / "accel", command, "--agent", self.agent.state / "run", *rest], capture_output=True, text=True,
-                              timeout=PATIENCE, cwd="/", env={**os.environ, **(env or {})}, input=input, **identity)
-
-    def job(self, name, **more):
-        done = self.accel("status", name, "--json", **more)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)
-
-    def wait_for_line(self, follower, start):
-        for line in follower.stdout:
-            if line.startswith(start):
-                return line.strip()
-        self.fail(f"no line that begins with {start}")
-
-    def wait_for_text(self, part):
-        self.agent.wait_for_text(part)
-
-    def call(self, method, ticket, count=1):
-        """gRPC calls by hand, on one connection: HTTP/2 with headers that are neither compressed nor indexed, empty messages."""
-        def frame(kind, flags, stream, payload):
-            return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-        headers = {b":method": b"POST", b":scheme": b"http", b":path": b"/accel.v1.Control/" + method.encode(), b":authority": b"x",
-                   b"te": b"trailers", b"content-type": b"application/grpc", b"accel-ticket": ticket}
-        block = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in headers.items())
-        caller = socket.socket(socket.AF_UNIX)
-        caller.connect(str(self.agent.state / "run/agent.sock"))
-        caller.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
-                       + b"".join(frame(1, 4, stream, block) + frame(0, 1, stream, b"\0" * 5) for stream in range(1, 2 * count, 2)))
-        return caller
-
-    def follow(self, name, user=None):
-        identity = {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
-        follower = subprocess.Popen([BIN / "accel", "logs", "-f", name, "--agent", self.agent.state / "run"], stdout=subprocess.PIPE,
-                                    text=True, **identity)
-        self.addCleanup(follower.stdout.close)
-        self.addCleanup(follower.wait, PATIENCE)
-        return follower
+import raw_grpc  # noqa: E402
+from one_agent import BIN, CAN_BE_PROTECTED, IS_ROOT, PATIENCE, UNIT_RIGHTS, Agent, AgentTest, as_the_unit  # noqa: E402
+from programs import BUILD, SOURCE, Program, free_address, is_alive, is_sanitized, revoke_certificate  # noqa: E402
 
 
 def expand(listed):
@@ -623,12 +496,13 @@ class Jobs(AgentTest):
         self.assertEqual(len(ticket), 64)
         tickets.close()
         refusal = "audit: refused unix:: the call carries no valid ticket of this agent"
-        for _ in range(PATIENCE * 5):  # a call may come before the agent has seen the end of the ticket
-            with self.call("ListJobs", ticket):
-                threading.Event().wait(0.2)
-            if refusal in self.agent.text():
-                return
-        self.fail(f"the agent never said {refusal!r}:\n{self.agent.text()}")
+        for _ in range(1000):  # a call may come before the agent has seen the end of the ticket
+            with self.call("ListJobs", ticket) as caller:
+                status = raw_grpc.status_of(caller)
+            if status != 0:
+                break
+        self.assertEqual(status, 16, "UNAUTHENTICATED is expected")
+        self.wait_for_text(refusal)
 
 
 class OpenFiles(AgentTest):
@@ -1116,34 +990,25 @@ class TwoUsers(AgentTest):
 
 
 @unittest.skipUnless(IS_ROOT, "two users need root")
-def narrowed(rights):
-    names = ",".join("+" + right.removeprefix("CAP_").lower() for right in rights)
-    return ["setpriv", "--inh-caps=-all", f"--bounding-set=-all,{names}", "--"]
-
-
 class UnderTheUnit(AgentTest):
     """With the rights and the OOM score that the shipped unit gives."""
     ANN = TwoUsers.ANN
-    RIGHTS = re.search(r"^CapabilityBoundingSet=(.*)$", (SOURCE / "deploy/systemd/accel-agent.service").read_text(), re.MULTILINE)[1].split()
 
-    def restart(self, rights, before=()):
+    def restart(self, rights=UNIT_RIGHTS, before=()):
         self.agent.end()
-        # Not all machines let a score be lowered.
-        is_protected = subprocess.run(["choom", "-n", "-900", "--", "true"], capture_output=True).returncode == 0
-        self.agent = Agent(self.folder, before=[*before, *(["choom", "-n", "-900", "--"] if is_protected else []), *narrowed(rights)])
+        self.agent = Agent(self.folder, before=[*before, *as_the_unit(rights)])
         self.addCleanup(self.agent.end)
-        return is_protected
 
     def test_workers_of_another_user_run_without_the_rights_and_the_protection_of_the_agent(self):
-        is_protected = self.restart(self.RIGHTS)
+        self.restart()
         done = self.accel("run", "--", "/bin/sh", "-c", "cat /proc/self/oom_score_adj; grep CapEff /proc/self/status", user=self.ANN)
         own = pathlib.Path("/proc/self/oom_score_adj").read_text().strip()
-        self.assertEqual(done.stdout.split(), ["0" if is_protected else own, "CapEff:", "0000000000000000"], done.stderr)
+        self.assertEqual(done.stdout.split(), ["0" if CAN_BE_PROTECTED else own, "CapEff:", "0000000000000000"], done.stderr)
         score = pathlib.Path(f"/proc/{self.agent.process.pid}/oom_score_adj").read_text().strip()
-        self.assertEqual(score, "-900" if is_protected else own)
+        self.assertEqual(score, "-900" if CAN_BE_PROTECTED else own)
 
     def test_fault_27_what_a_users_killed_shim_left_is_found_and_killed(self):
-        self.restart(self.RIGHTS)
+        self.restart()
         self.accel("run", "--detach", "--name", "left", "--", "/bin/sh", "-c",
                    "setsid sleep 1000 & echo left $!; exec sleep 1000", user=self.ANN)
         left = int(self.wait_for_line(self.follow("left", user=self.ANN), "left ").split()[1])
@@ -1158,7 +1023,7 @@ class UnderTheUnit(AgentTest):
 
     def test_an_agent_that_cannot_see_what_users_leave_says_so(self):
         without_cgroups = ["unshare", "--mount", "sh", "-c", 'umount --all --types cgroup2 --lazy; exec "$@"', "sh"]
-        self.restart([right for right in self.RIGHTS if right != "CAP_SYS_PTRACE"], before=without_cgroups)
+        self.restart([right for right in UNIT_RIGHTS if right != "CAP_SYS_PTRACE"], before=without_cgroups)
         self.agent.wait_for_text("warning: without cgroups (version 2) and without CAP_SYS_PTRACE")
 
 
@@ -1166,7 +1031,6 @@ class UnderTheUnit(AgentTest):
 class Cgroups(AgentTest):
     """In the cgroup that DelegateSubgroup= of the unit gives, with the rights of the unit: a job has one of its own."""
     ANN = TwoUsers.ANN
-    RIGHTS = UnderTheUnit.RIGHTS
     # Without its tags, its session and its parents.
     LEAVE = "(env -i setsid sleep 1000 >/dev/null 2>&1 & echo left $!); exec sleep 1000"
 
@@ -1184,10 +1048,10 @@ class Cgroups(AgentTest):
         return subprocess.run(["unshare", "--mount", "sh", "-c", 'mount -t cgroup2 none "$0" || exit 1; ' + command, self.hierarchy, *more],
                               **options)
 
-    def start(self, rights=RIGHTS, config=AgentTest.CONFIG):
+    def start(self, rights=UNIT_RIGHTS, config=AgentTest.CONFIG):
         enter = 'mount -t cgroup2 none "$0" && mkdir -p "$0/$1" && echo $$ >"$0/$1/cgroup.procs" && shift && exec "$@"'
         self.agent = Agent(self.folder, config=config, before=["unshare", "--mount", "sh", "-c", enter, self.hierarchy,
-                                                               self.place + "/accel-main", *narrowed(rights)])
+                                                               self.place + "/accel-main", *as_the_unit(rights)])
         self.addCleanup(self.agent.end)
 
     def cgroups(self):
@@ -1214,7 +1078,7 @@ class Cgroups(AgentTest):
         self.fail(f"{name} does not end")
 
     def test_fault_27_what_a_killed_shim_left_without_tags_session_and_parents_is_killed(self):
-        for rights in (self.RIGHTS, [right for right in self.RIGHTS if right != "CAP_SYS_PTRACE"]):
+        for rights in (UNIT_RIGHTS, [right for right in UNIT_RIGHTS if right != "CAP_SYS_PTRACE"]):
             with self.subTest(rights=rights):
                 self.start(rights)
                 left, shim = self.start_job_that_leaves("left")
