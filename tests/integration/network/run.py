@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -159,12 +160,36 @@ class Hosts(unittest.TestCase):
         self.assertTrue(self.ages("a", 0) and self.ages("b", 0))
         self.stop_all(a, b)
 
-    def test_fault49_an_endpoint_that_swallows_packets_is_named(self):
-        self.network.cut("a")
-        b = self.launch("b", "--rdzv_join_timeout", 8)
+    def connections(self, name, state):
+        """The ports from which that host has connections in this state to the endpoint."""
+        listed = subprocess.run([*self.network.command(name), "ss", "-Htn", "state", state, "dst", self.endpoint], check=True,
+                                capture_output=True, text=True).stdout
+        return {line.split()[2].rsplit(":", 1)[1] for line in listed.splitlines()}
+
+    def test_fault49_an_endpoint_that_swallows_packets_is_named_and_tried_again(self):
+        """Where a port is down the kernel soon knows of no way; here packets leave, and nothing says that they vanish: an attempt that
+        nobody gives up would be the only one within the join limit."""
+        self.network.lose_what_goes("b", "a")
+        b = self.launch("b", "--rdzv_join_timeout", 12)
+        tries = set()
+        while not b.is_over:
+            tries |= self.connections("b", "syn-sent")
+            time.sleep(0.05)
         self.assertEqual(b.wait(), 110, b.text())
         self.assertIn("rendezvous.timeout", b.text())
         self.assertIn(self.endpoint, b.text())
+        self.assertGreaterEqual(len(tries), 2)
+
+    def test_fault49_a_connection_whose_packets_vanish_is_given_up(self):
+        """The kernel alone keeps it for a quarter of an hour, longer than anybody waits here."""
+        a, b, c = self.launch_all()
+        before = self.connections("c", "established")
+        self.assertTrue(before)
+        self.network.lose_what_goes("c", "a")
+        a.wait_for(" of 2 node a restart 1")
+        eventually(lambda: not before & self.connections("c", "established"), "the end of the connection")
+        c.close()
+        self.stop_all(a, b)
 
     def test_a_line_of_torchrun_meets_beyond_loopback_without_keys_and_says_so(self):
         (self.folder / "stop").touch()  # workers have nothing to do

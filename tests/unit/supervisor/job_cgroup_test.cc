@@ -1,9 +1,11 @@
-// The rules of JobCgroup in plain folders, where every control file is one that "is not there".
+// The rules of JobCgroup in plain folders: a control file is there when a test has made it.
 // tests/fault/cgroups_test.cc has the real hierarchy.
 
 #include "runtime/supervisor/spawn/job_cgroup.h"
 
 #include <filesystem>
+#include <fstream>
+#include <string>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -76,6 +78,29 @@ TEST_F(JobCgroupTest, LimitWithoutItsControllerIsAnErrorThatNamesTheFile) {
   EXPECT_THAT(cgroup.error().message(), HasSubstr("memory.max = 1048576"));
   EXPECT_THAT(cgroup.error().message(), HasSubstr(rank(0) + "/memory.max"));
   EXPECT_TRUE(fs::is_empty(base_.path()));
+}
+
+// As where the controllers are: the kernel makes the files with the folder, here the test does.
+TEST_F(JobCgroupTest, Fault4And12LimitsAreWrittenForEachRank) {
+  spec_.limits.memory_bytes = 1 << 20;
+  spec_.limits.pids = 20;
+  const auto content = [&](int number, const std::string& name) {
+    const auto read = real_system().read_file(rank(number) + "/" + name);
+    return read ? *read : "none";
+  };
+  for (int number : {0, 1}) {
+    fs::create_directories(rank(number));
+    for (const char* name : {"memory.max", "pids.max", "memory.oom.group"})
+      std::ofstream(rank(number) + "/" + name).flush();
+  }
+  const auto cgroup = create();
+
+  ASSERT_TRUE(cgroup.has_value()) << cgroup.error().what();
+  for (int number : {0, 1}) {
+    EXPECT_EQ(content(number, "memory.max"), "1048576");
+    EXPECT_EQ(content(number, "pids.max"), "20");
+    EXPECT_EQ(content(number, "memory.oom.group"), "1");
+  }
 }
 
 TEST_F(JobCgroupTest, WhereNoProcessCanBeStartedIsNone) {
