@@ -6,6 +6,8 @@
 // Threads:  pure functions.
 #pragma once
 
+#include <accel/result.h>
+
 #include "accel/v1/control.pb.h"
 #include "runtime/supervisor/protocol/frames.h"
 
