@@ -6,12 +6,16 @@
 // `bytes` is what this rank brings (all_gather, broadcast, all_reduce) or brings for all (reduce_scatter, all_to_all); the
 // seconds are the median of the calls. "all_reduce_own" is one of tensors of the backend's allocator, where it has one, as
 // DDP's buckets are. "copy" is a memcpy at the same time on all ranks: the memory's limit.
+//
+// COLLECTIVE "preemption": the seconds that the end of a batch takes to ask whether to save and end, and "meeting": those of the
+// all-reduce that ranks without shared memory do instead.
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -26,6 +30,7 @@
 #include <accel/error.h>
 #include <accel/state.h>
 
+#include "libaccel/prepare/preemption.h"
 #include "libaccel/process/process_group.h"
 
 namespace {
@@ -153,6 +158,22 @@ double seconds_of_copy(c10d::ProcessGroup& group, std::int64_t bytes) {
       group, {"copy", bytes, [] {}, [&] { std::memcpy(to.data(), from.data(), to.size()); }, {}});
 }
 
+void print_preemption(const std::shared_ptr<accel::ProcessGroup>& group) {
+  constexpr int kBoundaries = 20'000;
+  const auto print = [&](const char* name, const std::function<bool()>& asks) {
+    group->barrier("beginning");
+    const auto begin = Clock::now();
+    for (int i = 0; i < kBoundaries; ++i) {
+      if (asks()) throw std::runtime_error("nobody was asked to end");
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    std::printf("%s 8 0 %.9g\n", name, seconds / kBoundaries);
+  };
+  accel::detail::Preemption preemption(group);
+  print("preemption", [&] { return preemption.is_due(false); });
+  print("meeting", [&] { return group->begin_any(false, "meeting")(); });
+}
+
 // "two_level" has no name of its own: it is what ranks of several nodes get.
 void run(const std::string& backend, const std::string& only) {
   const bool is_default = backend == "two_level";
@@ -161,6 +182,7 @@ void run(const std::string& backend, const std::string& only) {
     throw std::runtime_error("the backend is " + state.backend() + ", not " + backend);
   const auto joined = accel::current_process_group();
   c10d::ProcessGroup& group = *joined->c10d_group();
+  if (only == "preemption") return print_preemption(joined);
   for (const Case& one : cases_of(group, joined->rank(), joined->size())) {
     if (!only.empty() && one.name != only) continue;
     double seconds = -1;

@@ -342,6 +342,7 @@ void ProcessGroup::take_memory(const char* name,
                                std::shared_ptr<shm::ByteGroup> memory,
                                const InitProcessGroupKwargs& options) {
   memory_ = std::move(memory);
+  if (auto* const word = memory_->stop_word()) stop_word_.emplace(*word);
   take_backend(
       name,
       c10d::ProcessGroup::CUSTOM,

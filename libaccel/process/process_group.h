@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +29,8 @@
 #include <accel/env_contract.h>
 #include <accel/error.h>
 #include <accel/state.h>
+
+#include "libaccel/collectives/shm/stop_word.h"
 
 namespace c10d {
 class Backend;
@@ -84,6 +87,9 @@ class ProcessGroup {
   // until every rank has begun too. Other collectives may come between.
   [[nodiscard]] std::function<bool()> begin_any(bool mine, std::string_view operation);
 
+  // Of all ranks, where they are on one node; else nullptr.
+  [[nodiscard]] shm::StopWord* stop_word() noexcept { return stop_word_ ? &*stop_word_ : nullptr; }
+
   // With the backend two_level: the ranks of this node, by place, and the ranks with this place on all nodes, by node.
   // Else nullptr. Calls of this group and of these must come in the same order on all ranks.
   [[nodiscard]] const std::shared_ptr<ProcessGroup>& node() const noexcept { return node_; }
@@ -114,6 +120,7 @@ class ProcessGroup {
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::shared_ptr<shm::ByteGroup> memory_;  // behind it, unless that is Gloo
+  std::optional<shm::StopWord> stop_word_;  // in its memory
   std::shared_ptr<ProcessGroup> node_;
   std::shared_ptr<ProcessGroup> across_;
 };

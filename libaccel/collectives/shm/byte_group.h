@@ -11,8 +11,10 @@
 // Threads:  one thread at a time, except abort().
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -128,6 +130,10 @@ class ByteGroup {
     return Error(ErrorCode::kUnsupported,
                  std::to_string(bytes) + " bytes cannot be shared with ranks of other nodes");
   }
+
+  // Where all ranks agree on the boundary to stop at (stop_word.h), for as long as the group lives; nullptr: they are not all on
+  // this node.
+  [[nodiscard]] virtual std::atomic<std::uint64_t>* stop_word() noexcept { return nullptr; }
 
   // Begins to send or receive; the letter's memory must stay until it is done. Errors  kInvalidArgument: there is no such
   // rank, or it is this one.

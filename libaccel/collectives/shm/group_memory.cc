@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kMaxSlotBytes = std::size_t{1} << 30U;
-constexpr std::uint64_t kLayout = 4;  // raised with every change of what stands where
+constexpr std::uint64_t kLayout = 5;  // raised with every change of what stands where
 
 std::size_t lines_bytes(int world_size) {
   const std::size_t bytes = sizeof(RankLine) * static_cast<std::size_t>(world_size);
@@ -168,6 +168,11 @@ Place& GroupMemory::place(int rank, unsigned parity) const noexcept {
 
 MemoryOffer& GroupMemory::arena(int rank) const noexcept {
   return *reinterpret_cast<MemoryOffer*>(room(rank) + kCacheLine * 8);
+}
+
+// In the room of rank 0.
+std::atomic<std::uint64_t>& GroupMemory::stop_word() const noexcept {
+  return *reinterpret_cast<std::atomic<std::uint64_t>*>(room(0) + kCacheLine * 10);
 }
 
 // The states of all rings come first, then their bytes.

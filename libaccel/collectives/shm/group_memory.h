@@ -1,7 +1,7 @@
 // GroupMemory: what the ranks of one node share: a line of each (rank_line.h), two slots of each for collectives, and a ring
 // from each to each for messages (mail.h).
 //
-//   line of rank 0 | ... | line of rank n-1 | rank 0: calls, bell, cores, places, slot 0, slot 1 | rank 1: ... | ...
+//   line of rank 0 | ... | line of rank n-1 | rank 0: calls, bell, cores, places, stop word, slot 0, slot 1 | rank 1: ...
 //   | ring 0 to 0 | ring 0 to 1 | ... | ring n-1 to n-1
 //
 // It is a memfd: nothing has a name in a file system, and it is gone with the last process that maps it. All bytes zero
@@ -77,6 +77,8 @@ class GroupMemory {
   [[nodiscard]] Place& place(int rank, unsigned parity) const noexcept;
   // Of the rank's arena; valid once a place in it was published.
   [[nodiscard]] MemoryOffer& arena(int rank) const noexcept;
+  // Of all ranks (stop_word.h).
+  [[nodiscard]] std::atomic<std::uint64_t>& stop_word() const noexcept;
   // Rung when a ring of the rank has changed.
   [[nodiscard]] Bell& bell(int rank) const noexcept;
   // From a rank to a rank, and the bytes behind it: ring_bytes().

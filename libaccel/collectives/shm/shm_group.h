@@ -102,6 +102,10 @@ class ShmGroup final : public ByteGroup {
   // What all ranks have in such memory all_reduce(), all_reduce_pieces() and reduce_scatter_pieces() reduce without a copy.
   [[nodiscard]] Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes) override;
 
+  [[nodiscard]] std::atomic<std::uint64_t>* stop_word() noexcept override {
+    return &memory_.stop_word();
+  }
+
   [[nodiscard]] Result<void> all_reduce(
       const std::byte* in, std::byte* out, std::size_t count, DataType type, ReduceOp op) override;
   [[nodiscard]] Result<void> reduce(const std::byte* in,

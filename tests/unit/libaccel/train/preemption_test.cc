@@ -3,9 +3,11 @@
 
 #include "libaccel/prepare/preemption.h"
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +17,7 @@
 #include <accel/operations.h>
 #include <accel/state.h>
 
+#include "libaccel/process/process_group.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
@@ -40,6 +43,62 @@ TEST(Preemption, AllRanksEndAtTheBoundaryAfterTheFirstThatWasAsked) {
     const int asked_at[] = {5, 3, 100};
 
     EXPECT_EQ(end_of_rank(asked_at[state.process_index()]), 4);
+  });
+}
+
+// Ranks of one node: the one that is late holds nobody up.
+TEST(Preemption, ARankOfANodeReachesBoundariesThatAnotherHasNotReached) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    detail::Preemption preemption(current_process_group());
+    const auto reach_five = [&](bool is_asked) {
+      for (int boundary = 0; boundary < 5; ++boundary) EXPECT_FALSE(preemption.is_due(is_asked));
+    };
+    if (state.process_index() == 0) reach_five(false);
+    state.wait_for_everyone();
+    if (state.process_index() == 1) reach_five(true);
+    state.wait_for_everyone();
+
+    EXPECT_TRUE(preemption.is_due(false)) << "the boundary after the newest";
+  });
+}
+
+// Without a collective between boundaries ranks are as far apart as the machine lets them be.
+TEST(Preemption, RanksThatAreApartEndAtOneBoundary) {
+  test::run_ranks(3, [] {
+    const PartialState state;
+    detail::Preemption preemption(current_process_group());
+    std::int64_t boundary = 0;
+    const bool is_asked = state.process_index() == 1;
+    while (!preemption.is_due(is_asked && boundary >= 1'000)) ++boundary;
+
+    const at::Tensor ends = gather(at::full({1}, boundary, at::kLong));
+    EXPECT_TRUE(ends.eq(boundary).all().item<bool>()) << ends;
+  });
+}
+
+// Of an Accelerator that is gone the word is still there.
+TEST(Preemption, TheNextAcceleratorOfAProcessCountsOn) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    {
+      detail::Preemption first(current_process_group());
+      for (int boundary = 0; boundary < 7; ++boundary) EXPECT_FALSE(first.is_due(false));
+    }
+    state.wait_for_everyone();
+    detail::Preemption second(current_process_group());
+    EXPECT_FALSE(second.is_due(true));
+    state.wait_for_everyone();
+    EXPECT_TRUE(second.is_due(false));
+  });
+}
+
+// Gloo has no memory to agree through.
+TEST(Preemption, RanksWithoutSharedMemoryEndAtTheBoundaryAfterTheFirstThatWasAsked) {
+  test::run_ranks(2, [] {
+    const PartialState state({.init_process_group = {.backend = "gloo"}});
+    EXPECT_EQ(current_process_group()->stop_word(), nullptr);
+    EXPECT_EQ(end_of_rank(state.process_index() == 1 ? 3 : 100), 4);
   });
 }
 
