@@ -19,6 +19,7 @@
 #include <span>
 
 #include "libaccel/pager/guard_memory.h"
+#include "libaccel/pager/write_permit.h"
 
 namespace accel::pager {
 
@@ -35,6 +36,9 @@ class PageSource {
   virtual void release(std::size_t unit,
                        GuardRange& range,
                        std::span<const std::size_t> written) = 0;
+
+  // Of operators that write to its pages; nullptr: they always may. The same object for the life of the source.
+  [[nodiscard]] virtual const WritePermit* write_permit() const noexcept { return nullptr; }
 };
 
 }  // namespace accel::pager

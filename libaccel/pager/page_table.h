@@ -105,6 +105,7 @@ class PageTable {
 
   [[nodiscard]] const UnitLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] PageSource& source() noexcept { return *source_; }
+  [[nodiscard]] const WritePermit* write_permit() const noexcept { return write_permit_; }
   [[nodiscard]] std::byte* address_of(std::size_t parameter) const noexcept;
   [[nodiscard]] std::size_t bytes_of(std::size_t unit) const noexcept { return unit_bytes_[unit]; }
   [[nodiscard]] bool is_resident(std::size_t unit) const noexcept {
@@ -142,7 +143,8 @@ class PageTable {
   const UnitLayout layout_;
   const PageTableOptions options_;
   const std::unique_ptr<PageSource> source_;
-  std::vector<std::size_t> unit_bytes_;  // of memory, whole pages
+  const WritePermit* const write_permit_;  // the source's
+  std::vector<std::size_t> unit_bytes_;    // of memory, whole pages
   std::unique_ptr<Page[]> pages_;
   std::atomic<std::size_t> current_{kNone};  // the unit that was used last
   std::unique_ptr<std::atomic<bool>[]> is_seen_;

@@ -46,6 +46,38 @@ const PagedStorage* paged_storage(const c10::TensorImpl& tensor) noexcept {
   return static_cast<const PagedStorage*>(pointer.get_context());
 }
 
+// What guarded() has made.
+struct GuardedStorage {
+  at::Storage memory;
+  std::vector<GuardLabel> labels;
+  std::shared_ptr<const WritePermit> permit;
+};
+
+void delete_guarded_storage(void* context) {
+  delete static_cast<GuardedStorage*>(context);
+}
+
+const GuardedStorage* guarded_storage(const c10::TensorImpl& tensor) noexcept {
+  if (!tensor.key_set().has(kPagingKey) || !tensor.has_storage()) return nullptr;
+  const at::DataPtr& pointer = tensor.unsafe_storage().data_ptr();
+  if (pointer.get_deleter() != &delete_guarded_storage) return nullptr;
+  return static_cast<const GuardedStorage*>(pointer.get_context());
+}
+
+// Of the parameter at the tensor's first element.
+std::string name_of(const GuardedStorage& storage, const c10::TensorImpl& tensor) {
+  const std::size_t at = static_cast<std::size_t>(tensor.storage_offset()) * tensor.itemsize();
+  for (const GuardLabel& label : storage.labels)
+    if (at >= label.offset && at - label.offset < label.bytes) return label.name;
+  return "behind " + storage.labels.back().name;
+}
+
+void check_write(const c10::TensorImpl& tensor, const char* operation) {
+  const GuardedStorage* const storage = guarded_storage(tensor);
+  if (storage == nullptr || storage->permit->is_given()) return;
+  throw storage->permit->refusal(operation, name_of(*storage, tensor));
+}
+
 // ---- which arguments an operator writes to ----
 
 constexpr std::size_t kMostArguments = 64;
@@ -93,18 +125,23 @@ std::uint64_t remembered_writes(const c10::FunctionSchema& schema) {
 // The units that one operator holds while it runs.
 class OperatorPins {
  public:
-  OperatorPins() = default;
+  explicit OperatorPins(const char* operation) : operation_(operation) {
+    g_num_hooked.fetch_add(1, std::memory_order_relaxed);
+    note_operator(operation);
+  }
   OperatorPins(const OperatorPins&) = delete;
   OperatorPins& operator=(const OperatorPins&) = delete;
   ~OperatorPins() {
     for (const Pin& pin : pins_) pin.table->unpin(pin.unit);
   }
 
-  void add(const PagedStorage& storage, bool is_written) {
-    PageTable& table = *storage.table;
-    table.note_first_use(storage.parameter);
-    pin(table, storage.place.unit);
-    if (is_written) table.mark_written(storage.place.unit, storage.place.slot);
+  // Throws the permit's refusal.
+  void add(const c10::TensorImpl& tensor, bool is_written) {
+    if (const PagedStorage* const storage = paged_storage(tensor)) {
+      add(*storage, is_written);
+    } else if (is_written) {
+      check_write(tensor, operation_);
+    }
   }
 
  private:
@@ -112,6 +149,16 @@ class OperatorPins {
     PageTable* table;  // alive as long as the argument is
     std::size_t unit;
   };
+
+  void add(const PagedStorage& storage, bool is_written) {
+    PageTable& table = *storage.table;
+    const WritePermit* const permit = is_written ? table.write_permit() : nullptr;
+    if (permit != nullptr && !permit->is_given())
+      throw permit->refusal(operation_, table.layout().parameters[storage.parameter].name);
+    table.note_first_use(storage.parameter);
+    pin(table, storage.place.unit);
+    if (is_written) table.mark_written(storage.place.unit, storage.place.slot);
+  }
 
   void pin(PageTable& table, std::size_t unit) {
     std::size_t held_bytes = 0;
@@ -124,13 +171,12 @@ class OperatorPins {
     pins_.push_back({&table, unit});
   }
 
+  const char* operation_;
   c10::SmallVector<Pin, 8> pins_;
 };
 
 void add(OperatorPins& pins, const c10::IValue& value, bool is_written) {
-  if (!value.isTensor()) return;
-  if (const auto* storage = paged_storage(*value.unsafeToTensorImpl()))
-    pins.add(*storage, is_written);
+  if (value.isTensor()) pins.add(*value.unsafeToTensorImpl(), is_written);
 }
 
 void add_all(OperatorPins& pins, c10::ArrayRef<c10::IValue> values, bool is_written) {
@@ -146,9 +192,7 @@ void page_in_and_go_on(const c10::OperatorHandle& op,
   const c10::FunctionSchema& schema = op.schema();
   const std::uint64_t written = remembered_writes(schema);
   const auto arguments = torch::jit::last(*stack, schema.arguments().size());
-  g_num_hooked.fetch_add(1, std::memory_order_relaxed);
-  note_operator(op.operator_name().name.c_str());
-  OperatorPins pins;
+  OperatorPins pins(op.operator_name().name.c_str());
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const bool is_written = (written >> std::min(i, kMostArguments - 1) & 1) != 0;
     const c10::IValue& argument = arguments[i];
@@ -164,12 +208,10 @@ void page_in_and_go_on(const c10::OperatorHandle& op,
 // The same for the operators that training calls most, with their own types: boxing their arguments would be most of
 // the cost. A reference to a tensor that is not const is written to.
 void add(OperatorPins& pins, const at::Tensor& tensor) {
-  if (const auto* storage = paged_storage(*tensor.unsafeGetTensorImpl()))
-    pins.add(*storage, /*is_written=*/false);
+  pins.add(*tensor.unsafeGetTensorImpl(), /*is_written=*/false);
 }
 void add(OperatorPins& pins, at::Tensor& tensor) {
-  if (const auto* storage = paged_storage(*tensor.unsafeGetTensorImpl()))
-    pins.add(*storage, /*is_written=*/true);
+  pins.add(*tensor.unsafeGetTensorImpl(), /*is_written=*/true);
 }
 void add(OperatorPins& pins, const std::optional<at::Tensor>& tensor) {
   if (tensor) add(pins, *tensor);
@@ -182,9 +224,7 @@ struct Typed;
 template <typename Operator, typename Result, typename... Arguments>
 struct Typed<Operator, Result(Arguments...)> {
   static Result page_in_and_go_on(c10::DispatchKeySet keys, Arguments... arguments) {
-    g_num_hooked.fetch_add(1, std::memory_order_relaxed);
-    note_operator(Operator::name);
-    OperatorPins pins;
+    OperatorPins pins(Operator::name);
     (add(pins, arguments), ...);
     return Operator::redispatch(
         keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kPagingKey),
@@ -204,16 +244,19 @@ void register_typed(torch::Library& aten) {
 
 void refuse_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   std::string name;
-  for (const c10::IValue& argument : torch::jit::last(*stack, op.schema().arguments().size()))
-    if (argument.isTensor())
-      if (const auto* storage = paged_storage(*argument.unsafeToTensorImpl()))
-        name = storage->table->layout().parameters[storage->parameter].name;
+  for (const c10::IValue& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
+    if (!argument.isTensor()) continue;
+    const c10::TensorImpl& tensor = *argument.unsafeToTensorImpl();
+    if (const auto* paged = paged_storage(tensor))
+      name = paged->table->layout().parameters[paged->parameter].name;
+    else if (const auto* shared = guarded_storage(tensor))
+      name = name_of(*shared, tensor);
+  }
   throw Error(ErrorCode::kUnsupported,
-              op.operator_name().name + " on the paged parameter '" + name +
-                  "' would leave its pages, which only the pager may change",
-              "load or change the parameter before it is paged (before prepare()), or load it with "
-              "load_state(); copy_() alone is for "
-              "pages that may be written");
+              op.operator_name().name + " on the parameter '" + name +
+                  "' would give it other memory, where nobody would look for it",
+              "load or change the parameter before it is paged or divided (before prepare()), or "
+              "load it with load_state(); copy_() alone is for pages that may be written");
 }
 
 // Make views, look at sizes, or are made of other operators that come by themselves (contiguous, to). Views keep the key.
@@ -308,6 +351,26 @@ void put_on_pages(at::Tensor& tensor,
   paged.unsafeGetTensorImpl()->set_sizes_and_strides(
       tensor.sizes(), tensor.strides(), storage_offset);
   tensor.set_data(paged);
+}
+
+at::Tensor guarded(const at::Tensor& values,
+                   std::vector<GuardLabel> labels,
+                   std::shared_ptr<const WritePermit> permit) {
+  hook_paging();
+  const at::Storage& memory = values.storage();
+  const std::size_t bytes = memory.nbytes();
+  void* const address = memory.mutable_data();
+  auto* context = new GuardedStorage{memory, std::move(labels), std::move(permit)};
+  at::Storage storage(at::Storage::use_byte_size_t(),
+                      bytes,
+                      at::DataPtr(address, context, &delete_guarded_storage, at::kCPU),
+                      /*allocator=*/nullptr,
+                      /*resizable=*/false);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), values.key_set().add(kPagingKey), values.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
+      values.sizes(), values.strides(), values.storage_offset());
+  return tensor;
 }
 
 void take_off_pages(at::Tensor& tensor, const at::Tensor& values) {

@@ -8,8 +8,12 @@
 // The parameter's tensor object stays the same for ever; its storage is given once, at the addresses of its unit. From
 // the storage (the context of its data pointer) the fallback finds unit and table without a search.
 //
+// A parameter that is always in memory has the key where its writes are to be seen: guarded(). An operator that writes then
+// asks the permit (write_permit.h), and throws with the parameter's name where it may not.
+//
 // Operators that only look at sizes, or make views, skip the key: they neither need values nor pay. Those that would
-// give the parameter other memory (resize_, set_) are refused with kUnsupported and the parameter's name.
+// give the parameter other memory (resize_, set_) are refused with kUnsupported and the parameter's name. What is no operator,
+// or says in its schema that it does not write, is not seen: set_data(), kernels by an address, c10d's collectives.
 //
 // This file and its test are the only places that know of the key; another LibTorch is tried against that test.
 //
@@ -20,10 +24,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/pager/guard_memory.h"
 #include "libaccel/pager/page_table.h"
+#include "libaccel/pager/write_permit.h"
 
 namespace accel::pager {
 
@@ -51,6 +58,12 @@ void move_to_pages(const at::Tensor& tensor,
 
 // Gives it ordinary memory again. values: without the key, of the tensor's sizes.
 void take_off_pages(at::Tensor& tensor, const at::Tensor& values);
+
+// A tensor of the same values, in the same memory, which operators write to only with the permit; views of it too. labels: the
+// parameters in the storage of `values`, by their bytes there.
+[[nodiscard]] at::Tensor guarded(const at::Tensor& values,
+                                 std::vector<GuardLabel> labels,
+                                 std::shared_ptr<const WritePermit> permit);
 
 // Where the tensor (or the view) lies; nullptr when it is not paged.
 [[nodiscard]] const PagedStorage* paged_storage(const at::Tensor& tensor) noexcept;

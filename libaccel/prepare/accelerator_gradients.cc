@@ -150,12 +150,15 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
       if (model->sync() != nullptr) model->sync()->abandon_backward();
     }
   };
+  for (const auto& model : impl_->models) {
+    if (model->sync() != nullptr) model->sync()->begin_backward();
+  }
   try {
     run();
     for (const auto& model : impl_->models) {
       if (model->sync() != nullptr) model->sync()->after_backward();
     }
-    // Of whole gradients it ends with pager.read_only.
+    // Of whole gradients its step is refused.
     if (impl_->fsdp && !impl_->fsdp->keeps_whole_gradients && sync_gradients())
       warn_of_models_without_optimizer(
           impl_->sharded_models(), impl_->optimizers, &Impl::gate_of, impl_->logger);

@@ -23,6 +23,8 @@ class ModelSync {
   [[nodiscard]] virtual at::Tensor input(const at::Tensor&) const { return {}; }
   // May replace outputs by tensors of the same value, up to rounding.
   virtual void after_forward(std::vector<at::Tensor>& outputs) = 0;
+  // Accelerator::backward() begins: after_backward() or abandon_backward() follows. Without it a backward is the program's own.
+  virtual void begin_backward() noexcept {}
   // The loss's backward is done. Requires: every rank calls it.
   virtual void after_backward() = 0;
   // It ended with an exception.

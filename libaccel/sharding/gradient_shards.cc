@@ -44,7 +44,8 @@ class GradientShards::Hook final : public torch::autograd::PostAccumulateGradHoo
 GradientShards::GradientShards(std::vector<NamedParameter> parameters,
                                std::vector<Unit> units,
                                ShardMesh mesh,
-                               int model)
+                               int model,
+                               std::function<void()> on_first)
     : parameters_(std::move(parameters)),
       units_(std::move(units)),
       unit_of_(parameters_.size()),
@@ -52,6 +53,7 @@ GradientShards::GradientShards(std::vector<NamedParameter> parameters,
       is_plain_(units_.size(), true),
       mesh_(std::move(mesh)),
       model_(model),
+      on_first_(std::move(on_first)),
       scale_(at::scalar_tensor(1.0 / mesh_.world->size(), at::TensorOptions(at::kDouble))),
       unit_states_(units_.size()),
       arrived_(parameters_.size()),
@@ -107,7 +109,10 @@ void GradientShards::on_gradient(std::size_t parameter) {
   if (!parameters_[parameter].tensor.grad().defined()) return;
   if (state_ == State::kLocal && !local_is_over_) return;
   const at::NoGradGuard no_grad;
-  if (state_ != State::kReducing) call_roll(true);
+  if (state_ != State::kReducing) {
+    call_roll(true);
+    on_first_();
+  }
   take(parameter);
   reduce_ready_units(false);
 }

@@ -34,6 +34,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -53,11 +54,13 @@ namespace accel::sharding {
 class GradientShards {
  public:
   // parameters: leaves that require a gradient, in the order that `units` was planned for; gradients are summed in the
-  // dtypes of the units. model: a number of this model, the same on all ranks.
+  // dtypes of the units. model: a number of this model, the same on all ranks. on_first: called in each backward when its first
+  // gradient comes that is to be reduced.
   GradientShards(std::vector<NamedParameter> parameters,
                  std::vector<Unit> units,
                  ShardMesh mesh,
-                 int model);
+                 int model,
+                 std::function<void()> on_first);
   ~GradientShards();
   GradientShards(const GradientShards&) = delete;
   GradientShards& operator=(const GradientShards&) = delete;
@@ -125,6 +128,7 @@ class GradientShards {
   std::vector<bool> is_plain_;  // units whose gradients come in the dtype that they are summed in
   ShardMesh mesh_;
   int model_;
+  std::function<void()> on_first_;
   std::unique_ptr<GradientRoom> room_;  // nullptr: no gradient stays apart
   at::Tensor scale_;                    // 0-d, as a number of the program: it changes no dtype
 

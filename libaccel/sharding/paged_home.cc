@@ -59,6 +59,7 @@ struct RemoteShards {
   std::unique_ptr<ShardServer> server;
   WriteGate gate;
   std::atomic<pager::GuardRange::Access> access = pager::GuardRange::Access::kRead;
+  std::shared_ptr<pager::WritePermit> permit = make_shared_permit();  // given with kReadWrite
 };
 
 class SharedPages final : public pager::PageSource {
@@ -79,6 +80,9 @@ class SharedPages final : public pager::PageSource {
   // What was written is in the memory already.
   void release(std::size_t unit, pager::GuardRange&, std::span<const std::size_t>) override {
     shards_->cache->release(unit);
+  }
+  [[nodiscard]] const pager::WritePermit* write_permit() const noexcept override {
+    return shards_->permit.get();
   }
 
  private:
@@ -248,6 +252,11 @@ class PagedHome final : public ParameterHome {
       throw;
     }
     shards_->access = access;
+    if (access == pager::GuardRange::Access::kReadWrite) {
+      shards_->permit->give();
+    } else {
+      shards_->permit->withdraw();
+    }
     open_gate();
   }
 

@@ -26,6 +26,13 @@ void place_parameters(const Unit& unit,
   }
 }
 
+std::shared_ptr<pager::WritePermit> make_shared_permit() {
+  return std::make_shared<pager::WritePermit>(
+      pager::WritePermit::First::kWithdrawn,
+      ", which the ranks share: each of them would write to the one memory",
+      "change it before prepare(), by the prepared optimizer's step, or by load_state()");
+}
+
 Result<UniqueFd> make_parameter_memory(std::int64_t bytes) {
   UniqueFd memory(::memfd_create("accel-parameters", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory || ::ftruncate(memory.get(), bytes) != 0 ||

@@ -27,6 +27,7 @@
 #include <accel/result.h>
 
 #include "libaccel/pager/guard_memory.h"
+#include "libaccel/pager/write_permit.h"
 #include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/fsdp_settings.h"
 #include "libaccel/sharding/shard_plan.h"
@@ -82,6 +83,9 @@ inline constexpr std::int64_t kHomeTextBytes = 512;
 void place_parameters(const Unit& unit,
                       const at::Tensor& flat,
                       std::vector<NamedParameter>& parameters);
+
+// Of operators on parameters that the ranks see in one memory: withdrawn.
+[[nodiscard]] std::shared_ptr<pager::WritePermit> make_shared_permit();
 
 // Memory of so many bytes, all zero, without a name: nothing is left of it when nobody holds it. Its size is sealed, so
 // that it may be offered (memory_offer.h). Errors  kOutOfMemory.

@@ -7,7 +7,8 @@
 // The order of a step, on each rank:
 //
 //   forward, backward        units are reduced as they fill up (gradient_shards.h)
-//   after_backward()         pieces get their gradients; what was accumulated before is added to
+//   after_backward()         pieces get their gradients; what was accumulated before is added to. The end of a backward of the
+//                            program's own calls it, too
 //   before_write()           every rank is through with its backward: nobody reads parameters
 //   optimizer                writes this rank's pieces
 //   publish()                every rank sees every piece
@@ -21,6 +22,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
 
 #include <accel/error.h>
@@ -89,7 +91,15 @@ void warn_of_old_gradients() {
       "of the module, clears them");
 }
 
-// LibTorch's optimizers write past the version counters: nothing else tells.
+std::shared_ptr<pager::WritePermit> make_piece_permit() {
+  return std::make_shared<pager::WritePermit>(
+      pager::WritePermit::First::kGiven,
+      ", of which this rank has a part to step, while other ranks may read it: step() of the "
+      "optimizer itself waits for nobody",
+      "write optimizer.step(), with what prepare() returned");
+}
+
+// What an optimizer writes by addresses is seen by nothing else.
 void warn_of_no_step() {
   static const Logger logger = get_logger("accel.sharding");
   logger.warning_once(
@@ -107,7 +117,8 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
       group_(mesh_.shards),
       module_(module.weak_from_this()),
       precision_(settings.precision),
-      cut_(settings.shard_by_tensor ? ShardCut::kByTensor : ShardCut::kEven) {
+      cut_(settings.shard_by_tensor ? ShardCut::kByTensor : ShardCut::kEven),
+      piece_permit_(make_piece_permit()) {
   verify_same_models(
       module, settings.sync_module_states ? Buffers::kCompared : Buffers::kOwn, *mesh_.world);
   std::vector<NamedParameter> all = trainable_parameters(module);
@@ -157,11 +168,14 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   find_home(settings);
   cut_pieces();
   move_into_units(settings.sync_module_states);
+  piece_permit_->withdraw();
   round_others(module, ignored);
   if (settings.keeps_whole_gradients) return;
   static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
   gradients_ = std::make_unique<GradientShards>(
-      parameters_, units_in(precision_.reduce_dtype), mesh_, ++num_models);
+      parameters_, units_in(precision_.reduce_dtype), mesh_, ++num_models, [this] {
+        end_own_backward();
+      });
   divided_.emplace(parameters_, [this](std::size_t parameter) {
     if (piece_index_[parameter] >= 0)
       pieces_[static_cast<std::size_t>(piece_index_[parameter])].tensor.mutable_grad().reset();
@@ -263,10 +277,13 @@ void ShardedModel::cut_pieces() {
   unit_index_.resize(parameters_.size());
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     for (const Slot& slot : units_[unit].slots) unit_index_[slot.parameter] = unit;
-    for (const Piece& place : pieces_of(units_[unit], group_->rank())) {
-      const std::int64_t own = group_->rank() * units_[unit].shard_numel;
+    const std::vector<Piece> places = pieces_of(units_[unit], group_->rank());
+    if (places.empty()) continue;
+    const std::int64_t own = group_->rank() * units_[unit].shard_numel;
+    const at::Tensor whole = guarded_shard(unit, places);
+    for (const Piece& place : places) {
       at::Tensor tensor =
-          shaped(shard(unit).narrow(0, place.unit_offset - own, place.numel).detach(), place);
+          shaped(whole.narrow(0, place.unit_offset - own, place.numel).detach(), place);
       tensor.requires_grad_(true);
       piece_index_[place.parameter] = std::ssize(pieces_);
       piece_tensors_.insert(tensor.unsafeGetTensorImpl());
@@ -274,6 +291,19 @@ void ShardedModel::cut_pieces() {
       pieces_.push_back({unit, place, std::move(tensor)});
     }
   }
+}
+
+at::Tensor ShardedModel::guarded_shard(std::size_t unit, const std::vector<Piece>& places) const {
+  const at::Tensor values = shard(unit);
+  const std::int64_t own = group_->rank() * units_[unit].shard_numel;
+  std::vector<pager::GuardLabel> labels;
+  for (const Piece& place : places) {
+    labels.push_back({static_cast<std::size_t>(values.storage_offset() + place.unit_offset - own) *
+                          values.element_size(),
+                      static_cast<std::size_t>(place.numel) * values.element_size(),
+                      parameters_[place.parameter].name});
+  }
+  return pager::guarded(values, std::move(labels), piece_permit_);
 }
 
 at::Tensor ShardedModel::shaped(const at::Tensor& range, const Piece& place) const {
@@ -322,7 +352,15 @@ void ShardedModel::settle() {
   divided_->settle();
 }
 
+// Of loss.backward(): what looks at gradients afterwards, clip_grad_norm_ of LibTorch or step() of the optimizer itself, finds
+// those that say what to write, and not none.
+void ShardedModel::end_own_backward() {
+  if (is_in_backward_) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([this] { after_backward(); });
+}
+
 void ShardedModel::after_backward() {
+  is_in_backward_ = false;
   divided_->withdraw();
   bool has_ignored = false;
   for (std::size_t i = 0; i < ignored_.size(); ++i)
@@ -431,6 +469,7 @@ void ShardedModel::before_write() {
   }
   settle_writes();
   home_->before_write();
+  piece_permit_->give();
 }
 
 // Where each rank has copies it can write to them: the optimizer goes on from what all have written.
@@ -444,6 +483,7 @@ void ShardedModel::take_written() {
 }
 
 void ShardedModel::publish(const std::vector<std::size_t>& units) {
+  piece_permit_->withdraw();
   if (masters_) masters_->write_to(*home_, units);
   // A graph that saved the values of before is told so, as after a step on whole parameters.
   for (const std::size_t unit : units) {
@@ -471,9 +511,11 @@ void ShardedModel::begin_load(Exposure exposure, std::span<const at::Tensor> ask
   } else {
     home_->begin_load();
   }
+  piece_permit_->give();
 }
 
 void ShardedModel::end_load() {
+  piece_permit_->withdraw();
   if (masters_) {
     masters_->take_exposed(parameters_);
     masters_->withdraw(parameters_);

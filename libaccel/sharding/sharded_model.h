@@ -29,6 +29,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/pager/write_permit.h"
 #include "libaccel/prepare/model_sync.h"
 #include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/divided_gradients.h"
@@ -70,8 +71,12 @@ class ShardedModel : public ModelSync {
     return precision_.output_dtype.has_value();
   }
   void after_forward(std::vector<at::Tensor>& outputs) override;
+  void begin_backward() noexcept override { is_in_backward_ = true; }
   void after_backward() override;
-  void abandon_backward() noexcept override { gradients_->abandon(); }
+  void abandon_backward() noexcept override {
+    is_in_backward_ = false;
+    gradients_->abandon();
+  }
   bool set_sync_in_backward(bool sync) noexcept override;
   void sync_next_backward() override { gradients_->arm(); }
 
@@ -82,8 +87,8 @@ class ShardedModel : public ModelSync {
   // This rank's pieces of a parameter that is divided: none or one. Borrowed.
   [[nodiscard]] const ShardPiece* piece_of(const at::Tensor& parameter) const;
   [[nodiscard]] std::size_t unit_of(const at::Tensor& parameter) const;
-  // What after_backward() does, for a backward that was not run by Accelerator::backward(). Clears the gradients of pieces whose
-  // parameters' the program has cleared since.
+  // What after_backward() does, for a backward that was not run by Accelerator::backward() and has brought this rank no gradient:
+  // with one, its end does it. Clears the gradients of pieces whose parameters' the program has cleared since.
   virtual void settle();
   // Whether a piece is a whole parameter.
   [[nodiscard]] bool is_cut_by_tensor() const noexcept { return cut_ == ShardCut::kByTensor; }
@@ -91,12 +96,16 @@ class ShardedModel : public ModelSync {
   [[nodiscard]] bool is_piece(const at::Tensor& tensor) const {
     return piece_tensors_.contains(tensor.unsafeGetTensorImpl());
   }
-  // Around writes to the pieces, which have what the program has written to parameters then. Throws kUnsupported naming a
+  // Around writes to the pieces, which have what the program has written to parameters then; at other times an operator that
+  // writes to one throws kUnsupported with the line to write, as step() of the optimizer itself does. Throws kUnsupported naming a
   // parameter whose memory was replaced since prepare(), or that was registered or unfrozen since; kInvalidArgument naming
   // one that only some ranks have written to.
   void before_write();
   void publish(const std::vector<std::size_t>& units);
-  void abandon_write() noexcept { home_->abandon_write(); }
+  void abandon_write() noexcept {
+    piece_permit_->withdraw();
+    home_->abandon_write();
+  }
   // Between them the parameters may be written to, on every rank the same; where there are masters, those that are exposed.
   // asked: of Exposure::kAsked. Throws kUnsupported, on all ranks, while one holds parameters.
   void begin_load(Exposure exposure, std::span<const at::Tensor> asked = {});
@@ -155,8 +164,11 @@ class ShardedModel : public ModelSync {
                     const std::unordered_set<const c10::TensorImpl*>& ignored);
   void move_into_units(bool takes_from_rank_0);
   void cut_pieces();
+  // This rank's shard, of which operators write to these pieces only with the permit.
+  [[nodiscard]] at::Tensor guarded_shard(std::size_t unit, const std::vector<Piece>& places) const;
   // What lies at `range`, a piece's part of a unit or gradient, in the shape of the piece.
   [[nodiscard]] at::Tensor shaped(const at::Tensor& range, const Piece& place) const;
+  void end_own_backward();
   void hand_out_gradients();
   [[nodiscard]] bool has_piece_gradients() const;
   [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
@@ -174,8 +186,9 @@ class ShardedModel : public ModelSync {
   MixedPrecisionPolicy precision_;
   ShardCut cut_;
   std::unique_ptr<ParameterHome> home_;
-  std::optional<MasterShards> masters_;  // else the home is what pieces are views of
-  std::vector<ShardPiece> pieces_;       // of this rank
+  std::optional<MasterShards> masters_;               // else the home is what pieces are views of
+  std::vector<ShardPiece> pieces_;                    // of this rank
+  std::shared_ptr<pager::WritePermit> piece_permit_;  // given during steps and loads
   std::unordered_map<const c10::TensorImpl*, std::size_t> index_;  // into parameters_
   std::vector<std::ptrdiff_t> piece_index_;                        // by parameter; -1: none
   std::vector<std::size_t> unit_index_;                            // by parameter
@@ -190,6 +203,7 @@ class ShardedModel : public ModelSync {
   };
   std::vector<std::optional<Averaged>> averaged_;
   bool sync_in_backward_ = true;
+  bool is_in_backward_ = false;  // of Accelerator::backward()
   bool has_stepped_ = false;  // since gradients were handed out, or cleared by a prepared optimizer
   bool has_ever_stepped_ = false;
   bool has_handed_out_ = false;

@@ -7,7 +7,8 @@
 //
 // Each rank maps every unit twice. The module's parameters are views of a mapping that can only be read, so that code
 // which writes to them (on every rank, into one memory) is stopped with the parameter's name instead of counting twice.
-// The optimizer's pieces are views of the other one. Checkpoints are loaded between begin_load() and end_load().
+// The optimizer's pieces are views of the other one. Checkpoints are loaded between begin_load() and end_load(). Operators that
+// write to a parameter throw before (pager/write_permit.h): what is stopped by the mapping is code that has its address.
 //
 // The pages of a shard are reserved by its owner, so they count as its own and a lack of memory is an error, not SIGBUS.
 
@@ -26,6 +27,7 @@
 #include "libaccel/collectives/shm/memory_offer.h"
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/pager/guard_memory.h"
+#include "libaccel/pager/parameter_key.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/text_gather.h"
 #include "libaccel/sharding/parameter_home.h"
@@ -88,7 +90,10 @@ class SharedHome final : public ParameterHome {
       }
       const std::int64_t numel = world_size * units_[i].shard_numel;
       const auto keep = [unit](void*) {};  // as long as a view lives
-      flats_.push_back(at::from_blob(unit->reading->begin(), {numel}, keep, units_[i].dtype));
+      flats_.push_back(
+          pager::guarded(at::from_blob(unit->reading->begin(), {numel}, keep, units_[i].dtype),
+                         labels[i],
+                         permit_));
       writable_.push_back(at::from_blob(unit->writing, {numel}, keep, units_[i].dtype));
       offset += static_cast<off_t>(unit->bytes);
       memory_.push_back(std::move(unit));
@@ -114,8 +119,14 @@ class SharedHome final : public ParameterHome {
     group_->barrier("waiting for the steps of all optimizers");
   }
 
-  void begin_load() override { remap(pager::GuardRange::Access::kReadWrite); }
-  void end_load() override { remap(pager::GuardRange::Access::kRead); }
+  void begin_load() override {
+    remap(pager::GuardRange::Access::kReadWrite);
+    permit_->give();
+  }
+  void end_load() override {
+    permit_->withdraw();
+    remap(pager::GuardRange::Access::kRead);
+  }
 
  private:
   // This rank's part of a unit, but for the padding behind its last parameter, which nobody touches.
@@ -141,6 +152,7 @@ class SharedHome final : public ParameterHome {
   std::shared_ptr<ProcessGroup> group_;
   UniqueFd memory_fd_;
   std::vector<std::shared_ptr<UnitMemory>> memory_;
+  std::shared_ptr<pager::WritePermit> permit_ = make_shared_permit();  // of the views to be read
   std::vector<at::Tensor> flats_;
   std::vector<at::Tensor> writable_;
 };

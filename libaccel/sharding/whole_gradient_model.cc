@@ -1,9 +1,11 @@
 #include "libaccel/sharding/whole_gradient_model.h"
 
+#include <cstddef>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
+#include <torch/csrc/autograd/engine.h>
 
 namespace accel::sharding {
 namespace {
@@ -15,6 +17,13 @@ at::Tensor laid_out(const at::Tensor& gradient, const at::Tensor& parameter) {
       .copy_(gradient);
 }
 
+// What `whole`, laid out as its parameter, has for the piece.
+at::Tensor gradient_part(const at::Tensor& whole, const ShardPiece& piece) {
+  return whole.as_strided(piece.tensor.sizes(),
+                          piece.tensor.strides(),
+                          whole.storage_offset() + piece.place.parameter_offset);
+}
+
 }  // namespace
 
 WholeGradientModel::WholeGradientModel(const torch::nn::Module& module,
@@ -22,7 +31,8 @@ WholeGradientModel::WholeGradientModel(const torch::nn::Module& module,
                                        const FsdpSettings& settings,
                                        const DistributedDataParallelKwargs& options)
     : ShardedModel(module, group, settings),
-      reducer_(module, std::move(group), options, DdpReducer::FirstState::kIsEqual) {}
+      reducer_(module, std::move(group), options, DdpReducer::FirstState::kIsEqual),
+      hooks_(parameters(), [this](std::size_t, const at::Tensor&) { await_end(); }) {}
 
 void WholeGradientModel::settle() {
   const at::NoGradGuard no_grad;
@@ -36,9 +46,30 @@ void WholeGradientModel::settle() {
     const at::Tensor whole = laid_out(parameter.grad(), parameter);
     // Who clips or unscales the pieces changes the gradient, also when this is asked again.
     if (!whole.is_same(parameter.grad())) parameter.mutable_grad() = whole;
-    part = whole.as_strided(piece.tensor.sizes(),
-                            piece.tensor.strides(),
-                            whole.storage_offset() + piece.place.parameter_offset);
+    part = gradient_part(whole, piece);
+  }
+}
+
+// Behind what the reducer does at the end, which it asks for while gradients come.
+void WholeGradientModel::await_end() {
+  if (std::exchange(end_is_awaited_, true)) return;
+  torch::autograd::Engine& engine = torch::autograd::Engine::get_default_engine();
+  engine.queue_callback([this, &engine] {
+    engine.queue_callback([this] {
+      end_is_awaited_ = false;
+      give_parts();
+    });
+  });
+}
+
+void WholeGradientModel::give_parts() {
+  const at::NoGradGuard no_grad;
+  for (ShardPiece& piece : pieces()) {
+    const at::Tensor& parameter = parameters()[piece.place.parameter].tensor;
+    const at::Tensor& whole = parameter.grad();
+    at::Tensor& part = piece.tensor.mutable_grad();
+    if (!part.defined() && whole.defined() && whole.strides() == parameter.strides())
+      part = gradient_part(whole, piece);
   }
 }
 

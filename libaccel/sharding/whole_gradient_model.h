@@ -2,7 +2,8 @@
 // rank has them whole after backward.
 //
 // So code that reads or changes `parameter.grad()` works as with copies: torch::nn::utils::clip_grad_norm_, zero_grad() of
-// the module, gradients of your own. The optimizer's pieces take their part of it when the optimizer asks.
+// the module, gradients of your own. The optimizer's pieces take their part of it when the optimizer asks; and those that have
+// none when a backward ends, so that step() of the optimizer itself, which asks nobody, is refused and does not pass them by.
 //
 // Threads:  the thread that trains; LibTorch calls back from its backward threads.
 #pragma once
@@ -13,6 +14,7 @@
 #include <accel/accelerator_options.h>
 
 #include "libaccel/prepare/ddp_reducer.h"
+#include "libaccel/prepare/gradient_hooks.h"
 #include "libaccel/sharding/sharded_model.h"
 
 namespace accel::sharding {
@@ -27,7 +29,11 @@ class WholeGradientModel final : public ShardedModel {
 
   void before_forward() override { reducer_.before_forward(); }
   [[nodiscard]] bool wants_outputs() const noexcept override { return reducer_.wants_outputs(); }
-  void after_forward(std::vector<at::Tensor>& outputs) override { reducer_.after_forward(outputs); }
+  void after_forward(std::vector<at::Tensor>& outputs) override {
+    end_is_awaited_ = false;  // an exception may have ended the backward before
+    reducer_.after_forward(outputs);
+  }
+  void begin_backward() noexcept override {}
   void after_backward() override { reducer_.after_backward(); }
   void abandon_backward() noexcept override { reducer_.abandon_backward(); }
   bool set_sync_in_backward(bool sync) noexcept override {
@@ -39,7 +45,12 @@ class WholeGradientModel final : public ShardedModel {
   void settle() override;
 
  private:
+  void await_end();
+  void give_parts();
+
   DdpReducer reducer_;
+  GradientHooks hooks_;
+  bool end_is_awaited_ = false;  // of a backward
 };
 
 }  // namespace accel::sharding

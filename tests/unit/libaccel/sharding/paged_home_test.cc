@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -291,7 +293,33 @@ TEST(SeveralNodes, ANodeHoldsItsOwnShardsAndTheUnitsInUse) {
   });
 }
 
-TEST(SeveralNodes, AStrayWriteIsStoppedWithTheParametersName) {
+TEST(SeveralNodes, AnOperatorThatWritesIsRefusedWithTheParametersName) {
+  test::run_ranks(2, [] {
+    take_node(1);
+    Accelerator accelerator({.fsdp_plugin = small_units()});
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const at::NoGradGuard no_grad;
+    const std::vector<std::function<void()>> writes = {
+        [&] { net->first->bias.zero_(); },
+        [&] { net->first->bias.data().add_(1); },
+        [&] { at::_foreach_mul_({net->first->bias}, 0.5); },
+    };
+    for (const auto& write : writes) {
+      try {
+        write();
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+        EXPECT_THAT(error.message(),
+                    HasSubstr("to the parameter first.bias, which the ranks share"));
+      }
+    }
+  });
+}
+
+TEST(SeveralNodes, AStrayWriteByAnAddressIsStoppedWithTheParametersName) {
   const auto ends =
       test::run_ranks(2,
                       [] {
@@ -300,8 +328,8 @@ TEST(SeveralNodes, AStrayWriteIsStoppedWithTheParametersName) {
                         Net net;
                         torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
                         auto [model, optimizer] = accelerator.prepare(net, sgd);
-                        const at::NoGradGuard no_grad;
-                        net->first->bias.zero_();
+                        const auto held = with_params(model, {"first.bias"});
+                        net->first->bias.data_ptr<float>()[0] = 0.0F;
                       },
                       {.expect_success = false});
   // The one that comes second may find that the other, whose shard it needs, has ended.

@@ -17,6 +17,7 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
+#include "libaccel/pager/parameter_key.h"
 #include "libaccel/sharding/fsdp_settings.h"
 #include "tests/support/precision_trainer.h"
 #include "tests/support/rank_group.h"
@@ -74,7 +75,7 @@ TEST_P(ShardedPrecision, EqualsMastersAndRoundingsByHandToTheBit) {
       const at::Tensor expected = trained_by_hand(trainer.accelerator(), rule, 4);
 
       EXPECT_EQ(trainer.values().scalar_type(), at::kBFloat16);
-      const bool is_paged = trainer.net()->parameters()[0].key_set().has(c10::DispatchKey::Fake);
+      const bool is_paged = pager::paged_storage(trainer.net()->parameters()[0]) != nullptr;
       EXPECT_EQ(is_paged, GetParam().ranks > GetParam().of_a_node);
       EXPECT_TRUE(at::equal(trainer.values(), expected)) << (rule == Rule::kSgd ? "SGD" : "AdamW");
     }

@@ -13,8 +13,16 @@
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/embedding_renorm.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,6 +31,7 @@
 #include <torch/csrc/jit/ir/irparser.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/nn/cloneable.h>
+#include <torch/nn/functional/embedding.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -110,6 +119,17 @@ void on_two_ranks(const std::function<void(Both&)>& act) {
     Both both;
     act(both);
   });
+}
+
+// What an operator that may not write says.
+Error refusal_of(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Error(ErrorCode::kInternal, "");
 }
 
 // The process ends with SIGSEGV after it has said which parameter was written to.
@@ -253,26 +273,88 @@ TEST(ShardedUsersCode, ZerosOfTheModuleInPlaceOfGradientsAreRefusedByName) {
   });
 }
 
-TEST(ShardedUsersCode, StepsOfTheOptimizerItselfAreWarnedOfWhereThereAreNoOthers) {
-  using Step = std::function<void(Both&)>;
-  const auto says_warning = [](const Step& step) {
+TEST(ShardedUsersCode, TheStepOfTheOptimizerItselfIsRefusedWithTheLineToWrite) {
+  on_two_ranks([](Both& both) {
+    both.accelerator.backward(both.loss());
+
+    const Error error = refusal_of([&] { both.sgd->step(); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(), HasSubstr("would write to the parameter fc"));
+    EXPECT_THAT(error.remedy(), HasSubstr("write optimizer.step(), with what prepare() returned"));
+    both.optimizer->step();
+    both.step_plain();
+    both.expect_equal_parameters();
+  });
+}
+
+TEST(ShardedUsersCode, AfterABackwardOfTheUsersOwnTheStepAndTheClippingOfLibTorchAreRefusedToo) {
+  on_two_ranks([](Both& both) {
+    both.loss().backward();
+
+    EXPECT_THAT(refusal_of([&] { both.sgd->step(); }).remedy(),
+                HasSubstr("write optimizer.step(), with what prepare() returned"));
+    EXPECT_THAT(
+        complaint_of([&] { torch::nn::utils::clip_grad_norm_(both.net->parameters(), 0.01); }),
+        HasSubstr("the gradient of fc1.weight"));
+    both.optimizer->step();
+    both.step_plain();
+    both.expect_equal_parameters();
+  });
+}
+
+// Between steps a piece belongs to whoever reads the model.
+TEST(ShardedUsersCode, APieceIsReadAtAnyTimeAndWrittenInAStepAlone) {
+  on_two_ranks([](Both& both) {
+    Tensor& piece = both.sgd->param_groups().front().params().front();
+    EXPECT_TRUE(piece.detach().clone().equal(piece));
+    const Error error = refusal_of([&] { piece.data().mul_(0.5); });
+    EXPECT_THAT(error.message(), HasSubstr("aten::mul_ would write to the parameter fc"));
+    both.accelerator.wait_for_everyone();
+    both.expect_equal_parameters();
+  });
+}
+
+// An optimizer that writes by addresses.
+struct WritingSgd final : torch::optim::SGD {
+  using torch::optim::SGD::SGD;
+  Tensor step(LossClosure) override {
+    for (const Tensor& parameter : param_groups().front().params()) {
+      auto* const values = parameter.data_ptr<float>();
+      for (std::int64_t i = 0; i < parameter.numel(); ++i)
+        values[i] -= 0.1F * parameter.grad().const_data_ptr<float>()[i];
+    }
+    return {};
+  }
+};
+
+TEST(ShardedUsersCode, StepsThatWriteByAddressesAreWarnedOfWhereNoPreparedOptimizerSteps) {
+  const auto says_warning = [](bool is_prepared_one) {
     bool is_said = false;
     const auto exits = test::run_ranks(2, [&] {
-      Both both;
+      AcceleratorOptions options;
+      options.fsdp_plugin.emplace().shard_by_tensor = true;
+      Accelerator accelerator(options);
+      Net net = Both::make();
+      WritingSgd sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
       for (int batch = 0; batch < 2; ++batch) {
-        both.accelerator.backward(both.loss());
-        both.accelerator.wait_for_everyone();  // or a rank reads what another one writes
-        step(both);
-        both.accelerator.wait_for_everyone();
-        both.optimizer->zero_grad();
+        accelerator.backward(model(Both::input()).sum());
+        accelerator.wait_for_everyone();  // or a rank reads what another one writes
+        if (is_prepared_one) {
+          optimizer.step();
+        } else {
+          sgd.step(nullptr);
+        }
+        accelerator.wait_for_everyone();
+        optimizer.zero_grad();
       }
     });
     for (const test::RankExit& exit : exits)
       is_said = is_said || exit.output.find("write optimizer.step()") != std::string::npos;
     return is_said;
   };
-  const bool is_said_of_own = says_warning([](Both& both) { both.sgd->step(); });
-  const bool is_said_of_prepared = says_warning([](Both& both) { both.optimizer->step(); });
+  const bool is_said_of_own = says_warning(false);
+  const bool is_said_of_prepared = says_warning(true);
   if (test::rank_of_this_process() >= 0) return;
   EXPECT_TRUE(is_said_of_own);
   EXPECT_FALSE(is_said_of_prepared);
@@ -327,7 +409,7 @@ TEST(ShardedUsersCode, ReadsOfEveryKind) {
   });
 }
 
-TEST(ShardedUsersCode, SavingTheModuleWorksAndLoadingIsFoundOut) {
+TEST(ShardedUsersCode, SavingTheModuleWorksAndLoadingIsRefusedByName) {
   on_two_ranks([](Both& both) {
     std::stringstream stream;
     torch::save(both.net, stream);
@@ -337,11 +419,13 @@ TEST(ShardedUsersCode, SavingTheModuleWorksAndLoadingIsFoundOut) {
 
     std::stringstream other;
     torch::save(both.plain, other);
-    torch::load(both.net, other);
-    const Error error = both.complaint();
+    const Error error = refusal_of([&] { torch::load(both.net, other); });
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_THAT(error.message(), HasSubstr("fc1.weight has got other memory since prepare()"));
+    EXPECT_THAT(error.message(), HasSubstr("'fc1.weight' would give it other memory"));
     EXPECT_THAT(error.remedy(), HasSubstr("load_state()"));
+    both.step();
+    both.step_plain();
+    both.expect_equal_parameters();
   });
 }
 
@@ -373,18 +457,88 @@ TEST(ShardedUsersCode, VectorToParametersIsFoundOut) {
   });
 }
 
-TEST(ShardedUsersCode, ALoopThatLoadsByCopyIsStoppedWithTheName) {
-  expect_write_is_stopped("fc1.weight", [](Both& both) {
+TEST(ShardedUsersCode, ALoopThatLoadsByCopyIsRefusedWithTheName) {
+  on_two_ranks([](Both& both) {
     const at::NoGradGuard no_grad;
     const auto values = both.plain->named_parameters();
-    for (auto& parameter : both.net->named_parameters())
-      parameter.value().copy_(values[parameter.key()]);
+    const Error error = refusal_of([&] {
+      for (auto& parameter : both.net->named_parameters())
+        parameter.value().copy_(values[parameter.key()]);
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message(),
+                HasSubstr("aten::copy_ would write to the parameter fc1.weight, which the ranks "
+                          "share"));
+    EXPECT_THAT(error.remedy(), AllOf(HasSubstr("before prepare()"), HasSubstr("load_state()")));
   });
 }
 
-TEST(ShardedUsersCode, AnInitialisationIsStoppedWithTheName) {
-  expect_write_is_stopped("fc2.weight",
-                          [](Both& both) { torch::nn::init::ones_(both.net->fc2->weight); });
+TEST(ShardedUsersCode, OperatorsOfEveryKindThatWriteAreRefusedWithTheNameAndTrainingGoesOn) {
+  on_two_ranks([](Both& both) {
+    const at::NoGradGuard no_grad;
+    Tensor weight = both.net->fc2->weight;  // [4, 16]
+    const Tensor ones = at::ones({4, 16});
+    const Tensor rows = at::zeros({1}, at::kLong);
+    const std::vector<std::pair<const char*, std::function<void()>>> writes = {
+        {"an initialisation", [&] { torch::nn::init::xavier_uniform_(weight); }},
+        {"data()", [&] { weight.data().add_(1); }},
+        {"detach()", [&] { weight.detach().mul_(0.5); }},
+        {"a view", [&] { weight[3].zero_(); }},
+        {"a view of a view", [&] { weight.t().slice(0, 2, 4).fill_(1); }},
+        {"a flat view", [&] { weight.view({-1}).clamp_(0, 1); }},
+        {"a view of other numbers", [&] { weight.view(at::kInt).bitwise_not_(); }},
+        {"an index", [&] { weight.index_put_({rows}, at::zeros({16})); }},
+        {"a scatter",
+         [&] {
+           weight.index_add_(0, rows, at::ones({1, 16}));
+         }},
+        {"a mask", [&] { weight.masked_fill_(ones > 0, 0.0); }},
+        {"an out argument", [&] { at::add_out(weight, ones, ones); }},
+        {"an out argument of a product",
+         [&] {
+           at::mm_out(weight, at::ones({4, 2}), at::ones({2, 16}));
+         }},
+        {"a list",
+         [&] {
+           at::_foreach_mul_({at::ones({2}), weight}, 0.5);
+         }},
+        {"a list of copies", [&] { at::_foreach_copy_({weight}, {ones}); }},
+        {"a fused step",
+         [&] { at::_fused_sgd_({weight}, {ones}, {}, 0.0, 0.0, 0.1, 0.0, false, false, true); }},
+        {"a lerp", [&] { weight.lerp_(ones, 0.5); }},
+        {"the norm of an embedding", [&] { at::embedding_renorm_(weight, rows, 0.01, 2); }},
+    };
+    for (const auto& [what, write] : writes) {
+      const Error error = refusal_of(write);
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << what;
+      EXPECT_THAT(error.message(), HasSubstr("to the parameter fc2.weight")) << what;
+    }
+    const Error error = refusal_of([&] { at::_foreach_zero_({both.net->fc1->bias}); });
+    EXPECT_THAT(error.message(), HasSubstr("to the parameter fc1.bias"));
+    const at::AutoGradMode with_gradients(true);
+    both.step();
+    both.step_plain();
+    both.expect_equal_parameters();
+  });
+}
+
+// As F::embedding with max_norm does: prepare() sees it of torch::nn::Embedding alone.
+TEST(ShardedUsersCode, AForwardThatWritesToAParameterIsRefusedWithItsName) {
+  struct RenormImpl : torch::nn::Module {
+    RenormImpl() { words = register_parameter("words", at::ones({4, 2})); }
+    Tensor forward(const Tensor& input) {
+      return torch::nn::functional::embedding(
+          input, words, torch::nn::functional::EmbeddingFuncOptions().max_norm(0.5));
+    }
+    Tensor words;
+  };
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.fsdp_plugin = FullyShardedDataParallelPlugin{}});
+    auto model = accelerator.prepare(std::make_shared<RenormImpl>());
+    const Error error = refusal_of([&] { (void)model(at::zeros({1}, at::kLong)); });
+    EXPECT_THAT(error.message(),
+                HasSubstr("aten::embedding_renorm_ would write to the parameter words"));
+  });
 }
 
 TEST(ShardedUsersCode, AKernelThatWritesIsStoppedWithTheName) {

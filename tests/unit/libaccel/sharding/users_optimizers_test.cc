@@ -1,6 +1,7 @@
 // What programs do with the optimizers of a sharded model beside prepare() and step(): one that is not prepared, one of
 // parameters without elements, files of torch::save().
 
+#include <cstdlib>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -13,13 +14,17 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
+#include "libaccel/collectives/shm/node_identity.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
@@ -79,6 +84,108 @@ TEST(UsersOptimizers, OneOfEmptyParametersAloneWritesNothingOfOthers) {
     optimizer.step();
     EXPECT_EQ(net->weight._version(), version);
     EXPECT_TRUE(net->weight.equal(at::full({3}, 0.3)));
+  });
+}
+
+// ---- step() of the optimizer itself, not of what prepare() returned
+
+struct Way {
+  const char* name;
+  AcceleratorOptions options;
+  bool is_over_nodes = false;
+};
+
+AcceleratorOptions sharded_as(ShardingStrategy strategy, const char* policy = nullptr) {
+  AcceleratorOptions options = full_shard();
+  options.fsdp_plugin->sharding_strategy = strategy;
+  if (policy != nullptr) options.fsdp_plugin->mixed_precision_policy = policy;
+  return options;
+}
+
+AcceleratorOptions zero(int stage) {
+  return {.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = stage}};
+}
+
+template <typename Optimizer, typename Options>
+std::shared_ptr<torch::optim::Optimizer> made(const std::vector<at::Tensor>& parameters) {
+  return std::make_shared<Optimizer>(parameters, Options(0.1));
+}
+
+enum class Before { kBackward, kOwnBackward, kPreparedStep };
+
+// The message and remedy; empty: it has stepped.
+std::string refusal_of_step(torch::optim::Optimizer& optimizer) {
+  try {
+    optimizer.step();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    return error.message() + " | " + error.remedy();
+  }
+  return "";
+}
+
+TEST(UsersOptimizers, TheirOwnStepIsRefusedWithTheLineToWriteWhereverTheModelIsDivided) {
+  using namespace torch::optim;  // NOLINT: the list below
+  const std::vector<Way> ways = {
+      {"FULL_SHARD", sharded_as(ShardingStrategy::kFullShard)},
+      {"SHARD_GRAD_OP", sharded_as(ShardingStrategy::kShardGradOp)},
+      {"masters", sharded_as(ShardingStrategy::kFullShard, "bf16")},
+      {"ZeRO-1", zero(1)},
+      {"ZeRO-2", zero(2)},
+      {"ZeRO-3", zero(3)},
+      {"FULL_SHARD over nodes", sharded_as(ShardingStrategy::kFullShard), true},
+      {"SHARD_GRAD_OP over nodes", sharded_as(ShardingStrategy::kShardGradOp), true},
+      {"ZeRO-1 over nodes", zero(1), true},
+  };
+  const auto kinds = {&made<SGD, SGDOptions>,
+                      &made<Adam, AdamOptions>,
+                      &made<AdamW, AdamWOptions>,
+                      &made<RMSprop, RMSpropOptions>,
+                      &made<Adagrad, AdagradOptions>};
+  for (const Way& way : ways) {
+    test::run_ranks(2, [&] {
+      if (way.is_over_nodes) {
+        const std::string node = "node" + std::to_string(test::rank_of_this_process());
+        ::setenv(shm::kTestNodeVariable, node.c_str(), 1);
+      }
+      Accelerator accelerator(way.options);
+      for (const auto make : kinds) {
+        for (const Before before_it :
+             {Before::kBackward, Before::kOwnBackward, Before::kPreparedStep}) {
+          torch::nn::Linear net(8, 8);
+          const std::shared_ptr<torch::optim::Optimizer> own = make(net->parameters());
+          auto [model, optimizer] = accelerator.prepare(net, own);
+          const at::Tensor loss = model(at::ones({1, 8})).sum();
+          if (before_it == Before::kOwnBackward) {
+            loss.backward();
+          } else {
+            accelerator.backward(loss);
+          }
+          if (before_it == Before::kPreparedStep) optimizer.step();
+          EXPECT_THAT(refusal_of_step(*own), HasSubstr("write optimizer.step()")) << way.name;
+        }
+      }
+      accelerator.wait_for_everyone();
+    });
+  }
+}
+
+// Where every rank has the whole model and all gradients, it is as good as the prepared one's.
+TEST(UsersOptimizers, TheirOwnStepWorksOnCopies) {
+  test::run_ranks(2, [] {
+    for (const AcceleratorOptions& options :
+         {AcceleratorOptions{}, sharded_as(ShardingStrategy::kNoShard)}) {
+      Accelerator accelerator(options);
+      torch::nn::Linear net(8, 8);
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      const at::Tensor before = net->bias.clone();
+      accelerator.backward(model(at::ones({1, 8}) * (1 + accelerator.process_index())).sum());
+      EXPECT_EQ(refusal_of_step(sgd), "");
+      EXPECT_FALSE(net->bias.equal(before));
+      const at::Tensor all = accelerator.gather(net->weight.detach().unsqueeze(0));
+      EXPECT_TRUE(all[0].equal(all[1]));
+    }
   });
 }
 
