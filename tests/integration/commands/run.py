@@ -19,7 +19,7 @@ PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "do
 
 EXEMPT = {
     "accel-launch --nnodes 2:4 --rdzv_endpoint 10.0.0.1:29400 --node_id gpu-01 --rdzv_token_file token "
-    "--rdzv_tls_dir node-gpu-01 --nproc_per_node 8 --max_restarts 3 train.py":
+    "--rdzv_tls_dir launcher-gpu-01 --nproc_per_node 8 --max_restarts 3 train.py":
         "several machines; tests/integration/elastic plays them on one",
     "scripts/quickstart.sh": "installs packages and LibTorch; proved on a bare system",
     "scripts/test.sh": "it runs this test",
