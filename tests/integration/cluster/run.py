@@ -36,6 +36,11 @@ def identity_of(user):
     return {} if user is None or not IS_ROOT else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
 
 
+def can_divide_cgroups():
+    mounts = [line.split() for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup2 " in line]
+    return IS_ROOT and any(os.access(mount[4], os.W_OK) for mount in mounts)
+
+
 def children_of(pid):
     """Every process below `pid`."""
     parents = {}
@@ -242,6 +247,19 @@ class Forming(ClusterTest):
         for rank in (0, 1):
             self.assertIn(f"rank {rank} of 2 node {rank} restart 1", done.stdout)
         self.assertEqual(self.job("a", "r")["restarts"], 1)
+
+    @unittest.skipUnless(can_divide_cgroups(), "needs cgroups of version 2")
+    def test_fault_27_a_generation_whose_shim_was_killed_is_gone_before_the_next_one_begins(self):
+        self.start("a")
+        self.start("b")
+        left = self.folder / "left"
+        script = (f"[ $TORCHELASTIC_RESTART_COUNT = 1 ] && {{ kill -0 $(cat {left}) 2>/dev/null && echo lives; exit 0; }}; [ $RANK = 1 ] && "
+                  f"{{ (env -i setsid sleep 1000 >/dev/null 2>&1 & echo $! >{left}); kill -KILL $PPID; }}; exec sleep 1000")
+        left.touch()
+        left.chmod(0o666)
+        done = self.accel("a", "run", "--nnodes", 2, "--max_restarts", 1, "--name", "g", "--", "/bin/sh", "-c", script)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+        self.assertFalse(one_agent.is_alive(int(left.read_text())))
 
     def test_a_node_that_may_not_run_the_user_is_not_asked_again_and_another_takes_part(self):
         self.start("a")
