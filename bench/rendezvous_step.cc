@@ -17,6 +17,9 @@
 #include "accel/v1/rendezvous.pb.h"
 #include "agent/coordinator/coordinator.h"
 #include "agent/coordinator/journal.h"
+#include "agent/rendezvous/job_specs.h"
+#include "agent/rendezvous/job_wire.h"
+#include "agent/rendezvous/wire.h"
 
 namespace {
 
@@ -33,13 +36,15 @@ class Rendezvous {
     Step first = found(1, {}, Clock::now());
     state_ = std::move(first.state);
     carry_out(first.actions);
-    JobDescription job;
-    job.job_id = job.job_uuid = "bench";
-    job.min_nodes = job.max_nodes = nodes;
-    job.procs_per_node = 8;
+    accel::v1::JobSpec spec;
+    spec.set_job_id("bench");
+    spec.set_job_uuid("bench");
+    spec.set_min_nodes(static_cast<unsigned>(nodes));
+    spec.set_max_nodes(static_cast<unsigned>(nodes));
+    spec.set_procs_per_node(8);
     // As much as a command line and its environment take.
-    job.payload = std::make_shared<const std::string>(2'048, 'x');
-    feed(StartJob{"1", job});
+    spec.add_argv(std::string(2'048, 'x'));
+    feed(StartJob{"1", describe_job(spec)});
   }
 
   // Seconds for everything but the last Join, and from there to the last Start.
@@ -68,7 +73,7 @@ class Rendezvous {
 
   void carry_out(const Actions& actions) {
     for (const Action& action : actions) {
-      if (const auto* send = std::get_if<Send>(&action)) transmit(send->message);
+      if (const auto* send = std::get_if<Send>(&action)) transmit(*send);
       if (const auto* persist = std::get_if<Persist>(&action)) {
         const bool ok = journal_.write(persist->record, persist->sync).has_value();
         feed(Persisted{persist->ticket, ok});
@@ -77,34 +82,14 @@ class Rendezvous {
   }
 
   // To bytes, as it would go onto the wire; they are counted and thrown away.
-  void transmit(const CoordinatorMessage& message) {
-    accel::v1::CoordMsg wire;
-    auto& fence = *wire.mutable_fence();
-    fence.set_leader_epoch(message.fence.leader_epoch);
-    fence.set_generation(message.fence.generation);
-    fence.set_session_id(message.fence.session_id);
-    fence.set_seq(message.fence.seq);
-    if (const auto* assign = std::get_if<Assign>(&message.body)) {
-      ++assigns_;
-      auto& out = *wire.mutable_assign();
-      out.mutable_spec()->set_job_uuid(assign->job->job_uuid);
-      out.mutable_spec()->add_argv(*assign->job->payload);
-      out.set_node_index(static_cast<unsigned>(assign->node_index));
-      out.set_first_rank(static_cast<unsigned>(assign->first_rank));
-      out.set_count(static_cast<unsigned>(assign->num_ranks));
-      out.set_world(static_cast<unsigned>(assign->world_size));
-      out.set_nodes(static_cast<unsigned>(assign->num_nodes));
-      out.set_hostlist(*assign->hostlist);
-      out.set_members_sha256(*assign->members_digest);
-    } else if (const auto* start = std::get_if<Start>(&message.body)) {
-      ++starts_;
-      wire.mutable_start()->set_job_uuid(start->job_uuid);
-      wire.mutable_start()->set_store_endpoint(start->store_endpoint);
-      wire.mutable_start()->set_assigned_epoch(start->assigned_epoch);
-    } else {
-      return;
-    }
-    wire.SerializeToString(&buffer_);
+  void transmit(const Send& send) {
+    assigns_ += std::holds_alternative<Assign>(send.message.body) ? 1 : 0;
+    starts_ += std::holds_alternative<Start>(send.message.body) ? 1 : 0;
+    const bool is_counted = std::holds_alternative<Assign>(send.message.body) ||
+                            std::holds_alternative<Start>(send.message.body);
+    if (!is_counted) return;
+    SpecsSent& specs = sent_.try_emplace(send.connection, packer_).first->second;
+    to_proto(send.message, &specs).SerializeToString(&buffer_);
     bytes_ += buffer_.size();
   }
 
@@ -158,6 +143,8 @@ class Rendezvous {
   Journal& journal_;
   State state_;
   std::string buffer_;
+  SpecPacker packer_;
+  std::map<ConnectionId, SpecsSent> sent_;
   std::int64_t mono_ = 0;
   int assigns_ = 0;
   int starts_ = 0;

@@ -78,7 +78,7 @@ struct Step {
 // The leader epoch in `records`; 0 when there is none.
 [[nodiscard]] std::uint64_t recorded_epoch(const std::vector<Record>& records);
 
-// One member of a job's generation, for those that want to know more than the hostlist.
+// One member of a job's generation, for those that want to know them.
 struct MemberView {
   NodeId node_id;
   std::string address;

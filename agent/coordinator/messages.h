@@ -31,9 +31,9 @@
 
 namespace accel::agent {
 
-// The versions of this protocol that this build speaks.
+// The versions of this protocol that this build speaks. 2: a spec may be named by its digest (job_specs.h).
 inline constexpr std::uint32_t kProtocolMin = 1;
-inline constexpr std::uint32_t kProtocolMax = 1;
+inline constexpr std::uint32_t kProtocolMax = 2;
 
 // No leader has a higher epoch: a journal counts its coordinators, and an etcd that is written to 30,000 times a second has
 // not so many revisions in 300 years. Whoever names one is wrong, or means harm.
@@ -204,8 +204,6 @@ struct Assign {
   int num_ranks = 1;  // here
   int world_size = 1;
   int num_nodes = 1;
-  std::shared_ptr<const std::string> hostlist;  // all members, compressed; one buffer for all
-  std::shared_ptr<const std::string> members_digest;
   std::string first_address;  // of node index 0, which hosts the store
   int restart_count = 0;      // of every kind: what the workers are told
   int out_of_memory = 0;      // of restart_count

@@ -1,48 +1,22 @@
 // PREPARING: the first phase of two. Everybody is told its part and parks its workers; only when all
 // are ready and that is written down does anything run.
 //
-// The text that grows with the number of nodes (the host list) and its digest are made once and shared
-// by all Assigns: the bytes of a generation grow as nodes x (own part) + one list.
+// No Assign says who the others are: in the order of their seats their names do not compress, and a list in each Assign
+// makes the bytes of a generation grow as nodes x nodes. Who needs them asks for them page by page (GetMembers).
 
 #include <algorithm>
-#include <charconv>
-
-#include <xxhash.h>
 
 #include "agent/coordinator/placement.h"
 #include "agent/coordinator/turn.h"
-#include "runtime/hostlist.h"
 
 namespace accel::agent {
 namespace {
-
-std::string host_of(const State& state, const NodeId& id) {
-  const auto node = state.nodes.find(id);
-  return node == state.nodes.end() ? id : node->second.info.hostname;
-}
 
 std::string first_address(const State& state, const NodeId& id) {
   const auto node = state.nodes.find(id);
   if (node == state.nodes.end()) return {};
   const NodeInfo& info = node->second.info;
   return info.addresses.empty() ? info.hostname : info.addresses.front();
-}
-
-// Of ids, seats and ranks: two members that hold the same digest agree on who is who.
-std::string digest_of(const Job& job) {
-  std::string all;
-  for (const Member& member : job.members) {
-    all += member.node_id + ' ' + std::to_string(member.first_rank) + ' ' +
-           std::to_string(member.num_ranks) + '\n';
-  }
-  const XXH128_hash_t hash = XXH3_128bits(all.data(), all.size());
-  std::string hex;
-  for (const std::uint64_t half : {hash.high64, hash.low64}) {
-    char digits[16];
-    const auto end = std::to_chars(digits, digits + sizeof digits, half, 16).ptr;
-    hex.append(16 - static_cast<std::size_t>(end - digits), '0').append(digits, end);
-  }
-  return hex;
 }
 
 Failure preparation_failure(const Turn& turn, const Node& node, std::string text, int exit_status) {
@@ -88,10 +62,7 @@ void prepare(Turn& turn, Job& job, std::vector<Seat> seats) {
   job.first_done_at.reset();
   job.stop = StopPlan{};
 
-  std::vector<std::string> hosts;
-  hosts.reserve(seats.size());
   for (Seat& seat : seats) {
-    hosts.push_back(host_of(turn.state, seat.node_id));
     job.seat_of[seat.node_id] = job.members.size();
     Member member;
     member.node_id = std::move(seat.node_id);
@@ -105,8 +76,6 @@ void prepare(Turn& turn, Job& job, std::vector<Seat> seats) {
     const auto seat = job.seat_of.find(id);
     joined.previous_index = seat == job.seat_of.end() ? -1 : static_cast<int>(seat->second);
   }
-  job.hostlist = std::make_shared<const std::string>(compress_hostlist(hosts));
-  job.members_digest = std::make_shared<const std::string>(digest_of(job));
 
   enter(turn, job, JobPhase::kPreparing, std::to_string(job.members.size()) + " nodes");
   open_account(job.ledger, Account::kSpawn, turn.now);
@@ -125,8 +94,6 @@ void send_assign(Turn& turn, Job& job, Member& member) {
   assign.num_ranks = member.num_ranks;
   assign.world_size = last.first_rank + last.num_ranks;
   assign.num_nodes = static_cast<int>(job.members.size());
-  assign.hostlist = job.hostlist;
-  assign.members_digest = job.members_digest;
   assign.first_address = first_address(turn.state, job.members.front().node_id);
   assign.restart_count = job.history.total();
   assign.out_of_memory = job.history.out_of_memory;

@@ -79,6 +79,11 @@ void replace_session(Turn& turn, Node& node) {
   node.session = Session{};
 }
 
+void greet(Turn& turn, Node& node, const Hello& hello) {
+  const std::uint32_t protocol = std::min(kProtocolMax, hello.protocol_max);
+  send(turn, node, 0, Welcome{protocol, turn.state.config.beat_every});
+}
+
 void take_hello(Turn& turn, const FromAgent& event, const Hello& hello) {
   const Fence& fence = event.message.fence;
   if (is_refused(turn, event, hello)) return;
@@ -91,7 +96,7 @@ void take_hello(Turn& turn, const FromAgent& event, const Hello& hello) {
   }
   if (is_same_session && node.session.is_connected && node.session.connection == event.connection) {
     ++turn.state.dropped.repeated;
-    send(turn, node, 0, Welcome{kProtocolMax, turn.state.config.beat_every});
+    greet(turn, node, hello);
     return;
   }
   const bool is_same_boot = node.info.boot_id == hello.node.boot_id;
@@ -115,10 +120,7 @@ void take_hello(Turn& turn, const FromAgent& event, const Hello& hello) {
     report(turn, ReportKind::kNodeBack, "", node.info.node_id, "connected");
   }
   node.liveness = Liveness::kLive;
-  send(turn,
-       node,
-       0,
-       Welcome{std::min(kProtocolMax, hello.protocol_max), turn.state.config.beat_every});
+  greet(turn, node, hello);
   if (is_quarantined(node, turn.now)) {
     const auto left = std::chrono::ceil<Milliseconds>(node.quarantine.until - turn.now);
     send(turn, node, 0, Quarantine{left, node.quarantine.reason});

@@ -184,8 +184,6 @@ struct Job {
   std::map<NodeId, std::string> declined;  // not asked again, no seat, and why
   bool is_growing = false;                 // scaled: whoever comes takes part at once
   int previous_nodes = 0;
-  std::shared_ptr<const std::string> hostlist;
-  std::shared_ptr<const std::string> members_digest;
   std::string store_endpoint;
   int num_ready = 0;
   NodeId slowest_node;  // to be ready

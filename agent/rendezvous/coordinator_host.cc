@@ -63,7 +63,7 @@ class CoordinatorHost::Stream final
     : public QueuedStream<grpc::ServerBidiReactor<v1::AgentMsg, v1::CoordMsg>, v1::CoordMsg> {
  public:
   Stream(CoordinatorHost& host, asio::io_context& loop)
-      : QueuedStream(loop, kMaxQueuedMessages), host_(host) {}
+      : QueuedStream(loop, kMaxQueuedMessages), specs(host.packer_), host_(host) {}
 
   // The next message is read only when the one before it was handled: a flood waits in the kernel.
   void OnReadDone(bool ok) override {
@@ -91,6 +91,8 @@ class CoordinatorHost::Stream final
   std::string node_id;  // of its Hello
   ClockSkew clock;
   Caller caller;
+  SpecsSent specs;
+  bool takes_digests = false;  // as its Hello says
 
  private:
   void on_closed() override {
@@ -202,7 +204,8 @@ void CoordinatorHost::carry_out(Actions actions) {
     if (auto* send = std::get_if<Send>(&action)) {
       const auto stream = sessions_.find(send->connection);
       if (stream == sessions_.end()) continue;
-      v1::CoordMsg message = to_proto(send->message);
+      SpecsSent* const specs = stream->second->takes_digests ? &stream->second->specs : nullptr;
+      v1::CoordMsg message = to_proto(send->message, specs);
       if (message.has_welcome()) {
         message.mutable_welcome()->set_nonce(stream->second->nonce);
         message.mutable_welcome()->set_num_nodes(static_cast<std::uint32_t>(state_.nodes.size()));
@@ -362,6 +365,7 @@ void CoordinatorHost::take(Stream& stream, const v1::AgentMsg& message) {
     const std::string& nonce = message.hello().nonce();
     if (!options_.token_key.empty() && nonce.size() == kNonceBytes)
       stream.proof = prove_coordinator(options_.token_key, nonce, node);
+    stream.takes_digests = message.hello().v().proto_max() >= kSpecDigestProtocol;
   } else if (stream.node_id.empty()) {
     return refuse(stream, v1::REFUSAL_CODE_FAILED_PRECONDITION, "a session begins with Hello");
   }

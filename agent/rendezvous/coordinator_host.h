@@ -32,6 +32,7 @@
 #include "agent/control_service.h"
 #include "agent/coordinator/coordinator.h"
 #include "agent/coordinator/reign.h"
+#include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/record_writer.h"
 #include "agent/revocation_list.h"
 
@@ -121,6 +122,7 @@ class CoordinatorHost final : public v1::Rendezvous::CallbackService {
   std::unique_ptr<RecordWriter> writer_;
   std::set<std::shared_ptr<RecordWriter>> retired_;  // with a write under way
   bool is_unwritable_ = false;                       // said so
+  SpecPacker packer_;
   ConnectionId next_connection_ = 1;
   std::map<ConnectionId, std::shared_ptr<Stream>> sessions_;
   std::set<std::pair<std::string, std::string>> proved_;  // session id, job uuid

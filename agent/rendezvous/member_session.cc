@@ -24,9 +24,10 @@ MemberSession::MemberSession(boost::asio::io_context& loop,
                     [this] {
                       own_nonce_ = random_bytes(kNonceBytes);
                       has_it_proved_ = false;
+                      specs_.clear();
                       handle(Connected{});
                     },
-                .on_message = [this](const v1::CoordMsg& message) { on_message(message); },
+                .on_message = [this](v1::CoordMsg& message) { on_message(message); },
                 .on_closed = [this](const grpc::Status& status) { on_closed(status); }}) {
   state_.node = options_.node;
   state_.build = "accel";
@@ -91,7 +92,7 @@ void MemberSession::turn_away(const v1::CoordMsg& message) {
   handlers_.on_refused ? handlers_.on_refused(why) : handlers_.on_turned_away(why);
 }
 
-void MemberSession::on_message(const v1::CoordMsg& message) {
+void MemberSession::on_message(v1::CoordMsg& message) {
   if (!is_believed(message)) return turn_away(message);
   if (message.has_welcome()) {
     // Of another length, it could be chosen so that our proof is one of a coordinator.
@@ -105,6 +106,10 @@ void MemberSession::on_message(const v1::CoordMsg& message) {
   const bool is_stranger =
       message.has_refused() && message.refused().code() == v1::REFUSAL_CODE_UNAUTHENTICATED;
   if (is_stranger && handlers_.on_refused) return handlers_.on_refused(message.refused().message());
+  if (!specs_.complete(message)) {
+    handlers_.on_turned_away("the coordinator names a job's spec that it has not sent");
+    return session_.reset();
+  }
   auto decoded = from_proto(message);
   if (decoded) handle(FromCoordinator{*std::move(decoded)});
 }

@@ -20,6 +20,7 @@
 
 #include "accel/v1/job.pb.h"
 #include "agent/coordinator/member.h"
+#include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/session_client.h"
 
 namespace accel::agent {
@@ -71,7 +72,7 @@ class MemberSession {
  private:
   void carry_out(const MemberAction& action);
   void send_up(const AgentMessage& message);
-  void on_message(const v1::CoordMsg& message);
+  void on_message(v1::CoordMsg& message);
   [[nodiscard]] bool is_believed(const v1::CoordMsg& message);
   void turn_away(const v1::CoordMsg& message);
   void on_closed(const grpc::Status& status);
@@ -82,6 +83,7 @@ class MemberSession {
   MemberState state_;
   boost::asio::steady_timer timer_;
   SessionClient session_;
+  SpecsHeld specs_;             // of this stream
   std::string nonce_;           // the coordinator's
   std::string own_nonce_;       // of this connection
   bool has_it_proved_ = false;  // the coordinator, on this connection

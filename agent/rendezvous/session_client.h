@@ -32,8 +32,8 @@ inline constexpr const char* kCoordinatorEnds = "the coordinator ends";
 class SessionClient {
  public:
   struct Handlers {
-    std::function<void()> on_open;  // messages may be sent
-    std::function<void(const v1::CoordMsg&)> on_message;
+    std::function<void()> on_open;                       // messages may be sent
+    std::function<void(v1::CoordMsg&)> on_message;       // it may be changed
     std::function<void(const grpc::Status&)> on_closed;  // another stream follows by itself
   };
   SessionClient(boost::asio::io_context& loop,

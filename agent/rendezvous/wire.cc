@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 
+#include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/wire_values.h"
 #include "agent/worker_end.h"
@@ -239,14 +241,11 @@ void put_body(v1::CoordMsg& out, const Welcome& welcome) {
 
 void put_body(v1::CoordMsg& out, const Assign& assign) {
   v1::Assign& to = *out.mutable_assign();
-  if (assign.job) *to.mutable_spec() = to_job_spec(*assign.job);
   to.set_node_index(static_cast<std::uint32_t>(assign.node_index));
   to.set_first_rank(static_cast<std::uint32_t>(assign.first_rank));
   to.set_count(static_cast<std::uint32_t>(assign.num_ranks));
   to.set_world(static_cast<std::uint32_t>(assign.world_size));
   to.set_nodes(static_cast<std::uint32_t>(assign.num_nodes));
-  if (assign.hostlist) to.set_hostlist(*assign.hostlist);
-  if (assign.members_digest) to.set_members_sha256(*assign.members_digest);
   to.set_store_endpoint(assign.first_address);
   to.set_restart_count(static_cast<std::uint32_t>(assign.restart_count));
   to.set_out_of_memory(static_cast<std::uint32_t>(assign.out_of_memory));
@@ -290,8 +289,15 @@ void put_body(v1::CoordMsg& out, const Refused& refused) {
   out.mutable_refused()->set_message(printable(refused.message));
 }
 
-void put_body(v1::CoordMsg& out, const Invite& invite) {
-  if (invite.job) *out.mutable_invite()->mutable_spec() = to_job_spec(*invite.job);
+void put_body(v1::CoordMsg& out, const Invite&) {
+  out.mutable_invite();
+}
+
+template <typename Message>
+void put_spec(Message& to, const std::shared_ptr<const JobDescription>& job, SpecsSent* specs) {
+  if (!job) return;
+  if (specs != nullptr) return specs->put(to, job);
+  *to.mutable_spec() = to_job_spec(*job);
 }
 
 std::optional<Assign> assign_from(const v1::Assign& from) {
@@ -302,8 +308,6 @@ std::optional<Assign> assign_from(const v1::Assign& from) {
   assign.num_ranks = bounded(from.count(), 4096);
   assign.world_size = bounded(from.world(), kMostRanks);
   assign.num_nodes = bounded(from.nodes(), kMostNodes);
-  assign.hostlist = std::make_shared<const std::string>(from.hostlist());
-  assign.members_digest = std::make_shared<const std::string>(from.members_sha256());
   assign.first_address = from.store_endpoint();
   assign.restart_count = bounded(from.restart_count(), kMostRestarts);
   assign.out_of_memory = bounded(from.out_of_memory(), assign.restart_count);
@@ -380,10 +384,14 @@ std::optional<AgentMessage> from_proto(const v1::AgentMsg& message) {
   return std::nullopt;
 }
 
-v1::CoordMsg to_proto(const CoordinatorMessage& message) {
+v1::CoordMsg to_proto(const CoordinatorMessage& message, SpecsSent* specs) {
   v1::CoordMsg out;
   put(*out.mutable_fence(), message.fence);
   std::visit([&](const auto& body) { put_body(out, body); }, message.body);
+  if (const auto* assign = std::get_if<Assign>(&message.body))
+    put_spec(*out.mutable_assign(), assign->job, specs);
+  if (const auto* invite = std::get_if<Invite>(&message.body))
+    put_spec(*out.mutable_invite(), invite->job, specs);
   return out;
 }
 

@@ -14,10 +14,13 @@
 
 namespace accel::agent {
 
+class SpecsSent;
+
 [[nodiscard]] v1::AgentMsg to_proto(const AgentMessage& message);
 [[nodiscard]] std::optional<AgentMessage> from_proto(const v1::AgentMsg& message);
 
-[[nodiscard]] v1::CoordMsg to_proto(const CoordinatorMessage& message);
+// `specs`: of the session that it is sent to, whose node takes digests; nullptr: the spec goes whole.
+[[nodiscard]] v1::CoordMsg to_proto(const CoordinatorMessage& message, SpecsSent* specs = nullptr);
 [[nodiscard]] std::optional<CoordinatorMessage> from_proto(const v1::CoordMsg& message);
 
 }  // namespace accel::agent

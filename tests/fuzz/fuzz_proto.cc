@@ -21,6 +21,7 @@
 #include "agent/coordinator/member.h"
 #include "agent/coordinator/record_text.h"
 #include "agent/job_request.h"
+#include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/wire.h"
 
@@ -144,6 +145,7 @@ class HostileCoordinator {
     for (const Piece& piece : cut(script)) {
       if ((piece.head & 0x80) != 0) {
         handle(Disconnected{});
+        specs_.clear();
         handle(Connected{});
       }
       if ((piece.head & 0x40) != 0) {
@@ -151,7 +153,7 @@ class HostileCoordinator {
         handle(MemberTick{});
       }
       v1::CoordMsg message;
-      if (!parse(message, piece.body)) continue;
+      if (!parse(message, piece.body) || !specs_.complete(message)) continue;
       const auto understood = from_proto(message);
       if (!understood) continue;
       require_stable(*understood);
@@ -191,6 +193,7 @@ class HostileCoordinator {
 
   TimePoint now_{std::chrono::hours(1)};
   int num_sessions_ = 0;
+  SpecsHeld specs_;
   int depth_ = 0;
   MemberState state_;
   std::vector<decltype(MemberEvent::what)> answers_;

@@ -13,6 +13,7 @@
 #include <boost/asio/io_context.hpp>
 #include <gtest/gtest.h>
 
+#include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/session_client.h"
 #include "agent/rendezvous/token_proof.h"
 #include "tests/support/scratch_folder.h"
@@ -192,6 +193,139 @@ TEST_F(StrangerTest, ANodeWithACertificateDoes) {
   client_.connect();
 
   run_until([this] { return host_->state().is_outdated; });
+}
+
+// A host behind a socket that looks for nodes for a job, and a node that sees each message as it comes.
+class SpecTest : public ::testing::Test {
+ protected:
+  SpecTest() {
+    CoordinatorHostOptions options = quiet_options();
+    options.authenticate = [](const CallIdentity&) {
+      return Result<Caller>(Caller{.role = Role::kNode, .name = "a node"});
+    };
+    host_.emplace(loop_, std::move(options));
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+    builder.RegisterService(&*host_);
+    server_ = builder.BuildAndStart();
+  }
+  ~SpecTest() override {
+    bool is_closed = false;
+    client_.close([&] { is_closed = true; });
+    host_->close();
+    run_until([&] { return is_closed; });
+    std::atomic<bool> is_shut = false;
+    const std::jthread closer([&] {
+      server_->Shutdown();
+      is_shut = true;
+    });
+    run_until([&] { return is_shut.load(); });
+    loop_.restart();
+    loop_.poll();
+  }
+
+  template <typename Condition>
+  void run_until(Condition condition) {
+    const auto end = std::chrono::steady_clock::now() + 30s;
+    while (!condition() && std::chrono::steady_clock::now() < end) {
+      loop_.restart();
+      loop_.run_one_for(20ms);
+    }
+    EXPECT_TRUE(condition());
+  }
+
+  void start_job(int nodes) {
+    v1::JobSpec spec;
+    spec.set_job_id("job");
+    spec.set_job_uuid("job");
+    spec.set_min_nodes(static_cast<std::uint32_t>(nodes));
+    spec.set_max_nodes(static_cast<std::uint32_t>(nodes));
+    spec.add_argv("train");
+    JobDescription job = describe_job(spec);
+    job.recruits = true;
+    host_->handle(StartJob{.request_id = "1", .job = std::move(job)});
+  }
+
+  v1::AgentMsg message(std::uint64_t seq) const {
+    v1::AgentMsg out;
+    out.mutable_fence()->set_leader_epoch(1);
+    out.mutable_fence()->set_session_id(session_);
+    out.mutable_fence()->set_seq(seq);
+    return out;
+  }
+  void say_hello() {
+    v1::AgentMsg hello = message(0);
+    hello.mutable_hello()->mutable_v()->set_proto_min(1);
+    hello.mutable_hello()->mutable_v()->set_proto_max(protocol_max_);
+    hello.mutable_hello()->mutable_node()->set_node_id("n1");
+    hello.mutable_hello()->mutable_node()->set_hostname("n1");
+    client_.send(std::move(hello));
+  }
+  void join() {
+    v1::AgentMsg out = message(1);
+    out.mutable_join()->set_job_uuid("job");
+    client_.send(std::move(out));
+  }
+
+  const test::ScratchFolder folder_;
+  const std::string address_ = "unix:" + folder_.file("socket");
+  std::string session_ = "s";
+  std::uint32_t protocol_max_ = kProtocolMax;
+  std::vector<v1::Invite> invites_;
+  std::vector<v1::Assign> assigns_;
+  boost::asio::io_context loop_{1};
+  std::optional<CoordinatorHost> host_;
+  std::unique_ptr<grpc::Server> server_;
+  SessionClient client_{loop_,
+                        grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()),
+                        {.on_open = [this] { say_hello(); },
+                         .on_message =
+                             [this](v1::CoordMsg& message) {
+                               if (message.has_invite()) invites_.push_back(message.invite());
+                               if (message.has_assign()) assigns_.push_back(message.assign());
+                             },
+                         .on_closed = [](const grpc::Status&) {}}};
+};
+
+TEST_F(SpecTest, ASpecCrossesASessionOnceAndGoesByItsDigestAfterThat) {
+  start_job(1);
+  client_.connect();
+  run_until([this] { return !invites_.empty(); });
+  join();
+  run_until([this] { return !assigns_.empty(); });
+
+  EXPECT_EQ(invites_[0].spec().argv(0), "train");
+  EXPECT_EQ(invites_[0].spec_sha256().size(), 32U);
+  EXPECT_EQ(assigns_[0].spec_sha256(), invites_[0].spec_sha256());
+  EXPECT_FALSE(assigns_[0].has_spec());
+}
+
+TEST_F(SpecTest, ANodeOfAnOlderBuildGetsTheWholeSpecEachTime) {
+  protocol_max_ = 1;
+  start_job(1);
+  client_.connect();
+  run_until([this] { return !invites_.empty(); });
+  join();
+  run_until([this] { return !assigns_.empty(); });
+
+  EXPECT_EQ(invites_[0].spec().argv(0), "train");
+  EXPECT_EQ(assigns_[0].spec().argv(0), "train");
+  EXPECT_TRUE(assigns_[0].spec_sha256().empty());
+}
+
+TEST_F(SpecTest, AnAgentThatBeganAnewIsSentTheWholeSpecAgain) {
+  start_job(2);
+  client_.connect();
+  run_until([this] { return !invites_.empty(); });
+  join();
+  run_until([this] { return host_->state().jobs.at("job").joined.size() == 1; });
+  invites_.clear();
+  session_ = "another";
+
+  client_.reset();
+
+  run_until([this] { return !invites_.empty(); });
+  EXPECT_EQ(invites_[0].spec().argv(0), "train");
 }
 
 }  // namespace

@@ -186,7 +186,6 @@ TEST(Wire, WhatTheCoordinatorSaysArrivesAsItWasSaid) {
   assign.num_ranks = 2;
   assign.world_size = 4;
   assign.num_nodes = 2;
-  assign.hostlist = std::make_shared<const std::string>("n[1-2]");
   assign.restart_count = 3;
   assign.out_of_memory = 1;
   const Assign heard = back_again(assign);
@@ -195,7 +194,6 @@ TEST(Wire, WhatTheCoordinatorSaysArrivesAsItWasSaid) {
   EXPECT_EQ(heard.out_of_memory, 1);
   EXPECT_EQ(heard.job->max_nodes, 4);
   EXPECT_EQ(heard.job->stop.grace.count(), 7'000);
-  EXPECT_EQ(*heard.hostlist, "n[1-2]");
   EXPECT_EQ(back_again(Invite{assign.job}).job->max_nodes, 4);
   const v1::JobSpec carried = to_job_spec(*heard.job);
   EXPECT_EQ(carried.argv(0), "prog");
