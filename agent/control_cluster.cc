@@ -156,41 +156,42 @@ void ControlService::submit_as(const Caller& caller,
   });
 }
 
-// Behind those of this node come those of many nodes.
+// One page of the coordinator's for one of ours.
 void ControlService::list_elsewhere(const Caller& caller,
-                                    std::vector<v1::Job> jobs,
-                                    v1::JobList* list,
+                                    const std::string& after,
                                     const TakeJobs& done) const {
-  ask_for(caller, "", [=, this](const Result<v1::JobsReq>& request) {
-    parts_.cluster->jobs(*request, [=, this](const Result<v1::JobList>& elsewhere) {
-      if (!elsewhere) {
-        list->set_notice("jobs of many nodes are missing: " + elsewhere.error().message());
-        return done(jobs);
-      }
-      add_elsewhere(caller, jobs, *elsewhere, list, done);
+  ask_for(caller, "", [this, caller, after, done](const Result<v1::JobsReq>& asked) {
+    if (!asked) return done(asked.error());
+    v1::JobsReq request = *asked;
+    request.set_after(after);
+    parts_.cluster->page_of_jobs(request, [this, caller, done](const Result<v1::JobList>& page) {
+      page ? take_page(caller, *page, done) : done(page.error());
     });
   });
 }
 
-void ControlService::add_elsewhere(const Caller& caller,
-                                   std::vector<v1::Job> jobs,
-                                   v1::JobList elsewhere,
-                                   v1::JobList* list,
-                                   const TakeJobs& done) const {
+void ControlService::take_page(const Caller& caller,
+                               const v1::JobList& page,
+                               const TakeJobs& done) const {
   std::set<UserKey> users;
-  for (const v1::Job& job : elsewhere.jobs()) users.insert(job.user());
-  parts_.users.look_up({users.begin(), users.end()}, [=, this, found = std::move(elsewhere)] {
+  for (const v1::Job& job : page.jobs()) users.insert(job.user());
+  parts_.users.look_up({users.begin(), users.end()}, [this, caller, done, page] {
     const AccessPolicy policy(parts_.config, parts_.agent_uid);
-    std::vector<v1::Job> all = jobs;
-    for (v1::Job job : found.jobs()) {
+    JobsElsewhere seen = {
+        .jobs = {},
+        .last = page.jobs().empty() ? "" : page.jobs().rbegin()->job_uuid(),
+        .more = page.more(),
+        .notice = {},
+    };
+    for (v1::Job job : page.jobs()) {
       fill_uid(job);
-      if (!policy.allows(caller, Deed::kSee, job.uid())) {
-        if (!parts_.users.has_answer(job.user())) list->set_notice(kUsersMissing);
-        continue;
+      if (policy.allows(caller, Deed::kSee, job.uid())) {
+        seen.jobs.push_back(std::move(job));
+      } else if (!parts_.users.has_answer(job.user())) {
+        seen.notice = kUsersMissing;
       }
-      all.push_back(std::move(job));
     }
-    done(std::move(all));
+    done(seen);
   });
 }
 

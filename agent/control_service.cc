@@ -8,7 +8,6 @@
 
 #include "agent/control_streams.h"
 #include "agent/diagnosis.h"
-#include "agent/job_page.h"
 #include "agent/job_request.h"
 #include "agent/log_stream.h"
 #include "agent/rendezvous/job_view.h"
@@ -356,12 +355,18 @@ grpc::ServerUnaryReactor* ControlService::ListJobs(Context* context,
     }
     list->set_node_id(parts_.config.node_id);
     list->set_draining(parts_.jobs.is_draining());
-    const auto fill = [request, list, finish](std::vector<v1::Job> all) {
-      fill_page(std::move(all), request->after(), *list);
-      finish({});
-    };
-    if (parts_.cluster == nullptr) return fill(std::move(jobs));
-    list_elsewhere(caller, std::move(jobs), list, fill);
+    if (parts_.cluster == nullptr) {
+      fill_page(std::move(jobs), request->after(), *list);
+      return finish({});
+    }
+    join_page(
+        std::move(jobs),
+        request->after(),
+        *list,
+        [this, caller](const std::string& after, const TakeJobs& take) {
+          list_elsewhere(caller, after, take);
+        },
+        [finish] { finish({}); });
   });
 }
 

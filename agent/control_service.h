@@ -25,6 +25,7 @@
 #include "agent/drain_mark.h"
 #include "agent/file_readers.h"
 #include "agent/grpc_status.h"
+#include "agent/job_page.h"
 #include "agent/job_runner.h"
 #include "agent/revocable_streams.h"
 #include "agent/ticket_book.h"
@@ -154,16 +155,9 @@ class ControlService final : public v1::Control::CallbackService {
                  v1::Job* job,
                  const Finish& finish);
   void take_watched(const std::shared_ptr<Watcher>& watcher, v1::Job job);
-  using TakeJobs = std::function<void(std::vector<v1::Job>)>;
-  void list_elsewhere(const Caller& caller,
-                      std::vector<v1::Job> jobs,
-                      v1::JobList* list,
-                      const TakeJobs& done) const;
-  void add_elsewhere(const Caller& caller,
-                     std::vector<v1::Job> jobs,
-                     v1::JobList elsewhere,
-                     v1::JobList* list,
-                     const TakeJobs& done) const;
+  using TakeJobs = std::function<void(const Result<JobsElsewhere>&)>;
+  void list_elsewhere(const Caller& caller, const std::string& after, const TakeJobs& done) const;
+  void take_page(const Caller& caller, const v1::JobList& page, const TakeJobs& done) const;
   void stop_elsewhere(const Caller& caller,
                       const v1::StopReq& request,
                       v1::Job* job,

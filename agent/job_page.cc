@@ -12,12 +12,52 @@ bool JobPage::add(v1::Job job) {
   return !list_.more();
 }
 
+namespace {
+
+auto find_uuid(std::vector<v1::Job>& jobs, const std::string& uuid) {
+  return std::find_if(
+      jobs.begin(), jobs.end(), [&](const v1::Job& job) { return job.job_uuid() == uuid; });
+}
+
+}  // namespace
+
 void fill_page(std::vector<v1::Job> jobs, const std::string& after, v1::JobList& list) {
-  const auto last = std::find_if(
-      jobs.begin(), jobs.end(), [&](const v1::Job& job) { return job.job_uuid() == after; });
+  const auto last = find_uuid(jobs, after);
   auto next = after.empty() || last == jobs.end() ? jobs.begin() : std::next(last);
   JobPage page(list);
   while (next != jobs.end() && page.add(std::move(*next))) ++next;
+}
+
+void join_page(std::vector<v1::Job> own,
+               const std::string& after,
+               v1::JobList& list,
+               const AskElsewhere& ask,
+               const std::function<void()>& done) {
+  if (find_uuid(own, after) != own.end()) {
+    fill_page(std::move(own), after, list);
+    return done();
+  }
+  ask(after, [own = std::move(own), &list, ask, done](const Result<JobsElsewhere>& elsewhere) {
+    JobPage page(list);
+    bool has_room = true;
+    const auto add = [&](const std::vector<v1::Job>& jobs) {
+      for (auto job = jobs.begin(); has_room && job != jobs.end(); ++job) has_room = page.add(*job);
+    };
+    if (elsewhere) {
+      if (list.notice().empty()) list.set_notice(elsewhere->notice);
+      add(elsewhere->jobs);
+      const bool has_more = elsewhere->more && !elsewhere->last.empty();
+      if (has_more && list.jobs().empty()) return join_page(own, elsewhere->last, list, ask, done);
+      if (has_more) {
+        list.set_more(true);
+        return done();
+      }
+    } else {
+      list.set_notice("jobs of many nodes are missing: " + elsewhere.error().message());
+    }
+    add(own);
+    done();
+  });
 }
 
 std::string JobPages::take(v1::JobList page) {

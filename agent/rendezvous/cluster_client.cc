@@ -109,6 +109,10 @@ void ClusterClient::jobs(const v1::JobsReq& request, Done<v1::JobList> done) {
                         : call(coordinator_, request, std::move(done), kAskForJobs);
 }
 
+void ClusterClient::page_of_jobs(const v1::JobsReq& request, Done<v1::JobList> done) {
+  call(coordinator_, request, std::move(done), kAskForJobs);
+}
+
 void ClusterClient::next_page(const v1::JobsReq& request,
                               const std::shared_ptr<JobPages>& pages,
                               Done<v1::JobList> done) {

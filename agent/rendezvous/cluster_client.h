@@ -56,6 +56,8 @@ class ClusterClient {
   void submit(const v1::SubmitReq& request, Done<v1::Job> done);
   // All of them, page by page, or the one that is named.
   void jobs(const v1::JobsReq& request, Done<v1::JobList> done);
+  // One page of all.
+  void page_of_jobs(const v1::JobsReq& request, Done<v1::JobList> done);
   void stop(const v1::StopPartsReq& request, Done<v1::Job> done);
   void scale(const v1::ScalePartsReq& request, Done<v1::Job> done);
   void ledger(const v1::JobRef& request, Done<v1::Ledger> done);
