@@ -53,10 +53,10 @@ Result<std::unique_ptr<ClusterPart>> ClusterPart::make(Parts parts) {
   auto records = JobFolder::open(config.state_dir + "/parts");
   if (!records) return std::move(records).error();
   made->records_ = *std::move(records);
-  auto channel = open_channel(config, config.coordinator);
+  made->client_ = std::make_unique<ClusterClient>(made->parts_.loop, config, made->token_key_);
+  auto channel = made->client_->open_channel(config.coordinator);
   if (!channel) return std::move(channel).error();
   made->channel_ = *std::move(channel);
-  made->client_ = std::make_unique<ClusterClient>(made->parts_.loop, config, made->token_key_);
   const bool hosts = config.listen == config.coordinator || !config.etcd.endpoints.empty();
   if (hosts) made->make_host();
   made->service_ = std::make_unique<ClusterService>(ClusterService::Parts{
@@ -188,7 +188,7 @@ Result<void> ClusterPart::take_part_in_election() {
 std::shared_ptr<grpc::Channel> ClusterPart::open_leader(const std::string& address) {
   const auto parsed = parse_tcp_address(address);
   if (!parsed || (parts_.config.insecure && !parsed->is_loopback)) return nullptr;
-  auto channel = open_channel(parts_.config, address);
+  auto channel = client_->open_channel(address);
   if (!channel) return nullptr;
   return *std::move(channel);
 }
@@ -310,7 +310,7 @@ void ClusterPart::end_revoked(const RevocationList& revoked) {
   const std::string certificate = node_ ? node_->server_certificate() : "";
   if (certificate.empty() || !revoked.contains(certificate)) return;
   parts_.audit("leaves the coordinator: its certificate was revoked");
-  if (auto channel = open_channel(parts_.config, parts_.config.coordinator))
+  if (auto channel = client_->open_channel(parts_.config.coordinator))
     node_->move_to(*std::move(channel));
 }
 

@@ -4,7 +4,6 @@
 #include "agent/grpc_status.h"
 #include "agent/rendezvous/token_proof.h"
 #include "agent/ticket_book.h"
-#include "agent/tls_credentials.h"
 
 namespace accel::agent {
 namespace {
@@ -19,20 +18,15 @@ Unanswered nobody_at(const std::string& endpoint) {
 
 }  // namespace
 
-Result<std::shared_ptr<grpc::Channel>> open_channel(const AgentConfig& config,
-                                                    const std::string& endpoint) {
-  auto credentials = client_credentials(config.tls, config.insecure);
-  if (!credentials) return std::move(credentials).error();
-  return grpc::CreateCustomChannel(endpoint, *credentials, client_channel_arguments());
-}
-
 ClusterClient::ClusterClient(asio::io_context& loop,
                              const AgentConfig& config,
                              std::string token_key)
     : loop_(loop),
       config_(config),
       token_key_(std::move(token_key)),
-      coordinator_(config.coordinator) {}
+      coordinator_(config.coordinator),
+      channels_(std::make_shared<PeerChannels>(open_with_certificate(config))),
+      idle_timer_(loop) {}
 
 ClusterClient::~ClusterClient() {
   for (const auto& known : logs_) {
@@ -40,13 +34,21 @@ ClusterClient::~ClusterClient() {
   }
 }
 
-Result<std::shared_ptr<v1::Cluster::Stub>> ClusterClient::stub(const std::string& endpoint) {
-  auto& known = stubs_[endpoint];
-  if (known) return known;
-  auto channel = open_channel(config_, endpoint);
-  if (!channel) return std::move(channel).error();
-  known = v1::Cluster::NewStub(*channel);
-  return known;
+Result<PeerChannels::Stub> ClusterClient::stub(const std::string& endpoint) {
+  const bool is_first = channels_->size() == 0;
+  auto made = channels_->stub(endpoint, SteadyClock().now());
+  if (made && is_first) close_idle_later();
+  return made;
+}
+
+void ClusterClient::close_idle_later() {
+  idle_timer_.expires_after(kIdleChannel / 2);
+  idle_timer_.async_wait(
+      [this, channels = std::weak_ptr(channels_)](const boost::system::error_code& error) {
+        if (error || channels.expired()) return;
+        channels_->close_idle(SteadyClock().now());
+        if (channels_->size() > 0) close_idle_later();
+      });
 }
 
 void ClusterClient::sign(grpc::ClientContext& context) const {

@@ -1,6 +1,6 @@
 // ClusterClient: what this agent asks other agents about jobs of many nodes.
 //
-// Channels are made when they are first needed and kept. Every call carries a proof of the cluster's token, when there
+// Channels are made when they are first needed, and closed when nobody has asked for a while. Every call carries a proof of the cluster's token, when there
 // is one, beside this node's certificate.
 //
 // Threads:  everything on the loop; answers come there too.
@@ -9,13 +9,13 @@
 
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <grpcpp/grpcpp.h>
 
 #include <accel/result.h>
@@ -24,6 +24,7 @@
 #include "agent/agent_config.h"
 #include "agent/job_page.h"
 #include "agent/rendezvous/open_calls.h"
+#include "agent/rendezvous/peer_channels.h"
 
 namespace accel::agent {
 
@@ -32,10 +33,6 @@ inline constexpr const char* kNodeMetadata = "accel-node";
 inline constexpr const char* kNonceMetadata = "accel-nonce-bin";
 inline constexpr const char* kProofMetadata = "accel-proof-bin";
 inline constexpr const char* kProofSubject = "accel.v1.Cluster";  // in place of a job's uuid
-
-// To another agent, with this node's certificate. Errors  kTls.
-[[nodiscard]] Result<std::shared_ptr<grpc::Channel>> open_channel(const AgentConfig& config,
-                                                                  const std::string& endpoint);
 
 class ClusterClient {
  public:
@@ -51,7 +48,12 @@ class ClusterClient {
   [[nodiscard]] const std::string& coordinator() const { return coordinator_; }
 
   // Calls from now on make connections of their own: certificates are looked at anew.
-  void forget_channels() { stubs_.clear(); }
+  void forget_channels() { channels_->forget_all(); }
+  // A connection for a session, not one of those for calls. Errors  kTls.
+  [[nodiscard]] Result<std::shared_ptr<grpc::Channel>> open_channel(
+      const std::string& endpoint) const {
+    return channels_->open(endpoint);
+  }
 
   void submit(const v1::SubmitReq& request, Done<v1::Job> done);
   // All of them, page by page, or the one that is named.
@@ -77,7 +79,8 @@ class ClusterClient {
                                                PartLogsHandlers handlers);
 
  private:
-  Result<std::shared_ptr<v1::Cluster::Stub>> stub(const std::string& endpoint);
+  Result<PeerChannels::Stub> stub(const std::string& endpoint);
+  void close_idle_later();
   void sign(grpc::ClientContext& context) const;
   template <typename Request, typename Response, typename Begin>
   void call(const std::string& endpoint, const Request& request, Done<Response> done, Begin begin);
@@ -89,7 +92,8 @@ class ClusterClient {
   const AgentConfig& config_;
   std::string token_key_;
   std::string coordinator_;
-  std::map<std::string, std::shared_ptr<v1::Cluster::Stub>> stubs_;  // by endpoint
+  const std::shared_ptr<PeerChannels> channels_;  // the timer asks whether they are still there
+  boost::asio::steady_timer idle_timer_;
   OpenCalls calls_{loop_};
   std::vector<std::weak_ptr<PartLogs>> logs_;
 };
