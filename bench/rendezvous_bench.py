@@ -1,5 +1,8 @@
 """P-R1 and P-R2: N simulated agents, with a TCP connection and mutual TLS each, and as state machine and serialised
-bytes alone; and hosts whose link goes down.
+bytes alone; what a coordinator sends and how many threads it has; and hosts whose link goes down.
+
+10,000 agents are sessions of gRPC within the process: a coordinator has two open files for each connection, and the limit
+is often 20,000. Their messages, streams and threads are those that sockets carry; TLS and TCP are not there.
 
 The peer of 64 agents is torchrun's own rendezvous among 64 processes on the same machine: plain TCP, where ours has
 TLS; ours are in one process, theirs in one each. That of 4,000 is a published figure (torchelastic after its fix,
@@ -21,6 +24,7 @@ GOALS = {4000: 2.0, 10000: 5.0}
 SOCKET_GOALS = {64: 0.15, 1000: 1.0}
 ROUNDS = 5
 NUM_HOSTS = 12
+SPEC_BYTES = 2048  # as bench/rendezvous_sockets.cc makes it
 
 
 def run(nodes):
@@ -38,10 +42,10 @@ def run_json(*command):
     return json.loads(done.stdout)
 
 
-def run_sockets(nodes):
+def run_sockets(nodes, way="joined", carrier="sockets"):
     """The program itself checks that every agent got a place of its own in one world."""
-    result = run_json(os.path.join(BUILD, "bench/rendezvous_sockets"), nodes)
-    if result["connections"] != nodes:
+    result = run_json(os.path.join(BUILD, "bench/rendezvous_sockets"), nodes, way, carrier)
+    if carrier == "sockets" and result["connections"] != nodes:
         sys.exit(f"rendezvous_bench: {result['connections']} connections for {nodes} agents")
     return result
 
@@ -83,6 +87,26 @@ def without_sockets():
              goal=f"<= {goal:g} s", passed=median(times) <= goal, spread=spread(times))
         emit("rendezvous", case, "Assign and Start, each node", "bytes", runs[0][2] / nodes, None, None,
              goal="does not grow with the number of nodes", passed=runs[0][2] / nodes <= 4096)
+
+
+def traffic():
+    """Of a job that agents are asked for: first Invite to last Start, and a restart after the failure of one worker."""
+    for nodes, carrier in ((1000, "sockets"), (10000, "memory")):
+        result = run_sockets(nodes, "invited", carrier)
+        over = "TCP connections with mutual TLS" if carrier == "sockets" else "sessions in memory"
+        case = f"{nodes} simulated agents in one process, {over}; a spec of {SPEC_BYTES} bytes"
+
+        def tell(metric, unit, value, goal=None):
+            emit("rendezvous", case, metric, unit, value, None, None, goal=f"<= {goal:g}" if goal else "reported",
+                 passed=value <= goal if goal else None)
+        tell("the coordinator sends, first Invite to last Start, each node", "bytes", result["first_sent"] / nodes, SPEC_BYTES + 1024)
+        tell("it sends for a restart, each node", "bytes", result["restart_sent"] / nodes, 512)
+        tell("it receives, first Invite to last Start, each node", "bytes", result["first_received"] / nodes)
+        tell("it receives for a restart, each node", "bytes", result["restart_received"] / nodes)
+        if carrier == "sockets":
+            tell("its connections carry to a node in all, with handshakes", "bytes", result["tcp_sent"] / nodes)
+            tell("its connections carry from a node in all", "bytes", result["tcp_received"] / nodes)
+        tell("threads of coordinator and agents together", "threads", result["threads"], 32)
 
 
 def links_down():
@@ -131,6 +155,7 @@ def links_down():
 def main():
     with_sockets()
     without_sockets()
+    traffic()
     links_down()
 
 

@@ -1,19 +1,27 @@
-// A rendezvous of N simulated agents with a TCP connection and mutual TLS each, and the loss of one of them. All in one
-// process with the coordinator: step functions, wire, gRPC and TLS are the real ones; shims and records are not there.
+// A rendezvous of N simulated agents, a restart after the failure of one worker, and the loss of one agent. All in one
+// process with the coordinator: step functions, wire and gRPC are the real ones; shims and records are not there.
 //
-//   rendezvous_sockets N
+//   rendezvous_sockets N [joined|invited] [sockets|memory]
 //
-// Prints one JSON object: seconds to connect and say Hello, from the first Join to the last Start, from the end of one
-// agent to its loss, from the loss to the Stop at the last survivor; and the connections that the coordinator's port
-// had. Fails unless every agent got a place of its own in the same world.
+// joined: each agent brings itself, as a launcher does. invited: the coordinator asks them, as for a job of `accel run`.
+// sockets: a TCP connection with mutual TLS each, three open files an agent. memory: gRPC's channels within a process.
+// Agents beat every second, beyond a thousand every N ms: all of them and the coordinator share this process.
+//
+// Prints one JSON object: seconds to connect and say Hello, from the first Join (or the request) to the last Start, from
+// the failure to the last Start after it, from the end of one agent to its loss, from the loss to the Stop at the last
+// survivor; the bytes of messages that the coordinator sends and receives for the first generation and for the restart, what
+// its sockets carry in all (TCP_INFO), their number, and the threads of the process but for those of agents' certificates. Fails unless every agent got a place
+// of its own in the same world, twice.
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +29,11 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,6 +41,7 @@
 #include "agent/coordinator/member.h"
 #include "agent/grpc_server.h"
 #include "agent/rendezvous/coordinator_host.h"
+#include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/session_client.h"
 #include "agent/rendezvous/wire.h"
@@ -59,20 +72,54 @@ TlsFiles issue(const std::string& folder, const std::string& name) {
   return {*made + "/ca.pem", *made + "/cert.pem", *made + "/key.pem"};
 }
 
-// Established connections whose local port is the coordinator's.
-int count_connections(int port) {
-  char wanted[8];
-  std::snprintf(wanted, sizeof wanted, ":%04X", static_cast<unsigned>(port));
+struct Carried {
+  int connections = 0;
+  std::uint64_t sent = 0;  // bytes
+  std::uint64_t received = 0;
+};
+
+// What the kernel says of a connection: glibc's tcp_info ends earlier.
+struct LongTcpInfo {
+  tcp_info head;
+  std::uint64_t pacing_rate[2];
+  std::uint64_t bytes_acked;
+  std::uint64_t bytes_received;
+};
+static_assert(offsetof(LongTcpInfo, bytes_acked) == 120, "as <linux/tcp.h> has it");
+
+// What the established connections whose local port is the coordinator's have carried, TLS and all.
+Carried count_connections(int port) {
+  Carried carried;
+  std::set<unsigned long long> seen;  // the gate keeps a duplicate of each
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    sockaddr_in local{};
+    socklen_t size = sizeof local;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) continue;
+    const bool is_inet = local.sin_family == AF_INET || local.sin_family == AF_INET6;
+    if (!is_inet || ntohs(local.sin_port) != port) continue;  // the port lies at one place in both
+    LongTcpInfo info{};
+    size = sizeof info;
+    if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
+    struct stat file {};
+    constexpr int kEstablished = 1;
+    if (info.head.tcpi_state != kEstablished || ::fstat(fd, &file) != 0 ||
+        !seen.insert(file.st_ino).second)
+      continue;
+    ++carried.connections;
+    carried.sent += info.bytes_acked;
+    carried.received += info.bytes_received;
+  }
+  return carried;
+}
+
+// But for those that gRPC has for each certificate: the agents have one each, which is one in a process of their own.
+int count_threads() {
   int count = 0;
-  for (const char* path : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
-    std::ifstream table(path);
-    std::string line;
-    while (std::getline(table, line)) {
-      std::istringstream fields(line);
-      std::string number, local, remote, state;
-      fields >> number >> local >> remote >> state;
-      if (local.ends_with(wanted) && state == "01") ++count;
-    }
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    count += name.starts_with("FileWatcherCert") ? 0 : 1;
   }
   return count;
 }
@@ -85,9 +132,26 @@ v1::JobSpec make_spec(int nodes) {
   spec.set_max_nodes(static_cast<std::uint32_t>(nodes));
   spec.set_procs_per_node(kProcsPerNode);
   spec.mutable_restart()->set_max_restarts(3);
+  spec.mutable_restart()->mutable_backoff_initial();  // 0: no pause is measured
   // As much as a command line and its environment take.
   spec.add_argv(std::string(2'048, 'x'));
   return spec;
+}
+
+struct Setting {
+  int nodes = 64;
+  bool is_invited = false;
+  bool has_sockets = true;
+  std::string folder;
+};
+
+// Of messages, as they are serialised.
+struct Traffic {
+  std::uint64_t down = 0;  // bytes from the coordinator
+  std::uint64_t up = 0;
+};
+Traffic operator-(const Traffic& now, const Traffic& before) {
+  return {now.down - before.down, now.up - before.up};
 }
 
 class Bench;
@@ -98,38 +162,41 @@ class SimulatedAgent {
   SimulatedAgent(Bench& bench,
                  boost::asio::io_context& loop,
                  int number,
-                 const std::string& target,
-                 const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+                 std::shared_ptr<grpc::Channel> channel);
   void connect() { session_.connect(); }
   void join();
   void tick() {
     if (!is_dead_) handle(MemberTick{});
   }
+  void fail_worker();
   void die();
 
  private:
   void handle(decltype(MemberEvent::what) what);
-  void on_message(const v1::CoordMsg& message);
+  void on_message(v1::CoordMsg& message);
   void carry_out(const MemberAction& action);
   void park(const ParkWorkers& order);
 
   Bench& bench_;
   boost::asio::io_context& loop_;
   MemberState state_;
+  SpecsHeld specs_;
   bool is_greeted_ = false;
   bool is_dead_ = false;
   SessionClient session_;
 };
 
-//   connecting --all greeted--> joining --all started--> one ends --lost, all others stopped--> printed
+//   connecting --all greeted--> forming --all started--> a worker fails --all stopped--> forming again
+//     --all started--> an agent ends --lost, all others stopped--> printed
 class Bench {
  public:
-  Bench(int nodes, const std::string& folder) : nodes_(nodes) {
-    config_.listen = "127.0.0.1:0";
-    config_.tls = issue(folder, "coordinator");
-    config_.max_connections = config_.max_connections_each = nodes + 8;
+  explicit Bench(Setting setting) : setting_(std::move(setting)), nodes_(setting_.nodes) {
     CoordinatorHostOptions options;
+    options.config.beat_every = std::chrono::milliseconds(std::max(1'000, nodes_));
+    options.config.suspect_after = options.config.beat_every * 5 / 2;
+    options.config.lost_after = options.config.beat_every * 9 / 2;
     options.authenticate = [this](const CallIdentity& call) {
+      if (!setting_.has_sockets) return Result<Caller>(Caller{.role = Role::kNode, .name = "node"});
       return authenticate(call, tickets_, config_, ::geteuid());
     };
     options.report = [this](const Report& report) {
@@ -139,17 +206,8 @@ class Bench {
     };
     options.audit = [](const std::string& line) { fail(line); };
     host_ = std::make_unique<CoordinatorHost>(loop_, std::move(options));
-    auto server = GrpcServer::start(config_, "", {host_.get()});
-    if (!server) fail(server.error().message());
-    server_ = *std::move(server);
-    host_->handle(StartJob{.request_id = "1", .job = describe_job(make_spec(nodes))});
-    const std::string target = "127.0.0.1:" + std::to_string(server_->tcp_port());
-    for (int i = 0; i < nodes; ++i) {
-      // A certificate speaks for its own node alone.
-      auto credentials = client_credentials(issue(folder, "n" + std::to_string(i)), false);
-      if (!credentials) fail(credentials.error().message());
-      agents_.push_back(std::make_unique<SimulatedAgent>(*this, loop_, i, target, *credentials));
-    }
+    setting_.has_sockets ? listen() : serve_in_memory();
+    if (!setting_.is_invited) start_job();
   }
 
   [[noreturn]] void run() {
@@ -158,14 +216,24 @@ class Bench {
     tick();
     loop_.run();
     std::printf(
-        "{\"connect_s\": %.6f, \"rendezvous_s\": %.6f, \"loss_seen_s\": %.6f, \"stop_s\": %.6f, "
-        "\"connections\": %d, \"world_size\": %d}\n",
+        "{\"connect_s\": %.6f, \"rendezvous_s\": %.6f, \"restart_s\": %.6f, \"loss_seen_s\": %.6f, "
+        "\"stop_s\": %.6f, \"connections\": %d, \"world_size\": %d, \"first_sent\": %llu, "
+        "\"first_received\": %llu, \"restart_sent\": %llu, \"restart_received\": %llu, "
+        "\"tcp_sent\": %llu, \"tcp_received\": %llu, \"threads\": %d}\n",
         seconds_between(begun_, joined_),
         seconds_between(joined_, started_),
+        seconds_between(failed_, restarted_),
         seconds_between(died_, lost_),
         seconds_between(lost_, stopped_),
-        num_connections_,
-        world_size_);
+        carried_.connections,
+        world_size_,
+        static_cast<unsigned long long>(first_.down),
+        static_cast<unsigned long long>(first_.up),
+        static_cast<unsigned long long>(restart_.down),
+        static_cast<unsigned long long>(restart_.up),
+        static_cast<unsigned long long>(carried_.sent),
+        static_cast<unsigned long long>(carried_.received),
+        num_threads_);
     std::fflush(stdout);
     // gRPC's own threads and the streams need no farewell.
     std::_Exit(0);
@@ -173,8 +241,9 @@ class Bench {
 
   void on_greeted() {
     if (++num_greeted_ < nodes_) return;
-    num_connections_ = count_connections(server_->tcp_port());
     joined_ = SteadyClock().now();
+    before_ = traffic;
+    if (setting_.is_invited) return start_job();
     for (auto& agent : agents_) agent->join();
   }
 
@@ -186,24 +255,82 @@ class Bench {
 
   void on_started() {
     if (++num_started_ < nodes_) return;
-    started_ = SteadyClock().now();
     if (world_size_ != nodes_ * kProcsPerNode) fail("the world has another size");
-    // What the start left to do is not counted with the loss.
-    timer_.expires_after(std::chrono::seconds(1));
-    timer_.async_wait([this](const boost::system::error_code&) {
+    num_started_ = 0;
+    places_.clear();
+    if (failed_ == TimePoint{}) {
+      started_ = SteadyClock().now();
+      first_ = traffic - before_;
+      num_threads_ = count_threads();
+      return later([this] {
+        failed_ = SteadyClock().now();
+        before_ = traffic;
+        agents_.front()->fail_worker();
+      });
+    }
+    restarted_ = SteadyClock().now();
+    restart_ = traffic - before_;
+    if (setting_.has_sockets) carried_ = count_connections(server_->tcp_port());
+    later([this] {
       died_ = SteadyClock().now();
       agents_.back()->die();
     });
   }
 
   void on_stopped() {
+    if (failed_ == TimePoint{}) fail("workers were stopped before one failed");
+    if (died_ == TimePoint{}) return;  // the restart
     if (lost_ == TimePoint{}) fail("workers were stopped before a node was lost");
     if (++num_stopped_ < nodes_ - 1) return;
     stopped_ = SteadyClock().now();
     loop_.stop();
   }
 
+  Traffic traffic;
+
  private:
+  void listen() {
+    config_.listen = "127.0.0.1:0";
+    config_.tls = issue(setting_.folder, "coordinator");
+    config_.max_connections = config_.max_connections_each = nodes_ + 8;
+    auto server = GrpcServer::start(config_, "", {host_.get()});
+    if (!server) fail(server.error().message());
+    server_ = *std::move(server);
+    const std::string target = "127.0.0.1:" + std::to_string(server_->tcp_port());
+    for (int i = 0; i < nodes_; ++i) {
+      // A certificate speaks for its own node alone.
+      auto credentials = client_credentials(issue(setting_.folder, "n" + std::to_string(i)), false);
+      if (!credentials) fail(credentials.error().message());
+      add_agent(grpc::CreateCustomChannel(target, *credentials, client_channel_arguments()));
+    }
+  }
+
+  void serve_in_memory() {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(host_.get());
+    memory_server_ = builder.BuildAndStart();
+    if (memory_server_ == nullptr) fail("gRPC does not begin");
+    for (int i = 0; i < nodes_; ++i) add_agent(memory_server_->InProcessChannel({}));
+  }
+
+  void add_agent(std::shared_ptr<grpc::Channel> channel) {
+    const int number = static_cast<int>(agents_.size());
+    agents_.push_back(std::make_unique<SimulatedAgent>(*this, loop_, number, std::move(channel)));
+  }
+
+  void start_job() {
+    JobDescription job = describe_job(make_spec(nodes_));
+    job.recruits = setting_.is_invited;
+    host_->handle(StartJob{.request_id = "1", .job = std::move(job)});
+  }
+
+  // What is left to do of what was before is not counted with what comes.
+  template <typename Work>
+  void later(Work work) {
+    timer_.expires_after(std::chrono::seconds(1));
+    timer_.async_wait([work](const boost::system::error_code&) { work(); });
+  }
+
   // Agents beat meanwhile, as real ones do.
   void tick() {
     ticks_.expires_after(std::chrono::milliseconds(250));
@@ -213,6 +340,7 @@ class Bench {
     });
   }
 
+  const Setting setting_;
   const int nodes_;
   boost::asio::io_context loop_{1};
   boost::asio::steady_timer ticks_{loop_};
@@ -222,16 +350,23 @@ class Bench {
   AgentConfig config_;
   std::unique_ptr<CoordinatorHost> host_;
   std::unique_ptr<GrpcServer> server_;
+  std::unique_ptr<grpc::Server> memory_server_;
   std::vector<std::unique_ptr<SimulatedAgent>> agents_;
   std::set<int> places_;
   int world_size_ = 0;
   int num_greeted_ = 0;
   int num_started_ = 0;
   int num_stopped_ = 0;
-  int num_connections_ = 0;
+  int num_threads_ = 0;
+  Carried carried_;
+  Traffic before_;
+  Traffic first_;
+  Traffic restart_;
   TimePoint begun_{};
   TimePoint joined_{};
   TimePoint started_{};
+  TimePoint failed_{};
+  TimePoint restarted_{};
   TimePoint died_{};
   TimePoint lost_{};
   TimePoint stopped_{};
@@ -240,14 +375,13 @@ class Bench {
 SimulatedAgent::SimulatedAgent(Bench& bench,
                                boost::asio::io_context& loop,
                                int number,
-                               const std::string& target,
-                               const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+                               std::shared_ptr<grpc::Channel> channel)
     : bench_(bench),
       loop_(loop),
       session_(loop,
-               grpc::CreateCustomChannel(target, credentials, client_channel_arguments()),
+               std::move(channel),
                {.on_open = [this] { handle(Connected{}); },
-                .on_message = [this](const v1::CoordMsg& message) { on_message(message); },
+                .on_message = [this](v1::CoordMsg& message) { on_message(message); },
                 .on_closed =
                     [this](const grpc::Status& status) {
                       if (!is_dead_) fail("a session ended: " + status.error_message());
@@ -265,14 +399,24 @@ void SimulatedAgent::join() {
   handle(WantJob{Join{.job_uuid = kJob, .slots = kProcsPerNode}});
 }
 
+void SimulatedAgent::fail_worker() {
+  supervisor::WorkerExit exit;
+  exit.cause = supervisor::ExitCause::kNonZero;
+  exit.exit_code = 1;
+  handle(WorkerExited{
+      .job_uuid = kJob, .generation = state_.jobs[kJob].generation, .step = -1, .exit = exit});
+}
+
 // Its stream ends, as the kernel ends the connections of a process that is killed.
 void SimulatedAgent::die() {
   is_dead_ = true;
   session_.close([] {});
 }
 
-void SimulatedAgent::on_message(const v1::CoordMsg& message) {
+void SimulatedAgent::on_message(v1::CoordMsg& message) {
   if (is_dead_) return;
+  bench_.traffic.down += message.ByteSizeLong();
+  if (!specs_.complete(message)) fail("a spec that never came");
   auto decoded = from_proto(message);
   if (!decoded) fail("a message that is none");
   handle(FromCoordinator{*std::move(decoded)});
@@ -288,14 +432,21 @@ void SimulatedAgent::handle(decltype(MemberEvent::what) what) {
 
 void SimulatedAgent::carry_out(const MemberAction& action) {
   if (const auto* send = std::get_if<SendUp>(&action)) {
-    session_.send(to_proto(send->message));
+    v1::AgentMsg message = to_proto(send->message);
+    bench_.traffic.up += message.ByteSizeLong();
+    session_.send(std::move(message));
+  } else if (std::holds_alternative<ConsiderJob>(action)) {
+    boost::asio::post(loop_, [this] { join(); });
   } else if (const auto* order = std::get_if<ParkWorkers>(&action)) {
     bench_.on_parked(order->assign);
     park(*order);
   } else if (std::holds_alternative<ReleaseWorkers>(action)) {
     bench_.on_started();
-  } else if (std::holds_alternative<StopWorkers>(action)) {
+  } else if (const auto* stop = std::get_if<StopWorkers>(&action)) {
     bench_.on_stopped();
+    boost::asio::post(loop_, [this, gone = *stop] {
+      if (!is_dead_) handle(WorkersGone{.job_uuid = gone.job_uuid, .generation = gone.generation});
+    });
   }
 }
 
@@ -314,8 +465,13 @@ void SimulatedAgent::park(const ParkWorkers& order) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int nodes = argc > 1 ? std::atoi(argv[1]) : 64;
-  if (nodes < 2 || nodes > 4'000) fail("give 2 to 4000 agents");
+  Setting setting;
+  if (argc > 1) setting.nodes = std::atoi(argv[1]);
+  setting.is_invited = argc > 2 && std::string(argv[2]) == "invited";
+  setting.has_sockets = argc <= 3 || std::string(argv[3]) != "memory";
+  const int most = setting.has_sockets ? 4'000 : CoordinatorHost::kMaxSessions;
+  if (setting.nodes < 2 || setting.nodes > most)
+    fail("give 2 to " + std::to_string(most) + " agents");
   ::setenv("GRPC_VERBOSITY", "NONE", 0);
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
@@ -323,9 +479,10 @@ int main(int argc, char** argv) {
   ::setrlimit(RLIMIT_NOFILE, &files);
   char folder[] = "/tmp/accel-rendezvous-XXXXXX";
   if (::mkdtemp(folder) == nullptr) fail("no folder in /tmp");
+  setting.folder = folder;
   const pid_t child = ::fork();
   if (child < 0) fail("no process");
-  if (child == 0) Bench(nodes, folder).run();
+  if (child == 0) Bench(setting).run();
   // The folder goes when the bench has ended, however it did.
   int status = 1;
   (void)::waitpid(child, &status, 0);
