@@ -7,7 +7,7 @@
 
 #include "agent/ticket_book.h"
 #include "runtime/open_folder.h"
-#include "runtime/supervisor/delegated_cgroup.h"
+#include "runtime/supervisor/owner/delegated_cgroup.h"
 #include "runtime/supervisor/spawn/job_cgroup.h"
 
 namespace accel::agent {

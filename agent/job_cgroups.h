@@ -1,6 +1,6 @@
 // JobCgroups: a cgroup (version 2) for each shim of this agent, made before it and handed to its user.
 //
-//   <base>/accel-agent-<state folder>-<name of its record>.<8 digits>      see runtime/supervisor/delegated_cgroup.h
+//   <base>/accel-agent-<state folder>-<name of its record>.<8 digits>      see runtime/supervisor/owner/delegated_cgroup.h
 //
 // `base` is the cgroup above the agent's when the agent is in a seat (DelegateSubgroup=accel-main of its unit), else its own.
 // Only the first can hand controllers down, and so have limits: a cgroup with processes cannot. An agent does not move

@@ -6,8 +6,8 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "runtime/clock.h"
-#include "runtime/supervisor/delegated_cgroup.h"
 #include "runtime/supervisor/kernel/process_table.h"
+#include "runtime/supervisor/owner/delegated_cgroup.h"
 #include "runtime/supervisor/owner/last_word.h"
 #include "runtime/supervisor/owner/shim_state.h"
 #include "runtime/supervisor/stop/orphan_sweep.h"

@@ -36,10 +36,7 @@ PeerChannels::Open open_with_certificate(const AgentConfig& config) {
       if (!made) return std::move(made).error();
       credentials = *std::move(made);
     }
-    // Channels with the same credentials would share a connection, also one that is to be made anew.
-    grpc::ChannelArguments arguments = client_channel_arguments();
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(endpoint, credentials, arguments);
+    return grpc::CreateCustomChannel(endpoint, credentials, client_channel_arguments());
   };
 }
 

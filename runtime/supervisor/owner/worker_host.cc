@@ -25,8 +25,8 @@
 
 #include "runtime/open_folder.h"
 #include "runtime/own_environment.h"
-#include "runtime/supervisor/delegated_cgroup.h"
 #include "runtime/supervisor/kernel/private_folder.h"
+#include "runtime/supervisor/owner/delegated_cgroup.h"
 #include "runtime/supervisor/owner/shim_state.h"
 #include "runtime/supervisor/protocol/fd_packet.h"
 #include "runtime/supervisor/protocol/lease.h"

@@ -1,7 +1,7 @@
 // The rules of DelegatedCgroup in plain folders, where every control file is one that "is not there", and in a machine made of
 // files. tests/integration/agent has the real hierarchy.
 
-#include "runtime/supervisor/delegated_cgroup.h"
+#include "runtime/supervisor/owner/delegated_cgroup.h"
 
 #include <filesystem>
 

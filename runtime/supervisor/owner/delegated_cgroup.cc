@@ -1,4 +1,4 @@
-#include "runtime/supervisor/delegated_cgroup.h"
+#include "runtime/supervisor/owner/delegated_cgroup.h"
 
 #include <algorithm>
 #include <cerrno>
