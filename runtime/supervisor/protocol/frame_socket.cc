@@ -57,7 +57,7 @@ Result<std::string> read_payload(const UniqueFd& fd, std::size_t announced) {
   return payload;
 }
 
-FrameSocket::SendStatus send_packet(int socket, std::string_view packet, int attached_fd) {
+FrameSocket::SendStatus send_frame_packet(int socket, std::string_view packet, int attached_fd) {
   iovec part = {const_cast<char*>(packet.data()), packet.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -119,11 +119,11 @@ Result<std::pair<FrameSocket, FrameSocket>> FrameSocket::make_pair() {
 }
 
 FrameSocket::SendStatus FrameSocket::send(const std::string& frame) {
-  if (frame.size() <= kMaxFrameBytes) return send_packet(fd_.get(), frame, -1);
+  if (frame.size() <= kMaxFrameBytes) return send_frame_packet(fd_.get(), frame, -1);
   const UniqueFd payload = make_payload(frame);
   if (!payload) return SendStatus::kFull;  // no memory now; the caller tries again
   const Json announcement = {{"type", "payload"}, {"size", frame.size()}};
-  return send_packet(fd_.get(), announcement.dump(), payload.get());
+  return send_frame_packet(fd_.get(), announcement.dump(), payload.get());
 }
 
 Result<FrameSocket::Received> FrameSocket::receive() {
