@@ -29,7 +29,7 @@
 #include "launcher/cluster/run_request.h"
 #include "launcher/cluster/signal_word.h"
 #include "launcher/cluster_entry/cluster_library.h"
-#include "launcher/commands/command_parser.h"
+#include "launcher/flags/command_parser.h"
 #include "runtime/byte_size.h"
 #include "runtime/printable.h"
 

@@ -2,8 +2,8 @@
 
 #include <cstdio>
 
-#include "launcher/commands/command_parser.h"
 #include "launcher/commands/completion/completed_command.h"
+#include "launcher/flags/command_parser.h"
 
 namespace accel::launcher {
 

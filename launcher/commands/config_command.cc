@@ -5,12 +5,12 @@
 
 #include <unistd.h>
 
-#include "launcher/commands/command_parser.h"
 #include "launcher/config/config_file.h"
 #include "launcher/config/config_normal_form.h"
 #include "launcher/config/config_writer.h"
 #include "launcher/config/questionnaire/answered_config.h"
 #include "launcher/config/questionnaire/dialogue.h"
+#include "launcher/flags/command_parser.h"
 #include "launcher/plan/launch_plan.h"
 #include "launcher/system/own_environment.h"
 #include "runtime/environment_value.h"

@@ -8,12 +8,12 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "launcher/commands/command_parser.h"
 #include "launcher/commands/environment_report.h"
 #include "launcher/commands/python_packages.h"
 #include "launcher/config/config_file.h"
 #include "launcher/config/config_normal_form.h"
 #include "launcher/config/config_writer.h"
+#include "launcher/flags/command_parser.h"
 #include "launcher/plan/launch_plan.h"
 #include "launcher/system/own_environment.h"
 #include "launcher/system/program_output.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint_tools/models/model_files.h"
-#include "launcher/commands/command_parser.h"
+#include "launcher/flags/command_parser.h"
 #include "launcher/system/own_environment.h"
 #include "runtime/printable.h"
 

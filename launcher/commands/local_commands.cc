@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "launcher/commands/command_parser.h"
 #include "launcher/commands/completion_command.h"
 #include "launcher/commands/config_command.h"
 #include "launcher/commands/env_command.h"
@@ -11,6 +10,7 @@
 #include "launcher/commands/test_command.h"
 #include "launcher/commands/to_fsdp2.h"
 #include "launcher/commands/tpu_config.h"
+#include "launcher/flags/command_parser.h"
 #include "launcher/text/choice_list.h"
 
 namespace accel::launcher {

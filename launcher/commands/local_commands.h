@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/commands/command_description.h"
+#include "launcher/flags/command_description.h"
 
 namespace accel::launcher {
 

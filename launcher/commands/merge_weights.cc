@@ -12,7 +12,7 @@
 #include "checkpoint_tools/merge/shard_merge.h"
 #include "checkpoint_tools/merge/weights_format.h"
 #include "checkpoint_tools/models/memory_estimate.h"
-#include "launcher/commands/command_parser.h"
+#include "launcher/flags/command_parser.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/printable.h"
 

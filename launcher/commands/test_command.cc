@@ -7,7 +7,7 @@
 
 #include <accel/result.h>
 
-#include "launcher/commands/command_parser.h"
+#include "launcher/flags/command_parser.h"
 #include "launcher/launch/cmd_launch.h"
 
 namespace accel::launcher {

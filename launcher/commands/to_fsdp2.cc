@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "launcher/commands/command_parser.h"
 #include "launcher/commands/fsdp2_conversion.h"
 #include "launcher/config/config_writer.h"
+#include "launcher/flags/command_parser.h"
 #include "runtime/printable.h"
 #include "runtime/text/text_file.h"
 

@@ -9,10 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/commands/command_parser.h"
 #include "launcher/commands/tpu_command.h"
 #include "launcher/config/config_file.h"
 #include "launcher/config/config_writer.h"
+#include "launcher/flags/command_parser.h"
 #include "launcher/system/own_environment.h"
 #include "runtime/printable.h"
 #include "runtime/text/text_file.h"

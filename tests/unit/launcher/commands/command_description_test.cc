@@ -1,6 +1,6 @@
 // What help, man pages and completions are made of.
 
-#include "launcher/commands/command_description.h"
+#include "launcher/flags/command_description.h"
 
 #include <cstdlib>
 #include <fstream>

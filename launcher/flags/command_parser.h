@@ -12,7 +12,7 @@
 
 #include <accel/error.h>
 
-#include "launcher/commands/command_description.h"
+#include "launcher/flags/command_description.h"
 
 namespace accel::launcher {
 

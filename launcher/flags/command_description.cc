@@ -1,4 +1,4 @@
-#include "launcher/commands/command_description.h"
+#include "launcher/flags/command_description.h"
 
 #include <algorithm>
 

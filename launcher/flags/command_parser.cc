@@ -1,4 +1,4 @@
-#include "launcher/commands/command_parser.h"
+#include "launcher/flags/command_parser.h"
 
 #include <algorithm>
 #include <cstdio>
