@@ -50,10 +50,13 @@ ShimAdopter::Found lost_shim(const ShimAdopter::Wanted& wanted, Error error) {
 // One try. An error means: again later.
 Result<ShimAdopter::Found> try_once(const ShimAdopter::Wanted& wanted, bool is_last_try) {
   const std::string state_file = wanted.folder + "/" + supervisor::state_file_name(wanted.job_id);
-  supervisor::ShimHostOptions options;
-  options.credentials = supervisor::Credentials{.uid = wanted.owner, .gid = 0, .groups = {}};
-  options.cgroup = wanted.cgroup;
-  auto host = supervisor::adopt_shim(state_file, wanted.token, std::move(options));
+  const auto adopt = [&] {
+    supervisor::ShimHostOptions options;
+    options.credentials = supervisor::Credentials{.uid = wanted.owner, .gid = 0, .groups = {}};
+    options.cgroup = wanted.cgroup;
+    return supervisor::adopt_shim(state_file, wanted.token, std::move(options));
+  };
+  auto host = adopt();
   if (host) return ShimAdopter::Found{.host = *std::move(host), .last_word = {}, .lost = {}};
   // First who is there, then the last word: a shim writes it before it goes.
   const auto state = supervisor::read_shim_state(state_file);
@@ -64,6 +67,10 @@ Result<ShimAdopter::Found> try_once(const ShimAdopter::Wanted& wanted, bool is_l
     if (!wanted.cgroup.empty())
       (void)supervisor::end_job(wanted.job_id, wanted.node_id, wanted.instance, wanted.cgroup);
     return ShimAdopter::Found{.host = nullptr, .last_word = std::move(*word), .lost = {}};
+  }
+  // It was dying when it was asked. That it is gone is what there is to say, not how its connection ended.
+  if (state && !is_shim_alive) {
+    if (auto gone = adopt(); !gone) host = std::move(gone);
   }
   // A state file of a shim that is gone is final; without one the shim may be about to write it.
   const bool is_over = !is_anybody_alive || (state && !is_shim_alive) || is_last_try;

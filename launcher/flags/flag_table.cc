@@ -2,6 +2,7 @@
 
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "launcher/flags/strategies/option.h"
 #include "launcher/flags/torchrun_flags.h"

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "launcher/devices/machine_cores.h"
+#include "launcher/start/mpi/mpi_launch.h"
 #include "launcher/start/sagemaker/training_container.h"
 #include "launcher/system/own_environment.h"
 #include "launcher/workers/launch_host.h"
