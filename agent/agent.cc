@@ -292,7 +292,7 @@ class Agent {
   }
 
   // As each job would be told.
-  void tell_limit_that_cannot_hold() const {
+  void tell_limit_that_cannot_hold() {
     const auto tried = cgroups_->make("limit", std::nullopt);
     if (tried) return cgroups_->remove(*tried);
     options_.log("warning: no job can be started: " + tried.error().message());

@@ -50,7 +50,8 @@ JobCgroups JobCgroups::below_own(System& system, const std::string& state_dir, i
 }
 
 Result<std::string> JobCgroups::make(const std::string& name,
-                                     const std::optional<supervisor::Credentials>& user) const {
+                                     const std::optional<supervisor::Credentials>& user) {
+  end_some();
   const auto refused = [this](const std::string& why) {
     return Error(ErrorCode::kUnsupported,
                  "job_pids is " + std::to_string(max_pids_) + ", and " + why,
@@ -88,8 +89,16 @@ std::string JobCgroups::find(const std::string& name) const {
   return {};
 }
 
-void JobCgroups::remove(const std::string& folder) const {
-  if (!folder.empty()) (void)supervisor::end_cgroup(real_system(), folder, kEndLimit);
+void JobCgroups::remove(const std::string& folder) {
+  if (!folder.empty()) ending_.insert(folder);
+  end_some();
+}
+
+void JobCgroups::end_some() {
+  std::erase_if(ending_, [](const std::string& folder) {
+    const auto end = supervisor::end_cgroup(real_system(), folder, std::chrono::milliseconds(0));
+    return !end || end->num_left == 0;
+  });
 }
 
 void JobCgroups::keep(const std::string& folder) {
@@ -100,7 +109,7 @@ int JobCgroups::remove_others() const {
   int removed = 0;
   for (const std::string& folder : all()) {
     if (kept_.contains(folder)) continue;
-    remove(folder);
+    (void)supervisor::end_cgroup(real_system(), folder, kEndLimit);
     ++removed;
   }
   return removed;

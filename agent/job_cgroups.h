@@ -10,7 +10,7 @@
 // The name has the inode of the state folder, which no two agents share: what is there at the start, has this agent's name
 // and is not of a job that goes on is a dead job's.
 //
-// Threads:  the one that runs the io_context; a few system calls on kernfs. remove() and remove_others() may wait 2 s for
+// Threads:  the one that runs the io_context; a few system calls on kernfs. remove_others(), at the start, may wait 2 s for
 //           processes that have got SIGKILL.
 #pragma once
 
@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <accel/result.h>
 
@@ -41,13 +42,14 @@ class JobCgroups {
   // Makes one, for the job whose record has this name; empty where none can be made and no limit is asked for. user: as make_delegated_cgroup().
   // Errors  kUnsupported: the limit cannot be set.
   [[nodiscard]] Result<std::string> make(const std::string& name,
-                                         const std::optional<supervisor::Credentials>& user) const;
+                                         const std::optional<supervisor::Credentials>& user);
 
   // Of the job whose record has this name; empty: there is none.
   [[nodiscard]] std::string find(const std::string& name) const;
 
-  // Of a shim that never was, or is gone. Nothing when there is none.
-  void remove(const std::string& folder) const;
+  // Of a shim that never was, or is gone. Nothing when there is none. What SIGKILL has not ended yet is looked at again with
+  // the next job that comes or goes: the loop waits for no process.
+  void remove(const std::string& folder);
 
   // It is of a job that goes on: remove_others() leaves it alone.
   void keep(const std::string& folder);
@@ -56,11 +58,13 @@ class JobCgroups {
 
  private:
   [[nodiscard]] std::vector<std::string> all() const;
+  void end_some();
 
   std::string base_;
   std::string prefix_;  // of all names
   int max_pids_;
   std::set<std::string> kept_;
+  std::set<std::string> ending_;  // removed, but for processes that have got SIGKILL
 };
 
 }  // namespace accel::agent

@@ -3,11 +3,15 @@
 // Threads:  reads .deepspeed_env; no state.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include <accel/result.h>
 
 #include "launcher/flags/flags.h"
 #include "launcher/start/ssh/host_launch.h"
 #include "launcher/workers/launch_host.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 

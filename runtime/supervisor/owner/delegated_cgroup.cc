@@ -137,8 +137,9 @@ std::optional<CgroupEnd> end_cgroup(System& system,
     for (const ProcessEntry& process : processes_in(system, folder))
       end.killed.push_back({process.pid, read_command(system, process)});
   }
-  while (populated == true && clock.now() < give_up_at) {
+  while (populated == true) {
     kill_all_in(system, folder);
+    if (clock.now() >= give_up_at) break;
     constexpr int kPauseMs = 2;
     ::poll(nullptr, 0, kPauseMs);
     populated = is_populated(system, folder);

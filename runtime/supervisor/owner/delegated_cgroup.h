@@ -47,7 +47,7 @@ struct CgroupEnd {
   int num_left = 0;              // processes that SIGKILL has not ended
 };
 
-// Kills what is in `folder`, waits at most `limit` for its end, and removes it. Nothing to do is an end too: no such folder,
+// Kills what is in `folder`, waits at most `limit` for its end (0: not at all), and removes it when it is empty. Nothing to do is an end too: no such folder,
 // in a cgroup that is there. std::nullopt: no cgroup can be seen there, so nobody knows.
 [[nodiscard]] std::optional<CgroupEnd> end_cgroup(System& system,
                                                   const std::string& folder,

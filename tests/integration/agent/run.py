@@ -1095,7 +1095,7 @@ class Cgroups(AgentTest):
     def test_the_cgroup_goes_with_the_job(self):
         self.start()
         done = self.accel("run", "--", "/bin/sh", "-c", "grep ^0:: /proc/self/cgroup", user=self.ANN)
-        self.assertRegex(done.stdout, r"/accel-agent-[0-9-]+-sh-.*\.[0-9a-f]{8}/accel-job-.*/rank-0$", done.stderr)
+        self.assertRegex(done.stdout, r"/accel-agent-[0-9-]+-[0-9]+@sh-.*\.[0-9a-f]{8}/accel-job-.*/rank-0$", done.stderr)
         self.assertEqual(self.cgroups(), [])
 
     def test_the_user_may_divide_the_cgroup_and_gets_neither_its_limits_nor_out_of_it(self):

@@ -28,7 +28,7 @@ class JobCgroupsTest : public testing::Test {
 };
 
 TEST_F(JobCgroupsTest, AJobHasOneThatIsFoundByItsId) {
-  const JobCgroups cgroups = of_agent("state");
+  JobCgroups cgroups = of_agent("state");
 
   const auto made = cgroups.make("job.a", std::nullopt);
 
@@ -58,7 +58,7 @@ TEST_F(JobCgroupsTest, WhatIsKeptIsNotAmongTheOthers) {
 }
 
 TEST_F(JobCgroupsTest, WhereNoneCanBeMadeThereIsNone) {
-  const JobCgroups none("", folder_.path(), 0);
+  JobCgroups none("", folder_.path(), 0);
 
   EXPECT_FALSE(none.are_there());
   EXPECT_EQ(none.make("job", std::nullopt).value(), "");
