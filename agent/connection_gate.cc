@@ -20,7 +20,7 @@
 namespace accel::agent {
 namespace {
 
-constexpr int kGateBacklog = 1024;
+constexpr int kGateBacklog = 4096;  // a connect() beyond it fails at once on a unix socket
 constexpr int kPauseMs = 100;
 constexpr int kMostLocal = 512;
 // Jobs, logs, records, gRPC's own, connections of local users.

@@ -61,7 +61,7 @@ Result<std::unique_ptr<TicketServer>> TicketServer::listen(asio::io_context& con
   ::unlink(path.c_str());
   if (!socket ||
       ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(socket.get(), 64) != 0) {
+      ::listen(socket.get(), SOMAXCONN) != 0) {
     return Error(ErrorCode::kFileIo, "cannot listen at " + path + ": " + errno_text(errno));
   }
   return std::make_unique<TicketServer>(context, std::move(socket), book);

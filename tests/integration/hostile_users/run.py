@@ -30,12 +30,21 @@ class HostileTest(AgentTest):
         return Agent(self.folder, config=self.CONFIG, env={name: value.format(self.folder) for name, value in self.ENV.items()},
                      before=as_the_unit())
 
+    def ask(self, *arguments, **options):
+        """Again where the queue of the socket was full: connect() of a unix socket does not wait then (docs/security.md)."""
+        for _ in range(PATIENCE):
+            done = self.accel(*arguments, **options)
+            if done.returncode != 69 or "recvmsg:Invalid argument" not in done.stderr:
+                break
+        return done
+
     def assert_others_are_served(self):
         """A third user's job runs, and root gets its answer."""
-        done = self.accel("run", "--", "/bin/sh", "-c", "echo served", user=CAT)
+        done = self.ask("run", "--", "/bin/sh", "-c", "echo served", user=CAT)
         self.assertEqual((done.returncode, done.stdout), (0, "served\n"), done.stderr)
-        self.assertEqual(self.accel("status").returncode, 0)
-        done = self.accel("run", "--", "/bin/sh", "-c", "echo served")
+        done = self.ask("status")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.ask("run", "--", "/bin/sh", "-c", "echo served")
         self.assertEqual((done.returncode, done.stdout), (0, "served\n"), done.stderr)
 
     def wait_for_end(self, name):
@@ -73,8 +82,11 @@ class Floods(HostileTest):
                 self.wait_for_line(flooder, "round ")
         for user in (ANN, BOB):
             self.wait_for_text(f"refused a connection from uid {user}: ")
-        refused = self.accel("run", "--", "true", user=ANN)
-        self.assertNotEqual(refused.returncode, 0, "its share of jobs was never full")
+        # Its share of jobs is full again and again; a job of its own may have ended just now.
+        for _ in range(PATIENCE):
+            if self.accel("run", "--", "true", user=ANN).returncode != 0:
+                return
+        self.fail("its share of jobs was never full")
 
 
 class MaliciousShims(HostileTest):
