@@ -2,14 +2,13 @@
 
 #include <filesystem>
 
+#include <google/protobuf/util/time_util.h>
+
 namespace accel::cluster {
 namespace {
 
 google::protobuf::Duration duration_of(std::chrono::milliseconds time) {
-  google::protobuf::Duration out;
-  out.set_seconds(time.count() / 1000);
-  out.set_nanos(static_cast<int>(time.count() % 1000) * 1'000'000);
-  return out;
+  return google::protobuf::util::TimeUtil::MillisecondsToDuration(time.count());
 }
 
 v1::HangPolicy describe_hang(const supervisor::HangPolicy& policy) {

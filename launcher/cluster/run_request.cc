@@ -6,13 +6,14 @@
 #include <string_view>
 #include <utility>
 
+#include <google/protobuf/util/time_util.h>
 #include <unistd.h>
 
 #include "launcher/cluster/launch_description.h"
 #include "launcher/cluster/spec_file.h"
 #include "launcher/flags/preflight_flag.h"
-#include "launcher/start/machines/job_token.h"
 #include "launcher/text/faults.h"
+#include "launcher/workers/launcher_variables.h"
 #include "launcher/workers/node_range.h"
 #include "runtime/byte_size.h"
 #include "runtime/text/number_text.h"
@@ -148,8 +149,8 @@ Result<v1::JobSpec> requested_job(const RunFlags& flags) {
   }
   if (flags.stop_grace) {
     const auto ms = static_cast<std::int64_t>(*flags.stop_grace * 1000);
-    spec.mutable_stop()->mutable_grace()->set_seconds(ms / 1000);
-    spec.mutable_stop()->mutable_grace()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
+    *spec.mutable_stop()->mutable_grace() =
+        google::protobuf::util::TimeUtil::MillisecondsToDuration(ms);
   }
   return spec;
 }
