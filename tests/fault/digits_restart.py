@@ -4,9 +4,10 @@
     digits_restart.py [--seed N] [--budget SECONDS] [--runs N] [--long]
 
 Each run starts the digits example with --max_restarts 1 and sends SIGKILL to one worker: before the first
-checkpoint, or some time after the n-th. Afterwards the losses and the accuracy are those of a run without a
-fault, no process of the job is left, /dev/shm is as before, and the shim had as many open descriptors after
-the restart as before. --long: 50 runs. Otherwise as many as fit into the budget, at least 2.
+checkpoint, or before the one that follows the n-th. The run without a fault shows how long that is on this
+machine. Afterwards the losses and the accuracy are those of a run without a fault, no process of the job is
+left, /dev/shm is as before, and the shim had as many open descriptors after the restart as before.
+--long: 50 runs. Otherwise as many as fit into the budget, at least 2.
 """
 import argparse
 import os
@@ -124,15 +125,43 @@ class Job:
         return losses, self.lines("test accuracy ")[-1:]
 
 
+class Pace:
+    """How long the job takes: seconds from its workers' start to the first checkpoint, and from one to the next.
+
+    A machine that was busy at the reference run may be idle later: a job that was over too early shortens it.
+    """
+
+    def __init__(self, to_first, to_next):
+        self.to_first = to_first
+        self.to_next = to_next
+
+    def __str__(self):
+        return f"{self.to_first:.3f} s to the first checkpoint, {self.to_next:.3f} s to the next"
+
+    def moment(self, pick, checkpoints):
+        return pick.uniform(0, self.to_next if checkpoints else self.to_first)
+
+    def shorten(self):
+        self.to_first *= 0.8
+        self.to_next *= 0.8
+
+
 def reference():
+    """The result without a fault, and the job's pace."""
     with tempfile.TemporaryDirectory() as folder:
         job = Job(folder)
+        wait_until("the workers", lambda: len(workers_of(job.mark)) == RANKS, job.process)
+        started = time.monotonic()
+        wait_until("the first checkpoint", lambda: num_checkpoints(job.project) >= 1, job.process)
+        first = time.monotonic()
+        wait_until("the last checkpoint", lambda: num_checkpoints(job.project) >= EPOCHS, job.process)
+        last = time.monotonic()
         if job.finish() != 0:
             raise Failure(f"the run without a fault failed:\n{job.text(job.err)}")
-        return job.result()
+        return job.result(), Pace(first - started, (last - first) / (EPOCHS - 1))
 
 
-def run_with_fault(pick, expected):
+def run_with_fault(pick, expected, pace):
     folder = tempfile.mkdtemp()
     job = None
     try:
@@ -141,7 +170,7 @@ def run_with_fault(pick, expected):
         checkpoints = pick.randint(0, EPOCHS - 2)
         wait_until("the workers", lambda: len(workers_of(job.mark)) == RANKS, job.process)
         wait_until("checkpoints", lambda: num_checkpoints(job.project) >= checkpoints, job.process)
-        time.sleep(pick.uniform(0, 0.5 if checkpoints else 1.5))
+        time.sleep(pace.moment(pick, checkpoints))
         workers = sorted(workers_of(job.mark))
         descriptors = shim_descriptors(job.mark)
         if len(workers) < RANKS:
@@ -189,17 +218,18 @@ def main():
     wanted = 50 if options.long else options.runs
     print(f"seed {seed}", flush=True)
     started = time.monotonic()
-    expected = reference()
-    print(f"without a fault: {expected[1]}", flush=True)
+    expected, pace = reference()
+    print(f"without a fault: {expected[1]}, {pace}", flush=True)
     done = too_late = 0
     while done < wanted if wanted else done < 2 or time.monotonic() - started < options.budget:
         number = done + too_late
         try:
             # Each run has its own generator, so that the seed and its number repeat it.
-            print(f"run {number}: {run_with_fault(random.Random(seed + number), expected)}", flush=True)
+            print(f"run {number}: {run_with_fault(random.Random(seed + number), expected, pace)}", flush=True)
             done += 1
         except TooLate:
             too_late += 1
+            pace.shorten()
             if too_late > 20 + done:
                 sys.exit(f"{too_late} of {number + 1} jobs were over before the fault")
         except Failure as failure:
