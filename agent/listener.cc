@@ -1,13 +1,13 @@
 #include "agent/listener.h"
 
 #include <cerrno>
-#include <cstring>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+
+#include "runtime/unix_address.h"
 
 namespace accel::agent {
 namespace {
@@ -57,16 +57,15 @@ Result<UniqueFd> listen_at(const TcpAddress& address, int backlog) {
 }
 
 Result<UniqueFd> listen_at_path(const std::string& path, int backlog) {
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  if (path.size() >= sizeof to.sun_path) {
+  const auto to = unix_address(path);
+  if (!to) {
     return Error(ErrorCode::kInvalidArgument,
                  path + " is too long for a socket",
                  "choose a shorter runtime_dir: a socket's path has at most 107 bytes");
   }
-  std::memcpy(to.sun_path, path.data(), path.size());
   UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener || ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 ||
+  if (!listener ||
+      ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&*to), sizeof *to) != 0 ||
       ::listen(listener.get(), backlog) != 0) {
     return Error(ErrorCode::kFileIo,
                  "cannot listen at " + path + ": " + errno_text(errno),

@@ -1,13 +1,13 @@
 #include "agent/ticket_server.h"
 
 #include <cerrno>
-#include <cstring>
 
 #include <fcntl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
+
+#include "runtime/unix_address.h"
 
 namespace accel::agent {
 namespace {
@@ -23,22 +23,10 @@ struct Connection {
   std::string caller;
 };
 
-bool fill_address(const std::string& path, sockaddr_un& address) {
-  address = {};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return false;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  return true;
-}
-
 // Whether the socket is the one that clients find at `path`: it was bound there, and the file is there.
 bool is_listening_at(int fd, const std::string& path) {
   return ::sd_is_socket_unix(fd, SOCK_SEQPACKET, /*listening=*/1, path.c_str(), path.size()) > 0 &&
          ::access(path.c_str(), F_OK) == 0;
-}
-
-UniqueFd seqpacket_socket() {
-  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 }
 
 }  // namespace
@@ -47,8 +35,8 @@ Result<std::unique_ptr<TicketServer>> TicketServer::listen(asio::io_context& con
                                                            const std::string& path,
                                                            TicketBook& book,
                                                            UniqueFd kept) {
-  sockaddr_un address{};
-  if (!fill_address(path, address)) {
+  const auto address = unix_address(path);
+  if (!address) {
     return Error(ErrorCode::kInvalidArgument,
                  path + " is too long for a socket",
                  "choose a shorter runtime_dir: a socket's path has at most 107 bytes");
@@ -60,7 +48,7 @@ Result<std::unique_ptr<TicketServer>> TicketServer::listen(asio::io_context& con
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   ::unlink(path.c_str());
   if (!socket ||
-      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
     return Error(ErrorCode::kFileIo, "cannot listen at " + path + ": " + errno_text(errno));
   }
@@ -138,30 +126,6 @@ void TicketServer::serve(UniqueFd connection) {
                             shares_.give_back(held->caller);
                             book_.take_back(held->ticket);
                           });
-}
-
-Result<Ticket> fetch_ticket(const std::string& path) {
-  sockaddr_un address{};
-  Ticket ticket = {.text = {}, .connection = seqpacket_socket()};
-  const timeval patience = {.tv_sec = 5, .tv_usec = 0};
-  ::setsockopt(ticket.connection.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  if (!fill_address(path, address))
-    return Error(ErrorCode::kAgentUnreachable, path + " is too long for a socket");
-  if (::connect(ticket.connection.get(),
-                reinterpret_cast<const sockaddr*>(&address),
-                sizeof address) != 0) {
-    const std::string what = "cannot connect to " + path + ": " + errno_text(errno);
-    if (errno != EACCES) return Error(ErrorCode::kAgentUnreachable, what);
-    return Error(ErrorCode::kAgentRefused,
-                 what,
-                 "ask for a place in the group that the socket is for: `ls -l " + path + "`");
-  }
-  char buffer[128];
-  const ssize_t got = ::recv(ticket.connection.get(), buffer, sizeof buffer, 0);
-  if (got <= 0)
-    return Error(ErrorCode::kAgentUnreachable, "the agent at " + path + " gave no ticket");
-  ticket.text.assign(buffer, static_cast<std::size_t>(got));
-  return ticket;
 }
 
 }  // namespace accel::agent

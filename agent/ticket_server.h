@@ -56,12 +56,4 @@ class TicketServer {
   UniqueFd spare_;  // given up for a moment when no descriptor is left, to turn the caller away
 };
 
-// The client's side: connects, gives the ticket and the connection that keeps it valid.
-// Errors  kAgentUnreachable, kAgentRefused.
-struct Ticket {
-  std::string text;
-  UniqueFd connection;
-};
-[[nodiscard]] Result<Ticket> fetch_ticket(const std::string& path);
-
 }  // namespace accel::agent

@@ -3,10 +3,13 @@
 #include <chrono>
 #include <cstdlib>
 
+#include <fcntl.h>
+#include <grpcpp/create_channel_posix.h>
+
 #include "agent/client_channel.h"
 #include "agent/control_service.h"
 #include "agent/grpc_status.h"
-#include "agent/ticket_server.h"
+#include "agent/local_caller.h"
 #include "agent/tls_credentials.h"
 #include "runtime/printable.h"
 
@@ -34,6 +37,15 @@ Result<void> check_tcp(const AgentAddress& to) {
   return {};
 }
 
+Result<std::shared_ptr<v1::Control::Stub>> connect_locally(const std::string& path) {
+  auto socket = agent::connect_to_socket(path, SOCK_STREAM);
+  if (!socket) return std::move(socket).error();
+  ::fcntl(socket->get(), F_SETFL, ::fcntl(socket->get(), F_GETFL) | O_NONBLOCK);
+  return std::shared_ptr<v1::Control::Stub>(
+      v1::Control::NewStub(grpc::CreateCustomInsecureChannelFromFd(
+          path, socket->release(), agent::client_channel_arguments(kAgentConnectLimit))));
+}
+
 }  // namespace
 
 AgentAddress parse_agent_address(std::string text, const std::string& tls_dir, bool insecure) {
@@ -58,31 +70,29 @@ AgentAddress parse_agent_address(std::string text, const std::string& tls_dir, b
 Result<AgentClient> AgentClient::make(AgentAddress address) {
   AgentClient client(std::move(address));
   const AgentAddress& to = client.address_;
-  std::shared_ptr<grpc::Channel> channel;
-  if (!to.socket_folder.empty()) {
-    channel = grpc::CreateCustomChannel("unix:" + to.socket_folder + std::string(kAgentSocket),
-                                        grpc::InsecureChannelCredentials(),
-                                        agent::client_channel_arguments(kAgentConnectLimit));
-  } else {
-    if (const auto good = check_tcp(to); !good) return good.error();
-    agent::TlsFiles files;
-    if (!to.insecure) {
-      auto found = agent::tls_files_in(to.tls_dir);
-      if (!found) return std::move(found).error();
-      files = *std::move(found);
-    }
-    auto credentials = agent::client_credentials(files, to.insecure);
-    if (!credentials) return std::move(credentials).error();
-    channel = grpc::CreateCustomChannel(
-        to.tcp, *credentials, agent::client_channel_arguments(kAgentConnectLimit));
+  if (!to.socket_folder.empty()) return client;
+  if (const auto good = check_tcp(to); !good) return good.error();
+  agent::TlsFiles files;
+  if (!to.insecure) {
+    auto found = agent::tls_files_in(to.tls_dir);
+    if (!found) return std::move(found).error();
+    files = *std::move(found);
   }
-  client.stub_ = v1::Control::NewStub(channel);
+  auto credentials = agent::client_credentials(files, to.insecure);
+  if (!credentials) return std::move(credentials).error();
+  client.tcp_stub_ = v1::Control::NewStub(grpc::CreateCustomChannel(
+      to.tcp, *credentials, agent::client_channel_arguments(kAgentConnectLimit)));
   return client;
 }
 
 Result<Call> AgentClient::begin(Kind kind) const {
-  Call call = {.context = std::make_unique<grpc::ClientContext>(), .ticket_connection = {}};
+  Call call = {.stub = tcp_stub_,
+               .context = std::make_unique<grpc::ClientContext>(),
+               .ticket_connection = {}};
   if (!address_.socket_folder.empty()) {
+    auto stub = connect_locally(address_.socket_folder + std::string(kAgentSocket));
+    if (!stub) return std::move(stub).error();
+    call.stub = *std::move(stub);
     auto ticket = agent::fetch_ticket(address_.socket_folder + std::string(kTicketSocket));
     if (!ticket) return std::move(ticket).error();
     call.context->AddMetadata(agent::kTicketMetadata, ticket->text);

@@ -1,6 +1,7 @@
 // AgentClient: the Control service of one agent, for commands that wait for each answer.
 //
-// Every call on the unix socket carries a fresh ticket; on TCP the certificate says who calls.
+// Every call on the unix socket carries a fresh ticket, and has a connection of its own: gRPC would not wait for a place in the
+// socket's queue (agent/local_caller.h). On TCP the certificate says who calls.
 //
 // Threads:  any; each call has its own context.
 #pragma once
@@ -31,8 +32,9 @@ struct AgentAddress {
                                                const std::string& tls_dir,
                                                bool insecure);
 
-// One call: its context, and the connection that keeps its ticket valid.
+// One call: the service, its context, and the connection that keeps its ticket valid.
 struct Call {
+  std::shared_ptr<v1::Control::Stub> stub;
   std::unique_ptr<grpc::ClientContext> context;
   UniqueFd ticket_connection;
 };
@@ -46,8 +48,6 @@ class AgentClient {
   enum class Kind { kUnary, kStream };
   [[nodiscard]] Result<Call> begin(Kind kind = Kind::kUnary) const;
 
-  [[nodiscard]] v1::Control::Stub& stub() const { return *stub_; }
-
   // One unary call. Errors  those of begin(), and what the agent answered.
   template <typename Request, typename Response>
   [[nodiscard]] Result<Response> call(
@@ -56,7 +56,7 @@ class AgentClient {
     auto call = begin();
     if (!call) return std::move(call).error();
     Response response;
-    const grpc::Status status = ((*stub_).*method)(call->context.get(), request, &response);
+    const grpc::Status status = ((*call->stub).*method)(call->context.get(), request, &response);
     if (!status.ok()) return to_error(status);
     return response;
   }
@@ -67,7 +67,7 @@ class AgentClient {
   explicit AgentClient(AgentAddress address) : address_(std::move(address)) {}
 
   AgentAddress address_;
-  std::shared_ptr<v1::Control::Stub> stub_;
+  std::shared_ptr<v1::Control::Stub> tcp_stub_;
 };
 
 }  // namespace accel::cluster

@@ -51,7 +51,7 @@ int watch(const AgentClient& client, const std::string& job, bool json) {
   if (!call) return fail(call.error());
   v1::WatchReq request;
   request.set_job(job);
-  const auto reader = client.stub().Watch(call->context.get(), request);
+  const auto reader = call->stub->Watch(call->context.get(), request);
   v1::Event event;
   while (reader->Read(&event)) {
     if (json) {
@@ -79,7 +79,7 @@ int show_diagnosis(const AgentClient& client, const std::string& job, bool json)
   if (!call) return fail(call.error());
   v1::DiagReq request;
   request.set_job(job);
-  const auto reader = client.stub().Diagnose(call->context.get(), request);
+  const auto reader = call->stub->Diagnose(call->context.get(), request);
   v1::DiagChunk chunk;
   while (reader->Read(&chunk)) {
     if (json) {

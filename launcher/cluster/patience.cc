@@ -46,7 +46,7 @@ Result<void> copy_once(const AgentClient& client,
                        Patience& patience) {
   auto call = client.begin(AgentClient::Kind::kStream);
   if (!call) return std::move(call).error();
-  const auto reader = client.stub().Logs(call->context.get(), request);
+  const auto reader = call->stub->Logs(call->context.get(), request);
   v1::LogChunk chunk;
   while (reader->Read(&chunk)) {
     patience.answered();

@@ -11,10 +11,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "runtime/supervisor/owner/shim_state.h"
+#include "runtime/unix_address.h"
 
 namespace accel::supervisor {
 namespace {
@@ -34,15 +34,12 @@ Result<UniqueFd> listen_in(int folder, const std::string& name) {
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return door_failure("cannot make a socket");
   const std::string path = "/proc/self/fd/" + std::to_string(folder) + "/" + name;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
+  const auto address = unix_address(path);
+  if (!address)
     return Error(ErrorCode::kShimState, "the name " + name + " is too long for a socket");
-  }
-  path.copy(address.sun_path, path.size());
   (void)::unlinkat(folder, name.c_str(), 0);
   const mode_t before = ::umask(0177);
-  const int bound = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  const int bound = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address);
   ::umask(before);
   if (bound != 0 || ::listen(fd.get(), kMaxCandidates) != 0)
     return door_failure("cannot listen on " + name);

@@ -19,7 +19,6 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +34,7 @@
 #include "runtime/supervisor/spawn/spawner.h"
 #include "runtime/supervisor/stop/orphan_reaper.h"
 #include "runtime/supervisor/stop/orphan_sweep.h"
+#include "runtime/unix_address.h"
 
 namespace accel::supervisor {
 namespace {
@@ -405,12 +405,10 @@ Result<FrameSocket> connect_to(const std::string& state_file, const ShimState& s
   const UniqueFd place = open_folder(folder);
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!place || !fd) return failed(folder);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string path = "/proc/self/fd/" + std::to_string(place.get()) + "/" + state.socket;
-  if (path.size() >= sizeof address.sun_path) return failed("the name of its socket is too long");
-  path.copy(address.sun_path, path.size());
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  const auto address =
+      unix_address("/proc/self/fd/" + std::to_string(place.get()) + "/" + state.socket);
+  if (!address) return failed("the name of its socket is too long");
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
     return failed("connect");
   }
   ucred who{};
