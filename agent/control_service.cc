@@ -12,6 +12,7 @@
 #include "agent/log_stream.h"
 #include "agent/rendezvous/job_view.h"
 #include "agent/revocation_list.h"
+#include "agent/server_call.h"
 #include "agent/tls_credentials.h"
 #include "runtime/printable.h"
 
@@ -22,13 +23,6 @@ namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
 constexpr std::size_t kMostReason = 256;  // bytes
-
-std::string first_metadata(const grpc::ServerContextBase& context, const char* name) {
-  const auto found = context.client_metadata().find(name);
-  return found == context.client_metadata().end()
-             ? ""
-             : std::string(found->second.data(), found->second.size());
-}
 
 // Whose share of streams and calls it takes.
 std::string sharer_of(const Caller& caller) {
@@ -46,7 +40,7 @@ Error no_such_rank(const v1::Job& job, int num_ranks) {
 CallIdentity identify_call(const grpc::ServerContextBase& context) {
   CallIdentity call;
   call.peer = context.peer();
-  call.ticket = first_metadata(context, kTicketMetadata);
+  call.ticket = metadata_of(context, kTicketMetadata);
   const auto auth = context.auth_context();
   if (auth == nullptr) return call;
   for (const auto& type : auth->FindPropertyValues("transport_security_type")) {
@@ -198,11 +192,10 @@ grpc::ServerUnaryReactor* ControlService::answer_later(
         const auto caller = caller_of(call);
         if (!caller) return reactor->Finish(to_status(caller.error()));
         const std::string sharer = sharer_of(*caller);
-        const bool has_room =
-            calls_.add(sharer, [reactor, caller = *caller, handle](const CallTurns::Over& over) {
-              handle(caller, [reactor, over](const Result<void>& done) {
-                reactor->Finish(done ? grpc::Status::OK : to_status(done.error()));
-              });
+        const bool has_room = calls_.add(
+            sharer,
+            [finish = finisher(reactor), caller = *caller, handle](const CallTurns::Over& over) {
+              handle(caller, [finish, over](const Result<void>& done) { finish(done); });
             });
         if (!has_room) reactor->Finish(to_status(too_many_calls(sharer)));
       });

@@ -24,11 +24,6 @@ constexpr std::array<std::string_view, 10> kCauseLabels = {"ok",
                                                            "hang"};
 static_assert(static_cast<std::size_t>(ExitCause::kHang) + 1 == kCauseLabels.size());
 
-// It did not end because of another one's end, nor well.
-bool is_failure(const supervisor::WorkerExit& exit) {
-  return exit.cause != ExitCause::kOk && exit.cause != ExitCause::kStoppedByUs;
-}
-
 // When the shim saw it, which may have been before this agent was there; never after now.
 TimePoint seen_at(const supervisor::WorkerExit& exit, TimePoint now) {
   const TimePoint seen{std::chrono::duration_cast<Duration>(exit.seen_at)};
@@ -64,7 +59,7 @@ void JobCounters::hear_one(const supervisor::GenerationStarted& started,
 void JobCounters::hear_one(const supervisor::WorkerExit& exit, TimePoint now, DurationTotals&) {
   ++exits_[exit.cause];
   std::erase_if(sights_, [&](const Sight& sight) { return sight.local_rank == exit.local_rank; });
-  if (is_failure(exit) && !stop_began_) stop_began_ = seen_at(exit, now);
+  if (exit.is_failure() && !stop_began_) stop_began_ = seen_at(exit, now);
 }
 
 void JobCounters::hear_one(const supervisor::Restarting& restarting,

@@ -20,6 +20,7 @@
 #include "agent/ticket_book.h"
 #include "agent/worker_signals.h"
 #include "runtime/supervisor/owner/last_word.h"
+#include "runtime/text/letter_case.h"
 
 namespace accel::agent {
 namespace {
@@ -70,8 +71,7 @@ std::string job_state_word(v1::JobState state) {
   std::string name = v1::JobState_Name(state);
   constexpr std::string_view kPrefix = "JOB_STATE_";
   if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return name;
+  return lowercase(name);
 }
 
 JobRunner::JobRunner(asio::io_context& context,

@@ -9,6 +9,8 @@
 #include <accel/state_dict_type.h>
 #include <accel/types.h>
 
+#include "runtime/text/letter_case.h"
+
 namespace accel {
 namespace {
 
@@ -155,12 +157,6 @@ struct Texts<LogLevel> {
   };
 };
 
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
-    return std::tolower(x) == std::tolower(y);
-  });
-}
-
 // to_string() takes the value for an index.
 template <typename E>
 constexpr bool rows_are_in_order() {
@@ -182,7 +178,7 @@ template <typename E>
 E parse(std::string_view text) {
   std::string known;
   for (const auto& entry : enum_texts<E>()) {
-    if (equal_ignoring_case(entry.text, text)) return entry.value;
+    if (is_equal_but_for_case(entry.text, text)) return entry.value;
     if (!known.empty()) known += ", ";
     known += entry.text;
   }

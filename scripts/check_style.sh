@@ -15,6 +15,7 @@ while read -r path; do fault "$path: a file or folder is a noun of the domain, n
 while read -r line; do fault "$line: not ASCII"; done \
   < <(grep -nP '[^\x00-\x7F]' "${sources[@]}" CMakeLists.txt cmake/* | cut -d: -f1,2 | head -20)
 names=$(scripts/check_names.py) || fault "${names:-scripts/check_names.py failed}"
+twins=$(scripts/check_twins.py) || fault "${twins:-scripts/check_twins.py failed}"
 while read -r line; do fault "$line: a disabled test needs an issue and an owner"; done \
   < <(grep -nE 'DISABLED_' "${sources[@]}" | head)
 

@@ -10,6 +10,7 @@
 
 #include "agent/coordinator/placement.h"
 #include "agent/coordinator/turn.h"
+#include "runtime/text/counted.h"
 
 namespace accel::agent {
 namespace {
@@ -58,10 +59,6 @@ std::vector<std::string> missing_hosts(const State& state, const Job& job) {
   return missing;
 }
 
-std::string nodes_text(std::size_t number) {
-  return std::to_string(number) + (number == 1 ? " node" : " nodes");
-}
-
 // "3 of 4 nodes joined; missing: gpu-04".
 std::string missing_text(const State& state, const Job& job) {
   const JobDescription& wanted = *job.description;
@@ -69,8 +66,8 @@ std::string missing_text(const State& state, const Job& job) {
       std::count_if(job.joined.begin(), job.joined.end(), [&](const auto& joined) {
         return !job.declined.count(joined.first);
       });
-  std::string text = std::to_string(num_joined) + " of " +
-                     nodes_text(static_cast<std::size_t>(wanted.min_nodes)) + " joined";
+  std::string text =
+      std::to_string(num_joined) + " of " + counted(wanted.min_nodes, "node") + " joined";
   const auto missing = missing_hosts(state, job);
   constexpr std::size_t kMostNamed = 32;
   constexpr std::size_t kMostDeclined = 4;

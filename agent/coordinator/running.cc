@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "agent/coordinator/turn.h"
+#include "runtime/text/seconds_text.h"
 
 namespace accel::agent {
 namespace {
@@ -47,11 +48,6 @@ std::string exit_text(const Node& node, const WorkerExit& exit) {
 // Whether the exit is one that we, or the agent after a failure, brought about.
 bool is_consequence(const WorkerExit& exit) {
   return exit.cause == ExitCause::kStoppedByUs;
-}
-
-std::string seconds_text(Duration time) {
-  const auto tenths = std::chrono::duration_cast<Milliseconds>(time).count() / 100;
-  return std::to_string(tenths / 10) + '.' + std::to_string(tenths % 10) + " s";
 }
 
 // The rank that stopped first, over all nodes: the lowest step, then the longest silence.

@@ -16,6 +16,7 @@
 #include "agent/rendezvous/job_view.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/token_proof.h"
+#include "agent/server_call.h"
 
 namespace accel::agent {
 namespace {
@@ -23,13 +24,6 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr std::size_t kMostDiagnosis = 512 * 1024;  // bytes of one answer
-
-std::string metadata(const grpc::ServerContextBase& context, const char* name) {
-  const auto found = context.client_metadata().find(name);
-  return found == context.client_metadata().end()
-             ? ""
-             : std::string(found->second.data(), found->second.size());
-}
 
 // Two views that are the same may have two digests: of that nothing worse comes than an answer that could be shorter.
 std::uint64_t digest_of(const v1::Job& view) {
@@ -88,9 +82,9 @@ ClusterService::ClusterService(Parts parts)
 
 ClusterService::NodeCall ClusterService::identify(const Context& context) {
   return {identify_call(context),
-          metadata(context, kNodeMetadata),
-          metadata(context, kNonceMetadata),
-          metadata(context, kProofMetadata)};
+          metadata_of(context, kNodeMetadata),
+          metadata_of(context, kNonceMetadata),
+          metadata_of(context, kProofMetadata)};
 }
 
 Result<Caller> ClusterService::caller_of(const NodeCall& call) const {
@@ -116,9 +110,7 @@ grpc::ServerUnaryReactor* ClusterService::answer_as_node(Context* context, Handl
   asio::post(parts_.loop, [this, reactor, call = identify(*context), handle = std::move(handle)] {
     const auto caller = caller_of(call);
     if (!caller) return reactor->Finish(to_status(caller.error()));
-    handle(*caller, [reactor](const Result<void>& done) {
-      reactor->Finish(done ? grpc::Status::OK : to_status(done.error()));
-    });
+    handle(*caller, finisher(reactor));
   });
   return reactor;
 }
@@ -127,19 +119,19 @@ grpc::ServerUnaryReactor* ClusterService::answer_as_coordinator(Context* context
                                                                 const std::string& user,
                                                                 Handle handle) {
   auto* reactor = context->DefaultReactor();
-  asio::post(parts_.coordinator_loop,
-             [this, reactor, user, call = identify(*context), handle = std::move(handle)] {
-               const auto caller = caller_of(call);
-               if (!caller) return reactor->Finish(to_status(caller.error()));
-               const std::string sharer = user.empty() ? caller->name : "user " + user;
-               const bool has_room = calls_.add(
-                   sharer, [reactor, caller = *caller, handle](const CallTurns::Over& over) {
-                     handle(caller, [reactor, over](const Result<void>& done) {
-                       reactor->Finish(done ? grpc::Status::OK : to_status(done.error()));
-                     });
-                   });
-               if (!has_room) reactor->Finish(to_status(too_many_calls(sharer)));
-             });
+  asio::post(
+      parts_.coordinator_loop,
+      [this, reactor, user, call = identify(*context), handle = std::move(handle)] {
+        const auto caller = caller_of(call);
+        if (!caller) return reactor->Finish(to_status(caller.error()));
+        const std::string sharer = user.empty() ? caller->name : "user " + user;
+        const bool has_room = calls_.add(
+            sharer,
+            [finish = finisher(reactor), caller = *caller, handle](const CallTurns::Over& over) {
+              handle(caller, [finish, over](const Result<void>& done) { finish(done); });
+            });
+        if (!has_room) reactor->Finish(to_status(too_many_calls(sharer)));
+      });
   return reactor;
 }
 

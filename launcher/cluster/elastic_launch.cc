@@ -31,6 +31,7 @@
 #include "agent/revocation_list.h"
 #include "agent/tls_credentials.h"
 #include "agent/worker_end.h"
+#include "launcher/cluster/answers.h"
 #include "launcher/cluster/elastic_faults.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/cluster/endpoint_probe.h"
@@ -285,8 +286,7 @@ class ElasticLaunch {
   }
 
   void say(const std::string& line) const {
-    if (!request_.settings.quiet && !line.empty())
-      std::fprintf(stderr, "%s: %s\n", program_.c_str(), printable(line).c_str());
+    if (!request_.settings.quiet) tell(program_, line);
   }
 
   // ---- what happens ----
@@ -407,10 +407,8 @@ class ElasticLaunch {
   }
 
   supervisor::Milliseconds granted(int signal) const {
-    return launcher::granted_grace(request_.spec.stop.grace,
-                                   signal,
-                                   request_.settings.allocation_end,
-                                   std::chrono::system_clock::now());
+    return launcher::granted_grace(
+        request_.spec.stop.grace, signal, request_.settings.allocation_end);
   }
 
   // ---- the end ----

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "launcher/cluster/patience.h"
-#include "launcher/text/letter_case.h"
 #include "runtime/printable.h"
+#include "runtime/text/letter_case.h"
 
 namespace accel::cluster {
 namespace {

@@ -29,6 +29,7 @@
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/token_proof.h"
 #include "agent/tls_credentials.h"
+#include "launcher/cluster/answers.h"
 #include "launcher/cluster/coordinator_seat.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/cluster/job_folder.h"
@@ -139,8 +140,7 @@ class SlurmLaunch {
   }
 
   void say(const std::string& line) const {
-    if (!request_.settings.quiet && !line.empty())
-      std::fprintf(stderr, "%s: %s\n", program_.c_str(), printable(line).c_str());
+    if (!request_.settings.quiet) tell(program_, line);
   }
 
   // ---- steps of srun ----
@@ -356,10 +356,8 @@ class SlurmLaunch {
   }
 
   supervisor::Milliseconds granted(int signal) const {
-    return launcher::granted_grace(request_.spec.stop.grace,
-                                   signal,
-                                   request_.settings.allocation_end,
-                                   std::chrono::system_clock::now());
+    return launcher::granted_grace(
+        request_.spec.stop.grace, signal, request_.settings.allocation_end);
   }
 
   launcher::ElasticRequest request_;

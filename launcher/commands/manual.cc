@@ -6,7 +6,7 @@
 #include "launcher/flags/flag_table.h"
 #include "launcher/flags/torchrun_flags.h"
 #include "launcher/text/choice_list.h"
-#include "launcher/text/letter_case.h"
+#include "runtime/text/letter_case.h"
 
 namespace accel::launcher {
 namespace {

@@ -13,8 +13,8 @@
 #include "launcher/flags/flag_table.h"
 #include "launcher/text/choice_list.h"
 #include "launcher/text/faults.h"
-#include "launcher/text/letter_case.h"
 #include "runtime/suggest.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/text/number_text.h"
 #include "runtime/text/text_file.h"
 

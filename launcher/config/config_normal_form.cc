@@ -8,7 +8,7 @@
 #include "launcher/config/config_schema.h"
 #include "launcher/documents/yaml_scalar.h"
 #include "launcher/text/choice_list.h"
-#include "launcher/text/letter_case.h"
+#include "runtime/text/letter_case.h"
 
 namespace accel::launcher {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/text/counted.h"
 #include "runtime/text/joined.h"
 
 namespace accel::launcher {
@@ -24,10 +25,6 @@ std::vector<std::string_view> distinct(const std::vector<std::string_view>& ids)
     if (std::find(once.begin(), once.end(), id) == once.end()) once.push_back(id);
   }
   return once;
-}
-
-std::string gpus_text(int number) {
-  return std::to_string(number) + (number == 1 ? " GPU" : " GPUs");
 }
 
 }  // namespace
@@ -65,7 +62,7 @@ std::optional<Error> gpu_fault(int num_workers, int num_places, Program program)
   }
   if (num_workers <= num_places) return std::nullopt;
   return Error(ErrorCode::kUnsupported,
-               std::to_string(num_workers) + " workers cannot share " + gpus_text(num_places) +
+               std::to_string(num_workers) + " workers cannot share " + counted(num_places, "GPU") +
                    ": ranks 0 and " + std::to_string(num_places) + " would both use the first one",
                "give " + spelled("num_processes", program) + " " + std::to_string(num_places) +
                    ", or --cpu in place of --multi_gpu, or " + spelled("gpu_ids", program) +
@@ -73,7 +70,7 @@ std::optional<Error> gpu_fault(int num_workers, int num_places, Program program)
 }
 
 std::string warn_of_shared_gpu(int num_workers, int num_places) {
-  return std::to_string(num_workers) + " workers for " + gpus_text(num_places) +
+  return std::to_string(num_workers) + " workers for " + counted(num_places, "GPU") +
          ": if they compute there, ranks 0 and " + std::to_string(num_places) +
          " both use the first one, which NCCL refuses (CUDA_VISIBLE_DEVICES= hides the GPUs, and "
          "this notice)";

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "launcher/text/letter_case.h"
 #include "launcher/text/wrapped_text.h"
+#include "runtime/text/letter_case.h"
 
 namespace accel::launcher {
 namespace {

@@ -46,8 +46,7 @@ ReportStyle report_style(const std::string& program, const LaunchPlan& plan) {
 }
 
 supervisor::Milliseconds grace_for(const LaunchPlan& plan, int signal) {
-  return granted_grace(
-      plan.spec.stop.grace, signal, plan.allocation_end, std::chrono::system_clock::now());
+  return granted_grace(plan.spec.stop.grace, signal, plan.allocation_end);
 }
 
 struct Ending {

@@ -17,9 +17,9 @@
 #include "launcher/start/ssh/host_choice.h"
 #include "launcher/start/tpu/tpu_choice.h"
 #include "launcher/text/faults.h"
-#include "launcher/text/letter_case.h"
 #include "launcher/workers/node_range.h"
 #include "launcher/workers/paradigm_rules.h"
+#include "runtime/text/letter_case.h"
 
 namespace accel::launcher {
 namespace {

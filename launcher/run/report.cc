@@ -19,6 +19,7 @@
 #include "launcher/flags/flag_spelling.h"
 #include "launcher/run/rank_failure.h"
 #include "runtime/supervisor/spawn/exit_error.h"
+#include "runtime/text/counted.h"
 #include "runtime/text/joined.h"
 
 namespace accel::launcher {
@@ -31,10 +32,6 @@ using supervisor::last_lines;
 using supervisor::OwnWords;
 using supervisor::plain_line;
 using supervisor::WorkerExit;
-
-std::string plural(size_t count, std::string_view noun) {
-  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
-}
 
 // ---- What the rank said itself
 
@@ -102,12 +99,13 @@ std::string consequences(const JobOutcome& outcome) {
   }
   std::vector<std::string> parts;
   if (stopped > 0) {
-    parts.push_back(plural(stopped, "other rank") + (stopped == 1 ? " was" : " were") + " stopped");
+    parts.push_back(counted(stopped, "other rank") + (stopped == 1 ? " was" : " were") +
+                    " stopped");
   }
-  if (failed > 0) parts.push_back(plural(failed, "other rank") + " failed after it");
-  if (finished > 0) parts.push_back(plural(finished, "other rank") + " had finished");
+  if (failed > 0) parts.push_back(counted(failed, "other rank") + " failed after it");
+  if (finished > 0) parts.push_back(counted(finished, "other rank") + " had finished");
   if (outcome.restarts > 0) {
-    parts.push_back(plural(static_cast<size_t>(outcome.restarts), "restart") +
+    parts.push_back(counted(static_cast<size_t>(outcome.restarts), "restart") +
                     (outcome.restarts == 1 ? " was" : " were") + " used");
   }
   return joined(parts, "; ");

@@ -1,20 +1,11 @@
 #include "launcher/text/choice_list.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "runtime/text/joined.h"
+#include "runtime/text/letter_case.h"
 
 namespace accel::launcher {
-namespace {
-
-bool is_equal_but_for_case(std::string_view a, std::string_view b) {
-  return std::ranges::equal(
-      a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
-}
-
-}  // namespace
-
 std::vector<std::string_view> split_choices(std::string_view choices) {
   std::vector<std::string_view> result;
   while (!choices.empty()) {

@@ -29,9 +29,10 @@ struct AllocationEnd {
 };
 
 // Of `asked` as much as SLURM leaves after `signal`.
-[[nodiscard]] supervisor::Milliseconds granted_grace(supervisor::Milliseconds asked,
-                                                     int signal,
-                                                     const AllocationEnd& end,
-                                                     std::chrono::system_clock::time_point now);
+[[nodiscard]] supervisor::Milliseconds granted_grace(
+    supervisor::Milliseconds asked,
+    int signal,
+    const AllocationEnd& end,
+    std::chrono::system_clock::time_point now = std::chrono::system_clock::now());
 
 }  // namespace accel::launcher

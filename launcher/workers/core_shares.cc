@@ -7,6 +7,7 @@
 #include "launcher/devices/gpu_affinity.h"
 #include "launcher/devices/gpu_list.h"
 #include "launcher/workers/worker_environment.h"
+#include "runtime/text/counted.h"
 
 namespace accel::launcher {
 namespace {
@@ -28,8 +29,7 @@ std::vector<std::vector<int>> places_of_gpus(const WorkerSettings& settings,
 std::string crowding(int num_workers, const AffinityPlan& plan, const Topology& topology) {
   if (plan.max_workers_per_core <= 1) return "";
   const size_t cores = topology.cores.size();
-  return std::to_string(num_workers) + " workers share " + std::to_string(cores) +
-         (cores == 1 ? " core" : " cores");
+  return std::to_string(num_workers) + " workers share " + counted(cores, "core");
 }
 
 std::string quota_text(const CpuQuota& quota) {

@@ -8,10 +8,10 @@
 
 #include "launcher/documents/config_document.h"
 #include "launcher/text/faults.h"
-#include "launcher/text/letter_case.h"
 #include "runtime/byte_size.h"
 #include "runtime/environment_value.h"
 #include "runtime/json_argument.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/text/text_file.h"
 
 namespace accel::launcher {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "launcher/flags/strategies/option_value.h"
-#include "launcher/text/letter_case.h"
 #include "launcher/workers/paradigm_rules.h"
+#include "runtime/text/letter_case.h"
 
 namespace accel::launcher {
 namespace {

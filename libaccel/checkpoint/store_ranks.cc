@@ -22,6 +22,7 @@
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/collectives/shm/peer_watch.h"
 #include "libaccel/process/process_group.h"
+#include "runtime/text/seconds_text.h"
 
 namespace accel::checkpoint {
 namespace {
@@ -173,15 +174,12 @@ class StoreRanks final : public RankExchange {
     if (silent_) {
       throw Error(ErrorCode::kPeerLost,
                   "rank " + std::to_string(*silent_) + " gave no sign of life for " +
-                      seconds(pulse_.longest_silence) + " while a checkpoint was being written");
+                      seconds_text(pulse_.longest_silence) +
+                      " while a checkpoint was being written");
     }
     throw Error(ErrorCode::kPeerLost,
-                "ranks did not finish writing a checkpoint within " + seconds(patience_) + ": " +
-                    missing(keys));
-  }
-
-  [[nodiscard]] static std::string seconds(std::chrono::milliseconds time) {
-    return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
+                "ranks did not finish writing a checkpoint within " + seconds_text(patience_) +
+                    ": " + missing(keys));
   }
 
   // Waits for them; false when it took too long, is to stop or waits for a rank that is dead or silent.

@@ -3,7 +3,6 @@
 // An average is a sum until the end: it is divided once, by all ranks. Sums, products and averages of 16-bit floating
 // point numbers, complex ones too, are taken of their float32 values, which are rounded at the end.
 
-#include <cstring>
 #include <utility>
 
 #include "libaccel/collectives/shm/call.h"
@@ -17,6 +16,7 @@ namespace {
 
 using shm::call_of;
 using shm::CallKind;
+using shm::copy_bytes;
 using shm::DataType;
 using shm::ReduceOp;
 
@@ -71,10 +71,6 @@ void divide(std::byte* data, std::size_t count, DataType type, int divisor) {
 
 ReduceOp sum_of(ReduceOp op) {
   return op == ReduceOp::kAverage ? ReduceOp::kSum : op;
-}
-
-void copy_bytes(std::byte* out, const std::byte* in, std::size_t bytes) {
-  if (bytes > 0 && out != in) std::memcpy(out, in, bytes);
 }
 
 }  // namespace

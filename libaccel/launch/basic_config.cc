@@ -15,6 +15,7 @@
 
 #include "runtime/nvidia_gpus.h"
 #include "runtime/own_environment.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/user_folders.h"
 
 namespace accel {
@@ -81,10 +82,7 @@ std::optional<std::string> write_basic_config(const std::string& mixed_precision
                 "user has no home in the password database",
                 "give a save_location");
   }
-  std::string precision = mixed_precision;
-  std::transform(precision.begin(), precision.end(), precision.begin(), [](unsigned char letter) {
-    return static_cast<char>(std::tolower(letter));
-  });
+  const std::string precision = lowercase(mixed_precision);
   if (std::find(kPrecisions.begin(), kPrecisions.end(), precision) == kPrecisions.end()) {
     throw Error(
         ErrorCode::kInvalidArgument,

@@ -8,19 +8,9 @@
 #include <accel/error.h>
 
 #include "runtime/own_environment.h"
+#include "runtime/text/letter_case.h"
 
 namespace accel {
-namespace {
-
-std::string upper_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char letter) {
-    return static_cast<char>(std::toupper(letter));
-  });
-  return text;
-}
-
-}  // namespace
-
 EnvironmentGuard::EnvironmentGuard(std::map<std::string, std::optional<std::string>> before,
                                    bool is_all)
     : before_(std::move(before)), is_all_(is_all) {}
@@ -59,7 +49,7 @@ EnvironmentGuard launch::set_variables(const std::map<std::string, std::string>&
 
 EnvironmentGuard patch_environment(const std::map<std::string, std::string>& variables) {
   std::map<std::string, std::string> named;
-  for (const auto& [given, value] : variables) named[upper_case(given)] = value;
+  for (const auto& [given, value] : variables) named[uppercase(given)] = value;
   return launch::set_variables(named);
 }
 

@@ -10,6 +10,7 @@
 
 #include "libaccel/process/process_group.h"
 #include "runtime/printable.h"
+#include "runtime/text/seconds_text.h"
 
 namespace accel {
 namespace {
@@ -43,10 +44,6 @@ void wait_and_look(c10d::Store& store,
       C10_THROW_ERROR(DistStoreError, "not all keys were set in time");
     std::this_thread::sleep_for(pause);
   }
-}
-
-std::string seconds_text(std::chrono::milliseconds time) {
-  return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 7) + " s";
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "launcher/text/choice_list.h"
-#include "launcher/text/letter_case.h"
 #include "runtime/printable.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/text/number_text.h"
 #include "runtime/trimmed.h"
 

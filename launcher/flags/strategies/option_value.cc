@@ -9,7 +9,7 @@
 #include <accel/env_contract.h>
 
 #include "launcher/text/choice_list.h"
-#include "launcher/text/letter_case.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/text/number_text.h"
 
 namespace accel::launcher {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "launcher/start/machines/timing.h"
+#include "runtime/text/seconds_text.h"
 
 namespace accel::launcher {
 namespace {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "launcher/start/machines/agreement.h"
+#include "runtime/text/seconds_text.h"
 
 namespace accel::launcher {
 namespace {

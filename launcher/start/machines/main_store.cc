@@ -101,7 +101,7 @@ void MainStore::opened() {
   is_main_ = true;
   const TcpEndpoint bound(boost::asio::ip::make_address(bound_to_), settings_.port);
   if (generation_ == 0 && !bound.address().is_loopback()) {
-    handlers_.say("machine 0 listens on " + to_text(bound) +
+    handlers_.say("machine 0 listens on " + supervisor::to_text(bound) +
                   (seal_.has_token()
                        ? "; launchers show that they know the job's token, workers do not"
                        : "; whoever reaches this port is trusted, as with the peer"));

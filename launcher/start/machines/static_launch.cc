@@ -28,6 +28,7 @@
 #include "runtime/printable.h"
 #include "runtime/supervisor/shim/job_record.h"
 #include "runtime/supervisor/spawn/exit_report.h"
+#include "runtime/text/seconds_text.h"
 
 namespace accel::launcher {
 namespace {
@@ -317,9 +318,7 @@ class StaticLaunch {
     } else if (const auto* failed = std::get_if<supervisor::PrepareFailed>(&event)) {
       machine_ ? machine_->workers_not_ready(failed->error) : store_.not_opened(failed->error);
     } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
-      const bool is_failure = exit->cause != supervisor::ExitCause::kOk &&
-                              exit->cause != supervisor::ExitCause::kStoppedByUs;
-      if (is_failure) machine_->worker_failed(*exit);
+      if (exit->is_failure()) machine_->worker_failed(*exit);
     } else if (const auto* ended = std::get_if<supervisor::GenerationEnded>(&event)) {
       is_busy_ = false;
       machine_->workers_ended(ended->outcome);

@@ -45,12 +45,6 @@ std::string interface_of(const asio::ip::address& wanted) {
 
 }  // namespace
 
-std::string to_text(const TcpEndpoint& endpoint) {
-  const std::string address = endpoint.address().to_string();
-  const std::string host = endpoint.address().is_v6() ? "[" + address + "]" : address;
-  return host + ":" + std::to_string(endpoint.port());
-}
-
 // connect() of a datagram socket only asks the kernel for the route.
 std::string way_towards(const TcpEndpoint& there) {
   const UniqueFd socket(::socket(there.protocol().family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -151,7 +145,7 @@ void StoreLink::fail(const Error& why) {
 
 std::string StoreLink::describe_way(const std::string& name) const {
   std::string text = name;
-  const std::string numeric = to_text(addresses_[next_]);
+  const std::string numeric = supervisor::to_text(addresses_[next_]);
   if (numeric != name) text += " (" + numeric + ")";
   text += " from " + way_towards(addresses_[next_]);
   if (is_up_) return text + ": something listens there, but no launcher of this job";

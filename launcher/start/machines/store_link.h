@@ -20,9 +20,6 @@
 
 namespace accel::launcher {
 
-// "10.0.0.7:29500", "[::1]:29500".
-[[nodiscard]] std::string to_text(const supervisor::TcpEndpoint& endpoint);
-
 // What this machine would send from to reach `there`: "10.0.0.2 (eth0)", "no route (...)". Sends nothing.
 [[nodiscard]] std::string way_towards(const supervisor::TcpEndpoint& there);
 

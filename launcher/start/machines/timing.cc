@@ -20,8 +20,4 @@ Duration tick_pause(int num_machines, bool is_running) {
   return std::min(pause + kTickPerMachine * num_machines, kLongestTick);
 }
 
-std::string seconds_text(Duration time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
-}
-
 }  // namespace accel::launcher

@@ -29,7 +29,4 @@ inline constexpr Duration kSuspendedLimit = std::chrono::hours(1);
 // From the end of one exchange to the next. More machines ask less often: the store has one thread.
 [[nodiscard]] Duration tick_pause(int num_machines, bool is_running);
 
-// "12 s": whole seconds, for messages.
-[[nodiscard]] std::string seconds_text(Duration time);
-
 }  // namespace accel::launcher

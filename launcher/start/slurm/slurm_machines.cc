@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "launcher/start/slurm/slurm_nodes.h"
+#include "runtime/text/counted.h"
 
 namespace accel::launcher {
 namespace {
@@ -13,7 +14,7 @@ Error other_number(const SlurmPlace& place, int num_machines, const std::string&
   const std::string where = place.role == SlurmRole::kTask ? "this step of srun" : "the allocation";
   return Error(ErrorCode::kUsage,
                flag + " is " + std::to_string(num_machines) + ", but " + where + " has " +
-                   std::to_string(here) + (here == 1 ? " node" : " nodes"),
+                   counted(here, "node"),
                "ask SLURM for as many with --nodes=" + std::to_string(num_machines) + ", or give " +
                    flag + " " + std::to_string(here));
 }

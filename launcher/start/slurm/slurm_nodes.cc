@@ -4,13 +4,10 @@
 #include <tuple>
 
 #include "launcher/text/faults.h"
+#include "runtime/text/counted.h"
 
 namespace accel::launcher {
 namespace {
-
-std::string counted_nodes(int number) {
-  return std::to_string(number) + (number == 1 ? " node" : " nodes");
-}
 
 Error several_tasks(const SlurmPlace& place, Program program) {
   const std::string name(name_of(program));
@@ -29,13 +26,13 @@ Result<std::pair<int, int>> choose_range(const SlurmPlace& place, const SlurmWis
   const std::string where = place.role == SlurmRole::kTask ? "this step of srun" : "the allocation";
   if (most > here) {
     return usage_error(
-        "--nnodes asks for up to " + counted_nodes(most) + ", and " + where + " has " +
+        "--nnodes asks for up to " + counted(most, "node") + ", and " + where + " has " +
             std::to_string(here),
         "leave --nnodes out, or ask SLURM for them with --nodes=" + std::to_string(most));
   }
   if (most == 1) {
     const std::string flag = wish.is_standalone ? "--standalone" : "--nnodes";
-    return usage_error(flag + (wish.is_standalone ? "" : " 1") + " with " + counted_nodes(here) +
+    return usage_error(flag + (wish.is_standalone ? "" : " 1") + " with " + counted(here, "node") +
                            " in " + where + ": every node would be a job of its own",
                        "leave " + flag +
                            " out, or start one node with `srun --nodes=1 --ntasks=1 --overlap " +

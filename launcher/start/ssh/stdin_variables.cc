@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-#include "launcher/text/letter_case.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/text/number_text.h"
 
 namespace accel::launcher {

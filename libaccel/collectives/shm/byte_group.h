@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,6 +34,11 @@ struct Piece {
   std::byte* data = nullptr;  // nullptr: zeros
   std::size_t count = 0;      // elements
 };
+
+// Nothing for the same place, and for nothing (memcpy() takes neither).
+inline void copy_bytes(std::byte* out, const std::byte* in, std::size_t bytes) {
+  if (bytes > 0 && out != in) std::memcpy(out, in, bytes);
+}
 
 class ByteGroup {
  public:

@@ -20,10 +20,6 @@ std::size_t begin_of_part(std::size_t count, int part, int parts) {
   return count * static_cast<std::size_t>(part) / static_cast<std::size_t>(parts);
 }
 
-void copy_bytes(std::byte* out, const std::byte* in, std::size_t bytes) {
-  if (bytes > 0 && out != in) std::memcpy(out, in, bytes);
-}
-
 }  // namespace
 
 template <typename Step>

@@ -161,6 +161,12 @@ std::string command_of(pid_t pid) {
 
 }  // namespace
 
+std::string to_text(const TcpEndpoint& endpoint) {
+  const std::string address = endpoint.address().to_string();
+  const std::string host = endpoint.address().is_v6() ? "[" + address + "]" : address;
+  return host + ":" + std::to_string(endpoint.port());
+}
+
 std::vector<TcpEntry> parse_tcp_table(std::string_view text) {
   std::vector<TcpEntry> entries;
   while (!text.empty()) {

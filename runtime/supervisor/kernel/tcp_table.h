@@ -24,6 +24,9 @@ namespace accel::supervisor {
 
 using TcpEndpoint = boost::asio::ip::tcp::endpoint;
 
+// "10.0.0.7:29500", "[::1]:29500".
+[[nodiscard]] std::string to_text(const TcpEndpoint& endpoint);
+
 struct TcpEntry {
   TcpEndpoint local;
   TcpEndpoint remote;

@@ -51,6 +51,11 @@ struct WorkerExit {
       detail;  // kHang: how long it was silent, and since which step; kOutOfMemory: its limit; "chdir": where
   bool has_saved = false;  // it marked in its channel that it saved for its preemption
   std::uint64_t saved_step = 0;
+
+  // It ended neither well nor because others had to end.
+  [[nodiscard]] bool is_failure() const {
+    return cause != ExitCause::kOk && cause != ExitCause::kStoppedByUs;
+  }
 };
 
 // A process that outlived its rank and had to be ended.

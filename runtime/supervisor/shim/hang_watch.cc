@@ -7,18 +7,12 @@
 
 #include "runtime/supervisor/kernel/thread_stacks.h"
 #include "runtime/supervisor/shim/supervisor_impl.h"
+#include "runtime/text/seconds_text.h"
 
 namespace accel::supervisor {
 namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{500};
-
-// "31 s", "0.5 s".
-std::string seconds_text(Duration time) {
-  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
-  const std::string whole = std::to_string(tenths / 10);
-  return (tenths % 10 == 0 ? whole : whole + "." + std::to_string(tenths % 10)) + " s";
-}
 
 }  // namespace
 

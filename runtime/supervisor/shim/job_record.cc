@@ -12,10 +12,6 @@ namespace {
 constexpr int kSignalBase = 128;
 constexpr int kExitCodeOfLoader = 127;
 
-bool is_failure(const WorkerExit& exit) {
-  return exit.cause != ExitCause::kOk && exit.cause != ExitCause::kStoppedByUs;
-}
-
 }  // namespace
 
 // SIGUSR1 is another scheduler's word for what most say with SIGTERM.
@@ -39,7 +35,7 @@ const WorkerExit& JobRecord::add(WorkerExit exit, TimePoint now, bool was_asked_
     exit.detail = hang_detail_;
   }
   const bool is_consequence = hung_rank_ && !has_hung;
-  if (is_failure(exit) && !first_failure_ && !was_asked_to_stop && !is_consequence) {
+  if (exit.is_failure() && !first_failure_ && !was_asked_to_stop && !is_consequence) {
     first_failure_ = exit;
   }
   return exits_.emplace_back(std::move(exit));

@@ -15,12 +15,6 @@ namespace {
 
 constexpr int kBacklog = 4096;  // every rank of a large node may connect in the same moment
 
-std::string to_text(const TcpEndpoint& endpoint) {
-  const std::string address = endpoint.address().to_string();
-  const std::string host = endpoint.address().is_v6() ? "[" + address + "]" : address;
-  return host + ":" + std::to_string(endpoint.port());
-}
-
 // The first port that needs no right: an administrator, or the maker of a container, may have changed it.
 int first_open_port() {
   int port = 1024;

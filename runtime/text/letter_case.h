@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace accel::launcher {
+namespace accel {
 
 [[nodiscard]] inline std::string lowercase(std::string_view text) {
   std::string result(text);
@@ -25,4 +25,9 @@ namespace accel::launcher {
   return result;
 }
 
-}  // namespace accel::launcher
+[[nodiscard]] inline bool is_equal_but_for_case(std::string_view a, std::string_view b) {
+  return std::ranges::equal(
+      a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
+}  // namespace accel
