@@ -34,7 +34,7 @@ GOALS = {"quickstart": 20, "whole product": 36, "one source of libaccel": 0.6, "
 CHANGED = {"one source of libaccel": "libaccel/sharding/sharded_model.cc",
            "the dearest source of libaccel": "libaccel/checkpoint/optimizer_state.cc",
            "one source of launcher": "launcher/plan/launch_plan.cc",
-           "one source of agent": "agent/job_runner.cc"}
+           "one source of agent": "agent/jobs/job_runner.cc"}
 PROGRAMS = {"a user's program": "user_program.cc", "the same without accel": "torch_program.cc"}
 
 

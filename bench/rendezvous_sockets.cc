@@ -37,17 +37,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/client_channel.h"
-#include "agent/coordinator/member.h"
-#include "agent/grpc_server.h"
+#include "agent/access/ticket_book.h"
+#include "agent/calls/client_channel.h"
+#include "agent/calls/grpc_server.h"
+#include "agent/coordinator/member/member.h"
 #include "agent/rendezvous/coordinator_host.h"
 #include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/session_client.h"
 #include "agent/rendezvous/wire.h"
-#include "agent/ticket_book.h"
-#include "agent/tls_authority.h"
-#include "agent/tls_credentials.h"
+#include "agent/tls/tls_authority.h"
+#include "agent/tls/tls_credentials.h"
 
 namespace {
 

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "accel/v1/rendezvous.pb.h"
-#include "agent/coordinator/coordinator.h"
-#include "agent/coordinator/journal.h"
+#include "agent/coordinator/decisions/coordinator.h"
+#include "agent/coordinator/journal/journal.h"
 #include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/wire.h"

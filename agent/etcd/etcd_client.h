@@ -10,7 +10,7 @@
 //
 //   key                                value
 //   /accel/<cluster>/leader            address of the leader, with the leader's lease
-//   /accel/<cluster>/records/<key>     the coordinator's records (agent/coordinator/records.h)
+//   /accel/<cluster>/records/<key>     the coordinator's records (agent/coordinator/messages/records.h)
 //
 // Threads:  any, several at once; calls block.
 // Source:   proto/etcd/rpc.proto; docs/rendezvous.md, "Who leads".
@@ -30,7 +30,7 @@
 
 #include <accel/result.h>
 
-#include "agent/agent_config.h"
+#include "agent/config/agent_config.h"
 #include "etcd/rpc.grpc.pb.h"
 
 namespace accel::agent {

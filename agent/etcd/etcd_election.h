@@ -1,7 +1,7 @@
 // EtcdElection: carries out what the election's step function decides, against a real etcd.
 //
 // Threads:  constructed, used and destroyed on the loop; calls to etcd run on two threads of its own, the watch on a third.
-// Source:   agent/coordinator/election.h has the table.
+// Source:   agent/coordinator/election/election.h has the table.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 
-#include "agent/coordinator/election.h"
+#include "agent/coordinator/election/election.h"
 #include "agent/etcd/etcd_client.h"
 
 namespace accel::agent {

@@ -16,8 +16,8 @@
 #include <memory>
 #include <string>
 
-#include "agent/coordinator/reign.h"
-#include "agent/coordinator/state_store.h"
+#include "agent/coordinator/election/reign.h"
+#include "agent/coordinator/journal/state_store.h"
 #include "agent/etcd/etcd_client.h"
 
 namespace accel::agent {

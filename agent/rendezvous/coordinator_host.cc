@@ -7,14 +7,14 @@
 
 #include <boost/asio/post.hpp>
 
-#include "agent/grpc_status.h"
-#include "agent/queued_stream.h"
+#include "agent/access/ticket_book.h"
+#include "agent/calls/grpc_status.h"
+#include "agent/calls/queued_stream.h"
 #include "agent/rendezvous/clock_skew.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/session_client.h"
 #include "agent/rendezvous/token_proof.h"
 #include "agent/rendezvous/wire.h"
-#include "agent/ticket_book.h"
 
 namespace accel::agent {
 namespace {

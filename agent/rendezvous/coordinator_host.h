@@ -28,13 +28,13 @@
 #include <grpcpp/grpcpp.h>
 
 #include "accel/v1/rendezvous.grpc.pb.h"
-#include "agent/access_policy.h"
-#include "agent/control_service.h"
-#include "agent/coordinator/coordinator.h"
-#include "agent/coordinator/reign.h"
+#include "agent/access/access_policy.h"
+#include "agent/calls/call_identity.h"
+#include "agent/coordinator/decisions/coordinator.h"
+#include "agent/coordinator/election/reign.h"
 #include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/record_writer.h"
-#include "agent/revocation_list.h"
+#include "agent/tls/revocation_list.h"
 
 namespace accel::agent {
 

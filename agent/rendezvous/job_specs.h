@@ -23,7 +23,7 @@
 #include <string>
 
 #include "accel/v1/rendezvous.pb.h"
-#include "agent/coordinator/job_description.h"
+#include "agent/coordinator/messages/job_description.h"
 
 namespace accel::agent {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "agent/job_request.h"
+#include "agent/jobs/job_request.h"
 #include "agent/rendezvous/wire_values.h"
 
 namespace accel::agent {

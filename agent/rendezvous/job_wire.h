@@ -3,11 +3,11 @@
 // What comes in is a stranger's: numbers are brought into their ranges here, what is not given has its default.
 //
 // Threads:  pure functions.
-// Source:   tests/unit/agent/job_request_test.cc, rendezvous_test.cc.
+// Source:   tests/unit/agent/jobs/job_request_test.cc, rendezvous_test.cc.
 #pragma once
 
 #include "accel/v1/rendezvous.pb.h"
-#include "agent/coordinator/job_description.h"
+#include "agent/coordinator/messages/job_description.h"
 
 namespace accel::agent {
 

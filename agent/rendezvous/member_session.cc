@@ -5,9 +5,9 @@
 
 #include <google/protobuf/util/time_util.h>
 
+#include "agent/access/ticket_book.h"
 #include "agent/rendezvous/token_proof.h"
 #include "agent/rendezvous/wire.h"
-#include "agent/ticket_book.h"
 
 namespace accel::agent {
 

@@ -19,7 +19,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "accel/v1/job.pb.h"
-#include "agent/coordinator/member.h"
+#include "agent/coordinator/member/member.h"
 #include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/session_client.h"
 

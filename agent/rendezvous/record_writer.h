@@ -14,7 +14,7 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/coordinator/state_store.h"
+#include "agent/coordinator/journal/state_store.h"
 
 namespace accel::agent {
 

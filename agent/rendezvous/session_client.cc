@@ -7,8 +7,8 @@
 
 #include <boost/asio/post.hpp>
 
-#include "agent/client_channel.h"
-#include "agent/tls_credentials.h"
+#include "agent/calls/client_channel.h"
+#include "agent/tls/tls_credentials.h"
 
 namespace accel::agent {
 namespace {

@@ -21,8 +21,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include "accel/v1/rendezvous.grpc.pb.h"
-#include "agent/reconnect_pause.h"
-#include "agent/rendezvous/open_calls.h"
+#include "agent/calls/open_calls.h"
+#include "agent/rendezvous/reconnect_pause.h"
 
 namespace accel::agent {
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/ticket_book.h"
+#include "agent/access/ticket_book.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::agent {

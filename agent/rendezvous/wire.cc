@@ -7,7 +7,7 @@
 #include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/wire_values.h"
-#include "agent/worker_end.h"
+#include "agent/shims/worker_end.h"
 #include "runtime/printable.h"
 
 namespace accel::agent {

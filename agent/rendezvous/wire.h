@@ -1,16 +1,16 @@
-// Wire: the messages of agent/coordinator/messages.h as those of proto/accel/v1/rendezvous.proto, and back.
+// Wire: the messages of agent/coordinator/messages/messages.h as those of proto/accel/v1/rendezvous.proto, and back.
 //
 // What comes in is a stranger's: sizes, ranges and names are checked here, so that the step functions see only values
 // of their domain. std::nullopt: nothing that this build understands; the message is dropped.
 //
 // Threads:  pure functions.
-// Source:   round trips and hostile messages in tests/unit/agent/rendezvous_test.cc.
+// Source:   round trips and hostile messages in tests/unit/agent/rendezvous/rendezvous_test.cc.
 #pragma once
 
 #include <optional>
 
 #include "accel/v1/rendezvous.pb.h"
-#include "agent/coordinator/messages.h"
+#include "agent/coordinator/messages/messages.h"
 
 namespace accel::agent {
 

@@ -7,7 +7,7 @@
 
 #include <google/protobuf/duration.pb.h>
 
-#include "agent/coordinator/messages.h"
+#include "agent/coordinator/messages/messages.h"
 
 namespace accel::agent {
 

@@ -6,11 +6,11 @@
 #include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
 
-#include "agent/client_channel.h"
-#include "agent/control_service.h"
-#include "agent/grpc_status.h"
-#include "agent/local_caller.h"
-#include "agent/tls_credentials.h"
+#include "agent/access/local_caller.h"
+#include "agent/calls/client_channel.h"
+#include "agent/calls/grpc_status.h"
+#include "agent/control/control_service.h"
+#include "agent/tls/tls_credentials.h"
 #include "runtime/printable.h"
 
 namespace accel::cluster {

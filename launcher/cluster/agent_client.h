@@ -1,7 +1,7 @@
 // AgentClient: the Control service of one agent, for commands that wait for each answer.
 //
 // Every call on the unix socket carries a fresh ticket, and has a connection of its own: gRPC would not wait for a place in the
-// socket's queue (agent/local_caller.h). On TCP the certificate says who calls.
+// socket's queue (agent/access/local_caller.h). On TCP the certificate says who calls.
 //
 // Threads:  any; each call has its own context.
 #pragma once
@@ -15,7 +15,7 @@
 #include <accel/result.h>
 
 #include "accel/v1/control.grpc.pb.h"
-#include "agent/agent_config.h"
+#include "agent/config/agent_config.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::cluster {

@@ -18,7 +18,7 @@
 #include <grpc/support/log.h>
 #include <unistd.h>
 
-#include "agent/job_page.h"
+#include "agent/jobs/job_page.h"
 #include "launcher/cluster/agent_client.h"
 #include "launcher/cluster/answers.h"
 #include "launcher/cluster/entry.h"

@@ -3,7 +3,7 @@
 #include <boost/asio/post.hpp>
 #include <unistd.h>
 
-#include "agent/certificate_file.h"
+#include "agent/tls/certificate_file.h"
 
 namespace accel::cluster {
 namespace {

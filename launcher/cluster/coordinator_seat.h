@@ -14,10 +14,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "agent/grpc_server.h"
-#include "agent/refusal_log.h"
+#include "agent/access/refusal_log.h"
+#include "agent/access/ticket_book.h"
+#include "agent/calls/grpc_server.h"
 #include "agent/rendezvous/coordinator_host.h"
-#include "agent/ticket_book.h"
 
 namespace accel::cluster {
 

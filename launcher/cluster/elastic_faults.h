@@ -9,7 +9,7 @@
 
 #include <accel/result.h>
 
-#include "agent/coordinator/messages.h"
+#include "agent/coordinator/messages/messages.h"
 #include "launcher/start/elastic/elastic_settings.h"
 #include "runtime/supervisor/protocol/job_outcome.h"
 

@@ -26,11 +26,11 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "agent/client_channel.h"
-#include "agent/rendezvous/node_member.h"
-#include "agent/revocation_list.h"
-#include "agent/tls_credentials.h"
-#include "agent/worker_end.h"
+#include "agent/calls/client_channel.h"
+#include "agent/parts/node_member.h"
+#include "agent/shims/worker_end.h"
+#include "agent/tls/revocation_list.h"
+#include "agent/tls/tls_credentials.h"
 #include "launcher/cluster/answers.h"
 #include "launcher/cluster/elastic_faults.h"
 #include "launcher/cluster/endpoint.h"

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "agent/rendezvous/node_address.h"
+#include "agent/config/node_address.h"
 #include "runtime/supervisor/kernel/detached_call.h"
 #include "runtime/text/number_text.h"
 #include "runtime/unique_fd.h"

@@ -18,7 +18,7 @@
 
 #include <accel/result.h>
 
-#include "agent/agent_config.h"
+#include "agent/config/agent_config.h"
 #include "launcher/system/name_lookup.h"
 
 namespace accel::cluster {

@@ -12,7 +12,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
-#include "agent/agent_config.h"
+#include "agent/config/agent_config.h"
 
 namespace accel::cluster {
 

@@ -23,7 +23,7 @@
 
 #include <accel/result.h>
 
-#include "agent/coordinator/state.h"
+#include "agent/coordinator/state/state.h"
 #include "launcher/cluster/coordinator_seat.h"
 #include "launcher/cluster/meeting_place.h"
 #include "launcher/start/elastic/elastic_settings.h"

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/ticket_book.h"
-#include "agent/tls_authority.h"
+#include "agent/access/ticket_book.h"
+#include "agent/tls/tls_authority.h"
 #include "runtime/clock.h"
 #include "runtime/unique_fd.h"
 

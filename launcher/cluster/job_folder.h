@@ -1,7 +1,7 @@
 // JobFolder: where the launchers of one SLURM job find what they need to trust one another.
 //
 //   FOLDER/           mode 0700, of the job's user, on a file system that all nodes see
-//     ca.pem, ca-key.pem, launcher-<id>/   the job's own certificate authority (agent/tls_authority.h)
+//     ca.pem, ca-key.pem, launcher-<id>/   the job's own certificate authority (agent/tls/tls_authority.h)
 //     token                                random, mode 0600
 //     endpoints                            one ADDR:PORT a line, in the order to try them; written last: the others wait for it
 //

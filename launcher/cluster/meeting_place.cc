@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "agent/rendezvous/token_proof.h"
-#include "agent/tls_credentials.h"
+#include "agent/tls/tls_credentials.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/text/bracketed.h"
 #include "launcher/text/program.h"

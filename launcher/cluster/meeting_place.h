@@ -14,7 +14,7 @@
 
 #include <accel/result.h>
 
-#include "agent/agent_config.h"
+#include "agent/config/agent_config.h"
 #include "launcher/cluster/job_folder.h"
 #include "launcher/cluster_entry/etcd_seat.h"
 #include "launcher/start/elastic/elastic_settings.h"

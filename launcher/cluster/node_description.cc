@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "agent/rendezvous/node_address.h"
+#include "agent/config/node_address.h"
 #include "launcher/cluster/endpoint.h"
 #include "launcher/cluster/launch_description.h"
 

@@ -3,7 +3,7 @@
 // Threads:  any one.
 #pragma once
 
-#include "agent/rendezvous/node_member.h"
+#include "agent/parts/node_member.h"
 #include "launcher/cluster/meeting_place.h"
 #include "launcher/start/elastic/elastic_settings.h"
 

@@ -9,7 +9,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "agent/ticket_book.h"
+#include "agent/access/ticket_book.h"
 #include "runtime/printable.h"
 #include "runtime/write_all.h"
 

@@ -28,7 +28,7 @@
 
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/token_proof.h"
-#include "agent/tls_credentials.h"
+#include "agent/tls/tls_credentials.h"
 #include "launcher/cluster/answers.h"
 #include "launcher/cluster/coordinator_seat.h"
 #include "launcher/cluster/endpoint.h"

@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "accel/v1/rendezvous.pb.h"
-#include "agent/coordinator/coordinator.h"
-#include "agent/coordinator/member.h"
-#include "agent/coordinator/record_text.h"
-#include "agent/job_request.h"
+#include "agent/coordinator/decisions/coordinator.h"
+#include "agent/coordinator/member/member.h"
+#include "agent/coordinator/state/record_text.h"
+#include "agent/jobs/job_request.h"
 #include "agent/rendezvous/job_specs.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/wire.h"

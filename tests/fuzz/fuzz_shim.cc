@@ -21,12 +21,12 @@
 #include <fcntl.h>
 
 #include "accel/v1/record.pb.h"
-#include "agent/heard_workers.h"
-#include "agent/job_accounts.h"
-#include "agent/job_counters.h"
-#include "agent/job_report.h"
-#include "agent/rendezvous/node_workers.h"
-#include "agent/shim_link.h"
+#include "agent/parts/node_workers.h"
+#include "agent/shims/heard_workers.h"
+#include "agent/shims/job_accounts.h"
+#include "agent/shims/job_counters.h"
+#include "agent/shims/job_report.h"
+#include "agent/shims/shim_link.h"
 #include "tests/support/fake_system.h"
 #include "tests/support/manual_clock.h"
 

@@ -15,9 +15,9 @@
 #include <boost/asio/signal_set.hpp>
 #include <unistd.h>
 
-#include "agent/coordinator/journal.h"
+#include "agent/calls/grpc_server.h"
+#include "agent/coordinator/journal/journal.h"
 #include "agent/etcd/etcd_election.h"
-#include "agent/grpc_server.h"
 #include "agent/rendezvous/coordinator_host.h"
 #include "agent/rendezvous/token_proof.h"
 

@@ -1,4 +1,4 @@
-// The contract of agent/coordinator/state_store.h, for every store: a source that includes it names its store with
+// The contract of agent/coordinator/journal/state_store.h, for every store: a source that includes it names its store with
 //
 //   INSTANTIATE_TEST_SUITE_P(Mine, StateStoreContract, ::testing::Values(&make_my_backend), ...);
 #pragma once
@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "agent/coordinator/state_store.h"
+#include "agent/coordinator/journal/state_store.h"
 
 namespace accel::agent::state_store_suite {
 

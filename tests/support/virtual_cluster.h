@@ -23,8 +23,8 @@
 #include <variant>
 #include <vector>
 
-#include "agent/coordinator/coordinator.h"
-#include "agent/coordinator/member.h"
+#include "agent/coordinator/decisions/coordinator.h"
+#include "agent/coordinator/member/member.h"
 
 namespace accel::agent::test {
 

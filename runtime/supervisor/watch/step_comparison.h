@@ -9,7 +9,7 @@
 //
 // Threads:  a plain value, no clock.
 // Source:   docs/supervision.md "Hangs"; tests/unit/supervisor/hang_clock_test.cc,
-//           tests/unit/agent/progress_test.cc.
+//           tests/unit/agent/coordinator/member/progress_test.cc.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,7 @@ ZOO = {
     "slurm": (["--num_processes", "2"], {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}),
 }
 ELSEWHERE = {
-    "agent": "no configuration of a launch: tests/unit/agent/agent_config_test.cc",
+    "agent": "no configuration of a launch: tests/unit/agent/config/agent_config_test.cc",
     "multi_node": "test_two_machines, below",
     "mpirun": "tests/peer/mpi_launch.py starts it where there is an mpirun",
     "sagemaker": "tests/peer/sagemaker_request.py shows what would be sent",

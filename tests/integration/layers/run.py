@@ -57,6 +57,21 @@ LEVELS = {
                  "launch",
                  "commands",
                  "cluster main"],
+    "agent": ["coordinator/messages",
+              "coordinator/state",
+              "coordinator/decisions coordinator/journal coordinator/member",
+              "config coordinator/election",
+              "access",
+              "tls",
+              "calls files",
+              "metrics",
+              "etcd shims",
+              "jobs logs",
+              "rendezvous",
+              "parts",
+              "cluster",
+              "control",
+              "main"],
 }
 # what may be loaded or needed by which program
 FORBIDDEN_LIBRARIES = {
@@ -169,6 +184,8 @@ def bites():
     assert re.match(FORBIDDEN_LIBRARIES["bin/accel-shim"], "libtorch_cpu.so")
     assert objection("launcher", "text/joined.h", "flags/flags.h") and objection("launcher", "start/mpi/a.cc", "plan/b.h")
     assert objection("launcher", "start/ssh/a.cc", "start/slurm/b.h") and objection("launcher", "new.cc", "flags/flags.h")
+    assert objection("agent", "jobs/a.cc", "rendezvous/b.h") and objection("agent", "rendezvous/a.cc", "control/b.h")
+    assert objection("agent", "coordinator/state/a.cc", "coordinator/decisions/b.h") and objection("agent", "a.cc", "tls/b.h")
     assert not objection("launcher", "start/mpi/a.cc", "start/ssh/b.h")
     assert not objection("launcher", "flags/strategies/option.h", "flags/flag_spec.h")
 

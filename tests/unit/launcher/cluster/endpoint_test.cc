@@ -10,7 +10,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "agent/listener.h"
+#include "agent/calls/listener.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/reserved_port.h"
 

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "agent/job_request.h"
+#include "agent/jobs/job_request.h"
 
 namespace accel::cluster::launch_description_test {
 namespace {

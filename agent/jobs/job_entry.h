@@ -1,0 +1,33 @@
+// JobRunner::Entry: what the runner knows of one job; private to job_runner.cc and job_recovery.cc.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+
+#include "accel/v1/record.pb.h"
+#include "agent/jobs/job_runner.h"
+#include "agent/shims/job_accounts.h"
+#include "agent/shims/job_counters.h"
+#include "agent/shims/shim_link.h"
+
+namespace accel::agent {
+
+struct JobRunner::Entry {
+  explicit Entry(boost::asio::io_context& context) : shim(context) {}
+
+  [[nodiscard]] v1::Job& job() { return *record.mutable_job(); }
+  [[nodiscard]] const v1::Job& job() const { return record.job(); }
+
+  v1::JobRecord record;  // as on the disk, or newer
+  JobAccounts accounts;
+  JobCounters counters;
+  int num_looks = 0;             // snapshots that were asked for to see steps, and have not come
+  bool is_record_lost = false;   // it could not be written; said once
+  bool has_unsent_stop = false;  // asked for before the shim was taken over
+  bool may_owe_stop = false;     // the agent before may have ended before it told the shim
+  ShimLink shim;                 // closed when the job has ended
+};
+
+// Now, into a field that is for texts only.
+void stamp(google::protobuf::Timestamp& time);
+
+}  // namespace accel::agent

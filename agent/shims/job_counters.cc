@@ -1,0 +1,105 @@
+#include "agent/shims/job_counters.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <variant>
+
+namespace accel::agent {
+
+using supervisor::ExitCause;
+
+namespace {
+
+// By the enumeration; the names of ExitInfo.Cause where it has them.
+constexpr std::array<std::string_view, 10> kCauseLabels = {"ok",
+                                                           "nonzero",
+                                                           "signaled",
+                                                           "oom",
+                                                           "exec_failed",
+                                                           "unkillable",
+                                                           "stopped_by_us",
+                                                           "lost",
+                                                           "library_missing",
+                                                           "hang"};
+static_assert(static_cast<std::size_t>(ExitCause::kHang) + 1 == kCauseLabels.size());
+
+// When the shim saw it, which may have been before this agent was there; never after now.
+TimePoint seen_at(const supervisor::WorkerExit& exit, TimePoint now) {
+  const TimePoint seen{std::chrono::duration_cast<Duration>(exit.seen_at)};
+  return exit.seen_at.count() == 0 ? now : std::min(seen, now);
+}
+
+}  // namespace
+
+std::string_view label_of(ExitCause cause) {
+  const auto index = static_cast<std::size_t>(cause);
+  return index < kCauseLabels.size() ? kCauseLabels[index] : "unknown";
+}
+
+void JobCounters::ask_to_stop(TimePoint now) {
+  if (!stop_began_) stop_began_ = now;
+}
+
+void JobCounters::hear(const supervisor::HostEvent& event, TimePoint now, DurationTotals& totals) {
+  std::visit([&](const auto& one) { hear_one(one, now, totals); }, event);
+}
+
+void JobCounters::hear_one(const supervisor::GenerationStarted& started,
+                           TimePoint now,
+                           DurationTotals& totals) {
+  starts_ += started.pids.size();
+  sights_.clear();
+  if (const auto began = std::exchange(start_began_, std::nullopt))
+    totals.start.observe(now - *began);
+  if (const auto failed = std::exchange(failed_at_, std::nullopt))
+    totals.restart.observe(now - *failed);
+}
+
+void JobCounters::hear_one(const supervisor::WorkerExit& exit, TimePoint now, DurationTotals&) {
+  ++exits_[exit.cause];
+  std::erase_if(sights_, [&](const Sight& sight) { return sight.local_rank == exit.local_rank; });
+  if (exit.is_failure() && !stop_began_) stop_began_ = seen_at(exit, now);
+}
+
+void JobCounters::hear_one(const supervisor::Restarting& restarting,
+                           TimePoint now,
+                           DurationTotals& totals) {
+  ++restarts_[restarting.because.cause];
+  end_stop(now, totals);
+  failed_at_ = seen_at(restarting.because, now);
+  start_began_ = now + restarting.delay;
+}
+
+void JobCounters::hear_one(const supervisor::Hung& hung, TimePoint now, DurationTotals& totals) {
+  totals.hang_detection.observe(hung.silent_for);
+  ask_to_stop(now);
+}
+
+void JobCounters::hear_one(const supervisor::Snapshot& snapshot, TimePoint now, DurationTotals&) {
+  sights_.clear();
+  for (const supervisor::WorkerSnapshot& worker : snapshot.workers) {
+    if (!worker.is_alive || worker.beats == 0) continue;
+    sights_.push_back(
+        {.local_rank = worker.local_rank, .step = worker.step, .beat_at = now - worker.silent_for});
+  }
+}
+
+void JobCounters::hear_one(const supervisor::GenerationEnded&,
+                           TimePoint now,
+                           DurationTotals& totals) {
+  sights_.clear();
+  end_stop(now, totals);
+}
+
+void JobCounters::hear_one(const supervisor::JobOutcome&, TimePoint now, DurationTotals& totals) {
+  sights_.clear();
+  end_stop(now, totals);
+}
+
+void JobCounters::end_stop(TimePoint now, DurationTotals& totals) {
+  if (const auto began = std::exchange(stop_began_, std::nullopt))
+    totals.stop.observe(now - *began);
+}
+
+}  // namespace accel::agent

@@ -1,0 +1,193 @@
+#include "agent/metrics/metric_page.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "agent/main/agent_metrics.h"
+
+namespace accel::agent::metric_page_test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+TEST(MetricTable, NamesFollowTheConventionsOfPrometheus) {
+  std::set<std::string_view> names;
+  for (const MetricInfo& info : metric_table()) {
+    const std::string name(info.name);
+    EXPECT_THAT(name, MatchesRegex("(accel|process)_[a-z_]+"));
+    EXPECT_EQ(name.ends_with("_total"), info.type == MetricType::kCounter) << name;
+    EXPECT_EQ(info.type == MetricType::kHistogram && !name.ends_with("_seconds"), false) << name;
+    EXPECT_FALSE(info.help.empty()) << name;
+    EXPECT_EQ(info.help.find_first_of("\\\n"), std::string_view::npos) << name;
+    EXPECT_TRUE(names.insert(info.name).second) << name << " is there twice";
+  }
+}
+
+// Labels whose values strangers or time could make many are not among them: no pid, uuid, step or text.
+TEST(MetricTable, HasLabelsThatAreBoundedAlone) {
+  const std::set<std::string> allowed = {
+      "version", "state", "file", "job", "node", "local_rank", "cause", "phase", "kind", "type"};
+  for (const MetricInfo& info : metric_table()) {
+    std::istringstream labels{std::string(info.labels)};
+    for (std::string label; labels >> label;) EXPECT_TRUE(allowed.contains(label)) << label;
+  }
+}
+
+TEST(MetricTable, IsThatOfTheDocument) {
+  const char* root = std::getenv("ACCEL_SOURCE_DIR");
+  std::ifstream file(std::string(root == nullptr ? "." : root) + "/docs/metrics.md");
+  std::set<std::string> documented;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("| `accel_") || line.starts_with("| `process_")) documented.insert(line);
+  }
+
+  std::set<std::string> expected;
+  for (const MetricInfo& info : metric_table()) {
+    std::string labels(info.labels);
+    for (std::size_t at = 0; (at = labels.find(' ', at)) != std::string::npos; at += 2)
+      labels.replace(at, 1, ", ");
+    expected.insert("| `" + std::string(info.name) + "` | " + std::string(name_of(info.type)) +
+                    " | " + labels + " | " + std::string(info.help) + " |");
+  }
+  EXPECT_EQ(documented, expected);
+}
+
+TEST(MetricPage, SaysHelpAndTypeOnceForEachFamily) {
+  MetricPage page;
+  page.add(Metric::kWorkerStarts, {"b", "n1"}, 2);
+  page.add(Metric::kJobRestarts, {"a", "oom"}, 1);
+  page.add(Metric::kWorkerStarts, {"a", "n1"}, 0);
+
+  EXPECT_EQ(page.text(),
+            "# HELP accel_worker_starts_total workers that were started\n"
+            "# TYPE accel_worker_starts_total counter\n"
+            "accel_worker_starts_total{job=\"a\",node=\"n1\"} 0\n"
+            "accel_worker_starts_total{job=\"b\",node=\"n1\"} 2\n"
+            "# HELP accel_job_restarts_total restarts, by what ended the worker that failed first\n"
+            "# TYPE accel_job_restarts_total counter\n"
+            "accel_job_restarts_total{job=\"a\",cause=\"oom\"} 1\n");
+}
+
+TEST(MetricPage, EscapesTheValuesOfLabels) {
+  MetricPage page;
+  page.add(Metric::kGeneration, {"a\\b\"c\nd"}, 1);
+
+  EXPECT_THAT(page.text(), HasSubstr("{job=\"a\\\\b\\\"c\\nd\"} 1\n"));
+}
+
+// Prometheus refuses a page that says the same thing twice.
+TEST(MetricPage, KeepsTheLastOfTwoValuesWithTheSameLabels) {
+  MetricPage page;
+  page.add(Metric::kGeneration, {"a"}, 1);
+  page.add(Metric::kGeneration, {"a"}, 7);
+
+  EXPECT_THAT(page.text(), HasSubstr("{job=\"a\"} 7\n"));
+  EXPECT_THAT(page.text(), Not(HasSubstr("{job=\"a\"} 1\n")));
+}
+
+TEST(MetricPage, WritesLargeAndSmallNumbersExactly) {
+  MetricPage page;
+  page.add(Metric::kWorkerStep, {"a", "n", "0"}, 9007199254740991.0);
+  page.add(Metric::kWorkerStep, {"a", "n", "1"}, 0.1);
+
+  EXPECT_THAT(page.text(), HasSubstr("local_rank=\"0\"} 9007199254740991\n"));
+  EXPECT_THAT(page.text(), HasSubstr("local_rank=\"1\"} 0.1\n"));
+}
+
+TEST(MetricPage, AddsUpTheBucketsOfAHistogram) {
+  DurationHistogram histogram;
+  histogram.observe(1ms);
+  histogram.observe(30ms);
+  histogram.observe(1h);
+  histogram.observe(-5s);
+  MetricPage page;
+  page.add(Metric::kFailureDetection, {"hang"}, histogram);
+
+  const std::string text = page.text();
+  EXPECT_THAT(text, HasSubstr("_bucket{kind=\"hang\",le=\"0.001\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("_bucket{kind=\"hang\",le=\"0.05\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("_bucket{kind=\"hang\",le=\"600\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("_bucket{kind=\"hang\",le=\"+Inf\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("_sum{kind=\"hang\"} 3600.031\n"));
+  EXPECT_THAT(text, HasSubstr("_count{kind=\"hang\"} 4\n"));
+}
+
+TEST(MetricPage, LeavesOutWhatHasNoSamples) {
+  MetricPage page;
+  page.add(Metric::kStopDuration, {}, DurationHistogram());
+
+  EXPECT_THAT(page.text(), IsEmpty());
+}
+
+// ---- the coordinator ----
+
+Job job_with(const char* id, JobPhase phase) {
+  Job job;
+  auto description = std::make_shared<JobDescription>();
+  description->job_id = id;
+  job.description = std::move(description);
+  job.phase = phase;
+  return job;
+}
+
+TEST(CoordinatorMetrics, CountsEachNodeOnce) {
+  const TimePoint now{1000s};
+  State state;
+  state.epoch = 7;
+  state.nodes["live"].liveness = Liveness::kLive;
+  state.nodes["suspect"].liveness = Liveness::kSuspect;
+  state.nodes["drained"].liveness = Liveness::kSuspect;
+  state.nodes["drained"].is_drained = true;
+  state.nodes["aside"].liveness = Liveness::kLive;
+  state.nodes["aside"].quarantine.until = now + 1s;
+  state.nodes["was aside"].liveness = Liveness::kLive;
+  state.nodes["was aside"].quarantine.until = now;
+  state.nodes["lost"].is_drained = true;
+  MetricPage page;
+  add_coordinator(page, state, now);
+
+  const std::string text = page.text();
+  EXPECT_THAT(text, HasSubstr("accel_leader_epoch 7\n"));
+  EXPECT_THAT(text, HasSubstr("accel_rendezvous_nodes{state=\"live\"} 2\n"));
+  for (const char* one : {"suspect", "drained", "quarantined", "lost"})
+    EXPECT_THAT(text, HasSubstr(std::string("accel_rendezvous_nodes{state=\"") + one + "\"} 1\n"));
+}
+
+TEST(CoordinatorMetrics, TellsWhereTheTimeOfJobsWentAndWhyTheyBeganAnew) {
+  const TimePoint now{1000s};
+  State state;
+  Job& job = state.jobs["u1"] = job_with("train", JobPhase::kRunning);
+  job.generation = 3;
+  job.ledger.booked[static_cast<std::size_t>(Account::kStop)] = 25s;
+  job.ledger.open = Account::kProductive;
+  job.ledger.since = now - 75s;
+  job.restarts_by_cause[supervisor::ExitCause::kLost] = 2;
+  state.jobs["u2"] = job_with("waits", JobPhase::kGathering);
+  state.dropped.old_beat = 9;
+  MetricPage page;
+  add_coordinator(page, state, now);
+
+  const std::string text = page.text();
+  EXPECT_THAT(text, HasSubstr("accel_rendezvous_generation{job=\"train\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("accel_job_time_seconds{job=\"train\",phase=\"productive\"} 75\n"));
+  EXPECT_THAT(text, HasSubstr("accel_job_time_seconds{job=\"train\",phase=\"stop\"} 25\n"));
+  EXPECT_THAT(text, HasSubstr("accel_job_effective_training_ratio{job=\"train\"} 0.75\n"));
+  EXPECT_THAT(text, HasSubstr("accel_job_restarts_total{job=\"train\",cause=\"lost\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("accel_coordinator_jobs{state=\"running\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("accel_coordinator_jobs{state=\"gathering\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("accel_coordinator_jobs{state=\"failed\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("accel_rendezvous_stale_messages_total{type=\"old_beat\"} 9\n"));
+}
+
+}  // namespace
+}  // namespace accel::agent::metric_page_test
