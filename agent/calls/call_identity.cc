@@ -7,6 +7,7 @@
 #include "agent/tls/tls_credentials.h"
 
 namespace accel::agent {
+
 CallIdentity identify_call(const grpc::ServerContextBase& context) {
   CallIdentity call;
   call.peer = context.peer();

@@ -11,6 +11,8 @@
 #include "agent/jobs/job_request.h"
 #include "agent/rendezvous/token_proof.h"
 #include "runtime/printable.h"
+#include "runtime/text/endpoint_text.h"
+#include "runtime/text/host_name.h"
 
 namespace accel::agent {
 namespace {

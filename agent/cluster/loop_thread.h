@@ -9,6 +9,7 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <pthread.h>
 
 namespace accel::agent {
 
@@ -23,9 +24,17 @@ class LoopThread {
   [[nodiscard]] boost::asio::io_context& loop() { return loop_; }
 
   // Until then what is posted waits.
-  void start();
+  void start() {
+    thread_ = std::thread([this] {
+      ::pthread_setname_np(::pthread_self(), name_.c_str());
+      loop_.run();
+    });
+  }
   // When it returns, nothing runs there any more; what waits never will.
-  void stop();
+  void stop() {
+    loop_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
 
  private:
   std::string name_;

@@ -58,22 +58,11 @@ std::string own_address_towards(const TcpAddress& endpoint) {
   return source.empty() ? endpoint.host : source;
 }
 
-std::string host_name() {
-  char name[128] = {};
-  ::gethostname(name, sizeof name - 1);
-  return *name == '\0' ? "localhost" : name;
-}
-
 std::string boot_id() {
   const auto read = real_system().read_file("/proc/sys/kernel/random/boot_id");
   std::string text = read ? *read : "";
   while (text.ends_with('\n')) text.pop_back();
   return text;
-}
-
-std::string endpoint_text(const std::string& host, int port) {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
 int count_slots() {

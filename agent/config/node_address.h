@@ -27,11 +27,6 @@ struct SocketAddress {
 // The address that packets to `endpoint` leave from, by which other nodes reach us; its own host when there is no way.
 [[nodiscard]] std::string own_address_towards(const TcpAddress& endpoint);
 
-// "10.0.0.7:41233", "[::1]:5".
-[[nodiscard]] std::string endpoint_text(const std::string& host, int port);
-
-[[nodiscard]] std::string host_name();
-
 // Of the running machine; empty when /proc does not say.
 [[nodiscard]] std::string boot_id();
 

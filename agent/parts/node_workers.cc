@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 
 #include "agent/config/node_address.h"
+#include "runtime/text/endpoint_text.h"
 
 namespace accel::agent {
 namespace {
@@ -16,12 +17,9 @@ namespace asio = boost::asio;
 std::pair<std::string, int> split_endpoint(const std::string& endpoint) {
   const std::size_t colon = endpoint.rfind(':');
   if (colon == std::string::npos) return {};
-  std::string host = endpoint.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
-    host = host.substr(1, host.size() - 2);
   int port = 0;
   std::from_chars(endpoint.data() + colon + 1, endpoint.data() + endpoint.size(), port);
-  return {host, port};
+  return {without_brackets(std::string_view(endpoint).substr(0, colon)), port};
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 // Made by libaccel_cluster.so: a launch without etcd needs no gRPC.
 //
 // Threads:  one at a time. Calls block, for about a second when nobody answers.
-// Source:   launcher/cluster/etcd_key.h carries it out; launcher/start/machines/etcd_meeting.h uses it.
+// Source:   launcher/cluster/meeting/etcd_key.h carries it out; launcher/start/machines/main/etcd_meeting.h uses it.
 #pragma once
 
 #include <cstdint>

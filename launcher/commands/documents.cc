@@ -112,16 +112,16 @@ std::string option_type(const Option& option) {
   }
 }
 
-void append_section(std::string& out, const Paradigm& paradigm) {
-  out += "\n### Keys of `" + std::string(paradigm.section) + "`\n\n";
-  if (!paradigm.prefix.empty())
-    out += "The prefix `" + std::string(paradigm.prefix) + "` may be left out. ";
-  if (paradigm.hands_on_other_keys)
+void append_section(std::string& out, const Strategy& strategy) {
+  out += "\n### Keys of `" + std::string(strategy.section) + "`\n\n";
+  if (!strategy.prefix.empty())
+    out += "The prefix `" + std::string(strategy.prefix) + "` may be left out. ";
+  if (strategy.hands_on_other_keys)
     out += "A key that is not here is handed on as a variable, `ACCELERATE_` and the key. ";
   out += "Each means what the flag of its name means, and becomes the variable.\n\n";
   out += table_row({"Key", "Type", "When absent", "Variable"});
   out += table_row({"---", "---", "---", "---"});
-  for (const Option& option : paradigm.options) {
+  for (const Option& option : strategy.options) {
     const std::string_view absent = option.fallback.empty() ? "not set" : option.fallback;
     out += table_row({code(option.flag.name), option_type(option), absent, code(option.variable)});
   }
@@ -149,7 +149,7 @@ std::string config_page() {
   append_keys(out, config_keys(), ConfigEffect::kUsed);
   out += "\n### Keys of `dynamo_config`\n\nThe prefix `dynamo_` may be left out.\n\n";
   append_keys(out, dynamo_keys(), ConfigEffect::kUsed);
-  for (const Paradigm* paradigm : paradigms()) append_section(out, *paradigm);
+  for (const Strategy* strategy : strategies()) append_section(out, *strategy);
   out +=
       "\n## Keys that are accepted without effect\n\n"
       "They belong to features that are not chosen, not built yet, or have no meaning on one "

@@ -32,23 +32,23 @@ std::string_view bare_key(std::string_view key) {
   return key;
 }
 
-struct Strategy {
+struct ShardingStrategy {
   std::string_view name;
   bool reshards;
 };
 // By number, from 1.
-constexpr std::array<Strategy, 5> kStrategies = {{{"FULL_SHARD", true},
-                                                  {"SHARD_GRAD_OP", false},
-                                                  {"NO_SHARD", false},
-                                                  {"HYBRID_SHARD", true},
-                                                  {"HYBRID_SHARD_ZERO2", false}}};
+constexpr std::array<ShardingStrategy, 5> kStrategies = {{{"FULL_SHARD", true},
+                                                          {"SHARD_GRAD_OP", false},
+                                                          {"NO_SHARD", false},
+                                                          {"HYBRID_SHARD", true},
+                                                          {"HYBRID_SHARD_ZERO2", false}}};
 
 std::optional<bool> reshards(const ConfigValue& value) {
   if (const auto* number = std::get_if<std::int64_t>(&value.data)) {
     if (*number < 1 || *number > std::ssize(kStrategies)) return std::nullopt;
     return kStrategies[static_cast<std::size_t>(*number - 1)].reshards;
   }
-  for (const Strategy& strategy : kStrategies)
+  for (const ShardingStrategy& strategy : kStrategies)
     if (value.text == strategy.name) return strategy.reshards;
   return std::nullopt;
 }

@@ -256,14 +256,14 @@ void read_mpirun(const ConfigValue::Map& map, ConfigFile& file, Faults& faults) 
       ValueReader(values, file.path, "mpirun_config.", faults).text("mpirun_hostfile");
 }
 
-// The maps of the paradigms.
+// The maps of the strategies.
 void read_sections(ValueReader& reader, ConfigFile& file, Faults& faults) {
-  for (const Paradigm* paradigm : paradigms()) {
-    const ConfigValue::Map* const map = reader.map(paradigm->section);
+  for (const Strategy* strategy : strategies()) {
+    const ConfigValue::Map* const map = reader.map(strategy->section);
     if (map == nullptr) continue;
-    read_section(*paradigm, *map, file.path, file.options, file.notices, faults);
-    if (paradigm == &parallelism_paradigm()) file.has_parallelism = !map->empty();
-    if (paradigm != &deepspeed_paradigm()) continue;
+    read_section(*strategy, *map, file.path, file.options, file.notices, faults);
+    if (strategy == &parallelism_strategy()) file.has_parallelism = !map->empty();
+    if (strategy != &deepspeed_strategy()) continue;
     for (const ConfigEntry& entry : *map) file.deepspeed_keys.push_back(lowercase(entry.key));
   }
 }

@@ -8,9 +8,9 @@
 namespace accel::launcher {
 namespace {
 
-// The key without the paradigm's prefix, as messages show it.
-std::string bare(const Paradigm& paradigm, std::string_view key) {
-  if (key.starts_with(paradigm.prefix)) key.remove_prefix(paradigm.prefix.size());
+// The key without the strategy's prefix, as messages show it.
+std::string bare(const Strategy& strategy, std::string_view key) {
+  if (key.starts_with(strategy.prefix)) key.remove_prefix(strategy.prefix.size());
   return std::string(key);
 }
 
@@ -22,19 +22,19 @@ std::string shown(const ConfigValue& value) {
 
 }  // namespace
 
-void read_section(const Paradigm& paradigm,
+void read_section(const Strategy& strategy,
                   const ConfigValue::Map& map,
                   const std::string& path,
                   OptionValues& values,
                   std::vector<FileNotice>& notices,
                   Faults& faults) {
-  const std::string section(paradigm.section);
+  const std::string section(strategy.section);
   std::map<std::string, int, std::less<>> lines;
   for (const ConfigEntry& entry : map) {
-    const std::string key = bare(paradigm, entry.key);
-    const std::string name = std::string(paradigm.prefix) + key;
-    const Option* option = find_option(paradigm, name);
-    const auto handed_on = paradigm.hands_on_other_keys ? python_text(entry.value) : std::nullopt;
+    const std::string key = bare(strategy, entry.key);
+    const std::string name = std::string(strategy.prefix) + key;
+    const Option* option = find_option(strategy, name);
+    const auto handed_on = strategy.hands_on_other_keys ? python_text(entry.value) : std::nullopt;
     if (option == nullptr && handed_on) {
       values[name] = *handed_on;
       continue;

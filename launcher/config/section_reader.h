@@ -1,4 +1,4 @@
-// SectionReader: the map of a paradigm in a configuration file (`fsdp_config`), checked against its table.
+// SectionReader: the map of a strategy in a configuration file (`fsdp_config`), checked against its table.
 //
 // Threads:  pure functions.
 #pragma once
@@ -19,7 +19,7 @@ using OptionValues = std::map<std::string, std::string, std::less<>>;
 
 // Adds to `values` what `map` says. Unknown and repeated keys and names of other versions become notices;
 // a value that does not fit becomes a fault (kConfigInvalidValue: path, line, key, value, what was expected).
-void read_section(const Paradigm& paradigm,
+void read_section(const Strategy& strategy,
                   const ConfigValue::Map& map,
                   const std::string& path,
                   OptionValues& values,

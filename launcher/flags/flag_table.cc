@@ -431,14 +431,14 @@ constexpr FlagSpec kLaunchFlags[] = {
      "Default: 10."},
 };
 
-// The launcher's own flags, then those of TPUs, of torchrun and of each paradigm.
+// The launcher's own flags, then those of TPUs, of torchrun and of each strategy.
 std::vector<FlagSpec> all_flags() {
   std::vector<FlagSpec> all(std::begin(kLaunchFlags), std::end(kLaunchFlags));
   all.insert(all.end(), tpu_flags().begin(), tpu_flags().end());
   all.insert(all.end(), torchrun_flags().begin(), torchrun_flags().end());
-  for (const Paradigm* paradigm : paradigms()) {
-    if (!paradigm->chooser.name.empty()) all.push_back(paradigm->chooser);
-    for (const Option& option : paradigm->options) all.push_back(option.flag);
+  for (const Strategy* strategy : strategies()) {
+    if (!strategy->chooser.name.empty()) all.push_back(strategy->chooser);
+    for (const Option& option : strategy->options) all.push_back(option.flag);
   }
   return all;
 }

@@ -17,7 +17,7 @@
 #include "launcher/run/launch_loop.h"
 #include "launcher/run/report.h"
 #include "launcher/run/stdin_watch.h"
-#include "launcher/start/machines/etcd_launch.h"
+#include "launcher/start/machines/run/etcd_launch.h"
 #include "launcher/start/ssh/stdin_variables.h"
 #include "launcher/text/program.h"
 #include "launcher/workers/log_folder.h"
@@ -135,18 +135,19 @@ struct Runner {
   Result<int> operator()(const PodStart&) const { return (*this)(OneMachine()); }
   Result<int> operator()(const MpiSettings&) const { return (*this)(OneMachine()); }
 
-  Result<int> operator()(const StaticSettings& machines) const {
+  Result<int> operator()(const MachinesSettings& machines) const {
     auto token = find_job_token(plan.inherited);
     if (!token) return token.error();
-    StaticLaunchOptions options = {.settings = machines,
-                                   .spec = plan.spec,
-                                   .token = *std::move(token),
-                                   .quiet = plan.quiet,
-                                   .report = report_style(program, plan),
-                                   .grace = [this](int signal) { return grace_for(plan, signal); }};
+    MachinesLaunchOptions options = {
+        .settings = machines,
+        .spec = plan.spec,
+        .token = *std::move(token),
+        .quiet = plan.quiet,
+        .report = report_style(program, plan),
+        .grace = [this](int signal) { return grace_for(plan, signal); }};
     NoticeQueue notices(STDERR_FILENO);
     const auto ending = machines.etcd ? launch_by_etcd(std::move(options), notices)
-                                      : launch_static(std::move(options), notices);
+                                      : launch_machines(std::move(options), notices);
     std::fputs(notices.take_unwritten().c_str(), stderr);
     if (!ending) return ending.error();
     if (ending->outcome)

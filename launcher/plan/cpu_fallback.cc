@@ -9,7 +9,7 @@ namespace {
 bool need_to_be_told(const CommandLine& line, const LaunchSettings& settings) {
   if (line.is_torchrun || line.is_on("strict_compat") || settings.use_cpu) return false;
   if (settings.accelerator != nullptr || settings.tpu) return false;
-  if (settings.paradigms.deepspeed || settings.paradigms.megatron) return false;
+  if (settings.strategies.deepspeed || settings.strategies.megatron) return false;
   if (!starts_workers_here(settings.start)) return false;
   const auto* nodes = std::get_if<ElasticSettings>(&settings.start);
   return settings.world_size() > 1 || (nodes != nullptr && nodes->max_nodes > 1);

@@ -82,7 +82,7 @@ std::string store_text(const LaunchPlan& plan) {
   const JobSpec& spec = plan.spec;
   if (std::holds_alternative<ElasticSettings>(plan.start))
     return "on one of the nodes, at a port that is free there when they meet";
-  if (const auto* machines = std::get_if<StaticSettings>(&plan.start)) {
+  if (const auto* machines = std::get_if<MachinesSettings>(&plan.start)) {
     return "of machine 0 of " + std::to_string(machines->num_machines) +
            (machines->etcd ? ", which is the first of them in etcd at " + machines->etcd->endpoint
                            : ", at " + machines->address + ":" + std::to_string(machines->port));

@@ -21,7 +21,7 @@
 #include "launcher/plan/launch_script.h"
 #include "launcher/plan/launch_settings.h"
 #include "launcher/plan/torchrun_translation.h"
-#include "launcher/start/mpi/mpi_spec.h"
+#include "launcher/start/mpi/mpi_launch.h"
 #include "launcher/start/sagemaker/submission_plan.h"
 #include "launcher/start/sagemaker/training_container.h"
 #include "launcher/start/ssh/host_spec.h"
@@ -148,7 +148,7 @@ void append_current_folder(EnvMap& env) {
 }
 
 // As far as it is known before the machines have met: for the dry run.
-void place_workers(JobSpec& spec, const StaticSettings& machines) {
+void place_workers(JobSpec& spec, const MachinesSettings& machines) {
   spec.identity.num_nodes = machines.num_machines;
   spec.identity.node_rank = machines.machine_rank.value_or(0);
   spec.identity.master_addr = machines.address;
@@ -174,7 +174,7 @@ JobSpec make_spec(const CommandLine& line,
   auto signals = line.text("signals_to_handle");
   if (!signals && settings.strict_compat && !is_simple) signals = kSignalsOfTorchrun;
   if (signals) spec.env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = *signals;
-  if (settings.paradigms.deepspeed) append_current_folder(spec.env);
+  if (settings.strategies.deepspeed) append_current_folder(spec.env);
   spec.identity.world_size = settings.world_size();
   spec.identity.local_world_size = settings.num_processes;
   spec.identity.max_restarts = settings.max_restarts;
@@ -209,7 +209,7 @@ JobSpec make_spec(const CommandLine& line,
   // Several nodes: no worker has this terminal, and which one is rank 0 changes.
   // With --stop_with_stdin there is nothing to read.
   const bool has_terminal = !meets_others(settings.start) && !line.is_on("stop_with_stdin");
-  const auto* machines = std::get_if<StaticSettings>(&settings.start);
+  const auto* machines = std::get_if<MachinesSettings>(&settings.start);
   const bool is_main = machines != nullptr && machines->is_main();
   spec.console.stdin_to_rank0 = has_terminal || (is_main && !line.is_on("stop_with_stdin"));
   const bool may_use_terminal = has_terminal && host.stdout_is_terminal && !line.is_on("no_pty");
@@ -245,7 +245,7 @@ void settle_port(const LaunchSettings& settings, const LaunchHost& host, LaunchP
 // GPUs that fail when they speak to each other directly are kept from it.
 void keep_gpus_apart(const LaunchSettings& settings, const LaunchHost& host, LaunchPlan& plan) {
   const bool uses_gpus = !settings.use_cpu && !settings.accelerator &&
-                         (settings.multi_gpu || settings.paradigms.is_any());
+                         (settings.multi_gpu || settings.strategies.is_any());
   if (!uses_gpus || !host.nvidia) return;
   std::string names;
   for (const auto& [name, value] : peer_access_variables(host.nvidia(), plan.spec.env)) {
@@ -334,7 +334,7 @@ struct Starter {
   Result<void> operator()(OneMachine&) const { return {}; }
   Result<void> operator()(Submission&) const { return {}; }
 
-  Result<void> operator()(StaticSettings& machines) const {
+  Result<void> operator()(MachinesSettings& machines) const {
     machines.program = line.program();
     machines.device = compute_device(line, settings, [this] { return has_any_device(host); });
     return {};

@@ -10,16 +10,16 @@
 
 #include "launcher/devices/gpu_list.h"
 #include "launcher/flags/preflight_flag.h"
-#include "launcher/start/machines/machine_wish.h"
+#include "launcher/start/machines/settings/machines_request.h"
 #include "launcher/start/mpi/mpi_choice.h"
-#include "launcher/start/mpi/mpi_hosts.h"
+#include "launcher/start/mpi/mpi_launch.h"
 #include "launcher/start/slurm/slurm_machines.h"
 #include "launcher/start/ssh/host_choice.h"
 #include "launcher/start/tpu/tpu_choice.h"
 #include "launcher/text/faults.h"
 #include "launcher/workers/node_range.h"
-#include "launcher/workers/paradigm_rules.h"
-#include "runtime/text/letter_case.h"
+#include "launcher/workers/strategy_rules.h"
+#include "runtime/text/endpoint_text.h"
 
 namespace accel::launcher {
 namespace {
@@ -64,11 +64,11 @@ class Merge {
 
   Result<LaunchSettings> run() {
     choose_hardware();
-    settings_.paradigms = choose_paradigms(wish(), notices_, faults_);
+    settings_.strategies = choose_strategies(strategy_request(), notices_, faults_);
     choose_machines();
     choose_num_processes();
     if (elastic() == nullptr && faults_.empty())
-      check_sizes(settings_.paradigms, num_ranks(), faults_);
+      check_sizes(settings_.strategies, num_ranks(), faults_);
     choose_computing();
     choose_dynamo();
     settings_.output = choose_output(line_, settings_.num_processes, notices_, faults_);
@@ -100,14 +100,16 @@ class Merge {
     return file_ != nullptr && (file_->*key).value_or(false);
   }
 
-  [[nodiscard]] ParadigmWish wish() const { return {line_, file_, settings_.multi_gpu}; }
+  [[nodiscard]] StrategyRequest strategy_request() const {
+    return {line_, file_, settings_.multi_gpu};
+  }
 
   void unsupported(std::string message, std::string remedy = {}) {
     faults_.add(Error(ErrorCode::kUnsupported, std::move(message), std::move(remedy)));
   }
 
   // nullptr: another start.
-  StaticSettings* machines() { return std::get_if<StaticSettings>(&settings_.start); }
+  MachinesSettings* machines() { return std::get_if<MachinesSettings>(&settings_.start); }
   [[nodiscard]] const ElasticSettings* elastic() const {
     return std::get_if<ElasticSettings>(&settings_.start);
   }
@@ -125,7 +127,7 @@ class Merge {
 
   void choose_machines() {
     constexpr int kMostMachines = 1'000'000;
-    MachineWish said;
+    MachinesRequest said;
     said.num_machines =
         integer("num_machines", &ConfigFile::num_machines, 1, kMostMachines).value_or(1);
     said.rank = integer("machine_rank", &ConfigFile::machine_rank, 0, kMostMachines);
@@ -165,12 +167,12 @@ class Merge {
   }
 
   // mpirun is one process here; how many ranks it starts is its business alone.
-  void choose_mpi(MpiWish wish) {
+  void choose_mpi(MpiRequest request) {
     is_mpi_ = true;
-    wish.num_processes = integer("num_processes", &ConfigFile::num_processes, 1, kAnyInt);
-    wish.main_port = settings_.main_process_port;
-    if (!wish.num_processes) refuse_undecided_file();
-    auto planned = plan_mpi(wish);
+    request.num_processes = integer("num_processes", &ConfigFile::num_processes, 1, kAnyInt);
+    request.main_port = settings_.main_process_port;
+    if (!request.num_processes) refuse_undecided_file();
+    auto planned = plan_mpi(request);
     if (!planned) return faults_.add(std::move(planned).error());
     start_by_mpirun(*std::move(planned));
   }
@@ -183,7 +185,7 @@ class Merge {
 
   // False: the launch does not go through a hostfile.
   bool choose_hosts(int machines, const std::optional<std::string>& address) {
-    const HostWish wish = {
+    const HostRequest request = {
         .line = line_,
         .file = file_,
         .num_machines = machines,
@@ -192,7 +194,7 @@ class Merge {
         .main_address = address,
         .main_port = settings_.main_process_port,
         .is_in_allocation = slurm_.place.has_value()};
-    auto chosen = launcher::choose_hosts(wish, notices_, faults_);
+    auto chosen = launcher::choose_hosts(request, notices_, faults_);
     if (!chosen) return false;
     if (chosen->transport == HostTransport::kMpirun) {
       is_mpi_ = true;
@@ -212,10 +214,10 @@ class Merge {
     if (file_ != nullptr) settings_.accelerator = find_accelerator(file_->distributed_type);
     if (file_ != nullptr && !settings_.multi_gpu && !settings_.use_cpu) {
       const std::string& type = file_->distributed_type;
-      const bool is_paradigm =
+      const bool is_strategy =
           line_.is_on("use_fsdp") || line_.is_on("use_deepspeed") || line_.is_on("use_megatron_lm");
       const bool is_device = type == "MULTI_GPU" || settings_.accelerator != nullptr;
-      settings_.multi_gpu = is_device && !is_paradigm && !line_.is_on("tpu");
+      settings_.multi_gpu = is_device && !is_strategy && !line_.is_on("tpu");
     }
     const bool has_other = settings_.use_cpu || settings_.multi_gpu || line_.is_on("use_fsdp") ||
                            line_.is_on("use_deepspeed") || line_.is_on("use_megatron_lm");
@@ -274,8 +276,8 @@ class Merge {
             line_.text("dynamo_backend").value_or("no"));
     }
     settings_.num_processes = settings_.num_on_machine = number.value_or(1);
-    const bool is_paradigm = settings_.paradigms.is_any();
-    if (file_ == nullptr && !line_.is_torchrun && !is_paradigm && !settings_.use_cpu &&
+    const bool is_strategy = settings_.strategies.is_any();
+    if (file_ == nullptr && !line_.is_torchrun && !is_strategy && !settings_.use_cpu &&
         settings_.num_processes > 1 && num_gpus() > 1) {
       settings_.multi_gpu = true;
     }
@@ -284,7 +286,7 @@ class Merge {
     // Without any GPU the workers compute on the CPU.
     // Of a job that others start, the GPUs of this machine say nothing.
     const bool is_here = starts_workers_here(settings_.start);
-    if (!settings_.use_cpu && (is_paradigm || is_here) && num_gpus() > 0) check_num_gpus();
+    if (!settings_.use_cpu && (is_strategy || is_here) && num_gpus() > 0) check_num_gpus();
   }
 
   void refuse_undecided_file() {
@@ -299,7 +301,7 @@ class Merge {
     const std::optional<int> number =
         integer("num_processes", &ConfigFile::num_processes, 1, kAnyInt);
     const int given = number.value_or(1);
-    StaticSettings* const divided = line_.counts_per_machine ? nullptr : machines();
+    MachinesSettings* const divided = line_.counts_per_machine ? nullptr : machines();
     const int here = divided != nullptr ? std::max(1, given / divided->num_machines) : given;
     if (divided != nullptr && number) divided->num_processes = given;
     if (!number) return std::nullopt;
@@ -398,8 +400,8 @@ class Merge {
       settings_.mixed_precision = file_->mixed_precision.value_or("no");
     }
     if (settings_.mixed_precision == "fp8") {
-      EnvMap& variables = settings_.paradigms.variables;
-      variables.merge(fp8_variables(wish(), faults_));
+      EnvMap& variables = settings_.strategies.variables;
+      variables.merge(fp8_variables(strategy_request(), faults_));
       const auto backend = variables.find("ACCELERATE_FP8_BACKEND");
       if (backend != variables.end() && backend->second == "MSAMP")
         notices_.emplace_back("fp8_backend msamp is deprecated, as Accelerate says: take te or ao");

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <tuple>
 
-#include "launcher/start/machines/etcd_endpoint.h"
+#include "launcher/start/machines/settings/machines_request.h"
 
 namespace accel::launcher {
 namespace {

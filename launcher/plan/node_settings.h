@@ -17,7 +17,7 @@ namespace accel::launcher {
 struct SlurmView {
   std::optional<SlurmPlace> place;
   std::string starter_folder;  // of kSlurmFolderVariable
-  std::string unique;          // see SlurmWish
+  std::string unique;          // see SlurmRequest
 };
 
 // Flags that say how several nodes meet, beside --nnodes.

@@ -3,7 +3,7 @@
 namespace accel::launcher {
 
 bool meets_others(const Start& start) {
-  return std::holds_alternative<StaticSettings>(start) ||
+  return std::holds_alternative<MachinesSettings>(start) ||
          std::holds_alternative<ElasticSettings>(start);
 }
 
@@ -19,7 +19,7 @@ bool starts_workers_here(const Start& start) {
 }
 
 int world_size_of(const Start& start, int num_processes) {
-  const auto* machines = std::get_if<StaticSettings>(&start);
+  const auto* machines = std::get_if<MachinesSettings>(&start);
   if (machines == nullptr) return num_processes;
   return machines->num_processes > 0 ? machines->num_processes
                                      : num_processes * machines->num_machines;

@@ -1,7 +1,7 @@
 // Start: how a job is started. What starts it decides what the launcher does after it has planned.
 //
 //   OneMachine       the launcher's own shim starts the workers
-//   StaticSettings   so it does on several machines, which meet without a daemon
+//   MachinesSettings   so it does on several machines, which meet without a daemon
 //   ElasticSettings  several nodes, a range of them, or agents: libaccel_cluster.so goes on
 //   MpiSettings      mpirun is the one process here, and starts the ranks
 //   HostSettings     an ssh or pdsh for each host, where a launcher starts the workers
@@ -14,7 +14,7 @@
 #include <variant>
 
 #include "launcher/start/elastic/elastic_settings.h"
-#include "launcher/start/machines/static_settings.h"
+#include "launcher/start/machines/settings/machines_settings.h"
 #include "launcher/start/mpi/mpi_launch.h"
 #include "launcher/start/sagemaker/submission.h"
 #include "launcher/start/ssh/host_launch.h"
@@ -25,7 +25,7 @@ struct OneMachine {};
 struct PodStart {};
 
 using Start = std::variant<OneMachine,
-                           StaticSettings,
+                           MachinesSettings,
                            ElasticSettings,
                            MpiSettings,
                            HostSettings,

@@ -12,9 +12,10 @@
 #include "launcher/flags/torchrun_flags.h"
 #include "launcher/plan/node_settings.h"
 #include "launcher/start/elastic/elastic_settings.h"
-#include "launcher/start/machines/machine_wish.h"
-#include "launcher/start/machines/static_settings.h"
+#include "launcher/start/machines/settings/machines_request.h"
+#include "launcher/start/machines/settings/machines_settings.h"
 #include "launcher/text/faults.h"
+#include "runtime/text/endpoint_text.h"
 #include "runtime/text/number_text.h"
 #include "runtime/trimmed.h"
 

@@ -44,7 +44,7 @@ EnvMap compat_thread_environment(const EnvMap& inherited,
                                  const WorkerSettings& settings,
                                  int num_machine_cores) {
   EnvMap env;
-  const bool is_torchruns = !settings.tells_accelerate || settings.paradigms.deepspeed;
+  const bool is_torchruns = !settings.tells_accelerate || settings.strategies.deepspeed;
   if (settings.num_cpu_threads) {
     env[kThreads] = std::to_string(*settings.num_cpu_threads);
   } else if (!is_torchruns) {

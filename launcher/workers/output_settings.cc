@@ -1,9 +1,9 @@
 #include "launcher/workers/output_settings.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
-#include "launcher/flags/rank_list.h"
 #include "runtime/byte_size.h"
 #include "runtime/text/number_text.h"
 
@@ -15,6 +15,27 @@ using supervisor::Streams;
 std::optional<Streams> streams_of(std::string_view digit) {
   if (digit.size() != 1 || digit[0] < '0' || digit[0] > '3') return std::nullopt;
   return static_cast<Streams>(digit[0] - '0');
+}
+
+// "0,1", also of workers that are not there: machines have different numbers of them, and share a line. Errors
+// kInvalidArgument.
+Result<std::set<int>> parse_rank_list(std::string_view flag, std::string_view text) {
+  std::set<int> ranks;
+  std::string_view rest = text;
+  while (true) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view word = rest.substr(0, comma);
+    const auto rank = typed_number<int>(word);
+    if (!rank) {
+      return Error(
+          ErrorCode::kInvalidArgument,
+          std::string(flag) + " is '" + std::string(text) + "', expected local ranks, as in 0,1",
+          "give " + std::string(flag) + " 0");
+    }
+    ranks.insert(*rank);
+    if (comma == rest.size()) return ranks;
+    rest.remove_prefix(comma + 1);
+  }
 }
 
 // "3" for every worker, or "0:3,1:1" by local rank (others kNone). Ranks that are not here may be another machine's.

@@ -24,7 +24,7 @@ void add_accelerate(EnvMap& env, const WorkerSettings& settings) {
     env["ACCELERATE_USE_CPU"] = python_bool(settings.use_cpu);
   env["ACCELERATE_MIXED_PRECISION"] = settings.mixed_precision;
   // As the peer: DeepSpeed has a compiler of its own.
-  if (!settings.paradigms.deepspeed) add_dynamo(env, settings.dynamo);
+  if (!settings.strategies.deepspeed) add_dynamo(env, settings.dynamo);
 }
 
 // Inside a worker of another accel-launch its ranks would make our workers look like members of its
@@ -48,7 +48,7 @@ EnvMap base_environment(const EnvMap& inherited,
   env.erase(kSlurmFolderVariable);
   env.erase(kJobTokenVariable);  // workers show it to nobody, and many write their environment down
   if (settings.tells_accelerate) add_accelerate(env, settings);
-  for (const auto& [name, value] : settings.paradigms.variables) env[name] = value;
+  for (const auto& [name, value] : settings.strategies.variables) env[name] = value;
   for (const auto& [name, value] : settings.device_variables) env[name] = value;
   if (settings.debug) env["ACCELERATE_DEBUG_MODE"] = "true";
   if (settings.enable_cpu_affinity) env["ACCELERATE_CPU_AFFINITY"] = "1";

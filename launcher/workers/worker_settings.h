@@ -12,7 +12,7 @@
 
 #include "launcher/devices/accelerators.h"
 #include "launcher/workers/output_settings.h"
-#include "launcher/workers/paradigm_settings.h"
+#include "launcher/workers/strategy_settings.h"
 #include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
@@ -47,8 +47,8 @@ struct WorkerSettings {
   bool tells_accelerate = true;                 // variables ACCELERATE_*; torchrun sets none
   bool strict_compat = false;                   // compat_environment.h
   DynamoOptions dynamo;
-  ParadigmSettings paradigms;  // FSDP and its like
-  EnvMap device_variables;     // of TPUs
+  StrategySettings strategies;  // FSDP and its like
+  EnvMap device_variables;      // of TPUs
   bool debug = false;
 
   OutputSettings output;
@@ -59,7 +59,7 @@ struct WorkerSettings {
   std::vector<supervisor::PreflightCheck> preflight;
 
   // Workers have ranks and a store, also a single one.
-  [[nodiscard]] bool is_like_torchrun() const { return multi_gpu || paradigms.is_any(); }
+  [[nodiscard]] bool is_like_torchrun() const { return multi_gpu || strategies.is_any(); }
 };
 
 }  // namespace accel::launcher

@@ -20,8 +20,8 @@ std::optional<Kind> start_of(const LaunchPlan& plan) {
   const Kind* kind = std::get_if<Kind>(&plan.start);
   return kind == nullptr ? std::nullopt : std::optional(*kind);
 }
-inline std::optional<StaticSettings> machines_of(const LaunchPlan& plan) {
-  return start_of<StaticSettings>(plan);
+inline std::optional<MachinesSettings> machines_of(const LaunchPlan& plan) {
+  return start_of<MachinesSettings>(plan);
 }
 inline std::optional<ElasticSettings> nodes_of(const LaunchPlan& plan) {
   return start_of<ElasticSettings>(plan);

@@ -81,7 +81,7 @@ constexpr Option kDeepspeedOptions[] = {
                           "Several machines: how they are reached."),
 };
 
-constexpr Paradigm kDeepSpeed = {
+constexpr Strategy kDeepSpeed = {
     .name = "DeepSpeed",
     .chooser = {"use_deepspeed",
                 0,
@@ -98,7 +98,7 @@ constexpr Paradigm kDeepSpeed = {
 
 }  // namespace
 
-const Paradigm& deepspeed_paradigm() {
+const Strategy& deepspeed_strategy() {
   return kDeepSpeed;
 }
 

@@ -80,7 +80,7 @@ constexpr Option kFp8Options[] = {
                      "te: a scaling factor for each block."),
 };
 
-constexpr Paradigm kFp8 = {
+constexpr Strategy kFp8 = {
     .name = "fp8",
     .chooser = {},
     .variable = "",
@@ -92,7 +92,7 @@ constexpr Paradigm kFp8 = {
 
 }  // namespace
 
-const Paradigm& fp8_paradigm() {
+const Strategy& fp8_strategy() {
   return kFp8;
 }
 

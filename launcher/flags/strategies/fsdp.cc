@@ -95,7 +95,7 @@ constexpr Option kFsdpOptions[] = {
         "as 512M or 2G. Default: three units."),
 };
 
-constexpr Paradigm kFsdp = {
+constexpr Strategy kFsdp = {
     .name = "FSDP",
     .chooser = {"use_fsdp",
                 0,
@@ -112,7 +112,7 @@ constexpr Paradigm kFsdp = {
 
 }  // namespace
 
-const Paradigm& fsdp_paradigm() {
+const Strategy& fsdp_strategy() {
   return kFsdp;
 }
 

@@ -140,7 +140,7 @@ constexpr Option kMegatronOptions[] = {
                           "Copy to and from the CPU while computing. Default: false."),
 };
 
-constexpr Paradigm kMegatron = {
+constexpr Strategy kMegatron = {
     .name = "Megatron-LM",
     .chooser = {"use_megatron_lm",
                 0,
@@ -157,7 +157,7 @@ constexpr Paradigm kMegatron = {
 
 }  // namespace
 
-const Paradigm& megatron_paradigm() {
+const Strategy& megatron_strategy() {
   return kMegatron;
 }
 

@@ -6,17 +6,17 @@
 
 namespace accel::launcher {
 
-std::span<const Paradigm* const> paradigms() {
-  static const Paradigm* const all[] = {&fsdp_paradigm(),
-                                        &deepspeed_paradigm(),
-                                        &megatron_paradigm(),
-                                        &parallelism_paradigm(),
-                                        &fp8_paradigm()};
+std::span<const Strategy* const> strategies() {
+  static const Strategy* const all[] = {&fsdp_strategy(),
+                                        &deepspeed_strategy(),
+                                        &megatron_strategy(),
+                                        &parallelism_strategy(),
+                                        &fp8_strategy()};
   return all;
 }
 
-const Option* find_option(const Paradigm& paradigm, std::string_view name) {
-  for (const Option& option : paradigm.options) {
+const Option* find_option(const Strategy& strategy, std::string_view name) {
+  for (const Option& option : strategy.options) {
     if (option.flag.name == name) return &option;
     const auto old_names = split_choices(option.old_names);
     if (std::find(old_names.begin(), old_names.end(), name) != old_names.end()) return &option;

@@ -1,7 +1,7 @@
-// Option: one setting of a training paradigm (FSDP, DeepSpeed, Megatron-LM, ...): its flag, its key in
+// Option: one setting of a training strategy (FSDP, DeepSpeed, Megatron-LM, ...): its flag, its key in
 // configuration files and the variable that tells the workers, in one row.
 //
-// Every paradigm is a table of options (fsdp.cc, deepspeed.cc, ...). The parser, --help, the reader of
+// Every strategy is a table of options (fsdp.cc, deepspeed.cc, ...). The parser, --help, the reader of
 // configuration files, the workers' environment and the documents are made from the tables.
 //
 // Threads:  constant data.
@@ -107,7 +107,7 @@ struct OptionMaker {
   }
 };
 
-struct Paradigm {
+struct Strategy {
   std::string_view name;      // "FSDP"
   FlagSpec chooser;           // --use_fsdp; no name: chosen in another way
   std::string_view variable;  // "true" when chosen; may be empty
@@ -117,16 +117,16 @@ struct Paradigm {
   bool hands_on_other_keys = false;  // a key that no option has becomes ACCELERATE_<KEY>
 };
 
-[[nodiscard]] const Paradigm& fsdp_paradigm();
-[[nodiscard]] const Paradigm& deepspeed_paradigm();
-[[nodiscard]] const Paradigm& megatron_paradigm();
-[[nodiscard]] const Paradigm& parallelism_paradigm();
-[[nodiscard]] const Paradigm& fp8_paradigm();
+[[nodiscard]] const Strategy& fsdp_strategy();
+[[nodiscard]] const Strategy& deepspeed_strategy();
+[[nodiscard]] const Strategy& megatron_strategy();
+[[nodiscard]] const Strategy& parallelism_strategy();
+[[nodiscard]] const Strategy& fp8_strategy();
 
 // In the order of --help.
-[[nodiscard]] std::span<const Paradigm* const> paradigms();
+[[nodiscard]] std::span<const Strategy* const> strategies();
 
 // The option whose flag, or a name of other versions, is `name`; nullptr when there is none.
-[[nodiscard]] const Option* find_option(const Paradigm& paradigm, std::string_view name);
+[[nodiscard]] const Option* find_option(const Strategy& strategy, std::string_view name);
 
 }  // namespace accel::launcher

@@ -72,7 +72,7 @@ constexpr Option kParallelismOptions[] = {
                             "Kernels of attention. Default: sdpa."),
 };
 
-constexpr Paradigm kParallelism = {
+constexpr Strategy kParallelism = {
     .name = "parallelism configuration",
     .chooser = {"use_parallelism_config",
                 0,
@@ -90,7 +90,7 @@ constexpr Paradigm kParallelism = {
 
 }  // namespace
 
-const Paradigm& parallelism_paradigm() {
+const Strategy& parallelism_strategy() {
   return kParallelism;
 }
 

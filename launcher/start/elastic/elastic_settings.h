@@ -43,7 +43,7 @@ struct ElasticSettings {
   bool insecure = false;
   int node_index = -1;                      // the index this node would like; -1: any
   std::vector<std::string> expected_hosts;  // named while they are missing
-  std::string job_folder;                   // but kEndpoint: see launcher/cluster/job_folder.h
+  std::string job_folder;      // but kEndpoint: see launcher/cluster/meeting/job_folder.h
   std::string launch_address;  // kNode: of the machine whose srun started us; may be empty
   std::vector<std::string> node_command;  // kStarter: what each node runs
   int join_timeout_seconds = 600;

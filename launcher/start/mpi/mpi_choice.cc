@@ -1,13 +1,13 @@
 #include "launcher/start/mpi/mpi_choice.h"
 
-#include "launcher/flags/launch_ways.h"
+#include "launcher/flags/exclusive_flags.h"
 
 namespace accel::launcher {
 namespace {
 
 // What starts workers in another way; empty when nothing does.
 std::string other_way(const CommandLine& line, const ConfigFile* file) {
-  if (std::string flag = flag_of_other_way(line, "mpirun_hostfile"); !flag.empty()) return flag;
+  if (std::string flag = first_exclusive_flag(line, "mpirun_hostfile"); !flag.empty()) return flag;
   const bool is_on_cpu =
       line.is_on("cpu") || (file != nullptr && file->use_cpu.value_or(false) && !line.has("cpu"));
   if (file == nullptr || is_on_cpu) return "";

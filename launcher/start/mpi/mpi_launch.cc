@@ -7,8 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "launcher/start/ssh/host_launch.h"
-#include "launcher/start/ssh/hostfile.h"
+#include "launcher/start/ssh/listed_variables.h"
 #include "launcher/system/program_output.h"
 #include "launcher/text/faults.h"
 #include "runtime/printable.h"
@@ -106,29 +105,40 @@ int MpiHosts::most_slots() const {
   return static_cast<int>(most);
 }
 
-Result<MpiSettings> plan_mpi(const MpiWish& wish) {
+Result<MpiSettings> plan_mpi(const MpiRequest& request) {
   MpiSettings settings;
-  settings.hostfile = wish.hostfile;
-  settings.num_machines = wish.num_machines;
-  settings.num_processes = wish.num_processes;
-  const bool is_several = wish.num_machines > 1;
-  if (is_several && (!wish.main_address || wish.main_address->empty())) {
-    return usage_error("When using multiple machines, you need to specify the main process IP.",
-                       "give --main_process_ip, the address of the first host of " + wish.hostfile);
+  settings.hostfile = request.hostfile;
+  settings.num_machines = request.num_machines;
+  settings.num_processes = request.num_processes;
+  const bool is_several = request.num_machines > 1;
+  if (is_several && (!request.main_address || request.main_address->empty())) {
+    return usage_error(
+        "When using multiple machines, you need to specify the main process IP.",
+        "give --main_process_ip, the address of the first host of " + request.hostfile);
   }
-  if (is_several && !wish.main_port) {
+  if (is_several && !request.main_port) {
     return usage_error(
         "When using multiple machines, you need to specify the main process port.",
-        "give --main_process_port, one that is free on the first host of " + wish.hostfile);
+        "give --main_process_port, one that is free on the first host of " + request.hostfile);
   }
-  if (wish.main_port == 0) {
+  if (request.main_port == 0) {
     return Error(ErrorCode::kInvalidArgument,
                  "--main_process_port is 0, but ranks of mpirun must know the port beforehand",
                  "give --main_process_port 29500, or another one that is free on the first host");
   }
-  settings.main_address = wish.main_address.value_or("");
+  settings.main_address = request.main_address.value_or("");
   if (settings.main_address.empty()) settings.main_address = MpiSettings().main_address;
-  settings.main_port = wish.main_port.value_or(settings.main_port);
+  settings.main_port = request.main_port.value_or(settings.main_port);
+  return settings;
+}
+
+MpiSettings plan_mpi_hosts(const HostSettings& hosts) {
+  MpiSettings settings;
+  settings.hosts = MpiHosts{.hosts = hosts.hosts, .launcher = hosts.mpi};
+  settings.num_machines = static_cast<int>(hosts.hosts.size());
+  settings.num_processes = hosts.num_workers();
+  settings.main_address = hosts.main_address;
+  settings.main_port = hosts.main_port;
   return settings;
 }
 
@@ -218,6 +228,27 @@ void add_mpi_environment(EnvMap& env,
     names += (names.empty() ? "" : ";") + name;
   }
   if (!names.empty()) env[kOpenMpiExports] = names;
+}
+
+Result<void> hand_to_mpirun(supervisor::JobSpec& spec,
+                            const MpiSettings& settings,
+                            const LaunchHost& host) {
+  const auto program = host.mpi_program();
+  if (!program) return program.error();
+  if (auto checked = check_mpi_program(settings, *program); !checked) return checked;
+  const auto listed = settings.hosts ? read_listed_variables(host.environment) : Result(EnvMap());
+  if (!listed) return listed.error();
+  supervisor::WorkerSpec& starter = spec.workers.front();
+  starter.is_starter = true;
+  starter.cpus.clear();  // mpirun binds its ranks itself
+  starter.argv = mpirun_words(settings, *program, starter.argv);
+  for (auto& [name, value] : starter.env) spec.env[name] = std::move(value);
+  starter.env.clear();
+  add_mpi_environment(spec.env, host.environment, *listed, settings, *program);
+  // The ranks are mpirun's; of DeepSpeed's plan for one worker here its store and identity go.
+  spec.env_mode = EnvMode::kSimple;
+  spec.store.enabled = false;
+  return {};
 }
 
 }  // namespace accel::launcher

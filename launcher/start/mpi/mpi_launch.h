@@ -4,7 +4,8 @@
 // and learn who they are from its variables (OMPI_COMM_WORLD_RANK, PMI_RANK, ...), as libaccel and
 // Accelerate read them. Rank 0 of the job hosts the store.
 //
-// Threads:  pure functions, but for find_mpi_program(), which runs `mpirun --version`.
+// Threads:  pure functions, but for find_mpi_program(), which runs `mpirun --version`, and hand_to_mpirun(), which calls
+//           LaunchHost::mpi_program and .deepspeed_env.
 // Source:   the words are those of `accelerate launch` 1.15.0 (tests/peer/mpi_launch.py compares them);
 //           those with `hosts` are our own, see docs/parity.md.
 #pragma once
@@ -17,9 +18,12 @@
 #include <accel/env_contract.h>
 #include <accel/result.h>
 
-#include "launcher/start/machines/static_settings.h"
+#include "launcher/start/machines/settings/machines_settings.h"
+#include "launcher/start/ssh/host_launch.h"
 #include "launcher/start/ssh/hostfile.h"
+#include "launcher/workers/launch_host.h"
 #include "launcher/workers/mpi_program.h"
+#include "runtime/supervisor/protocol/job_spec.h"
 
 namespace accel::launcher {
 
@@ -51,7 +55,7 @@ struct MpiSettings {
 };
 
 // What the user said of them.
-struct MpiWish {
+struct MpiRequest {
   std::string hostfile;
   int num_machines = 1;
   std::optional<int> num_processes;
@@ -60,7 +64,12 @@ struct MpiWish {
 };
 
 // Errors  kUsage, kInvalidArgument: an address or port that several machines need and nobody gave, port 0.
-[[nodiscard]] Result<MpiSettings> plan_mpi(const MpiWish& wish);
+[[nodiscard]] Result<MpiSettings> plan_mpi(const MpiRequest& request);
+
+// Of a launch of DeepSpeed over the hosts of a hostfile. The peer hands openmpi, mpich and mvapich to DeepSpeed with flags
+// which that refuses under all three. Here filters and --num_processes choose hosts and slots as they do for ssh; mpirun
+// starts a rank for each.
+[[nodiscard]] MpiSettings plan_mpi_hosts(const HostSettings& hosts);
 
 // By what `mpirun --version` prints.
 [[nodiscard]] MpiFamily mpi_family(std::string_view version);
@@ -91,5 +100,11 @@ void add_mpi_environment(EnvMap& env,
                          const EnvMap& listed,
                          const MpiSettings& settings,
                          const MpiProgram& program);
+
+// Makes the job of one mpirun of the job of one worker. `spec` holds one worker, the command of a rank. Errors  those of LaunchHost::mpi_program,
+// check_mpi_program() and read_listed_variables().
+[[nodiscard]] Result<void> hand_to_mpirun(supervisor::JobSpec& spec,
+                                          const MpiSettings& settings,
+                                          const LaunchHost& host);
 
 }  // namespace accel::launcher

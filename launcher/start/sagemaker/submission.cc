@@ -180,15 +180,15 @@ Result<int> follow_job(const Aws& aws, const std::string& name) {
 
 Result<int> submit(const Submission& submission) {
   if (submission.is_printed_only) {
-    const auto request = make_training_request(submission.wish, {});
+    const auto request = make_training_request(submission.job, {});
     if (!request) return request.error();
     std::printf("%s\n", request->json.dump(2).c_str());
     return 0;
   }
   const Aws aws(submission.environment);
-  const auto account = ask_account(aws, submission.wish.config);
+  const auto account = ask_account(aws, submission.job.config);
   if (!account) return account.error();
-  const auto request = make_training_request(submission.wish, *account);
+  const auto request = make_training_request(submission.job, *account);
   if (!request) return request.error();
   if (auto created = create_job(aws, *request); !created) return std::move(created).error();
   return follow_job(aws, request->job_name);

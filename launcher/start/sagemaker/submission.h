@@ -20,7 +20,7 @@
 namespace accel::launcher {
 
 struct Submission {
-  TrainingWish wish;
+  TrainingJob job;
   EnvMap environment;            // of `aws`
   bool is_printed_only = false;  // --debug, --dry_run
   std::vector<std::string> notices;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "launcher/flags/launch_ways.h"
+#include "launcher/flags/exclusive_flags.h"
 #include "launcher/text/faults.h"
 #include "runtime/text/text_file.h"
 
@@ -46,7 +46,7 @@ Result<Submission> plan_submission(const CommandLine& line,
                                    const EnvMap& variables,
                                    const EnvMap& environment,
                                    const std::string& suffix) {
-  if (const std::string flag = flag_of_other_way(line); !flag.empty()) {
+  if (const std::string flag = first_exclusive_flag(line); !flag.empty()) {
     return usage_error(
         flag + " cannot be used with " + file.path + ", which is for Amazon SageMaker",
         "leave the flag out, or give another --config_file");
@@ -60,28 +60,28 @@ Result<Submission> plan_submission(const CommandLine& line,
   Submission submission;
   submission.is_printed_only = line.is_on("debug") || line.is_on("dry_run");
   submission.environment = environment;
-  TrainingWish& wish = submission.wish;
-  wish.config = *file.sagemaker;
-  wish.script = line.script;
-  wish.arguments = line.script_arguments;
-  wish.suffix = suffix;
+  TrainingJob& job = submission.job;
+  job.config = *file.sagemaker;
+  job.script = line.script;
+  job.arguments = line.script_arguments;
+  job.suffix = suffix;
   for (const auto& [name, value] : variables) {
     for (const char* prefix :
          {"ACCELERATE_MIXED_PRECISION", "ACCELERATE_DYNAMO_", "ACCELERATE_FP8_"}) {
-      if (name.starts_with(prefix)) wish.variables[name] = value;
+      if (name.starts_with(prefix)) job.variables[name] = value;
     }
   }
-  if (auto added = add_credentials(submission.environment, line, wish.config); !added)
+  if (auto added = add_credentials(submission.environment, line, job.config); !added)
     return std::move(added).error();
   const std::pair<const std::string&, std::string&> files[] = {
-      {wish.config.inputs_file, wish.inputs}, {wish.config.metrics_file, wish.metrics}};
+      {job.config.inputs_file, job.inputs}, {job.config.metrics_file, job.metrics}};
   for (const auto& [path, content] : files) {
     if (path.empty()) continue;
     auto text = read_text_file(path, kMostConfigBytes, "the file for SageMaker");
     if (!text) return std::move(text).error();
     content = *std::move(text);
   }
-  auto request = make_training_request(wish, {});
+  auto request = make_training_request(job, {});
   if (!request) return std::move(request).error();
   submission.notices = std::move(request->notices);
   return submission;

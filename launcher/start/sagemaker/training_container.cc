@@ -8,7 +8,7 @@
 
 #include "launcher/flags/flag_table.h"
 #include "launcher/flags/torchrun_flags.h"
-#include "launcher/start/machines/static_settings.h"
+#include "launcher/start/machines/settings/machines_settings.h"
 #include "runtime/environment_value.h"
 #include "runtime/text/number_text.h"
 
@@ -69,7 +69,7 @@ Result<TrainingContainer> read_resource_config(const std::string& text) {
 }
 
 // What flags say, or the PET_* variables that torchrun takes for them.
-struct Wish {
+struct GivenFlags {
   const CommandLine& line;
   const EnvMap& environment;
 
@@ -108,18 +108,18 @@ void join_training_job(CommandLine& line,
                        const ConfigFile* file,
                        const TrainingContainer& here,
                        const EnvMap& environment) {
-  const Wish wish{line, environment};
+  const GivenFlags given{line, environment};
   const int machines = static_cast<int>(here.hosts.size());
-  if (machines == 1 || wish.says_machines()) return;
+  if (machines == 1 || given.says_machines()) return;
   line.given["num_machines"] = std::to_string(machines);
   line.given["machine_rank"] = std::to_string(here.index);
   line.given["main_process_ip"] = here.hosts.front();
   const bool file_has_port = file != nullptr && file->main_process_port;
-  if (!file_has_port && !wish.says_any({"main_process_port", "master_port"}))
+  if (!file_has_port && !given.says_any({"main_process_port", "master_port"}))
     line.given["main_process_port"] = std::to_string(kDefaultMainPort);
   // Beside a file, which has to say how many, PET_NPROC_PER_NODE does not count.
   const bool is_counted = file != nullptr ? file->num_processes || line.has("nproc_per_node")
-                                          : wish.says_any({"nproc_per_node"});
+                                          : given.says_any({"nproc_per_node"});
   if (is_counted || line.has("num_processes")) return;
   const int each = std::max(1, here.num_gpus);
   // As torchrun counts, the number is that of this machine.

@@ -131,11 +131,11 @@ Json as_texts(const Json& values) {
   return texts;
 }
 
-Json environment_json(const TrainingWish& wish) {
+Json environment_json(const TrainingJob& job) {
   Json environment = Json::object();
-  for (const auto& [name, value] : wish.variables) environment[name] = value;
+  for (const auto& [name, value] : job.variables) environment[name] = value;
   environment["ACCELERATE_USE_SAGEMAKER"] = "true";
-  environment["ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"] = wish.config.distributed_type;
+  environment["ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"] = job.config.distributed_type;
   return environment;
 }
 
@@ -181,13 +181,13 @@ bool is_utf8(const std::string& bytes) {
 }
 
 // What stands in the request as the user gave it.
-Result<void> check_texts(const TrainingWish& wish) {
+Result<void> check_texts(const TrainingJob& job) {
   std::vector<std::pair<std::string, const std::string*>> given = {
-      {"the script's name", &wish.script},
-      {"inputs_file", &wish.inputs},
-      {"metrics_file", &wish.metrics}};
-  for (const std::string& argument : wish.arguments) given.emplace_back("an argument", &argument);
-  for (const auto& [name, value] : wish.variables)
+      {"the script's name", &job.script},
+      {"inputs_file", &job.inputs},
+      {"metrics_file", &job.metrics}};
+  for (const std::string& argument : job.arguments) given.emplace_back("an argument", &argument);
+  for (const auto& [name, value] : job.variables)
     given.emplace_back("the variable " + name, &value);
   for (const auto& [what, bytes] : given) {
     if (is_utf8(*bytes)) continue;
@@ -200,24 +200,24 @@ Result<void> check_texts(const TrainingWish& wish) {
 
 }  // namespace
 
-Result<TrainingRequest> make_training_request(const TrainingWish& wish, const AwsAccount& account) {
-  if (auto checked = check_texts(wish); !checked) return std::move(checked).error();
-  const SageMakerConfig& config = wish.config;
-  const std::filesystem::path script = wish.script;
+Result<TrainingRequest> make_training_request(const TrainingJob& job, const AwsAccount& account) {
+  if (auto checked = check_texts(job); !checked) return std::move(checked).error();
+  const SageMakerConfig& config = job.config;
+  const std::filesystem::path script = job.script;
   const std::string program = script.filename().string();
   if (!program.ends_with(".py")) return not_python(program);
-  auto parameters = hyperparameters_of(wish.arguments);
+  auto parameters = hyperparameters_of(job.arguments);
   if (!parameters) return std::move(parameters).error();
   const auto image = image_of(config);
   if (!image) return image.error();
-  const auto inputs = read_rows(wish.inputs, config.inputs_file);
+  const auto inputs = read_rows(job.inputs, config.inputs_file);
   if (!inputs) return inputs.error();
-  const auto metrics = read_rows(wish.metrics, config.metrics_file);
+  const auto metrics = read_rows(job.metrics, config.metrics_file);
   if (!metrics) return metrics.error();
 
   Additions additions(config.additional_args);
   TrainingRequest request;
-  request.job_name = job_name(config.base_job_name, wish.suffix);
+  request.job_name = job_name(config.base_job_name, job.suffix);
   request.source_folder = script.has_parent_path() ? script.parent_path().string() : ".";
   const std::string bucket = "s3://sagemaker-" + config.region + "-" + account.id + "/";
   request.source_location = bucket + request.job_name + "/source/sourcedir.tar.gz";
@@ -237,7 +237,7 @@ Result<TrainingRequest> make_training_request(const TrainingWish& wish, const Aw
       {"AlgorithmSpecification", std::move(algorithm)},
       {"RoleArn", role_arn(config, account)},
       {"HyperParameters", as_texts(all)},
-      {"Environment", additions.take("environment", environment_json(wish))},
+      {"Environment", additions.take("environment", environment_json(job))},
       {"OutputDataConfig",
        {{"S3OutputPath", parameter_text(additions.take("output_path", bucket))}}},
       {"ResourceConfig",

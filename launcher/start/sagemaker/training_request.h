@@ -19,7 +19,7 @@
 
 namespace accel::launcher {
 
-struct TrainingWish {
+struct TrainingJob {
   SageMakerConfig config;
   std::string script;                  // its folder is what is sent
   std::vector<std::string> arguments;  // of the script
@@ -46,7 +46,7 @@ struct TrainingRequest {
 // An empty role_arn is made of account and role. Errors  kUsage: a script that is not Python, arguments
 // that SageMaker cannot hand on, text that is not UTF-8. kUnsupported: no image is known for versions and region.
 // kConfigSyntax: a line of inputs_file or metrics_file without two columns.
-[[nodiscard]] Result<TrainingRequest> make_training_request(const TrainingWish& wish,
+[[nodiscard]] Result<TrainingRequest> make_training_request(const TrainingJob& job,
                                                             const AwsAccount& account);
 
 }  // namespace accel::launcher

@@ -19,10 +19,10 @@ Error several_tasks(const SlurmPlace& place, Program program) {
                          std::to_string(place.tasks_on_node) + " ...`");
 }
 
-Result<std::pair<int, int>> choose_range(const SlurmPlace& place, const SlurmWish& wish) {
+Result<std::pair<int, int>> choose_range(const SlurmPlace& place, const SlurmRequest& request) {
   const int here = place.num_nodes();
-  if (!wish.num_nodes) return std::pair(here, here);
-  const auto [least, most] = *wish.num_nodes;
+  if (!request.num_nodes) return std::pair(here, here);
+  const auto [least, most] = *request.num_nodes;
   const std::string where = place.role == SlurmRole::kTask ? "this step of srun" : "the allocation";
   if (most > here) {
     return usage_error(
@@ -31,12 +31,12 @@ Result<std::pair<int, int>> choose_range(const SlurmPlace& place, const SlurmWis
         "leave --nnodes out, or ask SLURM for them with --nodes=" + std::to_string(most));
   }
   if (most == 1) {
-    const std::string flag = wish.is_standalone ? "--standalone" : "--nnodes";
-    return usage_error(flag + (wish.is_standalone ? "" : " 1") + " with " + counted(here, "node") +
-                           " in " + where + ": every node would be a job of its own",
-                       "leave " + flag +
-                           " out, or start one node with `srun --nodes=1 --ntasks=1 --overlap " +
-                           std::string(name_of(wish.program)) + " ...`");
+    const std::string flag = request.is_standalone ? "--standalone" : "--nnodes";
+    return usage_error(
+        flag + (request.is_standalone ? "" : " 1") + " with " + counted(here, "node") + " in " +
+            where + ": every node would be a job of its own",
+        "leave " + flag + " out, or start one node with `srun --nodes=1 --ntasks=1 --overlap " +
+            std::string(name_of(request.program)) + " ...`");
   }
   return std::pair(least, most);
 }
@@ -82,14 +82,14 @@ std::optional<Error> refuse_components(const SlurmPlace& place, Program program)
 }
 
 Result<std::optional<ElasticSettings>> plan_slurm_nodes(const SlurmPlace& place,
-                                                        const SlurmWish& wish) {
-  if (!wish.starter_folder.empty() && place.role == SlurmRole::kTask)
-    return std::optional(node_of_starter(place, wish.starter_folder));
-  const bool is_one_asked = wish.num_nodes && wish.num_nodes->second == 1;
+                                                        const SlurmRequest& request) {
+  if (!request.starter_folder.empty() && place.role == SlurmRole::kTask)
+    return std::optional(node_of_starter(place, request.starter_folder));
+  const bool is_one_asked = request.num_nodes && request.num_nodes->second == 1;
   if (place.num_nodes() == 1 && is_one_asked) return std::optional<ElasticSettings>();
-  if (auto refused = refuse_components(place, wish.program)) return *std::move(refused);
-  if (place.tasks_on_node > 1) return several_tasks(place, wish.program);
-  const auto range = choose_range(place, wish);
+  if (auto refused = refuse_components(place, request.program)) return *std::move(refused);
+  if (place.tasks_on_node > 1) return several_tasks(place, request.program);
+  const auto range = choose_range(place, request);
   if (!range) return range.error();
   if (place.num_nodes() == 1) return std::optional<ElasticSettings>();
   ElasticSettings settings;
@@ -97,7 +97,7 @@ Result<std::optional<ElasticSettings>> plan_slurm_nodes(const SlurmPlace& place,
   // Not all of them are needed: then it is not known which.
   if (settings.max_nodes == place.num_nodes()) settings.expected_hosts = place.hosts;
   settings.job = "slurm-" + place.job_id;
-  settings.job_folder = wish.base_folder + "/" + folder_name(place, wish.unique);
+  settings.job_folder = request.base_folder + "/" + folder_name(place, request.unique);
   settings.meeting = Meeting::kStarter;
   if (place.role == SlurmRole::kTask) {
     settings.meeting = place.node_index == 0 ? Meeting::kHostNode : Meeting::kNode;

@@ -26,7 +26,7 @@
 
 namespace accel::launcher {
 
-struct SlurmWish {
+struct SlurmRequest {
   std::optional<std::pair<int, int>> num_nodes;  // --nnodes
   bool is_standalone = false;                    // --standalone, which is one node too
   std::string starter_folder;                    // kSlurmFolderVariable
@@ -37,7 +37,7 @@ struct SlurmWish {
 
 // `meeting`, `node_id`, `expected_hosts` and what else SLURM says; empty for one machine. Errors  kUsage.
 [[nodiscard]] Result<std::optional<ElasticSettings>> plan_slurm_nodes(const SlurmPlace& place,
-                                                                      const SlurmWish& wish);
+                                                                      const SlurmRequest& request);
 
 // The batch script of a heterogeneous job, where a line that says nothing of nodes would be of its first component.
 // kUsage, with the srun line that takes all; empty: it is none.

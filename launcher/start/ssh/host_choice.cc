@@ -21,28 +21,28 @@ bool is_deepspeed(const CommandLine& line, const ConfigFile* file) {
 }
 
 // What flag, else file, say of an option of DeepSpeed; empty: nothing.
-std::string said(const HostWish& wish, const std::string& option) {
-  if (const auto text = wish.line.text(option)) return *text;
-  if (wish.file == nullptr) return "";
-  const auto found = wish.file->options.find(option);
-  return found == wish.file->options.end() ? "" : found->second;
+std::string said(const HostRequest& request, const std::string& option) {
+  if (const auto text = request.line.text(option)) return *text;
+  if (request.file == nullptr) return "";
+  const auto found = request.file->options.find(option);
+  return found == request.file->options.end() ? "" : found->second;
 }
 
 // srun takes the nodes of its allocation, and these cannot be chosen by DeepSpeed's flags.
-Result<void> check_slurm(const HostWish& wish) {
-  if (!wish.is_in_allocation) {
+Result<void> check_slurm(const HostRequest& request) {
+  if (!request.is_in_allocation) {
     return Error(ErrorCode::kUnsupported,
-                 wish.line.spelled("deepspeed_multinode_launcher") +
+                 request.line.spelled("deepspeed_multinode_launcher") +
                      " is slurm, but this is no allocation of SLURM",
                  "run the same line in a script of sbatch, or as `salloc --nodes " +
-                     std::to_string(wish.num_machines) + " " +
-                     std::string(name_of(wish.line.program())) + " ...`");
+                     std::to_string(request.num_machines) + " " +
+                     std::string(name_of(request.line.program())) + " ...`");
   }
   for (const char* filter : {"deepspeed_inclusion_filter", "deepspeed_exclusion_filter"}) {
-    if (said(wish, filter).empty()) continue;
+    if (said(request, filter).empty()) continue;
     return Error(ErrorCode::kUnsupported,
-                 wish.line.spelled(filter) + " cannot be used with " +
-                     wish.line.spelled("deepspeed_multinode_launcher") +
+                 request.line.spelled(filter) + " cannot be used with " +
+                     request.line.spelled("deepspeed_multinode_launcher") +
                      " slurm, which takes all nodes of the allocation",
                  "give --nodelist or --exclude to sbatch or salloc");
   }
@@ -53,41 +53,42 @@ bool is_mpi(const std::string& launcher) {
   return launcher == "openmpi" || launcher == "mpich" || launcher == "mvapich";
 }
 
-Result<HostSettings> read_hostfile(const HostWish& wish, const std::string& path) {
+Result<HostSettings> read_hostfile(const HostRequest& request, const std::string& path) {
   constexpr std::uint64_t kMostBytes = 16U << 20;
   const auto text = read_text_file(path, kMostBytes, "the hostfile");
   if (!text) return text.error();
   auto hosts = parse_hostfile(*text, path);
   if (!hosts) return std::move(hosts).error();
-  const std::string inclusion = said(wish, "deepspeed_inclusion_filter");
-  const std::string exclusion = said(wish, "deepspeed_exclusion_filter");
+  const std::string inclusion = said(request, "deepspeed_inclusion_filter");
+  const std::string exclusion = said(request, "deepspeed_exclusion_filter");
   auto taken = filter_hosts(*std::move(hosts), inclusion, exclusion);
   if (!taken) return std::move(taken).error();
-  return plan_hosts(*std::move(taken), !inclusion.empty() || !exclusion.empty(), wish);
+  return plan_hosts(*std::move(taken), !inclusion.empty() || !exclusion.empty(), request);
 }
 
 // Without a filter all hosts start as many, whatever slots they have beside.
-Result<void> divide_processes(HostSettings& settings, const HostWish& wish) {
-  const std::optional<int> number = wish.num_processes();
+Result<void> divide_processes(HostSettings& settings, const HostRequest& request) {
+  const std::optional<int> number = request.num_processes();
   if (!number) return {};
   const int machines = static_cast<int>(settings.hosts.size());
   const std::string processes = std::to_string(*number);
   if (*number % machines != 0) {
-    return invalid_argument(wish.line.spelled("num_processes") + " is " + processes +
+    return invalid_argument(request.line.spelled("num_processes") + " is " + processes +
                                 ", which does not divide by the " + std::to_string(machines) +
                                 " hosts of the hostfile",
                             "give a multiple of " + std::to_string(machines) + " as " +
-                                wish.line.spelled("num_processes"));
+                                request.line.spelled("num_processes"));
   }
   const auto each = static_cast<std::size_t>(*number / machines);
   for (HostSlots& host : settings.hosts) {
     if (host.slots.size() < each) {
-      return invalid_argument(
-          "host " + host.name + " has " + std::to_string(host.slots.size()) +
-              " slots in the hostfile, and " + wish.line.spelled("num_processes") + " " +
-              processes + " over " + std::to_string(machines) + " hosts are " +
-              std::to_string(each) + " each",
-          "lower " + wish.line.spelled("num_processes") + ", or raise the slots of " + host.name);
+      return invalid_argument("host " + host.name + " has " + std::to_string(host.slots.size()) +
+                                  " slots in the hostfile, and " +
+                                  request.line.spelled("num_processes") + " " + processes +
+                                  " over " + std::to_string(machines) + " hosts are " +
+                                  std::to_string(each) + " each",
+                              "lower " + request.line.spelled("num_processes") +
+                                  ", or raise the slots of " + host.name);
     }
     host.slots.resize(each);
   }
@@ -98,60 +99,61 @@ Result<void> divide_processes(HostSettings& settings, const HostWish& wish) {
 
 Result<HostSettings> plan_hosts(std::vector<HostSlots> hosts,
                                 bool is_filtered,
-                                const HostWish& wish) {
+                                const HostRequest& request) {
   HostSettings settings;
   settings.hosts = std::move(hosts);
   const auto number = settings.hosts.size();
-  if (number != static_cast<std::size_t>(wish.num_machines)) {
+  if (number != static_cast<std::size_t>(request.num_machines)) {
     return invalid_argument(
-        wish.line.spelled("num_machines") + " is " + std::to_string(wish.num_machines) + ", but " +
-            std::to_string(number) + (number == 1 ? " host is" : " hosts are") +
+        request.line.spelled("num_machines") + " is " + std::to_string(request.num_machines) +
+            ", but " + std::to_string(number) + (number == 1 ? " host is" : " hosts are") +
             " taken from the hostfile",
-        "give " + wish.line.spelled("num_machines") + " " + std::to_string(number) +
-            ", or choose hosts with " + wish.line.spelled("deepspeed_inclusion_filter"));
+        "give " + request.line.spelled("num_machines") + " " + std::to_string(number) +
+            ", or choose hosts with " + request.line.spelled("deepspeed_inclusion_filter"));
   }
-  if (wish.main_port == 0) {
-    return invalid_argument(wish.line.spelled("main_process_port") +
+  if (request.main_port == 0) {
+    return invalid_argument(request.line.spelled("main_process_port") +
                                 " is 0, but all hosts must know the port beforehand",
-                            "give " + wish.line.spelled("main_process_port") +
+                            "give " + request.line.spelled("main_process_port") +
                                 " 29500, or another one that is free on " +
                                 settings.hosts.front().name);
   }
   if (!is_filtered) {
-    if (auto divided = divide_processes(settings, wish); !divided) return divided.error();
+    if (auto divided = divide_processes(settings, request); !divided) return divided.error();
   }
-  settings.main_address = wish.main_address.value_or("");
+  settings.main_address = request.main_address.value_or("");
   if (settings.main_address.empty()) settings.main_address = settings.hosts.front().name;
-  settings.main_port = wish.main_port.value_or(settings.main_port);
+  settings.main_port = request.main_port.value_or(settings.main_port);
   return settings;
 }
 
-std::optional<HostSettings> choose_hosts(const HostWish& wish,
+std::optional<HostSettings> choose_hosts(const HostRequest& request,
                                          std::vector<std::string>& notices,
                                          Faults& faults) {
-  if (!is_deepspeed(wish.line, wish.file)) return std::nullopt;
-  const std::string path = said(wish, "deepspeed_hostfile");
-  if (wish.num_machines == 1) {
-    if (wish.line.has("deepspeed_hostfile"))
-      notices.push_back(wish.line.spelled("deepspeed_hostfile") +
-                        " has no effect with one machine (" + wish.line.spelled("num_machines") +
+  if (!is_deepspeed(request.line, request.file)) return std::nullopt;
+  const std::string path = said(request, "deepspeed_hostfile");
+  if (request.num_machines == 1) {
+    if (request.line.has("deepspeed_hostfile"))
+      notices.push_back(request.line.spelled("deepspeed_hostfile") +
+                        " has no effect with one machine (" + request.line.spelled("num_machines") +
                         ")");
     return std::nullopt;
   }
-  const std::string launcher = said(wish, "deepspeed_multinode_launcher");
+  const std::string launcher = said(request, "deepspeed_multinode_launcher");
   if (launcher == "standard" || launcher == "nossh") return std::nullopt;
   if (launcher == "slurm") {
-    if (auto good = check_slurm(wish); !good) faults.add(std::move(good).error());
+    if (auto good = check_slurm(request); !good) faults.add(std::move(good).error());
     return std::nullopt;
   }
   if (path.empty() && is_mpi(launcher)) {
     faults.add(Error(
         ErrorCode::kUsage,
-        wish.line.spelled("deepspeed_multinode_launcher") + " " + launcher + " needs a hostfile",
-        "give " + wish.line.spelled("deepspeed_hostfile") + ", with lines as `worker-1 slots=4`"));
+        request.line.spelled("deepspeed_multinode_launcher") + " " + launcher + " needs a hostfile",
+        "give " + request.line.spelled("deepspeed_hostfile") +
+            ", with lines as `worker-1 slots=4`"));
   }
   if (path.empty()) return std::nullopt;
-  auto settings = read_hostfile(wish, path);
+  auto settings = read_hostfile(request, path);
   if (!settings) {
     faults.add(std::move(settings).error());
     return HostSettings();

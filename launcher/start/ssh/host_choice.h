@@ -21,7 +21,7 @@
 
 namespace accel::launcher {
 
-struct HostWish {
+struct HostRequest {
   const CommandLine& line;
   const ConfigFile* file = nullptr;
   int num_machines = 1;
@@ -32,14 +32,14 @@ struct HostWish {
 };
 
 // std::nullopt: the launch does not go through a hostfile. After a fault the settings mean nothing.
-[[nodiscard]] std::optional<HostSettings> choose_hosts(const HostWish& wish,
+[[nodiscard]] std::optional<HostSettings> choose_hosts(const HostRequest& request,
                                                        std::vector<std::string>& notices,
                                                        Faults& faults);
 
-// The hosts that `wish` takes of those in the hostfile. Errors  kInvalidArgument: another number of
+// The hosts that `request` takes of those in the hostfile. Errors  kInvalidArgument: another number of
 // hosts than of machines, processes that do not divide or that a host has no slots for, port 0.
 [[nodiscard]] Result<HostSettings> plan_hosts(std::vector<HostSlots> hosts,
                                               bool is_filtered,
-                                              const HostWish& wish);
+                                              const HostRequest& request);
 
 }  // namespace accel::launcher

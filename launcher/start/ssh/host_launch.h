@@ -20,7 +20,7 @@
 #include <accel/env_contract.h>
 #include <accel/result.h>
 
-#include "launcher/start/machines/static_settings.h"
+#include "launcher/start/machines/settings/machines_settings.h"
 #include "launcher/start/ssh/hostfile.h"
 #include "launcher/start/ssh/stdin_variables.h"
 

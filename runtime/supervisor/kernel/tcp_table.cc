@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 
 #include "runtime/system.h"
+#include "runtime/text/endpoint_text.h"
 
 namespace accel::supervisor {
 
@@ -162,9 +163,7 @@ std::string command_of(pid_t pid) {
 }  // namespace
 
 std::string to_text(const TcpEndpoint& endpoint) {
-  const std::string address = endpoint.address().to_string();
-  const std::string host = endpoint.address().is_v6() ? "[" + address + "]" : address;
-  return host + ":" + std::to_string(endpoint.port());
+  return endpoint_text(endpoint.address().to_string(), endpoint.port());
 }
 
 std::vector<TcpEntry> parse_tcp_table(std::string_view text) {

@@ -136,7 +136,7 @@ TEST(Flags, HelpFitsEightyColumnsAndShowsOnlyUnderscores) {
   EXPECT_THAT(help, HasSubstr("--num_processes N"));
 }
 
-TEST(Flags, HelpLeavesOutParadigmsThatAreNotChosen) {
+TEST(Flags, HelpLeavesOutStrategiesThatAreNotChosen) {
   EXPECT_THAT(launch_help({}, "all"), HasSubstr("--fsdp_version"));
   EXPECT_THAT(launch_help({{"multi_gpu", ""}}), Not(HasSubstr("--fsdp_version")));
   EXPECT_THAT(launch_help({{"multi_gpu", ""}}), HasSubstr("--max_restarts"));
@@ -147,7 +147,7 @@ TEST(Flags, HelpLeavesOutParadigmsThatAreNotChosen) {
   EXPECT_THAT(launch_help({{"tpu", ""}}), HasSubstr("--main_training_function"));
 }
 
-TEST(Flags, HelpShowsTheParadigmThatAValueChooses) {
+TEST(Flags, HelpShowsTheStrategyThatAValueChooses) {
   EXPECT_THAT(launch_help({{"help", ""}, {"mixed_precision", "fp8"}}),
               AllOf(HasSubstr("--fp8_backend"), Not(HasSubstr("--fsdp_version"))));
   EXPECT_THAT(launch_help({{"mixed_precision", "bf16"}}), Not(HasSubstr("--fp8_backend")));

@@ -36,17 +36,18 @@ SlurmPlace task_of_one_node() {
   return place;
 }
 
-SlurmWish wish(std::optional<Range> num_nodes = {}) {
+SlurmRequest request(std::optional<Range> num_nodes = {}) {
   return {
       .num_nodes = num_nodes, .starter_folder = "", .base_folder = "/home/u", .unique = "9-abc"};
 }
 
-std::optional<ElasticSettings> planned(const SlurmPlace& place, const SlurmWish& wished = wish()) {
-  return or_throw(plan_slurm_nodes(place, wished));
+std::optional<ElasticSettings> planned(const SlurmPlace& place,
+                                       const SlurmRequest& requested = request()) {
+  return or_throw(plan_slurm_nodes(place, requested));
 }
 
-Error refused(const SlurmPlace& place, const SlurmWish& wished = wish()) {
-  auto result = plan_slurm_nodes(place, wished);
+Error refused(const SlurmPlace& place, const SlurmRequest& requested = request()) {
+  auto result = plan_slurm_nodes(place, requested);
   if (result) throw std::logic_error("it was accepted");
   return result.error();
 }
@@ -81,10 +82,10 @@ TEST(SlurmNodes, AJobThatWasQueuedAgainHasAnotherFolder) {
 }
 
 TEST(SlurmNodes, ANodeOfAStarterHasItsFolderAndTheAddressOfItsMachine) {
-  SlurmWish wished = wish();
-  wished.starter_folder = "/home/u/.accel-slurm-x";
+  SlurmRequest requested = request();
+  requested.starter_folder = "/home/u/.accel-slurm-x";
 
-  const auto settings = planned(task(0), wished);
+  const auto settings = planned(task(0), requested);
 
   EXPECT_EQ(settings->meeting, Meeting::kNode);
   EXPECT_EQ(settings->job_folder, "/home/u/.accel-slurm-x");
@@ -96,10 +97,10 @@ TEST(SlurmNodes, AReplacedLauncherKeepsItsNodesIndexInTheJob) {
   SlurmPlace place = task_of_one_node();
   place.hosts = {"n2"};
   place.node_name = "n2";
-  SlurmWish wished = wish();
-  wished.starter_folder = "/home/u/.accel-slurm-x";
+  SlurmRequest requested = request();
+  requested.starter_folder = "/home/u/.accel-slurm-x";
 
-  const auto settings = planned(place, wished);
+  const auto settings = planned(place, requested);
 
   ASSERT_TRUE(settings);
   EXPECT_EQ(settings->meeting, Meeting::kNode);
@@ -107,7 +108,7 @@ TEST(SlurmNodes, AReplacedLauncherKeepsItsNodesIndexInTheJob) {
 }
 
 TEST(SlurmNodes, FewerNodesThanTheAllocationMayBeAskedFor) {
-  const auto settings = planned(batch(), wish(Range(1, 2)));
+  const auto settings = planned(batch(), request(Range(1, 2)));
   EXPECT_EQ(Range(settings->min_nodes, settings->max_nodes), Range(1, 2));
   EXPECT_THAT(settings->expected_hosts, IsEmpty());
 }
@@ -116,13 +117,13 @@ TEST(SlurmNodes, OneNodeIsALaunchOnOneMachine) {
   SlurmPlace one = batch();
   one.hosts = {"n1"};
   EXPECT_FALSE(planned(one));
-  EXPECT_FALSE(planned(one, wish(Range(1, 1))));
+  EXPECT_FALSE(planned(one, request(Range(1, 1))));
   EXPECT_FALSE(planned(task_of_one_node()));
 }
 
 TEST(SlurmNodes, ManyNodesNeverBecomeJobsOfOne) {
   for (const SlurmPlace& place : {batch(), task(1)}) {
-    const Error error = refused(place, wish(Range(1, 1)));
+    const Error error = refused(place, request(Range(1, 1)));
     EXPECT_EQ(error.code(), ErrorCode::kUsage);
     EXPECT_THAT(error.message(), HasSubstr("--nnodes 1 with 3 nodes"));
     EXPECT_THAT(error.remedy(), HasSubstr("leave --nnodes out"));
@@ -130,8 +131,8 @@ TEST(SlurmNodes, ManyNodesNeverBecomeJobsOfOne) {
 }
 
 TEST(SlurmNodes, MoreNodesThanThereAreIsAnError) {
-  EXPECT_THAT(refused(batch(), wish(Range(2, 4))).message(), HasSubstr("the allocation has 3"));
-  EXPECT_THAT(refused(task_of_one_node(), wish(Range(2, 2))).message(),
+  EXPECT_THAT(refused(batch(), request(Range(2, 4))).message(), HasSubstr("the allocation has 3"));
+  EXPECT_THAT(refused(task_of_one_node(), request(Range(2, 2))).message(),
               HasSubstr("up to 2 nodes, and this step of srun has 1"));
 }
 
@@ -148,7 +149,7 @@ TEST(SlurmNodes, SeveralJobsOfOneNodeAreSomebodysWish) {
   SlurmPlace place = task_of_one_node();
   place.tasks_on_node = 4;
   EXPECT_THAT(refused(place).message(), HasSubstr("4 tasks"));
-  EXPECT_FALSE(planned(place, wish(Range(1, 1))));
+  EXPECT_FALSE(planned(place, request(Range(1, 1))));
 }
 
 TEST(SlurmNodes, TheBatchScriptOfAHeterogeneousJobIsToldHowToUseAllOfIt) {
@@ -158,7 +159,7 @@ TEST(SlurmNodes, TheBatchScriptOfAHeterogeneousJobIsToldHowToUseAllOfIt) {
 
   EXPECT_THAT(refused(place).message(), HasSubstr("2 components"));
   EXPECT_THAT(refused(place).remedy(), HasSubstr("srun --het-group=0-1 --ntasks-per-node=1"));
-  EXPECT_FALSE(planned(place, wish(Range(1, 1))));
+  EXPECT_FALSE(planned(place, request(Range(1, 1))));
 }
 
 // As SLURM 22.05 sets them in a step of all components.

@@ -1,4 +1,4 @@
-#include "launcher/cluster/endpoint_probe.h"
+#include "launcher/cluster/meeting/endpoint_probe.h"
 
 #include <boost/asio/ip/address_v4.hpp>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "launcher/cluster/endpoint.h"
+#include "launcher/cluster/meeting/endpoint.h"
 
 #include <future>
 #include <thread>

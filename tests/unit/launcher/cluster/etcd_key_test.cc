@@ -1,6 +1,6 @@
 // The seat of machine 0 in a real etcd.
 
-#include "launcher/cluster/etcd_key.h"
+#include "launcher/cluster/meeting/etcd_key.h"
 
 #include <atomic>
 #include <condition_variable>

@@ -1,6 +1,6 @@
 // When a launcher has the coordinator of its job, by an etcd that says what the test wants, and when it gives it up.
 
-#include "launcher/cluster/hosted_coordinator.h"
+#include "launcher/cluster/hosting/hosted_coordinator.h"
 
 #include <optional>
 #include <string>

@@ -1,4 +1,4 @@
-#include "launcher/cluster/job_folder.h"
+#include "launcher/cluster/meeting/job_folder.h"
 
 #include <filesystem>
 

@@ -1,6 +1,6 @@
 // What agents are told of `accel-launch --agent`, against what they check.
 
-#include "launcher/cluster/launch_description.h"
+#include "launcher/cluster/meeting/launch_description.h"
 
 #include <filesystem>
 

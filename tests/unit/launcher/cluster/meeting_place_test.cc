@@ -1,6 +1,6 @@
 // Whom nodes follow when their coordinator names another one.
 
-#include "launcher/cluster/meeting_place.h"
+#include "launcher/cluster/meeting/meeting_place.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // For whom a client waits, how long, and what it says.
 
-#include "launcher/cluster/patience.h"
+#include "launcher/cluster/agents/patience.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Which ranks a user may ask a job for.
 
-#include "launcher/cluster/rank_choice.h"
+#include "launcher/cluster/agents/rank_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/cluster/run_request.h"
+#include "launcher/cluster/agents/run_request.h"
 
 #include <cstdlib>
 #include <string>

@@ -1,4 +1,4 @@
-#include "launcher/cluster/signal_word.h"
+#include "launcher/cluster/agents/signal_word.h"
 
 #include <csignal>
 

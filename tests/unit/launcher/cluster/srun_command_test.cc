@@ -1,4 +1,4 @@
-#include "launcher/cluster/srun_command.h"
+#include "launcher/cluster/slurm/srun_command.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

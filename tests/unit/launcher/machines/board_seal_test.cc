@@ -1,8 +1,8 @@
 // Whole jobs of launchers that know a token, on a board that strangers write to as well.
 
-#include "launcher/start/machines/board_seal.h"
+#include "launcher/start/machines/board/board_seal.h"
 
-#include "launcher/start/machines/agreement.h"
+#include "launcher/start/machines/board/agreement.h"
 #include "tests/unit/launcher/machines/machines_fixture.h"
 
 namespace accel::launcher::board_seal_test {

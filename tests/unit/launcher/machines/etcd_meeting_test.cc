@@ -1,6 +1,6 @@
 // How launchers find machine 0 by what stands in etcd: an etcd in memory, and time that passes in pauses.
 
-#include "launcher/start/machines/etcd_meeting.h"
+#include "launcher/start/machines/main/etcd_meeting.h"
 
 #include <csignal>
 

@@ -1,6 +1,6 @@
 // Whole jobs on several machines, without a process, a socket or a clock.
 
-#include "launcher/start/machines/agreement.h"
+#include "launcher/start/machines/board/agreement.h"
 #include "tests/unit/launcher/machines/machines_fixture.h"
 
 namespace accel::launcher::machine_test {

@@ -9,9 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/start/machines/board_seal.h"
-#include "launcher/start/machines/leader.h"
-#include "launcher/start/machines/machine.h"
+#include "launcher/start/machines/board/board_seal.h"
+#include "launcher/start/machines/decisions/leader.h"
+#include "launcher/start/machines/decisions/machine.h"
 
 namespace accel::launcher {
 

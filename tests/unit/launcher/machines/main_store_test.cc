@@ -1,6 +1,6 @@
 // MainStore looks for a main process whose name has no address yet, or another one by now.
 
-#include "launcher/start/machines/main_store.h"
+#include "launcher/start/machines/main/main_store.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ class MainStoreTest : public ::testing::Test {
   // Machine 1 of two, which is answered `answers` one after another, and the last one from then on.
   MainStore& machine_1(std::vector<Result<std::vector<TcpEndpoint>>> answers) {
     answers_ = std::move(answers);
-    StaticSettings settings;
+    MachinesSettings settings;
     settings.num_machines = 2;
     settings.machine_rank = 1;
     settings.address = "pod-0.jobs";
@@ -100,7 +100,7 @@ TEST_F(MainStoreTest, FollowsTheNameAsWellWhenItBeginsAnewAfterItWasClosed) {
 }
 
 TEST_F(MainStoreTest, NamesTheFlagThatSaidWhereToListen) {
-  StaticSettings settings;
+  MachinesSettings settings;
   settings.machine_rank = 0;
   settings.program = Program::kTorchrun;
   settings.is_at_endpoint = true;
@@ -126,6 +126,28 @@ TEST_F(MainStoreTest, AsksNoMoreOnceItIsClosed) {
   loop_.run_for(kLongEnough);  // nothing is left to wait for
 
   EXPECT_EQ(num_asked_, 1u);
+}
+
+TEST(MainSeat, IsTakenWithoutAMachineRankWhenTheAddressOrThePortIsAnothers) {
+  EXPECT_EQ(seat_without_store(ErrorCode::kInvalidArgument, true, false, true), MainSeat::kTaken);
+  EXPECT_EQ(seat_without_store(ErrorCode::kPortInUse, true, false, true), MainSeat::kTaken);
+}
+
+TEST(MainSeat, IsUnclearForMachineRank0WithoutTheAddressUntilItListensOnAll) {
+  EXPECT_EQ(seat_without_store(ErrorCode::kInvalidArgument, false, false, true),
+            MainSeat::kUnclear);
+  EXPECT_EQ(seat_without_store(ErrorCode::kInvalidArgument, false, true, true), MainSeat::kOurs);
+}
+
+TEST(MainSeat, IsOursWhenThePortNeedsARightThatWeDoNotHave) {
+  EXPECT_EQ(seat_without_store(ErrorCode::kUnsupported, true, false, true), MainSeat::kOurs);
+  EXPECT_EQ(seat_without_store(ErrorCode::kUnsupported, false, false, true), MainSeat::kOurs);
+}
+
+TEST(MainSeat, IsContestedForMachineRank0WhosePortIsHeldBeforeTheStoreWasItsOwn) {
+  EXPECT_EQ(seat_without_store(ErrorCode::kPortInUse, false, false, true), MainSeat::kContested);
+  EXPECT_EQ(seat_without_store(ErrorCode::kPortInUse, false, true, true), MainSeat::kContested);
+  EXPECT_EQ(seat_without_store(ErrorCode::kPortInUse, false, false, false), MainSeat::kOurs);
 }
 
 }  // namespace

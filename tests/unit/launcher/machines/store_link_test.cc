@@ -1,6 +1,6 @@
 // StoreLink over real sockets: which address of a name it takes after one is refused or broken.
 
-#include "launcher/start/machines/store_link.h"
+#include "launcher/start/machines/main/store_link.h"
 
 #include <gtest/gtest.h>
 

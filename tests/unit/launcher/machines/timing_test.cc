@@ -1,6 +1,6 @@
 // How often launchers of several machines look.
 
-#include "launcher/start/machines/timing.h"
+#include "launcher/start/machines/board/timing.h"
 
 #include <gtest/gtest.h>
 

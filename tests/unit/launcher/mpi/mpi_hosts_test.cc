@@ -1,10 +1,9 @@
-#include "launcher/start/mpi/mpi_hosts.h"
-
 #include <algorithm>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/start/mpi/mpi_launch.h"
 #include "tests/support/launch_plan_fixture.h"
 
 namespace accel::launcher::mpi_hosts_test {

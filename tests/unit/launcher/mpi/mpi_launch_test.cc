@@ -23,7 +23,7 @@ using ::testing::Pair;
 const MpiProgram kIntel{"mpirun", MpiFamily::kHydra};
 const MpiProgram kOpen{"mpirun", MpiFamily::kOpenMpi};
 
-MpiWish four_machines() {
+MpiRequest four_machines() {
   return {.hostfile = "/hosts",
           .num_machines = 4,
           .num_processes = 16,
@@ -65,9 +65,9 @@ TEST(MpiLaunch, WithoutANumberEachHostHasOneRank) {
 }
 
 TEST(MpiLaunch, RanksThatDoNotDivideFillTheSlotsOfTheHostfile) {
-  MpiWish wish = four_machines();
-  wish.num_processes = 15;
-  const MpiSettings settings = or_throw(plan_mpi(wish));
+  MpiRequest request = four_machines();
+  request.num_processes = 15;
+  const MpiSettings settings = or_throw(plan_mpi(request));
 
   EXPECT_THAT(mpirun_words(settings, kIntel, {"S"}),
               ElementsAre("mpirun", "-f", "/hosts", "-n", "15", "S"));
@@ -79,19 +79,19 @@ TEST(MpiLaunch, RanksThatDoNotDivideFillTheSlotsOfTheHostfile) {
 
 TEST(MpiLaunch, RefusesWhatMachinesCannotAgreeOn) {
   const auto refused = [](auto change) {
-    MpiWish wish = four_machines();
-    change(wish);
-    const auto planned = plan_mpi(wish);
+    MpiRequest request = four_machines();
+    change(request);
+    const auto planned = plan_mpi(request);
     if (planned) throw std::logic_error("it was planned");
     EXPECT_FALSE(planned.error().remedy().empty());
     return planned.error().message();
   };
 
-  EXPECT_EQ(refused([](MpiWish& wish) { wish.main_address.reset(); }),
+  EXPECT_EQ(refused([](MpiRequest& request) { request.main_address.reset(); }),
             "When using multiple machines, you need to specify the main process IP.");
-  EXPECT_EQ(refused([](MpiWish& wish) { wish.main_port.reset(); }),
+  EXPECT_EQ(refused([](MpiRequest& request) { request.main_port.reset(); }),
             "When using multiple machines, you need to specify the main process port.");
-  EXPECT_THAT(refused([](MpiWish& wish) { wish.main_port = 0; }), HasSubstr("beforehand"));
+  EXPECT_THAT(refused([](MpiRequest& request) { request.main_port = 0; }), HasSubstr("beforehand"));
 }
 
 TEST(MpiLaunch, OpenMpiIsToldWhichVariablesGoToOtherHosts) {

@@ -36,10 +36,10 @@ class SubmissionTest : public ::testing::Test {
     folder_.write("aws", kAws, /*is_executable=*/true);
     folder_.write("statuses", statuses);
     Submission submission;
-    submission.wish.config.instance_type = "ml.p3.2xlarge";
-    submission.wish.config.role = "arn:aws:iam::1:role/mine";
-    submission.wish.config.image = "123.dkr.ecr/image:1";
-    submission.wish.script = folder_.write("code/train.py", "print(1)\n");
+    submission.job.config.instance_type = "ml.p3.2xlarge";
+    submission.job.config.role = "arn:aws:iam::1:role/mine";
+    submission.job.config.image = "123.dkr.ecr/image:1";
+    submission.job.script = folder_.write("code/train.py", "print(1)\n");
     submission.environment = {{"PATH", folder_.path().string() + ":/usr/bin:/bin"},
                               {"TMPDIR", folder_.file("missing")}};
     ::testing::internal::CaptureStdout();

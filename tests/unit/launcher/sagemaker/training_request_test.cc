@@ -55,19 +55,19 @@ TEST(Hyperparameters, WhatCannotBeHandedOnIsRefused) {
   EXPECT_THAT(message({"--a", "1", "--a=2"}), HasSubstr("--a is given twice"));
 }
 
-TrainingWish wish() {
-  TrainingWish wish;
-  wish.config.instance_type = "ml.p3.2xlarge";
-  wish.config.role = "my_role";
-  wish.script = "code/train.py";
-  wish.arguments = {"--epochs", "3", "--name", "bert"};
-  wish.variables = {{"ACCELERATE_MIXED_PRECISION", "fp16"}};
-  wish.suffix = "7-ab";
-  return wish;
+TrainingJob job() {
+  TrainingJob job;
+  job.config.instance_type = "ml.p3.2xlarge";
+  job.config.role = "my_role";
+  job.script = "code/train.py";
+  job.arguments = {"--epochs", "3", "--name", "bert"};
+  job.variables = {{"ACCELERATE_MIXED_PRECISION", "fp16"}};
+  job.suffix = "7-ab";
+  return job;
 }
 
 TEST(TrainingRequest, SaysWhatTheEstimatorOfThePeerWouldSay) {
-  const TrainingRequest request = or_throw(make_training_request(wish(), {.id = "123"}));
+  const TrainingRequest request = or_throw(make_training_request(job(), {.id = "123"}));
   const Json& json = request.json;
 
   EXPECT_EQ(json["TrainingJobName"], "accelerate-sagemaker-1-7-ab");
@@ -91,7 +91,7 @@ TEST(TrainingRequest, SaysWhatTheEstimatorOfThePeerWouldSay) {
 }
 
 TEST(TrainingRequest, FilesOfInputsAndMetricsHaveAHeadline) {
-  TrainingWish full = wish();
+  TrainingJob full = job();
   full.inputs = "channel\tlocation\ntrain\ts3://b/train\r\ntest\ts3://b/test";
   full.metrics = "name\tregex\nloss\tloss=(.*)\n";
   const TrainingRequest request = or_throw(make_training_request(full, {}));
@@ -112,7 +112,7 @@ TEST(TrainingRequest, AdditionalArgumentsBeatTheOthers) {
   const auto entry = [](const char* key, auto value) {
     return ConfigEntry{key, 0, {.data = value}};
   };
-  TrainingWish full = wish();
+  TrainingJob full = job();
   full.config.additional_args = {
       entry("max_run", std::int64_t{60}),
       entry("environment", ConfigValue::Map{entry("KEY", std::string("v"))}),
@@ -127,7 +127,7 @@ TEST(TrainingRequest, AdditionalArgumentsBeatTheOthers) {
 
 TEST(TrainingRequest, WhatCannotBeSentIsRefused) {
   const auto refused = [](auto change) {
-    TrainingWish changed = wish();
+    TrainingJob changed = job();
     change(changed);
     const auto request = make_training_request(changed, {});
     if (request) throw std::logic_error("it was made");
@@ -135,16 +135,16 @@ TEST(TrainingRequest, WhatCannotBeSentIsRefused) {
     return request.error().message();
   };
 
-  EXPECT_EQ(refused([](TrainingWish& wish) { wish.script = "code/run.sh"; }),
+  EXPECT_EQ(refused([](TrainingJob& job) { job.script = "code/run.sh"; }),
             "Your training script should be a python script and not \"run.sh\"");
-  EXPECT_THAT(refused([](TrainingWish& wish) { wish.config.pytorch_version = "2.1"; }),
+  EXPECT_THAT(refused([](TrainingJob& job) { job.config.pytorch_version = "2.1"; }),
               HasSubstr("PyTorch 2.1"));
-  EXPECT_THAT(refused([](TrainingWish& wish) { wish.config.region = "cn-north-1"; }),
+  EXPECT_THAT(refused([](TrainingJob& job) { job.config.region = "cn-north-1"; }),
               HasSubstr("cn-north-1"));
 }
 
 TEST(TrainingRequest, BytesThatAreNoTextAreNamed) {
-  TrainingWish bytes = wish();
+  TrainingJob bytes = job();
   bytes.arguments = {"--name", "a\xff"};
 
   const auto request = make_training_request(bytes, {});
@@ -177,7 +177,7 @@ TEST_F(SageMakerPlan, TheWorkersVariablesAreSent) {
   const auto& submission = std::get<Submission>(plan.start);
   EXPECT_TRUE(submission.is_printed_only);
   EXPECT_EQ(submission.environment.at("AWS_DEFAULT_REGION"), "us-east-1");
-  const Json json = or_throw(make_training_request(submission.wish, {})).json;
+  const Json json = or_throw(make_training_request(submission.job, {})).json;
   EXPECT_EQ(json["Environment"]["ACCELERATE_MIXED_PRECISION"], "bf16");
   EXPECT_EQ(json["Environment"]["ACCELERATE_DYNAMO_BACKEND"], "INDUCTOR");
   EXPECT_EQ(json["Environment"]["ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"], "DATA_PARALLEL");

@@ -163,7 +163,7 @@ TEST_F(FsdpTest, AFlagThatHasNoEffectIsReadAllTheSame) {
   (void)plan({"--fsdp_offload_params", "None"});
 }
 
-TEST_F(FsdpTest, OnlyOneParadigmIsChosen) {
+TEST_F(FsdpTest, OnlyOneStrategyIsChosen) {
   for (const char* other : {"--cpu", "--multi_gpu"}) {
     const Error error = refused({"--use_fsdp", other, "--num_processes", "2"});
     EXPECT_EQ(error.code(), ErrorCode::kUsage) << other;

@@ -176,7 +176,7 @@ TEST_F(TorchrunTest, EtcdSaysWhoIsMachine0) {
                                   "protocol=https,cacert=ca.pem,cert=c.pem,key=k.pem,timeout=90"});
 
   ASSERT_TRUE(machines_of(result) && machines_of(result)->etcd);
-  const StaticSettings machines = *machines_of(result);
+  const MachinesSettings machines = *machines_of(result);
   EXPECT_EQ(machines.num_machines, 2);
   EXPECT_EQ(machines.machine_rank, std::nullopt);
   EXPECT_EQ(machines.run_id, "night");

@@ -1,0 +1,33 @@
+#include "launcher/cluster/agents/answers.h"
+
+#include <cstdio>
+
+#include <google/protobuf/util/json_util.h>
+
+#include "runtime/printable.h"
+
+namespace accel::cluster {
+
+void tell(const std::string& program, const std::string& line) {
+  if (!line.empty()) std::fprintf(stderr, "%s: %s\n", program.c_str(), printable(line).c_str());
+}
+
+int fail(const Error& error) {
+  std::fprintf(stderr, "%s\n", error.render(kProgram).c_str());
+  return error_info(error.code()).exit_status;
+}
+
+bool has_ended(const v1::Job& job) {
+  return job.state() >= v1::JOB_STATE_SUCCEEDED;
+}
+
+void print_json(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string text;
+  (void)google::protobuf::util::MessageToJsonString(message, &text, options);
+  std::printf("%s\n", text.c_str());
+}
+
+}  // namespace accel::cluster

@@ -1,0 +1,71 @@
+#include "launcher/start/machines/run/shim_link.h"
+
+#include <utility>
+#include <variant>
+
+#include <fcntl.h>
+
+namespace accel::launcher {
+
+ShimLink::ShimLink(boost::asio::io_context& context, Handlers handlers)
+    : handlers_(std::move(handlers)), events_(context) {}
+
+Result<void> ShimLink::start(const supervisor::JobSpec& spec) {
+  auto host = supervisor::start_shim(spec);
+  if (!host) return std::move(host).error();
+  host_ = *std::move(host);
+  events_.assign(::fcntl(host_->event_fd(), F_DUPFD_CLOEXEC, 3));
+  wait();
+  return {};
+}
+
+void ShimLink::wait() {
+  events_.async_wait(boost::asio::posix::descriptor_base::wait_read,
+                     [this](const boost::system::error_code& failure) {
+                       if (!failure) take();
+                     });
+}
+
+void ShimLink::take() {
+  while (true) {
+    auto event = host_->next_event();
+    if (!event) return handlers_.on_lost(std::move(event).error());
+    if (!*event) return wait();
+    handlers_.on_event(**event);
+    if (std::holds_alternative<supervisor::JobOutcome>(**event)) return;
+  }
+}
+
+void ShimLink::open_store(int generation, const std::string& bind_address, std::uint16_t port) {
+  request(supervisor::OpenStore{.generation = generation,
+                                .bind_address = bind_address,
+                                .port = port,
+                                .is_exact_port = true,
+                                .members = {std::string(supervisor::kEveryMachine)}});
+}
+
+void ShimLink::prepare(int generation,
+                       const PrepareWorkers& workers,
+                       const MachinesSettings& settings,
+                       bool hosts_store) {
+  request(supervisor::PrepareGeneration{.generation = generation,
+                                        .restart_count = workers.restart_count,
+                                        .first_rank = workers.first_rank,
+                                        .world_size = workers.world_size,
+                                        .node_rank = settings.machine_rank.value_or(0),
+                                        .num_nodes = settings.num_machines,
+                                        .hosts_store = hosts_store});
+}
+
+void ShimLink::start_workers(int generation, const MachinesSettings& settings) {
+  request(supervisor::StartGeneration{
+      .generation = generation, .master_addr = settings.address, .master_port = settings.port});
+}
+
+void ShimLink::stop_workers(int generation,
+                            supervisor::StopMode mode,
+                            supervisor::Milliseconds grace) {
+  request(supervisor::StopGeneration{.generation = generation, .mode = mode, .grace = grace});
+}
+
+}  // namespace accel::launcher
