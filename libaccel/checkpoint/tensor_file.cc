@@ -21,7 +21,7 @@
 #include <accel/result.h>
 #include <accel/safetensors.h>
 
-#include "libaccel/pager/parameter_key.h"
+#include "libaccel/pager/paged_storage.h"
 
 namespace accel::checkpoint {
 namespace {

@@ -1,7 +1,7 @@
 // How tensors come to be made without memory.
 //
-// LibTorch's dispatch key DeferredInit is free for libraries and lies above autograd. While a scope lives it is among the
-// keys of its thread, so a fallback on it is called for every operator, with the arguments that the caller gave:
+// While a scope lives, every operator of its thread comes here (interception/whole_operators.h), with the arguments that the
+// caller gave:
 //
 //   makes a tensor (no tensor among the arguments), no device named   runs on the meta device, goes on the tape
 //   the same, with a device                                           runs as it is
@@ -13,39 +13,29 @@
 // At the end of the scope the tape makes real what somebody still holds and is no parameter. That it is no parameter
 // cannot be told when it is made, only then: register_parameter() is no operator, but sets requires_grad.
 //
-// Operators that run inside of others do not come by again: the key is excluded meanwhile.
+// Operators that run inside of others do not come by again.
 
 #include <utility>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
 #include <accel/big_model.h>
 
 #include "libaccel/construction/operator_tape.h"
 #include "libaccel/construction/tensor_memory.h"
-#include "libaccel/operator_hook.h"
+#include "libaccel/interception/whole_operators.h"
 
 namespace accel {
 namespace detail {
-namespace {
-
-constexpr auto kConstructionKey = c10::DispatchKey::DeferredInit;
-
-thread_local EmptyConstruction* t_current = nullptr;
-
-}  // namespace
 
 // What one scope does, for its thread.
-class EmptyConstruction {
+class EmptyConstruction final : public interception::OperatorHandler {
  public:
   explicit EmptyConstruction(const InitEmptyWeightsOptions& options)
-      : options_(options), outer_(std::exchange(t_current, this)), key_(kConstructionKey) {}
-  ~EmptyConstruction() {
-    t_current = outer_;
-    const c10::impl::ExcludeDispatchKeyGuard as_ever(kConstructionKey);
+      : options_(options), scope_(*this) {}
+  ~EmptyConstruction() override {
+    const interception::NoHandlers as_ever;
     try {
       if (!options_.include_buffers) make_real_what_is_no_parameter();
       for (const at::Tensor& tensor : tape_.held()) construction::explain_addresses(tensor);
@@ -58,7 +48,7 @@ class EmptyConstruction {
   EmptyConstruction(const EmptyConstruction&) = delete;
   EmptyConstruction& operator=(const EmptyConstruction&) = delete;
 
-  void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
     const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
     bool has_tensors = false;
     std::vector<at::Tensor> known;
@@ -72,9 +62,13 @@ class EmptyConstruction {
       if (!argument.isList()) continue;
       for (const c10::IValue& item : argument.toListRef()) look_at(item);
     }
-    if (!known.empty()) return run_on_meta(op, stack, arguments.vec(), known);
-    if (has_tensors) return op.callBoxed(stack);
-    make(op, stack, arguments.vec());
+    if (known.empty() && has_tensors) return false;
+    if (known.empty()) {
+      make(op, stack, arguments.vec());
+    } else {
+      run_on_meta(op, stack, arguments.vec(), known);
+    }
+    return true;
   }
 
  private:
@@ -137,39 +131,16 @@ class EmptyConstruction {
   }
 
   InitEmptyWeightsOptions options_;
-  EmptyConstruction* outer_;
   construction::OperatorTape tape_;
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> real_;  // made with a device, on the CPU
-  c10::impl::IncludeDispatchKeyGuard key_;
+  interception::ThreadHandler scope_;  // last: operators come once it is there
 };
 
-namespace {
-
-void run_in_scope(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard inner(kConstructionKey);
-  // The key without a scope: a thread that took over this one's keys, as autograd's do.
-  if (t_current == nullptr) return op.callBoxed(stack);
-  t_current->run(op, stack);
-}
-
-// At the first scope.
-void hook_construction() {
-  static const bool is_registered = [] {
-    hook_operators("_", kConstructionKey)
-        .fallback(torch::CppFunction::makeFromBoxedFunction<&run_in_scope>());
-    return true;
-  }();
-  (void)is_registered;
-}
-
-}  // namespace
 }  // namespace detail
 
 EmptyWeights::EmptyWeights() = default;
-EmptyWeights::EmptyWeights(const InitEmptyWeightsOptions& options) {
-  detail::hook_construction();
-  construction_ = std::make_unique<detail::EmptyConstruction>(options);
-}
+EmptyWeights::EmptyWeights(const InitEmptyWeightsOptions& options)
+    : construction_(std::make_unique<detail::EmptyConstruction>(options)) {}
 EmptyWeights::~EmptyWeights() = default;
 EmptyWeights::EmptyWeights(EmptyWeights&&) noexcept = default;
 

@@ -5,7 +5,7 @@
 #include <accel/error.h>
 #include <accel/object_codec.h>
 
-#include "libaccel/pager/parameter_key.h"
+#include "libaccel/pager/paged_storage.h"
 
 namespace accel {
 namespace {

@@ -22,7 +22,7 @@
 #include <accel/operations.h>
 #include <accel/state.h>
 
-#include "libaccel/pager/parameter_key.h"
+#include "libaccel/pager/paged_storage.h"
 #include "libaccel/process/process_group.h"
 
 namespace accel::detail {

@@ -25,6 +25,7 @@
 #include <accel/error.h>
 
 #include "libaccel/alignment.h"
+#include "libaccel/interception/parameter_operators.h"
 #include "runtime/page_size.h"
 
 namespace accel::pager {
@@ -38,10 +39,6 @@ struct GuardRange::Entry {
 };
 
 namespace {
-
-// Read from the handler: the static model, because the dynamic one may allocate on a thread's first look. It makes all that
-// libaccel.so has local to threads static, and dlopen() has room for some hundred bytes of that.
-[[gnu::tls_model("initial-exec")]] thread_local constinit const char* t_operator = nullptr;
 
 struct sigaction g_previous = {};
 
@@ -105,9 +102,9 @@ void tell(const GuardLabel* label, std::size_t offset, bool is_readable) noexcep
   } else {
     line.add("memory behind a paged parameter was touched\n");
   }
-  if (t_operator != nullptr) {
+  if (const char* const operation = interception::last_operator()) {
     line.add("  while     the last operator on this thread was ");
-    line.add(t_operator);
+    line.add(operation);
     line.add("\n");
   }
   line.add(is_readable ? "  try       change it before prepare(), by the prepared optimizer's "
@@ -253,10 +250,6 @@ void GuardRange::decommit() {
   // One call for what was committed and what was mapped: other pages, without access, take the place of all.
   (void)::mmap(
       begin_, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-}
-
-void note_operator(const char* name) noexcept {
-  t_operator = name;
 }
 
 }  // namespace accel::pager

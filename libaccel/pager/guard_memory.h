@@ -64,7 +64,4 @@ class GuardRange {
   Entry* entry_ = nullptr;
 };
 
-// The operator that this thread runs, or ran last; the handler names it. name: text that lives for ever.
-void note_operator(const char* name) noexcept;
-
 }  // namespace accel::pager

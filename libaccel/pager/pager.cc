@@ -12,7 +12,7 @@
 #include <accel/error.h>
 
 #include "libaccel/pager/host_memory.h"
-#include "libaccel/pager/parameter_key.h"
+#include "libaccel/pager/paged_storage.h"
 
 namespace accel::pager {
 namespace {

@@ -4,7 +4,7 @@
 //   loss = model->forward(x)...; loss.backward(); optimizer.step(); pager.end_step();
 //
 // The parameters keep their tensor objects: modules, optimizers and scripts that hold them need not know. Each operator
-// that touches one has its unit filled first (parameter_key.h); units leave under a budget (page_table.h), and what was
+// that touches one has its unit filled first (paged_storage.h); units leave under a budget (page_table.h), and what was
 // written to goes back to where it came from (page_source.h). Gradients are ordinary tensors.
 //
 // Tied parameters, and those that share a storage, are paged once and stay tied.

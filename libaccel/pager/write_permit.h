@@ -1,6 +1,6 @@
 // WritePermit: whether operators may write to some parameters now, and what those are told that may not.
 //
-// The fallback of parameter_key.h asks it before each operator that writes to one, or to a view of one, as the operator's schema
+// paged_storage.h asks it before each operator that writes to one, or to a view of one, as the operator's schema
 // says. Code that writes by an address does not come by: where the pages can only be read, that ends with the signal and the
 // lines of guard_memory.h.
 //

@@ -48,7 +48,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/distributed/c10d/logger.hpp>
@@ -57,6 +56,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/interception/backward_hooks.h"
 #include "libaccel/optim/unique_parameters.h"
 #include "libaccel/prepare/gradient_buckets.h"
 #include "libaccel/prepare/gradient_hooks.h"
@@ -403,7 +403,7 @@ void DdpReducer::Impl::arm_late(std::size_t parameter) {
 // Called again for a backward, it does nothing.
 void DdpReducer::Impl::await_end(bool is_late) {
   if (std::exchange(end_is_awaited, true)) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), is_late] {
+  interception::call_at_end_of_backward([weak = weak_from_this(), is_late] {
     if (const auto owner = weak.lock()) owner->end_backward(is_late);
   });
 }
@@ -464,7 +464,7 @@ void DdpReducer::after_forward(std::vector<at::Tensor>& outputs) {
     if (owner->coming == Impl::Coming::kUndecided) owner->coming = coming;  // a second backward
     if (!owner->options.static_graph) return;
     if (std::exchange(owner->first_static_backward_seen, true)) return;
-    torch::autograd::Engine::get_default_engine().queue_callback(
+    interception::call_at_end_of_backward(
         [reducer = owner->reducer] { reducer->delay_all_reduce(); });
   });
 }

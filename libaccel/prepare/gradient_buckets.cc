@@ -13,12 +13,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <torch/csrc/autograd/engine.h>
 
 #include <accel/error.h>
 
 #include "libaccel/alignment.h"
 #include "libaccel/collectives/shm/byte_group.h"
+#include "libaccel/interception/backward_hooks.h"
 #include "libaccel/process/process_group.h"
 
 namespace accel {
@@ -247,7 +247,7 @@ void GradientBuckets::reduce_full_buckets() {
     ++num_reduced_;
   }
   state_ = State::kSummed;
-  torch::autograd::Engine::get_default_engine().queue_callback([this] {
+  interception::call_at_end_of_backward([this] {
     if (state_ == State::kSummed) state_ = State::kLocal;
   });
 }

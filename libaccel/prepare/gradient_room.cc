@@ -18,13 +18,13 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full.h>
 #include <c10/core/Allocator.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/util/env.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <accel/types.h>
 
 #include "libaccel/alignment.h"
+#include "libaccel/interception/backward_hooks.h"
+#include "libaccel/interception/cpu_allocator.h"
 #include "libaccel/process/process_group.h"
 
 namespace accel {
@@ -47,8 +47,10 @@ struct Blocks {
   bool is_retired = false;  // nobody takes blocks any more
 };
 
+thread_local int num_ordinary = 0;  // OrdinaryMemory of this thread
+
 // Of all rooms of the process.
-class AllBlocks {
+class AllBlocks final : public interception::CpuMemory {
  public:
   // Tensors may end after everything else.
   static AllBlocks& get() {
@@ -84,8 +86,19 @@ class AllBlocks {
     const auto found = room_of(block);
     return found != rooms_.end() && found->second.owner == owner;
   }
+  at::DataPtr allocate(std::size_t bytes) override {
+    if (bytes < GradientRoom::kSmallest || num_ordinary > 0 || !interception::is_in_backward())
+      return {};
+    std::byte* const block = take(bytes);
+    return block == nullptr ? at::DataPtr() : owned(block);
+  }
+  // Its context is its address.
+  [[nodiscard]] static at::DataPtr owned(std::byte* block) {
+    return {block, block, [](void* memory) { get().free(memory); }, at::Device(at::kCPU)};
+  }
   // Whether it was a block.
-  bool give_back(std::byte* block) {
+  bool free(void* memory) override {
+    auto* const block = static_cast<std::byte*>(memory);
     const std::lock_guard lock(mutex_);
     const auto found = room_of(block);
     if (found == rooms_.end()) return false;
@@ -119,51 +132,6 @@ class AllBlocks {
   std::atomic<int> num_open_ = 0;
 };
 
-void give_back_block(void* block) {
-  AllBlocks::get().give_back(static_cast<std::byte*>(block));
-}
-
-c10::DataPtr owned_block(std::byte* block) {
-  return {block, block, &give_back_block, at::Device(at::kCPU)};
-}
-
-thread_local int num_ordinary = 0;  // OrdinaryMemory of this thread
-
-class BackwardAllocator final : public c10::Allocator {
- public:
-  static void install() {
-    static const bool is_installed = [] {
-      others_ = c10::GetCPUAllocator();
-      c10::SetCPUAllocator(new BackwardAllocator());
-      return true;
-    }();
-    static_cast<void>(is_installed);
-  }
-
-  c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes >= GradientRoom::kSmallest && num_ordinary == 0 &&
-        torch::autograd::get_current_node() != nullptr) {
-      if (std::byte* const block = AllBlocks::get().take(bytes)) return owned_block(block);
-    }
-    return others_->allocate(bytes);
-  }
-  // For raw_allocate(), whose memory may be a block or not. What allocate() returns frees itself by another one.
-  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override {
-    return others_->raw_deleter() == nullptr ? nullptr : &delete_either;
-  }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    default_copy_data(to, from, bytes);
-  }
-
- private:
-  static void delete_either(void* memory) {
-    if (!AllBlocks::get().give_back(static_cast<std::byte*>(memory)))
-      others_->raw_deleter()(memory);
-  }
-
-  static inline c10::Allocator* others_ = nullptr;
-};
-
 bool lacks_any(ProcessGroup& group, bool has_memory) {
   at::Tensor lacks = at::full({1}, has_memory ? 0 : 1, at::kInt);
   group.all_reduce_(lacks, Reduction::kMax, "sharing memory for gradients");
@@ -178,7 +146,8 @@ std::unique_ptr<GradientRoom> GradientRoom::create(std::shared_ptr<ProcessGroup>
   std::unique_ptr<GradientRoom> room(new GradientRoom(group));
   const bool has_memory = may_share_gradients() && room->add(sizes);
   if (lacks_any(*group, has_memory)) return nullptr;
-  BackwardAllocator::install();
+  static const bool stands_before = (interception::stand_before_allocator(AllBlocks::get()), true);
+  (void)stands_before;
   return room;
 }
 
@@ -217,7 +186,7 @@ at::Tensor GradientRoom::empty_like(const at::Tensor& like) {
   if (block == nullptr) return at::empty_strided(like.sizes(), like.strides(), like.options());
   c10::Storage storage(c10::Storage::use_byte_size_t(),
                        like.nbytes(),
-                       owned_block(block),
+                       AllBlocks::owned(block),
                        /*allocator=*/nullptr,
                        /*resizable=*/false);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(

@@ -7,14 +7,11 @@
 // one is (holds()), and copies it (empty_like()). A block belongs to its tensor, also after this object's end, and is free again
 // when that ends.
 //
-// It stands before the allocator of LibTorch for the CPU, once for the process and for good; whoever puts another one there
-// afterwards has gradients in ordinary memory.
+// It stands before the allocator of LibTorch for the CPU (interception/cpu_allocator.h), for good.
 //
-// Threads:  the thread that trains, and that of its backward; the allocator: any. It is put there by the first create(), before
-//           which nobody else should allocate meanwhile, as c10::SetCPUAllocator() asks.
+// Threads:  the thread that trains, and that of its backward; the allocator: any. It is put there by the first create().
 // Cost:     a look at a table for each allocation of kSmallest bytes or more in a backward, 50 ns; the memory of the blocks, from
 //           the beginning, and of one more for each gradient that somebody keeps, until the end of this object.
-// Source:   c10/core/CPUAllocator.h, torch/csrc/autograd/function.h (get_current_node) of LibTorch 2.11.
 #pragma once
 
 #include <cstddef>

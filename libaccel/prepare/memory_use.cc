@@ -10,7 +10,7 @@
 #include <accel/memory_use.h>
 
 #include "libaccel/checkpoint/optimizer_state.h"
-#include "libaccel/pager/parameter_key.h"
+#include "libaccel/pager/paged_storage.h"
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/sharding/divided_gradients.h"
 #include "libaccel/sharding/sharded_model.h"

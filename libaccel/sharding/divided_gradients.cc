@@ -1,15 +1,11 @@
 #include "libaccel/sharding/divided_gradients.h"
 
-#include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
 
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 namespace accel::sharding {
 namespace {
@@ -53,22 +49,6 @@ bool is_stand_in(const at::Tensor& gradient) {
          dynamic_cast<const MissingMemory*>(gradient.storage().unsafeGetStorageImpl()) != nullptr;
 }
 
-class DividedGradients::Hook final : public torch::autograd::FunctionPreHook {
- public:
-  explicit Hook(DividedGradients& owner) : owner_(owner) {}
-  torch::autograd::variable_list operator()(
-      const torch::autograd::variable_list& gradients) override {
-    owner_.withdraw();
-    return gradients;
-  }
-  [[nodiscard]] bool is_of(const DividedGradients& owner) const noexcept {
-    return &owner_ == &owner;
-  }
-
- private:
-  DividedGradients& owner_;
-};
-
 DividedGradients::DividedGradients(std::vector<NamedParameter> parameters,
                                    std::function<void(std::size_t)> on_cleared)
     : parameters_(std::move(parameters)),
@@ -76,17 +56,12 @@ DividedGradients::DividedGradients(std::vector<NamedParameter> parameters,
       stand_ins_(parameters_.size()),
       states_(parameters_.size(), State::kAway) {
   for (const NamedParameter& parameter : parameters_)
-    torch::autograd::impl::add_hook(parameter.tensor, std::make_unique<Hook>(*this));
+    hooks_.push_back(interception::before_adding(parameter.tensor, [this] { withdraw(); }));
 }
 
 DividedGradients::~DividedGradients() {
-  for (const NamedParameter& parameter : parameters_) {
+  for (const NamedParameter& parameter : parameters_)
     if (is_stand_in(parameter.tensor.grad())) parameter.tensor.mutable_grad().reset();
-    std::erase_if(torch::autograd::impl::hooks(parameter.tensor), [this](const auto& hook) {
-      const auto* own = dynamic_cast<const Hook*>(hook.get());
-      return own != nullptr && own->is_of(*this);
-    });
-  }
 }
 
 void DividedGradients::put(std::size_t parameter) {

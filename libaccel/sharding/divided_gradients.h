@@ -21,6 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/interception/backward_hooks.h"
 #include "libaccel/prepare/parameter_list.h"
 
 namespace accel::sharding {
@@ -48,13 +49,13 @@ class DividedGradients {
 
  private:
   enum class State : std::uint8_t { kAway, kInPlace, kWithdrawn };
-  class Hook;
 
   std::vector<NamedParameter> parameters_;
   std::function<void(std::size_t)> on_cleared_;
   std::vector<at::Tensor> stand_ins_;  // by parameter, made when first put
   std::vector<State> states_;
   std::size_t num_in_place_ = 0;
+  std::vector<interception::GradientHook> hooks_;
 };
 
 }  // namespace accel::sharding

@@ -11,8 +11,6 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <accel/error.h>
 #include <accel/types.h>
@@ -21,25 +19,6 @@
 #include "libaccel/process/process_group.h"
 
 namespace accel::sharding {
-
-class GradientShards::Hook final : public torch::autograd::PostAccumulateGradHook {
- public:
-  Hook(GradientShards& owner, std::size_t parameter, std::unique_ptr<PostAccumulateGradHook> users)
-      : owner_(owner), parameter_(parameter), users_(std::move(users)) {}
-  void operator()(const at::Tensor& values) override {
-    if (users_ != nullptr) (*users_)(values);
-    owner_.on_gradient(parameter_);
-  }
-  [[nodiscard]] bool is_of(const GradientShards& owner) const noexcept { return &owner_ == &owner; }
-  [[nodiscard]] std::unique_ptr<PostAccumulateGradHook> give_back() noexcept {
-    return std::move(users_);
-  }
-
- private:
-  GradientShards& owner_;
-  std::size_t parameter_;
-  std::unique_ptr<PostAccumulateGradHook> users_;  // a parameter has room for one hook
-};
 
 GradientShards::GradientShards(std::vector<NamedParameter> parameters,
                                std::vector<Unit> units,
@@ -68,21 +47,9 @@ GradientShards::GradientShards(std::vector<NamedParameter> parameters,
     }
   }
   find_room();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& parameter = parameters_[i].tensor;
-    auto users = std::move(torch::autograd::impl::post_acc_grad_hooks(parameter));
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        parameter, std::make_unique<Hook>(*this, i, std::move(users)));
-  }
-}
-
-GradientShards::~GradientShards() {
-  for (const NamedParameter& parameter : parameters_) {
-    auto* const own =
-        dynamic_cast<Hook*>(torch::autograd::impl::post_acc_grad_hooks(parameter.tensor).get());
-    if (own == nullptr || !own->is_of(*this)) continue;  // the user has put another one there
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, own->give_back());
-  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    hooks_.push_back(
+        interception::after_adding(parameters_[i].tensor, [this, i] { on_gradient(i); }));
 }
 
 void GradientShards::arm() {

@@ -40,6 +40,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/interception/backward_hooks.h"
 #include "libaccel/prepare/gradient_room.h"
 #include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/shard_mesh.h"
@@ -61,7 +62,6 @@ class GradientShards {
                  ShardMesh mesh,
                  int model,
                  std::function<void()> on_first);
-  ~GradientShards();
   GradientShards(const GradientShards&) = delete;
   GradientShards& operator=(const GradientShards&) = delete;
 
@@ -98,7 +98,6 @@ class GradientShards {
     at::Tensor shard;               // once reduced, until taken
     std::size_t num_arrived = 0;
   };
-  class Hook;
 
   void on_gradient(std::size_t parameter);
   bool call_roll(bool has_gradients);
@@ -142,6 +141,7 @@ class GradientShards {
   std::vector<at::Tensor> spare_;  // flats to be used again
   std::int64_t live_bytes_ = 0;
   std::int64_t peak_bytes_ = 0;
+  std::vector<interception::GradientHook> hooks_;
 };
 
 }  // namespace accel::sharding

@@ -29,7 +29,8 @@
 #include <accel/logging.h>
 
 #include "libaccel/construction/tensor_memory.h"
-#include "libaccel/pager/parameter_key.h"
+#include "libaccel/interception/backward_hooks.h"
+#include "libaccel/pager/paged_storage.h"
 #include "libaccel/process/joint_check.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/parameter_memory.h"
@@ -356,7 +357,7 @@ void ShardedModel::settle() {
 // those that say what to write, and not none.
 void ShardedModel::end_own_backward() {
   if (is_in_backward_) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([this] { after_backward(); });
+  interception::call_at_end_of_backward([this] { after_backward(); });
 }
 
 void ShardedModel::after_backward() {

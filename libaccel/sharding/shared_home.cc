@@ -27,7 +27,7 @@
 #include "libaccel/collectives/shm/memory_offer.h"
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/pager/guard_memory.h"
-#include "libaccel/pager/parameter_key.h"
+#include "libaccel/pager/paged_storage.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/process/text_gather.h"
 #include "libaccel/sharding/parameter_home.h"

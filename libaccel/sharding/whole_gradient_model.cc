@@ -5,7 +5,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
-#include <torch/csrc/autograd/engine.h>
+
+#include "libaccel/interception/backward_hooks.h"
 
 namespace accel::sharding {
 namespace {
@@ -53,9 +54,8 @@ void WholeGradientModel::settle() {
 // Behind what the reducer does at the end, which it asks for while gradients come.
 void WholeGradientModel::await_end() {
   if (std::exchange(end_is_awaited_, true)) return;
-  torch::autograd::Engine& engine = torch::autograd::Engine::get_default_engine();
-  engine.queue_callback([this, &engine] {
-    engine.queue_callback([this] {
+  interception::call_at_end_of_backward([this] {
+    interception::call_at_end_of_backward([this] {
       end_is_awaited_ = false;
       give_parts();
     });

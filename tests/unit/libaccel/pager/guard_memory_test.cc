@@ -12,6 +12,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/interception/parameter_operators.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::pager::guard_memory_test {
@@ -86,7 +87,7 @@ TEST(GuardRangeDeathTest, AReadNamesTheParameterAndTheOperatorAndDiesBySegv) {
   GuardRange range(kPage, two_labels());
   range.commit();
   range.decommit();
-  note_operator("aten::addmm");
+  const interception::OperatorRun run("aten::addmm");
 
   EXPECT_EXIT(read_byte(range.begin() + 130),
               ::testing::KilledBySignal(SIGSEGV),

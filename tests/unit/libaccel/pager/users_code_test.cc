@@ -21,8 +21,8 @@
 
 #include "libaccel/pager/host_memory.h"
 #include "libaccel/pager/module_parameters.h"
+#include "libaccel/pager/paged_storage.h"
 #include "libaccel/pager/pager.h"
-#include "libaccel/pager/parameter_key.h"
 
 namespace accel::pager::users_code_test {
 namespace {

@@ -22,7 +22,7 @@
 #include <accel/with_params.h>
 
 #include "libaccel/collectives/shm/node_identity.h"
-#include "libaccel/pager/parameter_key.h"
+#include "libaccel/pager/paged_storage.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::paging_options_test {

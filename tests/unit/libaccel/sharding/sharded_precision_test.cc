@@ -17,7 +17,7 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
-#include "libaccel/pager/parameter_key.h"
+#include "libaccel/pager/paged_storage.h"
 #include "libaccel/sharding/fsdp_settings.h"
 #include "tests/support/precision_trainer.h"
 #include "tests/support/rank_group.h"

@@ -1,33 +1,24 @@
-// ParameterKey: how the pager sees every operator that touches a parameter of an unmodified module.
+// PagedStorage: puts a parameter of an unmodified module on pages, so that each operator that touches it has them filled.
 //
-// A paged parameter has LibTorch's dispatch key Fake, which is free for libraries, lies below autograd and above the
-// kernels, and is inherited by views. So a fallback on that key is called for each operator on the parameter or a view
-// of it, in forward and in backward, and for no other operator. It pins the units that the operator's arguments lie in,
-// notes which of them the operator writes to (its schema says so), and goes on to the kernel.
-//
-// The parameter's tensor object stays the same for ever; its storage is given once, at the addresses of its unit. From
-// the storage (the context of its data pointer) the fallback finds unit and table without a search.
+// The parameter has the key of interception/parameter_operators.h. The parameter's tensor object stays the same for ever; its
+// storage is given once, at the addresses of its unit. Before an operator on it, or on a view of it, its unit is pinned until the
+// operator is over, and noted as written to where the operator writes.
 //
 // A parameter that is always in memory has the key where its writes are to be seen: guarded(). An operator that writes then
 // asks the permit (write_permit.h), and throws with the parameter's name where it may not.
 //
-// Operators that only look at sizes, or make views, skip the key: they neither need values nor pay. Those that would
-// give the parameter other memory (resize_, set_) are refused with kUnsupported and the parameter's name. What is no operator,
-// or says in its schema that it does not write, is not seen: set_data(), kernels by an address, c10d's collectives.
-//
-// This file and its test are the only places that know of the key; another LibTorch is tried against that test.
-//
 // Threads:  any.
-// Cost:     boxing and one atomic addition and subtraction an operator (`bench/run pager`).
+// Cost:     one atomic addition and subtraction an operator, beside that of the key (`bench/run pager`).
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/interception/parameter_operators.h"
 #include "libaccel/pager/guard_memory.h"
 #include "libaccel/pager/page_table.h"
 #include "libaccel/pager/write_permit.h"
@@ -35,10 +26,16 @@
 namespace accel::pager {
 
 // Where a storage lies. Freed with it.
-struct PagedStorage {
-  std::shared_ptr<PageTable> table;  // shared with the pager: views may outlive it
-  std::size_t parameter = 0;
-  SlotPlace place;
+struct PagedStorage final : interception::ParameterStorage {
+  PagedStorage(std::shared_ptr<PageTable> pages, std::size_t index);
+  void before(interception::OperatorRun& run,
+              const c10::TensorImpl& tensor,
+              bool is_written) const override;
+  [[nodiscard]] std::string name_of(const c10::TensorImpl& tensor) const override;
+
+  const std::shared_ptr<PageTable> table;  // shared with the pager: views may outlive it
+  const std::size_t parameter;
+  const SlotPlace place;
 };
 
 // A storage over the addresses of the parameter.
@@ -70,8 +67,5 @@ void take_off_pages(at::Tensor& tensor, const at::Tensor& values);
 
 // The tensor, or a copy of one that is paged: for code that takes its address.
 [[nodiscard]] at::Tensor with_memory(const at::Tensor& tensor);
-
-// How often the fallback ran in this process.
-[[nodiscard]] std::uint64_t num_hooked_operators() noexcept;
 
 }  // namespace accel::pager

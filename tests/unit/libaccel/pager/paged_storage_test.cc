@@ -1,6 +1,6 @@
 // What the dispatch key on a parameter does, operator by operator. A new version of LibTorch is tried against this file.
 
-#include "libaccel/pager/parameter_key.h"
+#include "libaccel/pager/paged_storage.h"
 
 #include <csignal>
 #include <functional>
@@ -16,9 +16,10 @@
 
 #include "libaccel/pager/pager.h"
 
-namespace accel::pager::parameter_key_test {
+namespace accel::pager::paged_storage_test {
 namespace {
 
+using interception::num_hooked_operators;
 using ::testing::HasSubstr;
 using torch::Tensor;
 
@@ -318,4 +319,4 @@ TEST(PagerRefuses, AnOperatorThatNeedsMoreThanTheBudget) {
 }
 
 }  // namespace
-}  // namespace accel::pager::parameter_key_test
+}  // namespace accel::pager::paged_storage_test

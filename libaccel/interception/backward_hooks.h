@@ -1,0 +1,48 @@
+// BackwardHooks: who is called while a backward runs and at its end, beside the hooks of the program.
+//
+// Threads:  hooks are put and taken away by the thread that trains, outside of a backward; called by LibTorch's thread of the
+//           backward, one at a time. What they throw ends the backward.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+namespace accel::interception {
+
+// Whether this thread runs a node of a backward.
+[[nodiscard]] bool is_in_backward() noexcept;
+
+// Once, behind what was asked for before, when the backward that this thread is in has computed all gradients. From such a
+// callback: behind all others.
+void call_at_end_of_backward(std::function<void()> callback);
+
+// A hook at a parameter, taken away at this object's end.
+class GradientHook {
+ public:
+  explicit GradientHook(std::function<void()> take_away) : take_away_(std::move(take_away)) {}
+  GradientHook(GradientHook&& other) noexcept
+      : take_away_(std::exchange(other.take_away_, nullptr)) {}
+  GradientHook& operator=(GradientHook&&) = delete;
+  ~GradientHook() {
+    if (take_away_) take_away_();
+  }
+
+ private:
+  std::function<void()> take_away_;
+};
+
+// Before a gradient is added up, among the program's hooks on the tensor.
+[[nodiscard]] GradientHook before_adding(const at::Tensor& parameter, std::function<void()> call);
+
+// As soon as it is added up. A parameter has room for one such hook: that of the program, if it has put one there, is called
+// first, and gets its place back.
+[[nodiscard]] GradientHook after_adding(const at::Tensor& parameter, std::function<void()> call);
+
+// Behind those, at the node that adds up, in the order in which they were put there: a hook of the program does not take its
+// place. arrived: what autograd has made the gradient of, or added to it; may be undefined.
+[[nodiscard]] GradientHook behind_adding(const at::Tensor& parameter,
+                                         std::function<void(const at::Tensor& arrived)> call);
+
+}  // namespace accel::interception

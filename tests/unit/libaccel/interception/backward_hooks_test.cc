@@ -1,0 +1,88 @@
+// The order of what is called during a backward, and that the program's hooks keep their places.
+
+#include "libaccel/interception/backward_hooks.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace accel::interception::backward_hooks_test {
+namespace {
+
+using ::testing::ElementsAre;
+
+class BackwardHooks : public ::testing::Test {
+ protected:
+  std::function<void()> note(const char* what) {
+    return [this, what] { notes_.emplace_back(what); };
+  }
+  std::vector<std::string> backward() {
+    notes_.clear();
+    (weight_ * 2).sum().backward();
+    return notes_;
+  }
+
+  std::vector<std::string> notes_;
+  at::Tensor weight_ = at::ones({2}).requires_grad_();
+};
+
+class UsersHook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit UsersHook(std::function<void()> call) : call_(std::move(call)) {}
+  void operator()(const at::Tensor&) override { call_(); }
+
+ private:
+  std::function<void()> call_;
+};
+
+TEST_F(BackwardHooks, AreCalledBeforeAfterAndBehindTheSum) {
+  torch::autograd::impl::set_post_acc_grad_hooks(weight_,
+                                                 std::make_unique<UsersHook>(note("user")));
+  std::optional<GradientHook> before(before_adding(weight_, [this] {
+    notes_.emplace_back(weight_.grad().defined() ? "before: a gradient" : "before");
+  }));
+  std::optional<GradientHook> behind(behind_adding(weight_, [this](const at::Tensor&) {
+    call_at_end_of_backward([this] {
+      call_at_end_of_backward(note("last"));
+      notes_.emplace_back(is_in_backward() ? "end: in a node" : "end");
+    });
+    call_at_end_of_backward(note("end too"));
+    notes_.emplace_back(is_in_backward() ? "behind" : "behind: in no node");
+  }));
+  std::optional<GradientHook> after(after_adding(weight_, note("after")));
+
+  EXPECT_THAT(backward(),
+              ElementsAre("before", "user", "after", "behind", "end", "end too", "last"));
+  EXPECT_FALSE(is_in_backward());
+
+  before.reset();
+  behind.reset();
+  after.reset();
+  EXPECT_THAT(backward(), ElementsAre("user"));
+}
+
+TEST_F(BackwardHooks, OneThatTheProgramHasReplacedLeavesItsPlaceToIt) {
+  std::optional<GradientHook> after(after_adding(weight_, note("after")));
+  torch::autograd::impl::set_post_acc_grad_hooks(weight_,
+                                                 std::make_unique<UsersHook>(note("user")));
+  after.reset();
+
+  EXPECT_THAT(backward(), ElementsAre("user"));
+}
+
+TEST_F(BackwardHooks, TwoObjectsMayWatchOneParameter) {
+  std::optional<GradientHook> first(after_adding(weight_, note("first")));
+  const GradientHook second(after_adding(weight_, note("second")));
+
+  EXPECT_THAT(backward(), ElementsAre("first", "second"));
+}
+
+}  // namespace
+}  // namespace accel::interception::backward_hooks_test
