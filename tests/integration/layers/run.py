@@ -4,6 +4,9 @@
     runtime <- supervisor <- launcher;   runtime <- libaccel.   Only libaccel and the examples see LibTorch.
     runtime <- checkpoint_tools <- the commands of the launcher.
 
+In libaccel, that LibTorch is intercepted in interception/ alone, and docs/process-effects.md names each file that changes
+something for the whole process.
+
 Run by ctest. Exits with 1 and names the offending line.
 """
 
@@ -31,9 +34,10 @@ FORBIDDEN_INCLUDES = {
     "libaccel/include": [RPC, r"torch/torch\.h", r"nlohmann/", r"spdlog/", r'"'],
 }
 # a folder below one of those, with rules of its own: the part of the launcher that is opened with dlopen, and the parts of
-# libaccel that serve other nodes and that start workers from inside a program
+# libaccel that all others may register with, that serve other nodes and that start workers from inside a program
 OWN_RULES = {
     "launcher/cluster": [TORCH, r"libaccel/"],
+    "libaccel/interception": [RPC, r"supervisor/", r"boost/", r"libaccel/(?!interception/)"],
     "libaccel/launch": [TORCH, RPC, r"launcher/", r"agent/", r"boost/"],
     "libaccel/sharding/remote": [TORCH, RPC, r"supervisor/", r"launcher/", r"agent/"],
 }
@@ -80,6 +84,19 @@ LEVELS = {
               "control",
               "main"],
 }
+# What libaccel/interception/ alone may name of LibTorch: dispatch keys and their registration, the engine and its hooks, the
+# allocator.
+INTERCEPTION = (r"DispatchKey::(Fake|DeferredInit)\b|\b(Include|Exclude)DispatchKeyGuard\b|\btorch::Library\b|\bTORCH_LIBRARY"
+                r"|\bautograd::Engine\b|\bset_default_engine_stub\b|\bSavedVariableHooks\b|\bSavedTensorDefaultHooks\b"
+                r"|\bqueue_callback\b|\bget_current_node\b|\b(add|del)_(pre|post)_hook\b|\bimpl::(add_hook|hooks|grad_accumulator)\b"
+                r"|\bpost_acc_grad_hooks\b|\bregister_(post_accumulate_grad_)?hook\b|\bSetCPU(Caching)?Allocator\b|\bSetAllocator\b")
+# Calls that change something for the whole process, and threads.
+PROCESS_EFFECTS = (r"(?<![\w>])::(signal|sigaction|setenv|unsetenv|putenv|clearenv|mallopt|malloc_trim|umask|prctl|setsid|chdir|fchdir"
+                   r"|on_exit|atexit|pthread_atfork|dlsym|dlopen|sched_setaffinity|setrlimit|personality)\("
+                   r"|\bstd::(set_terminate|atexit|at_quick_exit|quick_exit|set_new_handler|locale::global)\(|\b__libc_start_main\("
+                   r"|\bset_num_(interop_)?threads\(|\bmanual_seed\(|\bset\w*Deterministic\w*\(|\bset\w+FuserEnabled\("
+                   r"|\bset_default_engine_stub\(|\bSetCPUAllocator\(|\bnew torch::Library\(|\bmakeFromBoxedFunction"
+                   r"|\bstd::j?thread\b(?!::)(?! *\()")
 # what may be loaded or needed by which program
 FORBIDDEN_LIBRARIES = {
     "bin/accel-launch": r"lib(torch|c10|grpc|protobuf|absl|python)",
@@ -143,6 +160,39 @@ def include_faults():
                         yield f"{path.relative_to(SOURCE)}:{number}: {folder}/ must not include {name}"
 
 
+def code_lines(path):
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        yield number, re.sub(r"(^|\s)//.*", "", line)
+
+
+def sources(*folders):
+    for folder in folders:
+        for path in sorted((SOURCE / folder).rglob("*")):
+            if path.suffix in (".h", ".cc"):
+                yield path, path.relative_to(SOURCE).as_posix()
+
+
+def interception_faults():
+    for path, name in sources("libaccel"):
+        if name.startswith("libaccel/interception/"):
+            continue
+        for number, line in code_lines(path):
+            if match := re.search(INTERCEPTION, line):
+                yield f"{name}:{number}: {match.group()} belongs to libaccel/interception/"
+
+
+def effect_faults():
+    page = (SOURCE / "docs/process-effects.md").read_text()
+    # A header and its source count as one.
+    named = {name.rsplit(".", 1)[0] for name in re.findall(r"`((?:libaccel|runtime)/[\w/]+\.(?:h|cc))`", page)}
+    for path, name in sources("libaccel", "runtime"):
+        if name.startswith(("runtime/supervisor/", "libaccel/selftest/")) or name.rsplit(".", 1)[0] in named:
+            continue
+        for number, line in code_lines(path):
+            if match := re.search(PROCESS_EFFECTS, line):
+                yield f"{name}:{number}: docs/process-effects.md does not name this file, which has {match.group()}"
+
+
 def needed(binary):
     out = subprocess.run(["readelf", "-d", binary], capture_output=True, text=True, check=True).stdout
     return re.findall(r"\(NEEDED\).*\[(.*)\]", out)
@@ -196,12 +246,18 @@ def bites():
     assert objection("launcher", "cluster/meeting/a.cc", "cluster/hosting/b.h")
     assert objection("launcher", "start/machines/main/a.cc", "start/machines/decisions/b.h")
     assert not objection("launcher", "start/mpi/a.cc", "start/ssh/b.h")
+    for line in ("c10::SetCPUAllocator(own);", "constexpr auto kKey = c10::DispatchKey::Fake;", "engine.queue_callback(end);"):
+        assert re.search(INTERCEPTION, line)
+    for line in ('  ::setenv("A", "0", 1);', "std::jthread thread_;", "if (::sigaction(SIGPIPE, &own, nullptr) != 0) return;"):
+        assert re.search(PROCESS_EFFECTS, line)
+    assert not re.search(PROCESS_EFFECTS, "std::thread::hardware_concurrency()")
     assert not objection("launcher", "flags/strategies/option.h", "flags/flag_spec.h")
 
 
 def main():
     bites()
-    faults = [*include_faults(), *level_faults(), *link_faults(), *gloo_symbol_faults(), *load_faults()]
+    faults = [*include_faults(), *level_faults(), *interception_faults(), *effect_faults(), *link_faults(),
+              *gloo_symbol_faults(), *load_faults()]
     for fault in faults:
         print("layers:", fault)
     print(f"layers: {len(faults)} faults")
