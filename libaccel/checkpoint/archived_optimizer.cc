@@ -23,6 +23,7 @@
 
 #include "libaccel/checkpoint/named_states.h"
 #include "libaccel/optim/archive_form.h"
+#include "libaccel/optim/optimizer_traits.h"
 #include "libaccel/optim/unique_parameters.h"
 
 namespace accel::checkpoint {
@@ -129,9 +130,8 @@ at::Tensor count_of(std::size_t count) {
 [[noreturn]] void refuse_to_archive(const Optimizer& optimizer, const std::string& why) {
   throw Error(ErrorCode::kUnsupported,
               "an optimizer of type " + c10::demangle(typeid(optimizer).name()) +
-                  " has states that cannot be saved: it is none of SGD, Adam, AdamW, RMSprop, "
-                  "Adagrad, LBFGS, and " +
-                  why,
+                  " has states that cannot be saved: it is none of " + optimizer_names() +
+                  ", and " + why,
               std::string(kRemedy) + "; or, without sharding, derive it from accel::Stateful too");
 }
 

@@ -1,10 +1,9 @@
 // Optimizers to and from named tensors and JSON.
 //
-// Each of LibTorch's optimizers keeps a state object per parameter and an options object per group,
-// of types of their own and without a common way to list their fields. optimizer_fields.h lists
-// them; the writer and the reader below are the two visitors; kKnown connects them to an optimizer
-// whose type is known only at run time. An optimizer of the user's own is asked for its
-// state_dict() when it has one, else for what it writes into an archive (archived_optimizer.h).
+// Each of LibTorch's optimizers keeps a state object per parameter and an options object per group, of types of their own and
+// without a common way to list their fields. optim/optimizer_traits.h lists them, for the writer and the reader below alike, so
+// that the two cannot drift apart. An optimizer of the user's own is asked for its state_dict() when it has one, else for what
+// it writes into an archive (archived_optimizer.h).
 //
 // A parameter that an optimizer lists twice (a tied one, when prepare() has not seen the optimizer) is written once and read
 // once; older checkpoints name it as often as it was listed.
@@ -15,15 +14,15 @@
 
 #include "libaccel/checkpoint/optimizer_state.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <set>
 #include <tuple>
-#include <typeinfo>
 #include <utility>
+#include <variant>
 
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
@@ -33,8 +32,8 @@
 
 #include "libaccel/checkpoint/archived_optimizer.h"
 #include "libaccel/checkpoint/named_states.h"
-#include "libaccel/checkpoint/optimizer_fields.h"
 #include "libaccel/checkpoint/state_files.h"
+#include "libaccel/optim/optimizer_traits.h"
 #include "libaccel/optim/unique_parameters.h"
 
 namespace accel::checkpoint {
@@ -125,65 +124,10 @@ class FieldReader {
   safetensors::TensorMap* tensors_;
 };
 
-// What can be done with an optimizer of a type that is only known at run time.
-struct KnownOptimizer {
-  const char* name;
-  bool (*matches)(const Optimizer&);
-  void (*write_state)(OptimizerParamState&, FieldWriter);
-  std::unique_ptr<OptimizerParamState> (*read_state)(FieldReader);
-  void (*write_options)(OptimizerOptions&, FieldWriter);
-  void (*read_options)(OptimizerOptions&, FieldReader);
-  bool states_are_shaped_as_parameters;
-};
-
-template <typename O, typename State, typename Options>
-constexpr KnownOptimizer known_optimizer(const char* name,
-                                         bool states_are_shaped_as_parameters = true) {
-  return {
-      name,
-      [](const Optimizer& optimizer) { return typeid(optimizer) == typeid(O); },
-      [](OptimizerParamState& state, FieldWriter writer) {
-        visit_fields(dynamic_cast<State&>(state), writer);
-      },
-      [](FieldReader reader) -> std::unique_ptr<OptimizerParamState> {
-        auto state = std::make_unique<State>();
-        visit_fields(*state, reader);
-        return state;
-      },
-      [](OptimizerOptions& options, FieldWriter writer) {
-        visit_fields(dynamic_cast<Options&>(options), writer);
-      },
-      [](OptimizerOptions& options, FieldReader reader) {
-        visit_fields(dynamic_cast<Options&>(options), reader);
-      },
-      states_are_shaped_as_parameters,
-  };
-}
-
-const std::array kKnown = {
-    known_optimizer<torch::optim::SGD, torch::optim::SGDParamState, torch::optim::SGDOptions>(
-        "SGD"),
-    known_optimizer<torch::optim::Adam, torch::optim::AdamParamState, torch::optim::AdamOptions>(
-        "Adam"),
-    known_optimizer<torch::optim::AdamW, torch::optim::AdamWParamState, torch::optim::AdamWOptions>(
-        "AdamW"),
-    known_optimizer<torch::optim::RMSprop,
-                    torch::optim::RMSpropParamState,
-                    torch::optim::RMSpropOptions>("RMSprop"),
-    known_optimizer<torch::optim::Adagrad,
-                    torch::optim::AdagradParamState,
-                    torch::optim::AdagradOptions>("Adagrad"),
-    // Its one state holds flattened vectors over all parameters.
-    known_optimizer<torch::optim::LBFGS, torch::optim::LBFGSParamState, torch::optim::LBFGSOptions>(
-        "LBFGS", false),
-};
-
-// nullptr: of a class of the user's own.
-const KnownOptimizer* find_known(const Optimizer& optimizer) {
-  for (const KnownOptimizer& kind : kKnown) {
-    if (kind.matches(optimizer)) return &kind;
-  }
-  return nullptr;
+template <typename Visitor>
+void visit(const OptimizerFields& fields, Visitor visitor) {
+  for (const OptimizerField& field : fields)
+    std::visit([&](auto* value) { visitor(field.name, *value); }, field.value);
 }
 
 json parse_json(const std::string& text, const std::string& what) {
@@ -195,7 +139,7 @@ json parse_json(const std::string& text, const std::string& what) {
 // A loaded optimizer, complete and compared, waiting to take the place of the present one.
 struct PendingLoad {
   Optimizer* optimizer;
-  const KnownOptimizer* kind;
+  const OptimizerTraits* kind;
   std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>> states;
   std::vector<json> options;  // one per group
 
@@ -204,8 +148,8 @@ struct PendingLoad {
     present.clear();
     for (auto& [key, state] : states) present[key] = std::move(state);
     for (size_t g = 0; g < options.size(); ++g) {
-      kind->read_options(optimizer->param_groups()[g].options(),
-                         FieldReader("", options[g], nullptr));
+      visit(kind->option_fields(optimizer->param_groups()[g].options()),
+            FieldReader("", options[g], nullptr));
     }
   }
 };
@@ -260,7 +204,7 @@ void verify_same_optimizer(const json& root,
 class OptimizerLoader {
  public:
   OptimizerLoader(Optimizer& optimizer,
-                  const KnownOptimizer& kind,
+                  const OptimizerTraits& kind,
                   const ParameterNames& names,
                   std::string what)
       : names_(names), what_(std::move(what)), groups_(unique_groups(optimizer)) {
@@ -292,7 +236,7 @@ class OptimizerLoader {
     // Read once into a copy: what is wrong with the options shows now, not while they are applied.
     const std::unique_ptr<OptimizerOptions> trial =
         pending_->optimizer->param_groups()[g].options().clone();
-    pending_->kind->read_options(*trial, FieldReader("", group.at("options"), nullptr));
+    visit(pending_->kind->option_fields(*trial), FieldReader("", group.at("options"), nullptr));
     pending_->options.push_back(group.at("options"));
   }
 
@@ -304,19 +248,19 @@ class OptimizerLoader {
     for (auto item = tensors.lower_bound(prefix);
          item != tensors.end() && item->first.starts_with(prefix);
          ++item) {
-      if (pending_->kind->states_are_shaped_as_parameters &&
-          item->second.sizes() != parameter.sizes() && is_field_of(item->first, prefix)) {
+      if (is_element_wise(*pending_->kind) && item->second.sizes() != parameter.sizes() &&
+          is_field_of(item->first, prefix)) {
         throw_mismatch(what_ + ".safetensors holds " + item->first + " of " +
                        std::to_string(item->second.numel()) + " elements for a parameter of " +
                        std::to_string(parameter.numel()) + " or another shape");
       }
-      if (!pending_->kind->states_are_shaped_as_parameters) check_vector(item->first, item->second);
+      if (!is_element_wise(*pending_->kind)) check_vector(item->first, item->second);
       // One without data stands for parts that this rank has read.
       if (!item->second.is_meta()) item->second = item->second.to(parameter.device());
     }
-    pending_->states.emplace_back(
-        parameter.unsafeGetTensorImpl(),
-        pending_->kind->read_state(FieldReader(prefix, scalars, &tensors)));
+    std::unique_ptr<OptimizerParamState> state = pending_->kind->make_state();
+    visit(pending_->kind->state_fields(*state), FieldReader(prefix, scalars, &tensors));
+    pending_->states.emplace_back(parameter.unsafeGetTensorImpl(), std::move(state));
   }
 
   // LBFGS: over all parameters, as often as they are listed.
@@ -403,47 +347,58 @@ SavedOptimizer save_optimizer(Optimizer& optimizer, const ParameterNames& names)
     return save_stateful(*stateful);
   if (auto* archived = dynamic_cast<ArchivedOptimizer*>(&optimizer))
     return save_archived(*archived, names);
-  const KnownOptimizer* const known = find_known(optimizer);
+  const OptimizerTraits* const known = traits_of(optimizer);
   if (known == nullptr) return save_archived(*archive_of(optimizer), names);
   const auto write_state = [known](OptimizerParamState& state,
                                    const std::string& name,
                                    safetensors::TensorMap& tensors) {
     json scalars = json::object();
-    known->write_state(state, FieldWriter(name + ".", scalars, &tensors));
+    visit(known->state_fields(state), FieldWriter(name + ".", scalars, &tensors));
     return scalars;
   };
   const auto write_options = [&](std::size_t g) {
     json options = json::object();
-    known->write_options(optimizer.param_groups()[g].options(), FieldWriter("", options, nullptr));
+    visit(known->option_fields(optimizer.param_groups()[g].options()),
+          FieldWriter("", options, nullptr));
     return options;
   };
   return save_by_names(optimizer, names, {known->name, write_state, write_options});
 }
 
 std::vector<at::Tensor> state_tensors(Optimizer& optimizer, const at::Tensor& parameter) {
-  const KnownOptimizer* const kind = find_known(optimizer);
+  const OptimizerTraits* const kind = traits_of(optimizer);
   const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-  if (kind == nullptr || !kind->states_are_shaped_as_parameters ||
-      state == optimizer.state().end()) {
-    return {};
-  }
-  json scalars;
-  safetensors::TensorMap fields;
-  kind->write_state(*state->second, FieldWriter("", scalars, &fields));
+  if (kind == nullptr || !is_element_wise(*kind) || state == optimizer.state().end()) return {};
   std::vector<at::Tensor> tensors;
-  for (auto& [name, tensor] : fields) {
-    if (tensor.sizes() == parameter.sizes()) tensors.push_back(std::move(tensor));
+  for (const at::Tensor* tensor : OptimizerStateView(*kind, *state->second).tensors) {
+    if (tensor->defined() && tensor->sizes() == parameter.sizes()) tensors.push_back(*tensor);
   }
   return tensors;
 }
 
-bool has_known_states(const Optimizer& optimizer) {
-  return find_known(optimizer) != nullptr;
+std::uint64_t expected_state_bytes(const Optimizer& optimizer) {
+  std::uint64_t bytes = 0;
+  const auto groups = unique_groups(optimizer);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const OptimizerOptions& options = optimizer.param_groups()[g].options();
+    const OptimizerTraits* const traits = traits_of(options);
+    if (traits == nullptr) continue;
+    const std::vector<bool> is_made = traits->makes_tensors(options);
+    const auto num_tensors =
+        static_cast<std::uint64_t>(std::count(is_made.begin(), is_made.end(), true));
+    for (const at::Tensor& parameter : groups[g]) {
+      const bool has_state = optimizer.state().count(parameter.unsafeGetTensorImpl()) > 0;
+      if (has_state || !parameter.requires_grad()) continue;
+      bytes += num_tensors * static_cast<std::uint64_t>(parameter.numel()) *
+               static_cast<std::uint64_t>(parameter.element_size());
+    }
+  }
+  return bytes;
 }
 
 bool may_have_divided_states(const Optimizer& optimizer) {
   return dynamic_cast<const ArchivedOptimizer*>(&optimizer) != nullptr ||
-         has_known_states(optimizer);
+         traits_of(optimizer) != nullptr;
 }
 
 std::function<void()> prepare_optimizer_load(Optimizer& optimizer,
@@ -455,7 +410,7 @@ std::function<void()> prepare_optimizer_load(Optimizer& optimizer,
     if (auto* stateful = dynamic_cast<Stateful*>(&optimizer)) {
       return prepare_stateful_load(*stateful, root, std::move(saved));
     }
-    const KnownOptimizer* const kind = find_known(optimizer);
+    const OptimizerTraits* const kind = traits_of(optimizer);
     if (kind == nullptr)
       return prepare_archived_load(optimizer, root, names, std::move(saved), what);
     return OptimizerLoader(optimizer, *kind, names, what).prepare(root, std::move(saved.tensors));

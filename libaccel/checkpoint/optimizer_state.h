@@ -15,6 +15,7 @@
 // Threads:  the thread that trains.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -58,9 +59,8 @@ struct SavedOptimizer {
 [[nodiscard]] std::vector<at::Tensor> state_tensors(torch::optim::Optimizer& optimizer,
                                                     const at::Tensor& parameter);
 
-// Whether it is one of LibTorch's classes, whose states are known: SGD, Adam, AdamW, RMSprop, Adagrad, LBFGS, but no class
-// derived from them.
-[[nodiscard]] bool has_known_states(const torch::optim::Optimizer& optimizer);
+// Bytes of the tensors that the first step will make for parameters that have no state yet; 0 where that is not known.
+[[nodiscard]] std::uint64_t expected_state_bytes(const torch::optim::Optimizer& optimizer);
 
 // Whether tensors of its states may be divided over ranks: those of a class of the user's own are only where the class is
 // asked for them, and then whole.

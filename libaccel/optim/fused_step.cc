@@ -6,29 +6,21 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <string>
-#include <tuple>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_fused_adam.h>
-#include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/full.h>
+#include <c10/util/SmallVector.h>
 #include <c10/util/Type.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
 
 #include <accel/error.h>
 
 #include "libaccel/alignment.h"
 #include "libaccel/large_tensor.h"
+#include "libaccel/optim/optimizer_traits.h"
 
 namespace accel {
 namespace {
@@ -41,10 +33,10 @@ constexpr std::int64_t kPadding = 64;  // bytes; a vector register of any proces
 
 struct Member {
   at::Tensor parameter;
-  at::Tensor gradient;  // laid out as the parameter
-  OptimizerParamState* state = nullptr;
-  std::int64_t span = 0;      // elements up to where a next parameter may begin
-  std::int64_t offset = 0;    // elements from the start of the run
+  at::Tensor gradient;                      // laid out as the parameter
+  c10::SmallVector<at::Tensor*, 3> fields;  // of its state, those that the kernel wants
+  std::int64_t span = 0;                    // elements up to where a next parameter may begin
+  std::int64_t offset = 0;                  // elements from the start of the run
   std::int64_t progress = 0;  // what members of a run have in common: the number of steps so far
 };
 
@@ -127,14 +119,12 @@ std::vector<Run> runs_of(std::vector<Member> members) {
   return runs;
 }
 
-// One field of the states of a run as one tensor: the one that they are parts of, else a new one, zero where a state
-// had nothing.
-template <typename Field>
-at::Tensor flat_field(const Run& run, Field field) {
+// One tensor of the states of a run as one: the one that they are parts of, else a new one, zero where a state had nothing.
+at::Tensor flat_field(const Run& run, std::size_t field) {
   const std::int64_t span = span_of(run);
-  const at::Tensor& first = field(run.front());
+  const at::Tensor& first = *run.front().fields[field];
   const bool is_laid_out = std::all_of(run.begin(), run.end(), [&](const Member& member) {
-    const at::Tensor& part = field(member);
+    const at::Tensor& part = *member.fields[field];
     return part.defined() && part.strides() == member.parameter.strides() &&
            follows(part, first, member.offset);
   });
@@ -143,183 +133,97 @@ at::Tensor flat_field(const Run& run, Field field) {
   for (const Member& member : run) {
     at::Tensor part =
         whole.as_strided(member.parameter.sizes(), member.parameter.strides(), member.offset);
-    at::Tensor& present = field(member);
+    at::Tensor& present = *member.fields[field];
     if (present.defined()) part.copy_(present);
     present = std::move(part);
   }
   return whole;
 }
 
-template <typename State>
-State* state_of(Optimizer& optimizer, const at::Tensor& parameter) {
-  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-  return found == optimizer.state().end() ? nullptr : &dynamic_cast<State&>(*found->second);
+// The number of steps so far; where the class does not count them, 1 when there is what the first one makes.
+std::int64_t progress_of(const OptimizerTraits& traits,
+                         const std::vector<bool>& is_made,
+                         OptimizerParamState* state) {
+  if (state == nullptr) return 0;
+  const OptimizerStateView view(traits, *state);
+  if (!view.numbers.empty()) return *view.numbers.front();
+  for (std::size_t f = 0; f < is_made.size(); ++f) {
+    if (is_made[f] && view.tensors[f]->defined()) return 1;
+  }
+  return 0;
 }
 
-template <typename State>
-State& make_state(Optimizer& optimizer, const at::Tensor& parameter) {
-  auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
-  if (state == nullptr) state = std::make_unique<State>();
-  return dynamic_cast<State&>(*state);
+// Makes the state if there is none, counts the step, and points at what the kernel wants of it.
+void begin_step(const OptimizerTraits& traits,
+                const std::vector<bool>& is_made,
+                Optimizer& optimizer,
+                Member& member) {
+  auto& state = optimizer.state()[member.parameter.unsafeGetTensorImpl()];
+  if (state == nullptr) state = traits.make_state();
+  const OptimizerStateView view(traits, *state);
+  if (!view.numbers.empty()) ++*view.numbers.front();
+  for (std::size_t f = 0; f < is_made.size(); ++f) {
+    if (is_made[f]) member.fields.push_back(view.tensors[f]);
+  }
 }
 
-// at::_fused_adam_ and at::_fused_adamw_, the overloads with a learning rate of the host.
-using FusedAdam = void (*)(at::TensorList parameters,
-                           at::TensorList gradients,
-                           at::TensorList means,
-                           at::TensorList squares,
-                           at::TensorList largest,
-                           at::TensorList steps,
-                           double lr,
-                           double beta1,
-                           double beta2,
-                           double weight_decay,
-                           double eps,
-                           bool amsgrad,
-                           bool maximize,
-                           const std::optional<at::Tensor>& grad_scale,
-                           const std::optional<at::Tensor>& found_inf);
-
-template <typename State, typename Options, FusedAdam kernel>
-struct AdamRule {
-  static std::int64_t progress(Optimizer& optimizer,
-                               const OptimizerOptions&,
-                               const at::Tensor& parameter) {
-    const State* state = state_of<State>(optimizer, parameter);
-    return state == nullptr ? 0 : state->step();
+void step_run(const OptimizerTraits& traits,
+              Optimizer& optimizer,
+              const OptimizerOptions& options,
+              Run& run) {
+  const std::vector<bool> is_made = traits.makes_tensors(options);
+  const auto num_fields =
+      static_cast<std::size_t>(std::count(is_made.begin(), is_made.end(), true));
+  if (num_fields > 0) {
+    for (Member& member : run) begin_step(traits, is_made, optimizer, member);
   }
-
-  static void step(Optimizer& optimizer, const OptimizerOptions& group, Run& run) {
-    const auto& options = dynamic_cast<const Options&>(group);
-    for (Member& member : run) {
-      State& state = make_state<State>(optimizer, member.parameter);
-      state.step(state.step() + 1);
-      member.state = &state;
-    }
-    const auto field = [&run](auto get) {
-      return flat_field(run, [get](const Member& member) -> at::Tensor& {
-        return get(static_cast<State&>(*member.state));
-      });
-    };
-    const std::int64_t span = span_of(run);
-    at::Tensor mean = field([](State& state) -> at::Tensor& { return state.exp_avg(); });
-    at::Tensor square = field([](State& state) -> at::Tensor& { return state.exp_avg_sq(); });
-    std::vector<at::Tensor> largest;
-    if (options.amsgrad()) {
-      largest.push_back(field([](State& state) -> at::Tensor& { return state.max_exp_avg_sq(); }));
-    }
-    if (span == 0) return;
-    const auto [beta1, beta2] = options.betas();
-    const at::Tensor steps = at::full({},
-                                      static_cast<double>(run.front().progress + 1),
-                                      run.front().parameter.options().dtype(at::kFloat));
-    kernel({flat(run.front().parameter, span)},
-           {flat(run.front().gradient, span)},
-           {mean},
-           {square},
-           largest,
-           {steps},
-           options.lr(),
-           beta1,
-           beta2,
-           options.weight_decay(),
-           options.eps(),
-           options.amsgrad(),
-           /*maximize=*/false,
-           /*grad_scale=*/{},
-           /*found_inf=*/{});
-  }
-};
-
-struct SgdRule {
-  using State = torch::optim::SGDParamState;
-
-  // Whether there is a buffer: the first gradient becomes it.
-  static std::int64_t progress(Optimizer& optimizer,
-                               const OptimizerOptions& group,
-                               const at::Tensor& parameter) {
-    if (dynamic_cast<const torch::optim::SGDOptions&>(group).momentum() == 0) return 0;
-    const State* state = state_of<State>(optimizer, parameter);
-    return state != nullptr && state->momentum_buffer().defined() ? 1 : 0;
-  }
-
-  static void step(Optimizer& optimizer, const OptimizerOptions& group, Run& run) {
-    const auto& options = dynamic_cast<const torch::optim::SGDOptions&>(group);
-    std::vector<at::Tensor> buffers;
-    if (options.momentum() != 0) {
-      for (Member& member : run) member.state = &make_state<State>(optimizer, member.parameter);
-      buffers.push_back(flat_field(run, [](const Member& member) -> at::Tensor& {
-        return static_cast<State&>(*member.state).momentum_buffer();
-      }));
-    }
-    const std::int64_t span = span_of(run);
-    if (span == 0) return;
-    at::_fused_sgd_({flat(run.front().parameter, span)},
-                    {flat(run.front().gradient, span)},
-                    buffers,
-                    options.weight_decay(),
-                    options.momentum(),
-                    options.lr(),
-                    options.dampening(),
-                    options.nesterov(),
-                    /*maximize=*/false,
-                    /*is_first_step=*/run.front().progress == 0);
-  }
-};
-
-// What differs between the optimizers.
-struct Rule {
-  const std::type_info* type;
-  std::int64_t (*progress)(Optimizer&, const OptimizerOptions&, const at::Tensor&);
-  void (*step)(Optimizer&, const OptimizerOptions&, Run&);
-};
-
-template <typename O, typename R>
-Rule rule_of() {
-  return {&typeid(O), &R::progress, &R::step};
+  FusedRun whole{.num_steps = run.front().progress};
+  for (std::size_t f = 0; f < num_fields; ++f) whole.states.push_back(flat_field(run, f));
+  const std::int64_t span = span_of(run);
+  if (span == 0) return;
+  whole.parameter = flat(run.front().parameter, span);
+  whole.gradient = flat(run.front().gradient, span);
+  traits.fused_step(options, whole);
 }
 
-const Rule* find_rule(const Optimizer& optimizer) {
-  using namespace torch::optim;  // NOLINT: the list below
-  static const Rule kRules[] = {
-      rule_of<SGD, SgdRule>(),
-      rule_of<Adam, AdamRule<AdamParamState, AdamOptions, FusedAdam{&at::_fused_adam_}>>(),
-      rule_of<AdamW, AdamRule<AdamWParamState, AdamWOptions, FusedAdam{&at::_fused_adamw_}>>(),
-  };
-  for (const Rule& rule : kRules) {
-    if (*rule.type == typeid(optimizer)) return &rule;
-  }
-  return nullptr;
+bool has_fused_step(const OptimizerTraits& traits) {
+  return traits.fused_step != nullptr;
 }
 
 }  // namespace
 
 FusedStep::FusedStep(Optimizer& optimizer) : optimizer_(optimizer) {
-  if (find_rule(optimizer) != nullptr) return;
+  const OptimizerTraits* const traits = traits_of(optimizer);
+  if (traits != nullptr && has_fused_step(*traits)) return;
   throw Error(ErrorCode::kUnsupported,
               "there is no fused kernel for an optimizer of type " +
-                  c10::demangle(typeid(optimizer).name()) + ": it is none of SGD, Adam, AdamW",
+                  c10::demangle(typeid(optimizer).name()) + ": it is none of " +
+                  optimizer_names(&has_fused_step),
               "leave use_fused_kernels() out for this optimizer");
 }
 
 void FusedStep::step(const IsPadded& is_padded) {
   const at::NoGradGuard no_grad;
-  const Rule& rule = *find_rule(optimizer_);
+  const OptimizerTraits& traits = *traits_of(optimizer_);
+  const auto& states = optimizer_.state();
   std::vector<std::vector<Run>> runs;
   for (auto& group : optimizer_.param_groups()) {
     std::vector<Member> members;
+    const std::vector<bool> is_made = traits.makes_tensors(group.options());
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       check_steppable(parameter);
       members.push_back(make_member(parameter, is_padded));
-      members.back().progress = rule.progress(optimizer_, group.options(), parameter);
+      const auto state = states.find(parameter.unsafeGetTensorImpl());
+      members.back().progress =
+          progress_of(traits, is_made, state == states.end() ? nullptr : state->second.get());
     }
     runs.push_back(runs_of(std::move(members)));
   }
   num_runs_ = 0;
   for (std::size_t g = 0; g < runs.size(); ++g) {
     const OptimizerOptions& options = std::as_const(optimizer_.param_groups()[g]).options();
-    for (Run& run : runs[g]) rule.step(optimizer_, options, run);
+    for (Run& run : runs[g]) step_run(traits, optimizer_, options, run);
     num_runs_ += runs[g].size();
   }
 }

@@ -1,4 +1,4 @@
-// FusedStep: the step of SGD, Adam or AdamW by LibTorch's fused kernels, which go over the memory once.
+// FusedStep: the step of SGD, Adam or AdamW (optimizer_traits.h) by LibTorch's fused kernels, which go over the memory once.
 //
 // Parameters of a group that follow one another in memory, and whose gradients do too, are stepped as one tensor, a
 // run. The states of a run are parts of one tensor; optimizer.state() shows for each parameter its own part, so that

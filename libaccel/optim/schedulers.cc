@@ -3,18 +3,18 @@
 #include <limits>
 #include <numbers>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
+#include <variant>
 
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <accel/error.h>
 #include <accel/schedulers.h>
 
 #include "libaccel/checked_number.h"
+#include "libaccel/optim/optimizer_traits.h"
 #include "libaccel/state_reader.h"
 
 namespace accel {
@@ -140,20 +140,22 @@ double anneal(bool linear, double start, double end, double part) {
   return end + (start - end) / 2.0 * (std::cos(std::numbers::pi * part) + 1.0);
 }
 
-// Sets SGD's and RMSprop's momentum or Adam's beta1. False when the options have neither.
+// Sets momentum, or the first of betas. False when the options have neither.
 bool set_momentum(torch::optim::OptimizerOptions& options, double value) {
-  if (auto* adamw = dynamic_cast<torch::optim::AdamWOptions*>(&options)) {
-    adamw->betas({value, std::get<1>(adamw->betas())});
-  } else if (auto* adam = dynamic_cast<torch::optim::AdamOptions*>(&options)) {
-    adam->betas({value, std::get<1>(adam->betas())});
-  } else if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&options)) {
-    sgd->momentum(value);
-  } else if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropOptions*>(&options)) {
-    rmsprop->momentum(value);
-  } else {
-    return false;
+  const OptimizerTraits* const traits = traits_of(options);
+  if (traits == nullptr) return false;
+  for (const OptimizerField& field : traits->option_fields(options)) {
+    const std::string_view name = field.name;
+    if (name == "momentum") {
+      *std::get<double*>(field.value) = value;
+      return true;
+    }
+    if (name == "betas") {
+      std::get<0>(*std::get<std::tuple<double, double>*>(field.value)) = value;
+      return true;
+    }
   }
-  return true;
+  return false;
 }
 
 void check_one_cycle(const OneCycleOptions& options) {

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include <c10/util/Type.h>
-#include <torch/optim/lbfgs.h>
 
 #include <accel/error.h>
 
 #include "libaccel/optim/archive_form.h"
+#include "libaccel/optim/optimizer_traits.h"
 
 namespace accel {
 namespace {
@@ -27,12 +27,14 @@ std::vector<at::Tensor> unseen(const std::vector<at::Tensor>& parameters, Seen& 
   return unique;
 }
 
-bool is_lbfgs_that_stepped(const torch::optim::Optimizer& optimizer) {
+// The class of a state over all parameters that has stepped; nullptr: there is none.
+const OptimizerTraits* stepped_over_all(torch::optim::Optimizer& optimizer) {
   for (const auto& [parameter, state] : optimizer.state()) {
-    const auto* lbfgs = dynamic_cast<const torch::optim::LBFGSParamState*>(state.get());
-    if (lbfgs != nullptr && lbfgs->func_evals() > 0) return true;
+    const OptimizerTraits* const traits = state == nullptr ? nullptr : traits_of(*state);
+    if (traits == nullptr || is_element_wise(*traits)) continue;
+    if (*OptimizerStateView(*traits, *state).numbers.front() > 0) return traits;
   }
-  return false;
+  return nullptr;
 }
 
 // Throws for states that would be of other parameters, or too long, when what is repeated in group `g` is taken out.
@@ -41,9 +43,10 @@ void refuse_histories(torch::optim::Optimizer& optimizer, std::size_t g, std::si
   const std::string repeats = " lists " + std::to_string(num_listed - num_unique) + " of " +
                               std::to_string(num_listed) + " parameters of group " +
                               std::to_string(g) + " again";
-  if (is_lbfgs_that_stepped(optimizer)) {
+  if (const OptimizerTraits* const traits = stepped_over_all(optimizer)) {
     throw Error(ErrorCode::kUnsupported,
-                "an LBFGS that has stepped" + repeats + ": its history counts them twice",
+                std::string("an ") + traits->name + " that has stepped" + repeats +
+                    ": its history counts them twice",
                 "call prepare() before the first step, or construct it with each tied parameter "
                 "once");
   }

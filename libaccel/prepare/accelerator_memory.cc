@@ -12,7 +12,6 @@
 #include <accel/error.h>
 
 #include "libaccel/checkpoint/background_save.h"
-#include "libaccel/checkpoint/expected_state.h"
 #include "libaccel/checkpoint/memory_checkpoints.h"
 #include "libaccel/checkpoint/optimizer_state.h"
 #include "libaccel/checkpoint/rank_exchange.h"

@@ -10,6 +10,7 @@
 #include <accel/memory_use.h>
 
 #include "libaccel/checkpoint/optimizer_state.h"
+#include "libaccel/optim/optimizer_traits.h"
 #include "libaccel/pager/paged_storage.h"
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/sharding/divided_gradients.h"
@@ -95,10 +96,10 @@ MemoryUse memory_use(ModelRuntime& runtime) {
 }
 
 std::int64_t optimizer_bytes(torch::optim::Optimizer& optimizer) {
-  if (!checkpoint::has_known_states(optimizer)) {
+  if (traits_of(optimizer) == nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 "the states of an optimizer of type " + c10::demangle(typeid(optimizer).name()) +
-                    " cannot be counted: it is none of SGD, Adam, AdamW, RMSprop, Adagrad, LBFGS",
+                    " cannot be counted: it is none of " + optimizer_names(),
                 "call memory_use(model), and add what the class has itself");
   }
   std::int64_t bytes = 0;

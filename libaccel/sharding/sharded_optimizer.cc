@@ -6,19 +6,17 @@
 #include <string>
 #include <typeinfo>
 
-#include <ATen/ops/full_like.h>
 #include <c10/util/Type.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
 
 #include <accel/error.h>
 #include <accel/types.h>
 
 #include "libaccel/optim/gradient_clipping.h"
+#include "libaccel/optim/optimizer_traits.h"
 #include "libaccel/optim/unique_parameters.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/sharded_model.h"
-#include "libaccel/sharding/whole_optimizer.h"
 
 namespace accel::sharding {
 namespace {
@@ -34,26 +32,27 @@ bool has_parameter_of(const std::vector<std::vector<at::Tensor>>& groups,
   });
 }
 
-// Whether the state is what Adagrad's constructor makes, before any step.
-bool is_fresh(const torch::optim::OptimizerParamState& state) {
-  const auto* adagrad = dynamic_cast<const torch::optim::AdagradParamState*>(&state);
-  return adagrad != nullptr && adagrad->step() == 0;
+// Whether the state is what the optimizer's constructor makes, before any step.
+bool is_fresh(torch::optim::OptimizerParamState& state) {
+  const OptimizerTraits* const traits = traits_of(state);
+  return traits != nullptr && traits->initial_state != nullptr &&
+         *OptimizerStateView(*traits, state).numbers.front() == 0;
 }
 
 void check_kind(const Optimizer& optimizer, bool has_whole_tensors) {
   const std::string type = c10::demangle(typeid(optimizer).name());
-  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+  const OptimizerTraits* const base = base_traits_of(optimizer);
+  if (base != nullptr && !is_element_wise(*base)) {
     throw Error(ErrorCode::kUnsupported,
                 "an optimizer of type " + type +
                     " cannot work on shards: its steps need all parameters at once",
                 "use sharding_strategy NO_SHARD");
   }
   if (has_whole_tensors || is_element_wise(optimizer)) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      "an optimizer of type " + type +
-          " cannot work on parts of tensors: it is none of SGD, Adam, AdamW, RMSprop, Adagrad",
-      "set shard_by_tensor = true in the FullyShardedDataParallelPlugin, or use NO_SHARD");
+  throw Error(ErrorCode::kUnsupported,
+              "an optimizer of type " + type + " cannot work on parts of tensors: it is none of " +
+                  optimizer_names(&is_element_wise),
+              "set shard_by_tensor = true in the FullyShardedDataParallelPlugin, or use NO_SHARD");
 }
 
 void check_optimizer(Optimizer& optimizer, const ShardedModel& model) {
@@ -69,19 +68,14 @@ void check_optimizer(Optimizer& optimizer, const ShardedModel& model) {
   }
 }
 
-// Adagrad makes its states with the optimizer: for the pieces, what its constructor does for each parameter.
-void make_adagrad_states(Optimizer& optimizer) {
-  if (typeid(optimizer) != typeid(torch::optim::Adagrad)) return;
+// For the pieces, what the optimizer's constructor does for each parameter.
+void make_initial_states(Optimizer& optimizer) {
+  const OptimizerTraits* const traits = traits_of(optimizer);
+  if (traits == nullptr || traits->initial_state == nullptr) return;
   for (auto& group : optimizer.param_groups()) {
-    const auto& options = dynamic_cast<const torch::optim::AdagradOptions&>(group.options());
     for (const at::Tensor& parameter : group.params()) {
       auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
-      if (state != nullptr) continue;
-      auto made = std::make_unique<torch::optim::AdagradParamState>();
-      made->step(0);
-      made->sum(at::full_like(
-          parameter.data(), options.initial_accumulator_value(), at::MemoryFormat::Preserve));
-      state = std::move(made);
+      if (state == nullptr) state = traits->initial_state(group.options(), parameter);
     }
   }
 }
@@ -144,7 +138,7 @@ std::shared_ptr<ShardedOptimizer> ShardedOptimizer::rewrite(
     }
     optimizer.param_groups()[g].params() = std::move(pieces);
   }
-  make_adagrad_states(optimizer);
+  make_initial_states(optimizer);
   sharded->note_states();
   return sharded;
 }

@@ -7,9 +7,6 @@
 
 #include "libaccel/sharding/whole_optimizer.h"
 
-#include <array>
-#include <string>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -22,7 +19,7 @@
 
 #include "libaccel/checkpoint/archived_optimizer.h"
 #include "libaccel/checkpoint/divided_tensors.h"
-#include "libaccel/checkpoint/optimizer_fields.h"
+#include "libaccel/optim/optimizer_traits.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/archived_states.h"
 #include "libaccel/sharding/sharded_model.h"
@@ -32,68 +29,13 @@ namespace accel::sharding {
 namespace {
 
 using torch::optim::Optimizer;
-using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamGroup;
 using torch::optim::OptimizerParamState;
-
-// The fields of a state, in the order of the list.
-struct StateView {
-  std::vector<at::Tensor*> tensors;
-  std::vector<std::int64_t*> numbers;
-
-  void operator()(const char*, at::Tensor& tensor) { tensors.push_back(&tensor); }
-  void operator()(const char*, std::int64_t& number) { numbers.push_back(&number); }
-};
-
-// What can be done with an optimizer of a type that is only known at run time.
-struct ElementWiseOptimizer {
-  bool (*matches)(const Optimizer&);
-  std::unique_ptr<Optimizer> (*make)(std::vector<OptimizerParamGroup>);
-  std::unique_ptr<OptimizerParamState> (*make_state)();
-  StateView (*view)(OptimizerParamState&);
-  void (*copy_options)(const OptimizerOptions& from, OptimizerOptions& to);
-};
-
-template <typename O, typename State, typename Options>
-constexpr ElementWiseOptimizer element_wise() {
-  return {
-      [](const Optimizer& optimizer) { return typeid(optimizer) == typeid(O); },
-      [](std::vector<OptimizerParamGroup> groups) -> std::unique_ptr<Optimizer> {
-        Options defaults = dynamic_cast<const Options&>(groups.front().options());
-        return std::make_unique<O>(std::move(groups), std::move(defaults));
-      },
-      []() -> std::unique_ptr<OptimizerParamState> { return std::make_unique<State>(); },
-      [](OptimizerParamState& state) {
-        StateView view;
-        checkpoint::visit_fields(dynamic_cast<State&>(state), view);
-        return view;
-      },
-      [](const OptimizerOptions& from, OptimizerOptions& to) {
-        dynamic_cast<Options&>(to) = dynamic_cast<const Options&>(from);
-      },
-  };
-}
-
-// nullptr: it cannot be sharded.
-const ElementWiseOptimizer* find_element_wise(const Optimizer& optimizer) {
-  using namespace torch::optim;  // NOLINT: the list below
-  static const std::array kKinds = {
-      element_wise<SGD, SGDParamState, SGDOptions>(),
-      element_wise<Adam, AdamParamState, AdamOptions>(),
-      element_wise<AdamW, AdamWParamState, AdamWOptions>(),
-      element_wise<RMSprop, RMSpropParamState, RMSpropOptions>(),
-      element_wise<Adagrad, AdagradParamState, AdagradOptions>(),
-  };
-  for (const ElementWiseOptimizer& kind : kKinds) {
-    if (kind.matches(optimizer)) return &kind;
-  }
-  return nullptr;
-}
 
 // Describes the states of one unit's parameters.
 class UnitStates {
  public:
-  UnitStates(const ElementWiseOptimizer& kind,
+  UnitStates(const OptimizerTraits& kind,
              Optimizer& optimizer,
              const ShardedModel& model,
              std::size_t unit,
@@ -106,7 +48,7 @@ class UnitStates {
         divided_(divided),
         wholes_(wholes) {
     const std::unique_ptr<OptimizerParamState> sample = kind_.make_state();
-    const StateView view = kind_.view(*sample);
+    const OptimizerStateView view(kind_, *sample);
     num_tensors_ = view.tensors.size();
     num_numbers_ = view.numbers.size();
   }
@@ -149,7 +91,7 @@ class UnitStates {
     for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
       OptimizerParamState* state = own_state(s);
       if (state == nullptr) continue;
-      const StateView view = kind_.view(*state);
+      const OptimizerStateView view(kind_, *state);
       flag(s, 0) = 1;
       for (std::size_t f = 0; f < num_tensors_; ++f)
         flag(s, 1 + f) = view.tensors[f]->defined() ? 1 : 0;
@@ -180,7 +122,7 @@ class UnitStates {
     if (const ShardPiece* piece = model_.piece_of(parameter(slot))) {
       OptimizerParamState* state = own_state(slot);
       at::Tensor values;
-      if (state != nullptr) values = *kind_.view(*state).tensors[field];
+      if (state != nullptr) values = *OptimizerStateView(kind_, *state).tensors[field];
       if (!values.defined()) values = at::zeros({piece->place.numel}, unit_.dtype);
       parts.push_back({piece->place.parameter_offset, in_memory_order(values)});
     }
@@ -197,7 +139,7 @@ class UnitStates {
       if (state == nullptr || flag(s, 1 + field) == 0 || is_divided(s)) continue;
       const Piece& place = model_.piece_of(parameter(s))->place;
       shard.narrow(0, place.unit_offset - group.rank() * unit_.shard_numel, place.numel)
-          .copy_(in_memory_order(*kind_.view(*state).tensors[field]));
+          .copy_(in_memory_order(*OptimizerStateView(kind_, *state).tensors[field]));
     }
     at::Tensor whole = at::empty({group.size() * unit_.shard_numel}, unit_.dtype);
     group.all_gather_into(whole, shard, "gathering the optimizer's states");
@@ -207,7 +149,7 @@ class UnitStates {
   [[nodiscard]] std::unique_ptr<OptimizerParamState> state_of(
       std::size_t s, const std::vector<at::Tensor>& fields) {
     std::unique_ptr<OptimizerParamState> state = kind_.make_state();
-    const StateView view = kind_.view(*state);
+    const OptimizerStateView view(kind_, *state);
     const at::Tensor& shape = parameter(s);
     for (std::size_t f = 0; f < num_tensors_; ++f) {
       if (flag(s, 1 + f) == 0) continue;
@@ -220,7 +162,7 @@ class UnitStates {
     return state;
   }
 
-  const ElementWiseOptimizer& kind_;
+  const OptimizerTraits& kind_;
   Optimizer& optimizer_;
   const ShardedModel& model_;
   const Unit& unit_;
@@ -242,19 +184,14 @@ at::Tensor in_memory_order(const at::Tensor& tensor) {
   return tensor.detach().as_strided({tensor.numel()}, {1}, tensor.storage_offset());
 }
 
-bool is_element_wise(const Optimizer& optimizer) {
-  return find_element_wise(optimizer) != nullptr;
-}
-
 std::unique_ptr<Optimizer> whole_optimizer(Optimizer& optimizer, const ShardedOptimizer& sharded) {
   std::vector<OptimizerParamGroup> groups;
   for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     groups.emplace_back(sharded.whole_groups()[g], optimizer.param_groups()[g].options().clone());
   }
-  const ElementWiseOptimizer* const kind = find_element_wise(optimizer);
-  if (kind == nullptr)
+  if (!is_element_wise(optimizer))
     return std::make_unique<checkpoint::ArchivedOptimizer>(optimizer, sharded.whole_groups());
-  std::unique_ptr<Optimizer> whole = kind->make(std::move(groups));
+  std::unique_ptr<Optimizer> whole = traits_of(optimizer)->make(std::move(groups));
   whole->state().clear();
   return whole;
 }
@@ -278,7 +215,7 @@ void describe_states(Optimizer& optimizer,
   const at::NoGradGuard no_grad;
   if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole))
     return describe_archived_states(optimizer, sharded, *archived, divided, wholes);
-  const ElementWiseOptimizer& kind = *find_element_wise(optimizer);
+  const OptimizerTraits& kind = *traits_of(optimizer);
   for (const auto& [model, units] : sharded.models()) {
     for (const std::size_t unit : units) {
       UnitStates(kind, optimizer, *model, unit, divided, wholes).into(whole);
@@ -306,7 +243,7 @@ void take_states(Optimizer& whole,
   const at::NoGradGuard no_grad;
   if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole))
     return take_archived_states(*archived, sharded, divided, optimizer);
-  const ElementWiseOptimizer& kind = *find_element_wise(optimizer);
+  const OptimizerTraits& kind = *traits_of(optimizer);
   optimizer.state().clear();
   for (std::size_t g = 0; g < whole.param_groups().size(); ++g) {
     kind.copy_options(whole.param_groups()[g].options(), optimizer.param_groups()[g].options());
@@ -321,7 +258,7 @@ void take_states(Optimizer& whole,
       const ShardPiece* piece = model->piece_of(parameter);
       if (piece == nullptr) continue;
       std::unique_ptr<OptimizerParamState> state = found->second->clone();
-      for (at::Tensor* field : kind.view(*state).tensors) {
+      for (at::Tensor* field : OptimizerStateView(kind, *state).tensors) {
         if (!field->defined()) continue;
         const auto* parts = divided.find(*field);
         *field = shaped_as(

@@ -27,10 +27,6 @@ namespace accel::sharding {
 class ShardedModel;
 class ShardedOptimizer;
 
-// Whether each element of a step depends on that element alone, so that shards can be stepped: SGD, Adam, AdamW, RMSprop,
-// Adagrad, but no class derived from them.
-[[nodiscard]] bool is_element_wise(const torch::optim::Optimizer& optimizer);
-
 // An optimizer of the same type, options and groups on the whole parameters, without states; for a class of the user's own what
 // stands for it (checkpoint/archived_optimizer.h). Errors  throws kUnsupported, naming such a class whose states cannot be saved.
 [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> whole_optimizer(

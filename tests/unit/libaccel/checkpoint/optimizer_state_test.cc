@@ -12,11 +12,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/optimizer_fields.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/tied_net.h"

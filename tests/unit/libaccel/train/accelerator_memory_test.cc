@@ -12,7 +12,6 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/expected_state.h"
 #include "libaccel/checkpoint/optimizer_state.h"
 
 namespace accel::accelerator_memory_test {
