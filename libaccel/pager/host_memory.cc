@@ -20,6 +20,12 @@ void copy(const at::Tensor& from, at::Tensor& to) {
   to.copy_(from);
 }
 
+at::Tensor page_of(const Unit& unit, const Slot& slot, const GuardRange& range) {
+  return at::from_blob(range.begin() + unit.bytes_of(slot.offset),
+                       {slot.numel},
+                       at::TensorOptions().dtype(unit.dtype));
+}
+
 }  // namespace
 
 HostMemory::HostMemory(const UnitLayout& layout, std::span<const at::Tensor> values)
@@ -28,16 +34,10 @@ HostMemory::HostMemory(const UnitLayout& layout, std::span<const at::Tensor> val
   for (const at::Tensor& value : values) values_.push_back(value.detach().clone());
 }
 
-at::Tensor HostMemory::page_of(const Slot& slot, const GuardRange& range) const {
-  const auto dtype = layout_.parameters[slot.parameter].dtype;
-  const auto elements = static_cast<std::int64_t>(slot.bytes / c10::elementSize(dtype));
-  return at::from_blob(range.begin() + slot.offset, {elements}, at::TensorOptions().dtype(dtype));
-}
-
 void HostMemory::fill(std::size_t unit, GuardRange& range) {
   range.commit();
   for (const Slot& slot : layout_.units[unit].slots) {
-    at::Tensor page = page_of(slot, range);
+    at::Tensor page = page_of(layout_.units[unit], slot, range);
     copy(values_[slot.parameter], page);
   }
 }
@@ -47,7 +47,7 @@ void HostMemory::release(std::size_t unit,
                          std::span<const std::size_t> written) {
   for (const std::size_t index : written) {
     const Slot& slot = layout_.units[unit].slots[index];
-    copy(page_of(slot, range), values_[slot.parameter]);
+    copy(page_of(layout_.units[unit], slot, range), values_[slot.parameter]);
   }
 }
 

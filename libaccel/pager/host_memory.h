@@ -31,8 +31,6 @@ class HostMemory : public PageSource {
   [[nodiscard]] at::Tensor& values(std::size_t parameter) { return values_[parameter]; }
 
  private:
-  [[nodiscard]] at::Tensor page_of(const Slot& slot, const GuardRange& range) const;
-
   UnitLayout layout_;
   std::vector<at::Tensor> values_;
 };

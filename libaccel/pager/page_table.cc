@@ -21,7 +21,9 @@ namespace {
 std::vector<GuardLabel> labels_of(const UnitLayout& layout, const Unit& unit) {
   std::vector<GuardLabel> labels;
   for (const Slot& slot : unit.slots)
-    labels.push_back({slot.offset, slot.bytes, layout.parameters[slot.parameter].name});
+    labels.push_back({unit.bytes_of(slot.offset),
+                      unit.bytes_of(slot.numel),
+                      layout.parameters[slot.parameter].name});
   return labels;
 }
 
@@ -44,7 +46,7 @@ PageTable::PageTable(UnitLayout layout,
       holds_(layout_.units.size(), 0) {
   for (std::size_t u = 0; u < layout_.units.size(); ++u) {
     const Unit& unit = layout_.units[u];
-    pages_[u].range = std::make_unique<GuardRange>(unit.bytes, labels_of(layout_, unit));
+    pages_[u].range = std::make_unique<GuardRange>(unit.bytes(), labels_of(layout_, unit));
     pages_[u].is_written = std::make_unique<std::atomic<bool>[]>(unit.slots.size());
     unit_bytes_.push_back(pages_[u].range->reserved_bytes());
   }
@@ -66,7 +68,8 @@ PageTable::~PageTable() = default;
 
 std::byte* PageTable::address_of(std::size_t parameter) const noexcept {
   const SlotPlace place = layout_.places[parameter];
-  return pages_[place.unit].range->begin() + layout_.units[place.unit].slots[place.slot].offset;
+  const Unit& unit = layout_.units[place.unit];
+  return pages_[place.unit].range->begin() + unit.bytes_of(unit.slots[place.slot].offset);
 }
 
 // ---- use ----

@@ -76,7 +76,9 @@ std::string PagedStorage::name_of(const c10::TensorImpl&) const {
 }
 
 at::Storage make_paged_storage(std::shared_ptr<PageTable> table, std::size_t parameter) {
-  const std::size_t bytes = table->layout().parameters[parameter].bytes;
+  const UnitLayout& layout = table->layout();
+  const Unit& unit = layout.units[layout.places[parameter].unit];
+  const std::size_t bytes = unit.bytes_of(layout.parameters[parameter].numel);
   return at::Storage(at::Storage::use_byte_size_t(),
                      bytes,
                      page_pointer(std::move(table), parameter),

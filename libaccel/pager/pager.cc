@@ -37,15 +37,21 @@ void check_pageable(const std::vector<NamedTensor>& parameters) {
                   "leave it out, or make it an ordinary dense tensor on the CPU");
 }
 
-void check_layout(const UnitLayout& layout, const std::vector<ParameterSpec>& specs) {
-  const auto is_same = [](const ParameterSpec& one, const ParameterSpec& other) {
-    return one.name == other.name && one.dtype == other.dtype && one.bytes == other.bytes;
-  };
-  if (std::equal(
-          layout.parameters.begin(), layout.parameters.end(), specs.begin(), specs.end(), is_same))
+void check_units(const std::vector<Unit>& units, const std::vector<PlannedParameter>& parameters) {
+  std::vector<std::int64_t> missing;  // elements, by parameter
+  for (const PlannedParameter& parameter : parameters) missing.push_back(parameter.numel);
+  bool is_same = true;
+  for (const Unit& unit : units) {
+    for (const Slot& slot : unit.slots) {
+      is_same = is_same && slot.parameter < missing.size() &&
+                parameters[slot.parameter].dtype == unit.dtype &&
+                std::exchange(missing[slot.parameter], 0) == slot.numel;
+    }
+  }
+  if (is_same && std::all_of(missing.begin(), missing.end(), [](auto numel) { return numel == 0; }))
     return;
   throw Error(ErrorCode::kInvalidArgument,
-              "the layout that was given has other parameters than those to be paged");
+              "the units that were given have other parameters than those to be paged");
 }
 
 }  // namespace
@@ -123,7 +129,7 @@ std::vector<Pager::Group> Pager::groups_of(std::vector<NamedTensor> parameters) 
             ? static_cast<std::int64_t>(first.storage().nbytes() / first.element_size())
             : first.numel();
     const std::size_t num_sharing = first.storage().use_count();
-    if (num_sharing > group.tensors.size())
+    if (num_sharing > group.tensors.size() && group.num_elements > 0)
       throw Error(ErrorCode::kUnsupported,
                   "parameter '" + group.tensors.front().name + "' shares its memory with " +
                       std::to_string(num_sharing - group.tensors.size()) +
@@ -142,21 +148,19 @@ at::Tensor Pager::flat_values(const Group& group) const {
 }
 
 void Pager::build(const std::vector<std::size_t>& order) {
-  std::vector<ParameterSpec> specs;
+  std::vector<PlannedParameter> planned;
   std::vector<at::Tensor> values;
   for (const Group& group : groups_) {
     const NamedTensor& first = group.tensors.front();
-    ParameterSpec spec{first.name, first.tensor.scalar_type(), 0, false};
-    if (options_.page_dtype && first.tensor.is_floating_point()) spec.dtype = *options_.page_dtype;
-    spec.bytes = static_cast<std::size_t>(group.num_elements) * c10::elementSize(spec.dtype);
-    for (const NamedTensor& tensor : group.tensors)
-      spec.is_trained |= tensor.tensor.requires_grad();
-    specs.push_back(std::move(spec));
+    const bool is_converted = options_.page_dtype && first.tensor.is_floating_point();
+    planned.push_back({.name = first.name,
+                       .numel = group.num_elements,
+                       .dtype = is_converted ? *options_.page_dtype : first.tensor.scalar_type()});
     values.push_back(flat_values(group));
   }
-  if (options_.layout) check_layout(*options_.layout, specs);
-  UnitLayout layout =
-      options_.layout ? *options_.layout : lay_out(std::move(specs), order, options_.unit_bytes);
+  if (options_.units) check_units(*options_.units, planned);
+  UnitLayout layout = options_.units ? UnitLayout(std::move(planned), *options_.units)
+                                     : lay_out(std::move(planned), order, options_.unit_bytes);
   auto source = make_source_(layout, values);
   values.clear();
   table_ = std::make_shared<PageTable>(
@@ -164,6 +168,7 @@ void Pager::build(const std::vector<std::size_t>& order) {
       std::move(source),
       PageTableOptions{options_.max_live_bytes, options_.prefetch_units, options_.may_exceed});
   for (std::size_t parameter = 0; parameter < groups_.size(); ++parameter) {
+    if (!is_paged(parameter)) continue;
     const at::Tensor& first = groups_[parameter].tensors.front().tensor;
     if (paged_storage(first) != nullptr) {  // from the units of before
       move_to_pages(first, table_, parameter);
@@ -212,18 +217,23 @@ ParameterHold Pager::with_params(const std::vector<std::string>& names, Access a
     places.push_back(layout().places[parameter]);
   }
   std::vector<std::size_t> units;
-  for (const SlotPlace place : places) units.push_back(place.unit);
+  for (const SlotPlace place : places) {
+    if (place.unit != SlotPlace::kNoUnit) units.push_back(place.unit);
+  }
   std::sort(units.begin(), units.end());
   units.erase(std::unique(units.begin(), units.end()), units.end());
   ParameterHold hold(table_, std::move(units));
   if (access == Access::kReadWrite)
-    for (const SlotPlace place : places) table_->mark_written(place.unit, place.slot);
+    for (const SlotPlace place : places) {
+      if (place.unit != SlotPlace::kNoUnit) table_->mark_written(place.unit, place.slot);
+    }
   return hold;
 }
 
 void Pager::verify() const {
   for (std::size_t parameter = 0; parameter < groups_.size(); ++parameter)
     for (const NamedTensor& tensor : groups_[parameter].tensors) {
+      if (!is_paged(parameter)) continue;
       const PagedStorage* storage = paged_storage(tensor.tensor);
       if (storage != nullptr && storage->table == table_ && storage->parameter == parameter)
         continue;

@@ -49,9 +49,9 @@ struct PagerOptions {
   bool learns_units = false;  // cut them anew, by order of first use, at the end of the first step
   std::optional<at::ScalarType>
       page_dtype;  // of floating parameters' pages, e.g. bf16 of fp32 masters
-  // Where each parameter given lies, instead of what follows from the options above. Its parameters are those given, in
-  // their order and with their bytes; each has a storage of its own.
-  std::optional<UnitLayout> layout;
+  // Where the parameters given lie, instead of what follows from the options above; each has a storage of its own, and those
+  // without elements may lie nowhere: they are left alone.
+  std::optional<std::vector<Unit>> units;
   bool may_exceed = false;   // see PageTableOptions
   bool stays_paged = false;  // at the end the parameters keep their pages, for as long as they live
 };
@@ -126,6 +126,9 @@ class Pager {
   [[nodiscard]] std::vector<Group> groups_of(std::vector<NamedTensor> parameters) const;
   [[nodiscard]] at::Tensor flat_values(const Group& group) const;
   void build(const std::vector<std::size_t>& order);
+  [[nodiscard]] bool is_paged(std::size_t parameter) const {
+    return layout().places[parameter].unit != SlotPlace::kNoUnit;
+  }
   void give_back(Group& group) noexcept;
 
   PagerOptions options_;

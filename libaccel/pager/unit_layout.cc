@@ -1,6 +1,7 @@
 #include "libaccel/pager/unit_layout.h"
 
 #include <algorithm>
+#include <map>
 #include <unordered_set>
 #include <utility>
 
@@ -8,21 +9,93 @@
 
 #include "libaccel/alignment.h"
 
-namespace accel::pager {
+namespace accel {
 namespace {
 
-void check_specs(const std::vector<ParameterSpec>& parameters) {
+// Fills units of one dtype, one open unit per group.
+class Planner {
+ public:
+  Planner(int world_size, std::int64_t max_unit_bytes)
+      : world_size_(world_size), max_unit_bytes_(max_unit_bytes) {}
+
+  // Where a next parameter may begin: multiples of so many elements.
+  static std::int64_t block_of(c10::ScalarType dtype) {
+    return std::max<std::int64_t>(1,
+                                  static_cast<std::int64_t>(kCacheLine / c10::elementSize(dtype)));
+  }
+
+  void add(std::size_t index, const PlannedParameter& parameter) {
+    const auto element = static_cast<std::int64_t>(c10::elementSize(parameter.dtype));
+    const std::pair key{parameter.group, parameter.dtype};
+    auto open = open_.find(key);
+    const bool is_full = open != open_.end() && parameter.group == kNoGroup &&
+                         (used_[open->second] + parameter.numel) * element > max_unit_bytes_;
+    if (open == open_.end() || is_full) {
+      open = open_.insert_or_assign(key, units_.size()).first;
+      units_.push_back({.dtype = parameter.dtype, .num_shards = world_size_});
+      used_.push_back(0);
+    }
+    std::int64_t& used = used_[open->second];
+    units_[open->second].slots.push_back({index, used, parameter.numel});
+    used = rounded_up(used + parameter.numel, block_of(parameter.dtype));
+  }
+
+  std::vector<Unit> units(ShardCut cut) && {
+    std::vector<std::int64_t> totals(static_cast<std::size_t>(world_size_));  // bytes, by rank
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      if (cut == ShardCut::kByTensor) {
+        deal_out(units_[i], totals);
+        continue;
+      }
+      const std::int64_t share = (used_[i] + world_size_ - 1) / world_size_;
+      units_[i].shard_numel = rounded_up(share, block_of(units_[i].dtype));
+    }
+    return std::move(units_);
+  }
+
+ private:
+  // Gives each parameter of a unit to one rank. Where shards are equally full, to the rank with least in all units.
+  void deal_out(Unit& unit, std::vector<std::int64_t>& totals) const {
+    const std::int64_t block = block_of(unit.dtype);
+    std::vector<Slot*> largest_first;
+    for (Slot& slot : unit.slots) largest_first.push_back(&slot);
+    std::stable_sort(largest_first.begin(), largest_first.end(), [](const Slot* a, const Slot* b) {
+      return a->numel > b->numel;
+    });
+    std::vector<std::int64_t> loads(totals.size());  // elements of this unit, by rank
+    std::vector<std::size_t> owners(unit.slots.size());
+    for (Slot* slot : largest_first) {
+      std::size_t owner = 0;
+      for (std::size_t rank = 1; rank < loads.size(); ++rank) {
+        if (std::pair(loads[rank], totals[rank]) < std::pair(loads[owner], totals[owner]))
+          owner = rank;
+      }
+      owners[static_cast<std::size_t>(slot - unit.slots.data())] = owner;
+      slot->offset = loads[owner];
+      loads[owner] += rounded_up(slot->numel, block);
+      totals[owner] += slot->numel * static_cast<std::int64_t>(c10::elementSize(unit.dtype));
+    }
+    unit.shard_numel = *std::max_element(loads.begin(), loads.end());
+    for (std::size_t i = 0; i < owners.size(); ++i)
+      unit.slots[i].offset += static_cast<std::int64_t>(owners[i]) * unit.shard_numel;
+    std::sort(unit.slots.begin(), unit.slots.end(), [](const Slot& a, const Slot& b) {
+      return a.offset < b.offset;
+    });
+  }
+
+  std::int64_t world_size_;
+  std::int64_t max_unit_bytes_;
+  std::vector<Unit> units_;
+  std::vector<std::int64_t> used_;  // elements, by unit
+  std::map<std::pair<int, c10::ScalarType>, std::size_t> open_;
+};
+
+void check_names(const std::vector<PlannedParameter>& parameters) {
   std::unordered_set<std::string> names;
-  for (const ParameterSpec& parameter : parameters) {
+  for (const PlannedParameter& parameter : parameters) {
     if (!names.insert(parameter.name).second)
       throw Error(ErrorCode::kInvalidArgument,
                   "two parameters are called '" + parameter.name + "'");
-    const std::size_t element = c10::elementSize(parameter.dtype);
-    if (parameter.bytes % element != 0)
-      throw Error(ErrorCode::kInvalidArgument,
-                  "parameter '" + parameter.name + "' has " + std::to_string(parameter.bytes) +
-                      " bytes, which is no multiple of the " + std::to_string(element) +
-                      " bytes of an element of " + c10::toString(parameter.dtype));
   }
 }
 
@@ -44,77 +117,53 @@ std::vector<std::size_t> complete(const std::vector<std::size_t>& order, std::si
   return whole;
 }
 
-bool belongs(const Segment& segment, const ParameterSpec& parameter) {
-  return segment.dtype == parameter.dtype && segment.is_trained == parameter.is_trained;
-}
-
-// The members of a unit, those of one segment together, segments in the order of their first member.
-Unit arrange(const std::vector<ParameterSpec>& parameters,
-             const std::vector<std::size_t>& members) {
-  Unit unit;
-  for (const std::size_t member : members) {
-    const auto known =
-        std::find_if(unit.segments.begin(), unit.segments.end(), [&](const Segment& segment) {
-          return belongs(segment, parameters[member]);
-        });
-    if (known == unit.segments.end())
-      unit.segments.push_back({parameters[member].dtype, parameters[member].is_trained});
-  }
-  for (Segment& segment : unit.segments) {
-    segment.offset = unit.bytes;
-    segment.first_slot = unit.slots.size();
-    for (const std::size_t member : members) {
-      if (!belongs(segment, parameters[member])) continue;
-      unit.slots.push_back({member, unit.bytes, parameters[member].bytes});
-      segment.bytes = unit.bytes + parameters[member].bytes - segment.offset;
-      unit.bytes += rounded_up(parameters[member].bytes, kAlignment);
-    }
-    segment.num_slots = unit.slots.size() - segment.first_slot;
-  }
-  return unit;
-}
-
 }  // namespace
 
-std::size_t UnitLayout::largest_unit_bytes() const noexcept {
-  std::size_t largest = 0;
-  for (const Unit& unit : units) largest = std::max(largest, unit.bytes);
-  return largest;
+std::vector<Unit> plan_units(const std::vector<PlannedParameter>& parameters,
+                             int world_size,
+                             std::int64_t max_unit_bytes,
+                             ShardCut cut) {
+  Planner planner(world_size, max_unit_bytes);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].numel > 0) planner.add(i, parameters[i]);
+  }
+  return std::move(planner).units(cut);
 }
 
-std::size_t UnitLayout::total_bytes() const noexcept {
-  std::size_t total = 0;
-  for (const Unit& unit : units) total += unit.bytes;
-  return total;
+std::vector<Piece> pieces_of(const Unit& unit, int rank) {
+  const std::int64_t begin = rank * unit.shard_numel;
+  const std::int64_t end = begin + unit.shard_numel;
+  std::vector<Piece> pieces;
+  for (const Slot& slot : unit.slots) {
+    const std::int64_t from = std::max(begin, slot.offset);
+    const std::int64_t to = std::min(end, slot.offset + slot.numel);
+    if (from < to) pieces.push_back({slot.parameter, from, from - slot.offset, to - from});
+  }
+  return pieces;
 }
 
-UnitLayout lay_out(std::vector<ParameterSpec> parameters,
+std::int64_t used_numel(const Unit& unit, int rank) {
+  const std::vector<Piece> pieces = pieces_of(unit, rank);
+  if (pieces.empty()) return 0;
+  return pieces.back().unit_offset + pieces.back().numel - rank * unit.shard_numel;
+}
+
+UnitLayout::UnitLayout(std::vector<PlannedParameter> planned, std::vector<Unit> cut)
+    : parameters(std::move(planned)), units(std::move(cut)), places(parameters.size()) {
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    for (std::size_t slot = 0; slot < units[unit].slots.size(); ++slot)
+      places[units[unit].slots[slot].parameter] = {unit, slot};
+  }
+}
+
+UnitLayout lay_out(std::vector<PlannedParameter> parameters,
                    const std::vector<std::size_t>& order,
                    std::size_t unit_bytes) {
-  check_specs(parameters);
-  UnitLayout layout;
-  layout.places.resize(parameters.size());
-  std::vector<std::size_t> members;
-  std::size_t bytes = 0;
-  const auto cut = [&] {
-    if (members.empty()) return;
-    const std::size_t index = layout.units.size();
-    layout.units.push_back(arrange(parameters, members));
-    const Unit& unit = layout.units.back();
-    for (std::size_t slot = 0; slot < unit.slots.size(); ++slot)
-      layout.places[unit.slots[slot].parameter] = {index, slot};
-    members.clear();
-    bytes = 0;
-  };
-  for (const std::size_t parameter : complete(order, parameters.size())) {
-    const std::size_t more = rounded_up(parameters[parameter].bytes, kAlignment);
-    if (bytes + more > unit_bytes) cut();
-    members.push_back(parameter);
-    bytes += more;
-  }
-  cut();
-  layout.parameters = std::move(parameters);
-  return layout;
+  check_names(parameters);
+  // What ends within a multiple of a cache line ends there when it is padded.
+  Planner planner(1, static_cast<std::int64_t>(unit_bytes / kCacheLine * kCacheLine));
+  for (const std::size_t i : complete(order, parameters.size())) planner.add(i, parameters[i]);
+  return {std::move(parameters), std::move(planner).units(ShardCut::kEven)};
 }
 
-}  // namespace accel::pager
+}  // namespace accel

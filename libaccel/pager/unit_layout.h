@@ -1,76 +1,109 @@
-// UnitLayout: which parameters are filled and evicted together, and where each lies in its unit.
+// UnitLayout: which parameters share a unit, where each lies in it, and which part of a unit is whose.
 //
-// Parameters, in a given order (that of their first use, when it is known), are cut into units by bytes. In a unit those
-// of one dtype and of one answer to "is it trained?" lie side by side, as a segment: a flat optimizer or reducer works on
-// segments and never meets a frozen or a foreign element.
+// A unit is what is filled and evicted, gathered and reduced together: a flat array of one dtype. Its parameters follow one
+// another, each at a multiple of a cache line, so any kernel may use them where they are. The end is padded so that the unit
+// divides into shards of equal length, themselves multiples of a cache line. Rank r owns the elements [r * S, (r + 1) * S):
+// parts of parameters, as the cut falls. Nobody reads what lies between parameters.
 //
-//   unit 0: | segment fp32 trained: fc1.weight | fc1.bias | ... | segment fp32 frozen: table.weight | ... |
+//   unit of 3 parameters, 2 ranks:   |aaaaaaa.|bbb.....|cccccccccc......|
+//                                    |---- shard 0 ----|---- shard 1 ----|
 //
-// Every parameter and every segment begins on a cache line (64 bytes), so a page may be used by any kernel. What lies
-// between them is padding: nobody reads it, and sources may leave it unset.
+// Cut by tensors, each parameter is one rank's: the largest first, to the rank that has least so far (Graham 1969, "LPT"), and
+// shards are as long as the fullest one.
+//
+//   the same, by tensors:            |cccccccccc......|aaaaaaa.|bbb.....|
+//                                    |---- shard 0 ----|---- shard 1 ----|
 //
 // Threads:  values and pure functions.
-// Cost:     bytes of a unit = sum of its parameters, each rounded up to 64.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include <c10/core/ScalarType.h>
 
-namespace accel::pager {
+namespace accel {
 
-inline constexpr std::size_t kAlignment = 64;
+inline constexpr int kNoGroup = -1;
 
-struct ParameterSpec {
-  std::string name;                                // the first one of a tied parameter
-  c10::ScalarType dtype = c10::ScalarType::Float;  // of its pages
-  std::size_t bytes = 0;                           // of its pages
-  bool is_trained = true;
-};
-
-struct Slot {
-  std::size_t parameter = 0;  // index into UnitLayout::parameters
-  std::size_t offset = 0;     // bytes from the begin of the unit
-  std::size_t bytes = 0;
-};
-
-struct Segment {
+struct PlannedParameter {
+  std::string name;  // the first one of a tied parameter
+  std::int64_t numel = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;
-  bool is_trained = true;
-  std::size_t offset = 0;  // bytes from the begin of the unit
-  std::size_t bytes = 0;   // with the padding between its slots, not behind the last one
-  std::size_t first_slot = 0;
-  std::size_t num_slots = 0;
+  // Parameters with the same group of a wrap policy form a unit; kNoGroup: they are cut by bytes.
+  int group = kNoGroup;
+};
+
+enum class ShardCut {
+  kEven,      // at the same number of elements, wherever that falls
+  kByTensor,  // between parameters: optimizers whose steps need whole tensors
+};
+
+// Where a parameter lies.
+struct Slot {
+  std::size_t parameter = 0;  // index in the list that was planned
+  std::int64_t offset = 0;    // elements from the start of the unit
+  std::int64_t numel = 0;
 };
 
 struct Unit {
-  std::vector<Slot> slots;        // by offset
-  std::vector<Segment> segments;  // by offset; together they hold all slots
-  std::size_t bytes = 0;          // a multiple of kAlignment
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::int64_t num_shards = 1;
+  std::int64_t shard_numel = 0;  // elements of one rank
+  std::vector<Slot> slots;       // by offset
+
+  [[nodiscard]] std::int64_t numel() const noexcept { return num_shards * shard_numel; }
+  [[nodiscard]] std::size_t bytes_of(std::int64_t elements) const {
+    return static_cast<std::size_t>(elements) * c10::elementSize(dtype);
+  }
+  [[nodiscard]] std::size_t bytes() const { return bytes_of(numel()); }
 };
 
+// The part of a parameter that a rank owns.
+struct Piece {
+  std::size_t parameter = 0;
+  std::int64_t unit_offset = 0;       // elements from the start of the unit
+  std::int64_t parameter_offset = 0;  // elements from the start of the parameter
+  std::int64_t numel = 0;             // above 0
+};
+
+// Units in the order of their first parameters. A unit without a group ends before the parameter that would take it above
+// max_unit_bytes; one parameter alone may be larger. Those without elements are in no unit. Requires: world_size >= 1,
+// max_unit_bytes >= 1.
+[[nodiscard]] std::vector<Unit> plan_units(const std::vector<PlannedParameter>& parameters,
+                                           int world_size,
+                                           std::int64_t max_unit_bytes,
+                                           ShardCut cut = ShardCut::kEven);
+
+// What `rank` owns of a unit, by offset. Empty when only padding falls to it.
+[[nodiscard]] std::vector<Piece> pieces_of(const Unit& unit, int rank);
+
+// Elements from the start of `rank`'s shard to the end of the last parameter in it; what follows is padding.
+[[nodiscard]] std::int64_t used_numel(const Unit& unit, int rank);
+
 struct SlotPlace {
-  std::size_t unit = 0;
+  static constexpr std::size_t kNoUnit = std::numeric_limits<std::size_t>::max();
+  std::size_t unit = kNoUnit;
   std::size_t slot = 0;  // index into Unit::slots
 };
 
+// Units with their parameters.
 struct UnitLayout {
-  std::vector<ParameterSpec> parameters;
+  UnitLayout(std::vector<PlannedParameter> parameters, std::vector<Unit> units);
+
+  std::vector<PlannedParameter> parameters;
   std::vector<Unit> units;
   std::vector<SlotPlace> places;  // of each parameter
-
-  [[nodiscard]] std::size_t largest_unit_bytes() const noexcept;
-  [[nodiscard]] std::size_t total_bytes() const noexcept;
 };
 
-// Cuts a new unit before each parameter that would take the current one over `unit_bytes`; a parameter larger than that
-// is a unit of its own. `order` has indices into `parameters`; those that it lacks follow in their own order, and
-// repeated ones count once. Throws kInvalidArgument: a name twice, an index that is out of range, a parameter whose
-// bytes are no multiple of its dtype's.
-[[nodiscard]] UnitLayout lay_out(std::vector<ParameterSpec> parameters,
+// Units of one shard, cut as plan_units() does, padding counted, in a given order (that of their first use, when it is
+// known). `order` has indices into `parameters`; those that it lacks follow in their own order, and repeated ones count once.
+// One without elements has a place too. Throws kInvalidArgument: a name twice, an index that is out of range.
+[[nodiscard]] UnitLayout lay_out(std::vector<PlannedParameter> parameters,
                                  const std::vector<std::size_t>& order,
                                  std::size_t unit_bytes);
 
-}  // namespace accel::pager
+}  // namespace accel

@@ -162,7 +162,7 @@ class OptimizerView {
       StateTensor& shard = view.tensors[prefix_of(model) + "unit_" + std::to_string(unit) + field];
       if (!shard.values.defined())
         shard = shard_of(model, at::zeros({numel}, part.values.options()), numel);
-      const sharding::Piece& place = model.piece_of(parameter)->place;
+      const Piece& place = model.piece_of(parameter)->place;
       shard.values.narrow(0, place.unit_offset - shard.begin, place.numel).copy_(part.values);
     }
     return view;

@@ -48,7 +48,7 @@ MemoryUse use_of(const sharding::ShardedModel& model) {
   MemoryUse use;
   const std::int64_t num_shards = model.shares_memory() ? 1 : model.group().size();
   for (std::size_t unit = 0; unit < model.units().size(); ++unit) {
-    const sharding::Unit& of = model.units()[unit];
+    const Unit& of = model.units()[unit];
     const at::Tensor& seen = model.parameters()[of.slots.front().parameter].tensor;
     use.parameters += of.shard_numel * static_cast<std::int64_t>(seen.element_size()) * num_shards;
     if (model.has_masters()) use.masters += num_bytes(model.shard(unit));

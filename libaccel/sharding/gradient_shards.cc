@@ -226,7 +226,7 @@ bool GradientShards::reduce_apart(std::size_t unit) {
     pieces.push_back({data, static_cast<std::size_t>(slot.numel)});
     end = slot.offset + slot.numel;
   }
-  fill_to(units_[unit].shard_numel * mesh_.shards->size());
+  fill_to(units_[unit].numel());
   at::Tensor shard = empty_shard(unit, units_[unit].dtype);
   bool is_done = false;
   try {
@@ -285,9 +285,8 @@ at::Tensor GradientShards::empty_shard(std::size_t unit, at::ScalarType dtype) c
 }
 
 at::Tensor GradientShards::borrow_flat(const Unit& unit) {
-  const std::int64_t numel = unit.shard_numel * mesh_.shards->size();
   const auto fits = [&](const at::Tensor& flat) {
-    return flat.numel() == numel && flat.scalar_type() == unit.dtype;
+    return flat.numel() == unit.numel() && flat.scalar_type() == unit.dtype;
   };
   at::Tensor flat;
   if (const auto found = std::find_if(spare_.begin(), spare_.end(), fits); found != spare_.end()) {
@@ -296,7 +295,7 @@ at::Tensor GradientShards::borrow_flat(const Unit& unit) {
   } else {
     spare_.clear();
     const OrdinaryMemory stays;
-    flat = at::empty({numel}, unit.dtype);
+    flat = at::empty({unit.numel()}, unit.dtype);
   }
   hold(static_cast<std::int64_t>(flat.nbytes()));
   return flat;

@@ -41,10 +41,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "libaccel/interception/backward_hooks.h"
+#include "libaccel/pager/unit_layout.h"
 #include "libaccel/prepare/gradient_room.h"
 #include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/shard_mesh.h"
-#include "libaccel/sharding/shard_plan.h"
 
 namespace accel {
 class ProcessGroup;

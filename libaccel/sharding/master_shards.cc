@@ -75,7 +75,7 @@ at::Tensor MasterShards::full_values_of(const at::Tensor& tensor) const {
 }
 
 at::Tensor MasterShards::gathered(std::size_t unit) const {
-  at::Tensor whole = at::empty({group_->size() * units_[unit].shard_numel}, units_[unit].dtype);
+  at::Tensor whole = at::empty({units_[unit].numel()}, units_[unit].dtype);
   group_->all_gather_into(whole, shards_[unit], "gathering parameters in full precision");
   return whole;
 }

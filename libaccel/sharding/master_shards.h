@@ -20,9 +20,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/pager/unit_layout.h"
 #include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/parameter_home.h"
-#include "libaccel/sharding/shard_plan.h"
 
 namespace accel::sharding {
 

@@ -89,47 +89,20 @@ class SharedPages final : public pager::PageSource {
   std::shared_ptr<RemoteShards> shards_;
 };
 
-pager::UnitLayout layout_of(const std::vector<Unit>& units,
-                            const ShardCache& cache,
-                            const std::vector<NamedParameter>& parameters,
-                            const std::vector<std::size_t>& place_of) {
-  pager::UnitLayout layout;
-  layout.parameters.resize(static_cast<std::size_t>(std::count_if(
-      place_of.begin(), place_of.end(), [](auto place) { return place != SIZE_MAX; })));
-  layout.places.resize(layout.parameters.size());
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    const std::size_t element = c10::elementSize(units[u].dtype);
-    pager::Unit unit;
-    unit.bytes = cache.unit(u).size();
-    for (const Slot& slot : units[u].slots) {
-      const std::size_t place = place_of[slot.parameter];
-      const std::size_t bytes = static_cast<std::size_t>(slot.numel) * element;
-      layout.parameters[place] = {parameters[slot.parameter].name, units[u].dtype, bytes, true};
-      layout.places[place] = {u, unit.slots.size()};
-      unit.slots.push_back({place, static_cast<std::size_t>(slot.offset) * element, bytes});
-    }
-    const pager::Slot& last = unit.slots.back();
-    unit.segments.push_back(
-        {units[u].dtype, true, 0, last.offset + last.bytes, 0, unit.slots.size()});
-    layout.units.push_back(std::move(unit));
-  }
-  return layout;
-}
-
 class PagedHome final : public ParameterHome {
  public:
   PagedHome(const std::vector<Unit>& units,
             std::shared_ptr<RemoteShards> shards,
             std::shared_ptr<ProcessGroup> group,
-            const PagingLimits& limits,
-            std::optional<std::uint64_t> budget)
+            std::uint64_t max_live_bytes,
+            int units_ahead)
       : units_(units),
         shards_(std::move(shards)),
         group_(std::move(group)),
-        limits_(limits),
-        budget_(budget) {
+        max_live_bytes_(max_live_bytes),
+        units_ahead_(units_ahead) {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-      const std::int64_t numel = group_->size() * units_[unit].shard_numel;
+      const std::int64_t numel = units_[unit].numel();
       const auto keep = [shards = shards_](void*) {};  // as long as a view lives
       writable_.push_back(
           at::from_blob(shards_->cache->unit(unit).data(), {numel}, keep, units_[unit].dtype));
@@ -139,30 +112,26 @@ class PagedHome final : public ParameterHome {
   ~PagedHome() override { open_gate(); }
 
   void take_in(std::vector<NamedParameter>& parameters) override {
-    std::vector<const Unit*> unit_of(parameters.size(), nullptr);
-    for (const Unit& unit : units_)
-      for (const Slot& slot : unit.slots) unit_of[slot.parameter] = &unit;
-    std::vector<std::size_t> place_of(parameters.size(), SIZE_MAX);
-    std::vector<pager::NamedTensor> paged;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (unit_of[i] == nullptr) continue;  // it has no elements
-      place_of[i] = paged.size();
-      // Their values are in the shards by now. What still refers to the memory of before (Gloo's threads, for a moment)
-      // keeps that.
-      at::Tensor& parameter = parameters[i].tensor;
-      const at::TensorOptions like =
-          parameter.options().dtype(unit_of[i]->dtype).device(at::kCPU).requires_grad(false);
-      construction::give_memory(parameter,
-                                at::empty_strided(parameter.sizes(), parameter.strides(), like));
-      paged.push_back({parameters[i].name, parameter});
+    for (const Unit& unit : units_) {
+      for (const Slot& slot : unit.slots) {
+        // Their values are in the shards by now. What still refers to the memory of before (Gloo's threads, for a moment)
+        // keeps that.
+        const at::Tensor& parameter = parameters[slot.parameter].tensor;
+        const at::TensorOptions like =
+            parameter.options().dtype(unit.dtype).device(at::kCPU).requires_grad(false);
+        construction::give_memory(parameter,
+                                  at::empty_strided(parameter.sizes(), parameter.strides(), like));
+      }
     }
+    std::vector<pager::NamedTensor> paged;
+    for (const NamedParameter& parameter : parameters)
+      paged.push_back({parameter.name, parameter.tensor});
     pager::PagerOptions options;
-    options.layout = layout_of(units_, *shards_->cache, parameters, place_of);
-    options.max_live_bytes =
-        budget_.value_or(limits_.live_units * options.layout->largest_unit_bytes());
+    options.units = units_;
+    options.max_live_bytes = max_live_bytes_;
     options.may_exceed = true;
     options.stays_paged = true;
-    options.prefetch_units = limits_.units_ahead;
+    options.prefetch_units = units_ahead_;
     pager_ = std::make_unique<pager::Pager>(
         std::move(paged), std::move(options), [this](const auto&, auto) {
           return std::make_unique<SharedPages>(shards_);
@@ -263,8 +232,8 @@ class PagedHome final : public ParameterHome {
   std::vector<Unit> units_;
   std::shared_ptr<RemoteShards> shards_;
   std::shared_ptr<ProcessGroup> group_;
-  PagingLimits limits_;
-  std::optional<std::uint64_t> budget_;  // in bytes, instead of a number of units
+  std::uint64_t max_live_bytes_;
+  int units_ahead_;
   std::vector<at::Tensor> writable_;
   std::unique_ptr<pager::Pager> pager_;
 };
@@ -322,9 +291,7 @@ class Meeting {
   Meeting(const std::vector<Unit>& units, ProcessGroup& group) : group_(group) {
     shape_.world_size = group.size();
     shape_.rank = group.rank();
-    for (const Unit& unit : units)
-      shape_.shard_bytes.push_back(static_cast<std::size_t>(unit.shard_numel) *
-                                   c10::elementSize(unit.dtype));
+    for (const Unit& unit : units) shape_.shard_bytes.push_back(unit.bytes_of(unit.shard_numel));
   }
 
   // Errors, the same on all ranks  kUnsupported.
@@ -432,20 +399,20 @@ class Meeting {
 };
 
 // The budgets of ranks may differ, their units do not.
-std::optional<std::uint64_t> agreed_budget(std::optional<std::uint64_t> max_live_bytes,
-                                           const ShardCache& cache,
-                                           std::size_t num_units,
-                                           ProcessGroup& group) {
+std::uint64_t agreed_budget(const PagingLimits& limits,
+                            const ShardCache& cache,
+                            std::size_t num_units,
+                            ProcessGroup& group) {
   std::size_t largest = 0;
   for (std::size_t unit = 0; unit < num_units; ++unit)
     largest = std::max(largest, cache.unit(unit).size());
   std::optional<PageBudget> budget;
   const auto check = [&] {
-    budget = page_budget(max_live_bytes, process_env());
+    budget = page_budget(limits.max_live_bytes, process_env());
     check_page_budget(budget, largest);
   };
   check_together(check, group, "asking whether every rank may hold the largest unit");
-  return budget ? std::optional(budget->bytes) : std::nullopt;
+  return budget ? budget->bytes : limits.live_units * largest;
 }
 
 }  // namespace
@@ -455,9 +422,9 @@ Result<std::unique_ptr<ParameterHome>> make_paged_home(const std::vector<Unit>& 
                                                        const PagingLimits& limits) {
   auto shards = Meeting(units, *group).hold();
   if (!shards) return std::move(shards).error();
-  const auto budget = agreed_budget(limits.max_live_bytes, *(*shards)->cache, units.size(), *group);
-  return std::unique_ptr<ParameterHome>(
-      std::make_unique<PagedHome>(units, *std::move(shards), std::move(group), limits, budget));
+  const auto budget = agreed_budget(limits, *(*shards)->cache, units.size(), *group);
+  return std::unique_ptr<ParameterHome>(std::make_unique<PagedHome>(
+      units, *std::move(shards), std::move(group), budget, limits.units_ahead));
 }
 
 }  // namespace accel::sharding

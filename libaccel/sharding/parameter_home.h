@@ -27,10 +27,10 @@
 #include <accel/result.h>
 
 #include "libaccel/pager/guard_memory.h"
+#include "libaccel/pager/unit_layout.h"
 #include "libaccel/pager/write_permit.h"
 #include "libaccel/prepare/parameter_list.h"
 #include "libaccel/sharding/fsdp_settings.h"
-#include "libaccel/sharding/shard_plan.h"
 #include "runtime/unique_fd.h"
 
 namespace accel {

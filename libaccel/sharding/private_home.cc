@@ -21,9 +21,8 @@ class PrivateHome final : public ParameterHome {
  public:
   PrivateHome(const std::vector<Unit>& units, std::shared_ptr<ProcessGroup> group, Masters masters)
       : units_(units), group_(std::move(group)), masters_(masters), hashes_(units.size()) {
-    for (const Unit& unit : units_) {
-      flats_.push_back(empty_large_tensor({group_->size() * unit.shard_numel}, unit.dtype).zero_());
-    }
+    for (const Unit& unit : units_)
+      flats_.push_back(empty_large_tensor({unit.numel()}, unit.dtype).zero_());
   }
 
   void take_in(std::vector<NamedParameter>& parameters) override {

@@ -223,10 +223,9 @@ void ShardedModel::find_home(const FsdpSettings& settings) {
   const std::vector<Unit> units = units_in(precision_.param_dtype);
   std::vector<std::vector<pager::GuardLabel>> labels(units.size());
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    const std::size_t element = c10::elementSize(units[unit].dtype);
     for (const Slot& slot : units[unit].slots) {
-      labels[unit].push_back({static_cast<std::size_t>(slot.offset) * element,
-                              static_cast<std::size_t>(slot.numel) * element,
+      labels[unit].push_back({units[unit].bytes_of(slot.offset),
+                              units[unit].bytes_of(slot.numel),
                               parameters_[slot.parameter].name});
     }
   }

@@ -29,6 +29,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/pager/unit_layout.h"
 #include "libaccel/pager/write_permit.h"
 #include "libaccel/prepare/model_sync.h"
 #include "libaccel/prepare/parameter_list.h"
@@ -39,7 +40,6 @@
 #include "libaccel/sharding/parameter_claim.h"
 #include "libaccel/sharding/parameter_home.h"
 #include "libaccel/sharding/shard_mesh.h"
-#include "libaccel/sharding/shard_plan.h"
 
 namespace torch::nn {
 class Module;

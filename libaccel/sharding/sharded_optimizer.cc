@@ -12,6 +12,7 @@
 #include <accel/error.h>
 #include <accel/types.h>
 
+#include "libaccel/alignment.h"
 #include "libaccel/optim/gradient_clipping.h"
 #include "libaccel/optim/optimizer_traits.h"
 #include "libaccel/optim/unique_parameters.h"
@@ -227,7 +228,7 @@ void ShardedOptimizer::clear_gradients() {
 
 // Parameters and shards begin at multiples of 64 bytes of their unit.
 bool ShardedOptimizer::is_piece(const at::Tensor& parameter) const {
-  static_assert(kAlignment == 64);
+  static_assert(kCacheLine == 64);
   return std::any_of(models_.begin(), models_.end(), [&](const auto& entry) {
     return entry.first->is_piece(parameter);
   });

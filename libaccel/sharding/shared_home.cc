@@ -38,12 +38,6 @@
 namespace accel::sharding {
 namespace {
 
-std::int64_t unit_bytes(const Unit& unit, int world_size) {
-  const std::int64_t bytes =
-      world_size * unit.shard_numel * static_cast<std::int64_t>(c10::elementSize(unit.dtype));
-  return static_cast<std::int64_t>(whole_pages(static_cast<std::size_t>(bytes)));
-}
-
 std::vector<std::string> tell_all(ProcessGroup& group, const std::string& own) {
   return gather_texts(own, kHomeTextBytes, group, "sharing memory for parameters");
 }
@@ -69,11 +63,10 @@ class SharedHome final : public ParameterHome {
 
   // Maps all units. Errors  kOutOfMemory.
   Result<void> map(int memory, const std::vector<std::vector<pager::GuardLabel>>& labels) {
-    const int world_size = group_->size();
     off_t offset = 0;
     for (std::size_t i = 0; i < units_.size(); ++i) {
       auto unit = std::make_shared<UnitMemory>();
-      unit->bytes = static_cast<std::size_t>(unit_bytes(units_[i], world_size));
+      unit->bytes = whole_pages(units_[i].bytes());
       if (auto reserved = reserve(memory, offset, i); !reserved) return reserved;
       try {
         unit->reading = std::make_unique<pager::GuardRange>(unit->bytes, labels[i]);
@@ -88,7 +81,7 @@ class SharedHome final : public ParameterHome {
                      std::to_string(unit->bytes) +
                          " bytes of parameters cannot be mapped: " + errno_text(errno));
       }
-      const std::int64_t numel = world_size * units_[i].shard_numel;
+      const std::int64_t numel = units_[i].numel();
       const auto keep = [unit](void*) {};  // as long as a view lives
       flats_.push_back(
           pager::guarded(at::from_blob(unit->reading->begin(), {numel}, keep, units_[i].dtype),
@@ -131,9 +124,9 @@ class SharedHome final : public ParameterHome {
  private:
   // This rank's part of a unit, but for the padding behind its last parameter, which nobody touches.
   Result<void> reserve(int memory, off_t offset, std::size_t unit) const {
-    const auto element = static_cast<std::int64_t>(c10::elementSize(units_[unit].dtype));
-    const std::int64_t begin = offset + group_->rank() * units_[unit].shard_numel * element;
-    const std::int64_t bytes = used_numel(units_[unit], group_->rank()) * element;
+    const Unit& of = units_[unit];
+    const auto begin = offset + static_cast<off_t>(of.bytes_of(group_->rank() * of.shard_numel));
+    const auto bytes = static_cast<off_t>(of.bytes_of(used_numel(of, group_->rank())));
     if (bytes == 0 || ::fallocate(memory, 0, begin, bytes) == 0 || errno == EOPNOTSUPP) return {};
     return Error(
         ErrorCode::kOutOfMemory,
@@ -191,7 +184,7 @@ Result<std::unique_ptr<ParameterHome>> make_shared_home(
     std::vector<std::vector<pager::GuardLabel>> labels,
     std::shared_ptr<ProcessGroup> group) {
   std::int64_t bytes = 0;
-  for (const Unit& unit : units) bytes += unit_bytes(unit, group->size());
+  for (const Unit& unit : units) bytes += static_cast<std::int64_t>(whole_pages(unit.bytes()));
   UniqueFd memory;
   std::string trouble;
   if (group->rank() == 0) {

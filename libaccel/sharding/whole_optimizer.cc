@@ -141,7 +141,7 @@ class UnitStates {
       shard.narrow(0, place.unit_offset - group.rank() * unit_.shard_numel, place.numel)
           .copy_(in_memory_order(*OptimizerStateView(kind_, *state).tensors[field]));
     }
-    at::Tensor whole = at::empty({group.size() * unit_.shard_numel}, unit_.dtype);
+    at::Tensor whole = at::empty({unit_.numel()}, unit_.dtype);
     group.all_gather_into(whole, shard, "gathering the optimizer's states");
     return whole;
   }

@@ -19,7 +19,7 @@
 #include <accel/error.h>
 
 #include "libaccel/optim/unique_parameters.h"
-#include "libaccel/sharding/shard_plan.h"
+#include "libaccel/pager/unit_layout.h"
 #include "runtime/suggest.h"
 
 namespace accel::sharding {

@@ -24,11 +24,13 @@ class TwoHalves : public PageSource {
  public:
   TwoHalves(const UnitLayout& layout, std::span<const Tensor> values) {
     for (const Unit& unit : layout.units) {
-      const std::size_t half = (unit.bytes / 2 + kPage - 1) / kPage * kPage;
+      const std::size_t half = (unit.bytes() / 2 + kPage - 1) / kPage * kPage;
       std::vector<std::byte> bytes(2 * half);
       for (const Slot& slot : unit.slots) {
         const Tensor value = values[slot.parameter].clone();
-        std::memcpy(bytes.data() + slot.offset, value.const_data_ptr(), slot.bytes);
+        std::memcpy(bytes.data() + unit.bytes_of(slot.offset),
+                    value.const_data_ptr(),
+                    unit.bytes_of(slot.numel));
       }
       auto& files = units_.emplace_back();
       for (int i = 0; i < 2; ++i) {

@@ -52,9 +52,10 @@ class Numbers : public PageSource {
 };
 
 UnitLayout layout_of(std::size_t num_units) {
-  std::vector<ParameterSpec> parameters;
+  std::vector<PlannedParameter> parameters;
   for (std::size_t i = 0; i < num_units; ++i)
-    parameters.push_back({"p" + std::to_string(i), c10::ScalarType::Byte, kUnitBytes, true});
+    parameters.push_back(
+        {.name = "p" + std::to_string(i), .numel = kUnitBytes, .dtype = c10::kByte});
   return lay_out(std::move(parameters), {}, kUnitBytes);
 }
 

@@ -239,7 +239,7 @@ TEST(MixedPrecision, PagesOfFp32ValuesAreTheirRounding) {
   }
   Pager pager(parameters_of(*paged), {.page_dtype = torch::kBFloat16});
   EXPECT_EQ(paged->weight.scalar_type(), torch::kBFloat16);
-  EXPECT_EQ(pager.layout().units[0].bytes, (32 * 16 + 32) * 2u);
+  EXPECT_EQ(pager.layout().units[0].bytes(), (32 * 16 + 32) * 2u);
   const Tensor values = plain->weight.detach().flatten();
   plain->to(torch::kBFloat16);
   const Tensor input = torch::randn({4, 32}).to(torch::kBFloat16);

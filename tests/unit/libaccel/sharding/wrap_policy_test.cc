@@ -14,7 +14,7 @@
 
 #include <accel/error.h>
 
-#include "libaccel/sharding/shard_plan.h"
+#include "libaccel/pager/unit_layout.h"
 #include "tests/support/tied_net.h"
 
 namespace accel::sharding::wrap_policy_test {
