@@ -34,11 +34,11 @@ constexpr auto kParameterKey = c10::DispatchKey::Fake;
 
 // What was seen on this thread. Read from a handler of signals: the static model, because the dynamic one may allocate on a
 // thread's first look. It makes all that libaccel.so has local to threads static, and dlopen() has room for some hundred bytes.
-struct Seen {
+struct OperatorsSeen {
   const char* last = nullptr;
   std::uint64_t count = 0;
 };
-[[gnu::tls_model("initial-exec")]] thread_local constinit Seen t_seen;
+[[gnu::tls_model("initial-exec")]] thread_local constinit OperatorsSeen t_seen;
 
 void delete_owner(void* owner) {
   delete static_cast<ParameterStorage*>(owner);
