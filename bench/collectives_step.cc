@@ -180,7 +180,7 @@ void run(const std::string& backend, const std::string& only) {
   const accel::PartialState state({.init_process_group = {.backend = is_default ? "" : backend}});
   if (state.backend() != backend)
     throw std::runtime_error("the backend is " + state.backend() + ", not " + backend);
-  const auto joined = accel::current_process_group();
+  const auto joined = state.process_group();
   c10d::ProcessGroup& group = *joined->c10d_group();
   if (only == "preemption") return print_preemption(joined);
   for (const Case& one : cases_of(group, joined->rank(), joined->size())) {

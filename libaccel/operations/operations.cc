@@ -89,7 +89,7 @@ std::string first_bytes(const at::Tensor& tensor, std::int64_t size) {
 }  // namespace
 
 CollectiveCall::CollectiveCall(std::string_view operation)
-    : operation_(operation), group_(current_process_group()) {
+    : operation_(operation), group_(PartialState::process_group()) {
   is_debug_ = group_ != nullptr && PartialState().debug();
 }
 

@@ -171,7 +171,7 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
   std::optional<AutocastOptions> autocast;
   if (mixed_precision() != PrecisionType::kNo) autocast = autocast_options();
   std::shared_ptr<ModelSync> sync;
-  std::shared_ptr<ProcessGroup> group = current_process_group();
+  std::shared_ptr<ProcessGroup> group = impl_->state.process_group();
   if (group != nullptr && group->size() > 1) sharding::verify_same_settings(impl_->fsdp, *group);
   sharding::refuse_empty_models(*module, group.get(), impl_->fsdp);
   // On one process too: its checkpoints are those of several.
@@ -366,7 +366,7 @@ bool Accelerator::check_trigger() {
   at::Tensor raised = impl_->trigger.defined()
                           ? impl_->trigger
                           : at::full({}, 0, at::TensorOptions(at::kLong).device(device()));
-  if (const std::shared_ptr<ProcessGroup> group = current_process_group()) {
+  if (const std::shared_ptr<ProcessGroup> group = impl_->state.process_group()) {
     group->all_reduce_(raised, Reduction::kMax, "check_trigger");
   }
   impl_->trigger.reset();

@@ -16,7 +16,6 @@
 #include <accel/error.h>
 
 #include "libaccel/prepare/accelerator_impl.h"
-#include "libaccel/process/process_group.h"
 #include "libaccel/process/supervisor_link.h"
 
 namespace accel {
@@ -42,7 +41,7 @@ void Accelerator::Impl::set_up_preemption() {
                   "on_preemption = kSaveAndExit has no place to save to",
                   "set project_dir and project_config.automatic_checkpoint_naming");
     }
-    preemption.emplace(current_process_group());
+    preemption.emplace(state.process_group());
   }
   if (WorkerChannel* const channel = detail::supervisor_channel()) {
     channel->declare(WorkerAbility::kHandlesPreemption);

@@ -125,10 +125,6 @@ class ProcessGroup {
   std::shared_ptr<ProcessGroup> across_;
 };
 
-// The group of the current PartialState. Throws kNotInitialized without one, nullptr when the
-// process is alone and nobody launched it.
-std::shared_ptr<ProcessGroup> current_process_group();
-
 // Turns what c10d or Gloo threw into kPeerLost, kStoreTimeout, kStoreUnreachable or kProcessGroup.
 // Pure.
 Error collective_error(std::string_view what, std::string_view operation, int rank, int size);

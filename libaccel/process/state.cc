@@ -163,22 +163,8 @@ std::shared_ptr<ProcessState> set_up(const PartialStateOptions& options) {
   return state;
 }
 
-}  // namespace
-
-std::shared_ptr<ProcessGroup> current_process_group() {
-  const auto state = process_state("process group");
-  if (!state->group && !state->backend.empty()) {
-    throw Error(ErrorCode::kNotInitialized,
-                "the process group was destroyed",
-                "call destroy_process_group() after the last collective");
-  }
-  return state->group;
-}
-
-namespace {
-
 void wait_for_turn() {
-  if (const auto group = current_process_group()) group->barrier("main_process_first");
+  if (const auto group = PartialState::process_group()) group->barrier("main_process_first");
 }
 
 }  // namespace
@@ -265,7 +251,17 @@ bool PartialState::is_last_process() const {
 }
 
 void PartialState::wait_for_everyone() const {
-  if (const auto group = current_process_group()) group->barrier("wait_for_everyone");
+  if (const auto group = process_group()) group->barrier("wait_for_everyone");
+}
+
+std::shared_ptr<ProcessGroup> PartialState::process_group() {
+  const auto state = process_state("process group");
+  if (!state->group && !state->backend.empty()) {
+    throw Error(ErrorCode::kNotInitialized,
+                "the process group was destroyed",
+                "call destroy_process_group() after the last collective");
+  }
+  return state->group;
 }
 
 void PartialState::destroy_process_group() {

@@ -35,6 +35,8 @@
 
 namespace accel {
 
+class ProcessGroup;
+
 namespace detail {
 class ProcessState;
 }
@@ -98,6 +100,10 @@ class ACCEL_EXPORT PartialState {
   [[nodiscard]] bool is_main_process() const;
   [[nodiscard]] bool is_local_main_process() const;
   [[nodiscard]] bool is_last_process() const;
+
+  // What the operations go through; for libaccel. nullptr when there is one process that nobody launched. Throws kNotInitialized
+  // without a state, and after destroy_process_group().
+  [[nodiscard]] static std::shared_ptr<ProcessGroup> process_group();
 
   // Blocks until every rank has called it. Errors kPeerLost, kProcessGroup.
   void wait_for_everyone() const;

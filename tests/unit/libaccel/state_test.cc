@@ -477,7 +477,7 @@ TEST(StateOfTwoRanks, AreRefusedAlikeWhenTheBackendThatIsNamedCannotBe) {
 TEST(StateOfThreeRanks, MainProcessGoesFirst) {
   test::run_ranks(3, [] {
     const PartialState state;
-    const auto group = current_process_group();
+    const auto group = PartialState::process_group();
     // A counter that all ranks share: the store's.
     std::int64_t place = 0;
     {

@@ -153,7 +153,7 @@ TEST(StoreRanks, ALostNodeIsFoundBehindARankOfItThatHadSpoken) {
         EXPECT_EQ(ranks->all_gather("first").size(), 4U);
         const std::jthread lost([&] {
           if (rank < 2) return;
-          current_process_group()->store()->clone()->wait({"save/1/2"});
+          PartialState::process_group()->store()->clone()->wait({"save/1/2"});
           ::raise(SIGKILL);
         });
         if (rank == 3) ::pause();
@@ -207,7 +207,7 @@ TEST(StoreRanks, TheEndOfASaveDoesNotWaitForARankThatDiedOnAnotherNode) {
                         const int rank = test::rank_of_this_process();
                         be_alone_on_a_node(rank, 2);
                         const PartialState state;
-                        const auto store = current_process_group()->store();
+                        const auto store = PartialState::process_group()->store();
                         std::latch may_die(1);
                         Number number;
                         BackgroundSaves saves;
@@ -244,7 +244,7 @@ TEST(StoreRanks, TheStartOfASaveDoesNotWaitForARankThatDiesInIt) {
         const int rank = test::rank_of_this_process();
         be_alone_on_a_node(rank, 2);
         const PartialState state;
-        const auto store = current_process_group()->store();
+        const auto store = PartialState::process_group()->store();
         Number number;
         BackgroundSaves saves;
         const auto make_ranks = [&](const std::string& name, std::stop_token stop) {

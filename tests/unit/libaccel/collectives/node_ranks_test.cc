@@ -36,7 +36,7 @@ TEST(NodeRanks, MeetByNodesAndHaveGroupsOfTheirNodeAndAcross) {
     be_on_node(rank % 2, 2, rank / 2, 2);  // not one after the other
     const PartialState state;
     EXPECT_EQ(state.backend(), "two_level");
-    const auto group = current_process_group();
+    const auto group = PartialState::process_group();
     ASSERT_NE(group->node(), nullptr);
     EXPECT_EQ(group->node()->rank(), rank / 2);
     EXPECT_EQ(group->across()->rank(), rank % 2);
@@ -64,7 +64,7 @@ TEST(NodeRanks, OfNodesWithUnequalNumbersGoThroughGlooAndSayWhy) {
     be_on_node(rank / 2, 2, rank % 2, rank == 2 ? 1 : 2);
     const PartialState state;
     EXPECT_EQ(state.backend(), "gloo");
-    const auto group = current_process_group();
+    const auto group = PartialState::process_group();
     EXPECT_EQ(group->node(), nullptr);
     EXPECT_THAT(group->notice(), HasSubstr("2 nodes with 2 and 1 ranks"));
     at::Tensor sum = at::ones({3});
@@ -81,7 +81,7 @@ TEST(NodeRanks, TakeGlooWhenTheyAreToldTo) {
     options.init_process_group.backend = "gloo";
     const PartialState state(options);
     EXPECT_EQ(state.backend(), "gloo");
-    EXPECT_EQ(current_process_group()->notice(), "");
+    EXPECT_EQ(PartialState::process_group()->notice(), "");
   });
 }
 
@@ -178,7 +178,7 @@ void call_until_one_is_dead(const DeadlyCall& call, const DeadlyJob& job) {
   be_on_node(rank / num_places, job.num_nodes, rank % num_places, num_places);
   const PartialState state;
   EXPECT_EQ(state.backend(), "two_level");
-  const auto group = current_process_group();
+  const auto group = PartialState::process_group();
   std::atomic<int> num_done = 0;
   std::jthread death;
   if (rank == job.dies) {

@@ -104,7 +104,7 @@ TEST(JointRefusal, WhatIsThrownByOtherLibrariesIsToldToo) {
           [&] {
             if (is_culprit) throw std::runtime_error("no such thing");
           },
-          *current_process_group(),
+          *PartialState::process_group(),
           "asking");
     };
     if (is_culprit) {

@@ -29,7 +29,7 @@ at::Tensor exact_values(std::int64_t rows, std::int64_t columns) {
 // one that is not divided. Each rank makes the same.
 class Masters {
  public:
-  Masters() : shards_(units(), current_process_group()) {
+  Masters() : shards_(units(), PartialState::process_group()) {
     const at::NoGradGuard no_grad;
     for (std::size_t p = 0; p < exact_.size(); ++p) {
       at::Tensor rounded = exact_[p].to(at::kBFloat16);
@@ -63,11 +63,11 @@ class Masters {
   }
 
  private:
-  static int rank() { return current_process_group()->rank(); }
+  static int rank() { return PartialState::process_group()->rank(); }
   static std::vector<Unit> units() {
     return plan_units(
         {{.name = "p0", .numel = 24}, {.name = "p1", .numel = 30}, {.name = "p2", .numel = 8}},
-        current_process_group()->size(),
+        PartialState::process_group()->size(),
         kOneUnitEach);
   }
   [[nodiscard]] at::Tensor in_memory(std::size_t p) const {

@@ -223,7 +223,7 @@ TEST(AcceleratorOnRanks, LocalCallsRunOnEachNode) {
 // The places in which the ranks come into the block.
 std::int64_t place_behind_local_main(const Accelerator& accelerator) {
   const auto turn = accelerator.local_main_process_first();
-  return current_process_group()->store()->add("place", 1);
+  return PartialState::process_group()->store()->add("place", 1);
 }
 
 TEST(AcceleratorOnRanks, LocalMainProcessGoesFirst) {

@@ -309,7 +309,7 @@ TEST(OptionsOnRanks, ABucketWithoutRoomIsRefused) {
 TEST(OptionsOnRanks, ACollectiveGivesUpAfterItsTimeout) {
   test::run_ranks(2, [] {
     Accelerator accelerator({.init_process_group = {.timeout = std::chrono::milliseconds(300)}});
-    const auto store = current_process_group()->store();
+    const auto store = PartialState::process_group()->store();
     if (accelerator.process_index() == 1) return store->wait({"given up"});
 
     try {

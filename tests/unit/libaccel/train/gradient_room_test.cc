@@ -31,7 +31,7 @@ at::Tensor parameter() {
 }
 
 std::unique_ptr<GradientRoom> room_of(const std::vector<std::size_t>& sizes) {
-  return GradientRoom::create(current_process_group(), sizes);
+  return GradientRoom::create(PartialState::process_group(), sizes);
 }
 
 TEST(GradientRoom, HasWhatBackwardComputesAndNothingThatIsComputedElsewhere) {

@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 
 // The boundary at which this rank ends, when it is asked before boundary `asked_at`.
 std::optional<int> end_of_rank(int asked_at) {
-  detail::Preemption preemption(current_process_group());
+  detail::Preemption preemption(PartialState::process_group());
   for (int boundary = 0; boundary < 8; ++boundary) {
     if (preemption.is_due(boundary >= asked_at)) return boundary;
     // As the gradients of the next step.
@@ -50,7 +50,7 @@ TEST(Preemption, AllRanksEndAtTheBoundaryAfterTheFirstThatWasAsked) {
 TEST(Preemption, ARankOfANodeReachesBoundariesThatAnotherHasNotReached) {
   test::run_ranks(2, [] {
     const PartialState state;
-    detail::Preemption preemption(current_process_group());
+    detail::Preemption preemption(PartialState::process_group());
     const auto reach_five = [&](bool is_asked) {
       for (int boundary = 0; boundary < 5; ++boundary) EXPECT_FALSE(preemption.is_due(is_asked));
     };
@@ -67,7 +67,7 @@ TEST(Preemption, ARankOfANodeReachesBoundariesThatAnotherHasNotReached) {
 TEST(Preemption, RanksThatAreApartEndAtOneBoundary) {
   test::run_ranks(3, [] {
     const PartialState state;
-    detail::Preemption preemption(current_process_group());
+    detail::Preemption preemption(PartialState::process_group());
     std::int64_t boundary = 0;
     const bool is_asked = state.process_index() == 1;
     while (!preemption.is_due(is_asked && boundary >= 1'000)) ++boundary;
@@ -82,11 +82,11 @@ TEST(Preemption, TheNextAcceleratorOfAProcessCountsOn) {
   test::run_ranks(2, [] {
     const PartialState state;
     {
-      detail::Preemption first(current_process_group());
+      detail::Preemption first(PartialState::process_group());
       for (int boundary = 0; boundary < 7; ++boundary) EXPECT_FALSE(first.is_due(false));
     }
     state.wait_for_everyone();
-    detail::Preemption second(current_process_group());
+    detail::Preemption second(PartialState::process_group());
     EXPECT_FALSE(second.is_due(true));
     state.wait_for_everyone();
     EXPECT_TRUE(second.is_due(false));
@@ -97,7 +97,7 @@ TEST(Preemption, TheNextAcceleratorOfAProcessCountsOn) {
 TEST(Preemption, RanksWithoutSharedMemoryEndAtTheBoundaryAfterTheFirstThatWasAsked) {
   test::run_ranks(2, [] {
     const PartialState state({.init_process_group = {.backend = "gloo"}});
-    EXPECT_EQ(current_process_group()->stop_word(), nullptr);
+    EXPECT_EQ(PartialState::process_group()->stop_word(), nullptr);
     EXPECT_EQ(end_of_rank(state.process_index() == 1 ? 3 : 100), 4);
   });
 }
