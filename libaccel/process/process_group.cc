@@ -174,12 +174,6 @@ void translated(std::string_view operation, int rank, int size, F&& act) {
   }
 }
 
-// Calls start(), which returns a c10d::Work, and waits for its end.
-template <typename F>
-void run_collective(std::string_view operation, int rank, int size, F&& start) {
-  translated(operation, rank, size, [&] { start()->wait(); });
-}
-
 }  // namespace
 
 std::string first_line(std::string_view text) {
@@ -217,6 +211,16 @@ Error collective_error(const Error& cause, std::string_view operation, int rank,
               cause.remedy());
   for (const std::string& context : cause.context()) error.while_doing(context);
   return error;
+}
+
+Work::Work() = default;
+Work::Work(Work&&) noexcept = default;
+Work::~Work() = default;
+
+void Work::wait() {
+  if (work_ == nullptr) return;
+  translated(operation_, rank_, size_, [&] { work_->wait(); });
+  if (at_end_) at_end_();
 }
 
 ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
@@ -354,35 +358,53 @@ void ProcessGroup::take_backend(const char* name,
                                 const c10::intrusive_ptr<c10d::Backend>& backend) {
   const auto backend_type = static_cast<c10d::ProcessGroup::BackendType>(type);
   group_ = c10::make_intrusive<c10d::ProcessGroup>(store_, rank_, size_);
-  group_->setBackend(at::kCPU, backend_type, backend);
+  group_->setBackend(device().type(), backend_type, backend);
   group_->setDefaultBackend(backend_type);
   group_->setGroupName("default_pg");
   backend_ = name;
 }
 
+template <typename F>
+Work ProcessGroup::begin(std::string_view operation,
+                         F&& start,
+                         std::function<void()> at_end) const {
+  Work work;
+  translated(operation, rank(), size(), [&] { work.work_ = start(); });
+  work.operation_ = operation;
+  work.rank_ = rank();
+  work.size_ = size();
+  work.at_end_ = std::move(at_end);
+  return work;
+}
+
 at::Tensor ProcessGroup::all_gather(const at::Tensor& input, std::string_view operation) {
   auto shape = input.sizes().vec();
-  shape.insert(shape.begin(), size_);
+  shape.insert(shape.begin(), size());
   at::Tensor gathered = at::empty(shape, input.options().requires_grad(false));
   if (input.numel() == 0) return gathered;
   std::vector<std::vector<at::Tensor>> outputs(1);
-  for (int rank = 0; rank < size_; ++rank) outputs[0].push_back(as_bytes(gathered.select(0, rank)));
+  for (int rank = 0; rank < size(); ++rank)
+    outputs[0].push_back(as_bytes(gathered.select(0, rank)));
   std::vector<at::Tensor> inputs{as_bytes(input.detach())};
-  run_collective(operation, rank_, size_, [&] { return group_->allgather(outputs, inputs); });
+  begin(operation, [&] { return group_->allgather(outputs, inputs); }).wait();
   return gathered;
 }
 
-void ProcessGroup::all_reduce_(at::Tensor& values,
-                               Reduction reduction,
-                               std::string_view operation) {
-  if (values.numel() == 0) return;
+Work ProcessGroup::begin_all_reduce(at::Tensor& values,
+                                    Reduction reduction,
+                                    std::string_view operation) {
+  if (values.numel() == 0) return {};
   const at::Tensor target = values.detach();
   std::vector<at::Tensor> tensors{target.contiguous()};
   c10d::AllreduceOptions options;
   options.reduceOp = reduce_op(reduction);
-  run_collective(operation, rank_, size_, [&] { return group_->allreduce(tensors, options); });
-  if (reduction == Reduction::kMean) tensors[0].div_(size_);
-  if (!tensors[0].is_same(target)) target.copy_(tensors[0]);
+  const int divisor = reduction == Reduction::kMean ? size() : 1;
+  const auto at_end = [target, sum = tensors[0], divisor] {
+    if (divisor > 1) sum.div_(divisor);
+    if (!sum.is_same(target)) target.copy_(sum);
+  };
+  return begin(
+      operation, [&] { return group_->allreduce(tensors, options); }, at_end);
 }
 
 bool ProcessGroup::all_reduce_pieces(std::span<const shm::Piece> pieces,
@@ -391,7 +413,7 @@ bool ProcessGroup::all_reduce_pieces(std::span<const shm::Piece> pieces,
                                      std::string_view operation) {
   if (memory_ == nullptr) return false;
   bool is_done = false;
-  translated(operation, rank_, size_, [&] {
+  translated(operation, rank(), size(), [&] {
     is_done = or_throw(memory_->all_reduce_pieces(pieces, data_type_of(dtype), factor));
   });
   return is_done;
@@ -403,7 +425,7 @@ bool ProcessGroup::reduce_scatter_pieces(at::Tensor& output,
                                          std::string_view operation) {
   if (memory_ == nullptr) return false;
   bool is_done = false;
-  translated(operation, rank_, size_, [&] {
+  translated(operation, rank(), size(), [&] {
     is_done = or_throw(memory_->reduce_scatter_pieces(pieces,
                                                       static_cast<std::byte*>(output.data_ptr()),
                                                       static_cast<std::size_t>(output.numel()),
@@ -426,41 +448,36 @@ void ProcessGroup::broadcast_(at::Tensor& values, int from_process, std::string_
   std::vector<at::Tensor> tensors{as_bytes(whole)};
   c10d::BroadcastOptions options;
   options.rootRank = from_process;
-  run_collective(operation, rank_, size_, [&] { return group_->broadcast(tensors, options); });
+  begin(operation, [&] { return group_->broadcast(tensors, options); }).wait();
   if (!whole.is_same(target)) target.copy_(whole);
 }
 
 std::function<bool()> ProcessGroup::begin_any(bool mine, std::string_view operation) {
-  const at::Tensor flag = at::full({1}, mine ? 1 : 0, at::kLong);
-  std::vector<at::Tensor> tensors{flag};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MAX;
-  c10::intrusive_ptr<c10d::Work> work;
-  translated(operation, rank_, size_, [&] { work = group_->allreduce(tensors, options); });
-  return [this, flag, work, operation = std::string(operation)] {
-    run_collective(operation, rank_, size_, [&] { return work; });
-    return *flag.const_data_ptr<std::int64_t>() != 0;
+  at::Tensor flag = at::full({1}, mine ? 1 : 0, at::TensorOptions(at::kLong).device(device()));
+  const auto work = std::make_shared<Work>(begin_all_reduce(flag, Reduction::kMax, operation));
+  return [flag, work] {
+    work->wait();
+    return flag.item<std::int64_t>() != 0;
   };
 }
 
-void ProcessGroup::all_gather_into(at::Tensor& output,
-                                   const at::Tensor& input,
-                                   std::string_view operation) {
-  if (input.numel() == 0) return;
+Work ProcessGroup::begin_all_gather_into(at::Tensor& output,
+                                         const at::Tensor& input,
+                                         std::string_view operation) {
+  if (input.numel() == 0) return {};
   at::Tensor from = input;
-  run_collective(operation, rank_, size_, [&] { return group_->_allgather_base(output, from); });
+  return begin(operation, [&] { return group_->_allgather_base(output, from); });
 }
 
-void ProcessGroup::reduce_scatter(at::Tensor& output,
-                                  at::Tensor& input,
-                                  std::string_view operation) {
-  if (output.numel() == 0) return;
-  run_collective(
-      operation, rank_, size_, [&] { return group_->_reduce_scatter_base(output, input); });
+Work ProcessGroup::begin_reduce_scatter(at::Tensor& output,
+                                        at::Tensor& input,
+                                        std::string_view operation) {
+  if (output.numel() == 0) return {};
+  return begin(operation, [&] { return group_->_reduce_scatter_base(output, input); });
 }
 
 void ProcessGroup::barrier(std::string_view operation) {
-  run_collective(operation, rank_, size_, [&] { return group_->barrier(); });
+  begin(operation, [&] { return group_->barrier(); }).wait();
 }
 
 }  // namespace accel

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <accel/env_contract.h>
@@ -36,6 +37,7 @@ namespace c10d {
 class Backend;
 class ProcessGroup;
 class Store;
+class Work;
 }  // namespace c10d
 
 namespace accel {
@@ -44,6 +46,26 @@ namespace shm {
 class ByteGroup;
 struct Piece;
 }  // namespace shm
+
+// A collective that has begun. Other ones of the group may begin before it ends; its tensors are left alone until then. Through
+// shared memory it has ended when it comes back, with Gloo it goes on beside the caller.
+class [[nodiscard]] Work {
+ public:
+  Work(Work&&) noexcept;
+  ~Work();
+  // Blocks until the result is there. Throws kPeerLost, kProcessGroup. Requires: it is called once.
+  void wait();
+
+ private:
+  friend class ProcessGroup;
+  Work();
+
+  c10::intrusive_ptr<c10d::Work> work_;  // nullptr: nothing is to be done
+  std::string operation_;
+  int rank_ = 0;
+  int size_ = 1;
+  std::function<void()> at_end_;
+};
 
 class ProcessGroup {
  public:
@@ -55,6 +77,8 @@ class ProcessGroup {
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
+  // Of the tensors that it moves.
+  [[nodiscard]] c10::Device device() const noexcept { return c10::kCPU; }
   // "shm", "two_level" or "gloo".
   [[nodiscard]] const std::string& backend() const noexcept { return backend_; }
   // Why the ranks of a node do not share memory, although nobody chose another backend; else empty.
@@ -62,12 +86,24 @@ class ProcessGroup {
 
   // [W, ...] the tensors of all W ranks. `input` is contiguous and of the same shape on every rank.
   at::Tensor all_gather(const at::Tensor& input, std::string_view operation);
-  void all_reduce_(at::Tensor& values, Reduction reduction, std::string_view operation);
+  void all_reduce_(at::Tensor& values, Reduction reduction, std::string_view operation) {
+    begin_all_reduce(values, reduction, operation).wait();
+  }
   void broadcast_(at::Tensor& values, int from_process, std::string_view operation);
   // output: [W * n] <- the [n] inputs of all W ranks in order. Both contiguous, of one dtype.
-  void all_gather_into(at::Tensor& output, const at::Tensor& input, std::string_view operation);
+  void all_gather_into(at::Tensor& output, const at::Tensor& input, std::string_view operation) {
+    begin_all_gather_into(output, input, operation).wait();
+  }
   // output: [n] <- the rank's own part of the sum of the [W * n] inputs. Both contiguous, of one dtype.
-  void reduce_scatter(at::Tensor& output, at::Tensor& input, std::string_view operation);
+  void reduce_scatter(at::Tensor& output, at::Tensor& input, std::string_view operation) {
+    begin_reduce_scatter(output, input, operation).wait();
+  }
+  // The same, begun.
+  Work begin_all_reduce(at::Tensor& values, Reduction reduction, std::string_view operation);
+  Work begin_all_gather_into(at::Tensor& output,
+                             const at::Tensor& input,
+                             std::string_view operation);
+  Work begin_reduce_scatter(at::Tensor& output, at::Tensor& input, std::string_view operation);
   // Sums of tensors that lie apart, without gathering them first: see shm::ByteGroup. Return false, and have done nothing,
   // where they do not all lie in memory of allocate_shared(): on all ranks alike. dtype: floating-point, of all pieces.
   [[nodiscard]] bool all_reduce_pieces(std::span<const shm::Piece> pieces,
@@ -83,8 +119,7 @@ class ProcessGroup {
   // outlive the group.
   [[nodiscard]] std::shared_ptr<std::byte> allocate_shared(std::size_t bytes);
   void barrier(std::string_view operation);
-  // Begins to ask all ranks; what it returns gives, once, whether any of them brought true, and blocks
-  // until every rank has begun too. Other collectives may come between.
+  // Begins to ask all ranks; what it returns gives, once, whether any of them brought true, and waits as Work.
   [[nodiscard]] std::function<bool()> begin_any(bool mine, std::string_view operation);
 
   // Of all ranks, where they are on one node; else nullptr.
@@ -112,6 +147,10 @@ class ProcessGroup {
   void take_memory(const char* name,
                    std::shared_ptr<shm::ByteGroup> memory,
                    const InitProcessGroupKwargs& options);
+
+  // Calls start(), which returns a c10d::Work.
+  template <typename F>
+  Work begin(std::string_view operation, F&& start, std::function<void()> at_end = {}) const;
 
   int rank_;
   int size_;
